@@ -107,7 +107,7 @@ def train(
         )
         model = peft.get_peft_model(model, config, autocast_adapter_dtype=False)
     if recompute:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.gradient_checkpointing_enable({"use_reentrant": False})  # as transformers 5
         model.enable_input_require_grads()
     model.train()
     weights = [weight for weight in model.parameters() if weight.requires_grad]
@@ -199,7 +199,7 @@ def main() -> None:
                 "zero": 0,
                 "offload": "none",
                 "dtype": "bfloat16",
-                "stack": "hf-2025",
+                "stack": "hf-2026",
                 "tokens_per_s": round(batch * size / taken, 1),
                 "memory_GiB": round(allocated / 2**30, 3),
                 "date": day,

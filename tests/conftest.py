@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -85,6 +84,7 @@ def pytest_collection_finish() -> None:
     """Leave what was imported and collected alone: garbage is looked for in what tests make."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)  # networks and records are much that is no garbage
 
 
 def pytest_sessionfinish() -> None:
@@ -95,7 +95,7 @@ NUMBERS = itertools.count()
 
 
 @pytest.fixture(autouse=True)
-def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _own_home(tmp_path_factory):
     """Keep the devices of the person who runs the tests out of them; no folder is made."""
     home, before = f"home-{next(NUMBERS)}/steptime-home", os.environ["STEPTIME_HOME"]
     os.environ["STEPTIME_HOME"] = str(tmp_path_factory.getbasetemp() / home)
@@ -104,7 +104,7 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def chromium() -> str:
+def chromium():
     """Return the path of a Chromium binary."""
     path = _chromium()
     if path is None:
@@ -113,7 +113,7 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="session")
-def shared() -> Path:
+def shared():
     """Return the folder of reference data beside this checkout."""
     if not SHARED.is_dir():
         pytest.skip("the reference data are not beside this checkout")
@@ -121,7 +121,7 @@ def shared() -> Path:
 
 
 @pytest.fixture(scope="session")
-def mnist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def mnist(tmp_path_factory):
     """Return the folder of the real MNIST, made from the package that ships it."""
     from steptime.measure.contract import MissingFileError
     from steptime.measure.data import mnist

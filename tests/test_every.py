@@ -9,7 +9,7 @@ import pytest
 from every import every
 
 
-def test_every_row_that_fails_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_row_that_fails_is_named(tmp_path, capsys):
     folders = []
 
     @every(("left", "right"), [(1, 1), (1, 2), pytest.param(2, 2, id="skips"), (3, 4)])
@@ -30,7 +30,7 @@ def test_every_row_that_fails_is_named(tmp_path: Path, capsys: pytest.CaptureFix
         assert f"row: {row}" in text
 
 
-def test_a_table_without_rows_or_with_marks_is_a_failure() -> None:
+def test_a_table_without_rows_or_with_marks_is_a_failure():
     with pytest.raises(AssertionError, match="without rows"):
         every("row", [])(lambda row: None)()
     marked = pytest.param(1, marks=pytest.mark.slow)
@@ -40,9 +40,7 @@ def test_a_table_without_rows_or_with_marks_is_a_failure() -> None:
 
 @every("word", ["one", "two"])
 @every("number", range(3))
-def test_tables_are_multiplied_and_patches_taken_back(
-    number: int, word: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_are_multiplied_and_patches_taken_back(number, word, monkeypatch):
     import math
 
     assert not hasattr(math, "patched")

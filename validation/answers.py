@@ -28,7 +28,7 @@ from steptime.prediction.step_model import StepModel
 from steptime.questions.plan.answer import fits, spares
 from steptime.questions.plan.request import Site
 from steptime.questions.plan.step import plan_time
-from steptime.questions.serve.answer import Service, loaded, memory_of, times_of
+from steptime.questions.serve.answer import Service, loaded, meant, memory_of, times_of
 from steptime.questions.serve.load import ROUNDS, Demand
 from steptime.questions.serve.phases import Phases
 
@@ -61,11 +61,19 @@ def _changed(plan: Plan, words: str) -> Plan:
     return replace(plan, **{**changes, "recompute_layers": layers})
 
 
+METERS = {  # what torch, or the driver, counts of a device's memory, by what it leaves out
+    "used": (),
+    "reserved": ("context", "buffers"),  # of NCCL are no torch's
+    "active": ("context", "buffers", "blocks"),
+    "allocated": ("context", "buffers", "blocks"),
+}
+
+
 def fine_tuning(question: Question, method: str | Method) -> Reply:
     """Return the step of a fine-tuning on one device or several: `step_s`, `memory_bytes`.
 
-    That is the memory which torch's allocator counts: without the context of the driver. Raises
-    `InputError` for a row of more FLOP/s than a device has at its peak.
+    That is the memory as the row's `meter` counts it. Raises `InputError` for another meter, and
+    for a row of more FLOP/s than a device has at its peak.
     """
     texts = question.texts
     tuning = make_tuning(
@@ -83,7 +91,8 @@ def fine_tuning(question: Question, method: str | Method) -> Reply:
                 f"more FLOP/s than the peak of {texts['device']}, as it is taken to run"
             )
     reply, fullest = step_reply(question, planner, found), found.memory[found.fullest]
-    bytes_ = Interval(fullest.total - fullest.context)
+    beside = sum(getattr(fullest, name) for name in METERS[one_of("meter", texts["meter"], METERS)])
+    bytes_ = Interval(fullest.total - beside)
     return replace(reply, values={**reply.values, "memory_bytes": bytes_})
 
 
@@ -167,8 +176,9 @@ def serve(question: Question, method: str | Method) -> Reply:
     sizes = {"input": 1, "output": 1, **sizes, **given(("replicas",))}
     one = Service(model, site, **sizes, **how, demand=demand)
     phases = _phases(model, site, one.length, **how)
-    load = loaded(one, demand.load(one.input, one.output), phases) if demand.concurrency else None
-    times = times_of(one, phases, load)
+    requests = demand.load(one.input, one.output) if demand.concurrency else None
+    load = None if requests is None else loaded(one, requests, phases)
+    times, _ = meant(one, requests, phases, times_of(one, phases, load))
     devices = one.devices if load is None else load["devices"]
     rate = (
         one.batch * one.output / times["request_s"].value if load is None else load["tokens_per_s"]

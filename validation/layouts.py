@@ -33,7 +33,8 @@ Row = Mapping[str, Any]
 class Layout(BaseModel):
     """What the columns of a kind of table mean.
 
-    `key` is the name of its file, by which constants name the set. `kind` says who answers
+    `key` is the name of its file, by which constants name the set; columns that are `optional` are
+    empty where a table lacks them. `kind` says who answers
     (`answers.KINDS`; `ops` and `cases`: `score.py`), by formulas in braces too. `texts` are texts
     with such formulas, `numbers` formulas, `measured` formulas of what was measured by the name of
     the quantity. Rows for which a formula of `refused` is true are not asked, for the reason beside
@@ -46,6 +47,7 @@ class Layout(BaseModel):
     name: str
     source: str
     columns: tuple[str, ...]
+    optional: tuple[str, ...] = ()
     kind: str
     texts: dict[str, str] = {}
     numbers: dict[str, str] = {}
@@ -100,7 +102,8 @@ def questions(path: Path, layout: Layout, stack: str | None = None) -> Iterator[
             else:
                 yield label, place, one
         return
-    for line, row in table_rows(path, layout.words):
+    for line, cells in table_rows(path, layout.words):
+        row = dict.fromkeys(layout.optional, "") | cells
         place, label = f"{path.name}:{line}", layout.name
         try:
             label = filled(layout.set, row) or layout.name

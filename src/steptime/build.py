@@ -342,7 +342,8 @@ def step_of(graph: Graph, optimizer: str, tuning: Tuning) -> Graph:
 def differentiated(graph: Graph, optimizer: str, tuning: Tuning) -> Graph:
     """Return the graph of a step, its gradients and updates in the order of a fine-tuning."""
     step = training_graph(graph, optimizer, tuning.how, "8-bit" in tuning.states)
-    step = recomputed(step) if tuning.recompute == "full" else step
+    if tuning.recompute == "full":
+        step = recomputed(step, "repeats" in tuning.how)
     return updated_early(step) if "early" in tuning.states else step
 
 

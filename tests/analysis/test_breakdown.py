@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -65,7 +64,7 @@ def _by_name(table: Table) -> dict[str, dict[str, object]]:
     return {row["name"]: dict(row) for row in table.rows}
 
 
-def test_shares_measured_beside_predicted_by_hand() -> None:
+def test_shares_measured_beside_predicted_by_hand():
     table = _table([*MEASURED, *PREDICTED])
     rows = _by_name(table)
     assert list(rows) == ["linear", "relu", "update", REST]
@@ -95,18 +94,18 @@ def test_shares_measured_beside_predicted_by_hand() -> None:
         ("op", {"a/linear": 0.5, "b/linear": 0.2, "b/relu": 0.1, "update": 0.1, REST: 0.1}),
     ],
 )
-def test_by_layer_and_op(by: str, shares: dict[str, float]) -> None:
+def test_by_layer_and_op(by, shares):
     rows = _by_name(_table([*MEASURED, *PREDICTED], by=by))
     assert {name: row["measured_share"] for name, row in rows.items()} == pytest.approx(shares)
 
 
-def test_ops_slower_than_the_step_without_profiler_are_of_the_profiled_one() -> None:
+def test_ops_slower_than_the_step_without_profiler_are_of_the_profiled_one():
     table = _table([_record("", step_s=5.0), *MEASURED[1:]])
     assert table.summary["of_profiled_step"] == 1
     assert _by_name(table)["linear"]["measured_share"] == pytest.approx(7 / 12)
 
 
-def test_several_networks_count_the_same_and_zero_where_they_lack_the_op() -> None:
+def test_several_networks_count_the_same_and_zero_where_they_lack_the_op():
     from dataclasses import replace
 
     other = [
@@ -124,7 +123,7 @@ def test_several_networks_count_the_same_and_zero_where_they_lack_the_op() -> No
     assert said[0].startswith("Of the measured step in the mean of 2 networks: ")
 
 
-def test_the_last_prediction_counts() -> None:
+def test_the_last_prediction_counts():
     from dataclasses import replace
 
     later = [
@@ -134,7 +133,7 @@ def test_the_last_prediction_counts() -> None:
     assert _by_name(_table([*PREDICTED, *later]))["linear"]["ops"] == 1
 
 
-def test_a_peak_or_a_share_that_is_no_number_is_unknown() -> None:
+def test_a_peak_or_a_share_that_is_no_number_is_unknown():
     wrong = [
         replace(one, method=RecordMethod("roofline", "1", {"peak_flop_per_s": "x"}))
         for one in PREDICTED
@@ -144,12 +143,12 @@ def test_a_peak_or_a_share_that_is_no_number_is_unknown() -> None:
     assert _table([*MEASURED, replace(empty, origin="published")]).rows
 
 
-def test_rows_are_of_each_op_where_asked() -> None:
+def test_rows_are_of_each_op_where_asked():
     rows = _table([*MEASURED, *PREDICTED], by="op").rows
     assert [row["name"] for row in rows] == ["a/linear", "b/linear", "b/relu", "update", REST]
 
 
-def test_pictures_of_one_network_and_of_several() -> None:
+def test_pictures_of_one_network_and_of_several():
     one = draw("breakdown", [*MEASURED, *PREDICTED])
     boxes = one["data"]["values"]
     assert {"measured step", "predicted step"} <= {box["op"] for box in boxes}
@@ -159,7 +158,7 @@ def test_pictures_of_one_network_and_of_several() -> None:
     assert inner[0]["to"] == pytest.approx(0.35, abs=2e-3)  # with a gap to the next
 
 
-def test_op_time_of_published_profiles(shared: Path) -> None:
+def test_op_time_of_published_profiles(shared):
     records = read_path(shared / "paradnn/fc_trace_10sec_opbreakdown.json.gz").records
     table = _table(records)
     rows = _by_name(table)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -44,12 +43,12 @@ GRID = [fc(layers, nodes, batch) for layers in (2, 4) for nodes in (8, 64) for b
     ("settings", "says"),
     [({"x": "node"}, "did you mean 'nodes'"), ({"value": "family"}, "'family' has no numbers")],
 )
-def test_a_column_that_cannot_be_drawn_is_named(settings: dict[str, Any], says: str) -> None:
+def test_a_column_that_cannot_be_drawn_is_named(settings, says):
     with pytest.raises(InputError, match=says):
         answer([synthetic.measured(workload) for workload in GRID], **settings)
 
 
-def test_a_cell_is_the_median_of_its_networks() -> None:
+def test_a_cell_is_the_median_of_its_networks():
     records = [synthetic.measured(workload) for workload in GRID]
     table = answer(records, x="nodes", y="batch")
     assert len(table.rows) == 4
@@ -69,7 +68,7 @@ def test_a_cell_is_the_median_of_its_networks() -> None:
     assert [(row["y"], row["networks"]) for row in few.rows] == [(16, 1), (16, 1)]
 
 
-def test_what_failed_is_a_cell_with_its_cause_and_what_was_not_tried_is_none() -> None:
+def test_what_failed_is_a_cell_with_its_cause_and_what_was_not_tried_is_none():
     records = [synthetic.measured(w) for w in GRID[:3]]
     records += [synthetic.failed(GRID[3], "oom", "killed", ""), synthetic.measured(GRID[4])]
     records += [synthetic.failed(GRID[5], "timeout", "time-limit", "")]
@@ -87,7 +86,7 @@ def test_what_failed_is_a_cell_with_its_cause_and_what_was_not_tried_is_none() -
     assert sum(one.get("number", "").endswith("*") for one in drawn) == 1
 
 
-def test_axes_are_what_varies_most_and_words_stand_for_quantities() -> None:
+def test_axes_are_what_varies_most_and_words_stand_for_quantities():
     records = synthetic.sweep()
     table = answer(records)
     assert (table.summary["x"], table.summary["y"]) == ("batch", "layers")
@@ -102,7 +101,7 @@ def test_axes_are_what_varies_most_and_words_stand_for_quantities() -> None:
     assert answer([r for r in records if r.origin == "predicted"], value="step_s").rows
 
 
-def test_many_numbers_share_steps() -> None:
+def test_many_numbers_share_steps():
     records = [synthetic.measured(fc(2, nodes, b)) for nodes in range(8, 308) for b in (1, 4)]
     table = answer(records, x="nodes", y="batch")
     assert len({row["x"] for row in table.rows}) <= 60
@@ -110,7 +109,7 @@ def test_many_numbers_share_steps() -> None:
     assert "nodes: 60 steps of equal ratio." in HEATMAP.says(table)
 
 
-def test_colours_are_logarithmic_over_two_decades_and_part_at_zero() -> None:
+def test_colours_are_logarithmic_over_two_decades_and_part_at_zero():
     def scale(*values: float) -> Any:
         rows = [{"x": at, "y": 1, "value": value} for at, value in enumerate(values)]
         spec = grid("t", [], rows, x="a", y="b", value="speedup")
@@ -121,7 +120,7 @@ def test_colours_are_logarithmic_over_two_decades_and_part_at_zero() -> None:
     assert scale(-1.0, 2.0)["domainMid"] == 0
 
 
-def test_axes_are_in_numeric_order() -> None:
+def test_axes_are_in_numeric_order():
     rows = [{"x": x, "y": y, "value": 1.0} for x in (16, 2, 128) for y in ("b", "a")]
     encoding = grid("t", [], rows, x="a", y="b", value="ratio")["layer"][0]["encoding"]
     assert encoding["x"]["sort"] == [2, 16, 128]
@@ -129,9 +128,7 @@ def test_axes_are_in_numeric_order() -> None:
 
 
 @pytest.mark.slow
-def test_paradnn_s_failures_are_cells(
-    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_paradnn_s_failures_are_cells(shared, tmp_path, capsys):
     folder = str(tmp_path / "tpu")
     run(["import", str(shared / "paradnn/tpu_fc.json.gz"), "--out", folder])
     capsys.readouterr()
@@ -144,7 +141,7 @@ def test_paradnn_s_failures_are_cells(
     assert (tmp_path / "x.svg").stat().st_size < 1_000_000
 
 
-def test_nothing_known_is_said() -> None:
+def test_nothing_known_is_said():
     one = replace(synthetic.measured(GRID[0]), quantities={})
     table = answer([one], x="nodes", y="batch")
     assert HEATMAP.says(table) == ["no speed_per_s is known here over nodes and batch"]
@@ -154,7 +151,7 @@ def test_nothing_known_is_said() -> None:
     ]
 
 
-def test_platforms_are_panels_and_never_one_cell() -> None:
+def test_platforms_are_panels_and_never_one_cell():
     here = [synthetic.measured(one) for one in GRID]
     there = [replace(one, platform="other") for one in here]
     table = answer([*here, *there], x="nodes", y="batch")
@@ -171,7 +168,7 @@ def test_platforms_are_panels_and_never_one_cell() -> None:
     assert here[0].platform not in only.source
 
 
-def test_predictions_alone_have_a_utilisation_and_a_share_of_their_ceiling() -> None:
+def test_predictions_alone_have_a_utilisation_and_a_share_of_their_ceiling():
     records = [one for each in synthetic.workloads() for one in synthetic.predicted(each)]
     data = Data.of(records)
     table = analysis("heatmap").answer(data, value="utilisation")

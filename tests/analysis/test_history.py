@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ SERIES = 400
 
 @every("runs", [1, 5])
 @every("folders", [2, 5, 30])
-def test_constant_series_raise_no_alarm(folders: int, runs: int) -> None:
+def test_constant_series_raise_no_alarm(folders, runs):
     rng = np.random.default_rng(7)
     medians = np.median(clusters.noise(rng, SERIES, folders, runs), axis=-1)
     if runs > 1:
@@ -50,7 +49,7 @@ def test_constant_series_raise_no_alarm(folders: int, runs: int) -> None:
         assert np.mean([one == [folders // 2] for one in found]) >= 0.95
 
 
-def test_several_changes_by_hand() -> None:
+def test_several_changes_by_hand():
     logs = [0.0] * 6 + [0.1] * 6 + [0.02] * 6
     up, down = change_points(logs, [1e-4] * 18, 0)
     assert (up.at, down.at) == (6, 12)
@@ -83,7 +82,7 @@ def _nights() -> list[tuple[str, Sequence[Record]]]:
     return nights[::-1]
 
 
-def test_a_change_is_told_with_how_many_share_it_and_what_else_changed() -> None:
+def test_a_change_is_told_with_how_many_share_it_and_what_else_changed():
     one = analysis("history")
     table = one.answer(Data(*_nights()))
     found: Any = table.summary
@@ -110,7 +109,7 @@ def test_a_change_is_told_with_how_many_share_it_and_what_else_changed() -> None
     assert one.answer(Data(*_nights()), margin="10%").summary["changes"] == []
 
 
-def test_published_steps_say_nothing_of_runs() -> None:
+def test_published_steps_say_nothing_of_runs():
     found = [
         (
             name,
@@ -127,7 +126,7 @@ def test_published_steps_say_nothing_of_runs() -> None:
     assert said.endswith("24 networks over 1 folder by date, and a history takes two or more")
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path, capsys):
     folders = []
     for name, records in _nights()[5:15]:
         path = tmp_path / name / "results"  # folders of one name are told by their paths
@@ -141,7 +140,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert document["says"][0].startswith("12 of 24 networks became ")
 
 
-def test_a_history_fails_on_what_became_slower_or_is_gone(tmp_path: Path) -> None:
+def test_a_history_fails_on_what_became_slower_or_is_gone(tmp_path):
     def folders(*nights: Sequence[Record]) -> list[str]:
         root = tmp_path / str(len(list(tmp_path.iterdir())))
         for at, records in enumerate(nights):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,7 @@ def a_measurement(*samples: float, **more: Any) -> Record:
     return replace(record, **more)
 
 
-def test_measured_beside_predicted_by_hand() -> None:
+def test_measured_beside_predicted_by_hand():
     found = predicted_and_measured([a_prediction(0.1), a_measurement(0.2, 0.2, 0.2)])
     (pair,) = found.pairs
     assert (pair["a"]["value"], pair["b"]["value"]) == (0.1, pytest.approx(0.2))
@@ -51,7 +50,7 @@ def test_measured_beside_predicted_by_hand() -> None:
     assert found.unpaired == []
 
 
-def test_the_roof_of_a_result_is_the_lower_of_peak_and_traffic() -> None:
+def test_the_roof_of_a_result_is_the_lower_of_peak_and_traffic():
     for traffic, roof in ((2e9, 3 * 39e9), (6e8, 204e9)):  # 3 and 10 FLOP/byte; the ridge: 5.2
         data = Data.of([a_prediction(0.1, traffic_bytes=traffic), a_measurement(0.2, 0.2, 0.2)])
         (row,) = data.rows("SELECT roof_flop_per_s, roof_fraction FROM results")
@@ -59,7 +58,7 @@ def test_the_roof_of_a_result_is_the_lower_of_peak_and_traffic() -> None:
         assert row["roof_fraction"] == pytest.approx(3e10 / roof)
 
 
-def test_errors_by_hand() -> None:
+def test_errors_by_hand():
     found = errors(np.array([0.5, 2.0, 4.0]))
     # predicted / measured - 1: 1, -0.5, -0.75
     assert found["median_error"] == pytest.approx(0.75)
@@ -68,7 +67,7 @@ def test_errors_by_hand() -> None:
     assert errors(np.empty(0))["median_error"] is None
 
 
-def test_errors_by_family_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_by_family_by_hand(tmp_path, capsys):
     records = []
     for batch, (predicted, measured) in enumerate([(1.0, 2.0), (1.0, 4.0), (3.0, 2.0)], start=1):
         workload = replace(FC, batch_per_replica=batch)
@@ -92,7 +91,7 @@ def test_errors_by_family_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "How far predictions" not in page(records[:1], "results")[0]
 
 
-def test_all_that_has_no_partner_has_a_reason() -> None:
+def test_all_that_has_no_partner_has_a_reason():
     other = replace(synthetic.predicted(FC)[0], platform="h100-sxm5")
     lonely = synthetic.measured(replace(FC, batch_per_replica=1))
     oom = synthetic.failed(FC, "oom", "killed", "no memory")
@@ -105,7 +104,7 @@ def test_all_that_has_no_partner_has_a_reason() -> None:
     }
 
 
-def test_of_predictions_the_last_counts_and_runs_of_several_rounds_are_pooled() -> None:
+def test_of_predictions_the_last_counts_and_runs_of_several_rounds_are_pooled():
     records = [
         a_prediction(0.1),
         a_prediction(0.4),
@@ -121,7 +120,7 @@ def test_of_predictions_the_last_counts_and_runs_of_several_rounds_are_pooled() 
     assert row["measured_s"] == pytest.approx(0.3)
 
 
-def test_two_folders_pair_equal_options_and_say_what_differs() -> None:
+def test_two_folders_pair_equal_options_and_say_what_differs():
     torch = synthetic.TORCH
     one, two = (replace(torch, options={"threads": n}) for n in (1, 2))
     slow, fast = [0.2 + i * 1e-5 for i in range(20)], [0.1 + i * 1e-5 for i in range(20)]
@@ -138,7 +137,7 @@ def test_two_folders_pair_equal_options_and_say_what_differs() -> None:
     assert len(two_folders(a[:1], [newer]).pairs) == 1
 
 
-def test_the_ratio_is_that_of_the_times_beside_it_and_its_interval_holds_it() -> None:
+def test_the_ratio_is_that_of_the_times_beside_it_and_its_interval_holds_it():
     # half of A's samples, those after a slow start, are fast: the steady step is not the median
     a = [2.4 - i * 1e-4 for i in range(11)] + [1.4 + i * 1e-4 for i in range(9)]
     b = [2.39 + (i % 5) * 1e-4 for i in range(20)]
@@ -150,7 +149,7 @@ def test_the_ratio_is_that_of_the_times_beside_it_and_its_interval_holds_it() ->
     assert pair["verdict"] != "slower"
 
 
-def test_rows_of_one_network_are_told_apart_by_whatever_differs() -> None:
+def test_rows_of_one_network_are_told_apart_by_whatever_differs():
     torch = synthetic.TORCH
     ways = [
         {"gpu": gpu, "input": "dataset", "staging": staging, "threads": 2}
@@ -174,7 +173,7 @@ def test_rows_of_one_network_are_told_apart_by_whatever_differs() -> None:
     assert [row["host"] for row in Data.of(here).results] == ["a, b"]  # one method: one row
 
 
-def test_two_platforms_pair_like_with_like() -> None:
+def test_two_platforms_pair_like_with_like():
     here = synthetic.PLATFORM
     records = [a_prediction(0.1), a_measurement(0.2, 0.2, 0.2)]
     records += [replace(record, platform="other") for record in records[:1]]
@@ -189,7 +188,7 @@ def test_two_platforms_pair_like_with_like() -> None:
         two_platforms(records, here, here)
 
 
-def test_two_platforms_of_a_cluster_pair_whatever_word_a_gpu_was_asked_for_by() -> None:
+def test_two_platforms_of_a_cluster_pair_whatever_word_a_gpu_was_asked_for_by():
     torch = synthetic.TORCH
     records = [
         a_measurement(
@@ -206,7 +205,7 @@ def test_two_platforms_of_a_cluster_pair_whatever_word_a_gpu_was_asked_for_by() 
     assert {pair["verdict"] for pair in found.pairs} == {"faster"}
 
 
-def test_pairs_of_unlike_types_have_one_name_and_no_type() -> None:
+def test_pairs_of_unlike_types_have_one_name_and_no_type():
     here = a_prediction(0.1)
     half = replace(here.workload, dtype="bfloat16-mixed")
     other = replace(here, platform="other", workload=half)
@@ -217,9 +216,7 @@ def test_pairs_of_unlike_types_have_one_name_and_no_type() -> None:
     assert "bfloat16" not in pair["name"]
 
 
-def test_a_handful_of_what_has_no_partner_is_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_handful_of_what_has_no_partner_is_shown(tmp_path, capsys):
     with store.open_writer(tmp_path) as writer:
         writer.append_all([r for w in synthetic.workloads() for r in synthetic.predicted(w)])
     assert run(["compare", str(tmp_path)]) == 0
@@ -228,7 +225,7 @@ def test_a_handful_of_what_has_no_partner_is_shown(
     assert re.fullmatch(r"unpaired: and \d+ more; --json has all", lines[-1])
 
 
-def test_another_quantity_and_an_unknown_one() -> None:
+def test_another_quantity_and_an_unknown_one():
     memory = {"peak_memory_bytes": Quantity(value=3e6)}
     records = [a_prediction(0.1, peak_memory_bytes=2e6), a_measurement(0.2)]
     records[1] = replace(records[1], quantities={**records[1].quantities, **memory})
@@ -239,14 +236,14 @@ def test_another_quantity_and_an_unknown_one() -> None:
         predicted_and_measured(records, "stp_s")
 
 
-def test_verdicts_of_equal_folders_seldom_cry_wolf() -> None:
+def test_verdicts_of_equal_folders_seldom_cry_wolf():
     a = [synthetic.measured(w, runs=5, seed="a") for w in synthetic.workloads()]
     found = two_folders(a, a)
     assert len(found.pairs) == 24
     assert {pair["verdict"] for pair in found.pairs} <= {"same", "unsure"}
 
 
-def test_ops_pair_where_both_sides_have_them() -> None:
+def test_ops_pair_where_both_sides_have_them():
     op = replace(a_prediction(0.01), scope="dense0")
     found = predicted_and_measured([a_prediction(0.1), op, a_measurement(0.2)])
     assert [pair["scope"] for pair in found.pairs] == [""]
@@ -261,12 +258,12 @@ def on_host(host: str, step_s: float, **more: Any) -> Record:
     return a_measurement(*samples, env={**synthetic.ENV, "host": host}, **more)
 
 
-def test_a_column_of_which_no_record_says_anything_is_not_called_unknown() -> None:
+def test_a_column_of_which_no_record_says_anything_is_not_called_unknown():
     with pytest.raises(InputError, match="--by gpu: no step here says its gpu"):
         by_column([("", [synthetic.measured(synthetic.workloads()[0])])], "gpu")
 
 
-def test_each_level_stands_against_the_first_or_the_one_that_is_told() -> None:
+def test_each_level_stands_against_the_first_or_the_one_that_is_told():
     records = [on_host("n1", 0.1), on_host("n2", 0.1), on_host("n3", 0.2), a_prediction(0.1)]
     found = by_column([("results", records)], "host")
     assert found.against == "n1"
@@ -280,7 +277,7 @@ def test_each_level_stands_against_the_first_or_the_one_that_is_told() -> None:
     assert [row["geometric_mean_ratio"] for row in told.levels] == pytest.approx([0.5, 0.5])
 
 
-def test_levels_of_threads_options_dtypes_hyperparameters_folders_and_predictions() -> None:
+def test_levels_of_threads_options_dtypes_hyperparameters_folders_and_predictions():
     def record(step_s: float, platform: str, **options: Any) -> Record:
         method = replace(synthetic.TORCH, options={**synthetic.TORCH.options, **options})
         return a_measurement(step_s, platform=platform, method=method)
@@ -311,9 +308,7 @@ def test_levels_of_threads_options_dtypes_hyperparameters_folders_and_prediction
     assert (pair["against"], pair["level"], pair["ratio"]) == ("roofline", "paleo", 4)
 
 
-def test_what_differs_inside_a_pair_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_differs_inside_a_pair_is_said(tmp_path, capsys):
     one, two = (replace(synthetic.TORCH, options={"threads": n, "gpu": "p100"}) for n in (1, 2))
     far = replace(one, options={"threads": 1, "staging": "local"})
     records = [on_host("n1", 0.1, method=one), on_host("n2", 0.2, method=two, platform="h100")]
@@ -326,9 +321,7 @@ def test_what_differs_inside_a_pair_is_said(
 
 
 @pytest.mark.parametrize("command", ["compare", "speedup"])
-def test_more_rows_than_are_held_are_written_as_few_are(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
-) -> None:
+def test_more_rows_than_are_held_are_written_as_few_are(command, tmp_path, capsys, monkeypatch):
     far = RecordMethod("torch", "2.13.0", {"threads": 2, "gpu": "p\"'100"})
     records = [
         on_host(f"n{at}", 0.1 * batch + at, workload=replace(FC, batch_per_replica=batch))

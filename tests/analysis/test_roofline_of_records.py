@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,7 +40,7 @@ def document(line: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_ceilings_of_a_file_by_unit_type_and_level() -> None:
+def test_ceilings_of_a_file_by_unit_type_and_level():
     rows = ceilings_of(device_from_table(SAID, "test"))
     tops = {(r["unit"], r["dtype"]): r["flop_per_s"] for r in rows if r["unit"]}
     assert tops == {
@@ -57,7 +56,7 @@ def test_ceilings_of_a_file_by_unit_type_and_level() -> None:
     assert len(found) == 6
 
 
-def test_a_probe_s_curves_and_a_calibration_are_levels() -> None:
+def test_a_probe_s_curves_and_a_calibration_are_levels():
     curve = {"work": [1000, 6000, 80000], "min_s": [1e-9, 15e-9, 800e-9]}  # 1000, 400, 100 GB/s
     measured = {"cache_bytes": 8000, "memory": {"copy": curve}}
     constants = {"constants": {"stream.share_hbm": 0.8}}
@@ -73,9 +72,7 @@ def test_a_probe_s_curves_and_a_calibration_are_levels() -> None:
     }
 
 
-def test_devices_alone_have_ceilings_and_ridges(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_devices_alone_have_ceilings_and_ridges(tmp_path, capsys):
     (tmp_path / "mine.toml").write_text(
         'name = "mine"\nkind = "gpu"\nsource = "test"\nmemory_GB_per_s = 100\n'
         "[peak_TFLOP_per_s]\nfloat32 = 1\n"
@@ -94,7 +91,7 @@ def test_devices_alone_have_ceilings_and_ridges(
     assert "ridge point" in capsys.readouterr().out
 
 
-def test_points_are_held_against_the_lower_ceiling() -> None:
+def test_points_are_held_against_the_lower_ceiling():
     table = answer(synthetic.sweep())
     rows = [dict(row) for row in table.rows]
     assert len(rows) == 24
@@ -116,7 +113,7 @@ def published(**quantities: float) -> Record:
     return replace(first, origin="published", platform="v100-sxm2-16gb", quantities=held)
 
 
-def test_what_a_published_record_lacks_is_said_and_a_prediction_adds_it() -> None:
+def test_what_a_published_record_lacks_is_said_and_a_prediction_adds_it():
     one = published(step_s=0.01, published_flop_per_s=2e12, published_flop_per_parameter_byte=9.0)
     table = answer([one])
     assert table.rows[0]["flop_per_s"] == 2e12
@@ -131,9 +128,7 @@ def test_what_a_published_record_lacks_is_said_and_a_prediction_adds_it() -> Non
 
 
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
-def test_a_copied_file_is_left_out_however_it_is_written(
-    separators: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_copied_file_is_left_out_however_it_is_written(separators, tmp_path, capsys):
     one = published(step_s=0.01, published_flop_per_s=2e12)
     told = replace(one, env={**one.env, "note_of": '"duplicate_of": "x"'})
     copied = replace(one, env={**one.env, "duplicate_of": "first.txt"})
@@ -143,7 +138,7 @@ def test_a_copied_file_is_left_out_however_it_is_written(
     assert row["flop_per_s"] == 2e12
 
 
-def test_shares_of_the_peak_are_speeds_and_those_above_it_are_named() -> None:
+def test_shares_of_the_peak_are_speeds_and_those_above_it_are_named():
     share = published(published_flop_share=0.5, published_intensity_flop_per_byte=100.0)
     row = answer([share]).rows[0]
     assert (row["flop_per_s"], row["bound"]) == (0.5 * 15.67e12, "compute")
@@ -152,20 +147,20 @@ def test_shares_of_the_peak_are_speeds_and_those_above_it_are_named() -> None:
     assert "above the peak of float32: matrix units were used" in " ".join(ROOFLINE.says(table))
 
 
-def test_a_step_of_no_time_has_no_speed() -> None:
+def test_a_step_of_no_time_has_no_speed():
     flop = {"flop": Quantity(1e9), "step_s": Quantity(0.0)}
     one = replace(synthetic.measured(synthetic.workloads()[0]), origin="published", quantities=flop)
     assert answer([one]).rows == []
 
 
-def test_an_unknown_device_has_no_ceiling_and_says_so() -> None:
+def test_an_unknown_device_has_no_ceiling_and_says_so():
     one = replace(published(step_s=0.01, published_flop_per_s=2e12), platform="no-such-device")
     table = answer([one])
     assert table.rows[0]["peak_fraction"] is None
     assert "no ceiling is known" in " ".join(ROOFLINE.says(table))
 
 
-def test_ops_are_points_too() -> None:
+def test_ops_are_points_too():
     records = synthetic.predicted(synthetic.workloads()[0], ops=True)
     table = answer(records, ops=True)
     assert len(table.rows) == 36  # 4 of 40 have no FLOP
@@ -174,7 +169,7 @@ def test_ops_are_points_too() -> None:
 
 
 @pytest.mark.parametrize("ops", [False, True])
-def test_a_hyperparameter_may_be_called_as_a_column_of_the_roofline_is(ops: bool) -> None:
+def test_a_hyperparameter_may_be_called_as_a_column_of_the_roofline_is(ops):
     names = ("rate", "peak", "top", "side", "share", "speed", "more", "bound", "own_flop", "name")
     records = [*synthetic.sweep(ops=True), published(step_s=0.01, published_flop_per_s=2e12)]
     others = []
@@ -191,7 +186,7 @@ def test_a_hyperparameter_may_be_called_as_a_column_of_the_roofline_is(ops: bool
 
 
 @pytest.mark.slow
-def test_colours_and_lines_follow_a_hyperparameter() -> None:
+def test_colours_and_lines_follow_a_hyperparameter():
     records = [r for r in synthetic.sweep() if r.workload.model == "fc"]
     values = ROOFLINE.draw(answer(records, color="batch", line="nodes"))["data"]["values"]
     assert {one["of_batch"] for one in values if "of_batch" in one} == {64, 256}
@@ -203,9 +198,7 @@ def test_colours_and_lines_follow_a_hyperparameter() -> None:
 
 
 @pytest.mark.slow
-def test_paradnn_s_numbers(
-    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_paradnn_s_numbers(shared, tmp_path, capsys):
     found = {}
     for name in ("tpu_fc", "gpu_fc", "fc_trace_10sec"):
         folder = tmp_path / name
@@ -226,7 +219,7 @@ def test_paradnn_s_numbers(
     assert len(found["fc_trace_10sec"]["rows"]) == 230
 
 
-def test_the_catalog_names_no_link_a_level_of_memory() -> None:
+def test_the_catalog_names_no_link_a_level_of_memory():
     names = catalog.device_names(own=False)
     levels = {r["level"] for n in names for r in ceilings_of(catalog.device(n)) if r["level"]}
     assert levels == {"DRAM"}

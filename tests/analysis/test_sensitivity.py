@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,7 +63,7 @@ def by_name(records: list[Record], **settings: Any) -> dict[str, Mapping[str, An
 
 @every("scale", ["linear", "log"])
 @every("order", [1, 2])
-def test_weights_are_those_of_least_squares_on_z_scores(scale: str, order: int) -> None:
+def test_weights_are_those_of_least_squares_on_z_scores(scale, order):
     rng = np.random.default_rng(1)
     noise = {key: rng.normal() for key in product(LAYERS, NODES, BATCHES)}
 
@@ -96,7 +95,7 @@ def test_weights_are_those_of_least_squares_on_z_scores(scale: str, order: int) 
     assert weights == pytest.approx(dict(zip(told, by_hand[1:], strict=True)), abs=1e-9)
 
 
-def test_a_power_law_is_told_exactly() -> None:
+def test_a_power_law_is_told_exactly():
     rows = by_name(cells(power), scale="log")
     assert rows["nodes"]["effect_ratio"] == pytest.approx(2)
     assert rows["nodes"]["effect_pairs"] == 3 * 3 * 3  # steps of nodes x layers x batches
@@ -113,7 +112,7 @@ def test_a_power_law_is_told_exactly() -> None:
     )
 
 
-def test_an_effect_beyond_any_number_is_unknown() -> None:
+def test_an_effect_beyond_any_number_is_unknown():
     """From 1e-99 to 1e99 with the eighth of a doubling: 2 ** (8 * 658)."""
     near = {2: 1.0, 4: 2**0.125, 8: 2**0.25}
     found = cells(lambda layers, _, __: 10.0 ** (99 * (layers - 4) / 4))
@@ -125,7 +124,7 @@ def test_an_effect_beyond_any_number_is_unknown() -> None:
     assert by_name(steep)["layers"]["effect_ratio"] is None
 
 
-def test_what_never_varies_has_no_weight_and_is_said() -> None:
+def test_what_never_varies_has_no_weight_and_is_said():
     table = ONE.answer(Data.of(cells(power)))
     (row,) = (row for row in table.rows if row["hyperparameter"] == "inputs")
     assert row["weight"] is None
@@ -134,7 +133,7 @@ def test_what_never_varies_has_no_weight_and_is_said() -> None:
     assert "Never varies, so nothing is known of it: inputs." in ONE.says(table)
 
 
-def test_collinear_hyperparameters_are_said() -> None:
+def test_collinear_hyperparameters_are_said():
     records = [
         Record(
             origin="published",
@@ -152,7 +151,7 @@ def test_collinear_hyperparameters_are_said() -> None:
     assert rows["nodes"]["weight"] > 0
 
 
-def test_texts_are_held_against_the_most_frequent_of_them() -> None:
+def test_texts_are_held_against_the_most_frequent_of_them():
     records = [*cells(power), *cells(power)[:0]]
     records += cells(lambda *at: power(*at) * 3, dtype="bfloat16")[:20]
     rows = by_name(records, scale="log")
@@ -161,7 +160,7 @@ def test_texts_are_held_against_the_most_frequent_of_them() -> None:
     assert rows["dtype=bfloat16"]["note"] == "against float32"
 
 
-def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
+def test_intervals_hold_the_truth_as_often_as_they_say():
     rng = np.random.default_rng(7)
     truth, hits = 0.6, 0
     for _ in range(60):
@@ -172,7 +171,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     assert hits >= 52  # of 57 expected
 
 
-def test_failed_cells_are_told_by_what_makes_them_fail() -> None:
+def test_failed_cells_are_told_by_what_makes_them_fail():
     def speed(layers: int, nodes: int, batch: int) -> float | None:
         return None if nodes == 256 and layers > 2 else power(layers, nodes, batch)
 
@@ -191,7 +190,7 @@ def test_failed_cells_are_told_by_what_makes_them_fail() -> None:
     assert row["weight_if_failed_greatest"] > row["weight_if_failed_least"]
 
 
-def test_neighbours_differ_by_one_level_of_one_column() -> None:
+def test_neighbours_differ_by_one_level_of_one_column():
     codes = np.array(list(product(range(3), range(3))))
     values = np.arange(9.0)
     values[[4, 5]] = np.nan
@@ -200,7 +199,7 @@ def test_neighbours_differ_by_one_level_of_one_column() -> None:
     assert (low[1], high[1]) == (1, 3)
 
 
-def test_who_wins_and_what_decides_it() -> None:
+def test_who_wins_and_what_decides_it():
     rng = np.random.default_rng(3)
     noise = {key: rng.normal() for key in product(LAYERS, NODES, BATCHES)}
     a = cells(power, "a", "bfloat16-mixed")
@@ -218,7 +217,7 @@ def test_who_wins_and_what_decides_it() -> None:
     assert again.summary["weights"] == pytest.approx(table.summary["weights"])
 
 
-def test_logistic_weights_maximise_the_likelihood() -> None:
+def test_logistic_weights_maximise_the_likelihood():
     from scipy.optimize import minimize
 
     rng = np.random.default_rng(5)
@@ -235,7 +234,7 @@ def test_logistic_weights_maximise_the_likelihood() -> None:
     assert reach == pytest.approx(1.96 * np.sqrt(np.diag(found.hess_inv))[1:], rel=0.1)
 
 
-def test_winners_that_a_plane_tells_apart_are_said_in_place_of_infinite_weights() -> None:
+def test_winners_that_a_plane_tells_apart_are_said_in_place_of_infinite_weights():
     b = cells(lambda *at: power(*at) * (2 if at[2] > 16 else 0.5), "b")
     table = ONE.answer(Data.of([*cells(power, "a"), *b]), against="b")
     assert table.summary["wins"]["separable"] is True
@@ -246,7 +245,7 @@ def test_winners_that_a_plane_tells_apart_are_said_in_place_of_infinite_weights(
     assert "a wins 100 % of the networks: nothing decides it." in ONE.says(table)
 
 
-def test_families_have_a_regression_each_and_too_few_networks_have_none() -> None:
+def test_families_have_a_regression_each_and_too_few_networks_have_none():
     data = Data.of(synthetic.sweep())
     table = ONE.answer(data)
     regressions = [table.summary, *table.summary["others"]]
@@ -262,14 +261,14 @@ def test_families_have_a_regression_each_and_too_few_networks_have_none() -> Non
         ONE.draw(few)
 
 
-def test_an_overfit_is_seen() -> None:
+def test_an_overfit_is_seen():
     rng = np.random.default_rng(11)
     noise = {key: rng.normal() for key in product(LAYERS, NODES, BATCHES)}
     found = summary_of(cells(lambda *at: 1e9 * 2 ** noise[at]), order=2)
     assert found["r2"] > 0.2 > found["r2_held_out"]
 
 
-def test_wrong_settings() -> None:
+def test_wrong_settings():
     records = [*cells(power, "a"), *cells(power, "b"), *cells(power, "c")]
     for settings, message in (
         ({"order": 3}, "--order: must be 1 or 2, not 3"),
@@ -286,9 +285,7 @@ def test_wrong_settings() -> None:
         assert message in str(error.value)
 
 
-def test_the_published_weights(
-    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_published_weights(shared, tmp_path, capsys):
     for name in ("tpu", "gpu"):
         file = shared / "paradnn" / f"{name}_fc.json.gz"
         assert run(["import", str(file), "--out", str(tmp_path / name)]) == 0
@@ -317,7 +314,7 @@ def test_the_published_weights(
 
 
 @pytest.mark.slow
-def test_the_picture(tmp_path: Path) -> None:
+def test_the_picture(tmp_path):
     from steptime.reports.charts.files import save
 
     for settings in ({}, {"order": 2, "scale": "log"}):
@@ -330,7 +327,7 @@ def test_the_picture(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("of", "doubles"), [("published_flop_per_s", 2.0), ("step_s", 2.0)])
-def test_against_is_above_1_where_the_platform_is_better(of: str, doubles: float) -> None:
+def test_against_is_above_1_where_the_platform_is_better(of, doubles):
     """`a` is nodes / 64 as fast as `b`: per doubling of nodes the ratio doubles, of time too.
 
     Rates of a over b: nodes / 64 = 1/2, 1, 2, 4; times b over a: the same. a wins where it is

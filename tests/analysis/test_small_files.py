@@ -8,8 +8,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 import synthetic
 from every import every
 from steptime.cli.main import run
@@ -24,7 +22,7 @@ from steptime.reports.page import page
 NETWORKS = synthetic.workloads()[:5]
 
 
-def test_what_a_killed_command_leaves_goes_with_it_or_with_the_next(tmp_path: Path) -> None:
+def test_what_a_killed_command_leaves_goes_with_it_or_with_the_next(tmp_path):
     code = (
         "import os, signal, synthetic\n"
         "from steptime.records.data import Data\n"
@@ -50,7 +48,7 @@ def left(folder: Path, *files: list[Record]) -> Data:
     return Data.load([folder], lambda _: None)
 
 
-def test_records_are_found_in_whichever_small_file_they_lie(tmp_path: Path) -> None:
+def test_records_are_found_in_whichever_small_file_they_lie(tmp_path):
     records = [synthetic.measured(one) for one in NETWORKS]
     data = left(tmp_path / "r", records[:2], records[2:3], records[3:])
     places = [row["place"] for row in data.rows("SELECT place FROM flat ORDER BY place")]
@@ -61,7 +59,7 @@ def test_records_are_found_in_whichever_small_file_they_lie(tmp_path: Path) -> N
     assert len(drawn) == sum(len(one.quantities["step_s"].samples) for one in records)
 
 
-def test_a_page_shows_the_warm_up_of_each_run_before_its_samples() -> None:
+def test_a_page_shows_the_warm_up_of_each_run_before_its_samples():
     record = synthetic.measured(NETWORKS[0], runs=2)
     record = replace(record, env={**record.env, "warmup_s": [[0.5], []]})
     text, _ = page([record], "r")
@@ -71,7 +69,7 @@ def test_a_page_shows_the_warm_up_of_each_run_before_its_samples() -> None:
     assert len(kinds) == 1 + len(record.quantities["step_s"].samples)
 
 
-def test_published_speeds_without_samples_are_drawn(tmp_path: Path) -> None:
+def test_published_speeds_without_samples_are_drawn(tmp_path):
     made = [synthetic.measured(one) for one in NETWORKS]
     stated = [
         replace(one, origin="published", quantities={
@@ -96,9 +94,7 @@ FAILED = "no step here succeeded: 3 failed, most often (2) with oom: killed"
         ("report {r} -o {r}/x.md", 0),
     ],
 )  # fmt: skip
-def test_failures_alone_are_told_in_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, code: int
-) -> None:
+def test_failures_alone_are_told_in_one_sentence(tmp_path, capsys, words, code):
     causes = [("oom", "killed"), ("timeout", "time-limit"), ("oom", "killed")]
     records = [synthetic.failed(w, *c, "") for w, c in zip(NETWORKS, causes, strict=False)]
     left(tmp_path / "r", records)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,13 +40,13 @@ def speedup(*records: Record, **settings: Any) -> Table:
 
 
 @pytest.fixture(scope="module")
-def paradnn(shared: Path) -> Table:
+def paradnn(shared):
     names = ("tpu_fc", "gpu_fc")
     found = (read_path(shared / "paradnn" / f"{name}.json.gz").records for name in names)
     return speedup(*itertools.chain(*found))
 
 
-def test_the_published_speed_ups_of_the_tpu(paradnn: Table, shared: Path) -> None:
+def test_the_published_speed_ups_of_the_tpu(paradnn, shared):
     expected = json.loads((shared / "paradnn" / "expected.json").read_text("utf-8"))
     found = paradnn.summary
     assert (found["against"], found["pairs"], found["any_dtype"]) == (GPU, 176, True)
@@ -66,7 +65,7 @@ def test_the_published_speed_ups_of_the_tpu(paradnn: Table, shared: Path) -> Non
         assert found["by"][batch]["pairs"] == row["n"]
 
 
-def test_paradnns_large_speed_ups_are_the_input_pipeline(paradnn: Table) -> None:
+def test_paradnns_large_speed_ups_are_the_input_pipeline(paradnn):
     (found,) = paradnn.summary["saturation"]
     assert (found["level"], found["rate"]) == (GPU, "examples_per_s")
     assert 28e3 < found["low_per_s"] < found["level_per_s"] < found["high_per_s"] < 36e3
@@ -80,7 +79,7 @@ def test_paradnns_large_speed_ups_are_the_input_pipeline(paradnn: Table) -> None
     assert "Left out, because they failed: 220 on tpu-v2-8, 94 on v100-sxm2-16gb" in text
 
 
-def test_where_each_of_paradnns_platforms_wins(paradnn: Table) -> None:
+def test_where_each_of_paradnns_platforms_wins(paradnn):
     tree = paradnn.summary["tree"]
     assert sum(leaf["rows"] for leaf in tree) == 175  # one is the same within 2 %
     text = " ".join(analysis("speedup").says(paradnn))
@@ -88,7 +87,7 @@ def test_where_each_of_paradnns_platforms_wins(paradnn: Table) -> None:
     assert "v100-sxm2-16gb wins where nodes >= 2048 and batch <= 4096 (32 of 40)" in text
 
 
-def test_on_other_data_a_gpu_wins_where_networks_are_wide(shared: Path) -> None:
+def test_on_other_data_a_gpu_wins_where_networks_are_wide(shared):
     files = (shared / "pytorch-paradnn" / f"fc_{name}_dev.csv.gz" for name in ("T4", "A100"))
     table = speedup(*itertools.chain(*(read_path(path).records for path in files)))
     found, text = table.summary, " ".join(analysis("speedup").says(table))
@@ -97,7 +96,7 @@ def test_on_other_data_a_gpu_wins_where_networks_are_wide(shared: Path) -> None:
     assert "a100-pcie-80gb wins where nodes >= 256 (123 of 128)" in text
 
 
-def test_speed_ups_by_hand() -> None:
+def test_speed_ups_by_hand():
     times = {64: (1.0, 2.0), 128: (3.0, 1.0), 256: (8.0, 1.0), 512: (1.0, 1.01)}
     records = [step("old", b, old) for b, (old, _) in times.items()]
     records += [step("new", b, new) for b, (_, new) in times.items()]
@@ -127,7 +126,7 @@ def test_speed_ups_by_hand() -> None:
     assert by_rate["geometric_mean"] == pytest.approx(found["geometric_mean"])
 
 
-def test_types_are_told_apart_where_both_sides_have_one_in_common() -> None:
+def test_types_are_told_apart_where_both_sides_have_one_in_common():
     half = [step("old", 64, 4.0, dtype="float16"), step("old", 64, 8.0)]
     (row,) = speedup(*half, step("new", 64, 1.0)).rows
     assert row["speedup"] == pytest.approx(8)
@@ -151,7 +150,7 @@ def measured(options: dict[str, Any], step_s: float, host: str = "n1", seed: int
     return Record("measured", method, workload, "cpu", quantities, env={"host": host})
 
 
-def test_options_hosts_and_verdicts_of_measurements() -> None:
+def test_options_hosts_and_verdicts_of_measurements():
     eager, fused = {"compile": False, "threads": 2}, {"compile": True, "threads": 2}
     table = speedup(measured(eager, 0.2), measured(fused, 0.1, "n2", 1), by="compile")
     (row,) = table.rows
@@ -173,7 +172,7 @@ def test_options_hosts_and_verdicts_of_measurements() -> None:
     assert [(row["level"], round(row["median"])) for row in three["levels"]] == [("2", 2), ("4", 4)]
 
 
-def test_verdicts_of_single_runs_are_seldom_wrong_and_miss_little() -> None:
+def test_verdicts_of_single_runs_are_seldom_wrong_and_miss_little():
     rng = np.random.default_rng(7)
     n, error = 4000, 0.01
 
@@ -208,7 +207,7 @@ def modelled(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, dict[str
     return batch / step_s, 6 * weights, {"layers": layers, "nodes": nodes, "batch": batch}
 
 
-def test_no_saturation_is_seen_where_there_is_none() -> None:
+def test_no_saturation_is_seen_where_there_is_none():
     rng = np.random.default_rng(11)
     alarms = 0
     for _ in range(300):
@@ -219,7 +218,7 @@ def test_no_saturation_is_seen_where_there_is_none() -> None:
     assert alarms <= 3  # 0.5 % of 600
 
 
-def test_a_capped_speed_is_seen() -> None:
+def test_a_capped_speed_is_seen():
     rng = np.random.default_rng(12)
     seen = tried = 0
     for _ in range(100):
@@ -235,7 +234,7 @@ def test_a_capped_speed_is_seen() -> None:
     assert saturation(speed, np.full(len(speed), np.nan), features) is None  # FLOP unknown
 
 
-def test_a_tree_says_what_holds_up_and_nothing_of_noise() -> None:
+def test_a_tree_says_what_holds_up_and_nothing_of_noise():
     rng = np.random.default_rng(3)
     features = {
         "batch": rng.choice(2 ** np.arange(6, 15), 300).tolist(),
@@ -263,7 +262,7 @@ def test_a_tree_says_what_holds_up_and_nothing_of_noise() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 4, 6])
-def test_its_picture(number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_its_picture(number, tmp_path, capsys):
     rng = np.random.default_rng(number)
     records = [
         step(f"platform-{at}", batch, 0.1 * batch / (at + 1) * rng.lognormal(0, 0.3), nodes)
@@ -278,7 +277,7 @@ def test_its_picture(number: int, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert (tmp_path / "s.png").stat().st_size > 5000
 
 
-def test_a_folder_of_one_platform_has_nothing_to_compare() -> None:
+def test_a_folder_of_one_platform_has_nothing_to_compare():
     table = speedup(*synthetic.sweep())
     assert not table.rows
     assert analysis("speedup").says(table) == [
@@ -286,7 +285,7 @@ def test_a_folder_of_one_platform_has_nothing_to_compare() -> None:
     ]
 
 
-def test_a_picture_of_many_points_is_thinned_evenly() -> None:
+def test_a_picture_of_many_points_is_thinned_evenly():
     records = [
         step(platform, 64, seconds, nodes)
         for nodes in range(1, 3201)
@@ -299,7 +298,7 @@ def test_a_picture_of_many_points_is_thinned_evenly() -> None:
     assert max(drawn) > 0.99 * table.summary["max"]
 
 
-def test_a_chart_of_a_hyperparameter_that_is_a_name(tmp_path: Path) -> None:
+def test_a_chart_of_a_hyperparameter_that_is_a_name(tmp_path):
     records = [
         Record("published", RecordMethod("log", "1"), Workload("rnn", {"cell": cell}, 8), platform,
                {"step_s": Quantity(value=value)})
@@ -310,7 +309,7 @@ def test_a_chart_of_a_hyperparameter_that_is_a_name(tmp_path: Path) -> None:
     save(analysis("speedup").draw(table), tmp_path / "s.svg")
 
 
-def test_what_is_the_same_is_not_won_everywhere() -> None:
+def test_what_is_the_same_is_not_won_everywhere():
     sides = [step("old", 2**at, 1.0) for at in range(10)]
     sides += [step("new", 2**at, 1.0 if at < 4 else 0.5) for at in range(10)]
     said = analysis("speedup").says(speedup(*sides))
@@ -321,7 +320,7 @@ def test_what_is_the_same_is_not_won_everywhere() -> None:
     assert f"By batch the median speed-up is {medians}, 2 at 512." in said
 
 
-def test_a_picture_of_very_many_draws_some_by_chance() -> None:
+def test_a_picture_of_very_many_draws_some_by_chance():
     told = {"step_s": Quantity(value=1.0), "flop": Quantity(value=1e9)}
     records = [step("old", 1 + at, 1.0, quantities=told) for at in range(40)]
     data = Data.of(records)

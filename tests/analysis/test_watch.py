@@ -49,7 +49,7 @@ def _folder(path: Path, records: Sequence[Record]) -> str:
 
 
 @pytest.mark.parametrize("nights", [4, pytest.param(20, marks=pytest.mark.slow)])
-def test_what_is_alike_raises_no_alarm(nights: int) -> None:
+def test_what_is_alike_raises_no_alarm(nights):
     both = [(night(2 * k), night(2 * k + 1)) for k in range(nights)]
     of_a_margin = [_seen(a, b) for a, b in both]
     assert not any(one["regressions"] or one["improvements"] for one in of_a_margin)
@@ -58,7 +58,7 @@ def test_what_is_alike_raises_no_alarm(nights: int) -> None:
     assert alarms <= 0.15 * nights  # 5 % expected, for both signs
 
 
-def test_single_runs_are_held_against_the_spread_of_all() -> None:
+def test_single_runs_are_held_against_the_spread_of_all():
     """Of one run each, 4 % from process to process: samples alone would cry wolf."""
     a, b = night(1, runs=1, common=0.04), night(2, runs=1, common=0.04)
     naive = [row for row in two_folders(a, b).pairs if row["p_value"] < 0.01]
@@ -68,7 +68,7 @@ def test_single_runs_are_held_against_the_spread_of_all() -> None:
     assert {row["family"] for row in _seen(a, slow)["regressions"]} == {"rnn"}
 
 
-def test_a_family_that_became_slower_is_named_largest_first() -> None:
+def test_a_family_that_became_slower_is_named_largest_first():
     seen = _seen(night(1), night(2, slower={"rnn": 1.1, "cnn": 1.2, "transformer": 0.8}))
     families = [row["family"] for row in seen["regressions"]]
     assert families == ["cnn"] * 6 + ["rnn"] * 6
@@ -83,7 +83,7 @@ def test_a_family_that_became_slower_is_named_largest_first() -> None:
     assert _seen(night(1), night(2, slower={"rnn": 1.1}), 0.2)["regressions"] == []
 
 
-def test_ops_are_grouped_by_their_kind() -> None:
+def test_ops_are_grouped_by_their_kind():
     def with_ops(records: Sequence[Record], factor: float) -> list[Record]:
         rng = np.random.default_rng(len(records))
         ops = [
@@ -103,9 +103,7 @@ def test_ops_are_grouped_by_their_kind() -> None:
     assert sentences(seen)[-1] == "beyond 5 % and noise: 24 slower, 24 same"
 
 
-def test_the_command_fails_on_what_it_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_fails_on_what_it_is_told(tmp_path, capsys):
     slow = night(2, slower={"rnn": 1.1})
     slow[0] = replace(slow[0], status="oom", cause="out-of-memory", quantities={})
     old = _folder(tmp_path / "old", night(1))
@@ -133,7 +131,7 @@ def test_the_command_fails_on_what_it_is_told(
     assert run(["compare", new, old, "--fail-on", "slower"]) == 0  # the failure is gone
 
 
-def test_folders_that_are_not_alike_are_said_so(tmp_path: Path) -> None:
+def test_folders_that_are_not_alike_are_said_so(tmp_path):
     other = [
         replace(one, method=replace(one.method, version="2.14.0"), env={**one.env, "host": "b"})
         for one in night(2)
@@ -143,7 +141,7 @@ def test_folders_that_are_not_alike_are_said_so(tmp_path: Path) -> None:
     assert any(line.startswith("not like with like: host") for line in sentences(seen))
 
 
-def test_a_workload_of_its_own() -> None:
+def test_a_workload_of_its_own():
     one = synthetic.measured(Workload("fc", {"layers": 1}, 1))
     assert _seen([one], [replace(one, taken_at="later")])["verdicts"]["failed"] == 0
 
@@ -161,9 +159,7 @@ def _trained(tmp_path: Path, name: str, accuracy: float) -> str:
     return _folder(tmp_path / name, found)
 
 
-def test_an_accuracy_that_rises_is_better_and_one_that_falls_is_worse(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_accuracy_that_rises_is_better_and_one_that_falls_is_worse(tmp_path, capsys):
     half, most = _trained(tmp_path, "half", 0.50), _trained(tmp_path, "most", 0.95)
     words = ["--quantity", "accuracy", "--fail-on", "slower"]
     assert run(["compare", half, most, *words, "--json"]) == 0
@@ -177,7 +173,7 @@ def test_an_accuracy_that_rises_is_better_and_one_that_falls_is_worse(
     assert "worse, accuracy -4" in err  # 0.50 / 0.95 - 1 is -47.4 %
 
 
-def test_a_wasted_share_is_no_good_one() -> None:
+def test_a_wasted_share_is_no_good_one():
     assert [
         more_is_better(name)
         for name in ("accuracy", "examples_per_s", "roof_fraction", "published_flop_share")
@@ -189,7 +185,7 @@ def test_a_wasted_share_is_no_good_one() -> None:
     assert not more_is_better("published_speed_jitter_per_s")
 
 
-def test_a_network_that_is_gone_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_network_that_is_gone_fails(tmp_path, capsys):
     old, new = _folder(tmp_path / "old", night(1)), _folder(tmp_path / "new", night(3)[1:])
     for word, code in {"slower": 3, "changed": 3, "vanished": 3, "faster": 0}.items():
         assert run(["compare", old, new, "--fail-on", word]) == code
@@ -200,7 +196,7 @@ def test_a_network_that_is_gone_fails(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (gone["family"], gone["reason"]) == ("fc", "not in the second folder")
 
 
-def test_table_and_line_hold_one_margin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_and_line_hold_one_margin(tmp_path, capsys):
     slower = night(2, slower={"rnn": 1.1})
     old, new = _folder(tmp_path / "old", night(1)), _folder(tmp_path / "new", slower)
     for margin, number in (("5%", 6), ("20%", 0)):

@@ -62,7 +62,7 @@ STACKS = (None, *PLAIN, *SHARDED)
 
 @pytest.mark.parametrize("third", [0, slow(1), slow(2)])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_plan_of_one_device_is_what_predict_says(name: str, third: int) -> None:
+def test_a_plan_of_one_device_is_what_predict_says(name, third):
     """Each network with each stack; the quick third has every type with every of both."""
     at = [*NETWORKS].index(name)
     for number, stack in enumerate(STACKS):
@@ -71,7 +71,7 @@ def test_a_plan_of_one_device_is_what_predict_says(name: str, third: int) -> Non
 
 @every("device", DEVICES)
 @every("name", ["llama", "experts", "cnn"])
-def test_it_is_so_on_any_device(name: str, device: str) -> None:
+def test_it_is_so_on_any_device(name, device):
     for dtype in DTYPES:
         hold(NETWORKS[name], device, dtype, "megatron-2025" if name == "llama" else None)
 
@@ -79,6 +79,6 @@ def test_it_is_so_on_any_device(name: str, device: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("stack", [None, "fsdp-2025", "megatron-2025"], ids=str)
 @pytest.mark.parametrize("model", ["gpt2", "bert_base", "resnet50", "llama3_8b"])
-def test_it_is_so_of_networks_that_people_have(model: str, stack: str | None) -> None:
+def test_it_is_so_of_networks_that_people_have(model, stack):
     for batch in (1, 8):
         hold(model, "h100-sxm5", "bfloat16-mixed", stack, batch)

@@ -66,7 +66,7 @@ def hold(network: str, device: str, dtype: str, stack: str, replicas: int) -> No
 
 @pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [*WORDS, "cnn", "fc"])
-def test_replicas_take_what_scale_says(name: str, half: int) -> None:
+def test_replicas_take_what_scale_says(name, half):
     """Each network with each stack; the quick half has either place with either number of both."""
     network, at = {**WORDS, **OTHERS}[name], [*WORDS, "cnn", "fc"].index(name)
     for number, stack in enumerate(STACKS):
@@ -77,6 +77,6 @@ def test_replicas_take_what_scale_says(name: str, half: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["gpt2", "bert_base", "resnet50"])
-def test_it_is_so_of_networks_that_people_have(model: str) -> None:
+def test_it_is_so_of_networks_that_people_have(model):
     for device in ("v100", "mi300x"):
         hold(model, device, "float32", "torch-eager", 16)

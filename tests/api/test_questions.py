@@ -1,7 +1,5 @@
 """What is derived from the table of questions: functions, schemas and types agree with it."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json
@@ -24,7 +22,7 @@ SHOWN = {("import_" if name == "import" else name): name for name in QUESTIONS
 
 
 @every("name", SHOWN)
-def test_a_shown_command_is_a_function_with_types(name: str) -> None:
+def test_a_shown_command_is_a_function_with_types(name):
     function = getattr(steptime, name)
     assert callable(function)
     assert inspect.getdoc(function)
@@ -33,7 +31,7 @@ def test_a_shown_command_is_a_function_with_types(name: str) -> None:
 
 
 @every("name", [one for one in QUESTIONS if one != "analyse"])
-def test_command_function_and_schema_take_the_same(name: str) -> None:
+def test_command_function_and_schema_take_the_same(name):
     asked = steptime.core.registry.load(QUESTIONS[name].answer).inquiry
     command = {one.name for one in tree().get_command(None, name).params}
     told = schema(name)
@@ -46,7 +44,7 @@ def test_command_function_and_schema_take_the_same(name: str) -> None:
     json.dumps(told)
 
 
-def test_the_stub_has_what_python_finds() -> None:
+def test_the_stub_has_what_python_finds():
     stub = ast.parse(Path(steptime.__file__).with_suffix(".pyi").read_text("utf-8"))
     functions = {one.name: one.args for one in stub.body if isinstance(one, ast.FunctionDef)}
     imported = {name.asname for one in stub.body if isinstance(one, ast.ImportFrom)
@@ -112,9 +110,7 @@ def test_the_stub_has_what_python_finds() -> None:
         ),
     ],
 )
-def test_python_and_command_give_one_answer(
-    line: str, given: dict[str, object], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_python_and_command_give_one_answer(line, given, capsys):
     assert run([*line.split(), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     name, model, _ = line.split(maxsplit=2)
@@ -144,9 +140,7 @@ ROWS = [
          {"paths": ["{rows}"], "method": "roofline", "by": ["kind"]}),
     ],
 )  # fmt: skip
-def test_python_and_command_give_one_answer_to_rows(
-    line: str, given: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_python_and_command_give_one_answer_to_rows(line, given, tmp_path, capsys):
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(map(json.dumps, ROWS)))
     assert run([*line.format(rows=path).split(), "--json"]) == 0
@@ -173,9 +167,7 @@ def test_python_and_command_give_one_answer_to_rows(
         ("evaluate", {"rows": ROWS}, {"paths": ROWS}),
     ],
 )  # fmt: skip
-def test_old_names_of_parameters_are_taken_with_a_warning(
-    name: str, old: dict[str, object], new: dict[str, object]
-) -> None:
+def test_old_names_of_parameters_are_taken_with_a_warning(name, old, new):
     function = getattr(steptime, name)
     with pytest.warns(DeprecationWarning, match=f"{name}: .* is called .* now"):
         was = function(**old)
@@ -185,12 +177,12 @@ def test_old_names_of_parameters_are_taken_with_a_warning(
     assert told == is_now
 
 
-def test_a_misspelt_parameter_is_asked_back() -> None:
+def test_a_misspelt_parameter_is_asked_back():
     with pytest.raises(InputError, match=r"parameter 'bacth'.*did you mean 'batch'"):
         steptime.fit("fc", "t4", bacth=8)
 
 
-def test_python_takes_what_it_has_in_place_of_names() -> None:
+def test_python_takes_what_it_has_in_place_of_names():
     by_name = steptime.fit("resnet18", "t4", batch=8)
     assert isinstance(by_name, Result)
     assert steptime.fit(workload_of("resnet18", 8), catalog.device("t4")) == by_name
@@ -199,7 +191,7 @@ def test_python_takes_what_it_has_in_place_of_names() -> None:
         steptime.scale("fc", "t4", latency_us=-1)
 
 
-def test_an_answer_is_rows_of_a_frame() -> None:
+def test_an_answer_is_rows_of_a_frame():
     pandas = pytest.importorskip("pandas")
     found = steptime.list("links")
     assert isinstance(found, Answer)

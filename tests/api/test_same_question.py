@@ -182,7 +182,7 @@ def python(question: Question) -> Answers:
 
 
 @pytest.fixture(scope="module")
-def question(tmp_path_factory: pytest.TempPathFactory) -> Question:
+def question(tmp_path_factory):
     folder = tmp_path_factory.mktemp("same")
     mine = write(folder / "mine.pt2", document())
     return Question({**NETWORKS, "mine": str(mine)}, folder)
@@ -197,7 +197,7 @@ QUICK = scale, grid, choose, predict_in, python
 
 
 @pytest.fixture(scope="module")
-def asked(question: Question) -> Answers:
+def asked(question):
     return predict(question)
 
 
@@ -216,13 +216,11 @@ def same(found: Answers, asked: Answers, way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", [why, slow(fit), *QUICK], ids=lambda way: str(way.__name__))
-def test_the_same_question_has_the_same_seconds_and_bytes_every_way(
-    way: Way, question: Question, asked: Answers
-) -> None:
+def test_the_same_question_has_the_same_seconds_and_bytes_every_way(way, question, asked):
     same(way(question), asked, way)
 
 
-def test_all_but_types_without_a_peak_are_answered(asked: Answers) -> None:
+def test_all_but_types_without_a_peak_are_answered(asked):
     assert len(asked) == 6 * 6 * 2
     for key, answer in asked.items():
         if (reason := NO_PEAK.get(key[1:])) is not None:
@@ -244,9 +242,7 @@ WISHES: tuple[tuple[str, dict[str, str]], ...] = (
 
 @pytest.mark.parametrize(("method", "options"), WISHES, ids=str)
 @pytest.mark.parametrize("way", [slow(why), slow(fit), *QUICK], ids=lambda way: str(way.__name__))
-def test_what_is_wished_for_is_the_same_every_way(
-    way: Way, method: str, options: Mapping[str, str], question: Question
-) -> None:
+def test_what_is_wished_for_is_the_same_every_way(way, method, options, question):
     some = {name: question.models[name] for name in ("cnn", "llama")}
     devices = "h100-sxm5", "mi300x", "core-i9-9900k"
     of = replace(
@@ -278,9 +274,7 @@ SERVED: tuple[tuple[str, dict[str, str]], ...] = (
 
 @pytest.mark.parametrize(("stack", "kept"), SERVED, ids=str)
 @pytest.mark.parametrize("name", ["llama", "gpt", "windows", "experts", slow("latent")])
-def test_a_prefill_takes_what_predict_says_and_what_is_named(
-    name: str, stack: str, kept: Mapping[str, str]
-) -> None:
+def test_a_prefill_takes_what_predict_says_and_what_is_named(name, stack, kept):
     """A server's forward pass is `predict`'s but for parts that an answer names.
 
     Its interval is not that of its kernels: it holds 80 % of what is published of servers, as wide
@@ -302,7 +296,7 @@ def test_a_prefill_takes_what_predict_says_and_what_is_named(
     assert len(shares) == 2
 
 
-def test_what_a_server_does_otherwise_is_told_apart() -> None:
+def test_what_a_server_does_otherwise_is_told_apart():
     """One layer on one device: which parts are 0, and what the others are."""
 
     def beside(model: str, **kept: Any) -> dict[str, float]:

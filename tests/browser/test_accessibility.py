@@ -33,7 +33,7 @@ PAGES = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Return a folder with predictions of some networks."""
     made = tmp_path_factory.mktemp("pages")
     words = "fc:layers=4,nodes=256..1024x2 --grid --device t4 --batch 64,256 --out"
@@ -54,9 +54,7 @@ def violations(chromium: str, page: Path, *look: str) -> list[list[str]]:
 
 @pytest.mark.skipif(not AXE.is_file(), reason="needs axe-core: make puts it into .venv")
 @pytest.mark.parametrize("name", PAGES)
-def test_a_checker_finds_nothing(
-    name: str, chromium: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checker_finds_nothing(name, chromium, folder, monkeypatch):
     monkeypatch.chdir(folder)
     assert run(PAGES[name].split()) == 0
     for look in ((), ("--blink-settings=preferredColorScheme=0",)):
@@ -64,7 +62,7 @@ def test_a_checker_finds_nothing(
 
 
 @pytest.mark.skipif(not AXE.is_file(), reason="needs axe-core: make puts it into .venv")
-def test_a_checker_finds_a_fault(chromium: str, tmp_path: Path) -> None:
+def test_a_checker_finds_a_fault(chromium, tmp_path):
     page = tmp_path / "page.html"
     page.write_text(
         '<html lang="en"><title>x</title><body><main><h1>x</h1><img src="data:,"></main></body>'

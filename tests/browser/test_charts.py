@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from html import unescape
-from pathlib import Path
 
 import pytest
 import vl_convert
@@ -98,7 +97,7 @@ def lacking() -> list[Record]:
         ("five", True),  # colours move nothing
     ],
 )
-def test_charts_are_whole(chromium: str, tmp_path: Path, records: str, dark: bool) -> None:
+def test_charts_are_whole(chromium, tmp_path, records, dark):
     given = {
         "five": lambda: of(PLATFORMS[:1], 5, ops=True),
         "four platforms": lambda: of(PLATFORMS, 24, ops=True),

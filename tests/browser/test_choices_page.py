@@ -49,7 +49,7 @@ async function ask(choice) {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Return a folder with the page of two networks on four devices."""
     made = tmp_path_factory.mktemp("choices")
     assert run(["choose", *WORDS.split(), "--page", str(made / "choices.html")]) == 0
@@ -65,9 +65,7 @@ def asked(
     return found
 
 
-def test_a_choice_is_what_the_command_line_answers(
-    chromium: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_choice_is_what_the_command_line_answers(chromium, folder, capsys):
     choices = (
         {"model": "resnet50", "device": "a100-sxm4-80gb", "batch": "best", "replicas": "8"},
         {"model": "bert_base", "device": "t4", "batch": "8", "link": "ethernet-10"},
@@ -84,9 +82,7 @@ def test_a_choice_is_what_the_command_line_answers(
         assert found["small"] == 0
 
 
-def test_devices_go_by_time_or_cost_and_what_does_not_fit_is_last(
-    chromium: str, folder: Path
-) -> None:
+def test_devices_go_by_time_or_cost_and_what_does_not_fit_is_last(chromium, folder):
     one = {"model": "resnet50", "device": "h100-sxm5", "batch": "512", "replicas": "1"}
     by_time, by_cost = asked(chromium, folder, {**one, "sort": "train_h"}, {**one, "sort": "cost"})
     assert by_time["devices"][0] == "h100-sxm5"
@@ -96,7 +92,7 @@ def test_devices_go_by_time_or_cost_and_what_does_not_fit_is_last(
     assert by_time["devices"][-1] in {"t4", "k20"}
 
 
-def test_an_address_is_a_choice_and_what_it_has_not_is_said(chromium: str, folder: Path) -> None:
+def test_an_address_is_a_choice_and_what_it_has_not_is_said(chromium, folder):
     script = """parent.postMessage(JSON.stringify([{
       ...JSON.parse(byId("result").textContent),
       errors: byId("errors").hidden ? "" : byId("errors").textContent }]), "*");"""
@@ -108,7 +104,7 @@ def test_an_address_is_a_choice_and_what_it_has_not_is_said(chromium: str, folde
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_it_fits_a_phone(chromium: str, folder: Path, dark: bool) -> None:
+def test_it_fits_a_phone(chromium, folder, dark):
     (found,) = asked(chromium, folder, {"replicas": "8"}, width=390, dark=dark)
     assert found["wider"] <= 0
     assert found["back"] == ("rgb(21, 24, 28)" if dark else "rgb(255, 255, 255)")

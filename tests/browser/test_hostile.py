@@ -71,7 +71,7 @@ def hostile(platform: str = PLACE, host: str = "", is_alike: bool = False) -> li
 
 
 @pytest.fixture(scope="module")
-def data() -> Data:
+def data():
     return Data.of(hostile(), TEXTS[0])
 
 
@@ -92,13 +92,13 @@ def ran(chromium: str, path: Path) -> bool:
     return "<title>it ran</title>" in answer.stdout
 
 
-def test_a_page_without_a_policy_would_show_it(chromium: str, tmp_path: Path) -> None:
+def test_a_page_without_a_policy_would_show_it(chromium, tmp_path):
     (tmp_path / "x.html").write_text(f"<title>x</title>{RAN}")
     assert ran(chromium, tmp_path / "x.html")
 
 
 @pytest.mark.parametrize("kind", PAGES)
-def test_no_text_runs_in_a_page_to_choose_in(chromium: str, tmp_path: Path, kind: str) -> None:
+def test_no_text_runs_in_a_page_to_choose_in(chromium, tmp_path, kind):
     told = f"{RAN}{TEXTS[0]}".replace("'", "")
     (device := tmp_path / "device.toml").write_text(DEVICE.format(told))
     (model := tmp_path / f"{RAN}.toml").write_text('family = "transformer"\nlayers = 2\n')
@@ -113,9 +113,7 @@ def test_no_text_runs_in_a_page_to_choose_in(chromium: str, tmp_path: Path, kind
 
 @pytest.mark.parametrize("ending", ["html", "svg"])
 @pytest.mark.parametrize("kind", kinds())
-def test_no_text_runs_in_a_picture(
-    chromium: str, tmp_path: Path, data: Data, kind: str, ending: str
-) -> None:
+def test_no_text_runs_in_a_picture(chromium, tmp_path, data, kind, ending):
     spec = draw(kind, COMPARED[kind]() if kind in COMPARED else data)
     save(spec, tmp_path / f"x.{ending}")
     text = (tmp_path / f"x.{ending}").read_text()
@@ -125,7 +123,7 @@ def test_no_text_runs_in_a_picture(
     assert not ran(chromium, tmp_path / f"x.{ending}")
 
 
-def test_no_text_runs_in_a_report(chromium: str, tmp_path: Path, data: Data) -> None:
+def test_no_text_runs_in_a_report(chromium, tmp_path, data):
     text, _ = page(data, TEXTS[0], TEXTS[0])
     (tmp_path / "x.html").write_text(text)
     assert not ran(chromium, tmp_path / "x.html")

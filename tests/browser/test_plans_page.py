@@ -48,7 +48,7 @@ async function ask(choice) {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Return a folder with the page of two networks, two devices, two numbers and two batches."""
     made = tmp_path_factory.mktemp("plans")
     assert run(["plan", *WORDS.split(), "--page", str(made / "plans.html")]) == 0
@@ -64,9 +64,7 @@ def asked(
     return found
 
 
-def test_a_choice_is_what_the_command_line_answers(
-    chromium: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_choice_is_what_the_command_line_answers(chromium, folder, capsys):
     choices = ({}, {"device": "h100-sxm5", "devices": "16", "batch": "64"})
     capsys.readouterr()
     for found in asked(chromium, folder, *choices):
@@ -84,14 +82,14 @@ def test_a_choice_is_what_the_command_line_answers(
         assert "hours of 100 G tokens" in found["tiles"]
 
 
-def test_what_no_split_fits_is_said(chromium: str, folder: Path) -> None:
+def test_what_no_split_fits_is_said(chromium, folder):
     (found,) = asked(chromium, folder, {"model": LARGE})
     assert not found["shown"]
     assert found["best"] is None
     assert "the nearest needs" in found["headline"]
 
 
-def test_an_address_is_a_choice_and_what_it_has_not_is_said(chromium: str, folder: Path) -> None:
+def test_an_address_is_a_choice_and_what_it_has_not_is_said(chromium, folder):
     first = "device=h100-sxm5&devices=5<b>"
     (found,) = asked(chromium, folder, {}, first=first)
     assert found["at"]["device"] == "h100-sxm5"
@@ -101,7 +99,7 @@ def test_an_address_is_a_choice_and_what_it_has_not_is_said(chromium: str, folde
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_it_fits_a_phone(chromium: str, folder: Path, dark: bool) -> None:
+def test_it_fits_a_phone(chromium, folder, dark):
     (found,) = asked(chromium, folder, {"devices": "16"}, width=390, dark=dark)
     assert found["wider"] <= 0
     assert found["back"] == ("rgb(21, 24, 28)" if dark else "rgb(255, 255, 255)")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import cycle, islice
-from pathlib import Path
 
 import pytest
 
@@ -75,9 +74,7 @@ inspected();
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False)])
-def test_all_plots_are_drawn_without_overlap_or_complaint(
-    chromium: str, tmp_path: Path, width: int, dark: bool
-) -> None:
+def test_all_plots_are_drawn_without_overlap_or_complaint(chromium, tmp_path, width, dark):
     path = tmp_path / "report.html"
     path.write_text(page(synthetic.sweep(ops=True, failures=True), "results")[0])
     found = answers(chromium, path, LOOK, width=width, dark=dark)
@@ -108,9 +105,7 @@ ONE_KIND = {
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_the_charts_of_four_platforms_fit_their_room(
-    chromium: str, tmp_path: Path, width: int
-) -> None:
+def test_the_charts_of_four_platforms_fit_their_room(chromium, tmp_path, width):
     base = synthetic.sweep(ops=True)
     platforms = (synthetic.PLATFORM, "v100-sxm2-16gb", "h100-sxm5", "rtx-pro-6000-blackwell-max-q")
     path = tmp_path / "report.html"
@@ -126,9 +121,7 @@ ready.then(() => parent.postMessage(JSON.stringify([...document.querySelectorAll
 
 
 @pytest.mark.parametrize("kind", ONE_KIND)
-def test_a_folder_of_one_kind_of_records_has_no_complaint(
-    chromium: str, tmp_path: Path, kind: str
-) -> None:
+def test_a_folder_of_one_kind_of_records_has_no_complaint(chromium, tmp_path, kind):
     path = tmp_path / "report.html"
     path.write_text(page(ONE_KIND[kind], "results")[0])
     answer = browse(chromium, path, "--dump-dom")
@@ -136,7 +129,7 @@ def test_a_folder_of_one_kind_of_records_has_no_complaint(
     assert 'data-plots="ready"' in answer.stdout
 
 
-def test_a_picture_of_the_page_is_not_blank(chromium: str, tmp_path: Path) -> None:
+def test_a_picture_of_the_page_is_not_blank(chromium, tmp_path):
     path = tmp_path / "report.html"
     path.write_text(page(synthetic.sweep(), "results")[0])
     picture = tmp_path / "page.png"
@@ -192,7 +185,7 @@ used();
 
 
 @pytest.fixture(scope="module")
-def records() -> list[Record]:
+def records():
     """A thousand networks, each with 130 samples."""
     records = []
     for index in range(1000):
@@ -202,7 +195,7 @@ def records() -> list[Record]:
 
 
 @pytest.fixture(scope="module")
-def thousand(records: list[Record]) -> str:
+def thousand(records):
     return page(records, "results", "steptime report results")[0]
 
 
@@ -215,8 +208,8 @@ def many_samples(record: Record) -> Record:
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, True), (390, False)])
 def test_a_thousand_networks_are_sorted_filtered_and_opened(
-    chromium: str, tmp_path: Path, thousand: str, records: list[Record], width: int, dark: bool
-) -> None:
+    chromium, tmp_path, thousand, records, width, dark
+):
     assert len(thousand.encode()) < 3_000_000
     path = tmp_path / "report.html"
     path.write_text(thousand)
@@ -240,7 +233,7 @@ def test_a_thousand_networks_are_sorted_filtered_and_opened(
     assert found["all"] == 1000
 
 
-def test_a_network_opens_by_its_address(chromium: str, tmp_path: Path, thousand: str) -> None:
+def test_a_network_opens_by_its_address(chromium, tmp_path, thousand):
     path = tmp_path / "report.html"
     path.write_text(thousand)
     script = (
@@ -252,9 +245,7 @@ def test_a_network_opens_by_its_address(chromium: str, tmp_path: Path, thousand:
     assert found == [True, "fc nodes 500, batch 64"]
 
 
-def test_a_printed_page_has_its_table_and_its_charts(
-    chromium: str, tmp_path: Path, thousand: str
-) -> None:
+def test_a_printed_page_has_its_table_and_its_charts(chromium, tmp_path, thousand):
     path = tmp_path / "report.html"
     path.write_text(thousand)
     printed = tmp_path / "page.pdf"

@@ -7,7 +7,7 @@ from steptime.calibration.choice import after, best, uncertainty
 from steptime.calibration.fit import SIGMA
 
 
-def test_a_row_as_sure_as_the_prior_halves_the_variance() -> None:
+def test_a_row_as_sure_as_the_prior_halves_the_variance():
     # slope SIGMA in spreads: the row is off by SIGMA, as far as the constant by its prior
     left = after(np.eye(1), np.array([[SIGMA]]))
     assert left == pytest.approx(np.array([[0.5]]))
@@ -15,14 +15,14 @@ def test_a_row_as_sure_as_the_prior_halves_the_variance() -> None:
     assert after(left, np.array([[SIGMA]])) == pytest.approx(np.array([[1 / 3]]))
 
 
-def test_what_a_row_does_not_feel_stays_unknown() -> None:
+def test_what_a_row_does_not_feel_stays_unknown():
     left = after(np.eye(2), np.array([[SIGMA, 0.0]]))
     assert left == pytest.approx(np.diag([0.5, 1.0]))
     # a case that feels both in 1: 1.5 in place of 2
     assert uncertainty(left, np.array([[1.0, 1.0]])) == pytest.approx(1.5)
 
 
-def test_the_point_that_tells_of_what_is_asked_comes_first() -> None:
+def test_the_point_that_tells_of_what_is_asked_comes_first():
     points = {
         "first": np.array([[SIGMA, 0.0]]),
         "second": np.array([[0.0, SIGMA]]),
@@ -36,6 +36,6 @@ def test_the_point_that_tells_of_what_is_asked_comes_first() -> None:
     assert best(points, np.array([[0.1, 1.0]]), np.eye(2)) == "second"
 
 
-def test_equal_points_are_taken_by_name() -> None:
+def test_equal_points_are_taken_by_name():
     same = np.array([[SIGMA]])
     assert best({"b": same, "a": same}, np.array([[1.0]]), np.eye(1)) == "a"

@@ -1,10 +1,7 @@
 """One mapping file serves `import`, `evaluate` and `calibrate`, however it is written."""
 
-from __future__ import annotations
-
 import json
 import tarfile
-from pathlib import Path
 
 import pytest
 
@@ -41,16 +38,14 @@ status = [{where = "ms_per_step == 0", status = "oom"}]
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path, monkeypatch):
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path / "home"))
     (tmp_path / "t.csv").write_text(TABLE)
     return tmp_path
 
 
 @pytest.mark.parametrize("text", [TIMES, QUANTITIES, FORMULAS])
-def test_a_mapping_file_works_in_all_commands(
-    text: str, place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mapping_file_works_in_all_commands(text, place, capsys):
     table, file, out = place / "t.csv", place / "m.toml", place / "records"
     file.write_text(text)
     for option in ("--map", "--mapping"):
@@ -70,9 +65,7 @@ def test_a_mapping_file_works_in_all_commands(
 
 
 @pytest.mark.parametrize("command", ["import", "evaluate", "calibrate"])
-def test_a_fault_of_a_mapping_is_the_same_line_everywhere(
-    command: str, place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fault_of_a_mapping_is_the_same_line_everywhere(command, place, capsys):
     (place / "m.toml").write_text(FORMULAS.replace("batch", "bacth"))
     words = ["--from"] if command == "calibrate" else []
     words += [str(place / "t.csv"), "--map", str(place / "m.toml")]
@@ -82,9 +75,7 @@ def test_a_fault_of_a_mapping_is_the_same_line_everywhere(
     assert capsys.readouterr().err.splitlines()[-1].endswith(said)
 
 
-def test_tables_of_a_folder_or_an_archive_are_found_by_name(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tables_of_a_folder_or_an_archive_are_found_by_name(place, capsys):
     (place / "m.toml").write_text(QUANTITIES)
     (place / "folder").mkdir()
     (place / "t.csv").rename(place / "folder/t.csv")
@@ -96,9 +87,7 @@ def test_tables_of_a_folder_or_an_archive_are_found_by_name(
         assert json.loads(capsys.readouterr().out)["rows"][0]["cases"] == 2
 
 
-def test_a_row_that_is_none_is_counted_and_the_others_are_scored(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_row_that_is_none_is_counted_and_the_others_are_scored(place, capsys):
     (place / "m.toml").write_text(TIMES)
     (place / "t.csv").write_text(TABLE + "resnet50;T4;32\n")
     words = ["evaluate", str(place / "t.csv"), "--map", str(place / "m.toml"), "--json"]
@@ -110,9 +99,7 @@ def test_a_row_that_is_none_is_counted_and_the_others_are_scored(
     assert "t.csv:4: 3 cells under 4 columns" in capsys.readouterr().err
 
 
-def test_an_op_is_no_step_and_is_said_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_op_is_no_step_and_is_said_so(tmp_path, capsys):
     (tmp_path / "t.csv").write_text("m,gpu,s\n64,V100,1e-5\n")
     (tmp_path / "m.toml").write_text(
         'device = "{gpu}"\nkind = "matmul"\nshapes = [["m", 64], [64, 64]]\nseconds = "s"\n'

@@ -36,18 +36,14 @@ def sharded(folder: Path, seconds: list[float]) -> Path:
     return table(folder, *lines, head=f"{HEAD},zero,links_per_node")
 
 
-def test_a_column_that_a_table_lacks_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_column_that_a_table_lacks_is_named(tmp_path, capsys):
     path = table(tmp_path, ROW.replace(",no,", ","), head=HEAD.replace("sequence_parallel,", ""))
     assert run(["evaluate", str(path)]) == 2
     assert "rows.csv: columns of steps, without sequence_parallel" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["evaluate"], ["calibrate", "--from"]])
-def test_a_table_in_the_columns_of_others_says_what_it_lacks(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_in_the_columns_of_others_says_what_it_lacks(words, tmp_path, capsys):
     path = table(tmp_path, "3.6,64,2,32,1,4,512,2048,3072,30,32,4.0", head=PUBLISHED)
     assert run([*words, str(path)]) == 2
     err = capsys.readouterr().err
@@ -56,17 +52,13 @@ def test_a_table_in_the_columns_of_others_says_what_it_lacks(
     assert err.count("\n") == 1
 
 
-def test_a_cell_beyond_all_numbers_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cell_beyond_all_numbers_is_refused(tmp_path, capsys):
     path = table(tmp_path, ROW.replace(",512,", ",1e30,"))
     assert run(["evaluate", str(path)]) == 2
     assert "batch is a whole number of at least 1, not 1e+30" in capsys.readouterr().err
 
 
-def test_a_row_that_cannot_be_asked_is_counted_with_its_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_row_that_cannot_be_asked_is_counted_with_its_reason(tmp_path, capsys):
     bad = ROW.replace(",2,1,1,full", ",5,1,1,full")
     path = table(tmp_path, ROW, bad, bad, ROW.replace(",no,", ",maybe,"), ROW.replace("4.0", ""))
     assert run(["evaluate", str(path), "--json"]) == 0
@@ -81,7 +73,7 @@ def test_a_row_that_cannot_be_asked_is_counted_with_its_reason(
     ]
 
 
-def test_what_a_table_says_beside_its_columns_is_asked(tmp_path: Path) -> None:
+def test_what_a_table_says_beside_its_columns_is_asked(tmp_path):
     def step_s(head: str, *more: str) -> float:
         path = table(tmp_path, ",".join([ROW, *more]), head=",".join(filter(None, [HEAD, head])))
         (case,) = evaluate_tables(tables_in([path])[0], "calibrated").document["cases"]
@@ -93,9 +85,7 @@ def test_what_a_table_says_beside_its_columns_is_asked(tmp_path: Path) -> None:
     assert step_s("link,links_per_node", "infiniband-hdr", "1") > plain
 
 
-def test_a_folder_and_several_tables_are_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_and_several_tables_are_read(tmp_path, capsys):
     (tmp_path / "other.csv").write_text("a,b\n1,2\n", "utf-8")
     path = table(tmp_path, ROW)
     assert run(["evaluate", str(tmp_path), str(path), "--json"]) == 0
@@ -107,7 +97,7 @@ def test_a_folder_and_several_tables_are_read(
 
 
 @pytest.mark.slow
-def test_steps_are_drawn(tmp_path: Path) -> None:
+def test_steps_are_drawn(tmp_path):
     path, out = table(tmp_path, ROW), tmp_path / "steps.svg"
     assert run(["evaluate", str(path), "--out", str(out)]) == 0
     drawn = out.read_text("utf-8")
@@ -115,14 +105,14 @@ def test_steps_are_drawn(tmp_path: Path) -> None:
     assert "mine" in drawn
 
 
-def test_a_model_is_named_as_tables_do() -> None:
+def test_a_model_is_named_as_tables_do():
     assert model_named("LLAMA3_70B") == "llama3_70b"
     assert model_named("Qwen3_30B_a3B (tokendrop)") == "qwen3_30b_a3b"
     with pytest.raises(InputError, match="no model is named 'LLAMA9'"):
         model_named("LLAMA9")
 
 
-def test_steps_of_papers_come_near_with_nothing_fitted_to_them() -> None:
+def test_steps_of_papers_come_near_with_nothing_fitted_to_them():
     told = evaluate_tables([PAPERS], "calibrated").document
     rows = {row["set"]: row for row in told["rows"]}
     assert rows["Korthikanti"]["mape"] < 0.03
@@ -130,9 +120,7 @@ def test_steps_of_papers_come_near_with_nothing_fitted_to_them() -> None:
     assert {row["fits"] for row in rows.values()} == {1.0}
 
 
-def test_a_device_that_is_a_fifth_slower_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_that_is_a_fifth_slower_is_told(tmp_path, capsys, monkeypatch):
     path = sharded(tmp_path, [1.0] * 10)
     told = evaluate_tables([path], "calibrated").document
     sharded(tmp_path, [1.2 * one["predicted"] for one in told["cases"]])

@@ -73,21 +73,21 @@ def same(point: Point, said: Mapping[str, Any], optimizer: str) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
+def few(monkeypatch):
     def some(dtypes: tuple[str, ...] = ("float32",)) -> Any:
         return iter(SMALL)
 
     monkeypatch.setattr("steptime.calibration.session.candidates", some)
 
 
-def test_constants_of_the_machine_are_found() -> None:
+def test_constants_of_the_machine_are_found():
     table = Machine({"vector.max_pool_cycles": 16.0}).session().run()
     assert table["constants"]["vector.max_pool_cycles"] == pytest.approx(16.0, rel=0.15)
     assert table["errors"]["all"]["mape"] < 0.1
     assert table["disturbed"] == 0.05
 
 
-def test_what_was_disturbed_is_measured_again_and_the_least_counts() -> None:
+def test_what_was_disturbed_is_measured_again_and_the_least_counts():
     quiet = Machine({}).session().run()
     machine = Machine({})
     machine.busy = {"relu 1048576 infer": 2.5, "chain 100 8 8": 1.8}
@@ -100,14 +100,14 @@ def test_what_was_disturbed_is_measured_again_and_the_least_counts() -> None:
     assert len(machine.heard[9:-1]) == 2
 
 
-def test_without_time_nothing_is_measured_again() -> None:
+def test_without_time_nothing_is_measured_again():
     machine = Machine({})
     machine.busy = dict.fromkeys(POINTS, 2.0)
     machine.session(limit_s=1.9).run()
     assert len(machine.asked) == 5
 
 
-def test_a_third_is_kept_back_and_the_first_point_comes_again() -> None:
+def test_a_third_is_kept_back_and_the_first_point_comes_again():
     machine = Machine({})
     table = machine.session().run()
     assert [one.check for one in machine.heard] == [False, False, True] * 3 + [False]
@@ -118,7 +118,7 @@ def test_a_third_is_kept_back_and_the_first_point_comes_again() -> None:
     assert table["check_mape"] == pytest.approx(0, abs=0.02)
 
 
-def test_points_are_the_same_each_time() -> None:
+def test_points_are_the_same_each_time():
     orders = []
     for _ in range(2):
         machine = Machine({"product.share": 0.8})
@@ -128,7 +128,7 @@ def test_points_are_the_same_each_time() -> None:
     assert len(set(orders[0])) == 9
 
 
-def test_time_ends_it() -> None:
+def test_time_ends_it():
     machine = Machine({})
     machine.session(limit_s=1.9).run()
     assert len(machine.asked) == 5  # of half a second each, of which one warms
@@ -136,7 +136,7 @@ def test_time_ends_it() -> None:
     assert all(one["budget_s"] <= 1.9 for one in machine.asked)
 
 
-def test_what_cannot_be_measured_is_said() -> None:
+def test_what_cannot_be_measured_is_said():
     machine = Machine({})
     answer: Callable[[Mapping[str, Any]], dict[str, Any]] = machine.ask
 
@@ -149,14 +149,14 @@ def test_what_cannot_be_measured_is_said() -> None:
     assert session.run()["failed"] == {"chain 100 8 8": "no kernel"}
 
 
-def test_nothing_measured_is_an_error() -> None:
+def test_nothing_measured_is_an_error():
     session = Machine({}).session()
     session.ask = lambda _: {"note": "none"}
     with pytest.raises(InputError, match="no row to calibrate with"):
         session.run()
 
 
-def test_large_points_are_left_out_on_slow_devices() -> None:
+def test_large_points_are_left_out_on_slow_devices():
     slow = Machine({}, replace(CPU, peak_flop_per_s={"float32": 1e7}))
     slow.session().run()
     names = {one.point.name for one in slow.heard}
@@ -167,9 +167,7 @@ def test_large_points_are_left_out_on_slow_devices() -> None:
 GPU = replace(catalog.device("t4"), peak_flop_per_s={"float32": 8e12, "bfloat16": 6e13})
 
 
-def test_a_gpu_is_timed_by_its_own_clock_and_works_for_seconds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_gpu_is_timed_by_its_own_clock_and_works_for_seconds(monkeypatch):
     def some(dtypes: tuple[str, ...]) -> Any:
         assert dtypes == ("float32", "bfloat16")
         more = [replace(one, dtype="bfloat16") for one in SMALL[:2]]
@@ -201,7 +199,7 @@ def test_a_gpu_is_timed_by_its_own_clock_and_works_for_seconds(
     assert {one.point.dtype for one in machine.heard} == {"float32", "bfloat16"}
 
 
-def test_short_steps_are_rows_and_of_longer_ones_the_passes() -> None:
+def test_short_steps_are_rows_and_of_longer_ones_the_passes():
     point = POINTS["fc:layers=4,nodes=512,inputs=1000 128"]
     long = {"forward": 2e-3, "backward": 4e-3, "update": 1e-4}  # an update below 0.2 ms is no row
     assert [one.seconds for one in point.cases(CPU, long)] == [2e-3, 4e-3]
@@ -212,7 +210,7 @@ def test_short_steps_are_rows_and_of_longer_ones_the_passes() -> None:
     assert by_its_clock.condition == "step"
 
 
-def test_every_candidate_has_kernels_and_its_own_name() -> None:
+def test_every_candidate_has_kernels_and_its_own_name():
     found = list(candidates(("float32", "bfloat16")))
     assert len({one.name for one in found}) == len(found)
     assert sum(one.kind == WHOLE_STEP for one in found) >= 10

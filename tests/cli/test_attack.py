@@ -1,10 +1,7 @@
 """Hostile inputs that `scripts/attack` makes: each gives an answer or one line."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +12,7 @@ from steptime.cli import main
 UNREAD = {"collect", "cancel"}  # they ask jobs of a cluster; records are not read
 
 
-def test_every_command_that_reads_records_is_attacked(tmp_path: Path) -> None:
+def test_every_command_that_reads_records_is_attacked(tmp_path):
     words = record_cases.commands(tmp_path / "a", tmp_path / "b", tmp_path)
     takes = {"folder", "folders", "--in"}
     reading = {
@@ -31,7 +28,7 @@ def test_every_command_that_reads_records_is_attacked(tmp_path: Path) -> None:
     ("inputs", "records"),
     [(300, 0), pytest.param(10_000, 2_000, marks=pytest.mark.slow)],
 )
-def test_hostile_inputs_give_an_answer_or_one_line(inputs: int, records: int) -> None:
+def test_hostile_inputs_give_an_answer_or_one_line(inputs, records):
     """No traceback, no hang, and no process above 2 GB; a tenth of what is run before a release."""
     counts = ["--inputs", str(inputs), "--records", str(records)]
     words = [sys.executable, str(ROOT / "scripts/attack"), *counts, "--seed", "1"]

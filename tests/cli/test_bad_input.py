@@ -184,7 +184,7 @@ def _experiment(before: str, after: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     root = tmp_path_factory.mktemp("bad")
     experiments = {
         f"e-{name}.toml": _experiment(before, after)
@@ -226,12 +226,7 @@ def _by_command() -> dict[str, list[tuple[str, str]]]:
 
 
 @pytest.mark.parametrize("command", _by_command())
-def test_a_mistake_is_one_line_and_exit_code_2(
-    command: str,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_mistake_is_one_line_and_exit_code_2(command, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     monkeypatch.setattr("steptime.measure.launch.Worker.ask", _only_start)
     every(("line", "message"), _by_command()[command])(_is_one_line)(capsys=capsys)
@@ -253,7 +248,7 @@ def _is_one_line(line: str, message: str, capsys: pytest.CaptureFixture[str]) ->
 OF_CHOOSE = {("choose", "sort"), ("choose", "top")}  # which are its own
 
 
-def test_every_command_and_every_option_has_its_mistakes() -> None:
+def test_every_command_and_every_option_has_its_mistakes():
     lines = [_split(line) for line, _ in _lines()]
     for name in COMMANDS:
         command = tree().get_command(None, name)
@@ -267,9 +262,7 @@ def test_every_command_and_every_option_has_its_mistakes() -> None:
                 assert words & set(option.opts), (name, option.opts)
 
 
-def test_a_mistake_leaves_the_folder_as_it_was(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_leaves_the_folder_as_it_was(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     before = sorted((path.name, path.read_bytes()) for path in Path("records").iterdir())
     for line in (

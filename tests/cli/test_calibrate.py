@@ -24,7 +24,7 @@ FEW = ["--threads", "1", "--minutes", "0.1", "--points", "4"]
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, monkeypatch):
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "home"
@@ -37,13 +37,13 @@ def answered(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[dict
 
 
 @pytest.fixture
-def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+def unhurried(monkeypatch):
     """Let the number of points end a calibration, however busy this machine is."""
     monkeypatch.setattr("steptime.calibration.here.points_s", lambda _limit_s, _spent_s: 3600.0)
 
 
 @pytest.mark.usefixtures("unhurried")
-def test_this_machine_from_end_to_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_this_machine_from_end_to_end(capsys):
     document, said = answered(["calibrate", "--backend", "null", *FEW], capsys)
     made = document["calibration"]
     assert (made["backend"], made["version"], made["threads"]) == ("null", "1.0", 1)
@@ -73,9 +73,7 @@ def test_this_machine_from_end_to_end(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unhurried")
-def test_what_was_measured_before_an_interrupt_is_kept(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_measured_before_an_interrupt_is_kept(capsys, monkeypatch):
     said: list[str] = []
 
     def interrupted_at(point: str) -> dict[str, Any]:
@@ -101,9 +99,7 @@ def test_what_was_measured_before_an_interrupt_is_kept(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unhurried")
-def test_a_kill_loses_one_point_at_most(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, home: Path
-) -> None:
+def test_a_kill_loses_one_point_at_most(capsys, monkeypatch, home):
     class KilledError(BaseException):
         pass
 
@@ -137,9 +133,7 @@ def test_a_kill_loses_one_point_at_most(
 
 @EACH
 @pytest.mark.usefixtures("unhurried", "home")
-def test_what_was_edited_by_hand_is_one_line_that_names_the_file(
-    capsys: pytest.CaptureFixture[str], step: int
-) -> None:
+def test_what_was_edited_by_hand_is_one_line_that_names_the_file(capsys, step):
     document, _ = answered(["calibrate", "--backend", "null", *FEW], capsys)
     path = Path(document["path"])
     whole = tomllib.loads(path.read_text("utf-8"))
@@ -161,7 +155,7 @@ def test_what_was_edited_by_hand_is_one_line_that_names_the_file(
     assert refused > 100 / step
 
 
-def test_points_of_a_killed_calibration_that_were_edited_are_one_line(tmp_path: Path) -> None:
+def test_points_of_a_killed_calibration_that_were_edited_are_one_line(tmp_path):
     path, of = tmp_path / "points.jsonl", {"steptime": "1"}
     log.begin(path, of, catalog.device_table("t4"))
     log.keep(path, "relu", {"seconds": {"step": 0.1}, "disturbed": 0.0, "rounds": 3})
@@ -180,9 +174,7 @@ def test_points_of_a_killed_calibration_that_were_edited_are_one_line(tmp_path: 
             assert all(isinstance(one, dict) for held in answers.values() for one in held)
 
 
-def test_the_peak_that_a_probe_found_is_that_of_its_platform(
-    capsys: pytest.CaptureFixture[str], home: Path
-) -> None:
+def test_the_peak_that_a_probe_found_is_that_of_its_platform(capsys, home):
     """As of a shipped device, whose probed file has another name: `-probed` behind it."""
     words = ["probe", "--backend", "null", "--threads", "1", "--budget", "1"]
     document, _ = answered(words, capsys)
@@ -199,11 +191,8 @@ def test_the_peak_that_a_probe_found_is_that_of_its_platform(
 
 @pytest.mark.parametrize("words", [["calibrate"], ["probe"], ["probe", "--collectives"]])
 def test_a_home_that_cannot_be_written_to_is_said_before_measuring(
-    words: list[str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    home: Path,
-) -> None:
+    words, capsys, monkeypatch, home
+):
     def measures(*_: object, **__: object) -> None:
         raise AssertionError("it measured")
 
@@ -216,7 +205,7 @@ def test_a_home_that_cannot_be_written_to_is_said_before_measuring(
     assert str(home) in line
 
 
-def test_records_of_a_device_in_place_of_measuring(capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_of_a_device_in_place_of_measuring(capsys):
     rows = [
         f"{nodes},{batch},Tesla T4,{1e-3 + 4e-13 * batch * nodes**2:.6g}"
         for batch in (64, 128, 256, 512, 1024)
@@ -236,7 +225,7 @@ def test_records_of_a_device_in_place_of_measuring(capsys: pytest.CaptureFixture
         catalog.device("local")  # it is of no machine here
 
 
-def test_rows_of_a_device_in_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_of_a_device_in_a_file(capsys):
     figures = catalog.device_table("t4") | {"name": "card", "memory_GB_per_s": 300}
     Path("card.toml").write_text(toml_text(figures))
     row = {"kind": "add", "dtype": "float32", "condition": "repeated", "device": "card.toml"}
@@ -267,7 +256,7 @@ step_s = {column = "time"}
 """
 
 
-def test_a_calibration_of_other_versions_is_stale() -> None:
+def test_a_calibration_of_other_versions_is_stale():
     made = {"backend": "torch", "version": "2.12.0", "threads": 2, "date": "2026-01-01"}
     report = {
         "user_devices": {"probe": {"calibration": made}},
@@ -288,7 +277,7 @@ def test_a_calibration_of_other_versions_is_stale() -> None:
 @pytest.mark.slow
 @pytest.mark.framework
 @pytest.mark.usefixtures("unhurried")
-def test_this_machine_for_real(capsys: pytest.CaptureFixture[str]) -> None:
+def test_this_machine_for_real(capsys):
     words = ["calibrate", "--threads", "1", "--minutes", "0.4", "--points", "8"]
     document, said = answered(words, capsys)
     made = document["calibration"]
@@ -300,5 +289,5 @@ def test_this_machine_for_real(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(("spent_s", "left_s"), [(10, 30), (55, 20)])
-def test_ceilings_that_took_long_leave_time_for_points(spent_s: float, left_s: float) -> None:
+def test_ceilings_that_took_long_leave_time_for_points(spent_s, left_s):
     assert points_s(40, spent_s) == left_s

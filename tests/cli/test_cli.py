@@ -6,7 +6,6 @@ import json
 import math
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     root = tmp_path_factory.mktemp("cli")
     (root / "e.toml").write_text(SWEEP)
     with store.open_writer(root / "records") as writer:
@@ -76,13 +75,7 @@ KEYS = [  # command, and the keys that others rely on
         for case in KEYS
     ],
 )
-def test_json_is_one_document_with_its_keys(
-    line: str,
-    keys: str,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_json_is_one_document_with_its_keys(line, keys, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     document = _answer(capsys, *(word.replace("_records", " records") for word in line.split()))
     table = document[0] if isinstance(document, list) else document
@@ -90,9 +83,7 @@ def test_json_is_one_document_with_its_keys(
 
 
 @pytest.mark.slow
-def test_a_run_and_a_sweep_with_numpy(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_and_a_sweep_with_numpy(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     found = _answer(capsys, "run", SMALL, "--batch", "2", "--budget", "0.05", *NUMPY)
     assert {"status", "step_s", "speed", "peak_memory_bytes", "flop_per_s", "env"} <= set(found)
@@ -106,7 +97,7 @@ def test_a_run_and_a_sweep_with_numpy(
     assert (again["done_before"], again["measured"]) == (2, 0)
 
 
-def test_a_prediction_is_the_sum_of_its_ops(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_prediction_is_the_sum_of_its_ops(capsys):
     found = _answer(capsys, "predict", "fc", "--device", "t4", "--batch", "64")
     parts = ("forward_s", "backward_s", "update_s")
     for part in parts:
@@ -125,7 +116,7 @@ def test_a_prediction_is_the_sum_of_its_ops(capsys: pytest.CaptureFixture[str]) 
         (["list", "devices"], ["msgspec"]),
     ],
 )
-def test_what_needs_no_framework_loads_none(words: list[str], loaded: list[str]) -> None:
+def test_what_needs_no_framework_loads_none(words, loaded):
     code = (
         "import sys; from steptime.cli.main import run; code = run(sys.argv[1:]); "
         "print([m for m in ('torch', 'numpy', 'scipy', 'duckdb', 'jinja2', 'msgspec', 'pydantic') "
@@ -135,7 +126,7 @@ def test_what_needs_no_framework_loads_none(words: list[str], loaded: list[str])
     assert done.stdout.splitlines()[-1] == f"{loaded} 0", done.stderr
 
 
-def test_the_module_runs_and_a_closed_pipe_is_no_error() -> None:
+def test_the_module_runs_and_a_closed_pipe_is_no_error():
     assert _python("-m", "steptime", "--version").stdout.startswith("steptime ")
     with subprocess.Popen(
         [sys.executable, "-m", "steptime", "list", "ops", "--json"],
@@ -148,7 +139,7 @@ def test_the_module_runs_and_a_closed_pipe_is_no_error() -> None:
         assert process.stderr.read() == b""
 
 
-def test_the_package_offers_its_names_and_imports_nothing() -> None:
+def test_the_package_offers_its_names_and_imports_nothing():
     code = (
         "import sys; import steptime; before = set(sys.modules); "
         "assert set(steptime.__all__) <= set(dir(steptime)); "

@@ -11,7 +11,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,7 +56,7 @@ TYPED = [name for name in COMMANDS if name != "analyse"]  # which has those of i
 
 
 @every("name", TYPED)
-def test_the_options_of_a_command_are_documented(name: str) -> None:
+def test_the_options_of_a_command_are_documented(name):
     text = PAGE.read_text("utf-8")
     if os.environ.get("STEPTIME_RENEW_GOLDEN") and f"\n## {name}\n" not in text:
         _, end = _section(text, list(COMMANDS)[list(COMMANDS).index(name) - 1])
@@ -76,7 +75,7 @@ def test_the_options_of_a_command_are_documented(name: str) -> None:
     assert found[0] == _table(name), "renew with STEPTIME_RENEW_GOLDEN=1"
 
 
-def test_the_kinds_of_analyse_are_documented() -> None:
+def test_the_kinds_of_analyse_are_documented():
     text = PAGE.read_text("utf-8")
     start, end = _section(text, "analyse")
     kinds = _command("analyse").list_commands(None)
@@ -84,15 +83,13 @@ def test_the_kinds_of_analyse_are_documented() -> None:
     assert set(kinds) <= set(re.findall(r"`(\w+)`", text[start:end]))
 
 
-def test_the_commands_are_documented_in_their_order() -> None:
+def test_the_commands_are_documented_in_their_order():
     headings = re.findall(r"^## (.*)$", PAGE.read_text("utf-8"), re.MULTILINE)
     assert [one for one in headings if one in COMMANDS] == list(COMMANDS)
 
 
 @pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=" ".join)
-def test_help_says_what_a_command_does(
-    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_says_what_a_command_does(words, capsys, monkeypatch):
     monkeypatch.setenv("TERMINAL_WIDTH", "80")
     monkeypatch.setenv("COLUMNS", "80")
     assert run([*words, "-h"]) == 0
@@ -121,7 +118,7 @@ def test_help_says_what_a_command_does(
         assert one.help.endswith("."), one.help
 
 
-def test_the_version_has_a_short_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_has_a_short_option(capsys):
     assert run(["-V"]) == run(["--version"]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first == second
@@ -129,7 +126,7 @@ def test_the_version_has_a_short_option(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @every("shell", ["bash", "zsh", "fish"])
-def test_a_shell_completes(shell: str) -> None:
+def test_a_shell_completes(shell):
     module = [sys.executable, "-m", "steptime"]
 
     def ask(**env: str) -> str:
@@ -171,13 +168,7 @@ def test_a_shell_completes(shell: str) -> None:
     ],
 )
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_completes_values(
-    line: str,
-    offered: list[str],
-    shell: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_shell_completes_values(line, offered, shell, monkeypatch, capsys):
     words = f"steptime {line}"
     for name, value in {
         "_STEPTIME_COMPLETE": f"complete_{shell}", "COMP_WORDS": words,
@@ -194,7 +185,7 @@ def test_a_shell_completes_values(
 
 
 @every("shell", ["bash", "zsh", "fish"])
-def test_completion_is_installed_for_the_shell_that_is_named(shell: str, tmp_path: Path) -> None:
+def test_completion_is_installed_for_the_shell_that_is_named(shell, tmp_path):
     module = [sys.executable, "-m", "steptime"]
     env = os.environ | {"HOME": str(tmp_path)}
     for word in ("--show-completion", "--install-completion"):
@@ -206,7 +197,7 @@ def test_completion_is_installed_for_the_shell_that_is_named(shell: str, tmp_pat
     assert any(f"complete_{shell}" in path.read_text("utf-8") for path in files)
 
 
-def test_bash_completes_with_the_script(tmp_path: Path) -> None:
+def test_bash_completes_with_the_script(tmp_path):
     command = tmp_path / "steptime"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m steptime "$@"\n')
     command.chmod(0o755)
@@ -221,7 +212,7 @@ def test_bash_completes_with_the_script(tmp_path: Path) -> None:
     assert done.stdout.split() == ["scale"]
 
 
-def test_completing_a_command_imports_none() -> None:
+def test_completing_a_command_imports_none():
     context = typer.Context(tree(), info_name="steptime")
     found = {one.value: one.help for one in tree().shell_complete(context, "pl")}
     assert found == {"plan": "Predict a language model trained on many devices."}
@@ -235,13 +226,18 @@ def test_completing_a_command_imports_none() -> None:
     assert "steptime.cli.plan" not in done.stderr
 
 
-def test_the_list_of_commands_is_not_cut(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_list_of_commands_is_one_screen_in_five_panels_and_not_cut(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     assert run(["--help"]) == 0
-    commands = capsys.readouterr().out.partition(f"{PANELS[0]}:")[2].splitlines()
-    assert len(commands) > len(shown())
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 45
+    assert max(map(len, lines)) <= 80
+    panels = [line.removesuffix(":") for line in lines if re.match(r"\w[\w ]+:$", line)]
+    assert panels == [*PANELS, "Options"]
+    assert len(PANELS) == 5
+    commands = lines[lines.index(f"{PANELS[0]}:") :]
+    assert set(shown()) < {line.split()[0] for line in commands if line}
+    assert 18 <= len(shown()) <= 22
     assert [line for line in commands if "..." in line] == []
 
 
@@ -255,9 +251,7 @@ def test_the_list_of_commands_is_not_cut(
         ("sweep cancel", "cancel"),
     ],
 )
-def test_a_command_of_two_words_is_the_old_one(
-    new: str, old: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_of_two_words_is_the_old_one(new, old, capsys):
     assert run([*new.split(), "--help"]) == run([old, "--help"]) == 0
     assert run([*new.split(), "nosuch", "-o", "x.svg"]) == 2
     assert "no such command" not in capsys.readouterr().err

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.framework]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     shutil.copy(ROOT / "examples/unet.py", tmp_path / "unet.py")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -30,9 +30,7 @@ def _answer(line: str, capsys: pytest.CaptureFixture[str], code: int = 0) -> dic
     return found
 
 
-def test_code_is_converted_on_the_way_and_its_file_is_kept(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_code_is_converted_on_the_way_and_its_file_is_kept(folder, capsys):
     one = _answer("count unet.py:UNet --batch 1 --phase infer", capsys)
     assert not list(folder.glob("*.pt2"))
     (kept,) = user_folder("networks").glob("*/unet.UNet.pt2")
@@ -49,7 +47,7 @@ def test_code_is_converted_on_the_way_and_its_file_is_kept(
     assert whole["flop"] == 4 * quarter["flop"]  # type: ignore[operator]
 
 
-def test_a_module_leaves_nothing_in_the_current_folder(folder: Path) -> None:
+def test_a_module_leaves_nothing_in_the_current_folder(folder):
     import torch
 
     small, large = (
@@ -61,9 +59,7 @@ def test_a_module_leaves_nothing_in_the_current_folder(folder: Path) -> None:
     assert not list(folder.glob("*.pt2"))
 
 
-def test_what_code_is_given_is_remembered_when_the_code_changes(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_code_is_given_is_remembered_when_the_code_changes(folder, capsys):
     text = "import torch\nclass Net(torch.nn.Linear):\n    def __init__(self): super().__init__"
     Path("plain.py").write_text(f"{text}(8, 4)\n")
     one = _answer("count plain.py:Net:input=2x8 --batch 1 --phase infer", capsys)
@@ -73,9 +69,7 @@ def test_what_code_is_given_is_remembered_when_the_code_changes(
 
 
 @pytest.mark.onnx
-def test_a_network_is_written_in_other_forms(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_network_is_written_in_other_forms(folder, capsys):
     _answer("convert unet.py:UNet --batch 4 -o net.json", capsys)
     own = _answer("count unet.py:UNet --batch 4", capsys)
     assert _answer("count net.json", capsys)["flop"] == own["flop"]
@@ -103,9 +97,7 @@ def test_a_network_is_written_in_other_forms(
         ),
     ],
 )
-def test_code_that_fails_is_one_line(
-    line: str, said: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_code_that_fails_is_one_line(line, said, folder, capsys):
     (folder / "bad.py").write_text("print('hello')\n1 / 0\n")
     (folder / "plain.py").write_text(
         "import torch\nclass Net(torch.nn.Module):\n    def forward(self, x): return x\n"
@@ -119,9 +111,7 @@ def test_code_that_fails_is_one_line(
     assert len(err.splitlines()) == 1
 
 
-def test_the_module_itself_is_measured_beside_its_graph(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_module_itself_is_measured_beside_its_graph(folder, capsys):
     for backend in ("torch", "native"):
         line = f"run unet.py:UNet --batch 2 --budget 0.1 --backend {backend} --out records"
         found = _answer(line, capsys)
@@ -136,7 +126,7 @@ def test_the_module_itself_is_measured_beside_its_graph(
     assert "native runs networks of code" in str(refused["note"])
 
 
-def test_a_module_that_is_there_becomes_a_file(folder: Path) -> None:
+def test_a_module_that_is_there_becomes_a_file(folder):
     import torch
 
     net = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU())

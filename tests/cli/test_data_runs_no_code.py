@@ -267,7 +267,7 @@ RECORDS = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     (tmp_path / "evil.py").write_text(EVIL)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -285,9 +285,7 @@ def _silent(folder: Path, line: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_files_name_is_not_run(
-    way: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_files_name_is_not_run(way, folder, capsys):
     files, line, says = WAYS[way]
     for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
@@ -306,9 +304,7 @@ def _changed(record: Record, changes: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("way", RECORDS)
-def test_what_records_name_is_not_run(
-    way: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_records_name_is_not_run(way, folder, capsys):
     changes, line = RECORDS[way]
     records = [synthetic.measured(one) for one in synthetic.workloads()[:3]]
     with store.open_writer(folder / "out") as writer:
@@ -318,7 +314,7 @@ def test_what_records_name_is_not_run(
     _silent(folder, line, capsys)
 
 
-def test_a_file_of_torch_is_not_unpickled(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_torch_is_not_unpickled(folder, capsys):
     carried = pickle.dumps(Carrier())
     exported.write(folder / "net.pt2", exported.document())
     with zipfile.ZipFile(folder / "net.pt2", "a") as archive:
@@ -332,9 +328,7 @@ def test_a_file_of_torch_is_not_unpickled(folder: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.onnx
-def test_operators_of_onnx_load_no_library(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_operators_of_onnx_load_no_library(folder, capsys):
     weight = tensor("w", (4, 4))
     made = model(
         [node("Net", "x w", "y", domain="evil")], [weight], [value("x", 2, 4)]
@@ -353,9 +347,7 @@ def _of_code(folder: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.framework
-def test_a_measurement_runs_no_code_that_a_file_names(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_measurement_runs_no_code_that_a_file_names(folder, capsys):
     _of_code(folder)
     assert run(["run", "net.pt2", "--backend", "native", "--budget", "0.1"]) == 3
     assert "it runs where a person names it" in capsys.readouterr().err
@@ -368,9 +360,7 @@ def test_a_measurement_runs_no_code_that_a_file_names(
 
 @pytest.mark.slow
 @pytest.mark.framework
-def test_code_runs_where_a_person_asks_for_it(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_code_runs_where_a_person_asks_for_it(folder, capsys):
     import steptime
 
     def ran() -> bool:
@@ -395,6 +385,6 @@ def test_code_runs_where_a_person_asks_for_it(
     assert ran()
 
 
-def test_no_file_says_which_code_a_workload_may_run() -> None:
+def test_no_file_says_which_code_a_workload_may_run():
     table = workload_to_json(synthetic.workloads()[0]) | {"code": CODE}
     assert workload_from_json(table).code == ""

@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 import termios
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,7 +59,7 @@ def on_a_terminal(columns: int, *words: str) -> list[str]:
     return printed.decode().replace("\r\n", "\n").splitlines()
 
 
-def test_devices_take_a_line_each_on_a_narrow_terminal() -> None:
+def test_devices_take_a_line_each_on_a_narrow_terminal():
     lines = on_a_terminal(80, "list", "devices")
     rows = [line for line in lines if line.startswith(" ")]
     assert max(map(len, rows)) <= 80
@@ -70,12 +69,12 @@ def test_devices_take_a_line_each_on_a_narrow_terminal() -> None:
     )
 
 
-def test_a_prediction_is_not_as_wide_as_its_source() -> None:
+def test_a_prediction_is_not_as_wide_as_its_source():
     lines = on_a_terminal(80, "predict", "resnet50", "--device", "a100", "--by-op")
     assert max(len(line) for line in lines if line.startswith(" ")) <= 80
 
 
-def test_figures_of_one_paper_stand_apart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_of_one_paper_stand_apart(capsys):
     first, second = re.split(
         r"^figures of one paper.*$", said(capsys, "list", "devices"), flags=re.MULTILINE
     )
@@ -86,7 +85,7 @@ def test_figures_of_one_paper_stand_apart(capsys: pytest.CaptureFixture[str]) ->
     assert " tesla-k80 " in first
 
 
-def test_a_part_of_a_name_chooses(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_part_of_a_name_chooses(capsys):
     found = answer(capsys, "list", "devices", "a100 sxm")
     assert [row["name"] for row in found] == ["a100-sxm4-40gb", "a100-sxm4-80gb"]
     found = answer(capsys, "list", "models", "llama3")
@@ -98,7 +97,7 @@ def test_a_part_of_a_name_chooses(capsys: pytest.CaptureFixture[str]) -> None:
     assert "source" in said(capsys, "list", "links", "--sources").splitlines()[1]
 
 
-def test_show_has_every_number_and_its_source(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_has_every_number_and_its_source(capsys):
     assert answer(capsys, "show", "RTX 4090 Mobile")["name"] == "rtx-4090-laptop"
     device = answer(capsys, "show", "A100")
     assert (device["name"], device["memory_bytes"]) == ("a100-sxm4-80gb", 8e10)
@@ -127,15 +126,13 @@ def test_show_has_every_number_and_its_source(capsys: pytest.CaptureFixture[str]
         ),
     ],
 )
-def test_memory_says_for_which_optimizer(
-    words: str, line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_memory_says_for_which_optimizer(words, line, capsys):
     assert re.search(line, said(capsys, *words.split()))
     if words.startswith("count"):
         assert "optimizer" not in said(capsys, *words.split(), "--phase", "infer")
 
 
-def test_old_names_of_options_are_read_and_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_old_names_of_options_are_read_and_not_shown(capsys):
     new = answer(capsys, "scale", "fc", "--device", "t4", "--link", "aws", "--replicas", "1,2")
     old = answer(capsys, "scale", "fc", "--device", "t4", "--network=aws", "--workers", "1,2")
     assert new == old
@@ -143,11 +140,11 @@ def test_old_names_of_options_are_read_and_not_shown(capsys: pytest.CaptureFixtu
     assert new["network"] == "aws"
 
 
-def test_an_unknown_peak_says_what_measures_it() -> None:
+def test_an_unknown_peak_says_what_measures_it():
     assert "steptime calibrate" in PEAKS["probed"]
 
 
-def test_the_bar_says_a_time_once() -> None:
+def test_the_bar_says_a_time_once():
     said = progress.bar(3, 18, "0:39", "fc batch 16: 377.7 us a step", 80)
     assert said == f"[{'#' * 3}{' ' * 17}] 3/18 0:39 left  fc batch 16: 377.7 us a step"
     assert said.count("377.7 us") == 1
@@ -168,7 +165,7 @@ def hello() -> Answer:
 
 
 @pytest.mark.slow
-def test_a_package_adds_a_command(tmp_path: Path) -> None:
+def test_a_package_adds_a_command(tmp_path):
     (tmp_path / "hello_steptime.py").write_text(COMMAND)
     entry = tmp_path / "hello_steptime-1.dist-info"
     entry.mkdir()
@@ -214,9 +211,7 @@ peaks = steptime.reports.charts.memory:chart
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_what_takes_long_gives_a_sign_of_life_on_a_terminal(
-    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_takes_long_gives_a_sign_of_life_on_a_terminal(terminal, monkeypatch, capsys):
     class Due:
         """A timer whose time is up at once."""
 

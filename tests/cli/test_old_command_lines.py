@@ -3,12 +3,8 @@
 `old_command_lines.txt` has those of README.md and docs at 0.15.0, before commands stood in panels.
 """
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
-
-import pytest
 
 from every import every
 from steptime.cli.main import tree
@@ -17,9 +13,7 @@ LINES = Path(__file__).with_name("old_command_lines.txt").read_text("utf-8").spl
 
 
 @every("line", LINES)
-def test_an_old_command_line_is_understood(
-    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_old_command_line_is_understood(line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     context = tree().make_context("steptime", shlex.split(line)[1:])
     name, command, words = tree().resolve_command(context, context._protected_args + context.args)

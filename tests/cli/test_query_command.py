@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +14,7 @@ from steptime.records.store import open_writer
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     with open_writer(tmp_path / "records") as writer:
         writer.append_all(synthetic.sweep())
     return tmp_path / "records"
@@ -40,15 +38,8 @@ STATEMENTS = [  # its heading and its cell as JSON, CSV and text say them
 
 @pytest.mark.parametrize(("sql", "head", "value", "cell", "shown"), STATEMENTS)
 def test_whatever_a_column_is_called_the_answer_comes_in_every_form(
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    *,
-    sql: str,
-    head: str,
-    value: Any,
-    cell: str,
-    shown: str,
-) -> None:
+    folder, capsys, *, sql, head, value, cell, shown
+):
     def answer(*more: str) -> str:
         assert run(["query", sql, "--in", str(folder), *more]) == 0
         return capsys.readouterr().out

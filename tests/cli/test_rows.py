@@ -26,7 +26,7 @@ LINES = [  # and a column by its key
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("records")
     with open_writer(place) as writer:
         writer.append_all(synthetic.sweep())
@@ -46,9 +46,7 @@ def rows_of(text: str) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize(("line", "key"), LINES)
-def test_rows_are_sorted_and_cut(
-    line: str, key: str, folder: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_are_sorted_and_cut(line, key, folder, capsys):
     words = [word.format(folder=folder) for word in line.replace("'", "").split()]
     if "query" in line:
         words = ["query", "SELECT * FROM records", "--in", folder]
@@ -69,12 +67,12 @@ def test_rows_are_sorted_and_cut(
     assert printed([*words, "--top", "1"], capsys)
 
 
-def test_a_column_may_be_called_by_its_heading(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_column_may_be_called_by_its_heading(capsys):
     by_key = printed(["list", "devices", "--sort", "-memory_bytes", "--top", "5"], capsys)
     assert printed(["list", "devices", "--sort", "-Memory", "--top", "5"], capsys) == by_key
 
 
-def test_what_is_unknown_comes_last(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_unknown_comes_last(capsys):
     for name in ("latency_s", "-latency_s"):
         rows = rows_of(printed(["list", "links", "--json", "--sort", name], capsys))
         unknown = [row["latency_s"] is None for row in rows]

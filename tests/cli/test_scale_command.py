@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,7 +47,7 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def test_document(capsys: pytest.CaptureFixture[str]) -> None:
+def test_document(capsys):
     found = answer(capsys, *LINKED, "--workers", "1,2,4,...,16", "--batch", "8")
     assert (found["network"], found["batch"], found["scaling"]) == ("ethernet-25", 8, "weak")
     assert (found["parallel"], found["collective"], found["method"]) == (
@@ -70,7 +69,7 @@ def test_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert any("no latency is known" in note for note in unknown["notes"])
 
 
-def test_workers_default_and_order(capsys: pytest.CaptureFixture[str]) -> None:
+def test_workers_default_and_order(capsys):
     assert [r["workers"] for r in answer(capsys, *LINKED)["rows"]] == [1, 2, 4, 8, 16, 32, 64, 128]
     found = answer(capsys, *LINKED, "--workers", "9,1..4")
     assert [row["workers"] for row in found["rows"]] == [1, 2, 3, 4, 9]
@@ -79,7 +78,7 @@ def test_workers_default_and_order(capsys: pytest.CaptureFixture[str]) -> None:
     assert alone["rows"][0]["speedup"] == 1
 
 
-def test_training_time_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_time_and_cost(capsys):
     money = ["--samples", "1000000", "--epochs", "90", "--price", "0.90"]
     found = answer(capsys, *LINKED, "--batch", "10", "--workers", "4", *money)
     (row,) = found["rows"]
@@ -98,7 +97,7 @@ def test_training_time_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
     assert row["cost"] is None
 
 
-def test_options_of_the_exchange(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_of_the_exchange(capsys):
     def comm(*words: str) -> dict[str, float]:
         (row,) = answer(capsys, *LINKED, "--workers", "16", *words)["rows"]
         found: dict[str, float] = row["comm_s"]
@@ -126,7 +125,7 @@ def test_options_of_the_exchange(capsys: pytest.CaptureFixture[str]) -> None:
     assert hidden["step_s"] == pytest.approx(plainly["step_s"] - hidden["overlap_s"])
 
 
-def test_hybrid_and_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_hybrid_and_model(capsys, tmp_path):
     net = str(split_alexnet.write(tmp_path, 2))
     words = ["scale", net, "--device", "K20", "--network", "pcie2", "--method", "paleo"]
     (row,) = answer(capsys, *words, "--parallel", "hybrid", "--workers", "2")["rows"]
@@ -153,7 +152,7 @@ def test_hybrid_and_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert " - " in "\n".join(shown(capsys, *words, "--parallel", "model"))
 
 
-def test_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table(capsys):
     words = ["scale", "vgg16", "--device", "K80", "--network", "aws", "--workers", "1,2,4"]
     title, head, *rows = shown(capsys, *words, "--samples", "100000", "--price", "0.9")
     assert title.startswith("vgg16 on K80 over aws, batch 64 a replica, weak scaling (calibrated")
@@ -169,7 +168,7 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_what_does_not_fit_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_does_not_fit_is_told(capsys):
     words = ["scale", "vgg16", "--device", "V100", "--workers", "1", "--batch", "1000"]
     assert any(
         note.startswith("batch 1000 (optimizer sgd): out of memory by")
@@ -217,7 +216,7 @@ def test_what_does_not_fit_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         ([*LINKED[:2], "--device", "V101"], "unknown device 'V101'"),
     ],
 )
-def test_wrong_input(capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
+def test_wrong_input(capsys, words, message):
     assert run(words) == 2
     error = capsys.readouterr().err
     assert message in error

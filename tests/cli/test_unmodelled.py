@@ -1,7 +1,5 @@
 """Layers of unknown type: refused, or passed over and named by every command that counts."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -24,7 +22,7 @@ COMMANDS = {
 
 
 @pytest.fixture
-def network(tmp_path: Path) -> str:
+def network(tmp_path):
     """A convolution, a layer that nobody knows, and pooling."""
     layers = {
         "data": paleo_net.image(2, 8, 8, 3),
@@ -36,9 +34,7 @@ def network(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_result_names_them(
-    network: str, command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_result_names_them(network, command, capsys):
     name, *more = command.split()
     words = [name, network, *more, *COMMANDS[command].split()]
     assert run(words) == 2
@@ -50,14 +46,14 @@ def test_the_result_names_them(
     assert "strange" in shown.err.replace("strange.json", "") + shown.out.replace(network, "")
 
 
-def test_a_pipe_is_no_file(tmp_path: Path) -> None:
+def test_a_pipe_is_no_file(tmp_path):
     path = tmp_path / "pipe.json"
     os.mkfifo(path)
     with pytest.raises(InputError, match="is a pipe, not a file"):
         read_model(str(path))
 
 
-def test_the_end_of_a_name_may_be_in_capitals(network: str, tmp_path: Path) -> None:
+def test_the_end_of_a_name_may_be_in_capitals(network, tmp_path):
     other = tmp_path / "NET.JSON"
     other.write_text(Path(network).read_text())
     assert read_model(str(other)).file == str(other)

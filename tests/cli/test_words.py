@@ -64,7 +64,7 @@ FILES = [
 ]
 
 
-def test_no_text_of_the_code_has_a_word_of_the_house() -> None:
+def test_no_text_of_the_code_has_a_word_of_the_house():
     bad = [
         f"{path.relative_to(SOURCE)}: {word[0]!r} in {text[:60]!r}"
         for path in FILES
@@ -75,15 +75,13 @@ def test_no_text_of_the_code_has_a_word_of_the_house() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_no_help_has_a_word_of_the_house(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_help_has_a_word_of_the_house(name, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "10000")
     assert run([name, "--help"]) == 0
     assert not WORDS.search(capsys.readouterr().out)
 
 
-def test_what_questions_mean_has_no_word_of_the_house() -> None:
+def test_what_questions_mean_has_no_word_of_the_house():
     for target in COMMANDS.values():
         inquiry = getattr(load(target), "inquiry", None) if isinstance(target, str) else None
         if isinstance(inquiry, Inquiry):
@@ -91,7 +89,7 @@ def test_what_questions_mean_has_no_word_of_the_house() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((SOURCE / "data").rglob("*.html")), ids=lambda p: p.name)
-def test_no_page_has_a_word_of_the_house(path: Path) -> None:
+def test_no_page_has_a_word_of_the_house(path):
     assert not WORDS.search(
         re.sub(r"<script.*?</script>", "", path.read_text("utf-8"), flags=re.DOTALL)
     )
@@ -113,12 +111,12 @@ def test_no_page_has_a_word_of_the_house(path: Path) -> None:
         "whatif v100 --set memory_GB_per_s=x2 --model resnet50,gpt2",
     ],
 )
-def test_no_answer_has_a_word_of_the_house(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_answer_has_a_word_of_the_house(line, capsys):
     assert run(line.split()) == 0
     printed = capsys.readouterr()
     assert not WORDS.search(printed.out + printed.err)
 
 
-def test_the_page_of_commands_has_no_word_of_the_house() -> None:
+def test_the_page_of_commands_has_no_word_of_the_house():
     word = WORDS.search((ROOT / "docs/commands.md").read_text("utf-8"))
     assert not word, word

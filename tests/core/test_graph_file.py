@@ -58,7 +58,7 @@ _SMALL = [*FAMILIES, *ZOO, "llama3_8b"]
 
 
 @pytest.mark.parametrize("name", _SMALL)
-def test_every_network_comes_back_with_every_count(name: str, tmp_path: Path) -> None:
+def test_every_network_comes_back_with_every_count(name, tmp_path):
     for phase, dtype in (("train", "float32"), ("train", "bfloat16-mixed"), ("infer", "float16")):
         workload = make_workload(read_model(name), 2, dtype, phase, "adam")
         file = in_file(tmp_path, table_of(workload))
@@ -73,7 +73,7 @@ def test_every_network_comes_back_with_every_count(name: str, tmp_path: Path) ->
         )
 
 
-def test_a_kind_of_before_is_read_as_what_it_is_now(tmp_path: Path) -> None:
+def test_a_kind_of_before_is_read_as_what_it_is_now(tmp_path):
     b = Builder("larger", precision("float32"), training=False)
     b.op("resize2d", b.input("x", (2, 3, 4, 5)), name="y", size=(8, 15), mode="nearest")
     table = graph_to_json(b.graph("y"), phase="infer", dtype="float32", batch=2)
@@ -85,13 +85,13 @@ def test_a_kind_of_before_is_read_as_what_it_is_now(tmp_path: Path) -> None:
     assert graphs[0].ops == graphs[1].ops
 
 
-def test_a_graph_in_memory_comes_back() -> None:
+def test_a_graph_in_memory_comes_back():
     graph = build(make_workload(read_model("resnet18"), 2))
     table = graph_to_json(graph, phase="train", dtype="float32", batch=2)
     assert graph_from_json(json.loads(json.dumps(table))) == graph
 
 
-def test_commands_take_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_take_it(tmp_path, capsys):
     file = in_file(tmp_path, small())
     for words in (["count"], ["predict", "--device", "t4"], ["scale", "--device", "t4"]):
         more = ["--workers", "1"] if words[0] == "scale" else []
@@ -114,16 +114,14 @@ def test_commands_take_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (["--phase", "infer"], "a graph of batch 5, phase train"),
     ],
 )
-def test_another_batch_phase_or_type_is_refused(
-    words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_batch_phase_or_type_is_refused(words, says, tmp_path, capsys):
     assert run(["count", in_file(tmp_path, small()), *words]) == 2
     told = capsys.readouterr().err
     assert says in told
     assert told.count("\n") == 1
 
 
-def test_other_json_files_are_what_they_were(tmp_path: Path) -> None:
+def test_other_json_files_are_what_they_were(tmp_path):
     (tmp_path / "family.json").write_text('{"family": "fc", "layers": 2}')
     assert read_model(str(tmp_path / "family.json")).model == "fc"
     path = tmp_path / "neither.json"
@@ -183,11 +181,11 @@ FIRST = small()["ops"][0]
         ("[]", "must be a table, not '[]'"),
     ],
 )
-def test_what_does_not_fit_is_one_line(table: object, says: str) -> None:
+def test_what_does_not_fit_is_one_line(table, says):
     assert says in refused(table)
 
 
-def test_attributes_have_the_type_of_their_kind() -> None:
+def test_attributes_have_the_type_of_their_kind():
     model = read_model("transformer:layers=1,length=8")
     table = table_of(make_workload(model, 1, phase="infer"))
     for op in table["ops"]:
@@ -196,7 +194,7 @@ def test_attributes_have_the_type_of_their_kind() -> None:
     assert "'heads' is a int, not '1.5'" in refused(table)
 
 
-def test_the_command_ends_with_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_ends_with_two(tmp_path, capsys):
     file = in_file(tmp_path, changed("ops", 0, "inputs", to=["loss"]))
     for command in (["count"], ["predict", "--device", "t4"]):
         assert run([command[0], file, *command[1:]]) == 2
@@ -210,7 +208,7 @@ LEAVES = st.none() | st.booleans() | st.integers(-3, 2**60) | st.floats() | st.t
 
 @given(st.data())
 @settings(max_examples=300)
-def test_a_broken_file_is_read_or_refused(data: st.DataObject) -> None:
+def test_a_broken_file_is_read_or_refused(data):
     """Whatever one part of a file is changed to: a network with counts, or one line."""
     table = copy.deepcopy(SMALL_RNN)
     at: Any = table
@@ -232,7 +230,7 @@ def test_a_broken_file_is_read_or_refused(data: st.DataObject) -> None:
 SMALL_RNN = table_of(make_workload(read_model("rnn:cell=lstm,layers=1,length=3"), 2))
 
 
-def test_convert_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_convert_writes_it(tmp_path, capsys):
     file = tmp_path / "nin.graph.json"
     assert run(["convert", "nin", "--batch", "3", "-o", str(file)]) == 0
     capsys.readouterr()

@@ -28,7 +28,7 @@ FARTHEST = Link("farthest", 1e-4, 1e7, "made up for this test")
 HALL = Cluster(TOY, ((4, NEAR), (8, FAR, 2), (3, FARTHEST)))
 
 
-def test_a_cluster_says_which_link_a_group_crosses() -> None:
+def test_a_cluster_says_which_link_a_group_crosses():
     assert HALL.devices == 4 * 8 * 3
     assert HALL.ladder[1] == Level(8, FAR, 2)
     for ranks, link in (
@@ -45,7 +45,7 @@ def test_a_cluster_says_which_link_a_group_crosses() -> None:
     assert Cluster(TOY).link_of([0]) is None
 
 
-def test_groups_share_the_links_of_their_node() -> None:
+def test_groups_share_the_links_of_their_node():
     """Nodes of 4 over two links each; 3 halls of 8 nodes over one."""
     assert fabric_of_group(HALL, [5]) is None
     assert fabric_of_group(HALL, range(4)) == Fabric(NEAR, per_node=1)
@@ -60,14 +60,14 @@ def test_groups_share_the_links_of_their_node() -> None:
     assert seconds == pytest.approx(14 * (1e-5 + 1e6 * 4 / 2 / 1e8))
 
 
-def test_wrong_clusters_and_ranks() -> None:
+def test_wrong_clusters_and_ranks():
     with pytest.raises(InputError, match="the cluster has ranks 0 to 95, not 96"):
         HALL.link_of([0, 96])
     with pytest.raises(InputError, match="at least 1 part and link, not 0"):
         Cluster(TOY, ((4, NEAR), (0, FAR)))
 
 
-def test_an_old_plan_keeps_its_key() -> None:
+def test_an_old_plan_keeps_its_key():
     old = Workload("fc", {"layers": 4}, 64, plan=Plan(data=2))
     assert workload_to_json(old)["plan"] == {"data": 2, "tensor": 1, "pipeline": 1}
     assert old.key == "e2beb66ca8237f6e"  # as 0.4 wrote it
@@ -78,7 +78,7 @@ def test_an_old_plan_keeps_its_key() -> None:
     assert new.key != old.key
 
 
-def test_groups_of_a_plan() -> None:
+def test_groups_of_a_plan():
     assert Plan(data=3, tensor=4, pipeline=2, context=2).devices == 48
     found = groups((4, 2, 3, 2), 1, 1)  # tensor, context, data, pipeline
     assert found["tensor"] == range(4)
@@ -97,7 +97,7 @@ def test_groups_of_a_plan() -> None:
         ({"context_method": "rings"}, "unknown context_method 'rings'; did you mean 'ring'?"),
     ],
 )
-def test_wrong_plans(wrong: dict[str, int], says: str) -> None:
+def test_wrong_plans(wrong, says):
     with pytest.raises(InputError) as error:
         Plan(**wrong)  # type: ignore[arg-type]
     assert says in str(error.value)
@@ -108,7 +108,7 @@ def outputs(kind: str, shape: tuple[int, ...], **attrs: object) -> list[tuple[in
     return [spec.shape for spec in made]
 
 
-def test_shapes_and_bytes_of_exchanges_by_hand() -> None:
+def test_shapes_and_bytes_of_exchanges_by_hand():
     assert outputs("all_gather", (2, 5), ranks=4) == [(8, 5)]
     assert outputs("all_gather", (2, 5), ranks=4, lengths=(7,)) == [(7, 5)]
     assert outputs("all_gather", (2, 5), ranks=4, axis=1) == [(2, 20)]
@@ -132,14 +132,12 @@ def test_shapes_and_bytes_of_exchanges_by_hand() -> None:
         ("all_to_all", (7, 3), {"ranks": 4, "split": 0, "join": 1}, "in 4 parts"),
     ],
 )
-def test_exchanges_that_do_not_fit(
-    kind: str, shape: tuple[int, ...], attrs: dict[str, object], says: str
-) -> None:
+def test_exchanges_that_do_not_fit(kind, shape, attrs, says):
     with pytest.raises(ShapeError, match=says):
         outputs(kind, shape, **attrs)
 
 
-def test_gathering_weights_scatters_their_gradients() -> None:
+def test_gathering_weights_scatters_their_gradients():
     """A layer whose weight [6, 8] lies in three shards: its gradient is scattered again."""
     b = Builder("sharded", precision("float32"), training=True)
     x, shard = b.input("x", (5, 6)), b.weight("w", (2, 8))
@@ -157,7 +155,7 @@ def test_gathering_weights_scatters_their_gradients() -> None:
     assert found["gather"] == found[scatter.name] == 0
 
 
-def test_every_exchange_has_a_price_and_no_flop() -> None:
+def test_every_exchange_has_a_price_and_no_flop():
     kinds = {kind for kind, row in OPS.items() if row.exchanged}
     assert kinds == {"all_reduce", *EXCHANGES}
     for kind in kinds:
@@ -166,7 +164,7 @@ def test_every_exchange_has_a_price_and_no_flop() -> None:
         assert OPS[kind].gradient is not None
 
 
-def test_links_of_the_catalog_make_a_cluster() -> None:
+def test_links_of_the_catalog_make_a_cluster():
     levels = ((8, catalog.link("nvlink-3")), (16, catalog.link("infiniband-hdr")))
     cluster = Cluster(catalog.device("a100 80gb"), levels)
     assert cluster.devices == 128

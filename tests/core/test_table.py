@@ -1,7 +1,5 @@
 """One table, five printers; the unit of a number is the end of its key."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -66,17 +64,17 @@ DEVICES = Table(
         ("status", 3, "3"),  # ends with an s, but not with _s
     ],
 )
-def test_the_end_of_a_key_is_its_unit(key: str, value: object, said: str) -> None:
+def test_the_end_of_a_key_is_its_unit(key, value, said):
     assert shown(key, value) == said
 
 
-def test_longer_ends_come_first() -> None:
+def test_longer_ends_come_first():
     ends = list(UNITS)
     for i, end in enumerate(ends):
         assert not any(end.endswith(f"_{before}") for before in ends[:i]), end
 
 
-def test_text_stands_in_columns_and_numbers_to_the_right() -> None:
+def test_text_stands_in_columns_and_numbers_to_the_right():
     title, heads, first, second = text(DEVICES).splitlines()
     assert (title, heads.split()) == ("devices", ["name", "memory", "peaks", "source"])
     assert heads.index("source") == first.index("a datasheet") == second.index("<b>")
@@ -85,7 +83,7 @@ def test_text_stands_in_columns_and_numbers_to_the_right() -> None:
     assert first == first.rstrip()
 
 
-def test_a_narrow_place_loses_spare_columns_and_breaks_no_name() -> None:
+def test_a_narrow_place_loses_spare_columns_and_breaks_no_name():
     lines = text(DEVICES, 80).splitlines()
     assert max(map(len, lines)) <= 80
     assert "source" not in lines[1]
@@ -98,13 +96,13 @@ def test_a_narrow_place_loses_spare_columns_and_breaks_no_name() -> None:
     assert text(DEVICES, 1000) == text(DEVICES)
 
 
-def test_a_column_may_have_a_format_of_its_own() -> None:
+def test_a_column_may_have_a_format_of_its_own():
     table = Table(columns("ratio:.3f=b / a"), [{"ratio": 1.2345}, {"ratio": None}])
     assert text(table) == " b / a\n 1.234\n     -\n"
     assert comma_separated(table) == 'ratio\n1.2345\n""\n'
 
 
-def test_people_see_the_first_rows_and_are_told_of_the_rest() -> None:
+def test_people_see_the_first_rows_and_are_told_of_the_rest():
     table = Table(columns("n"), [{"n": i} for i in range(50)], most=20)
     lines = text(table).splitlines()
     assert (len(lines), lines[-1]) == (22, "... and 30 more; --json has all")
@@ -112,7 +110,7 @@ def test_people_see_the_first_rows_and_are_told_of_the_rest() -> None:
     assert (markdown(table).count("\n"), html(table).count("<tr>")) == (52, 51)
 
 
-def test_programs_get_numbers_in_their_units() -> None:
+def test_programs_get_numbers_in_their_units():
     rows = list(csv.DictReader(io.StringIO(comma_separated(DEVICES))))
     assert (rows[0]["memory_bytes"], rows[1]["memory_bytes"]) == ("80000000000.0", "")
     assert json.loads(PRINTERS["json"](DEVICES))[0]["peak_flop_per_s"]["float32"] == 1.95e13
@@ -120,7 +118,7 @@ def test_programs_get_numbers_in_their_units() -> None:
     assert r"says \| many" in markdown(DEVICES)
 
 
-def test_html_is_well_formed_and_escaped() -> None:
+def test_html_is_well_formed_and_escaped():
     root = ET.fromstring(html(DEVICES))  # noqa: S314  # made here
     assert root.findtext("caption") == "devices"
     cells = [[cell.text for cell in row] for row in root.iter("tr")]
@@ -129,7 +127,7 @@ def test_html_is_well_formed_and_escaped() -> None:
     assert root[2][0][1].get("class") == "number"
 
 
-def test_facts_stand_under_each_other() -> None:
+def test_facts_stand_under_each_other():
     lines = text(facts("fc", "one step", [("step", "2 ms"), ("  forward", None)])).splitlines()
     assert lines == ["fc", "            one step", " step           2 ms", "   forward         -"]
 
@@ -142,7 +140,7 @@ def test_facts_stand_under_each_other() -> None:
     ),
     st.integers(1, 100),
 )
-def test_every_printer_prints_any_rows(rows: list[dict[str, object]], width: int) -> None:
+def test_every_printer_prints_any_rows(rows, width):
     table = Table(columns("a", "b_s=time", "?c"), rows)
     for printer in PRINTERS.values():
         assert printer(table)
@@ -166,7 +164,7 @@ def test_every_printer_prints_any_rows(rows: list[dict[str, object]], width: int
         ],
     ],
 )
-def test_a_document_reads_as_the_standard_library_indents_it(document: object) -> None:
+def test_a_document_reads_as_the_standard_library_indents_it(document):
     assert json_text(document) == json.dumps(finite(document), indent=2) + "\n"
 
 
@@ -199,7 +197,7 @@ def test_a_column_with_an_interval_is_three_for_programs():
     )
 
 
-def test_an_interval_is_the_last_to_go() -> None:
+def test_an_interval_is_the_last_to_go():
     heads = columns("name", "kind", "batch", "step_s[low_s,high_s]=step", "memory_bytes=memory")
     rows = [
         {"name": "a", "kind": "cnn", "batch": 8, "memory_bytes": 1e9}
@@ -215,7 +213,7 @@ def test_an_interval_is_the_last_to_go() -> None:
     ]  # fmt: skip
 
 
-def test_a_long_text_that_begins_as_a_number_is_folded() -> None:
+def test_a_long_text_that_begins_as_a_number_is_folded():
     said = "0.91 USD per million tokens, 4.18 per hour (2026, an undated copy of the page)"
     lines = text(facts("", "serving", [("cost", said), ("tokens", "1,276/s")]), 40).splitlines()
     assert [line.strip() for line in lines] == [
@@ -224,7 +222,7 @@ def test_a_long_text_that_begins_as_a_number_is_folded() -> None:
     ]  # fmt: skip
 
 
-def test_prose_is_broken_between_words_and_lists_behind_commas() -> None:
+def test_prose_is_broken_between_words_and_lists_behind_commas():
     made = wrap("fc:layers=4,nodes=1,000, batch 64", 20)
     assert made == ["fc:layers=4,", "nodes=1,000, batch", "64"]
     assert wrap("  unbreakable", 5) == ["  unbreakable"]
@@ -235,14 +233,14 @@ def test_prose_is_broken_between_words_and_lists_behind_commas() -> None:
     assert text(table).splitlines()[0] == table.title
 
 
-def test_a_column_with_a_format_may_have_an_interval() -> None:
+def test_a_column_with_a_format_may_have_an_interval():
     table = Table(columns("ratio[low,high]:.3g=b / a"), [
         {"ratio": 1.0049, "low": 1.0009, "high": 1.0101}, {"ratio": 2.0, "low": None, "high": None}
     ])  # fmt: skip
     assert text(table).splitlines()[1:] == [" 1 [1-1.01]", "          2"]
 
 
-def test_no_cell_of_csv_is_a_formula_and_numbers_stay_numbers() -> None:
+def test_no_cell_of_csv_is_a_formula_and_numbers_stay_numbers():
     texts = ["=cmd|'/C calc'!A0", "+1+2", "-2+3", "@SUM(1)", "\t=1", "\r=1", "-5.2", "+3e5", "a=b"]
     rows = [{"=x": one} for one in (*texts, -5.2, None)]
     told = list(csv.reader(io.StringIO(comma_separated(Table([Column("=x", "x")], rows)))))
@@ -253,7 +251,7 @@ def test_no_cell_of_csv_is_a_formula_and_numbers_stay_numbers() -> None:
     ]
 
 
-def test_no_text_of_a_table_moves_a_cursor() -> None:
+def test_no_text_of_a_table_moves_a_cursor():
     escape = "\x1b]0;owned\x07"
     heads = [Column("a", f"head{escape}")]
     for form in ("text", "csv", "markdown", "html"):

@@ -1,10 +1,8 @@
 """Tables of files as typed values: which fault is named, where, and what would be right."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import inf, nan
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 from msgspec import Struct
@@ -52,28 +50,28 @@ class File(Struct, forbid_unknown_fields=True):
         ({"memory": 10**400}, "a.toml: 'memory' must be positive, in the unit of its name"),
     ],
 )
-def test_a_fault_is_one_line_with_its_place(change: dict[str, Any], said: str) -> None:
+def test_a_fault_is_one_line_with_its_place(change, said):
     with pytest.raises(InputError) as error:
         typed({"name": "n", **change}, File, "a.toml")
     assert str(error.value).startswith(said)
     assert "\n" not in str(error.value)
 
 
-def test_what_is_no_table_is_told() -> None:
+def test_what_is_no_table_is_told():
     with pytest.raises(InputError, match=r"^a\.toml: must be a table, not '\[1\]'$"):
         typed([1], File, "a.toml")
     with pytest.raises(InputError, match=r"^a\.toml: 'part\.name' is missing$"):
         typed({}, File, "a.toml", "part.")
 
 
-def test_only_what_a_table_says_is_given() -> None:
+def test_only_what_a_table_says_is_given():
     assert given({"name": "n", "flag": True}, File, "a.toml") == {"name": "n", "flag": True}
     kind = struct("Own", {"rate": Above0, "words": Texts}, "rate", closed=False)
     assert given({"rate": 2}, kind, "a.toml") == {"rate": 2.0}
     typed({"rate": 2, "more": 1}, kind, "a.toml")
 
 
-def test_half_of_a_character_is_one_line() -> None:
+def test_half_of_a_character_is_one_line():
     one = struct("One", {"name": Literal["a", "b"]}, "name")
     with pytest.raises(InputError, match="here: a text holds half of a character"):
         typed({"name": "\ud800"}, one, "here")

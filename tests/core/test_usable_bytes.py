@@ -1,7 +1,5 @@
 """What of a card's memory a program can have: by maker, by the file, as it was measured."""
 
-from __future__ import annotations
-
 import pytest
 
 from every import every
@@ -27,18 +25,16 @@ GIB = 2**30
         ("trainium2", 96, 96),
     ],
 )
-def test_usable_bytes_are_those_that_frameworks_report(
-    name: str, least: float, most: float
-) -> None:
+def test_usable_bytes_are_those_that_frameworks_report(name, least, most):
     assert least <= (catalog.device(name).usable_bytes or 0) / GIB <= most
 
 
-def test_a_file_without_a_maker_has_the_bytes_that_it_says() -> None:
+def test_a_file_without_a_maker_has_the_bytes_that_it_says():
     assert Device("mine", "gpu", {}, 1e9, "me", memory_bytes=8e9).usable_bytes == 8e9
     assert Device("mine", "gpu", {}, 1e9, "me").usable_bytes is None
 
 
-def test_what_a_driver_gave_goes_before_the_maker() -> None:
+def test_what_a_driver_gave_goes_before_the_maker():
     table = {
         "name": "mine", "kind": "gpu", "source": "probed", "memory_GB": 84.9,
         "memory_GB_per_s": 1.0, "peak_TFLOP_per_s": {"float32": 1.0},
@@ -47,7 +43,7 @@ def test_what_a_driver_gave_goes_before_the_maker() -> None:
     assert device_from_table(table, "here").usable_bytes == pytest.approx(79 * GIB)
 
 
-def test_no_shipped_device_has_more_than_its_gigabytes_in_gib() -> None:
+def test_no_shipped_device_has_more_than_its_gigabytes_in_gib():
     for name in catalog.device_names(own=False):
         device = catalog.device(name)
         if device.memory_bytes is not None:

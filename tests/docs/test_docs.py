@@ -74,8 +74,9 @@ QUICK = (
 )  # fmt: skip
 COMMANDS: dict[str, Any] = {name: tree().get_command(None, name) for name in NAMES}
 
-SEARCHES = re.compile(  # of many plans or servers: 20 seconds each
+LONG = re.compile(  # searches of many plans or servers; a module that torch reads again and again
     r" plan .*--device \S+,\S+ .*--devices \d+,| serve .*--device \S+,\S+ .*--rate"
+    r"| (fit|choose) \S+\.py:"
 )
 
 Example = tuple[str, str, str]  # page, command line, output shown
@@ -115,10 +116,12 @@ TWO_WORDS = {row.renamed for row in QUESTIONS.values()}
 
 def _of(*names: str) -> list[Any]:
     chosen = [e for e in STEPTIME if _name(e[1]) in names and "--device local" not in e[1]]
+    first = {e[1]: e for e in sorted(chosen, key=lambda e: not e[2], reverse=True)}
+    once = [e for e in chosen if e[2] or e is first[e[1]]]  # of several, those that show something
     marks = {True: pytest.mark.slow, False: ()}
     return [
-        pytest.param(*e, id=f"{e[0]}: {e[1][:60]}", marks=marks[bool(SEARCHES.search(e[1]))])
-        for e in chosen
+        pytest.param(*e, id=f"{e[0]}: {e[1][:60]}", marks=marks[bool(LONG.search(e[1]))])
+        for e in once
     ]
 
 
@@ -544,7 +547,7 @@ KEYS = {  # command: (arguments, whether its rows are a list)
     "why": "why fc --device t4",
     "split": "split fc --device t4 --server v100 --link aws",
     "scale": "scale fc --device t4 --link aws --samples 1000 --price 1",
-    "explore": "explore --models fc,nin -o keys.html",
+    "explore": "explore --models fc -o keys.html",
     "energy": "energy fc",
     "systolic": "systolic fc",
     "doctor": "doctor",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -40,7 +39,7 @@ def _whole(name: str) -> ChipRequest:
 
 
 @pytest.mark.parametrize("name", accelerator_names())
-def test_every_accelerator_has_a_source_and_whole_rows(name: str) -> None:
+def test_every_accelerator_has_a_source_and_whole_rows(name):
     (found,) = accelerators(name)
     assert found.name == name
     assert len(found.source) > 20
@@ -62,15 +61,8 @@ def test_every_accelerator_has_a_source_and_whole_rows(name: str) -> None:
     ],
 )
 def test_tables_add_up_to_their_published_totals(
-    name: str,
-    latency_ms: float,
-    processing_ms: float,
-    gmac: float,
-    buffer_mb: float,
-    dram_mb: float,
-    power_mw: int,
-    pes: int,
-) -> None:
+    name, latency_ms, processing_ms, gmac, buffer_mb, dram_mb, power_mw, pes
+):
     rows, total = _net(name).layers, _net(name).total
     assert total is not None
     published = (latency_ms, processing_ms, gmac, buffer_mb, dram_mb)
@@ -88,14 +80,14 @@ def test_tables_add_up_to_their_published_totals(
     assert round(active) == total.active_pes == pes
 
 
-def test_layers_of_one_shape_use_as_many_elements() -> None:
+def test_layers_of_one_shape_use_as_many_elements():
     rows = {row.name: row for row in _net("VGG16").layers}
     assert {rows[f"CONV5-{i}"].macs for i in (1, 2, 3)} == {14 * 14 * 512 * 3 * 3 * 512}
     assert {rows[f"CONV5-{i}"].active_pes for i in (1, 2, 3)} == {168}
 
 
 @pytest.mark.parametrize(("name", "batch"), [("AlexNet", 4), ("VGG16", 3)])
-def test_the_tables_are_of_a_batch(name: str, batch: int) -> None:
+def test_the_tables_are_of_a_batch(name, batch):
     for row in _net(name).layers:
         assert row.batch == batch
         assert row.batch_macs is not None
@@ -107,9 +99,7 @@ def test_the_tables_are_of_a_batch(name: str, batch: int) -> None:
     ("name", "latency_s", "energy_j", "frames_per_s", "dram_per_mac"),
     [("AlexNet", 0.0289, 8.11e-3, 34.7, 0.0029), ("VGG16", 1.4365, 0.3388, 0.70, 0.0035)],
 )
-def test_one_image(
-    name: str, latency_s: float, energy_j: float, frames_per_s: float, dram_per_mac: float
-) -> None:
+def test_one_image(name, latency_s, energy_j, frames_per_s, dram_per_mac):
     sums = estimate(_whole(name), CHIPS).sums()
     assert sums["total"]["latency_s"] == pytest.approx(latency_s, rel=0.01)
     assert sums["total"]["energy_j"] == pytest.approx(energy_j, rel=0.01)
@@ -125,7 +115,7 @@ def test_one_image(
     assert accesses / total.batch_macs == pytest.approx(dram_per_mac, rel=0.02)
 
 
-def test_eie_runs_18800_alexnets_a_second() -> None:
+def test_eie_runs_18800_alexnets_a_second():
     alexnet = EIE.networks[0]
     assert 1 / sum(row.latency_s for row in alexnet.layers) == pytest.approx(1.88e4, rel=0.02)
 
@@ -134,14 +124,14 @@ def test_eie_runs_18800_alexnets_a_second() -> None:
     ("platform", "slower", "energy"),
     [("core-i7-5930k", 189, 24_000), ("geforce-titan-x", 13, 3_400)],
 )
-def test_eie_beside_cpu_and_gpu(platform: str, slower: float, energy: float) -> None:
+def test_eie_beside_cpu_and_gpu(platform, slower, energy):
     key = {"platform": platform, "weights": "dense", "batch": 1}
     (found,) = (row for row in diagnosis(CHIPS)["rivals"] if key.items() <= row.items())
     assert found["latency_ratio"] == pytest.approx(slower, rel=0.05)
     assert found["energy_ratio"] == pytest.approx(energy, rel=0.05)
 
 
-def test_any_other_layer_costs_its_multiply_adds() -> None:
+def test_any_other_layer_costs_its_multiply_adds():
     layers = (
         ChipLayer("a", "conv2d", 1000),
         ChipLayer("b", "linear", 10),
@@ -168,7 +158,7 @@ def test_any_other_layer_costs_its_multiply_adds() -> None:
     assert low < conv.energy_j + fc.energy_j < high
 
 
-def test_dram_has_a_line_of_its_own() -> None:
+def test_dram_has_a_line_of_its_own():
     found = estimate(_whole("AlexNet"), CHIPS).dram()
     moved = (5.0 + 4.0 + 3.0 + 2.1 + 1.3) * 1e6 / 4  # MB of a batch of 4; EIE's are not known
     assert found["dram_bytes"] == pytest.approx(moved)
@@ -185,7 +175,7 @@ def test_dram_has_a_line_of_its_own() -> None:
     assert scaled["energy_high_j"] == pytest.approx(1000 * most * 2600e-12 / 8)
 
 
-def test_one_chip_runs_its_own_part() -> None:
+def test_one_chip_runs_its_own_part():
     only = chips_at(accelerators("eie"), Process(45), "none")
     found = estimate(
         ChipRequest("mine", "", (ChipLayer("a", "conv2d", 1), ChipLayer("b", "linear", 1))), only
@@ -195,7 +185,7 @@ def test_one_chip_runs_its_own_part() -> None:
     assert found.parts == ("fc",)
 
 
-def test_networks_from_each_other() -> None:
+def test_networks_from_each_other():
     found = diagnosis(CHIPS)
     assert len(found["layers"]) == 18 + 6  # NeuralTalk's sizes are not known
     ratios = {(row["accelerator"], row["net"]): row["latency_ratio"] for row in found["cross"]}
@@ -214,12 +204,12 @@ def test_networks_from_each_other() -> None:
         ("none", 1, 1),
     ],
 )
-def test_scaling_from_45_to_65_nm(scaling: str, time: float, energy: float) -> None:
+def test_scaling_from_45_to_65_nm(scaling, time, energy):
     found = factors(scaling, Process(45), Process(65))
     assert found == pytest.approx((time, energy))
 
 
-def test_the_example_of_stillmaker_and_baas() -> None:
+def test_the_example_of_stillmaker_and_baas():
     """The authors' corrigendum of their section 4.2.1: 1 pJ at 65 nm, 1.3 V, in 32 nm at 0.9 V."""
     found = factors("stillmaker-baas", read_process("65nm@1.3V"), read_process("32nm-hp@0.9V"))
     assert found.energy == pytest.approx(0.1755, rel=1e-3)
@@ -235,12 +225,12 @@ def test_the_example_of_stillmaker_and_baas() -> None:
         ("45-lp@1.0", "45-lp@1.0", 1, 1),
     ],
 )
-def test_stillmaker_and_baas(old: str, new: str, time: float, energy: float) -> None:
+def test_stillmaker_and_baas(old, new, time, energy):
     found = factors("stillmaker-baas", read_process(old), read_process(new))
     assert found == pytest.approx((time, energy), rel=0.005)
 
 
-def test_polynomials_by_hand() -> None:
+def test_polynomials_by_hand():
     # 65 nm at 1 V: the sums of the coefficients
     delay = -53.3 + 230.4 - 333.9 + 178.6
     energy = 3.755 - 4.398 + 1.975
@@ -261,23 +251,23 @@ def test_polynomials_by_hand() -> None:
         ("65nm-hp@1V", "unknown process of stillmaker-baas '65nm-hp@1.0V'"),
     ],
 )
-def test_what_stillmaker_and_baas_do_not_know(process: str, message: str) -> None:
+def test_what_stillmaker_and_baas_do_not_know(process, message):
     with pytest.raises(InputError, match=message.replace("(", r"\(")):
         factors("stillmaker-baas", Process(45), read_process(process))
 
 
 @every("text", ["", "nm", "0nm", "65 um", "65nm@", "65nm@0V", "-45nm", "65nm-xp"])
-def test_what_is_no_process(text: str) -> None:
+def test_what_is_no_process(text):
     with pytest.raises(InputError, match="is not of the form"):
         read_process(text)
 
 
-def test_a_chip_of_the_wanted_process_stays_as_it_is() -> None:
+def test_a_chip_of_the_wanted_process_stays_as_it_is():
     (chip,) = chips_at((replace(EYERISS, voltage_v=0.9),), Process(65), "stillmaker-baas")
     assert chip.scale == (1, 1)
 
 
-def test_the_tables_are_those_of_the_reference(shared: Path) -> None:
+def test_the_tables_are_those_of_the_reference(shared):
     for net, file in (("AlexNet", "eyeriss-alexnet"), ("VGG16", "eyeriss-vgg16")):
         with (shared / f"fodlam/data/{file}.csv").open() as stream:
             published = [[cell.strip(" %") for cell in row] for row in csv.reader(stream)][1:-1]
@@ -293,7 +283,7 @@ def test_the_tables_are_those_of_the_reference(shared: Path) -> None:
             assert row.active_pes == (168 if row.name == "CONV5-1" else pes)  # 163: misread
 
 
-def test_the_correction_is_that_of_the_reference(shared: Path) -> None:
+def test_the_correction_is_that_of_the_reference(shared):
     folder = shared / "fodlam"
     published = json.loads((folder / "per_image_corrected.json").read_text())
     for name, net in (("alexnet", "AlexNet"), ("vgg16", "VGG16")):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ def _answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path, monkeypatch):
     """Stand in a folder with `here/c.json` and its network in `nets/net.json`."""
     for name in ("here", "nets"):
         (tmp_path / name).mkdir()
@@ -45,7 +44,7 @@ def _mistake(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return err
 
 
-def test_a_network_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_network_of_ours(capsys):
     found = _answer(capsys, "vgg16", "--process", "45nm", "--scaling", "constant-voltage")
     assert (found["model"], found["process"], found["scaling"]) == (
         "vgg16",
@@ -63,14 +62,12 @@ def test_a_network_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
     assert sum(op["energy_j"] for op in found["ops"]) == pytest.approx(found["total"]["energy_j"])
 
 
-def test_the_batch_of_a_model_does_not_count(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_batch_of_a_model_does_not_count(capsys):
     label = "layer_4-node_32-input_2000-output_200"
     assert _answer(capsys, f"{label}-bs_64")["total"] == _answer(capsys, label)["total"]
 
 
-def test_a_network_with_attention_names_what_is_left_out(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_network_with_attention_names_what_is_left_out(capsys):
     assert run(["energy", "gpt2:length=16", "--by-op"]) == 0
     printed = capsys.readouterr()
     assert "attention" in printed.err
@@ -78,7 +75,7 @@ def test_a_network_with_attention_names_what_is_left_out(
     assert "output/linear" in printed.out
 
 
-def test_tables_for_people(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+def test_tables_for_people(capsys, place):
     (place / "a.json").write_text('{"net": "AlexNet", "layers": ["CONV1", "FC6"]}')
     assert run(["energy", "a.json", "--by-op", "--dram", "--diagnose"]) == 0
     shown = capsys.readouterr().out
@@ -91,7 +88,7 @@ def test_tables_for_people(capsys: pytest.CaptureFixture[str], place: Path) -> N
     assert "dram" not in _answer(capsys, "a.json")
 
 
-def test_one_chip_has_no_row_of_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_chip_has_no_row_of_the_other(capsys):
     found = _answer(capsys, "alexnet", "--accelerator", "eyeriss")
     assert found["total"] == found["conv"]
     assert "fc" not in found
@@ -101,7 +98,7 @@ def test_one_chip_has_no_row_of_the_other(capsys: pytest.CaptureFixture[str]) ->
     assert "conv" not in rows
 
 
-def test_diagnosis_needs_no_network(capsys: pytest.CaptureFixture[str]) -> None:
+def test_diagnosis_needs_no_network(capsys):
     found = _answer(capsys, "--diagnose")
     assert set(found) == {"layers", "averages", "cross", "rivals"}
     per_batch = _answer(capsys, "--diagnose", "--method", "fodlam")
@@ -111,9 +108,7 @@ def test_diagnosis_needs_no_network(capsys: pytest.CaptureFixture[str]) -> None:
     assert with_network["diagnosis"] == found
 
 
-def test_a_netfile_lies_beside_its_configuration_or_in_a_given_folder(
-    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_netfile_lies_beside_its_configuration_or_in_a_given_folder(place, capsys, monkeypatch):
     in_folder = _answer(capsys, "here/c.json", "--nets", "nets")
     assert [op["macs"] for op in in_folder["ops"]] == [1000, 10]
     assert "no such file in 'here'" in _mistake(capsys, "here/c.json")
@@ -165,13 +160,7 @@ def test_a_netfile_lies_beside_its_configuration_or_in_a_given_folder(
         ('{"netfile": "broken.json", "layers": ["a"]}', "netfile 'broken.json': is no JSON"),
     ],
 )
-def test_mistakes_of_configurations(
-    config: str,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_mistakes_of_configurations(config, message, tmp_path, monkeypatch, capsys):
     layer = {"name": "a", "type": "Convolution"}
     files: dict[str, object] = {
         "net": NET,
@@ -199,9 +188,7 @@ def test_mistakes_of_configurations(
     assert message in _mistake(capsys)
 
 
-def test_standard_input_that_is_no_configuration(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_standard_input_that_is_no_configuration(capsys, monkeypatch):
     for content, message in (
         (b"", "standard input: is no JSON"),
         (b"\xff\xfe", "standard input: is no JSON"),
@@ -212,14 +199,12 @@ def test_standard_input_that_is_no_configuration(
         assert message in _mistake(capsys)
 
 
-def test_nothing_given_at_a_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_given_at_a_terminal(capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     assert "give CONFIG or MODEL" in _mistake(capsys)
 
 
-def test_ops_that_no_chip_covers_are_estimated(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ops_that_no_chip_covers_are_estimated(capsys):
     """Attention, norms, activations cost something, said to be an estimate, in no sum."""
     from steptime.build import build, make_workload, read_model
     from steptime.energy.operations import hierarchy, op_energy
@@ -249,7 +234,7 @@ def test_ops_that_no_chip_covers_are_estimated(capsys: pytest.CaptureFixture[str
         assert "not covered by the chips, energy estimated, latency left out" in shown.err
 
 
-def test_averages_are_what_other_layers_cost(capsys: pytest.CaptureFixture[str]) -> None:
+def test_averages_are_what_other_layers_cost(capsys):
     eyeriss = _answer(capsys, "--diagnose")["averages"][0]
     network = _answer(capsys, "resnet50")
     macs = sum(one["macs"] for one in network["ops"] if one["part"] == "conv")
@@ -259,9 +244,7 @@ def test_averages_are_what_other_layers_cost(capsys: pytest.CaptureFixture[str])
 
 
 @every(("process", "said"), [("1nm", True), ("7nm", False), ("250nm", True)])
-def test_a_process_beyond_all_figures_is_said(
-    process: str, said: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_process_beyond_all_figures_is_said(process, said, capsys):
     assert run(["energy", "resnet50", "--process", process]) == 0
     note = f"note: {process} is beyond 180 to 7 nm, whose figures are known"
     assert (note in capsys.readouterr().err) == said

@@ -56,22 +56,14 @@ def _caffe(name: str) -> str:
         ("AlexNet", 0.0321787720877915, 0.11537568888888888),
     ],
 )
-def test_the_published_example(
-    net: str,
-    energy_j: float,
-    latency_s: float,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_published_example(net, energy_j, latency_s, tmp_path, capsys):
     config = _write(tmp_path / "c.json", {"net": net, "layers": [*CONV[net], *FC]})
     found = _answer(capsys, config, "--json")
     assert found["total"]["energy"] == pytest.approx(energy_j, rel=1e-9)
     assert found["total"]["latency"] == pytest.approx(latency_s, rel=1e-9)
 
 
-def test_scaled_from_a_cost_a_multiply_add(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_scaled_from_a_cost_a_multiply_add(tmp_path, capsys):
     rows = [{"name": n, "type": _caffe(n), "macs": m} for n, m in ALEXNET_MACS.items()]
     _write(tmp_path / "net.json", [*rows, {"name": "pool1", "type": "Pooling"}])
     config = _write(tmp_path / "c.json", {"netfile": "net.json", "layers": list(ALEXNET_MACS)})
@@ -85,9 +77,7 @@ def test_scaled_from_a_cost_a_multiply_add(
     assert found["total"]["latency"] == pytest.approx(0.1840241552681211, rel=1e-9)
 
 
-def test_eie_goes_from_45_to_65_nm_by_dennard(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_eie_goes_from_45_to_65_nm_by_dennard(tmp_path, capsys):
     config = _write(tmp_path / "c.json", {"net": "vgg-16", "layers": ["fc_6", "FC 7", "fc8"]})
     found = _answer(capsys, config)
     seconds = (34.4 + 8.7 + 8.4) * 1e-6
@@ -98,9 +88,7 @@ def test_eie_goes_from_45_to_65_nm_by_dennard(
     assert found["total"] == found["fc"]
 
 
-def test_the_answer_has_the_originals_form_and_reads_standard_input(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_answer_has_the_originals_form_and_reads_standard_input(capsys, monkeypatch):
     text = json.dumps({"net": "AlexNet", "layers": ["CONV1"]})
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     assert run(["energy", "--method", "fodlam"]) == 0
@@ -112,7 +100,7 @@ def test_the_answer_has_the_originals_form_and_reads_standard_input(
     assert math.isclose(found["total"]["energy"], 0.332 * 20.9e-3)
 
 
-def test_what_costs_nothing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_costs_nothing_is_named(tmp_path, capsys):
     _write(tmp_path / "net.json", [{"name": "pool1", "type": "Pooling"}])
     config = _write(tmp_path / "c.json", {"netfile": "net.json", "layers": ["pool1"]})
     assert run(["energy", config, "--method", "fodlam"]) == 0
@@ -121,7 +109,7 @@ def test_what_costs_nothing_is_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "not covered by the chips, counted as nothing: Pooling (1)" in printed.err
 
 
-def test_all_that_the_original_prints(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_that_the_original_prints(shared, capsys):
     folder = shared / "fodlam"
     outputs = json.loads((folder / "outputs.json").read_text())
     assert len(outputs) == 5
@@ -133,9 +121,7 @@ def test_all_that_the_original_prints(shared: Path, capsys: pytest.CaptureFixtur
             assert found[part] == pytest.approx(sums, rel=1e-12), (name, part)
 
 
-def test_all_of_its_configurations_are_read(
-    shared: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_of_its_configurations_are_read(shared, capsys):
     folder = shared / "fodlam"
     configs = sorted((folder / "config").glob("*.json"))
     assert len(configs) == 9

@@ -27,7 +27,7 @@ def _one(kind: str, *specs: TensorSpec) -> Graph:
     return Graph("g", tensors, (Op("op", kind, tuple(names), ("y",)),), tuple(names), (), ("y",))
 
 
-def test_a_product_that_fits_the_buffer() -> None:
+def test_a_product_that_fits_the_buffer():
     # 8 x 4 times 4 x 16: 512 multiply-adds; 32 + 64 + 128 elements of 4 bytes are 896 bytes
     graph = _one("matmul", TensorSpec((8, 4)), TensorSpec((4, 16)))
     (row,) = op_energy(graph, "float32", SMALL)
@@ -45,7 +45,7 @@ def test_a_product_that_fits_the_buffer() -> None:
     assert (row.name, row.kind, row.part, row.of) == ("op", "matmul", "forward", "op")
 
 
-def test_a_product_that_does_not_fit_the_buffer() -> None:
+def test_a_product_that_does_not_fit_the_buffer():
     # 1024^3 multiply-adds of 2 bytes; 8 kB hold 4096 elements: 2 / sqrt(4096) elements each
     graph = _one("matmul", TensorSpec((1024, 1024)), TensorSpec((1024, 1024)))
     (row,) = op_energy(graph, "float16", SMALL)
@@ -54,7 +54,7 @@ def test_a_product_that_does_not_fit_the_buffer() -> None:
     assert row.buffer_j == pytest.approx(2**30 * 3 * 2 / 16 * 1.25 * PJ, rel=1e-12)
 
 
-def test_an_elementwise_op_moves_its_tensors_once_whatever_the_buffer() -> None:
+def test_an_elementwise_op_moves_its_tensors_once_whatever_the_buffer():
     # 1 FLOP an element, half an add and half a multiply; 3 * 4 bytes an element to move
     graph = _one("add", TensorSpec((1000, 1000)), TensorSpec((1000, 1000)))
     (row,) = op_energy(graph, "float32", SMALL)
@@ -64,7 +64,7 @@ def test_an_elementwise_op_moves_its_tensors_once_whatever_the_buffer() -> None:
     assert row.dram_high_j == pytest.approx(12e6 * 325 * PJ, rel=1e-12)
 
 
-def test_the_dtype_is_that_of_floating_point_tensors_only() -> None:
+def test_the_dtype_is_that_of_floating_point_tensors_only():
     table, indices = TensorSpec((10, 8)), TensorSpec((4,), "int64")
     graph = _one("embedding", indices, table)
     wide = op_energy(graph, "float32", SMALL)[0].dram_low_j
@@ -78,12 +78,12 @@ def test_the_dtype_is_that_of_floating_point_tensors_only() -> None:
     ("dtype", "pair_pj"),
     [("int8", 0.23), ("int32", 3.2), ("float16", 1.5), ("bfloat16", 1.5), ("float32", 4.6)],
 )
-def test_an_add_and_a_multiply_of_each_type(dtype: str, pair_pj: float) -> None:
+def test_an_add_and_a_multiply_of_each_type(dtype, pair_pj):
     graph = _one("matmul", TensorSpec((1, 1)), TensorSpec((1, 1)))
     assert op_energy(graph, dtype, SMALL)[0].arithmetic_j == pytest.approx(pair_pj * PJ, rel=1e-12)
 
 
-def test_another_process_changes_all_but_dram() -> None:
+def test_another_process_changes_all_but_dram():
     graph = _one("matmul", TensorSpec((8, 4)), TensorSpec((4, 16)))
     (old,) = op_energy(graph, "float32", SMALL)
     (new,) = op_energy(graph, "float32", SMALL, Process(90), "dennard")
@@ -95,7 +95,7 @@ def test_another_process_changes_all_but_dram() -> None:
         assert op_energy(graph, "float32", SMALL, Process(45), scaling) == [old]
 
 
-def test_more_reuse_and_a_larger_buffer_never_move_more() -> None:
+def test_more_reuse_and_a_larger_buffer_never_move_more():
     graph = _one("matmul", TensorSpec((512, 512)), TensorSpec((512, 512)))
     for reuse in (1, 4, 1000):
         few, more = (
@@ -110,7 +110,7 @@ def test_more_reuse_and_a_larger_buffer_never_move_more() -> None:
 
 @every("model", ["mobilenet_v2", "bert_base", "rnn"])
 @every("name", hierarchy_names())
-def test_every_op_of_a_training_step_has_an_energy(model: str, name: str) -> None:
+def test_every_op_of_a_training_step_has_an_energy(model, name):
     graph = build_step(make_workload(read_model(model), 1, phase="train"))
     rows = op_energy(graph, "bfloat16", hierarchy(name))
     assert [row.name for row in rows] == [op.name for op in graph.ops]
@@ -122,18 +122,18 @@ def test_every_op_of_a_training_step_has_an_energy(model: str, name: str) -> Non
     assert {"forward", "backward", "update"} == {row.part for row in rows}
 
 
-def test_resnet_50_costs_its_multiply_adds_and_some_times_that() -> None:
+def test_resnet_50_costs_its_multiply_adds_and_some_times_that():
     graph = build(make_workload(read_model("resnet50"), 1, phase="infer"))
     total = sum_energy(op_energy(graph, "bfloat16", hierarchy("systolic-128")))
     assert total.arithmetic_j == pytest.approx(4.09e9 * 1.5 * PJ, rel=0.02)
     assert 0.02 < total.low_j < total.high_j < 0.2
 
 
-def test_the_sum_of_nothing_is_nothing() -> None:
+def test_the_sum_of_nothing_is_nothing():
     assert sum_energy([]).total_j == 0.0
 
 
-def test_what_is_unknown_is_named() -> None:
+def test_what_is_unknown_is_named():
     graph = _one("relu", TensorSpec((4,)))
     with pytest.raises(InputError, match=r"^horowitz-45nm: unknown dtype 'float64'; known: int8, "):
         op_energy(graph, "float64", SMALL)
@@ -150,7 +150,7 @@ def test_what_is_unknown_is_named() -> None:
             replace(SMALL, reuse=reuse)
 
 
-def test_files_have_a_source_and_mark_what_is_not_verified() -> None:
+def test_files_have_a_source_and_mark_what_is_not_verified():
     found = figures("horowitz-45nm")
     assert found.process == Process(45, voltage_v=0.9)
     assert "Horowitz" in found.source

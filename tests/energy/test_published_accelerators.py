@@ -7,14 +7,13 @@ others 2019 (Simba). What the tables by layer show is in test_accelerator.py.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from every import every
 from steptime.cli.main import run
 from steptime.energy.accelerator import chips_at, diagnosis
-from steptime.energy.accelerators import Design, accelerators, designs
+from steptime.energy.accelerators import accelerators, designs
 from steptime.energy.process import Process
 
 (EIE,) = accelerators("eie")
@@ -26,7 +25,7 @@ def _figures(name: str, quantity: str) -> dict[str, float]:
 
 
 @every("design", DESIGNS.values(), ids=lambda one: one.name)
-def test_every_design_has_a_source_and_something_to_show(design: Design) -> None:
+def test_every_design_has_a_source_and_something_to_show(design):
     assert len(design.source) > 20
     assert 3 < design.process_nm < 200
     assert design.networks or design.figures
@@ -37,20 +36,18 @@ def test_every_design_has_a_source_and_something_to_show(design: Design) -> None
         assert value is None or value > 0
 
 
-def test_designs_without_tables_by_layer_are_no_chips_to_estimate_with(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_designs_without_tables_by_layer_are_no_chips_to_estimate_with(capsys):
     assert run(["energy", "fc", "--accelerator", "simba"]) == 2
     assert "unknown accelerator 'simba'" in capsys.readouterr().err
 
 
-def test_frames_per_second_stated_for_eie_are_those_of_its_rows() -> None:
+def test_frames_per_second_stated_for_eie_are_those_of_its_rows():
     layers = next(net.layers for net in EIE.networks if net.name == "AlexNet")
     stated = _figures("eie", "examples_per_s")["AlexNet FC6 to FC8"]
     assert stated == pytest.approx(1 / sum(row.latency_s for row in layers), rel=0.02)
 
 
-def test_times_are_those_of_the_reference(shared: Path) -> None:
+def test_times_are_those_of_the_reference(shared):
     """Its table is the bare text of a page: every number must be there, a few glued to words."""
     text = (shared / "fodlam/data/eie-raw.csv").read_text(encoding="utf-8")
     assert len(EIE.rivals) == 3 * 2 * 2
@@ -60,7 +57,7 @@ def test_times_are_those_of_the_reference(shared: Path) -> None:
             assert f"{value * 1e6:.1f}".removesuffix(".0") in text
 
 
-def test_dense_weights_in_batches_favour_the_gpu() -> None:
+def test_dense_weights_in_batches_favour_the_gpu():
     rows = diagnosis(chips_at([EIE], Process(45), "none"))["rivals"]
     (gpu,) = (
         row
@@ -71,7 +68,7 @@ def test_dense_weights_in_batches_favour_the_gpu() -> None:
 
 
 @every("platform", ["core-i7-5930k", "geforce-titan-x", "tegra-k1", "eie"])
-def test_matrix_times_vector_is_the_second_layer_of_alexnet(platform: str) -> None:
+def test_matrix_times_vector_is_the_second_layer_of_alexnet(platform):
     """Table V says 162, 4115, 173 and 81,967 frames a second; FC7 is the second row of table IV."""
     fc7_s = {
         rival.name: rival.latencies_s[1]
@@ -95,7 +92,7 @@ def test_matrix_times_vector_is_the_second_layer_of_alexnet(platform: str) -> No
         ("eie-256pe", 180_606, 6_681),
     ],
 )
-def test_efficiencies_of_table_v(name: str, per_joule: float, per_mm2: float | None) -> None:
+def test_efficiencies_of_table_v(name, per_joule, per_mm2):
     """The paper's own quotients; TrueNorth's 0.18 W has two digits."""
     design, per_second = DESIGNS[name], _figures(name, "examples_per_s")["matrix times vector"]
     assert design.power_w is not None
@@ -107,7 +104,7 @@ def test_efficiencies_of_table_v(name: str, per_joule: float, per_mm2: float | N
         assert per_second / design.area_mm2 == pytest.approx(per_mm2, rel=0.012)
 
 
-def test_tpu_v1_and_its_six_workloads() -> None:
+def test_tpu_v1_and_its_six_workloads():
     found = _figures("tpu-v1", "op_per_s")
     peak = found.pop("peak")
     assert {name: value / 1e12 for name, value in found.items()} == pytest.approx(
@@ -119,13 +116,13 @@ def test_tpu_v1_and_its_six_workloads() -> None:
     assert all(value < peak for value in found.values())
 
 
-def test_simba_is_published_in_agreeing_numbers() -> None:
+def test_simba_is_published_in_agreeing_numbers():
     assert 1 / _figures("simba", "latency_s")["ResNet-50 on 36 chiplets"] == pytest.approx(
         _figures("simba", "examples_per_s")["ResNet-50 on 36 chiplets"], rel=0.01
     )
 
 
-def test_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_listed(capsys):
     assert run(["list", "accelerators", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert set(rows) == set(DESIGNS)

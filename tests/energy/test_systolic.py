@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from math import ceil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from every import every
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.errors import InputError
-from steptime.energy.systolic import DATAFLOWS, Array, Dataflow, conv2d, matmul, network
+from steptime.energy.systolic import DATAFLOWS, Array, conv2d, matmul, network
 from steptime.energy.systolic_arrays import array, array_from_table, array_names
 from steptime.hardware import catalog
 from steptime.network.count import count
@@ -33,9 +32,7 @@ sides = st.integers(1, 5)
 @example("input", 2, 3, 8, 7, 5, 15)
 @example("output", 4, 4, 5, 1, 9, 1)
 @example("weight", 5, 5, 1, 1, 1, 300)
-def test_formulas_are_the_machine(
-    dataflow: Dataflow, rows: int, columns: int, m: int, k: int, n: int, buffer_bytes: int
-) -> None:
+def test_formulas_are_the_machine(dataflow, rows, columns, m, k, n, buffer_bytes):
     buffer_bytes = max(buffer_bytes, 4 * columns)  # one row of sums
     made = replace(ROOMY, rows=rows, columns=columns, buffer_bytes=buffer_bytes)
     run = matmul(made, m, k, n, dataflow)
@@ -53,16 +50,14 @@ def test_formulas_are_the_machine(
     assert run.dram_bytes >= m * k + k * n + m * n
 
 
-def test_cycles_by_hand() -> None:
+def test_cycles_by_hand():
     assert matmul(ROOMY, 4, 5, 6, "output").cycles == 2 * 2 * (2 * 2 + 3 + 5 - 2)
     # k = 5 on 2 rows is 2 + 2 + 1, n = 3 is one tile, and 4 rows stream through each
     assert matmul(ROOMY, 4, 5, 3, "weight").cycles == 2 * (2 * 2 + 3 + 4 - 2) + (2 * 1 + 3 + 4 - 2)
 
 
 @given(st.sampled_from(DATAFLOWS), sides, sides, sizes, sizes, sizes)
-def test_full_tiles_are_the_published_formula(
-    dataflow: Dataflow, rows: int, columns: int, x: int, y: int, t: int
-) -> None:
+def test_full_tiles_are_the_published_formula(dataflow, rows, columns, x, y, t):
     """Samajdar et al. 2018 (SCALE-Sim): (2 rows + columns + t - 2) for each tile."""
     made = replace(ROOMY, rows=rows, columns=columns)
 
@@ -80,9 +75,7 @@ def test_full_tiles_are_the_published_formula(
 
 
 @given(sides, sides, sizes, sizes, sizes, st.integers(20, 300))
-def test_input_stationary_is_weight_stationary_turned(
-    rows: int, columns: int, m: int, k: int, n: int, buffer_bytes: int
-) -> None:
+def test_input_stationary_is_weight_stationary_turned(rows, columns, m, k, n, buffer_bytes):
     made = replace(ROOMY, rows=rows, columns=columns, buffer_bytes=buffer_bytes)
     assert matmul(made, m, k, n, "input") == matmul(made, n, k, m, "weight")
 
@@ -99,16 +92,14 @@ def test_input_stationary_is_weight_stationary_turned(
         (8 * 12, 1e9, 1, 2 * 32 + 24 + 48),  # a fast memory: sums alone, so that T is in one piece
     ],
 )
-def test_dram_of_weight_stationary_by_hand(
-    buffer_bytes: int, memory_bytes_per_s: float, passes: int, dram_bytes: int
-) -> None:
+def test_dram_of_weight_stationary_by_hand(buffer_bytes, memory_bytes_per_s, passes, dram_bytes):
     made = replace(ROOMY, buffer_bytes=buffer_bytes, memory_bytes_per_s=memory_bytes_per_s)
     run = matmul(made, 8, 4, 6, "weight")
     assert (run.passes, run.dram_bytes) == (passes, dram_bytes)
     assert run.time_s == max(run.cycles / 10, dram_bytes / memory_bytes_per_s)
 
 
-def test_sums_of_a_single_tile_need_no_buffer() -> None:
+def test_sums_of_a_single_tile_need_no_buffer():
     """k = 2 fits on the rows: A [8, 2] passes for both tiles of n, B [2, 6] once."""
     run = matmul(replace(ROOMY, buffer_bytes=1), 8, 2, 6, "weight")
     assert (run.passes, run.dram_bytes) == (1, 2 * 16 + 12 + 48)
@@ -128,7 +119,7 @@ def test_sums_of_a_single_tile_need_no_buffer() -> None:
         (8 + 2 * 12, 32 + 24 + 48),  # all of B beside one of A
     ],
 )
-def test_dram_of_output_stationary_by_hand(buffer_bytes: int, dram_bytes: int) -> None:
+def test_dram_of_output_stationary_by_hand(buffer_bytes, dram_bytes):
     slow = replace(ROOMY, buffer_bytes=buffer_bytes, memory_bytes_per_s=1.0)
     assert matmul(slow, 8, 4, 6, "output").dram_bytes == dram_bytes
 
@@ -136,9 +127,7 @@ def test_dram_of_output_stationary_by_hand(buffer_bytes: int, dram_bytes: int) -
 @given(
     st.sampled_from(DATAFLOWS), sides, sizes, sizes, sizes, st.integers(20, 200), st.integers(0, 99)
 )
-def test_more_buffer_is_never_slower(
-    dataflow: Dataflow, rows: int, m: int, k: int, n: int, buffer_bytes: int, more: int
-) -> None:
+def test_more_buffer_is_never_slower(dataflow, rows, m, k, n, buffer_bytes, more):
     made = replace(ROOMY, rows=rows, buffer_bytes=buffer_bytes, memory_bytes_per_s=30.0)
     run = matmul(made, m, k, n, dataflow)
     roomier = matmul(replace(made, buffer_bytes=buffer_bytes + more), m, k, n, dataflow)
@@ -148,7 +137,7 @@ def test_more_buffer_is_never_slower(
     assert endless.passes == 1
 
 
-def test_time_is_the_longer_of_array_and_memory() -> None:
+def test_time_is_the_longer_of_array_and_memory():
     run = matmul(ROOMY, 4, 5, 6, "output")
     assert run.time_s == run.cycles / 10  # at 10 Hz
     assert matmul(ROOMY, 4, 5, 6, "output", times=3).time_s == pytest.approx(3 * run.time_s)
@@ -156,7 +145,7 @@ def test_time_is_the_longer_of_array_and_memory() -> None:
 
 
 @every("dataflow", DATAFLOWS)
-def test_a_convolution_is_a_product(dataflow: Dataflow) -> None:
+def test_a_convolution_is_a_product(dataflow):
     """x [2, 4, 5, 5] by w [6, 4, 3, 3]: 2*3*3 positions, 3*3*4 products each, 6 filters."""
     made = conv2d(ROOMY, (2, 4, 5, 5), (6, 4, 3, 3), dataflow)
     product = matmul(ROOMY, 18, 36, 6, dataflow)
@@ -167,7 +156,7 @@ def test_a_convolution_is_a_product(dataflow: Dataflow) -> None:
     assert (grouped.cycles, grouped.macs) == (half.cycles, half.macs)
 
 
-def test_depthwise_wastes_the_array() -> None:
+def test_depthwise_wastes_the_array():
     tpu = array("tpu-v1")
     depthwise = conv2d(tpu, (1, 64, 28, 28), (64, 1, 3, 3), padding=(1, 1, 1, 1), groups=64)
     assert depthwise.macs == 64 * 9 * 28 * 28
@@ -175,7 +164,7 @@ def test_depthwise_wastes_the_array() -> None:
 
 
 @every("model", ["resnet18", "mobilenet_v2", "bert_base"])
-def test_networks_are_covered_or_named(model: str) -> None:
+def test_networks_are_covered_or_named(model):
     graph = build(make_workload(read_model(model), batch=2, phase="infer"))
     found = network(array("tpu-v3"), graph)
     costs = {op.name: op.flop for op in count(graph).ops}
@@ -189,7 +178,7 @@ def test_networks_are_covered_or_named(model: str) -> None:
     assert found.time_s >= found.cycles / 940e6 * (1 - 1e-12)
 
 
-def test_attention_is_its_two_products() -> None:
+def test_attention_is_its_two_products():
     text = "transformer:layers=1,width=8,heads=2,length=4,vocabulary=11"
     graph = build(make_workload(read_model(text), batch=3, phase="infer"))
     tpu = array("tpu-v1")
@@ -201,14 +190,14 @@ def test_attention_is_its_two_products() -> None:
     assert found.utilisation == scores.utilisation
 
 
-def test_a_training_graph_is_refused() -> None:
+def test_a_training_graph_is_refused():
     graph = build_step(make_workload(read_model("fc"), batch=2))
     with pytest.raises(InputError, match="phase 'infer'"):
         network(array("tpu-v1"), graph)
 
 
 @every("name", ["tpu-v1", "tpu-v2", "tpu-v3"])
-def test_shipped_arrays_agree_with_their_devices(name: str) -> None:
+def test_shipped_arrays_agree_with_their_devices(name):
     made, chip = array(name), catalog.device(name)
     peak = max(chip.peak_flop_per_s.values())
     assert made.per_chip * made.peak_flop_per_s == pytest.approx(peak, rel=0.02)
@@ -218,7 +207,7 @@ def test_shipped_arrays_agree_with_their_devices(name: str) -> None:
     assert set(array_names()) == {"tpu-v1", "tpu-v2", "tpu-v3"}
 
 
-def test_tpu_v1_on_the_published_mlp() -> None:
+def test_tpu_v1_on_the_published_mlp():
     """Jouppi et al. 2017, tables 1 and 3: MLP0, 5 layers, 20 M weights, batch 200: 12.3 TOP/s."""
     run = matmul(array("tpu-v1"), 200, 2000, 2000)
     assert 2 * run.macs / run.time_s == pytest.approx(12.3e12, rel=0.1)
@@ -234,12 +223,12 @@ def test_tpu_v1_on_the_published_mlp() -> None:
         ({"memory_bytes_per_s": float("nan")}, "'memory_bytes_per_s' must be positive"),
     ],
 )
-def test_arrays_that_cannot_be(changes: dict[str, float], message: str) -> None:
+def test_arrays_that_cannot_be(changes, message):
     with pytest.raises(InputError, match=message):
         replace(ROOMY, **changes)  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_products_that_cannot_be() -> None:
+def test_products_that_cannot_be():
     with pytest.raises(InputError, match="'k' must be a whole number from 1, not '0'"):
         matmul(ROOMY, 1, 0, 1)
     with pytest.raises(InputError, match=r"unknown dataflow 'weights'; did you mean 'weight'\?"):
@@ -266,7 +255,7 @@ TABLE = {
 }
 
 
-def test_an_array_of_a_file(tmp_path: Path) -> None:
+def test_an_array_of_a_file(tmp_path):
     file = tmp_path / "small.toml"
     file.write_text("\n".join(f"{key} = {value!r}" for key, value in TABLE.items()), "utf-8")
     found = array(file)
@@ -294,13 +283,13 @@ def test_an_array_of_a_file(tmp_path: Path) -> None:
         ({"unverified": "rows"}, "small.toml: 'unverified' must be a list of texts"),
     ],
 )
-def test_files_that_are_no_array(changes: dict[str, object], message: str) -> None:
+def test_files_that_are_no_array(changes, message):
     table = {key: value for key, value in (TABLE | changes).items() if value is not None}
     with pytest.raises(InputError, match=message):
         array_from_table(table, "small.toml")
 
 
-def test_the_command_asks_every_size(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_command_asks_every_size(capsys, tmp_path):
     picture = tmp_path / "map.svg"
     line = f"systolic fc:layers=1,nodes=4,inputs=5,outputs=3 --batch 6 --rows 2,4 -o {picture}"
     assert run([*line.split(), "--columns", "3", "--json"]) == 0

@@ -1,9 +1,6 @@
 """Caffe networks as a whole: their inputs, phases and losses, and that they run."""
 
-from __future__ import annotations
-
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -46,7 +43,7 @@ IMAGES = layer("Data", "data_param { batch_size: 5 }", "", "data label", "images
         ),
     ],
 )
-def test_an_input_is_given_four_ways(text: str) -> None:
+def test_an_input_is_given_four_ways(text):
     text += layer("Pooling", "pooling_param { kernel_size: 2 stride: 2 }", name="p")
     assert shape(network(text), "data") == (2, 3, 8, 10)
     assert shape(network(text), "p") == (2, 3, 4, 5)
@@ -55,7 +52,7 @@ def test_an_input_is_given_four_ways(text: str) -> None:
 
 
 @every("kind", ["Data", "ImageData", "HDF5Data", "WindowData"])
-def test_images_have_the_size_of_their_crop(kind: str) -> None:
+def test_images_have_the_size_of_their_crop(kind):
     key = {"Data": "data", "ImageData": "image_data", "HDF5Data": "hdf5_data"}.get(
         kind, "window_data"
     )
@@ -66,14 +63,14 @@ def test_images_have_the_size_of_their_crop(kind: str) -> None:
     assert shape(network(gray), "data") == (5, 1, 16, 16)
 
 
-def test_an_input_of_unknown_size_is_an_error() -> None:
+def test_an_input_of_unknown_size_is_an_error():
     assert fault(IMAGES + layer("ReLU")) == (
         "net.prototxt: layer 'images': the file does not say how large its images are"
         " (no crop_size); give an Input layer with the shape"
     )
 
 
-def test_only_inputs_that_name_the_batch_follow_it() -> None:
+def test_only_inputs_that_name_the_batch_follow_it():
     text = (
         'input: "data" input_shape { dim: 2 dim: 4 } input: "table" input_shape { dim: 9 dim: 4 }'
         + layer("InnerProduct", PRODUCT, "data", "a", "a")
@@ -86,7 +83,7 @@ def test_only_inputs_that_name_the_batch_follow_it() -> None:
 # phases
 
 
-def test_each_phase_has_its_layers() -> None:
+def test_each_phase_has_its_layers():
     text = (
         phased("TRAIN", 8)
         + phased("TEST", 2)
@@ -117,12 +114,12 @@ def test_each_phase_has_its_layers() -> None:
         ("state { phase: TRAIN }", "include { phase: TEST }", True),  # what was asked for counts
     ],
 )
-def test_rules_of_level_and_stage(state: str, rule: str, there: bool) -> None:
+def test_rules_of_level_and_stage(state, rule, there):
     text = state + DATA + layer("ReLU", top="a", name="a") + layer("ReLU", rule, "a", "b", "b")
     assert ("b" in network(text).tensors) is there
 
 
-def test_the_older_form_says_the_same() -> None:
+def test_the_older_form_says_the_same():
     text = (
         DATA
         + 'layers { name: "c" type: CONVOLUTION bottom: "data" top: "c" blobs_lr: 1 blobs_lr: 2'
@@ -145,7 +142,7 @@ def test_the_older_form_says_the_same() -> None:
     assert frozen.parameters == graph.parameters - 4 * 27
 
 
-def test_weights_are_shared_by_name_and_frozen_by_rate() -> None:
+def test_weights_are_shared_by_name_and_frozen_by_rate():
     shared = 'param { name: "w" } param { lr_mult: 0 }' + PRODUCT
     text = (
         'input: "data" input_shape { dim: 2 dim: 4 }'
@@ -163,7 +160,7 @@ def test_weights_are_shared_by_name_and_frozen_by_rate() -> None:
 # ends
 
 
-def test_a_softmax_at_the_end_is_trained_as_its_loss() -> None:
+def test_a_softmax_at_the_end_is_trained_as_its_loss():
     text = DATA + HEAD + layer("Softmax", bottom="h", name="prob", top="prob")
     train = network(text, "train")
     assert kinds(train)[-1] == "cross_entropy"
@@ -173,13 +170,13 @@ def test_a_softmax_at_the_end_is_trained_as_its_loss() -> None:
     assert shape(network(text), "prob") == (2, 4)
 
 
-def test_a_network_without_a_loss_is_trained_on_its_mean() -> None:
+def test_a_network_without_a_loss_is_trained_on_its_mean():
     graph = network(DATA + HEAD, "train")
     assert kinds(graph) == ["reshape", "linear", "bias", "mean"]
     assert graph.outputs == ("h/loss",)
 
 
-def test_a_loss_over_maps_has_a_label_a_position() -> None:
+def test_a_loss_over_maps_has_a_label_a_position():
     graph = network(
         'input: "data" input_shape { dim: 2 dim: 3 dim: 8 dim: 10 } input: "label"'
         " input_shape { dim: 2 dim: 1 dim: 8 dim: 10 }"
@@ -205,33 +202,33 @@ AUXILIARY = (
 )
 
 
-def test_losses_are_added_and_measures_cost_nothing() -> None:
+def test_losses_are_added_and_measures_cost_nothing():
     train = network(AUXILIARY, "train")
     assert Counter(kinds(train)) == Counter(reshape=1, linear=3, bias=3, cross_entropy=2, add=1)
     assert train.outputs == ("loss_sum/1",)
     assert train.inputs == ("data", "label")  # one label for both losses
 
 
-def test_inference_leaves_auxiliary_losses_out() -> None:
+def test_inference_leaves_auxiliary_losses_out():
     infer = network(AUXILIARY)
     assert [op.name for op in infer.ops if op.kind == "linear"] == ["h", "main"]
     assert infer.outputs == ("loss2",)
     assert infer.ops[-1].kind == "softmax"
 
 
-def test_a_loss_of_weight_0_is_no_end() -> None:
+def test_a_loss_of_weight_0_is_no_end():
     graph = network(AUXILIARY.replace("0.3", "0"), "train")
     assert graph.outputs == ("loss2",)
     assert [op.name for op in graph.ops if op.kind == "linear"] == ["h", "main"]
 
 
-def test_silence_ends_a_branch() -> None:
+def test_silence_ends_a_branch():
     text = DATA + HEAD + layer("ReLU", bottom="h", name="r", top="r") + layer("ReLU", bottom="h")
     assert "r" in network(text).tensors
     assert "r" not in network(text + layer("Silence", bottom="r", top="", name="s")).tensors
 
 
-def test_euclidean_loss() -> None:
+def test_euclidean_loss():
     text = (
         DATA
         + 'input: "target" input_shape { dim: 2 dim: 4 }'
@@ -245,7 +242,7 @@ def test_euclidean_loss() -> None:
 
 
 @pytest.mark.parametrize("kind", ["SigmoidCrossEntropyLoss", "HingeLoss"])
-def test_losses_without_op_kinds_are_told(kind: str) -> None:
+def test_losses_without_op_kinds_are_told(kind):
     text = DATA + HEAD + layer(kind, bottom="h data", name="loss", top="loss")
     assert fault(text, "train") == (
         f"net.prototxt: layer 'loss': a layer of type '{kind}' is not modelled;"
@@ -255,13 +252,13 @@ def test_losses_without_op_kinds_are_told(kind: str) -> None:
     assert network(text).unmodelled == ()  # it is no part of inference
 
 
-def test_mixed_precision_has_its_loss_in_the_type_of_the_weights() -> None:
+def test_mixed_precision_has_its_loss_in_the_type_of_the_weights():
     graph = network(AUXILIARY, "train", dtype="bfloat16-mixed")
     assert graph.tensors[graph.outputs[0]].dtype == "float32"
     assert graph.tensors["main"].dtype == "bfloat16"
 
 
-def test_the_same_network_runs_on_numpy() -> None:
+def test_the_same_network_runs_on_numpy():
     text = (
         DATA
         + layer(
@@ -283,7 +280,7 @@ def test_the_same_network_runs_on_numpy() -> None:
 
 @pytest.mark.slow
 @pytest.mark.framework
-def test_everything_that_can_be_read_runs_on_torch(tmp_path: Path) -> None:
+def test_everything_that_can_be_read_runs_on_torch(tmp_path):
     import torch
 
     from steptime.measure.backends.torch import backend as torch_backend

@@ -1,9 +1,5 @@
 """What is wrong with a Caffe network is told in one line, which names the layer."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from every import every
@@ -98,15 +94,15 @@ from steptime.core.errors import InputError
         ("{}", "line 1: is no network in Caffe's text form: "),
     ],
 )
-def test_faults_are_one_line(text: str, message: str) -> None:
+def test_faults_are_one_line(text, message):
     assert fault(text).startswith(f"net.prototxt: {message}")
 
 
-def test_what_has_nothing_to_train_is_told() -> None:
+def test_what_has_nothing_to_train_is_told():
     assert fault(DATA + layer("ReLU"), "train") == "net.prototxt: has no weights to train"
 
 
-def test_sizes_beyond_bounds_are_told(tmp_path: Path) -> None:
+def test_sizes_beyond_bounds_are_told(tmp_path):
     path = tmp_path / "large.prototxt"
     path.write_text(
         DATA
@@ -119,7 +115,7 @@ def test_sizes_beyond_bounds_are_told(tmp_path: Path) -> None:
         build(make_workload(read_model(str(path))))
 
 
-def test_unknown_layers_pass_their_input_on_if_allowed() -> None:
+def test_unknown_layers_pass_their_input_on_if_allowed():
     text = (
         DATA
         + HEAD
@@ -133,7 +129,7 @@ def test_unknown_layers_pass_their_input_on_if_allowed() -> None:
     assert kinds(graph) == ["reshape", "linear", "bias", "relu", "mean"]
 
 
-def test_a_gradient_stopped_inside_a_network_is_told() -> None:
+def test_a_gradient_stopped_inside_a_network_is_told():
     text = DATA + HEAD + layer("InnerProduct", PRODUCT + "propagate_down: false", "h")
     assert "propagate_down: false is not modelled" in fault(text, "train")
     assert network(text).unmodelled == ()
@@ -141,7 +137,7 @@ def test_a_gradient_stopped_inside_a_network_is_told() -> None:
     assert network(DATA + first, "train").parameters == 4 * 240 + 4  # no gradient there anyway
 
 
-def test_the_command_line_tells_a_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_tells_a_fault(tmp_path, capsys):
     path = tmp_path / "net.prototxt"
     path.write_text(DATA + layer("Convolutoin"))
     assert run(["count", str(path)]) == 2

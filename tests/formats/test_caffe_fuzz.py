@@ -99,7 +99,7 @@ def survives(text: str) -> None:
 
 @settings(max_examples=60)
 @given(st.text(max_size=60))
-def test_any_text(text: str) -> None:
+def test_any_text(text):
     survives(text)
 
 
@@ -120,7 +120,7 @@ EDITS = st.lists(
 
 @settings(max_examples=150)
 @given(EDITS)
-def test_a_network_with_words_changed(edits: list[tuple[int, str]]) -> None:
+def test_a_network_with_words_changed(edits):
     tokens = list(TOKENS)
     for place, word in edits:
         tokens[place] = word
@@ -179,13 +179,13 @@ def layers(draw: st.DrawFn) -> str:
 
 @settings(max_examples=150)
 @given(st.lists(layers(), min_size=1, max_size=5))
-def test_any_layers(drawn: list[str]) -> None:
+def test_any_layers(drawn):
     start = layer("Input", "input_param { shape { dim: [2, 4, 6, 6] } }", "", "data a", "in")
     survives(start + "".join(drawn))
 
 
 @pytest.mark.slow
-def test_large_files_end_soon() -> None:
+def test_large_files_end_soon():
     start = layer("Input", "input_param { shape { dim: [2, 4] } }", "", "data", "in")
     for text in (
         start + "".join(layer("ReLU", top=f"b{i}", name=f"r{i}") for i in range(4000)),

@@ -1,7 +1,5 @@
 """Caffe's layers are read with Caffe's semantics: shapes, weights and FLOP by hand."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest
@@ -12,7 +10,7 @@ from prototxt import DATA, fault, flop, kinds, layer, network, one, shape
 # convolutions
 
 
-def test_convolution_has_a_bias_unless_told_not_to() -> None:
+def test_convolution_has_a_bias_unless_told_not_to():
     graph = one("Convolution", "convolution_param { num_output: 5 kernel_size: 3 }")
     assert shape(graph) == (2, 5, 6, 8)
     assert graph.weights == ("y/w", "y/b")
@@ -34,7 +32,7 @@ def test_convolution_has_a_bias_unless_told_not_to() -> None:
         ("kernel_size: 3 dilation: 1 dilation: 3", (6, 4)),
     ],
 )
-def test_windows_of_a_convolution(more: str, out: tuple[int, int]) -> None:
+def test_windows_of_a_convolution(more, out):
     assert shape(one("Convolution", f"convolution_param {{ num_output: 4 {more} }}")) == (
         2,
         4,
@@ -42,7 +40,7 @@ def test_windows_of_a_convolution(more: str, out: tuple[int, int]) -> None:
     )
 
 
-def test_groups_of_a_convolution() -> None:
+def test_groups_of_a_convolution():
     graph = one("Convolution", "convolution_param { num_output: 6 kernel_size: 1 group: 3 }")
     assert graph.parameters == 6 * (3 // 3) * 1 + 6
     assert flop(graph) == 2 * 1 * 6 * (8 * 10) * 2
@@ -51,7 +49,7 @@ def test_groups_of_a_convolution() -> None:
     ) == ("net.prototxt: layer 'y': 3 channels and 4 outputs in 3 groups")
 
 
-def test_deconvolution_up_samples_by_groups() -> None:
+def test_deconvolution_up_samples_by_groups():
     graph = one(
         "Deconvolution",
         "convolution_param { num_output: 3 kernel_size: 4 stride: 2 pad: 1 group: 3"
@@ -88,13 +86,13 @@ def test_deconvolution_up_samples_by_groups() -> None:
         ("pool: AVE global_pooling: true", "avg_pool2d", (1, 1)),
     ],
 )
-def test_pooling_rounds_up(more: str, kind: str, out: tuple[int, int]) -> None:
+def test_pooling_rounds_up(more, kind, out):
     graph = one("Pooling", f"pooling_param {{ {more} }}")
     assert kinds(graph) == [kind]
     assert shape(graph) == (2, 3, *out)
 
 
-def test_global_pooling_reads_the_whole_map() -> None:
+def test_global_pooling_reads_the_whole_map():
     graph = one("Pooling", "pooling_param { pool: AVE global_pooling: true }")
     assert flop(graph) == 2 * 3 * 8 * 10
     assert graph.parameters == 0
@@ -111,7 +109,7 @@ def test_global_pooling_reads_the_whole_map() -> None:
         "kernel_size: 4 stride: 3 pad: 2 round_mode: FLOOR",
     ],
 )
-def test_pooling_agrees_with_torch(more: str) -> None:
+def test_pooling_agrees_with_torch(more):
     import torch
 
     find = {part.rstrip(":"): value for part, value in zip(*[iter(more.split())] * 2, strict=True)}
@@ -126,7 +124,7 @@ def test_pooling_agrees_with_torch(more: str) -> None:
 
 
 @pytest.mark.framework
-def test_deconvolution_agrees_with_torch() -> None:
+def test_deconvolution_agrees_with_torch():
     import torch
 
     made = torch.nn.ConvTranspose2d(3, 4, (3, 5), (2, 3), (1, 2), dilation=2)(
@@ -143,7 +141,7 @@ def test_deconvolution_agrees_with_torch() -> None:
 # products
 
 
-def test_inner_product_flattens_from_its_axis() -> None:
+def test_inner_product_flattens_from_its_axis():
     graph = one("InnerProduct", "inner_product_param { num_output: 7 }")
     assert shape(graph) == (2, 7)
     assert graph.parameters == 7 * (3 * 8 * 10) + 7
@@ -159,7 +157,7 @@ def test_inner_product_flattens_from_its_axis() -> None:
 # norms
 
 
-def test_batch_norm_and_scale_are_one_op() -> None:
+def test_batch_norm_and_scale_are_one_op():
     text = (
         DATA
         + layer("BatchNorm", top="bn", name="bn")
@@ -178,7 +176,7 @@ def test_batch_norm_and_scale_are_one_op() -> None:
     assert kinds(plain)[0] == "batch_norm"
 
 
-def test_batch_norm_alone_has_nothing_to_train() -> None:
+def test_batch_norm_alone_has_nothing_to_train():
     weights = layer(
         "Convolution", "convolution_param { num_output: 3 kernel_size: 1 }", top="c", name="c"
     )
@@ -190,7 +188,7 @@ def test_batch_norm_alone_has_nothing_to_train() -> None:
     assert network(DATA + weights + batch).ops[-1].attrs["training"] is True
 
 
-def test_a_batch_norm_that_others_read_keeps_its_scale_apart() -> None:
+def test_a_batch_norm_that_others_read_keeps_its_scale_apart():
     text = (
         DATA
         + layer("BatchNorm", top="bn", name="bn")
@@ -202,7 +200,7 @@ def test_a_batch_norm_that_others_read_keeps_its_scale_apart() -> None:
     assert graph.parameters == 3
 
 
-def test_scale_alone_is_a_product_and_a_sum() -> None:
+def test_scale_alone_is_a_product_and_a_sum():
     graph = one("Scale", "scale_param { bias_term: true }", phase="train")
     assert kinds(graph) == ["transpose", "mul", "transpose", "bias", "mean"]
     assert graph.parameters == 3 + 3
@@ -214,7 +212,7 @@ def test_scale_alone_is_a_product_and_a_sum() -> None:
     assert number.parameters == 2
 
 
-def test_scale_by_a_second_bottom_is_a_gate() -> None:
+def test_scale_by_a_second_bottom_is_a_gate():
     text = (
         DATA
         + layer("InnerProduct", "inner_product_param { num_output: 3 }", top="gate", name="gate")
@@ -225,13 +223,13 @@ def test_scale_by_a_second_bottom_is_a_gate() -> None:
     assert graph.parameters == 3 * 240 + 3
 
 
-def test_bias_layer() -> None:
+def test_bias_layer():
     graph = one("Bias", phase="train")
     assert graph.parameters == 3
     assert flop(graph) == 480
 
 
-def test_local_response_norm_keeps_its_numbers() -> None:
+def test_local_response_norm_keeps_its_numbers():
     graph = one("LRN", "lrn_param { local_size: 3 alpha: 0.5 beta: 0.25 k: 2 }")
     assert dict(graph.ops[0].attrs) == {"size": 3, "alpha": 0.5, "beta": 0.25, "k": 2}
     assert dict(one("LRN").ops[0].attrs) == {"size": 5, "alpha": 1, "beta": 0.75, "k": 1}
@@ -255,14 +253,14 @@ def test_local_response_norm_keeps_its_numbers() -> None:
         ("Power", "power_param { scale: 2 }", "mul", 0),
     ],
 )
-def test_activations(kind: str, more: str, op: str, parameters: int) -> None:
+def test_activations(kind, more, op, parameters):
     graph = one(kind, more)
     assert kinds(graph) == [op]
     assert graph.ops[0].name == "y"
     assert graph.parameters == parameters
 
 
-def test_power_is_a_product_a_sum_and_a_square() -> None:
+def test_power_is_a_product_a_sum_and_a_square():
     graph = one("Power", "power_param { power: 2 scale: 0.5 shift: 1 }")
     assert [(op.name, op.kind) for op in graph.ops] == [
         ("y/scale", "mul"),
@@ -284,7 +282,7 @@ def test_power_is_a_product_a_sum_and_a_square() -> None:
         ("eltwise_param { coeff: 1 coeff: -1 coeff: 1 }", ["mul", "add", "add"]),
     ],
 )
-def test_eltwise_of_three(more: str, ops: list[str]) -> None:
+def test_eltwise_of_three(more, ops):
     convolution = "convolution_param { num_output: 3 kernel_size: 1 }"
     text = (
         DATA
@@ -297,7 +295,7 @@ def test_eltwise_of_three(more: str, ops: list[str]) -> None:
     assert graph.ops[-2].name == "y"
 
 
-def test_dropout_ratio_is_the_share_dropped() -> None:
+def test_dropout_ratio_is_the_share_dropped():
     weights = layer("InnerProduct", "inner_product_param { num_output: 4 }", top="h", name="h")
     text = DATA + weights + layer("Dropout", "dropout_param { dropout_ratio: 0.2 }", bottom="h")
     (drop,) = (op for op in network(text, "train").ops if op.kind == "dropout")
@@ -312,7 +310,7 @@ def test_dropout_ratio_is_the_share_dropped() -> None:
 # shapes
 
 
-def test_concat_and_slice() -> None:
+def test_concat_and_slice():
     cut = layer("Slice", "slice_param { axis: 3 slice_point: 4 slice_point: 6 }", top="a b c")
     text = DATA + cut + layer("Concat", "concat_param { axis: -1 }", "c a", "z", "z")
     graph = network(text)
@@ -342,16 +340,16 @@ def test_concat_and_slice() -> None:
         ("Reshape", "reshape_param { shape { dim: 1 } axis: -1 num_axes: 0 }", (2, 3, 8, 10, 1)),
     ],
 )
-def test_other_shapes(kind: str, more: str, out: tuple[int, ...]) -> None:
+def test_other_shapes(kind, more, out):
     assert shape(one(kind, more)) == out
 
 
-def test_a_reshape_that_names_the_batch_follows_it() -> None:
+def test_a_reshape_that_names_the_batch_follows_it():
     graph = one("Reshape", "reshape_param { shape { dim: 2 dim: 240 } }", batch=6)
     assert shape(graph) == (6, 240)
 
 
-def test_crop_cuts_to_the_second_bottom() -> None:
+def test_crop_cuts_to_the_second_bottom():
     pooled = layer("Pooling", "pooling_param { kernel_size: 3 }", top="p", name="p")
     text = DATA + pooled + layer("Crop", "crop_param { offset: 1 }", bottom="data p")
     graph = network(text)
@@ -359,7 +357,7 @@ def test_crop_cuts_to_the_second_bottom() -> None:
     assert graph.ops[-1].attrs == {"axis": 3, "start": 1, "stop": 9}
 
 
-def test_softmax_is_along_the_channels() -> None:
+def test_softmax_is_along_the_channels():
     graph = one("Softmax")
     assert kinds(graph) == ["transpose", "softmax", "transpose"]
     assert shape(graph) == (2, 8, 10, 3)
@@ -369,7 +367,7 @@ def test_softmax_is_along_the_channels() -> None:
     assert shape(flat, flat.outputs[0]) == (2, 3, 1, 1)
 
 
-def test_a_layer_in_place_makes_a_new_version_of_its_blob() -> None:
+def test_a_layer_in_place_makes_a_new_version_of_its_blob():
     text = (
         DATA
         + layer("Convolution", "convolution_param { num_output: 3 kernel_size: 1 }", top="a")
@@ -383,6 +381,6 @@ def test_a_layer_in_place_makes_a_new_version_of_its_blob() -> None:
     ]
 
 
-def test_slashes_and_twice_used_names() -> None:
+def test_slashes_and_twice_used_names():
     text = DATA + layer("ReLU", top="a", name="a/b") + layer("ReLU", bottom="a", name="a/b")
     assert [op.name for op in network(text).ops] == ["a/b", "a/b#1"]

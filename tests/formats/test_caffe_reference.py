@@ -26,7 +26,7 @@ def products(graph: Graph) -> list[tuple[int, tuple[int, ...]]]:
 
 
 @pytest.mark.parametrize("phase", ["train", "infer"])
-def test_resnet50_of_the_file_is_resnet50_v1(shared: Path, phase: str) -> None:
+def test_resnet50_of_the_file_is_resnet50_v1(shared, phase):
     graph = of_file(shared, "resnet50.prototxt", phase, 2)
     ours = build_step(make_workload(read_model("resnet50_v1"), 2, phase=phase))
     check(graph)
@@ -47,7 +47,7 @@ def test_resnet50_of_the_file_is_resnet50_v1(shared: Path, phase: str) -> None:
     assert "scale_conv1/w" in graph.weights
 
 
-def test_densenet_of_the_file(shared: Path) -> None:
+def test_densenet_of_the_file(shared):
     graph = of_file(shared, "densenet.prototxt", "train")
     check(graph)
     # three blocks of 12 convolutions that add 12 channels each, 16 at first
@@ -74,7 +74,7 @@ def test_densenet_of_the_file(shared: Path) -> None:
 @pytest.mark.framework
 @pytest.mark.parametrize("name", ["resnet50.prototxt", "densenet.prototxt"])
 @pytest.mark.parametrize("phase", ["train", "infer"])
-def test_the_files_run_on_torch(shared: Path, name: str, phase: str) -> None:
+def test_the_files_run_on_torch(shared, name, phase):
     from steptime.measure.backends.torch import backend as torch_backend
 
     path = shared / "paleo/nets/caffe" / name

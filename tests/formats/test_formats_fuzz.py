@@ -146,7 +146,7 @@ KINDS = [pytest.param(kind, marks=[pytest.mark.onnx] * (kind == "onnx")) for kin
 OF_THEIR_OWN = ("keras text",)  # ten thousand in tests beside this one
 
 
-def test_every_ending_has_a_seed() -> None:
+def test_every_ending_has_a_seed():
     ends = {Path(name).suffix for name, _ in SEEDS.values()}
     assert {row.ending for row in FORMATS} <= ends
 
@@ -247,12 +247,12 @@ def endures(folder: Path, kind: str, first: int, last: int) -> int:
 
 @pytest.mark.filterwarnings("ignore:invalid escape:DeprecationWarning")  # of google.protobuf
 @pytest.mark.parametrize("kind", KINDS)
-def test_mutations_are_networks_or_one_line(tmp_path: Path, kind: str) -> None:
+def test_mutations_are_networks_or_one_line(tmp_path, kind):
     assert endures(tmp_path, kind, 0, 600 if kind == "onnx" else 150) >= 1
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid escape:DeprecationWarning")  # of google.protobuf
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.values[0] not in OF_THEIR_OWN])
-def test_ten_thousand_mutations_of_each_format(tmp_path: Path, kind: str) -> None:
+def test_ten_thousand_mutations_of_each_format(tmp_path, kind):
     endures(tmp_path, kind, 150, 10_150)

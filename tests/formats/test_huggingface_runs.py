@@ -1,9 +1,6 @@
 """Networks of `config.json` run: their gradients are those of the reference, op by op."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -114,7 +111,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 @every("name", SMALL)
-def test_gradients_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
+def test_gradients_are_those_of_the_reference(name, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(SMALL[name]))
     free = ":length=6,target_length=5" if name == "t5" else ""

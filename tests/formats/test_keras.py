@@ -90,7 +90,7 @@ CNN = (
 )
 
 
-def test_a_convolutional_network_by_hand(tmp_path: Path) -> None:
+def test_a_convolutional_network_by_hand(tmp_path):
     """10x12 at stride 2 is 5x6, a depthwise 3x3 without padding makes 3x4 of 16 channels."""
     graph = graph_of(functional(*CNN), tmp_path)
     convolutions = 2 * 2 * (3 * 5 * 3 * 8 * 5 * 6 + 3 * 3 * 16 * 3 * 4)
@@ -103,18 +103,18 @@ def test_a_convolutional_network_by_hand(tmp_path: Path) -> None:
     assert graph.tensors[graph.outputs[0]].shape == (2, 7)
 
 
-def test_it_trains_on_its_classes(tmp_path: Path) -> None:
+def test_it_trains_on_its_classes(tmp_path):
     graph = graph_of(functional(*CNN), tmp_path, phase="train")
     assert graph.ops[-1].kind == "cross_entropy"
     assert not any(op.kind == "softmax" for op in graph.ops)
 
 
-def test_batch_eight_is_eight_times_batch_one(tmp_path: Path) -> None:
+def test_batch_eight_is_eight_times_batch_one(tmp_path):
     one, eight = (count(graph_of(functional(*CNN), tmp_path, batch=n)).flop for n in (1, 8))
     assert eight == 8 * one
 
 
-def test_a_layer_that_is_not_trained_has_buffers(tmp_path: Path) -> None:
+def test_a_layer_that_is_not_trained_has_buffers(tmp_path):
     layers = copy.deepcopy(CNN)
     layers[2]["config"]["trainable"] = False
     graph = graph_of(functional(*layers), tmp_path, phase="train")
@@ -123,7 +123,7 @@ def test_a_layer_that_is_not_trained_has_buffers(tmp_path: Path) -> None:
     assert norm.attrs["training"] is False
 
 
-def test_recurrent_layers_and_sizes_left_open(tmp_path: Path) -> None:
+def test_recurrent_layers_and_sizes_left_open(tmp_path):
     lstm = layer("LSTM", "lstm", units=16, return_sequences=True)
     both = layer("Bidirectional", "both", layer=lstm, merge_mode="concat")
     table = sequential(
@@ -141,7 +141,7 @@ def test_recurrent_layers_and_sizes_left_open(tmp_path: Path) -> None:
     assert graph.tensors[graph.outputs[0]].shape == (2, 3)
 
 
-def test_attention_over_steps(tmp_path: Path) -> None:
+def test_attention_over_steps(tmp_path):
     """4 heads of 6, width 24: four matrices with biases, and 4 n h l^2 d."""
     heads = layer("MultiHeadAttention", "mha", num_heads=4, key_dim=6, value_dim=6)
     tensor = {"class_name": "__keras_tensor__", "config": {"keras_history": ["x", 0, 0]}}
@@ -162,7 +162,7 @@ def test_attention_over_steps(tmp_path: Path) -> None:
     assert op.attrs["causal"] is True
 
 
-def test_a_network_of_volumes(tmp_path: Path) -> None:
+def test_a_network_of_volumes(tmp_path):
     """3x3x3 from 2 to 4 channels over 6^3 places, halved, padded, cut to 3^3, doubled, averaged."""
     cube = {"filters": 4, "kernel_size": 3, "padding": "same"}
     table = functional(
@@ -192,7 +192,7 @@ EQUATIONS: dict[str, tuple[str, Any, str | None, tuple[int, ...], int, int]] = {
 
 
 @every("case", EQUATIONS)
-def test_linear_layers_by_an_equation(case: str, tmp_path: Path) -> None:
+def test_linear_layers_by_an_equation(case, tmp_path):
     equation, shape, bias, made, parameters, flop = EQUATIONS[case]
     own = {"equation": equation, "output_shape": shape, "bias_axes": bias}
     size = (5, 3, 4) if equation.startswith("abcd") else (5, 12)
@@ -201,7 +201,7 @@ def test_linear_layers_by_an_equation(case: str, tmp_path: Path) -> None:
     assert (graph.parameters, flop_of(graph, "linear")) == (parameters, flop)
 
 
-def test_attention_without_weights(tmp_path: Path) -> None:
+def test_attention_without_weights(tmp_path):
     attention = layer("Attention", "seen", "x", "y", use_scale=True)
     table = functional(given("x", 5, 8), given("y", 9, 8), attention, inputs=("x", "y"))
     graph = graph_of(table, tmp_path)
@@ -210,7 +210,7 @@ def test_attention_without_weights(tmp_path: Path) -> None:
     assert graph.tensors[graph.outputs[0]].shape == (2, 5, 8)
 
 
-def test_layers_that_are_called_twice_share_their_weights(tmp_path: Path) -> None:
+def test_layers_that_are_called_twice_share_their_weights(tmp_path):
     dense = layer("Dense", "d", "x", units=4)
     again = layer("Dense", "d", "d", units=4)["inbound_nodes"]
     dense["inbound_nodes"] += again
@@ -221,7 +221,7 @@ def test_layers_that_are_called_twice_share_their_weights(tmp_path: Path) -> Non
     assert flop_of(graph, "linear") == 2 * (2 * 2 * 4 * 4)
 
 
-def test_networks_in_networks(tmp_path: Path) -> None:
+def test_networks_in_networks(tmp_path):
     inner = functional(given("x", 4), layer("Dense", "d", "x", units=4))
     outer = layer("Functional", "inner", "x")
     outer |= {"module": "keras", "config": inner["config"] | {"name": "inner"}}
@@ -231,7 +231,7 @@ def test_networks_in_networks(tmp_path: Path) -> None:
     assert graph.parameters == 4 * 4 + 4 + 4 * 3 + 3
 
 
-def test_layers_of_version_2(tmp_path: Path) -> None:
+def test_layers_of_version_2(tmp_path):
     layers = [given("x", 6), layer("Dense", "d", units=5), layer("Add", "sum")]
     layers[0]["config"]["batch_input_shape"] = layers[0]["config"].pop("batch_shape")
     layers[1]["inbound_nodes"] = [[["x", 0, 0, {}]]]
@@ -273,7 +273,7 @@ IMAGES = {
 
 
 @every("case", IMAGES)
-def test_layers_of_images_have_the_shapes_that_keras_has(case: str, tmp_path: Path) -> None:
+def test_layers_of_images_have_the_shapes_that_keras_has(case, tmp_path):
     config, shape = IMAGES[case]
     kind = case.partition(" ")[0]
     table = functional(
@@ -285,7 +285,7 @@ def test_layers_of_images_have_the_shapes_that_keras_has(case: str, tmp_path: Pa
     assert np.isfinite(execute(graph, values)[graph.outputs[0]]).all()
 
 
-def test_flatten_puts_channels_last_as_keras_does(tmp_path: Path) -> None:
+def test_flatten_puts_channels_last_as_keras_does(tmp_path):
     table = functional(given("x", 2, 2, 3), layer("Flatten", "f", "x"))
     graph = graph_of(table, tmp_path, batch=1)
     x = np.arange(12, dtype=np.float32).reshape(1, 2, 2, 3)  # as Keras has it
@@ -332,7 +332,7 @@ OPERATIONS: dict[str, tuple[dict[str, Any], Any]] = {
 
 
 @every("case", OPERATIONS)
-def test_functions_are_numpys(case: str, tmp_path: Path) -> None:
+def test_functions_are_numpys(case, tmp_path):
     said, wanted = OPERATIONS[case]
     graph = graph_of(functional(given("x", 4, 6), said), tmp_path)
     (y,) = execute(graph, {"x": X}).values()
@@ -342,7 +342,7 @@ def test_functions_are_numpys(case: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(y, wanted, rtol=1e-6)
 
 
-def test_what_varies_its_input_in_training_infers_alone(tmp_path: Path) -> None:
+def test_what_varies_its_input_in_training_infers_alone(tmp_path):
     table = functional(
         given("x", 4, 4, 3), layer("RandomFlip", "flip", "x"), layer("Flatten", "f", "flip")
     )
@@ -419,7 +419,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 
 @every("case", REFUSED)
-def test_what_cannot_be_read_is_one_line(case: str, tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_one_line(case, tmp_path):
     make, said = REFUSED[case]
     with pytest.raises(InputError, match=r"net\.json") as raised:
         graph_of(functional(given("x", 4), make(tmp_path)), tmp_path)
@@ -428,7 +428,7 @@ def test_what_cannot_be_read_is_one_line(case: str, tmp_path: Path) -> None:
     assert not (tmp_path / CANARY).exists()
 
 
-def test_what_is_unknown_passes_its_input_on_where_that_is_allowed(tmp_path: Path) -> None:
+def test_what_is_unknown_passes_its_input_on_where_that_is_allowed(tmp_path):
     table = functional(given("x", 4), _lambda(tmp_path), layer("Dense", "d", "evil", units=2))
     graph = graph_of(table, tmp_path, allow_unknown=True)
     assert graph.unmodelled == ("evil",)
@@ -436,7 +436,7 @@ def test_what_is_unknown_passes_its_input_on_where_that_is_allowed(tmp_path: Pat
     assert not (tmp_path / CANARY).exists()
 
 
-def test_circles_and_missing_layers(tmp_path: Path) -> None:
+def test_circles_and_missing_layers(tmp_path):
     circle = functional(
         given("x", 4),
         layer("Add", "a", "x", "b"),
@@ -454,7 +454,7 @@ def test_circles_and_missing_layers(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_networks_in_networks_are_bounded(tmp_path: Path) -> None:
+def test_networks_in_networks_are_bounded(tmp_path):
     deep = functional(given("x", 4), layer("Activation", "a", "x", activation="linear"))
     for _ in range(60):
         outer = layer("Functional", "inner", "x") | {"module": "keras", "config": deep["config"]}
@@ -479,7 +479,7 @@ def keras_file(path: Path, content: bytes) -> Path:
     return path
 
 
-def test_an_archive_is_read_by_its_settings_alone(tmp_path: Path) -> None:
+def test_an_archive_is_read_by_its_settings_alone(tmp_path):
     path = keras_file(tmp_path / "net.keras", json.dumps(functional(*CNN)).encode())
     chosen = read_model(str(path))
     graph = build(make_workload(chosen, 2, phase="infer"))
@@ -490,7 +490,7 @@ def test_an_archive_is_read_by_its_settings_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_reading_needs_no_framework(tmp_path: Path) -> None:
+def test_reading_needs_no_framework(tmp_path):
     path = keras_file(tmp_path / "net.keras", json.dumps(functional(*CNN)).encode())
     code = (
         "import sys; from steptime.cli.main import run; code = run(sys.argv[1:]);"
@@ -502,13 +502,13 @@ def test_reading_needs_no_framework(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_many_parts_are_refused_before_they_are_listed(tmp_path: Path) -> None:
+def test_many_parts_are_refused_before_they_are_listed(tmp_path):
     split = operation("Split", "y", "x", indices_or_sections=2**40, axis=1)
     with pytest.raises(InputError, match="in 1099511627776 parts"):
         graph_of(functional(given("x", 2**40), split), tmp_path)
 
 
-def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
+def test_a_bomb_is_not_unpacked(tmp_path):
     path = keras_file(tmp_path / "net.keras", b" " * 200_000_000)
     with pytest.raises(InputError, match=r"config\.json of 200000000 bytes"):
         read_model(str(path))
@@ -518,7 +518,7 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ten_thousand_mutations_are_networks_or_one_line(tmp_path: Path) -> None:
+def test_ten_thousand_mutations_are_networks_or_one_line(tmp_path):
     rng = random.Random(7)  # noqa: S311  # no secret
     text = json.dumps(functional(*CNN))
     path = tmp_path / "net.json"

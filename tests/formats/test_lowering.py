@@ -132,7 +132,7 @@ def graph_of(name: str, training: bool = True, dtype: str = "float32") -> Graph:
     return b.graph(NETWORKS[name](b))
 
 
-def test_flop_of_products_by_hand() -> None:
+def test_flop_of_products_by_hand():
     """Forward, two examples, 2 FLOP a multiply-add."""
 
     def products(name: str) -> int:
@@ -160,7 +160,7 @@ def test_flop_of_products_by_hand() -> None:
     assert products("tagger") == 2 * BATCH * steps * (2 * 20 * (4 + 5) + 2 * 20 * (10 + 5) + 10 * 7)
 
 
-def test_single_functions_count_one_flop_an_element() -> None:
+def test_single_functions_count_one_flop_an_element():
     costs = {one.name: one for one in count(graph_of("squeeze_excite", training=False)).ops}
     assert costs["scale"].kind == "pointwise"  # [n, c, h, w] by [n, c, 1, 1]
     assert costs["scale"].flop == BATCH * 8 * 16
@@ -168,7 +168,7 @@ def test_single_functions_count_one_flop_an_element() -> None:
     assert costs["squeeze"].kind == costs["pool"].kind == "global_avg_pool"
 
 
-def test_what_a_file_writes_out_becomes_the_kinds_that_families_have() -> None:
+def test_what_a_file_writes_out_becomes_the_kinds_that_families_have():
     b = Builder("x", precision("float32"), training=False)
     x = b.input("x", (BATCH, 5, 8))
     y = low.matmul(b, x, b.weight("w", (8, 6)), "fc")
@@ -192,7 +192,7 @@ def test_what_a_file_writes_out_becomes_the_kinds_that_families_have() -> None:
     assert around == ["linear", "bias"] * 3 + ["attention", "linear", "bias"]
 
 
-def test_what_a_network_is_trained_on() -> None:
+def test_what_a_network_is_trained_on():
     def losses(*outputs: Callable[[Builder, str], str], shape: tuple[int, ...] = (4, 6)) -> Any:
         b = Builder("x", precision("float32"), training=True)
         x = b.weight("x", shape)
@@ -217,7 +217,7 @@ def test_what_a_network_is_trained_on() -> None:
         losses(lambda b, x: el.pointwise(b, "gt", x, 0.0, name="y"))
 
 
-def test_slices_follow_the_rules_of_python() -> None:
+def test_slices_follow_the_rules_of_python():
     b = Builder("x", precision("float32"), training=False)
     x = b.input("x", (3, 10))
     for start, stop, step in (
@@ -230,7 +230,7 @@ def test_slices_follow_the_rules_of_python() -> None:
         el.slice_(b, x, 1, 5, 5, "none")
 
 
-def test_what_no_kind_can_do_is_refused_by_name() -> None:
+def test_what_no_kind_can_do_is_refused_by_name():
     b = Builder("x", precision("float32"), training=False)
     x = b.input("x", (1, 2, 4, 4, 4))
     how: dict[str, Any] = {"stride": (1,) * 4, "padding": (0,) * 8, "dilation": (1,) * 4}
@@ -268,9 +268,7 @@ def executed(b: Builder, y: str, values: dict[str, Any]) -> Any:
         ((3, 1, 1), (1, 1, 1), (1, 1, 0, 0, 0, 0), (1, 1, 1), 4),  # along the depth alone
     ],
 )
-def test_a_convolution_over_three_axes(
-    kernel: Any, stride: Any, padding: Any, dilation: Any, groups: int
-) -> None:
+def test_a_convolution_over_three_axes(kernel, stride, padding, dilation, groups):
     import torch
 
     b = Builder("x", precision("float64"), training=False)
@@ -294,7 +292,7 @@ def test_a_convolution_over_three_axes(
 
 
 @pytest.mark.framework
-def test_a_transposed_convolution_over_three_axes() -> None:
+def test_a_transposed_convolution_over_three_axes():
     import torch
 
     b = Builder("x", precision("float64"), training=False)
@@ -314,7 +312,7 @@ def test_a_transposed_convolution_over_three_axes() -> None:
 
 
 @pytest.mark.framework
-def test_windows_and_volumes_are_those_of_torch() -> None:
+def test_windows_and_volumes_are_those_of_torch():
     import torch
 
     b = Builder("x", precision("float64"), training=False)
@@ -339,7 +337,7 @@ def test_windows_and_volumes_are_those_of_torch() -> None:
 
 @each(GRADIENTS)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_values_and_gradients_are_those_of_the_reference(name: str, backend: str) -> None:
+def test_values_and_gradients_are_those_of_the_reference(name, backend):
     compare_gradients(
         backend, graph_of(name, dtype="float64"), 1e-7
     )  # a sixth of a hard sigmoid is rounded
@@ -348,7 +346,7 @@ def test_values_and_gradients_are_those_of_the_reference(name: str, backend: str
 @pytest.mark.framework
 @every("name", NETWORKS)
 @every("training", [True, False])
-def test_the_torch_backend_runs_a_step(name: str, training: bool) -> None:
+def test_the_torch_backend_runs_a_step(name, training):
     from steptime.core.workload import Workload
     from steptime.measure.backends.torch import backend
     from steptime.measure.contract import Options
@@ -365,7 +363,7 @@ def test_the_torch_backend_runs_a_step(name: str, training: bool) -> None:
 
 
 @pytest.mark.framework
-def test_torch_counts_the_same_products_of_the_same_modules() -> None:
+def test_torch_counts_the_same_products_of_the_same_modules():
     import torch
     from torch import nn
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -439,7 +437,7 @@ def test_torch_counts_the_same_products_of_the_same_modules() -> None:
 
 
 @every(("steps", "learnt"), [(3, False), (499, False), (600, True)])
-def test_what_is_made_in_many_steps_may_be_learnt(steps: int, learnt: bool) -> None:
+def test_what_is_made_in_many_steps_may_be_learnt(steps, learnt):
     b = Builder("deep", precision("float32"), training=False)
     x = b.input("mask", (BATCH, 4))
     for i in range(steps):

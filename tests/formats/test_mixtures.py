@@ -52,7 +52,7 @@ def written_out(b: Builder, function: str, gated: bool, biased: bool) -> str:
     ("function", "gated", "activation"),
     [("silu", True, "swiglu"), ("gelu", True, "geglu"), ("relu", False, "relu")],
 )
-def test_a_mixture_is_one_op(function: str, gated: bool, activation: str, biased: bool) -> None:
+def test_a_mixture_is_one_op(function, gated, activation, biased):
     b = Builder("net", precision("float32"), training=False)
     written = written_out(b, function, gated, biased)
     y = recognised(b, written, "experts")
@@ -69,7 +69,7 @@ def test_a_mixture_is_one_op(function: str, gated: bool, activation: str, biased
     assert found.keys() <= {"rms_norm", "linear", "experts", "reshape"}
 
 
-def test_a_sum_of_something_else_stays() -> None:
+def test_a_sum_of_something_else_stays():
     b = Builder("net", precision("float32"), training=False)
     x = b.input("x", (4, 2, 8))
     y = el.reduce(b, "sum", x, (1,), "sum")

@@ -87,7 +87,7 @@ CASES = {  # a module and its inputs: parameters by hand, the shape that it make
 
 
 @pytest.mark.parametrize("text", CASES)
-def test_a_module_has_the_parameters_and_the_result_of_the_publication(text: str) -> None:
+def test_a_module_has_the_parameters_and_the_result_of_the_publication(text):
     parameters, shape = CASES[text]
     work = make_workload(read_model(f"{FOLDER}/{text}", trusted=True), 3, phase="infer")
     graph = build(work)

@@ -112,7 +112,7 @@ DOUBLING = [
         ),
     ],
 )
-def test_faults_are_one_line(tmp_path: Path, content: bytes, said: str) -> None:
+def test_faults_are_one_line(tmp_path, content, said):
     before = time.process_time()
     tracemalloc.start()
     text = fault(tmp_path, content)
@@ -123,13 +123,13 @@ def test_faults_are_one_line(tmp_path: Path, content: bytes, said: str) -> None:
     assert peak < 400e6
 
 
-def test_a_doubling_file_is_small() -> None:
+def test_a_doubling_file_is_small():
     content = model([node("f0", "x", "y", "f")], functions=DOUBLING)
     assert len(content) < 3_000  # for 2^30 ops
 
 
 @every("kind", ["link", "fifo", "absent", "plain"])
-def test_external_data_is_never_opened(tmp_path: Path, kind: str) -> None:
+def test_external_data_is_never_opened(tmp_path, kind):
     """Beside the file it may be absent, or never answer; a link out of the folder is refused."""
     folder = tmp_path / "inside"
     folder.mkdir()
@@ -148,7 +148,7 @@ def test_external_data_is_never_opened(tmp_path: Path, kind: str) -> None:
     assert graph.parameters == 12
 
 
-def test_a_command_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_ends_with_2(tmp_path, capsys):
     path = tmp_path / "net.onnx"
     path.write_bytes(outside("../w.bin"))
     assert run(["count", str(path)]) == 2
@@ -157,7 +157,7 @@ def test_a_command_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert re.fullmatch(r"steptime: .*outside of the folder.*\n", said.err)
 
 
-def test_without_onnx_a_line_says_how_to_get_it(tmp_path: Path) -> None:
+def test_without_onnx_a_line_says_how_to_get_it(tmp_path):
     (tmp_path / "net.onnx").write_bytes(model(RELU))
     code = "import sys; sys.modules['onnx'] = None; from steptime.cli.main import run;"
     done = subprocess.run(
@@ -172,7 +172,7 @@ def test_without_onnx_a_line_says_how_to_get_it(tmp_path: Path) -> None:
     assert done.stderr == f"steptime: {how}\n"
 
 
-def test_an_unknown_operator_may_pass_its_input_on(tmp_path: Path) -> None:
+def test_an_unknown_operator_may_pass_its_input_on(tmp_path):
     path = tmp_path / "net.onnx"
     path.write_bytes(model([node("Mystery", "x", "z", "their.own"), node("Relu", "z", "y")]))
     graph = build(make_workload(read_model(str(path), allow_unknown=True), 2, phase="infer"))

@@ -102,7 +102,7 @@ def written(path: Path, nodes: list[Any]) -> str:
 
 
 @every("what", CASES)
-def test_it_is_lowered_to_the_shape_that_it_makes(what: str, tmp_path: Path) -> None:
+def test_it_is_lowered_to_the_shape_that_it_makes(what, tmp_path):
     nodes, flop, parameters = CASES[what]
     path = written(tmp_path, nodes)
     graph = build(make_workload(read_model(path), 2, phase="infer"))
@@ -118,7 +118,7 @@ def test_it_is_lowered_to_the_shape_that_it_makes(what: str, tmp_path: Path) -> 
     ("turns", "said"),
     [(10**6, "1000000 turns of 3 nodes"), (0, "a loop of no turns, whose output is empty")],
 )
-def test_a_loop_of_too_many_turns_or_none_is_refused(turns: int, said: str, tmp_path: Path) -> None:
+def test_a_loop_of_too_many_turns_or_none_is_refused(turns, said, tmp_path):
     nodes = loop()
     nodes[0].input[0] = "turns"
     many = helper.make_node("Constant", [], ["turns"], value=whole("n", turns, scalar=True))

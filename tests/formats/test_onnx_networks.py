@@ -55,7 +55,7 @@ def of_products(found: Count) -> int:
 
 
 @every("name", LIGHT)
-def test_published_networks_are_exact(name: str) -> None:
+def test_published_networks_are_exact(name):
     one, eight = (counted(light(name), batch) for batch in (1, 8))
     assert (of_products(one), one.parameters) == LIGHT[name]
     assert of_products(eight) == 8 * of_products(one)
@@ -68,7 +68,7 @@ def shipped() -> list[Path]:
     return sorted((Path(onnx.__file__).parent / "backend/test/data").rglob("*.onnx"))
 
 
-def test_models_of_the_package_have_the_shapes_that_onnx_infers() -> None:
+def test_models_of_the_package_have_the_shapes_that_onnx_infers():
     """Each is read, but for those of operators without a kind, of texts and of unknown sizes."""
     import onnx
 
@@ -90,7 +90,7 @@ def test_models_of_the_package_have_the_shapes_that_onnx_infers() -> None:
     assert compared > 4 * len(refused)  # 124 and 23 of onnx 1.23
 
 
-def test_a_network_of_a_file_can_be_trained() -> None:
+def test_a_network_of_a_file_can_be_trained():
     """ResNet-50 ends with a softmax, which is part of the loss; backward is twice forward, less
     the gradient of the image: 2 * 7*7*3*64 * 112*112."""
     found = counted(light("resnet50"), 2, "train")
@@ -98,7 +98,7 @@ def test_a_network_of_a_file_can_be_trained() -> None:
 
 
 @pytest.mark.slow
-def test_reading_needs_no_framework() -> None:
+def test_reading_needs_no_framework():
     code = (
         "import sys; from steptime.cli.main import run; run(['count', sys.argv[1]]);"
         "sys.exit([m for m in ('torch', 'jax', 'keras', 'onnxruntime') if m in sys.modules] or 0)"
@@ -113,7 +113,7 @@ def test_reading_needs_no_framework() -> None:
 
 
 @pytest.mark.slow
-def test_a_large_file_is_counted_without_its_weights(tmp_path: Path) -> None:
+def test_a_large_file_is_counted_without_its_weights(tmp_path):
     """2 GB of weights in the file, a hole: 100 MB of memory."""
     rows = 2**29 // 4096  # of 4,096 floats: 2 GiB
     path = tmp_path / "large.onnx"
@@ -180,7 +180,7 @@ ATTENTION = [
 ]
 
 
-def test_attention_in_pieces_is_attention(tmp_path: Path) -> None:
+def test_attention_in_pieces_is_attention(tmp_path):
     """2 n h l m (d + d): 2 * 4 heads * 6 * 6 * 16 FLOP beside the product of 6 rows by 32 by 32."""
     weights = [
         tensor("wq", (32, 32)),
@@ -194,7 +194,7 @@ def test_attention_in_pieces_is_attention(tmp_path: Path) -> None:
     assert count(graph).flop == 3 * (2 * 6 * 32 * 32 + 2 * 4 * 6 * 6 * 16)
 
 
-def test_weights_of_attention_that_are_an_output_stay(tmp_path: Path) -> None:
+def test_weights_of_attention_that_are_an_output_stay(tmp_path):
     """What is read elsewhere, too, is not counted twice."""
     weights = [
         tensor("wq", (32, 32)),
@@ -217,7 +217,7 @@ DECODER = (
 @every(
     "name", ["squeezenet1_1", "mobilenet_v2", "bert_base", DECODER, "rnn:cell=lstm", "rnn:cell=gru"]
 )
-def test_a_family_comes_back_from_its_onnx_file(tmp_path: Path, name: str) -> None:
+def test_a_family_comes_back_from_its_onnx_file(tmp_path, name):
     """The same FLOP, op for op, and parameters as the family counts by itself."""
     ours = build(make_workload(read_model(name), 2, phase="infer"))
     for batch in (2, 6):
@@ -237,7 +237,7 @@ GELU = {
 
 
 @every("pieces", GELU)
-def test_gelu_in_pieces_is_gelu(tmp_path: Path, pieces: str) -> None:
+def test_gelu_in_pieces_is_gelu(tmp_path, pieces):
     nodes = [
         node(op, " ".join(names[:-1]), names[-1])
         for op, *names in (piece.split() for piece in GELU[pieces].split("|"))
@@ -256,7 +256,7 @@ RMS = "Pow x two p|ReduceMean p last v|Add v eps e|Sqrt e s|Reciprocal s r|Mul x
 
 
 @pytest.mark.parametrize(("text", "kind", "size"), [(NORM, "layer_norm", 8), (RMS, "rms_norm", 4)])
-def test_norms_in_pieces_are_norms(tmp_path: Path, text: str, kind: str, size: int) -> None:
+def test_norms_in_pieces_are_norms(tmp_path, text, kind, size):
     nodes = [
         node(op, " ".join(names[:-1]), names[-1], **({"keepdims": 1} if "Mean" in op else {}))
         for op, *names in (piece.split() for piece in text.split("|"))
@@ -267,7 +267,7 @@ def test_norms_in_pieces_are_norms(tmp_path: Path, text: str, kind: str, size: i
     assert graph.parameters == size
 
 
-def test_a_reshape_for_one_batch_is_mended(tmp_path: Path) -> None:
+def test_a_reshape_for_one_batch_is_mended(tmp_path):
     """`[1, -1]` would make one example of eight without a word."""
     nodes = [node("Reshape", "x s", "f"), node("Gemm", "f w", "y", transB=1)]
     for sizes in ((1, -1), (1, 12), (-1, 12), (0, -1)):
@@ -276,14 +276,14 @@ def test_a_reshape_for_one_batch_is_mended(tmp_path: Path) -> None:
         assert count(built(tmp_path, content, 8)).flop == 8 * 2 * 5 * 12
 
 
-def test_what_does_not_follow_the_batch_is_refused(tmp_path: Path) -> None:
+def test_what_does_not_follow_the_batch_is_refused(tmp_path):
     content = model([node("ReduceSum", "x", "y", keepdims=0)], inputs=[value("x", 1, 3)])
     assert count(built(tmp_path, content)).flop == 3
     with pytest.raises(InputError, match=r"makes \[\] for batch 2, \[\] for 1: written for one"):
         built(tmp_path, content, 2)
 
 
-def test_attributes_of_old_opsets_that_became_inputs(tmp_path: Path) -> None:
+def test_attributes_of_old_opsets_that_became_inputs(tmp_path):
     image = [value("x", 1, 3, 8, 8)]
     shapes = {
         "Reshape": (1, 192),
@@ -312,7 +312,7 @@ def test_attributes_of_old_opsets_that_became_inputs(tmp_path: Path) -> None:
         assert graph.tensors[relu.outputs[0]].shape == shapes.get(op, (1, 3, 8, 8)), op
 
 
-def test_softmax_before_opset_13_is_over_all_that_follows(tmp_path: Path) -> None:
+def test_softmax_before_opset_13_is_over_all_that_follows(tmp_path):
     for opset, width in ((12, 12), (13, 4)):
         nodes = [node("Softmax", "x", "y")]
         graph = built(tmp_path, model(nodes, [], [value("x", 2, 3, 4)], opset=opset), 2)
@@ -320,7 +320,7 @@ def test_softmax_before_opset_13_is_over_all_that_follows(tmp_path: Path) -> Non
         assert graph.tensors[op.inputs[0]].shape[-1] == width
 
 
-def test_named_sizes_are_hyperparameters(tmp_path: Path) -> None:
+def test_named_sizes_are_hyperparameters(tmp_path):
     path = tmp_path / "net.onnx"
     path.write_bytes(model([node("Relu", "x", "y")], inputs=[value("x", "batch", "seq len", 8)]))
     assert count(build(make_workload(read_model(f"{path}:seq_len=5"), 2, phase="infer"))).flop == 80
@@ -328,7 +328,7 @@ def test_named_sizes_are_hyperparameters(tmp_path: Path) -> None:
         make_workload(read_model(str(path)), 2)
 
 
-def test_the_weights_are_no_part_of_what_a_file_says(tmp_path: Path) -> None:
+def test_the_weights_are_no_part_of_what_a_file_says(tmp_path):
     hashes = []
     for byte in (b"\0", b"\1"):
         path = tmp_path / "net.onnx"
@@ -339,24 +339,24 @@ def test_the_weights_are_no_part_of_what_a_file_says(tmp_path: Path) -> None:
 
 
 @every("second", ["N", "batch_size", "unk__1", "?", ""])
-def test_open_batches_of_several_names_are_one(tmp_path: Path, second: str) -> None:
+def test_open_batches_of_several_names_are_one(tmp_path, second):
     inputs = [value("x", "batch", 4), value("y", second, 4)]
     graph = built(tmp_path, model([node("Add", "x y", "z")], inputs=inputs), 6)
     assert [graph.tensors[name].shape for name in (*graph.inputs, *graph.outputs)] == [(6, 4)] * 3
 
 
-def test_a_first_size_with_a_name_of_its_own_stays_free(tmp_path: Path) -> None:
+def test_a_first_size_with_a_name_of_its_own_stays_free(tmp_path):
     inputs = [value("x", "batch", 4), value("y", "length", 4)]
     with pytest.raises(InputError, match="FILE:length=128"):
         built(tmp_path, model([node("MatMul", "x y", "z")], inputs=inputs), 6)
 
 
-def test_an_operator_of_a_foreign_domain_is_named(tmp_path: Path) -> None:
+def test_an_operator_of_a_foreign_domain_is_named(tmp_path):
     with pytest.raises(InputError, match=r"unknown operator 'org\.example\.Sparse'"):
         built(tmp_path, model([node("Sparse", "x", "y", "org.example")], inputs=[value("x", 2, 4)]))
 
 
-def test_a_guessed_loss_is_said(tmp_path: Path) -> None:
+def test_a_guessed_loss_is_said(tmp_path):
     def remarks(nodes: list[bytes], phase: str) -> tuple[str, ...]:
         path = tmp_path / "net.onnx"
         inputs = [value("x", "batch", 4)]

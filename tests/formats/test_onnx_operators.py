@@ -135,7 +135,7 @@ CASES: dict[str, tuple[bytes, list[bytes], list[bytes], int, int, tuple[int, ...
 
 
 @every("what", CASES)
-def test_an_operator(tmp_path: Path, what: str) -> None:
+def test_an_operator(tmp_path, what):
     made, weights, inputs, flop, parameters, shape = CASES[what]
     path = tmp_path / "net.onnx"
     path.write_bytes(model([made], weights, inputs, opset=23))
@@ -144,7 +144,7 @@ def test_an_operator(tmp_path: Path, what: str) -> None:
     assert (count(graph).flop, graph.parameters) == (flop, parameters)
 
 
-def test_products_of_integers_are_counted(tmp_path: Path) -> None:
+def test_products_of_integers_are_counted(tmp_path):
     """As those of floats; a cast back costs nothing, each scale a product an element."""
     nodes = [
         node("DynamicQuantizeLinear", "x", "q s z"),
@@ -173,7 +173,7 @@ STORED = 1024 * 1024 // 2 + 1024 * 32 * 4 + 1024 * 32 // 2  # of 4 bits, scales,
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16-mixed"])
-def test_a_weight_of_four_bits_is_counted_as_it_is_stored(tmp_path: Path, dtype: str) -> None:
+def test_a_weight_of_four_bits_is_counted_as_it_is_stored(tmp_path, dtype):
     made = node("MatMulNBits", "x w s z", "y", MS, K=1024, N=1024, bits=4, block_size=32)
     path = tmp_path / "net.onnx"
     path.write_bytes(model([made], [PACKED, *SCALES], [WIDE]))
@@ -188,7 +188,7 @@ def test_a_weight_of_four_bits_is_counted_as_it_is_stored(tmp_path: Path, dtype:
     assert graph.remarks == (f"1 quantised weight counted as stored, multiplied in {computed}",)
 
 
-def test_quantised_weights_train_in_the_type_of_the_run(tmp_path: Path) -> None:
+def test_quantised_weights_train_in_the_type_of_the_run(tmp_path):
     made = node("MatMulNBits", "x w s z", "y", MS, K=1024, N=1024, bits=4, block_size=32)
     path = tmp_path / "net.onnx"
     path.write_bytes(model([made], [PACKED, *SCALES], [WIDE]))
@@ -197,7 +197,7 @@ def test_quantised_weights_train_in_the_type_of_the_run(tmp_path: Path) -> None:
     assert graph.remarks[-1] == "1 quantised weight counted in float32, not as stored"
 
 
-def test_a_prediction_reads_weights_of_few_bits(tmp_path: Path) -> None:
+def test_a_prediction_reads_weights_of_few_bits(tmp_path):
     made = node("MatMulNBits", "x w s z", "y", MS, K=1024, N=1024, bits=4, block_size=32)
     path = tmp_path / "net.onnx"
     path.write_bytes(model([made], [PACKED, *SCALES], [WIDE]))
@@ -206,7 +206,7 @@ def test_a_prediction_reads_weights_of_few_bits(tmp_path: Path) -> None:
     assert lowered.traffic_bytes == STORED + 2 * (2 * 1024 * 4)
 
 
-def test_weights_of_eight_bits_are_counted_as_they_are_stored(tmp_path: Path) -> None:
+def test_weights_of_eight_bits_are_counted_as_they_are_stored(tmp_path):
     nodes = [
         node("DequantizeLinear", "w s z", "f", axis=0),
         node("Conv", "x f", "c", kernel_shape=(3, 3)),
@@ -250,7 +250,7 @@ OF_EIGHT_BITS = {
 
 
 @every("name", OF_EIGHT_BITS)
-def test_a_product_reads_its_weight_of_eight_bits(name: str, tmp_path: Path) -> None:
+def test_a_product_reads_its_weight_of_eight_bits(name, tmp_path):
     nodes, given, parameters, traffic_bytes = OF_EIGHT_BITS[name]
     path = tmp_path / "net.onnx"
     path.write_bytes(model(nodes, EIGHT, [given]))
@@ -261,7 +261,7 @@ def test_a_product_reads_its_weight_of_eight_bits(name: str, tmp_path: Path) -> 
     assert graph.remarks == ("1 quantised weight counted as stored, multiplied in float32",)
 
 
-def test_a_quantised_table_is_of_the_type_of_the_run(tmp_path: Path) -> None:
+def test_a_quantised_table_is_of_the_type_of_the_run(tmp_path):
     """What is looked up in it is: no product scales it."""
     nodes = [node("DequantizeLinear", "w s", "f"), node("Gather", "f i", "y")]
     path = tmp_path / "net.onnx"
@@ -272,7 +272,7 @@ def test_a_quantised_table_is_of_the_type_of_the_run(tmp_path: Path) -> None:
     assert graph.remarks == ("1 quantised weight counted in float32, not as stored",)
 
 
-def test_a_quantised_network_runs_in_the_type_of_the_run(tmp_path: Path) -> None:
+def test_a_quantised_network_runs_in_the_type_of_the_run(tmp_path):
     made = node("MatMulNBits", "x w s z", "y", MS, K=1024, N=1024, bits=4, block_size=32)
     path = tmp_path / "net.onnx"
     path.write_bytes(model([made], [PACKED, *SCALES], [WIDE]))
@@ -290,7 +290,7 @@ def _shape_of(path: Path, nodes: list[bytes], weights: list[bytes]) -> tuple[int
     return graph.tensors[graph.outputs[0]].shape
 
 
-def test_a_size_taken_from_a_shape(tmp_path: Path) -> None:
+def test_a_size_taken_from_a_shape(tmp_path):
     """As every export of PyTorch's older exporter has it: an index without axes."""
     nodes = [
         node("Shape", "x", "s"),
@@ -303,7 +303,7 @@ def test_a_size_taken_from_a_shape(tmp_path: Path) -> None:
     assert _shape_of(tmp_path / "net.onnx", nodes, weights) == (2, 64)
 
 
-def test_a_size_that_is_clipped_stays_whole(tmp_path: Path) -> None:
+def test_a_size_that_is_clipped_stays_whole(tmp_path):
     """Of 16 at most 15, halved and twice: 14, as whole numbers have it."""
     nodes = [
         node("Clip", "sizes - most", "clipped"),
@@ -317,7 +317,7 @@ def test_a_size_that_is_clipped_stays_whole(tmp_path: Path) -> None:
     assert _shape_of(tmp_path / "net.onnx", nodes, weights) == (2 * 16, 4)
 
 
-def test_a_division_of_whole_numbers_rounds_towards_zero(tmp_path: Path) -> None:
+def test_a_division_of_whole_numbers_rounds_towards_zero(tmp_path):
     """As in ONNX and C: -7 / 2 is -3, so that 19 less three is 16; with -4 it were 15."""
     nodes = [
         node("Div", "minus two", "three"),
@@ -328,7 +328,7 @@ def test_a_division_of_whole_numbers_rounds_towards_zero(tmp_path: Path) -> None
     assert _shape_of(tmp_path / "net.onnx", nodes, weights) == (2 * 16, 4)
 
 
-def test_shapes_are_inferred_behind_an_operator_that_onnx_does_not_know(tmp_path: Path) -> None:
+def test_shapes_are_inferred_behind_an_operator_that_onnx_does_not_know(tmp_path):
     nodes = [
         node("MatMulNBits", "x w s", "m", MS, K=16, N=32, bits=4, block_size=16),
         node("Reshape", "m to", "r"),
@@ -346,7 +346,7 @@ def test_shapes_are_inferred_behind_an_operator_that_onnx_does_not_know(tmp_path
         assert graph.tensors[graph.outputs[0]].shape == (batch * 8, 4 * 32 // 8)
 
 
-def test_positions_too_many_to_be_known_are_a_table(tmp_path: Path) -> None:
+def test_positions_too_many_to_be_known_are_a_table(tmp_path):
     """Their shape is known, 10^6 by 4, and the sum reads it; none is a parameter."""
     nodes = [
         node("Range", "zero most one", "places"),
@@ -365,7 +365,7 @@ def test_positions_too_many_to_be_known_are_a_table(tmp_path: Path) -> None:
     assert graph.parameters == 0
 
 
-def test_a_number_that_a_file_says_is_below_zero_is_the_open_batch(tmp_path: Path) -> None:
+def test_a_number_that_a_file_says_is_below_zero_is_the_open_batch(tmp_path):
     """Some converters write -1 for a size that is open."""
     path = tmp_path / "net.onnx"
     path.write_bytes(model([node("Relu", "x", "y")], inputs=[value("x", -1, 4)]))

@@ -1,15 +1,9 @@
 """Paleo's network files: shapes, parameters and names of their layers, and what they run as."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from every import every
 from paleo_net import (
-    Table,
     block,
     by_name,
     conv,
@@ -42,16 +36,7 @@ from steptime.measure.contract import Options
     ],
 )
 @every("kind", ["Convolution", "Pooling", "AvgPool"])
-def test_windows(
-    tmp_path: Path,
-    kind: str,
-    padding: Any,
-    size: int,
-    kernel: int,
-    stride: int,
-    out: int,
-    pads: tuple[int, int],
-) -> None:
+def test_windows(tmp_path, kind, padding, size, kernel, stride, out, pads):
     if kind == "Convolution":
         window = conv("data", kernel, kernel, 3, 4, stride=stride, padding=padding)
     else:
@@ -69,7 +54,7 @@ def test_windows(
     assert graph.tensors["w"].shape == (2, channels, out, out)
 
 
-def test_a_window_of_unequal_sides(tmp_path: Path) -> None:
+def test_a_window_of_unequal_sides(tmp_path):
     graph = graph_of(tmp_path, {"data": image(1, 8, 9, 2), "c": conv("data", 1, 7, 2, 3)})
     assert by_name(graph)["c"].parameters == 1 * 7 * 2 * 3 + 3
     assert op_of(graph, "c").attrs["padding"] == (0, 0, 3, 3)
@@ -94,9 +79,7 @@ def test_a_window_of_unequal_sides(tmp_path: Path) -> None:
         ({"bias": [2]}, ["conv2d", "bias"], 54 + 2),
     ],
 )
-def test_bias_norm_and_activation(
-    tmp_path: Path, keys: Table, kinds: list[str], trained: int
-) -> None:
+def test_bias_norm_and_activation(tmp_path, keys, kinds, trained):
     graph = graph_of(
         tmp_path, {"data": image(1, 5, 5, 3), "c": conv("data", 3, 3, -1, 2, **keys)}, phase="infer"
     )
@@ -106,7 +89,7 @@ def test_bias_norm_and_activation(
     assert by_name(graph)["c"].parameters == 3 * 3 * 3 * 2 + 2  # the file's rule: always a bias
 
 
-def test_a_deconvolution_is_the_transpose_of_a_convolution(tmp_path: Path) -> None:
+def test_a_deconvolution_is_the_transpose_of_a_convolution(tmp_path):
     up = layer(
         "Deconvolution",
         "data",
@@ -125,7 +108,7 @@ def test_a_deconvolution_is_the_transpose_of_a_convolution(tmp_path: Path) -> No
     assert graph.parameters == 3 * 3 * 5 * 7 + 5  # what runs has a bias for each of its own maps
 
 
-def test_every_other_type(tmp_path: Path) -> None:
+def test_every_other_type(tmp_path):
     layers = {
         "data": image(2, 4, 4, 6),
         "norm": layer("BatchNorm", "data"),
@@ -180,7 +163,7 @@ def test_every_other_type(tmp_path: Path) -> None:
     assert by_name(inference)["drop"].op == ""
 
 
-def test_a_softmax_over_maps_has_a_label_for_each_place(tmp_path: Path) -> None:
+def test_a_softmax_over_maps_has_a_label_for_each_place(tmp_path):
     layers = {"data": image(2, 3, 4, 5), "p": layer("Softmax", "data", num_classes=5)}
     assert graph_of(tmp_path, layers).tensors["p/labels"].shape == (2, 3, 4)
     layers = {"data": image(2, 1, 1, 5), "p": layer("Softmax", "data")}
@@ -188,7 +171,7 @@ def test_a_softmax_over_maps_has_a_label_for_each_place(tmp_path: Path) -> None:
     assert by_name(graph_of(tmp_path, layers))["p"].outputs == (2, 5)
 
 
-def test_several_ends_under_mixed_precision_add_in_the_type_of_the_weights(tmp_path: Path) -> None:
+def test_several_ends_under_mixed_precision_add_in_the_type_of_the_weights(tmp_path):
     layers = {
         "data": image(2, 1, 1, 5),
         "fc": layer("InnerProduct", "data", num_outputs=3),
@@ -203,7 +186,7 @@ def test_several_ends_under_mixed_precision_add_in_the_type_of_the_weights(tmp_p
 # --- blocks
 
 
-def test_blocks_are_namespaces(tmp_path: Path) -> None:
+def test_blocks_are_namespaces(tmp_path):
     layers = {
         "data": image(2, 8, 8, 3),
         "mixed": block(
@@ -232,7 +215,7 @@ def test_blocks_are_namespaces(tmp_path: Path) -> None:
     assert made["mixed/join"].inputs == (2, 8, 8, 4)
 
 
-def test_model_parallel_blocks_repeat_their_layers(tmp_path: Path) -> None:
+def test_model_parallel_blocks_repeat_their_layers(tmp_path):
     layers = {
         "data": image(2, 5, 5, 4),
         "both": split(
@@ -267,7 +250,7 @@ def test_model_parallel_blocks_repeat_their_layers(tmp_path: Path) -> None:
     assert made["both/fc6@1"].op == "both/fc6@1"
 
 
-def test_layers_ready_together_keep_the_order_of_the_file(tmp_path: Path) -> None:
+def test_layers_ready_together_keep_the_order_of_the_file(tmp_path):
     layers = {
         "z": layer("ReLU", "b"),
         "b": layer("ReLU", "data"),
@@ -279,7 +262,7 @@ def test_layers_ready_together_keep_the_order_of_the_file(tmp_path: Path) -> Non
 
 @pytest.mark.framework
 @pytest.mark.parametrize("phase", ["train", "infer"])
-def test_every_type_runs_on_torch(tmp_path: Path, phase: str) -> None:
+def test_every_type_runs_on_torch(tmp_path, phase):
     from steptime.measure.backends.torch import backend as torch_backend
 
     layers = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from every import every
@@ -234,7 +232,7 @@ BAD: dict[str, tuple[Table, str]] = {
 
 
 @every("case", BAD)
-def test_bad_networks(tmp_path: Path, case: str) -> None:
+def test_bad_networks(tmp_path, case):
     layers, expected = BAD[case]
     assert expected in message(tmp_path, layers)
 
@@ -251,13 +249,13 @@ def test_bad_networks(tmp_path: Path, case: str) -> None:
         ("[]", "a table of 'layers'"),
     ],
 )
-def test_junk(text: str, expected: str) -> None:
+def test_junk(text, expected):
     with pytest.raises(InputError, match=expected) as caught:
         read(Source("x.json", text.encode()), allow_unknown=False)
     assert "\n" not in str(caught.value)
 
 
-def test_unknown_layers_pass_their_input_on_if_asked(tmp_path: Path) -> None:
+def test_unknown_layers_pass_their_input_on_if_asked(tmp_path):
     layers = {**DATA, "odd": layer("Swizzle", "data"), "c": conv("odd", 1, 1, 3, 2)}
     assert "unknown type of layer 'Swizzle'" in message(tmp_path, layers)
     graph = graph_of(tmp_path, layers, unknown=True)

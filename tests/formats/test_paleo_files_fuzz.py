@@ -153,7 +153,7 @@ def assert_one_line(message: str) -> None:
     assert len(message) < 1_000
 
 
-def test_the_seeds_are_good() -> None:
+def test_the_seeds_are_good():
     for seed in _SEEDS:
         for training in (False, True):
             assert outcome(json.dumps({"layers": seed}), 3, training) == ""
@@ -161,14 +161,14 @@ def test_the_seeds_are_good() -> None:
 
 @settings(max_examples=600)
 @given(mutated(), st.sampled_from([1, 2, 5, 2**40]), st.booleans())
-def test_changed_networks(layers: Any, batch: int, training: bool) -> None:
+def test_changed_networks(layers, batch, training):
     assert_one_line(outcome(json.dumps(layers), batch, training))
 
 
 @settings(max_examples=200)
 @given(st.text(max_size=40), st.sampled_from(_SEEDS), st.integers(0, 2_000))
 @example("", _SEEDS[0], 0)
-def test_torn_text(piece: str, seed: dict[str, Any], at: int) -> None:
+def test_torn_text(piece, seed, at):
     text = json.dumps({"layers": seed})
     assert_one_line(outcome(text[:at] + piece, 2, training=True))
     assert_one_line(outcome(text[:at] + piece + text[at + len(piece) :], 2, training=True))

@@ -30,7 +30,7 @@ def files(shared: Path) -> dict[str, Path]:
     return {path.stem: path for path in found}
 
 
-def test_every_file_builds(shared: Path) -> None:
+def test_every_file_builds(shared):
     for name, path in files(shared).items():
         for phase in ("infer", "train"):
             graph = build_step(workload(path, batch=2, phase=phase))
@@ -61,7 +61,7 @@ def assert_same(made: Layer, said: Mapping[str, Any]) -> None:
     assert [1, *made.strides, 1] == said.get("strides", [1, 1, 1, 1])
 
 
-def test_layers_are_those_of_the_original(shared: Path) -> None:
+def test_layers_are_those_of_the_original(shared):
     folder, found = shared / "paleo", files(shared)
     compared = 0
     for said in json.loads((folder / "layers_static.json").read_text()).values():
@@ -81,7 +81,7 @@ def test_layers_are_those_of_the_original(shared: Path) -> None:
     assert compared == 3 * (15 + 19 + 25)
 
 
-def test_split_layers_have_the_names_and_work_of_the_original(shared: Path) -> None:
+def test_split_layers_have_the_names_and_work_of_the_original(shared):
     with gzip.open(shared / "paleo/model_hybrid.json.gz", "rt") as stream:
         details = json.load(stream)["layer_detail_hybrid_mode"]
     for key, said in details.items():
@@ -97,7 +97,7 @@ def test_split_layers_have_the_names_and_work_of_the_original(shared: Path) -> N
 @pytest.mark.slow
 @pytest.mark.framework
 @pytest.mark.parametrize("name", ["alex_v2_2gpu", "inception_v3", "deconv"])
-def test_files_train_on_torch(shared: Path, name: str) -> None:
+def test_files_train_on_torch(shared, name):
     from steptime.measure.backends.torch import backend as torch_backend
 
     work = workload(files(shared)[name], batch=2)

@@ -242,7 +242,7 @@ def counted(net: Any, x: Any, train: bool = False) -> int:
 
 @pytest.mark.parametrize("static", [False, True], ids=["free", "fixed"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_figures_are_pytorchs(name: str, static: bool, tmp_path: Path) -> None:
+def test_figures_are_pytorchs(name, static, tmp_path):
     net, file = made(name, tmp_path, static)
     given = NETWORKS[name][1]
     flops = {}
@@ -258,7 +258,7 @@ def test_figures_are_pytorchs(name: str, static: bool, tmp_path: Path) -> None:
         assert products(step) == counted(net, given(4), train=True)
 
 
-def test_the_3d_u_net_has_the_parameters_of_its_paper(tmp_path: Path) -> None:
+def test_the_3d_u_net_has_the_parameters_of_its_paper(tmp_path):
     _, file = made("volumes", tmp_path)
     graph = build(make_workload(read_model(file), 1, phase="infer"))
     assert graph.parameters == 19_069_955
@@ -268,7 +268,7 @@ def test_the_3d_u_net_has_the_parameters_of_its_paper(tmp_path: Path) -> None:
     }
 
 
-def test_an_lstm_is_one_op_for_each_layer_and_way(tmp_path: Path) -> None:
+def test_an_lstm_is_one_op_for_each_layer_and_way(tmp_path):
     _, file = made("tagger", tmp_path)
     graph = build(make_workload(read_model(file), 3, phase="infer"))
     assert [op.name for op in graph.ops if op.kind == "lstm"] == [
@@ -279,7 +279,7 @@ def test_an_lstm_is_one_op_for_each_layer_and_way(tmp_path: Path) -> None:
     assert products(graph) == 3 * 12 * (2 * 2 * 48 * (8 + 12 + 24 + 12) + 2 * 24 * 5)
 
 
-def test_a_projected_lstm_is_an_lstm_with_one_more_product(tmp_path: Path) -> None:
+def test_a_projected_lstm_is_an_lstm_with_one_more_product(tmp_path):
     _, file = made("projects", tmp_path)
     graph = build(make_workload(read_model(file), 3, phase="infer"))
     assert [len(op.inputs) for op in graph.ops if op.kind == "lstm"] == [6] * 5
@@ -289,7 +289,7 @@ def test_a_projected_lstm_is_an_lstm_with_one_more_product(tmp_path: Path) -> No
     assert products(graph) == 2 * 3 * (6 * (layers + plain) + 3 * 4)
 
 
-def test_the_last_cells_of_a_projected_lstm_are_not_projected(tmp_path: Path) -> None:
+def test_the_last_cells_of_a_projected_lstm_are_not_projected(tmp_path):
     class Cells(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -304,7 +304,7 @@ def test_the_last_cells_of_a_projected_lstm_are_not_projected(tmp_path: Path) ->
     assert graph.tensors[graph.outputs[0]].shape == (4, 12)
 
 
-def test_bags_are_rows_reduced_and_a_bilinear_layer_two_products(tmp_path: Path) -> None:
+def test_bags_are_rows_reduced_and_a_bilinear_layer_two_products(tmp_path):
     _, file = made("bags", tmp_path)
     graph = build(make_workload(read_model(file), 3, phase="infer"))
     ops = {op.name: op for op in count(graph).ops}
@@ -316,7 +316,7 @@ def test_bags_are_rows_reduced_and_a_bilinear_layer_two_products(tmp_path: Path)
     assert products(graph) == 3 * 5 * 2 * (8 * 6 + 6)
 
 
-def test_bags_that_offsets_tell_apart_are_of_one_length(tmp_path: Path) -> None:
+def test_bags_that_offsets_tell_apart_are_of_one_length(tmp_path):
     ids, offsets = torch.zeros(28, dtype=torch.int64), torch.arange(0, 28, 7)
     for name, at in (("even", offsets), ("odd", offsets[:3])):
         program = torch.export.export(nn.EmbeddingBag(9, 2), (ids, at))
@@ -329,7 +329,7 @@ def test_bags_that_offsets_tell_apart_are_of_one_length(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["bags", "projects"])
-def test_values_are_the_modules(name: str, tmp_path: Path) -> None:
+def test_values_are_the_modules(name, tmp_path):
     from steptime.measure.backends.torch.module import join_recurrent_weights, module_of
 
     torch.manual_seed(3)
@@ -352,7 +352,7 @@ def test_values_are_the_modules(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(*grads)
 
 
-def test_of_two_outputs_one_is_trained_and_a_remark_says_which(tmp_path: Path) -> None:
+def test_of_two_outputs_one_is_trained_and_a_remark_says_which(tmp_path):
     class Heads(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -375,7 +375,7 @@ def test_of_two_outputs_one_is_trained_and_a_remark_says_which(tmp_path: Path) -
     )
 
 
-def test_names_of_layers_are_kept_and_tied_weights_are_one(tmp_path: Path) -> None:
+def test_names_of_layers_are_kept_and_tied_weights_are_one(tmp_path):
     _, file = made("attention", tmp_path)
     graph = build(make_workload(read_model(file), 2, phase="infer"))
     assert "encoder.layers.1.self_attn/scaled_dot_product_attention" in {o.name for o in graph.ops}
@@ -383,7 +383,7 @@ def test_names_of_layers_are_kept_and_tied_weights_are_one(tmp_path: Path) -> No
     assert len([name for name in graph.weights if name in ("words.weight", "out.weight")]) == 1
 
 
-def test_sizes_that_were_left_open_are_hyperparameters(tmp_path: Path) -> None:
+def test_sizes_that_were_left_open_are_hyperparameters(tmp_path):
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).to("meta").eval()
     dims = ({0: torch.export.Dim("n"), 2: torch.export.Dim("h", min=4, max=64)},)
     program = torch.export.export(net, (image(2),), dynamic_shapes=dims)
@@ -395,7 +395,7 @@ def test_sizes_that_were_left_open_are_hyperparameters(tmp_path: Path) -> None:
         build(make_workload(read_model(f"{file}:height=100"), 5))
 
 
-def test_a_batch_that_is_fixed_in_the_network_is_refused(tmp_path: Path) -> None:
+def test_a_batch_that_is_fixed_in_the_network_is_refused(tmp_path):
     class Mixes(nn.Module):
         def forward(self, x: Any) -> Any:
             return x.reshape(3, -1).sum(0)

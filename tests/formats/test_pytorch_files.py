@@ -23,7 +23,7 @@ from steptime.formats.pytorch.symbols import SymbolError, parsed, value_of
 GRAPH = "graph_module.graph"
 
 
-def test_a_file_is_counted_for_any_batch(tmp_path: Path) -> None:
+def test_a_file_is_counted_for_any_batch(tmp_path):
     path = str(write(tmp_path / "net.pt2", document()))
     counted = count_step(path, batch=3, phase="infer")
     assert counted.parameters == 5 * 4 + 5
@@ -38,7 +38,7 @@ def test_a_file_is_counted_for_any_batch(tmp_path: Path) -> None:
     assert graph.outputs == ("loss",)
 
 
-def test_the_hash_is_of_the_network_and_not_of_weights(tmp_path: Path) -> None:
+def test_the_hash_is_of_the_network_and_not_of_weights(tmp_path):
     plain = write(tmp_path / "a.pt2", document())
     heavy = write(tmp_path / "b.pt2", document(), **{"net/data/weights/weight_0": "x" * 999})
     moved = document()
@@ -50,7 +50,7 @@ def test_the_hash_is_of_the_network_and_not_of_weights(tmp_path: Path) -> None:
     assert hashes[3] != hashes[0]
 
 
-def test_sizes_are_computed_and_never_evaluated() -> None:
+def test_sizes_are_computed_and_never_evaluated():
     def size(text: str) -> int:
         return int(value_of(parsed(text), {"s0": 7, "s1": 2}))
 
@@ -111,7 +111,7 @@ FAULTS = {
 
 
 @every("fault", FAULTS)
-def test_a_wrong_file_is_one_line(fault: str, tmp_path: Path) -> None:
+def test_a_wrong_file_is_one_line(fault, tmp_path):
     content, said = FAULTS[fault]
     path = str(write(tmp_path / "net.pt2", content))
     with pytest.raises(InputError) as caught:
@@ -122,7 +122,7 @@ def test_a_wrong_file_is_one_line(fault: str, tmp_path: Path) -> None:
     assert len(line) < 400
 
 
-def test_graphs_in_each_other_are_limited(tmp_path: Path) -> None:
+def test_graphs_in_each_other_are_limited(tmp_path):
     inner = document()["graph_module"]["graph"] | {"inputs": [], "outputs": []}
     for _ in range(30):
         wrapped = {"name": "", "arg": {"as_graph": {"name": "sub", "graph": inner}}}
@@ -139,7 +139,7 @@ def test_graphs_in_each_other_are_limited(tmp_path: Path) -> None:
         count_step(str(path))
 
 
-def test_archives_that_are_none_or_bombs(tmp_path: Path) -> None:
+def test_archives_that_are_none_or_bombs(tmp_path):
     path = tmp_path / "net.pt2"
     faults: list[tuple[bytes | None, str]] = [
         (b"no archive", "not a ZIP archive"),
@@ -171,7 +171,7 @@ def test_archives_that_are_none_or_bombs(tmp_path: Path) -> None:
         read_model(str(path))
 
 
-def test_no_pickle_is_opened(tmp_path: Path) -> None:
+def test_no_pickle_is_opened(tmp_path):
     import pickle
 
     class Canary:
@@ -187,7 +187,7 @@ def test_no_pickle_is_opened(tmp_path: Path) -> None:
     assert not (tmp_path / "executed").exists()
 
 
-def test_an_unknown_op_passes_its_input_on_where_shapes_permit(tmp_path: Path) -> None:
+def test_an_unknown_op_passes_its_input_on_where_shapes_permit(tmp_path):
     content = changed(f"{GRAPH}.nodes.1.target", "torch.ops.mine.secret.default")
     path = str(write(tmp_path / "net.pt2", content))
     graph = build(make_workload(read_model(path, allow_unknown=True), 2, phase="infer"))
@@ -221,7 +221,7 @@ def _outcome(path: Path) -> str:
     return "built"
 
 
-def test_mutations_of_values_are_built_or_refused(tmp_path: Path) -> None:
+def test_mutations_of_values_are_built_or_refused(tmp_path):
     draw, path = Random(3), tmp_path / "net.pt2"  # noqa: S311  # the same each time
     outcomes = set()
     for _ in range(700):
@@ -237,7 +237,7 @@ def test_mutations_of_values_are_built_or_refused(tmp_path: Path) -> None:
     assert outcomes == {"built", "refused"}
 
 
-def test_mutations_of_bytes_are_built_or_refused(tmp_path: Path) -> None:
+def test_mutations_of_bytes_are_built_or_refused(tmp_path):
     draw, path = Random(5), tmp_path / "net.pt2"  # noqa: S311  # as above
     whole = write(path, document()).read_bytes()
     for _ in range(700):
@@ -249,7 +249,7 @@ def test_mutations_of_bytes_are_built_or_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_counting_loads_no_framework(tmp_path: Path) -> None:
+def test_counting_loads_no_framework(tmp_path):
     path = write(tmp_path / "net.pt2", document())
     code = (
         "import sys; from steptime.cli.main import main; sys.argv = ['steptime', 'count', "
@@ -263,7 +263,7 @@ def test_counting_loads_no_framework(tmp_path: Path) -> None:
     assert json.loads("\n".join(answer))["parameters"] == 25
 
 
-def test_more_values_than_memory_is_good_for_are_refused(tmp_path: Path) -> None:
+def test_more_values_than_memory_is_good_for_are_refused(tmp_path):
     text = json.dumps(document())[:-1] + ', "more": [' + "[]," * (MOST_VALUES // 2) + "1]}"
     path = write(tmp_path / "net.pt2", text, zipfile.ZIP_DEFLATED)
     with pytest.raises(InputError, match="values, above 4000000") as refused:

@@ -254,9 +254,7 @@ def written_again(model: str, path: Path) -> str:
 
 
 @pytest.mark.parametrize("way", ["expand", "interleave", "gqa", "bert", "gpt2", "vit", "resnet50"])
-def test_every_way_gives_the_same_figures(
-    way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_way_gives_the_same_figures(way, tmp_path, capsys):
     with torch.device("meta"):
         own = {"resnet50": resnet50, "bert": Bert, "gpt2": GPT2, "vit": ViT}.get(way)
         module = own() if own else Llama(way)
@@ -279,7 +277,7 @@ def test_every_way_gives_the_same_figures(
         assert figures(again, phase, batch) == figures(ways[0], phase, batch)
 
 
-def test_the_gradient_of_a_product_cut_in_parts_is_joined_once() -> None:
+def test_the_gradient_of_a_product_cut_in_parts_is_joined_once():
     apart = FAMILIES["gpt2"].removesuffix(",merged_qkv=yes")
     # three products for the gradient of the input are added up, one is not; a sum is 1 FLOP
     sums = LAYERS * 2 * 8 * LENGTH * WIDTH
@@ -290,7 +288,7 @@ def test_the_gradient_of_a_product_cut_in_parts_is_joined_once() -> None:
     assert (joined.kind, len(joined.inputs)) == ("concat", 3)
 
 
-def test_flattened_rows_and_constant_places_leave_no_views(tmp_path: Path) -> None:
+def test_flattened_rows_and_constant_places_leave_no_views(tmp_path):
     class Rows(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -163,7 +162,7 @@ def graph_of(file: str, batch: int) -> Graph:
 
 
 @every("name", NETWORKS)
-def test_parameters_are_those_that_pytorch_counts(name: str, tmp_path: Path) -> None:
+def test_parameters_are_those_that_pytorch_counts(name, tmp_path):
     make, given = NETWORKS[name]
     net, x = make().eval(), given()
     wanted = sum(one.numel() for one in net.parameters())
@@ -177,7 +176,7 @@ def test_parameters_are_those_that_pytorch_counts(name: str, tmp_path: Path) -> 
     assert (ours.parameters, ours.remarks) == (wanted, ())
 
 
-def test_a_file_that_cannot_say_its_ties_counts_them_apart_with_a_remark(tmp_path: Path) -> None:
+def test_a_file_that_cannot_say_its_ties_counts_them_apart_with_a_remark(tmp_path):
     with warnings.catch_warnings(), torch.device("meta"):
         net = Net({"words": table(), "out": out(), "spare": table()}, language, TIE).eval()
         program = torch.export.export(net, (words(),))

@@ -83,9 +83,7 @@ def form_of(name: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_network_goes_through_every_command_and_trains(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_network_goes_through_every_command_and_trains(name, tmp_path, capsys):
     from steptime.measure.backends.torch import backend
 
     form = form_of(name, tmp_path)
@@ -96,9 +94,7 @@ def test_a_network_goes_through_every_command_and_trains(
 
 @pytest.mark.jax
 @pytest.mark.parametrize("name", CASES)
-def test_a_network_trains_in_jax(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_network_trains_in_jax(name, tmp_path, capsys):
     from steptime.measure.backends.jax import backend
 
     assert trained(backend, form_of(name, tmp_path))

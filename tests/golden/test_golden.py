@@ -4,8 +4,6 @@ A change of physics writes them anew (`golden.py capture tests/golden/golden.jso
 docs/lab-book.md what was before and after.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -19,7 +17,7 @@ WRITTEN = json.loads(golden.COMMITTED.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("line", WRITTEN)
-def test_a_command_gives_what_was_written_down_and_intervals_hold_their_values(line: str) -> None:
+def test_a_command_gives_what_was_written_down_and_intervals_hold_their_values(line):
     before = WRITTEN[line]
     code, text = golden.printed(tuple(line.split()))
     assert not list(golden.differences({line: before}, {line: golden.kept(code, text)}))
@@ -30,7 +28,7 @@ def test_a_command_gives_what_was_written_down_and_intervals_hold_their_values(l
         assert [(path, ends) for path, ends in found if ends != sorted(ends)] == []
 
 
-def test_an_interval_beside_its_value_is_seen() -> None:
+def test_an_interval_beside_its_value_is_seen():
     document = {
         "rows": [{"step_s": 3.0, "low_s": 1.0, "high_s": 2.0}],
         "bounds": {"a": [1, 2]},
@@ -43,11 +41,11 @@ def test_an_interval_beside_its_value_is_seen() -> None:
         list(golden.intervals({"low_s": 1.0, "step_s": 2.0}))
 
 
-def test_every_case_is_written_down() -> None:
+def test_every_case_is_written_down():
     assert set(WRITTEN) == {" ".join(case) for case in golden.cases(whole=False)}
 
 
-def test_the_net_sees_a_moved_a_lost_and_a_changed_row() -> None:
+def test_the_net_sees_a_moved_a_lost_and_a_changed_row():
     rows = [{"step_s": value} for value in (1.0, 2.0, 3.0)]
     before = dict(golden.flat(rows))
     for changed in ([rows[1], rows[0], rows[2]], rows[:2], [*rows[:2], {"step_s": 3.0 + 1e-9}]):

@@ -1,7 +1,5 @@
 """The shipped devices and links, how they are found, and what a wrong file is told."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -545,7 +543,7 @@ def test_every_file_of_the_data_is_read():
 
 
 @every("number", ["6000", "5000", "4000"])
-def test_a_number_that_later_cards_took_over_is_asked_back(number: str) -> None:
+def test_a_number_that_later_cards_took_over_is_asked_back(number):
     with pytest.raises(InputError) as caught:
         catalog.device(f"RTX {number}")
     said = str(caught.value)

@@ -12,6 +12,7 @@ from steptime.hardware.software import (
     stack_at,
     stack_named,
 )
+from steptime.prediction.step_model import StepModel
 
 
 @pytest.mark.parametrize(
@@ -60,6 +61,7 @@ def test_what_names_none_says_the_nearest(text: str, near: str) -> None:
         ("h100", Plan(data=64), "training", "megatron"),
         ("h100", Plan(data=2, pipeline=4), "training", "megatron"),
         ("tpu-v5p", Plan(data=64, zero=3), "training", "maxtext"),
+        ("tpu-v5p", Plan(), "training", "maxtext"),
         ("h100", Plan(), "serving", "vllm"),
         ("mi300x", Plan(tensor=8), "serving", "vllm"),
     ],
@@ -69,6 +71,23 @@ def test_what_runs_a_question(device: str, plan: Plan, use: str, family: str) ->
     assert software.stack.startswith(family)
     assert software.stack in software.years
     assert software.other is None or software.other in software.years
+
+
+def test_steps_of_one_tpu_run_what_a_plan_of_it_does() -> None:
+    """Steps of a language model and of another network, on a TPU, there from a GPU, and back."""
+    stacks = {
+        model: [
+            StepModel(model, device, assumes=True, dtype="bfloat16").on(other).stack.name
+            for device, other in (("tpu-v5p", "tpu-v5p"), ("h100", "tpu-v5p"), ("tpu-v5p", "h100"))
+        ]
+        for model in ("gpt2", "resnet18")
+    }
+    assert stacks == {
+        "gpt2": ["maxtext-2025", "maxtext-2025", "torch-eager"],
+        "resnet18": ["jax", "jax", "torch-eager"],
+    }
+    said = StepModel("gpt2", "tpu-v5p", options={"stack": "torch-eager"}, assumes=True)
+    assert said.on("tpu-v4").stack.name == "torch-eager"
 
 
 def test_a_rack_is_no_node() -> None:

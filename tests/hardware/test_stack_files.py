@@ -207,6 +207,7 @@ def test_a_file_of_before_means_what_it_did(path: Path) -> None:
         "training.step_s",
         "host.backward_conv2d_s",
         "training.expert_bias_bytes",
+        "training.clamped_bytes",
     }  # that stood in code, and in the base, or was not counted
     assert {name for name in after.keys() - before.keys() if "memory." not in name} <= added
     assert not {*filter(is_retired, before)}

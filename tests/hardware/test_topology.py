@@ -7,7 +7,8 @@ from steptime.core.toml_files import packaged
 from steptime.hardware import catalog
 from steptime.hardware.device import Cluster, Level, Link
 from steptime.hardware.topology import KINDS, effective_link, sides
-from steptime.prediction.collectives import all_gather, all_to_all, fabric_of_group
+from steptime.prediction.collectives import Fabric, all_gather, all_to_all, fabric_of_group
+from steptime.prediction.step_model import StepModel
 
 
 @pytest.mark.parametrize(
@@ -89,3 +90,34 @@ def test_an_unknown_topology_is_one_line() -> None:
     link = Link("mine", None, 1e9, "a test", topology="torus")
     with pytest.raises(InputError, match="mine: unknown topology 'torus'; did you mean 'torus-"):
         effective_link(link, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("device", "link", "inside"),
+    [
+        ("tpu-v5e", "ici-tpu-v5e", None),
+        ("mi300x", "xgmi-mi300x", None),
+        ("v100-sxm2-16gb", "nvlink-2-dgx1", None),
+        ("rtx-4090", "pcie-4-x16-host", None),
+        ("mi300x", "infiniband-ndr", "xgmi-mi300x"),
+    ],
+)
+def test_scaling_and_planning_have_the_same_of_a_link(
+    device: str, link: str, inside: str | None
+) -> None:
+    near = inside and catalog.link(inside)
+    for workers in (2, 4, 8, 16):
+        if inside and workers < 16:
+            continue  # inside of a node there is no other
+        between = catalog.link(link)
+        fabric = Fabric(between, near, per_node=8, links_per_node=8) if near else between
+        types = catalog.device(device).peak_flop_per_s
+        model = StepModel("gpt2", device, fabric, dtype=next(iter(types)))
+        levels = (Level(8, near), Level(workers // 8, between, 8)) if near else None
+        cluster = Cluster(catalog.device(device), levels or (Level(workers, between),))
+        planned = fabric_of_group(cluster, range(workers))
+        assert planned is not None
+        joined = model.method.joins(planned, model.device.memory_bytes_per_s)
+        for name in ("ring", "tree", "halving-doubling"):
+            told = model.start.after(model.collectives[name](1e9, workers, joined), joined)
+            assert model.collective_s(name, 1e9, workers) == pytest.approx(told, rel=1e-12)

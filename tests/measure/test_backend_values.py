@@ -344,6 +344,12 @@ CASES: dict[str, Network] = {
         causal=True,
         window=3,
     ),
+    "delta_rule": op(
+        "delta_rule",
+        *((2, 5, 6), (2, 5, 6), (2, 5, 8), (2, 5, 4), (2, 5, 4)),
+        heads=4,
+        key_heads=2,
+    ),
     "experts": op(
         "experts", (2, 3, 4), (2, 3, 5), (5, 6, 4), (5, 4, 6), per_token=2, activation="gelu"
     ),

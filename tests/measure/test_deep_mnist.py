@@ -28,7 +28,7 @@ def _trained(capsys: pytest.CaptureFixture[str], folder: Path, steps: int) -> An
     return json.loads(capsys.readouterr().out)
 
 
-def test_the_network_is_that_of_the_tutorial() -> None:
+def test_the_network_is_that_of_the_tutorial():
     """Two convolutions of 5x5 with pooling, dense 1024, dropout 0.5, dense 10."""
     graph = build(make_workload(read_model("deep_mnist"), 50))
     shapes = [graph.tensors[name].shape for name in graph.weights]
@@ -49,7 +49,7 @@ def test_the_network_is_that_of_the_tutorial() -> None:
     assert drop.attrs == {"p": 0.5}
 
 
-def test_the_real_mnist(mnist: Path) -> None:
+def test_the_real_mnist(mnist):
     found = find(str(mnist))
     assert found.facts["images"] == {"train": 60_000, "test": 10_000}
     assert (found.facts["shape"], found.classes) == ([1, 28, 28], 10)
@@ -63,9 +63,7 @@ def test_the_real_mnist(mnist: Path) -> None:
 
 
 @pytest.mark.framework
-def test_a_short_training_reaches_97_percent(
-    mnist: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_short_training_reaches_97_percent(mnist, capsys):
     document = _trained(capsys, mnist, 750)
     assert document["accuracy"] >= 0.97
     assert document["loss"] < 0.5
@@ -79,9 +77,7 @@ def test_a_short_training_reaches_97_percent(
 
 
 @pytest.mark.framework
-def test_labels_in_disorder_are_seen_in_the_accuracy(
-    mnist: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_labels_in_disorder_are_seen_in_the_accuracy(mnist, tmp_path, capsys):
     """The step is as fast, and nothing is learned."""
     broken = tmp_path / "broken"
     shutil.copytree(mnist, broken)

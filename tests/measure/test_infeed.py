@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -41,7 +40,7 @@ FC = "fc:layers=1,nodes=16,inputs=16,outputs=4"
 
 
 @pytest.fixture(params=["numpy", pytest.param("torch", marks=pytest.mark.framework)])
-def backend(request: pytest.FixtureRequest) -> ModuleType:
+def backend(request):
     if request.param == "numpy":
         return numpy_backend
     from steptime.measure.backends.torch import backend as torch_backend
@@ -50,7 +49,7 @@ def backend(request: pytest.FixtureRequest) -> ModuleType:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     return idx_folder.write(tmp_path / "data", train=400, test=101)
 
 
@@ -72,7 +71,7 @@ _OPENED: list[Feed] = []
 
 
 @pytest.fixture(autouse=True)
-def _close() -> Iterator[None]:
+def _close():
     yield
     while _OPENED:
         _OPENED.pop().close()
@@ -93,7 +92,7 @@ def _losses(prepared: Prepared, steps: int) -> list[float]:
 
 
 @pytest.mark.framework  # its loaders are PyTorch's
-def test_the_same_seed_gives_the_same_first_losses(backend: ModuleType, folder: Path) -> None:
+def test_the_same_seed_gives_the_same_first_losses(backend, folder):
     first, second, other = (
         _losses(_prepared(backend, folder, _work(), **how)[0], 30)
         for how in ({}, {"loaders": 2}, {"seed": 1})
@@ -103,7 +102,7 @@ def test_the_same_seed_gives_the_same_first_losses(backend: ModuleType, folder: 
 
 
 @pytest.mark.framework
-def test_two_backends_learn_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_backends_learn_the_same(folder, monkeypatch):
     """From the same weights and files; images reach the right places, labels theirs."""
     import torch
 
@@ -124,7 +123,7 @@ def test_two_backends_learn_the_same(folder: Path, monkeypatch: pytest.MonkeyPat
     np.testing.assert_allclose(torchs, numpys, rtol=2e-4)
 
 
-def test_host_input_is_copied_and_equal_to_that_on_the_device(backend: ModuleType) -> None:
+def test_host_input_is_copied_and_equal_to_that_on_the_device(backend):
     work, graph = _work(), build(_work())
     losses = []
     for where in ("device", "host"):
@@ -144,14 +143,14 @@ def test_host_input_is_copied_and_equal_to_that_on_the_device(backend: ModuleTyp
     [FC, "deep_mnist", "transformer:kind=encoder,layers=1,width=8,heads=2,length=4,vocabulary=9"],
 )
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_host_input_of_every_kind(backend: ModuleType, text: str, phase: str, dtype: str) -> None:
+def test_host_input_of_every_kind(backend, text, phase, dtype):
     work = _work(text, 2, phase=phase, dtype=dtype)
     backend.prepare(build(work), work, Options(input="host", threads=1)).step()
 
 
 @pytest.mark.framework
 @pytest.mark.parametrize("dtype", ["bfloat16", "bfloat16-mixed", "float64"])
-def test_a_data_set_in_every_type(dtype: str, folder: Path) -> None:
+def test_a_data_set_in_every_type(dtype, folder):
     from steptime.measure.backends.torch import backend as torch_backend
 
     work = _work(dtype=dtype)
@@ -164,7 +163,7 @@ def test_a_data_set_in_every_type(dtype: str, folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.framework
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own imports warn
-def test_a_compiled_network_takes_its_input(folder: Path) -> None:
+def test_a_compiled_network_takes_its_input(folder):
     from steptime.measure.backends.torch import backend as torch_backend
 
     plain, compiled = (
@@ -174,7 +173,7 @@ def test_a_compiled_network_takes_its_input(folder: Path) -> None:
     np.testing.assert_allclose(plain, compiled, rtol=1e-4)
 
 
-def test_inference_takes_the_test_set(backend: ModuleType, folder: Path) -> None:
+def test_inference_takes_the_test_set(backend, folder):
     work = make_workload(read_model(FC), 20, phase="infer")
     prepared, given = _prepared(backend, folder, work)
     assert given.order.count == 101
@@ -182,7 +181,7 @@ def test_inference_takes_the_test_set(backend: ModuleType, folder: Path) -> None
     assert prepared.loss is None
 
 
-def test_accuracy_is_that_of_the_test_set_by_hand(backend: ModuleType, folder: Path) -> None:
+def test_accuracy_is_that_of_the_test_set_by_hand(backend, folder):
     """101 images in batches of 20: the last batch has one that counts."""
     work = _work()
     prepared, given = _prepared(backend, folder, work)
@@ -200,7 +199,7 @@ def test_accuracy_is_that_of_the_test_set_by_hand(backend: ModuleType, folder: P
     assert found[1] > found[0]
 
 
-def test_what_was_learned_is_said(backend: ModuleType, folder: Path) -> None:
+def test_what_was_learned_is_said(backend, folder):
     work = _work()
     prepared, given = _prepared(backend, folder, work, train_steps=60, seed=3)
     options = Options(input="dataset", train_steps=60, seed=3)
@@ -221,7 +220,7 @@ def test_what_was_learned_is_said(backend: ModuleType, folder: Path) -> None:
 
 
 @pytest.mark.framework
-def test_inference_goes_by_running_statistics_and_drops_nothing() -> None:
+def test_inference_goes_by_running_statistics_and_drops_nothing():
     """A batch norm that has seen a mean of 5 gives 0 for 5, whatever else is in the batch."""
     from steptime.core.dtypes import precision
     from steptime.measure.backends.torch import backend as torch_backend
@@ -248,7 +247,7 @@ def test_inference_goes_by_running_statistics_and_drops_nothing() -> None:
     assert np.array_equal(outputs({"x": one}), outputs({"x": one}))
 
 
-def test_what_cannot_be_examined_is_told_before_the_training(folder: Path) -> None:
+def test_what_cannot_be_examined_is_told_before_the_training(folder):
     prepared, given = _prepared(numpy_backend, folder, _work())
     with pytest.raises(UnsupportedError, match="training on a data set with labels"):
         examination(prepared, _work(), Options(train_steps=10), None)
@@ -283,7 +282,7 @@ class Fake:
         return {"clock": lambda: self.now, "waited": self.waited}
 
 
-def test_each_sample_has_the_time_that_it_waited() -> None:
+def test_each_sample_has_the_time_that_it_waited():
     fake = Fake()
     samples = take_samples(fake.step, lambda: None, **fake.how())
     assert len(samples.input_s) == len(samples.step_s) >= 20
@@ -295,7 +294,7 @@ def test_each_sample_has_the_time_that_it_waited() -> None:
 
 @every("total", [10, 11, 37, 500, 5000, 12_345])
 @every("step_s", [1e-5, 0.004, 0.02])
-def test_a_training_runs_its_steps_and_no_others(total: int, step_s: float) -> None:
+def test_a_training_runs_its_steps_and_no_others(total, step_s):
     fake = Fake(step_s, step_s / 2)
     samples = take_training(fake.step, lambda: None, total, **fake.how())
     assert fake.steps == total
@@ -311,7 +310,7 @@ def test_a_training_runs_its_steps_and_no_others(total: int, step_s: float) -> N
         assert min(samples.columns["steps"]) * step_s >= 0.01
 
 
-def test_the_slow_begin_of_a_training_is_warm_up() -> None:
+def test_the_slow_begin_of_a_training_is_warm_up():
     fake = Fake(0.02, 0.0)
 
     def step() -> None:
@@ -325,7 +324,7 @@ def test_the_slow_begin_of_a_training_is_warm_up() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("where", ["host", "dataset"])
-def test_on_a_gpu_the_device_says_how_long_it_waited(where: str, folder: Path) -> None:
+def test_on_a_gpu_the_device_says_how_long_it_waited(where, folder):
     from steptime.measure.backends.torch import backend as torch_backend
 
     work, graph = _work(), build(_work())
@@ -345,7 +344,7 @@ def test_on_a_gpu_the_device_says_how_long_it_waited(where: str, folder: Path) -
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_host_input_is_the_same_as_resident_input() -> None:
+def test_on_a_gpu_host_input_is_the_same_as_resident_input():
     from steptime.measure.backends.torch import backend as torch_backend
 
     work, graph = _work(), build(_work())
@@ -367,7 +366,7 @@ def _record(step_s: list[float], input_s: list[float] | None = None, **env: Any)
     return Record("measured", RecordMethod("torch", "2"), _work(), "t4", quantities, env=env)
 
 
-def test_the_infeed_share_is_derived_when_read() -> None:
+def test_the_infeed_share_is_derived_when_read():
     record = _record([0.010, 0.030], [0.001, 0.009])
     found = measurement(record, 1.0, {})
     assert found["input_s"] == pytest.approx(0.005)
@@ -380,7 +379,7 @@ def test_the_infeed_share_is_derived_when_read() -> None:
 
 
 @every(("accuracy", "told"), [(0.1135, True), (0.125, True), (0.135, False)])
-def test_a_network_that_learned_nothing_is_told(accuracy: float, told: bool) -> None:
+def test_a_network_that_learned_nothing_is_told(accuracy, told):
     """Guessing 10,000 images of which 11.35 % are alike: sigma 0.32 %, five of them 1.6 %."""
     record = _record([0.01], training={"guess": 0.1135, "test_images": 10_000})
     values = Quantity(samples=(accuracy,), columns={"run": (0,)})
@@ -389,7 +388,7 @@ def test_a_network_that_learned_nothing_is_told(accuracy: float, told: bool) -> 
     assert any("learned nothing" in remark for remark in remarks) == told
 
 
-def test_options_that_mean_nothing_make_no_other_cell() -> None:
+def test_options_that_mean_nothing_make_no_other_cell():
     whole = Options(
         input="dataset", data="/a/mnist", staging="local", stage_to="/b", loaders=2, prefetch=3
     )
@@ -401,7 +400,7 @@ def test_options_that_mean_nothing_make_no_other_cell() -> None:
 
 
 @pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Any]]:
+def command(capsys):
     def ask(*words: str, code: int = 0) -> Any:
         assert run([*words, "--json"]) == code
         return json.loads(capsys.readouterr().out)
@@ -411,9 +410,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Any]]:
 
 @pytest.mark.slow
 @pytest.mark.framework
-def test_the_whole_way_on_the_command_line(
-    command: Callable[..., Any], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_whole_way_on_the_command_line(command, folder, tmp_path, capsys):
     model = ["run", FC, "--batch", "20", "--optimizer", "adam"]
     model += ["--threads", "1", "--input", "dataset", "--data", str(folder)]
     (tmp_path / "disk").mkdir()
@@ -445,7 +442,7 @@ def test_the_whole_way_on_the_command_line(
 
 @pytest.mark.slow
 @pytest.mark.framework  # its loaders are PyTorch's
-def test_a_sweep_over_where_input_comes_from(folder: Path, tmp_path: Path) -> None:
+def test_a_sweep_over_where_input_comes_from(folder, tmp_path):
     from steptime.records import store
 
     lines = [

@@ -41,7 +41,7 @@ number = 3
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(LOADERS)
     return path
@@ -56,7 +56,7 @@ def _opened(file: Path, name: str, phase: str = "train") -> tuple[Any, Mapping[s
     return open_loader(build(workload), workload, f"{file}:{name}", seed=0)
 
 
-def test_a_generator_is_made_anew_when_it_is_exhausted(file: Path) -> None:
+def test_a_generator_is_made_anew_when_it_is_exhausted(file):
     feed, facts = _opened(file, "numbered")
     taken = [feed.next() for _ in range(7)]
     assert [int(one["labels"][0]) for one in taken] == [0, 1, 2, 0, 1, 2, 0]
@@ -64,7 +64,7 @@ def test_a_generator_is_made_anew_when_it_is_exhausted(file: Path) -> None:
     assert facts["loader"] == "mine.py:numbered"
 
 
-def test_a_mapping_goes_by_names_and_the_function_gets_what_it_names(file: Path) -> None:
+def test_a_mapping_goes_by_names_and_the_function_gets_what_it_names(file):
     workload = _workload(replicas=2)
     feed, _ = open_loader(build(workload), workload, f"{file}:listed", seed=3, rank=1)
     batch = feed.next()
@@ -72,13 +72,13 @@ def test_a_mapping_goes_by_names_and_the_function_gets_what_it_names(file: Path)
     assert np.array_equal(batch["input"], np.full((4, 6), 301.0))
 
 
-def test_inference_leaves_the_labels_out(file: Path) -> None:
+def test_inference_leaves_the_labels_out(file):
     feed, _ = _opened(file, "numbered", "infer")
     assert list(feed.next()) == ["input"]
 
 
 @pytest.mark.framework
-def test_tensors_and_a_dataloader_are_taken_bfloat16_too(tmp_path: Path) -> None:
+def test_tensors_and_a_dataloader_are_taken_bfloat16_too(tmp_path):
     path = tmp_path / "loading.py"
     path.write_text(
         "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\n"
@@ -105,7 +105,7 @@ def test_tensors_and_a_dataloader_are_taken_bfloat16_too(tmp_path: Path) -> None
         ("empty", "gives no batch"),
     ],
 )
-def test_a_batch_that_does_not_fit_is_refused_at_once(file: Path, name: str, says: str) -> None:
+def test_a_batch_that_does_not_fit_is_refused_at_once(file, name, says):
     with pytest.raises(BadDataError) as error:
         _opened(file, name)
     assert str(error.value) == f"input mine.py:{name}: {says}"
@@ -120,13 +120,13 @@ def test_a_batch_that_does_not_fit_is_refused_at_once(file: Path, name: str, say
         ("number", "unknown function 'number'"),
     ],
 )
-def test_what_gives_no_batches_is_said(file: Path, name: str, says: str) -> None:
+def test_what_gives_no_batches_is_said(file, name, says):
     with pytest.raises(InputError) as error:
         _opened(file, name)
     assert says in str(error.value)
 
 
-def test_a_changed_file_is_another_method(file: Path) -> None:
+def test_a_changed_file_is_another_method(file):
     options = Options(input=f"{file}:numbered")
     before = method("torch", "", options, 1).options["input"]
     assert str(before).startswith("mine.py:numbered-")
@@ -136,9 +136,7 @@ def test_a_changed_file_is_another_method(file: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.framework
-def test_a_run_is_fed_by_it_and_says_how_long_it_waited(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_fed_by_it_and_says_how_long_it_waited(file, capsys):
     how = ["--batch", "4", "--budget", "0.05", "--threads", "1", "--json"]
     assert run(["run", FC, *how, "--input", f"{file}:numbered"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -147,6 +145,6 @@ def test_a_run_is_fed_by_it_and_says_how_long_it_waited(
     assert document["env"]["loader"] == "mine.py:numbered"
 
 
-def test_a_file_that_is_not_there_is_wrong_input(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_there_is_wrong_input(capsys):
     assert run(["run", FC, "--input", "no.py:make"]) == 2
     assert "--input 'no.py:make': there is no file 'no.py'" in capsys.readouterr().err

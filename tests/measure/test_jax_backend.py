@@ -37,7 +37,7 @@ def running(ready: Any) -> Any:
     return ready.trace.args[0]
 
 
-def test_sync_waits_for_every_array_that_a_step_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_waits_for_every_array_that_a_step_makes(monkeypatch):
     """Without it a step of 85 ms took 0.12 ms."""
     import jax
 
@@ -65,7 +65,7 @@ def test_sync_waits_for_every_array_that_a_step_makes(monkeypatch: pytest.Monkey
     assert {id(array) for array in outputs} <= set(waited)
 
 
-def test_a_step_gives_all_new_weights_and_so_computes_its_gradients() -> None:
+def test_a_step_gives_all_new_weights_and_so_computes_its_gradients():
     """Where only the loss was asked for, no backward pass was left: 28 ms of 85."""
     work = workload("fc:layers=2,nodes=64,inputs=32,outputs=16,batch=128", optimizer="momentum")
     graph = build(work)
@@ -83,7 +83,7 @@ def test_a_step_gives_all_new_weights_and_so_computes_its_gradients() -> None:
     assert 1.0 < compiled.cost_analysis()["flops"] / products < 1.1
 
 
-def test_weights_and_inputs_are_arguments_not_constants() -> None:
+def test_weights_and_inputs_are_arguments_not_constants():
     """Where they were closed over, a step took 2.2 ms of 85, after 128 s of compiling."""
     work = workload("fc:layers=2,nodes=64,inputs=32,outputs=16,batch=128")
     graph = build(work)
@@ -100,7 +100,7 @@ def test_weights_and_inputs_are_arguments_not_constants() -> None:
     assert compiled.memory_analysis().alias_size_in_bytes >= size
 
 
-def test_types_of_64_bits_stay_so() -> None:
+def test_types_of_64_bits_stay_so():
     ready = prepared(workload(FC, dtype="float64"))
     ready.step()
     assert ready.facts["matmul_precision"] == "highest"
@@ -115,7 +115,7 @@ def test_types_of_64_bits_stay_so() -> None:
         *(("encoder", "bfloat16-mixed"), ("cnn", "bfloat16-mixed"), ("decoder", "bfloat16")),
     ],
 )
-def test_jax_trains_and_infers_every_family(network: str, dtype: str) -> None:
+def test_jax_trains_and_infers_every_family(network, dtype):
     training = prepared(workload(TINY[network], dtype=dtype))
     training.step()
     training.sync()
@@ -127,7 +127,7 @@ def test_jax_trains_and_infers_every_family(network: str, dtype: str) -> None:
     assert list(inference.parts) == ["forward"]
 
 
-def test_the_parts_of_a_step_are_the_step() -> None:
+def test_the_parts_of_a_step_are_the_step():
     import numpy as np
 
     from steptime.measure.backends.jax import backend
@@ -154,7 +154,7 @@ def test_the_parts_of_a_step_are_the_step() -> None:
             np.testing.assert_allclose(value, getattr(theirs, kept)[name], rtol=1e-9, atol=1e-12)
 
 
-def test_running_statistics_follow_the_batches() -> None:
+def test_running_statistics_follow_the_batches():
     """As torch: 0.9 of the old and 0.1 of the new, a variance over n - 1."""
     import jax
     import numpy as np
@@ -168,7 +168,7 @@ def test_running_statistics_follow_the_batches() -> None:
     np.testing.assert_allclose(new_variance, 0.9 + 0.1 * x.var((0, 2, 3), ddof=1))
 
 
-def test_dropout_draws_another_mask_in_each_step() -> None:
+def test_dropout_draws_another_mask_in_each_step():
     import jax
     import numpy as np
 
@@ -191,7 +191,7 @@ def test_dropout_draws_another_mask_in_each_step() -> None:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_jax_moves_weights_in_half_precision(optimizer: str) -> None:
+def test_jax_moves_weights_in_half_precision(optimizer):
     import jax
     import numpy as np
 
@@ -203,7 +203,7 @@ def test_jax_moves_weights_in_half_precision(optimizer: str) -> None:
     assert all(np.isfinite(np.asarray(leaf, np.float32)).all() for leaf in leaves)
 
 
-def test_a_trace_names_the_ops_of_the_network() -> None:
+def test_a_trace_names_the_ops_of_the_network():
     from steptime.records.trace import events_of, profile_of
 
     work = workload("fc:layers=2,nodes=256,inputs=256,outputs=64,batch=64")
@@ -231,14 +231,14 @@ def test_a_trace_names_the_ops_of_the_network() -> None:
         ("", ()),
     ],
 )
-def test_the_scope_of_an_instruction_names_its_op(scope: str, names: Any) -> None:
+def test_the_scope_of_an_instruction_names_its_op(scope, names):
     from steptime.measure.backends.jax.profile import names_of
 
     found = names_of(scope, ["fc1", "block1/fc1", "rnn1"])
     assert found == names if names is not None else found[-1] == "rnn1"
 
 
-def test_what_xla_plans_is_no_measured_memory() -> None:
+def test_what_xla_plans_is_no_measured_memory():
     from steptime.measure.backends.jax import backend
 
     work = workload("fc:layers=2,nodes=64,inputs=32,outputs=16,batch=128")
@@ -253,7 +253,7 @@ def test_what_xla_plans_is_no_measured_memory() -> None:
     assert "peak_memory_bytes" not in found.quantities
 
 
-def test_what_jax_does_not_run_is_named() -> None:
+def test_what_jax_does_not_run_is_named():
     from steptime.measure.backends.jax import backend
 
     with pytest.raises(InputError, match=r"'cuda' is not available to jax; there is: cpu$"):
@@ -270,7 +270,7 @@ def test_what_jax_does_not_run_is_named() -> None:
     assert not backend.device_facts("cpu").is_accelerator
 
 
-def test_too_large_a_network_is_out_of_memory_for_jax() -> None:
+def test_too_large_a_network_is_out_of_memory_for_jax():
     # 4 * (2e7)^2 = 1.6e15 bytes are beyond the 1.4e14 that a process can address
     from steptime.measure.backends.jax import backend
 
@@ -279,7 +279,7 @@ def test_too_large_a_network_is_out_of_memory_for_jax() -> None:
     assert isinstance(meaning(backend, raised.value), OutOfMemoryError | MemoryError)
 
 
-def test_xla_errors_are_named_as_what_they_mean() -> None:
+def test_xla_errors_are_named_as_what_they_mean():
     import jax
 
     from steptime.measure.backends.jax import backend
@@ -292,7 +292,7 @@ def test_xla_errors_are_named_as_what_they_mean() -> None:
         assert isinstance(meaning(backend, jax.errors.JaxRuntimeError(text)), kind)
 
 
-def test_input_from_the_host_is_copied_before_each_step() -> None:
+def test_input_from_the_host_is_copied_before_each_step():
     ready = prepared(workload(FC), Options(input="host"))
     before = running(ready).inputs["input"]
     ready.step()
@@ -303,7 +303,7 @@ def test_input_from_the_host_is_copied_before_each_step() -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_profiles_a_step_by_op(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_worker_profiles_a_step_by_op(capsys):
     words = "run fc:layers=2,nodes=64,batch=8 --backend jax --budget 0.2 --profile --json"
     assert run(words.split()) == 0
     found = json.loads(capsys.readouterr().out)
@@ -314,9 +314,7 @@ def test_a_worker_profiles_a_step_by_op(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.slow
-def test_a_worker_refuses_what_jax_does_not_run_in_one_line(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_worker_refuses_what_jax_does_not_run_in_one_line(capsys):
     for words, code, said in (
         ("run fc --backend jax --device tpu", 2, "'tpu' is not available to jax; there is: cpu"),
         ("run fc --backend jax --compile", 2, "--compile is for torch: jax decides by itself"),

@@ -1,14 +1,10 @@
 """Replicas of the JAX backend: devices of one process, the batch sharded, weights replicated."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,14 +24,14 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Worker]:
+def pair():
     """Return a process that has two devices."""
     with Worker("jax", Options(threads=1), 2) as worker:
         yield worker
 
 
 @pytest.mark.parametrize("strategy", ["allreduce", "independent"])
-def test_every_strategy_is_one_record_with_the_fields_of_torch(pair: Worker, strategy: str) -> None:
+def test_every_strategy_is_one_record_with_the_fields_of_torch(pair, strategy):
     record = record_from_json(pair.ask(request(strategy, parts=True), 600))
     assert record.status == "ok", record.note
     assert record.workload.plan.data == 2
@@ -76,20 +72,20 @@ def test_every_strategy_is_one_record_with_the_fields_of_torch(pair: Worker, str
         ({"strategy": "allreduce", "energy": True}, "energy is metered on one device"),
     ],
 )
-def test_what_is_not_run_says_so(pair: Worker, asked: dict[str, Any], note: str) -> None:
+def test_what_is_not_run_says_so(pair, asked, note):
     answer = pair.ask(request(**asked), 600)
     assert answer["status"] == "unsupported"
     assert note in answer["note"]
 
 
 @pytest.mark.parametrize("work", [{"phase": "infer"}, {"dtype": "bfloat16-mixed"}])
-def test_replicas_infer_and_train_in_mixed_precision(pair: Worker, work: dict[str, Any]) -> None:
+def test_replicas_infer_and_train_in_mixed_precision(pair, work):
     strategy = "independent" if "phase" in work else "allreduce"
     record = record_from_json(pair.ask(request(strategy, "deep_mnist", work=work), 600))
     assert record.status == "ok", record.note
 
 
-def test_two_devices_train_as_one_with_both_batches() -> None:
+def test_two_devices_train_as_one_with_both_batches():
     """Weights after three steps of float64 agree to rounding, and so do those of both devices."""
     script = Path(__file__).parents[1] / "jax_replica.py"
     done = subprocess.run(
@@ -108,7 +104,7 @@ def test_two_devices_train_as_one_with_both_batches() -> None:
     assert found["independent"]["apart"] > 1e-6
 
 
-def test_run_counts_all_replicas(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_counts_all_replicas(capsys):
     words = ["run", SMALL, "--batch", "8", "--backend", "jax", "--replicas", "2", "--threads", "1"]
     assert run([*words, "--budget", "0.1", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -118,7 +114,7 @@ def test_run_counts_all_replicas(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["comm_s"] is not None  # steps with it less steps without: around 0 and noise
 
 
-def test_a_launcher_of_ranks_is_refused_in_one_line() -> None:
+def test_a_launcher_of_ranks_is_refused_in_one_line():
     variables = local_variables(2, free_port())[0]
     with pytest.raises(StartError, match="jax runs replicas in one process: --replicas 2 without"):
         Worker("jax", Options(threads=1), variables=variables)

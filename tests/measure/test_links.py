@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,20 +31,20 @@ LINK = Link("link", 20e-6, 1e9, "a test")
 DEVICE = Device("toy", "cpu", {"float32": 1e12}, 1e11, "a test")
 
 
-def test_the_formula_by_hand() -> None:
+def test_the_formula_by_hand():
     # 4 processes: 6 messages of 1000 bytes, each 20 us + 1 us
     assert ring_s(4000, 4, 20e-6, 1e9) == pytest.approx(6 * 21e-6)
 
 
 @every("processes", [2, 3, 8])
 @every("size", [1024, 65536, 2**26])
-def test_the_formula_is_that_of_scale(processes: int, size: int) -> None:
+def test_the_formula_is_that_of_scale(processes, size):
     theirs = COLLECTIVES["ring"](size, processes, Fabric(LINK))
     assert ring_s(size, processes, 20e-6, 1e9) == pytest.approx(theirs, rel=1e-12)
 
 
 @every("processes", [2, 3, 8])
-def test_a_fit_gives_back_the_link(processes: int) -> None:
+def test_a_fit_gives_back_the_link(processes):
     times = [ring_s(size, processes, 20e-6, 1e9) for size in SIZES_BYTES]
     found = fit(SIZES_BYTES, times, processes)
     assert found.latency_s == pytest.approx(20e-6)
@@ -53,7 +52,7 @@ def test_a_fit_gives_back_the_link(processes: int) -> None:
     assert max(map(abs, found.errors)) < 1e-9
 
 
-def test_small_sizes_count_as_much_as_large_ones() -> None:
+def test_small_sizes_count_as_much_as_large_ones():
     times = [ring_s(size, 2, 20e-6, 1e9) for size in SIZES_BYTES]
     times[-1] *= 1.5  # of absolute errors this alone would be heard
     found = fit(SIZES_BYTES, times, 2)
@@ -61,14 +60,14 @@ def test_small_sizes_count_as_much_as_large_ones() -> None:
     assert max(map(abs, found.errors)) == pytest.approx(1 / 3, rel=0.3)
 
 
-def test_no_latency_is_unknown_and_not_negative() -> None:
+def test_no_latency_is_unknown_and_not_negative():
     times = [size / 1e9 - 2e-7 for size in SIZES_BYTES]
     found = fit(SIZES_BYTES, times, 2)
     assert found.latency_s is None
     assert found.bytes_per_s == pytest.approx(1e9, rel=0.1)
 
 
-def test_times_that_fall_are_no_link() -> None:
+def test_times_that_fall_are_no_link():
     with pytest.raises(InputError, match="larger all-reduces were not slower"):
         fit(SIZES_BYTES, [1e-3 / (1 + place) for place in range(len(SIZES_BYTES))], 2)
 
@@ -86,7 +85,7 @@ def answer() -> dict[str, Any]:
     }
 
 
-def test_the_link_file_says_where_it_is_from() -> None:
+def test_the_link_file_says_where_it_is_from():
     path = catalog.write_user_link(link_table(answer()))
     table = tomllib.loads(path.read_text())
     assert table["source"] == (
@@ -102,7 +101,7 @@ def test_the_link_file_says_where_it_is_from() -> None:
     assert catalog.link(path) == found
 
 
-def test_scale_takes_the_link(capsys: pytest.CaptureFixture[str]) -> None:
+def test_scale_takes_the_link(capsys):
     words = ["scale", "fc", "--device", "T4", "--network", "local", "--workers", "2", "--json"]
     assert run(words) == 2
     assert capsys.readouterr().err == (
@@ -115,7 +114,7 @@ def test_scale_takes_the_link(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["rows"][0]["comm_s"]["ring"] == pytest.approx(wanted)
 
 
-def test_a_users_link_may_not_take_a_shipped_name() -> None:
+def test_a_users_link_may_not_take_a_shipped_name():
     folder = catalog.user_folder("links")
     folder.mkdir(parents=True)
     text = 'name = "aws"\nsource = "me"\nGB_per_s = 1\n'
@@ -126,7 +125,7 @@ def test_a_users_link_may_not_take_a_shipped_name() -> None:
         catalog.link("aws")
 
 
-def test_a_curve_of_a_link_is_a_table() -> None:
+def test_a_curve_of_a_link_is_a_table():
     table = {"name": "a", "source": "b", "GB_per_s": 1, "measured": 3}
     with pytest.raises(InputError, match="'measured' must be a table"):
         link_from_table(table, "here")
@@ -151,9 +150,7 @@ WEIGHTS = 4 * (51 * 100 + 101 * 100 + 101 * 10)  # bytes of the gradients, and o
         ("parameter-server", True, (4, WEIGHTS), 2 * WEIGHTS),
     ],
 )
-def test_communication_by_hand(
-    strategy: str, overlap: bool, messages: tuple[int, float], added: float
-) -> None:
+def test_communication_by_hand(strategy, overlap, messages, added):
     workload = fc(3)
     head, *_ = predict_replicas(
         workload, Cluster(DEVICE, ((3, LINK),)), strategy, overlap, "analytic"
@@ -171,7 +168,7 @@ def test_communication_by_hand(
     assert head.workload.plan.data == 3
 
 
-def test_overlap_waits_less_and_shards_send_as_much() -> None:
+def test_overlap_waits_less_and_shards_send_as_much():
     def comm(strategy: str, overlap: bool) -> float:
         cluster = Cluster(DEVICE, ((2, LINK),))
         head, *_ = predict_replicas(fc(), cluster, strategy, overlap)
@@ -184,7 +181,7 @@ def test_overlap_waits_less_and_shards_send_as_much() -> None:
     assert comm("sharded", True) == pytest.approx(gathered_scattered)
 
 
-def test_shards_share_memory_and_update() -> None:
+def test_shards_share_memory_and_update():
     """Two replicas keep half of the weights each, and update those."""
     work = make_workload(read_model("fc:layers=2,nodes=2000,inputs=500"), 8, replicas=2)
     cluster = Cluster(DEVICE, ((2, LINK),))
@@ -203,7 +200,7 @@ def test_shards_share_memory_and_update() -> None:
         predict_replicas(work, cluster, "sharded", True, "paleo")
 
 
-def test_replicas_are_predicted_by_the_method_and_options_that_are_asked_for() -> None:
+def test_replicas_are_predicted_by_the_method_and_options_that_are_asked_for():
     cluster = Cluster(DEVICE, ((2, LINK),))
     usual, *_ = predict_replicas(fc(), cluster, "allreduce", False)
     half = {"ppp_comp": "0.5", "ppp_comm": "0.5"}
@@ -218,7 +215,7 @@ def test_replicas_are_predicted_by_the_method_and_options_that_are_asked_for() -
     assert said[2] == pytest.approx(WEIGHTS / 1e9)  # neither latency nor adding up
 
 
-def test_replicas_on_nodes_cross_the_slow_link_only_between_them() -> None:
+def test_replicas_on_nodes_cross_the_slow_link_only_between_them():
     near = Link("near", 1e-6, 1e10, "a test")
     cluster = Cluster(DEVICE, ((2, near), (2, LINK)))
     head, *_ = predict_replicas(fc(4), cluster, "allreduce", False)
@@ -230,11 +227,11 @@ def test_replicas_on_nodes_cross_the_slow_link_only_between_them() -> None:
     assert inside.method.options["network"] == "near"
 
 
-def test_predictions_know_the_strategies_that_are_measured() -> None:
+def test_predictions_know_the_strategies_that_are_measured():
     assert set(STRATEGIES) == set(MEASURED)
 
 
-def test_what_joins_replicas_must_be_known() -> None:
+def test_what_joins_replicas_must_be_known():
     with pytest.raises(InputError, match="2 replicas need a link"):
         predict_replicas(fc(), Cluster(DEVICE), "parameter-server", True)
     predict_replicas(fc(), Cluster(DEVICE), "independent", True)
@@ -242,7 +239,7 @@ def test_what_joins_replicas_must_be_known() -> None:
         predict_replicas(fc(), Cluster(DEVICE), "alreduce", True)
 
 
-def test_inference_exchanges_nothing() -> None:
+def test_inference_exchanges_nothing():
     model = read_model("fc:layers=2,nodes=100,inputs=50,outputs=10")
     workload = make_workload(model, 8, phase="infer", replicas=2)
     head, *_ = predict_replicas(workload, Cluster(DEVICE), "allreduce", True)
@@ -259,7 +256,7 @@ def measured(strategy: str, overlap: bool, step_s: float) -> Record:
     )
 
 
-def test_a_measurement_stands_beside_the_prediction_of_its_strategy() -> None:
+def test_a_measurement_stands_beside_the_prediction_of_its_strategy():
     ways = [("allreduce", True), ("allreduce", False), ("independent", True)]
     cluster = Cluster(DEVICE, ((2, LINK),))
     predicted = [predict_replicas(fc(), cluster, *way)[0] for way in ways]
@@ -292,9 +289,7 @@ batch = 2
 
 
 @pytest.mark.slow
-def test_a_sweep_predicts_replicas_over_its_network(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_predicts_replicas_over_its_network(tmp_path, capsys):
     file, out = tmp_path / "e.toml", tmp_path / "out"
     file.write_text(EXPERIMENT)
     run(["sweep", str(file), "--out", str(out)])
@@ -318,7 +313,7 @@ def test_a_sweep_predicts_replicas_over_its_network(
 
 @pytest.mark.slow
 @pytest.mark.framework
-def test_a_probe_of_two_processes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_probe_of_two_processes(capsys):
     words = ["probe", "--collectives", "--threads", "1", "--budget", "1"]
     assert run(words) == 0
     shown = capsys.readouterr()
@@ -344,9 +339,7 @@ def test_a_probe_of_two_processes(capsys: pytest.CaptureFixture[str]) -> None:
         ("--collectives --backend null", "--collectives: null runs on one device"),
     ],
 )
-def test_wrong_use_is_one_line(
-    words: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_use_is_one_line(words, message, capsys):
     assert run(["probe", *words.split()]) == 2
     line = capsys.readouterr().err
     assert line.count("\n") == 1

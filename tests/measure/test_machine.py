@@ -1,7 +1,5 @@
 """What is read from a machine's /proc and /sys, from recorded trees and from this machine."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -24,7 +22,7 @@ SYSTEM = machine_tree.CPUS
 
 
 @pytest.fixture
-def epyc(tmp_path: Path) -> Path:
+def epyc(tmp_path):
     """Two sockets of two cores of two threads, CPUs 0-3 first threads, 4-7 second ones.
 
     The process may use CPUs 1-7; its group (version 2) has 2.5 CPUs and 3 GiB, 1 GiB of it used.
@@ -66,12 +64,12 @@ def epyc(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Path:
+def small(tmp_path):
     """A captured machine as it was: 2 CPUs, an L2 for each and one L3 of 32 MiB for both."""
     return machine_tree.write(tmp_path / "small", machine_tree.captured("amd-epyc-2cpu"))
 
 
-def test_a_cache_that_cpus_share_is_counted_once(small: Path) -> None:
+def test_a_cache_that_cpus_share_is_counted_once(small):
     assert cpus.caches(small) == (
         cpus.Cache(1, "data", 48 << 10, 1),
         cpus.Cache(1, "instruction", 32 << 10, 1),
@@ -82,13 +80,13 @@ def test_a_cache_that_cpus_share_is_counted_once(small: Path) -> None:
     assert cpus.cores(small).physical == 2
 
 
-def test_a_fake_tree_has_no_file_that_no_kernel_has() -> None:
+def test_a_fake_tree_has_no_file_that_no_kernel_has():
     files = machine_tree.captured("amd-epyc-2cpu")
     with pytest.raises(KeyError, match="shared_number_list"):
         machine_tree.changed(files, {f"{SYSTEM}/cpu3/cache/index3/shared_number_list": "0-1"})
 
 
-def test_cores_are_those_behind_the_allowed_cpus(epyc: Path) -> None:
+def test_cores_are_those_behind_the_allowed_cpus(epyc):
     found = cpus.cores(epyc)
     assert found.logical == 8
     assert found.allowed == (1, 2, 3, 4, 5, 6, 7)
@@ -97,7 +95,7 @@ def test_cores_are_those_behind_the_allowed_cpus(epyc: Path) -> None:
     assert cpus.default_threads(epyc) == 2  # whole CPUs of the quota
 
 
-def test_caches_and_who_shares_them(epyc: Path) -> None:
+def test_caches_and_who_shares_them(epyc):
     assert cpus.caches(epyc) == (
         cpus.Cache(1, "data", 32 << 10, 2),
         cpus.Cache(1, "instruction", 32 << 10, 2),
@@ -108,7 +106,7 @@ def test_caches_and_who_shares_them(epyc: Path) -> None:
     assert cpus.last_cache_bytes((0, 2), epyc) == 64 * MEGA  # both
 
 
-def test_memory_is_what_the_group_leaves(epyc: Path) -> None:
+def test_memory_is_what_the_group_leaves(epyc):
     found = machine.memory(epyc)
     assert found.total_bytes == 8 << 30
     assert found.available_bytes == 4 << 30
@@ -116,7 +114,7 @@ def test_memory_is_what_the_group_leaves(epyc: Path) -> None:
     assert found.usable_bytes == 2 << 30  # 3 - 1 used
 
 
-def test_control_groups_of_version_1(tmp_path: Path) -> None:
+def test_control_groups_of_version_1(tmp_path):
     root = machine_tree.write(
         tmp_path,
         {
@@ -134,7 +132,7 @@ def test_control_groups_of_version_1(tmp_path: Path) -> None:
     assert machine.memory(root).usable_bytes == (1 << 30) - (1 << 28)
 
 
-def test_threads_take_different_cores_and_one_socket_first(epyc: Path) -> None:
+def test_threads_take_different_cores_and_one_socket_first(epyc):
     assert cpus.choose_cpus(1, epyc) == (1,)
     assert cpus.choose_cpus(2, epyc) == (1, 4)  # 4 is alone on the core of CPU 0: socket 0
     assert cpus.choose_cpus(4, epyc) == (1, 2, 3, 4)
@@ -142,13 +140,13 @@ def test_threads_take_different_cores_and_one_socket_first(epyc: Path) -> None:
 
 
 @pytest.mark.parametrize("threads", [-1, 0, 8])
-def test_more_threads_than_cpus_are_refused(epyc: Path, threads: int) -> None:
+def test_more_threads_than_cpus_are_refused(epyc, threads):
     with pytest.raises(InputError, match=r"not in 1\.\.7"):
         cpus.choose_cpus(threads, epyc)
 
 
 @given(st.integers(-5, 10_000))
-def test_chosen_cpus_are_allowed_and_as_many(threads: int) -> None:
+def test_chosen_cpus_are_allowed_and_as_many(threads):
     allowed = cpus.cores().allowed
     if 1 <= threads <= len(allowed):
         assert set(cpus.choose_cpus(threads)) <= set(allowed)
@@ -159,13 +157,13 @@ def test_chosen_cpus_are_allowed_and_as_many(threads: int) -> None:
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))
-def test_number_list_reads_what_the_kernel_writes(cpus: set[int]) -> None:
+def test_number_list_reads_what_the_kernel_writes(cpus):
     assert number_list(",".join(map(str, sorted(cpus)))) == tuple(sorted(cpus))
     low, high = min(cpus), max(cpus)
     assert number_list(f"{low}-{high}\n") == tuple(range(low, high + 1))
 
 
-def test_an_empty_tree_gives_unknowns_with_a_reason(tmp_path: Path) -> None:
+def test_an_empty_tree_gives_unknowns_with_a_reason(tmp_path):
     assert cpus.caches(tmp_path) is None
     assert cpus.last_cache_bytes((0,), tmp_path) is None
     assert cpus.cores(tmp_path).physical is None
@@ -178,7 +176,7 @@ def test_an_empty_tree_gives_unknowns_with_a_reason(tmp_path: Path) -> None:
     assert "cannot be set back" in why
 
 
-def test_a_hidden_model_is_told_apart_by_its_numbers(tmp_path: Path) -> None:
+def test_a_hidden_model_is_told_apart_by_its_numbers(tmp_path):
     lines = "cpu family : 6\nmodel : 143\nmodel name : Intel(R) Xeon(R) Processor\nstepping : 8"
     root = machine_tree.write(tmp_path, {"proc/cpuinfo": lines})
     assert machine.cpu_model(root) == "Intel(R) Xeon(R) Processor f6m143s8"
@@ -194,17 +192,17 @@ def test_a_hidden_model_is_told_apart_by_its_numbers(tmp_path: Path) -> None:
         ("NVIDIA GeForce RTX 3060", "nvidia-geforce-rtx-3060"),
     ],
 )
-def test_slug(product: str, slug: str) -> None:
+def test_slug(product, slug):
     assert machine.slug(product) == slug
 
 
-def test_platform_is_the_shipped_device_of_the_product_or_a_name_made_of_it() -> None:
+def test_platform_is_the_shipped_device_of_the_product_or_a_name_made_of_it():
     assert machine.platform_name("cuda:0", "NVIDIA H200", None) == "h200-sxm"
     assert machine.platform_name("cpu", "AMD EPYC 9R14", 2) == "cpu-amd-epyc-9r14-2t"
     assert machine.platform_name("cuda:1", "NVIDIA Nothing 1", 2) == "nvidia-nothing-1"
 
 
-def test_environment_says_why_it_does_not_know() -> None:
+def test_environment_says_why_it_does_not_know():
     facts = machine.environment()
     assert facts["host"]
     assert facts["cpu_model"]
@@ -227,13 +225,13 @@ except RuntimeError as error:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
-def test_threads_are_bound_before_a_framework_only() -> None:
+def test_threads_are_bound_before_a_framework_only():
     done = subprocess.run([sys.executable, "-c", BIND], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "threads must be bound before numpy is imported"
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
-def test_peak_memory_counts_this_network_and_not_the_one_before() -> None:
+def test_peak_memory_counts_this_network_and_not_the_one_before():
     bytearray(256 * MEGA)  # the one before: its high-water mark must not be seen
     for size in (64 * MEGA, 16 * MEGA):
         read = machine.resident_memory_meter()
@@ -247,7 +245,7 @@ def test_peak_memory_counts_this_network_and_not_the_one_before() -> None:
         assert peak_bytes < size + 8 * MEGA
 
 
-def test_doctor_knows_this_machine_and_imports_no_framework() -> None:
+def test_doctor_knows_this_machine_and_imports_no_framework():
     code = (
         "import sys, json; from steptime.measure import doctor; report = doctor.examine();"
         "json.dumps(report); assert not {'torch', 'numpy', 'jax', 'tensorflow'} & set(sys.modules)"
@@ -255,9 +253,7 @@ def test_doctor_knows_this_machine_and_imports_no_framework() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_doctor_says_what_is_missing_and_how_to_get_it(
-    epyc: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_says_what_is_missing_and_how_to_get_it(epyc, monkeypatch):
     monkeypatch.setattr(machine, "installed_version", lambda _: None)
     monkeypatch.setattr(machine, "load", lambda: 0.75)
     report = doctor.examine(epyc)
@@ -274,7 +270,7 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(
     assert all(isinstance(name, str) and text for name, text in rows)
 
 
-def test_doctor_finds_energy_counters_that_may_be_read(tmp_path: Path) -> None:
+def test_doctor_finds_energy_counters_that_may_be_read(tmp_path):
     zone = "sys/class/powercap/intel-rapl:0"
     files = {"energy_uj": "123", "max_energy_range_uj": "999", "name": "package-0"}
     root = machine_tree.write(tmp_path, {f"{zone}/{name}": text for name, text in files.items()})

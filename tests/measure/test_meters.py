@@ -86,7 +86,7 @@ def _zone(root: Path, zone: str, name: str, microjoules: str = "1500000") -> Pat
     return folder
 
 
-def test_rapl_adds_packages_and_memory_and_leaves_out_what_is_in_them(tmp_path: Path) -> None:
+def test_rapl_adds_packages_and_memory_and_leaves_out_what_is_in_them(tmp_path):
     _zone(tmp_path, "intel-rapl:0", "package-0")
     _zone(tmp_path, "intel-rapl:0:0", "core")
     _zone(tmp_path, "intel-rapl:0:1", "dram", "250000")
@@ -99,7 +99,7 @@ def test_rapl_adds_packages_and_memory_and_leaves_out_what_is_in_them(tmp_path: 
     assert meters("cpu", tmp_path)[0].read() == 1.5
 
 
-def test_rapl_that_is_absent_or_broken_says_so(tmp_path: Path) -> None:
+def test_rapl_that_is_absent_or_broken_says_so(tmp_path):
     with pytest.raises(AbsentError, match=r"^no RAPL counters under /sys/class/powercap$"):
         rapl(tmp_path)
     _zone(tmp_path, "intel-rapl:0", "package-0", "nonsense")
@@ -109,7 +109,7 @@ def test_rapl_that_is_absent_or_broken_says_so(tmp_path: Path) -> None:
         rapl(tmp_path)
 
 
-def test_rapl_without_permission_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rapl_without_permission_says_so(tmp_path, monkeypatch):
     folder = _zone(tmp_path, "intel-rapl:0", "package-0")
     if os.geteuid():
         (folder / "energy_uj").chmod(0)
@@ -127,7 +127,7 @@ def test_rapl_without_permission_says_so(tmp_path: Path, monkeypatch: pytest.Mon
     assert "chmod a+r" in (doctor.meters(tmp_path)["rapl"] or "")
 
 
-def test_a_counter_may_wrap_once_and_power_is_integrated() -> None:
+def test_a_counter_may_wrap_once_and_power_is_integrated():
     wraps = Meter("m", float, "J", 100.0)
     assert rise_j(wraps, 40.0, 60.0, 1.0) == 20
     assert rise_j(wraps, 90.0, 15.0, 1.0) == 25
@@ -136,7 +136,7 @@ def test_a_counter_may_wrap_once_and_power_is_integrated() -> None:
         rise_j(Meter("m", float, "J"), 90.0, 15.0, 1.0)
 
 
-def test_nvml_gives_its_counter_or_else_its_power() -> None:
+def test_nvml_gives_its_counter_or_else_its_power():
     counter = gpu(Nvml(), 0, {})
     assert (counter.name, counter.unit, counter.read()) == ("NVML energy counter", "J", 5.0)
     power = gpu(Nvml(counter=False), 0, {})
@@ -153,7 +153,7 @@ def test_nvml_gives_its_counter_or_else_its_power() -> None:
         (1, {"CUDA_VISIBLE_DEVICES": "GPU-2, GPU-9"}, 109),
     ],
 )
-def test_the_gpu_is_that_of_cuda(number: int, environ: dict[str, str], watts: float) -> None:
+def test_the_gpu_is_that_of_cuda(number, environ, watts):
     assert gpu(Nvml(4, counter=False), number, environ).read() == watts
 
 
@@ -166,19 +166,19 @@ def test_the_gpu_is_that_of_cuda(number: int, environ: dict[str, str], watts: fl
         (0, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "MIG-1"}),
     ],
 )
-def test_no_gpu_is_guessed(number: int, environ: dict[str, str]) -> None:
+def test_no_gpu_is_guessed(number, environ):
     with pytest.raises(AbsentError, match=f"which of 4 GPUs cuda:{number} is"):
         gpu(Nvml(4), number, environ)
 
 
-def test_a_gpu_that_is_cut_has_no_meter_of_its_own() -> None:
+def test_a_gpu_that_is_cut_has_no_meter_of_its_own():
     nvml = Nvml()
     nvml.cut = 1
     with pytest.raises(AbsentError, match="MIG"):
         gpu(nvml, 0, {})
 
 
-def test_meters_of_other_places(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_meters_of_other_places(monkeypatch):
     with pytest.raises(AbsentError, match=r"^no meter is known for mps$"):
         meters("mps")
     monkeypatch.setitem(sys.modules, "pynvml", None)
@@ -208,7 +208,7 @@ def _energy(found: Callable[[], list[Meter]], step: Callable[[], None]) -> modul
     return take_energy(step, lambda: None, 3, 0.25, found)
 
 
-def test_the_energy_of_a_step_is_what_the_counters_rose() -> None:
+def test_the_energy_of_a_step_is_what_the_counters_rose():
     turned = Turned()
     found = _energy(
         lambda: [Meter("a", turned.read, "J", 5000.0), Meter("b", turned.read, "J", 5000.0)],
@@ -220,14 +220,14 @@ def test_the_energy_of_a_step_is_what_the_counters_rose() -> None:
     assert found.meter == "a + b"
 
 
-def test_the_energy_of_a_step_is_power_over_time() -> None:
+def test_the_energy_of_a_step_is_power_over_time():
     found = _energy(lambda: [Meter("p", lambda: 200.0, "W")], Turned().step)
     assert found.power_w == pytest.approx(200)
     assert found.step_j
     assert found.step_j >= 200 * 0.005
 
 
-def test_a_meter_that_stands_still_or_fails_gives_no_number() -> None:
+def test_a_meter_that_stands_still_or_fails_gives_no_number():
     still = _energy(lambda: [Meter("s", lambda: 7.0, "J")], Turned().step)
     assert (still.step_j, still.power_w) == (None, None)
     assert still.meter.startswith("s stood still for 0.")
@@ -259,7 +259,7 @@ def _record(monkeypatch: pytest.MonkeyPatch, found: Callable[[str], list[Meter]]
     return worker.measure(session, request)
 
 
-def test_a_record_keeps_joules_a_step_and_their_meter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_keeps_joules_a_step_and_their_meter(monkeypatch):
     record = _record(monkeypatch, lambda _: [Meter("a meter", lambda: 50.0, "W")])
     assert record.quantities["power_w"].samples == pytest.approx((50.0,))
     assert record.env["energy_meter"] == "a meter"
@@ -270,7 +270,7 @@ def test_a_record_keeps_joules_a_step_and_their_meter(monkeypatch: pytest.Monkey
     assert not any("energy" in remark for remark in shown["remarks"])
 
 
-def test_a_record_without_a_meter_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_without_a_meter_says_why(monkeypatch):
     def absent(_: str) -> list[Meter]:
         raise AbsentError("nothing here")
 
@@ -282,7 +282,7 @@ def test_a_record_without_a_meter_says_why(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.slow
-def test_run_meters_energy_or_says_why_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_meters_energy_or_says_why_not(capsys):
     words = ["run", "fc:layers=1,nodes=4", "--batch", "2", "--backend", "null", "--budget", "0.05"]
     assert run([*words, "--runs", "2", "--energy", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -295,9 +295,7 @@ def test_run_meters_energy_or_says_why_not(capsys: pytest.CaptureFixture[str]) -
     assert not any("energy" in remark for remark in found["remarks"])
 
 
-def test_run_shows_energy_and_its_meter(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_shows_energy_and_its_meter(monkeypatch, capsys):
     record = _record(monkeypatch, lambda _: [Meter("a meter", lambda: 50.0, "W")])
     monkeypatch.setattr("steptime.sweeps.run.measure_cell", lambda *_, **__: record)
     assert run(["run", "fc", "--backend", "null", "--energy"]) == 0
@@ -305,9 +303,7 @@ def test_run_shows_energy_and_its_meter(
     assert "J mean power 50 W (a meter)" in shown
 
 
-def test_a_broken_device_file_costs_no_result(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_device_file_costs_no_result(monkeypatch, capsys):
     record = _record(monkeypatch, lambda _: [Meter("a meter", lambda: 50.0, "W")])
     broken = Path(os.environ["STEPTIME_HOME"]) / "devices/mine.toml"
     broken.parent.mkdir(parents=True)

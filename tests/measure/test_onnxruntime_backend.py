@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,7 +50,7 @@ def prepared(work: Workload, options: Options | None = None) -> Prepared:
         f"{DECODER},experts=4,experts_per_token=2,expert_ffn=6",
     ],
 )
-def test_a_step_gives_what_numpy_gives_of_the_same_values(network: str) -> None:
+def test_a_step_gives_what_numpy_gives_of_the_same_values(network):
     from steptime.measure.backends.onnxruntime import backend
     from steptime.measure.synthetic import initial_values
 
@@ -70,14 +69,14 @@ def test_a_step_gives_what_numpy_gives_of_the_same_values(network: str) -> None:
     np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=near)
 
 
-def test_compiling_is_told_apart_from_steps() -> None:
+def test_compiling_is_told_apart_from_steps():
     made = prepared(workload(CNN))
     assert made.facts["compile_s"] > 0
     assert list(made.parts) == ["forward"]
     assert made.waited is None
 
 
-def test_input_can_come_from_the_host() -> None:
+def test_input_can_come_from_the_host():
     made = prepared(workload(CNN), Options(threads=1, input="host"))
     made.step()
     assert made.waited is not None
@@ -96,9 +95,7 @@ def test_input_can_come_from_the_host() -> None:
         ({"replicas": 2}, {}, "without a parallel plan"),
     ],
 )
-def test_what_cannot_be_run_is_one_line(
-    how: dict[str, Any], options: dict[str, Any], said: str
-) -> None:
+def test_what_cannot_be_run_is_one_line(how, options, said):
     from steptime.measure.backends.onnxruntime import backend
 
     with pytest.raises(Exception) as raised:  # noqa: PT011  # the runtime's own, or one of ours
@@ -109,7 +106,7 @@ def test_what_cannot_be_run_is_one_line(
     assert "\n" not in str(meant)
 
 
-def test_a_device_that_is_not_here_is_refused() -> None:
+def test_a_device_that_is_not_here_is_refused():
     from steptime.measure.backends.onnxruntime import backend
 
     with pytest.raises(InputError, match="'mps' is not available to onnxruntime; there is: cpu"):
@@ -118,7 +115,7 @@ def test_a_device_that_is_not_here_is_refused() -> None:
 
 @pytest.mark.onnx
 @pytest.mark.parametrize("network", [CNN, DECODER])
-def test_it_runs_the_kernels_that_the_stack_says(network: str, tmp_path: Path) -> None:
+def test_it_runs_the_kernels_that_the_stack_says(network, tmp_path):
     import onnx
     import onnxruntime as ort
 
@@ -140,7 +137,7 @@ def test_it_runs_the_kernels_that_the_stack_says(network: str, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_worker_measures_and_refuses() -> None:
+def test_a_worker_measures_and_refuses():
     from dataclasses import asdict
 
     from steptime.core.workload import workload_to_json

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -34,7 +33,7 @@ def _seconds(compute_s: float, memory_s: float, value: float) -> Interval:
 HALF = _times(_seconds(0.4, 0.7, 0.7), _seconds(0.6, 0.5, 0.8), 0.5)
 
 
-def test_energy_is_idle_power_and_the_share_of_the_rest() -> None:
+def test_energy_is_idle_power_and_the_share_of_the_rest():
     found = step_energy(HALF, DEVICE)
     assert found.utilisation == pytest.approx(0.5)
     assert found.energy_j == pytest.approx(100 * 2 + (300 - 100) * 0.5 * 2)
@@ -42,7 +41,7 @@ def test_energy_is_idle_power_and_the_share_of_the_rest() -> None:
     assert found.note == ""
 
 
-def test_a_device_that_only_moves_bytes_idles_and_a_busy_one_draws_its_peak() -> None:
+def test_a_device_that_only_moves_bytes_idles_and_a_busy_one_draws_its_peak():
     moves = step_energy(_times(_seconds(0, 2, 2), NOTHING, 0), DEVICE)
     assert moves.utilisation == 0
     assert moves.energy_j == pytest.approx(200)
@@ -51,17 +50,17 @@ def test_a_device_that_only_moves_bytes_idles_and_a_busy_one_draws_its_peak() ->
     assert busy.energy_j == pytest.approx(600)
 
 
-def test_waiting_for_the_host_is_not_arithmetic() -> None:
+def test_waiting_for_the_host_is_not_arithmetic():
     waits = replace(HALF, forward_s=HALF.forward_s + 2)
     assert utilisation(waits) == pytest.approx(1 / 4)
 
 
-def test_a_step_of_no_time_has_no_utilisation_and_no_energy() -> None:
+def test_a_step_of_no_time_has_no_utilisation_and_no_energy():
     found = step_energy(_times(NOTHING, NOTHING, 0), DEVICE)
     assert (found.utilisation, found.energy_j, found.at_most_j) == (None, 0, 0)
 
 
-def test_unknown_power_is_unknown_energy() -> None:
+def test_unknown_power_is_unknown_energy():
     no_idle = step_energy(HALF, replace(DEVICE, idle_w=None))
     assert (no_idle.energy_j, no_idle.at_most_j) == (None, 600)
     assert no_idle.note == "d: idle_W unknown"
@@ -73,7 +72,7 @@ def test_unknown_power_is_unknown_energy() -> None:
     assert neither.utilisation == pytest.approx(0.5)
 
 
-def test_doubtful_power_is_said() -> None:
+def test_doubtful_power_is_said():
     swapped = step_energy(HALF, replace(DEVICE, idle_w=301.0))
     assert (swapped.energy_j, swapped.at_most_j) == (None, None)
     assert swapped.note == "d: idle_W is above tdp_W"
@@ -82,7 +81,7 @@ def test_doubtful_power_is_said() -> None:
     assert unverified.note == "d: idle_W unverified"
 
 
-def test_a_run_comes_to_kwh_cost_and_co2() -> None:
+def test_a_run_comes_to_kwh_cost_and_co2():
     assert run_energy(36_000, 100.0, 0.25, 400.0) == {"kwh": 1.0, "cost": 0.25, "co2_g": 400.0}
     assert run_energy(72_000, 100.0) == {"kwh": 2.0, "cost": None, "co2_g": None}
     assert run_energy(36_000, 100.0, 0.0, 0.0) == {"kwh": 1.0, "cost": 0.0, "co2_g": 0.0}
@@ -100,7 +99,7 @@ float32 = 10
 """
 
 
-def test_predict_says_the_energy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_says_the_energy(tmp_path, capsys):
     path = tmp_path / "mine.toml"
     path.write_text(FILE, encoding="utf-8")
     words = ["predict", "fc", "--batch", "64", "--method", "analytic", "--device"]
@@ -118,9 +117,7 @@ def test_predict_says_the_energy(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "energy       unknown (K40: idle_W and tdp_W unknown)" in capsys.readouterr().out
 
 
-def test_calibrated_knows_the_energy_of_a_gpu(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_calibrated_knows_the_energy_of_a_gpu(tmp_path, capsys):
     path = tmp_path / "mine.toml"
     path.write_text(FILE, encoding="utf-8")
     words = ["predict", "fc", "--batch", "64", "--method", "calibrated", "--device"]
@@ -132,9 +129,7 @@ def test_calibrated_knows_the_energy_of_a_gpu(
     assert re.search(r"energy +[\d.]+ m?J \[[\d.]+-[\d.]+\]", capsys.readouterr().out)
 
 
-def test_predict_says_the_energy_of_a_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_predict_says_the_energy_of_a_run(tmp_path, capsys):
     path = tmp_path / "mine.toml"
     path.write_text(FILE, encoding="utf-8")
     words = ["predict", "fc", "--batch", "64", "--steps", "1000000", "--kwh-price", "2"]
@@ -167,9 +162,7 @@ def test_predict_says_the_energy_of_a_run(
         ("--steps 5 --grid", "--steps is of one prediction; leave out --grid"),
     ],
 )
-def test_a_wrong_run_is_one_line(
-    words: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_run_is_one_line(words, message, capsys):
     assert run(["predict", "fc", "--device", "t4", *words.split()]) == 2
     said = capsys.readouterr().err
     assert message in said

@@ -100,7 +100,7 @@ def best_per_s(curve: Any) -> float:
     return max(work / least for work, least in zip(curve["work"], curve["min_s"], strict=True))
 
 
-def test_samples_are_taken_in_turns_within_the_budget() -> None:
+def test_samples_are_taken_in_turns_within_the_budget():
     fake = Machine()
     cases = [fake.case("gemm.float32", 10.0**n, 1e9, prepare_s=1e-4) for n in range(4, 12)]
     cases += [fake.case("memory.copy", 10.0**n, 1e9) for n in range(5, 11)]
@@ -116,7 +116,7 @@ def test_samples_are_taken_in_turns_within_the_budget() -> None:
     assert sum(a.split()[0] != b.split()[0] for a, b in itertools.pairwise(last)) > 10
 
 
-def test_a_slow_type_costs_no_more_than_its_share() -> None:
+def test_a_slow_type_costs_no_more_than_its_share():
     fake = Machine()
     cases = [
         fake.case(f"gemm.{dtype}", float(ceilings.gemm_flop(m, k, n)), per_s)
@@ -130,7 +130,7 @@ def test_a_slow_type_costs_no_more_than_its_share() -> None:
     assert curves["gemm.float32"]["size"][-1] >= 2 * 2048**3
 
 
-def test_a_hiccup_does_not_end_a_curve() -> None:
+def test_a_hiccup_does_not_end_a_curve():
     fake = Machine()
     tiny = fake.case("gemm.float32", 1e4, 1e9)
     small, large = fake.case("gemm.float32", 1e5, 1e9), fake.case("gemm.float32", 1e8, 1e9)
@@ -156,7 +156,7 @@ def test_a_hiccup_does_not_end_a_curve() -> None:
     assert best_per_s(curves["gemm.float32"]) == pytest.approx(1e9)
 
 
-def test_every_op_is_issued_however_slow_the_machine_is() -> None:
+def test_every_op_is_issued_however_slow_the_machine_is():
     fake = Machine()
     one = fake.case("dispatch", 1, per_s=0.5)  # a call takes 2 s, all of them have 0.1 s
     ops = [replace(one, columns={"op": op}) for op in ("add", "matmul", "mul_and_gradient")]
@@ -167,7 +167,7 @@ def test_every_op_is_issued_however_slow_the_machine_is() -> None:
     assert (curve["samples"], curve["min_s"]) == ([1, 1, 1], [2.0, 2.0, 2.0])
 
 
-def test_what_a_device_cannot_do_is_said() -> None:
+def test_what_a_device_cannot_do_is_said():
     def refuse() -> sampling.Timer:
         raise sampling.RefusedError("no such kernel")
 
@@ -178,7 +178,7 @@ def test_what_a_device_cannot_do_is_said() -> None:
     assert skipped == {"gemm.float16": ["m=64 and larger: no such kernel"]}
 
 
-def test_array_sizes_reach_out_of_the_cache_and_stay_in_the_room() -> None:
+def test_array_sizes_reach_out_of_the_cache_and_stay_in_the_room():
     sizes = ceilings.array_sizes_bytes(32 * MEGA, None)
     assert sizes[0] == 1 << 16
     assert sizes[-1] == 64 * MEGA  # two arrays are 4 caches
@@ -189,13 +189,13 @@ def test_array_sizes_reach_out_of_the_cache_and_stay_in_the_room() -> None:
     assert ceilings.array_sizes_bytes(None, None)[-1] > 100 * MEGA
 
 
-def test_gemm_work() -> None:
+def test_gemm_work():
     assert ceilings.gemm_flop(2, 4, 5) == 2 * 2 * 4 * 5
     works = [ceilings.gemm_flop(*shape) for shape in ceilings.GEMM_SHAPES]
     assert works == sorted(works)
 
 
-def test_device_table_of_a_recorded_answer() -> None:
+def test_device_table_of_a_recorded_answer():
     table = files.device_table(ANSWER)
     device = device_from_table(table, "here")
     assert device.name == "cpu-amd-epyc-9r14-2t"
@@ -211,13 +211,13 @@ def test_device_table_of_a_recorded_answer() -> None:
     assert device.measured["dispatch"]["op"] == ["add", "matmul"]
 
 
-def test_device_table_is_written_and_found_as_local() -> None:
+def test_device_table_is_written_and_found_as_local():
     table = files.device_table(ANSWER)
     catalog.write_user_device(table, table["name"])
     assert catalog.device("local") == device_from_table(table, "here")
 
 
-def test_a_probed_shipped_device_keeps_the_shipped_name_free() -> None:
+def test_a_probed_shipped_device_keeps_the_shipped_name_free():
     facts = {"device": "cuda:0", "kind": "gpu", "product": "NVIDIA H200", "cache_bytes": None}
     table = files.device_table(ANSWER | facts)
     assert table["name"] == "h200-sxm-probed"
@@ -228,7 +228,7 @@ def test_a_probed_shipped_device_keeps_the_shipped_name_free() -> None:
     catalog.write_user_device(table, table["name"])
 
 
-def test_a_busy_machine_and_small_matrices_are_doubted() -> None:
+def test_a_busy_machine_and_small_matrices_are_doubted():
     few = {"m": [64], "k": [64], "n": [64], "work": [2 * 64**3]}
     times = {"min_s": [1e-3], "median_s": [1e-3], "samples": [3]}
     curves = ANSWER["curves"] | {"gemm.float16": few | times}
@@ -238,13 +238,13 @@ def test_a_busy_machine_and_small_matrices_are_doubted() -> None:
     assert "busy" not in files.device_table(ANSWER)["note"]
 
 
-def test_arrays_that_stay_in_the_cache_are_doubted() -> None:
+def test_arrays_that_stay_in_the_cache_are_doubted():
     table = files.device_table(ANSWER | {"cache_bytes": 100_000_000})
     assert "arrays of 1.3 last-level caches" in table["note"]
     assert table["memory_GB_per_s"] == pytest.approx(32.0)  # the largest arrays
 
 
-def test_one_slow_sample_of_arrays_in_the_cache_is_no_bandwidth() -> None:
+def test_one_slow_sample_of_arrays_in_the_cache_is_no_bandwidth():
     """Of the largest arrays the best kernel tells, where none is far beyond the cache."""
     slow = {"array_bytes": [64_000_000], "work": [192_000_000], "samples": [1]}
     slow |= {"min_s": [0.5], "median_s": [0.5]}
@@ -254,7 +254,7 @@ def test_one_slow_sample_of_arrays_in_the_cache_is_no_bandwidth() -> None:
 
 
 @pytest.mark.parametrize("group", ["gemm.float32", "memory"])
-def test_no_roof_without_a_measurement(group: str) -> None:
+def test_no_roof_without_a_measurement(group):
     curves = {name: {} if name.startswith(group) else c for name, c in ANSWER["curves"].items()}
     with pytest.raises(InputError, match="larger budget"):
         files.device_table(ANSWER | {"curves": curves})
@@ -279,7 +279,7 @@ def probe(backend: str, device: str = "cpu", **how: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_every_backend_has_a_probe() -> None:
+def test_every_backend_has_a_probe():
     """Each op of the null backend takes its share of a step of 1 ms: its clock is made up."""
     answer = probe("null", dtypes=["float32", "bfloat16"], budget_s=1.0)
     assert answer["product"] == machine.cpu_model()
@@ -298,21 +298,21 @@ def test_every_backend_has_a_probe() -> None:
     assert dispatch["min_s"][0] > 0
 
 
-def test_an_unknown_type_is_refused_before_anything_runs() -> None:
+def test_an_unknown_type_is_refused_before_anything_runs():
     with pytest.raises(InputError, match="float32"):
         ceilings.probe("null", None, Options(), dtypes=["float31"])
 
 
 @pytest.mark.slow
 @pytest.mark.framework
-def test_a_real_probe_by_torch() -> None:
+def test_a_real_probe_by_torch():
     answer = probe("torch", dtypes=["float32", "float16"], budget_s=2.0)
     check_real(answer, ("float32", "float16"))
     assert answer["curves"]["dispatch"]["op"] == ["add"]
 
 
 @pytest.mark.gpu
-def test_a_real_probe_of_a_gpu() -> None:
+def test_a_real_probe_of_a_gpu():
     import torch
 
     answer = probe("torch", "cuda", budget_s=5.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,7 +54,7 @@ GPU_STEP = [  # as torch.profiler writes a step on a GPU: backward runs on a thr
 ]  # fmt: skip
 
 
-def test_kernels_belong_to_the_ops_that_launched_them() -> None:
+def test_kernels_belong_to_the_ops_that_launched_them():
     profile = profile_of(events_of(_text(GPU_STEP)))
     assert profile.device
     assert profile.steps == pytest.approx([1e-3])
@@ -74,7 +73,7 @@ def test_kernels_belong_to_the_ops_that_launched_them() -> None:
     assert found[NO_OP].quantities["step_s"].samples == pytest.approx((350e-6,))
 
 
-def test_without_a_device_the_time_is_the_hosts() -> None:
+def test_without_a_device_the_time_is_the_hosts():
     of_gpu = ("kernel", "gpu_memcpy", "cuda_runtime")
     events = [event | {"tid": 1} for event in GPU_STEP if event["cat"] not in of_gpu]
     profile = profile_of(events_of(_text(events)))
@@ -109,19 +108,19 @@ def test_without_a_device_the_time_is_the_hosts() -> None:
         ('{"traceEvents": [{"ph": "X", "cat": "kernel", "ts": 1e999, "dur": 1}]}', "holds no op"),
     ],
 )
-def test_what_is_no_trace_is_said_in_a_line(text: str, said: str) -> None:
+def test_what_is_no_trace_is_said_in_a_line(text, said):
     with pytest.raises(InputError, match=said):
         profile_of(events_of(text))
 
 
 @pytest.mark.parametrize("after", ['"C:\\Users\\me.json"}', '"torn'])
-def test_what_follows_the_events_need_not_be_json(after: str) -> None:
+def test_what_follows_the_events_need_not_be_json(after):
     whole = _text(GPU_STEP)
     assert whole.endswith("}")
     assert events_of(f'{whole[:-1]}, "traceName": {after}') == events_of(whole)
 
 
-def test_a_trace_becomes_records(tmp_path: Path) -> None:
+def test_a_trace_becomes_records(tmp_path):
     from steptime.records.readers import read_path
 
     path = tmp_path / "my net.pt.trace.json"
@@ -152,9 +151,7 @@ def test_a_trace_becomes_records(tmp_path: Path) -> None:
         ("transformer:layers=1,width=16,heads=2,length=8,vocabulary=32", {"bias"}),
     ],
 )
-def test_every_op_of_a_network_is_in_its_profile(
-    model: str, no_kernel: set[str], tmp_path: Path
-) -> None:
+def test_every_op_of_a_network_is_in_its_profile(model, no_kernel, tmp_path):
     from steptime.measure.backends.torch import backend
 
     workload = make_workload(read_model(model), 2)

@@ -41,23 +41,23 @@ SRUN = {
 }
 
 
-def test_without_a_launcher_a_process_is_alone() -> None:
+def test_without_a_launcher_a_process_is_alone():
     assert here({}) == Rank()
     assert here({"MASTER_ADDR": "a", "MASTER_PORT": "1"}) == Rank()
 
 
-def test_a_batch_script_is_no_task_of_srun() -> None:
+def test_a_batch_script_is_no_task_of_srun():
     assert here({k: v for k, v in SRUN.items() if k != "SLURM_STEP_ID"}) == Rank()
 
 
-def test_variables_of_torchrun() -> None:
+def test_variables_of_torchrun():
     assert here(TORCHRUN) == Rank(3, 4, 1, 2, "node1", 29500)
     one = {name: TORCHRUN[name] for name in TORCHRUN if name != "LOCAL_WORLD_SIZE"}
     assert here(one).local_size == 4  # so many, as far as is known
     assert here({**TORCHRUN, ranks.ATTEMPT: "2"}).attempt == 2
 
 
-def test_variables_of_srun() -> None:
+def test_variables_of_srun():
     found = here(SRUN)
     assert found == Rank(4, 5, 0, 1, "gpu03", 10_000 + 31 * 70 + 2)
     assert here({**SRUN, "SLURM_NODEID": "1", "SLURM_PROCID": "2"}).local_size == 2
@@ -71,13 +71,13 @@ def test_variables_of_srun() -> None:
     assert here(alone) == Rank()
 
 
-def test_processes_meet_at_a_host_that_is_there() -> None:
+def test_processes_meet_at_a_host_that_is_there():
     ranks.check_address(Rank(1, 2, 1, 2, "localhost", 1234))
     with pytest.raises(InputError, match=r"rank 1: host 'no-such-host\.invalid', where the 2 proc"):
         ranks.check_address(Rank(1, 2, 1, 2, "no-such-host.invalid", 1234))
 
 
-def test_processes_of_our_own_come_before_those_of_srun() -> None:
+def test_processes_of_our_own_come_before_those_of_srun():
     first, second = local_variables(2, 1234)
     assert here({**SRUN, **second}) == Rank(1, 2, 1, 2, "127.0.0.1", 1234)
     assert here(first).is_zero
@@ -95,12 +95,12 @@ def test_processes_of_our_own_come_before_those_of_srun() -> None:
         ("n1.example.org", "n1.example.org"),
     ],
 )
-def test_the_first_host_of_a_list(nodes: str, first: str) -> None:
+def test_the_first_host_of_a_list(nodes, first):
     assert first_host(nodes) == first
 
 
 @every("nodes", [",a", "[", "a b"])
-def test_what_is_no_list_of_nodes(nodes: str) -> None:
+def test_what_is_no_list_of_nodes(nodes):
     with pytest.raises(InputError, match="is no list of nodes"):
         first_host(nodes)
 
@@ -121,12 +121,8 @@ WRONG = [
 
 @every(("variables", "changes", "message"), WRONG)
 def test_half_set_and_wrong_variables_are_one_line(
-    variables: dict[str, str],
-    changes: dict[str, str | None],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    variables, changes, message, monkeypatch, capsys
+):
     merged = {**variables, **changes}
     for name, value in merged.items():
         if value is not None:
@@ -137,9 +133,7 @@ def test_half_set_and_wrong_variables_are_one_line(
     assert message in line
 
 
-def test_another_number_of_replicas_than_the_launchers(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_another_number_of_replicas_than_the_launchers(monkeypatch, capsys, tmp_path):
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
     assert run(["run", "fc", "--replicas", "2"]) == 2
@@ -167,7 +161,7 @@ def tree(root: Path, cpus: int) -> Path:
     return root
 
 
-def test_processes_of_a_machine_share_no_cpu(tmp_path: Path) -> None:
+def test_processes_of_a_machine_share_no_cpu(tmp_path):
     root = tree(tmp_path, 8)
     chosen = [cpus.choose_cpus(2, root, process, 4) for process in range(4)]
     assert chosen == [(0, 1), (2, 3), (4, 5), (6, 7)]  # cores first, their second threads last
@@ -183,7 +177,7 @@ def rank_of(rank: int, host: str, cpus: list[int]) -> dict[str, object]:
     return {"rank": rank, "host": host, "cpus": cpus}
 
 
-def test_ranks_that_share_something_are_refused() -> None:
+def test_ranks_that_share_something_are_refused():
     check_apart([rank_of(0, "a", [0]), rank_of(1, "a", [1]), rank_of(2, "b", [0])])
     with pytest.raises(InputError, match="ranks 0 and 1 share CPU 1 of a: each needs its own"):
         check_apart([rank_of(0, "a", [0, 1]), rank_of(1, "a", [1])])
@@ -199,14 +193,12 @@ def test_ranks_that_share_something_are_refused() -> None:
         ("cuda", Rank(5, 8, 1, 4), "3", "cuda:0"),  # a scheduler shows each task its own
     ],
 )
-def test_each_replica_has_a_gpu(
-    device: str, rank: Rank, visible: str, own: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_replica_has_a_gpu(device, rank, visible, own, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert own_device(device, rank) == own
 
 
-def test_one_gpu_is_not_for_several_replicas() -> None:
+def test_one_gpu_is_not_for_several_replicas():
     with pytest.raises(InputError, match="cuda:1 is one device; replicas run on 'cuda'"):
         own_device("cuda:1", Rank(1, 2, 1, 2))
 
@@ -234,7 +226,7 @@ def gone(pids: tuple[int, ...]) -> bool:
     return not any(map(alive, pids))
 
 
-def test_rank_0_answers_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_0_answers_for_all(tmp_path, monkeypatch):
     stand_in(tmp_path, monkeypatch, 'answer "{\\"rank\\": $RANK}"; cat')
     with Worker("torch", Options(), 3) as worker:
         assert len(set(worker.pids)) == 3
@@ -243,9 +235,7 @@ def test_rank_0_answers_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert gone(pids)
 
 
-def test_a_dead_rank_ends_the_group_and_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dead_rank_ends_the_group_and_is_named(tmp_path, monkeypatch):
     stand_in(tmp_path, monkeypatch, "read x; [ $RANK = 1 ] && kill -9 $$; sleep 60")
     with Worker("torch", Options(), 2) as worker:
         with pytest.raises(WorkerDiedError) as died:
@@ -256,9 +246,7 @@ def test_a_dead_rank_ends_the_group_and_is_named(
     assert failure.note == "rank 1 of 2 ended by SIGKILL; it said nothing"
 
 
-def test_a_death_comes_before_what_others_make_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_death_comes_before_what_others_make_of_it(tmp_path, monkeypatch):
     failed = '{"status": "failed", "note": "Connection closed by peer"}'
     # its connections are closed some time before it is gone: the others may be the first to answer
     script = f"read x; [ $RANK = 1 ] && sleep 0.3 && exit 7; echo '{failed}'; sleep 60"
@@ -271,9 +259,7 @@ def test_a_death_comes_before_what_others_make_of_it(
         worker.ask({}, 600)
 
 
-def test_the_first_failure_is_the_answer_while_others_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_failure_is_the_answer_while_others_wait(tmp_path, monkeypatch):
     failed = '{"status": "oom", "note": "no memory left"}'
     stand_in(tmp_path, monkeypatch, f"read x; [ $RANK = 1 ] && echo '{failed}'; sleep 60")
     with Worker("torch", Options(), 2) as worker:
@@ -281,7 +267,7 @@ def test_the_first_failure_is_the_answer_while_others_wait(
         assert gone(worker.pids)
 
 
-def test_a_time_limit_ends_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_limit_ends_all(tmp_path, monkeypatch):
     stand_in(tmp_path, monkeypatch, "[ $RANK = 0 ] && answer '{}'; sleep 60")
     with Worker("torch", Options(), 2) as worker:
         with pytest.raises(WorkerDiedError, match=r"no answer within the time limit of 0\.3 s"):
@@ -289,7 +275,7 @@ def test_a_time_limit_ends_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert gone(worker.pids)
 
 
-def test_a_rank_that_refuses_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_refuses_is_named(tmp_path, monkeypatch):
     path = tmp_path / "python"
     refused = '{"refused": "no such device", "cause": "bad-config"}'
     path.write_text(f"#!/bin/sh\nread x; [ $RANK = 1 ] && echo '{refused}'; sleep 60\n")

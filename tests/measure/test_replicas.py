@@ -38,13 +38,13 @@ PROC = Path("/proc")
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[Worker]:
+def pair():
     """Return two processes that answer as one."""
     with Worker("torch", Options(threads=1), 2) as worker:
         yield worker
 
 
-def test_each_process_has_a_core_of_its_own(pair: Worker) -> None:
+def test_each_process_has_a_core_of_its_own(pair):
     record = record_from_json(pair.ask(request("allreduce"), 600))
     first, second = (os.sched_getaffinity(pid) for pid in pair.pids)
     assert len(first) == len(second) == 1
@@ -74,7 +74,7 @@ def _meets() -> None:
 
 
 @pytest.mark.skipif(not (PROC / "net" / "tcp").exists(), reason="no /proc/net/tcp here")
-def test_processes_of_one_machine_meet_where_no_other_reaches_and_exchange_json() -> None:
+def test_processes_of_one_machine_meet_where_no_other_reaches_and_exchange_json():
     code = "import test_replicas; test_replicas._meets()"
     here = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     done = subprocess.run(
@@ -89,7 +89,7 @@ def test_processes_of_one_machine_meet_where_no_other_reaches_and_exchange_json(
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("overlap", [True, False])
-def test_every_strategy_is_one_record(pair: Worker, strategy: str, overlap: bool) -> None:
+def test_every_strategy_is_one_record(pair, strategy, overlap):
     record = record_from_json(
         pair.ask(request(strategy, parts=True, options={"overlap": overlap}), 600)
     )
@@ -117,7 +117,7 @@ def test_every_strategy_is_one_record(pair: Worker, strategy: str, overlap: bool
         assert all(0 < c < s for c, s in zip(comm, step, strict=True))
 
 
-def test_what_exchanges_more_waits_longer(pair: Worker) -> None:
+def test_what_exchanges_more_waits_longer(pair):
     small, large = (
         record_from_json(pair.ask(request("allreduce", model, options={"overlap": False}), 600))
         for model in (SMALL, "fc:layers=1,nodes=1000,inputs=2000,outputs=10")
@@ -126,7 +126,7 @@ def test_what_exchanges_more_waits_longer(pair: Worker) -> None:
     assert times[1] > 2 * times[0]  # 8 MB against 31 kB, where nobody is in the way
 
 
-def test_gpus_are_joined_by_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_joined_by_nccl(monkeypatch):
     """There is no GPU here: what PyTorch is told, not what it does."""
     import torch
     import torch.distributed as dist
@@ -166,7 +166,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 ]
 
 
-def test_what_is_not_run_says_so() -> None:
+def test_what_is_not_run_says_so():
     with Worker("torch", Options(threads=1)) as worker:  # one process refuses as well
         for changes, fields, note in REFUSED:
             asked = request("sharded", **changes)
@@ -176,7 +176,7 @@ def test_what_is_not_run_says_so() -> None:
             assert note in answer["note"]
 
 
-def test_replicas_of_inference_are_independent(pair: Worker) -> None:
+def test_replicas_of_inference_are_independent(pair):
     asked = request("independent")
     asked["workload"] |= {"phase": "infer", "optimizer": "none"}
     record = record_from_json(pair.ask(asked, 600))
@@ -184,20 +184,20 @@ def test_replicas_of_inference_are_independent(pair: Worker) -> None:
     assert set(record.quantities["comm_s"].samples) == {0.0}
 
 
-def test_a_backend_of_one_device_has_no_replicas(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_backend_of_one_device_has_no_replicas(capsys):
     words = ["run", SMALL, "--backend", "null", "--replicas", "2", "--threads", "1"]
     assert run(words) == 3
     assert "unsupported): null runs on one device" in capsys.readouterr().err
 
 
-def test_too_many_processes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_many_processes_are_one_line(capsys):
     cpus = len(os.sched_getaffinity(0))
     assert run(["run", SMALL, "--replicas", str(cpus + 1), "--threads", "1"]) == 2
     needed = f"{cpus + 1} processes x 1 threads need {cpus + 1} CPUs"
     assert capsys.readouterr().err == f"steptime: {needed}; {cpus} are allowed here\n"
 
 
-def test_run_counts_all_replicas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_counts_all_replicas(tmp_path, capsys):
     words = ["run", SMALL, "--batch", "8", "--replicas", "2", "--threads", "1", "--no-overlap"]
     assert run([*words, "--budget", "0.1", "--json", "--out", str(tmp_path / "out")]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -226,7 +226,7 @@ model = "{SMALL}"
 """
 
 
-def test_a_sweep_over_replicas(tmp_path: Path) -> None:
+def test_a_sweep_over_replicas(tmp_path):
     file, out = tmp_path / "replicas.toml", tmp_path / "out"
     file.write_text(EXPERIMENT)
     assert run(["sweep", str(file), "--out", str(out)]) == 3
@@ -288,13 +288,13 @@ def command_line(pid: int) -> str:
     return (PROC / f"{pid}/cmdline").read_text()
 
 
-def test_no_worker_outlives_a_parent_that_is_killed() -> None:
+def test_no_worker_outlives_a_parent_that_is_killed():
     with long_run() as (process, workers):
         process.kill()
         assert gone(workers)
 
 
-def test_no_worker_outlives_ctrl_c() -> None:
+def test_no_worker_outlives_ctrl_c():
     with long_run() as (process, workers):
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         _, said = process.communicate(timeout=600)
@@ -304,7 +304,7 @@ def test_no_worker_outlives_ctrl_c() -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_death_of_one_rank_ends_the_run_and_is_told(rank: int) -> None:
+def test_the_death_of_one_rank_ends_the_run_and_is_told(rank):
     with long_run() as (process, workers):
         os.kill(workers[rank], signal.SIGKILL)
         _, said = process.communicate(timeout=600)
@@ -313,7 +313,7 @@ def test_the_death_of_one_rank_ends_the_run_and_is_told(rank: int) -> None:
     assert f"failed (killed): rank {rank} of 2 ended by SIGKILL" in said
 
 
-def test_a_rank_that_hangs_meets_the_time_limit(pair: Worker) -> None:
+def test_a_rank_that_hangs_meets_the_time_limit(pair):
     del pair  # its CPUs are free while nothing is asked
     with Worker("torch", Options(threads=1), 2) as worker:
         os.kill(worker.pids[1], signal.SIGSTOP)
@@ -323,7 +323,7 @@ def test_a_rank_that_hangs_meets_the_time_limit(pair: Worker) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_waits_for_the_others_ends_with_its_parent(rank: int) -> None:
+def test_a_rank_that_waits_for_the_others_ends_with_its_parent(rank):
     with socket.socket() as meeting:
         meeting.bind(("127.0.0.1", 0))
         port = meeting.getsockname()[1]
@@ -357,7 +357,7 @@ def await_server(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.parametrize("victim", ["worker", "command"])
-def test_the_death_of_a_rank_of_a_launcher_ends_the_other(victim: str) -> None:
+def test_the_death_of_a_rank_of_a_launcher_ends_the_other(victim):
     words = [word for word in LONG if word not in {"--replicas", "2"}]
     running = [
         subprocess.Popen(
@@ -416,7 +416,7 @@ def srun_variables(port: int) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])
-def test_ranks_of_a_launcher_make_one_record(launcher: str, tmp_path: Path) -> None:
+def test_ranks_of_a_launcher_make_one_record(launcher, tmp_path):
     port, out = free_port(), tmp_path / "out"
     variables = local_variables(2, port) if launcher == "torchrun" else srun_variables(port)
     first, second = launched(list(variables), out, "--runs", "2")
@@ -429,7 +429,7 @@ def test_ranks_of_a_launcher_make_one_record(launcher: str, tmp_path: Path) -> N
     assert record.env["ranks"][0]["cpus"] != record.env["ranks"][1]["cpus"]
 
 
-def test_a_failure_of_ranks_of_a_launcher_ends_all(tmp_path: Path) -> None:
+def test_a_failure_of_ranks_of_a_launcher_ends_all(tmp_path):
     variables = list(local_variables(2, free_port()))
     first, second = launched(variables, tmp_path / "out", "--dtype", "float16-mixed")
     assert (first[0], second[0]) == (3, 3)
@@ -438,7 +438,7 @@ def test_a_failure_of_ranks_of_a_launcher_ends_all(tmp_path: Path) -> None:
     assert second[2].startswith("rank 1: unsupported: float16-mixed scales")
 
 
-def test_torchrun_itself(tmp_path: Path) -> None:
+def test_torchrun_itself(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     command += ["--master-port", str(free_port()), "-m", "steptime", "run", SMALL]
     command += ["--threads", "1", "--budget", "0.1", "--json", "--out", str(tmp_path)]

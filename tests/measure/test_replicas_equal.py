@@ -43,7 +43,7 @@ Found = dict[str, dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
+def trained(tmp_path_factory):
     """Return what two processes came to, by rank, for every network, optimizer and way."""
     out = tmp_path_factory.mktemp("replicas")
     cases = [
@@ -78,7 +78,7 @@ def _largest(ours: list[Any], theirs: list[Any]) -> float:
 
 
 @pytest.fixture(scope="module")
-def alone(trained: list[Found]) -> dict[str, list[Any]]:
+def alone(trained):
     """Return the weights of one process with the batches of both, by network and optimizer."""
     import torch
 
@@ -108,9 +108,7 @@ def alone(trained: list[Found]) -> dict[str, list[Any]]:
 
 @pytest.mark.parametrize(("network", "optimizer"), CASES)
 @pytest.mark.parametrize("way", EXACT)
-def test_two_replicas_are_one_process_with_twice_the_batch(
-    network: str, optimizer: str, way: str, trained: list[Found], alone: dict[str, list[Any]]
-) -> None:
+def test_two_replicas_are_one_process_with_twice_the_batch(network, optimizer, way, trained, alone):
     theirs = alone[f"{network} {optimizer}"]
     for found in trained:
         ours = found[f"{network} {optimizer} {way}"]["weights"]
@@ -119,6 +117,6 @@ def test_two_replicas_are_one_process_with_twice_the_batch(
 
 
 @pytest.mark.parametrize(("network", "optimizer"), CASES)
-def test_independent_replicas_part(network: str, optimizer: str, trained: list[Found]) -> None:
+def test_independent_replicas_part(network, optimizer, trained):
     first, second = (found[f"{network} {optimizer} independent"]["weights"] for found in trained)
     assert _largest(first, second) > 1e-3

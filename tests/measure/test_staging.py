@@ -36,12 +36,12 @@ FC = "fc:layers=1,nodes=4,inputs=16,outputs=4"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     return idx_folder.write(tmp_path / "data", gz=True)
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Path:
+def disk(tmp_path):
     """A place for copies."""
     (tmp_path / "disk").mkdir()
     return tmp_path / "disk"
@@ -54,7 +54,7 @@ def _until(done: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-def test_a_copy_is_the_data_set_with_what_it_cost(folder: Path, disk: Path) -> None:
+def test_a_copy_is_the_data_set_with_what_it_cost(folder, disk):
     original = find(str(folder))
     staged = sources.copy(original, str(disk))
     (copy,) = disk.iterdir()
@@ -72,7 +72,7 @@ def test_a_copy_is_the_data_set_with_what_it_cost(folder: Path, disk: Path) -> N
     assert facts == {"from": str(folder), "to": str(disk), "bytes": size}
 
 
-def test_where_copies_go(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_copies_go(disk, tmp_path, monkeypatch):
     for name in ("local", "tmpdir"):
         (tmp_path / name).mkdir()
         monkeypatch.setenv(name.upper(), str(tmp_path / name))
@@ -88,9 +88,7 @@ def test_where_copies_go(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         sources.place("")
 
 
-def test_space_is_asked_for_before_anything_is_copied(
-    folder: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_space_is_asked_for_before_anything_is_copied(folder, disk, monkeypatch):
     usage = shutil.disk_usage(disk)._replace(free=100)
     monkeypatch.setattr(sources.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(NoSpaceError, match=r"disk: 100 B are free, the data set needs \d+ B"):
@@ -98,9 +96,7 @@ def test_space_is_asked_for_before_anything_is_copied(
     assert not list(disk.iterdir())
 
 
-def test_a_disk_that_fills_up_while_copying(
-    folder: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fills_up_while_copying(folder, disk, monkeypatch):
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -110,9 +106,7 @@ def test_a_disk_that_fills_up_while_copying(
     assert not list(disk.iterdir())
 
 
-def test_a_copy_that_differs_is_told_and_removed(
-    folder: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_that_differs_is_told_and_removed(folder, disk, monkeypatch):
     def spoil(descriptor: int) -> None:
         os.pwrite(descriptor, b"!", 0)  # never the first byte of these files
 
@@ -142,9 +136,7 @@ def _stages(folder: Path, disk: Path) -> subprocess.Popen[bytes]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_copy_goes_with_its_process_however_that_ends(
-    end: signal.Signals, folder: Path, disk: Path
-) -> None:
+def test_a_copy_goes_with_its_process_however_that_ends(end, folder, disk):
     with _stages(folder, disk) as process:
         assert len(list(disk.iterdir())) == 1
         process.send_signal(end)
@@ -152,7 +144,7 @@ def test_a_copy_goes_with_its_process_however_that_ends(
 
 
 @pytest.mark.slow
-def test_a_copy_that_nobody_holds_is_removed_by_the_next_one(folder: Path, disk: Path) -> None:
+def test_a_copy_that_nobody_holds_is_removed_by_the_next_one(folder, disk):
     """A scheduler may end all processes of a job at once, the one that tidies up too."""
     with _stages(folder, disk) as alive:
         (kept,) = disk.iterdir()
@@ -192,7 +184,7 @@ def _options(folder: Path, disk: Path, **changes: Any) -> Options:
 
 @pytest.mark.slow
 @pytest.mark.framework  # its loaders are PyTorch's
-def test_a_worker_copies_once_for_all_its_cells(folder: Path, disk: Path) -> None:
+def test_a_worker_copies_once_for_all_its_cells(folder, disk):
     with Worker("null", Options(threads=1)) as worker:
         first = _ask(worker, _options(folder, disk))
         (copy,) = disk.iterdir()
@@ -214,9 +206,7 @@ def test_a_worker_copies_once_for_all_its_cells(folder: Path, disk: Path) -> Non
 
 
 @pytest.mark.slow
-def test_what_is_wrong_with_the_data_is_the_cause_of_a_record(
-    folder: Path, disk: Path, tmp_path: Path
-) -> None:
+def test_what_is_wrong_with_the_data_is_the_cause_of_a_record(folder, disk, tmp_path):
     with Worker("null", Options(threads=1)) as worker:
         missing = _ask(worker, _options(tmp_path / "absent", disk))
         assert (missing.status, missing.cause) == ("failed", "missing-file")
@@ -236,7 +226,7 @@ def test_what_is_wrong_with_the_data_is_the_cause_of_a_record(
 
 
 @pytest.mark.slow
-def test_a_disk_without_room_is_the_cause_of_a_record(tmp_path: Path) -> None:
+def test_a_disk_without_room_is_the_cause_of_a_record(tmp_path):
     """A data set larger than any disk: its file has a size, and no blocks."""
     folder = idx_folder.write(tmp_path)
     with (folder / "train-images-idx3-ubyte").open("r+b") as file:
@@ -248,7 +238,7 @@ def test_a_disk_without_room_is_the_cause_of_a_record(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("steptime-stage-*"))
 
 
-def test_a_copy_keeps_what_the_network_reads(folder: Path, disk: Path) -> None:
+def test_a_copy_keeps_what_the_network_reads(folder, disk):
     original = find(str(folder))
     copy = sources.copy(original, str(disk)).dataset
     for part in ("train", "test"):

@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks/tpu_compile.py"
 
 
 @pytest.fixture(scope="module")
-def script() -> Any:
+def script():
     pytest.importorskip("libtpu", reason="needs the TPU compiler: pip install libtpu")
     spec = importlib.util.spec_from_file_location("tpu_compile", SCRIPT)
     assert spec is not None
@@ -47,7 +47,7 @@ RATIOS = {  # TPU compiler / ours: of FLOP, of bytes, of memory
 
 
 @pytest.mark.parametrize("name", RATIOS)
-def test_the_tpu_compiler_counts_what_we_count(script: Any, name: str) -> None:
+def test_the_tpu_compiler_counts_what_we_count(script, name):
     (model,) = (model for model in script.MODELS if model.startswith(f"{name}:"))
     compiled, graph = script.compiled_for("v5e:2x2", model)
     theirs, ours = script.measured(compiled), script.ours(graph)

@@ -2,12 +2,10 @@
 
 from importlib import metadata
 
-import pytest
-
 from steptime.measure import registry
 
 
-def test_a_module_may_come_in_a_package_of_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_may_come_in_a_package_of_another_name(monkeypatch):
     """`pip install onnxruntime-gpu` makes the module `onnxruntime`, and no package of that name."""
 
     def version(name: str) -> str:

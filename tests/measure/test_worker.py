@@ -85,7 +85,7 @@ def end(worker: subprocess.Popen[str]) -> None:
     worker.wait(60)
 
 
-def test_the_greeting_says_what_the_worker_is() -> None:
+def test_the_greeting_says_what_the_worker_is():
     with process() as worker:
         greeting = ask(worker, START)
         assert set(greeting) == {"version", "platform", "memory_bytes", "threads", "product"}
@@ -98,9 +98,7 @@ def test_the_greeting_says_what_the_worker_is() -> None:
 
 @pytest.mark.parametrize("backend", ["null", pytest.param("torch", marks=pytest.mark.framework)])
 @pytest.mark.parametrize("threads", [None, 1])
-def test_what_tells_records_apart_is_known_before_the_worker_starts(
-    backend: str, threads: int | None
-) -> None:
+def test_what_tells_records_apart_is_known_before_the_worker_starts(backend, threads):
     options = Options(threads=threads)
     known = worker_key(backend, options)
     assert known is not None
@@ -110,7 +108,7 @@ def test_what_tells_records_apart_is_known_before_the_worker_starts(
     assert worker_key(backend, Options(device="cuda")) is None  # only the worker can tell
 
 
-def test_a_measurement_is_answered_by_one_record() -> None:
+def test_a_measurement_is_answered_by_one_record():
     with process() as worker:
         version = ask(worker, START)["version"]
         question = request(round=3, runs=2, parts=True)
@@ -142,7 +140,7 @@ def test_a_measurement_is_answered_by_one_record() -> None:
     assert "forward_s" not in answer["quantities"]
 
 
-def test_one_thread_is_bound_to_one_core() -> None:
+def test_one_thread_is_bound_to_one_core():
     with Worker("null", Options(threads=1)) as worker:
         record = record_from_json(worker.ask(request(), 600.0))
         assert record.env["threads"] == 1
@@ -158,14 +156,12 @@ def test_one_thread_is_bound_to_one_core() -> None:
         ("null", Options(device="cuda"), "'cuda' is not available to null; there is: cpu"),
     ],
 )
-def test_a_backend_or_device_that_is_not_there_is_refused(
-    backend: str, options: Options, message: str
-) -> None:
+def test_a_backend_or_device_that_is_not_there_is_refused(backend, options, message):
     with pytest.raises(InputError, match=message):
         Worker(backend, options)
 
 
-def test_a_worker_that_refuses_ends() -> None:
+def test_a_worker_that_refuses_ends():
     with process() as worker:
         answer = ask(worker, {**START, "backend": "nunpy"})
         assert set(answer) == {"refused", "cause"}
@@ -173,7 +169,7 @@ def test_a_worker_that_refuses_ends() -> None:
         assert worker.wait(5) == 0
 
 
-def test_a_network_that_fails_is_a_record_and_the_worker_goes_on() -> None:
+def test_a_network_that_fails_is_a_record_and_the_worker_goes_on():
     with Worker("null", Options(threads=1)) as worker:
         broken = request()
         broken["workload"]["dtype"] = "bfloat16"
@@ -201,7 +197,7 @@ worker.main()
 """
 
 
-def test_what_a_library_prints_goes_to_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_library_prints_goes_to_stderr(monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "WORKER", [sys.executable, "-c", NOISY])
     with process() as worker:
         assert ask(worker, START)["threads"] == 1
@@ -213,14 +209,14 @@ def test_what_a_library_prints_goes_to_stderr(monkeypatch: pytest.MonkeyPatch) -
         assert said.count(stray) == 2  # the worker's first step and the measured network
 
 
-def test_a_worker_ends_when_its_input_does() -> None:
+def test_a_worker_ends_when_its_input_does():
     with process() as worker:
         ask(worker, START)
         end(worker)
         assert worker.returncode == 0
 
 
-def test_a_worker_ends_in_the_midst_of_its_steps() -> None:
+def test_a_worker_ends_in_the_midst_of_its_steps():
     with process() as worker:
         ask(worker, START)
         tell(worker, request(timing={"budget_s": 600.0}))
@@ -231,7 +227,7 @@ def test_a_worker_ends_in_the_midst_of_its_steps() -> None:
         assert worker.returncode == 0
 
 
-def test_each_network_has_a_fresh_memory_meter() -> None:
+def test_each_network_has_a_fresh_memory_meter():
     with Worker("null", Options(threads=1)) as worker:
         small, large, after = (
             record_from_json(worker.ask(request(model, batch=1), 600.0))
@@ -244,7 +240,7 @@ def test_each_network_has_a_fresh_memory_meter() -> None:
     assert small.env["memory_meter"] == large.env["memory_meter"]
 
 
-def test_a_worker_that_crashes_says_how() -> None:
+def test_a_worker_that_crashes_says_how():
     with Worker("null", Options(threads=1)) as worker:
         with pytest.raises(WorkerDiedError) as died:
             worker.ask({"do": "measure"}, 600.0)
@@ -261,9 +257,7 @@ def stand_in(folder: Path, script: str) -> str:
     return str(path)
 
 
-def test_a_worker_that_does_not_start_is_said_and_leaves_nothing_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_does_not_start_is_said_and_leaves_nothing_open(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", stand_in(tmp_path, "echo no such library >&2; exit 7"))
     with pytest.raises(InputError) as refused:
         Worker("null", Options())
@@ -274,9 +268,7 @@ def test_a_worker_that_does_not_start_is_said_and_leaves_nothing_open(
     gc.collect()  # a pipe that is left open is a warning, and so an error
 
 
-def test_a_worker_that_hangs_after_its_last_word_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_hangs_after_its_last_word_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(local, "_GRACE_S", 0.1)
     monkeypatch.setattr(sys, "executable", stand_in(tmp_path, "exec >&-; exec sleep 60"))
     with pytest.raises(InputError, match="closed its output but did not end"):
@@ -285,8 +277,8 @@ def test_a_worker_that_hangs_after_its_last_word_is_ended(
 
 @pytest.mark.parametrize("name", ["null", "torch", "steptime"])
 def test_a_file_in_the_current_directory_is_not_the_library_of_its_name(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    name, tmp_path, monkeypatch
+):
     """A worker and those that it starts must not run what lies where a person happens to be."""
     canary = tmp_path / "ran"
     (tmp_path / f"{name}.py").write_text(f"open({str(canary)!r}, 'w').close()\n")
@@ -296,9 +288,7 @@ def test_a_file_in_the_current_directory_is_not_the_library_of_its_name(
     assert not canary.exists()
 
 
-def test_what_a_worker_writes_to_tmpdir_goes_with_it_and_with_a_killed_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_worker_writes_to_tmpdir_goes_with_it_and_with_a_killed_one(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with process() as worker:
         ask(worker, START)

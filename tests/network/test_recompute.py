@@ -32,7 +32,7 @@ def flop(graph: Graph) -> int:
     return sum(row.flop for row in count(graph).ops)
 
 
-def test_layers_compute_again_what_their_gradients_read() -> None:
+def test_layers_compute_again_what_their_gradients_read():
     """The last product of a layer is not among it, nor is the sum behind it."""
     plain, again = step(), step(recompute="full")
     added = [op for op in again.ops if op.name.endswith("/again")]
@@ -47,7 +47,7 @@ def test_layers_compute_again_what_their_gradients_read() -> None:
     assert peak_memory_bytes(again) < peak_memory_bytes(plain)
 
 
-def test_beside_frozen_weights_less_is_computed_again() -> None:
+def test_beside_frozen_weights_less_is_computed_again():
     """A product whose output no gradient reads is left out: with LoRA beside queries, most."""
     few = step(lora="r=2,on=q", recompute="full")
     many = step(recompute="full")
@@ -59,18 +59,18 @@ def test_beside_frozen_weights_less_is_computed_again() -> None:
     assert shares[1] == 3 * 6  # all of a layer but the last
 
 
-def test_a_network_without_layers_is_refused() -> None:
+def test_a_network_without_layers_is_refused():
     with pytest.raises(InputError, match="no layers that could be computed again"):
         step("fc:layers=2,nodes=8,inputs=4,outputs=3", recompute="full")
 
 
-def test_gradients_that_are_applied_early_do_not_live_together() -> None:
+def test_gradients_that_are_applied_early_do_not_live_together():
     late, early = step(batch=1), step(batch=1, update_early=True)
     assert sorted(op.name for op in late.ops) == sorted(op.name for op in early.ops)
     assert peak_memory_bytes(early) < peak_memory_bytes(late)
 
 
-def test_states_of_8_bits_take_a_byte_and_a_scale_for_256() -> None:
+def test_states_of_8_bits_take_a_byte_and_a_scale_for_256():
     wide = DECODER.replace("width=64", "width=128")  # no matrix is small
     plain, few = step(wide), step(wide, "adam8bit")
 
@@ -84,7 +84,7 @@ def test_states_of_8_bits_take_a_byte_and_a_scale_for_256() -> None:
     assert states(few) == 2 * (large + 4 * large // 256) + 2 * 2 * small
 
 
-def test_documents_that_are_packed_do_not_see_each_other() -> None:
+def test_documents_that_are_packed_do_not_see_each_other():
     """Attention to a quarter of the tokens takes a quarter of the FLOP."""
     plain, packed = step(), step(packed=8)
 
@@ -105,6 +105,6 @@ def test_documents_that_are_packed_do_not_see_each_other() -> None:
         ({"packed": "x"}, "--packed"),
     ],
 )
-def test_what_cannot_be_is_refused(said: dict[str, Any], why: str) -> None:
+def test_what_cannot_be_is_refused(said, why):
     with pytest.raises(InputError, match=why):
         make_tuning(**said)

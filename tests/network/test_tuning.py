@@ -25,7 +25,7 @@ def _workload(text: str = FC, batch: int = 4, dtype: str = "bfloat16", **how: ob
     return make_workload(read_model(text), batch, dtype=dtype, optimizer="adam", tuning=tuning)
 
 
-def test_lora_trains_two_small_matrices_beside_each_product() -> None:
+def test_lora_trains_two_small_matrices_beside_each_product():
     graph = build(_workload(rank=3, on="all"))
     check(graph)
     assert graph.parameters == 3 * (16 + 32) + 3 * (32 + 8)
@@ -33,7 +33,7 @@ def test_lora_trains_two_small_matrices_beside_each_product() -> None:
     assert set(graph.frozen) == set(build(_workload()).weights)
 
 
-def test_a_frozen_product_keeps_its_data_gradient_and_loses_that_of_its_weight() -> None:
+def test_a_frozen_product_keeps_its_data_gradient_and_loses_that_of_its_weight():
     step = build_step(_workload(rank=3, on="all"))
     check(step)
     made = [op for op in step.ops if op.kind == "matmul" and op.part == "backward"]
@@ -49,7 +49,7 @@ def test_a_frozen_product_keeps_its_data_gradient_and_loses_that_of_its_weight()
     assert updates == set(step.weights)
 
 
-def test_the_adapters_of_llama_2_are_as_many_as_published() -> None:
+def test_the_adapters_of_llama_2_are_as_many_as_published():
     """LitGPT's tables, r = 8 beside queries and values."""
     for name, trained in (("llama2_7b", 4_194_304), ("llama2_13b", 6_553_600)):
         assert build(_workload(name, 1, rank=8, on="q+v")).parameters == trained
@@ -59,7 +59,7 @@ def test_the_adapters_of_llama_2_are_as_many_as_published() -> None:
     ("on", "products"),
     [("attention", 4), ("linear", 7), ("q+v", 2), ("down", 1)],
 )
-def test_where_adapters_stand(on: str, products: int) -> None:
+def test_where_adapters_stand(on, products):
     graph = build(_workload(DECODER, 2, rank=2, on=on))
     check(graph)
     assert len(graph.weights) == 2 * 2 * products  # two layers, two matrices
@@ -71,7 +71,7 @@ def test_where_adapters_stand(on: str, products: int) -> None:
 @pytest.mark.parametrize(
     ("weights", "bits"), [("nf4", 4 + 32 / 64), ("nf4-dq", 4 + 8 / 64 + 32 / (64 * 256))]
 )
-def test_frozen_weights_of_few_bits_are_held_as_such(weights: str, bits: float) -> None:
+def test_frozen_weights_of_few_bits_are_held_as_such(weights, bits):
     text = DECODER.replace("layers=2", "layers=40").replace("width=64", "width=256")
     whole = build(_workload(text, 1, rank=2, on="q+v"))
     few = build(_workload(text, 1, rank=2, on="q+v", weights=weights))
@@ -88,7 +88,7 @@ def test_frozen_weights_of_few_bits_are_held_as_such(weights: str, bits: float) 
     assert held(whole) - held(few) == pytest.approx(saved, rel=1e-4)
 
 
-def test_what_is_made_wide_is_made_again_for_the_gradient_and_does_not_live_between() -> None:
+def test_what_is_made_wide_is_made_again_for_the_gradient_and_does_not_live_between():
     text = DECODER.replace("layers=2", "layers=24").replace("width=64", "width=256")
     text = text.replace("length=32", "length=2")  # weights are most of what lives
     few = build_step(_workload(text, 1, rank=2, on="q+v", weights="nf4"))
@@ -102,7 +102,7 @@ def test_what_is_made_wide_is_made_again_for_the_gradient_and_does_not_live_betw
     assert peak_memory_bytes(few) < peak_memory_bytes(whole) - 0.6 * all_wide
 
 
-def test_what_is_not_trained_needs_no_state() -> None:
+def test_what_is_not_trained_needs_no_state():
     all_of_it, only_norms = (
         build_step(_workload(DECODER, 2, train=train)) for train in ("*", "*norm*")
     )
@@ -112,12 +112,12 @@ def test_what_is_not_trained_needs_no_state() -> None:
     assert peak_memory_bytes(only_norms) < peak_memory_bytes(all_of_it)
 
 
-def test_lora_and_norms_together() -> None:
+def test_lora_and_norms_together():
     graph = build(_workload(DECODER, 2, rank=2, on="q+v", train="*norm*"))
     assert graph.parameters == 5 * 64 + 2 * 2 * 2 * (64 + 64)
 
 
-def test_mixed_precision_keeps_adapters_wide() -> None:
+def test_mixed_precision_keeps_adapters_wide():
     graph = build(_workload(FC, 4, "bfloat16-mixed", rank=3, on="all"))
     check(graph)
     assert {graph.tensors[name].dtype for name in graph.weights} == {"float32"}
@@ -127,7 +127,7 @@ def test_mixed_precision_keeps_adapters_wide() -> None:
     assert not any(op.kind == "cast" and op.outputs[0] not in read for op in few.ops)
 
 
-def test_a_workload_says_it_and_comes_back() -> None:
+def test_a_workload_says_it_and_comes_back():
     workload = _workload(rank=4, on="linear", weights="nf4-dq", dropout=0.1)
     table = workload_to_json(workload)
     assert table["tuning"] == {"rank": 4, "on": "linear", "weights": "nf4-dq", "dropout": 0.1}
@@ -145,7 +145,7 @@ def test_a_workload_says_it_and_comes_back() -> None:
         ({"rank": 2, "dropout": 1.0}, "below 1"),
     ],
 )
-def test_a_fine_tuning_that_there_is_not_is_said(how: dict[str, object], says: str) -> None:
+def test_a_fine_tuning_that_there_is_not_is_said(how, says):
     with pytest.raises(InputError, match=says.replace("?", r"\?")):
         Tuning(**how)  # type: ignore[arg-type]
 
@@ -154,7 +154,7 @@ def test_a_fine_tuning_that_there_is_not_is_said(how: dict[str, object], says: s
     ("how", "says"),
     [({"rank": 2, "on": "queries"}, "has no such product"), ({"train": "nothing*"}, "no weight")],
 )
-def test_nothing_to_train_is_said(how: dict[str, object], says: str) -> None:
+def test_nothing_to_train_is_said(how, says):
     with pytest.raises(InputError, match=says):
         build(_workload(DECODER, 2, **how))
 
@@ -168,7 +168,7 @@ def test_nothing_to_train_is_said(how: dict[str, object], says: str) -> None:
         ("on=linear", Tuning(rank=16, on="linear")),
     ],
 )
-def test_lora_as_text(lora: str, wanted: Tuning) -> None:
+def test_lora_as_text(lora, wanted):
     assert make_tuning(lora) == wanted
 
 
@@ -182,14 +182,14 @@ def test_lora_as_text(lora: str, wanted: Tuning) -> None:
         ("r=", "is not of the form name=value"),
     ],
 )
-def test_lora_that_is_none(lora: str, says: str) -> None:
+def test_lora_that_is_none(lora, says):
     with pytest.raises(InputError) as error:
         make_tuning(lora)
     assert says in str(error.value)
 
 
 @pytest.mark.framework
-def test_torch_trains_the_adapters_alone_and_their_gradients_are_those_of_autograd() -> None:
+def test_torch_trains_the_adapters_alone_and_their_gradients_are_those_of_autograd():
     """The network written by hand: x W^T + 2 (x A^T) B^T, ReLU between, cross-entropy."""
     import torch
     from torch.nn import functional as f

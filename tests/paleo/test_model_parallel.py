@@ -43,7 +43,7 @@ def reference(shared: Path) -> Any:
 
 
 @pytest.mark.slow
-def test_every_case_of_the_original(shared: Path) -> None:
+def test_every_case_of_the_original(shared):
     cases = reference(shared)["cases"]
     assert len(cases) == 144
     for name, case in cases.items():
@@ -71,7 +71,7 @@ def test_every_case_of_the_original(shared: Path) -> None:
             assert [MS * bounds[key] for key in BOUNDS] == pytest.approx(expected, rel=1e-9), name
 
 
-def test_every_layer_of_the_original(shared: Path) -> None:
+def test_every_layer_of_the_original(shared):
     for name, case in reference(shared)["layer_detail_hybrid_mode"].items():
         net, device, link, batch, ppp = name.split("__")
         comp, comm = ppp.removeprefix("ppp").split("-")
@@ -87,7 +87,7 @@ def test_every_layer_of_the_original(shared: Path) -> None:
                 assert times == pytest.approx(wanted, rel=1e-9), (name, direction, layer)
 
 
-def test_hybrid_alexnet_as_published(tmp_path: Path) -> None:
+def test_hybrid_alexnet_as_published(tmp_path):
     """Hours of 90 epochs of 1.2 million images on 1, 2, 4 and 8 K20, 128 images on each.
 
     Source: Qi, Sparks, Talwalkar (ICLR 2017), of Krizhevsky 2014; the update is not counted.
@@ -148,11 +148,11 @@ def shown(items: Nested) -> str:
         ({"a": "", "b": "a", "c": "a", "d": "b c", "e": "c d"}, "a {b | c} d e"),
     ],
 )
-def test_nested_lists_by_hand(parents: dict[str, str], expected: str) -> None:
+def test_nested_lists_by_hand(parents, expected):
     assert shown(nested(made(parents))) == expected
 
 
-def test_nested_lists_of_the_original(shared: Path) -> None:
+def test_nested_lists_of_the_original(shared):
     """Of networks without forks, and of any that the data has with them."""
     for net, expected in json.loads((shared / "paleo/graph.json").read_text()).items():
         model = StepModel(shared / "paleo/nets" / f"{net}.json", "K40")
@@ -186,7 +186,7 @@ def graphs(draw: st.DrawFn) -> list[Layer]:
 
 @given(graphs())
 @settings(max_examples=300, deadline=None)
-def test_every_layer_stands_once_and_after_its_parents(layers: list[Layer]) -> None:
+def test_every_layer_stands_once_and_after_its_parents(layers):
     items = nested(layers)
     order = list(names(items))
     assert Counter(order) == Counter(layer.name for layer in layers)
@@ -198,7 +198,7 @@ def test_every_layer_stands_once_and_after_its_parents(layers: list[Layer]) -> N
     assert lower_bound(items, lambda _: 1.0, lambda _: 0) == len(layers)  # one device does it all
 
 
-def test_bounds_of_a_nested_list() -> None:
+def test_bounds_of_a_nested_list():
     items = nested(made({"a": "", "b": "a", "c": "a", "l": "c", "r": "c", "j": "b l r"}))
     seconds = {"a": 1.0, "b": 10.0, "c": 2.0, "l": 3.0, "r": 4.0, "j": 100.0}
     assert lower_bound(items, seconds.__getitem__) == 1 + 10 + 100
@@ -209,7 +209,7 @@ def test_bounds_of_a_nested_list() -> None:
     assert not has_nested_forks(nested(made({"a": "", "b": "a", "c": "a", "d": "b c"})))
 
 
-def test_long_chains_and_deep_forks() -> None:
+def test_long_chains_and_deep_forks():
     long = {"n0": ""} | {f"n{i}": f"n{i - 1}" for i in range(1, 20_000)}
     assert len(nested(made(long))) == 20_000
     deep = {"n0": ""}
@@ -222,7 +222,7 @@ def test_long_chains_and_deep_forks() -> None:
 # What the original cannot do
 
 
-def test_eight_splits_in_model_mode(tmp_path: Path) -> None:
+def test_eight_splits_in_model_mode(tmp_path):
     """Fetches at memory bandwidth, not halved between groups of four."""
     link = Link("none", None, 1e-3, "too slow for anything")
     path = split_alexnet.write(tmp_path, 8)
@@ -238,7 +238,7 @@ def test_eight_splits_in_model_mode(tmp_path: Path) -> None:
     ).note
 
 
-def test_inception_in_model_mode() -> None:
+def test_inception_in_model_mode():
     """Its branches fork again; one device holds them all, so only Paleo has them at once."""
     paleo = model_parallel(StepModel("inception_v3", "K40", method="paleo"), 8)
     assert (paleo.workers, paleo.note) == (1, f"{NESTED_NOTE}; {FORK_NOTE}")
@@ -252,7 +252,7 @@ def test_inception_in_model_mode() -> None:
 
 
 @pytest.mark.slow
-def test_a_link_that_paleo_halves_to_nothing_is_refused(tmp_path: Path) -> None:
+def test_a_link_that_paleo_halves_to_nothing_is_refused(tmp_path):
     path = split_alexnet.write(tmp_path, 128)
     with pytest.raises(InputError, match=r"layer 'dense/join6@0' fetches from over 60 devices"):
         hybrid(StepModel(path, "K20", "pcie2", "paleo"), 1)
@@ -261,7 +261,7 @@ def test_a_link_that_paleo_halves_to_nothing_is_refused(tmp_path: Path) -> None:
 
 @every("method", ["analytic", "roofline", "paleo"])
 @every("net", ["alexnet_v2", "resnet18", "squeezenet1_1", "transformer:layers=1,length=8"])
-def test_one_device_has_nothing_to_split(method: str, net: str) -> None:
+def test_one_device_has_nothing_to_split(method, net):
     """Hybrid on one device is the step; Paleo adds the three cycles of an empty update."""
     model = StepModel(net, "T4", method=method)
     assert splits_of(model) == 1
@@ -282,7 +282,7 @@ def toy_nodes(tmp_path: Path, splits: int, **more: Any) -> dict[str, LayerTimes]
     return {node.layer.name: node for node in nodes(model, 16, "model")}
 
 
-def test_fetches_by_hand(tmp_path: Path) -> None:
+def test_fetches_by_hand(tmp_path):
     """Device 0 has its own at hand; another group of four is reached at half the rate."""
     found = toy_nodes(tmp_path, 8)
     pool = 1e-5 + 16 * 5 * 5 * 256 * 4 / 1e9
@@ -298,7 +298,7 @@ def test_fetches_by_hand(tmp_path: Path) -> None:
     assert half["dense/fc6@3"].fetch_s == pytest.approx(1e-5 + 2 * (pool - 1e-5))
 
 
-def test_layers_have_the_times_of_all_their_ops(tmp_path: Path) -> None:
+def test_layers_have_the_times_of_all_their_ops(tmp_path):
     model = StepModel(split_alexnet.write(tmp_path, 2), TOY, WIRE)
     found, step = nodes(model, 16, "model"), model.timeline(16)
     for part in ("forward", "backward"):
@@ -307,7 +307,7 @@ def test_layers_have_the_times_of_all_their_ops(tmp_path: Path) -> None:
     assert sum(node.update_s for node in found) == pytest.approx(step.update_s)
 
 
-def test_hybrid_by_hand(tmp_path: Path) -> None:
+def test_hybrid_by_hand(tmp_path):
     """Split layers: one batch in full, then the longer of fetching and working for each other."""
     splits, batch = 4, 16
     model = StepModel(split_alexnet.write(tmp_path, splits), TOY, WIRE)
@@ -349,7 +349,7 @@ def test_hybrid_by_hand(tmp_path: Path) -> None:
     assert shared.step_s == pytest.approx(row.step_s)
 
 
-def test_what_does_not_fit_together_is_refused(tmp_path: Path) -> None:
+def test_what_does_not_fit_together_is_refused(tmp_path):
     path = split_alexnet.write(tmp_path, 2)
     model = StepModel(path, TOY, WIRE)
     for run in (hybrid, model_parallel):

@@ -1,9 +1,6 @@
 """Paleo's own devices and links, and those that its modified versions added."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -33,9 +30,7 @@ LINKS = [  # name, Gbit/s
 
 
 @every(("name", "kind", "mhz", "gflop_per_s", "gb_per_s"), DEVICES)
-def test_devices_of_paleo_have_its_figures(
-    name: str, kind: str, mhz: float, gflop_per_s: float, gb_per_s: float
-) -> None:
+def test_devices_of_paleo_have_its_figures(name, kind, mhz, gflop_per_s, gb_per_s):
     for spelling in (name, name.lower(), name.title()):
         device = catalog.device(spelling)
         assert device.name == name
@@ -48,7 +43,7 @@ def test_devices_of_paleo_have_its_figures(
 
 
 @every(("name", "gbit_per_s"), LINKS)
-def test_links_of_paleo_have_its_figures(name: str, gbit_per_s: float) -> None:
+def test_links_of_paleo_have_its_figures(name, gbit_per_s):
     link = catalog.link(name.upper())
     assert link.name == name
     assert link.bytes_per_s == pytest.approx(gbit_per_s * 1e9 / 8, rel=1e-15)
@@ -56,7 +51,7 @@ def test_links_of_paleo_have_its_figures(name: str, gbit_per_s: float) -> None:
     assert "Paleo" in link.source
 
 
-def test_all_devices_and_links_of_the_original(shared: Path) -> None:
+def test_all_devices_and_links_of_the_original(shared):
     tables = json.loads((shared / "paleo/devices.json").read_text())
     assert {name for name, *_ in DEVICES} == set(tables["devices"])
     for name, row in tables["devices"].items():
@@ -74,7 +69,7 @@ def test_all_devices_and_links_of_the_original(shared: Path) -> None:
         assert catalog.link(name).bytes_per_s * 8 == row["bandwidth_Gbps"] * 1e9
 
 
-def test_a_datasheet_device_is_not_the_one_of_paleo() -> None:
+def test_a_datasheet_device_is_not_the_one_of_paleo():
     # both GPUs of a board in Paleo, one of them in what a driver shows
     whole, one = catalog.device("K80"), catalog.device("tesla-k80")
     assert whole.memory_bytes_per_s == pytest.approx(2 * one.memory_bytes_per_s, rel=0.01)
@@ -95,15 +90,13 @@ FORKS = [
 
 
 @every(("name", "gflop_per_s", "gb_per_s", "tolerance"), FORKS)
-def test_devices_of_the_forks_are_datasheets(
-    name: str, gflop_per_s: float, gb_per_s: float, tolerance: float
-) -> None:
+def test_devices_of_the_forks_are_datasheets(name, gflop_per_s, gb_per_s, tolerance):
     device = catalog.device(name)
     assert device.peak_flop_per_s["float32"] == pytest.approx(gflop_per_s * 1e9, rel=tolerance)
     assert device.memory_bytes_per_s == pytest.approx(gb_per_s * 1e9, rel=tolerance)
 
 
-def test_figures_by_hand_of_devices_of_the_forks() -> None:
+def test_figures_by_hand_of_devices_of_the_forks():
     adreno = catalog.device("adreno-640")
     assert adreno.peak_flop_per_s["float32"] == pytest.approx(768 * 2 * 585e6, rel=1e-3)
     assert adreno.memory_bytes_per_s == pytest.approx(64 / 8 * 4266e6, rel=1e-3)
@@ -117,12 +110,12 @@ def test_figures_by_hand_of_devices_of_the_forks() -> None:
         assert {"float32", "memory_GB_per_s"} <= set(device.unverified)
 
 
-def test_links_of_the_forks() -> None:
+def test_links_of_the_forks():
     assert catalog.link("ethernet-25").bytes_per_s == 25e9 / 8
     assert catalog.link("nvlink-1").bytes_per_s == 4 * 20e9  # of a P100
 
 
-def test_clocks_of_datasheets_are_known() -> None:
+def test_clocks_of_datasheets_are_known():
     v100 = catalog.device("V100")
     assert v100.clock_hz == 1.53e9
     assert v100.peak_flop_per_s["float32"] == pytest.approx(5120 * 2 * v100.clock_hz, rel=1e-3)

@@ -42,7 +42,7 @@ def lowered(graph: Graph) -> Lowered:
 
 
 @pytest.fixture
-def paleo(shared: Path) -> Path:
+def paleo(shared):
     return shared / "paleo"
 
 
@@ -63,7 +63,7 @@ def differing(found: Timeline, forward_ms: Any, backward_ms: Any) -> Iterator[st
                 yield f"{row.row.name} {part}: {seconds}, not {compute, memory}"
 
 
-def test_every_case_of_the_original(paleo: Path) -> None:
+def test_every_case_of_the_original(paleo):
     cases = packed(paleo / "cases.json.gz")
     assert len(cases) == 54
     for name, case in cases.items():
@@ -83,7 +83,7 @@ def test_every_case_of_the_original(paleo: Path) -> None:
         assert 4 * sum(row.row.parameters for row in plain.rows) == case["params_in_bytes"]
 
 
-def test_work_of_every_layer_of_the_original(paleo: Path) -> None:
+def test_work_of_every_layer_of_the_original(paleo):
     static = json.loads((paleo / "layers_static.json").read_text())
     assert len(static) >= 9
     for name, case in static.items():
@@ -100,7 +100,7 @@ def test_work_of_every_layer_of_the_original(paleo: Path) -> None:
                 assert moved == pytest.approx(theirs["mem_bytes"], rel=REL), where
 
 
-def test_small_networks_of_the_original(paleo: Path) -> None:
+def test_small_networks_of_the_original(paleo):
     """Products alone, kernels of less than a cycle, transposed, flat and explicit padding."""
     cases = json.loads((paleo / "synthetic_outputs.json").read_text())
     for name, case in cases.items():
@@ -117,7 +117,7 @@ def test_small_networks_of_the_original(paleo: Path) -> None:
         assert {row.row.name: row.row.parameters for row in found.rows} == parameters
 
 
-def test_how_much_the_originals_backward_pass_is_too_large(paleo: Path) -> None:
+def test_how_much_the_originals_backward_pass_is_too_large(paleo):
     """FLOP of its gradients of convolutions over the true ones, which `backward=exact` counts."""
     table = json.loads((paleo / "backward_flops_inflation.json").read_text())
     exact = with_faults(PALEO, PALEO.settings.faults - {"backward"})
@@ -142,7 +142,7 @@ CONV = Layer(
 )  # fmt: skip
 
 
-def test_a_strided_convolution_by_hand() -> None:
+def test_a_strided_convolution_by_hand():
     (ahead,) = rule_of(CONV).forward(CONV, "gemm")
     assert ahead.flop == 2 * 3 * 3 * 3 * 3 * 3 * 5 * 2  # kernel, c_in, positions, c_out, images
     assert ahead.tensors == (4 * 2 * 7 * 7 * 3, 4 * 3 * 3 * 3 * 5, 4 * 2 * 3 * 3 * 5)
@@ -158,7 +158,7 @@ def test_a_strided_convolution_by_hand() -> None:
     assert weights.tensors == pytest.approx((4 * 3 * 49 * 2, 4 * 9 * 2 * 5, 4 * 3 * 9 * 5))
 
 
-def test_a_gradient_that_is_not_of_its_shape_is_refused() -> None:
+def test_a_gradient_that_is_not_of_its_shape_is_refused():
     """An even filter with SAME padding: the original stops there."""
     even = replace(CONV, inputs=(2, 6, 6, 3), outputs=(2, 6, 6, 5), kernel=(2, 2),
                    strides=(1, 1), padding="SAME")  # fmt: skip
@@ -167,7 +167,7 @@ def test_a_gradient_that_is_not_of_its_shape_is_refused() -> None:
         rule_of(even).weight_gradient(even, "gemm")
 
 
-def test_transforms_by_hand() -> None:
+def test_transforms_by_hand():
     """One 3x3 convolution of 8x8 maps by Fourier transforms: 64 points, 10 * 64 * 3 FLOP each."""
     layer = replace(CONV, inputs=(2, 8, 8, 3), outputs=(2, 6, 6, 5), strides=(1, 1))
     of_inputs, of_filters, products, back = rule_of(layer).forward(layer, "fft")
@@ -184,7 +184,7 @@ def test_transforms_by_hand() -> None:
     assert rule.forward(small, "fft") == rule.forward(small, "gemm")
 
 
-def test_the_algorithm_is_an_option() -> None:
+def test_the_algorithm_is_an_option():
     graph = network("nin", 8)
     by_product, by_fourier = times(graph), times(graph, conv="fft")
     assert by_fourier.forward_s != by_product.forward_s
@@ -193,7 +193,7 @@ def test_the_algorithm_is_an_option() -> None:
         times(graph, conv="winograd")
 
 
-def test_a_zoo_network_costs_what_paleos_file_of_it_costs(paleo: Path) -> None:
+def test_a_zoo_network_costs_what_paleos_file_of_it_costs(paleo):
     """Biases, activations and the softmax are rows of their own, and cost nothing."""
     for name, file in (
         ("alexnet_v2", "alex_v2"),
@@ -209,7 +209,7 @@ def test_a_zoo_network_costs_what_paleos_file_of_it_costs(paleo: Path) -> None:
         assert one == pytest.approx(other, rel=REL), name
 
 
-def test_published_totals_without_the_reference() -> None:
+def test_published_totals_without_the_reference():
     """Layer sums that a fork of Paleo printed for a Titan X, ppp 1, products only, in ms."""
     found = times(network("alexnet_v2", 128), catalog.device("TITAN_X"))
     assert 1e3 * found.forward_s == pytest.approx(33.1617, rel=0.001)
@@ -217,14 +217,14 @@ def test_published_totals_without_the_reference() -> None:
     assert sum(row.row.parameters for row in found.rows) == 50_303_912
 
 
-def test_the_update_is_not_slowed_by_ppp() -> None:
+def test_the_update_is_not_slowed_by_ppp():
     graph = network("nin", 4)
     assert times(graph).update_s == times(graph, ppp_comp="0.5").update_s
     halved = times(graph, ppp_comp="0.5").forward_s
     assert halved == pytest.approx(2 * times(graph).forward_s, rel=1e-6)
 
 
-def test_no_term_is_less_than_a_cycle() -> None:
+def test_no_term_is_less_than_a_cycle():
     slow = replace(K40, clock_hz=1.0)
     found = times(network("fc:layers=1,nodes=2,inputs=2,outputs=2", 1), slow)
     products = [row for row in found.rows if row.forward.value]
@@ -234,7 +234,7 @@ def test_no_term_is_less_than_a_cycle() -> None:
     assert found.update_s == 4.0
 
 
-def test_what_paleo_does_not_know_is_said() -> None:
+def test_what_paleo_does_not_know_is_said():
     graph = network("bert_base:length=8", 1)
     made = step_model(graph, K40, "paleo").predict()
     assert made.remarks == ("Paleo knows no attention: they count nothing",)
@@ -248,7 +248,7 @@ def test_what_paleo_does_not_know_is_said() -> None:
     assert made.remarks == ("K40: no clock is known, so no kernel takes at least a cycle",)
 
 
-def test_parameters_count_a_bias_for_every_filter() -> None:
+def test_parameters_count_a_bias_for_every_filter():
     graph = network("resnet50", 1)
     convolutions = [op for op in graph.ops if op.kind == "conv2d" and op.part == "forward"]
     filters = sum(graph.tensors[op.outputs[0]].shape[1] for op in convolutions)

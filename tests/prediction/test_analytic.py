@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,7 +72,7 @@ def kernel(flop: float, *tensors: float, serial: int = 1) -> Kernel:
     )
 
 
-def test_kernels_take_the_longer_of_computing_and_moving() -> None:
+def test_kernels_take_the_longer_of_computing_and_moving():
     device = Device("d", "gpu", {"float32": 1e9}, 1e9, "made up")
     step = Lowered((Row("op", "relu"),), (kernel(2e9, 1e9), kernel(1e9, 1e9, 2e9)))
 
@@ -94,7 +93,7 @@ def test_kernels_take_the_longer_of_computing_and_moving() -> None:
     assert longer(kernel(1, 1.0), slow).compute_s == 1e-3
 
 
-def test_a_training_step_by_hand() -> None:
+def test_a_training_step_by_hand():
     """3 -> 4 -> 2 with batch 5 at 1 GFLOP/s and 1 GB/s: bytes bound every op."""
     found = times(network(FC))
     # a product adds its bias before it writes
@@ -113,7 +112,7 @@ def test_a_training_step_by_hand() -> None:
 
 @every("text", ["fc:layers=2,nodes=8", "cnn:blocks=1,filters=4,image=40"])
 @every("phase", ["train", "infer"])
-def test_every_op_is_counted_once(text: str, phase: str) -> None:
+def test_every_op_is_counted_once(text, phase):
     graph = network(text, 3, phase)
     counted = count(graph)
     ops = counted.ops
@@ -134,7 +133,7 @@ def test_every_op_is_counted_once(text: str, phase: str) -> None:
     assert sum(row.row.parameters for row in found.rows) == graph.parameters
 
 
-def test_each_correction_is_an_option_and_all_of_them_off_is_paleo() -> None:
+def test_each_correction_is_an_option_and_all_of_them_off_is_paleo():
     assert set(FAULTS) == set(CORRECTIONS) < set(ANALYTIC.options)
     off = " ".join(f"{name}=paleo" for name in FAULTS)
     assert ANALYTIC.under(options_of(off)).settings == cost_model("paleo").settings
@@ -144,7 +143,7 @@ def test_each_correction_is_an_option_and_all_of_them_off_is_paleo() -> None:
 
 
 @every("text", sorted({*FAMILIES, *ZOO}))
-def test_paleo_with_every_correction_is_analytic(text: str) -> None:
+def test_paleo_with_every_correction_is_analytic(text):
     """What makes Paleo of the analytic model is its faults, and nothing else anywhere."""
     corrected = with_faults(cost_model("paleo"), ())
     for phase in ("train", "infer"):
@@ -155,7 +154,7 @@ def test_paleo_with_every_correction_is_analytic(text: str) -> None:
 
 
 @every("name", FAULTS)
-def test_one_correction_switched_off_changes_its_own_settings_alone(name: str) -> None:
+def test_one_correction_switched_off_changes_its_own_settings_alone(name):
     changed = ANALYTIC.under({name: "paleo"})
     assert settings_of(changed.settings).faults == {name}
     assert (
@@ -167,7 +166,7 @@ def test_one_correction_switched_off_changes_its_own_settings_alone(name: str) -
         ANALYTIC.under({name: "no"})
 
 
-def test_backward_as_in_paleo_costs_more() -> None:
+def test_backward_as_in_paleo_costs_more():
     graph = network("alexnet_v2", 8)
     exact, inflated = times(graph), times(graph, TOY, "backward=paleo")
     rows = {row.row.name: row for row in exact.rows}
@@ -183,7 +182,7 @@ def test_backward_as_in_paleo_costs_more() -> None:
     assert backward_flop("backward=paleo") / backward_flop() == pytest.approx(13)
 
 
-def test_reading_the_padding_costs_more_and_a_bias_stays() -> None:
+def test_reading_the_padding_costs_more_and_a_bias_stays():
     graph = network("vgg16", 2, "infer")
     exact, padded = lowered(graph), lowered(graph, "padding=paleo")
     images = [graph.tensors[op.inputs[0]].shape for op in graph.ops if op.kind == "conv2d"]
@@ -194,7 +193,7 @@ def test_reading_the_padding_costs_more_and_a_bias_stays() -> None:
     assert sum(one.launches for one in padded.kernels) == sum(one.launches for one in exact.kernels)
 
 
-def test_exact_work_of_a_layer_is_that_of_its_ops() -> None:
+def test_exact_work_of_a_layer_is_that_of_its_ops():
     """The two ways to the true work of a convolution or product agree: its layer, its ops."""
     for text in ("nin", "resnet50", "mobilenet_v1", "fc", "densenet_cifar"):
         graph = network(text, 2)
@@ -207,7 +206,7 @@ def test_exact_work_of_a_layer_is_that_of_its_ops() -> None:
             assert [one.bytes for one in mine] == [one.bytes for one in theirs], name
 
 
-def test_a_kernel_knows_its_products() -> None:
+def test_a_kernel_knows_its_products():
     """FLOP are those of the products, and what has none is the vector unit's."""
     for text in ("resnet18", "gpt2:length=8", "rnn:cell=gru,length=3"):
         for one in step_model(network(text, 2), TOY, MINIMAL).lowered().kernels:
@@ -216,7 +215,7 @@ def test_a_kernel_knows_its_products() -> None:
                 assert one.flop == 2 * sum(b * m * n * k for b, m, n, k in one.products)
 
 
-def test_the_dtype_has_its_size_and_its_peak() -> None:
+def test_the_dtype_has_its_size_and_its_peak():
     narrow, wide = (network(FC, phase="infer", dtype=name) for name in ("bfloat16", "float32"))
     half = times(wide).step_s / 2  # bytes bound every op
     assert times(narrow, dtype="bfloat16").step_s == pytest.approx(half)
@@ -226,7 +225,7 @@ def test_the_dtype_has_its_size_and_its_peak() -> None:
         lowered(narrow, "dtype=paleo", "bfloat16")
 
 
-def test_an_op_of_a_mixed_step_has_the_peak_of_its_own_type() -> None:
+def test_an_op_of_a_mixed_step_has_the_peak_of_its_own_type():
     graph = network("resnet18", 2, dtype="bfloat16-mixed")
     model = step_model(graph, TOY, dtype="bfloat16-mixed")
     found = {one.unit: set() for one in model.lowered().kernels}
@@ -239,7 +238,7 @@ def test_an_op_of_a_mixed_step_has_the_peak_of_its_own_type() -> None:
     assert step_model(graph, narrow, dtype="bfloat16-mixed").timeline().step_s > 0
 
 
-def test_the_optimizer_is_the_workloads() -> None:
+def test_the_optimizer_is_the_workloads():
     sgd, adam = times(network(FC)), times(network(FC, optimizer="adam"))
     assert adam.update_s > 2 * sgd.update_s
     paleo = times(network(FC, optimizer="adam"), TOY, "update=paleo")
@@ -247,7 +246,7 @@ def test_the_optimizer_is_the_workloads() -> None:
     assert paleo.update_s == pytest.approx(3 * 4 * 26 * 1e-9)
 
 
-def test_a_device_waits_for_its_host() -> None:
+def test_a_device_waits_for_its_host():
     assert behind_host([1.0, 4.0, 1.0], None) == (1.0, 4.0, 1.0)
     # issuing takes 2 s a part: the first waits, the second hides the host, the third runs freely
     assert behind_host([1.0, 4.0, 1.0], issuing([2, 2, 2], 1.0)) == (2.0, 4.0, 1.0)
@@ -255,7 +254,7 @@ def test_a_device_waits_for_its_host() -> None:
     assert behind_host([3.0, 0.0, 0.0], issuing([1, 0, 0], 1.0)) == (3.0, 0.0, 0.0)
 
 
-def test_dispatch_hides_behind_a_gpu_and_not_on_a_cpu() -> None:
+def test_dispatch_hides_behind_a_gpu_and_not_on_a_cpu():
     graph = network(FC)
     kernels = count(graph).kernels  # an optimizer updates all weights in one
     assert kernels < len(graph.ops)
@@ -273,7 +272,7 @@ def test_dispatch_hides_behind_a_gpu_and_not_on_a_cpu() -> None:
     assert times(graph, slow_host, "fuse=yes").host_s < kernels
 
 
-def test_a_recurrent_layer_takes_its_steps_one_after_another() -> None:
+def test_a_recurrent_layer_takes_its_steps_one_after_another():
     """L steps: the recurrent weight is read in each, and each is a launch."""
     graph = network("rnn:cell=lstm,length=9,layers=1", 1, "infer")
     (cell,) = (one for one in lowered(graph).kernels if one.serial > 1)
@@ -288,7 +287,7 @@ def test_a_recurrent_layer_takes_its_steps_one_after_another() -> None:
     assert row.forward.value == pytest.approx(9e3, rel=1e-3)
 
 
-def test_the_stack_is_an_option(tmp_path: Path) -> None:
+def test_the_stack_is_an_option(tmp_path):
     graph = network("mobilenet_v2", 4)
     eager, compiled = times(graph), times(graph, TOY, "stack=torch-compile")
     assert compiled.step_s < eager.step_s
@@ -301,7 +300,7 @@ def test_the_stack_is_an_option(tmp_path: Path) -> None:
         times(graph, TOY, "stack=torhc")
 
 
-def test_fusing_saves_what_is_between_by_hand() -> None:
+def test_fusing_saves_what_is_between_by_hand():
     """3 -> 4 -> 2, batch 5: a bias and a ReLU join the product before them."""
     first, second = lowered(network(FC, phase="infer"), "fuse=yes").kernels
     assert (first.op, second.op) == ("fc1/linear", "output/linear")
@@ -312,7 +311,7 @@ def test_fusing_saves_what_is_between_by_hand() -> None:
 
 @every("text", ["fc", "densenet_cifar", "gpt2:length=8", "resnet18", "mobilenet_v2"])
 @every("phase", ["train", "infer"])
-def test_fusing_changes_no_flop_and_adds_no_bytes(text: str, phase: str) -> None:
+def test_fusing_changes_no_flop_and_adds_no_bytes(text, phase):
     graph = network(text, 2, phase)
     plain, joined = lowered(graph), lowered(graph, "fuse=yes")
     assert joined.executed_flop == plain.executed_flop
@@ -321,7 +320,7 @@ def test_fusing_changes_no_flop_and_adds_no_bytes(text: str, phase: str) -> None
     assert times(graph, TOY, "fuse=yes").step_s < times(graph).step_s
 
 
-def test_explaining_leads_from_one_method_to_the_other() -> None:
+def test_explaining_leads_from_one_method_to_the_other():
     for text, dtype, options in (
         ("nin", "float32", ""),
         ("densenet_cifar", "bfloat16", "fuse=yes"),
@@ -352,9 +351,7 @@ def test_explaining_leads_from_one_method_to_the_other() -> None:
     st.floats(1e6, 1e13),
     st.floats(1, 100),
 )
-def test_a_better_device_is_never_slower(
-    text: str, peak: float, bandwidth: float, factor: float
-) -> None:
+def test_a_better_device_is_never_slower(text, peak, bandwidth, factor):
     graph = network(text, 2)
     base = Device("d", "gpu", {"float32": peak}, bandwidth, "made up", launch_s=1e-6)
     step_s = times(graph, base).step_s
@@ -371,9 +368,7 @@ METHODS = (("roofline", {}), *(("analytic", {"stack": name}) for name in catalog
 
 @pytest.mark.parametrize("quarters", [(0,), pytest.param((1, 2, 3), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("phase", ["train", "infer"])
-def test_the_flop_of_a_prediction_are_those_that_are_counted(
-    phase: str, quarters: tuple[int, ...]
-) -> None:
+def test_the_flop_of_a_prediction_are_those_that_are_counted(phase, quarters):
     """Each network under each stack; the quick quarter has every network and every stack."""
     for at, name in enumerate((*ZOO, "transformer:layers=1", "rnn")):
         workload = make_workload(read_model(name), phase=phase)
@@ -392,7 +387,7 @@ def test_the_flop_of_a_prediction_are_those_that_are_counted(
             assert [row.name for row in model.lowered().rows] == [*forward]
 
 
-def test_what_is_executed_is_told_beside_what_is_counted() -> None:
+def test_what_is_executed_is_told_beside_what_is_counted():
     # one causal head: 4 * 1 * 1 * 16^2 * 8 = 8192 FLOP counted, half of them executed
     b = Builder("attention", precision("float32"), training=False)
     q, k, v = (b.input(name, (1, 16, 8)) for name in "qkv")

@@ -33,7 +33,7 @@ DTYPES = ("float32", "bfloat16", "float16-mixed")
 @pytest.mark.parametrize(
     ("seed", "count"), [(1, 500), pytest.param(2, 10_000, marks=pytest.mark.slow)]
 )
-def test_bounds_enclose_every_drawn_question(seed: int, count: int) -> None:
+def test_bounds_enclose_every_drawn_question(seed, count):
     draw = random.Random(seed)  # noqa: S311  # no secret
     answered = 0
     while answered < count:
@@ -56,7 +56,7 @@ def test_bounds_enclose_every_drawn_question(seed: int, count: int) -> None:
             answered += 1
 
 
-def test_bounds_hold_the_exchanges_of_ops() -> None:
+def test_bounds_hold_the_exchanges_of_ops():
     work = make_workload(read_model(MODELS[3].format(n=2)), 4, "bfloat16")
     graph = rank_graph(build_step(work), 2)
     device = catalog.device("a100-sxm4-80gb")
@@ -72,14 +72,14 @@ def test_bounds_hold_the_exchanges_of_ops() -> None:
     assert made.low_s < made.step_s < made.high_s
 
 
-def test_what_constants_leave_over_keeps_the_ends_apart() -> None:
+def test_what_constants_leave_over_keeps_the_ends_apart():
     """Of one host that is like the fastest end of a step: that end alone would be prolonged."""
     host = Host((4.0, 4.0, 4.0), waits=False, ends=(0.5, 2.0), steps=((2.0, 5.0, 5.0),))
     passes, low, high = finish((8.0, 0.0, 0.0), (0.9, 1.1), host)
     assert 0 < low <= sum(passes) <= high
 
 
-def test_recurrent_weights_are_as_large_as_their_type() -> None:
+def test_recurrent_weights_are_as_large_as_their_type():
     device: Device = replace(catalog.device("v100-sxm2-16gb"), l2_bytes=1.0)
     seen = StepModel("fc", device, dtype="float16").seen
 

@@ -6,7 +6,6 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -45,12 +44,12 @@ FABRIC = Fabric(SLOW)
         ("parameter-server", 4, [64] * 8),  # one server with all of it: 4 in, 4 out
     ],
 )
-def test_closed_forms_by_hand(name: str, workers: int, messages: list[float]) -> None:
+def test_closed_forms_by_hand(name, workers, messages):
     expected = sum(1000 + size_bytes for size_bytes in messages)
     assert COLLECTIVES[name](64, workers, FABRIC) == expected
 
 
-def test_a_double_tree_by_hand() -> None:
+def test_a_double_tree_by_hand():
     # 3 levels up and down wait for a latency each; the gradient goes twice through every link
     tree = COLLECTIVES["tree"]
     assert tree(64, 8, FABRIC) == tree(64, 5, FABRIC) == 6 * 1000 + 2 * 64
@@ -77,7 +76,7 @@ NODES = Fabric(SLOW, inside=QUICK, per_node=4)  # links of 4 bytes a second insi
         ("parameter-server", 2 * 12 * (1000 + 240)),
     ],
 )
-def test_what_stays_in_a_node_pays_no_latency_between_nodes(name: str, seconds: float) -> None:
+def test_what_stays_in_a_node_pays_no_latency_between_nodes(name, seconds):
     assert COLLECTIVES[name](240, 12, NODES) == pytest.approx(seconds, rel=1e-14)
     alone = COLLECTIVES[name](240, 4, NODES)  # one node: as if the quick link were all there is
     if name != "parameter-server":
@@ -85,7 +84,7 @@ def test_what_stays_in_a_node_pays_no_latency_between_nodes(name: str, seconds: 
 
 
 @every("name", COLLECTIVES)
-def test_several_links_of_a_node_help_every_scheme(name: str) -> None:
+def test_several_links_of_a_node_help_every_scheme(name):
     free = replace(NODES, between=replace(SLOW, latency_s=None))
     one, four = (
         COLLECTIVES[name](2400, 12, replace(free, links_per_node=links)) for links in (1, 4)
@@ -96,7 +95,7 @@ def test_several_links_of_a_node_help_every_scheme(name: str) -> None:
     assert COLLECTIVES[name](2400, 12, shared) == pytest.approx(one, rel=1e-14)
 
 
-def test_adding_up_is_memory_traffic() -> None:
+def test_adding_up_is_memory_traffic():
     # 4 devices and 64 bytes at 8 bytes a second of memory: 3 bytes move for each that is added
     adds = replace(FABRIC, memory_bytes_per_s=8.0)
     added = {
@@ -114,14 +113,14 @@ def test_adding_up_is_memory_traffic() -> None:
         assert more == pytest.approx(3 * size / 8), name
 
 
-def test_a_measured_link_has_adding_up_in_its_rate() -> None:
+def test_a_measured_link_has_adding_up_in_its_rate():
     assert fabric_of(SLOW, 1.0, 8.0).memory_bytes_per_s == 8.0
     measured = replace(SLOW, measured={"processes": 2})
     assert fabric_of(measured, 1.0, 8.0).memory_bytes_per_s is None
     assert without_latency(fabric_of(SLOW, 1.0, 8.0)) == Fabric(replace(SLOW, latency_s=None))
 
 
-def test_every_link_of_a_fabric_runs_at_what_it_reaches() -> None:
+def test_every_link_of_a_fabric_runs_at_what_it_reaches():
     """The published rate has adding up; without one a link runs at its datasheet's."""
     quick = replace(SLOW, reached_bytes_per_s=0.5)
     inner = Fabric(quick, inside=QUICK, per_node=4)
@@ -138,7 +137,7 @@ def test_every_link_of_a_fabric_runs_at_what_it_reaches() -> None:
     assert SLOW.faster(2) == replace(SLOW, bytes_per_s=2 * SLOW.bytes_per_s)
 
 
-def test_other_exchanges_by_hand() -> None:
+def test_other_exchanges_by_hand():
     adds = replace(FABRIC, memory_bytes_per_s=8.0)
     assert EXCHANGES["all_gather"](64, 4, adds) == 3 * (1000 + 16)
     assert EXCHANGES["reduce_scatter"](64, 4, adds) == 3 * (1000 + 16) + 3 * 48 / 8
@@ -151,14 +150,12 @@ def test_other_exchanges_by_hand() -> None:
 
 
 @every("name", EXCHANGES)
-def test_one_device_has_nothing_to_exchange(name: str) -> None:
+def test_one_device_has_nothing_to_exchange(name):
     assert EXCHANGES[name](64, 1, replace(NODES, memory_bytes_per_s=8.0)) == 0
 
 
 @given(st.integers(1, 300), st.floats(0, 1e12), st.integers(1, 16))
-def test_scattering_and_gathering_are_the_halves_of_a_ring(
-    devices: int, size: float, per_node: int
-) -> None:
+def test_scattering_and_gathering_are_the_halves_of_a_ring(devices, size, per_node):
     fabric = replace(NODES, per_node=per_node, memory_bytes_per_s=1e9)
     halves = (EXCHANGES[name](size, devices, fabric) for name in ("all_gather", "reduce_scatter"))
     assert sum(halves) == pytest.approx(COLLECTIVES["ring"](size, devices, fabric), rel=1e-12)
@@ -173,15 +170,13 @@ def test_scattering_and_gathering_are_the_halves_of_a_ring(
         (8, [8] * 16),  # more servers than workers: a worker's own link is full with 8 messages
     ],
 )
-def test_servers_share_the_load_until_workers_are_the_bottleneck(
-    servers: int, messages: list[float]
-) -> None:
+def test_servers_share_the_load_until_workers_are_the_bottleneck(servers, messages):
     expected = sum(1000 + size_bytes for size_bytes in messages)
     fabric = replace(FABRIC, servers=servers)
     assert COLLECTIVES["parameter-server"](64, 6, fabric) == pytest.approx(expected, rel=1e-15)
 
 
-def test_hierarchical_by_hand() -> None:
+def test_hierarchical_by_hand():
     # 3 nodes of 4 with 240 bytes: inside 2 * 3 messages of 60 over the quick link, between 2 * 2
     # rounds in which a node sends 240 / 3 over its one link
     fabric = Fabric(SLOW, inside=QUICK, per_node=4)
@@ -200,7 +195,7 @@ def test_hierarchical_by_hand() -> None:
     assert hierarchical(240, 12, single) == COLLECTIVES["ring"](240, 12, single)
 
 
-def test_efficiency_divides_bandwidth_and_leaves_latency() -> None:
+def test_efficiency_divides_bandwidth_and_leaves_latency():
     half = replace(FABRIC, efficiency=0.5)
     assert COLLECTIVES["ring"](64, 4, half) == 6 * (1000 + 16 * 2)
     assert PUBLISHED["tree"](64, 4, half) == 4 * 64 * 2
@@ -282,7 +277,7 @@ def server_rounds(n: int, servers: int) -> Iterator[list[Message]]:
 
 
 @every("n", [2, 3, 4, 5, 6, 7, 8, 9, 12, 16])
-def test_messages_played_one_by_one_take_the_closed_form(n: int) -> None:
+def test_messages_played_one_by_one_take_the_closed_form(n):
     plays = {
         "one-to-all": (one_to_all_rounds(n), 1),
         "ring": (ring_rounds(n), n),
@@ -297,7 +292,7 @@ def test_messages_played_one_by_one_take_the_closed_form(n: int) -> None:
 
 
 @every(("n", "servers"), [(2, 1), (5, 1), (5, 3), (4, 4), (3, 5)])
-def test_servers_played_one_by_one_take_the_closed_form(n: int, servers: int) -> None:
+def test_servers_played_one_by_one_take_the_closed_form(n, servers):
     timed = ((messages, FABRIC.message_s) for messages in server_rounds(n, servers))
     played = play(timed, n, servers, 5040.0, idle=servers)
     formula = COLLECTIVES["parameter-server"](5040.0, n, replace(FABRIC, servers=servers))
@@ -342,7 +337,7 @@ def hierarchical_rounds(nodes: int, per_node: int, fabric: Fabric) -> Iterator[R
 
 
 @every(("nodes", "per_node"), [(1, 4), (2, 2), (3, 4), (4, 3), (5, 1)])
-def test_hierarchy_played_one_by_one_takes_the_closed_form(nodes: int, per_node: int) -> None:
+def test_hierarchy_played_one_by_one_takes_the_closed_form(nodes, per_node):
     fabric = Fabric(SLOW, inside=QUICK, per_node=per_node, links_per_node=per_node)
     n = nodes * per_node
     played = play(hierarchical_rounds(nodes, per_node, fabric), n, n, 5040.0, idle=0)
@@ -350,7 +345,7 @@ def test_hierarchy_played_one_by_one_takes_the_closed_form(nodes: int, per_node:
     assert formula == pytest.approx(played, rel=1e-13)
 
 
-def test_names_and_order() -> None:
+def test_names_and_order():
     assert list(COLLECTIVES) == [
         "one-to-all",
         "tree",
@@ -365,11 +360,11 @@ def test_names_and_order() -> None:
 
 
 @every("name", COLLECTIVES)
-def test_one_worker_exchanges_nothing(name: str) -> None:
+def test_one_worker_exchanges_nothing(name):
     assert COLLECTIVES[name](64, 1, replace(FABRIC, servers=3)) == 0
 
 
-def test_one_worker_of_paleo_mixes_with_itself() -> None:
+def test_one_worker_of_paleo_mixes_with_itself():
     assert {name: PUBLISHED[name](64, 1, FABRIC) for name in PUBLISHED} == {
         "one-to-all": 0,
         "tree": 0,
@@ -379,14 +374,14 @@ def test_one_worker_of_paleo_mixes_with_itself() -> None:
 
 
 @every("name", sorted(PUBLISHED.keys() - {"tree"}))  # ours are the two of NCCL
-def test_paleo_is_ours_without_latency(name: str) -> None:
+def test_paleo_is_ours_without_latency(name):
     free = Fabric(catalog.link("ethernet20"), efficiency=0.72)
     for workers in (2, 3, 7, 8, 128):
         assert PUBLISHED[name](1e8, workers, free) == COLLECTIVES[name](1e8, workers, free)
         assert PUBLISHED[name](64, workers, FABRIC) < COLLECTIVES[name](64, workers, FABRIC)
 
 
-def test_all_rows_of_the_original(shared: Path) -> None:
+def test_all_rows_of_the_original(shared):
     rows = json.loads((shared / "paleo/comm_schemes.json").read_text())
     columns = {
         "one-to-all": "OneToAll",
@@ -410,23 +405,21 @@ def test_all_rows_of_the_original(shared: Path) -> None:
     st.integers(1, 16),
     st.integers(1, 16),
 )
-def test_more_bytes_never_take_less_time(
-    name: str, workers: int, fewer: float, more: float, per_node: int, servers: int
-) -> None:
+def test_more_bytes_never_take_less_time(name, workers, fewer, more, per_node, servers):
     fabric = Fabric(SLOW, inside=QUICK, per_node=per_node, servers=servers)
     fewer, more = sorted((fewer, more))
     low_s, high_s = (COLLECTIVES[name](size, workers, fabric) for size in (fewer, more))
     assert 0 <= low_s <= high_s * (1 + 1e-14)  # its last digit is rounding
 
 
-def test_ring_with_more_workers_never_takes_less_time() -> None:
+def test_ring_with_more_workers_never_takes_less_time():
     times = [COLLECTIVES["ring"](1e6, workers, FABRIC) for workers in range(1, 1000)]
     assert times == sorted(times)
     latencies = [COLLECTIVES["ring"](0, workers, FABRIC) for workers in range(1, 1000)]
     assert latencies == [2000 * (workers - 1) for workers in range(1, 1000)]
 
 
-def test_a_ring_moves_least_and_halving_waits_least() -> None:
+def test_a_ring_moves_least_and_halving_waits_least():
     # large gradients: ring and halving take 2 (n - 1) / n of a transfer, the others more
     free = Fabric(replace(SLOW, latency_s=None))
     large = {name: COLLECTIVES[name](6400, 64, free) for name in COLLECTIVES}
@@ -440,7 +433,7 @@ def test_a_ring_moves_least_and_halving_waits_least() -> None:
     assert (ring, halving) == (126_000, 12_000)
 
 
-def test_unknown_latencies_have_names() -> None:
+def test_unknown_latencies_have_names():
     torus, neuron = catalog.link("ici-tpu-v4"), catalog.link("neuronlink-3")
     assert Fabric(torus, inside=neuron).without_latency == ("ici-tpu-v4", "neuronlink-3")
     assert Fabric(SLOW, inside=neuron).without_latency == ("neuronlink-3",)
@@ -458,7 +451,7 @@ def test_unknown_latencies_have_names() -> None:
         ({"efficiency": float("nan")}, "the efficiency of a link must be positive, not 'nan'"),
     ],
 )
-def test_wrong_fabrics(wrong: dict[str, float], message: str) -> None:
+def test_wrong_fabrics(wrong, message):
     with pytest.raises(InputError) as error:
         Fabric(SLOW, **wrong)  # type: ignore[arg-type]
     assert str(error.value) == message
@@ -467,7 +460,7 @@ def test_wrong_fabrics(wrong: dict[str, float], message: str) -> None:
 READY = [(1.0, 10.0), (2.0, 10.0), (3.0, 4.0)]
 
 
-def test_overlap_by_hand() -> None:
+def test_overlap_by_hand():
     # 1 .. 2.5, then (full at 2) 2.5 .. 4, then (full at 3) 4 .. 5.5
     assert overlapped(READY, lambda size: 1.5, 3.0, bucket_bytes=10) == 2.5
     # buckets of 20 and 4: 2 .. 4 and 4 .. 4.4; a byte takes 0.1 s
@@ -476,7 +469,7 @@ def test_overlap_by_hand() -> None:
     assert overlapped(READY, lambda size: size / 100, 3.0, bucket_bytes=10) == pytest.approx(0.04)
 
 
-def test_one_large_bucket_overlaps_nothing() -> None:
+def test_one_large_bucket_overlaps_nothing():
     sizes: list[float] = []
 
     def one(size_bytes: float) -> float:
@@ -488,13 +481,13 @@ def test_one_large_bucket_overlaps_nothing() -> None:
     assert BUCKET_BYTES == 26_214_400
 
 
-def test_an_endless_bandwidth_leaves_nothing_to_wait_for() -> None:
+def test_an_endless_bandwidth_leaves_nothing_to_wait_for():
     assert overlapped(READY, lambda size: 0.0, 3.0, bucket_bytes=1) == 0
     # nor does an exchange that ends before the backward pass
     assert overlapped(READY, lambda size: 1.0, 30.0, bucket_bytes=1) == 0
 
 
-def test_ops_without_weights_fill_no_bucket() -> None:
+def test_ops_without_weights_fill_no_bucket():
     with_others = [(0.5, 0.0), *READY, (9.0, 0.0)]
     for bucket_bytes in (1, 10, 11, 100):
         assert overlapped(with_others, lambda size: 1.5, 3.0, bucket_bytes) == overlapped(
@@ -509,9 +502,7 @@ def test_ops_without_weights_fill_no_bucket() -> None:
     st.floats(0.1, 200),
     st.floats(0, 10),
 )
-def test_overlap_is_never_worse_than_waiting_for_all(
-    steps: list[tuple[float, float]], bucket_bytes: float, byte_s: float
-) -> None:
+def test_overlap_is_never_worse_than_waiting_for_all(steps, bucket_bytes, byte_s):
     ready, now = [], 0.0
     for step_s, size_bytes in steps:
         now += step_s

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -28,11 +27,11 @@ def toy(name: str = "toy", memory: float | None = None, peak: float = 1e12) -> D
 
 
 @every(("has", "batch"), [(100, 30), (99, 29), (13, 1), (12.9, 0), (1e9, 1024)])
-def test_the_largest_batch_that_fits(has: float, batch: int) -> None:
+def test_the_largest_batch_that_fits(has, batch):
     assert largest_batch(lambda n: 10 + 3 * n, has, most=1024) == batch
 
 
-def test_the_largest_batch_of_memory_that_bends() -> None:
+def test_the_largest_batch_of_memory_that_bends():
     """Below 50 examples the update is the worst moment, above the activations."""
     asked: list[int] = []
 
@@ -44,7 +43,7 @@ def test_the_largest_batch_of_memory_that_bends() -> None:
     assert len(asked) < 20
 
 
-def test_the_largest_batch_of_a_network() -> None:
+def test_the_largest_batch_of_a_network():
     model = StepModel(FC, toy(memory=1e6), method="analytic")
 
     def needs(batch: int) -> int:
@@ -54,7 +53,7 @@ def test_the_largest_batch_of_a_network() -> None:
     assert needs(batch) <= 1e6 < needs(batch + 1)
 
 
-def test_the_best_batch_is_the_knee() -> None:
+def test_the_best_batch_is_the_knee():
     assert doubling(11) == [1, 2, 4, 8, 11]
     assert knee([1, 2, 4, 8], [1, 1, 2, 4]) == 2  # 1, then 2 examples a second
     assert knee([1, 2, 4], [1, 1.2, 1.3]) == 4  # 1, 1.7, 3.1 examples a second
@@ -62,7 +61,7 @@ def test_the_best_batch_is_the_knee() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 256])
-def test_parts_of_memory_add_up(batch: int) -> None:
+def test_parts_of_memory_add_up(batch):
     workload = make_workload(read_model(FC), batch, "float32", "train", "adam")
     graph, stack = build_step(workload), catalog.stack()
     peak = peak_memory_bytes(graph, stack)
@@ -77,7 +76,7 @@ def test_parts_of_memory_add_up(batch: int) -> None:
 
 @every("text", ["rnn", "bert_base", "gpt2", "resnet18", "transformer"])
 @every("dtype", ["float32", "bfloat16", "bfloat16-mixed"])
-def test_no_part_of_memory_is_larger_than_the_whole(text: str, dtype: str) -> None:
+def test_no_part_of_memory_is_larger_than_the_whole(text, dtype):
     workload = make_workload(read_model(text), 2, dtype, "train", "adam")
     graph, stack = build_step(workload), catalog.stack()
     parts = worst_moment(graph, stack).parts
@@ -85,7 +84,7 @@ def test_no_part_of_memory_is_larger_than_the_whole(text: str, dtype: str) -> No
     assert all(part >= 0 for part in parts.values())
 
 
-def test_temporaries_of_an_optimizer_are_no_activations() -> None:
+def test_temporaries_of_an_optimizer_are_no_activations():
     """Foreach Adam makes one tensor of each weight: 4 of the 20 bytes a parameter."""
     workload = make_workload(read_model("gpt2_xl"), 1, "float32", "train", "adam")
     graph = build_step(workload)
@@ -95,7 +94,7 @@ def test_temporaries_of_an_optimizer_are_no_activations() -> None:
     assert moment.parts["activations"] < 100
 
 
-def test_what_helps_is_counted() -> None:
+def test_what_helps_is_counted():
     """Of 20 bytes a parameter: 4 of temporaries, 6 of 8 of states, 7/8 of what is shared out."""
     workload = make_workload(read_model("llama_7b"), 1, "float32", "train", "adam")
     model = StepModel(workload, "h100")
@@ -107,7 +106,7 @@ def test_what_helps_is_counted() -> None:
     assert list(saved.values()) == sorted(saved.values(), reverse=True)
 
 
-def test_a_rank_under_zero_holds_its_share() -> None:
+def test_a_rank_under_zero_holds_its_share():
     graph = build_step(make_workload(read_model("gpt2_xl"), 1, "bfloat16", "train", "adam"))
     stack, n = catalog.stack(), graph.parameters
     assert memory_of(graph, stack) == peak_memory_bytes(graph, stack)
@@ -116,7 +115,7 @@ def test_a_rank_under_zero_holds_its_share() -> None:
     assert memory_of(graph, stack, zero=3, shards=64) < shared / 3
 
 
-def test_blocks_of_the_allocator() -> None:
+def test_blocks_of_the_allocator():
     """Segments of 2 MiB for what is small, of 20 for up to 10 MiB, multiples of 2 beyond."""
     mib = 2**20
 
@@ -130,7 +129,7 @@ def test_blocks_of_the_allocator() -> None:
     assert blocks(1000, 3000) == 14 * mib  # 11.44 MiB are 12
 
 
-def test_what_a_gpu_holds_beside_tensors() -> None:
+def test_what_a_gpu_holds_beside_tensors():
     """cuBLAS: (2 x 4096 + 8 x 16) KiB a handle, 32 MiB from Hopper on; training has two."""
     infer = make_workload(read_model("resnet18"), 8, phase="infer")
     for name, phase, workspace, context in (
@@ -148,7 +147,7 @@ def test_what_a_gpu_holds_beside_tensors() -> None:
     assert (old.workspace_bytes, old.context_bytes) == (None, 1e9)
 
 
-def test_what_does_not_fit_by_the_context_alone() -> None:
+def test_what_does_not_fit_by_the_context_alone():
     made = StepModel("resnet18", "A100").predict(64)
     toy_maker = replace(catalog.device("A100"), usable_share=1.0)
     own = replace(toy_maker, memory_bytes=made.peak_memory_bytes + 1e8)
@@ -164,7 +163,7 @@ def made_of(text: str, batch: int) -> Workload:
     return make_workload(read_model(text), batch)
 
 
-def test_devices_side_by_side() -> None:
+def test_devices_side_by_side():
     model = StepModel(FC, toy(), method="roofline")
     tpu = Device("tpu", "tpu", {"bfloat16": 1e12}, 1e9, "made up")
     offer = Offer("slow", 2.0, "USD", "second", "an offer", "today", verified=True)
@@ -182,7 +181,7 @@ def test_devices_side_by_side() -> None:
     assert [one["device"] for one in ordered(found, "cost")] == ["slow", "fast", "small", "tpu"]
 
 
-def test_devices_are_compared_at_one_global_batch() -> None:
+def test_devices_are_compared_at_one_global_batch():
     """A small device adds up the gradients of micro-batches: n of them, and one update."""
     workload = make_workload(read_model("resnet18"), None, "float32", "train", "adam")
     model = StepModel(workload, toy(), method="analytic")
@@ -198,7 +197,7 @@ def test_devices_are_compared_at_one_global_batch() -> None:
     assert memory_of(graph, catalog.stack(), accumulates=True) > 1e9
 
 
-def test_each_device_has_its_best_batch_beside() -> None:
+def test_each_device_has_its_best_batch_beside():
     model = StepModel(FC, toy(), method="analytic")
     (roomy,) = choices(model, [toy()], 1000)
     (tight,) = choices(model, [toy(memory=100e3)], 1000)
@@ -209,7 +208,7 @@ def test_each_device_has_its_best_batch_beside() -> None:
     assert roomy["best_examples_per_s"] == pytest.approx(best / model.timeline(best).step_s)
 
 
-def test_gradients_that_are_added_up_live_all_the_time() -> None:
+def test_gradients_that_are_added_up_live_all_the_time():
     """At the worst moment of one forward pass all gradients of the one before are held."""
     graph = build_step(make_workload(read_model("fc"), 64, "float32", "train", "sgd"))
     peak, stack = peak_memory_bytes(graph, catalog.stack()), catalog.stack()
@@ -217,7 +216,7 @@ def test_gradients_that_are_added_up_live_all_the_time() -> None:
     assert 0 <= more <= 4 * graph.parameters
 
 
-def test_shipped_prices_are_dated_and_of_known_devices() -> None:
+def test_shipped_prices_are_dated_and_of_known_devices():
     found = offers()
     assert {one.currency for one in found} == {"USD"}
     assert all(one.date and 0.1 < one.price < 20 for one in found)
@@ -242,7 +241,7 @@ number = 8
 """
 
 
-def test_a_price_file_of_a_user(tmp_path: Path) -> None:
+def test_a_price_file_of_a_user(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(GOOD)
     (one,) = offers(path)
@@ -263,9 +262,7 @@ def test_a_price_file_of_a_user(tmp_path: Path) -> None:
         ("[[offers]]", "[offers]", "'offers' must be a list, not"),
     ],
 )
-def test_a_wrong_price_file_is_told_in_one_line(
-    tmp_path: Path, old: str, new: str, says: str
-) -> None:
+def test_a_wrong_price_file_is_told_in_one_line(tmp_path, old, new, says):
     path = tmp_path / "mine.toml"
     path.write_text(GOOD.replace(old, new))
     with pytest.raises(InputError) as error:

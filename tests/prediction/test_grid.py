@@ -6,7 +6,6 @@ import csv
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,7 +67,7 @@ def check(model: StepModel, found: Steps) -> None:
 
 @pytest.mark.parametrize("text", NETWORKS)
 @pytest.mark.parametrize(("name", "given"), METHODS)
-def test_a_cell_is_the_single_prediction(text: str, name: str, given: dict[str, str]) -> None:
+def test_a_cell_is_the_single_prediction(text, name, given):
     for device in (K80, WAITS, OWN_HOST):
         model = StepModel(text, device, method=name, options=given)
         found = Steps(model, (1, 2, 37, 100))
@@ -78,7 +77,7 @@ def test_a_cell_is_the_single_prediction(text: str, name: str, given: dict[str, 
 
 
 @every(("name", "given"), METHODS)
-def test_devices_side_by_side_are_as_each_alone(name: str, given: dict[str, str]) -> None:
+def test_devices_side_by_side_are_as_each_alone(name, given):
     models = [
         StepModel(NETWORKS[0], device, method=name, options=given)
         for device in (K80, WAITS, catalog.device("V100"), OWN_HOST)
@@ -99,14 +98,7 @@ def test_devices_side_by_side_are_as_each_alone(name: str, given: dict[str, str]
     st.floats(1e-7, 1e-3) | st.none(),
 )
 @hypothesis_settings(max_examples=30, deadline=None)
-def test_random_cells_are_single_predictions(
-    text: str,
-    method: tuple[str, dict[str, str]],
-    batches: list[int],
-    peak: float,
-    rate: float,
-    launch_s: float | None,
-) -> None:
+def test_random_cells_are_single_predictions(text, method, batches, peak, rate, launch_s):
     device = Device("d", "gpu", {"float32": peak}, rate, "made up", launch_s=launch_s, clock_hz=1e9)
     model = StepModel(text, device, method=method[0], options=method[1])
     found = Steps(model, batches)
@@ -114,7 +106,7 @@ def test_random_cells_are_single_predictions(
     check(model, found)
 
 
-def test_few_batches_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_batches_are_built_once(monkeypatch):
     from steptime.prediction import step_model
 
     built = []
@@ -129,7 +121,7 @@ def test_few_batches_are_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert built == [5, 2, 7]
 
 
-def test_work_that_is_not_affine_is_found_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_that_is_not_affine_is_found_batch_by_batch(monkeypatch):
     model = StepModel("fc:layers=1,nodes=8", K80)
     graph = model.graph
     monkeypatch.setattr(model, "graph", lambda batch=None: graph((batch or 8) ** 2))
@@ -141,7 +133,7 @@ def test_work_that_is_not_affine_is_found_batch_by_batch(monkeypatch: pytest.Mon
     ]  # fmt: skip
 
 
-def test_a_price_that_takes_no_arrays_is_asked_batch_by_batch() -> None:
+def test_a_price_that_takes_no_arrays_is_asked_batch_by_batch():
     from dataclasses import replace
 
     from steptime.prediction import cost_model
@@ -157,7 +149,7 @@ def test_a_price_that_takes_no_arrays_is_asked_batch_by_batch() -> None:
     check(model, found)
 
 
-def test_models_of_a_list() -> None:
+def test_models_of_a_list():
     text = "fc:layers=4,nodes=64,resnet50, nin ,a/b.json,rnn:cell=gru"
     assert split_models(text) == ["fc:layers=4,nodes=64", "resnet50", "nin", "a/b.json",
                                   "rnn:cell=gru"]  # fmt: skip
@@ -166,7 +158,7 @@ def test_models_of_a_list() -> None:
             split_models(wrong)
 
 
-def test_numbers_of_a_list() -> None:
+def test_numbers_of_a_list():
     def numbers(text: str) -> list[int]:
         return ranges.numbers(text, "--replicas")
 
@@ -195,7 +187,7 @@ def cells(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any
     return found
 
 
-def test_the_grid_of_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_grid_of_the_command_line(capsys, tmp_path):
     words = ["nin,fc:layers=2,nodes=64", "--device", "K40,TITAN_X", "--batch", "1..5"]
     more = ["--workers", "1,4", "--network", "ethernet"]
     found = cells(capsys, *words, *more)
@@ -226,16 +218,14 @@ def test_the_grid_of_the_command_line(capsys: pytest.CaptureFixture[str], tmp_pa
     assert [json.loads(line) for line in out.read_text().splitlines()] == found
 
 
-def test_a_grid_that_takes_more_memory_than_people_have_is_refused(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_grid_that_takes_more_memory_than_people_have_is_refused(capsys):
     assert run(["predict", "fc", "--grid", "--device", "T4", "--batch", "1..10000000"]) == 2
     said = "steptime: a grid of 10000000 cells; at most 1000000: a range has steps, 8..4096 +8\n"
     assert capsys.readouterr().err == said
 
 
 @pytest.mark.slow
-def test_the_largest_grid_keeps_within_two_gigabytes_and_says_how_far_it_is(tmp_path: Path) -> None:
+def test_the_largest_grid_keeps_within_two_gigabytes_and_says_how_far_it_is(tmp_path):
     asked = ["predict", "fc", "--grid", "--device", "T4", "--batch", f"1..{MOST_CELLS}"]
     words = [*asked, "-o", str(tmp_path / "cells.csv")]
     code = (
@@ -249,12 +239,12 @@ def test_the_largest_grid_keeps_within_two_gigabytes_and_says_how_far_it_is(tmp_
     assert done.stderr.endswith(f"{MOST_CELLS} cells in {tmp_path / 'cells.csv'}\n")
 
 
-def test_a_grid_without_batches_takes_each_models_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_grid_without_batches_takes_each_models_own(capsys):
     found = cells(capsys, "fc,transformer:layers=1", "--device", "T4")
     assert [cell["batch"] for cell in found] == [64, 1]
 
 
-def test_paleo_in_a_grid_exchanges_by_a_tree(capsys: pytest.CaptureFixture[str]) -> None:
+def test_paleo_in_a_grid_exchanges_by_a_tree(capsys):
     words = ["nin", "--device", "K20X", "--batch", "8", "--workers", "32", "--method", "paleo",
              "--option", "ppp_comm=0.56", "--network", "infiniband"]  # fmt: skip
     (cell,) = cells(capsys, *words)
@@ -262,9 +252,7 @@ def test_paleo_in_a_grid_exchanges_by_a_tree(capsys: pytest.CaptureFixture[str])
     assert cell["comm_s"] == pytest.approx(10 * 4 * 7_595_176 / (70e9 / 8) / 0.56, rel=1e-12)
 
 
-def test_a_device_without_the_type_does_not_end_the_grid(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_device_without_the_type_does_not_end_the_grid(capsys):
     words = ["fc", "--batch", "1..5", "--dtype", "bfloat16", "--device"]
     found = cells(capsys, *words, "K40,A100")
     why = "device 'K40': no peak is known for bfloat16; known: float32"

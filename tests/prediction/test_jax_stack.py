@@ -47,7 +47,7 @@ def fusions(program: Any) -> list[str]:
     )
 
 
-def test_a_chain_of_functions_is_one_kernel() -> None:
+def test_a_chain_of_functions_is_one_kernel():
     b = Builder("chain", precision("float32"), training=False)
     x = b.input("x", (64, 512))
     y = b.op("sigmoid", b.op("tanh", x, name="a"), name="b")
@@ -58,7 +58,7 @@ def test_a_chain_of_functions_is_one_kernel() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
-def test_each_weight_is_updated_by_fused_kernels(optimizer: str) -> None:
+def test_each_weight_is_updated_by_fused_kernels(optimizer):
     from steptime.measure.backends.jax.profile import scopes_of
 
     work = make_workload(read_model("fc:layers=1,nodes=512,inputs=256,outputs=128,batch=32"), None)
@@ -81,7 +81,7 @@ def _shapes(program: Any, name: str) -> str:
     return found[1] if found else ""
 
 
-def test_the_loss_of_a_product_is_fused_behind_it() -> None:
+def test_the_loss_of_a_product_is_fused_behind_it():
     """A product is not what others are fused into: it is a library's."""
     b = Builder("product", precision("float32"), training=True)
     y = b.op("linear", b.input("x", (8, 64)), b.weight("w", (32, 64)), name="linear")

@@ -20,7 +20,7 @@ LARGER = PRODUCT._replace(op="q", flop=4e9, bytes=16e6, products=((1, 2000, 1000
 A100 = METHOD.sees(catalog.device("a100-sxm4-40gb"), "float32", Settings())
 
 
-def test_kernels_that_differ_in_names_alone_are_one_row() -> None:
+def test_kernels_that_differ_in_names_alone_are_one_row():
     found = Kernels([ADD, PRODUCT, ADD._replace(op="b", after=("x",), views=2), LARGER])
     assert found.which.tolist() == [0, 1, 0, 2]
     assert found.often.tolist() == [2, 1, 1]
@@ -32,7 +32,7 @@ def test_kernels_that_differ_in_names_alone_are_one_row() -> None:
     assert (apart.which.tolist(), apart.owner.tolist()) == ([0, 1], [0, 1])
 
 
-def test_what_differs_in_new_pages_alone_is_off_alike() -> None:
+def test_what_differs_in_new_pages_alone_is_off_alike():
     columns = Kernels([ADD, ADD._replace(fresh=1.0), PRODUCT])
     which, count = columns.alike
     assert (which.tolist(), count) == ([0, 0, 1], 2)
@@ -43,7 +43,7 @@ def test_what_differs_in_new_pages_alone_is_off_alike() -> None:
 
 @every("network", ["resnet18", "bert_base", "rnn:cell=lstm", "mobilenet_v2"])
 @every("device", ["K40", "v100-sxm2-16gb", "a100-sxm4-40gb", "tpu-v3"])
-def test_side_by_side_kernels_have_the_times_of_each_alone(network: str, device: str) -> None:
+def test_side_by_side_kernels_have_the_times_of_each_alone(network, device):
     dtype = "bfloat16" if device == "tpu-v3" else "float32"
     model = StepModel(network, device, dtype=dtype)
     columns = model.lowered(4).columns
@@ -53,7 +53,7 @@ def test_side_by_side_kernels_have_the_times_of_each_alone(network: str, device:
         assert found == pytest.approx(tuple(map(float, alone)), rel=1e-12)
 
 
-def test_a_price_without_arrays_is_called_row_by_row() -> None:
+def test_a_price_without_arrays_is_called_row_by_row():
     asked: list[Kernel] = []
 
     def own(kernel: Kernel, _: object) -> float:
@@ -66,14 +66,14 @@ def test_a_price_without_arrays_is_called_row_by_row() -> None:
     assert found.intervals()[0][:3] == (8e6, None, None)
 
 
-def test_batches_between_two_are_columns() -> None:
+def test_batches_between_two_are_columns():
     columns = Kernels([PRODUCT, ADD], [LARGER, ADD]).between(np.array([0.0, 0.5, 1.0]))
     parts = columns.weighted(METHOD.ask(A100), np.array([[1.0, 2.0]]))
     alone = [METHOD.prices(Kernels([one, ADD]), A100).value for one in (PRODUCT, LARGER)]
     assert sums_of(parts).value[0, [0, 2]] == pytest.approx([a + 2 * b for a, b in alone])
 
 
-def test_a_device_that_was_used_pickles() -> None:
+def test_a_device_that_was_used_pickles():
     device = catalog.device("a100-sxm4-40gb")
     step_s = StepModel("resnet18", device).timeline(8).step_s
     again = pickle.loads(pickle.dumps(device))  # noqa: S301

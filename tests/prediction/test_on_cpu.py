@@ -1,7 +1,5 @@
 """What a stack leaves out of predictions for a CPU is said, and only there."""
 
-from __future__ import annotations
-
 from every import every
 from steptime.build import make_workload, read_model
 from steptime.prediction.step_model import StepModel
@@ -16,9 +14,7 @@ from steptime.prediction.step_model import StepModel
         ("deep_mnist", "epyc-7763", "torch-eager", False),
     ],
 )
-def test_slow_convolutions_of_xla_are_said(
-    network: str, device: str, stack: str, said: bool
-) -> None:
+def test_slow_convolutions_of_xla_are_said(network, device, stack, said):
     workload = make_workload(read_model(network), 2)
     model = StepModel(workload, device, method="analytic", options={"stack": stack})
     assert any("convolutions on a CPU" in one for one in model.remarks()) == said

@@ -30,7 +30,7 @@ def load(path: Path) -> Any:
         return json.load(stream)
 
 
-def test_paradnn_counts_three_times_our_forward_products(shared: Path) -> None:
+def test_paradnn_counts_three_times_our_forward_products(shared):
     # its `fl` is 6 * batch * multiply-adds, rounded to 3-4 digits: forward is a third of that
     data = load(shared / "paradnn/gpu_fc.json.gz")
     ratios = []
@@ -43,7 +43,7 @@ def test_paradnn_counts_three_times_our_forward_products(shared: Path) -> None:
     assert max(ratios) < 1.02
 
 
-def test_paradnn_parameters_are_ours_rounded_to_ten_thousand(shared: Path) -> None:
+def test_paradnn_parameters_are_ours_rounded_to_ten_thousand(shared):
     data = load(shared / "paradnn/tpu_fc.json.gz")
     for label, published in list(zip(data["labels"], data["params"], strict=True))[::20]:
         parameters = build(make_workload(read_model(label), phase="infer")).parameters
@@ -84,9 +84,7 @@ def slowdowns(path: Path, device: str, method: str) -> list[tuple[float, float]]
         ("fc_A100_dev.csv.gz", "a100-pcie-80gb", "analytic", 1.14),
     ],
 )
-def test_no_published_step_beats_the_prediction(
-    shared: Path, file: str, device: str, method: str, large_steps: float
-) -> None:
+def test_no_published_step_beats_the_prediction(shared, file, device, method, large_steps):
     found = slowdowns(shared / "pytorch-paradnn" / file, device, method)
     assert len(found) > 80
     assert min(ratio for _, ratio in found) > 1  # both are bounds

@@ -43,7 +43,7 @@ def told(row: Row) -> str:
 
 
 @every("row", rows_of("paleo_steps"), ids=told)
-def test_a_step_is_that_of_the_original_paleo(row: Row) -> None:
+def test_a_step_is_that_of_the_original_paleo(row):
     options = {"ppp_comp": row["compute_share"], "ppp_comm": row["link_share"]}
     model = StepModel(row["network"], row["device"], row["link"], "paleo", options)
     (step,) = data_parallel(model, [int(row["workers"])], int(row["batch"]), row["scaling"])
@@ -53,7 +53,7 @@ def test_a_step_is_that_of_the_original_paleo(row: Row) -> None:
 
 
 @every("row", rows_of("paleo_exchanges"), ids=told)
-def test_an_exchange_is_that_of_the_original_paleo(row: Row) -> None:
+def test_an_exchange_is_that_of_the_original_paleo(row):
     link = catalog.link(row["link"])
     assert isinstance(link, Link)
     fabric = Fabric(link, efficiency=float(row["link_share"]))
@@ -74,9 +74,7 @@ LAYERS = {
 
 
 @every("row", rows_of("fodlam_sums"), ids=lambda row: "-".join(row.values())[:20])
-def test_sums_are_those_of_the_original_fodlam(
-    row: Row, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sums_are_those_of_the_original_fodlam(row, capsys, monkeypatch):
     layers = [n for n in LAYERS[row["table"]] if row["layers"] == "all" or n.startswith("FC")]
     text = json.dumps({"net": row["table"], "layers": layers})
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
@@ -87,7 +85,7 @@ def test_sums_are_those_of_the_original_fodlam(
 
 
 @every("row", rows_of("paradnn_fc"), ids=told)
-def test_paradnn_counts_as_we_do_and_no_board_beats_its_peak(row: Row) -> None:
+def test_paradnn_counts_as_we_do_and_no_board_beats_its_peak(row):
     sizes = ",".join(f"{key}={row[key]}" for key in ("layers", "nodes", "inputs", "outputs"))
     workload = make_workload(read_model(f"fc:{sizes}"), row["batch"], phase="infer")
     graph = build(workload)
@@ -100,7 +98,7 @@ def test_paradnn_counts_as_we_do_and_no_board_beats_its_peak(row: Row) -> None:
     assert flop_per_s < max(peaks.values())
 
 
-def test_no_published_product_beats_the_roofline() -> None:
+def test_no_published_product_beats_the_roofline():
     shares = []
     for row in rows_of("products"):
         b, m, n, k = (int(row[name]) for name in ("batch", "m", "n", "k"))
@@ -114,7 +112,7 @@ def test_no_published_product_beats_the_roofline() -> None:
 
 
 @every("row", rows_of("timm_networks"), ids=told)
-def test_timm_counts_as_we_do_and_no_step_beats_the_roofline(row: Row) -> None:
+def test_timm_counts_as_we_do_and_no_step_beats_the_roofline(row):
     text = f"{row['network']}:image={row['image']}"
     graph = build(make_workload(read_model(text), 1, phase="infer"))
     products = sum(op.flop for op in count(graph).ops if OPS[op.kind].work)
@@ -125,7 +123,7 @@ def test_timm_counts_as_we_do_and_no_step_beats_the_roofline(row: Row) -> None:
     assert 0.1 < bound.step_s / float(row["step_s"]) < 1
 
 
-def test_every_file_has_its_source() -> None:
+def test_every_file_has_its_source():
     text = (FOLDER / "README.md").read_text("utf-8")
     for path in FOLDER.glob("*.csv"):
         assert f"| `{path.name}` |" in text

@@ -47,7 +47,7 @@ def over_predicted(network: str, device: str, batch: int, step_s: float) -> list
     ]
 
 
-def test_the_table_of_the_page_is_what_we_predict() -> None:
+def test_the_table_of_the_page_is_what_we_predict():
     rows = re.findall(
         r"^\| `(\S+)` \| `(\S+)` \| (\d+) \| (.+?) \| ([\d.]+) ms "
         r"\| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$",
@@ -66,7 +66,7 @@ def test_the_table_of_the_page_is_what_we_predict() -> None:
         assert found == pytest.approx(over, abs=0.006), network
 
 
-def test_scaling_on_one_machine() -> None:
+def test_scaling_on_one_machine():
     """TensorFlow's speed-ups on a DGX-1 stay under a ring over NVLink, or 1 % above it."""
     for network, batch, images_per_s in (
         ("inception_v3:variant=published", 64, (142, 284, 569, 1131)),
@@ -93,7 +93,7 @@ LAYOUTS = {  # ResNet-50 in training, float16 mixed; device, batch, channels las
 }
 
 
-def test_layouts_of_half_precision_take_what_others_measured() -> None:
+def test_layouts_of_half_precision_take_what_others_measured():
     """Ours are 5 to 20 % too fast; channels first took 1.48 times as long as channels last."""
     found = {}
     for device, batch, channels_last in LAYOUTS:

@@ -52,7 +52,7 @@ def by_ops(work: Workload, cluster: Cluster, graph: Graph, overlap: bool, **opti
 
 
 @every("cluster", CLUSTERS, ids=lambda cluster: f"{cluster.devices} devices")
-def test_shards_exchange_as_much_and_update_a_share(cluster: Cluster) -> None:
+def test_shards_exchange_as_much_and_update_a_share(cluster):
     """Scattering gradients and gathering weights are the two halves of a ring."""
     n, work = cluster.devices, workload()
     model = StepModel(work, TOY, fabric_of_group(cluster, range(n)))
@@ -67,7 +67,7 @@ def test_shards_exchange_as_much_and_update_a_share(cluster: Cluster) -> None:
     assert step.step_s == pytest.approx(by_hand, rel=1e-9)
 
 
-def test_a_bucket_is_gathered_while_the_one_before_is_used() -> None:
+def test_a_bucket_is_gathered_while_the_one_before_is_used():
     cluster, work = CLUSTERS[0], workload()
     graph = rank_graph(build_step(work), 4)
     kinds = [op.kind for op in graph.ops if op.kind in ("all_gather", "reduce_scatter")]
@@ -85,7 +85,7 @@ def states(work: Workload, graph: Graph) -> int:
     return sum(graph.tensors[name].size_bytes for name in {*graph.weights, *graph.buffers})
 
 
-def test_sharded_states_are_a_share_of_the_memory() -> None:
+def test_sharded_states_are_a_share_of_the_memory():
     """Weights, gradients and the two states of Adam: (4 + 4 + 8) P bytes in float32, over N."""
     work = workload(batch=1)
     whole = build_step(work)
@@ -98,7 +98,7 @@ def test_sharded_states_are_a_share_of_the_memory() -> None:
 
 
 @every("net", [*NETS, "resnet18", "transformer:layers=1,length=16", "gpt2"])
-def test_a_rank_runs_in_order_with_the_shapes_of_its_kinds(net: str) -> None:
+def test_a_rank_runs_in_order_with_the_shapes_of_its_kinds(net):
     work = workload(net, "momentum", 1)
     whole = build_step(work)
     graph = rank_graph(whole, 3)
@@ -118,7 +118,7 @@ def test_a_rank_runs_in_order_with_the_shapes_of_its_kinds(net: str) -> None:
     assert work.key == workload(net, "momentum", 1).key
 
 
-def test_a_group_with_a_stride_shares_the_links_of_its_node() -> None:
+def test_a_group_with_a_stride_shares_the_links_of_its_node():
     """Rank 0, 4, 8, ... of nodes of 4: four groups at once over the node's links."""
     cluster, work = Cluster(TOY, ((4, NEAR), (3, FAR))), workload()
     graph = rank_graph(build_step(work), 3, inf)
@@ -139,7 +139,7 @@ def test_a_group_with_a_stride_shares_the_links_of_its_node() -> None:
     assert step.exchange_s == pytest.approx(ring)
 
 
-def test_a_weight_without_an_axis_is_refused() -> None:
+def test_a_weight_without_an_axis_is_refused():
     graph = build_step(workload(NETS[0]))
     weight = graph.weights[0]
     scalar = replace(graph, tensors={**graph.tensors, weight: TensorSpec((), "float32")})
@@ -147,14 +147,14 @@ def test_a_weight_without_an_axis_is_refused() -> None:
         rank_graph(scalar, 2)
 
 
-def test_ranks_need_a_link() -> None:
+def test_ranks_need_a_link():
     work = workload(NETS[0])
     graph = rank_graph(build_step(work), 2)
     with pytest.raises(InputError, match="2 replicas need a link"):
         StepModel(work, TOY, None, graph=graph).timeline()
 
 
-def test_links_of_the_catalog() -> None:
+def test_links_of_the_catalog():
     """64 H100 in nodes of 8, each with a link of its own between the nodes."""
     nvlink, infiniband = catalog.link("nvlink-4"), catalog.link("infiniband-ndr")
     cluster = Cluster(catalog.device("h100"), ((8, nvlink), (8, infiniband, 8)))
@@ -164,7 +164,7 @@ def test_links_of_the_catalog() -> None:
     assert 0 < step.exposed_s < step.exchange_s
 
 
-def test_a_rank_whose_sums_are_ops_adds_them_up_by_rings() -> None:
+def test_a_rank_whose_sums_are_ops_adds_them_up_by_rings():
     """Four tensor-parallel ranks: 2 x 3 messages of a quarter, three quarters read and added."""
     of, cluster = family("transformer"), CLUSTERS[0]
     builder = Builder("rank", precision("float32"), training=True, plan=Plan(tensor=4))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -40,7 +39,7 @@ FC = "fc:layers=1,nodes=4,inputs=3,outputs=2"
 
 
 @pytest.fixture
-def toy(tmp_path: Path) -> Device:
+def toy(tmp_path):
     """1 GFLOP/s, 1 GB/s, 1 MB, 10 microseconds to issue an op."""
     path = tmp_path / "toy.toml"
     path.write_text(TOY)
@@ -74,7 +73,7 @@ FORWARD = [  # FLOP and bytes of batch 5 through 3 -> 4 -> 2, in float32
 ]
 
 
-def test_inference_by_hand(toy: Device) -> None:
+def test_inference_by_hand(toy):
     """At 1 GFLOP/s and 1 GB/s an op takes max(FLOP, bytes) nanoseconds, and is issued in 10 us."""
     step, *ops = predicted(toy, phase="infer")
     assert [(r.scope, value(r, "flop"), value(r, "traffic_bytes")) for r in ops] == FORWARD
@@ -86,7 +85,7 @@ def test_inference_by_hand(toy: Device) -> None:
     assert value(step, "flop") == value(step, "forward_flop") == 120 + 20 + 20 + 80 + 10
 
 
-def test_an_op_bound_by_arithmetic_and_one_by_memory(toy: Device) -> None:
+def test_an_op_bound_by_arithmetic_and_one_by_memory(toy):
     text = "fc:layers=1,nodes=100,inputs=100,outputs=1"
     ops = {r.scope: r for r in predicted(toy, text, 100, phase="infer", dispatch="no")}
     products = 2 * 100 * 100 * 100  # 2 MFLOP over 3 * 10^4 * 4 bytes
@@ -94,7 +93,7 @@ def test_an_op_bound_by_arithmetic_and_one_by_memory(toy: Device) -> None:
     assert value(ops["fc1/relu"], "step_s") == pytest.approx(2 * 10_000 * 4 * 1e-9)
 
 
-def test_training_by_hand(toy: Device) -> None:
+def test_training_by_hand(toy):
     step, *ops = predicted(toy, dispatch="no")
     output = next(r for r in ops if r.scope == "output/linear")
     # both gradients: dy [5, 2], w [2, 4] -> [5, 4], and dy, x [5, 4] -> [2, 4]; bytes bound all
@@ -118,7 +117,7 @@ def test_training_by_hand(toy: Device) -> None:
         "transformer:layers=2,width=16,heads=2,length=8,vocabulary=20,max_length=9",
     ],
 )
-def test_parts_and_ops_add_up_to_the_step(toy: Device, text: str, phase: str) -> None:
+def test_parts_and_ops_add_up_to_the_step(toy, text, phase):
     for dtype in ("float32", "bfloat16-mixed"):
         step, *ops = predicted(toy, text, 3, dtype, phase)
         for name in ("step_s", "forward_s", "backward_s", "update_s", "flop", "forward_flop",
@@ -137,7 +136,7 @@ def test_parts_and_ops_add_up_to_the_step(toy: Device, text: str, phase: str) ->
         assert [r.scope for r in ops] == forward
 
 
-def test_dispatch_is_an_option(toy: Device) -> None:
+def test_dispatch_is_an_option(toy):
     with_it, without = predicted(toy)[0], predicted(toy, dispatch="no")[0]
     ops = len(build_step(with_it.workload).ops)
     assert value(with_it, "step_s") - value(without, "step_s") == pytest.approx(ops * LAUNCH_S)
@@ -148,7 +147,7 @@ def test_dispatch_is_an_option(toy: Device) -> None:
     assert predicted(unknown)[0].method.options["launch_s"] is None
 
 
-def test_peaks_follow_the_dtype(toy: Device) -> None:
+def test_peaks_follow_the_dtype(toy):
     text = "fc:layers=1,nodes=200,inputs=200,outputs=1"
 
     def product_s(dtype: str, **options: str) -> float:
@@ -163,7 +162,7 @@ def test_peaks_follow_the_dtype(toy: Device) -> None:
     assert peak_flop_per_s(toy, "float32", tf32=True) == 8e9
 
 
-def test_what_is_not_known_is_not_guessed(toy: Device) -> None:
+def test_what_is_not_known_is_not_guessed(toy):
     no_half = "device 'toy': no peak is known for float16; known: float32, tf32, bfloat16"
     for dtype in ("float16", "float16-mixed"):
         with pytest.raises(InputError, match=no_half):
@@ -181,7 +180,7 @@ def test_what_is_not_known_is_not_guessed(toy: Device) -> None:
     assert cost_model("roofline").options.keys() == {"dispatch", "tf32"}
 
 
-def test_what_does_not_fit_is_said(toy: Device) -> None:
+def test_what_does_not_fit_is_said(toy):
     small, large = predicted(toy)[0], predicted(toy, batch=50_000)
     assert (small.status, small.cause, small.note) == ("ok", "", "")
     memory = value(large[0], "peak_memory_bytes")
@@ -193,13 +192,13 @@ def test_what_does_not_fit_is_said(toy: Device) -> None:
     assert predicted(unknown, batch=50_000)[0].status == "ok"
 
 
-def test_a_step_that_just_fits(toy: Device) -> None:
+def test_a_step_that_just_fits(toy):
     memory = value(predicted(toy)[0], "peak_memory_bytes")
     assert predicted(replace(toy, memory_bytes=memory))[0].status == "ok"
     assert predicted(replace(toy, memory_bytes=memory - 1))[0].status == "oom"
 
 
-def test_the_record_says_what_it_rests_on(toy: Device) -> None:
+def test_the_record_says_what_it_rests_on(toy):
     step, first, *_ = predicted(toy)
     assert (step.origin, step.platform, step.scope) == ("predicted", "toy", "")
     assert (step.method.name, step.method.version) == ("roofline", "1")
@@ -219,7 +218,7 @@ def test_the_record_says_what_it_rests_on(toy: Device) -> None:
     assert predicted(probed)[0].platform == "cpu-toy-2t"  # where its measurements are
 
 
-def test_the_shipped_devices_predict() -> None:
+def test_the_shipped_devices_predict():
     step = predicted(device("a100"), "resnet50", 32)[0]
     assert step.platform == "a100-sxm4-80gb"
     assert 0.001 < value(step, "step_s") < 1
@@ -231,9 +230,7 @@ def test_the_shipped_devices_predict() -> None:
     st.floats(1, 100),
     st.sampled_from(["fc:layers=2,nodes=30", "rnn:embedding=8,length=3,vocabulary=9"]),
 )
-def test_a_better_device_is_never_slower(
-    peak: float, bandwidth: float, factor: float, text: str
-) -> None:
+def test_a_better_device_is_never_slower(peak, bandwidth, factor, text):
     base = Device("d", "gpu", {"float32": peak}, bandwidth, "made up", launch_s=1e-6)
     step_s = value(predicted(base, text, 2)[0], "step_s")
     for better in (

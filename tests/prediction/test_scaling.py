@@ -39,7 +39,7 @@ def paleo(
 
 
 @pytest.mark.slow
-def test_every_table_of_the_original(shared: Path) -> None:
+def test_every_table_of_the_original(shared):
     """54 cases, weak and strong, pipelined and not: 8 rows of compute and four exchanges each."""
     cases = json.loads(gzip.decompress((shared / "paleo/cases.json.gz").read_bytes()))
     assert len(cases) == 54
@@ -61,7 +61,7 @@ def test_every_table_of_the_original(shared: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_live_demo_within_a_percent(shared: Path) -> None:
+def test_the_live_demo_within_a_percent(shared):
     """40 configurations of the authors' demo, made by an older version of theirs: 0.7 %.
 
     Times and speed-ups are rounded to 3 decimals.
@@ -84,14 +84,14 @@ def test_the_live_demo_within_a_percent(shared: Path) -> None:
 
 
 @every(("workers", "batch", "speedup"), [(32, 256, 15.5), (32, 1024, 25.3), (128, 1024, 51.6)])
-def test_firecaffe_network_in_network(workers: int, batch: int, speedup: float) -> None:
+def test_firecaffe_network_in_network(workers, batch, speedup):
     """Speed-ups that Qi, Sparks, Talwalkar (ICLR 2017) give for FireCaffe's cluster of K20X."""
     model = paleo("nin", "K20X", "infiniband", 0.21, 0.56)
     (row,) = data_parallel(model, [workers], batch, "strong")
     assert row.speedup == pytest.approx(speedup, rel=0.01)
 
 
-def test_data_parallel_alexnet_as_published(tmp_path: Path) -> None:
+def test_data_parallel_alexnet_as_published(tmp_path):
     """1.72, 3.03 and 5.40 times one K20 on 2, 4 and 8 (Qi, Sparks, Talwalkar 2017), no update."""
     model = paleo(split_alexnet.write(tmp_path, None), "K20", "pcie2", 0.46, 0.75)
     alone, *rows = (
@@ -101,7 +101,7 @@ def test_data_parallel_alexnet_as_published(tmp_path: Path) -> None:
     assert [row / alone for row in rows] == pytest.approx([1.72, 3.03, 5.40], rel=0.005)
 
 
-def test_weak_scaling_by_hand() -> None:
+def test_weak_scaling_by_hand():
     """The gradients go around the ring in 2 (n - 1) messages of their bytes / n.
 
     Each of n workers adds up (n - 1) / n of them, 3 bytes of its memory for each byte.
@@ -127,7 +127,7 @@ def test_weak_scaling_by_hand() -> None:
         assert row.samples_per_s == pytest.approx(5 * n / row.step_s)
 
 
-def test_strong_scaling_shares_the_batch() -> None:
+def test_strong_scaling_shares_the_batch():
     model = StepModel(FC, TOY, WIRE)
     rows = data_parallel(model, [1, 2, 3, 8], 8, "strong")
     assert [row.batch_per_worker for row in rows] == [8, 4, 3, 1]
@@ -141,14 +141,14 @@ def test_strong_scaling_shares_the_batch() -> None:
         data_parallel(model, [9], 8, "strong")
 
 
-def test_paleo_computes_an_example_each_where_there_are_too_few() -> None:
+def test_paleo_computes_an_example_each_where_there_are_too_few():
     (row,) = data_parallel(paleo("nin", "K40", "aws", 1, 1), [128], 16, "strong")
     assert (row.global_batch, row.batch_per_worker) == (16, 1)
     assert row.samples_per_s == pytest.approx(16 / row.step_s)
     assert "128 replicas compute one example each" in row.note
 
 
-def test_exchanges_follow_share_compression_and_collective() -> None:
+def test_exchanges_follow_share_compression_and_collective():
     plain = StepModel(FC, TOY, replace(WIRE, latency_s=None))
     half = StepModel(FC, TOY, replace(WIRE, latency_s=None), options={"ppp_comm": 0.5})
     (row,), (slow,) = data_parallel(plain, [4], 5), data_parallel(half, [4], 5)
@@ -167,12 +167,12 @@ def test_exchanges_follow_share_compression_and_collective() -> None:
         data_parallel(plain, [1], 5, "week")
 
 
-def test_gradients_have_the_type_that_the_graph_gives_them() -> None:
+def test_gradients_have_the_type_that_the_graph_gives_them():
     assert StepModel(FC, TOY, dtype="bfloat16").gradient_bytes == 2 * FC_PARAMETERS
     assert StepModel(FC, TOY, dtype="bfloat16-mixed").gradient_bytes == 4 * FC_PARAMETERS
 
 
-def test_paleo_knows_no_latency_and_mixes_with_one_worker_too() -> None:
+def test_paleo_knows_no_latency_and_mixes_with_one_worker_too():
     model = StepModel("nin", "K40", replace(WIRE, bytes_per_s=1e9), "paleo")
     (row,) = data_parallel(model, [1], 16)
     whole = model.gradient_bytes / 1e9
@@ -183,7 +183,7 @@ def test_paleo_knows_no_latency_and_mixes_with_one_worker_too() -> None:
     assert two.comm_s["ring"] == pytest.approx(whole)
 
 
-def test_overlap_by_hand() -> None:
+def test_overlap_by_hand():
     """Two layers of 64 MiB: the exchange of the second runs while the first has its gradients."""
     net = "fc:layers=2,nodes=4096,inputs=4096,outputs=1"
     model = StepModel(net, replace(TOY, peak_flop_per_s={"float32": 1e12}), replace(WIRE))
@@ -216,9 +216,7 @@ LARGE = StepModel("fc:layers=3,nodes=2500,inputs=2500", TOY, WIRE)  # buckets of
     st.sampled_from(["ring", "tree", "halving-doubling", "hierarchical", "parameter-server"]),
 )
 @settings(max_examples=60, deadline=None)
-def test_overlap_never_hurts_and_nothing_beats_perfect(
-    workers: int, latency_s: float, bytes_per_s: float, collective: str
-) -> None:
+def test_overlap_never_hurts_and_nothing_beats_perfect(workers, latency_s, bytes_per_s, collective):
     LARGE.fabric = Fabric(replace(WIRE, latency_s=latency_s, bytes_per_s=bytes_per_s))
     (plain,) = data_parallel(LARGE, [workers], 64, exchange=Sync(collective))
     (row,) = data_parallel(LARGE, [workers], 64, exchange=Sync(collective, overlap=True))
@@ -228,7 +226,7 @@ def test_overlap_never_hurts_and_nothing_beats_perfect(
     assert row.overlap_s + row.exposed_comm_s == pytest.approx(plain.exposed_comm_s)
 
 
-def test_a_step_is_computed_once_for_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_is_computed_once_for_each_batch(monkeypatch):
     calls = []
     original = step_model.schedule
 
@@ -249,7 +247,7 @@ def rows_of(throughputs: dict[int, float]) -> list[ScalingRow]:
     return [replace(row, workers=n, samples_per_s=value) for n, value in throughputs.items()]
 
 
-def test_where_scaling_stops_paying() -> None:
+def test_where_scaling_stops_paying():
     assert stops_paying(rows_of({1: 100, 2: 150, 4: 225})) is None  # half of what doubling may
     assert stops_paying(rows_of({1: 100, 2: 190, 4: 280, 8: 390})) == 4  # 280 < 190 * 1.5
     assert stops_paying(rows_of({8: 390, 4: 300, 1: 100})) == 8  # in the order of workers
@@ -257,7 +255,7 @@ def test_where_scaling_stops_paying() -> None:
     assert stops_paying(rows_of({1: 100})) is None
 
 
-def test_time_and_cost_by_hand() -> None:
+def test_time_and_cost_by_hand():
     """5,400,000 examples in steps of 500 and 0.4 s are 1.2 hours, or two started ones."""
     found = bill(Training(1_800_000, 3, 0.90), 0.4, 500, 4)
     by_hour = bill(Training(1_800_000, 3, 0.90, "hour"), 0.4, 500, 4)
@@ -270,6 +268,6 @@ def test_time_and_cost_by_hand() -> None:
     assert bill(Training(10), 1.0, 1, 1)["cost"] is None
 
 
-def test_a_method_that_counts_no_time_is_told() -> None:
+def test_a_method_that_counts_no_time_is_told():
     with pytest.raises(InputError, match="counts no time"):
         throughput(StepModel(FC, TOY), 5, 0.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ def found(text: str, link: Link = LINK, name: str = "analytic") -> list[dict[str
     return cuts(here, here.on(SERVER), link)
 
 
-def test_a_chain_by_hand() -> None:
+def test_a_chain_by_hand():
     """3 -> 4 -> 2: before each op crosses what it reads, after the last one nothing."""
     made = found("fc:layers=1,nodes=4,inputs=3,outputs=2")
     assert [cut["after"] for cut in made] == [
@@ -46,7 +45,7 @@ def test_a_chain_by_hand() -> None:
     assert [cut["flop"] for cut in made] == [0, 24, 28, 32, 48, 50]
 
 
-def test_what_is_read_later_crosses_too() -> None:
+def test_what_is_read_later_crosses_too():
     """Inside a residual block the shortcut's input crosses beside the branch."""
     made = {cut["after"]: cut for cut in found("resnet18")}
     inside = made["group1/block2/conv1/relu"]
@@ -58,7 +57,7 @@ def test_what_is_read_later_crosses_too() -> None:
 
 @every("name", ["analytic", "paleo", "roofline"])
 @every("text", ["alexnet_v2", "densenet_cifar", "fc", "gpt2:length=8"])
-def test_the_ends_are_the_single_predictions(text: str, name: str) -> None:
+def test_the_ends_are_the_single_predictions(text, name):
     made = found(text, name=name)
     assert made[0]["first_s"] == made[-1]["second_s"] == 0
     rows = [cut["first_s"] for cut in made]
@@ -69,7 +68,7 @@ def test_the_ends_are_the_single_predictions(text: str, name: str) -> None:
     assert best["total_s"] == pytest.approx(made[0]["second_s"])  # the faster device does it all
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_command(capsys, tmp_path):
     wire = tmp_path / "wire.toml"
     wire.write_text('name = "wire"\nsource = "-"\nGB_per_s = 0.125\n')  # without a latency
     words = f"split alexnet_v2 --device adreno-640 --server T4 --network {wire} --method analytic"

@@ -6,7 +6,6 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,7 +39,7 @@ def builder(training: bool = False) -> Builder:
 
 
 @every("name", catalog.stack_names())
-def test_a_stack_speaks_of_kinds_that_there_are(name: str) -> None:
+def test_a_stack_speaks_of_kinds_that_there_are(name):
     stack = catalog.stack(name)
     assert stack.name == name
     assert len(stack.source) > 10
@@ -53,7 +52,7 @@ def test_a_stack_speaks_of_kinds_that_there_are(name: str) -> None:
         assert {kind, *into} <= OPS.keys() | {"vector"}  # or any loop
 
 
-def test_without_a_word_every_tensor_is_moved_once() -> None:
+def test_without_a_word_every_tensor_is_moved_once():
     graph = build_step(make_workload(read_model("fc:layers=2,nodes=8,batch=4"), optimizer="adam"))
     found = count(graph, PLAIN)
     assert found.executed_traffic_bytes == found.traffic_bytes
@@ -61,7 +60,7 @@ def test_without_a_word_every_tensor_is_moved_once() -> None:
     assert found.kernels == len(graph.ops)
 
 
-def test_a_bias_is_part_of_the_product_before_it() -> None:
+def test_a_bias_is_part_of_the_product_before_it():
     b = builder()
     x = b.op("linear", b.input("x", (4, 6)), b.weight("w", (5, 6)), name="linear")
     y = b.op("bias", x, b.weight("b", (5,)), name="bias")
@@ -75,7 +74,7 @@ def test_a_bias_is_part_of_the_product_before_it() -> None:
     assert len(both.ops) == 2
 
 
-def test_a_product_under_autocast_waits_for_the_cast_of_its_bias() -> None:
+def test_a_product_under_autocast_waits_for_the_cast_of_its_bias():
     b = Builder("test", precision("float16-mixed"), False)
     x = b.op("linear", b.input("x", (4, 6)), b.weight("w", (5, 6)), name="linear")
     y = b.op("bias", x, b.weight("b", (5,)), name="bias")
@@ -84,7 +83,7 @@ def test_a_product_under_autocast_waits_for_the_cast_of_its_bias() -> None:
     assert found[-1].traffic_bytes == (4 * 6 + 5 * 6 + 5 + 4 * 5) * 2
 
 
-def test_a_product_whose_result_others_read_does_not_wait_for_the_cast_of_a_bias() -> None:
+def test_a_product_whose_result_others_read_does_not_wait_for_the_cast_of_a_bias():
     b = builder()
     x, w, v = b.input("x", (4, 8)), b.weight("w", (8, 8)), b.input("v", (8,))
     y = b.op("linear", x, w, name="product")
@@ -101,7 +100,7 @@ def test_a_product_whose_result_others_read_does_not_wait_for_the_cast_of_a_bias
             made |= {*op.outputs}
 
 
-def test_batch_norm_reads_its_input_twice_in_training() -> None:
+def test_batch_norm_reads_its_input_twice_in_training():
     for training, times in ((True, 2), (False, 1)):
         b = builder()
         c = [b.weight(f"c{i}", (3,)) for i in range(4)]
@@ -110,7 +109,7 @@ def test_batch_norm_reads_its_input_twice_in_training() -> None:
         assert launches(b.graph("norm"))["norm"].traffic_bytes == (times * x + 4 * 3 + x) * 4
 
 
-def test_views_move_nothing_and_the_gradient_of_a_concatenation_is_one() -> None:
+def test_views_move_nothing_and_the_gradient_of_a_concatenation_is_one():
     b = builder(training=True)
     parts = [b.weight(f"w{i}", (2, 3)) for i in range(2)]
     joined = b.op("concat", *parts, name="concat", axis=1)
@@ -125,9 +124,7 @@ def test_views_move_nothing_and_the_gradient_of_a_concatenation_is_one() -> None
     ("optimizer", "passes", "kernels", "temporaries"),
     [("sgd", 3, 1, 0), ("momentum", 8, 3, 0), ("rmsprop", 13, 5, 1), ("adam", 18, 7, 1)],
 )
-def test_an_optimizer_runs_over_all_weights_together(
-    optimizer: str, passes: int, kernels: int, temporaries: int
-) -> None:
+def test_an_optimizer_runs_over_all_weights_together(optimizer, passes, kernels, temporaries):
     b = builder(training=True)
     weights = [b.weight(f"w{i}", (2, 3)) for i in range(2)]
     loss = b.op("mean", b.op("add", *weights, name="add"), name="loss")
@@ -142,7 +139,7 @@ def test_an_optimizer_runs_over_all_weights_together(
 
 
 @pytest.mark.parametrize("projected", [False, True])
-def test_the_recurrent_weights_are_read_at_every_step(projected: bool) -> None:
+def test_the_recurrent_weights_are_read_at_every_step(projected):
     b, state = builder(True), 2 if projected else 5
     x = b.weight("x", (2, 3, 4))
     shapes = ((20, 4), (20, state), (20,), (20,), (2, 5))[: 5 if projected else 4]
@@ -157,7 +154,7 @@ def test_the_recurrent_weights_are_read_at_every_step(projected: bool) -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_attention_computes_scores_again_and_skips_what_is_masked(causal: bool) -> None:
+def test_attention_computes_scores_again_and_skips_what_is_masked(causal):
     b = builder(training=True)
     q, k, v = (b.weight(name, (2, 3, 8)) for name in "qkv")
     y = b.op("attention", q, k, v, name="y", heads=4, kv_heads=4, causal=causal)
@@ -167,7 +164,7 @@ def test_attention_computes_scores_again_and_skips_what_is_masked(causal: bool) 
     assert found["y/grad"].flop == 2.5 * forward
 
 
-def test_fused_ops_keep_what_is_between_them() -> None:
+def test_fused_ops_keep_what_is_between_them():
     b = builder()
     x = b.op("softmax", b.input("x", (1, 1)), name="made")
     y = b.op("tanh", b.op("relu", x, name="relu"), name="tanh")
@@ -179,7 +176,7 @@ def test_fused_ops_keep_what_is_between_them() -> None:
 
 
 @pytest.mark.parametrize("shown", [False, True])
-def test_a_compiled_loop_sees_through_views_and_ends_in_reductions(shown: bool) -> None:
+def test_a_compiled_loop_sees_through_views_and_ends_in_reductions(shown):
     b = builder()
     x, y = b.input("x", (4, 8)), b.input("y", (4, 8))
     added = b.op("add", x, y, name="added")
@@ -198,7 +195,7 @@ def test_a_compiled_loop_sees_through_views_and_ends_in_reductions(shown: bool) 
     assert compiled["added"].traffic_bytes == (4 if shown else 3) * size  # what others read, too
 
 
-def test_a_loop_that_alone_reads_parts_of_what_it_made_keeps_it() -> None:
+def test_a_loop_that_alone_reads_parts_of_what_it_made_keeps_it():
     b = builder()
     x = b.input("x", (4, 8))
     made = b.op("relu", x, name="made")
@@ -208,7 +205,7 @@ def test_a_loop_that_alone_reads_parts_of_what_it_made_keeps_it() -> None:
     assert one.traffic_bytes == 4 * (32 + 16)
 
 
-def test_a_fused_kernel_reads_only_what_was_made_before_it() -> None:
+def test_a_fused_kernel_reads_only_what_was_made_before_it():
     graph = build_step(make_workload(read_model("resnet50:batch=1")))
     made: dict[str, int] = {}
     kernels = executed(graph, Stack("fusing", "a test", fuses=("vector", "matrix")))
@@ -239,14 +236,14 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("table", "message"), WRONG, ids=[w[1] for w in WRONG])
-def test_a_file_that_is_not_a_stack_is_refused(table: dict[str, Any], message: str) -> None:
+def test_a_file_that_is_not_a_stack_is_refused(table, message):
     with pytest.raises(InputError) as error:
         stack_from_table(table, "my.toml")
     assert str(error.value).startswith("my.toml: ")
     assert message in str(error.value)
 
 
-def test_a_stack_is_found_by_name_or_file(tmp_path: Path) -> None:
+def test_a_stack_is_found_by_name_or_file(tmp_path):
     assert catalog.stack("Torch-Eager") == EAGER
     path = tmp_path / "mine.toml"
     path.write_text('name = "mine"\nsource = "me"\n')
@@ -290,7 +287,7 @@ def dispatched(call: Callable[[], object]) -> list[tuple[str, int]]:
 
 @pytest.mark.framework
 @every("optimizer", ["sgd", "momentum", "rmsprop", "adam"])
-def test_passes_of_an_optimizer_are_those_that_torch_dispatches(optimizer: str) -> None:
+def test_passes_of_an_optimizer_are_those_that_torch_dispatches(optimizer):
     import torch
 
     from steptime.measure.backends.torch.module import optimizer_of
@@ -311,7 +308,7 @@ def test_passes_of_an_optimizer_are_those_that_torch_dispatches(optimizer: str) 
 
 @pytest.mark.framework
 @every("kind", ["rotary", "local_response_norm", "prelu", "maximum"])
-def test_passes_of_a_kind_are_those_that_torch_dispatches(kind: str) -> None:
+def test_passes_of_a_kind_are_those_that_torch_dispatches(kind):
     import torch
 
     from steptime.measure.backends.torch.kinds import RUNS
@@ -342,7 +339,7 @@ def test_passes_of_a_kind_are_those_that_torch_dispatches(kind: str) -> None:
 
 
 @pytest.mark.framework
-def test_torch_takes_a_bias_in_the_product() -> None:
+def test_torch_takes_a_bias_in_the_product():
     import torch
     from torch.nn import functional
 
@@ -356,7 +353,7 @@ def test_torch_takes_a_bias_in_the_product() -> None:
     ]
 
 
-def test_an_attribute_says_whether_a_row_holds() -> None:
+def test_an_attribute_says_whether_a_row_holds():
     norm = Op("norm", "batch_norm", ("x",), ("y",), {"training": True})
     assert execution_of(norm, EAGER).reads == (2,)
     still = Op("norm", "batch_norm", ("x",), ("y",), {"training": False})
@@ -368,9 +365,7 @@ def test_an_attribute_says_whether_a_row_holds() -> None:
 @pytest.mark.framework
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler: g++")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler itself
-def test_what_a_compiled_stack_reads_twice_is_read_twice_by_inductors_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_compiled_stack_reads_twice_is_read_twice_by_inductors_code(tmp_path, monkeypatch):
     import torch
     from torch._inductor.utils import run_and_get_code
     from torch.nn import functional
@@ -407,7 +402,7 @@ def test_what_a_compiled_stack_reads_twice_is_read_twice_by_inductors_code(
 @pytest.mark.framework
 @every("groups", [1, 4, 32, 64])
 @every("filters", [32, 64, 256])
-def test_a_compiled_network_has_the_layout_that_inductor_decides(groups: int, filters: int) -> None:
+def test_a_compiled_network_has_the_layout_that_inductor_decides(groups, filters):
     import torch
     from torch._inductor.graph import GraphLowering
 
@@ -434,7 +429,7 @@ def test_a_compiled_network_has_the_layout_that_inductor_decides(groups: int, fi
         assert last == {decided}
 
 
-def test_attention_that_is_not_one_kernel_moves_its_scores() -> None:
+def test_attention_that_is_not_one_kernel_moves_its_scores():
     """Batch 2, 4 heads of 8, length 16: 2048 scores of 4 bytes; 6 times between two products."""
     stack = Stack("apart", "a test", kinds={"attention": Execution(scores=6, kernels=3)})
     b = builder()
@@ -450,7 +445,7 @@ def test_attention_that_is_not_one_kernel_moves_its_scores() -> None:
     assert softmax.runs_as == "softmax"
 
 
-def test_older_torch_reads_scores_again_backward() -> None:
+def test_older_torch_reads_scores_again_backward():
     model = read_model("transformer:layers=1,width=64,length=32,vocabulary=100")
     graph = build_step(make_workload(model, batch=2))
     older = [one for one in executed(graph, catalog.stack("torch-eager-1")) if one.runs_as]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ from steptime.prediction.step_model import StepModel
 from steptime.questions.scaling import data_parallel
 
 
-def test_a_simulation_of_strong_scaling_in_ten_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_simulation_of_strong_scaling_in_ten_lines(capsys):
     """The example of the README: SGD on a batch of 512 that workers share."""
     model = StepModel("resnet50", device="V100", link="ethernet-25")
     batch, images, alone = 512, 1_281_167, 0.0
@@ -35,7 +34,7 @@ def test_a_simulation_of_strong_scaling_in_ten_lines(capsys: pytest.CaptureFixtu
     assert minutes_of == [round(images / batch * row.step_s / 60, 1) for row in rows]
 
 
-def test_parts_are_those_of_a_prediction() -> None:
+def test_parts_are_those_of_a_prediction():
     model = StepModel("alexnet_v2", "K80", "ethernet20", "paleo", {"ppp_comp": 0.62})
     assert model.parameters == 50_303_912
     assert model.gradient_bytes == 4 * 50_303_912
@@ -50,7 +49,7 @@ def test_parts_are_those_of_a_prediction() -> None:
     assert model.estimate_comm(1) == 0
 
 
-def test_options_are_texts_or_values() -> None:
+def test_options_are_texts_or_values():
     def seconds(**options: object) -> float:
         return StepModel("nin", "K40", method="paleo", options=options).estimate_forward(4)
 
@@ -58,7 +57,7 @@ def test_options_are_texts_or_values() -> None:
     assert seconds(ppp_comp=0.5) == seconds(ppp_comp="0.5") == pytest.approx(2 * seconds())
 
 
-def test_names_paths_and_values_say_the_same(tmp_path: Path) -> None:
+def test_names_paths_and_values_say_the_same(tmp_path):
     path = tmp_path / "net.toml"
     path.write_text('family = "fc"\nlayers = 2\nnodes = 64\n')
     workload = make_workload(read_model("fc:layers=2,nodes=64"), None, "float32", "train", "sgd")
@@ -74,7 +73,7 @@ def test_names_paths_and_values_say_the_same(tmp_path: Path) -> None:
     assert len(times) == 1
 
 
-def test_wrong_input_is_one_line() -> None:
+def test_wrong_input_is_one_line():
     model = StepModel("nin", "K40")
     with pytest.raises(InputError, match="4 replicas need a link"):
         model.estimate_comm(4)
@@ -92,9 +91,7 @@ def test_wrong_input_is_one_line() -> None:
         StepModel("nin", "K40", "telepathy")
 
 
-def test_a_price_typed_on_the_command_line_predicts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_price_typed_on_the_command_line_predicts(tmp_path, capsys):
     text = "def model(kernel, device):\n    return 1.0"
     (tmp_path / "mine.py").write_text(f"{text} / kernel.missing\n")
     words = "predict", "fc", "--device", "a100", "--json", "--method"
@@ -107,9 +104,7 @@ def test_a_price_typed_on_the_command_line_predicts(
     assert (made["low_s"], made["high_s"]) == (None, None)
 
 
-def test_a_price_typed_on_the_command_line_predicts_a_grid(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_price_typed_on_the_command_line_predicts_a_grid(tmp_path, capsys):
     (tmp_path / "mine.py").write_text("def model(kernel, device):\n    return 1.0\n")
     method = f"{tmp_path}/mine.py:model"
     kernels = len(StepModel("fc", "a100").lowered().kernels)
@@ -119,7 +114,7 @@ def test_a_price_typed_on_the_command_line_predicts_a_grid(
     assert (cell["step_s"], cell["low_s"], cell["high_s"]) == (kernels, None, None)
 
 
-def test_a_device_that_was_priced_is_data_still() -> None:
+def test_a_device_that_was_priced_is_data_still():
     device = catalog.device("a100")
     StepModel("fc", device).timeline()
     assert pickle.loads(pickle.dumps(device)) == device  # noqa: S301  # of our own

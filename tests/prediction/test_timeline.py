@@ -1,7 +1,5 @@
 """The predicted timeline as a trace: it is as long as the step, and no track holds two at once."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from every import every
@@ -11,7 +9,7 @@ from steptime.prediction.timeline import DEVICE, TRACKS, document, trace_events
 
 @every("method", ["roofline", "analytic", "calibrated", "paleo"])
 @every("network", ["fc:layers=2,nodes=64", "resnet18"])
-def test_the_timeline_is_as_long_as_the_step(network: str, method: str) -> None:
+def test_the_timeline_is_as_long_as_the_step(network, method):
     model = StepModel(network, "v100", method=method)
     events = document(trace_events(model))["traceEvents"]
     named = [event for event in events if event["ph"] == "M"]

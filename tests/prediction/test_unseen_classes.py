@@ -164,7 +164,7 @@ NEAR = (4, 6, 4)  # in percent and figures: a fit of constants on other rows mov
 
 
 @every("name", CLASSES)
-def test_the_page_says_how_far_off_a_class_is(name: str) -> None:
+def test_the_page_says_how_far_off_a_class_is(name):
     made, *of = CLASSES[name]
     facts = list(made(*of))
     page = PAGE.read_text()
@@ -186,7 +186,7 @@ def figures(table: Mapping[str, object]) -> Iterator[float]:
             yield float(value)
 
 
-def test_no_file_of_a_device_holds_a_figure_that_is_scored() -> None:
+def test_no_file_of_a_device_holds_a_figure_that_is_scored():
     """Within a thousandth, and above 100: small whole numbers meet by chance."""
     rates = [
         (row[0], rate) for rows in SQUARES.values() for row in rows for rate in row[2:] if rate

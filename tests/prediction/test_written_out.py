@@ -16,7 +16,7 @@ DECODER = (
 )
 
 
-def test_what_transformers_writes_out_is_kept_in_float32() -> None:
+def test_what_transformers_writes_out_is_kept_in_float32():
     """LlamaRMSNorm keeps x in float32 in place of 16 bit, the loss logits and log_softmax in it."""
     batch, tuning = 2, Tuning(rank=2, on="q+v")
     workload = make_workload(
@@ -36,7 +36,7 @@ def test_what_transformers_writes_out_is_kept_in_float32() -> None:
 
 
 @pytest.mark.framework
-def test_the_norm_of_transformers_moves_what_its_ops_move() -> None:
+def test_the_norm_of_transformers_moves_what_its_ops_move():
     """LlamaRMSNorm as it is written, its kernels and the bytes that they read and write."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode

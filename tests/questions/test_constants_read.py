@@ -131,7 +131,7 @@ def watch(patch: pytest.MonkeyPatch, names: set[str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def names() -> set[str]:
+def names():
     """The names of all constants that are read in what is asked above."""
     found: set[str] = set()
     with pytest.MonkeyPatch.context() as patch:
@@ -164,14 +164,14 @@ def held() -> set[str]:
     return of_stacks | of_owners | conditions().keys()
 
 
-def test_a_constant_that_a_table_holds_is_read(names: set[str]) -> None:
+def test_a_constant_that_a_table_holds_is_read(names):
     assert sorted(held() - names) == []
 
 
-def test_a_name_that_is_read_is_held_by_a_table(names: set[str]) -> None:
+def test_a_name_that_is_read_is_held_by_a_table(names):
     declared = {name for use in uses() for name in known(use)}
     assert [name for name in sorted(names - held() - declared) if not DERIVED.fullmatch(name)] == []
 
 
-def test_a_constant_that_a_stack_may_have_is_read(names: set[str]) -> None:
+def test_a_constant_that_a_stack_may_have_is_read(names):
     assert sorted({name for use in uses() if use != "memory" for name in known(use)} - names) == []

@@ -23,7 +23,7 @@ def predicted(**how: Any) -> Any:
 
 @pytest.mark.parametrize("recompute", ["none", "full"])
 @pytest.mark.parametrize("lora", [None, LORA])
-def test_a_plan_of_one_device_is_the_step(recompute: str, lora: str | None) -> None:
+def test_a_plan_of_one_device_is_the_step(recompute, lora):
     """Recompute is arithmetic of pieces there and a change of the graph here: 0.5 % apart."""
     step = predicted(recompute=recompute, lora=lora)
     split = {"recompute": recompute}
@@ -38,7 +38,7 @@ def test_a_plan_of_one_device_is_the_step(recompute: str, lora: str | None) -> N
     assert planner.parameters == 1_235_814_400 + trained * bool(lora)
 
 
-def test_arithmetic_of_frozen_weights_gradients_is_not_counted() -> None:
+def test_arithmetic_of_frozen_weights_gradients_is_not_counted():
     """With LoRA both passes are about two forward ones, not three; 6N has no meaning."""
     shares = []
     for lora in (None, LORA):
@@ -49,7 +49,7 @@ def test_arithmetic_of_frozen_weights_gradients_is_not_counted() -> None:
     assert shares[1] / shares[0] == pytest.approx(2 / 3, rel=0.03)
 
 
-def test_python_and_the_options_of_commands_ask_the_same_step() -> None:
+def test_python_and_the_options_of_commands_ask_the_same_step():
     said: dict[str, Any] = {"lora": LORA, "weights": "nf4", "recompute": "full", "packed": 128}
     how = {"dtype": "bfloat16", "optimizer": "paged_adam8bit", **said}
     options = StepOptions(option_=["stack=hf-2025"], **how).on(MODEL, 2, "rtx-4090")
@@ -58,7 +58,7 @@ def test_python_and_the_options_of_commands_ask_the_same_step() -> None:
     assert options.timeline().step_s == step.step_s
 
 
-def test_what_of_paged_states_has_no_room_moves_twice_each_step() -> None:
+def test_what_of_paged_states_has_no_room_moves_twice_each_step():
     """Where all have room nothing moves; a card of 4 GB less holds so much less of them."""
     model = "llama3_8b:length=512"
     how: dict[str, Any] = {"batch": 1, "dtype": "bfloat16", "recompute": "full"}
@@ -78,7 +78,7 @@ def test_what_of_paged_states_has_no_room_moves_twice_each_step() -> None:
     assert moved_s == pytest.approx(2 * away / 31.5e9, rel=0.05)  # PCIe 4, 16 lanes
 
 
-def test_states_on_the_host_leave_the_card_and_take_its_memory() -> None:
+def test_states_on_the_host_leave_the_card_and_take_its_memory():
     here, there = predicted(), predicted(offload="optimizer")
     slower = predicted(offload="optimizer", host_link="pcie-3-x16")
     # a moment that is not the update's is the worst one
@@ -86,7 +86,7 @@ def test_states_on_the_host_leave_the_card_and_take_its_memory() -> None:
     assert here.update_s < there.update_s < slower.update_s
 
 
-def test_tokens_that_are_padding_are_not_counted() -> None:
+def test_tokens_that_are_padding_are_not_counted():
     plain, padded = predicted(), predicted(padded=100)
     assert padded.step_s == plain.step_s
     from steptime.questions.step_time import document_of
@@ -104,9 +104,7 @@ def test_tokens_that_are_padding_are_not_counted() -> None:
         ("llama3_8b", "a100-sxm4-80gb", {"data": 8, "zero": 3}, {}),
     ],
 )
-def test_what_people_fine_tune_has_room(
-    model: str, device: str, split: dict[str, Any], said: dict[str, str]
-) -> None:
+def test_what_people_fine_tune_has_room(model, device, split, said):
     request = Request(
         model, Site(device), 8 if split else 1, 1, 2048, {**split, "recompute": "full"},
         dtype="bfloat16", tuning=make_tuning(**said),

@@ -35,7 +35,7 @@ def _cases(text: str, device: str = "tpu-v2-8", batches=(64,), method="analytic"
 
 
 @pytest.mark.slow
-def test_a_tpu_v2_becomes_a_v3_on_the_fc_family() -> None:
+def test_a_tpu_v2_becomes_a_v3_on_the_fc_family():
     found = what_if(
         _cases(DEFAULT_SET, batches=[int(one) for one in DEFAULT_BATCHES.split(",")]), _changes(*V3)
     )
@@ -53,7 +53,7 @@ def test_a_tpu_v2_becomes_a_v3_on_the_fc_family() -> None:
     assert sum(said["bound"].values()) == said["networks"]
 
 
-def test_the_largest_batches_gain_what_compute_does() -> None:
+def test_the_largest_batches_gain_what_compute_does():
     (case,) = _cases("fc:layers=32,nodes=8192", largest=True)
     # 32 layers of 8192^2 weights and their gradients are 8.4 GB of 64; the rest holds activations
     assert case.batch == case.largest == 65536
@@ -64,7 +64,7 @@ def test_the_largest_batches_gain_what_compute_does() -> None:
     assert row["grown_speedup"] == pytest.approx(420 / 180, rel=0.02)
 
 
-def test_networks_that_fit_only_after_or_only_before() -> None:
+def test_networks_that_fit_only_after_or_only_before():
     found = _cases("fc:layers=32,nodes=8192", batches=(64, 131072))
     after = what_if(found, _changes("memory_GB=x2"))
     assert [row["status"] for row in after.rows] == ["ok", "new"]
@@ -76,7 +76,7 @@ def test_networks_that_fit_only_after_or_only_before() -> None:
     assert less.summary["speedup"] is None
 
 
-def test_a_gpu_behind_its_host_gains_nothing() -> None:
+def test_a_gpu_behind_its_host_gains_nothing():
     found = what_if(
         _cases("fc:layers=64,nodes=64", "a100", method="calibrated"), _changes("peak=x4")
     )
@@ -84,7 +84,7 @@ def test_a_gpu_behind_its_host_gains_nothing() -> None:
     assert found.rows[0]["speedup"] == pytest.approx(1)
 
 
-def test_which_upgrade_pays() -> None:
+def test_which_upgrade_pays():
     found = _cases("fc:layers=8,nodes=8192", batches=(16,))  # it reads weights: 16 FLOP/byte of 75
     changes = _changes("memory_GB_per_s=x2", "peak=x2", "memory_GB=x2")
     first, second, third = upgrades(found, changes)
@@ -93,14 +93,14 @@ def test_which_upgrade_pays() -> None:
     assert 0.8 < second["gain"] < 1  # twice the batch, in about the same time
 
 
-def test_a_grid_of_devices() -> None:
+def test_a_grid_of_devices():
     axes = read_changes(["memory_GB_per_s=x1..x4x2", "peak=x1..x2x2"])
     found = _cases("fc:layers=8,nodes=8192", batches=(16,))
     rows = sweep(found, [(a, b) for a in axes[0] for b in axes[1]])
     assert [row["speedup"] for row in rows] == pytest.approx([1, 1, 2, 2, 4, 4])
 
 
-def test_changes_are_in_the_unit_of_the_file() -> None:
+def test_changes_are_in_the_unit_of_the_file():
     t4 = catalog.device("t4")
     after = changed(
         t4, _changes("memory_GB=32", "details.l2_MiB=x2", "peak.float32=16", "tdp_W=x2")
@@ -117,7 +117,7 @@ def test_changes_are_in_the_unit_of_the_file() -> None:
     assert changed(one, _changes("peak=8")).peak_flop_per_s == {"float32": 8e12}
 
 
-def test_what_changes_nothing_is_said() -> None:
+def test_what_changes_nothing_is_said():
     tpu, analytic = catalog.device("tpu-v2-8"), cost_model("analytic")
     assert changed(tpu, _changes("l2_MiB=x4")).l2_bytes is None
     assert "is unknown" in remarks(tpu, _changes("l2_MiB=x4"), analytic)[0]
@@ -130,7 +130,7 @@ def test_what_changes_nothing_is_said() -> None:
     assert not remarks(t4, _changes("peak=x4", "tdp_W=x4"), calibrated)
 
 
-def test_networks_of_ranges() -> None:
+def test_networks_of_ranges():
     assert networks("fc:layers=4..8x2,nodes=32,inputs=1..2") == [
         f"fc:layers={layers},nodes=32,inputs={inputs}" for layers in (4, 8) for inputs in (1, 2)
     ]
@@ -139,19 +139,19 @@ def test_networks_of_ranges() -> None:
         networks("fc:layers=1..200,nodes=1..200")
 
 
-def test_the_type_that_a_device_has_a_peak_of() -> None:
+def test_the_type_that_a_device_has_a_peak_of():
     assert dtype_for(catalog.device("tpu-v2-8")) == "bfloat16"
     assert dtype_for(catalog.device("a100")) == "float32"
 
 
-def test_the_largest_batch_is_that_of_fit(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_largest_batch_is_that_of_fit(capsys):
     (case,) = _cases("resnet50", "t4", method="calibrated")
     assert run(["fit", "resnet50", "--device", "t4", "--json"]) == 0
     largest = json.loads(capsys.readouterr().out)["largest_batch"]
     assert case.largest <= largest < 2 * case.largest
 
 
-def test_memory_that_is_unknown_holds_all() -> None:
+def test_memory_that_is_unknown_holds_all():
     (case,) = _cases("fc", "t4", method="calibrated")
     nowhere: Device = replace(case.model.device, memory_bytes=None)
     assert case.largest_on(nowhere) == 1 << 20 > case.largest

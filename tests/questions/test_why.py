@@ -59,7 +59,7 @@ CASES = {  # bound by: (network, device, batch, ...)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_diagnosis_is_what_was_constructed(name: str) -> None:
+def test_the_diagnosis_is_what_was_constructed(name):
     bound, model, device, batch, more = CASES[name]
     if name == "many tiny layers, bounds":  # V100's file says nothing of the host
         launching = replace(catalog.device(device), launch_s=1e-5)
@@ -86,7 +86,7 @@ HELPS = {  # what helps most of what changes hardware
 
 
 @pytest.mark.parametrize("name", HELPS)
-def test_what_would_help_is_what_it_is_bound_by(name: str) -> None:
+def test_what_would_help_is_what_it_is_bound_by(name):
     _, model, device, batch, more = CASES[name]
     found = _why(model, device, batch, **more)
     hard = [row for row in found.help if not row["change"].startswith(("batch", "16 rep", "comp"))]
@@ -95,7 +95,7 @@ def test_what_would_help_is_what_it_is_bound_by(name: str) -> None:
     assert found.help[0]["change"] in found.sentences[-1]
 
 
-def test_a_faster_host_shortens_no_gap_of_the_device() -> None:
+def test_a_faster_host_shortens_no_gap_of_the_device():
     """Gaps of 0.1 ms between kernels are the device's: its 40 ms are no host's 6."""
     slow = {"constants": {"launch.gap_s": 1e-4}}
     device = replace(catalog.device("h100"), calibration=slow)
@@ -105,7 +105,7 @@ def test_a_faster_host_shortens_no_gap_of_the_device() -> None:
     assert HELPS["many tiny layers on a fast GPU"] not in {row["change"] for row in found.help}
 
 
-def test_half_the_replicas_work_more_each() -> None:
+def test_half_the_replicas_work_more_each():
     _, model, device, batch, more = CASES["gradients over Ethernet"]
     rows = {row["change"]: row for row in _why(model, device, batch, **more).help}
     fewer = rows["fewer replicas: 4"]
@@ -113,7 +113,7 @@ def test_half_the_replicas_work_more_each() -> None:
     assert fewer["per_device_speedup"] == pytest.approx(2 * fewer["speedup"])
 
 
-def test_a_speed_up_is_that_of_another_prediction() -> None:
+def test_a_speed_up_is_that_of_another_prediction():
     found = _why("resnet50", "v100", 32)
     half = next(row for row in found.help if row["change"] == "dtype float16-mixed")
     workload = make_workload(read_model("resnet50"), 32, "float16-mixed", "train", "adam")
@@ -122,13 +122,13 @@ def test_a_speed_up_is_that_of_another_prediction() -> None:
     assert half["speedup"] == pytest.approx(found.step_s / alone)
 
 
-def test_the_path_adds_up_to_the_step() -> None:
+def test_the_path_adds_up_to_the_step():
     for name, device in (("resnet50", "a100"), (MANY, "h100"), ("gpt2", "epyc-7763")):
         model = StepModel(name, device)
         assert path(model).step_s == pytest.approx(model.timeline().step_s)
 
 
-def test_the_host_on_the_critical_path() -> None:
+def test_the_host_on_the_critical_path():
     busy = (1.0, 4.0, 1.0)
     assert _host_path(busy, None) == (0.0, 0)
     # it waits: issued after 2, 3 and 4 s, so the first pass ends with the host, the others do not
@@ -140,7 +140,7 @@ def test_the_host_on_the_critical_path() -> None:
     assert _host_path(busy, Host((2.0, 3.0, 6.1), waits=False)) == (6.1, 3)
 
 
-def test_input_is_read_ahead_or_before() -> None:
+def test_input_is_read_ahead_or_before():
     assert Input(3.0).wait_s(2.0) == 1.0
     assert Input(1.0).wait_s(2.0) == 0.0
     assert Input(3.0, ahead=False).wait_s(2.0) == 3.0
@@ -158,7 +158,7 @@ def _record(step_s: float, input_s: float | None = None, comm_s: float | None = 
     )
 
 
-def test_a_measured_step_is_split_by_what_was_measured() -> None:
+def test_a_measured_step_is_split_by_what_was_measured():
     alone = _why("resnet50", "v100", 64)
     found = why_measured(_record(0.4, input_s=0.1, comm_s=0.08))
     assert found.origin == "measured"
@@ -172,7 +172,7 @@ def test_a_measured_step_is_split_by_what_was_measured() -> None:
     assert sum(found.shares.values()) == pytest.approx(1)
 
 
-def test_a_record_of_replicas_says_how_many() -> None:
+def test_a_record_of_replicas_says_how_many():
     alone = _record(0.4, comm_s=0.3)
     found = why_measured(replace(alone, workload=replace(alone.workload, plan=Plan(data=4))))
     assert (found.bound, found.replicas) == ("communication", 4)
@@ -180,7 +180,7 @@ def test_a_record_of_replicas_says_how_many() -> None:
     assert any("Communication was measured at 300 ms" in line for line in found.sentences)
 
 
-def test_what_the_interval_cannot_hold_is_unexplained() -> None:
+def test_what_the_interval_cannot_hold_is_unexplained():
     found = why_measured(_record(10.0, input_s=0.1))
     high = _why("resnet50", "v100", 64).high_s
     assert found.shares[UNEXPLAINED] == pytest.approx((9.9 - high) / 10, rel=0.05)
@@ -188,7 +188,7 @@ def test_what_the_interval_cannot_hold_is_unexplained() -> None:
     assert found.evidence["within"] is False
 
 
-def test_input_that_is_not_read_ahead_helps_by_its_time() -> None:
+def test_input_that_is_not_read_ahead_helps_by_its_time():
     found = why_measured(_record(0.4, input_s=0.2))
     rows = {row["change"]: row for row in found.help}
     assert rows["input that never makes it wait"]["speedup"] == pytest.approx(2)
@@ -196,7 +196,7 @@ def test_input_that_is_not_read_ahead_helps_by_its_time() -> None:
     assert [row["change"] for row in ahead.help] == ["input that never makes it wait"]
 
 
-def test_records_that_cannot_be_told() -> None:
+def test_records_that_cannot_be_told():
     lost = replace(_record(1.0), status="oom", quantities={})
     elsewhere = replace(_record(1.0), platform="nowhere")
     said = list(diagnoses([lost, elsewhere, _record(0.2)]))
@@ -205,7 +205,7 @@ def test_records_that_cannot_be_told() -> None:
     assert said[2].bound == "compute"
 
 
-def test_a_folder_of_one_step_and_of_several(tmp_path, capsys) -> None:
+def test_a_folder_of_one_step_and_of_several(tmp_path, capsys):
     with store.open_writer(tmp_path / "one") as writer:
         writer.append(_record(0.2))
     assert run(["why", "--in", str(tmp_path / "one"), "--json"]) == 0
@@ -224,7 +224,7 @@ def test_a_folder_of_one_step_and_of_several(tmp_path, capsys) -> None:
     assert "bound by compute" in capsys.readouterr().out
 
 
-def test_what_the_model_does_not_explain_is_said_before_what_binds(tmp_path, capsys) -> None:
+def test_what_the_model_does_not_explain_is_said_before_what_binds(tmp_path, capsys):
     found = why_measured(_record(90.0))
     assert found.shares["unexplained"] > 0.5
     assert "unexplained; what it explains is bound by compute" in found.sentences[0]

@@ -1,10 +1,7 @@
 """Steps that are bound by one thing by construction, measured on this machine's CPU."""
 
-from __future__ import annotations
-
 import json
 import os
-from pathlib import Path
 
 import pytest
 
@@ -61,12 +58,7 @@ CASES = {  # bound by: how it is run
 
 
 @pytest.mark.parametrize("bound", CASES)
-def test_a_measured_step_is_bound_by_what_was_constructed(
-    bound: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_measured_step_is_bound_by_what_was_constructed(bound, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "core.toml").write_text(DEVICE)
     idx_folder.write(tmp_path / "images")

@@ -74,7 +74,7 @@ RECORDS = _records()
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """A folder of two files that has a cache."""
     monkeypatch.setattr(tables, "LEAST_BYTES", 1)
     place = tmp_path / "records"
@@ -92,7 +92,7 @@ def _same(found: Sequence[Row], expected: Sequence[Row]) -> None:
             assert value == other[name] or math.isclose(value, other[name]), name
 
 
-def test_every_column_is_what_python_says_of_the_record() -> None:
+def test_every_column_is_what_python_says_of_the_record():
     for row, record in zip(query(Data.of(RECORDS), ASKED), RECORDS, strict=True):
         told: dict[str, Any] = reference_row(record)
         told["method_options"] = json.dumps(dict(record.method.options), sort_keys=True)
@@ -108,7 +108,7 @@ def test_every_column_is_what_python_says_of_the_record() -> None:
             )
 
 
-def test_a_folder_answers_as_its_records_do_from_lines_and_from_the_cache(folder: Path) -> None:
+def test_a_folder_answers_as_its_records_do_from_lines_and_from_the_cache(folder):
     expected = query(Data.of(RECORDS), ASKED)
     _same(query(Data.load([folder], print), ASKED), expected)
     assert len(_cached(folder)) == 1
@@ -154,8 +154,8 @@ HARM: dict[str, Callable[[Path], object]] = {
 
 
 def test_a_database_takes_a_quarter_of_the_memory_and_each_cpu_that_is_allowed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 5, 9}, raising=False)
     assert tables.threads() == 5
     asked = "SELECT parse_formatted_bytes(current_setting('memory_limit'))"
@@ -166,7 +166,7 @@ def test_a_database_takes_a_quarter_of_the_memory_and_each_cpu_that_is_allowed(
 
 
 @pytest.mark.parametrize("harm", HARM)
-def test_a_cache_that_does_not_fit_is_made_again(folder: Path, harm: str) -> None:
+def test_a_cache_that_does_not_fit_is_made_again(folder, harm):
     expected = query(Data.load([folder], print), ASKED)
     HARM[harm](_cached(folder)[0])
     heard: list[str] = []
@@ -176,7 +176,7 @@ def test_a_cache_that_does_not_fit_is_made_again(folder: Path, harm: str) -> Non
 
 
 @EACH
-def test_a_cache_that_was_edited_is_made_again(folder: Path, step: int) -> None:
+def test_a_cache_that_was_edited_is_made_again(folder, step):
     asked = "SELECT count(*), max(step_s) FROM records"
     expected = query(Data.load([folder], print), asked)
     known = _cached(folder, "json")[0]
@@ -195,7 +195,7 @@ def test_a_cache_that_was_edited_is_made_again(folder: Path, step: int) -> None:
         *(pytest.param(one, marks=pytest.mark.slow) for one in ("deleted", "empty", "unknown")),
     ],
 )
-def test_results_that_are_kept_are_those_of_the_records(folder: Path, harm: str) -> None:
+def test_results_that_are_kept_are_those_of_the_records(folder, harm):
     asked = "SELECT * EXCLUDE (folder, tried, predicted_at) FROM results"
     expected = Data.of(RECORDS).rows(asked)
     _same(Data.load([folder], print).rows(asked), expected)
@@ -210,7 +210,7 @@ def test_results_that_are_kept_are_those_of_the_records(folder: Path, harm: str)
     assert len(Data.load([folder], print).rows(asked)) == len(expected) + 1
 
 
-def test_the_summary_of_many_results_is_that_of_their_rows(folder: Path) -> None:
+def test_the_summary_of_many_results_is_that_of_their_rows(folder):
     data = Data.load([folder], print)
     expected = numbers(data)
     data.most = 2
@@ -220,9 +220,7 @@ def test_the_summary_of_many_results_is_that_of_their_rows(folder: Path) -> None
     assert table.below == [f"... and {len(data.results) - 2} more; --json or --format csv has all"]
 
 
-def test_the_place_of_a_record_is_where_its_line_begins(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_place_of_a_record_is_where_its_line_begins(folder, monkeypatch):
     monkeypatch.setattr(rows, "AT_ONCE", 7)
     first, last = sorted(folder.glob("*.jsonl"))
     with last.open("a") as file:
@@ -242,7 +240,7 @@ def test_the_place_of_a_record_is_where_its_line_begins(
         assert places[40] == RANK
 
 
-def test_faulty_lines_are_said_each_time_and_the_places_of_others_stay(folder: Path) -> None:
+def test_faulty_lines_are_said_each_time_and_the_places_of_others_stay(folder):
     first = min(folder.glob("*.jsonl"))
     told = first.read_text().splitlines()
     first.write_text("\n".join(["{}", *told[1:20], "[]", *told[21:]]) + "\n")
@@ -258,9 +256,7 @@ def test_faulty_lines_are_said_each_time_and_the_places_of_others_stay(folder: P
         assert [data.whole(0, [place])[place] for place in places[:3]] == RECORDS[1:4]
 
 
-def test_a_command_that_is_interrupted_leaves_no_half_of_a_cache(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_is_interrupted_leaves_no_half_of_a_cache(folder, monkeypatch):
     stamp, made = tables.stamp_of, count()
 
     def stamped(path: Path) -> list[int]:
@@ -276,7 +272,7 @@ def test_a_command_that_is_interrupted_leaves_no_half_of_a_cache(
     _same(query(Data.load([folder], print), ASKED), query(Data.of(RECORDS), ASKED))
 
 
-def test_a_file_that_changes_gets_a_new_cache(folder: Path) -> None:
+def test_a_file_that_changes_gets_a_new_cache(folder):
     first, last = sorted(folder.glob("*.jsonl"))
     number = "SELECT count(*) AS n FROM records"
     assert query(Data.load([folder], print), number) == [{"n": len(RECORDS)}]
@@ -295,7 +291,7 @@ def test_a_file_that_changes_gets_a_new_cache(folder: Path) -> None:
     assert query(Data.load([folder], print), number) == [{"n": 40}]
 
 
-def test_a_torn_last_line_is_said_each_time_and_a_whole_one_counts(folder: Path) -> None:
+def test_a_torn_last_line_is_said_each_time_and_a_whole_one_counts(folder):
     last = max(folder.glob("*.jsonl"))
     with last.open("a") as file:
         file.write(store.line_of(RECORDS[0]))  # lacks only its end
@@ -320,9 +316,7 @@ def test_a_torn_last_line_is_said_each_time_and_a_whole_one_counts(folder: Path)
         (store.line_of(RECORDS[0]).replace('"step_s":{"value":', '"step_s":{"value":NaN,"x":'), ""),
     ],
 )
-def test_what_is_no_record_is_named_with_file_and_line_and_left_out(
-    folder: Path, line: str, said: str
-) -> None:
+def test_what_is_no_record_is_named_with_file_and_line_and_left_out(folder, line, said):
     first = min(folder.glob("*.jsonl"))
     first.write_text(first.read_text() + line + "\n")
     heard: list[str] = []
@@ -331,7 +325,7 @@ def test_what_is_no_record_is_named_with_file_and_line_and_left_out(
     assert said in heard[0]
 
 
-def test_a_newer_schema_is_refused_and_nothing_is_kept(folder: Path) -> None:
+def test_a_newer_schema_is_refused_and_nothing_is_kept(folder):
     first = min(folder.glob("*.jsonl"))
     first.write_text(first.read_text() + '{"schema":2}\n')
     with pytest.raises(InputError, match=r"line 41: has schema 2.*upgrade steptime") as caught:
@@ -340,16 +334,14 @@ def test_a_newer_schema_is_refused_and_nothing_is_kept(folder: Path) -> None:
     assert not list((folder / ".cache").glob("*.parquet"))
 
 
-def test_a_folder_without_a_single_record_is_no_store(folder: Path) -> None:
+def test_a_folder_without_a_single_record_is_no_store(folder):
     for path in folder.glob("*.jsonl"):
         path.write_text("{}\n")
     with pytest.raises(InputError, match=r"no line of its .* is a record"):
         query(Data.load([folder], lambda _: None), ASKED)
 
 
-def test_where_nothing_can_be_written_the_cache_lies_elsewhere(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_nothing_can_be_written_the_cache_lies_elsewhere(folder, tmp_path, monkeypatch):
     (folder / ".cache").write_text("no folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     expected = query(Data.of(RECORDS), ASKED)
@@ -359,9 +351,7 @@ def test_where_nothing_can_be_written_the_cache_lies_elsewhere(
     _same(query(Data.load([folder], print), ASKED), expected)
 
 
-def test_many_small_files_are_read_as_they_stand(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_small_files_are_read_as_they_stand(folder, monkeypatch):
     monkeypatch.setattr(tables, "LEAST_BYTES", 1 << 20)
     _same(query(Data.load([folder], print), ASKED), query(Data.of(RECORDS), ASKED))
     assert not (folder / ".cache").exists()
@@ -377,7 +367,7 @@ def test_many_small_files_are_read_as_they_stand(
         "EXPORT DATABASE '{}'",
     ],
 )
-def test_a_statement_cannot_write_to_the_cache(folder: Path, sql: str) -> None:
+def test_a_statement_cannot_write_to_the_cache(folder, sql):
     query(Data.load([folder], print), ASKED)
     path = _cached(folder)[0]
     before = path.read_bytes()
@@ -387,7 +377,7 @@ def test_a_statement_cannot_write_to_the_cache(folder: Path, sql: str) -> None:
 
 
 @pytest.mark.slow
-def test_processes_that_fill_one_cache_at_once_all_get_the_answer(folder: Path) -> None:
+def test_processes_that_fill_one_cache_at_once_all_get_the_answer(folder):
     many = min(folder.glob("*.jsonl"))
     many.write_text(many.read_text() * 100)
     code = (
@@ -409,7 +399,7 @@ def test_processes_that_fill_one_cache_at_once_all_get_the_answer(folder: Path) 
 
 
 @pytest.mark.slow
-def test_a_folder_that_is_being_written_gives_whole_records(tmp_path: Path) -> None:
+def test_a_folder_that_is_being_written_gives_whole_records(tmp_path):
     """A writer appends torn lines all the while; each answer is a number of whole records."""
     path = tmp_path / "records-0.jsonl"
     line = store.line_of(RECORDS[0]) + "\n"
@@ -445,7 +435,7 @@ def test_a_folder_that_is_being_written_gives_whole_records(tmp_path: Path) -> N
     assert before <= path.read_text().count("\n")
 
 
-def test_samples_are_looked_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_are_looked_at_once(folder, monkeypatch):
     data = Data.load([folder], print)
     expected = data.rows("SELECT step_s_low, step_s_high, steady FROM records WHERE runs = 2")
     monkeypatch.setattr(statistics, "of_samples", None)

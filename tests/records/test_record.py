@@ -13,7 +13,7 @@ from steptime.records.reading import read_line, record_of
 from steptime.records.record import record_to_json
 
 
-def test_a_fine_tuning_comes_back_and_one_that_there_is_not_is_a_fault() -> None:
+def test_a_fine_tuning_comes_back_and_one_that_there_is_not_is_a_fault():
     tuning = Tuning(rank=4, on="q+v", weights="nf4")
     workload = make_workload(read_model("transformer"), 1, dtype="bfloat16", tuning=tuning)
     record = records(StepModel(workload, "a100"))[0]

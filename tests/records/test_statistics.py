@@ -331,7 +331,7 @@ def test_samples_like_their_neighbours_are_worth_fewer():
     assert 0.4 < r < 0.8  # so that it is worth a quarter of its number
 
 
-def test_two_runs_have_no_interval_and_three_do() -> None:
+def test_two_runs_have_no_interval_and_three_do():
     two = ours.estimate([[1.0, 1.1, 0.9], [2.0, 2.1, 1.9]])
     assert (two["low"], two["high"]) == (None, None)
     assert two["value"] == pytest.approx(2**0.5)  # the geometric mean of 1 and 2

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ def rows_of(data: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def test_a_row_is_what_scale_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_row_is_what_scale_answers(tmp_path, capsys):
     page = tmp_path / "page.html"
     assert run([*WORDS.split(), *HOW.split(), "--page", str(page), "--json"]) == 0
     told, data = json.loads(capsys.readouterr().out), data_of(page)
@@ -51,7 +50,7 @@ def test_a_row_is_what_scale_answers(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert page.stat().st_size < 700_000  # most of it Vega
 
 
-def test_the_best_batch_of_each_device_has_ninety_percent_of_the_best_speed(tmp_path: Path) -> None:
+def test_the_best_batch_of_each_device_has_ninety_percent_of_the_best_speed(tmp_path):
     page = tmp_path / "page.html"
     words = "choose resnet50 --devices a100,t4,v100 --batch 1,2,4,8,16,32 --link nvlink-3"
     assert run([*words.split(), "--replicas", "1", "--page", str(page)]) == 0
@@ -64,7 +63,7 @@ def test_the_best_batch_of_each_device_has_ninety_percent_of_the_best_speed(tmp_
         assert best["examples"] == min(near)
 
 
-def test_what_does_not_fit_has_no_best_batch(tmp_path: Path) -> None:
+def test_what_does_not_fit_has_no_best_batch(tmp_path):
     page = tmp_path / "page.html"
     words = "choose resnet50 --devices t4,a100 --batch 512 --link nvlink-3 --replicas 1,2"
     assert run([*words.split(), "--page", str(page)]) == 0
@@ -73,9 +72,7 @@ def test_what_does_not_fit_has_no_best_batch(tmp_path: Path) -> None:
     assert {row["device"] for row in rows if row["batch"] == "best"} == {"a100-sxm4-80gb"}
 
 
-def test_the_old_name_writes_the_same_page(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_old_name_writes_the_same_page(tmp_path, capsys):
     page = tmp_path / "old.html"
     assert run(["explore", "--models", "fc,nin", "--devices", "K80", "-o", str(page)]) == 0
     assert data_of(page)["axes"]["model"] == ["fc", "nin"]
@@ -92,10 +89,7 @@ def test_the_old_name_writes_the_same_page(
         ("choose fc --devices t4 --link nvlnk-3 --page x.html", "did you mean"),
     ],
 )
-def test_what_makes_no_page_is_said(
-    words: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_what_makes_no_page_is_said(words, says, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run(words.split()) == 2
     assert says in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,7 @@ LARGE = "transformer:layers=8,width=20480,heads=128,vocabulary=51200"
 WHERE = "--device h100-sxm5 --inside nvlink-4 --length 512"
 
 
-def test_every_search_is_on_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_search_is_on_the_page(tmp_path, capsys):
     page = tmp_path / "plans.html"
     words = f"{SMALL},{LARGE} {WHERE} --devices 1,4 --batch 8,16 --page {page} --json"
     words += " --optimizer adam --zero 0 --sequence-parallel"
@@ -43,7 +42,7 @@ def test_every_search_is_on_the_page(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert page.stat().st_size < 700_000  # most of it Vega
 
 
-def test_no_plan_at_all_is_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_plan_at_all_is_no_page(tmp_path, capsys):
     page = tmp_path / "plans.html"
     assert (
         run(["plan", LARGE, *WHERE.split(), *f"--devices 1 --batch 8 --page {page}".split()]) == 2

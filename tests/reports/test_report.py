@@ -87,11 +87,11 @@ def write(folder: Path, records: list[Record]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole() -> str:
+def whole():
     return page(synthetic.sweep(ops=True, failures=True), "results")[0]
 
 
-def test_nothing_is_fetched_from_anywhere(whole: str) -> None:
+def test_nothing_is_fetched_from_anywhere(whole):
     seen = Page(whole)
     for tag, attributes in seen.tags:
         for name in ("src", "href", "srcset", "action", "data", "poster"):
@@ -105,7 +105,7 @@ def test_nothing_is_fetched_from_anywhere(whole: str) -> None:
     assert len(whole.encode()) < 1_000_000  # Vega is 0.4 MB of them
 
 
-def test_every_plot_and_every_network_is_there(whole: str) -> None:
+def test_every_plot_and_every_network_is_there(whole):
     seen = Page(whole)
     assert set(seen.json) == {"config", "report"}
     assert set(PLOTS) <= set(seen.report["specs"])
@@ -118,7 +118,7 @@ def test_every_plot_and_every_network_is_there(whole: str) -> None:
     assert not any(tag == "b" for tag, _ in seen.tags)
 
 
-def test_whatever_a_record_says_is_text(tmp_path: Path) -> None:
+def test_whatever_a_record_says_is_text(tmp_path):
     workload = synthetic.workloads()[0]
     evil = replace(workload, model=EVIL, params={EVIL: EVIL})
     records = [*synthetic.predicted(workload, ops=True), synthetic.measured(workload)]
@@ -165,9 +165,7 @@ def test_whatever_a_record_says_is_text(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_folder_of_one_kind_of_records_has_a_report(
-    records: list[Record], says: str, tmp_path: Path
-) -> None:
+def test_a_folder_of_one_kind_of_records_has_a_report(records, says, tmp_path):
     found = write_report(write(tmp_path / "in", records), tmp_path / "x.html")
     seen = Page((tmp_path / "x.html").read_text())
     assert says in seen.text
@@ -175,9 +173,7 @@ def test_a_folder_of_one_kind_of_records_has_a_report(
     assert found["path"] == str(tmp_path / "x.html")
 
 
-def test_what_others_published_is_a_row_of_the_networks_and_says_its_options_once(
-    tmp_path: Path,
-) -> None:
+def test_what_others_published_is_a_row_of_the_networks_and_says_its_options_once(tmp_path):
     records = []
     for devices, gpu in ((1, "k80"), (2, "k80"), (2, "p100"), (2, "p100")):
         record = synthetic.measured(synthetic.workloads()[0])
@@ -202,7 +198,7 @@ def test_what_others_published_is_a_row_of_the_networks_and_says_its_options_onc
     assert " = ," not in seen.text
 
 
-def test_results_of_unlike_input_are_told_apart(tmp_path: Path) -> None:
+def test_results_of_unlike_input_are_told_apart(tmp_path):
     plain = synthetic.measured(synthetic.workloads()[0])
     fed = []
     for more in ({"input": "dataset"}, {"input": "dataset", "loaders": 2}):
@@ -216,7 +212,7 @@ def test_results_of_unlike_input_are_told_apart(tmp_path: Path) -> None:
     assert "loaders" not in headings((tmp_path / "y.html").read_text())
 
 
-def test_networks_are_counted_once_however_many_platforms_they_ran_on() -> None:
+def test_networks_are_counted_once_however_many_platforms_they_ran_on():
     four = [synthetic.measured(workload) for workload in synthetic.workloads()[:4]]
     both = [*four, *(replace(record, platform="h100-sxm5") for record in four)]
     text, found = page(both, "results")
@@ -224,7 +220,7 @@ def test_networks_are_counted_once_however_many_platforms_they_ran_on() -> None:
     assert "4 of 4 networks measured on 2 platforms; a step takes " in Page(text).text
 
 
-def test_every_setting_in_which_rows_differ_is_a_column() -> None:
+def test_every_setting_in_which_rows_differ_is_a_column():
     plain = synthetic.measured(synthetic.workloads()[0])
     data = {"input": "dataset"}
     records = [
@@ -245,7 +241,7 @@ def test_every_setting_in_which_rows_differ_is_a_column() -> None:
     ]
 
 
-def test_a_report_of_a_thousand_networks_is_under_3_megabytes() -> None:
+def test_a_report_of_a_thousand_networks_is_under_3_megabytes():
     records = []
     for index in range(1000):
         workload = replace(synthetic.workloads()[0], params={"layers": 4, "nodes": 8 + index})
@@ -296,7 +292,7 @@ def _numbers(rows: list[Any]) -> dict[str, Any]:
     return numbers(_Results([base | one for one in rows]))  # type: ignore[arg-type]
 
 
-def test_the_headline_by_hand() -> None:
+def test_the_headline_by_hand():
     rows = [
         row(name="a", status="ok", measured_s=0.1, peak_fraction=0.5, flop_per_s=1e11, ratio=2.0),
         row(name="b", status="ok", measured_s=0.3, peak_fraction=0.1, flop_per_s=2e10, ratio=8.0),
@@ -320,7 +316,7 @@ def test_the_headline_by_hand() -> None:
     ]
 
 
-def test_predictions_that_miss_are_explained_where_other_work_disturbed() -> None:
+def test_predictions_that_miss_are_explained_where_other_work_disturbed():
     off = {"a": 1.1, "b": 1.3, "c": 0.5, "d": 3.0}  # 1 / 1.1 is 9 % off, the others over 20 %
     share = {"a": 0.0, "b": 0.2, "c": 0.9, "d": 0.6}
     rows = [
@@ -332,14 +328,12 @@ def test_predictions_that_miss_are_explained_where_other_work_disturbed() -> Non
     assert _numbers(rows[:1])["far"] == {"number": 0, "disturbed": None}
 
 
-def test_more_than_the_peak_is_doubted() -> None:
+def test_more_than_the_peak_is_doubted():
     rows = [row(name="a", status="ok", measured_s=0.1, peak_fraction=1.2, flop_per_s=2.4e11)]
     assert "1 network above 100 %" in sentences(_numbers(rows))[1]
 
 
-def test_a_torn_line_is_reported_and_a_bad_place_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_torn_line_is_reported_and_a_bad_place_refused(tmp_path, capsys):
     folder = write(tmp_path / "in", [synthetic.measured(synthetic.workloads()[0])])
     (folder / "records-z.jsonl").write_text('{"schema": 1, "orig')
     write_report(folder, tmp_path / "x.html")
@@ -350,7 +344,7 @@ def test_a_torn_line_is_reported_and_a_bad_place_refused(
         write_report(tmp_path / "no", tmp_path / "x.html")
 
 
-def test_markdown_has_the_words_the_worst_networks_and_the_failures(tmp_path: Path) -> None:
+def test_markdown_has_the_words_the_worst_networks_and_the_failures(tmp_path):
     folder = write(tmp_path / "in", synthetic.sweep(failures=True))
     document = write_report(folder, tmp_path / "report.md")
     text = (tmp_path / "report.md").read_text()
@@ -369,7 +363,7 @@ def test_markdown_has_the_words_the_worst_networks_and_the_failures(tmp_path: Pa
     assert len(text) < 20_000
 
 
-def test_markdown_shows_whatever_a_record_says_as_text(tmp_path: Path) -> None:
+def test_markdown_shows_whatever_a_record_says_as_text(tmp_path):
     failed = synthetic.failed(synthetic.workloads()[0], "failed", "*crashed*", "<b>|line\nnext")
     write_report(write(tmp_path / "in", [failed]), tmp_path / "x.md")
     text = (tmp_path / "x.md").read_text()
@@ -377,7 +371,7 @@ def test_markdown_shows_whatever_a_record_says_as_text(tmp_path: Path) -> None:
     assert "| &lt;b>\\|line next |" in text
 
 
-def test_an_analysis_that_cannot_answer_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_analysis_that_cannot_answer_leaves_the_others(monkeypatch):
     from steptime.analysis import errors
 
     def refused(data: object) -> None:
@@ -389,9 +383,7 @@ def test_an_analysis_that_cannot_answer_leaves_the_others(monkeypatch: pytest.Mo
     assert 'id="roofline"' in text
 
 
-def test_of_more_networks_than_a_page_shows_those_that_matter_are_taken(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_more_networks_than_a_page_shows_those_that_matter_are_taken(monkeypatch):
     from steptime.reports import found
 
     monkeypatch.setattr(found, "MOST", 5)
@@ -404,9 +396,7 @@ def test_of_more_networks_than_a_page_shows_those_that_matter_are_taken(
     assert "The 5 of 24 networks that matter most" in seen.text
 
 
-def test_the_library_is_kept_and_made_again_where_it_is_torn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_library_is_kept_and_made_again_where_it_is_torn(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     library = templating._library.__wrapped__
     made = library()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,13 +17,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+def _cluster(tmp_path_factory):
     with SlurmCluster(tmp_path_factory.mktemp("slurm")) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def slurm(_cluster: SlurmCluster) -> SlurmCluster:
+def slurm(_cluster):
     """Return a cluster on which nothing runs: nodes k1, k2 (k80) and p1, p2 (p100)."""
     _cluster.reset()
     return _cluster

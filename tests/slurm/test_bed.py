@@ -22,13 +22,13 @@ ENDED = {"0:15", "143:0"}  # by the signal, or as Bash says that its child was
 ONCE = "echo restart ${SLURM_RESTART_COUNT:-none}; [ $SLURM_RESTART_COUNT ] || sleep 900"
 
 
-def test_a_job_sees_the_gpus_that_it_asked_for(slurm: SlurmCluster) -> None:
+def test_a_job_sees_the_gpus_that_it_asked_for(slurm):
     job = slurm.submit("echo $CUDA_VISIBLE_DEVICES on $SLURMD_NODENAME", "--gres=gpu:k80:2")
     assert slurm.wait_state(job, "COMPLETED")["ExitCode"] == "0:0"
     assert slurm.output(job) in {"0,1 on k1\n", "0,1 on k2\n"}
 
 
-def test_sbatch_reads_values_as_scripts_quote_them(slurm: SlurmCluster, tmp_path: Path) -> None:
+def test_sbatch_reads_values_as_scripts_quote_them(slurm, tmp_path):
     folder = tmp_path / "a 'b' \"c\" $(touch ran) `touch ran` ${HOME} # 100% & *"
     (folder / "logs").mkdir(parents=True)
     python = folder / "python"
@@ -47,7 +47,7 @@ def test_sbatch_reads_values_as_scripts_quote_them(slurm: SlurmCluster, tmp_path
     assert lines == [f"steptime: begun {job}", "steptime: ready", *wanted]
 
 
-def test_what_no_node_has_is_refused_at_once(slurm: SlurmCluster) -> None:
+def test_what_no_node_has_is_refused_at_once(slurm):
     said = "Batch job submission failed: Requested node configuration is not available"
     for impossible in ("--gres=gpu:k80:5", "--gres=gpu:v100:1", "--cpus-per-task=9", "--mem=1T"):
         with pytest.raises(AssertionError, match=said):
@@ -56,14 +56,14 @@ def test_what_no_node_has_is_refused_at_once(slurm: SlurmCluster) -> None:
         slurm.submit("true", "--partition=nowhere")
 
 
-def test_a_limit_above_the_partitions_waits_for_ever(slurm: SlurmCluster) -> None:
+def test_a_limit_above_the_partitions_waits_for_ever(slurm):
     job = slurm.submit("true", "--time=2:00:00")
     slurm.wait(lambda: slurm.job(job)["Reason"] != "None", "a reason")
     assert slurm.job(job)["Reason"] in {"PartitionTimeLimit", "PartitionConfig"}
     assert slurm.job(job)["JobState"] == "PENDING"
 
 
-def test_an_array_runs_every_task_and_no_more_than_its_share_at_once(slurm: SlurmCluster) -> None:
+def test_an_array_runs_every_task_and_no_more_than_its_share_at_once(slurm):
     array = slurm.submit("date +%s.%N; sleep 0.3; date +%s.%N", "--array=0-19%4", "--hold")
     lines = slurm.run("squeue", "-h", "-r", "-j", str(array), "-o", "%F|%K|%T").splitlines()
     assert len(lines) == 20  # one line a task, also of those that wait
@@ -78,7 +78,7 @@ def test_an_array_runs_every_task_and_no_more_than_its_share_at_once(slurm: Slur
     assert all(f" ArrayJobId={array} " in line for line in shown)  # JobId is each one's own
 
 
-def test_a_crash_is_told_by_state_and_exit_code(slurm: SlurmCluster) -> None:
+def test_a_crash_is_told_by_state_and_exit_code(slurm):
     error = slurm.submit("exit 7")
     fault = slurm.submit("kill -SEGV $$")
     child = slurm.submit(f"{sys.executable} -c 'import os; os.kill(os.getpid(), 11)'; exit $?")
@@ -91,7 +91,7 @@ def test_a_crash_is_told_by_state_and_exit_code(slurm: SlurmCluster) -> None:
         assert (fields["Reason"], fields["ExitCode"]) == (reason, code)
 
 
-def test_a_cancelled_job_gets_a_signal_and_a_line(slurm: SlurmCluster) -> None:
+def test_a_cancelled_job_gets_a_signal_and_a_line(slurm):
     plain, minds = slurm.submit("sleep 900"), slurm.submit(MIND_TERM)
     for job in (plain, minds):
         slurm.wait_state(job, "RUNNING")
@@ -103,7 +103,7 @@ def test_a_cancelled_job_gets_a_signal_and_a_line(slurm: SlurmCluster) -> None:
     assert "got TERM" in slurm.output(minds)
 
 
-def test_what_is_over_and_what_never_was(slurm: SlurmCluster) -> None:
+def test_what_is_over_and_what_never_was(slurm):
     job = slurm.submit("true")
     slurm.wait_state(job, "COMPLETED")
     array = slurm.submit("sleep 9", "--array=0-3", "--hold")
@@ -121,7 +121,7 @@ def test_what_is_over_and_what_never_was(slurm: SlurmCluster) -> None:
     slurm.run("scancel", "99999")  # exit 0, and says nothing
 
 
-def test_more_memory_than_asked_for_is_killed_and_said_on_stderr(slurm: SlurmCluster) -> None:
+def test_more_memory_than_asked_for_is_killed_and_said_on_stderr(slurm):
     eat = "x = b'1' * 400_000_000; import time; time.sleep(900)"
     job = slurm.submit(f'{sys.executable} -c "{eat}"', "--mem=100")
     fields = slurm.wait_state(job, "FAILED", "OUT_OF_MEMORY")
@@ -130,7 +130,7 @@ def test_more_memory_than_asked_for_is_killed_and_said_on_stderr(slurm: SlurmClu
     assert "error: Exceeded job memory limit" in slurm.output(job)
 
 
-def test_a_more_urgent_job_takes_the_place(slurm: SlurmCluster) -> None:
+def test_a_more_urgent_job_takes_the_place(slurm):
     job = slurm.submit("sleep 900", "--gres=gpu:p100:4", "--no-requeue", "--nodelist=p1")
     slurm.wait_state(job, "RUNNING")
     urgent = slurm.submit("true", "--gres=gpu:p100:4", "--nodelist=p1", "--partition=urgent")
@@ -139,7 +139,7 @@ def test_a_more_urgent_job_takes_the_place(slurm: SlurmCluster) -> None:
     assert "DUE TO PREEMPTION ***" in slurm.output(job)
 
 
-def test_a_job_put_back_keeps_its_id_and_loses_its_output(slurm: SlurmCluster) -> None:
+def test_a_job_put_back_keeps_its_id_and_loses_its_output(slurm):
     cut, kept = slurm.submit(ONCE), slurm.submit(ONCE, "--open-mode=append")
     for job in (cut, kept):
         slurm.wait_state(job, "RUNNING")
@@ -155,7 +155,7 @@ def test_a_job_put_back_keeps_its_id_and_loses_its_output(slurm: SlurmCluster) -
     assert slurm.output(kept).endswith("restart 1\n")
 
 
-def test_time_limits_are_looked_at_every_half_minute(slurm: SlurmCluster) -> None:
+def test_time_limits_are_looked_at_every_half_minute(slurm):
     # so it warns as much too early
     warned = slurm.submit(
         "trap 'echo warned; exit 0' USR1; sleep 900 & wait", "--time=1", "--signal=B:USR1@60"
@@ -172,7 +172,7 @@ def test_time_limits_are_looked_at_every_half_minute(slurm: SlurmCluster) -> Non
     assert "warned\n" in slurm.output(warned)
 
 
-def test_a_node_without_power_is_noticed(tmp_path: Path) -> None:
+def test_a_node_without_power_is_noticed(tmp_path):
     with SlurmCluster(tmp_path / "own", {"k1": "k80"}, notice_s=5) as own:
         lost = own.submit("sleep 900", "--no-requeue")
         own.wait_state(lost, "RUNNING")
@@ -181,7 +181,7 @@ def test_a_node_without_power_is_noticed(tmp_path: Path) -> None:
         assert own.run("sinfo", "-h", "-n", "k1", "-p", "main", "-o", "%T") == "down*"
 
 
-def test_jobs_of_a_dead_node_run_again_elsewhere_or_fail(slurm: SlurmCluster) -> None:
+def test_jobs_of_a_dead_node_run_again_elsewhere_or_fail(slurm):
     again = slurm.submit(ONCE, "--gres=gpu:k80:3", "--open-mode=append")
     node = slurm.wait_state(again, "RUNNING")["NodeList"]
     never = slurm.submit("sleep 900", "--no-requeue", f"--nodelist={node}")
@@ -197,7 +197,7 @@ def test_jobs_of_a_dead_node_run_again_elsewhere_or_fail(slurm: SlurmCluster) ->
     slurm.wait(slurm.idle, "the node to be back")
 
 
-def test_jobs_run_on_while_the_controller_is_away(slurm: SlurmCluster) -> None:
+def test_jobs_run_on_while_the_controller_is_away(slurm):
     job = slurm.submit("sleep 2; echo end")
     slurm.wait_state(job, "RUNNING")
     slurm.controller_stop()
@@ -208,7 +208,7 @@ def test_jobs_run_on_while_the_controller_is_away(slurm: SlurmCluster) -> None:
     slurm.wait_state(job, "COMPLETED")
 
 
-def test_a_stand_in_answers_for_a_command(slurm: SlurmCluster) -> None:
+def test_a_stand_in_answers_for_a_command(slurm):
     assert "accounting storage is disabled" in slurm.run("sacct", check=False)
     slurm.stand_in("sacct", "12|COMPLETED|0:0")
     assert slurm.run("sacct", "-j", "12") == "12|COMPLETED|0:0"
@@ -222,7 +222,7 @@ def gone(pids: set[int]) -> bool:
     return not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
-def test_nothing_is_left_when_a_test_fails(tmp_path: Path) -> None:
+def test_nothing_is_left_when_a_test_fails(tmp_path):
     pids: set[int] = set()
 
     def failing_test() -> None:
@@ -238,7 +238,7 @@ def test_nothing_is_left_when_a_test_fails(tmp_path: Path) -> None:
     assert gone(pids)
 
 
-def test_nothing_is_left_when_the_tests_are_killed(tmp_path: Path) -> None:
+def test_nothing_is_left_when_the_tests_are_killed(tmp_path):
     script = (
         "import pathlib, time\nfrom cluster import SlurmCluster\n"
         f"with SlurmCluster(pathlib.Path({str(tmp_path / 'own')!r}), {{'k1': 'k80'}}) as own:\n"

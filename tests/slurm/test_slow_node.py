@@ -7,8 +7,6 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,15 +22,13 @@ WORK_BYTES = 4_000_000  # hashed in each step: some milliseconds
 
 
 @pytest.fixture
-def slurm(tmp_path: Path) -> Iterator[SlurmCluster]:
+def slurm(tmp_path):
     with SlurmCluster(tmp_path / "own", NODES) as own:
         yield own
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU: all nodes would be slow")
-def test_a_node_that_shares_its_cpu_is_named(
-    slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_shares_its_cpu_is_named(slurm, tmp_path, monkeypatch):
     """The nodes are one machine: a lock lets one measure at a time, all but one on a quiet CPU."""
     monkeypatch.setenv("NULL_WORK", str(WORK_BYTES))
     shared, quiet, *_ = sorted(os.sched_getaffinity(0))

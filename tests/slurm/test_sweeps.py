@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import LIMIT_S, SlurmCluster
+from cluster import LIMIT_S
 
 import idx_folder
 
@@ -35,7 +35,7 @@ Steptime = Callable[..., Any]
 
 
 @pytest.fixture
-def steptime(slurm: SlurmCluster, tmp_path: Path) -> Steptime:
+def steptime(slurm, tmp_path):
     """Return a function that runs a command line of steptime on the cluster and gives its JSON."""
 
     def call(*words: object, code: int = 0) -> Any:
@@ -51,7 +51,7 @@ def steptime(slurm: SlurmCluster, tmp_path: Path) -> Steptime:
 
 
 @pytest.fixture
-def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def gate(tmp_path, monkeypatch):
     """Return a file: while it is there, a cell that is begun stays in flight."""
     path = tmp_path / "gate"
     path.touch()
@@ -101,9 +101,7 @@ def _begun(folder: Path, number: int) -> list[str]:
     return [line["cell"] for line in _lines(path) if "cell" in line]
 
 
-def test_24_cells_of_which_some_go_wrong_end_as_24_honest_records(
-    slurm: SlurmCluster, steptime: Steptime, tmp_path: Path, gate: Path
-) -> None:
+def test_24_cells_of_which_some_go_wrong_end_as_24_honest_records(slurm, steptime, tmp_path, gate):
     """Tasks 0 to 3 are on k80, 4 to 7 on p100, with three cells each."""
     out = tmp_path / "out"
     sweep = ["sweep", _file(tmp_path), "--out", out, "--launcher", "slurm"]
@@ -185,9 +183,7 @@ def _cells(folder: Path) -> list[dict[str, Any]]:
     return _lines(folder / "cells.jsonl")
 
 
-def test_a_head_node_that_goes_away_loses_nothing(
-    slurm: SlurmCluster, steptime: Steptime, tmp_path: Path
-) -> None:
+def test_a_head_node_that_goes_away_loses_nothing(slurm, steptime, tmp_path):
     out = tmp_path / "out"
     few = {"networks": [{**EXPERIMENT["networks"][0], "layers": 1}], "staging": "shared"}
     sweep = ["sweep", _file(tmp_path, **few), "--out", out, "--launcher", "slurm"]
@@ -202,9 +198,7 @@ def test_a_head_node_that_goes_away_loses_nothing(
     assert (status["done"], status["status"]) == (4, {"ok": 4})
 
 
-def test_a_node_that_fails_for_good_is_said_so(
-    slurm: SlurmCluster, steptime: Steptime, tmp_path: Path, gate: Path
-) -> None:
+def test_a_node_that_fails_for_good_is_said_so(slurm, steptime, tmp_path, gate):
     out = tmp_path / "out"
     few = {
         "networks": [{**EXPERIMENT["networks"][0], "layers": 1}],
@@ -227,9 +221,7 @@ def test_a_node_that_fails_for_good_is_said_so(
     ]
 
 
-def test_preemption_and_a_jobs_time_limit(
-    slurm: SlurmCluster, steptime: Steptime, tmp_path: Path, gate: Path
-) -> None:
+def test_preemption_and_a_jobs_time_limit(slurm, steptime, tmp_path, gate):
     out = tmp_path / "out"
     few = {
         "networks": [{**EXPERIMENT["networks"][0], "layers": 1}],
@@ -254,9 +246,7 @@ def test_preemption_and_a_jobs_time_limit(
     }  # fmt: skip
 
 
-def test_a_request_that_the_site_does_not_meet_is_one_line(
-    slurm: SlurmCluster, steptime: Steptime, tmp_path: Path
-) -> None:
+def test_a_request_that_the_site_does_not_meet_is_one_line(slurm, steptime, tmp_path):
     sweep = ["--out", tmp_path / "out", "--launcher", "slurm"]
     said = steptime("sweep", _file(tmp_path, slurm={"gpu": "v100"}), *sweep, code=2)
     assert said == (
@@ -268,9 +258,7 @@ def test_a_request_that_the_site_does_not_meet_is_one_line(
 
 
 @pytest.mark.framework
-def test_a_cell_over_two_nodes_is_one_record(
-    slurm: SlurmCluster, steptime: Steptime, tmp_path: Path
-) -> None:
+def test_a_cell_over_two_nodes_is_one_record(slurm, steptime, tmp_path):
     """The nodes of this cluster are one machine: each process is put on a CPU of its own."""
     python = tmp_path / "python"
     bind = f'exec taskset -c $SLURM_NODEID {sys.executable} "$@"'

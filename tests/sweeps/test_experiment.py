@@ -47,7 +47,7 @@ def _shape(cell: Cell) -> tuple[Any, ...]:
     return cell.workload.batch_per_replica, params["layers"], params["nodes"]
 
 
-def test_the_example_has_its_twelve_cells_in_order() -> None:
+def test_the_example_has_its_twelve_cells_in_order():
     found = cells(EXAMPLE)
     assert len(found) == 3 * 2 * 2  # layers 4, 8, 16; nodes; batches
     assert [_shape(cell) for cell in found] == [
@@ -62,7 +62,7 @@ def test_the_example_has_its_twelve_cells_in_order() -> None:
 FC = ("layers", "nodes", "inputs", "outputs")
 
 
-def test_what_is_left_out_is_the_default_of_the_command_line() -> None:
+def test_what_is_left_out_is_the_default_of_the_command_line():
     (cell,) = cells('name = "e"\n[[networks]]\nfamily = "fc"')
     assert cell.workload == make_workload(read_model("fc"))
     six = asked(
@@ -72,7 +72,7 @@ def test_what_is_left_out_is_the_default_of_the_command_line() -> None:
     assert six.text == "6 cells: 3 batches x 2 types"
 
 
-def test_all_is_the_published_range_of_an_axis() -> None:
+def test_all_is_the_published_range_of_an_axis():
     # layers 4..128, nodes 32..8192, inputs 2000..8000, outputs 200..1000, batch 64..16384
     network = {"family": "fc", **dict.fromkeys(FC, "all")}
     found = cells(EXAMPLE, batch="all", networks=[network])
@@ -86,7 +86,7 @@ def test_all_is_the_published_range_of_an_axis() -> None:
         cells(EXAMPLE, networks=[{"family": "transformer", "heads": "all"}])
 
 
-def test_cells_say_which_axes_they_are_of() -> None:
+def test_cells_say_which_axes_they_are_of():
     assert asked(EXAMPLE).text == "12 cells: 2 values of nodes x 3 values of layers x 2 batches"
     left = "8 cells of 12: 2 values of nodes x 3 values of layers x 2 batches"
     assert asked(EXAMPLE, where="layers != 8").text == left
@@ -109,9 +109,7 @@ def test_cells_say_which_axes_they_are_of() -> None:
         ({"dtype": "float33"}, "e.toml: unknown dtype 'float33'; known: float64, float32, "),
     ],
 )
-def test_words_of_no_meaning_are_refused_with_their_place(
-    change: dict[str, Any], said: str
-) -> None:
+def test_words_of_no_meaning_are_refused_with_their_place(change, said):
     table = {**tomllib.loads(EXAMPLE), **change}
     if "stack" in change:
         del table["backend"]
@@ -120,7 +118,7 @@ def test_words_of_no_meaning_are_refused_with_their_place(
     assert said in str(error.value)
 
 
-def test_every_fault_is_named_with_its_place() -> None:
+def test_every_fault_is_named_with_its_place():
     faults = {
         "phse": "train", "optimizer": ["sgd", "adamw"], "loaders": -1, "compile": "no",
         "threads": [1, True], "sample": {"cout": 3}, "slurm": {"cpuss": 2}, "dtype": "float8",
@@ -149,19 +147,19 @@ def test_every_fault_is_named_with_its_place() -> None:
         assert said in str(error.value)
 
 
-def test_more_cells_than_a_sweep_has_are_refused() -> None:
+def test_more_cells_than_a_sweep_has_are_refused():
     with pytest.raises(InputError, match="1000001 cells are more than 1000000; sample or narrow"):
         cells(EXAMPLE, batch="1..1000001", networks=[{"family": "fc"}])
 
 
-def test_equal_cells_are_one() -> None:
+def test_equal_cells_are_one():
     assert len(cells(EXAMPLE, batch=[64, "64", 64])) == 3 * 2
     assert len(cells(EXAMPLE, phase="infer", optimizer=["sgd", "adam"])) == 12  # no update
     table = tomllib.loads(EXAMPLE)
     assert len(cells(EXAMPLE, networks=table["networks"] * 2)) == 12
 
 
-def test_filters() -> None:
+def test_filters():
     assert len(cells(EXAMPLE, where="nodes < 1024")) == 3 * 2
     assert len(cells(EXAMPLE, where=["batch >= 128", "layers != 8"])) == 2 * 2
     assert len(cells(EXAMPLE, where="nodes  <\n +1024")) == 3 * 2
@@ -173,7 +171,7 @@ def test_filters() -> None:
 
 
 @pytest.mark.parametrize("method", ["random", "sobol"])
-def test_a_sample_is_that_of_its_seed(method: str) -> None:
+def test_a_sample_is_that_of_its_seed(method):
     def drawn(seed: int) -> list[Any]:
         return [
             _shape(c) for c in cells(EXAMPLE, sample={"method": method, "count": 5, "seed": seed})
@@ -203,7 +201,7 @@ def _is_one_line(message: str) -> None:
 
 @settings(max_examples=200)
 @given(TEXT)
-def test_garbage_as_model_text_is_refused_or_understood(text: str) -> None:
+def test_garbage_as_model_text_is_refused_or_understood(text):
     try:
         workload = make_workload(read_model(text))
     except InputError as error:
@@ -238,7 +236,7 @@ NETWORK = st.fixed_dictionaries(
     st.dictionaries(st.sampled_from(sorted(Experiment.model_fields)), VALUES, max_size=3),
     st.lists(NETWORK, min_size=1, max_size=2),
 )
-def test_garbage_as_an_experiment_is_refused_or_understood(table: Any, networks: Any) -> None:
+def test_garbage_as_an_experiment_is_refused_or_understood(table, networks):
     try:
         experiment = check_experiment({"name": "e", "networks": networks, **table}, "e.toml")
         found, *_ = cells_of(experiment, "e.toml")
@@ -248,7 +246,7 @@ def test_garbage_as_an_experiment_is_refused_or_understood(table: Any, networks:
         assert len(found) == sum(1 for _ in found)
 
 
-def test_the_link_has_its_old_name_too() -> None:
+def test_the_link_has_its_old_name_too():
     table = {**tomllib.loads(EXAMPLE), "predict": ["h100-sxm5"]}
     for name in ("link", "network"):
         assert check_experiment({**table, name: "local"}, "e").link == "local"

@@ -49,9 +49,7 @@ def same(one: Record) -> bool:
     return all(getattr(one, name) == getattr(alone, name) for name in told)
 
 
-def test_a_grid_into_a_folder_is_what_predictions_say_one_by_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_grid_into_a_folder_is_what_predictions_say_one_by_one(tmp_path, capsys):
     out = tmp_path / "o"
     line = ["predict", GRID, "--grid", "--batch", "2..32x2", "--out", str(out), "--json"]
     line += ["--device", "t4:float16-mixed,V100:float32"]
@@ -70,7 +68,7 @@ def test_a_grid_into_a_folder_is_what_predictions_say_one_by_one(
 
 
 @pytest.mark.parametrize("model", ["deep_mnist", "transformer:layers=1,width=32,heads=2,length=16"])
-def test_any_network_at_few_batches_and_at_many(model: str, tmp_path: Path) -> None:
+def test_any_network_at_few_batches_and_at_many(model, tmp_path):
     for name, batches in (("few", "1,2"), ("many", "1..6")):
         out = tmp_path / name
         line = ["predict", model, "--grid", "--batch", batches, "--device", "t4"]
@@ -82,9 +80,7 @@ def test_any_network_at_few_batches_and_at_many(model: str, tmp_path: Path) -> N
         assert all(same(one) for one in found)
 
 
-def test_a_sweep_that_only_predicts_starts_no_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_that_only_predicts_starts_no_worker(tmp_path, monkeypatch, capsys):
     def never(*_: object) -> None:
         raise AssertionError("a worker")
 
@@ -111,8 +107,8 @@ def test_a_sweep_that_only_predicts_starts_no_worker(
     ],
 )
 def test_an_unknown_place_of_predictions_is_said_with_its_file(
-    measure: str, line: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    measure, line, said, tmp_path, capsys
+):
     file = tmp_path / "e.toml"
     networks = '[[networks]]\nfamily = "fc"\n'
     file.write_text(f'name = "e"\nmeasure = {measure}\n{line}\n{networks}')
@@ -123,9 +119,7 @@ def test_an_unknown_place_of_predictions_is_said_with_its_file(
     assert not (tmp_path / "o").exists()
 
 
-def test_what_does_not_fit_is_a_failure_or_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_does_not_fit_is_a_failure_or_left_out(tmp_path, capsys):
     file = tmp_path / "e.toml"
     text = FILE.replace("inputs = 16", "inputs = 8000").replace('"2..32x2"', "[2, 16777216]")
     file.write_text(text)
@@ -143,9 +137,7 @@ def test_what_does_not_fit_is_a_failure_or_left_out(
     assert "not predicted: does not fit in memory" in capsys.readouterr().err
 
 
-def test_a_device_without_a_peak_for_the_dtype_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_device_without_a_peak_for_the_dtype_is_said(tmp_path, capsys):
     line = ["predict", "fc", "--grid", "--batch", "8,16", "--device", "tpu-v2-8,t4"]
     assert run([*line, "--out", str(tmp_path / "o")]) == 0
     assert "2 not predicted: " in (said := capsys.readouterr().err)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -31,7 +30,7 @@ def cells(**axes: object) -> list[Cell]:
     return list(cells_of(check_experiment(table, "x.toml"), "x.toml")[0])
 
 
-def test_a_stack_is_a_name_for_a_backend_and_its_options() -> None:
+def test_a_stack_is_a_name_for_a_backend_and_its_options():
     named = cells(stack=["torch", "torch-compile", "null"])
     apart = cells(compile=[False, True]) + cells(backend="null")
     assert {cell.id(1, 0) for cell in named} == {cell.id(1, 0) for cell in apart}
@@ -39,18 +38,18 @@ def test_a_stack_is_a_name_for_a_backend_and_its_options() -> None:
     assert {cell.stack for cell in named} == {"torch-eager", "torch-compile", ""}
 
 
-def test_an_old_experiment_keeps_the_keys_of_its_cells() -> None:
+def test_an_old_experiment_keeps_the_keys_of_its_cells():
     assert [cell.id(1, 0) for cell in cells()] == ["c4e72af0645e120f", "3198f06b7ca85a9e"]
 
 
-def test_every_stack_that_something_measures_is_found_by_its_label() -> None:
+def test_every_stack_that_something_measures_is_found_by_its_label():
     for label, name in stacks.measured().items():
         found = catalog.stack(name)
         assert (found.label, cells(stack=label)[0].stack) == (label, name)
         assert cells(stack=label) == cells(backend=found.backend, compile=found.compile)
 
 
-def test_a_user_s_file_is_a_stack_of_its_backend(tmp_path: Path) -> None:
+def test_a_user_s_file_is_a_stack_of_its_backend(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('name = "mine"\nsource = "me"\nbackend = "torch"\ncompile = true\n')
     assert cells(stack=str(path)) == cells(compile=True)
@@ -80,7 +79,7 @@ HELD = [
 ]
 
 
-def test_a_prediction_stands_beside_its_own_stack_only(tmp_path: Path) -> None:
+def test_a_prediction_stands_beside_its_own_stack_only(tmp_path):
     assert [stack_of(one) for one in HELD[3:]] == ["torch", "torch-compile"]
     told = {  # a backend that no file knows has the predictions of the default stack
         ("torch", "torch"): 2.0,
@@ -102,14 +101,14 @@ def test_a_prediction_stands_beside_its_own_stack_only(tmp_path: Path) -> None:
     assert all(row["method"] == row["stack"] for row in ways)
 
 
-def test_what_was_predicted_for_another_stack_is_unpaired_and_says_so() -> None:
+def test_what_was_predicted_for_another_stack_is_unpaired_and_says_so():
     found = predicted_and_measured([measured("torch", 0.2, 0.2), predicted("torch-compile", 0.1)])
     assert found.pairs == []
     reasons = {row["reason"] for row in found.unpaired}
     assert reasons == {"not measured for this stack", "not predicted for this stack"}
 
 
-def test_stacks_are_levels_with_verdicts() -> None:
+def test_stacks_are_levels_with_verdicts():
     found = by_column([("", HELD)], "stack", against="torch")
     ratios = {(p["level"], p["a"]["origin"]): p["ratio"] for p in found.pairs}
     assert ratios == {
@@ -122,7 +121,7 @@ def test_stacks_are_levels_with_verdicts() -> None:
     assert not any(pair["differ"] for pair in found.pairs)
 
 
-def test_a_sweep_that_only_predicts_takes_the_axis(tmp_path: Path) -> None:
+def test_a_sweep_that_only_predicts_takes_the_axis(tmp_path):
     file, out = tmp_path / "x.toml", tmp_path / "o"
     file.write_text(
         'name = "x"\nmeasure = false\npredict = "t4"\nstack = ["torch", "torch-compile"]\n'
@@ -138,7 +137,7 @@ def test_a_sweep_that_only_predicts_takes_the_axis(tmp_path: Path) -> None:
     assert steps == pytest.approx(alone)
 
 
-def test_what_a_stack_does_not_run_is_not_predicted(tmp_path: Path) -> None:
+def test_what_a_stack_does_not_run_is_not_predicted(tmp_path):
     file, out = tmp_path / "x.toml", tmp_path / "o"
     file.write_text(
         'name = "x"\nmeasure = false\npredict = "t4"\nstack = ["jax", "onnxruntime"]\n'
@@ -152,7 +151,7 @@ def test_what_a_stack_does_not_run_is_not_predicted(tmp_path: Path) -> None:
         StepModel(FC, "t4", options={"stack": "onnxruntime"}).predict()
 
 
-def test_predictions_of_stacks_stand_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+def test_predictions_of_stacks_stand_side_by_side(capsys):
     line = ["predict", "resnet18", "--device", "t4", "--stack", "torch,torch-compile", "--json"]
     assert run(line) == 0
     rows = json.loads(capsys.readouterr().out)["stacks"]

@@ -23,14 +23,14 @@ def layer(folder: Path, optimizer: str) -> Case:
     return case
 
 
-def test_a_forward_pass_is_a_kernel_for_each_op(tmp_path: Path) -> None:
+def test_a_forward_pass_is_a_kernel_for_each_op(tmp_path):
     case = layer(tmp_path, "none")
     assert [one.kind for one in case.kernels] == ["conv2d", "bias", "relu"]
     assert case.kernels[0].channels_last
     assert (case.seconds, case.condition) == (1.5e-3, "call")
 
 
-def test_a_step_trains_input_and_target_too(tmp_path: Path) -> None:
+def test_a_step_trains_input_and_target_too(tmp_path):
     kernels = layer(tmp_path, "adam").kernels
     updates = [one for one in kernels if one.pass_ == "update"]
     made = 2 * 4 * 4 * 4  # places of 9 x 9 under 3 x 3 with stride 2: 4 x 4, of 4 filters
@@ -40,7 +40,7 @@ def test_a_step_trains_input_and_target_too(tmp_path: Path) -> None:
     assert "conv_transpose2d" in [one.kind for one in kernels]
 
 
-def test_the_host_waits_for_the_end_of_a_call(tmp_path: Path) -> None:
+def test_the_host_waits_for_the_end_of_a_call(tmp_path):
     case = layer(tmp_path, "none")
     from validation.fitting import catapult
 

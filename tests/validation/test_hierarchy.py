@@ -27,7 +27,7 @@ def device(name: str, host_s: float, share: float) -> Columns:
     return Columns([replace(c, seconds=float(s)) for c, s in zip(cases, seconds, strict=True)])
 
 
-def test_a_slow_host_is_one_device_s_own() -> None:
+def test_a_slow_host_is_one_device_s_own():
     names = ("v100-sxm2-16gb", "v100-pcie-32gb", "a100-pcie-40gb", "a100-sxm4-80gb", "h100-sxm5")
     hosts = (25e-6, 25e-6, 25e-6, 25e-6, 75e-6)
     sets = [device(name, host_s, 0.8) for name, host_s in zip(names, hosts, strict=True)]
@@ -40,7 +40,7 @@ def test_a_slow_host_is_one_device_s_own() -> None:
     assert others <= set(FREE)
 
 
-def test_what_all_devices_share_has_no_spread() -> None:
+def test_what_all_devices_share_has_no_spread():
     sets = [device("v100-sxm2-16gb", 30e-6, 0.8), device("a100-pcie-40gb", 30e-6, 0.9)]
     weights = [np.full(len(one.cases), 50.0) for one in sets]
     values, spreads = hierarchical(sets, PRIORS, FREE, weights, shared=("stream.share_hbm",))

@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from math import exp, log
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,7 +32,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
     return dict(json.loads(capsys.readouterr().out))
 
 
-def test_it_runs_as_a_module_and_says_what_it_does() -> None:
+def test_it_runs_as_a_module_and_says_what_it_does():
     command = [sys.executable, "-m", "validation", "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert "vTrain" in done.stdout
@@ -49,16 +48,14 @@ def test_it_runs_as_a_module_and_says_what_it_does() -> None:
         assert option in done.stdout
 
 
-def test_people_get_tables(capsys: pytest.CaptureFixture[str]) -> None:
+def test_people_get_tables(capsys):
     assert main([str(TABLE)]) == 0
     out = capsys.readouterr().out
     for title in ("Errors of predictions", "By block", "Rows that were not asked"):
         assert title in out
 
 
-def test_alone_a_table_is_left_out_with_neutral_constants(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_alone_a_table_is_left_out_with_neutral_constants(tmp_path, capsys):
     table = tmp_path / "rows.csv"
     table.write_text(FSDP, "utf-8")
     before, after = (told(capsys, table, *words)["cases"] for words in ([], ["--left-out"]))
@@ -71,9 +68,7 @@ def test_alone_a_table_is_left_out_with_neutral_constants(
         assert {**new, **own} == old
 
 
-def test_a_set_is_left_out_by_the_rows_of_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_set_is_left_out_by_the_rows_of_others(tmp_path, capsys):
     table = tmp_path / "rows.csv"
     table.write_text(FSDP, "utf-8")
     alone, beside = (
@@ -84,9 +79,7 @@ def test_a_set_is_left_out_by_the_rows_of_others(
     assert beside[0]["predicted"] == alone[0]["predicted"]  # vTrain's stack shares none of them
 
 
-def test_what_no_row_told_is_the_same_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_no_row_told_is_the_same_left_out(tmp_path, capsys):
     table = tmp_path / "models.csv"
     table.write_text(
         "model,layers,hidden,parameters_by_formula,active_by_formula\nllama2_7b,32,4096,6.7e9,6.7e9\n",
@@ -96,9 +89,7 @@ def test_what_no_row_told_is_the_same_left_out(
 
 
 @pytest.mark.slow  # all stages of the fit are read
-def test_ops_are_left_out_by_device(
-    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ops_are_left_out_by_device(shared, tmp_path, capsys):
     rows = gzip.decompress((shared / "measured/deepbench/rnn.csv.gz").read_bytes()).split(b"\n")
     table = tmp_path / "rows.csv.gz"
     table.write_bytes(gzip.compress(b"\n".join(rows[:12]) + b"\n"))
@@ -113,7 +104,7 @@ def test_ops_are_left_out_by_device(
     assert "no folder of reference data" in capsys.readouterr().err
 
 
-def test_the_constants_are_counted_by_owner_and_by_set(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_constants_are_counted_by_owner_and_by_set(capsys):
     found = told(capsys, "--sets")
     *owners, every = found["owners"]
     assert every["owner"] == "together"
@@ -122,7 +113,7 @@ def test_the_constants_are_counted_by_owner_and_by_set(capsys: pytest.CaptureFix
     assert {row["set"] for row in found["sets"]} == names()
 
 
-def test_all_rows_run_under_one_stack(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_rows_run_under_one_stack(capsys):
     found = told(capsys, TABLE, "--stack", "megatron-2025")
     assert {row["stack"] for row in found["cases"]} == {"megatron-2025"}
     before = told(capsys, TABLE)["cases"]
@@ -133,9 +124,7 @@ def test_all_rows_run_under_one_stack(capsys: pytest.CaptureFixture[str]) -> Non
     assert all(exp(one) < 0.99 for one in off)  # software is faster four years later
 
 
-def test_some_rows_calibrate_and_the_others_are_scored(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_some_rows_calibrate_and_the_others_are_scored(capsys):
     [row] = told(capsys, TABLE, "--calibrate-with", "2", "--draws", "2")["calibrated"]
     assert (row["set"], row["stack"], row["points"], row["cases"]) == (
         "vTrain",
@@ -146,7 +135,7 @@ def test_some_rows_calibrate_and_the_others_are_scored(
 
 
 @pytest.mark.slow
-def test_steps_are_drawn(tmp_path: Path) -> None:
+def test_steps_are_drawn(tmp_path):
     out = tmp_path / "steps.svg"
     assert main([str(TABLE), "--out", str(out)]) == 0
     drawn = out.read_text("utf-8")
@@ -170,9 +159,7 @@ def test_steps_are_drawn(tmp_path: Path) -> None:
         (["--stack", "megatron-2052"], "unknown stack 'megatron-2052'"),
     ],
 )
-def test_wrong_input_is_one_line(
-    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_input_is_one_line(words, line, capsys):
     tables = [] if words[0].endswith(".csv") else [str(TABLE)]
     assert main([*tables, *words]) == 2
     err = capsys.readouterr().err
@@ -180,9 +167,7 @@ def test_wrong_input_is_one_line(
     assert err.count("\n") == 1
 
 
-def test_a_table_that_no_layout_knows_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_that_no_layout_knows_is_said(tmp_path, capsys):
     table = tmp_path / "rows.csv"
     table.write_text("model,seconds\nx,1\n", "utf-8")
     assert main([str(table)]) == 2
@@ -191,9 +176,7 @@ def test_a_table_that_no_layout_knows_is_said(
     assert "note: " in capsys.readouterr().err
 
 
-def test_published_servers_with_prompts_apart_are_asked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_published_servers_with_prompts_apart_are_asked(tmp_path, capsys):
     row = {
         "backend": "vllm", "backend_version": "0.12.0", "model_path": "Qwen/Qwen3-32B",
         "system": "h100_sxm", "precision": "", "mode": "disagg", "isl": 2000, "osl": 200,

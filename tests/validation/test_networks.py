@@ -14,7 +14,7 @@ REFERENCE = ROOT.parent / "shared/reference"
 
 
 @pytest.mark.skipif(not REFERENCE.is_dir(), reason="without the reference data")
-def test_transformers_of_neusight_are_priced_as_well_as_by_it() -> None:
+def test_transformers_of_neusight_are_priced_as_well_as_by_it():
     """38 runs on 5 GPUs: NeuSight (ASPLOS 2025) is 9.8 % off, a roofline of float32 30 %."""
     from validation.fitting.neusight_models import with_rivals
 

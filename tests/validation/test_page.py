@@ -17,25 +17,25 @@ def row(answer: object, measured: str, form: str = "plan") -> Row:
     return Row("set", question, Reply({}, 64, "jax", form=form))
 
 
-def test_a_part_is_written_between_its_marks() -> None:
+def test_a_part_is_written_between_its_marks():
     begin, end = marks("plans")
     page = f"before\n{begin}\nold\n{end}\nafter\n"
     assert written(page, "plans", "new") == f"before\n{begin}\nnew\n\n{end}\nafter\n"
     assert written(written(page, "plans", "x"), "plans", "y") == written(page, "plans", "y")
 
 
-def test_the_page_has_the_marks_of_each_part_once() -> None:
+def test_the_page_has_the_marks_of_each_part_once():
     page = PAGE.read_text("utf-8")
     for part in PARTS:
         assert [page.count(mark) for mark in marks(part)] == [1, 1], part
 
 
-def test_what_is_no_part_is_said_to_be_none() -> None:
+def test_what_is_no_part_is_said_to_be_none():
     assert main([]) == 2
     assert main(["plan"]) == 2
 
 
-def test_rows_are_of_classes() -> None:
+def test_rows_are_of_classes():
     kernels = op_kernels("relu", ((8, 8),), {}, "float32")
     for condition, words in (
         ("repeated", "single ops and layers"),

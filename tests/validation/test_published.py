@@ -29,7 +29,7 @@ def scored(folder: Path) -> PlanErrors:
     return evaluate_tables(tables_in(parts)[0], "calibrated")
 
 
-def test_a_table_is_known_by_its_columns_not_by_its_name(tmp_path: Path) -> None:
+def test_a_table_is_known_by_its_columns_not_by_its_name(tmp_path):
     table = tmp_path / "anything.csv"
     table.write_text(HEAD + ROW, "utf-8")
     found = layout_of(table)
@@ -39,13 +39,13 @@ def test_a_table_is_known_by_its_columns_not_by_its_name(tmp_path: Path) -> None
     assert layout_of(table) is None
 
 
-def test_a_layout_is_told_from_all_others() -> None:
+def test_a_layout_is_told_from_all_others():
     for one in layouts():  # those with most columns come first
         first = next(two for two in layouts() if {*one.columns} >= {*two.columns})
         assert first.key == one.key
 
 
-def test_the_stack_is_that_of_the_date() -> None:
+def test_the_stack_is_that_of_the_date():
     assert stack_at("megatron", "2021-12") == "megatron-2021"
     assert stack_at("megatron", "24.07") == "megatron-2024"
     assert stack_at("megatron", "25.09") == "megatron-2025"
@@ -76,9 +76,7 @@ def test_the_stack_is_that_of_the_date() -> None:
         ("parameters", "active", 1e-8, 1e-8),
     ],
 )
-def test_predictions_come_near(
-    name: str, quantity: str, mean: float, median: float, shared: Path
-) -> None:
+def test_predictions_come_near(name, quantity, mean, median, shared):
     found = {(row["set"], row["quantity"]): row for row in scored(shared / "llm").document["rows"]}
     row = found[name, quantity]
     assert row["mape"] < mean
@@ -90,9 +88,7 @@ def test_predictions_come_near(
     [(False, "none", 7.7, 11.9), (False, "full", 7.7, 19.5), (False, "selective", 7.7, 13.2),
      (True, "none", 7.2, 11.8), (True, "selective", 7.2, 13.1)],
 )  # fmt: skip
-def test_a_layer_takes_what_was_measured_of_it(
-    sequence: bool, recompute: str, forward_ms: float, backward_ms: float
-) -> None:
+def test_a_layer_takes_what_was_measured_of_it(sequence, recompute, forward_ms, backward_ms):
     model = "transformer:layers=48,width=6144,heads=64,vocabulary=51200,dropout=0.1"
     request = Request(
         model, Site("a100-sxm4-80gb", 8, "nvlink-3"), dtype="float16", stack="megatron-2022"

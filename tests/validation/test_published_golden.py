@@ -24,20 +24,20 @@ def check(table: Path) -> None:
 
 
 @pytest.mark.parametrize("table", HELD, ids=lambda table: table.name)
-def test_a_table_that_is_here_is_scored_as_written_down(table: Path) -> None:
+def test_a_table_that_is_here_is_scored_as_written_down(table):
     check(table)
 
 
 @every("name", TABLES)
-def test_a_table_of_others_is_scored_as_written_down(name: str, shared: Path) -> None:
+def test_a_table_of_others_is_scored_as_written_down(name, shared):
     check(shared / "llm" / name)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SLOW)
-def test_a_further_table_is_scored_as_written_down(name: str, shared: Path) -> None:
+def test_a_further_table_is_scored_as_written_down(name, shared):
     check(shared / "llm" / name)
 
 
-def test_every_table_is_written_down() -> None:
+def test_every_table_is_written_down():
     assert set(BEFORE) == {*(table.name for table in HELD), *TABLES, *SLOW}

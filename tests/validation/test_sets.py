@@ -27,7 +27,7 @@ def constants(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
                 yield f"{form}.{name}", row
 
 
-def test_a_constant_says_the_rows_that_told_it_or_why() -> None:
+def test_a_constant_says_the_rows_that_told_it_or_why():
     said = [(path.stem, *one) for path in OWNERS for one in constants(path)]
     wrong = [
         (owner, name)
@@ -39,11 +39,11 @@ def test_a_constant_says_the_rows_that_told_it_or_why() -> None:
     assert [(owner, name) for owner, name, row in said if row.get("rows") == []] == []
 
 
-def test_links_hold_no_constant() -> None:
+def test_links_hold_no_constant():
     assert [one for path in (DATA / "links").glob("*.toml") for one in constants(path)] == []
 
 
-def test_no_device_file_holds_what_somebody_reached() -> None:
+def test_no_device_file_holds_what_somebody_reached():
     held = [
         (path.stem, name)
         for path in (DATA / "devices").glob("*.toml")
@@ -54,11 +54,11 @@ def test_no_device_file_holds_what_somebody_reached() -> None:
     assert held == []
 
 
-def test_rows_are_sets_that_validation_knows() -> None:
+def test_rows_are_sets_that_validation_knows():
     assert {name for _, _, one in owned() for name in one.rows} - names() == set()
 
 
-def test_what_a_stage_fits_says_its_sets() -> None:
+def test_what_a_stage_fits_says_its_sets():
     told = {name: one.rows for owner, name, one in owned() if owner in ("gpu", "conditions")}
     for stage in STAGES.values():
         for name in stage.free:
@@ -66,7 +66,7 @@ def test_what_a_stage_fits_says_its_sets() -> None:
                 assert told[name] == stage.rows, name
 
 
-def test_what_rows_told_can_be_left_out() -> None:
+def test_what_rows_told_can_be_left_out():
     """By a stage of the fit, by a stack before it, by a width, or by what it is without them."""
     fitted = {name for stage in STAGES.values() for name in stage.free}
     left = [
@@ -79,5 +79,5 @@ def test_what_rows_told_can_be_left_out() -> None:
     assert [name for name in alone if neutral_value(name) is None] == []
 
 
-def test_what_constants_stand_on_is_said() -> None:
+def test_what_constants_stand_on_is_said():
     assert {ground(one) for _, _, one in owned()} == {*GROUNDS}

@@ -1,6 +1,7 @@
 """Layouts of published trainings: what their columns ask."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -8,8 +9,10 @@ from typing import Any
 import pytest
 
 from places import ROOT
+from steptime.build import make_tuning, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
+from steptime.prediction.step_model import StepModel
 from validation.__main__ import answer, options
 from validation.answers import planned
 from validation.layouts import layout_of, questions
@@ -74,7 +77,7 @@ def test_a_row_says_whether_it_is_a_training_or_decoding(tmp_path: Path) -> None
     assert "tpot_s" in decoding.reply("calibrated").values
     assert part.measured == {"memory_bytes": 21.3e9}
     found = part.reply("calibrated")
-    assert (found.stack, found.fits) == ("litgpt-2024", True)
+    assert (found.stack, found.fits) == ("litgpt-2023", True)
     assert found.values["memory_bytes"].value == pytest.approx(21.3e9, rel=0.02)  # LitGPT's page
 
 
@@ -98,6 +101,40 @@ def test_peaks_of_memory_of_fine_tuning_are_those_that_were_published() -> None:
             assert reply.values["memory_bytes"].value < measured  # as all of them, by a little
 
 
+def test_what_a_loop_still_names_of_the_step_before_is_held(tmp_path: Path) -> None:
+    """Rows of LitGPT's config_hub (2024), whose sequences are cut to 512 tokens, one after another.
+
+    By hand, of 2 sequences of a 7B: what MatMul4Bit keeps of a layer is three inputs of 4,096 wide
+    and one of 11,008, in 16 bit, and logits of 32,000 for all; of LoRA in 16 bit these alone.
+    """
+    one = "{},train,{},pytorch,{},{},1,A10G 24GB,512,{},memory_only,,{},"
+    plan = "global_batch=8;machine=1xA10G;lora_r=32;lora_targets=query,value"
+    rows = (
+        ("Llama-2-7b", "qlora", "bf16-true + bnb.nf4", 2, 13.68e9),
+        ("Llama-2-7b", "lora", "bf16-true", 2, 19.77e9),
+        ("Meta-Llama-3-8B", "qlora", "bf16-true + bnb.nf4", 2, 17.41e9),
+        ("mistral-7b", "qlora", "bf16-true + bnb.nf4", 2, 14.29e9),
+    )
+    lines = [one.format(*row[:4], f'"{plan}"', row[4]) for row in rows]
+    found = asked(tmp_path / "a.csv", MEASURED, *lines)
+    for question, row in zip(found, rows, strict=True):
+        reply = question.reply("calibrated")
+        assert reply.stack == "litgpt-2024"
+        assert 0.95 < reply.values["memory_bytes"].value / row[4] < 1.03, row
+    tuning = make_tuning("r=32,on=q+v,dropout=0.05", "nf4")
+    workload = make_workload(read_model("llama2_7b:length=512"), 2, "bfloat16", "train", "adam")
+    held = [
+        StepModel(
+            replace(workload, tuning=tuning),
+            "a10g",
+            options={"stack": stack},
+        ).needs()
+        for stack in ("litgpt-2024", "litgpt-2023")
+    ]
+    more = 2 * 512 * 2 * (32 * (3 * 4096 + 11008) + 32000)
+    assert held[0].peak_bytes - held[1].peak_bytes == more
+
+
 def test_a_training_of_less_than_its_weights_and_states_is_not_asked(tmp_path: Path) -> None:
     row = "llama-3.2-3b,train,full,pytorch,bf16-true,4,1,A10G 24GB,512,,memory_only,,16.51e9,"
     [question] = asked(tmp_path / "a.csv", MEASURED, row)
@@ -105,21 +142,30 @@ def test_a_training_of_less_than_its_weights_and_states_is_not_asked(tmp_path: P
         question.reply("calibrated")
 
 
-def test_figures_of_torchtune_are_predicted_as_far_as_they_can_be() -> None:
-    """Both ways: no row is nearer or farther than the page of predictions says."""
+def test_published_fine_tunings_are_predicted_as_far_as_they_can_be() -> None:
+    """Both ways: no source is nearer or farther than the page of predictions says.
+
+    One row too many is asked: torchtune's A6000 would have to run at its peak, all the time.
+    """
     path = ROOT / "docs/examples/fine-tuning.csv"
     found = answer(options([str(path), "--json"])).document
-    off = {row["quantity"]: row for row in found["rows"]}
-    assert len(found["cases"]) == 2 * 6
-    assert 0.06 < off["memory_bytes"]["mape"] < 0.12
-    assert 0.15 < off["step_s"]["mape"] < 0.25
-    others = [
-        abs(one["ratio"] - 1)
+    assert len(found["cases"]) == 2 * 50
+    assert sum(one["rows"] for one in found["unasked"]) == 6
+    off: dict[str, list[float]] = {"step_s": [], "memory_bytes": []}
+    for one in found["cases"]:
+        off[one["quantity"]].append(abs(one["ratio"] - 1))
+    assert 0.09 < sum(off["step_s"]) / 50 < 0.15
+    assert 0.05 < sum(off["memory_bytes"]) / 50 < 0.12
+    assert all(one["fits"] for one in found["cases"])
+    alone = [
+        one["ratio"]
         for one in found["cases"]
-        if one["quantity"] == "step_s" and one["device"] != "rtx-a6000"
+        if (one["set"], one["devices"]) == ("fms-acceleration", 1)
     ]
-    assert 0.10 < sum(others) / len(others) < 0.16
-    assert len(found["unasked"]) == 2
+    assert len(alone) == 2 * 12  # of one A100, by torch's allocator: nearer than all others
+    assert all(abs(ratio - 1) < 0.03 for ratio in alone[1::2])
+    within = [one["low"] < one["measured"] < one["high"] for one in found["cases"] if one["low"]]
+    assert 0.55 < sum(within) / 50 < 0.8
 
 
 def test_whether_a_plan_fits_is_said_of_the_plan_as_it_was_published(tmp_path: Path) -> None:

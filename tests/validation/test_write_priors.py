@@ -1,14 +1,12 @@
 """The script that fits priors rewrites its constants and leaves the others alone."""
 
-from pathlib import Path
-
 import pytest
 
 from steptime.core.toml_files import read_toml
 from steptime.hardware.constants import Constant, constants_from_table
 
 
-def test_constants_are_rewritten_to_three_digits(tmp_path: Path) -> None:
+def test_constants_are_rewritten_to_three_digits(tmp_path):
     from validation.fitting.write import write
 
     path = tmp_path / "gpu.toml"
@@ -27,7 +25,7 @@ def test_constants_are_rewritten_to_three_digits(tmp_path: Path) -> None:
     }
 
 
-def test_constants_of_a_host_are_rewritten_in_the_file_of_its_stack(tmp_path: Path) -> None:
+def test_constants_of_a_host_are_rewritten_in_the_file_of_its_stack(tmp_path):
     from validation.fitting.write import write_lines
 
     path = tmp_path / "mine.toml"
@@ -42,7 +40,7 @@ def test_constants_of_a_host_are_rewritten_in_the_file_of_its_stack(tmp_path: Pa
         write_lines(path, {"host.none_s": Constant(1.0, 0.0, "rows")})
 
 
-def test_a_host_s_constants_move_to_what_steps_took() -> None:
+def test_a_host_s_constants_move_to_what_steps_took():
     from steptime.calibration.cases import Case
     from steptime.calibration.columns import Columns
     from steptime.calibration.fit import fitted
@@ -71,7 +69,7 @@ def test_a_host_s_constants_move_to_what_steps_took() -> None:
     assert found["host.factor"] == pytest.approx(3 * known["host.factor"], rel=0.03)
 
 
-def test_a_fit_finds_the_same_whatever_the_last_one_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fit_finds_the_same_whatever_the_last_one_left(monkeypatch):
     from steptime.calibration.cases import Case, op_kernels
     from steptime.hardware import catalog
     from validation.fitting.stages import STAGES, whole_fit
@@ -93,7 +91,7 @@ def test_a_fit_finds_the_same_whatever_the_last_one_left(monkeypatch: pytest.Mon
     assert len(free) == len(set(free))  # a constant belongs to one stage
 
 
-def test_stages_start_from_what_the_files_have() -> None:
+def test_stages_start_from_what_the_files_have():
     from steptime.calibration.cases import conditions
     from steptime.hardware import catalog
     from validation.fitting.stages import STAGES

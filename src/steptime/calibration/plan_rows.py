@@ -189,11 +189,12 @@ def step(question: Question, method: str | Method) -> Reply:
 
 
 def planned(
-    question: Question, method: str | Method, tuning: Tuning = WHOLE
+    question: Question, method: str | Method, tuning: Tuning | None = None
 ) -> tuple[Planner, Asked]:
     """Return what prices a row's plan, and the plan, of a fine-tuning where one is said.
 
-    `data` follows from `devices`; of what is not said, the defaults of `steptime plan` hold.
+    `data` follows from `devices`; of what is not said, the defaults of `steptime plan` hold. Rows
+    of other trainings mean mixed precision by a type of 16 bit.
     """
     numbers, texts = question.numbers, question.texts
     split = {name: whole(question, name) for name in SPLIT if numbers.get(name) not in (None, "")}
@@ -207,11 +208,11 @@ def planned(
     recompute = texts.get("recompute") or "none"
     plan = split_of({**split, "sequence": sequence, "recompute": recompute})
     sizes = {name: whole(question, name) for name in SIZES if numbers.get(name) not in (None, "")}
-    dtype = texts["dtype"] if tuning != WHOLE else MIXED.get(texts["dtype"], texts["dtype"])
+    dtype = texts["dtype"] if tuning else MIXED.get(texts["dtype"], texts["dtype"])
     stack, length, gradients = texts["stack"], sizes.get("length"), sizes.get("gradients")
     asked = texts["model"], site_of(question), dtype, stack, devices, method, length, gradients
     parts = () if stack else tuple(one for one in vars(plan).items() if one[0] != "micro_batches")
-    planner = planner_of(*asked, parts, tuning)
+    planner = planner_of(*asked, parts, tuning or WHOLE)
     micro = sizes.get("micro_batch", 1)
     return planner, checked(
         planner.shape, Asked(plan, micro, sizes.get("batch", micro * plan.data))

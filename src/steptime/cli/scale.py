@@ -103,7 +103,7 @@ def scale(
         options.refuse({**told, "--latency-us": latency_us}, "{} needs --link LINK")
     fabric = None if link is None else _fabric(link, latency_us, options.given(shape))
     given = options.pairs(option_, "option")
-    found = StepModel(workload, options.one_device(device), fabric, method, given)
+    found = StepModel(workload, options.one_device(device), fabric, method, given, assumes=True)
     if latency_us is not None and not found.method.latency:
         raise InputError(f"--latency-us: method {found.method.name} knows no latency")
     how = Sync(collective, compression, overlap)

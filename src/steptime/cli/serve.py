@@ -10,7 +10,7 @@ from steptime.core.table import Answer
 from steptime.prediction import DEFAULT
 from steptime.questions import options
 from steptime.questions.grid_table import names
-from steptime.questions.serve.answer import Service, answered
+from steptime.questions.serve.answer import HOST_BOUND, Service, answered
 from steptime.questions.serve.load import Demand
 from steptime.questions.serve.search import MOST_DEVICES, MOST_SEARCHED, ServerSearch
 from steptime.questions.serve.tables import fronts, servers, table, under_load
@@ -33,7 +33,7 @@ class ServeOptions:
     replicas: int = whole("N", "Copies of all that, each with its batch.", 1)
     dtype: Text = optional("NAME", options.LOW_DTYPE)
     weights: Text = optional(
-        "NAME", "How the layers' weights are kept: float8, int8, int4, float4."
+        "NAME", "How the layers' weights are kept: float8, int8, int4, float4, mxfp4."
     )
     kv: Text = optional("NAME", "How keys and values are kept: float8 or int8.")
     prices: options.Prices = None
@@ -123,4 +123,5 @@ def serve(
         return Answer(told, [servers(told), fronts(told)], notes)
     told = answered(service)
     tables = [table(told)] if told["load"] is None else [table(told), under_load(told["load"])]
-    return Answer(told, tables, [f"note: {said}" for said in told["notes"]])
+    rest = (said for said in told["notes"] if not said.startswith(HOST_BOUND))
+    return Answer(told, tables, [f"note: {said}" for said in rest])

@@ -193,8 +193,9 @@ class Tuning:
             raise InputError(f"--weights {self.weights}: of frozen weights, with --lora or --train")
 
     def under(self, how: tuple[str, ...]) -> "Tuning":
-        """Return it as software runs it: `how` it does concerns adapters and few bits alone."""
-        return replace(self, how=how) if self.rank or self.weights else self
+        """Return it as software runs it: `how` concerns adapters, few bits, and checkpoints."""
+        runs = self.rank or self.weights or self.recompute != "none"
+        return replace(self, how=how) if runs else self
 
     @property
     def freezes(self) -> bool:

@@ -4,7 +4,7 @@ What each type says is data, `data/huggingface.toml`. No weights are read, and n
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import isfinite
 from typing import Any
@@ -20,6 +20,7 @@ from steptime.network.families.family import Family, Parameter, resolve
 from steptime.network.ops.builder import Builder
 
 KEY = "model_type"
+TIED = "tie_word_embeddings"
 _FAMILY = "steptime.network.families.transformer:FAMILY"
 MOST_LAYERS = 2000  # of a file: some seconds, and a few hundred megabytes
 LONGEST_LIST = 10_000
@@ -64,15 +65,18 @@ def read(source: Source, _allow_unknown: bool) -> Family:
     return described(table, shorten(source.name)[1:-1])
 
 
-def described(table: Mapping[str, Any], place: str) -> Family:
-    """Return the network that the values of a `config.json` say."""
+def described(table: Mapping[str, Any], place: str, before: Sequence[str] = ()) -> Family:
+    """Return the network that the values of a `config.json` say; `before` are remarks on it."""
     name = table[KEY]
     if not isinstance(name, str) or name not in types():
         raise unknown(KEY, name, types(), place)
     row = types()[name]
+    if "text" in row:
+        return _of_text(table, row, place)
     if "towers" in row:
         return _of_towers(table, row, place)
     head, remarks = _head(table, row, place)
+    remarks = [*before, *remarks]
     values = {**_fields(table, row, place), "labels": _labels(table, row, place), "head": head}
     settings = _settings(values, row, place)
     base: Family = registry.load(row.get("family", _FAMILY))
@@ -94,6 +98,26 @@ def described(table: Mapping[str, Any], place: str) -> Family:
 
     about = f"a config.json of Hugging Face, model_type {name}"
     return Family(place, build, free, about, 1, named=True, check=check, settings=fixed)
+
+
+def _of_text(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> Family:
+    """Return the network of words in one of words and images."""
+    _, remarks = _head(table, row, place)
+    inner = table.get("text_config") or {}
+    if not isinstance(inner, dict):
+        raise InputError(f"{place}: text_config: must be a table, not {shorten(inner)}")
+    if inner.get(KEY, row["text"]) != row["text"]:
+        raise unknown(KEY, inner[KEY], [row["text"]], f"{place}: text_config")
+    tied = {"tie_word_embeddings": table[TIED]} if TIED in table and TIED not in inner else {}
+    whole = {
+        **inner,
+        **tied,
+        KEY: row["text"],
+        "architectures": [_class(row["text"], "ForCausalLM")],
+    }
+    return described(
+        whole, place, [*remarks, "text_config alone is counted: what sees images is not"]
+    )
 
 
 def _of_towers(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> Family:
@@ -153,11 +177,17 @@ def _head(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> tuple
     stem = re.sub(r"[^a-z0-9]", "", str(table[KEY]).lower())
     stems = stem, stem.removesuffix("text"), stem.removesuffix("model")
     known = {own + end.lower(): end for own in stems for end in heads}
+    known |= {_class(table[KEY], end).lower(): end for end in heads}
     end = known.get(names[0].lower())
     if end is None:
-        said = row.get("name", str(table[KEY]).replace("_", " ").title().replace(" ", ""))
-        raise unknown("architecture", names[0], [said + end for end in heads], place)
+        raise unknown("architecture", names[0], [_class(table[KEY], end) for end in heads], place)
     return heads[end], []
+
+
+def _class(kind: str, end: str) -> str:
+    """Return the name of the class of a `model_type` that ends so."""
+    name = types()[kind].get("name", kind.replace("_", " ").title().replace(" ", ""))
+    return f"{name}{end}"
 
 
 def _labels(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> int:
@@ -192,9 +222,14 @@ def _fields(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> dic
 
 
 def _checked(value: object, default: Any, where: str) -> Any:
-    """Return a value of a file if it is of the type of the default; null is nothing of that."""
+    """Return a value of a file if it is of the type of the default; null is nothing of that.
+
+    A list of one whole number, as often as there are layers, is that number.
+    """
     if value is None:
         return type(default)()
+    if type(default) is int and isinstance(value, list) and len({*map(repr, value)}) == 1:
+        value = value[0]
     if isinstance(default, list):
         fits = isinstance(value, list) and len(value) <= LONGEST_LIST
     elif isinstance(default, float):
@@ -224,7 +259,8 @@ def _settings(values: Mapping[str, Any], row: Mapping[str, Any], place: str) -> 
     settings = {key: _value(text, values, place) for key, text in row["settings"].items() if text}
     if settings.pop("gated", None) is not None or "activation" in settings:
         gated = bool(_value(row["settings"].get("gated", "False"), values, place))
-        settings["activation"] = _activation(settings["activation"], gated, place)
+        clamped = "clamped_" * bool(settings.pop("clamped", False))
+        settings["activation"] = clamped + _activation(settings["activation"], gated, place)
     if values.get("layer_types"):
         settings["windows"] = _windows(values["layer_types"], place)
     for key, value in settings.items():

@@ -134,10 +134,13 @@ class Link:
         return replace(self, bytes_per_s=self.reached_bytes_per_s, measured={"bus": "published"})
 
     def faster(self, times: float, hops: float = 1.0) -> Self:
-        """Return the link at so many times its rate, of the datasheet and reached."""
+        """Return the link at so many times its rate, of the datasheet and reached.
+
+        That is what a group has of its topology.
+        """
         reached = self.reached_bytes_per_s and times * self.reached_bytes_per_s
         rate = times * self.bytes_per_s
-        return replace(self, bytes_per_s=rate, reached_bytes_per_s=reached, hops=hops)
+        return replace(self, bytes_per_s=rate, reached_bytes_per_s=reached, topology="", hops=hops)
 
 
 class Level(NamedTuple):

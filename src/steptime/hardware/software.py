@@ -33,17 +33,23 @@ class Software(NamedTuple):
 
 
 def defaults_for(
-    device: Device, plan: Plan, per_node: int = 8, use: str = "training", year: int | None = None
+    device: Device,
+    plan: Plan,
+    per_node: int = 8,
+    use: str = "training",
+    year: int | None = None,
+    reads_words: bool = True,
 ) -> Software:
     """Return the software of a plan on nodes of so many devices, where nobody names a stack.
 
     It is of the family that runs such plans, and of a `year`; without one, of the middle of the
-    years since such a device came, in each of which a stack was the newest.
+    years since such a device came, in each of which a stack was the newest. Networks that read no
+    words may have a family of their own.
     """
     table = _table()
     known = [
         name
-        for name in table["families"][_kind(device, plan, per_node, use)]
+        for name in table["families"][_kind(device, plan, per_node, use, reads_words)]
         if table["makers"].get(name, device.maker) == device.maker
     ]
     if year is not None and stacks_of(known[0], since_of_all()):
@@ -60,12 +66,14 @@ def defaults_for(
     return Software(stack, {name: years for one in each for name, years in one.items()})
 
 
-def _kind(device: Device, plan: Plan, per_node: int, use: str) -> str:
+def _kind(device: Device, plan: Plan, per_node: int, use: str, reads_words: bool) -> str:
     """Return what a question is, as `data/software.toml` names it."""
-    if use == "serving" or plan.devices == 1:
-        return "serving" if use == "serving" else "device"
+    if use == "serving":
+        return use
     if device.kind == "tpu":
-        return "tpu"
+        return "tpu" if reads_words else "tpu, other networks"
+    if plan.devices == 1:
+        return "device"
     if plan.zero == 3:
         return "sharded"
     is_split = any(getattr(plan, name) > 1 for name in _SPLITS)

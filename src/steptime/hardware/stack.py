@@ -102,6 +102,12 @@ class Stack:
         return {**self.training, **self.serving, **self.interval}
 
     @property
+    def tuned_how(self) -> tuple[str, ...]:
+        """How it runs a fine-tuning: what it `tunes`, and whether it `repeats` whole layers."""
+        early = self.training.get("training.stops_early")
+        return self.tunes if early is None or early.value else (*self.tunes, "repeats")
+
+    @property
     def label(self) -> str:
         """Its name in tables, as what it measures has it: `torch`, `torch-compile`, `jax`."""
         return label_of(self.backend, self.compile) if self.backend else self.name
@@ -117,6 +123,7 @@ TUNES = {
     "head": "the weight of the head is kept in few bits, too",
     "halves": "weights of few bits become float16, and then what products read",
     "keeps": "a product of such a weight keeps its input, whether it is needed or not",
+    "former": "what these keep of the micro-batch before, and its logits, live on in the next one",
     "sources": "LoRA of a part of a product's columns keeps what it adds to them",
 }
 _HOST_PASSES = ("host.forward", "host.backward", "host.update")  # of one kind: `..._conv2d_s`

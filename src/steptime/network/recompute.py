@@ -14,12 +14,12 @@ from steptime.core.graph import Graph, Op
 LAYERS = ("block", "decoder")  # what the names of layers begin with, a number behind
 
 
-def recomputed(graph: Graph) -> Graph:
+def recomputed(graph: Graph, to_end: bool = False) -> Graph:
     """Return the step of a network whose layers compute again what their gradients read.
 
-    Raises `InputError` for a network without layers.
+    Some software repeats a layer `to_end`. Raises `InputError` for a network without layers.
     """
-    left = needed(graph)
+    left = needed(graph, to_end)
     if not left:
         raise InputError(f"--recompute: {graph.name} has no layers that could be computed again")
     tensors, ops, again = dict(graph.tensors), [], dict[str, str]()
@@ -33,10 +33,11 @@ def recomputed(graph: Graph) -> Graph:
     return replace(graph, tensors=tensors, ops=tuple(ops))
 
 
-def needed(graph: Graph) -> dict[str, list[Op]]:
+def needed(graph: Graph, to_end: bool = False) -> dict[str, list[Op]]:
     """Return the ops of each layer that make what its gradients read, from its input.
 
-    What another layer reads is there: it is the input of that one.
+    What another layer reads is there: it is the input of that one. All of a layer's ops run again
+    where it is repeated `to_end`.
     """
     layers: dict[str, list[Op]] = {}
     for op in graph.ops:
@@ -58,7 +59,10 @@ def needed(graph: Graph) -> dict[str, list[Op]]:
         for name in op.inputs if op.part == "backward" else ():
             if name in own:
                 read.setdefault(own[name], set()).add(name)
-    return {name: _needed(layers[name], tensors, own) for name, tensors in read.items()}
+    return {
+        name: layers[name] if to_end else _needed(layers[name], tensors, own)
+        for name, tensors in read.items()
+    }
 
 
 def updated_early(graph: Graph) -> Graph:

@@ -9,6 +9,7 @@ from steptime.hardware.device import Device
 from steptime.hardware.stack import Stack
 from steptime.network.count import always_living, live_bytes, lives, scratch_bytes, storages
 from steptime.network.ops.execution import execution_of
+from steptime.network.ops.training import FORMER
 
 MIB = 2**20
 # c10/cuda/CUDACachingAllocator.cpp: requests are multiples of 512 bytes; those of at most 1 MiB
@@ -161,6 +162,7 @@ def worst_moment(graph: Graph, stack: Stack, sizes: Mapping[str, int] | None = N
     for names, part in ((graph.inputs, "inputs"), (graph.weights, "weights")):
         what |= dict.fromkeys(names, part)
     what |= dict.fromkeys(graph.buffers, "state") | dict.fromkeys(graph.frozen, "weights")
+    what |= {name: "activations" for name in graph.buffers if name.endswith(FORMER)}
     parts = dict.fromkeys(PARTS, 0)
     for name in lives_now:
         parts[what[name]] += own[name]

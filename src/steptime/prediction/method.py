@@ -7,12 +7,15 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
+from steptime.build import build
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.graph import Graph
 from steptime.core.ranges import number_of
+from steptime.core.workload import Plan, Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Device, Link
-from steptime.hardware.software import stack_named
+from steptime.hardware.software import defaults_for, stack_named
+from steptime.hardware.topology import effective_link
 from steptime.prediction.collectives import COLLECTIVES, Collective, Fabric, as_reached, fabric_of
 from steptime.prediction.kernel import Interval, Kernel, Settings, interval_of
 from steptime.prediction.kernels import Kernels, Prices
@@ -70,10 +73,15 @@ class Method:
     reads: tuple[str, ...] = ()
     arrays: bool = False
 
-    def joins(self, link: Link | Fabric, memory_bytes_per_s: float | None = None) -> Fabric:
-        """Return what joins devices as the method finds it: the one rate of a link."""
+    def joins(
+        self, link: Link | Fabric, memory_bytes_per_s: float | None = None, devices: int = 1
+    ) -> Fabric:
+        """Return what joins devices as the method finds it: the one rate of a link.
+
+        Of several `devices`, all that the links join, it is what these have of it together.
+        """
         share = self.settings.link_efficiency
-        return self.links(fabric_of(link, share, memory_bytes_per_s))
+        return self.links(among(fabric_of(link, share, memory_bytes_per_s), devices))
 
     def prices(self, kernels: Kernels, device: Device) -> Prices:
         """Return the seconds of kernels that differ on a device, as the method sees it.
@@ -173,6 +181,22 @@ def _stack(method: Method, text: str) -> Method:
 def stack_option(name: str) -> dict[str, str]:
     """Return the option that says a stack, nothing for the default one and for "", unknown."""
     return {} if name in {"", catalog.DEFAULT_STACK} else {"stack": name}
+
+
+def among(fabric: Fabric, devices: int) -> Fabric:
+    """Return what joins so many devices, which are all that its links join (`effective_link`)."""
+    near, nodes = fabric.near_and_nodes(devices)
+    parts, inner = nodes if nodes > 1 else near, fabric.inside
+    inside = effective_link(inner, near, near) if isinstance(inner, Link) else inner
+    return replace(fabric, between=effective_link(fabric.between, parts, parts), inside=inside)
+
+
+def usual_stack(workload: Workload, device: Device) -> str:
+    """Return the stack of a step on one device where nobody names one (`defaults_for`)."""
+    usual = defaults_for(device, Plan()).stack
+    if usual == catalog.DEFAULT_STACK:
+        return usual
+    return defaults_for(device, Plan(), reads_words=build(workload).tokens is not None).stack
 
 
 def tf32_option(allowed: bool, device: Device) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -35,42 +35,12 @@ from steptime.prediction.memory import (
     needs_of,
     worst_moment,
 )
-from steptime.prediction.method import Method
+from steptime.prediction.method import Method, stack_option, usual_stack
+from steptime.prediction.outcome import Prediction
 from steptime.prediction.price import issue_s
 from steptime.prediction.schedule import Timeline, schedule
 from steptime.prediction.states import beyond_device, sizes_away, with_states
 from steptime.prediction.training import LOW_BYTES, as_trained, graph_dtype, in_training, sizes_of
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The times of a step on a device, what it runs, its peak memory, and remarks, each one line.
-
-    `counted` are the FLOP of each row by pass (`StepModel.counted`). `fits` is False where the
-    device is known to have less memory than the step `needs`.
-    """
-
-    times: Timeline
-    lowered: Lowered
-    counted: Mapping[str, Mapping[Part, float]]
-    needs: Needs
-    fits: bool
-    remarks: tuple[str, ...]
-
-    @property
-    def peak_memory_bytes(self) -> int:
-        """Bytes of all tensors at the worst moment of the step."""
-        return self.needs.peak_bytes
-
-    @property
-    def flop(self) -> float:
-        """FLOP of the step by the counting convention; the kernels may execute more or fewer."""
-        return sum(sum(parts.values()) for parts in self.counted.values())
-
-    @property
-    def status(self) -> str:
-        """`ok`, or `oom` where the step does not fit."""
-        return "ok" if self.fits else "oom"
 
 
 class StepModel:
@@ -81,7 +51,8 @@ class StepModel:
     what joins the replicas. `options` are those of the method, as text or as Python values. `graph`
     is that of the workload's step where it is built already, of one rank too (`ops.ranks`), whose
     exchanges `overlap` with its kernels. Products of layers run in the type `low` where it names
-    one. Steps are computed once a batch and kept. Raises `InputError` for what is not known.
+    one. Where `options` name no stack, a question `assumes` that which usually runs such a step on
+    the device. Steps are computed once a batch and kept. Raises `InputError` for what is not known.
 
     `method` is the method under these options, `seen` the device as its kernels find it; `fabric`
     is None without a link.
@@ -100,16 +71,21 @@ class StepModel:
         graph: Graph | None = None,
         overlap: bool = True,
         low: str = "",
+        assumes: bool = False,
     ) -> None:
         chosen = method if isinstance(method, Method) else cost_model(method)
-        self.options = {name: _text(value) for name, value in (options or {}).items()}
-        self.method = chosen.under(self.options)
-        self.settings = self.method.settings
         if not isinstance(network, Workload):
             choice = read_model(str(network), trusted=True)
             network = make_workload(choice, None, dtype, phase, optimizer)
         self.workload = network
         self.device = catalog.device(device)
+        self.options = {name: _text(value) for name, value in (options or {}).items()}
+        self.assumes = assumes and "stack" in chosen.options and "stack" not in self.options
+        self._chosen = chosen, dict(self.options)
+        if self.assumes:
+            self.options |= stack_option(usual_stack(network, self.device))
+        self.method = chosen.under(self.options)
+        self.settings = self.method.settings
         self.overlap, self.low = overlap, low
         self._link = link
         self.fabric = self._fabric(link)
@@ -119,9 +95,13 @@ class StepModel:
         self._counted: dict[int, Mapping[str, Mapping[Part, float]]] = {}
         self._memory: dict[int, tuple[int, int]] = {}
         self._timelines: dict[int, Timeline] = {}
+        self._among: dict[int, Fabric | None] = {}
 
     def _fabric(
-        self, link: str | Path | Link | Fabric | Cluster | None, ranks: range | None = None
+        self,
+        link: str | Path | Link | Fabric | Cluster | None,
+        workers: int = 1,
+        ranks: range | None = None,
     ) -> Fabric | None:
         """Return what joins ranks of a cluster, all of them if none are said, or other replicas."""
         if isinstance(link, Cluster):
@@ -129,13 +109,26 @@ class StepModel:
         if link is None:
             return None
         found = catalog.link(link) if isinstance(link, str | Path) else link
-        return self.method.joins(found, self.device.memory_bytes_per_s)
+        return self.method.joins(found, self.device.memory_bytes_per_s, workers)
+
+    def among(self, workers: int) -> Fabric | None:
+        """Return what joins so many replicas, None without a link."""
+        if workers not in self._among:
+            again = not isinstance(self._link, Cluster)
+            self._among[workers] = self._fabric(self._link, workers) if again else self.fabric
+        return self._among[workers]
 
     def on(self, device: str | Path | Device) -> StepModel:
-        """Return the model of the same network on another device; what it runs is kept."""
-        how = self.workload, device, self._link, self.method
-        other = StepModel(*how, overlap=self.overlap, low=self.low)
-        kept = ("options", "_latest", "_lowered", "_counted", "_memory")
+        """Return the model of the same network on another device; what it runs is kept.
+
+        That is so under one stack: where none is named, another device may have another.
+        """
+        found = catalog.device(device)
+        again = self.assumes and usual_stack(self.workload, found) != self.settings.stack
+        method, options = self._chosen if again else (self.method, None)
+        how = self.workload, found, self._link, method, options
+        other = StepModel(*how, overlap=self.overlap, low=self.low, assumes=again)
+        kept = () if again else ("options", "assumes", "_chosen", *_KEPT[:3], "_latest")
         vars(other).update({name: vars(self)[name] for name in kept})
         return other
 
@@ -230,7 +223,7 @@ class StepModel:
         wanted = self.workload.batch_per_replica if batch is None else whole_number(batch, "batch")
         if self._latest is None or self._latest[0] != wanted:
             dtype = graph_dtype(self.workload.dtype, self.stack.master_weights)
-            tuning = self.workload.tuning.under(self.stack.tunes)
+            tuning = self.workload.tuning.under(self.stack.tuned_how)
             asked = replace(self.workload, batch_per_replica=wanted, dtype=dtype, tuning=tuning)
             self._latest = (wanted, build_step(asked))
         return self._latest[1]
@@ -307,9 +300,10 @@ class StepModel:
         """Return the seconds of an exchange of ops, by the table of collectives."""
         if group.ranks == 1:
             return 0.0
-        fabric = self.fabric
+        fabric = self.among(group.ranks)
         if isinstance(self._link, Cluster):
-            fabric = self._fabric(self._link, range(0, group.ranks * group.stride, group.stride))
+            ranks = range(0, group.ranks * group.stride, group.stride)
+            fabric = self._fabric(self._link, ranks=ranks)
         if fabric is None:
             raise no_link(group.ranks)
         one = EXCHANGES.get(kind) or self.collectives[self.collective()]
@@ -379,7 +373,7 @@ class StepModel:
 
         Without a link there is one replica only, which exchanges nothing.
         """
-        if (fabric := self.fabric) is None:
+        if (fabric := self.among(workers)) is None:
             if workers > 1:
                 raise no_link(workers)
             return 0.0

@@ -180,6 +180,8 @@ def _of_experts(
 ) -> Iterator[Kernel]:
     """Yield what experts do beside their products: rows are sorted, activated, and cast between.
 
+    Limits of a clamped activation run beside it.
+
     Forward the activation reads what the first product made, and writes what the second reads;
     backward it reads both of the first and the gradient, and writes that of the first's.
     """
@@ -193,6 +195,9 @@ def _of_experts(
     back = pass_ == "backward"
     moved = SIZE_BYTES[x.dtype] * (outer * (2 if back else 1) + inner)
     yield Kernel(op.name, "mul", pass_, x.dtype, "vector", 0, moved)
+    if str(op.attrs["activation"]).startswith("clamped"):
+        moved = constants["clamped_bytes"] * outer
+        yield Kernel(op.name, "pointwise", pass_, x.dtype, "vector", 0, moved)
     if is_low:
         moved = constants["quantised_bytes"] * (outer if back else inner)
         yield Kernel(op.name, "cast", pass_, "bfloat16", "vector", 0, moved)

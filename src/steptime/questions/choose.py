@@ -53,14 +53,15 @@ def choices(
     steps, training, known = Steps(model, TRIED), Training(samples, epochs), offers or {}
 
     @cache
-    def held(micro: int) -> int:  # of a micro-batch beside the gradients of those before it
-        how: Any = {"accumulates": True, "own": model.sizes(micro)}
-        return memory_of(model.graph(micro), model.stack, **how)
+    def held(of: Steps, micro: int) -> int:  # of a micro-batch beside the gradients of those before
+        how: Any = {"accumulates": True, "own": of.model.sizes(micro)}
+        return memory_of(of.model.graph(micro), of.model.stack, **how)
 
-    return [
-        _choice(model.on(one), whole, held, steps, training, known.get(one.name))
-        for one in watched(list(devices), "devices", 10)
-    ]
+    found = []
+    for one in watched(list(devices), "devices", 10):
+        of = steps.of(on := model.on(one))
+        found.append(_choice(on, whole, partial(held, of), of, training, known.get(one.name)))
+    return found
 
 
 def _micro_batch(on: StepModel, batch: int, held: Callable[[int], int]) -> int:

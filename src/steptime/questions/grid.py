@@ -80,7 +80,7 @@ def grid(
     """
     for make in models:
         first = make(batches[0] if batches else None)
-        model = StepModel(first, devices[0], link, method, options)
+        model = StepModel(first, devices[0], link, method, options, assumes=True)
         steps = Steps(model, batches or (first.batch_per_replica,))
         models_on = list(map(model.on, devices))
         spans_of = _spans(steps, models_on)
@@ -88,10 +88,10 @@ def grid(
             raise spans_of[-1]  # type: ignore[misc]  # the last
         for on, span in zip(models_on, spans_of, strict=True):
             if isinstance(span, Span):
-                yield from _cells(on, steps, span, workers)
+                yield from _cells(on, steps.of(on), span, workers)
                 continue
             cell = GridCell(first.label, on.device.name, 0, 0, note=str(span), dtype=first.dtype)
-            for batch, needed in zip(steps.batches, steps.peak_memory_bytes, strict=True):
+            for batch, needed in zip(steps.batches, steps.of(on).peak_memory_bytes, strict=True):
                 one = cell._replace(batch=batch, peak_memory_bytes=needed)
                 yield from (one._replace(workers=count) for count in workers)
 
@@ -133,11 +133,13 @@ class Steps:
     """A network's step at many batches: its memory, and its times on any device.
 
     `batches` are those asked for, `peak_memory_bytes` what lives at the worst moment at each, and
-    `blocks_bytes` what an allocator takes beyond that, by a line where there is one.
+    `blocks_bytes` what an allocator takes beyond that, by a line where there is one. They are of
+    the `model`'s stack; a device that has another is asked under that.
     """
 
     def __init__(self, model: StepModel, batches: Sequence[int]) -> None:
-        self.batches, wanted = batches, sorted(set(batches))
+        self.model, self.batches, wanted = model, batches, sorted(set(batches))
+        self._under = {model.settings.stack: self}
         on_lines = model.method.arrays and len(wanted) > FEW
         self.lines: Lines | None = lines_of(model, wanted) if on_lines else None
         self.peak_memory_bytes, self.blocks_bytes = self._memory(model)
@@ -157,19 +159,32 @@ class Steps:
         peaks = self.lines.highest(self.lines.memory, self.batches)
         return peaks, (low + (high - low) * shares).tolist()
 
+    def of(self, on: StepModel) -> Steps:
+        """Return the steps as a model's stack runs them."""
+        stack = on.settings.stack
+        if stack not in self._under:
+            self._under[stack] = Steps(on, self.batches)
+        return self._under[stack]
+
     def needs(self, on: StepModel) -> list[Needs]:
         """Return the memory that a step needs of a model's device at each batch."""
-        return [*map(on.needs_of, self.peak_memory_bytes, self.blocks_bytes)]
+        of = self.of(on)
+        return [*map(on.needs_of, of.peak_memory_bytes, of.blocks_bytes)]
 
     def fit(self, on: StepModel) -> list[bool]:
         """Return whether a model's device has the memory that a step needs, at each batch."""
-        held, usable = on.needs_of(0, 0), on.device.usable_bytes
-        blocks = 0.0 if held.blocks_bytes is None else np.rint(self.blocks_bytes)
-        needed = np.array(self.peak_memory_bytes) + blocks + held.total_bytes
+        held, usable, of = on.needs_of(0, 0), on.device.usable_bytes, self.of(on)
+        blocks = 0.0 if held.blocks_bytes is None else np.rint(of.blocks_bytes)
+        needed = np.array(of.peak_memory_bytes) + blocks + held.total_bytes
         return [True] * len(needed) if usable is None else (needed <= usable).tolist()
 
     def spans(self, models: Sequence[StepModel]) -> list[Span]:
         """Return times with their bounds on several devices, by columns where lines tell all."""
+        if any(self.of(on) is not self for on in models):  # each under its stack
+            every = [(self.of(on), on) for on in models]
+            asked = {one: [on for of, on in every if of is one] for one, _ in every}
+            found = {one: iter(one.spans(own)) for one, own in asked.items()}
+            return [next(found[one]) for one, _ in every]
         singly = any(on.device.is_own_host and on.seen.constants for on in models)
         if self.lines is not None and not singly:  # new pages of a CPU lie on no line
             return spans(self.lines, models, self.batches)
@@ -216,12 +231,15 @@ def predicted(
         first, sizes = some[0], list(dict.fromkeys(one.batch_per_replica for one in some))
         for dtype in dict.fromkeys(dtype for _, dtype in places):
             network = replace(first, dtype=dtype_named(dtype or first.dtype))
-            model = StepModel(network, places[0][0], None, method, options)
+            model = StepModel(network, places[0][0], None, method, options, assumes=True)
             steps = Steps(model, sizes)
-            counted = _costs(model, steps)
+            counted: dict[Steps, list[dict[str, float]]] = {}
             for device in (device for device, wanted in places if wanted == dtype):
                 try:
-                    yield from _of_device(model.on(device), steps, counted)
+                    of = steps.of(on := model.on(device))
+                    if of not in counted:
+                        counted[of] = _costs(of.model, of)
+                    yield from _of_device(on, of, counted[of])
                 except InputError as error:
                     refused[str(error)] = refused.get(str(error), 0) + len(steps.batches)
 

@@ -38,7 +38,8 @@ class Setup:
     @cached_property
     def model(self) -> StepModel:
         """The model of one replica's step."""
-        return StepModel(self.workload, self.device, self.link, self.method, self.options)
+        how = self.workload, self.device, self.link, self.method, self.options
+        return StepModel(*how, assumes=True)
 
     @cached_property
     def path(self) -> Path:

@@ -102,8 +102,8 @@ def predict(
     options.refuse(of_grid, "{} needs --grid (for one network see also steptime scale)")
     workload = step.workload(model, batch)
     each = [given, *(_on_stack(name, given) for name in stacks[1:])]
-    asked = [StepModel(workload, options.one_device(device), method=chosen, options=one)
-             for one in each]  # fmt: skip
+    on = options.one_device(device)
+    asked = [StepModel(workload, on, None, chosen, one, assumes=True) for one in each]
     if trace:
         from steptime.prediction.timeline import document as timeline
         from steptime.prediction.timeline import trace_events

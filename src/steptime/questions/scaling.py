@@ -262,7 +262,7 @@ def predict_replicas(
     plan than data parallel, no link, and shards under a method that counts by layers.
     """
     if workload.plan.data == 1:
-        return records(StepModel(workload, cluster.device, None, method, options))
+        return records(StepModel(workload, cluster.device, None, method, options, assumes=True))
     one_of("strategy", strategy, STRATEGIES)
     if workload.plan != Plan(data=workload.plan.data):
         raise InputError(f"{workload.label}: only data-parallel replicas are predicted")
@@ -273,9 +273,8 @@ def predict_replicas(
     beside = overlap and how.overlaps
     graph = graph_of_rank(workload, strategy, overlap)
     fabric = fabric_of_group(cluster, range(replicas)) if cluster.levels else None
-    model = StepModel(
-        workload, cluster.device, fabric, method, settings, graph=graph, overlap=beside
-    )
+    of = workload, cluster.device, fabric, method, settings
+    model = StepModel(*of, graph=graph, overlap=beside, assumes=True)
     if how.shards and model.lowered().by_layer:
         raise InputError(f"{method}: no shards where steps are counted by layers")
     head, *rows = records(model)

@@ -60,4 +60,5 @@ class StepOptions:
     def on(self, model: str | Workload, batch: str | int | None, device: Any) -> StepModel:
         """Return the step of a network on one device; raises `InputError`."""
         workload, given = self.workload(model, batch), options.pairs(self.option_, "option")
-        return StepModel(workload, options.one_device(device), method=self.method, options=given)
+        on = options.one_device(device)
+        return StepModel(workload, on, None, self.method, given, assumes=True)

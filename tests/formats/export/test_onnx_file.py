@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,17 +89,17 @@ def assert_runs(graph: Graph) -> None:
         np.testing.assert_allclose(theirs, ours[name], rtol=1e-5, atol=near)
 
 
-def test_every_kind_of_a_forward_pass_and_every_function_has_a_row() -> None:
+def test_every_kind_of_a_forward_pass_and_every_function_has_a_row():
     assert set(FORWARD) == set(KINDS)
     assert set(onnx_general.FUNCTIONS) == set(elementwise.FUNCTIONS)
 
 
 @every("kind", FORWARD)
-def test_onnxruntime_gives_of_each_kind_what_numpy_gives(kind: str) -> None:
+def test_onnxruntime_gives_of_each_kind_what_numpy_gives(kind):
     assert_runs(example(kind))
 
 
-def test_kinds_over_volumes_come_back(tmp_path: Path) -> None:
+def test_kinds_over_volumes_come_back(tmp_path):
     b = Builder("volumes", precision("float32"), training=False)
     x, each = b.input("x", (2, 3, 8, 6, 8)), {"stride": (2,) * 3, "padding": (0,) * 6}
     sides: dict[str, Any] = {"stride": (1, 1, 2), "padding": (1, 1, 0, 0, 1, 1)}
@@ -123,7 +122,7 @@ def test_kinds_over_volumes_come_back(tmp_path: Path) -> None:
 
 
 @every("name", WHOLE)
-def test_whole_networks_agree(name: str) -> None:
+def test_whole_networks_agree(name):
     assert_runs(build(make_workload(read_model(WHOLE[name]), phase="infer")))
 
 
@@ -138,7 +137,7 @@ NOT_HERE = (
 
 
 @every("case", [case for case in CASES if not case.startswith(NOT_HERE)])
-def test_every_case_of_values_agrees(case: str) -> None:
+def test_every_case_of_values_agrees(case):
     b = Builder("small", precision("float32"), training=False)
     last = CASES[case](b)
     whole = b.graph("op" if "op" in b.tensors else last)
@@ -162,12 +161,12 @@ POOLS = {
 
 @every("case", POOLS)
 @every("kind", ["max_pool2d", "avg_pool2d"])
-def test_windows_that_hang_over_and_uneven_padding(kind: str, case: str) -> None:
+def test_windows_that_hang_over_and_uneven_padding(kind, case):
     b = Builder("pool", precision("float32"), training=False)
     assert_runs(b.graph(b.op(kind, b.input("x", (2, 4, 7, 8)), name="op", **POOLS[case])))
 
 
-def test_a_large_network_is_a_small_file() -> None:
+def test_a_large_network_is_a_small_file():
     graph = build(make_workload(read_model("llama_7b:length=64"), phase="infer"))
     model = model_of(graph)
     onnx.checker.check_model(model)
@@ -179,7 +178,7 @@ def test_a_large_network_is_a_small_file() -> None:
     assert sum(int(np.prod(shape)) for shape in shapes) == 6_738_415_616
 
 
-def test_an_op_keeps_its_name_and_a_bias_is_in_its_product() -> None:
+def test_an_op_keeps_its_name_and_a_bias_is_in_its_product():
     graph = build(make_workload(read_model(WHOLE["fc"]), phase="infer"))
     nodes = onnx.load_from_string(model_of(graph)).graph.node
     assert [len(one.input) for one in nodes if one.op_type == "Gemm"] == [3, 3, 3, 3]
@@ -187,7 +186,7 @@ def test_an_op_keeps_its_name_and_a_bias_is_in_its_product() -> None:
     assert {op.name for op in graph.ops if op.kind != "bias"} <= named
 
 
-def test_what_onnx_cannot_say_is_named() -> None:
+def test_what_onnx_cannot_say_is_named():
     training = build(make_workload(read_model(WHOLE["cnn residual"])))
     with pytest.raises(NoOnnxError, match="batch_norm trains"):
         model_of(training)
@@ -230,7 +229,7 @@ CONFIGS = {
 
 
 @every("kind", CONFIGS)
-def test_networks_of_hugging_face_agree(kind: str, tmp_path: Path) -> None:
+def test_networks_of_hugging_face_agree(kind, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": kind, **CONFIGS[kind]}))
     length = "" if kind in ("swin", "whisper") else ":length=12"
@@ -241,7 +240,7 @@ AS_FILES = ("fc", "cnn bottleneck", "lstm", "gru", "rnn", "encoder", "resnet18")
 
 
 @every("name", AS_FILES)
-def test_our_reader_reads_it_back_to_the_same_network(name: str, tmp_path: Path) -> None:
+def test_our_reader_reads_it_back_to_the_same_network(name, tmp_path):
     chosen, path = read_model(WHOLE[name]), tmp_path / "net.onnx"
     path.write_bytes(model_of(build(make_workload(chosen, phase="infer"))))
     for batch in (chosen.batch, 8):  # the file's own batch, and another
@@ -255,7 +254,7 @@ def test_our_reader_reads_it_back_to_the_same_network(name: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("function", ["leaky_relu", "elu"])
-def test_a_slope_of_zero_is_written_as_zero(function: str) -> None:
+def test_a_slope_of_zero_is_written_as_zero(function):
     b = Builder("one", precision("float32"), training=False)
     x = b.input("x", (3, 4))
     graph = b.graph(b.op("pointwise", x, name="y", function=function, scalar=0.0))

@@ -34,7 +34,7 @@ def counted(graph: Graph) -> int:
     return sum(cost.flop for cost in count(graph).ops if OPS[cost.kind].products) // 2
 
 
-def test_multiply_adds_of_real_networks() -> None:
+def test_multiply_adds_of_real_networks():
     for text, batch in (
         ("resnet50", 1),
         ("mobilenet_v2", 1),
@@ -47,7 +47,7 @@ def test_multiply_adds_of_real_networks() -> None:
         assert multiply_adds(topology(graph)[0]) == counted(graph), text
 
 
-def test_rows_by_hand() -> None:
+def test_rows_by_hand():
     """The first layer of ResNet-50: 112 positions of 7 at stride 2 cover 229 of the padded 230."""
     text, left = topology(graph_of("resnet50"))
     first, second, *_ = text.splitlines()
@@ -58,7 +58,7 @@ def test_rows_by_hand() -> None:
     assert "conv2d" not in left
 
 
-def test_a_depthwise_convolution_has_one_filter_over_all_channels() -> None:
+def test_a_depthwise_convolution_has_one_filter_over_all_channels():
     (row,) = (
         line
         for line in topology(graph_of("mobilenet_v1"))[0].splitlines()
@@ -67,7 +67,7 @@ def test_a_depthwise_convolution_has_one_filter_over_all_channels() -> None:
     assert row.split(", ")[1:3] == ["15", "15"]  # 7 positions of 3 at stride 2
 
 
-def test_attention_is_two_products_a_head() -> None:
+def test_attention_is_two_products_a_head():
     text, _ = topology(graph_of("bert_base:length=16"))
     scores = [line for line in text.splitlines() if line.endswith(", 16, 1, 1, 1, 64, 16, 1,")]
     assert len(scores) == 12 * 12

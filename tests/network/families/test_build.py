@@ -24,7 +24,7 @@ def workload(text: str, *args: Any) -> Workload:
     return make_workload(read_model(text), *args)
 
 
-def test_model_text() -> None:
+def test_model_text():
     found = workload("fc:layers=4,nodes=256", 32, "bfloat16", "train", "adam")
     assert found.model == "fc"
     assert found.params == {"layers": 4, "nodes": 256, "inputs": 2000, "outputs": 200}
@@ -34,7 +34,7 @@ def test_model_text() -> None:
     assert workload("resnet50:image=160").params == {"image": 160}
 
 
-def test_paradnn_labels() -> None:
+def test_paradnn_labels():
     found = workload("layer_32-node_512-input_8000-output_200-bs_1024")
     assert found.label == "fc:layers=32,nodes=512,inputs=8000,outputs=200"
     assert found.batch_per_replica == 1024
@@ -46,7 +46,7 @@ def test_paradnn_labels() -> None:
     assert workload("layer_4-node_32-input_2000-output_1000").batch_per_replica == 64
 
 
-def test_the_batch_is_given_once_or_twice_alike() -> None:
+def test_the_batch_is_given_once_or_twice_alike():
     assert workload("fc").batch_per_replica == 64
     assert workload("gpt2").batch_per_replica == 1
     assert workload("fc:batch=8").batch_per_replica == 8
@@ -78,7 +78,7 @@ def test_the_batch_is_given_once_or_twice_alike() -> None:
         ("nothing.toml", "model 'nothing.toml': no such file"),
     ],
 )
-def test_model_text_that_is_none(text: str, message: str | None) -> None:
+def test_model_text_that_is_none(text, message):
     if message is None:
         workload(text)
         return
@@ -100,13 +100,13 @@ def test_model_text_that_is_none(text: str, message: str | None) -> None:
         ((2.0,), "batch: must be a whole number, not '2.0'"),
     ],
 )
-def test_settings_that_are_none(settings: tuple[Any, ...], message: str) -> None:
+def test_settings_that_are_none(settings, message):
     with pytest.raises(InputError) as error:
         workload("fc", *settings)
     assert str(error.value) == message
 
 
-def test_files(tmp_path: Path) -> None:
+def test_files(tmp_path):
     toml, table = tmp_path / "net.toml", tmp_path / "net.json"
     toml.write_text('family = "fc"\nlayers = 3\nnodes = 16\nbatch = 8\n')
     table.write_text('{"model": "fc:layers=3", "nodes": 16, "batch": 8}')
@@ -142,9 +142,7 @@ def test_files(tmp_path: Path) -> None:
         ("a.json", " " * (LARGEST_FILE_BYTES + 1), "larger than 4000000 bytes"),
     ],
 )
-def test_files_that_say_no_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str, message: str
-) -> None:
+def test_files_that_say_no_network(tmp_path, monkeypatch, name, content, message):
     monkeypatch.chdir(tmp_path)
     Path(name).write_text(content)
     with pytest.raises(InputError) as error:
@@ -154,14 +152,14 @@ def test_files_that_say_no_network(
     assert "\n" not in str(error.value)
 
 
-def test_a_folder_or_bytes_are_no_network(tmp_path: Path) -> None:
+def test_a_folder_or_bytes_are_no_network(tmp_path):
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
     for name in ("", "bytes.json"):
         with pytest.raises(InputError, match=r"cannot be read|not a text file"):
             read_model(f"{tmp_path}/{name}")
 
 
-def test_a_key_given_twice_in_json_is_refused(tmp_path: Path) -> None:
+def test_a_key_given_twice_in_json_is_refused(tmp_path):
     path = tmp_path / "a.json"
     path.write_text('{"family": "fc", "layers": 3, "layers": 4}')
     with pytest.raises(InputError, match="'layers' is given twice"):
@@ -182,7 +180,7 @@ LABELLED = {  # settings that are not defaults
 
 
 @every("name", [*FAMILIES, *ZOO])
-def test_a_label_gives_the_same_network_again(name: str) -> None:
+def test_a_label_gives_the_same_network_again(name):
     for text in (name, *LABELLED.get(name, [])):
         found = workload(text)
         again = workload(found.label)
@@ -191,7 +189,7 @@ def test_a_label_gives_the_same_network_again(name: str) -> None:
         assert again.label == found.label
 
 
-def test_a_network_said_in_two_ways_has_one_key() -> None:
+def test_a_network_said_in_two_ways_has_one_key():
     for one, other in (
         ("fc", "fc:layers=4,nodes=1024"),
         ("cnn:blocks=2-2-2-2", "cnn:blocks=2"),
@@ -202,7 +200,7 @@ def test_a_network_said_in_two_ways_has_one_key() -> None:
         assert workload(one).key == workload(other).key
 
 
-def test_short_names_are_those_of_the_whole() -> None:
+def test_short_names_are_those_of_the_whole():
     for short, name in SHORT.items():
         assert short not in (*FAMILIES, *ZOO)
         assert workload(short) == workload(name)
@@ -223,11 +221,11 @@ def test_short_names_are_those_of_the_whole() -> None:
         ("transformer:activation=swish", "transformer:activation=silu"),
     ],
 )
-def test_names_and_values_are_taken_as_people_write_them(said: str, name: str) -> None:
+def test_names_and_values_are_taken_as_people_write_them(said, name):
     assert workload(said) == workload(name)
 
 
-def test_no_two_networks_are_one_in_other_spelling() -> None:
+def test_no_two_networks_are_one_in_other_spelling():
     plain = [name.lower().replace("_", "").replace("-", "") for name in (*FAMILIES, *ZOO, *SHORT)]
     assert len(set(plain)) == len(plain)
 
@@ -237,12 +235,12 @@ def test_no_two_networks_are_one_in_other_spelling() -> None:
     [("fp32", "float32"), ("FP16", "float16"), ("half", "float16"), ("bf16", "bfloat16"),
      ("amp", "float16-mixed"), ("bf16-mixed", "bfloat16-mixed"), ("Float32", "float32")],
 )  # fmt: skip
-def test_types_are_taken_as_people_write_them(said: str, dtype: str) -> None:
+def test_types_are_taken_as_people_write_them(said, dtype):
     assert workload("fc", 8, said) == workload("fc", 8, dtype)
 
 
 @every("text", ["x.pb", "net.h5", "./net.pt"])
-def test_a_file_of_another_kind_is_told_what_would_do(text: str) -> None:
+def test_a_file_of_another_kind_is_told_what_would_do(text):
     with pytest.raises(InputError) as error:
         workload(text)
     assert str(error.value).startswith(f"unknown model '{text}'; a network of your own is")
@@ -258,7 +256,7 @@ NET = {
 }
 
 
-def test_a_network_of_a_file_keeps_its_hash_in_a_place_of_its_own(tmp_path: Path) -> None:
+def test_a_network_of_a_file_keeps_its_hash_in_a_place_of_its_own(tmp_path):
     path = tmp_path / "net.json"
     path.write_text(json.dumps(NET) + "\n")
     found = make_workload(read_model(str(path), allow_unknown=True))
@@ -271,9 +269,7 @@ def test_a_network_of_a_file_keeps_its_hash_in_a_place_of_its_own(tmp_path: Path
     assert workload_from_json(table) == found
 
 
-def test_the_file_of_a_network_is_read_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_of_a_network_is_read_once(tmp_path, monkeypatch):
     path = tmp_path / "net.json"
     path.write_text(json.dumps(NET) + "\n")
     opened = []
@@ -288,19 +284,19 @@ def test_the_file_of_a_network_is_read_once(
     assert opened.count(path) == 1
 
 
-def test_one_inference_has_one_key() -> None:
+def test_one_inference_has_one_key():
     keys = {workload("fc", 64, "float32", "infer", name).key for name in OPTIMIZERS}
     assert len(keys) == 1
     assert workload("fc", 64, "float32", "infer", "adam").optimizer == "none"
 
 
-def test_keys_are_the_same_on_every_machine_and_in_every_version() -> None:
+def test_keys_are_the_same_on_every_machine_and_in_every_version():
     """A store would not know its own records again if these changed."""
     assert workload("fc:layers=4,nodes=1024", 64).key == "2748f9da554ca390"
     assert workload("resnet50", 64).key == "17bdeea92e551e05"
 
 
-def test_every_setting_changes_the_key() -> None:
+def test_every_setting_changes_the_key():
     keys = {
         workload(text, batch, dtype, phase, optimizer).key
         for text in ("fc", "fc:nodes=32", "resnet50")
@@ -318,16 +314,14 @@ def test_every_setting_changes_the_key() -> None:
     st.sampled_from(["train", "infer"]),
     st.sampled_from(OPTIMIZERS),
 )
-def test_workloads_survive_json(
-    text: str, batch: int, dtype: str, phase: str, optimizer: str
-) -> None:
+def test_workloads_survive_json(text, batch, dtype, phase, optimizer):
     found = workload(text, batch, dtype, phase, optimizer)
     again = workload_from_json(json.loads(json.dumps(workload_to_json(found))))
     assert again == found
     assert again.key == found.key
 
 
-def test_sizes_that_do_not_fit_name_the_op() -> None:
+def test_sizes_that_do_not_fit_name_the_op():
     found = workload("fc:layers=1,nodes=2,inputs=2,outputs=2", 2**53)
     with pytest.raises(InputError, match="fc: tensor 'input' has more than 2\\^53 bytes"):
         build_step(found)
@@ -335,6 +329,6 @@ def test_sizes_that_do_not_fit_name_the_op() -> None:
         build(workload("fc:layers=9007199254740992,nodes=1,inputs=1,outputs=1"))
 
 
-def test_model_names_are_families_and_named_networks() -> None:
+def test_model_names_are_families_and_named_networks():
     assert model_names() == list(dict.fromkeys((*FAMILIES, *ZOO, *language.rows())))
     assert model_names()[:4] == ["fc", "cnn", "rnn", "transformer"]

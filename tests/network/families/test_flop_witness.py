@@ -73,7 +73,7 @@ FIRST_STATE = {"rnn": 1, "lstm": 4, "gru": 3}
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_flop_of_inference_and_training_are_torchs(network: str) -> None:
+def test_flop_of_inference_and_training_are_torchs(network):
     for phase in ("infer", "train"):
         work = make_workload(read_model(NETWORKS[network]), phase=phase)
         witness = witnessed_flop(build(work), phase == "train")

@@ -19,13 +19,13 @@ def parameters(name: str) -> int:
 
 
 @every("name", language.rows())
-def test_parameters_are_those_of_the_row(name: str) -> None:
+def test_parameters_are_those_of_the_row(name):
     short = name if "stem" in language.rows()[name] else f"{name}:length=8"
     assert parameters(short) == language.rows()[name]["parameters"]
 
 
 @pytest.mark.skipif(not TABLE.exists(), reason="without ../shared")
-def test_every_row_of_the_reference_is_a_name_with_its_parameters() -> None:
+def test_every_row_of_the_reference_is_a_name_with_its_parameters():
     for row in csv.DictReader(TABLE.read_text().splitlines()):
         assert parameters(row["model"]) == int(row["parameters_by_formula"]), row["model"]
 
@@ -39,5 +39,5 @@ def test_every_row_of_the_reference_is_a_name_with_its_parameters() -> None:
         ("deepseek-v3", "deepseek_v3"),
     ],
 )
-def test_a_model_is_found_as_it_is_said(said: str, name: str) -> None:
+def test_a_model_is_found_as_it_is_said(said, name):
     assert read_model(said).model == name

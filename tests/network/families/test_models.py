@@ -63,11 +63,11 @@ PUBLISHED = {  # parameters, biases and norms included
 
 @every("text", PUBLISHED)
 @every("phase", ["train", "infer"])
-def test_parameters_are_the_published_ones(text: str, phase: str) -> None:
+def test_parameters_are_the_published_ones(text, phase):
     assert network(text, phase=phase).parameters == PUBLISHED[text]
 
 
-def test_every_named_network_has_its_published_count() -> None:
+def test_every_named_network_has_its_published_count():
     assert PUBLISHED.keys() >= ZOO.keys()
     for name in ZOO:
         stated = re.search(r"([\d,]+) parameters", family(name).source)
@@ -86,15 +86,13 @@ def test_every_named_network_has_its_published_count() -> None:
         ("alexnet", 714_188_480, 0.714e9),
     ],
 )
-def test_multiply_adds_of_convolutions_and_linear_layers(
-    text: str, count: int, published: float
-) -> None:
+def test_multiply_adds_of_convolutions_and_linear_layers(text, count, published):
     assert macs(network(text)) == count
     assert count == pytest.approx(published, rel=3e-3)
     assert macs(network(text, batch=3)) == 3 * count
 
 
-def test_stem_of_resnet50_by_hand() -> None:
+def test_stem_of_resnet50_by_hand():
     graph = network("resnet50")
     shapes = {op.name: graph.tensors[op.outputs[0]].shape for op in graph.ops}
     assert shapes["stem/conv/conv2d"] == (1, 64, 112, 112)
@@ -107,7 +105,7 @@ def test_stem_of_resnet50_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("name", "strided"), [("resnet50", "conv2"), ("resnet50_v1", "conv1")])
-def test_where_the_stride_is(name: str, strided: str) -> None:
+def test_where_the_stride_is(name, strided):
     ops = {op.name: op for op in network(name).ops}
     for conv in ("conv1", "conv2", "conv3"):
         stride = ops[f"group2/block1/{conv}/conv/conv2d"].attrs["stride"]
@@ -119,7 +117,7 @@ def projections(text: str) -> list[str]:
     return [name.removesuffix("/shortcut/conv/conv2d") for name in ops if "shortcut" in name]
 
 
-def test_every_group_begins_with_a_projection_as_in_paradnn_but_not_in_resnet18() -> None:
+def test_every_group_begins_with_a_projection_as_in_paradnn_but_not_in_resnet18():
     first = [f"group{i}/block1" for i in (1, 2, 3, 4)]
     for block in ("residual", "bottleneck"):
         assert projections(f"cnn:block={block},blocks=2,filters=16,image=64") == first
@@ -133,9 +131,7 @@ sizes = st.integers(1, 60)
 
 
 @given(st.integers(1, 9), sizes, sizes, sizes)
-def test_fc_counts_layers_as_paradnn_does(
-    layers: int, nodes: int, inputs: int, outputs: int
-) -> None:
+def test_fc_counts_layers_as_paradnn_does(layers, nodes, inputs, outputs):
     text = f"fc:layers={layers},nodes={nodes},inputs={inputs},outputs={outputs}"
     graph = network(text, 2, "train")
     weights = inputs * nodes + (layers - 1) * nodes**2 + nodes * outputs
@@ -146,9 +142,7 @@ def test_fc_counts_layers_as_paradnn_does(
 
 
 @given(st.sampled_from([("rnn", 1), ("gru", 3), ("lstm", 4)]), st.integers(1, 4), sizes, sizes)
-def test_parameters_of_recurrent_networks(
-    cell: tuple[str, int], layers: int, width: int, words: int
-) -> None:
+def test_parameters_of_recurrent_networks(cell, layers, width, words):
     name, gates = cell
     vocabulary = words + 1
     text = f"rnn:cell={name},layers={layers},embedding={width},vocabulary={vocabulary},length=3"
@@ -161,7 +155,7 @@ def test_parameters_of_recurrent_networks(
 
 
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 6), st.integers(2, 30))
-def test_parameters_of_decoders(layers: int, heads: int, length: int, vocabulary: int) -> None:
+def test_parameters_of_decoders(layers, heads, length, vocabulary):
     width = 4 * heads
     base = f"transformer:layers={layers},width={width},heads={heads},length={length}"
     gpt = network(f"{base},vocabulary={vocabulary}").parameters
@@ -216,9 +210,7 @@ _DEEPSEEK = (
         ),
     ],
 )
-def test_settings_of_the_family_are_the_decoders_of_others(
-    settings: str, parameters: int, flop: int | None
-) -> None:
+def test_settings_of_the_family_are_the_decoders_of_others(settings, parameters, flop):
     graph = network(f"transformer:{settings}")
     assert graph.parameters == parameters
     assert flop is None or flop == sum(
@@ -226,7 +218,7 @@ def test_settings_of_the_family_are_the_decoders_of_others(
     )
 
 
-def test_blocks_see_a_window_and_have_experts_in_a_pattern() -> None:
+def test_blocks_see_a_window_and_have_experts_in_a_pattern():
     text = (
         "transformer:layers=6,width=8,heads=2,length=4,vocabulary=10,window=2,windows=wwa,"
         "experts=3,dense_layers=1,expert_every=2"
@@ -238,7 +230,7 @@ def test_blocks_see_a_window_and_have_experts_in_a_pattern() -> None:
     assert mixtures == [f"block{i}/experts/experts" for i in (2, 4, 6)]
 
 
-def test_an_encoder_has_segments_and_a_pooler_unless_told_not_to() -> None:
+def test_an_encoder_has_segments_and_a_pooler_unless_told_not_to():
     base = "transformer:kind=encoder,layers=1,width=8,heads=2,length=4,vocabulary=10"
     whole = network(base).parameters
     assert whole - network(f"{base},segments=0").parameters == 2 * 8
@@ -283,14 +275,14 @@ SWEEPS = {  # Wang, Wei, Brooks 2019
 
 
 @every("name", SWEEPS)
-def test_default_sweeps_are_the_published_ranges(name: str) -> None:
+def test_default_sweeps_are_the_published_ranges(name):
     found = family(name)
     sweeps = {key: expanded(p.sweep) for key, p in found.parameters.items() if p.sweep}
     assert {**sweeps, "batch": expanded(found.batch_sweep)} == SWEEPS[name]
 
 
 @every("name", [*FAMILIES, *ZOO])
-def test_every_value_of_a_sweep_is_accepted(name: str) -> None:
+def test_every_value_of_a_sweep_is_accepted(name):
     found = family(name)
     assert found.source
     for key, parameter in found.parameters.items():
@@ -366,14 +358,14 @@ def test_every_value_of_a_sweep_is_accepted(name: str) -> None:
         ("BERT", "unknown model 'BERT'; did you mean 'bert_base' or 'bert_large'?"),
     ],
 )
-def test_a_wrong_hyperparameter_is_refused_in_one_line(text: str, message: str) -> None:
+def test_a_wrong_hyperparameter_is_refused_in_one_line(text, message):
     with pytest.raises(InputError) as error:
         network(text)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_a_family_of_others_reads_a_text_by_itself() -> None:
+def test_a_family_of_others_reads_a_text_by_itself():
     how = Parameter(3, "sides", read=lambda text: int(text) if text != "many" else 9)
     mine = Family("mine", lambda *_: "", {"sides": how}, "me")
     assert resolve(mine, {"sides": "many"}) == {"sides": 9}
@@ -381,7 +373,7 @@ def test_a_family_of_others_reads_a_text_by_itself() -> None:
         resolve(mine, {"sides": "x"})
 
 
-def test_defaults_follow_what_they_depend_on() -> None:
+def test_defaults_follow_what_they_depend_on():
     transformer = family("transformer")
     encoder = resolve(transformer, {"kind": "encoder", "width": 512})
     assert (encoder["length"], encoder["vocabulary"], encoder["heads"]) == (512, 30522, 8)
@@ -396,14 +388,14 @@ def test_defaults_follow_what_they_depend_on() -> None:
     assert set(batches.values()) == {1, 64}
 
 
-def test_bert_and_gpt2_are_settings_of_the_family() -> None:
+def test_bert_and_gpt2_are_settings_of_the_family():
     bert = network("transformer:kind=encoder,layers=12,width=768,heads=12")
     assert bert.parameters == PUBLISHED["bert_base"]
     gpt2 = network("transformer:layers=12,width=768,heads=12,length=1024")
     assert gpt2.parameters == PUBLISHED["gpt2"]
 
 
-def test_a_shorter_text_changes_no_parameter() -> None:
+def test_a_shorter_text_changes_no_parameter():
     for name in ("gpt2", "bert_base"):
         assert network(f"{name}:length=64").parameters == PUBLISHED[name]
 
@@ -411,11 +403,11 @@ def test_a_shorter_text_changes_no_parameter() -> None:
 @every(
     "text", ["BERT-Base", "bert base", "Bert_Base", "bert-base-uncased", "google/bert-base-cased"]
 )
-def test_a_name_is_what_it_is_before_a_part_of_it_is_left_out(text: str) -> None:
+def test_a_name_is_what_it_is_before_a_part_of_it_is_left_out(text):
     assert named(text) == "bert_base"
 
 
-def test_each_setting_says_its_own_range() -> None:
+def test_each_setting_says_its_own_range():
     scale = Parameter(1.0, "a width")
     share = Parameter(0.0, "a share", within=(0, 1))
     one = Family("net", lambda *_: "", {"scale": scale, "share": share}, "ours")

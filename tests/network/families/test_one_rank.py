@@ -25,7 +25,7 @@ def exchanges(graph: Graph, part: str) -> list[tuple[str, tuple[int, ...]]]:
     return [(op.kind, graph.tensors[op.inputs[0]].shape) for op in found if "block" in op.name]
 
 
-def test_a_tensor_parallel_rank_adds_up_twice_a_layer_in_both_passes() -> None:
+def test_a_tensor_parallel_rank_adds_up_twice_a_layer_in_both_passes():
     graph = rank(Plan(tensor=4))
     whole = ("all_reduce", (2, 32, 64))  # 2 T h bytes, T = 2 x 32
     assert exchanges(graph, "forward") == [whole, whole]
@@ -36,7 +36,7 @@ def test_a_tensor_parallel_rank_adds_up_twice_a_layer_in_both_passes() -> None:
     assert graph.tensors["embedding/w"].shape == (256, 64)  # 1000 padded to 1024, / 4
 
 
-def test_with_sequence_parallel_it_gathers_and_scatters() -> None:
+def test_with_sequence_parallel_it_gathers_and_scatters():
     graph = rank(Plan(tensor=4, sequence=True))
     part, whole = ("all_gather", (2, 8, 64)), ("reduce_scatter", (2, 32, 64))
     assert exchanges(graph, "forward") == [part, whole] * 2
@@ -44,7 +44,7 @@ def test_with_sequence_parallel_it_gathers_and_scatters() -> None:
     assert graph.tensors["block1/norm1/layer_norm"].shape == (2, 8, 64)
 
 
-def test_a_context_rank_gathers_keys_and_values() -> None:
+def test_a_context_rank_gathers_keys_and_values():
     graph = rank(Plan(tensor=2, context=4), positions="rotary")
     gathers = [op for op in graph.ops if op.kind == "all_gather"]
     assert [(op.attrs["ranks"], op.attrs["stride"]) for op in gathers] == [(4, 2)] * 2
@@ -52,7 +52,7 @@ def test_a_context_rank_gathers_keys_and_values() -> None:
     assert graph.tensors["block1/attention/attention"].shape == (2, 8, 32)
 
 
-def test_a_plan_of_one_device_changes_nothing() -> None:
+def test_a_plan_of_one_device_changes_nothing():
     assert not [op for op in rank(Plan()).ops if "ranks" in op.attrs]
 
 
@@ -63,6 +63,6 @@ def test_a_plan_of_one_device_changes_nothing() -> None:
         (Plan(context=5), "32 tokens do not divide among the ranks of a sequence"),
     ],
 )
-def test_what_does_not_divide_is_said(plan: Plan, said: str) -> None:
+def test_what_does_not_divide_is_said(plan, said):
     with pytest.raises(ShapeError, match=said):
         rank(plan)

@@ -118,7 +118,7 @@ def differing_layers(path: Path, ours: Graph, rename: Any = str) -> dict[str, ob
         ("inception_v3", "inception_v3"),
     ],
 )
-def test_every_layer_has_the_shape_of_paleos_file(shared: Path, name: str, file: str) -> None:
+def test_every_layer_has_the_shape_of_paleos_file(shared, name, file):
     path = shared / f"paleo/nets/{file}.json"
     ours = network(name)
     assert differing_layers(path, ours, lambda layer: layer.replace("-", "_")) == {}
@@ -131,7 +131,7 @@ def test_every_layer_has_the_shape_of_paleos_file(shared: Path, name: str, file:
     assert mine.count("concat") == theirs.count("Concatenate")
 
 
-def test_the_published_inception_has_one_convolution_more_than_paleos_file(shared: Path) -> None:
+def test_the_published_inception_has_one_convolution_more_than_paleos_file(shared):
     path = shared / "paleo/nets/inception_v3.json"
     ours = network("inception_v3:variant=published")
     # the file goes from 64 maps of 35x35 to 96 of 17x17 at once, the paper in two steps
@@ -164,7 +164,7 @@ def test_the_published_inception_has_one_convolution_more_than_paleos_file(share
         ),
     ],
 )  # fmt: skip
-def test_multiply_adds_by_hand(name: str, count: int) -> None:
+def test_multiply_adds_by_hand(name, count):
     assert macs(network(name)) == count
 
 
@@ -181,11 +181,11 @@ def test_multiply_adds_by_hand(name: str, count: int) -> None:
         ("convnext_tiny", 4.456e9),  # the same
     ],
 )
-def test_multiply_adds_are_the_published_ones(name: str, published: float) -> None:
+def test_multiply_adds_are_the_published_ones(name, published):
     assert macs(network(name)) == pytest.approx(published, rel=0.01)
 
 
-def test_densenet_has_the_layers_of_caffes_file(shared: Path) -> None:
+def test_densenet_has_the_layers_of_caffes_file(shared):
     graph = network("densenet_cifar")
     found = shapes(graph)
     text = (shared / "paleo/nets/caffe/densenet.prototxt").read_text()
@@ -197,7 +197,7 @@ def test_densenet_has_the_layers_of_caffes_file(shared: Path) -> None:
         assert number in trained
 
 
-def test_densenet_for_cifar_by_hand() -> None:
+def test_densenet_for_cifar_by_hand():
     graph = network("densenet_cifar")
     found = shapes(graph)
     channels, parameters, products = 16, 3 * 3 * 3 * 16, 3 * 3 * 3 * 16 * 32**2
@@ -295,9 +295,7 @@ def test_densenet_for_cifar_by_hand() -> None:
         ),
     ],
 )
-def test_shapes_are_those_of_the_publication(
-    name: str, expected: dict[str, tuple[int, int, int]]
-) -> None:
+def test_shapes_are_those_of_the_publication(name, expected):
     found = shapes(network(name))
     assert {layer: found[layer][1:] for layer in expected} == expected
     assert found[network(name).ops[-1].name] == (1, 1000)
@@ -306,7 +304,7 @@ def test_shapes_are_those_of_the_publication(
 @given(
     st.integers(1, 40), st.integers(1, 40), st.integers(1, 7), st.integers(1, 7), st.integers(1, 4)
 )
-def test_same_padding_is_tensorflows(h: int, w: int, kh: int, kw: int, stride: int) -> None:
+def test_same_padding_is_tensorflows(h, w, kh, kw, stride):
     b = Builder("same", precision("float32"), training=False)
     x = b.input("x", (1, 2, h, w))
     y = conv2d(b, x, 3, (kh, kw), "conv", stride=stride, padding="same")
@@ -318,7 +316,7 @@ def test_same_padding_is_tensorflows(h: int, w: int, kh: int, kw: int, stride: i
         assert after - before in (0, 1)
 
 
-def test_same_padding_of_an_even_image_is_at_its_end() -> None:
+def test_same_padding_of_an_even_image_is_at_its_end():
     ops = {op.name: op for op in network("mobilenet_v1").ops}
     # (112 - 1) * 2 + 3 - 224 = 1 row and column
     assert ops["Conv2d_0/conv2d"].attrs["padding"] == (0, 1, 0, 1)
@@ -327,7 +325,7 @@ def test_same_padding_of_an_even_image_is_at_its_end() -> None:
 
 
 @every("name", NEW)
-def test_image_sizes_change_no_parameter_and_impossible_ones_are_refused(name: str) -> None:
+def test_image_sizes_change_no_parameter_and_impossible_ones_are_refused(name):
     if not family(name).parameters:
         with pytest.raises(InputError, match="takes no hyperparameters"):
             network(f"{name}:image=64")
@@ -343,7 +341,7 @@ def test_image_sizes_change_no_parameter_and_impossible_ones_are_refused(name: s
     "text",
     ["inception_v3:image=75", "densenet_cifar", "squeezenet1_1:image=48", "mobilenet_v1:image=32"],
 )
-def test_a_step_of_training_runs_on_torch(text: str) -> None:
+def test_a_step_of_training_runs_on_torch(text):
     from steptime.measure.backends.torch import backend as torch_backend
 
     work = make_workload(read_model(text), 2)
@@ -362,7 +360,7 @@ def overcounted_by_torch(graph: Graph) -> int:
 @pytest.mark.framework
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NEW)
-def test_flop_are_torchs(name: str) -> None:
+def test_flop_are_torchs(name):
     for phase in ("infer", "train"):
         work = make_workload(read_model(name), 2, phase=phase)
         witness = witnessed_flop(build(work), phase == "train")

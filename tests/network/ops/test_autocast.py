@@ -79,7 +79,7 @@ def types_seen(graph: Graph, dtype: str, device: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("turn", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("text", NETWORKS)
-def test_every_op_has_the_type_that_torch_gives_it(text: str, turn: int) -> None:
+def test_every_op_has_the_type_that_torch_gives_it(text, turn):
     """Each network in either type, one of them quick: that of its place in the table."""
     from steptime.measure.backends.torch.module import _identifier
 
@@ -129,7 +129,7 @@ GENERAL = {
 
 
 @every("name", GENERAL)
-def test_every_general_kind_has_the_type_that_torch_gives_it(name: str) -> None:
+def test_every_general_kind_has_the_type_that_torch_gives_it(name):
     graph = GENERAL[name]
     assert types_seen(graph, "bfloat16-mixed", "cuda")["op"] == graph.tensors["op"].dtype
 
@@ -192,7 +192,7 @@ def tracked_bytes(work: Workload) -> int:
         pytest.param("bert_base", marks=pytest.mark.slow),
     ],
 )
-def test_peak_memory_is_that_of_the_module_that_is_run(text: str, phase: str, dtype: str) -> None:
+def test_peak_memory_is_that_of_the_module_that_is_run(text, phase, dtype):
     """A tensor that the caller holds, as the input, is there to the end of the step."""
     work = make_workload(read_model(text), dtype=dtype, phase=phase)
     assert peak_memory_bytes(build_step(work)) == pytest.approx(tracked_bytes(work), rel=0.001)

@@ -38,7 +38,7 @@ def linear_net(dtype: str = "float32") -> Graph:
     return b.graph(b.op("mean", y, name="loss"))
 
 
-def test_every_op_reads_its_inputs_and_writes_its_outputs() -> None:
+def test_every_op_reads_its_inputs_and_writes_its_outputs():
     found = count(training_graph(linear_net(), "momentum"))
     assert found.ops == (
         OpCost("y", "linear", "forward", "y", 2 * 2 * 3 * 4, (6 + 12 + 8) * 4, (2, 4)),
@@ -53,7 +53,7 @@ def test_every_op_reads_its_inputs_and_writes_its_outputs() -> None:
     assert found.activation_bytes == (8 + 1) * 4
 
 
-def test_mixed_precision_casts_and_keeps_float32_weights() -> None:
+def test_mixed_precision_casts_and_keeps_float32_weights():
     found = count(training_graph(linear_net("bfloat16-mixed"), "sgd"))
     assert [(op.name, op.kind, op.traffic_bytes) for op in found.ops] == [
         ("y/cast", "cast", 6 * 4 + 6 * 2),  # data arrive in float32
@@ -68,7 +68,7 @@ def test_mixed_precision_casts_and_keeps_float32_weights() -> None:
     assert found.flop == count(training_graph(linear_net(), "sgd")).flop
 
 
-def test_peak_memory_of_training_in_float32() -> None:
+def test_peak_memory_of_training_in_float32():
     """Always: x 24, w 48, the loss's gradient 4.
 
     y 32, loss 4; y dies; dy 32; dw 48 beside x, w, loss and dy: 24+48+4 + 4+32+48 = 160.
@@ -80,7 +80,7 @@ def test_peak_memory_of_training_in_float32() -> None:
     assert peak_memory_bytes(training_graph(linear_net(), "adam")) == 24 + 48 + 8 + 48 + 3 * 48
 
 
-def test_peak_memory_of_training_in_mixed_precision() -> None:
+def test_peak_memory_of_training_in_mixed_precision():
     """Always: x 24, w 48 (both float32), the loss's gradient 2.
 
     At the cast of dw: the loss 2, dw in bfloat16 24 and in float32 48 are live.
@@ -91,12 +91,12 @@ def test_peak_memory_of_training_in_mixed_precision() -> None:
     assert peak_memory_bytes(training_graph(graph, "adam")) == adam
 
 
-def test_peak_memory_of_inference_in_mixed_precision() -> None:
+def test_peak_memory_of_inference_in_mixed_precision():
     """The product has x and w beside their copies of half the size, and y."""
     assert peak_memory_bytes(linear_net("float16-mixed")) == (24 + 48) + (12 + 24) + 8 * 2
 
 
-def test_half_precision_halves_everything() -> None:
+def test_half_precision_halves_everything():
     for optimizer in ("sgd", "adam"):
         whole, half = (
             count(training_graph(linear_net(dtype), optimizer)) for dtype in ("float32", "bfloat16")
@@ -106,7 +106,7 @@ def test_half_precision_halves_everything() -> None:
         assert half.flop == whole.flop
 
 
-def test_a_tensor_dies_after_its_last_reader() -> None:
+def test_a_tensor_dies_after_its_last_reader():
     """The example of the docstring, the input's byte added: a, a and b, b and c."""
     b = fresh()
     x = b.input("x", (1,), "int8")
@@ -117,21 +117,21 @@ def test_a_tensor_dies_after_its_last_reader() -> None:
     assert peak_memory_bytes(b.graph(held)) == 1 + 3
 
 
-def test_an_output_lives_to_the_end() -> None:
+def test_an_output_lives_to_the_end():
     b = fresh()
     a = b.op("relu", b.input("x", (1,), "int8"), name="a")
     c = b.op("relu", b.op("relu", a, name="b"), name="c")
     assert peak_memory_bytes(b.graph(a, c)) == 1 + 3
 
 
-def test_a_result_that_nobody_reads_dies_at_once() -> None:
+def test_a_result_that_nobody_reads_dies_at_once():
     b = fresh()
     x = b.input("x", (10,), "int8")
     b.op("relu", x, name="idle")
     assert peak_memory_bytes(b.graph(b.op("relu", x, name="y"))) == 10 + 10
 
 
-def test_views_take_no_memory_and_keep_alive_what_they_show() -> None:
+def test_views_take_no_memory_and_keep_alive_what_they_show():
     b = fresh()
     x = b.input("x", (2, 8), "int8")
     a = b.op("relu", x, name="a")
@@ -144,19 +144,19 @@ def test_views_take_no_memory_and_keep_alive_what_they_show() -> None:
     assert peak_memory_bytes(b.graph(view)) == 16 * 4
 
 
-def test_a_view_of_an_input_takes_nothing() -> None:
+def test_a_view_of_an_input_takes_nothing():
     b = fresh()
     assert peak_memory_bytes(b.graph(b.op("flatten", b.input("x", (2, 8), "int8"), name="f"))) == 16
 
 
-def test_a_bias_is_added_in_place() -> None:
+def test_a_bias_is_added_in_place():
     b = fresh()
     y = b.op("linear", b.input("x", (2, 3)), b.weight("w", (4, 3)), name="y")
     z = b.op("bias", y, b.weight("b", (4,)), name="z")
     assert peak_memory_bytes(b.graph(z)) == (6 + 12 + 4 + 8) * 4
 
 
-def test_what_is_saved_lives_until_its_gradient() -> None:
+def test_what_is_saved_lives_until_its_gradient():
     """Max pooling keeps places of 8 bytes, and its input: x 64, w 64, a 64, y 16, places 32."""
     b = fresh()
     a = b.op("mul", b.input("x", (1, 1, 4, 4)), b.weight("w", (1, 1, 4, 4)), name="a")
@@ -167,7 +167,7 @@ def test_what_is_saved_lives_until_its_gradient() -> None:
     assert peak_memory_bytes(training_graph(graph, "sgd")) == 64 * 2 + 8 + 64 + 32 + 16 + 64
 
 
-def test_buffers_and_their_types_count() -> None:
+def test_buffers_and_their_types_count():
     b = fresh("bfloat16", training=False)
     x = b.input("x", (2, 3, 4, 4))
     params = [b.weight("w", (3,)), b.weight("b", (3,)), b.buffer("m", (3,)), b.buffer("v", (3,))]
@@ -176,12 +176,12 @@ def test_buffers_and_their_types_count() -> None:
     assert b.graph(y).parameters == 6  # running statistics are not trained
 
 
-def test_parameters_count_a_tied_table_once() -> None:
+def test_parameters_count_a_tied_table_once():
     tied = "transformer:layers=1,width=8,heads=1,length=4,vocabulary=11"
     assert counted(f"{tied},tied=no", 1).parameters - counted(tied, 1).parameters == 11 * 8
 
 
-def test_inference_needs_less_than_training_and_sgd_less_than_adam() -> None:
+def test_inference_needs_less_than_training_and_sgd_less_than_adam():
     for text in ("fc:layers=4,nodes=64", "cnn:blocks=1,filters=8,image=64", "rnn:layers=2"):
         infer = counted(text, 8, phase="infer").peak_memory_bytes
         sgd, momentum, adam = (
@@ -199,9 +199,7 @@ def test_inference_needs_less_than_training_and_sgd_less_than_adam() -> None:
     st.sampled_from(["float32", "bfloat16", "float16-mixed"]),
     st.sampled_from(["train", "infer"]),
 )
-def test_peak_memory_grows_with_the_batch(
-    layers: int, nodes: int, batch: int, dtype: str, phase: str
-) -> None:
+def test_peak_memory_grows_with_the_batch(layers, nodes, batch, dtype, phase):
     text = f"fc:layers={layers},nodes={nodes},inputs=20,outputs=10"
     one, more = (counted(text, n, dtype, phase) for n in (batch, batch + 1))
     assert one.peak_memory_bytes < more.peak_memory_bytes
@@ -210,9 +208,7 @@ def test_peak_memory_grows_with_the_batch(
 
 
 @given(st.integers(1, 4), st.integers(1, 8), st.sampled_from(["rnn", "lstm", "gru"]))
-def test_peak_memory_lies_between_what_stays_and_all_there_is(
-    layers: int, batch: int, cell: str
-) -> None:
+def test_peak_memory_lies_between_what_stays_and_all_there_is(layers, batch, cell):
     text = f"rnn:cell={cell},layers={layers},embedding=6,length=4,vocabulary=9"
     graph = build_step(make_workload(read_model(text), batch, "float32", "train", "adam"))
     peak = peak_memory_bytes(graph)
@@ -224,7 +220,7 @@ def test_peak_memory_lies_between_what_stays_and_all_there_is(
 
 
 @pytest.mark.parametrize("batch", [1, 7])
-def test_flop_of_a_convolutional_network_is_proportional_to_its_batch(batch: int) -> None:
+def test_flop_of_a_convolutional_network_is_proportional_to_its_batch(batch):
     text = "cnn:blocks=1,filters=8,image=64,classes=10"
     one, many = (counted(text, n, phase="infer") for n in (1, batch))
     assert many.flop == batch * one.flop
@@ -279,7 +275,7 @@ def slow_peak(graph: Graph) -> int:
         "transformer:kind=encoder,layers=1,width=16,heads=2,length=6,vocabulary=9",
     ],
 )
-def test_peak_memory_is_what_its_words_say(text: str, phase: str) -> None:
+def test_peak_memory_is_what_its_words_say(text, phase):
     for dtype, optimizer in (("float32", "adam"), ("bfloat16-mixed", "sgd")):
         graph = build_step(make_workload(read_model(text), 3, dtype, phase, optimizer))
         assert peak_memory_bytes(graph) == slow_peak(graph)

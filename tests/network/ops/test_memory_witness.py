@@ -295,7 +295,7 @@ NETWORKS_BY_TIME = [
 
 @pytest.mark.parametrize("text", NETWORKS_BY_TIME)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", None])
-def test_peak_memory(text: str, optimizer: str | None) -> None:
+def test_peak_memory(text, optimizer):
     make, shape = NETWORKS[text]
     witness = tracked_bytes(make, shape, optimizer)
     phase = "train" if optimizer else "infer"

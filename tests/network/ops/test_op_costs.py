@@ -38,7 +38,7 @@ def traffic(kind: str, *specs: TensorSpec, **attrs: Any) -> int:
     return cost(kind, *specs, **attrs)[1]
 
 
-def test_linear() -> None:
+def test_linear():
     x, w = spec(4, 6), spec(5, 6)
     assert shape_of("linear", x, w) == (4, 5)
     assert cost("linear", x, w) == (2 * 4 * 6 * 5, (24 + 30 + 20) * 4)  # m k n; x, w, y
@@ -47,7 +47,7 @@ def test_linear() -> None:
 
 @every("turn_a", [False, True])
 @every("turn_b", [False, True])
-def test_matmul_with_transposes(turn_a: bool, turn_b: bool) -> None:
+def test_matmul_with_transposes(turn_a, turn_b):
     a = spec(7, 4, 3) if turn_a else spec(7, 3, 4)
     b = spec(7, 5, 4) if turn_b else spec(7, 4, 5)
     how = {"transpose_a": turn_a, "transpose_b": turn_b}
@@ -55,14 +55,14 @@ def test_matmul_with_transposes(turn_a: bool, turn_b: bool) -> None:
     assert flop("matmul", a, b, **how) == 2 * 7 * 3 * 4 * 5  # batch m k n
 
 
-def test_matmul_folds_leading_dimensions_into_rows() -> None:
+def test_matmul_folds_leading_dimensions_into_rows():
     grad, x = spec(2, 3, 5), spec(2, 3, 4)
     assert shape_of("matmul", grad, x, transpose_a=True, fold=True) == (5, 4)
     assert flop("matmul", grad, x, transpose_a=True, fold=True) == 2 * 5 * (2 * 3) * 4
     assert flop("matmul", spec(2, 3, 4), spec(4, 5)) == 2 * 2 * 3 * 4 * 5  # one matrix for all
 
 
-def test_products_of_matrix_kinds() -> None:
+def test_products_of_matrix_kinds():
     """Each (batch, m, n, k)."""
     assert products_of("linear", (spec(2, 3, 6), spec(5, 6))) == ((1, 2 * 3, 5, 6),)
     a, b = spec(7, 4, 3), spec(7, 4, 5)
@@ -88,7 +88,7 @@ def test_products_of_matrix_kinds() -> None:
     assert products_of("relu", (spec(2, 3),)) == ()
 
 
-def test_the_state_of_a_recurrent_layer_is_multiplied_at_every_step() -> None:
+def test_the_state_of_a_recurrent_layer_is_multiplied_at_every_step():
     cell = (spec(2, 3, 4), spec(20, 4), spec(20, 5), spec(20), spec(20))  # LSTM, length 3, hidden 5
     assert serial_of("lstm", cell) == serial_of("lstm_grad", cell) == 3
     assert products_of("lstm", cell) == ((1, 2 * 3, 20, 4), (3, 2, 20, 5))
@@ -101,7 +101,7 @@ def test_the_state_of_a_recurrent_layer_is_multiplied_at_every_step() -> None:
     assert serial_of("linear", (spec(2, 6), spec(5, 6))) == 1
 
 
-def test_convolution_with_stride_uneven_padding_dilation_and_groups() -> None:
+def test_convolution_with_stride_uneven_padding_dilation_and_groups():
     x, w = spec(2, 4, 7, 8), spec(6, 2, 3, 2)
     how = {"stride": (2, 1), "padding": (1, 2, 0, 1), "dilation": (1, 3), "groups": 2}
     # height (7+1+2 - 2 - 1)//2 + 1 = 4, width (8+0+1 - 3 - 1)//1 + 1 = 6
@@ -111,7 +111,7 @@ def test_convolution_with_stride_uneven_padding_dilation_and_groups() -> None:
     assert traffic("conv2d", x, w, **how) == (2 * 4 * 7 * 8 + 6 * 2 * 3 * 2 + made) * 4
 
 
-def test_gradients_of_a_convolution_cost_what_it_costs() -> None:
+def test_gradients_of_a_convolution_cost_what_it_costs():
     x, w, y = spec(2, 4, 7, 8), spec(6, 2, 3, 2), spec(2, 6, 4, 6)
     how: dict[str, Any] = {"stride": (2, 1), "padding": (1, 2, 0, 1), "dilation": (1, 3)}
     forward = flop("conv2d", x, w, **how, groups=2)
@@ -122,7 +122,7 @@ def test_gradients_of_a_convolution_cost_what_it_costs() -> None:
     assert flop("conv2d_grad_weight", x, y, **back, kernel=(3, 2)) == forward
 
 
-def test_transposed_convolution() -> None:
+def test_transposed_convolution():
     x, w = spec(1, 3, 4, 4), spec(3, 5, 2, 2)  # c_in 3, c_out 5
     assert shape_of("conv_transpose2d", x, w, stride=(2, 2), output_size=(8, 8)) == (1, 5, 8, 8)
     assert shape_of("conv_transpose2d", x, w, stride=(2, 2), output_size=(9, 9)) == (1, 5, 9, 9)
@@ -142,16 +142,14 @@ def test_transposed_convolution() -> None:
         (2, 3, 2, 0, True, 1),  # a window that hangs over
     ],
 )
-def test_pooling_rounds_down_or_up(
-    size: int, kernel: int, stride: int, padding: int, ceil: bool, out: int
-) -> None:
+def test_pooling_rounds_down_or_up(size, kernel, stride, padding, ceil, out):
     how = {"kernel": (kernel,) * 2, "stride": (stride,) * 2, "padding": (padding,) * 4}
     x = spec(2, 3, size, size)
     assert shape_of("max_pool2d", x, **how, ceil=ceil) == (2, 3, out, out)
     assert flop("avg_pool2d", x, **how, ceil=ceil) == 2 * 3 * out * out * kernel**2
 
 
-def test_pooling_keeps_places_and_its_gradient_reads_those() -> None:
+def test_pooling_keeps_places_and_its_gradient_reads_those():
     how: dict[str, Any] = {"kernel": (2, 2), "stride": (2, 2)}
     x, y = spec(1, 1, 4, 4), spec(1, 1, 2, 2)
     places = spec(1, 1, 2, 2, dtype="int64")
@@ -163,7 +161,7 @@ def test_pooling_keeps_places_and_its_gradient_reads_those() -> None:
     assert cost("resize2d_grad", x, size=(2, 2), mode="nearest") == (16, 16 * 4 + 4 * 4)
 
 
-def test_norms() -> None:
+def test_norms():
     x, c = spec(2, 3, 4, 4), spec(3)
     assert cost("batch_norm", x, c, c, c, c, training=True) == (8 * 96, (96 + 4 * 3 + 96) * 4)
     assert flop("batch_norm", x, c, c, c, c, training=False) == 4 * 96
@@ -177,13 +175,13 @@ def test_norms() -> None:
     assert flop("local_response_norm", x, size=5, alpha=1e-4, beta=0.75, k=2.0) == (5 + 5) * 96
 
 
-def test_statistics_of_a_norm_stay_float32_in_half_precision() -> None:
+def test_statistics_of_a_norm_stay_float32_in_half_precision():
     x, w = spec(2, 6, dtype="bfloat16"), spec(6, dtype="bfloat16")
     assert saved_of("rms_norm", (x, w)) == (spec(2),)
     assert saved_of("rms_norm", (spec(2, 6, dtype="float64"), w)) == (spec(2, dtype="float64"),)
 
 
-def test_attention_is_not_halved_when_causal_and_shares_keys() -> None:
+def test_attention_is_not_halved_when_causal_and_shares_keys():
     q, k = spec(2, 3, 8), spec(2, 5, 4)  # 4 heads of width 2 for queries, 2 for keys and values
     for causal in (False, True):
         how = {"heads": 4, "kv_heads": 2, "causal": causal}
@@ -201,7 +199,7 @@ def test_attention_is_not_halved_when_causal_and_shares_keys() -> None:
 @every(
     ("cell", "gates", "kept"), [("rnn", 1, 3 * 1), ("gru", 3, 3 * 7), ("lstm", 4, 3 * 7)]
 )  # hidden sizes in a sequence of 3: an LSTM keeps 4 gates, cell state, its tanh, output
-def test_recurrent_layers_are_counted_by_their_products(cell: str, gates: int, kept: int) -> None:
+def test_recurrent_layers_are_counted_by_their_products(cell, gates, kept):
     x, rows = spec(2, 3, 4), gates * 5  # batch 2, length 3, width 4, hidden 5
     weights = (spec(rows, 4), spec(rows, 5), spec(rows), spec(rows))
     assert shape_of(cell, x, *weights) == (2, 3, 5)
@@ -216,7 +214,7 @@ def test_recurrent_layers_are_counted_by_their_products(cell: str, gates: int, k
     assert made == (x, *weights)
 
 
-def test_a_projection_is_one_more_product_of_every_step() -> None:
+def test_a_projection_is_one_more_product_of_every_step():
     x, y = spec(2, 3, 4), spec(2, 3, 2)  # batch 2, length 3, width 4, hidden 5, projected to 2
     weights = (spec(20, 4), spec(20, 2), spec(20), spec(20), spec(2, 5))
     assert shape_of("lstm", x, *weights) == (2, 3, 2)
@@ -231,7 +229,7 @@ def test_a_projection_is_one_more_product_of_every_step() -> None:
     assert outputs_of("lstm_grad", given) == (x, *weights)
 
 
-def test_embedding_reads_rows_only_and_its_gradient_writes_the_table() -> None:
+def test_embedding_reads_rows_only_and_its_gradient_writes_the_table():
     ids, table = spec(2, 3, dtype="int64"), spec(1000, 4)
     assert cost("embedding", ids, table) == (0, 6 * 8 + 24 * 4 + 24 * 4)
     assert cost("embedding_grad", ids, spec(2, 3, 4), rows=1000) == (
@@ -240,7 +238,7 @@ def test_embedding_reads_rows_only_and_its_gradient_writes_the_table() -> None:
     )
 
 
-def test_slice_reads_what_it_copies() -> None:
+def test_slice_reads_what_it_copies():
     x = spec(2, 5, 3)
     assert cost("slice", x, axis=1, start=1, stop=4) == (0, 2 * (2 * 3 * 3) * 4)
     assert shape_of("slice", x, axis=-1, start=0, stop=1) == (2, 5, 1)
@@ -248,13 +246,13 @@ def test_slice_reads_what_it_copies() -> None:
     assert cost("concat", spec(2, 3), spec(2, 4), axis=-1) == (0, 2 * 14 * 4)
 
 
-def test_views_move_bytes_by_convention_and_do_no_arithmetic() -> None:
+def test_views_move_bytes_by_convention_and_do_no_arithmetic():
     x = spec(2, 3, 4)
     assert cost("flatten", x) == cost("reshape", x, shape=(6, 4)) == (0, 2 * 24 * 4)
     assert shape_of("transpose", x, order=(2, 0, 1)) == (4, 2, 3)
 
 
-def test_cross_entropy_and_its_gradient() -> None:
+def test_cross_entropy_and_its_gradient():
     logits, labels, scalar = spec(3, 5), spec(3, dtype="int64"), spec()
     assert shape_of("cross_entropy", logits, labels) == ()
     assert cost("cross_entropy", logits, labels) == (5 * 15, 15 * 4 + 3 * 8 + 4)
@@ -266,7 +264,7 @@ def test_cross_entropy_and_its_gradient() -> None:
     ("optimizer", "flop_each", "states", "dropped"),
     [("sgd", 2, 0, 0), ("momentum", 4, 1, 0), ("rmsprop", 9, 1, 1), ("adam", 13, 2, 2)],
 )
-def test_optimizers(optimizer: str, flop_each: int, states: int, dropped: int) -> None:
+def test_optimizers(optimizer, flop_each, states, dropped):
     specs = (spec(3, 4),) * (2 + states)  # weight, states, gradient
     read, written = 2 + states, 1 + states
     assert cost(optimizer, *specs) == (flop_each * 12, (read + written) * 12 * 4)
@@ -278,19 +276,19 @@ def test_optimizers(optimizer: str, flop_each: int, states: int, dropped: int) -
     [("relu", 1), ("sigmoid", 4), ("tanh", 1), ("gelu", 5), ("silu", 5), ("softmax", 5),
      ("relu_grad", 1), ("gelu_grad", 11), ("silu_grad", 9), ("softmax_grad", 4)],
 )  # fmt: skip
-def test_elementwise(kind: str, each: int) -> None:
+def test_elementwise(kind, each):
     specs = (spec(3, 4),) * len(OPS[kind].example.specs)
     assert cost(kind, *specs) == (each * 12, (len(specs) + 1) * 12 * 4)
 
 
-def test_bytes_follow_the_dtype() -> None:
+def test_bytes_follow_the_dtype():
     x, w = spec(4, 6, dtype="bfloat16"), spec(5, 6, dtype="bfloat16")
     assert traffic("linear", x, w) == (24 + 30 + 20) * 2
     assert traffic("cast", x, dtype="float32") == 24 * 2 + 24 * 4
     assert traffic("add", spec(3, 4), spec(4)) == (12 + 4 + 12) * 4  # the small one is read once
 
 
-def test_a_function_of_elements_counts_what_it_makes() -> None:
+def test_a_function_of_elements_counts_what_it_makes():
     x, gate = spec(2, 3, 4, 4), spec(2, 3, 1, 1)
     assert shape_of("pointwise", gate, x, function="mul") == (2, 3, 4, 4)
     assert cost("pointwise", x, gate, function="mul") == (96, (96 + 6 + 96) * 4)
@@ -303,7 +301,7 @@ def test_a_function_of_elements_counts_what_it_makes() -> None:
     assert made == spec(3, dtype="bool")
 
 
-def test_reductions_resizes_and_moves() -> None:
+def test_reductions_resizes_and_moves():
     x = spec(2, 5, 3)
     assert cost("reduce", x, function="sum", axes=(1,)) == (30, (30 + 6) * 4)
     assert shape_of("reduce", x, function="argmax", axes=(1,), keep=True) == (2, 1, 3)
@@ -324,7 +322,7 @@ def test_reductions_resizes_and_moves() -> None:
     )
 
 
-def test_a_product_of_batches_that_broadcast() -> None:
+def test_a_product_of_batches_that_broadcast():
     a, b = spec(2, 1, 3, 4), spec(5, 4, 6)
     assert shape_of("matmul", a, b) == (2, 5, 3, 6)
     assert products_of("matmul", (a, b)) == ((10, 3, 6, 4),)

@@ -81,6 +81,13 @@ def _attention(b: Builder) -> str:
     return classify(b, y)
 
 
+def _delta_rule(b: Builder) -> str:
+    q, k, v = (b.weight(n, (2, 5, size)) for n, size in (("q", 6), ("k", 6), ("v", 8)))
+    decay, share = (b.weight(n, (2, 5, 4)) for n in ("decay", "share"))
+    y = b.op("delta_rule", q, k, v, decay, share, name="y", heads=4, key_heads=2)
+    return classify(b, y)
+
+
 def _convolution(b: Builder) -> str:
     x, w = b.weight("x", (1, 2, 5, 6)), b.weight("w", (4, 1, 3, 2))
     sizes: dict[str, Any] = {"stride": (2, 1), "padding": (1, 2, 0, 1), "dilation": (1, 2)}
@@ -106,7 +113,10 @@ def _response_norm(b: Builder) -> str:
     return classify(b, b.op("flatten", y, name="flat"))
 
 
-@every("network", [_attention, _convolution, _layer_norm, _batch_norm, _response_norm])
+NETWORKS = [_attention, _delta_rule, _convolution, _layer_norm, _batch_norm, _response_norm]
+
+
+@every("network", NETWORKS)
 def test_gradients_agree_with_finite_differences(network: Callable[[Builder], str]) -> None:
     b = Builder("small", precision("float64"), training=True)
     graph = b.graph(network(b))

@@ -60,7 +60,7 @@ def check_every_shape(graph: Graph) -> None:
         assert tuple(graph.tensors[name] for name in op.outputs)[: len(made)] == made, op.name
 
 
-def test_order_of_a_step() -> None:
+def test_order_of_a_step():
     graph = step_of("fc:layers=1,nodes=4,inputs=3,outputs=2")
     assert names(graph, "forward") == [
         "fc1/linear", "fc1/bias", "fc1/relu", "output/linear", "output/bias", "loss",
@@ -82,7 +82,7 @@ def test_order_of_a_step() -> None:
     assert parts == sorted(parts, key=["forward", "backward", "update"].index)
 
 
-def test_flop_of_a_step_is_three_times_forward_less_the_first_data_gradient() -> None:
+def test_flop_of_a_step_is_three_times_forward_less_the_first_data_gradient():
     inputs, nodes, outputs, batch = 3, 4, 2, 5
     text = f"fc:layers=3,nodes={nodes},inputs={inputs},outputs={outputs}"
     graph = step_of(text, batch)
@@ -92,7 +92,7 @@ def test_flop_of_a_step_is_three_times_forward_less_the_first_data_gradient() ->
 
 
 @every("text", SMALL)
-def test_every_product_has_two_gradients_of_its_own_cost(text: str) -> None:
+def test_every_product_has_two_gradients_of_its_own_cost(text):
     """One where its data want no gradient; a recurrent or attention op gives all at once."""
     graph = step_of(text)
     made = {name: op for op in graph.ops for name in op.outputs}
@@ -115,9 +115,7 @@ def test_every_product_has_two_gradients_of_its_own_cost(text: str) -> None:
 @every("text", SMALL)
 @every("dtype", PRECISIONS)
 @every("optimizer", OPTIMIZERS)
-def test_every_family_in_every_type_with_every_optimizer(
-    text: str, dtype: str, optimizer: str
-) -> None:
+def test_every_family_in_every_type_with_every_optimizer(text, dtype, optimizer):
     graph = step_of(text, 2, dtype, optimizer)
     check(graph)
     check_every_shape(graph)
@@ -138,7 +136,7 @@ def test_every_family_in_every_type_with_every_optimizer(
 
 @every("text", SMALL)
 @every("dtype", PRECISIONS)
-def test_arithmetic_is_in_the_type_that_was_asked_for(text: str, dtype: str) -> None:
+def test_arithmetic_is_in_the_type_that_was_asked_for(text, dtype):
     graph = step_of(text, 2, dtype)
     for op in graph.ops:
         types = {graph.tensors[name].dtype for name in op.inputs}
@@ -150,9 +148,7 @@ def test_arithmetic_is_in_the_type_that_was_asked_for(text: str, dtype: str) -> 
             assert graph.tensors[op.outputs[0]].dtype == widest
 
 
-def test_a_narrower_mixture_turns_products_alone_into_its_type(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_narrower_mixture_turns_products_alone_into_its_type(monkeypatch):
     monkeypatch.setitem(SIZE_BYTES, "float8", 1)
     monkeypatch.setitem(PRECISIONS, "float8-mixed", Precision("float32", "float8"))
     text = "transformer:layers=1,width=16,heads=2,length=6,vocabulary=9"
@@ -167,7 +163,7 @@ def test_a_narrower_mixture_turns_products_alone_into_its_type(
             assert graph.tensors[op.outputs[0]].dtype == "float32", op.name
 
 
-def test_the_residual_stream_is_wide_under_mixed_precision() -> None:
+def test_the_residual_stream_is_wide_under_mixed_precision():
     graph = step_of(
         "transformer:layers=1,width=16,heads=2,length=6,vocabulary=9", 2, "bfloat16-mixed"
     )
@@ -185,7 +181,7 @@ def test_the_residual_stream_is_wide_under_mixed_precision() -> None:
 
 
 @every("text", [*SMALL, *ZOO])
-def test_inference_is_the_forward_pass_alone(text: str) -> None:
+def test_inference_is_the_forward_pass_alone(text):
     for dtype in ("float32", "float16-mixed"):
         graph = build_step(make_workload(read_model(text), 1, dtype, "infer"))
         check(graph)
@@ -195,13 +191,13 @@ def test_inference_is_the_forward_pass_alone(text: str) -> None:
 
 
 @every("name", ZOO)
-def test_named_networks_train(name: str) -> None:
+def test_named_networks_train(name):
     graph = step_of(name, 1, "bfloat16-mixed", "adam")
     check(graph)
     assert [op.inputs[0] for op in graph.ops if op.part == "update"] == list(graph.weights)
 
 
-def test_tied_weights_get_the_sum_of_both_gradients_and_one_update() -> None:
+def test_tied_weights_get_the_sum_of_both_gradients_and_one_update():
     graph = step_of(SMALL[7])
     ops = {op.name: op for op in graph.ops}
     total = ops["embedding/w/grad_sum"]
@@ -214,7 +210,7 @@ def test_tied_weights_get_the_sum_of_both_gradients_and_one_update() -> None:
     assert "output/w" not in graph.weights
 
 
-def test_tied_weights_under_mixed_precision_are_summed_as_wide_as_the_weight() -> None:
+def test_tied_weights_under_mixed_precision_are_summed_as_wide_as_the_weight():
     ops = {op.name: op for op in step_of(SMALL[7], dtype="bfloat16-mixed").ops}
     assert ops["embedding"].inputs == ("tokens", "embedding/w")  # rows are read uncast
     assert ops["output/linear"].inputs[1] == "embedding/w/cast"
@@ -224,7 +220,7 @@ def test_tied_weights_under_mixed_precision_are_summed_as_wide_as_the_weight() -
     assert ops["embedding/w/update"].of == "embedding"
 
 
-def test_a_tensor_read_three_times_has_two_sums() -> None:
+def test_a_tensor_read_three_times_has_two_sums():
     b = fresh()
     w = b.weight("w", (4,))
     y = b.op("add", b.op("mul", w, w, name="square"), w, name="sum")
@@ -238,7 +234,7 @@ def test_a_tensor_read_three_times_has_two_sums() -> None:
     assert update.inputs == ("w", "w/grad_sum_")
 
 
-def test_a_weight_that_does_not_reach_the_loss_is_not_updated() -> None:
+def test_a_weight_that_does_not_reach_the_loss_is_not_updated():
     b = fresh()
     used, unused = b.weight("used", (4,)), b.weight("unused", (4,))
     b.op("relu", unused, name="idle")
@@ -249,7 +245,7 @@ def test_a_weight_that_does_not_reach_the_loss_is_not_updated() -> None:
     assert graph.parameters == 8  # it is still a parameter
 
 
-def test_what_needs_no_gradient_saves_nothing() -> None:
+def test_what_needs_no_gradient_saves_nothing():
     b = fresh()
     x = b.op("dropout", b.input("x", (2, 3)), name="drop", p=0.5)
     y = b.op("dropout", b.op("linear", x, b.weight("w", (4, 3)), name="y"), name="drop2", p=0.5)
@@ -260,7 +256,7 @@ def test_what_needs_no_gradient_saves_nothing() -> None:
     assert "drop/grad_input" not in outputs
 
 
-def test_concat_gives_a_gradient_to_those_who_ask() -> None:
+def test_concat_gives_a_gradient_to_those_who_ask():
     b = fresh()
     x = b.op("concat", b.input("x", (2, 3)), b.weight("w", (2, 5)), name="both", axis=1)
     graph = training_graph(b.graph(b.op("mean", x, name="loss")), "sgd")
@@ -268,7 +264,7 @@ def test_concat_gives_a_gradient_to_those_who_ask() -> None:
     assert graph.tensors["both/grad_1"].shape == (2, 5)
 
 
-def test_what_cannot_be_trained_says_why() -> None:
+def test_what_cannot_be_trained_says_why():
     b = fresh()
     y = b.op("relu", b.weight("w", (4,)), name="y")
     with pytest.raises(ValueError, match=r"'y' is no loss: \[4\]"):
@@ -280,7 +276,7 @@ def test_what_cannot_be_trained_says_why() -> None:
         training_graph(b.graph(loss), "adma")
 
 
-def test_names_made_twice_are_refused() -> None:
+def test_names_made_twice_are_refused():
     b = fresh()
     x = b.input("x", (2,))
     b.op("relu", x, name="a")
@@ -306,7 +302,7 @@ def two_ops() -> Graph:
         (lambda g: replace(g, tensors={"x": g.tensors["x"]}), "output 'a' of op 'a' has no shape"),
     ],
 )
-def test_check_names_the_op(change, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_check_names_the_op(change, message):  # type: ignore[no-untyped-def]
     check(two_ops())
     with pytest.raises(GraphError, match=message):
         check(change(two_ops()))
@@ -331,7 +327,7 @@ def shuffled(graph: Graph, rng: random.Random) -> Iterator[Op]:
 
 @settings(max_examples=15)
 @given(st.sampled_from(SMALL), st.randoms(use_true_random=False))
-def test_the_order_of_independent_ops_changes_no_sum(text: str, rng: random.Random) -> None:
+def test_the_order_of_independent_ops_changes_no_sum(text, rng):
     graph = step_of(text)
     other = replace(graph, ops=tuple(shuffled(graph, rng)))
     check(other)
@@ -341,7 +337,7 @@ def test_the_order_of_independent_ops_changes_no_sum(text: str, rng: random.Rand
     assert sorted(map(repr, a.ops)) == sorted(map(repr, b.ops))
 
 
-def test_a_graph_is_not_changed_by_training_it() -> None:
+def test_a_graph_is_not_changed_by_training_it():
     workload = make_workload(read_model(SMALL[0]), 2)
     before = build(workload)
     tensors, ops = dict(before.tensors), before.ops

@@ -44,7 +44,7 @@ def convolved(
     return kernel
 
 
-def test_the_implicit_product() -> None:
+def test_the_implicit_product():
     for kind in KINDS:
         one = convolved(kind, stride=2)
         layer = layer_of(kind, one.products[0], one.window or ())
@@ -54,7 +54,7 @@ def test_the_implicit_product() -> None:
     assert implicit("conv2d_grad_weight", layer) == (1, 64 * 9, 128, 8 * 14 * 14)
 
 
-def test_arithmetic_of_a_layer_by_hand() -> None:
+def test_arithmetic_of_a_layer_by_hand():
     device = replace(
         V100,
         multiprocessors=10,
@@ -70,7 +70,7 @@ def test_arithmetic_of_a_layer_by_hand() -> None:
     assert last == parts
 
 
-def test_images_are_turned_where_the_layout_is_not_the_kernels() -> None:
+def test_images_are_turned_where_the_layout_is_not_the_kernels():
     def gap_s(kernel: Kernel, device: Device) -> float:
         return float(convolution(kernel, device, device.constants).gap_s)
 
@@ -82,7 +82,7 @@ def test_images_are_turned_where_the_layout_is_not_the_kernels() -> None:
     assert gap_s(half, K40) == gap_s(kernel, K40)  # no tensor cores
 
 
-def test_gradients_are_turned_more_often_than_what_is_made_forward() -> None:
+def test_gradients_are_turned_more_often_than_what_is_made_forward():
     constants = A100.constants | {
         "convolution.matrix_turned": 0.25,
         "convolution.gradients_turned": 1.0,
@@ -94,7 +94,7 @@ def test_gradients_are_turned_more_often_than_what_is_made_forward() -> None:
     assert forward - still == pytest.approx(turned / 4)
 
 
-def test_channels_last_that_are_no_multiple_of_8_are_copied() -> None:
+def test_channels_last_that_are_no_multiple_of_8_are_copied():
     def gap_s(**sizes: int) -> float:
         kernel = convolved(**sizes)._replace(dtype="float16", channels_last=True)
         return float(convolution(kernel, A100, A100.constants).gap_s)
@@ -105,7 +105,7 @@ def test_channels_last_that_are_no_multiple_of_8_are_copied() -> None:
     assert gap_s(channels=3) == gap_s()  # of a first layer
 
 
-def test_gradients_of_groups_leave_tensor_cores_in_channels_last() -> None:
+def test_gradients_of_groups_leave_tensor_cores_in_channels_last():
     """32 groups at once of 4 to 32 channels have quick kernels; others run 32 by 32 channels."""
 
     def compute_s(groups: int, channels: int, last: bool = True, forward: bool = False) -> float:
@@ -130,7 +130,7 @@ def test_gradients_of_groups_leave_tensor_cores_in_channels_last() -> None:
     assert compute_s(3, 64, forward=True) == compute_s(3, 64, last=False, forward=True)
 
 
-def test_few_filters_of_a_group_lie_along_the_short_side_of_a_tile() -> None:
+def test_few_filters_of_a_group_lie_along_the_short_side_of_a_tile():
     how = {"padding": (1, 1, 1, 1), "groups": 32}
     (kernel,) = op_kernels("conv2d", ((64, 256, 28, 28), (256, 8, 3, 3)), how, "float16")
     places, device = 64 * 28 * 28, replace(A100, constants={**A100.constants})
@@ -141,7 +141,7 @@ def test_few_filters_of_a_group_lie_along_the_short_side_of_a_tile() -> None:
     assert found < product_s(device, device.constants, "float16", (32, places, 8, 72))[0] / 2
 
 
-def test_float32_runs_as_tf32_where_stack_and_device_do() -> None:
+def test_float32_runs_as_tf32_where_stack_and_device_do():
     kernel = convolved(batch=64, channels=256, filters=256, stride=2)
     assert kernel.tf32
     exact = price(kernel._replace(tf32=False), A100).value
@@ -149,7 +149,7 @@ def test_float32_runs_as_tf32_where_stack_and_device_do() -> None:
     assert price(kernel, V100) == price(kernel._replace(tf32=False), V100)
 
 
-def test_a_filter_for_each_channel_is_bound_by_traffic() -> None:
+def test_a_filter_for_each_channel_is_bound_by_traffic():
     def depthwise(kind: str, shapes: tuple[tuple[int, ...], ...], **more: Attr) -> Kernel:
         how: dict[str, Attr] = {"padding": (1, 1, 1, 1), "groups": 64, **more}
         (kernel,) = op_kernels(kind, shapes, how, "float32")
@@ -166,13 +166,13 @@ def test_a_filter_for_each_channel_is_bound_by_traffic() -> None:
         assert parts.compute_s < parts.memory_s
 
 
-def test_a_window_knows_its_map() -> None:
+def test_a_window_knows_its_map():
     assert convolved(stride=2).window == (3, 3, 2, 2, 14, 14)
     assert convolved("conv_transpose2d", stride=2).window == (3, 3, 2, 2, 14, 14)
     assert convolved("conv2d_grad_weight", stride=2).window == (3, 3, 2, 2, 14, 14)
 
 
-def test_winograd_does_less_than_counted_but_not_on_kepler_nor_in_half() -> None:
+def test_winograd_does_less_than_counted_but_not_on_kepler_nor_in_half():
     kernel = convolved(batch=64, channels=256, filters=256)
     counted = kernel.flop / V100.peak_flop_per_s["float32"]
     assert price(kernel, V100).value < 1.25 * counted
@@ -184,7 +184,7 @@ def test_winograd_does_less_than_counted_but_not_on_kepler_nor_in_half() -> None
 
 
 @every("kind", KINDS)
-def test_more_work_takes_longer(kind: str) -> None:
+def test_more_work_takes_longer(kind):
     for grows in ("batch", "channels", "filters", "side"):
         times = [price(convolved(kind, **{grows: 2**i}), V100).value for i in range(3, 9)]
         assert times == sorted(times), grows

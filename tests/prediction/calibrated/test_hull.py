@@ -20,7 +20,7 @@ EIGHT = Device("mine", "gpu", {"float32": 8e12}, 3e11, "me", memory_bytes=8e9)
 
 
 @every("name", FITTED_ON)
-def test_nothing_of_a_measured_device_is_beyond(name: str) -> None:
+def test_nothing_of_a_measured_device_is_beyond(name):
     assert beyond(catalog.device(name)) == ()
     assert wider(catalog.device(name)) == 0
 
@@ -38,11 +38,11 @@ def test_nothing_of_a_measured_device_is_beyond(name: str) -> None:
         ("epyc-9654", ()),
     ],
 )
-def test_what_is_beyond_is_said_in_words(name: str, words: tuple[str, ...]) -> None:
+def test_what_is_beyond_is_said_in_words(name, words):
     assert beyond(catalog.device(name)) == words
 
 
-def test_a_file_of_few_numbers_is_told_what_it_does_not_say() -> None:
+def test_a_file_of_few_numbers_is_told_what_it_does_not_say():
     (said,) = beyond(EIGHT)
     assert said.startswith("not said: maker, architecture, ")
     assert wider(EIGHT) == pytest.approx(WIDER * sqrt(7))
@@ -51,7 +51,7 @@ def test_a_file_of_few_numbers_is_told_what_it_does_not_say() -> None:
     assert (beyond(calibrated), wider(calibrated)) == ((), 0)
 
 
-def test_a_cpu_whose_file_does_not_say_its_cores_has_those_of_its_peak() -> None:
+def test_a_cpu_whose_file_does_not_say_its_cores_has_those_of_its_peak():
     known = replace(catalog.device("epyc-7b12"), calibration={})  # 64 x 2.25 GHz x 32
     few = replace(known, maker=None, architecture=None, cores=None)
     assert beyond(known) == ()
@@ -64,7 +64,7 @@ def test_a_cpu_whose_file_does_not_say_its_cores_has_those_of_its_peak() -> None
     assert bare.times.high_s > plain.times.high_s
 
 
-def test_the_interval_is_wider_and_the_prediction_says_why() -> None:
+def test_the_interval_is_wider_and_the_prediction_says_why():
     t4 = catalog.device("t4")
     hot = replace(t4, name="hot", architecture="Rubin", memory_type="HBM5")
     plain, far = (StepModel("resnet18", one, method="calibrated").predict(256) for one in (t4, hot))
@@ -74,7 +74,7 @@ def test_the_interval_is_wider_and_the_prediction_says_why() -> None:
     assert "hot lies beyond what was measured: Rubin; HBM5; the interval is wider" in far.remarks
 
 
-def test_kernels_may_have_been_measured_on_fewer_devices() -> None:
+def test_kernels_may_have_been_measured_on_fewer_devices():
     assert is_told("recurrent", catalog.device("p100-pcie-16gb"))
     assert not is_told("recurrent", catalog.device("v100"))
     assert is_told("product", catalog.device("v100"))

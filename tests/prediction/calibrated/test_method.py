@@ -9,14 +9,12 @@ from steptime.prediction.calibrated.stream import stream
 from steptime.prediction.kernel import Kernel, Settings
 
 
-def test_every_form_has_a_name_of_its_own() -> None:
+def test_every_form_has_a_name_of_its_own():
     assert set(NAMES) == {form for table in (GPU, *FORMS.values()) for form in table.values()}
     assert {NAMES[form] for form in cpu.FORMS.values()} <= {NAMES[form] for form in GPU.values()}
 
 
-def test_an_interval_does_not_hang_on_the_name_of_a_function(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_interval_does_not_hang_on_the_name_of_a_function(monkeypatch):
     kernel = Kernel("a", "relu", "forward", "float32", "vector", 1e9, 1e9)
     one, other = (
         calibrated_device(catalog.device(name), "float32", Settings())

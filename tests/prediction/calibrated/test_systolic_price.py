@@ -1,7 +1,5 @@
 """Products on TPUs: padding to the arrays, and arrays that wait, by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -26,11 +24,11 @@ ONE = replace(catalog.device("tpu-v3"), arrays=1, array_side=128)
         ((3, 128, 128, 300), 3 * 2 * 128 * 128 * 384),
     ],
 )
-def test_products_are_padded_to_the_arrays(shape: tuple[int, ...], done: int) -> None:
+def test_products_are_padded_to_the_arrays(shape, done):
     assert padded_flop(shape, ONE) == done
 
 
-def test_arrays_without_a_tile_wait() -> None:
+def test_arrays_without_a_tile_wait():
     eight = replace(ONE, arrays=8)
     assert padded_flop((1, 128, 128, 128), eight) == 8 * 2 * 128**3
     assert padded_flop((1, 1024, 1024, 1024), eight) == 2 * 1024**3
@@ -41,7 +39,7 @@ def test_arrays_without_a_tile_wait() -> None:
 
 
 @every("name", [name for name in TPUS if catalog.device(name).arrays])
-def test_arrays_and_peak_make_a_clock_that_there_is(name: str) -> None:
+def test_arrays_and_peak_make_a_clock_that_there_is(name):
     """Published clocks: v2 700, v3 940, v4 1050, v5e 1500, v5p 1750 MHz."""
     device = catalog.device(name)
     assert device.arrays
@@ -53,7 +51,7 @@ def test_arrays_and_peak_make_a_clock_that_there_is(name: str) -> None:
 
 
 @every("name", TPUS)
-def test_the_families_of_paradnn_are_predicted_on_every_tpu(name: str) -> None:
+def test_the_families_of_paradnn_are_predicted_on_every_tpu(name):
     for model in ("fc", "cnn", "rnn", "transformer:layers=2,width=256,heads=4,length=128"):
         work = make_workload(read_model(model), None, "bfloat16")
         model_of = StepModel(work, name)
@@ -61,7 +59,7 @@ def test_the_families_of_paradnn_are_predicted_on_every_tpu(name: str) -> None:
         assert 0 < timeline.step_s < 60
 
 
-def test_a_batch_that_fills_no_tile_is_no_faster() -> None:
+def test_a_batch_that_fills_no_tile_is_no_faster():
     seconds = [
         StepModel("fc:layers=8,nodes=4096", "tpu-v4", dtype="bfloat16").timeline(batch).step_s
         for batch in (8, 128)

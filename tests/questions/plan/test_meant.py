@@ -15,7 +15,7 @@ from steptime.questions.plan.request import Request, Site, sites
 NODE = Site("h100-sxm5", 8, "nvlink-4")
 
 
-def test_a_mixture_of_two_that_are_apart_ends_in_their_outer_tails() -> None:
+def test_a_mixture_of_two_that_are_apart_ends_in_their_outer_tails():
     """Half of the weight at 1 s, half at e s, both narrow: 10 % are below the first's 20 %."""
     narrow = [(1.0, Interval(at, at * exp(-0.01), at * exp(0.01))) for at in (1.0, exp(1))]
     low, high = mixed(narrow)
@@ -23,20 +23,20 @@ def test_a_mixture_of_two_that_are_apart_ends_in_their_outer_tails() -> None:
     assert log(high) == pytest.approx(1 + 0.00657, abs=1e-4)
 
 
-def test_one_alone_keeps_its_interval_and_a_light_one_changes_little() -> None:
+def test_one_alone_keeps_its_interval_and_a_light_one_changes_little():
     alone = (1.0, Interval(2.0, 1.6, 2.5))
     assert mixed([alone]) == pytest.approx((1.6, 2.5), rel=1e-3)
     low, high = mixed([alone, (1e-6, Interval(9.0, 8.0, 10.0))])
     assert (low, high) == pytest.approx((1.6, 2.5), rel=1e-3)
 
 
-def test_an_interval_holds_the_value_of_what_is_assumed() -> None:
+def test_an_interval_holds_the_value_of_what_is_assumed():
     low, high = mixed([(1e-3, Interval(9.0, 8.9, 9.1)), (1.0, Interval(2.0, 1.9, 2.1))])
     assert low <= 2.0
     assert high >= 9.0
 
 
-def test_a_step_lies_between_what_all_take_that_could_be_meant() -> None:
+def test_a_step_lies_between_what_all_take_that_could_be_meant():
     split = {"data": 8, "zero": 3}
     told = answered(Request("llama3_8b", NODE, 16, split=split))
     assumed = told["assumed"]
@@ -58,7 +58,7 @@ def test_a_step_lies_between_what_all_take_that_could_be_meant() -> None:
     assert f"{1e3 * near['step_s']:.1f} ms" in first
 
 
-def test_a_year_alone_is_that_of_the_family() -> None:
+def test_a_year_alone_is_that_of_the_family():
     told = answered(Request("llama3_8b", NODE, 16, split={"data": 8, "zero": 3}, stack="2023"))
     assert (told["stack"], told["assumed"]) == ("fsdp-2023", None)
     assert plan("gpt2", "h100", 8, stack="2023")["stack"] == "torch-eager"  # of no year
@@ -67,7 +67,7 @@ def test_a_year_alone_is_that_of_the_family() -> None:
             plan("gpt2", "h100", 8, data=8, stack=year)
 
 
-def test_a_search_says_the_interval_of_its_best() -> None:
+def test_a_search_says_the_interval_of_its_best():
     told = plan("gpt2", "h100", 32, 8)
     best = told["best"]
     assert best["assumed"]["stack"] == best["stack"] == "fsdp-2025"
@@ -76,7 +76,7 @@ def test_a_search_says_the_interval_of_its_best() -> None:
     )
 
 
-def test_what_stands_side_by_side_has_one_stack() -> None:
+def test_what_stands_side_by_side_has_one_stack():
     """An A100 alone is assumed to run older software than an H100."""
     link = {"link": "infiniband-ndr"}
     alone = plan("gpt2", "a100-sxm4-80gb", 64, 16, **link)
@@ -87,17 +87,17 @@ def test_what_stands_side_by_side_has_one_stack() -> None:
     assert rows["a100-sxm4-80gb"] == newer["best"]["step_s"]
 
 
-def test_one_device_is_predicted_as_by_predict() -> None:
+def test_one_device_is_predicted_as_by_predict():
     assert plan("gpt2", "h100", 8)["assumed"] is None
 
 
-def test_devices_without_a_price_stay_under_a_budget() -> None:
+def test_devices_without_a_price_stay_under_a_budget():
     told = plan("gpt2", ["h100", "mi300x"], 64, 8, budget_per_hour=1000)
     assert {row["device"] for row in told["by_devices"]} == {"h100-sxm5", "mi300x"}
     assert any("mi300x: no price is known" in note for note in told["best"]["notes"])
 
 
-def test_devices_are_joined_as_their_maker_joins_them() -> None:
+def test_devices_are_joined_as_their_maker_joins_them():
     rack, v100, card, other = sites(["gb200", "v100-sxm2-16gb", "rtx-4090", "h200-nvl"])
     assert (rack.per_node, rack.inside) == (72, "nvlink-5")
     assert (v100.per_node, v100.inside) == (8, "nvlink-2-dgx1")
@@ -107,7 +107,7 @@ def test_devices_are_joined_as_their_maker_joins_them() -> None:
 
 
 @pytest.mark.parametrize("said", [{}, {"lora": "r=16"}], ids=["whole", "LoRA"])
-def test_what_others_take_is_what_they_take_by_name(said: dict[str, str]) -> None:
+def test_what_others_take_is_what_they_take_by_name(said):
     """A part of the weights is fine-tuned under every stack that could be meant."""
     asked: dict[str, Any] = {
         "inside": "nvlink-4", "data": 8, "zero": 3, "length": 2048, **said

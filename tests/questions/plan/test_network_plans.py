@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 from math import inf
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -43,7 +42,7 @@ def scaled(model: str, replicas: int, batch: int, overlap: bool, optimizer: str 
 
 @every("model", NETWORKS)
 @every("replicas", [8, 32])
-def test_replicas_alone_take_what_scale_says(model: str, replicas: int) -> None:
+def test_replicas_alone_take_what_scale_says(model, replicas):
     told = answered(Request(model, SITE, 256, split={"data": replicas}))
     beside, after = (scaled(model, replicas, 256, overlap) for overlap in (True, False))
     assert told["step_s"] == pytest.approx(beside.step_s, rel=1e-12)
@@ -54,7 +53,7 @@ def test_replicas_alone_take_what_scale_says(model: str, replicas: int) -> None:
 
 
 @every(("optimizer", "device"), [("sgd", "v100"), ("momentum", "h100"), ("adam", "mi300x")])
-def test_one_device_needs_what_a_prediction_says(optimizer: str, device: str) -> None:
+def test_one_device_needs_what_a_prediction_says(optimizer, device):
     told = answered(Request("resnet50", Site(device), 64, optimizer=optimizer))
     workload = make_workload(read_model("resnet50"), "64", "float32", "train", optimizer)
     needs = StepModel(workload, device).needs()
@@ -64,14 +63,14 @@ def test_one_device_needs_what_a_prediction_says(optimizer: str, device: str) ->
     assert told["usable_bytes"] == catalog.device(device).usable_bytes
 
 
-def test_states_are_those_of_the_optimizer_and_shared_out() -> None:
+def test_states_are_those_of_the_optimizer_and_shared_out():
     shared = answered(
         Request("resnet50", SITE, 512, split={"data": 8, "zero": 1}, optimizer="adam")
     )
     assert shared["memory"]["by_part"]["states_bytes"] == pytest.approx(8 * 25_557_032 / 8)
 
 
-def test_a_graph_is_cut_where_one_tensor_alone_crosses() -> None:
+def test_a_graph_is_cut_where_one_tensor_alone_crosses():
     rows = [
         Row("a", "", parents=("",)), Row("b", "", parents=("a",)), Row("c", "", parents=("b",)),
         Row("sum", "", parents=("a", "c")), Row("d", "", parents=("sum",)),
@@ -81,7 +80,7 @@ def test_a_graph_is_cut_where_one_tensor_alone_crosses() -> None:
     assert pieces == [["a"], ["b", "c", "sum"], ["d"], ["loss"]]  # a residual block stays whole
 
 
-def test_stages_are_shared_out_by_seconds() -> None:
+def test_stages_are_shared_out_by_seconds():
     random = Random(1)  # noqa: S311
     for _ in range(200):
         seconds = [random.choice((0.0, 1.0, random.random())) for _ in range(random.randint(1, 9))]
@@ -107,7 +106,7 @@ def best(seconds: list[float], stages: int) -> float:
     )
 
 
-def test_a_pipeline_has_all_of_the_network() -> None:
+def test_a_pipeline_has_all_of_the_network():
     planner, whole = timed(Request("resnet50", SITE, 32, 8, split={"recompute": "full"}))
     _, found = timed(Request("resnet50", SITE, 32, 8, split={"pipeline": 4}))
     assert sum(found.layers) == len(planner.shape.kinds) == sum(whole.layers)
@@ -125,7 +124,7 @@ def test_a_pipeline_has_all_of_the_network() -> None:
 
 
 @pytest.mark.parametrize("model", ["resnet50", "rnn:length=20"])
-def test_the_search_is_that_of_brute_force(model: str) -> None:
+def test_the_search_is_that_of_brute_force(model):
     request = Request(model, SITE, 24, devices=(4,), optimizer="adam")
     planner = request.planner(request.shape, 4)
     ways = [*Space(planner, 4, 24, 8, {}).ways()]
@@ -147,7 +146,7 @@ def test_the_search_is_that_of_brute_force(model: str) -> None:
 
 
 @pytest.mark.onnx
-def test_a_file_is_as_its_network(tmp_path: Path) -> None:
+def test_a_file_is_as_its_network(tmp_path):
     told = steptime.plan("resnet18", "v100", 64, 2)
     path = tmp_path / "net.onnx"
     assert run(["convert", "resnet18", "-o", str(path)]) == 0
@@ -158,7 +157,7 @@ def test_a_file_is_as_its_network(tmp_path: Path) -> None:
 
 @every("inside", ["nvlink-2", "nvlink-3", "nvlink-4", "nvlink-5"])
 @every("kind", ["all_reduce", "all_gather", "send"])
-def test_one_rate_of_a_link(inside: str, kind: str) -> None:
+def test_one_rate_of_a_link(inside, kind):
     """Exchanges of a step and of a plan take the same seconds for the same bytes."""
     cluster, size = cluster_of(Site("h100", 8, inside, "infiniband-ndr"), 16), 1e8
     fabric = StepModel("fc", "h100", cluster).fabric

@@ -45,7 +45,7 @@ def _unlike(random: Random, how: int, number: int) -> list[Stage]:
 
 
 @every("seed", range(8))
-def test_ends_are_those_of_the_simulation(seed: int) -> None:
+def test_ends_are_those_of_the_simulation(seed):
     """Fifty pipelines a seed: what each device holds, when it ends, and what it takes at least."""
     random = Random(seed)  # noqa: S311
     for _ in range(50):
@@ -63,7 +63,7 @@ def test_ends_are_those_of_the_simulation(seed: int) -> None:
         assert least(schedule, stages, p, send_s, tails).after_s(m) <= whole * (1 + 1e-12)
 
 
-def test_what_repeats_is_skipped() -> None:
+def test_what_repeats_is_skipped():
     """100,000 micro-batches are no more work than some hundreds."""
     stages = (
         Stage(1.0, 2.0, 1.0),
@@ -86,9 +86,7 @@ def test_what_repeats_is_skipped() -> None:
         *(("zero-bubble", p, 1, m) for p, m in ((2, 4), (4, 8), (8, 32))),
     ],
 )
-def test_the_closed_form_is_the_simulation(
-    schedule: str, devices: int, virtual: int, micro_batches: int
-) -> None:
+def test_the_closed_form_is_the_simulation(schedule, devices, virtual, micro_batches):
     stages = [SAME] * (devices * virtual)
     flow = simulate(schedule, stages, devices, micro_batches)
     spared = 2 * SAME.weight_s if schedule == "zero-bubble" else 0.0
@@ -99,7 +97,7 @@ def test_the_closed_form_is_the_simulation(
 
 @every("micro_batches", range(1, 30))
 @every("schedule", ["interleaved", "1f1b", "gpipe", "zero-bubble"])
-def test_any_number_of_micro_batches(schedule: str, micro_batches: int) -> None:
+def test_any_number_of_micro_batches(schedule, micro_batches):
     virtual = 3 if schedule == "interleaved" else 1
     stages = [SAME] * (4 * virtual)
     flow = simulate(schedule, stages, 4, micro_batches)
@@ -111,7 +109,7 @@ def test_any_number_of_micro_batches(schedule: str, micro_batches: int) -> None:
         assert found == pytest.approx(_end_s(flow))
 
 
-def test_gpipe_goes_back_in_the_reverse_order() -> None:
+def test_gpipe_goes_back_in_the_reverse_order():
     flow = simulate("gpipe", [SAME] * 2, 2, 3)
     first = [(one.direction, one.micro_batch) for one in flow.events if one.device == 0]
     forward, backward = ([(way, i) for i in range(3)] for way in ("forward", "backward"))
@@ -119,7 +117,7 @@ def test_gpipe_goes_back_in_the_reverse_order() -> None:
 
 
 @every("micro_batches", [2, 4, 8, 16])
-def test_sends_between_stages(micro_batches: int) -> None:
+def test_sends_between_stages(micro_batches):
     for schedule, virtual, sends in (("interleaved", 3, 11), ("gpipe", 1, 3)):
         stages = [SAME] * (4 * virtual)
         flow = simulate(schedule, stages, 4, micro_batches, 0.1)
@@ -131,7 +129,7 @@ def test_sends_between_stages(micro_batches: int) -> None:
     assert 2 * 3 * 0.1 <= waits + 1e-9 <= 2 * 3 * 0.1 * (1 + rounds)
 
 
-def test_what_the_page_says_of_bubbles() -> None:
+def test_what_the_page_says_of_bubbles():
     ideal = 8 * 3.0  # 8 micro-batches, forward 1 and backward 2
     assert _end_s(simulate("1f1b", [SAME] * 4, 4, 8)) / ideal - 1 == pytest.approx(3 / 8)
     small = Stage(0.5, 1.0)
@@ -142,7 +140,7 @@ def test_what_the_page_says_of_bubbles() -> None:
     assert _end_s(simulate("zero-bubble", [SAME] * 4, 4, 8)) == 24 + 3 * (1 + 2 - 2 * 1)
 
 
-def test_stages_that_differ_wait_for_the_slowest() -> None:
+def test_stages_that_differ_wait_for_the_slowest():
     stages = [Stage(1, 2), Stage(1, 2), Stage(1, 2), Stage(2, 4)]
     flow = simulate("1f1b", stages, 4, 8)
     assert _end_s(flow) == pytest.approx(3 * 3 + 8 * 6)  # all once, then 7 more of the slowest
@@ -151,7 +149,7 @@ def test_stages_that_differ_wait_for_the_slowest() -> None:
 
 
 @every("schedule", ["gpipe", "1f1b", "zero-bubble"])
-def test_a_device_does_one_thing_at_a_time_and_all_of_it(schedule: str) -> None:
+def test_a_device_does_one_thing_at_a_time_and_all_of_it(schedule):
     flow = simulate(schedule, [Stage(1, 2.5, 1.1), Stage(1.5, 2, 0.7), Stage(0.7, 3, 1)], 3, 5, 0.2)
     for device in range(3):
         own = sorted(e for e in flow.events if e.device == device)
@@ -161,6 +159,6 @@ def test_a_device_does_one_thing_at_a_time_and_all_of_it(schedule: str) -> None:
     assert len(flow.events) == 3 * 5 * parts
 
 
-def test_an_unknown_schedule_is_said() -> None:
+def test_an_unknown_schedule_is_said():
     with pytest.raises(InputError, match="known: gpipe, 1f1b, "):
         simulate("1f2b", [SAME], 1, 1)

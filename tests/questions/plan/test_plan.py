@@ -2,7 +2,6 @@
 
 import json
 from math import log
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,14 +38,14 @@ def step(plan: Plan, micro_batch: int, batch: int, model: str = GPT) -> PlanTime
 
 
 @pytest.mark.parametrize("tensor", [1, 2, 8])
-def test_activations_are_those_of_korthikanti(tensor: int) -> None:
+def test_activations_are_those_of_korthikanti(tensor):
     held = layer(Plan(tensor=tensor)).held  # arXiv:2205.05198, equation 2, scores not kept
     sums = 4 * 2048 * 96 // tensor  # flash attention keeps a float32 of each query and head
     assert held.kept - sums - NORMS == SBH * (10 + 24 / tensor)
     assert (held.core, held.input) == (sums, 2 * SBH)
 
 
-def test_what_products_in_8_bit_alone_read_is_kept_in_8_bit() -> None:
+def test_what_products_in_8_bit_alone_read_is_kept_in_8_bit():
     cluster = cluster_of(Site("h100-sxm5"), 1)
     under = {"stack": "megatron-2025"}
     one = planner_of(shape_of(GPT), cluster, "float8", "calibrated", under)
@@ -54,13 +53,13 @@ def test_what_products_in_8_bit_alone_read_is_kept_in_8_bit() -> None:
     assert held.kept - held.core - NORMS == SBH * (34 - 12 / 2)
 
 
-def test_sequence_parallel_shares_all_of_them() -> None:
+def test_sequence_parallel_shares_all_of_them():
     held = layer(Plan(tensor=8, sequence=True), 2).held  # equation 4
     assert held.kept - held.core - 2 * NORMS / 8 == 2 * SBH * 34 / 8
     assert held.input == 2 * 2 * SBH / 8
 
 
-def test_states_of_a_parameter_are_18_bytes_less_what_zero_shares_out() -> None:
+def test_states_of_a_parameter_are_18_bytes_less_what_zero_shares_out():
     whole = step(Plan(tensor=8, pipeline=8), 1, 8).memory[1]
     model = whole.weights + whole.gradients + whole.states
     assert model == pytest.approx(18 * 12 * 12 * 12288**2 / 8, rel=4e-4)  # biases, norms left out
@@ -69,7 +68,7 @@ def test_states_of_a_parameter_are_18_bytes_less_what_zero_shares_out() -> None:
     assert (shared.weights, shared.gradients) == (whole.weights, whole.gradients)
 
 
-def test_the_first_stage_of_1f1b_holds_a_micro_batch_a_stage() -> None:
+def test_the_first_stage_of_1f1b_holds_a_micro_batch_a_stage():
     kept = layer(Plan(tensor=8)).held
     found = step(Plan(tensor=8, pipeline=8, recompute="full"), 1, 64).memory
     flights = [8, 7, 6, 5, 4, 3, 2, 1]
@@ -81,13 +80,13 @@ def test_the_first_stage_of_1f1b_holds_a_micro_batch_a_stage() -> None:
     assert [one.logits > 0 for one in found] == [False] * 7 + [True]
 
 
-def test_126_layers_are_128_with_embedding_and_head() -> None:
+def test_126_layers_are_128_with_embedding_and_head():
     assert layers_of(126, 16) == (7, *[8] * 14, 7)
     assert layers_of(96, 8) == (12,) * 8
     assert layers_of(10, 4) == (2, 3, 3, 2)
 
 
-def test_a_step_is_its_parts() -> None:
+def test_a_step_is_its_parts():
     found = step(Plan(tensor=8, pipeline=4, data=2, zero=1, recompute="full"), 1, 64)
     parts = found.compute_s + found.recompute_s + found.host_s + found.update_s
     assert parts + found.exposed_s + found.bubble_s + found.rest_s == pytest.approx(found.step_s)
@@ -109,7 +108,7 @@ def test_a_step_is_its_parts() -> None:
     assert links["pipeline"] == "infiniband-hdr"
 
 
-def test_more_of_everything_costs_what_it_must() -> None:
+def test_more_of_everything_costs_what_it_must():
     one = step(Plan(tensor=8, pipeline=4), 1, 32)
     assert step(Plan(tensor=8, pipeline=4), 1, 64).step_s > 1.8 * one.step_s
     assert step(Plan(tensor=8, pipeline=4, recompute="full"), 1, 32).step_s > 1.2 * one.step_s
@@ -123,7 +122,7 @@ def answer(words: str, capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_the_command_answers_by_documented_keys(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_answers_by_documented_keys(capsys):
     words = f"{GPT} --device h100-sxm5 --inside nvlink-4 --link infiniband-ndr --tensor 8"
     told = answer(f"{words} --pipeline 8 --batch 16 --dtype float8 --tokens 1e12", capsys)
     assert told["devices"] == 64
@@ -139,9 +138,7 @@ def test_the_command_answers_by_documented_keys(capsys: pytest.CaptureFixture[st
     assert told["training"]["steps"] == pytest.approx(1e12 / 16 / 2048)
 
 
-def test_what_does_not_fit_says_by_how_much_and_what_would(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_does_not_fit_says_by_how_much_and_what_would(capsys):
     told = answer(f"{GPT} --device a100-sxm4-80gb --inside nvlink-3 --tensor 8", capsys)
     assert not told["fits"]
     memory = told["memory"]
@@ -156,9 +153,7 @@ def test_what_does_not_fit_says_by_how_much_and_what_would(
     assert near["step_s"] < told["step_s"] * 1.5
 
 
-def test_the_run_of_a_pipeline_is_a_trace(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_run_of_a_pipeline_is_a_trace(tmp_path, capsys):
     path = tmp_path / "run.json"
     words = f"{GPT} --device a100-sxm4-80gb --inside nvlink-3 --pipeline 4 --batch 8"
     told = answer(f"{words} --trace {path}", capsys)
@@ -171,16 +166,14 @@ def test_the_run_of_a_pipeline_is_a_trace(
 
 @every("device", ["xeon-platinum-8480-plus", "mi300x", "tpu-v5e", "gaudi2"])
 @every("command", ["plan", "serve"])
-def test_devices_of_every_kind_are_answered(
-    command: str, device: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_devices_of_every_kind_are_answered(command, device, capsys):
     words = [command, "transformer:layers=2,width=256,heads=4,length=256", "--device", device]
     assert run([*words, *(["--input", "128"] if command == "serve" else []), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert 0 < told["low"] < told["high"]
 
 
-def test_a_stack_that_saw_no_step_on_a_device_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stack_that_saw_no_step_on_a_device_is_said(capsys):
     model = "transformer:layers=2,width=256,heads=4,length=256"
     under = f"{model} --stack megatron-2025"
     said = "fitted to no step on a100-sxm4-80gb"

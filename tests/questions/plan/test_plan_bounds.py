@@ -36,10 +36,10 @@ def plan_drawn(seed: int) -> bool:
     return True
 
 
-def test_a_step_lies_inside_of_its_interval() -> None:
+def test_a_step_lies_inside_of_its_interval():
     assert sum(map(plan_drawn, range(30))) > 15
 
 
 @pytest.mark.slow
-def test_a_thousand_steps_do() -> None:
+def test_a_thousand_steps_do():
     assert sum(map(plan_drawn, range(30, 1000))) > 485

@@ -50,7 +50,7 @@ def layer(on: Planner, plan: Plan) -> Piece:
     return on.pieces(plan, 1)["block1"]
 
 
-def test_shard_groups_gather_inside_and_add_up_across() -> None:
+def test_shard_groups_gather_inside_and_add_up_across():
     """32 replicas in groups of 8, which are nodes: 4 copies of each eighth."""
     on = planner(32, stack="fsdp-2025")
     whole, n = step(Plan(data=32, zero=3), 64, on), on.parameters
@@ -72,7 +72,7 @@ def test_shard_groups_gather_inside_and_add_up_across() -> None:
 
 
 @every(("zero", "shares"), [(1, (1, 1, 4)), (2, (1, 4, 4)), (3, (4, 4, 4))])
-def test_each_zero_shares_its_part_among_a_group(zero: int, shares: tuple[int, ...]) -> None:
+def test_each_zero_shares_its_part_among_a_group(zero, shares):
     on = planner(16)
     n, found = on.parameters, step(Plan(data=16, zero=zero, shard=4), 16, on)
     held = found.memory[0]
@@ -83,7 +83,7 @@ def test_each_zero_shares_its_part_among_a_group(zero: int, shares: tuple[int, .
     assert waits(found, "copies")["all_reduce"].bytes == pytest.approx(4 * n / 4)
 
 
-def test_zero_2_scatters_the_gradients_of_every_micro_batch() -> None:
+def test_zero_2_scatters_the_gradients_of_every_micro_batch():
     on = planner(8)
     one, four = (step(Plan(data=8, zero=2), 8 * m, on) for m in (1, 4))
     n = on.parameters
@@ -96,7 +96,7 @@ def test_zero_2_scatters_the_gradients_of_every_micro_batch() -> None:
     assert four.memory[0].gathered == 4 * largest  # gradients of one piece, not yet scattered
 
 
-def test_experts_have_shards_of_their_own() -> None:
+def test_experts_have_shards_of_their_own():
     """8 replicas, experts over 4 of them: 2 hold the same experts."""
     model = f"{SMALL},experts=8,experts_per_token=2,expert_ffn=1024"
     on = planner(8, model=model)
@@ -111,7 +111,7 @@ def test_experts_have_shards_of_their_own() -> None:
     assert sorted(gathers) == sorted([2 * dense, 2 * routed])
 
 
-def test_groups_lie_where_the_order_puts_them() -> None:
+def test_groups_lie_where_the_order_puts_them():
     found = groups((2, 2, 3, 4), 1, 3)
     assert found["replicas"] == range(0, 12, 2)
     assert (found["shard"], found["copies"]) == (range(0, 6, 2), range(0, 12, 6))
@@ -126,7 +126,7 @@ def test_groups_lie_where_the_order_puts_them() -> None:
     assert inside_out["shard"] == range(0, 24, 4)
 
 
-def test_the_first_layers_of_each_stage_are_computed_again() -> None:
+def test_the_first_layers_of_each_stage_are_computed_again():
     on = planner(4)
     plans = [Plan(pipeline=4, recompute="full", recompute_layers=n) for n in (0, 2, 6)]
     none, every, two, six = (step(plan, 16, on) for plan in (Plan(pipeline=4), *plans))
@@ -144,7 +144,7 @@ def test_the_first_layers_of_each_stage_are_computed_again() -> None:
     assert [dict(load).get(Part("block1", True)) for load in chunks.stages] == [1] * 4
 
 
-def test_states_on_the_host() -> None:
+def test_states_on_the_host():
     on = planner(8)
     on.host = steptime_link("pcie-5-x16")
     n = on.parameters
@@ -160,7 +160,7 @@ def test_states_on_the_host() -> None:
     assert (kept.host_bytes, moved.host_bytes) == (0, pytest.approx(12 * n / 8))
 
 
-def test_activations_on_the_host() -> None:
+def test_activations_on_the_host():
     on = planner(1)
     on.host = steptime_link("pcie-5-x16")
     plan = Plan(offload="activations")
@@ -177,7 +177,7 @@ def test_activations_on_the_host() -> None:
     assert step(plan, 4, on).host_bytes == 24 * held.kept
 
 
-def test_offload_asks_for_its_link() -> None:
+def test_offload_asks_for_its_link():
     with pytest.raises(InputError, match="--offload needs --host-link LINK, what joins a device"):
         steptime.plan(SMALL, "h100-sxm5", offload="both")
     told = steptime.plan(SMALL, "h100-sxm5", offload="both", host_link="pcie-5-x16")
@@ -194,7 +194,7 @@ def steptime_link(name: str) -> Any:
 RACKS = ROOM._replace(levels=(Further(4, "infiniband-ndr", 8),), links_per_node=2)
 
 
-def test_three_levels() -> None:
+def test_three_levels():
     """Nodes of 8, four to a rail of 8 links a node, rails over 2 links a node."""
     on = planner(64, RACKS)
     assert [(one["size"], one["links"]) for one in on.levels] == [(8, 1), (4, 8), (2, 8)]
@@ -217,14 +217,14 @@ def test_three_levels() -> None:
     assert few == pytest.approx(1e6 * parts, rel=0.1)
 
 
-def test_a_rack_of_72_is_a_node() -> None:
+def test_a_rack_of_72_is_a_node():
     site = Site("gb200", 72, "nvlink-5", "infiniband-ndr")
     found = step(Plan(tensor=8, data=18, zero=3, shard=9), 18, planner(144, site))
     links = {one.group: one.link for one in found.exposures}
     assert links == {"tensor": "nvlink-5", "data": "nvlink-5", "copies": "infiniband-ndr"}
 
 
-def test_the_farthest_neighbours_set_the_pace() -> None:
+def test_the_farthest_neighbours_set_the_pace():
     """Stages of 4 devices, two to a node: every second boundary is between nodes."""
     found = step(Plan(tensor=4, pipeline=4), 8, planner(16))
     assert waits(found, "pipeline")["send"].link == "infiniband-ndr"
@@ -232,7 +232,7 @@ def test_the_farthest_neighbours_set_the_pace() -> None:
     assert waits(near, "pipeline")["send"].link == "nvlink-4"
 
 
-def test_rings_and_all_to_alls_of_context() -> None:
+def test_rings_and_all_to_alls_of_context():
     """c = 4 parts of 1,024 tokens, t = 2: of 8 key heads of 128, a rank has 4."""
     on, tokens = planner(8), 1024
     rings, gathers, turns = (
@@ -265,7 +265,7 @@ def test_rings_and_all_to_alls_of_context() -> None:
     assert flop[0] == flop[1] == flop[2]
 
 
-def test_all_to_all_repeats_heads_that_are_fewer_than_ranks() -> None:
+def test_all_to_all_repeats_heads_that_are_fewer_than_ranks():
     model = SMALL.replace("kv_heads=8", "kv_heads=2")
     on = planner(8, model=model)
     turned = step(Plan(context=8, context_method="all-to-all"), 1, on)
@@ -275,7 +275,7 @@ def test_all_to_all_repeats_heads_that_are_fewer_than_ranks() -> None:
     assert moved == 24 * 2 * (2 * queries + 2 * keys)
 
 
-def test_layers_of_stages_that_are_chosen() -> None:
+def test_layers_of_stages_that_are_chosen():
     on = planner(4)
     found = step(Plan(pipeline=4, stages=(4, 8, 8, 4)), 16, on)
     assert found.layers == (4, 8, 8, 4)
@@ -286,7 +286,7 @@ def test_layers_of_stages_that_are_chosen() -> None:
     assert ends.memory[0].weights == 2 * on.whole["first"].parameters
 
 
-def test_405b_has_126_layers_on_16_stages() -> None:
+def test_405b_has_126_layers_on_16_stages():
     on = planner(512, model="llama3_1_405b")
     plan = Plan(tensor=8, pipeline=16, data=4, zero=1, sequence=True)
     found = step(plan, 256, on)
@@ -296,7 +296,7 @@ def test_405b_has_126_layers_on_16_stages() -> None:
     assert same.step_s == found.step_s
 
 
-def test_one_stage_has_no_bubble() -> None:
+def test_one_stage_has_no_bubble():
     found = plan_time(planner(8), Asked(Plan(tensor=8), 1, 7))
     assert (found.bubble, found.bubble_s) == (0.0, 0.0)
 
@@ -315,16 +315,14 @@ def test_one_stage_has_no_bubble() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_told_the_options_that_help(
-    words: str, change: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_does_not_fit_is_told_the_options_that_help(words, change, capsys):
     assert run(["plan", "llama3_8b", "--device", "h100-sxm5", *words.split(), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert not told["fits"]
     assert told["nearest_that_fits"]["change"] == change
 
 
-def test_memory_by_part_is_that_of_hand_arithmetic() -> None:
+def test_memory_by_part_is_that_of_hand_arithmetic():
     """The 22B model of Korthikanti and others (2022), table 3: t = 8, p = 1, b = 4, SP."""
     h, a, layers, s, words, t, b = 6144, 64, 48, 2048, 51200, 8, 4
     model = f"transformer:layers={layers},width={h},heads={a},length={s},vocabulary={words}"
@@ -343,7 +341,7 @@ def test_memory_by_part_is_that_of_hand_arithmetic() -> None:
     assert held.logits > s * b * words / t * (2 + 4 + 4)
 
 
-def test_a_search_computes_as_few_layers_again_as_leave_a_share_of_the_memory() -> None:
+def test_a_search_computes_as_few_layers_again_as_leave_a_share_of_the_memory():
     fixed: dict[str, Any] = {"tensor": 8, "context": 1, "pipeline": 1, "zero": 0, "micro_batch": 1}
     how: dict[str, Any] = {"batch": 1, "length": 98304, "inside": "nvlink-4"}
     best = steptime.plan("llama3_8b", "h100-sxm5", devices=8, **how, **fixed)["best"]

@@ -54,7 +54,7 @@ def every(some: Iterable[Way], batch: int = 64) -> list[Asked]:
     ("model", "devices"),
     [(SMALL, 16), (MIXED, 8), (DEEP, 24), (ODD.format(61, ROUTED), 16), (ODD.format(126, ""), 32)],
 )
-def test_the_quick_answer_is_that_of_the_whole_one(model: str, devices: int) -> None:
+def test_the_quick_answer_is_that_of_the_whole_one(model, devices):
     """A hundred drawn plans of each network, of those that a search may try."""
     one = planner(model, devices)
     for asked in Random(devices).sample(every(ways(one, devices, 96), 96), 100):  # noqa: S311
@@ -99,7 +99,7 @@ def typed(one: Planner, devices: int, batch: int) -> Iterator[Asked]:
                 yield asked
 
 
-def test_every_split_is_tried_that_a_user_may_ask_for() -> None:
+def test_every_split_is_tried_that_a_user_may_ask_for():
     for model, devices in ((MIXED, 8), (DEEP, 12), (ODD.format(14, ""), 16)):
         one = planner(model, devices)
         tried = every(ways(one, devices, 24), 24)
@@ -110,19 +110,18 @@ def test_every_split_is_tried_that_a_user_may_ask_for() -> None:
 @pytest.mark.parametrize(
     ("layers", "more", "devices"),
     [
-        (61, ROUTED, 8),
+        (13, ROUTED, 4),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
+                (61, ROUTED, 8),
                 (62, "", 16), (126, "", 8), (126, "", 16), (126, "", 32), (62, "", 24),
                 (61, ROUTED, 16), (61, ROUTED, 32), (94, EACH, 8), (94, EACH, 32),
             )
         ),
     ],
 )  # fmt: skip
-def test_no_single_plan_is_faster_than_the_searched_one(
-    layers: int, more: str, devices: int
-) -> None:
+def test_no_single_plan_is_faster_than_the_searched_one(layers, more, devices):
     """Layers that stages do not divide: each plan that a person may type is asked for alone."""
     model, batch = ODD.format(layers, more), 32
     request = Request(model, SITE, batch, devices=(devices,), stack="megatron-2025")
@@ -157,7 +156,7 @@ def test_no_single_plan_is_faster_than_the_searched_one(
 
 
 @pytest.mark.slow
-def test_405b_is_not_slower_searched_than_by_hand() -> None:
+def test_405b_is_not_slower_searched_than_by_hand():
     model = "llama3_1_405b"
     where: dict[str, Any] = {"inside": "nvlink-4", "link": "infiniband-ndr", "length": 8192}
     split: dict[str, Any] = {"tensor": 8, "context": 2, "pipeline": 16, "virtual": 8, "data": 64}
@@ -170,11 +169,11 @@ def test_405b_is_not_slower_searched_than_by_hand() -> None:
     assert told["best"]["plan"]["virtual"] > 1
 
 
-SEEDS = (*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 20)))
+SEEDS = (*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 20)))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_search_is_that_of_brute_force(seed: int) -> None:
+def test_a_search_is_that_of_brute_force(seed):
     """Ten random spaces a seed: chosen parts of the split, limits anywhere in what there is."""
     random = Random(seed)  # noqa: S311
     for _ in range(10):
@@ -237,7 +236,7 @@ def _is_front(found: Search, known: list[tuple[float, float, float]]) -> None:
         assert front[0][0] == pytest.approx(min(known)[0], rel=1e-9)
 
 
-def test_offload_is_searched_where_a_host_is_joined() -> None:
+def test_offload_is_searched_where_a_host_is_joined():
     site = SITE._replace(host_link="pcie-4-x16")
     model = "transformer:layers=24,width=4096,heads=32,vocabulary=32000,length=2048"
     told = answer(Request(model, site, 16, devices=(2,)))
@@ -247,7 +246,7 @@ def test_offload_is_searched_where_a_host_is_joined() -> None:
     assert without["space"].endswith("offload without --host-link")
 
 
-def test_a_search_by_what_is_chosen_and_limited() -> None:
+def test_a_search_by_what_is_chosen_and_limited():
     told = searched(Request(SMALL, SITE, 64, devices=(8, 16), split={"tensor": 2, "zero": 1}))
     assert {row["tensor"] for row in told["rows"]} == {2}
     assert {row["zero"] for row in told["rows"]} <= {0, 1}
@@ -260,7 +259,7 @@ def test_a_search_by_what_is_chosen_and_limited() -> None:
     assert told["bound_by"]
 
 
-def test_several_devices_stand_side_by_side() -> None:
+def test_several_devices_stand_side_by_side():
     many = sites(["a100-sxm4-80gb", "h100-sxm5"], link="infiniband-ndr")
     how = {"tokens": 1e9, "stack": "megatron-2025"}
     asked = Request(SMALL, many[0], 64, devices=(8, 16), others=(many[1],), **how)
@@ -286,7 +285,7 @@ def test_several_devices_stand_side_by_side() -> None:
         answer(Request(SMALL, many[0], 64, others=(many[1],)))
 
 
-def test_the_link_of_a_node_is_that_of_the_device() -> None:
+def test_the_link_of_a_node_is_that_of_the_device():
     near = cluster_of(Site("h100-sxm5"), 8).ladder[0].link
     assert (near.name, near.bytes_per_s) == ("nvlink-4", 450e9)
     with pytest.raises(InputError, match="2 t4 of a node need a link: --inside LINK"):
@@ -295,11 +294,11 @@ def test_the_link_of_a_node_is_that_of_the_device() -> None:
         sites(["t4", "a10", "l4"], link=["ethernet-10", "ethernet-25"])
 
 
-def test_what_is_told_apart() -> None:
+def test_what_is_told_apart():
     assert told_apart(planner()) == pytest.approx(1.12, abs=0.002)  # exp(sqrt(2) 0.08)
 
 
-def test_nothing_fits_is_said_with_what_lacks() -> None:
+def test_nothing_fits_is_said_with_what_lacks():
     huge = "transformer:layers=96,width=12288,heads=96,length=2048"
     with pytest.raises(
         InputError, match=r"none of [\d,]+ splits fits; the nearest needs .* GB more"
@@ -318,7 +317,7 @@ def test_nothing_fits_is_said_with_what_lacks() -> None:
         searched(dear)
 
 
-def test_a_search_loads_nothing_heavy() -> None:
+def test_a_search_loads_nothing_heavy():
     code = (
         "import sys, steptime; "
         f"steptime.plan({SMALL!r}, 'h100-sxm5', 32, 4); "
@@ -329,7 +328,7 @@ def test_a_search_loads_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_python_asks_for_one_plan_or_for_the_best() -> None:
+def test_python_asks_for_one_plan_or_for_the_best():
     told = steptime.plan(SMALL, "h100-sxm5", batch=32, inside="nvlink-4", tensor=4, data=2, zero=1)
     assert told["devices"] == 8
     best = steptime.plan(SMALL, "h100-sxm5", batch=32, devices=8, inside="nvlink-4")
@@ -338,7 +337,7 @@ def test_python_asks_for_one_plan_or_for_the_best() -> None:
         steptime.plan(SMALL, "h100-sxm5", tensr=4)
 
 
-def test_experts_lie_inside_the_replicas() -> None:
+def test_experts_lie_inside_the_replicas():
     model = f"{SMALL},experts=8,experts_per_token=2,expert_ffn=1024"
     one = planner(model, 8)
     spread = plan_time(one, Asked(Plan(data=8, expert=8, zero=1), 1, 8))
@@ -350,7 +349,7 @@ def test_experts_lie_inside_the_replicas() -> None:
     assert rows[0].bytes == 4 * 8 * 2048 * 2 * 2048 * 2  # out and back, both passes; k rows of 2 B
 
 
-def test_what_fills_the_memory_is_said_with_the_fastest_plan_that_leaves_a_share() -> None:
+def test_what_fills_the_memory_is_said_with_the_fastest_plan_that_leaves_a_share():
     told = steptime.plan("mpt_30b", "a100-sxm4-80gb", 64, 8, length=2048, stack="megatron-2025")
     room, first = told["best"]["memory"]["device_bytes"], told["rows"][0]
     assert 0.95 * room < first["total_bytes"] <= room
@@ -360,7 +359,7 @@ def test_what_fills_the_memory_is_said_with_the_fastest_plan_that_leaves_a_share
     assert told["answer"].endswith(f"leaves 5 % and takes {seconds(leaves['step_s'])}")
 
 
-def test_layers_computed_again_are_as_many_as_leave_a_share_of_the_memory() -> None:
+def test_layers_computed_again_are_as_many_as_leave_a_share_of_the_memory():
     told = steptime.plan("llama2_13b", "a100-sxm4-40gb", 64, 8, length=4096)
     room = told["best"]["memory"]["device_bytes"]
     some = [row for row in told["rows"] if row["recompute_layers"]]

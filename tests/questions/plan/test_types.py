@@ -1,7 +1,5 @@
 """Types that a plan computes and keeps in: those of `predict`, and products in 8 and 4 bit."""
 
-import pytest
-
 import steptime
 from every import every
 from steptime.cli.main import run
@@ -26,11 +24,11 @@ def states_bytes(dtype: str) -> float:
         ("float16-mixed", 2 + 4 + 4 + 2 * 4),
     ],
 )
-def test_a_type_is_that_of_predict(dtype: str, each: int) -> None:
+def test_a_type_is_that_of_predict(dtype, each):
     assert states_bytes(dtype) == each * N
 
 
-def test_without_a_type_it_is_mixed_and_the_answer_says_it() -> None:
+def test_without_a_type_it_is_mixed_and_the_answer_says_it():
     plain, mixed = (steptime.plan("gpt2", "h100-sxm5", dtype=t) for t in (None, "bf16-mixed"))
     assert plain == mixed
     assert plain["dtype"] == "bfloat16-mixed"
@@ -39,7 +37,7 @@ def test_without_a_type_it_is_mixed_and_the_answer_says_it() -> None:
     assert best["dtype"] == "bfloat16"
 
 
-def test_float32_computes_in_float32() -> None:
+def test_float32_computes_in_float32():
     whole, mixed = (
         steptime.plan("gpt2", "a100", batch=8, micro_batch=8, dtype=t)["parts"]["compute_s"]
         for t in ("float32", "bfloat16-mixed")
@@ -56,16 +54,14 @@ def test_float32_computes_in_float32() -> None:
         ("plan gpt2 --device a100 --dtype bf17", "unknown dtype 'bf17'; known: bfloat16-mixed, "),
     ],
 )  # fmt: skip
-def test_a_type_that_cannot_be_is_said_with_the_nearest(
-    words: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_type_that_cannot_be_is_said_with_the_nearest(words, said, capsys):
     assert run([*words.split(), *(["--input", "64"] if "serve" in words else [])]) == 2
     told = capsys.readouterr().err
     assert said in told
     assert told.count("\n") == 1
 
 
-def test_a_type_without_arithmetic_is_that_of_weights_alone() -> None:
+def test_a_type_without_arithmetic_is_that_of_weights_alone():
     weights = steptime.serve("llama3_8b", "a100", dtype="bfloat16", weights="float8")
     short = steptime.serve("llama3_8b", "a100", dtype="float8")
     assert weights["fits"]
@@ -74,14 +70,14 @@ def test_a_type_without_arithmetic_is_that_of_weights_alone() -> None:
     assert any("weights alone" in note for note in short["notes"])
 
 
-def test_weights_of_autocast_are_in_32_bit_with_a_copy_in_16() -> None:
+def test_weights_of_autocast_are_in_32_bit_with_a_copy_in_16():
     told = steptime.plan("gpt2", "h100-sxm5", inside="nvlink-4", data=2, stack="torch-eager")
     parts = told["memory"]["by_part"]
     assert parts["weights_bytes"] == (4 + 2) * N
     assert parts["states_bytes"] == 2 * 4 * N
 
 
-def test_not_fitting_stands_in_the_first_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_not_fitting_stands_in_the_first_line(capsys):
     assert run(["serve", "llama3_70b", "--device", "h100", "--inside", "nvlink-4"]) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first.startswith("out of memory by ")

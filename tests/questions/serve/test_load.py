@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -51,14 +50,14 @@ def waited(load: Load, servers: int = 1) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("busy", [0.3, 0.6, 0.8])
-def test_the_mean_wait_of_equal_prompts_is_that_of_m_d_1(busy: float) -> None:
+def test_the_mean_wait_of_equal_prompts_is_that_of_m_d_1(busy):
     """Pollaczek and Khinchine: W = rho S / (2 (1 - rho)) with S = 1,000 x 20 us."""
     found = [waited(alone([1000] * 40_000, busy / 0.02, seed)) for seed in (1, 2, 3)]
     assert sum(found) / 3 == pytest.approx(busy * 0.02 / (2 * (1 - busy)), rel=0.05)
 
 
 @pytest.mark.slow
-def test_the_mean_wait_of_unequal_prompts_is_that_of_m_m_1() -> None:
+def test_the_mean_wait_of_unequal_prompts_is_that_of_m_m_1():
     """W = rho S / (1 - rho): prompts of lengths by chance, 10,000 tokens in the mean."""
     draw = Random(5)  # noqa: S311
     found = []
@@ -68,12 +67,12 @@ def test_the_mean_wait_of_unequal_prompts_is_that_of_m_m_1() -> None:
     assert sum(found) / 3 == pytest.approx(0.6 * 0.2 / 0.4, rel=0.05)
 
 
-def test_two_servers_wait_less_than_half_as_long() -> None:
+def test_two_servers_wait_less_than_half_as_long():
     one, two = alone([1000] * 20_000, 30.0), alone([1000] * 20_000, 60.0)
     assert waited(two, 2) < waited(one) / 1.5
 
 
-def test_at_a_constant_concurrency_a_token_takes_decode_and_its_part_of_prompts() -> None:
+def test_at_a_constant_concurrency_a_token_takes_decode_and_its_part_of_prompts():
     """TPOT = decode + n / output x prefill; and n = requests a second x seconds of a request."""
     n, inputs, outputs = 16, 1000, 400
     demand = Demand(concurrency=n, count=n * 60)
@@ -85,7 +84,7 @@ def test_at_a_constant_concurrency_a_token_takes_decode_and_its_part_of_prompts(
     assert found["batch"] == pytest.approx(n, rel=0.03)
 
 
-def test_what_a_request_takes_beside_the_servers_is_added_and_holds_up_no_step() -> None:
+def test_what_a_request_takes_beside_the_servers_is_added_and_holds_up_no_step():
     demand = Demand(concurrency=8, count=80)
     load = demand.load(1000, 200)
     bare, later = (under_load(demand, load, [pool(8)], s) for s in (0.0, 0.5))
@@ -94,7 +93,7 @@ def test_what_a_request_takes_beside_the_servers_is_added_and_holds_up_no_step()
     assert later["requests_per_s"] == bare["requests_per_s"]
 
 
-def test_who_reserves_all_blocks_sends_nobody_back() -> None:
+def test_who_reserves_all_blocks_sends_nobody_back():
     """Blocks of 16 for 10: 8 requests of 16 tokens grow to 32, of which 5 at a time have room."""
     load = Load([16] * 8, [17] * 8, [0.0] * 8)
     grown, reserved = (
@@ -107,7 +106,7 @@ def test_who_reserves_all_blocks_sends_nobody_back() -> None:
     assert reserved.busy_s > 2 * 16 * STEP > step_s  # two rounds: five, and then three
 
 
-def test_little_s_law_holds_where_the_cache_is_too_small() -> None:
+def test_little_s_law_holds_where_the_cache_is_too_small():
     """The number there, integrated over time, is the sum of the times that requests are there."""
     draw = Random(3)  # noqa: S311
     n = 300
@@ -132,7 +131,7 @@ def test_little_s_law_holds_where_the_cache_is_too_small() -> None:
         simulate(Load([1600], [2], [0.0]), [small])
 
 
-def test_what_is_straight_is_priced_exactly_between_knots() -> None:
+def test_what_is_straight_is_priced_exactly_between_knots():
     pace = Paced(Straight())  # type: ignore[arg-type]
     first, slope, steps = pace.decode(37, 37 * 900 + 5)
     assert first == pytest.approx(STEP + EACH * 37 + HELD * (37 * 900 + 5))
@@ -143,7 +142,7 @@ def test_what_is_straight_is_priced_exactly_between_knots() -> None:
     )
 
 
-def test_steps_between_those_that_are_priced_are_near_them() -> None:
+def test_steps_between_those_that_are_priced_are_near_them():
     """A hundred steps of a network at any numbers, against the same step priced itself."""
     phases = Service("llama3_8b", Site("h100"), 1, 4096, 1024).phases()
     pace, draw, wrong = Paced(phases), Random(1), []  # noqa: S311
@@ -159,7 +158,7 @@ def test_steps_between_those_that_are_priced_are_near_them() -> None:
     assert max(wrong) < 0.2  # a chunk just above a power of two: attention goes by blocks
 
 
-def test_guesses_that_are_right_save_steps() -> None:
+def test_guesses_that_are_right_save_steps():
     """A step of 3 guesses verifies 4 tokens; 1 + w + w^2 + w^3 are made, in one of the server."""
     draft = Straight()
     right, wrong = (
@@ -171,7 +170,7 @@ def test_guesses_that_are_right_save_steps() -> None:
     assert right == pytest.approx(both / 4)
 
 
-def test_prompts_apart_leave_decoding_alone_and_send_the_cache_once() -> None:
+def test_prompts_apart_leave_decoding_alone_and_send_the_cache_once():
     n, inputs, outputs = 4, 1000, 101
     load = Load([inputs] * 200, [outputs] * 200, [k * 1.0 for k in range(200)])
     run = simulate(load, [pool(1, 2), pool(n)], lambda tokens: tokens * 1e-5)
@@ -180,7 +179,7 @@ def test_prompts_apart_leave_decoding_alone_and_send_the_cache_once() -> None:
     assert run.ended_s[50] - run.first_s[50] == pytest.approx(steps + inputs * 1e-5)
 
 
-def test_the_highest_rate_meets_the_targets_and_a_higher_one_does_not() -> None:
+def test_the_highest_rate_meets_the_targets_and_a_higher_one_does_not():
     demand = Demand(rate=5.0, count=500, ttft_target=0.2, tpot_target=0.02)
     found = under_load(demand, demand.load(1000, 100), [pool(64)])
     most = found["highest_rate_per_s"]
@@ -191,13 +190,13 @@ def test_the_highest_rate_meets_the_targets_and_a_higher_one_does_not() -> None:
     assert share[0] >= 0.9 > share[1]
 
 
-def test_more_than_can_be_served_is_said() -> None:
+def test_more_than_can_be_served_is_said():
     demand = Demand(rate=400.0, count=2000)
     assert under_load(demand, demand.load(1000, 100), [pool(64)])["grows"]
     assert not under_load(Demand(rate=5.0), demand.load(1000, 100), [pool(2000)])["sent_back"]
 
 
-def test_percentiles_are_numpys() -> None:
+def test_percentiles_are_numpys():
     values = [*np.random.default_rng(2).random(101).tolist(), 3.0, 2.0]
     found = _spread(values)
     assert found is not None
@@ -208,7 +207,7 @@ def test_percentiles_are_numpys() -> None:
     assert _spread([]) is None
 
 
-def test_traces(tmp_path: Path) -> None:
+def test_traces(tmp_path):
     csv = tmp_path / "a.csv"
     csv.write_text("arrival_s,input_tokens,output_tokens\n7,10,20\n5.5,3,1\n")
     assert trace(csv) == Load((3, 10), (1, 20), [0.0, 1.5])
@@ -230,7 +229,7 @@ def test_traces(tmp_path: Path) -> None:
         assert said in str(caught.value)
 
 
-def test_a_model_under_load_in_python() -> None:
+def test_a_model_under_load_in_python():
     told = serve("llama3_8b", "h100", input=1024, output=64, concurrency=16, count=64)
     load = told["load"]
     assert told["tpot_s"] == load["tpot_s"]["mean"]
@@ -247,7 +246,7 @@ def test_a_model_under_load_in_python() -> None:
 
 
 @pytest.mark.parametrize("method", ["roofline", "analytic"])
-def test_methods_without_constants_serve_too(method: str) -> None:
+def test_methods_without_constants_serve_too(method):
     told = serve(
         "gpt2", "t4", dtype="float16", input=900, output=20, method=method, rate=1.0, count=20
     )
@@ -255,7 +254,7 @@ def test_methods_without_constants_serve_too(method: str) -> None:
     assert 0 < told["tpot_s"] < told["ttft_s"] < told["load"]["request_s"]["p50"]
 
 
-def test_a_trace_with_long_prompts_and_long_answers(tmp_path: Path) -> None:
+def test_a_trace_with_long_prompts_and_long_answers(tmp_path):
     rows = tmp_path / "a.csv"
     rows.write_text("arrival_s,input_tokens,output_tokens\n0,900,100\n1,1000,20\n2,1000,9999\n")
     told = serve("gpt2", "t4", dtype="float16", requests=rows, count=2)

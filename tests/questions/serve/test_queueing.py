@@ -136,7 +136,7 @@ def step_by_step(  # noqa: C901, PLR0912, PLR0915
 
 
 @every("seed", range(400))
-def test_the_loop_over_events_is_the_loop_over_steps(seed: int) -> None:
+def test_the_loop_over_events_is_the_loop_over_steps(seed):
     draw = random.Random(seed)  # noqa: S311
     count = draw.randint(1, 24)
     block = draw.choice([1, 4, 16])

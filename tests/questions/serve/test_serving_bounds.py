@@ -45,10 +45,10 @@ def service_drawn(seed: int) -> bool:
     return True
 
 
-def test_a_service_lies_inside_of_its_intervals() -> None:
+def test_a_service_lies_inside_of_its_intervals():
     assert sum(map(service_drawn, range(100))) > 80
 
 
 @pytest.mark.slow
-def test_a_thousand_services_do() -> None:
+def test_a_thousand_services_do():
     assert sum(map(service_drawn, range(100, 1000))) > 720

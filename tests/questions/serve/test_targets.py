@@ -15,10 +15,11 @@ from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.questions.plan.request import Site
 from steptime.questions.serve.answer import Service
+from steptime.questions.serve.tables import table
 from steptime.questions.serve.targets import undominated
 
 H100: dict[str, Any] = {"device": "h100-sxm5", "inside": "nvlink-4"}
-ASKED: dict[str, Any] = {"input": 1000, "output": 50, "rate": 40, "count": 200}
+ASKED: dict[str, Any] = {"input": 1000, "output": 50, "rate": 40, "count": 100}
 
 
 @cache
@@ -188,6 +189,8 @@ def test_eager_decoding_is_bound_by_the_host_and_says_so() -> None:
     said = [note for note in eager["notes"] if "bound by the host" in note]
     assert len(said) == 1
     assert eager["parts"]["decode"]["host_s"] > 0.25 * eager["tpot_s"]
+    both = [steptime.serve("llama3_8b", "a100", stack=stack) for stack in ("hf", "vllm")]
+    assert ["bound by the host" in table(told).title for told in both] == [True, False]
     graphs = steptime.serve("llama3_8b", "h100", 1, 128, 16)
     assert not any("bound by the host" in note for note in graphs["notes"])
 

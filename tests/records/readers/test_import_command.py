@@ -25,7 +25,7 @@ from told import device_bars, device_rows, row_of
 
 
 @pytest.fixture
-def logs(tmp_path: Path) -> Path:
+def logs(tmp_path):
     folder = tmp_path / "logs"
     (folder / "old").mkdir(parents=True)
     for name, text in {
@@ -43,9 +43,7 @@ def _json(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_importing_twice_adds_nothing(
-    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_importing_twice_adds_nothing(logs, tmp_path, capsys):
     out = str(tmp_path / "out")
     first = _json(capsys, "import", str(logs), "--out", out, "--json")
     assert first == {
@@ -79,9 +77,7 @@ def test_importing_twice_adds_nothing(
     assert len(store.load(Path(out), pytest.fail)) == 4
 
 
-def test_a_handful_of_what_is_not_read_is_shown(
-    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_handful_of_what_is_not_read_is_shown(logs, tmp_path, capsys):
     for number in range(20):
         (logs / f"x{number}").write_text("x", encoding="utf-8")
     assert run(["import", str(logs), "--out", str(tmp_path / "out")]) == 0
@@ -90,7 +86,7 @@ def test_a_handful_of_what_is_not_read_is_shown(
     assert lines[-1] == "not read: 13 more, all in --json"
 
 
-def test_forms_of_the_table(logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_forms_of_the_table(logs, tmp_path, capsys):
     out = str(tmp_path / "out")
     assert run(["import", str(logs), "--out", out]) == 0
     capsys.readouterr()
@@ -107,7 +103,7 @@ def test_forms_of_the_table(logs: Path, tmp_path: Path, capsys: pytest.CaptureFi
         assert capsys.readouterr().out.startswith(start)
 
 
-def test_the_table_of_measurements_is_by_the_formulas_of_the_seed() -> None:
+def test_the_table_of_measurements_is_by_the_formulas_of_the_seed():
     record = synthetic.measured(synthetic.workloads()[0])
     (row,) = device_rows([record, *synthetic.predicted(record.workload)])
     told = row_of(record)
@@ -144,7 +140,7 @@ def _sweep_of_devices() -> list[Record]:
     return records
 
 
-def test_a_sweep_of_devices_has_its_columns() -> None:
+def test_a_sweep_of_devices_has_its_columns():
     rows = device_rows(_sweep_of_devices())
     assert {(row["num_gpu"], row["staged_from"]) for row in rows} == {
         (number, staged) for number in (1, 2, 4) for staged in ("$LOCAL", "$SCRATCH")
@@ -155,7 +151,7 @@ def test_a_sweep_of_devices_has_its_columns() -> None:
     assert four["mean_speed"] == pytest.approx(256 / four["Mean_Time_Per_Step"])
 
 
-def test_rows_stand_by_number_of_devices_and_staging_however_they_were_recorded() -> None:
+def test_rows_stand_by_number_of_devices_and_staging_however_they_were_recorded():
     records = _sweep_of_devices()
     places = [(number, staged) for number in (1, 2, 4) for staged in ("$LOCAL", "$SCRATCH")]
     for mixed in (records, records[::-1], records[1::2] + records[::2]):
@@ -164,7 +160,7 @@ def test_rows_stand_by_number_of_devices_and_staging_however_they_were_recorded(
     assert rows[0]["prefetch"] is None
 
 
-def test_bars_show_every_run() -> None:
+def test_bars_show_every_run():
     spec = draw("devices", _sweep_of_devices())
     text = json.dumps(spec)
     assert text.count('"run": "2 of 2"') >= 6
@@ -192,7 +188,7 @@ def _ways(spec: dict[str, Any]) -> set[str]:
     return {row["how"] for row in spec["data"]["values"]}
 
 
-def test_what_was_measured_otherwise_is_another_bar() -> None:
+def test_what_was_measured_otherwise_is_another_bar():
     spec = draw("devices", _mixed())
     assert json.dumps(spec).count('"run": "1 of 1"') == 18
     texts = {way.removesuffix(", batch 64") for way in _ways(spec)}
@@ -202,7 +198,7 @@ def test_what_was_measured_otherwise_is_another_bar() -> None:
     assert not any("float32" in text or "runs" in text for text in texts)
 
 
-def test_a_row_of_bars_bears_the_name_of_its_network_alone() -> None:
+def test_a_row_of_bars_bears_the_name_of_its_network_alone():
     other = make_workload(read_model("fc:layers=2,nodes=64"), batch=64, phase="infer")
     spec = draw("devices", [*_mixed(), synthetic.measured(other)])
     rows = spec["data"]["values"]
@@ -210,7 +206,7 @@ def test_a_row_of_bars_bears_the_name_of_its_network_alone() -> None:
     assert {row["panel"].partition("|")[0] for row in rows} == {"deep_mnist", "fc"}
 
 
-def test_other_numbers_of_replicas_are_other_bars() -> None:
+def test_other_numbers_of_replicas_are_other_bars():
     some = _sweep_of_devices()[-1]
     held = replace(some, method=replace(some.method, options={**some.method.options, "devices": 8}))
     eight = replace(held, workload=replace(held.workload, plan=Plan(data=8)))
@@ -220,9 +216,7 @@ def test_other_numbers_of_replicas_are_other_bars() -> None:
     assert ways == {"allreduce, 4 of them work", "allreduce", "allreduce, 16 replicas"}
 
 
-def test_columns_that_differ_are_in_the_table(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_columns_that_differ_are_in_the_table(tmp_path, capsys):
     with store.open_writer(tmp_path / "out") as writer:
         writer.append_all(_mixed())
     rows = _json(capsys, "table", str(tmp_path / "out"), "--format", "json")
@@ -241,9 +235,7 @@ def test_columns_that_differ_are_in_the_table(
     assert printed.err == "1 row\n"
 
 
-def test_a_table_without_rows_is_no_empty_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_without_rows_is_no_empty_folder(tmp_path, capsys):
     (tmp_path / "t.csv").write_text("a,b\n", encoding="utf-8")
     (tmp_path / "none").mkdir()
     (tmp_path / "m.toml").write_text(
@@ -257,7 +249,7 @@ def test_a_table_without_rows_is_no_empty_folder(
         assert said in capsys.readouterr().err
 
 
-def test_one_strategy_is_one_group_of_bars(tmp_path: Path) -> None:
+def test_one_strategy_is_one_group_of_bars(tmp_path):
     for gpus in (1, 2, 4):
         text = psc_log(
             gpus, gpus=gpus, program="CNN_MNIST_INDEPENDENT.py", placed=tuple(range(gpus)),
@@ -270,7 +262,7 @@ def test_one_strategy_is_one_group_of_bars(tmp_path: Path) -> None:
     assert {row["devices"] for row in spec["data"]["values"]} == {1, 2, 4}
 
 
-def test_many_networks_are_drawn_in_part() -> None:
+def test_many_networks_are_drawn_in_part():
     records = [
         synthetic.measured(make_workload(read_model(f"fc:layers=4,nodes={32 + i}"), batch=64))
         for i in range(80)
@@ -280,9 +272,7 @@ def test_many_networks_are_drawn_in_part() -> None:
     assert len({row["panel"] for row in spec["data"]["values"]}) == 60
 
 
-def test_several_paths_are_one_import_and_a_path_twice_is_one(
-    logs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_several_paths_are_one_import_and_a_path_twice_is_one(logs, tmp_path, capsys):
     files = [str(logs / "2018-06-05-k80:1:local"), str(logs / "2018-06-05-k80:2:scratch")]
     out = str(tmp_path / "out")
     found = _json(capsys, "import", *files, files[0], "--out", out, "--json")

@@ -14,7 +14,7 @@ import pytest
 
 from every import every
 from psc_log_text import psc_log
-from steptime.records.readers import Import, read_path
+from steptime.records.readers import read_path
 from steptime.records.readers.psc_log import FileName, file_name, recognises
 from steptime.records.readers.sources import RecordSource
 from steptime.records.record import Record, record_to_json
@@ -25,7 +25,7 @@ MODES = {"independent": "IN", "parameter-server": "PS", None: "single"}
 
 
 @pytest.fixture(scope="module")
-def logs(shared: Path) -> Import:
+def logs(shared):
     return read_path(shared / "psc-mnist" / "logs.tar.gz")
 
 
@@ -59,7 +59,7 @@ def _fields(record: Record) -> Mapping[str, Any]:
     }
 
 
-def test_every_column_of_every_log_is_as_expected(shared: Path, logs: Import) -> None:
+def test_every_column_of_every_log_is_as_expected(shared, logs):
     expected = _expected(shared)
     assert logs.files == len(expected) == 52
     for record in logs.records:
@@ -77,9 +77,7 @@ def test_every_column_of_every_log_is_as_expected(shared: Path, logs: Import) ->
     assert unread.reason.startswith("not_a_benchmark: ")
 
 
-def test_the_same_logs_as_files_of_a_folder_give_the_same(
-    shared: Path, logs: Import, tmp_path: Path
-) -> None:
+def test_the_same_logs_as_files_of_a_folder_give_the_same(shared, logs, tmp_path):
     import tarfile
 
     with tarfile.open(shared / "psc-mnist" / "logs.tar.gz") as archive:
@@ -98,7 +96,7 @@ def test_the_same_logs_as_files_of_a_folder_give_the_same(
     assert record.env["source_file"] == "2018-06-22-GPU-k80:4:scratch:PS"
 
 
-def test_the_table_is_that_of_the_collector(shared: Path, logs: Import) -> None:
+def test_the_table_is_that_of_the_collector(shared, logs):
     direct = [r for r in logs.records if r.env["source_file"].count("/") == 1]
     rows = [row for row in device_rows(direct) if row["source_file"].startswith("results/")]
     with (shared / "psc-mnist" / "collector_a_shipped.csv").open(encoding="utf-8") as file:
@@ -109,7 +107,7 @@ def test_the_table_is_that_of_the_collector(shared: Path, logs: Import) -> None:
     )
 
 
-def test_what_the_collector_wrote_is_read(shared: Path) -> None:
+def test_what_the_collector_wrote_is_read(shared):
     found = read_path(shared / "psc-mnist" / "collector_a_shipped.csv")
     assert (len(found.records), found.unread) == (8, [])
     assert {record.workload.batch_per_replica for record in found.records} == {50}
@@ -118,7 +116,7 @@ def test_what_the_collector_wrote_is_read(shared: Path) -> None:
     assert row["mean_speed"] == 2106.21087616
 
 
-def test_logged_and_corrected_speeds_of_several_gpus(shared: Path, tmp_path: Path) -> None:
+def test_logged_and_corrected_speeds_of_several_gpus(shared, tmp_path):
     """The published speed-ups of 10 runs, through logs that are made of their figures."""
     runs = json.loads((shared / "psc-mnist" / "multi_gpu_corrected.json").read_text("utf-8"))
     programs = {"IN": "CNN_MNIST_INDEPENDENT.py", "PS": "CNN_MNIST_PS.py"}
@@ -152,7 +150,7 @@ def test_logged_and_corrected_speeds_of_several_gpus(shared: Path, tmp_path: Pat
     assert round(four["mean_speed_corrected"] / one["mean_speed_corrected"], 2) == 2.65
 
 
-def test_the_rows_that_the_seed_shows(tmp_path: Path) -> None:
+def test_the_rows_that_the_seed_shows(tmp_path):
     shown = [
         (8732.961728, 0.005725434, 6.388218371, 760.2575007, "p100", 2, "$SCRATCH"),
         (5250.901566, 0.009522174, 0.734560314, 65.77123005, "k80", 2, "$SCRATCH"),
@@ -192,7 +190,7 @@ def test_the_rows_that_the_seed_shows(tmp_path: Path) -> None:
         ("notes", FileName()),
     ],
 )
-def test_names_of_files(name: str, claims: FileName) -> None:
+def test_names_of_files(name, claims):
     assert file_name(name) == claims
 
 
@@ -204,7 +202,7 @@ def _one(tmp_path: Path, text: str, name: str = "slurm-1.out") -> Record:
     return record
 
 
-def test_spellings_of_the_results(tmp_path: Path) -> None:
+def test_spellings_of_the_results(tmp_path):
     text = psc_log(step_s=None)
     for spelling in (
         "Mean Time : 0.01\nMean Speed : 5000.0\nSpeed Jitter : 7\n",
@@ -219,12 +217,12 @@ def test_spellings_of_the_results(tmp_path: Path) -> None:
         assert (record.workload.batch_per_replica, record.env["batch_source"]) == (50, "implied")
 
 
-def test_a_batch_that_no_step_has_is_unknown(tmp_path: Path) -> None:
+def test_a_batch_that_no_step_has_is_unknown(tmp_path):
     record = _one(tmp_path, psc_log(step_s=1e300, speed=1e300))
     assert (record.workload.batch_per_replica, record.env["batch_source"]) == (64, "unknown")
 
 
-def test_a_traceback_that_names_a_result_is_none(tmp_path: Path) -> None:
+def test_a_traceback_that_names_a_result_is_none(tmp_path):
     line = (
         '    print("Mean Time Per Step : " + str(np.mean(times`)))\nSyntaxError: invalid syntax\n'
     )
@@ -236,7 +234,7 @@ def test_a_traceback_that_names_a_result_is_none(tmp_path: Path) -> None:
     assert "does not say the batch" in record.note
 
 
-def test_a_result_that_another_line_breaks_into_is_none(tmp_path: Path) -> None:
+def test_a_result_that_another_line_breaks_into_is_none(tmp_path):
     torn = "2018-06-05 10:14:25.339745: I tensorflow/core"
     for said in (torn, f"0.0{torn}", f"0.01 {torn}"):
         lines = f"Mean Time Per Step : {said}\nMean Speed : 5000 Images/Sec\n"
@@ -246,7 +244,7 @@ def test_a_result_that_another_line_breaks_into_is_none(tmp_path: Path) -> None:
     assert again.quantities["step_s"].value == 0.01
 
 
-def test_a_step_that_took_no_time_is_no_result(tmp_path: Path) -> None:
+def test_a_step_that_took_no_time_is_no_result(tmp_path):
     times = "Mean Time Per Step : 0.0\nMean Speed : inf\nspeed uncertainty : 1\n"
     record = _one(tmp_path, psc_log(step_s=None, more="test accuracy 0.9\n") + times)
     assert (record.status, record.cause) == ("failed", "no_result")
@@ -255,7 +253,7 @@ def test_a_step_that_took_no_time_is_no_result(tmp_path: Path) -> None:
     assert (row["Mean_Time_Per_Step"], row["speed_uncertainty"]) == (None, None)
 
 
-def test_a_log_of_two_runs_says_so(tmp_path: Path) -> None:
+def test_a_log_of_two_runs_says_so(tmp_path):
     second = "Mean Time Per Step : 0.5\nMean Speed : 100.0 Images/Sec\n"
     record = _one(tmp_path, psc_log() + second)
     assert record.quantities["step_s"].value == 0.01
@@ -263,27 +261,27 @@ def test_a_log_of_two_runs_says_so(tmp_path: Path) -> None:
     assert _one(tmp_path, psc_log()).note == ""
 
 
-def test_a_name_that_speed_and_time_contradict(tmp_path: Path) -> None:
+def test_a_name_that_speed_and_time_contradict(tmp_path):
     one = _one(tmp_path, psc_log(), "2018-08-01-GPU-k80:1:1024:scratch")
     assert one.note == "the batch is 1024 (filename), speed x time is 50"
     two = psc_log(gpus=2, program="CNN_MNIST_PS.py", placed=(0, 1))
     assert _one(tmp_path, two, "2018-08-01-GPU-k80:2:1024:scratch:PS").note == ""
 
 
-def test_a_batch_that_no_log_tells_is_in_no_bar(tmp_path: Path) -> None:
+def test_a_batch_that_no_log_tells_is_in_no_bar(tmp_path):
     known = _one(tmp_path, psc_log())
     odd = _one(tmp_path, psc_log(speed=5123.4))
     assert device_bars([odd, known]) == device_bars([known])
     assert draw("devices", [odd, known])
 
 
-def test_a_number_of_devices_that_no_log_tells(tmp_path: Path) -> None:
+def test_a_number_of_devices_that_no_log_tells(tmp_path):
     one, other = _one(tmp_path, psc_log()), _one(tmp_path, psc_log(gpu=""))
     assert device_rows([other])[0]["num_gpu"] is None
     assert '"devices": "?"' in json.dumps(draw("devices", [one, other]))
 
 
-def test_who_says_the_batch(tmp_path: Path) -> None:
+def test_who_says_the_batch(tmp_path):
     """The program, then the shell, then the name, then speed x time."""
     name = "2018-08-01-GPU-k80:1:256:scratch"
     program = psc_log(more="batch_size=64\nbatch_size = 32\n")
@@ -296,7 +294,7 @@ def test_who_says_the_batch(tmp_path: Path) -> None:
     assert (odd.env["batch_source"], device_rows([odd])[0]["batch"]) == ("unknown", None)
 
 
-def test_where_the_work_was_done(tmp_path: Path) -> None:
+def test_where_the_work_was_done(tmp_path):
     on_cpu = _one(tmp_path, psc_log(gpu="p100", gpus=2, placed=(), product=""))
     assert (on_cpu.env["device_kind"], on_cpu.env["gpus_used"]) == ("cpu", 0)
     assert (on_cpu.env["allocated_gpu_type"], on_cpu.env["allocated_gpu_count"]) == ("P100", 2)
@@ -326,7 +324,7 @@ def test_where_the_work_was_done(tmp_path: Path) -> None:
         ("script: line 27: 1 Illegal instruction     python x", "failed", "illegal_instruction"),
     ],
 )  # fmt: skip
-def test_causes(says: str, status: str, cause: str, tmp_path: Path) -> None:
+def test_causes(says, status, cause, tmp_path):
     record = _one(tmp_path, psc_log(step_s=None, more=says + "\n"))
     assert (record.status, record.cause) == (status, cause)
     conflict = "tensorflow: Module 'a' conflicts with the currently loaded module(s) 'b'\n"
@@ -337,20 +335,20 @@ def test_causes(says: str, status: str, cause: str, tmp_path: Path) -> None:
     assert "module_conflict_error" in finished.note
 
 
-def test_nothing_of_the_text_is_kept(tmp_path: Path) -> None:
+def test_nothing_of_the_text_is_kept(tmp_path):
     record = _one(tmp_path, psc_log())
     text = json.dumps(record_to_json(record))
     for private in ("jane", "doe", "4711", "secret", "login1"):
         assert private not in text
 
 
-def test_lines_that_run_into_each_other_place_nothing(tmp_path: Path) -> None:
+def test_lines_that_run_into_each_other_place_nothing(tmp_path):
     broken = "op: (Add)/job:localhost/replica:0/task:0/device:GPU:2018-06-03 23:59:59.1: I placer\n"
     record = _one(tmp_path, psc_log(placed=(0,), gpus=2, more=broken))
     assert record.env["gpus_used"] == 1
 
 
-def test_the_day_is_that_of_the_run(tmp_path: Path) -> None:
+def test_the_day_is_that_of_the_run(tmp_path):
     record = _one(tmp_path, psc_log(), "2018-06-01-k80:1")
     assert (record.env["date"], record.env["submitted"]) == ("2018-06-03", "2018-06-02")
     assert record.taken_at == "2018-06-03T23:59:58"
@@ -358,7 +356,7 @@ def test_the_day_is_that_of_the_run(tmp_path: Path) -> None:
     assert _one(tmp_path, without).env["date"] == "2018-06-03"  # as `date` printed it
 
 
-def test_of_files_of_one_content_the_deepest_is_the_original(tmp_path: Path) -> None:
+def test_of_files_of_one_content_the_deepest_is_the_original(tmp_path):
     for name in ("slurm-1.out", "old/slurm-1.out", "old/slurm-2.out"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -370,7 +368,7 @@ def test_of_files_of_one_content_the_deepest_is_the_original(tmp_path: Path) -> 
     assert bar["source_file"] == "old/slurm-1.out"
 
 
-def test_error_bars_are_of_the_corrected_speed(tmp_path: Path) -> None:
+def test_error_bars_are_of_the_corrected_speed(tmp_path):
     text = psc_log(
         gpus=4, program="CNN_MNIST_PS.py", placed=(0, 1, 2, 3), step_s=0.125, speed=8192.0,
         uncertainty=8.0,
@@ -380,6 +378,6 @@ def test_error_bars_are_of_the_corrected_speed(tmp_path: Path) -> None:
     assert math.isclose(bar["mean_speed"], 8192.0)
 
 
-def test_what_is_no_log_is_not_taken_for_one() -> None:
+def test_what_is_no_log_is_not_taken_for_one():
     assert not recognises(RecordSource("README.md", b"JobId of a log, and Mean Speed : none"))
     assert recognises(RecordSource("any", b"...\nMean Speed : 5000.1Images/Sec\n"))

@@ -26,7 +26,7 @@ def _paradnn(shared: Path, name: str) -> Path:
     return shared / "paradnn" / f"{name}.json.gz"
 
 
-def test_speed_ups_of_the_tpu_are_the_published_ones(shared: Path) -> None:
+def test_speed_ups_of_the_tpu_are_the_published_ones(shared):
     expected = json.loads((shared / "paradnn" / "expected.json").read_text("utf-8"))
     records = [
         record
@@ -52,7 +52,7 @@ def test_speed_ups_of_the_tpu_are_the_published_ones(shared: Path) -> None:
     assert not two_platforms(records, GPU, TPU).pairs  # bfloat16 is not float32
 
 
-def test_speeds_and_failures_of_paradnn(shared: Path) -> None:
+def test_speeds_and_failures_of_paradnn(shared):
     tpu = read_path(_paradnn(shared, "tpu_fc"))
     gpu = read_path(_paradnn(shared, "gpu_fc"))
     assert tpu.unread == gpu.unread == []
@@ -77,7 +77,7 @@ def test_speeds_and_failures_of_paradnn(shared: Path) -> None:
     assert {r.workload.dtype for r in gpu.records} == {"float32"}
 
 
-def test_profiles_of_a_tpu(shared: Path) -> None:
+def test_profiles_of_a_tpu(shared):
     found = read_path(_paradnn(shared, "fc_trace_10sec"))
     lists = json.loads(gzip.decompress(_paradnn(shared, "fc_trace_10sec").read_bytes()))
     assert (len(found.records), found.unread) == (230, [])
@@ -95,7 +95,7 @@ def test_profiles_of_a_tpu(shared: Path) -> None:
         assert traffic == lists["rawMB"][index] * 1e6
 
 
-def test_the_name_of_a_file_says_the_kind_of_cell(tmp_path: Path) -> None:
+def test_the_name_of_a_file_says_the_kind_of_cell(tmp_path):
     label = "layer_1-maxlength_10-vocabsize_5-embeddingsize_100-batchsize_64"
     lists = {"labels": [label], "flops_perc": [10.0]}
     for name in ("tpu_gru_profile.json", "tpu_profile.json"):
@@ -106,7 +106,7 @@ def test_the_name_of_a_file_says_the_kind_of_cell(tmp_path: Path) -> None:
     assert found.unread[0].reason == f"{label}: the file's name does not say the cell"
 
 
-def test_operations_of_a_tpu_are_scopes(shared: Path) -> None:
+def test_operations_of_a_tpu_are_scopes(shared):
     found = read_path(_paradnn(shared, "fc_trace_10sec_opbreakdown"))
     assert (len(found.records), found.unread) == (2029, [])
     scopes = Counter(record.scope for record in found.records)
@@ -117,7 +117,7 @@ def test_operations_of_a_tpu_are_scopes(shared: Path) -> None:
     assert lacking[0].env["not_given"] == ["published_intensity_flop_per_byte"]
 
 
-def test_labels() -> None:
+def test_labels():
     assert network(f"{LABEL}-non-fusion elementwise")[2] == "non-fusion elementwise"
     assert network(LABEL)[2] == ""
     choice, batch, _ = network(
@@ -134,7 +134,7 @@ def test_labels() -> None:
             network(text)
 
 
-def test_a_file_of_speeds_that_contradicts_its_name(tmp_path: Path) -> None:
+def test_a_file_of_speeds_that_contradicts_its_name(tmp_path):
     params = 32 * 32 * 3 + 32 * 3000
     lists = {
         "labels": [LABEL],
@@ -154,7 +154,7 @@ def test_a_file_of_speeds_that_contradicts_its_name(tmp_path: Path) -> None:
     assert found.unread[0].reason == "list 'extra' is not known"
 
 
-def test_tables_of_pytorch_paradnn(shared: Path) -> None:
+def test_tables_of_pytorch_paradnn(shared):
     found = read_path(shared / "pytorch-paradnn" / "fc_T4_dev.csv.gz")
     assert (len(found.records), found.unread) == (2000, [])
     first = found.records[0]
@@ -173,7 +173,7 @@ def test_tables_of_pytorch_paradnn(shared: Path) -> None:
 HEAD = "device,input_type,layers,nodes,batch_size,input_size,output_size,#params,duration,tflops"
 
 
-def test_faults_of_tables_of_pytorch_paradnn(tmp_path: Path) -> None:
+def test_faults_of_tables_of_pytorch_paradnn(tmp_path):
     rows = {
         "Tesla T4, f16, 4, 32, 64, 2000, 200, 1, 0, 0": "",
         "Tesla T4, f8, 4, 32, 64, 2000, 200, 1, 1, 0": "unknown dtype 'f8'",
@@ -226,7 +226,7 @@ resnet50,4,"256",64,half,1,25,0.5
 """
 
 
-def test_a_table_by_a_mapping(tmp_path: Path) -> None:
+def test_a_table_by_a_mapping(tmp_path):
     (tmp_path / "m.toml").write_text(MAPPING, encoding="utf-8")
     (tmp_path / "t.csv").write_text(TABLE, encoding="utf-8")
     found = read_path(tmp_path / "t.csv", mapping=read_mapping(tmp_path / "m.toml"))
@@ -271,7 +271,7 @@ def test_a_table_by_a_mapping(tmp_path: Path) -> None:
         (MAPPING, "name =", "is no TOML"),
     ],
 )
-def test_faults_of_a_mapping(before: str, after: str, message: str, tmp_path: Path) -> None:
+def test_faults_of_a_mapping(before, after, message, tmp_path):
     assert before in MAPPING
     (tmp_path / "m.toml").write_text(MAPPING.replace(before, after, 1), encoding="utf-8")
     with pytest.raises(InputError) as caught:
@@ -299,9 +299,7 @@ def test_faults_of_a_mapping(before: str, after: str, message: str, tmp_path: Pa
         ('"fc:layers={depth},nodes={width}"', '"NET.prototxt"', "'NET.prototxt': no such file"),
     ],
 )
-def test_rows_that_a_mapping_makes_senseless(
-    before: str, after: str, said: str, tmp_path: Path
-) -> None:
+def test_rows_that_a_mapping_makes_senseless(before, after, said, tmp_path):
     assert before in MAPPING
     (tmp_path / "m.toml").write_text(MAPPING.replace(before, after, 1), encoding="utf-8")
     (tmp_path / "t.csv").write_text("\n".join(TABLE.splitlines()[:2]), encoding="utf-8")
@@ -311,7 +309,7 @@ def test_rows_that_a_mapping_makes_senseless(
     assert said in one.reason
 
 
-def test_the_options_that_tables_and_plots_read(tmp_path: Path) -> None:
+def test_the_options_that_tables_and_plots_read(tmp_path):
     said = 'options = {devices = "{width}", staging = "local", strategy = "", year = "2023"}'
     text = MAPPING.replace('options = {gpu = "{card}", strategy = "allreduce"}', said)
     (tmp_path / "m.toml").write_text(text, encoding="utf-8")
@@ -325,28 +323,28 @@ def test_the_options_that_tables_and_plots_read(tmp_path: Path) -> None:
     assert "2 of them work" in json.dumps(draw("devices", [record]))
 
 
-def test_who_measured_is_no_template(tmp_path: Path) -> None:
+def test_who_measured_is_no_template(tmp_path):
     text = MAPPING.replace('source = "measured by a friend"', 'source = "{"')
     (tmp_path / "m.toml").write_text(text, encoding="utf-8")
     mapping = read_mapping(tmp_path / "m.toml")
     assert mapping.SOURCE == "{"
 
 
-def test_every_fault_of_a_mapping_is_named_at_once(tmp_path: Path) -> None:
+def test_every_fault_of_a_mapping_is_named_at_once(tmp_path):
     text = MAPPING.replace('"mine"', "1.5").replace("1e9", "-1").replace("{bs}", "{")
     (tmp_path / "m.toml").write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=r"quantities\.peak_memory_bytes.*; batch: .*; name: "):
         read_mapping(tmp_path / "m.toml")
 
 
-def test_tables_as_windows_writes_them(tmp_path: Path) -> None:
+def test_tables_as_windows_writes_them(tmp_path):
     (tmp_path / "m.toml").write_text(MAPPING, encoding="utf-8")
     (tmp_path / "t.csv").write_bytes(TABLE.replace("\n", "\r\n").encode("utf-8-sig"))
     found = read_path(tmp_path / "t.csv", mapping=read_mapping(tmp_path / "m.toml"))
     assert len(found.records) == 3
 
 
-def test_a_mapping_of_columns_that_a_table_has_not(tmp_path: Path) -> None:
+def test_a_mapping_of_columns_that_a_table_has_not(tmp_path):
     (tmp_path / "m.toml").write_text(MAPPING, encoding="utf-8")
     (tmp_path / "t.csv").write_text(TABLE.replace("depth", "dept", 1), encoding="utf-8")
     found = read_path(tmp_path / "t.csv", mapping=read_mapping(tmp_path / "m.toml"))
@@ -358,7 +356,7 @@ def test_a_mapping_of_columns_that_a_table_has_not(tmp_path: Path) -> None:
     assert [(one.line, one.reason) for one in found.unread] == [(None, reason)]  # of every row
 
 
-def test_cells_may_be_apart_by_anything(tmp_path: Path) -> None:
+def test_cells_may_be_apart_by_anything(tmp_path):
     for mark in ("\t", ";", "|", "!"):
         said = f'delimiter = "{mark}"\n' if mark == "!" else ""
         (tmp_path / "m.toml").write_text(said + MAPPING, encoding="utf-8")
@@ -367,7 +365,7 @@ def test_cells_may_be_apart_by_anything(tmp_path: Path) -> None:
         assert len(found.records) == 3
 
 
-def test_every_reader_has_what_a_reader_has() -> None:
+def test_every_reader_has_what_a_reader_has():
     for name, reader in zip(READERS, map(reader_of, READERS), strict=True):
         assert callable(reader.recognises), name
         assert callable(reader.read), name
@@ -375,7 +373,7 @@ def test_every_reader_has_what_a_reader_has() -> None:
         assert reader.__doc__
 
 
-def test_ten_thousand_rows(tmp_path: Path) -> None:
+def test_ten_thousand_rows(tmp_path):
     rows = (f"Tesla T4,f32,4,{32 + i},64,2000,200,1,{1 + i},0" for i in range(10_000))
     (tmp_path / "t.csv").write_text("\n".join([HEAD, *rows]), encoding="utf-8")
     assert len(read_path(tmp_path).records) == 10_000

@@ -93,9 +93,7 @@ LOG = psc_log().encode()
         ("slurm-1.out", b"Batch Size\n45\n", "not_a_benchmark"),
     ],
 )
-def test_what_is_no_result_is_one_line_and_exit_code_2(
-    name: str, content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_result_is_one_line_and_exit_code_2(name, content, said, tmp_path, capsys):
     (tmp_path / name).write_bytes(content)
     assert run(["import", str(tmp_path / name), "--out", str(tmp_path / "out")]) == 2
     out, err = capsys.readouterr()
@@ -106,14 +104,14 @@ def test_what_is_no_result_is_one_line_and_exit_code_2(
 
 
 @every("name", ["absent", "fifo", "folder"])
-def test_what_is_no_file(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_file(name, tmp_path, capsys):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "folder").mkdir()
     assert run(["import", str(tmp_path / name), "--out", str(tmp_path / "out")]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_names_of_archives_are_only_names(tmp_path: Path) -> None:
+def test_names_of_archives_are_only_names(tmp_path):
     members = {"/etc/slurm-1.out": LOG, "../../slurm-2.out": LOG + b"\n", "a\n\x1b:b": b"junk"}
     (tmp_path / "a.tar.gz").write_bytes(_tar(members))
     found = read_path(tmp_path / "a.tar.gz")
@@ -125,7 +123,7 @@ def test_names_of_archives_are_only_names(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar.gz"]
 
 
-def test_an_archive_within_an_archive_is_named(tmp_path: Path) -> None:
+def test_an_archive_within_an_archive_is_named(tmp_path):
     inner = {"slurm-1.out": LOG, "slurm-2.out": LOG + b"\n"}
     packed = _tar(inner)
     members = {"a.tar": gzip.decompress(packed), "b.tar.gz": packed, "slurm-3.out": LOG}
@@ -139,7 +137,7 @@ def test_an_archive_within_an_archive_is_named(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_links_and_folders_of_archives_and_folders(tmp_path: Path) -> None:
+def test_links_and_folders_of_archives_and_folders(tmp_path):
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w") as archive:
         link = tarfile.TarInfo("link")
@@ -159,7 +157,7 @@ def test_links_and_folders_of_archives_and_folders(tmp_path: Path) -> None:
     }
 
 
-def test_what_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_too_large_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(source_files, "LARGEST_BYTES", 10_000)
     monkeypatch.setattr(source_files, "MOST_BYTES", 50_000)
     (tmp_path / "a").write_bytes(b"x" * 10_001)
@@ -177,7 +175,7 @@ def test_what_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.Monke
     ]
 
 
-def test_a_line_of_a_hundred_megabytes(tmp_path: Path) -> None:
+def test_a_line_of_a_hundred_megabytes(tmp_path):
     with (tmp_path / "slurm-1.out").open("wb") as file:
         file.seek(100_000_000)
         file.write(b"x")
@@ -190,7 +188,7 @@ def test_a_line_of_a_hundred_megabytes(tmp_path: Path) -> None:
     [" ", "\n", "9", "x", "Mean Speed : ", "VIRTUAL_ENV=", "ImportError: GLIBCXX_",
      "name: Tesla ", ": (Add)/job:", ",", '"', "[", "{"],
 )  # fmt: skip
-def test_long_repetitions_come_to_an_end(unit: str) -> None:
+def test_long_repetitions_come_to_an_end(unit):
     """A search that tries every beginning of a repetition anew would take minutes here."""
     text = (unit * (100_000 // len(unit))).encode()
     for reader in map(reader_of, READERS):
@@ -241,7 +239,7 @@ def _mutated(text: str, seed: int) -> bytes:
 
 
 @every("name", GOOD)
-def test_changed_files_give_records_or_reasons(name: str, tmp_path: Path) -> None:
+def test_changed_files_give_records_or_reasons(name, tmp_path):
     for seed in range(150):
         path = tmp_path / name
         path.write_bytes(_mutated(GOOD[name], seed))
@@ -252,7 +250,7 @@ def test_changed_files_give_records_or_reasons(name: str, tmp_path: Path) -> Non
 
 
 @given(st.binary(max_size=300), st.sampled_from(sorted(GOOD)))
-def test_any_bytes_under_any_name(content: bytes, name: str) -> None:
+def test_any_bytes_under_any_name(content, name):
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,6 @@
 """A plan as a picture: its bars are the pipeline's run, and there are never too many."""
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ def asked(batch: int = 16, **split: Any) -> Request:
     ("schedule", "virtual"),
     [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zero-bubble", 1)],
 )
-def test_the_bars_are_the_run(schedule: str, virtual: int) -> None:
+def test_the_bars_are_the_run(schedule, virtual):
     _, found = timed(asked(pipeline=4, virtual=virtual, schedule=schedule, data=2))
     rows = drawn.bars(found)
     assert found.flow is not None
@@ -45,7 +44,7 @@ def test_the_bars_are_the_run(schedule: str, virtual: int) -> None:
 
 
 @pytest.mark.parametrize(("devices", "batch"), [(4, 2048), (16, 1024)])
-def test_thin_parts_are_shares_of_a_bars_height(devices: int, batch: int) -> None:
+def test_thin_parts_are_shares_of_a_bars_height(devices, batch):
     _, found = timed(asked(batch, pipeline=devices))
     assert found.flow is not None
     rows = drawn.bars(found)
@@ -59,13 +58,13 @@ def test_thin_parts_are_shares_of_a_bars_height(devices: int, batch: int) -> Non
     assert area[True] / sum(area.values()) == pytest.approx(found.bubble, rel=1e-6)
 
 
-def test_a_run_that_is_not_simulated_has_no_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_not_simulated_has_no_bars(monkeypatch):
     monkeypatch.setattr("steptime.questions.plan.step.MOST_EVENTS", 0)
     _, found = timed(asked(pipeline=4))
     assert drawn.bars(found) == []
 
 
-def test_the_memory_of_each_device_is_its_parts() -> None:
+def test_the_memory_of_each_device_is_its_parts():
     planner, found = timed(asked(pipeline=4))
     told = document(planner, found, None)["memory"]
     rows = drawn.memory_rows(told)
@@ -77,7 +76,7 @@ def test_the_memory_of_each_device_is_its_parts() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", ["--pipeline 4 --batch 8", "--devices 1,4 --batch 8"])
-def test_plan_draws_one_plan_or_a_search(words: str, tmp_path: Path) -> None:
+def test_plan_draws_one_plan_or_a_search(words, tmp_path):
     out = tmp_path / "plan.svg"
     where = "--device h100-sxm5 --inside nvlink-4 --length 512"
     assert run(["plan", SMALL, *where.split(), *words.split(), "-o", str(out)]) == 0

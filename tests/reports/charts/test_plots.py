@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,7 +37,7 @@ def axis_titles(spec: Any) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", PLOTS)
-def test_every_plot_is_a_picture_with_units_and_sources(kind: str, tmp_path: Path) -> None:
+def test_every_plot_is_a_picture_with_units_and_sources(kind, tmp_path):
     spec = draw(kind, RECORDS)
     titles = set(axis_titles(spec))
     assert titles
@@ -56,7 +55,7 @@ def test_every_plot_is_a_picture_with_units_and_sources(kind: str, tmp_path: Pat
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["x.png", "x.svg"]
 
 
-def test_the_other_formats_and_a_wrong_one(tmp_path: Path) -> None:
+def test_the_other_formats_and_a_wrong_one(tmp_path):
     spec = draw("memory", RECORDS)
     save(spec, tmp_path / "x.pdf")
     assert (tmp_path / "x.pdf").read_bytes().startswith(b"%PDF")
@@ -83,7 +82,7 @@ LACKING = {
 
 
 @pytest.mark.parametrize("kind", PLOTS)
-def test_a_plot_without_its_data_says_what_it_lacks(kind: str) -> None:
+def test_a_plot_without_its_data_says_what_it_lacks(kind):
     with pytest.raises(EmptyPlotError, match=f"^{kind}: no "):
         draw(kind, LACKING[kind])
 
@@ -101,11 +100,11 @@ def only(records: list[Record], origin: str) -> list[Record]:
         ("throughput", "measured"),
     ],
 )
-def test_one_side_alone_is_drawn(kind: str, origin: str, tmp_path: Path) -> None:
+def test_one_side_alone_is_drawn(kind, origin, tmp_path):
     save(draw(kind, only(RECORDS, origin)), tmp_path / "x.svg")
 
 
-def test_two_platforms_and_dtypes_share_a_roofline(tmp_path: Path) -> None:
+def test_two_platforms_and_dtypes_share_a_roofline(tmp_path):
     first = synthetic.predicted(synthetic.workloads()[0])[0]
     method = replace(first.method, options={**first.method.options, "peak_flop_per_s": 989e12})
     other = replace(
@@ -123,7 +122,7 @@ def test_two_platforms_and_dtypes_share_a_roofline(tmp_path: Path) -> None:
     save(spec, tmp_path / "x.svg")
 
 
-def test_ops_that_cost_the_same_are_one_point_and_shares_add_up() -> None:
+def test_ops_that_cost_the_same_are_one_point_and_shares_add_up():
     workload = synthetic.workloads()[0]
     ops = [record for record in synthetic.predicted(workload, ops=True) if record.scope]
     twins = [replace(ops[0], scope="twin"), *ops]
@@ -137,7 +136,7 @@ def test_ops_that_cost_the_same_are_one_point_and_shares_add_up() -> None:
 
 
 @pytest.mark.parametrize("kind", PLOTS)
-def test_many_networks_still_make_a_plot_of_bounded_size(kind: str) -> None:
+def test_many_networks_still_make_a_plot_of_bounded_size(kind):
     many = []
     for index in range(150):
         workload = replace(synthetic.workloads()[0], params={"layers": 4, "nodes": 8 + index})
@@ -145,7 +144,7 @@ def test_many_networks_still_make_a_plot_of_bounded_size(kind: str) -> None:
     assert len(json.dumps(draw(kind, many))) < 1_000_000
 
 
-def test_ticks_are_round_and_inside() -> None:
+def test_ticks_are_round_and_inside():
     assert log_ticks(0.8e-3, 1.2) == [1e-3, 1e-2, 1e-1, 1.0]
     assert log_ticks(0.9, 9.0) == [1.0, 2.0, 5.0]
     assert log_ticks(3.1, 6.5) == [4.0, 5.0, 6.0]
@@ -166,7 +165,7 @@ def on_gpus(*gpus: str) -> list[Record]:
     return found
 
 
-def test_each_type_of_gpu_has_a_line_of_its_own() -> None:
+def test_each_type_of_gpu_has_a_line_of_its_own():
     points = draw("throughput", on_gpus("p100", "v100", "a100"))["data"]["values"]
     assert len(points) == 6
     lines = [point["line"] for point in points]
@@ -174,7 +173,7 @@ def test_each_type_of_gpu_has_a_line_of_its_own() -> None:
     assert {line.split(", ")[-1] for line in lines} == {"p100", "v100", "a100"}
 
 
-def test_predictions_of_two_devices_have_two_colours() -> None:
+def test_predictions_of_two_devices_have_two_colours():
     found = RECORDS + [replace(record, platform="h100-sxm5") for record in RECORDS]
     for kind in ("predicted", "memory"):
         marks = draw(kind, found)["layer"][-1]["encoding"]
@@ -194,7 +193,7 @@ def devices_of(counts: tuple[int, ...], networks: int) -> list[Record]:
     return found
 
 
-def test_numbers_of_devices_stand_in_panels_with_the_same_axes() -> None:
+def test_numbers_of_devices_stand_in_panels_with_the_same_axes():
     spec = draw("devices", devices_of((1, 2, 4), 30))
     assert spec["columns"] == 3
     assert "resolve" not in spec  # Vega-Lite shares the scales of panels
@@ -207,7 +206,7 @@ def test_numbers_of_devices_stand_in_panels_with_the_same_axes() -> None:
     assert found == [1, 2, 1, 1]  # what compares comes first
 
 
-def test_dark_charts_have_light_words_and_no_ink_of_their_own(tmp_path: Path) -> None:
+def test_dark_charts_have_light_words_and_no_ink_of_their_own(tmp_path):
     light, dark = config(), config(dark=True)
     assert light["axis"]["labelColor"] == "#222222"
     assert dark["axis"]["labelColor"] == "#E6E6E6"

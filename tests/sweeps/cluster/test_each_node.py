@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import fake_scheduler
 import pytest
-from fake_scheduler import State
 
 from every import every
 from steptime.cli.main import run
@@ -39,13 +37,13 @@ p3|other|mixed|gpu:p100x:4|big|none
 
 
 @pytest.fixture
-def slurm(monkeypatch: pytest.MonkeyPatch) -> State:
+def slurm(monkeypatch):
     monkeypatch.setitem(SCHEDULERS, "slurm", "fake_scheduler:SCHEDULER")
     return fake_scheduler.reset()
 
 
 @pytest.fixture
-def sweep(tmp_path: Path) -> list[object]:
+def sweep(tmp_path):
     path = tmp_path / "each.json"
     path.write_text(json.dumps(EXPERIMENT))
     return ["sweep", path, "--out", tmp_path / "out", "--launcher", "slurm"]
@@ -57,9 +55,7 @@ def _answer(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -
 
 
 @pytest.mark.slow
-def test_every_cell_runs_once_on_each_node_that_is_up(
-    slurm: State, sweep: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_cell_runs_once_on_each_node_that_is_up(slurm, sweep, tmp_path, capsys):
     out = tmp_path / "out"
     slurm.nodes["n2"] = "drained (fan)"
     preview = _answer(capsys, *sweep, "--dry-run")
@@ -86,9 +82,7 @@ def test_every_cell_runs_once_on_each_node_that_is_up(
     assert _answer(capsys, *sweep)["submitted"] == 0
 
 
-def test_no_node_is_said_so(
-    slurm: State, sweep: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_node_is_said_so(slurm, sweep, tmp_path, capsys):
     slurm.nodes = {"n1": "down (told)"}
     assert run([*map(str, sweep)]) == 2
     said = capsys.readouterr().err
@@ -99,9 +93,7 @@ def test_no_node_is_said_so(
     assert not (tmp_path / "out").exists()
 
 
-def test_cells_of_several_nodes_are_refused(
-    slurm: State, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cells_of_several_nodes_are_refused(slurm, tmp_path, capsys):
     path = tmp_path / "two.json"
     each = {"nodes": "each", "replicas_per_node": 1}
     path.write_text(json.dumps({**EXPERIMENT, "replicas": 2, "slurm": each}))
@@ -120,9 +112,7 @@ def test_cells_of_several_nodes_are_refused(
         ({"partition": "other"}, ["k1", "k2", "p1", "p2", "p3"]),  # what sinfo was asked for
     ],
 )
-def test_the_nodes_that_slurm_has(
-    request_: dict[str, Any], names: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_nodes_that_slurm_has(request_, names, monkeypatch):
     monkeypatch.setattr(real, "_run", lambda command: SINFO)
     found = real.nodes(ResourceRequest(nodes="each", **request_))
     assert [node.name for node in found] == names
@@ -130,6 +120,6 @@ def test_the_nodes_that_slurm_has(
     assert all(node == Node(node.name, trouble.get(node.name, "")) for node in found)
 
 
-def test_a_constraint_that_is_more_than_features_is_refused() -> None:
+def test_a_constraint_that_is_more_than_features_is_refused():
     with pytest.raises(InputError, match="name the nodes in nodelist"):
         real.nodes(ResourceRequest(nodes="each", constraint="[rack1*2&rack2*4]"))

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,7 +70,7 @@ class Bed:
 
 
 @pytest.fixture
-def python(tmp_path: Path) -> Path:
+def python(tmp_path):
     path = tmp_path / "python"
     path.write_text(f"#!/bin/sh\n{TELL}")
     path.chmod(0o755)
@@ -79,7 +79,7 @@ def python(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def fake(tmp_path: Path, python: Path) -> Bed:
+def fake(tmp_path, python):
     state = fake_scheduler.reset()
 
     def go_away() -> None:
@@ -89,7 +89,7 @@ def fake(tmp_path: Path, python: Path) -> Bed:
 
 
 @pytest.fixture
-def real(tmp_path: Path, python: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
+def real(tmp_path, python, monkeypatch):
     monkeypatch.syspath_prepend(TESTS / "slurm")
     from cluster import SlurmCluster
 
@@ -104,12 +104,12 @@ def real(tmp_path: Path, python: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.slurm)])
-def bed(request: pytest.FixtureRequest) -> Bed:
+def bed(request):
     found: Bed = request.getfixturevalue(request.param)
     return found
 
 
-def test_a_scheduler_keeps_the_contract(bed: Bed) -> None:
+def test_a_scheduler_keeps_the_contract(bed):
     of = bed.scheduler
     assert of.limits() >= 1
     assert of.queued([]) == {}
@@ -158,7 +158,7 @@ def _cancelled(job: str) -> JobExit:
 
 
 @pytest.fixture
-def says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+def says(tmp_path, monkeypatch):
     """Return a function that lets a command of Slurm's print what a real one printed."""
 
     def stand_in(command: str, file: str | Path, code: int = 0) -> Path:
@@ -174,7 +174,7 @@ def says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]
     return stand_in
 
 
-def test_what_squeue_and_scontrol_printed_is_read(says: Callable[..., Path]) -> None:
+def test_what_squeue_and_scontrol_printed_is_read(says):
     says("squeue", "squeue.txt")
     live = slurm.queued(["steptime-2fc8d85dc000-0", "steptime-2fc8d85dc000-4"])
     assert len(live) == 8
@@ -197,9 +197,7 @@ def test_what_squeue_and_scontrol_printed_is_read(says: Callable[..., Path]) -> 
     assert slurm.cpus_of(details, "k2") == set()
 
 
-def test_the_controller_is_asked_only_for_what_accounting_leaves_out(
-    says: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_the_controller_is_asked_only_for_what_accounting_leaves_out(says, tmp_path):
     accounting = tmp_path / "sacct.txt"
     accounting.write_text(
         "10_3|CANCELLED by 0|0:15\n10_[4-5,7%2]|CANCELLED by 12|0:0\n11|COMPLETED|0:0\n"
@@ -232,9 +230,7 @@ def test_the_controller_is_asked_only_for_what_accounting_leaves_out(
          "sbatch: Batch job submission failed: Requested node configuration is not available"),
     ],
 )  # fmt: skip
-def test_what_slurm_says_of_a_failure_is_one_line(
-    says: Callable[..., Path], command: str, file: str, kind: type[Exception], said: str
-) -> None:
+def test_what_slurm_says_of_a_failure_is_one_line(says, command, file, kind, said):
     says(command, file, 1)
     array = JobArray(Path("x"), "x", 0, 1, 1)
     with pytest.raises(kind) as caught:
@@ -242,7 +238,7 @@ def test_what_slurm_says_of_a_failure_is_one_line(
     assert str(caught.value) == said
 
 
-def test_causes_of_exits() -> None:
+def test_causes_of_exits():
     assert slurm.cause_of_exit("FAILED", 0, 9) == "killed"
     assert slurm.cause_of_exit("FAILED", 0, 11) == "crashed"
     assert slurm.cause_of_exit("FAILED", errno.ENOSPC, 0) == "no-space"
@@ -257,9 +253,7 @@ def test_causes_of_exits() -> None:
         ("COMPLETED", ""),
     ],
 )  # fmt: skip
-def test_every_state_of_a_job_that_is_over_has_its_cause(
-    monkeypatch: pytest.MonkeyPatch, state: str, cause: str
-) -> None:
+def test_every_state_of_a_job_that_is_over_has_its_cause(monkeypatch, state, cause):
     line = f"JobId=3 ArrayJobId=1 ArrayTaskId=2 JobState={state} ExitCode=1:0"
     monkeypatch.setattr(slurm.shutil, "which", lambda _: None)
     monkeypatch.setattr(slurm, "_run", lambda _: f"{line}\n")
@@ -274,15 +268,13 @@ def test_every_state_of_a_job_that_is_over_has_its_cause(
         ("SUSPENDED", True),
     ],
 )  # fmt: skip
-def test_a_job_waits_until_its_nodes_are_up(
-    monkeypatch: pytest.MonkeyPatch, state: str, runs: bool
-) -> None:
+def test_a_job_waits_until_its_nodes_are_up(monkeypatch, state, runs):
     monkeypatch.setattr(slurm, "_run", lambda _: f"n-0|10|1|{state}|k1|why\n")
     text = "k1" if runs else "why"
     assert slurm.queued(["n-0"]) == {("n-0", 1): Queued("10_1", "10", state, text, runs)}
 
 
-def test_nodes_and_cpus_of_details() -> None:
+def test_nodes_and_cpus_of_details():
     details = "JobId=3 Nodes=gpu[03-04] CPU_IDs=0-1,6 Mem=8 GRES= Nodes=login CPU_IDs=5 Mem=4"
     assert slurm.cpus_of(details, "gpu04") == {0, 1, 6}
     assert slurm.cpus_of(details, "login") == {5}
@@ -293,7 +285,7 @@ def test_nodes_and_cpus_of_details() -> None:
     assert slurm.cpus_of("Nodes=r[1-2]-n[04-05] CPU_IDs=2-3 Mem=1", "r2-n04") == {2, 3}
 
 
-def test_every_cause_that_is_given_is_in_the_table() -> None:
+def test_every_cause_that_is_given_is_in_the_table():
     words = {cause for _, cause in (*outcome.PRINTED, *slurm.PRINTED)}
     words |= {cause for cause in slurm.OVER.values() if cause}
     words |= {cause for _, _, cause in FAILURES}
@@ -303,7 +295,7 @@ def test_every_cause_that_is_given_is_in_the_table() -> None:
     assert all(cause.meaning and cause.again for cause in CAUSES.values())
 
 
-def test_only_its_own_file_and_the_rank_reader_know_slurm() -> None:
+def test_only_its_own_file_and_the_rank_reader_know_slurm():
     root = Path(steptime.__file__).parent
     own = {root / "sweeps" / "cluster" / "slurm.py", root / "measure" / "ranks.py"}
     words = re.compile(
@@ -313,7 +305,7 @@ def test_only_its_own_file_and_the_rank_reader_know_slurm() -> None:
     assert {path for path in knowing if path.parent.name != "readers"} == own, "readers read logs"
 
 
-def test_an_unknown_scheduler_is_refused() -> None:
+def test_an_unknown_scheduler_is_refused():
     with pytest.raises(InputError, match="unknown scheduler 'slrum'; did you mean 'slurm'"):
         scheduler_of("slrum")
     assert {name: scheduler_of(name).name for name in (*SCHEDULERS, "fake")} == {
@@ -321,9 +313,7 @@ def test_an_unknown_scheduler_is_refused() -> None:
     }  # fmt: skip
 
 
-def test_a_scheduler_of_one_file_and_one_row_takes_a_sweep(
-    fake: Bed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_scheduler_of_one_file_and_one_row_takes_a_sweep(fake, tmp_path, capsys):
     table = {
         "name": "two", "backend": "null", "threads": 1, "budget_s": 0.01,
         "networks": [{"family": "fc", "layers": 1, "nodes": [4, 8], "inputs": 8, "outputs": 4,
@@ -351,7 +341,7 @@ def test_a_scheduler_of_one_file_and_one_row_takes_a_sweep(
         "n-0|10|99999999999|RUNNING|k1|why",
     ],
 )
-def test_what_is_no_line_of_a_task_is_none(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_line_of_a_task_is_none(line, monkeypatch):
     monkeypatch.setattr(slurm, "_run", lambda _: f"{line}\nn-0|10|1|RUNNING|k1|a|b\n")
     assert [*slurm.queued(["n-0"])] == [("n-0", 1)]
 
@@ -359,13 +349,13 @@ def test_what_is_no_line_of_a_task_is_none(line: str, monkeypatch: pytest.Monkey
 @every(
     "line", ["", "1_0|FAILED", "1_0||0:0", "1_0|FAILED|?", "1_0-|FAILED|1:0", "1_[0-|FAILED|1:0"]
 )
-def test_what_is_no_end_of_a_task_is_none(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_end_of_a_task_is_none(line, monkeypatch):
     monkeypatch.setattr(slurm.shutil, "which", lambda _: "sacct")
     monkeypatch.setattr(slurm, "_run", lambda _: f"{line}\n1_[0-1%2]|TIMEOUT|0:15\n")
     assert sorted(slurm.ended({("1", 0), ("1", 1)}, "2020")) == [("1", 0), ("1", 1)]
 
 
-def test_bytes_that_are_no_text_are_read(says: Callable[..., Path], tmp_path: Path) -> None:
+def test_bytes_that_are_no_text_are_read(says, tmp_path):
     (tmp_path / "odd.txt").write_bytes(b"n-0|10|1|RUNNING|k\x9d|why\n")
     says("squeue", tmp_path / "odd.txt")
     assert slurm.queued(["n-0"])["n-0", 1].text == "k\ufffd"

@@ -1,6 +1,7 @@
 """Families and named networks, by name; each is loaded when it is asked for."""
 
 import re
+from functools import lru_cache
 
 from steptime.core import registry
 from steptime.core.errors import InputError, shorten, unknown
@@ -46,10 +47,12 @@ def named(text: str) -> str:
     return text
 
 
-_DRESS = r"instruct|chat|base|hf|it|fp8|bf16|0528|2507|v0\.\d|(un)?cased"  # besides, of weights
+# besides, of weights
+_DRESS = r"instruct|chat|thinking|base|hf|it|(nv|mx)?fp[48]|bf16|0528|2507|v0\.\d|(un)?cased"
 _DRESSED = re.compile(rf"^(.*/|meta-)|[-_]({_DRESS})$", re.IGNORECASE)
 
 
+@lru_cache(maxsize=1024)
 def _plain(name: str) -> str:
     return name.lower().translate({ord(mark): None for mark in "-_ ./"})
 
@@ -66,5 +69,4 @@ def family(name: str, where: str = "") -> Family:
 
 def names() -> list[str]:
     """Return the names of families and named networks, those of other packages last."""
-    known = FAMILIES | ZOO | dict.fromkeys(language.rows(), "")
-    return registry.names(known, "models")
+    return registry.names(FAMILIES | ZOO | dict.fromkeys(language.rows(), ""), "models")

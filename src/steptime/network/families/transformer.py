@@ -11,6 +11,7 @@ from steptime.network.layers.blocks import (
     Sight,
     attention,
     block,
+    delta_net,
     feed_forward,
     mixture,
     norm,
@@ -56,12 +57,14 @@ def blocks(
         relative = _relative(b, p, length, f"{name}_relative")
     groups = p["block_groups"] or p["layers"]
     for i in b.repeat(p["layers"]):
-        window = p["window"] if p["windows"][i % len(p["windows"])] == "w" else 0
-        sights = [Sight(causal, window, angles, relative)]
+        letter = p["windows"][i % len(p["windows"])]
+        sights = [Sight(causal, p["window"] if letter == "w" else 0, angles, relative)]
         sights += [Sight(memory=memory)] if memory else []
+        parts = [_attends(b, p, sight) for sight in sights]
+        parts[:1] = [lambda x: delta_net(b, x, p, "attention")] if letter == "l" else parts[:1]
         first = -(-(i * groups // p["layers"]) * p["layers"] // groups)  # of the group
         with b.scope(f"{name}{i + 1}", f"{name}{first + 1}" if first != i else ""):
-            x = block(b, x, p, [*(_attends(b, p, sight) for sight in sights), _feeds(b, p, i)])
+            x = block(b, x, p, [*parts, _feeds(b, p, i)])
     return x
 
 

@@ -107,7 +107,53 @@ def attention(b: Builder, x: str, p: Parameters, name: str, sight: Sight) -> str
         how |= {"window": sight.window} if sight.window else {}
         y = b.op("attention", q, k, v, *more, name="attention", **how)
         y = b.joined(y, "join_y") if cut > 1 else y
+        if p["attention_gate"]:
+            y = _gated(b, y, linear(b, x, b.shape(y)[-1], "gate", p["qkv_bias"]), "sigmoid")
         return b.summed(linear(b, y, p["width"], "out", p["out_bias"]), "sum")
+
+
+def _gated(b: Builder, y: str, gate: str, kind: str) -> str:
+    return b.op("mul", y, b.op(kind, gate, name=f"gate_{kind}"), name="gated")
+
+
+def delta_net(b: Builder, x: str, p: Parameters, name: str) -> str:
+    """Return what a state that each token changes makes of `x` (Yang et al. 2024, figure 1).
+
+    Queries, keys and values pass a short convolution; what is made is normed, head by head.
+    """
+    if b.plan.context > 1:
+        raise ShapeError("blocks with a state do not divide a sequence into context ranks")
+    heads, keys = (b.share(p[f"linear_{one}"], f"linear {one}") for one in ("heads", "key_heads"))
+    values, width = p["linear_value_width"], p["linear_width"] * keys
+    sizes, kernel = (width, width, values * heads), p["linear_kernel"]
+    with b.scope(name):
+        x = b.whole(x, "gather")
+        mixed = linear(b, x, sum(sizes), "qkv", bias=False)
+        gate = linear(b, x, values * heads, "gate", bias=False)
+        share = b.op("sigmoid", linear(b, x, heads, "share", bias=False), name="share_sigmoid")
+        decay = b.op(
+            "pointwise", linear(b, x, heads, "decay"), name="softplus", function="softplus"
+        )
+        rate = b.op("pointwise", b.weight("rate/w", (heads,)), name="rate_exp", function="exp")
+        decay = b.op("pointwise", decay, rate, name="decay_rate", function="mul")
+        mixed = b.op("transpose", mixed, name="channels", order=(0, 2, 1))
+        n, channels, length = b.shape(mixed)
+        mixed = b.op("reshape", mixed, name="channels/image", shape=(n, channels, length, 1))
+        w = b.weight("convolution/w", (channels, 1, kernel, 1))
+        how: dict[str, Any] = {
+            "stride": (1, 1),
+            "groups": channels,
+            "padding": (kernel - 1, 0, 0, 0),
+        }
+        mixed = b.op("silu", b.op("conv2d", mixed, w, name="convolution", **how), name="silu")
+        mixed = b.op("reshape", mixed, name="tokens/channels", shape=(n, channels, length))
+        mixed = b.op("transpose", mixed, name="tokens", order=(0, 2, 1))
+        parts = b.append(b.named("parts"), "split", (mixed,), axis=-1, sizes=sizes)
+        y = b.op("delta_rule", *parts, decay, share, name="delta_rule", heads=heads, key_heads=keys)
+        y = b.op("reshape", y, name="norm/heads", shape=(n, length, heads, values))
+        y = b.op("reshape", norm(b, y, "rms", "norm"), name="norm/whole", shape=b.shape(gate))
+        y = _gated(b, y, gate, "silu")
+        return b.summed(linear(b, y, p["width"], "out", bias=False), "sum")
 
 
 def _cut_from_one(

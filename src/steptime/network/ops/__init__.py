@@ -16,11 +16,14 @@ from steptime.network.ops import (
     norm,
     sequence,
     shaping,
+    state,
 )
 from steptime.network.ops.table import OpKind, Products, Specs, Window
 
 Found = TypeVar("Found")
-_MODULES = (linear, images, norm, elementwise, general, shaping, sequence, loss, communication)
+_MODULES = (
+    linear, images, norm, elementwise, general, shaping, sequence, state, loss, communication,
+)  # fmt: skip
 OPS: dict[str, OpKind] = {kind: row for one in _MODULES for kind, row in one.KINDS.items()}
 
 

@@ -257,7 +257,13 @@ KINDS = {
 }
 
 
-GATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "reglu": "relu"}
+GATED = {  # by what activates the gate; of a clamped one, limits and an offset are not run
+    "swiglu": "silu",
+    "clamped_swiglu": "silu",
+    "geglu": "gelu",
+    "geglu_tanh": "gelu_tanh",
+    "reglu": "relu",
+}
 
 
 def experts_outputs(

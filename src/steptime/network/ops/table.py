@@ -83,7 +83,7 @@ class OpKind:
     that kernels make it, and drop it, in inference too. `work` groups the kinds whose FLOP other
     counters count too. `storage` says whether outputs are new tensors, views of the first
     input, or overwrite it (every output overwrites the input of its place).
-    `read(*specs, **attrs)` returns the bytes read where an op does not read every input whole.
+    `read(*specs, **attrs)` returns the bytes read where those are not of every input, whole.
     `scratch(*specs, **attrs)` returns the bytes of whole tensors that are made and dropped inside
     the op (not the workspace of kernels). A `pointwise` kind makes each element from the same
     element of its inputs, so that it can run in the kernel that makes one of them. `autocast` says

@@ -1,6 +1,6 @@
 """The training graph: a network's forward ops, the ops of its gradient, and the updates."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from math import ceil
 
@@ -13,6 +13,8 @@ from steptime.network.ops.table import Backward, no_flop
 Names = tuple[str, ...]
 STATE_BLOCK = 256  # elements of a state of 8 bits that share a scale
 SCALES = "_scales"  # what the names of these end with
+KEPT, SOURCE, LOSS = "/kept", "/source", "cross_entropy"
+FORMER = "/former"  # what the names end with of what lives on from the micro-batch before
 FEW_FROM = 4096  # elements of a weight whose states are so kept: bitsandbytes, min_8bit_size
 
 
@@ -66,8 +68,9 @@ def training_graph(
     """Return `graph` with its gradients and updates appended as ops.
 
     `how` says what software keeps though no gradient needs it: `keeps` the inputs of products with
-    frozen weights of few bits, `sources` what is joined with a frozen tensor. With `few` bits a
-    state has 8 (Dettmers et al. 2022, section 2: blocks with a float32 scale each).
+    frozen weights of few bits, `sources` what is joined with a frozen tensor, `former` the logits
+    and those inputs of the micro-batch before. With `few` bits a state has 8 (Dettmers et al. 2022,
+    section 2: blocks with a float32 scale each).
 
     The graph's first output must be the loss, a scalar. Gradients are made only where a weight
     asks for them, so the first layer has no data gradient. Optimizer state joins the buffers.
@@ -112,7 +115,8 @@ def training_graph(
         states.extend(names)
         inputs, of = (weight, *names, tape.grads[weight]), users.get(weight, "")
         tape.append(f"{weight}/update", optimizer, inputs, {}, "update", of)
-    buffers = (*graph.buffers, *states)
+    former = _former(tape) if "former" in how else ()
+    buffers = (*graph.buffers, *states, *former)
     return replace(
         graph, tensors=tape.tensors, ops=tuple(tape.ops), buffers=buffers, outputs=(loss,)
     )
@@ -152,13 +156,26 @@ def _read_again(op: Op, tape: _Tape) -> Op:
     x = op.inputs[0]
     if (casts and "keeps" in tape.how) or (joins and "sources" in tape.how):
         how: dict[str, Attr] = {"shape": tape.tensors[x].shape}
-        tape.append(f"{op.name}/kept", "reshape", (x,), how, "backward", op.name)
+        tape.append(
+            f"{op.name}{KEPT if casts else SOURCE}", "reshape", (x,), how, "backward", op.name
+        )
     if casts is None:
         return op
     read = casts[0].inputs
     for cast in casts:
         read = tape.append(f"{cast.name}_again", "cast", read, cast.attrs, "backward", op.name)
     return replace(op, inputs=(x, *read, *op.inputs[2:]))
+
+
+def _former(tape: _Tape) -> Iterator[str]:
+    """Yield what a loop holds of the micro-batch before, whose output it still names.
+
+    Those are the logits, and what products keep by themselves: nothing else of its graph is left.
+    """
+    held = [op.inputs[0] for op in tape.ops if op.name.endswith(KEPT) or op.kind == LOSS]
+    for name in dict.fromkeys(held):
+        tape.tensors[f"{name}{FORMER}"] = tape.tensors[name]
+        yield f"{name}{FORMER}"
 
 
 def parameters_of(graph: Graph) -> dict[str, int]:

@@ -157,6 +157,6 @@ FORMS: dict[str, Form] = {  # by kind of op, else by its unit
     "matrix": product,
     "vector": stream,
     **dict.fromkeys(("conv2d", "conv2d_grad_weight", "conv_transpose2d"), convolution),
-    **dict.fromkeys(("attention", "attention_grad"), attention),
+    **dict.fromkeys(("attention", "attention_grad", "delta_rule", "delta_rule_grad"), attention),
     **dict.fromkeys([kind for cell in GATES for kind in (cell, f"{cell}_grad")], recurrent),
 }

@@ -45,8 +45,7 @@ from steptime.prediction.price import peak_flop_per_s, seen
 GPU: dict[str, Form] = {  # by kind of op, else by its unit
     "matrix": product,
     "vector": stream,
-    "attention": attention,
-    "attention_grad": attention,
+    **dict.fromkeys(("attention", "attention_grad", "delta_rule", "delta_rule_grad"), attention),
     **dict.fromkeys(("conv2d", "conv_transpose2d", "conv2d_grad_weight"), convolution),
     **dict.fromkeys(("rnn", "lstm", "gru", "rnn_grad", "lstm_grad", "gru_grad"), recurrent),
 }

@@ -131,8 +131,8 @@ class Planner:
 
     def _rank(self, whole: bool, plan: Plan, batch: int, recompute: str = "none") -> Graph:
         shape, dtype = self.shape, graph_dtype(self.typed, self.stack.master_weights)
-        tuning, of = self.tuning.under(self.stack.tunes), shape.whole if whole else shape.one
-        how = batch, replace(tuning, recompute=recompute)
+        tuning, of = replace(self.tuning, recompute=recompute), shape.whole if whole else shape.one
+        how = batch, tuning.under(self.stack.tuned_how)
         return rank_of_one(shape.family, of, plan, dtype, *how)
 
     def on(self, cluster: Cluster) -> Planner:

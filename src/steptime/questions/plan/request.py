@@ -54,13 +54,15 @@ def shape_of(model: str, length: int | None = None, trusted: bool = False) -> Sh
         raise InputError(f"{values['layers']:,} layers, at most {MOST_LAYERS:,}")
     dense = values["dense_layers"] if values["experts"] else 0
     other = values["expert_every"] > 1 or values["window"] or values["dense_at"]
+    other = other or values["linear_heads"]
     alike = 0 if other or dense >= values["layers"] else max(0, dense - 1)  # one of these is enough
     first: dict[tuple[bool, str], int] = {}
     kinds = []
     for i in range(values["layers"]):
         routed = bool(values["experts"]) and i >= values["dense_layers"]
         routed = routed and (i + 1) % values["expert_every"] == 0
-        window = values["windows"][i % len(values["windows"])] if values["window"] else ""
+        window = values["windows"][i % len(values["windows"])]
+        window = window if values["window"] or window == "l" else ""
         kinds.append(f"block{first.setdefault((routed, window), max(0, i - alike)) + 1}")
     share = values["experts_per_token"] / values["experts"] if values["experts"] else 1.0
     tied = values["kind"] == "decoder" and bool(values["tied"])

@@ -36,7 +36,7 @@ from steptime.questions.serve.phases import Phases, Spent
 from steptime.questions.serve.queueing import Load, at_once, cached_of
 
 BLOCK = 16  # tokens of a page of the cache
-HOST_BOUND = 0.25  # of a step: waiting for the host that is more is said
+HOST_BOUND = "decoding is bound by the host"
 
 
 @dataclass(frozen=True)
@@ -250,13 +250,13 @@ def _notes(asked: Service, phases: Phases, each: Spent) -> list[str]:
     """Return what of a service is otherwise than it was asked, and what bounds its decoding."""
     name, low = phases.planner.device.name, asked.weights_alone
     said = [f"{name} has no arithmetic of {low}: weights alone are kept so"] if low else []
-    if each.host_s > HOST_BOUND * each.seconds and not phases.planner.flag("graphs"):
+    works_s = each.seconds - each.host_s
+    if each.issue_s > works_s and not phases.planner.flag("graphs"):
         stack = phases.planner.method.settings.stack
         replays = defaults_for(phases.planner.device, phases.plan, use="serving").stack
-        took = f"{seconds(each.host_s)} of {seconds(each.seconds)} a token"
         said.append(
-            f"decoding is bound by the host: {stack} issues op by op, and {took} is waiting "
-            f"for it; nearest that replays graphs: --stack {replays}"
+            f"{HOST_BOUND}: {stack} issues op by op, which takes {seconds(each.issue_s)} a token, "
+            f"and the device {seconds(works_s)}; nearest that replays graphs: --stack {replays}"
         )
     return said
 
@@ -340,7 +340,7 @@ def sent_by(phases: Phases, site: Site) -> Callable[[int], float]:
     if link is None:
         raise InputError("serve: --prefill-replicas send the cache on: --link LINK")
     joins = phases.planner.method.joins(link)
-    return lambda tokens: joins.message_s(tokens * phases.kv_token_bytes)
+    return lambda tokens: joins.message_s(phases.kv_bytes(tokens))
 
 
 def link_of(site: Site, device: Device) -> Link | None:

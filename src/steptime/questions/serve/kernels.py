@@ -1,21 +1,36 @@
 """Kernels as stacks that serve run them: attention with a cache, products of one input as one."""
 
 from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
-from steptime.core.graph import Graph
+from steptime.core.graph import Graph, Op, TensorSpec
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.execution import PLAIN
+from steptime.network.ops.state import STATE_BYTES
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.training import FIRST, LAST, piece_of
 from steptime.questions.plan.planner import Planner
 
 HALF = 2  # bytes
-FORMATS = {  # bytes a number: of 4 bit with a scale of 16 bit for 128, or of 8 bit for 16
+EXPERTS_AXES = 3  # experts, rows, columns
+STATEFUL = ("delta_rule",)
+ATTENDING = ("attention", *STATEFUL)  # kinds that are priced for each group of sequences
+FORMATS = {  # bytes a number: of 4 bit with a scale of 16 bit for 128, or of 8 bit for 16 or 32
     "bfloat16": 2.0, "float16": 2.0, "float8": 1.0, "int8": 1.0, "float4": 0.5625, "int4": 0.516,
+    "mxfp4": 0.53125,
 }  # fmt: skip
+PADDED = {"mxfp4": 256}  # sides of experts' matrices, as vLLM pads them for its kernels (mxfp4.py)
+
+
+def stored_bytes(spec: TensorSpec, weights: str) -> float:
+    """Return the bytes of a weight in a format; sides of experts' matrices may be padded."""
+    size, side = float(spec.size), PADDED.get(weights)
+    if side and len(spec.shape) == EXPERTS_AXES:
+        size = spec.shape[0] * prod(-(-n // side) * side for n in spec.shape[1:])
+    return FORMATS[weights] * size
 
 
 class Group(NamedTuple):
@@ -27,13 +42,36 @@ class Group(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The attention of a layer: heads, those of keys, widths of a key and a value, places seen."""
+    """The attention of a layer: heads, those of keys, widths of a key and a value, places seen.
+
+    One of the `kind` delta_rule keeps a state in place of what it saw.
+    """
 
     heads: int
     kv_heads: int
     width: int
     values: int
     window: int
+    kind: str = "attention"
+
+    @property
+    def state_bytes(self) -> float:
+        """Bytes that are kept of a sequence, however long it is."""
+        return float(STATE_BYTES * self.heads * self.width * self.values * (self.kind in STATEFUL))
+
+    @property
+    def token_numbers(self) -> int:
+        """Numbers that are kept of each token."""
+        return self.kv_heads * (self.width + self.values) * (self.kind not in STATEFUL)
+
+
+def head_of(graph: Graph, op: Op) -> Head:
+    """Return the attention that an op of a rank's graph is."""
+    q, v = (graph.tensors[op.inputs[i]].shape[2] for i in (0, 2))
+    names = ("heads", "key_heads" if op.kind in STATEFUL else "kv_heads", "window")
+    n, g, window = (int(str(op.attrs.get(name, 0))) for name in names)
+    of_q, of_v = (g, n) if op.kind in STATEFUL else (n, g)
+    return Head(n, g, q // of_q, v // of_v, window, op.kind)
 
 
 def attention(planner: Planner, head: Head, group: Group, kv: str) -> list[Kernel]:
@@ -43,6 +81,8 @@ def attention(planner: Planner, head: Head, group: Group, kv: str) -> list[Kerne
     section 2.1.2): all heads share one key, of which a part is the value.
     """
     sequences, tokens, past = group.sequences, group.tokens, round(group.past)
+    if head.kind in STATEFUL:
+        return _of_state(planner, head, group)
     latent, turned = (int(planner.shape.one[name]) for name in ("latent_kv", "rotary_width"))
     shared = bool(latent) and tokens == 1
     if shared:
@@ -64,6 +104,16 @@ def attention(planner: Planner, head: Head, group: Group, kv: str) -> list[Kerne
         skips = 1 - runs.causal_flop  # by a mask, of keys among the new ones alone
         flop *= (1 - skips * tokens / keys) / (1 - skips)
     return [first._replace(bytes=first.bytes - saved, flop=flop), *rest]
+
+
+def _of_state(planner: Planner, head: Head, group: Group) -> list[Kernel]:
+    """Return the kernels of a layer that reads and changes a state of each sequence."""
+    b = Builder("attention", precision(planner.in_memory), training=False)
+    keys, values = head.kv_heads * head.width, head.heads * head.values
+    sizes = {"q": keys, "k": keys, "v": values, "decay": head.heads, "share": head.heads}
+    parts = [b.input(name, (group.sequences, group.tokens, n)) for name, n in sizes.items()]
+    y = b.op(head.kind, *parts, name=head.kind, heads=head.heads, key_heads=head.kv_heads)
+    return [*planner.step.of(b.graph(y), group.sequences).lowered().kernels]
 
 
 def merged(graph: Graph, kernels: Sequence[Kernel]) -> Iterator[Kernel]:

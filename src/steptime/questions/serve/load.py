@@ -50,6 +50,7 @@ def pool_of(
     exact = [*lengths] if len(lengths) <= SOME else []
     pace = Paced(phases, exact, draft, demand.speculate, demand.accept)
     most = demand.max_batch or -(-load.concurrency // replicas) or MOST
+    room -= phases.kv_bytes(0) * -(-most // phases.plan.data)
     blocks = int(min(max(0.0, room * phases.plan.data / each), 1e12) // 16)
     budget = int(phases.constant("chunk_tokens")) or Pool._field_defaults["budget"]
     mixes, ahead, reserves = map(phases.planner.flag, ("mixes", "ahead", "reserves"))

@@ -23,12 +23,15 @@ from steptime.prediction.kernels import Kernels
 from steptime.prediction.training import FIRST, LAST, LOW_KINDS, NEWER, piece_of
 from steptime.questions.plan.planner import Planner
 from steptime.questions.serve.kernels import (
+    ATTENDING,
     FORMATS,
     HALF,
     Group,
     Head,
     attention,
+    head_of,
     merged,
+    stored_bytes,
 )
 
 NO_BUDGET = 1e8  # tokens of a step, from which on all prompts are read in one
@@ -154,7 +157,7 @@ class Phases:
         graph, plain = self._lowered(tokens)
         stored = [self._stored(graph, one) for one in plain]
         joined = [*merged(graph, stored)]
-        cores = {op.name for op in graph.ops if op.kind == "attention"}
+        cores = {op.name for op in graph.ops if op.kind in ATTENDING}
 
         def summed(kernels: Sequence[Kernel], seconds: Sequence[float]) -> float:
             both = zip(kernels, seconds, strict=True)
@@ -239,7 +242,7 @@ class Phases:
         ops = {op.name: op for op in graph.ops}
         other = exchange = 0.0
         mine, casts = [], []
-        for kernel in (one for one in kernels if ops[one.op].kind != "attention"):
+        for kernel in (one for one in kernels if ops[one.op].kind not in ATTENDING):
             op = ops[kernel.op]
             size = float(graph.tensors[op.inputs[0]].size)
             if kernel.exchange is not None:
@@ -271,12 +274,13 @@ class Phases:
         if kernel.kind not in LOW_KINDS or piece_of(kernel.op) in (FIRST, LAST):
             return kernel
         _, (x, *rest), attrs, *_ = graph.cases[kernel.op]
-        weights = float(sum(spec.size for spec in rest if len(spec.shape) > 1))
+        weights, read = [spec for spec in rest if len(spec.shape) > 1], 1.0
         if kernel.kind == "experts":
             count, each = rest[1].shape[0], int(str(dict(attrs)["per_token"]))
             read = experts_read(count, each, x.size / x.shape[-1]) / count
-            weights = read * sum(spec.size for spec in rest[1:3])
-        moved = kernel.bytes + weights * (FORMATS[self.weights] - HALF)
+            weights = rest[1:3]
+        more = sum(stored_bytes(spec, self.weights) - HALF * spec.size for spec in weights)
+        moved = kernel.bytes + read * more
         return kernel._replace(bytes=moved, dtype=self.planner.low or kernel.dtype)
 
     @cached_property
@@ -289,11 +293,8 @@ class Phases:
     def heads(self) -> Mapping[str, Head]:
         """The attention of a rank's layers, by the name of their kind."""
         graph, found = self._graph(1), {}
-        for op in (one for one in graph.ops if one.kind == "attention"):
-            q, v = (graph.tensors[op.inputs[i]].shape[2] for i in (0, 2))
-            names = ("heads", "kv_heads", "window")
-            n, g, window = (int(str(op.attrs.get(name, 0))) for name in names)
-            found[piece_of(op.name)] = Head(n, g, q // n, v // g, window)
+        for op in (one for one in graph.ops if one.kind in ATTENDING):
+            found[piece_of(op.name)] = head_of(graph, op)
         return found
 
     @cached_property
@@ -305,7 +306,7 @@ class Phases:
             piece, spec = piece_of(name), graph.tensors[name]
             if piece in found:  # else a layer like another
                 low = name in stored and len(spec.shape) > 1 and piece not in (FIRST, LAST)
-                found[piece] += spec.size * (FORMATS[self.weights] if low else HALF)
+                found[piece] += stored_bytes(spec, self.weights) if low else HALF * spec.size
         stages, count = self.plan.pipeline, len(self.planner.shape.kinds)
         ends = [found.pop(name) for name in (FIRST, LAST)]
         in_layers = sum(self._times[name] * size for name, size in found.items())
@@ -314,19 +315,20 @@ class Phases:
     @cached_property
     def kv_token_bytes(self) -> float:
         """Bytes of the cache that a token takes on a device, in all layers."""
-        return self.kv_bytes(1)
+        return self.kv_bytes(1) - self.kv_bytes(0)
 
     def kv_bytes(self, tokens: int) -> float:
         """Return the bytes of the cache of a sequence on a device; windows keep what they see."""
         found, one = 0.0, self.planner.shape.one
         for name, head in self.heads.items():
-            width = head.kv_heads * (head.width + head.values)
+            width = head.token_numbers
             if one["latent_kv"]:
                 width = one["latent_kv"] + one["rotary_width"]
             tokens_kept = min(tokens, head.window) if head.window else tokens
-            found += self._times.get(name, 0) * width * tokens_kept
+            size = FORMATS[self.kv] * width * tokens_kept + head.state_bytes
+            found += self._times.get(name, 0) * size
         count = len(self.planner.shape.kinds)
-        return found * FORMATS[self.kv] * ceil(count / self.plan.pipeline) / count
+        return found * ceil(count / self.plan.pipeline) / count
 
     @cached_property
     def fixed(self) -> dict[str, float]:

@@ -7,6 +7,7 @@ from steptime.core.units import interval, percent, seconds, size
 from steptime.hardware.prices import NO_PRICE, by_offer
 from steptime.questions.plan.answer import held
 from steptime.questions.plan.meant import in_words
+from steptime.questions.serve.answer import HOST_BOUND
 from steptime.questions.serve.targets import split_of
 
 PARTS = {
@@ -89,6 +90,7 @@ def table(told: dict[str, Any]) -> Table:
     )
     if said := in_words(told["assumed"], "tpot_s"):
         title += f"\n{said} a token"
+    title += "".join(f"\n{said}" for said in told["notes"] if said.startswith(HOST_BOUND))
     near = told["nearest_that_fits"]
     if not told["fits"]:
         fits = f"nearest that fits: {near['change']}" if near else "no change fits"

@@ -181,6 +181,29 @@ def rotary(x: Array, table: Array, head_width: int, inverse: bool = False) -> Ar
     return jnp.concatenate((*pairs, wide[..., turned:]), -1).reshape(x.shape)
 
 
+def delta_rule(
+    q: Array, k: Array, v: Array, decay: Array, share: Array, heads: int, key_heads: int
+) -> Array:
+    """Return what a state makes of each token in turn, of keys and queries of length 1."""
+
+    def step(state: Array, now: tuple[Array, ...]) -> tuple[Array, Array]:
+        q, k, v, kept, share = now
+        state = state * kept[..., None, None]
+        apart = v - jnp.einsum("nhde,nhd->nhe", state, k)
+        state = state + jnp.einsum("nhd,nhe,nh->nhde", k, apart, share)
+        return state, jnp.einsum("nhde,nhd->nhe", state, q)
+
+    def turned(x: Array) -> Array:
+        x = _wide(x).reshape(*x.shape[:2], key_heads, -1)
+        return jnp.repeat(x / jnp.linalg.norm(x, axis=-1, keepdims=True), heads // key_heads, 2)
+
+    values = _wide(v).reshape(*v.shape[:2], heads, -1)
+    parts = (turned(q), turned(k), values, jnp.exp(-_wide(decay)), _wide(share))
+    state = jnp.zeros((len(v), heads, parts[0].shape[-1], values.shape[-1]), values.dtype)
+    _, made = lax.scan(step, state, tuple(x.swapaxes(0, 1) for x in parts))
+    return made.swapaxes(0, 1).reshape(v.shape).astype(v.dtype)
+
+
 def experts(
     x: Array, logits: Array, up: Array, down: Array, *bias: Array, per_token: int, activation: str
 ) -> Array:
@@ -322,6 +345,7 @@ RUNS: dict[str, Callable[..., Any]] = {
     "split": lambda x, axis, sizes: tuple(lax.split(x, sizes, axis % x.ndim)),
     "embedding": lambda ids, w: w[ids],
     "attention": attention,
+    "delta_rule": delta_rule,
     "rotary": rotary,
     "experts": experts,
     "rnn": _recurrent(lambda given, own, state: (jnp.tanh(given + own), state[1])),

@@ -172,6 +172,27 @@ def rotary(x: Tensor, table: Tensor, head_width: int, inverse: bool = False) -> 
     return torch.cat((*turned, *parts[1:]), -1).flatten(2)
 
 
+def delta_rule(
+    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, share: Tensor, heads: int, key_heads: int
+) -> Tensor:
+    """Return what a state makes of each token in turn, of keys and queries of length 1."""
+    dtype, wide = v.dtype, torch.promote_types(v.dtype, torch.float32)
+    q, k, v, decay, share = (x.to(wide) for x in (q, k, v, decay, share))
+    q, k = (
+        functional.normalize(x.unflatten(2, (key_heads, -1)), dim=-1, eps=0.0)
+        .repeat_interleave(heads // key_heads, 2)
+        for x in (q, k)
+    )  # fmt: skip
+    values, kept = v.unflatten(2, (heads, -1)), (-decay).exp()
+    state, made = q.new_zeros(len(q), heads, q.shape[-1], values.shape[-1]), []
+    for t in range(q.shape[1]):
+        state = state * kept[:, t, :, None, None]
+        apart = values[:, t] - torch.einsum("nhde,nhd->nhe", state, k[:, t])
+        state = state + torch.einsum("nhd,nhe,nh->nhde", k[:, t], apart, share[:, t])
+        made.append(torch.einsum("nhde,nhd->nhe", state, q[:, t]))
+    return torch.stack(made, 1).flatten(2).to(dtype)
+
+
 def experts(
     x: Tensor,
     logits: Tensor,
@@ -258,6 +279,7 @@ RUNS: dict[str, Callable[..., Any]] = {
     "split": lambda x, axis, sizes: x.split(sizes, axis),
     "embedding": functional.embedding,
     "attention": attention,
+    "delta_rule": delta_rule,
     "rotary": rotary,
     "experts": experts,
     "rnn": _recurrent(torch.rnn_tanh),

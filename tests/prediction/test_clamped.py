@@ -1,0 +1,27 @@
+"""Limits of a clamped activation move bytes beside what experts do without them."""
+
+from steptime.core.dtypes import precision
+from steptime.network.ops.builder import Builder
+from steptime.network.ops.training import training_graph
+from steptime.prediction import cost_model
+from steptime.questions.plan.request import Site, cluster_of, planner_of, shape_of
+
+
+def moved(activation: str, stack: str) -> float:
+    """Return the bytes of experts in a step of one layer, 64 tokens that take 2 of 4 experts."""
+    text = f"transformer:layers=1,width=256,ffn=512,experts=4,length=64,activation={activation}"
+    shape = shape_of(text)
+    cluster = cluster_of(Site("h100-sxm5"), 1)
+    method = cost_model("calibrated")
+    planner = planner_of(shape, cluster, "bfloat16-mixed", method, {"stack": stack})
+    b = Builder("one", precision(planner.in_memory), training=True)
+    graph = training_graph(b.graph(shape.family.build(b, shape.one, 1)), "adam")
+    kernels = planner.step.of(graph, 1).lowered().kernels
+    return sum(one.bytes for one in kernels if one.op.endswith("experts/experts"))
+
+
+def test_limits_move_what_the_stack_says_of_each_number_of_the_first_product() -> None:
+    # 128 rows of 1,024 numbers, forward and backward: 9 bytes each under Megatron, 6 in PyTorch
+    for stack, size in (("megatron-2025", 9), ("torch-eager", 6)):
+        more = moved("clamped_swiglu", stack) - moved("swiglu", stack)
+        assert more == 2 * size * 128 * 1024
