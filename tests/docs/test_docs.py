@@ -179,7 +179,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (table,) = _blocks(ROOT / "docs/importing.md", "csv")
     (folder / "timings.csv").write_text(table, encoding="utf-8")
     for name, table in zip(
-        ("ops", "steps"), _blocks(ROOT / "docs/evaluating.md", "csv"), strict=True
+        ("ops", "steps"), _blocks(ROOT / "docs/calibration.md", "csv"), strict=True
     ):
         (folder / f"{name}.csv").write_text(table, encoding="utf-8")
     return folder
@@ -251,7 +251,11 @@ def test_quick_examples_run(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if page in ("README.md", "tour.md", *(task.name for task in TASKS)):  # what people see first
+    if page in (
+        "README.md",
+        "tutorial.md",
+        *(task.name for task in TASKS),
+    ):  # what people see first
         monkeypatch.setattr(command, "terminal_width", lambda: 80)
     _write_files(page, line, place)
     code = 3 if "--fail-on slow" in line and "cluster" in line else 0
@@ -577,7 +581,7 @@ def test_keys_of_json(command: str, place: Path, capsys: pytest.CaptureFixture[s
         for key, value in tops[0].items()
         if key in ("ops", "pairs", "steps", "cuts", "rows") and isinstance(value, list) and value
     ]
-    quantities = set(re.findall(r"`(\w+)`", _section("docs/counting.md", "The numbers")))
+    quantities = set(re.findall(r"`(\w+)`", _section("docs/predicting.md", "The numbers")))
     known = named | quantities | set(QUANTITIES) | set(family("fc").parameters)
     for table in (tops[0], *inner):
         assert set(table) <= known, set(table) - known
@@ -599,7 +603,7 @@ def test_formats_and_keys_of_importing() -> None:
     formats = _first_names(text.partition("| format |")[2].partition("## ")[0])
     assert formats == [*READERS, "csv"]
     keys = _first_names(_section("docs/importing.md", "Any table"))
-    keys += _first_names(_section("docs/evaluating.md", "A table of yours"))
+    keys += _first_names(_section("docs/calibration.md", "A table of yours"))
     assert set(keys) == {field.alias or name for name, field in Keys.model_fields.items()}
 
 
@@ -636,14 +640,14 @@ def test_every_key_of_slurm_and_every_cause_is_documented() -> None:
     from steptime.core.causes import CAUSES
     from steptime.sweeps.resource_request import ResourceRequest
 
-    rows = _table(_section("docs/clusters.md", "Keys of [slurm]"))
+    rows = _table(_section("docs/sweeps.md", "Keys of [slurm]"))
     said = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
     assert sorted(said) == sorted(ResourceRequest.model_fields)
     for name, default, _ in rows:
         fields = [ResourceRequest.model_fields[key] for key in re.findall(r"`(\w+)`", name)]
         if default.startswith("`") and "," not in name:
             assert [_default(default)] == [field.default for field in fields], name
-    causes = _table(_section("docs/clusters.md", "Why there is no number"))
+    causes = _table(_section("docs/sweeps.md", "Why there is no number"))
     assert {row[0].strip("`"): tuple(row[1:]) for row in causes} == {
         name: (cause.meaning, cause.again) for name, cause in CAUSES.items()
     }
@@ -654,7 +658,7 @@ def _default(text: str) -> Any:
 
 
 def test_every_key_of_experiments_is_documented_with_its_default() -> None:
-    rows = {row[0].strip("`"): row for row in _table(_section("docs/experiments.md", "Keys"))}
+    rows = {row[0].strip("`"): row for row in _table(_section("docs/sweeps.md", "Keys"))}
     assert list(rows) == list(Experiment.model_fields)
     types = get_type_hints(Experiment, include_extras=True)
     for name, field in Experiment.model_fields.items():
@@ -667,12 +671,12 @@ def test_every_key_of_experiments_is_documented_with_its_default() -> None:
         elif said.startswith("`"):
             default = field.get_default()
             assert _default(said) == (default[0] if axis and default else default), name
-    rows = {row[0].strip("`"): row for row in _table(_section("docs/experiments.md", "Sampling"))}
+    rows = {row[0].strip("`"): row for row in _table(_section("docs/sweeps.md", "Sampling"))}
     assert list(rows) == list(Sample.model_fields)
 
 
 def test_ranges_of_families_are_those_of_the_code() -> None:
-    section = _section("docs/experiments.md", "Networks")
+    section = _section("docs/sweeps.md", "Networks")
     rows = {row[0].strip("`"): row for row in _table(section)}
     assert list(rows) == list(FAMILIES)
     for name, (_, batch, said) in rows.items():
@@ -704,7 +708,7 @@ def _sum(text: str) -> int:
 def test_the_example_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["count", BY_HAND, "--batch", "5", "--by-op", "--json"]) == 0
     counted = json.loads(capsys.readouterr().out)
-    rows = _table(_section("docs/counting.md", "An example by hand"))
+    rows = _table(_section("docs/predicting.md", "An example by hand"))
     ops = [row for row in rows if len(row) == 4]
     assert [(r[0], r[1], _sum(r[2]), _sum(r[3])) for r in ops] == [
         (f"`{op['name']}`", f"`{op['kind']}`", op["flop"], op["traffic_bytes"])
@@ -716,7 +720,7 @@ def test_the_example_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_flop_an_element() -> None:
-    section = _section("docs/counting.md", "FLOP by kind of op")
+    section = _section("docs/predicting.md", "FLOP by kind of op")
     rows = [row for row in _table(section) if row[1].isdigit()]
     for row in rows:
         for kind in re.findall(r"`(\w+)`", row[0]):
@@ -725,12 +729,12 @@ def test_flop_an_element() -> None:
             assert flop == int(row[1]) * example.specs[0].size, kind
     named = set(re.findall(r"`(\w+)`", section))
     assert OPS.keys() <= named
-    matrix = {kind for row in _table(section)[:6] for kind in re.findall(r"`(\w+)`", row[0])}
+    matrix = {kind for row in _table(section)[:7] for kind in re.findall(r"`(\w+)`", row[0])}
     assert matrix == {kind for kind, row in OPS.items() if row.work}
 
 
 def test_kinds_that_read_less_than_their_inputs_are_named() -> None:
-    section = _section("docs/counting.md", "Bytes that are not simply inputs and outputs")
+    section = _section("docs/predicting.md", "Bytes that are not simply inputs and outputs")
     for kind, row in OPS.items():
         if row.read:
             assert f"`{kind}`" in section or "gradients of pooling" in section, kind
@@ -859,6 +863,24 @@ def test_the_site_is_built_of_every_page_and_loads_nothing_from_elsewhere(tmp_pa
         assert not [tag for tag in tags if "//" in tag], name
     index = (tmp_path / "searchindex.js").read_text("utf-8")
     assert "tasks/serve-target" in index
+
+
+PROSE_BYTES = 200_000
+NOT_PROSE = (
+    r"^<!-- [^\n]* (?:writes from here|by scripts/draw-house) -->\n.*?^<!-- [^\n]* -->\n",  # made
+    r"^```.*?^```\n",  # commands, their output, files
+    r"^\|.*?\n",  # rows of tables: most are held against the code, row by row
+    r"^Keys\b.*?(?:\n\n|\Z)",  # of JSON, held against the answers
+)
+
+
+def test_prose_written_by_hand_is_short() -> None:
+    """Count bytes of README, CONTRIBUTING and docs, but for what NOT_PROSE names and api.md."""
+    pages = [*PAGES, ROOT / "CONTRIBUTING.md"]
+    texts = [page.read_text("utf-8") for page in pages if page.name != "api.md"]
+    for pattern in NOT_PROSE:
+        texts = [re.sub(pattern, "", text, flags=re.MULTILINE | re.DOTALL) for text in texts]
+    assert sum(len(text.encode()) for text in texts) <= PROSE_BYTES
 
 
 def test_pictures_are_small_and_shown() -> None:

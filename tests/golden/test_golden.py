@@ -1,7 +1,7 @@
 """The numbers and keys of many command lines are those that were written down.
 
 A change of physics writes them anew (`golden.py capture tests/golden/golden.json`), and says in
-docs/validation.md what was before and after.
+docs/lab-book.md what was before and after.
 """
 
 import json

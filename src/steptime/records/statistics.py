@@ -3,7 +3,7 @@
 Samples inside a process are one level, fresh processes (runs) another. With several runs the
 interval is over runs; a single run says that it is one, and its interval then says nothing of what
 another process would show. The procedure, its measured coverage, and what it leaves out are on the
-page `docs/statistics.md`.
+page `docs/measuring.md`.
 """
 
 import math
