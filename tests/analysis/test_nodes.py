@@ -95,11 +95,12 @@ def test_the_many_like_the_others_are_a_line() -> None:
     rng = np.random.default_rng(5)
     table, _ = _table(clusters.measured(rng, HOSTS, CELLS, {"n04": 1.1}))
     assert [row["verdict"] for row in table.rows] == ["slow", *["like the others"] * 63]
-    _, slow, *below = text(table).splitlines()
+    said, _, slow, more = text(table).splitlines()
     assert slow.split()[0] == "n04"
+    assert more == "... and 63 more; --json has all"
     alike = sorted(row["slower_fraction"] for row in table.rows[1:])
-    assert below[-1].startswith("63 nodes like the others: ")
-    assert below[-1].endswith(f"{percent(alike[0], '+')} to {percent(alike[-1], '+')}")
+    assert said.startswith("63 nodes like the others: ")
+    assert said.endswith(f"{percent(alike[0], '+')} to {percent(alike[-1], '+')}")
 
 
 def _predictions(bound: dict[str, bool]) -> list[Record]:

@@ -14,7 +14,6 @@ import pytest
 import synthetic
 from every import every
 from steptime.analysis.query import export, query
-from steptime.cli import command
 from steptime.core.errors import InputError
 from steptime.core.progress import listening, watched
 from steptime.core.workload import Plan, Workload
@@ -122,19 +121,6 @@ def test_who_listens_hears_how_far_rows_are() -> None:
     assert heard == [("rows", 200, 401), ("rows", 400, 401)]
     list(watched([FIRST] * 201, "rows"))
     assert len(heard) == 2  # nobody listens
-
-
-def test_a_command_says_how_far_it_is_once_it_takes_its_time(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    now = [0.0]
-    monkeypatch.setattr(command, "monotonic", lambda: now[0])
-    say = command.patience()
-    for now[0], done in ((1.9, 200), (2.1, 400), (3.0, 600), (4.2, 1800)):
-        say("rows", done, 2000)
-    assert capsys.readouterr().err == (
-        "rows: 400 of 2,000, 0:08 left\nrows: 1,800 of 2,000, 0:00 left\n"  # 2.1 s x 1,600 / 400
-    )
 
 
 def test_sql_sees_proper_types() -> None:

@@ -164,19 +164,30 @@ def test_a_note_that_repeats_is_said_once(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err.splitlines() == ["two", "one"]
 
 
-def test_progress_says_how_long_is_left(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    now = [100.0]
+@every(
+    ("work", "lines"),
+    [
+        (
+            [(1, 10, 1000), (10, 100, 1000), (11, 110, 1000), (30, 300, 1000)],
+            ["100 of 1,000, 1:30 left", "300 of 1,000, 1:10 left"],
+        ),
+        (
+            [(1.9, 200, 2000), (2.1, 400, 2000), (3, 600, 2000), (4.2, 1800, 2000)],
+            ["400 of 2,000, 0:08 left", "1,800 of 2,000, 0:00 left"],  # 2.1 s x 1,600 / 400
+        ),
+        ([(9, 0, 1), (18, 1, 1)], []),  # of one piece there is nothing to say
+    ],
+)
+def test_progress_says_how_long_is_left_once_it_takes_its_time(
+    work: list[tuple[float, int, int]], lines: list[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    now = [0.0]
     monkeypatch.setattr(command_module, "monotonic", lambda: now[0])
     say = command_module.patience()
-    for seconds, done in ((1, 10), (10, 100), (11, 110), (30, 300)):
-        now[0] = 100.0 + seconds
-        say("cells", done, 1000)
-    assert capsys.readouterr().err.splitlines() == [
-        "cells: 100 of 1,000, 1:30 left",
-        "cells: 300 of 1,000, 1:10 left",
-    ]
+    for now[0], done, total in work:
+        say("cells", done, total)
+    assert capsys.readouterr().err.splitlines() == [f"cells: {line}" for line in lines]
 
 
 def test_ctrl_c_while_the_command_is_imported_is_130_without_a_traceback() -> None:

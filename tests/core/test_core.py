@@ -181,6 +181,9 @@ def test_unknown_names_the_nearest() -> None:
         ("SGD", ["sgd", "adam"], ["sgd"]),
         ("adamw", ["sgd", "adam"], ["adam"]),
         ("a100-sxm4-80k", ["a100-sxm4-80gb", "a100-sxm4-40gb"], ["a100-sxm4-80gb"]),
+        ("vit_s_16", ["vit_l_16", "vit_b_16"], []),  # one letter is a size
+        ("rtx 6090", ["t600"], []),
+        ("--requests-per-s", ["--requests"], []),  # words more
         ("rtx4080ti", ["rtx-4080", "rtx-4080-super"], []),
         ("f c", ["fc", "rnn"], ["fc"]),
         ("", ["sgd"], []),

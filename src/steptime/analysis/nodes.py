@@ -95,7 +95,7 @@ def node_table(data: Data, margin: str, threshold: str) -> Table:
     off = f"{percent(alike[-1], '+')} to {percent(alike[0], '+')}"
     said = f"{counted(len(alike), 'node')} {ALIKE}: {off}"
     most = max(1, len(rows) - len(alike))
-    return Table(_columns(by_kind), rows, below=[said], most=most, summary=summary)
+    return Table(_columns(by_kind), rows, said, most=most, summary=summary)
 
 
 def _kind(row: Row, sides: dict[tuple[str, str], bool | None]) -> str | None:

@@ -228,7 +228,7 @@ def patience() -> Progress:
         nonlocal spoke
         now = monotonic()
         took_s = now - began.setdefault(what, spoke)
-        if now > spoke + PATIENCE_S:
+        if total > 1 and now > spoke + PATIENCE_S:
             spoke = now
             left = f", {duration(took_s * (total / done - 1))} left" if done else ""
             note(f"{what}: {done:,} of {total:,}{left}")

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
-from itertools import chain
 from typing import Any
 
 from steptime.core import registry
@@ -17,53 +16,6 @@ from steptime.hardware import catalog
 from steptime.hardware.constants import uses
 
 Rows = list[dict[str, Any]]
-TOPICS = (
-    "models",
-    "devices",
-    "links",
-    "stacks",
-    "methods",
-    "ops",
-    "quantities",
-    "accelerators",
-    "questions",
-)
-
-
-@question()
-def list_(
-    topic: str = argument(
-        "TOPIC|NAME",
-        f"{', '.join(TOPICS[:-1])} or {TOPICS[-1]}; or the name of one device, link or model, or "
-        "a device's FILE.toml, to see each of its numbers and their source.",
-        "models",
-    ),
-    only: Text = argument("TEXT", "Only what has this in its name, or in a short name.", None),
-    sources: bool = flag("Show where the numbers come from, too (see also show)."),
-) -> Answer:
-    """List models, devices, links and more, or show one of them."""
-    if topic not in TOPICS and only is None:
-        from steptime.cli.show import show
-
-        with suppress(InputError):
-            return show(topic)
-    one_of("topic", topic, TOPICS)
-    read, shape, said = _TOPICS[topic]
-    every = read()
-    rows = every if only is None else [row for row in every if _has(row, only)]
-    if not rows:
-        singular = "quantity" if topic == "quantities" else topic.removesuffix("s")
-        raise unknown(singular, only, [str(next(iter(row.values()))) for row in every])
-    heads = said.split()
-    if sources and "source" in rows[0] and "source" not in heads:
-        heads.append("source")
-    tables = []
-    for title, alone in ((topic, False), ("figures of one paper, taken for no other device", True)):
-        if held := [shape(row) for row in rows if row.get("only_by_name", False) == alone]:
-            tables.append(Table(columns(*heads), held, title))
-    return Answer(rows, tables)
-
-
 _OF_DEVICE = (
     "name kind peak_flop_per_s memory_bytes memory_bytes_per_s multiprocessors "
     "cores l2_bytes process_nm clock_hz idle_w peak_w only_by_name details"
@@ -184,7 +136,7 @@ def _stack(name: str) -> dict[str, Any]:
 
 
 Shape = Callable[[dict[str, Any]], dict[str, Any]]
-_TOPICS: dict[str, tuple[Callable[[], Rows], Shape, str]] = {  # rows, for people, their columns
+TOPICS: dict[str, tuple[Callable[[], Rows], Shape, str]] = {  # rows, for people, their columns
     "models": (
         _models,
         lambda row: {**row, "parameters": {k: shown("", v) for k, v in row["parameters"].items()}},
@@ -201,8 +153,8 @@ _TOPICS: dict[str, tuple[Callable[[], Rows], Shape, str]] = {  # rows, for peopl
     ),
     "stacks": (
         lambda: [_stack(name) for name in catalog.stack_names()],
-        lambda row: {**row, "joins": [*chain.from_iterable(row["joins"].values())]},
-        "name fuses ?joins=bias_in source",
+        lambda row: {**row, "what": re.split(r"[:;(]", row["source"])[0].strip()},
+        "name what",
     ),
     "methods": (_methods, lambda row: {**row, "options": [*row["options"]]}, "name what options"),
     "ops": (
@@ -220,10 +172,44 @@ _TOPICS: dict[str, tuple[Callable[[], Rows], Shape, str]] = {  # rows, for peopl
         dict,
         "name unit meaning",
     ),
-    "questions": (_questions, dict, "name ?panel what"),
     "accelerators": (
         _accelerators,
         _accelerator_row,
         "name process_nm=nm clock_hz=clock area_mm2=mm2 power_w=power tables ?published",
     ),
+    "questions": (_questions, dict, "name ?panel what"),
 }
+
+
+@question()
+def list_(
+    topic: str = argument(
+        "TOPIC|NAME",
+        f"{', '.join(TOPICS)}; or the name of one device, link or model, or "
+        "a device's FILE.toml, to see each of its numbers and their source.",
+        "models",
+    ),
+    only: Text = argument("TEXT", "Only what has this in its name, or in a short name.", None),
+    sources: bool = flag("Show where the numbers come from, too (see also show)."),
+) -> Answer:
+    """List models, devices, links and more, or show one of them."""
+    if topic not in TOPICS and only is None:
+        from steptime.cli.show import show
+
+        with suppress(InputError):
+            return show(topic)
+    one_of("topic", topic, TOPICS)
+    read, shape, said = TOPICS[topic]
+    every = read()
+    rows = every if only is None else [row for row in every if _has(row, only)]
+    if not rows:
+        singular = "quantity" if topic == "quantities" else topic.removesuffix("s")
+        raise unknown(singular, only, [str(next(iter(row.values()))) for row in every])
+    heads = said.split()
+    if sources and "source" in rows[0] and "source" not in heads:
+        heads.append("source")
+    tables = []
+    for title, alone in ((topic, False), ("figures of one paper, taken for no other device", True)):
+        if held := [shape(row) for row in rows if row.get("only_by_name", False) == alone]:
+            tables.append(Table(columns(*heads), held, title))
+    return Answer(rows, tables)

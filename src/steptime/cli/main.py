@@ -32,7 +32,8 @@ COMMANDS = {name: row.answer for name, row in QUESTIONS.items()} | ANALYSES
 """What answers each command: those that are shown, old names, and analyses by their own."""
 RENAMED = {"--network": "--link", "--workers": "--replicas"}
 """Names of options before 0.5, read where a command has the new one."""
-MEANT = {"--gpu": "--device", "--hardware": "--device", "--cpu": "--device", "--gpus": "--replicas"}
+MEANT = dict.fromkeys(("--gpu", "--hardware", "--cpu"), "--device")
+MEANT |= {"--gpus": "--replicas", "--qps": "--rate", "--requests-per-s": "--rate"}
 """What people type for options that are called otherwise."""
 
 HELP = {"help_option_names": ["-h", "--help"]}
@@ -254,7 +255,8 @@ def tree() -> Any:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; errors print one line on stderr."""
-    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    words += ["--help"] if words in ([], ["analyse"]) else []
     try:
         code = tree()(words, prog_name="steptime", standalone_mode=False)
         sys.stdout.flush()
@@ -283,7 +285,9 @@ def _usage(error: typer.TyperException, words: Sequence[str]) -> str:
         context = getattr(error, "ctx", None)
         known = [name for one in (context.command.params if context else ()) for name in one.opts]
         options = (name for name in known if name.startswith("-"))
-        return f"no such option {shorten(option)}{_hint(option, options, 'see --help')}"
+        bare = option.lstrip("-")
+        otherwise = f"{bare.upper()} needs no option" if bare in known else "see --help"
+        return f"no such option {shorten(option)}{_hint(option, options, otherwise)}"
     command = re.match(r"No such command '(.*?)'", text)
     if command:
         group = getattr(error, "ctx", None)

@@ -51,6 +51,7 @@ def quickstart(
         *found.notes,
         f"report: {page} (after {duration(seconds)})",
         f"next:   steptime compare {out}",
-        f"        steptime report {out}",
+        f"        steptime analyse errors {out}",
+        "        steptime fit resnet50 --device local",
     ]
     return replace(found, document=found.document | more, notes=notes)

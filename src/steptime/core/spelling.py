@@ -45,7 +45,7 @@ def model_tokens(text: str) -> set[str]:
 
 _PARTS = re.compile(r"\d+|[^\W\d_]+")
 _LONGEST = 200  # characters of what somebody typed
-_ALIKE, _SPLIT = 0.5, 0.8  # of the letters of two words, of all words
+_ALIKE, _SPLIT = 0.6, 0.9  # of the letters of two words, of all words
 _SIZE = re.compile(r"x+l")  # those of models that are spelled alike
 _SHORT = 2  # letters: no word, such as the unit in 80gb
 
@@ -87,11 +87,15 @@ def _alike(one: list[str], other: list[str]) -> bool:
     if len(words[0]) != len(words[1]):  # one that was split or joined
         whole, parts = ("".join(some) for some in words)
         return difflib.SequenceMatcher(None, whole, parts).ratio() >= _SPLIT
-    pairs = {pair for pair in zip(*words, strict=True) if max(map(len, pair)) > _SHORT}
-    sizes = {pair for pair in pairs if pair[0] != pair[1] and all(map(_SIZE.fullmatch, pair))}
-    return not sizes and all(
-        difflib.SequenceMatcher(None, *pair).ratio() >= _ALIKE for pair in pairs
-    )
+    return all(map(_same_word, *words))
+
+
+def _same_word(one: str, other: str) -> bool:
+    """Whether words are alike: short, or most letters; not of other sizes (`xl`, `s`)."""
+    if max(len(one), len(other)) <= _SHORT:
+        return one == other or len(one + other) > _SHORT
+    is_size = one != other and all(map(_SIZE.fullmatch, (one, other)))
+    return not is_size and difflib.SequenceMatcher(None, one, other).ratio() >= _ALIKE
 
 
 def _same_digits(one: str, other: str) -> bool:

@@ -92,6 +92,15 @@ class Result:
         whole = self.to_dict()
         return frame(whole.get("rows", [whole]) if isinstance(whole, Mapping) else whole)
 
+    def __init_subclass__(cls) -> None:
+        """Let a program's prompt show what `print` does, in place of all fields."""
+        cls.__repr__ = cls.__str__  # type: ignore[assignment]  # dataclasses leave it so
+
+    def __str__(self) -> str:
+        """Return what the command prints."""
+        answer = answer_of(self)
+        return "".join(map(load(f"{_PRINTERS}:text"), answer.tables)) + answer.text
+
     def _repr_html_(self) -> str:
         return "".join(map(load(f"{_PRINTERS}:html"), answer_of(self).tables))
 

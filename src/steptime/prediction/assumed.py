@@ -6,6 +6,7 @@ from typing import Any
 from steptime.prediction.calibrated.hosts import usual_host
 from steptime.prediction.step_model import StepModel
 
+MOST_NAMED = 3  # devices that share what is assumed
 _LAID = {"yes": "channels last", "no": "channels first"}
 
 
@@ -50,14 +51,12 @@ def assumed_row(assumed: Mapping[str, str]) -> list[tuple[str, Any]]:
 
 def assumed_line(said: Iterable[tuple[str, str | None]]) -> list[str]:
     """Return a line of what is assumed for devices, each with its text; none where nothing is."""
-    alike: dict[str, list[str]] = {}
+    alike: dict[str, dict[str, None]] = {}
     for device, text in said:
-        named = alike.setdefault(text or "", [])
-        if device not in named:
-            named.append(device)
-    words = [
-        text + (f" ({', '.join(devices)})" if len(alike) > 1 else "")
-        for text, devices in alike.items()
-        if text
-    ]
+        alike.setdefault(text or "", {})[device] = None
+    words = []
+    for text, devices in alike.items():
+        more = f" and {len(devices) - MOST_NAMED} more" if len(devices) > MOST_NAMED else ""
+        whose = f" ({', '.join([*devices][:MOST_NAMED])}{more})" if len(alike) > 1 else ""
+        words += [text + whose] if text else []
     return [f"assumed: {'; '.join(words)}"] if words else []

@@ -80,19 +80,17 @@ class Fitting(Result):
         step = next((row["step_s"] for row in self.rows if row["batch"] == best), None)
         parts = ", ".join(f"{name} {size(value)}" for name, value in self.parts.items())
         over = "" if self.fits is not False else f", out of memory by {size(needs - (has or 0))}"
-        saving = [f"{row['change']} saves {size(row['saves_bytes'])}" for row in self.helps]
+        told = ((row["change"], row["saves_bytes"]) for row in self.helps)
+        saving = [f"{change} saves {size(less)}" for change, less in told if less >= needs / 100]
         of = "" if has is None else f" of {size(has)}"
-        title = (
-            f"{self.model}{f', {self.tuning}' if self.tuning else ''}, {self.phase}, {self.dtype}, "
-            f"{self.optimizer} "
-            f"on {self.device} ({self.method})"
-        )
+        kind = (self.model, self.tuning, self.phase, self.dtype, self.optimizer)
+        title = f"{', '.join(filter(None, kind))} on {self.device} ({self.method})"
         short = [
             *assumed_row(self.assumed),
             ("fits", f"{said}: batch {self.batch} needs {size(needs)}{of}{over}"),
             ("  most", self.worst_moment),
             ("  that is", parts),
-            ("  what helps", "; ".join(saving)),
+            ("  what helps", "; ".join(saving) or None),
             *((("would fit", one) if not i else ("", one)) for i, one in enumerate(self.would_fit)),
             ("largest batch", "none fits" if largest == 0 else largest and f"{largest:,}"),
             ("best batch", best and f"{best:,}, a step of {seconds(step or 0.0)}"),

@@ -262,6 +262,8 @@ def sites(
     result = []
     for names, option in ((inside, "--inside"), (link, "--link")):
         each = [names] if names is None or isinstance(names, str) else list(names)
+        if "" in each:
+            raise InputError(f"{option}: {shorten(','.join(map(str, each)))} has an empty name")
         if len(each) not in (1, len(devices)):
             raise InputError(f"{option}: {len(each)} links for {len(devices)} devices")
         result.append(each * (len(devices) // len(each)))

@@ -31,7 +31,7 @@ function show(values, row) {
   const bad = FAILED[row.status], epochs = data.training.epochs;
   byId("headline").textContent = `${row.model} on ${grouped(Number(row.replicas))} × ${row.device}: `
     + (bad ?? `${digits(epochs, 6)} epoch${epochs === 1 ? " takes" : "s take"} `
-      + `${hoursText(row.train_h)} hours${row.cost === null ? "" : ` and cost ${money(row.cost)}`}`);
+      + `${hoursText(row.train_h)} hours${row.cost === null ? "" : ` and costs ${money(row.cost)}`}`);
   byId("headline").classList.toggle("bad", Boolean(bad));
   byId("shown").hidden = row.step_s === null;
   if (row.step_s !== null) {
