@@ -27,12 +27,19 @@ PLAIN = (str, float, int, bool, type(None))
 def text(table: Table, width: int | None = None) -> str:
     """Return the table for people, at most `width` characters wide where that can be.
 
-    In a narrow place spare columns go first, then the widest texts are folded between words and
-    behind commas, then columns go from the right: but for the first and for those that hold an
-    interval, and never all but one. What went is said below.
+    Spare columns of which nothing is known are left out. In a narrow place the other spare ones go
+    first, then the widest texts are folded between words and behind commas, then columns go from
+    the right: but for the first and for those that hold an interval, and never all but one. What
+    went is said below.
     """
-    kept = list(table.columns)
-    cells = _cells(table, kept, table.most)
+    cells = _cells(table, table.columns, table.most)
+    known = [
+        i
+        for i, column in enumerate(table.columns)
+        if not column.spare or not cells[1:] or {row[i] for row in cells[1:]} - {"-", ""}
+    ]
+    kept = [table.columns[i] for i in known]
+    cells = [[row[i] for i in known] for row in cells]
     gone: list[Column] = []
     while width and len(kept) > 2 and sum(_widths(cells)) > width:
         spare = [i for i, column in enumerate(kept) if column.spare]
@@ -92,9 +99,13 @@ def _cells(table: Table, kept: Sequence[Column], most: int | None = None) -> Cel
 
 
 def _is_numeric(cells: Sequence[str]) -> bool:
-    """Whether a column stands to the right: of dashes, and of short texts that begin as numbers."""
+    """Whether a column stands to the right: of dashes and short texts that begin as numbers do.
+
+    Lists are none.
+    """
     return bool(cells) and all(
-        c == "-" or (c.lstrip("-~")[:1].isdigit() and len(c) <= WIDEST) for c in cells
+        c == "-" or (c.lstrip("-~")[:1].isdigit() and len(c) <= WIDEST and ", " not in c)
+        for c in cells
     )
 
 

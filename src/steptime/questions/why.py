@@ -23,6 +23,9 @@ from steptime.records.row import UNKNOWN, Row, by_run, grouped, headline
 from steptime.records.statistics import estimate
 
 SHOWN = 3  # ops, and changes in a sentence
+MOST = "The most expensive ops of the device's time"
+HELP = "Would help, in examples a second by the model"
+TABLED = (f"{MOST}:", f"{HELP}:")  # how sentences begin that tables say, too
 UNEXPLAINED = "unexplained"  # share of a measured step that no share of the model can be
 DISTURBED = 0.25  # of the samples: more is said
 NO_WAIT = 0.01  # of a step: less than that is no wait for input
@@ -82,10 +85,15 @@ class Diagnosis(Result):
         first = facts(title, self.origin, rows)
         return [first, Table(ops, self.ops, "most expensive ops"), *changes]
 
+    @property
+    def remarks(self) -> list[str]:
+        """Return the sentences that say more than the tables do."""
+        return [one for one in self.sentences[1:] if not one.startswith(TABLED)]
+
     def _repr_html_(self) -> str:
         from steptime.core.printers import html
 
-        return "".join([*(f"<p>{one}</p>" for one in self.sentences), *map(html, self.tables())])
+        return "".join([*(f"<p>{one}</p>" for one in self.remarks), *map(html, self.tables())])
 
 
 def why(
@@ -252,7 +260,7 @@ def _with_help(made: Diagnosis, asked: Setup) -> Diagnosis:
     if shown:
         dark = made.shares.get(UNEXPLAINED, 0) > 0.5
         alike = ", were the unexplained to shrink alike" if dark else ""
-        line = f"Would help, in examples a second by the model{alike}: {', '.join(shown)}."
+        line = f"{HELP}{alike}: {', '.join(shown)}."
     return replace(made, help=found, sentences=[*made.sentences, line])
 
 
@@ -328,4 +336,4 @@ def _of_ops(made: Diagnosis) -> str:
             f"{percent(row['time_share'])}, {row['bound']}-bound at "
             f"{percent(row['ceiling_fraction'] or 0.0)} of its ceiling"
         )
-    return f"The most expensive ops of the device's time: {'; '.join(told)}."
+    return f"{MOST}: {'; '.join(told)}."
