@@ -79,8 +79,8 @@ class Table:
 class Result:
     """What answers a question: a frozen dataclass whose fields are its document, or an `Answer`.
 
-    It has `tables()`, and lines for people in `sentences`, `says` or `notes`; `remarks` are those
-    of its sentences that no table says. A `document` is printed in place of its fields.
+    It has `tables()`, and lines for people in `sentences`, `says` or `notes`; those that are
+    `tabled`, too, people do not see. A `document` is printed in place of its fields.
     """
 
     def to_dict(self) -> Any:
@@ -197,9 +197,9 @@ def answer_of(result: Any) -> Answer:
     """Return what a question found as an answer: a frozen result has its tables and sentences."""
     if isinstance(result, Answer):
         return result
-    lines = getattr(result, "remarks", getattr(result, "sentences", ()))
-    said = "".join(f"{line}\n" for line in lines)
-    notes = [f"note: {line}" for line in getattr(result, "notes", ())]
+    tabled = getattr(result, "tabled", ())
+    said = "".join(f"{line}\n" for line in getattr(result, "sentences", ()) if line not in tabled)
+    notes = [f"note: {line}" for line in getattr(result, "notes", ()) if line not in tabled]
     says = [*getattr(result, "says", ()), *notes]
     document = getattr(result, "document", None)
     return Answer(document or asdict(result), result.tables(), says, text=said)

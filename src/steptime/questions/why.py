@@ -86,14 +86,15 @@ class Diagnosis(Result):
         return [first, Table(ops, self.ops, "most expensive ops"), *changes]
 
     @property
-    def remarks(self) -> list[str]:
-        """Return the sentences that say more than the tables do."""
-        return [one for one in self.sentences[1:] if not one.startswith(TABLED)]
+    def tabled(self) -> list[str]:
+        """Return the sentences that say what the tables do."""
+        return [one for one in self.sentences if one.startswith(TABLED)]
 
     def _repr_html_(self) -> str:
         from steptime.core.printers import html
 
-        return "".join([*(f"<p>{one}</p>" for one in self.remarks), *map(html, self.tables())])
+        said = (f"<p>{one}</p>" for one in self.sentences if one not in self.tabled)
+        return "".join([*said, *map(html, self.tables())])
 
 
 def why(
