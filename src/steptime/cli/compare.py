@@ -142,8 +142,8 @@ def _notes(document: dict[str, Any], seen: Mapping[str, Any], judged: bool) -> l
     elif not judged:
         notes.append(
             f"median error of a against b {percent(summary['median_error'])} "
-            f"({counted(count, 'pair')}); b / a is {mean:.3g} in the geometric mean; {percent(summary['within_factor_2'])} lie "
-            "within a factor of 2"
+            f"({counted(count, 'pair')}); b / a is {mean:.3g} in the geometric mean; "
+            f"{percent(summary['within_factor_2'])} lie within a factor of 2"
         )
     if (seen["steady"] == 0).any():
         notes.append("no steady state on a side of some pairs: their intervals are wide")

@@ -32,14 +32,10 @@ def text(table: Table, width: int | None = None) -> str:
     the right: but for the first and for those that hold an interval, and never all but one. What
     went is said below.
     """
-    cells = _cells(table, table.columns, table.most)
-    known = [
-        i
-        for i, column in enumerate(table.columns)
-        if not column.spare or not cells[1:] or {row[i] for row in cells[1:]} - {"-", ""}
-    ]
-    kept = [table.columns[i] for i in known]
-    cells = [[row[i] for i in known] for row in cells]
+    rows = [*table.rows[: table.most]]
+    known = {one.key for one in table.columns for row in rows if row[one.key] not in (None, "")}
+    kept = [one for one in table.columns if one.key in known or not (one.spare and rows)]
+    cells = _cells(table, kept, table.most)
     gone: list[Column] = []
     while width and len(kept) > 2 and sum(_widths(cells)) > width:
         spare = [i for i, column in enumerate(kept) if column.spare]

@@ -79,8 +79,8 @@ class Table:
 class Result:
     """What answers a question: a frozen dataclass whose fields are its document, or an `Answer`.
 
-    It has `tables()`, and lines for people in `sentences`, `says` or `notes`; those that are
-    `tabled`, too, people do not see. A `document` is printed in place of its fields.
+    It has `tables()`, and lines for people in `sentences`, `says` or `notes`; those that begin as
+    `tabled` says are in the tables, too, and for programs alone. A `document` is printed in place of its fields.
     """
 
     def to_dict(self) -> Any:
@@ -198,8 +198,8 @@ def answer_of(result: Any) -> Answer:
     if isinstance(result, Answer):
         return result
     tabled = getattr(result, "tabled", ())
-    said = "".join(f"{line}\n" for line in getattr(result, "sentences", ()) if line not in tabled)
-    notes = [f"note: {line}" for line in getattr(result, "notes", ()) if line not in tabled]
+    said = "".join(f"{line}\n" for line in getattr(result, "sentences", ()) if not line.startswith(tabled))
+    notes = [f"note: {line}" for line in getattr(result, "notes", ()) if not line.startswith(tabled)]
     says = [*getattr(result, "says", ()), *notes]
     document = getattr(result, "document", None)
     return Answer(document or asdict(result), result.tables(), says, text=said)

@@ -72,10 +72,7 @@ class Fitting(Result):
     would_fit: Sequence[str]
     notes: Sequence[str]
 
-    @property
-    def tabled(self) -> list[str]:
-        """Return the notes that say what the tables do."""
-        return [one for one in self.notes if one.startswith("out of memory by ")]
+    tabled = ("out of memory by ",)
 
     def tables(self) -> list[Table]:
         """Return the answer as a table, and batches as another."""

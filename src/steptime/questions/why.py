@@ -23,9 +23,7 @@ from steptime.records.row import UNKNOWN, Row, by_run, grouped, headline
 from steptime.records.statistics import estimate
 
 SHOWN = 3  # ops, and changes in a sentence
-MOST = "The most expensive ops of the device's time"
-HELP = "Would help, in examples a second by the model"
-TABLED = (f"{MOST}:", f"{HELP}:")  # how sentences begin that tables say, too
+TABLED = "The most expensive ops of the device's time:", "Would help, in examples a second by"
 UNEXPLAINED = "unexplained"  # share of a measured step that no share of the model can be
 DISTURBED = 0.25  # of the samples: more is said
 NO_WAIT = 0.01  # of a step: less than that is no wait for input
@@ -69,6 +67,7 @@ class Diagnosis(Result):
     assumed: Mapping[str, str] = field(default_factory=dict)
     peak_memory_bytes: int | None = None
     needed_bytes: int | None = None
+    tabled = TABLED
 
     def tables(self) -> list[Table]:
         """Return the diagnosis as tables."""
@@ -85,15 +84,10 @@ class Diagnosis(Result):
         first = facts(title, self.origin, rows)
         return [first, Table(ops, self.ops, "most expensive ops"), *changes]
 
-    @property
-    def tabled(self) -> list[str]:
-        """Return the sentences that say what the tables do."""
-        return [one for one in self.sentences if one.startswith(TABLED)]
-
     def _repr_html_(self) -> str:
         from steptime.core.printers import html
 
-        said = (f"<p>{one}</p>" for one in self.sentences if one not in self.tabled)
+        said = (f"<p>{one}</p>" for one in self.sentences if not one.startswith(TABLED))
         return "".join([*said, *map(html, self.tables())])
 
 
@@ -261,7 +255,7 @@ def _with_help(made: Diagnosis, asked: Setup) -> Diagnosis:
     if shown:
         dark = made.shares.get(UNEXPLAINED, 0) > 0.5
         alike = ", were the unexplained to shrink alike" if dark else ""
-        line = f"{HELP}{alike}: {', '.join(shown)}."
+        line = f"{TABLED[1]} the model{alike}: {', '.join(shown)}."
     return replace(made, help=found, sentences=[*made.sentences, line])
 
 
@@ -337,4 +331,4 @@ def _of_ops(made: Diagnosis) -> str:
             f"{percent(row['time_share'])}, {row['bound']}-bound at "
             f"{percent(row['ceiling_fraction'] or 0.0)} of its ceiling"
         )
-    return f"{MOST}: {'; '.join(told)}."
+    return f"{TABLED[0]} {'; '.join(told)}."
