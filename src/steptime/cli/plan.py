@@ -61,7 +61,7 @@ class SplitOptions:
     imbalance: float | None = number(
         "X", "Tokens of the busiest of these devices over the mean. Default: 1.", least=1.0
     )
-    expert_overlap: bool = flag("Tokens are exchanged beside another micro-batch's products.")
+    expert_overlap: bool = flag("Tokens are sent beside another micro-batch's products.")
     recompute: Text = choice(RECOMPUTES, "none, selective (attention) or full. Default: none.")
     recompute_layers: int | None = whole(
         "N", "In the first N layers of each stage alone. Default: all."
