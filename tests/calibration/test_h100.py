@@ -48,7 +48,7 @@ def test_fine_tunings_by_transformers() -> None:
             length=int(row["length"]),
             dtype=row["dtype"],
             optimizer=row["optimizer"],
-            recompute=row["recompute"].replace("no", "none"),
+            recompute=row["recompute"],
             lora=row["lora"] or None,
             stack=row["stack"],
         ).to_dict()

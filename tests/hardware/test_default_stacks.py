@@ -26,7 +26,7 @@ from steptime.prediction.step_model import StepModel
         ("vllm", "vllm-2025"),
         ("sglang", "sglang-2025"),
         ("trt-llm", "trt-llm-2025"),
-        ("hf", "hf-2025"),
+        ("hf", "hf-2026"),
         ("fsdp-2024", "fsdp-2025"),  # which is of 2024-06: the newest in that year
         ("trt-llm-2024", "trt-llm-2023"),
         ("torch", "torch"),

@@ -19,7 +19,7 @@ from steptime.questions.serve.tables import table
 from steptime.questions.serve.targets import undominated
 
 H100: dict[str, Any] = {"device": "h100-sxm5", "inside": "nvlink-4"}
-ASKED: dict[str, Any] = {"input": 1000, "output": 50, "rate": 40, "count": 100}
+ASKED: dict[str, Any] = {"input": 1000, "output": 50, "rate": 40, "count": 200}
 
 
 @cache
