@@ -91,7 +91,8 @@ def fine_tuning(question: Question, method: str | Method) -> Reply:
                 f"more FLOP/s than the peak of {texts['device']}, as it is taken to run"
             )
     reply, fullest = step_reply(question, planner, found), found.memory[found.fullest]
-    beside = sum(getattr(fullest, name) for name in METERS[one_of("meter", texts["meter"], METERS)])
+    meter = one_of("meter", texts.get("meter", "reserved"), METERS)
+    beside = sum(getattr(fullest, name) for name in METERS[meter])
     bytes_ = Interval(fullest.total - beside)
     return replace(reply, values={**reply.values, "memory_bytes": bytes_})
 

@@ -8,7 +8,6 @@ import pytest
 import steptime
 from every import every
 from steptime.core.errors import InputError
-from steptime.prediction.step_model import StepModel
 
 DECODER = "transformer:kind=decoder,layers=2,width=64,heads=4,length=16,vocabulary=90"
 MODERN = f"{DECODER},kv_heads=2,norm=rms,activation=swiglu,positions=rotary,bias=no,tied=no"
@@ -34,11 +33,10 @@ def slow(number: int) -> Any:
 
 def both(model: str, device: str, dtype: str, stack: str | None, batch: int = 4) -> Iterator[Any]:
     """Yield what `predict` and `plan` say: numbers, or why there are none."""
-    options = {} if stack is None else {"stack": stack}
     how: Any = {"dtype": dtype, "optimizer": "adam"}
     try:
-        made = StepModel(model, device, options=options, **how).predict(batch)
-        yield [made.times.step_s, made.times.low_s, made.times.high_s, made.needs.total_bytes]
+        made = steptime.predict(model, device, batch=batch, stack=stack, **how).to_dict()
+        yield [made[name] for name in ("step_s", "low_s", "high_s", "needed_bytes")]
     except InputError as error:
         yield str(error)
     try:

@@ -6,7 +6,7 @@ from steptime.network.ops.builder import Builder
 from steptime.network.ops.sequence import GATED
 
 _MOST = 400  # ops of one mixture
-_GATED = {inner: outer for outer, inner in GATED.items()}
+_GATED = {inner: outer for outer, inner in reversed(GATED.items())}  # the plain one of two
 _PIECES = (  # kinds that one is written out in, between its tokens, its router and the sum
     *("reshape", "transpose", "slice", "split", "concat", "gather", "embedding", "broadcast"),
     *("gather_elements", "matmul", "mul", "add", "pointwise", "reduce", "softmax", "topk", "cast"),

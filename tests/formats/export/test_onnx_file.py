@@ -31,7 +31,8 @@ OF_TRAINING = ("_grad", "_grad_weight")
 FORWARD = sorted(
     kind
     for kind in OPS
-    if not kind.endswith(OF_TRAINING) and kind not in {*communication.KINDS, *OPTIMIZERS}
+    if not kind.endswith(OF_TRAINING)
+    and kind not in {*communication.KINDS, *OPTIMIZERS, "delta_rule"}  # of which ONNX has no form
 )
 OTHERWISE = {"training": False, "p": 0.0, "dtype": "float16"}  # as numpy runs it, in inference
 WHOLE = {
@@ -94,6 +95,11 @@ def test_every_kind_of_a_forward_pass_and_every_function_has_a_row():
     assert set(onnx_general.FUNCTIONS) == set(elementwise.FUNCTIONS)
 
 
+def test_a_state_that_tokens_change_is_refused():
+    with pytest.raises(NoOnnxError, match="ONNX has no form for delta_rule"):
+        assert_runs(example("delta_rule"))
+
+
 @every("kind", FORWARD)
 def test_onnxruntime_gives_of_each_kind_what_numpy_gives(kind):
     assert_runs(example(kind))
@@ -132,6 +138,7 @@ NOT_HERE = (
     "cast",
     "local_response_norm even",
     "lstm with a projection",
+    "delta_rule",
 )
 # of a loss, which inference has not; of float64; onnxruntime wants an odd size; ONNX has none
 

@@ -326,7 +326,7 @@ def test_every_value_of_a_sweep_is_accepted(name):
         ("transformer:experts=2,experts_per_token=3", "experts_per_token 3 of 2 experts"),
         (
             "transformer:windows=wx",
-            "windows: must be of the letters w and a, such as wwwa, not 'wx'",
+            "windows: must be of the letters w, a and l, such as wwwa, not 'wx'",
         ),
         ("transformer:latent_kv=8", "latent_kv needs rotary positions and kv_heads as many as"),
         (

@@ -204,9 +204,9 @@ class Request:
         """Return what runs the plan where no stack is named, of the year that is asked for."""
         plan = split_of(self.split) if devices > 1 else Plan()
         plan = replace(plan, data=max(plan.data, plan.data * devices // plan.devices))
-        year = year_of(self.stack)
+        year, words = year_of(self.stack), self.shape.unit == "tokens"
         first, *more = (
-            defaults_for(one, plan, self.site.per_node, year=year)
+            defaults_for(one, plan, self.site.per_node, year=year, reads_words=words)
             for one in (device, *(catalog.device(site.device) for site in self.others))
         )
         newest = max(
