@@ -42,21 +42,17 @@ def text(table: Table, width: int | None = None) -> str:
         can = spare or [i for i, column in enumerate(kept) if i and not column.ends]
         if not can or (not spare and sum(_widths(_folded(cells, width))) <= width):
             break
-        last = max(can)
-        gone.insert(0, kept.pop(last))
-        for row in cells:
-            row.pop(last)
+        gone.insert(0, kept.pop(max(can)))
+        cells = _cells(table, kept, table.most)
     numeric = [_is_numeric([row[i] for row in cells[1:]]) for i in range(len(kept))]
-    if width and sum(_widths(cells)) > width:
-        cells = _folded(cells, width)
+    cells = _folded(cells, width) if width else cells
     lines = list(_lines(cells, numeric))[0 if any(cells[0]) else 1 :]
     hidden = len(table.rows) - len(cells[1:] if table.most is None else table.rows[: table.most])
     below = cut(hidden, "--json")
     if gone:
         names = ", ".join(column.heading or column.key for column in gone)
         below.append(f"hidden columns (terminal width): {names}; --json has all")
-    before = prose(table.title.split("\n") if table.title else [], width)
-    said = [*before, *lines, *prose([*below, *table.below], width)]
+    said = [*prose(table.title.splitlines(), width), *lines, *prose([*below, *table.below], width)]
     return "".join(f"{line}\n" for line in said)
 
 

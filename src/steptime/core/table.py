@@ -80,7 +80,8 @@ class Result:
     """What answers a question: a frozen dataclass whose fields are its document, or an `Answer`.
 
     It has `tables()`, and lines for people in `sentences`, `says` or `notes`; those that begin as
-    `tabled` says are in the tables, too, and for programs alone. A `document` is printed in place of its fields.
+    `tabled` says are in the tables, too, and for programs alone. A `document` is printed in place
+    of its fields.
     """
 
     def to_dict(self) -> Any:
@@ -198,8 +199,10 @@ def answer_of(result: Any) -> Answer:
     if isinstance(result, Answer):
         return result
     tabled = getattr(result, "tabled", ())
-    said = "".join(f"{line}\n" for line in getattr(result, "sentences", ()) if not line.startswith(tabled))
-    notes = [f"note: {line}" for line in getattr(result, "notes", ()) if not line.startswith(tabled)]
-    says = [*getattr(result, "says", ()), *notes]
+    said, notes = (
+        [line for line in getattr(result, name, ()) if not line.startswith(tabled)]
+        for name in ("sentences", "notes")
+    )
+    says = [*getattr(result, "says", ()), *(f"note: {line}" for line in notes)]
     document = getattr(result, "document", None)
-    return Answer(document or asdict(result), result.tables(), says, text=said)
+    return Answer(document or asdict(result), result.tables(), says, text="\n".join([*said, ""]))

@@ -87,8 +87,7 @@ class Diagnosis(Result):
     def _repr_html_(self) -> str:
         from steptime.core.printers import html
 
-        said = (f"<p>{one}</p>" for one in self.sentences if not one.startswith(TABLED))
-        return "".join([*said, *map(html, self.tables())])
+        return "".join([*(f"<p>{one}</p>" for one in self.sentences), *map(html, self.tables())])
 
 
 def why(

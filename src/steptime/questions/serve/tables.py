@@ -22,7 +22,6 @@ SERVERS = columns(
     "tpot_s[tpot_s_0,tpot_s_1]=TPOT p90",
     "cost=cost of 1M tokens", "?bounded_by=bottleneck",
 )  # fmt: skip
-ROW = ("device", "devices", "bounded_by")
 SPEEDS = ("tokens_per_s_per_user", "tokens_per_s_per_device")
 SHOWN = 40  # points of the front that people see
 
@@ -34,7 +33,7 @@ def servers(told: dict[str, Any]) -> Table:
         first.setdefault((row["device"], row["arrangement"]), row)
     rows = [
         {
-            **{name: row[name] for name in ROW},
+            **{name: row[name] for name in ("device", "devices", "bounded_by")},
             "servers": split_of(row),
             **{key: (row[key] or {}).get("p90") for key in row["bounds"]},
             **{
@@ -42,13 +41,15 @@ def servers(told: dict[str, Any]) -> Table:
                 for key, both in row["bounds"].items()
                 for end, s in enumerate(both)
             },
-            "cost": row["cost"],
+            "cost": f"{c['million_tokens']:,.2f} {c['currency']}"
+            if (c := row["cost"])
+            else NO_PRICE,
         }
         for row in first.values()
     ]
     title = f"{told['model']}, {told['requests_per_s']:,.4g} requests/s: {told['answer']}"
     more = len(told["rows"]) - len(rows)
-    offers = {row["device"]: row["cost"] for row in rows if row["cost"]}
+    offers = {row["device"]: row["cost"] for row in first.values() if row["cost"]}
     paid = (f"{name}: {by_offer(cost['offer'], cost['date'])}" for name, cost in offers.items())
     below = [
         *([f"prices: {'; '.join(paid)}"] if offers else []),
@@ -56,9 +57,6 @@ def servers(told: dict[str, Any]) -> Table:
         f"{told['runs']:,} of them run" + (f"; --json has {more} more" if more > 0 else ""),
         *([f"one answer of the first: {told['best']['command']}"] if rows else []),
     ]
-    for row in rows:
-        cost = row["cost"]
-        row["cost"] = f"{cost['million_tokens']:,.2f} {cost['currency']}" if cost else NO_PRICE
     return Table(SERVERS, rows, "\n".join([*told["missing"], title]), below)
 
 

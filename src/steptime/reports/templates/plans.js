@@ -101,10 +101,10 @@ function update() {
   byId("result").textContent = JSON.stringify({ at: values, best: cell.best ?? null });
 }
 
-const why = data.charts.why.layer;
-why[0].encoding.color.legend = null; // no bar is shorter
-why.push({ // words have room to the right of the longest bar
+const [bar, words] = data.charts.why.layer;
+bar.encoding.color.legend = null; // no bar is shorter
+data.charts.why.layer.push({ // words have room to the right of the longest bar
   transform: [{ calculate: "1.5 * datum.right", as: "room" }], mark: { type: "point", opacity: 0 },
-  encoding: { x: { ...why[1].encoding.x, field: "room" }, y: why[1].encoding.y },
+  encoding: { x: { ...words.encoding.x, field: "room" }, y: words.encoding.y },
 });
 begin(update);
