@@ -10,3 +10,5 @@ html_title = "steptime"
 html_copy_source = False
 html_static_path = ["_static"]
 html_js_files = ["site.js"]
+html_css_files = ["site.css"]
+html_show_copyright = False

@@ -83,6 +83,10 @@ def test_fit_says_no_and_unknown(capsys):
     found = answer(capsys, "fit", "llama_7b", "--device", "t4", "--optimizer", "adam")
     assert (found["fits"], found["largest_batch"], found["best_batch"]) == (False, 0, None)
     assert any(note.startswith("out of memory by ") for note in found["notes"])
+    assert run(["fit", "llama_7b", "--device", "t4", "--optimizer", "adam"]) == 0
+    printed = capsys.readouterr()
+    assert "out of memory by " in printed.out
+    assert "out of memory" not in printed.err
     assert not any("at least" in note for note in found["notes"])
     cpu = answer(capsys, "fit", "fc", "--device", "epyc-7763")
     assert (cpu["fits"], cpu["largest_batch"]) == (None, None)

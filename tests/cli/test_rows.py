@@ -78,3 +78,17 @@ def test_what_is_unknown_comes_last(capsys):
         unknown = [row["latency_s"] is None for row in rows]
         assert any(unknown)
         assert unknown == sorted(unknown)
+
+
+def test_csv_of_stacks_has_what_people_see_no_room_for(capsys):
+    rows = list(csv.DictReader(io.StringIO(printed(["list", "stacks", "--format", "csv"], capsys))))
+    assert {"name", "fuses", "joins", "source"} <= set(rows[0])
+    assert "fuses" not in printed(["list", "stacks"], capsys)
+
+
+@pytest.mark.parametrize("kind", ["nodes", "speedup"])
+def test_what_has_no_rows_has_no_picture(kind, folder, tmp_path, capsys):
+    out = tmp_path / "picture.svg"
+    assert run(["analyse", kind, folder, "-o", str(out)]) == 2
+    assert "nothing to draw; no" in capsys.readouterr().err
+    assert not out.exists()

@@ -259,3 +259,11 @@ def test_no_text_of_a_table_moves_a_cursor():
         assert "\x1b" not in printed
         assert "\x07" not in printed
         assert "\x9b" not in printed
+
+
+def test_a_spare_column_of_which_nothing_is_known_is_for_programs_alone():
+    table = Table(
+        columns("name", "?cause", "step_s=step"), [{"name": "a", "cause": None, "step_s": 1}]
+    )
+    assert "cause" not in text(table)
+    assert "cause" in comma_separated(table)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from steptime.core import registry
-from steptime.core.errors import one_of
+from steptime.core.errors import InputError, one_of
 from steptime.core.table import Table
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ class Analysis:
 
     def draw(self, table: Table) -> dict[str, Any]:
         """Return the Vega-Lite of a table; raises `InputError` where there is nothing to draw."""
+        if not table.rows:
+            raise InputError("; ".join(["nothing to draw", *self.says(table)[:1]]))
         spec: dict[str, Any] = registry.load(self.chart)(table)
         return spec
 

@@ -202,7 +202,7 @@ def _says(table: Table) -> list[str]:
         spread = f", up to {wide:.3g} times apart" if wide else ""
         lines.append(
             f"A cell holds up to {said['most_networks']} networks{spread}: "
-            "--over and --only tell them apart."
+            "--over or --only separates them."
         )
     if said["binned"]:
         lines.append(f"{', '.join(said['binned'])}: {MOST_STEPS} steps of equal ratio.")

@@ -80,7 +80,7 @@ def _remarks(record: Record, told: Row) -> list[str]:
         why = max(breaks, key=breaks.get)
         remarks.append(f"{counted(sum(breaks.values()), 'graph break')}, most of them: {why}")
     if record.env.get("few_samples"):
-        remarks.append("fewer than 20 samples: a longer --budget gives more")
+        remarks.append("fewer than 20 samples in a run: a longer --budget gives more")
     if record.env.get("steady") is False:
         remarks.append("no steady state: the first and the second half of the samples differ")
     if _learned_nothing(record, told.get("accuracy")):

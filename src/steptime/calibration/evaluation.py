@@ -29,8 +29,8 @@ WORST = 5
 PARTS = 4  # ops of a case that are shown
 CAUSES = 20  # of rows that cannot be asked, that are shown
 HEADS = columns(
-    "method", "cases", "mape=MAPE", "median", "p90", "max", "bias", "factor", "balanced",
-    "coverage", "width", "spread=MAPE of draws", "?constants", "?points",
+    "method", "cases", "mape=MAPE", "median", "p90", "coverage", "width", "bias", "factor",
+    "balanced", "max", "?spread=MAPE of draws", "?constants", "?points",
 )  # fmt: skip
 LEFT_OUT = columns("cause", "rows", "example")
 OF_CASE = columns(

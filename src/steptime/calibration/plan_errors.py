@@ -33,7 +33,7 @@ from steptime.records.row import grouped
 
 GROUPS = ("model", "device", "block", "stack", "dtype", "devices")
 HEADS = columns(
-    "asked=rows", "cases=scored", "mape=MAPE", "median", "p90", "max", "bias", "coverage", "width",
+    "asked=rows", "cases=scored", "mape=MAPE", "median", "p90", "coverage", "width", "bias", "max",
     "fits",
 )  # fmt: skip
 OF_SET = columns("set", "quantity")

@@ -141,9 +141,9 @@ def _notes(document: dict[str, Any], seen: Mapping[str, Any], judged: bool) -> l
         notes.append(f"b / a is {mean:.3g} in the geometric mean ({count} pairs)")
     elif not judged:
         notes.append(
-            f"median error of a against b {percent(summary['median_error'])} ({count} pairs); "
-            f"b / a is {mean:.3g} in the geometric mean; {percent(summary['within_factor_2'])} lie "
-            "within a factor of 2"
+            f"median error of a against b {percent(summary['median_error'])} "
+            f"({counted(count, 'pair')}); b / a is {mean:.3g} in the geometric mean; "
+            f"{percent(summary['within_factor_2'])} lie within a factor of 2"
         )
     if (seen["steady"] == 0).any():
         notes.append("no steady state on a side of some pairs: their intervals are wide")

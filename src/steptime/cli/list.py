@@ -127,6 +127,8 @@ _SHOWN_OF_DEVICE = (
     "half_flop_per_s=16-bit ?aliases"
 )
 
+_FULL = {"stacks": ("fuses", "joins", "source")}  # of CSV alone
+
 
 def _stack(name: str) -> dict[str, Any]:
     """Return a stack as a row; a constant as value, spread and source, and its tables if known."""
@@ -211,5 +213,6 @@ def list_(
     tables = []
     for title, alone in ((topic, False), ("figures of one paper, taken for no other device", True)):
         if held := [shape(row) for row in rows if row.get("only_by_name", False) == alone]:
-            tables.append(Table(columns(*heads), held, title))
+            full = columns(*heads, *_FULL.get(topic, ()))
+            tables.append(Table(columns(*heads), held, title, full=full))
     return Answer(rows, tables)

@@ -27,11 +27,14 @@ PLAIN = (str, float, int, bool, type(None))
 def text(table: Table, width: int | None = None) -> str:
     """Return the table for people, at most `width` characters wide where that can be.
 
-    In a narrow place spare columns go first, then the widest texts are folded between words and
-    behind commas, then columns go from the right: but for the first and for those that hold an
-    interval, and never all but one. What went is said below.
+    Spare columns of which nothing is known are left out. In a narrow place the other spare ones go
+    first, then the widest texts are folded between words and behind commas, then columns go from
+    the right: but for the first and for those that hold an interval, and never all but one. What
+    went is said below.
     """
-    kept = list(table.columns)
+    rows = [*table.rows[: table.most]]
+    known = {one.key for one in table.columns for row in rows if row[one.key] not in (None, "")}
+    kept = [one for one in table.columns if one.key in known or not (one.spare and rows)]
     cells = _cells(table, kept, table.most)
     gone: list[Column] = []
     while width and len(kept) > 2 and sum(_widths(cells)) > width:
@@ -39,21 +42,17 @@ def text(table: Table, width: int | None = None) -> str:
         can = spare or [i for i, column in enumerate(kept) if i and not column.ends]
         if not can or (not spare and sum(_widths(_folded(cells, width))) <= width):
             break
-        last = max(can)
-        gone.insert(0, kept.pop(last))
-        for row in cells:
-            row.pop(last)
+        gone.insert(0, kept.pop(max(can)))
+        cells = _cells(table, kept, table.most)
     numeric = [_is_numeric([row[i] for row in cells[1:]]) for i in range(len(kept))]
-    if width and sum(_widths(cells)) > width:
-        cells = _folded(cells, width)
+    cells = _folded(cells, width) if width else cells
     lines = list(_lines(cells, numeric))[0 if any(cells[0]) else 1 :]
     hidden = len(table.rows) - len(cells[1:] if table.most is None else table.rows[: table.most])
     below = cut(hidden, "--json")
     if gone:
         names = ", ".join(column.heading or column.key for column in gone)
         below.append(f"hidden columns (terminal width): {names}; --json has all")
-    before = prose(table.title.split("\n") if table.title else [], width)
-    said = [*before, *lines, *prose([*below, *table.below], width)]
+    said = [*prose(table.title.splitlines(), width), *lines, *prose([*below, *table.below], width)]
     return "".join(f"{line}\n" for line in said)
 
 
@@ -92,9 +91,13 @@ def _cells(table: Table, kept: Sequence[Column], most: int | None = None) -> Cel
 
 
 def _is_numeric(cells: Sequence[str]) -> bool:
-    """Whether a column stands to the right: of dashes, and of short texts that begin as numbers."""
+    """Whether a column stands to the right: of dashes and short texts that begin as numbers do.
+
+    Lists are none.
+    """
     return bool(cells) and all(
-        c == "-" or (c.lstrip("-~")[:1].isdigit() and len(c) <= WIDEST) for c in cells
+        c == "-" or (c.lstrip("-~")[:1].isdigit() and len(c) <= WIDEST and ", " not in c)
+        for c in cells
     )
 
 

@@ -79,8 +79,9 @@ class Table:
 class Result:
     """What answers a question: a frozen dataclass whose fields are its document, or an `Answer`.
 
-    It has `tables()`, and lines for people in `sentences`, `says` or `notes`; a `document` of it
-    is printed in place of its fields.
+    It has `tables()`, and lines for people in `sentences`, `says` or `notes`; those that begin as
+    `tabled` says are in the tables, too, and for programs alone. A `document` is printed in place
+    of its fields.
     """
 
     def to_dict(self) -> Any:
@@ -197,8 +198,11 @@ def answer_of(result: Any) -> Answer:
     """Return what a question found as an answer: a frozen result has its tables and sentences."""
     if isinstance(result, Answer):
         return result
-    said = "".join(f"{line}\n" for line in getattr(result, "sentences", ()))
-    notes = [f"note: {line}" for line in getattr(result, "notes", ())]
-    says = [*getattr(result, "says", ()), *notes]
+    tabled = getattr(result, "tabled", ())
+    said, notes = (
+        [line for line in getattr(result, name, ()) if not line.startswith(tabled)]
+        for name in ("sentences", "notes")
+    )
+    says = [*getattr(result, "says", ()), *(f"note: {line}" for line in notes)]
     document = getattr(result, "document", None)
-    return Answer(document or asdict(result), result.tables(), says, text=said)
+    return Answer(document or asdict(result), result.tables(), says, text="\n".join([*said, ""]))

@@ -72,6 +72,8 @@ class Fitting(Result):
     would_fit: Sequence[str]
     notes: Sequence[str]
 
+    tabled = ("out of memory by ",)
+
     def tables(self) -> list[Table]:
         """Return the answer as a table, and batches as another."""
         needs, has = self.needed_bytes, self.memory_bytes

@@ -84,10 +84,10 @@ class WhatIf(Result):
             ),
             Table(
                 columns("model", "batch", "bound=bottleneck", "step_s=step",
-                        "changed_step_s=changed",
+                        "changed_step_s=step changed",
                         "speedup=speed-up", "?grown_batch=larger batch",
                         "?grown_speedup=speed-up with it", "?largest_batch=largest batch",
-                        "?changed_largest_batch=changed", "?status"),
+                        "?changed_largest_batch=largest changed", "?status"),
                 self.rows, "by network", most=40,
             ),
         ]  # fmt: skip

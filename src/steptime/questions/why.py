@@ -23,6 +23,7 @@ from steptime.records.row import UNKNOWN, Row, by_run, grouped, headline
 from steptime.records.statistics import estimate
 
 SHOWN = 3  # ops, and changes in a sentence
+TABLED = "The most expensive ops of the device's time:", "Would help, in examples a second by"
 UNEXPLAINED = "unexplained"  # share of a measured step that no share of the model can be
 DISTURBED = 0.25  # of the samples: more is said
 NO_WAIT = 0.01  # of a step: less than that is no wait for input
@@ -66,6 +67,7 @@ class Diagnosis(Result):
     assumed: Mapping[str, str] = field(default_factory=dict)
     peak_memory_bytes: int | None = None
     needed_bytes: int | None = None
+    tabled = TABLED
 
     def tables(self) -> list[Table]:
         """Return the diagnosis as tables."""
@@ -252,7 +254,7 @@ def _with_help(made: Diagnosis, asked: Setup) -> Diagnosis:
     if shown:
         dark = made.shares.get(UNEXPLAINED, 0) > 0.5
         alike = ", were the unexplained to shrink alike" if dark else ""
-        line = f"Would help, in examples a second by the model{alike}: {', '.join(shown)}."
+        line = f"{TABLED[1]} the model{alike}: {', '.join(shown)}."
     return replace(made, help=found, sentences=[*made.sentences, line])
 
 
@@ -328,4 +330,4 @@ def _of_ops(made: Diagnosis) -> str:
             f"{percent(row['time_share'])}, {row['bound']}-bound at "
             f"{percent(row['ceiling_fraction'] or 0.0)} of its ceiling"
         )
-    return f"The most expensive ops of the device's time: {'; '.join(told)}."
+    return f"{TABLED[0]} {'; '.join(told)}."

@@ -19,7 +19,7 @@ def search_tables(told: dict[str, Any]) -> list[Table]:
     order = sorted(range(len(told["rows"])), key=lambda at: (at not in least, at))
     many = [{**_in_words(told["rows"][k]), "least": ", ".join(least.get(k, ()))} for k in order]
     heads = columns(*_FOUND, "total_bytes=memory", "least=least")
-    same = f"~ {told['alike']:,} plans are as fast within the error of this prediction"
+    same = f"= {told['alike']:,} plans are as fast within the error of this prediction"
     below = [same, told["space"]]
     every = Table(heads, many, f"{notes}. Unbeaten in {', '.join(_LEAST.values())}", below, most=6)
     if len(told["by_devices"]) == 1:
@@ -41,7 +41,7 @@ _LEAST = {
 
 
 def _in_words(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "split": split_in_words({"plan": row, **row}), "same": "~" * row["alike"]}
+    return {**row, "split": split_in_words({"plan": row, **row}), "same": "=" * row["alike"]}
 
 
 def split_and_size(told: dict[str, Any]) -> str:

@@ -18,11 +18,10 @@ PARTS = {
 
 
 SERVERS = columns(
-    "device", "devices", "servers", "ttft_s[ttft_s_0,ttft_s_1]=TTFT p90",
+    "device", "?devices", "servers", "ttft_s[ttft_s_0,ttft_s_1]=TTFT p90",
     "tpot_s[tpot_s_0,tpot_s_1]=TPOT p90",
-    "cost=cost of 1M tokens", "bounded_by=bottleneck",
+    "cost=cost of 1M tokens", "?bounded_by=bottleneck",
 )  # fmt: skip
-ROW = ("device", "devices", "bounded_by")
 SPEEDS = ("tokens_per_s_per_user", "tokens_per_s_per_device")
 SHOWN = 40  # points of the front that people see
 
@@ -34,7 +33,7 @@ def servers(told: dict[str, Any]) -> Table:
         first.setdefault((row["device"], row["arrangement"]), row)
     rows = [
         {
-            **{name: row[name] for name in ROW},
+            **{name: row[name] for name in ("device", "devices", "bounded_by")},
             "servers": split_of(row),
             **{key: (row[key] or {}).get("p90") for key in row["bounds"]},
             **{
@@ -42,26 +41,23 @@ def servers(told: dict[str, Any]) -> Table:
                 for key, both in row["bounds"].items()
                 for end, s in enumerate(both)
             },
-            "cost": _paid(row["cost"]),
+            "cost": f"{c['million_tokens']:,.2f} {c['currency']}"
+            if (c := row["cost"])
+            else NO_PRICE,
         }
         for row in first.values()
     ]
     title = f"{told['model']}, {told['requests_per_s']:,.4g} requests/s: {told['answer']}"
     more = len(told["rows"]) - len(rows)
+    offers = {row["device"]: row["cost"] for row in first.values() if row["cost"]}
+    paid = (f"{name}: {by_offer(cost['offer'], cost['date'])}" for name, cost in offers.items())
     below = [
+        *([f"prices: {'; '.join(paid)}"] if offers else []),
         f"the best of {told['candidates']:,} services of at most {told['max_devices']} devices, "
-        f"{told['runs']:,} of them run" + (f"; --json has {more} more rows" if more > 0 else ""),
+        f"{told['runs']:,} of them run" + (f"; --json has {more} more" if more > 0 else ""),
         *([f"one answer of the first: {told['best']['command']}"] if rows else []),
     ]
     return Table(SERVERS, rows, "\n".join([*told["missing"], title]), below)
-
-
-def _paid(cost: dict[str, Any] | None) -> str:
-    """Return what a million tokens cost, by which offer and of which date."""
-    if cost is None:
-        return NO_PRICE
-    by = by_offer(cost["offer"], cost["date"])
-    return f"{cost['million_tokens']:,.2f} {cost['currency']} ({by})"
 
 
 def fronts(told: dict[str, Any]) -> Table:
@@ -71,7 +67,7 @@ def fronts(told: dict[str, Any]) -> Table:
         "tokens_per_s_per_device=tokens/s a device", "ttft_s=TTFT",
     )  # fmt: skip
     rows = [
-        row | {"servers": split_of(row)} | {name: round(row[name], 1) for name in SPEEDS}
+        row | {"servers": split_of(row)} | {name: f"{row[name]:,.1f}" for name in SPEEDS}
         for row in sorted(told["front"], key=lambda one: one["device"])
     ]
     return Table(heads, rows, "tokens/s of a device over tokens/s of a user", most=SHOWN)

@@ -22,6 +22,7 @@ _PAGE = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="icon" href="data:,">
 <title>steptime: {title}</title>
+<style>svg.marks {{ max-width: 100%; height: auto }}</style>
 </head>
 <body>
 <main>

@@ -31,7 +31,8 @@ function show(values, row) {
   const bad = FAILED[row.status], epochs = data.training.epochs;
   byId("headline").textContent = `${row.model} on ${grouped(Number(row.replicas))} × ${row.device}: `
     + (bad ?? `${digits(epochs, 6)} epoch${epochs === 1 ? " takes" : "s take"} `
-      + `${hoursText(row.train_h)} hours${row.cost === null ? "" : ` and costs ${money(row.cost)}`}`);
+      + (row.train_h < 0.1 ? seconds(3600 * row.train_h) : `${hoursText(row.train_h)} hours`)
+      + (row.cost === null ? "" : ` and costs ${money(row.cost)}`));
   byId("headline").classList.toggle("bad", Boolean(bad));
   byId("shown").hidden = row.step_s === null;
   if (row.step_s !== null) {

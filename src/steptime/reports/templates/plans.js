@@ -52,11 +52,11 @@ function show(cell) {
   put("why", unpacked(cell.drawn.why));
   put("memory", unpacked(cell.drawn.memory));
   if (data.charts.pipeline) put("pipeline", unpacked(cell.drawn.pipeline), 1, cell.pipeline_px);
-  byId("alike").textContent = `~ ${grouped(cell.alike)} of all that fit are so near to the fastest `
+  byId("alike").textContent = `= ${grouped(cell.alike)} of all that fit are so near to the fastest `
     + "that this prediction does not tell them apart.";
   fill(byId("splits"), [
     ["split", (row) => splitText(row, row.micro_batch)],
-    ["step", (row) => `${row.alike ? "~ " : ""}${seconds(row.step_s)}`],
+    ["step", (row) => `${row.alike ? "= " : ""}${seconds(row.step_s)}`],
     ["80 % of steps", ({ low, high }) => span(low, high)], ["memory", (row) => prefixed(row.total_bytes, "B")],
     ...(cost ? [["a step", (row) => paid(cost, row.cost_per_step)]] : []),
   ], cell.rows, () => {});
@@ -101,5 +101,10 @@ function update() {
   byId("result").textContent = JSON.stringify({ at: values, best: cell.best ?? null });
 }
 
-data.charts.why.layer[0].encoding.color.legend = null; // no bar is shorter
+const [bar, words] = data.charts.why.layer;
+bar.encoding.color.legend = null; // no bar is shorter
+data.charts.why.layer.push({ // words have room to the right of the longest bar
+  transform: [{ calculate: "1.5 * datum.right", as: "room" }], mark: { type: "point", opacity: 0 },
+  encoding: { x: { ...words.encoding.x, field: "room" }, y: words.encoding.y },
+});
 begin(update);
