@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -63,7 +62,7 @@ def _run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(autouse=True)
-def _path(monkeypatch: pytest.MonkeyPatch) -> None:
+def _path(monkeypatch):
     """Let other processes import what the tests share."""
     places = [str(ROOT / one) for one in ("src", "tests", "tests/null_backend", ".")]
     monkeypatch.setenv("PYTHONPATH", ":".join(places))
@@ -73,13 +72,13 @@ def _path(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.framework
 @pytest.mark.parametrize("group", SHARES)
-def test_a_tenth_of_each_attack_finds_nothing(group: str) -> None:
+def test_a_tenth_of_each_attack_finds_nothing(group):
     done = _run("-m", "attack", group, "--share", str(SHARES[group]))
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{group}: 0 faults in " in done.stdout
 
 
-def test_every_attack_is_run_by_a_test_and_has_its_full_size_on_the_page() -> None:
+def test_every_attack_is_run_by_a_test_and_has_its_full_size_on_the_page():
     assert {*GROUPS} == {*SHARES, *APART} == {*page.ABOUT}
     assert {name: page.FULL[name].split()[0] for name in GROUPS} == {
         "kills": f"{sum(one.kills for one in kills.SCENARIOS):,}",
@@ -94,7 +93,7 @@ def test_every_attack_is_run_by_a_test_and_has_its_full_size_on_the_page() -> No
     assert f"{len(texts.TEXTS)} texts, {ways} ways out" in page.FULL["texts"]
 
 
-def test_the_page_says_what_the_results_say() -> None:
+def test_the_page_says_what_the_results_say():
     results = json.loads(RESULTS.read_text())
     assert PAGE.read_text() == page.page(results)
     assert {*results} == {*GROUPS}
@@ -102,7 +101,7 @@ def test_the_page_says_what_the_results_say() -> None:
 
 
 @pytest.mark.slow
-def test_a_kill_at_any_event_leaves_no_temporary_folder(tmp_path: Path) -> None:
+def test_a_kill_at_any_event_leaves_no_temporary_folder(tmp_path):
     done = _run("-c", EACH_EVENT, str(tmp_path))
     lines = done.stdout.splitlines()
     assert len(lines) > 5, done.stderr
@@ -110,9 +109,7 @@ def test_a_kill_at_any_event_leaves_no_temporary_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_kills_find_what_is_acknowledged_before_it_is_kept_and_what_is_there_twice(
-    tmp_path: Path,
-) -> None:
+def test_kills_find_what_is_acknowledged_before_it_is_kept_and_what_is_there_twice(tmp_path):
     done = _run("-c", TOO_EARLY, str(tmp_path))
     row = json.loads(done.stdout)
     assert row["kills"] == 20, done.stderr
@@ -120,7 +117,7 @@ def test_kills_find_what_is_acknowledged_before_it_is_kept_and_what_is_there_twi
     assert row["doubled"] > 0
 
 
-def test_texts_that_would_run_are_seen() -> None:
+def test_texts_that_would_run_are_seen():
     for text in (
         "<script>window.ran=1</script>",
         '<svg onload="window.ran=1">',

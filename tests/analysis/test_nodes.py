@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,7 +45,7 @@ def _named(rng: np.random.Generator, cells: int, runs: int, slower: float = 0.0)
 
 
 @pytest.mark.parametrize(("cells", "runs"), [(6, 3), (4, 5), (24, 1), (2, 3)])
-def test_false_alarms_and_power_over_200_draws(cells: int, runs: int) -> None:
+def test_false_alarms_and_power_over_200_draws(cells, runs):
     rng = np.random.default_rng(20261122)
     alike = [_named(rng, cells, runs) for _ in range(DRAWS)]
     assert sum(map(bool, alike)) <= 0.05 * DRAWS
@@ -55,7 +54,7 @@ def test_false_alarms_and_power_over_200_draws(cells: int, runs: int) -> None:
     assert sum(one == [17] for one in slow) >= 0.9 * DRAWS
 
 
-def test_false_alarms_hold_without_a_margin_and_with_heavy_tails() -> None:
+def test_false_alarms_hold_without_a_margin_and_with_heavy_tails():
     rng = np.random.default_rng(1)
     alarms = heavy = 0
     for _ in range(DRAWS):
@@ -66,7 +65,7 @@ def test_false_alarms_hold_without_a_margin_and_with_heavy_tails() -> None:
     assert heavy <= 0.05 * DRAWS
 
 
-def test_the_robust_z_by_hand() -> None:
+def test_the_robust_z_by_hand():
     """Of 0, 1, 2, 3, 14 the median is 2, the deviations 2, 1, 0, 1, 12, and their median is 1."""
     values = np.array([0.0, 1.0, 2.0, 3.0, 14.0])
     middle, spread = middle_and_spread(values)
@@ -77,7 +76,7 @@ def test_the_robust_z_by_hand() -> None:
     assert middle_and_spread(np.zeros(8)) == (0, 0)
 
 
-def test_what_is_beyond_the_threshold_is_named() -> None:
+def test_what_is_beyond_the_threshold_is_named():
     """63 nodes at 0, +-0.01, +-0.02, +-0.03 have a deviation of 0.02: 3.86 of 64 are 0.114."""
     alike = np.tile(0.01 * np.arange(-3, 4), 9)
     # a row of one cell: its median, 0, is taken off
@@ -91,7 +90,7 @@ def test_what_is_beyond_the_threshold_is_named() -> None:
     assert np.flatnonzero(deviations(crowd[None, :]).slow).tolist() == [60, 61, 62]
 
 
-def test_the_many_like_the_others_are_a_line() -> None:
+def test_the_many_like_the_others_are_a_line():
     rng = np.random.default_rng(5)
     table, _ = _table(clusters.measured(rng, HOSTS, CELLS, {"n04": 1.1}))
     assert [row["verdict"] for row in table.rows] == ["slow", *["like the others"] * 63]
@@ -121,7 +120,7 @@ def _table(records: list[Record], **settings: Any) -> tuple[Table, list[str]]:
     return table, one.says(table)
 
 
-def test_a_slow_node_is_named_with_how_much_and_in_what() -> None:
+def test_a_slow_node_is_named_with_how_much_and_in_what():
     rng = np.random.default_rng(2)
     bound = {cell.key: at < 3 for at, cell in enumerate(CELLS)}
     memory = [cell for cell in CELLS if not bound[cell.key]]
@@ -152,7 +151,7 @@ def test_a_slow_node_is_named_with_how_much_and_in_what() -> None:
     }  # fmt: skip
 
 
-def test_a_node_without_a_kind_of_cells_warns_nobody(recwarn: pytest.WarningsRecorder) -> None:
+def test_a_node_without_a_kind_of_cells_warns_nobody(recwarn):
     rng = np.random.default_rng(4)
     bound = {cell.key: at < 3 for at, cell in enumerate(CELLS)}
     records = clusters.measured(rng, HOSTS[:20], CELLS, {"n04": 1.1})
@@ -163,14 +162,14 @@ def test_a_node_without_a_kind_of_cells_warns_nobody(recwarn: pytest.WarningsRec
     assert not [one for one in recwarn if issubclass(one.category, RuntimeWarning)]
 
 
-def test_two_nodes_do_not_tell_which_is_slow() -> None:
+def test_two_nodes_do_not_tell_which_is_slow():
     rng = np.random.default_rng(2)
     table, said = _table(clusters.measured(rng, HOSTS[:2], CELLS, {"n00": 2.0}))
     assert (table.rows, table.summary["slow"]) == ([], [])
     assert said == ["no 3 nodes measured the same cells: of two, nobody can say which is slow"]
 
 
-def test_nodes_that_lack_cells_are_held_against_those_that_have_them() -> None:
+def test_nodes_that_lack_cells_are_held_against_those_that_have_them():
     rng = np.random.default_rng(3)
     records = clusters.measured(rng, HOSTS[:12], CELLS, {"n04": 1.1})
     some = [r for r in records if r.env["host"] != "n07" or r.workload in CELLS[:2]]
@@ -179,7 +178,7 @@ def test_nodes_that_lack_cells_are_held_against_those_that_have_them() -> None:
     assert (rows["n04"]["cells"], rows["n07"]["cells"]) == (6, 2)
 
 
-def test_one_visit_that_went_wrong_does_not_name_its_node() -> None:
+def test_one_visit_that_went_wrong_does_not_name_its_node():
     rng = np.random.default_rng(7)
     visits = [
         replace(one, env={**one.env, "round": number})
@@ -193,7 +192,7 @@ def test_one_visit_that_went_wrong_does_not_name_its_node() -> None:
     assert "32 nodes measured 2 cells alike" in said[-1]
 
 
-def test_the_command_prints_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_verdict(tmp_path, capsys):
     rng = np.random.default_rng(5)
     with store.open_writer(tmp_path) as writer:
         writer.append_all(clusters.measured(rng, HOSTS[:16], CELLS, {"n04": 1.1}))

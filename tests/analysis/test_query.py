@@ -33,7 +33,7 @@ def rows(records: Sequence[Record]) -> list[Row]:
 ROWS = rows(RECORDS)
 
 
-def test_a_row_a_record_each_with_every_column() -> None:
+def test_a_row_a_record_each_with_every_column():
     assert len(ROWS) == len(RECORDS) == 48
     for row in ROWS:
         assert list(row) == list(ROWS[0])
@@ -42,7 +42,7 @@ def test_a_row_a_record_each_with_every_column() -> None:
     assert ROWS[0]["cell"] is None
 
 
-def test_numbers_of_a_measurement() -> None:
+def test_numbers_of_a_measurement():
     workload = Workload("fc", {"layers": 4}, 10, plan=Plan(data=2))
     samples = (0.02, 0.01, 0.04, 0.01)
     steps = Quantity(samples=samples, columns={"disturbed": (False, True, False, False)})
@@ -61,7 +61,7 @@ def test_numbers_of_a_measurement() -> None:
     assert row["flop"] is None
 
 
-def test_numbers_of_a_prediction_and_of_a_failure() -> None:
+def test_numbers_of_a_prediction_and_of_a_failure():
     predicted = next(row for row in ROWS if row["origin"] == "predicted")
     assert predicted["speed_per_s"] == pytest.approx(predicted["batch"] / predicted["step_s"])
     assert predicted["samples_n"] is None
@@ -70,7 +70,7 @@ def test_numbers_of_a_prediction_and_of_a_failure() -> None:
     assert oom["cause"] == "killed"
 
 
-def test_how_a_step_ran_has_columns() -> None:
+def test_how_a_step_ran_has_columns():
     record = synthetic.measured(synthetic.workloads()[0])
     files = {"threads": 2, "gpu": "p100", "input": "dataset", "loaders": 3, "prefetch": 4}
     names = ("host", "threads", "gpu", "input", "staging", "loaders", "prefetch")
@@ -83,7 +83,7 @@ def test_how_a_step_ran_has_columns() -> None:
     ]  # fmt: skip
 
 
-def test_a_hyperparameter_whose_name_is_taken_gets_a_prefix_whatever_its_case() -> None:
+def test_a_hyperparameter_whose_name_is_taken_gets_a_prefix_whatever_its_case():
     workload = Workload("odd", {"Batch": 7, "flop": "x", "param_flop": 1, "layers": 2}, 3)
     (row,) = rows([synthetic.measured(replace(workload, model="fc"))])
     assert row["batch"] == 3
@@ -93,7 +93,7 @@ def test_a_hyperparameter_whose_name_is_taken_gets_a_prefix_whatever_its_case() 
     assert row["layers"] == 2
 
 
-def test_names_tell_the_networks_apart_and_no_more() -> None:
+def test_names_tell_the_networks_apart_and_no_more():
     a = Workload("fc", {"layers": 4, "nodes": 8}, 64)
     b = Workload("fc", {"layers": 4, "nodes": 16}, 64)
     c = Workload("rnn", {"cell": "rnn"}, 1)
@@ -114,7 +114,7 @@ def test_names_tell_the_networks_apart_and_no_more() -> None:
     assert len(set(names(synthetic.workloads()))) == 24
 
 
-def test_who_listens_hears_how_far_rows_are() -> None:
+def test_who_listens_hears_how_far_rows_are():
     heard: list[tuple[str, int, int]] = []
     with listening(lambda *said: heard.append(said)):
         list(watched([FIRST] * 401, "rows"))
@@ -123,7 +123,7 @@ def test_who_listens_hears_how_far_rows_are() -> None:
     assert len(heard) == 2  # nobody listens
 
 
-def test_sql_sees_proper_types() -> None:
+def test_sql_sees_proper_types():
     (row,) = query(
         DATA,
         "SELECT typeof(any_value(step_s)) AS step, typeof(any_value(nodes)) AS nodes, "
@@ -143,7 +143,7 @@ def test_sql_sees_proper_types() -> None:
     ]
 
 
-def test_the_answer_is_what_json_can_say() -> None:
+def test_the_answer_is_what_json_can_say():
     (row,) = query(
         DATA,
         "SELECT 'nan'::DOUBLE AS a, 1.5::DECIMAL(4,2) AS b, DATE '2026-11-21' AS c, [1.0, "
@@ -156,7 +156,7 @@ def test_the_answer_is_what_json_can_say() -> None:
     json.dumps(row, allow_nan=False)
 
 
-def test_one_row_a_record_comes_back_as_it_went_in() -> None:
+def test_one_row_a_record_comes_back_as_it_went_in():
     assert query(DATA, "SELECT step_s, model, workload_key FROM records") == [
         {name: row[name] for name in ("step_s", "model", "workload_key")} for row in ROWS
     ]
@@ -180,25 +180,25 @@ REFUSED = [
 
 
 @every("sql", REFUSED)
-def test_what_duckdb_refuses_is_one_line(sql: str) -> None:
+def test_what_duckdb_refuses_is_one_line(sql):
     with pytest.raises(InputError) as caught:
         query(DATA, sql)
     assert "\n" not in str(caught.value)
     assert not Path("/tmp/steptime-never.csv").exists()  # noqa: S108 - that it is not there
 
 
-def test_what_duckdb_cannot_hand_over_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_duckdb_cannot_hand_over_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "pytz", None)  # a moment with its zone asks for it
     with pytest.raises(InputError, match=r"^the query: .*pytz"):
         query(DATA, "SELECT now() AS moment")
 
 
-def test_an_unknown_column_names_the_nearest() -> None:
+def test_an_unknown_column_names_the_nearest():
     with pytest.raises(InputError, match='"step_s"'):
         query(DATA, "SELECT stp_s FROM records")
 
 
-def test_export_as_csv_parquet_and_json_lines(tmp_path: Path) -> None:
+def test_export_as_csv_parquet_and_json_lines(tmp_path):
     assert export(DATA, tmp_path / "all.csv") == 48
     with (tmp_path / "all.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
@@ -225,7 +225,7 @@ def test_export_as_csv_parquet_and_json_lines(tmp_path: Path) -> None:
     ]
 
 
-def test_no_cell_and_no_heading_of_an_export_is_a_formula(tmp_path: Path) -> None:
+def test_no_cell_and_no_heading_of_an_export_is_a_formula(tmp_path):
     record = synthetic.measured(synthetic.workloads()[0])
     texts = ["=cmd|'/C calc'!A0", "+1+2", "-2+3", "@SUM(1)", "\t=1", "-5.2"]
     workload = replace(record.workload, params={f"=p{i}": one for i, one in enumerate(texts)})
@@ -239,7 +239,7 @@ def test_no_cell_and_no_heading_of_an_export_is_a_formula(tmp_path: Path) -> Non
     assert not [name for name in row if name.startswith("=")]
 
 
-def test_an_export_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+def test_an_export_that_fails_leaves_what_was_there(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("old")
     with pytest.raises(InputError, match="recrds"):
@@ -254,7 +254,7 @@ def test_an_export_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["x.csv"]
 
 
-def test_no_cell_of_an_exported_csv_is_a_formula(tmp_path: Path) -> None:
+def test_no_cell_of_an_exported_csv_is_a_formula(tmp_path):
     sql = "SELECT unnest(['=1+1', '-5.2', '@x', 'a=b', NULL]) AS a, 2 AS b"
     export(DATA, tmp_path / "x.csv", sql)
     with (tmp_path / "x.csv").open(newline="") as file:

@@ -18,7 +18,7 @@ HERE = Path(__file__).parents[2] / "examples" / "h100"
 TUNED = Path(__file__).parents[2] / "docs" / "examples" / "fine-tuning.csv"
 
 
-def test_steps_of_eighty_networks() -> None:
+def test_steps_of_eighty_networks():
     """Before two faults were found by these rows the error was 32 %, and 55 % were covered."""
     found = steptime.evaluate(HERE, by="family").to_dict()
     whole = next(row for row in found["rows"] if row["method"] == "calibrated")
@@ -33,7 +33,7 @@ def test_steps_of_eighty_networks() -> None:
     assert min(others) > 2 * whole["mape"]
 
 
-def test_fine_tunings_by_transformers() -> None:
+def test_fine_tunings_by_transformers():
     """Ten of Llamas of 1B to 8B, in full and by LoRA: seconds, and the most bytes allocated."""
     with TUNED.open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["set"] == "measured"]

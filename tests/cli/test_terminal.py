@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import typer
@@ -25,9 +24,7 @@ from steptime.records.store import open_writer
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 
 
-def test_no_text_of_a_record_reaches_the_terminal_with_control_characters(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_text_of_a_record_reaches_the_terminal_with_control_characters(tmp_path, capsys):
     with open_writer(tmp_path) as writer:
         for one in synthetic.sweep(failures=True):
             workload = replace(one.workload, params={**one.workload.params, ESCAPE: ESCAPE})
@@ -48,12 +45,12 @@ def test_no_text_of_a_record_reaches_the_terminal_with_control_characters(
         assert all(one.isprintable() for one in (said.out + said.err).splitlines()), words
 
 
-def test_a_note_is_one_line_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_note_is_one_line_without_control_characters(capsys):
     note(f"a{ESCAPE}b\nc")
     assert capsys.readouterr().err == "a?]0;owned??[2Jb?c\n"
 
 
-def test_ctrl_c_says_what_is_kept_where_something_is(tmp_path: Path) -> None:
+def test_ctrl_c_says_what_is_kept_where_something_is(tmp_path):
     @question()
     def keeps() -> Answer:
         with open_writer(tmp_path) as writer:
@@ -71,9 +68,7 @@ def test_ctrl_c_says_what_is_kept_where_something_is(tmp_path: Path) -> None:
         command_of(keeps_nothing.inquiry)(json=False, form="text")
 
 
-def test_ctrl_c_is_130_whatever_a_library_makes_of_it(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_ctrl_c_is_130_whatever_a_library_makes_of_it(capsys, monkeypatch, tmp_path):
     with open_writer(tmp_path) as writer:
         writer.append_all(synthetic.sweep())
 
@@ -104,9 +99,7 @@ def test_ctrl_c_is_130_whatever_a_library_makes_of_it(
         "why resnet18 --device t4",
     ],
 )
-def test_no_terminal_is_too_narrow_for_an_interval(
-    line: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_terminal_is_too_narrow_for_an_interval(line, monkeypatch):
     answers: list[Answer] = []
     monkeypatch.setattr(command_module, "show", lambda answer, _: answers.append(answer))
     assert run(line.split()) == 0
@@ -138,9 +131,7 @@ TABLE = Table(
 )  # fmt: skip
 
 
-def test_what_is_bad_is_red_on_a_terminal_alone(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_bad_is_red_on_a_terminal_alone(monkeypatch, capsys):
     def printed() -> str:
         command_module.show(Answer([], [TABLE]), "text")
         return capsys.readouterr().out
@@ -159,7 +150,7 @@ def test_what_is_bad_is_red_on_a_terminal_alone(
     assert " 2 s [1-4]" in plain
 
 
-def test_a_note_that_repeats_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_note_that_repeats_is_said_once(capsys):
     command_module.show(Answer([], (), notes=["one", "two", "one"], before=["two", "two"]), "text")
     assert capsys.readouterr().err.splitlines() == ["two", "one"]
 
@@ -178,10 +169,7 @@ def test_a_note_that_repeats_is_said_once(capsys: pytest.CaptureFixture[str]) ->
         ([(9, 0, 1), (18, 1, 1)], []),  # of one piece there is nothing to say
     ],
 )
-def test_progress_says_how_long_is_left_once_it_takes_its_time(
-    work: list[tuple[float, int, int]], lines: list[str],
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+def test_progress_says_how_long_is_left_once_it_takes_its_time(work, lines, monkeypatch, capsys):
     now = [0.0]
     monkeypatch.setattr(command_module, "monotonic", lambda: now[0])
     say = command_module.patience()
@@ -190,7 +178,7 @@ def test_progress_says_how_long_is_left_once_it_takes_its_time(
     assert capsys.readouterr().err.splitlines() == [f"cells: {line}" for line in lines]
 
 
-def test_ctrl_c_while_the_command_is_imported_is_130_without_a_traceback() -> None:
+def test_ctrl_c_while_the_command_is_imported_is_130_without_a_traceback():
     code = """
 import signal
 import sys

@@ -45,7 +45,7 @@ from steptime.records.record import (
         ("9007199254740991..9007199254740992", [2**53 - 1, 2**53]),
     ],
 )
-def test_ranges(text: str, values: list[int]) -> None:
+def test_ranges(text, values):
     assert is_range(text)
     assert expand_range(text, "here") == values
 
@@ -68,7 +68,7 @@ def test_ranges(text: str, values: list[int]) -> None:
         ("0..10000000", "has more than 10000000 values"),
     ],
 )
-def test_what_is_no_range(text: str, message: str) -> None:
+def test_what_is_no_range(text, message):
     with pytest.raises(InputError) as error:
         expand_range(text, "fc: layers")
     assert str(error.value).startswith("fc: layers: ")
@@ -76,7 +76,7 @@ def test_what_is_no_range(text: str, message: str) -> None:
 
 
 @given(st.integers(1, 1000), st.integers(0, 1000), st.integers(1, 50), st.sampled_from("+x"))
-def test_a_range_lies_between_its_ends(first: int, more: int, step: int, how: str) -> None:
+def test_a_range_lies_between_its_ends(first, more, step, how):
     if how == "x":
         step += 1
     values = expand_range(f"{first}..{first + more} {how}{step}", "here")
@@ -87,7 +87,7 @@ def test_a_range_lies_between_its_ends(first: int, more: int, step: int, how: st
     assert values == sorted(set(values))
 
 
-def test_other_values_are_no_ranges() -> None:
+def test_other_values_are_no_ranges():
     assert not any(map(is_range, (3, 1.5, "3", "a.b", None, [1, 2])))
     assert LARGEST == 9_007_199_254_740_992
 
@@ -108,11 +108,11 @@ def test_other_values_are_no_ranges() -> None:
         (1e-12, "s", "0.001 ns"),
     ],
 )
-def test_numbers_as_people_read_them(value: float, unit: str, text: str) -> None:
+def test_numbers_as_people_read_them(value, unit, text):
     assert si(value, unit) == text
 
 
-def test_times_and_sizes() -> None:
+def test_times_and_sizes():
     assert [seconds(v) for v in (0, 0.0021, 0.99999999, 1, 3600)] == [
         "0 s", "2.1 ms", "1 s", "1 s", "3600 s",
     ]  # fmt: skip
@@ -122,19 +122,19 @@ def test_times_and_sizes() -> None:
     ]  # fmt: skip
 
 
-def test_things_are_counted_in_words() -> None:
+def test_things_are_counted_in_words():
     assert [counted(n, "row") for n in (0, 1, 1998)] == ["0 rows", "1 row", "1,998 rows"]
 
 
 @given(st.floats(1e-9, 1e17), st.sampled_from(["s", "B", "FLOP"]))
-def test_a_number_keeps_four_digits(value: float, unit: str) -> None:
+def test_a_number_keeps_four_digits(value, unit):
     number, _, named = si(value, unit).partition(" ")
     prefixes = {"P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3, "m": 1e-3, "u": 1e-6, "n": 1e-9}
     factor = prefixes.get(named.removesuffix(unit), 1.0)
     assert float(number) * factor == pytest.approx(value, rel=5.1e-4)
 
 
-def test_quantities_wear_their_units() -> None:
+def test_quantities_wear_their_units():
     ends = {"s": "_s", "byte": "_bytes", "FLOP": "flop", "J": "_j", "W": "_w"}
     ends |= {"/s": "_per_s", "FLOP/s": "_flop_per_s", "FLOP/byte": "_byte", "": ""}
     for name, (unit, meaning) in QUANTITIES.items():
@@ -142,7 +142,7 @@ def test_quantities_wear_their_units() -> None:
         assert meaning
 
 
-def test_shorten_shows_sixty_characters_on_one_line() -> None:
+def test_shorten_shows_sixty_characters_on_one_line():
     assert shorten("a") == "'a'"
     assert shorten(3) == "'3'"
     assert shorten("x" * 60) == f"'{'x' * 60}'"
@@ -151,7 +151,7 @@ def test_shorten_shows_sixty_characters_on_one_line() -> None:
     assert shorten([1, "b"]) == """'[1, 'b']'"""
 
 
-def test_unknown_names_the_nearest() -> None:
+def test_unknown_names_the_nearest():
     known = ("float32", "float64", "bfloat16")
     assert str(unknown("dtype", "Float-32", known)) == (
         "unknown dtype 'Float-32'; did you mean 'float32'?"
@@ -189,11 +189,11 @@ def test_unknown_names_the_nearest() -> None:
         ("", ["sgd"], []),
     ],
 )
-def test_what_a_name_was_meant_to_be(typed: str, known: list[str], names: list[str]) -> None:
+def test_what_a_name_was_meant_to_be(typed, known, names):
     assert meant_by(typed, known) == names
 
 
-def test_several_names_are_asked_back_and_many_are_shown_by_likeness() -> None:
+def test_several_names_are_asked_back_and_many_are_shown_by_likeness():
     links = [f"nvlink-{n}" for n in range(1, 4)]
     said = "unknown link 'nvlink'; did you mean 'nvlink-1', 'nvlink-2' or 'nvlink-3'?"
     assert str(unknown("link", "nvlink", links)) == said
@@ -201,7 +201,7 @@ def test_several_names_are_asked_back_and_many_are_shown_by_likeness() -> None:
     assert "; known: vgg16, device" in str(unknown("model", "vgg19", many))
 
 
-def test_precisions() -> None:
+def test_precisions():
     assert precision("float32").mixed is False
     mixed = precision("bfloat16-mixed")
     assert (mixed.weights, mixed.compute, mixed.mixed) == ("float32", "bfloat16", True)
@@ -211,7 +211,7 @@ def test_precisions() -> None:
         precision("fp31")
 
 
-def test_sizes_of_tensors() -> None:
+def test_sizes_of_tensors():
     assert TensorSpec((2, 3, 4), "bfloat16").size_bytes == 24 * 2
     assert TensorSpec((2, 3), "int64").size_bytes == 48
     assert TensorSpec(()).size == 1
@@ -237,7 +237,7 @@ MEASURED = Record(
 )  # fmt: skip
 
 
-def test_a_record_as_json_by_hand() -> None:
+def test_a_record_as_json_by_hand():
     table = record_to_json(MEASURED)
     assert table["quantities"] == {
         "step_s": {
@@ -292,13 +292,13 @@ records = st.builds(
 
 
 @given(records)
-def test_records_survive_json(record: Record) -> None:
+def test_records_survive_json(record):
     again = record_from_json(json.loads(json.dumps(record_to_json(record))))
     assert again == record
     assert again.workload.key == record.workload.key
 
 
-def test_what_is_no_record_is_refused() -> None:
+def test_what_is_no_record_is_refused():
     table = record_to_json(MEASURED)
     for key, value in (("origin", "guessed"), ("status", "fine")):
         with pytest.raises(ValueError, match=f"unknown {key} '{value}'"):
@@ -309,7 +309,7 @@ def test_what_is_no_record_is_refused() -> None:
     assert set(DONE) == set(STATUSES) - {"failed"}
 
 
-def test_every_field_of_a_workload_is_in_its_key() -> None:
+def test_every_field_of_a_workload_is_in_its_key():
     changed = [
         replace(WORKLOAD, model="cnn"),
         replace(WORKLOAD, params={**WORKLOAD.params, "nodes": 9}),
@@ -327,20 +327,20 @@ def test_every_field_of_a_workload_is_in_its_key() -> None:
     assert moved.key == replace(WORKLOAD, file="net.onnx").key == WORKLOAD.key  # where it lies
 
 
-def test_labels() -> None:
+def test_labels():
     assert WORKLOAD.label == "fc:layers=4,nodes=8,inputs=3,outputs=2"
     assert replace(WORKLOAD, params={}).label == "fc"
     assert replace(WORKLOAD, params={"bias": False, "p": 0.5}).label == "fc:bias=no,p=0.5"
 
 
-def test_a_whole_part_of_a_name_is_nearer_than_like_letters() -> None:
+def test_a_whole_part_of_a_name_is_nearer_than_like_letters():
     known = ["a40", "tesla-k40", "tesla-k40-twice"]
     assert meant_by("K40", known) == known[1:]
     assert meant_by("alexnt", ["alexnet", "vgg16"]) == ["alexnet"]
     assert not meant_by("frobnicate", ["probe", "run"])
 
 
-def test_windows() -> None:
+def test_windows():
     assert positions(7, 3, 2, (1, 1)) == 4  # at -1, 1, 3, 5
     assert positions(6, 3, 2) == 2
     assert positions(6, 3, 2, ceil=True) == 3  # the last hangs over
@@ -353,7 +353,7 @@ def test_windows() -> None:
     assert positions(224, 7, 2, same_padding(224, 7, 2)) == 112
 
 
-def test_a_share_is_a_part_of_one_or_says_its_percent() -> None:
+def test_a_share_is_a_part_of_one_or_says_its_percent():
     assert [share(text, "--accept") for text in ("0", "0.7", "1", "70%", "150%")] == [
         0, 0.7, 1, 0.7, 1.5,
     ]  # fmt: skip
@@ -362,14 +362,14 @@ def test_a_share_is_a_part_of_one_or_says_its_percent() -> None:
             share(text, "--accept")
 
 
-def test_shares_are_read_as_people_write_them() -> None:
+def test_shares_are_read_as_people_write_them():
     assert [percent(one) for one in (0.0, 0.00123, 0.618, 9.99, 9.996, 12.34, -25.0, 1e4)] == [
         "0 %", "0.123 %", "61.8 %", "999 %", "1,000 %", "1,234 %", "-2,500 %", "1,000,000 %",
     ]  # fmt: skip
     assert [percent(one, "+") for one in (-2.22e-16, 0.05, -0.05)] == ["+0 %", "+5 %", "-5 %"]
 
 
-def test_numbers_are_written_in_ascii_and_within_bounds() -> None:
+def test_numbers_are_written_in_ascii_and_within_bounds():
     assert (number_of("3"), number_of(3)) == (3.0, 3.0)
     assert math.isnan(number_of("\uff13"))
     assert math.isnan(number_of("1_000"))  # Python's own way of writing

@@ -168,7 +168,7 @@ def _fill_cluster(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared(tmp_path_factory):
     """Return a folder with what the examples may ask for."""
     folder = tmp_path_factory.mktemp("docs")
     _fill(folder / "results")
@@ -186,7 +186,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(prepared, monkeypatch):
     """Stand in the prepared folder."""
     monkeypatch.chdir(prepared)
     return prepared
@@ -243,14 +243,7 @@ def _renewed(shown: list[str], printed: list[str]) -> str:
 
 
 @pytest.mark.parametrize(("page", "line", "shown"), _of(*QUICK))
-def test_quick_examples_run(
-    page: str,
-    line: str,
-    shown: str,
-    place: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_quick_examples_run(page, line, shown, place, capsys, monkeypatch):
     if page in (
         "README.md",
         "tutorial.md",
@@ -281,7 +274,7 @@ def test_quick_examples_run(
 
 
 @pytest.mark.parametrize(("page", "line", "shown"), _of(*SLOW))
-def test_slow_examples_are_understood(page: str, line: str, shown: str, place: Path) -> None:
+def test_slow_examples_are_understood(page, line, shown, place):
     _write_files(page, line, place)
     name, *arguments = shlex.split(line)[1:]
     COMMANDS[name].make_context(name, list(arguments))  # raises for what the command line refuses
@@ -299,7 +292,7 @@ TINY = {
 
 @pytest.mark.slow
 @pytest.mark.framework
-def test_the_example_of_replicas_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_replicas_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "examples/replicas.toml").read_text("utf-8")
     quick = re.sub(r"budget_s = .*", "budget_s = 0.02", text).replace("1024", "64")
@@ -320,7 +313,7 @@ def test_the_example_of_replicas_runs(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.framework
 @pytest.mark.jax
 @pytest.mark.onnxruntime
-def test_the_example_of_stacks_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_stacks_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "examples/stacks.toml").read_text("utf-8")
     for key, value in (("budget_s", "0.02"), ("rounds", "1"), ("phase", '"infer"')):
@@ -350,14 +343,7 @@ def _of_pages(*names: str) -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.framework
 @pytest.mark.parametrize(("page", "line", "shown"), _of_pages("run", "sweep", "probe", "calibrate"))
-def test_slow_examples_run(
-    page: str,
-    line: str,
-    shown: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
-) -> None:
+def test_slow_examples_run(page, line, shown, tmp_path, monkeypatch, request):
     if "--data mnist" in line:
         (tmp_path / "mnist").symlink_to(request.getfixturevalue("mnist"))
     monkeypatch.chdir(tmp_path)
@@ -387,7 +373,7 @@ def test_slow_examples_run(
         assert {row[0] for row in _words(shown)} <= heads, done.stdout
 
 
-def test_other_commands_shown_exist() -> None:
+def test_other_commands_shown_exist():
     targets = set(re.findall(r"^([a-z]+):", _text("Makefile"), re.MULTILINE))
     for page, line, _ in EXAMPLES:
         words = shlex.split(line)
@@ -412,7 +398,7 @@ PYTHON = [
 
 
 @pytest.mark.parametrize(("page", "block"), PYTHON)
-def test_python_examples(page: str, block: str, place: Path) -> None:
+def test_python_examples(page, block, place):
     stdout = io.StringIO()
     names: dict[str, Any] = {"__name__": page}
     with contextlib.redirect_stdout(stdout):
@@ -462,7 +448,7 @@ TOML = [
 
 
 @pytest.mark.parametrize(("page", "block"), TOML)
-def test_toml_examples(page: str, block: str) -> None:
+def test_toml_examples(page, block):
     table = tomllib.loads(block)
     if "networks" in table:
         assert cells_of(check_experiment(table, page), page)[0]
@@ -483,7 +469,7 @@ def test_toml_examples(page: str, block: str) -> None:
     [(language, b) for page in PAGES for language in NAME for b in _blocks(page, language)
      if language != "toml"],
 )  # fmt: skip
-def test_networks_of_files(language: str, block: str, tmp_path: Path) -> None:
+def test_networks_of_files(language, block, tmp_path):
     path = tmp_path / f"{NAME[language](block)}.{language}"
     path.write_text(block, encoding="utf-8")
     native = '"steptime_graph"' in block  # which is made for one phase
@@ -492,7 +478,7 @@ def test_networks_of_files(language: str, block: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda p: p.stem)
-def test_experiments_to_start_from(path: Path) -> None:
+def test_experiments_to_start_from(path):
     experiment = read_experiment(path)
     assert experiment.name == path.stem
     cells, *_ = cells_of(experiment, path.name)
@@ -501,7 +487,7 @@ def test_experiments_to_start_from(path: Path) -> None:
     assert any(path.name in page.read_text("utf-8") for page in PAGES)
 
 
-def test_the_example_of_paradnn_is_its_whole_grid() -> None:
+def test_the_example_of_paradnn_is_its_whole_grid():
     experiment = read_experiment(ROOT / "examples/paradnn-fc.toml")
     free = experiment.model_copy(update={"where": [], "sample": Sample()})
     from steptime.sweeps.experiment import axes_of
@@ -570,7 +556,7 @@ KEYS = {  # command: (arguments, whether its rows are a list)
 
 
 @pytest.mark.parametrize("command", KEYS)
-def test_keys_of_json(command: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_of_json(command, place, capsys):
     _write_files("commands.md", KEYS[command], place)
     assert run([*shlex.split(KEYS[command]), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -587,7 +573,7 @@ def test_keys_of_json(command: str, place: Path, capsys: pytest.CaptureFixture[s
         assert set(table) <= known, set(table) - known
 
 
-def test_columns_of_the_table(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_of_the_table(place, capsys):
     from steptime.analysis.devices_table import COLUMNS
 
     assert run(["table", "results", "--format", "json"]) == 0
@@ -595,7 +581,7 @@ def test_columns_of_the_table(place: Path, capsys: pytest.CaptureFixture[str]) -
     assert set(_first_names(_section("docs/importing.md", "The table"))) == set(COLUMNS)
 
 
-def test_formats_and_keys_of_importing() -> None:
+def test_formats_and_keys_of_importing():
     from steptime.records.readers import READERS
     from steptime.records.readers.mapping_keys import Keys
 
@@ -611,7 +597,7 @@ def test_formats_and_keys_of_importing() -> None:
     "topic",
     ["models", "devices", "links", "methods", "ops", "quantities", "accelerators", "questions"],
 )
-def test_keys_of_lists(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keys_of_lists(topic, capsys):
     assert run(["list", topic, "--json"]) == 0
     keys = list(json.loads(capsys.readouterr().out)[0])
     text = " ".join(_section("docs/commands.md", "list").split())
@@ -620,7 +606,7 @@ def test_keys_of_lists(topic: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert re.findall(r"`(\w+)`", said[1]) == keys
 
 
-def test_keys_of_run_and_sweep() -> None:
+def test_keys_of_run_and_sweep():
     from steptime.analysis.measurement import measurement
     from steptime.sweeps.run import Outcome, summary
 
@@ -636,7 +622,7 @@ def test_keys_of_run_and_sweep() -> None:
     assert set(document) | set(document["unsuccessful"][0]) <= text
 
 
-def test_every_key_of_slurm_and_every_cause_is_documented() -> None:
+def test_every_key_of_slurm_and_every_cause_is_documented():
     from steptime.core.causes import CAUSES
     from steptime.sweeps.resource_request import ResourceRequest
 
@@ -657,7 +643,7 @@ def _default(text: str) -> Any:
     return json.loads(text.strip("`"))
 
 
-def test_every_key_of_experiments_is_documented_with_its_default() -> None:
+def test_every_key_of_experiments_is_documented_with_its_default():
     rows = {row[0].strip("`"): row for row in _table(_section("docs/sweeps.md", "Keys"))}
     assert list(rows) == list(Experiment.model_fields)
     types = get_type_hints(Experiment, include_extras=True)
@@ -675,7 +661,7 @@ def test_every_key_of_experiments_is_documented_with_its_default() -> None:
     assert list(rows) == list(Sample.model_fields)
 
 
-def test_ranges_of_families_are_those_of_the_code() -> None:
+def test_ranges_of_families_are_those_of_the_code():
     section = _section("docs/sweeps.md", "Networks")
     rows = {row[0].strip("`"): row for row in _table(section)}
     assert list(rows) == list(FAMILIES)
@@ -705,7 +691,7 @@ def _sum(text: str) -> int:
     return int(value)
 
 
-def test_the_example_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_by_hand(capsys):
     assert run(["count", BY_HAND, "--batch", "5", "--by-op", "--json"]) == 0
     counted = json.loads(capsys.readouterr().out)
     rows = _table(_section("docs/predicting.md", "An example by hand"))
@@ -719,7 +705,7 @@ def test_the_example_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     assert totals == {name: counted[name] for name in totals}
 
 
-def test_flop_an_element() -> None:
+def test_flop_an_element():
     section = _section("docs/predicting.md", "FLOP by kind of op")
     rows = [row for row in _table(section) if row[1].isdigit()]
     for row in rows:
@@ -733,7 +719,7 @@ def test_flop_an_element() -> None:
     assert matrix == {kind for kind, row in OPS.items() if row.work}
 
 
-def test_kinds_that_read_less_than_their_inputs_are_named() -> None:
+def test_kinds_that_read_less_than_their_inputs_are_named():
     section = _section("docs/predicting.md", "Bytes that are not simply inputs and outputs")
     for kind, row in OPS.items():
         if row.read:
@@ -749,7 +735,7 @@ def test_kinds_that_read_less_than_their_inputs_are_named() -> None:
         assert traffic < sum(spec.size_bytes for spec in (*example.specs, *made))
 
 
-def test_statuses_and_causes() -> None:
+def test_statuses_and_causes():
     from steptime.records.record import DONE, STATUSES
 
     rows = _table(_section("docs/measuring.md", "What came out"))
@@ -759,9 +745,7 @@ def test_statuses_and_causes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.framework
-def test_the_task_of_measuring_and_calibrating_runs_in_its_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_task_of_measuring_and_calibrating_runs_in_its_order(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     (tmp_path / "examples").symlink_to(ROOT / "examples")
@@ -774,14 +758,14 @@ def test_the_task_of_measuring_and_calibrating_runs_in_its_order(
 
 
 @pytest.mark.parametrize("page", TASKS, ids=lambda page: page.stem)
-def test_a_task_takes_three_commands_at_most(page: Path) -> None:
+def test_a_task_takes_three_commands_at_most(page):
     lines = [line for name, line, _ in EXAMPLES if name == page.name]
     assert 1 <= len(lines) + len(_blocks(page, "python")) <= 3
     assert f"tasks/{page.name}" in _text("docs/index.md")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_and_paths(page: Path) -> None:
+def test_links_and_paths(page):
     text = page.read_text("utf-8")
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if target.startswith("https://"):
@@ -802,7 +786,7 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
 
 
-def test_a_class_has_a_name_and_a_meaning_of_its_own() -> None:
+def test_a_class_has_a_name_and_a_meaning_of_its_own():
     classes = runpy.run_path(str(ROOT / "scripts/draw-house"))["classes"]()
     count = Counter(name for name, *_ in classes)
     assert {name: n for name, n in count.items() if n > 1} == {}
@@ -811,7 +795,7 @@ def test_a_class_has_a_name_and_a_meaning_of_its_own() -> None:
     assert [name for name, meaning, _ in classes if not name.startswith("_") and not meaning] == []
 
 
-def test_the_cookbook_names_tables_that_exist() -> None:
+def test_the_cookbook_names_tables_that_exist():
     text = _text("docs/cookbook.md")
     for row in _rows(text):
         files = re.findall(r"`((?:src|validation)/[^`]+\.py)`", " ".join(row))
@@ -829,25 +813,25 @@ def _rows(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
-def test_the_changelog_has_this_version() -> None:
+def test_the_changelog_has_this_version():
     from steptime import __version__
 
     assert f"## {__version__}" in _text("CHANGELOG.md")
 
 
-def test_the_page_of_the_api_is_that_of_the_docstrings() -> None:
+def test_the_page_of_the_api_is_that_of_the_docstrings():
     made = runpy.run_path(str(ROOT / "scripts/make-api"))["page"]()
     assert (ROOT / "docs/api.md").read_text("utf-8") == made, "stale: run scripts/make-api"
 
 
-def test_the_floors_of_the_house_are_drawn_from_the_imports() -> None:
+def test_the_floors_of_the_house_are_drawn_from_the_imports():
     made = runpy.run_path(str(ROOT / "scripts/draw-house"))["page"]()
     assert _text("docs/design.md") == made, "stale: run scripts/draw-house"
     assert "->" in made
 
 
 @pytest.mark.slow
-def test_the_site_is_built_of_every_page_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+def test_the_site_is_built_of_every_page_and_loads_nothing_from_elsewhere(tmp_path):
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "docs", str(tmp_path)]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
@@ -875,7 +859,7 @@ NOT_PROSE = (
 )
 
 
-def test_prose_written_by_hand_is_short() -> None:
+def test_prose_written_by_hand_is_short():
     """Count bytes of README, CONTRIBUTING and docs, but for what NOT_PROSE names and MADE."""
     pages = [*PAGES, ROOT / "CONTRIBUTING.md"]
     texts = [page.read_text("utf-8") for page in pages if page.name not in MADE]
@@ -884,7 +868,7 @@ def test_prose_written_by_hand_is_short() -> None:
     assert sum(len(text.encode()) for text in texts) <= PROSE_BYTES
 
 
-def test_pictures_are_small_and_shown() -> None:
+def test_pictures_are_small_and_shown():
     text = "".join(page.read_text("utf-8") for page in PAGES)
     for path in (ROOT / "docs/pictures").iterdir():
         assert path.stat().st_size < 200_000, path.name

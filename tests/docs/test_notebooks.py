@@ -22,9 +22,7 @@ def _marked(path: Path) -> Any:
 
 
 @pytest.mark.parametrize("path", [*map(_marked, NOTEBOOKS)])
-def test_a_notebook_runs_and_shows_what_its_cells_end_with(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_notebook_runs_and_shows_what_its_cells_end_with(path, tmp_path, monkeypatch):
     notebook = json.loads(path.read_text("utf-8"))
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
     ids = [cell["id"] for cell in notebook["cells"]]

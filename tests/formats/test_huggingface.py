@@ -118,17 +118,17 @@ def products(graph: Graph) -> int:
     return sum(op.flop for op in count(graph).ops if OPS[op.kind].work)
 
 
-def test_the_table_can_be_read_by_people() -> None:
+def test_the_table_can_be_read_by_people():
     text = files("steptime").joinpath("data/huggingface.toml").read_text()
     assert max(map(len, text.splitlines())) <= 120
 
 
-def test_every_type_has_its_parameters() -> None:
+def test_every_type_has_its_parameters():
     assert DEFAULTS.keys() == types().keys()
 
 
 @every("name", DEFAULTS)
-def test_an_empty_configuration_is_that_of_its_class(name: str, tmp_path: Path) -> None:
+def test_an_empty_configuration_is_that_of_its_class(name, tmp_path):
     graph = network(written(tmp_path, {"model_type": name}))
     assert graph.parameters == DEFAULTS[name]
     assert any("no architectures; taken as ..." in remark for remark in graph.remarks)
@@ -142,15 +142,13 @@ def test_an_empty_configuration_is_that_of_its_class(name: str, tmp_path: Path) 
         ({"model_type": "clip", "text_config": {"projection_dim": 768}}, 151_277_313),
     ],
 )
-def test_a_field_counts_where_its_class_reads_it(
-    table: dict[str, Any], parameters: int, tmp_path: Path
-) -> None:
+def test_a_field_counts_where_its_class_reads_it(table, parameters, tmp_path):
     graph = network(written(tmp_path, table))
     assert graph.parameters == parameters
 
 
 @every("name", CONFIGS)
-def test_parameters_of_published_models(name: str, tmp_path: Path) -> None:
+def test_parameters_of_published_models(name, tmp_path):
     table, parameters = CONFIGS[name]
     assert network(written(tmp_path, table)).parameters == parameters
 
@@ -190,7 +188,7 @@ MORE_IN_FILES = {  # numbers of the published files, and what they have more
 
 
 @every("name", MORE_IN_FILES)
-def test_published_files_have_the_parameters_and_what_is_named(name: str) -> None:
+def test_published_files_have_the_parameters_and_what_is_named(name):
     published, more = MORE_IN_FILES[name]
     assert CONFIGS[name][1] + more == published
 
@@ -207,14 +205,14 @@ def test_published_files_have_the_parameters_and_what_is_named(name: str) -> Non
         ("whisper", "target_length=448", 71_082_196_992),
     ],
 )
-def test_flop_of_products(name: str, settings: str, flop: int, tmp_path: Path) -> None:
+def test_flop_of_products(name, settings, flop, tmp_path):
     path = written(tmp_path, {"model_type": name})
     graph = network(f"{path}:{settings}")
     assert products(graph) == flop
     assert products(network(f"{path}:{settings}", batch=3)) == 3 * flop
 
 
-def test_flop_of_an_image(tmp_path: Path) -> None:
+def test_flop_of_an_image(tmp_path):
     graph = network(written(tmp_path, CONFIGS["vit-base-16"][0]))
     assert products(graph) == 35_127_656_448
 
@@ -228,9 +226,7 @@ def test_flop_of_an_image(tmp_path: Path) -> None:
     ],
 )
 @every("phase", ["train", "infer"])
-def test_the_family_and_the_configuration_say_one_network(
-    zoo: str, table: dict[str, Any], length: int, phase: str, tmp_path: Path
-) -> None:
+def test_the_family_and_the_configuration_say_one_network(zoo, table, length, phase, tmp_path):
     ours, theirs = (
         network(zoo, phase),
         network(f"{written(tmp_path, table)}:length={length}", phase),
@@ -240,7 +236,7 @@ def test_the_family_and_the_configuration_say_one_network(
     assert count(ours).peak_memory_bytes == count(theirs).peak_memory_bytes
 
 
-def test_fields_in_both_spellings(tmp_path: Path) -> None:
+def test_fields_in_both_spellings(tmp_path):
     first = {"model_type": "gpt_neox", "rotary_pct": 0.5, "torch_dtype": "float16"}
     rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
     second = {"model_type": "gpt_neox", "rope_parameters": rope, "dtype": "float16"}
@@ -249,7 +245,7 @@ def test_fields_in_both_spellings(tmp_path: Path) -> None:
     assert "its weights are float16, which --dtype says" in graphs[0].remarks[1]
 
 
-def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
+def test_what_is_not_counted_is_said(tmp_path):
     table = {
         "model_type": "llama",
         "architectures": ["LlamaForCausalLM"],
@@ -335,7 +331,7 @@ def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
         ('{"model_type": "llama", "x": ' + "[" * 100_000 + "]" * 100_000 + "}", "is no JSON"),
     ],
 )
-def test_what_is_wrong_is_one_line(table: object, message: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_one_line(table, message, tmp_path):
     with pytest.raises(InputError) as error:
         network(written(tmp_path, table))
     assert message in str(error.value)
@@ -349,7 +345,7 @@ VALUES: tuple[object, ...] = (
 
 
 @every("seed", range(10))
-def test_mutations_are_a_network_or_one_line(seed: int, tmp_path: Path) -> None:
+def test_mutations_are_a_network_or_one_line(seed, tmp_path):
     rng = random.Random(seed)  # noqa: S311  # not for secrets
     small = {"num_hidden_layers": 1, "n_layer": 1, "num_layers": 1, "encoder_layers": 1}
     for _ in range(100):
@@ -366,7 +362,7 @@ def test_mutations_are_a_network_or_one_line(seed: int, tmp_path: Path) -> None:
             assert graph.parameters > 0
 
 
-def test_the_docs_name_every_type() -> None:
+def test_the_docs_name_every_type():
     page = (Path(__file__).parents[2] / "docs/networks.md").read_text()
     section = page.partition("## Hugging Face")[2].partition("\n## ")[0]
     row = next(line for line in section.splitlines() if line.startswith("Types: "))
@@ -374,7 +370,7 @@ def test_the_docs_name_every_type() -> None:
 
 
 @pytest.mark.slow
-def test_reading_loads_no_framework(tmp_path: Path) -> None:
+def test_reading_loads_no_framework(tmp_path):
     path = written(tmp_path, {"model_type": "gpt2"})
     code = (
         "import sys; from steptime.cli.main import main\n"

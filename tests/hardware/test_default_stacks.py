@@ -33,7 +33,7 @@ from steptime.prediction.step_model import StepModel
         ("mine.toml", "mine.toml"),
     ],
 )
-def test_what_a_text_names(text: str, name: str) -> None:
+def test_what_a_text_names(text, name):
     assert stack_named(text) == name
 
 
@@ -47,7 +47,7 @@ def test_what_a_text_names(text: str, name: str) -> None:
         ("2023", ""),
     ],
 )
-def test_what_names_none_says_the_nearest(text: str, near: str) -> None:
+def test_what_names_none_says_the_nearest(text, near):
     with pytest.raises(InputError, match=f"unknown stack '{text}'; .*{near}"):
         stack_named(text)
 
@@ -66,14 +66,14 @@ def test_what_names_none_says_the_nearest(text: str, near: str) -> None:
         ("mi300x", Plan(tensor=8), "serving", "vllm"),
     ],
 )
-def test_what_runs_a_question(device: str, plan: Plan, use: str, family: str) -> None:
+def test_what_runs_a_question(device, plan, use, family):
     software = defaults_for(catalog.device(device), plan, use=use)
     assert software.stack.startswith(family)
     assert software.stack in software.years
     assert software.other is None or software.other in software.years
 
 
-def test_steps_of_one_tpu_run_what_a_plan_of_it_does() -> None:
+def test_steps_of_one_tpu_run_what_a_plan_of_it_does():
     """Steps of a language model and of another network, on a TPU, there from a GPU, and back."""
     stacks = {
         model: [
@@ -90,12 +90,12 @@ def test_steps_of_one_tpu_run_what_a_plan_of_it_does() -> None:
     assert said.on("tpu-v4").stack.name == "torch-eager"
 
 
-def test_a_rack_is_no_node() -> None:
+def test_a_rack_is_no_node():
     software = defaults_for(catalog.device("gb200"), Plan(data=72), per_node=72)
     assert software.stack.startswith("megatron")
 
 
-def test_the_year_decides_where_it_is_said() -> None:
+def test_the_year_decides_where_it_is_said():
     h100 = catalog.device("h100")
     for year, stack in ((2021, "fsdp-2022"), (2023, "fsdp-2023"), (2026, "fsdp-2025")):
         assert defaults_for(h100, Plan(data=8), year=year).stack == stack
@@ -103,7 +103,7 @@ def test_the_year_decides_where_it_is_said() -> None:
     assert stack_at("megatron", "2020-01") == "megatron-2021"
 
 
-def test_a_stack_counts_for_the_years_that_it_was_the_newest() -> None:
+def test_a_stack_counts_for_the_years_that_it_was_the_newest():
     """Of 2022-10, 2023-06 and 2024-06 until the end of 2026, on chips that came in 2023."""
     years = newest_for("fsdp", since_of_all(), 2023)
     expected = {"fsdp-2022": 5 / 12, "fsdp-2023": 1.0, "fsdp-2025": 31 / 12}
@@ -112,7 +112,7 @@ def test_a_stack_counts_for_the_years_that_it_was_the_newest() -> None:
     assert a100["fsdp-2022"] == pytest.approx(8 / 12)
 
 
-def test_servers_of_one_maker_are_meant_there_alone() -> None:
+def test_servers_of_one_maker_are_meant_there_alone():
     on = {
         name: defaults_for(catalog.device(name), Plan(), use="serving")
         for name in ("h100", "mi300x")

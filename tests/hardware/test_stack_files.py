@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,7 +25,7 @@ NONE = 1e-9  # what a file said before 0.15 where it meant nothing
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own(tmp_path, monkeypatch):
     """The user's folder of stacks."""
     monkeypatch.setenv("STEPTIME_HOME", str(tmp_path))
     (tmp_path / "stacks").mkdir()
@@ -42,7 +41,7 @@ def values(stack: Stack) -> dict[str, float]:
     return {name: one.value for of in every for name, one in of.items()}
 
 
-def test_a_stack_is_like_another_but_for_what_it_says(own: Path) -> None:
+def test_a_stack_is_like_another_but_for_what_it_says(own):
     write(own, "mine", 'like = "megatron-2025"\n[training]\nlayer_s = {value = 0, fitted_on = "I"}')
     mine, base = catalog.stack("mine"), catalog.stack("megatron-2025")
     assert (mine.name, mine.source, mine.like) == ("mine", "me", "megatron-2025")
@@ -52,7 +51,7 @@ def test_a_stack_is_like_another_but_for_what_it_says(own: Path) -> None:
     assert mine.training["training.layer_s"].spread == 0
 
 
-def test_an_entry_is_replaced_whole(own: Path) -> None:
+def test_an_entry_is_replaced_whole(own):
     text = 'like = "megatron-2025"\n[kinds]\nattention_grad = {kernels = 4, source = "I"}'
     write(own, "mine", text)
     mine, base = catalog.stack("mine"), catalog.stack("megatron-2025")
@@ -62,7 +61,7 @@ def test_an_entry_is_replaced_whole(own: Path) -> None:
     assert mine.kinds["attention"] == base.kinds["attention"]
 
 
-def test_what_a_stack_is_unlike_is_as_if_nobody_said_it(own: Path) -> None:
+def test_what_a_stack_is_unlike_is_as_if_nobody_said_it(own):
     unlike = '["memory", "kinds.rotary", "training.slowed", "joins.bias", "backend"]'
     write(own, "mine", f'like = "torch-eager"\nunlike = {unlike}')
     mine, base = catalog.stack("mine"), catalog.stack("torch-eager")
@@ -71,7 +70,7 @@ def test_what_a_stack_is_unlike_is_as_if_nobody_said_it(own: Path) -> None:
     assert base.training.keys() - mine.training.keys() == {"training.slowed"}
 
 
-def test_a_base_that_was_written_anew_is_read_anew(own: Path) -> None:
+def test_a_base_that_was_written_anew_is_read_anew(own):
     write(own, "a", 'like = "torch-eager"\nsince = "2024-01"')
     write(own, "b", 'like = "a"')
     assert catalog.stack("b").since == "2024-01"
@@ -98,7 +97,7 @@ def test_a_base_that_was_written_anew_is_read_anew(own: Path) -> None:
         ('like = "torch-eager"\nunlike = ["host.step_s"]', "mine.toml: [host] lacks host.step_s"),
     ],
 )
-def test_a_fault_of_like_is_one_line(own: Path, text: str, said: str) -> None:
+def test_a_fault_of_like_is_one_line(own, text, said):
     write(own, "mine", text)
     with pytest.raises(InputError) as caught:
         catalog.stack("mine")
@@ -106,7 +105,7 @@ def test_a_fault_of_like_is_one_line(own: Path, text: str, said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_circle_of_two_is_found(own: Path) -> None:
+def test_a_circle_of_two_is_found(own):
     write(own, "a", 'like = "b"')
     write(own, "b", 'like = "a"')
     with pytest.raises(InputError, match=r"b\.toml: 'like' leads back to a in a circle"):
@@ -132,7 +131,7 @@ def test_a_circle_of_two_is_found(own: Path) -> None:
         ("product.share", {"value": 0}, "product.share: a value above 0"),
     ],
 )
-def test_a_constant_that_cannot_be_is_one_line(name: str, row: dict[str, Any], said: str) -> None:
+def test_a_constant_that_cannot_be_is_one_line(name, row, said):
     form, _, own_name = name.partition(".")
     with pytest.raises(InputError) as caught:
         constants_from_table({form: {own_name: {"fitted_on": "me", **row}}}, "mine.toml")
@@ -140,7 +139,7 @@ def test_a_constant_that_cannot_be_is_one_line(name: str, row: dict[str, Any], s
     assert said in str(caught.value)
 
 
-def test_what_nobody_says_changes_nothing() -> None:
+def test_what_nobody_says_changes_nothing():
     numbers, flags = typed("serving", {"serving.kernel_s": 2.0, "serving.ahead": 1, "x.y": 3.0})
     assert (numbers["kernel_s"], numbers["routed_s"], numbers["vectors"]) == (2, 0, 1)
     assert flags["ahead"] is True
@@ -152,14 +151,14 @@ def test_what_nobody_says_changes_nothing() -> None:
     assert value_of("training.products", {"training.products": 1.3}) == 1.3
 
 
-def test_a_constant_says_the_tables_that_told_it() -> None:
+def test_a_constant_says_the_tables_that_told_it():
     row = {"value": 2, "spread": 0.1, "fitted_on": "I", "rows": ["neusight"]}
     one = constants_from_table({"a": {"b": row}}, "x")["a.b"]
     assert (one.rows, one.fitted_on, one.why) == (("neusight",), "I", "")
 
 
 @pytest.mark.parametrize("row", [{}, {"rows": []}])
-def test_a_constant_that_nothing_told_says_why(row: dict[str, Any]) -> None:
+def test_a_constant_that_nothing_told_says_why(row):
     with pytest.raises(InputError) as caught:
         constants_from_table({"a": {"b": {"value": 2, **row}}}, "x.toml")
     assert str(caught.value) == "x.toml: a.b needs 'rows', the sets that told it, or 'why'"
@@ -187,7 +186,7 @@ VOLUMES = ("conv3d", "conv_transpose3d")  # kinds that there were not
 
 
 @every("path", sorted(OLD.glob("*.toml")), ids=lambda path: path.stem)
-def test_a_file_of_before_means_what_it_did(path: Path) -> None:
+def test_a_file_of_before_means_what_it_did(path):
     """Copies of files of 0.14, which say 1 and 1e-9 for yes and no, and each constant anew."""
     old, new = catalog.stack(str(path)), catalog.stack(path.stem)
     flags = {name for use in uses() for name, what in known(use).items() if what == "flag"}
@@ -222,7 +221,7 @@ def test_a_file_of_before_means_what_it_did(path: Path) -> None:
     }
 
 
-def test_a_stack_for_inference_alone_needs_no_host_of_a_training() -> None:
+def test_a_stack_for_inference_alone_needs_no_host_of_a_training():
     names = ("step_s", "forward_op_s", "launch_s", "view_s", "factor")
     host = {name: {"value": 1, "fitted_on": "me"} for name in names}
     table = {"name": "mine", "source": "me", "host": host}
@@ -231,6 +230,6 @@ def test_a_stack_for_inference_alone_needs_no_host_of_a_training() -> None:
         stack_from_table(table, "mine.toml")
 
 
-def test_no_constant_is_next_to_nothing() -> None:
+def test_no_constant_is_next_to_nothing():
     for name in catalog.stack_names(own=False):
         assert NONE not in values(catalog.stack(name)).values(), name

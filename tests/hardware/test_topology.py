@@ -30,20 +30,18 @@ from steptime.prediction.step_model import StepModel
         ("nvlink-5", 72, 72, 900, 1),  # a rack behind switches
     ],
 )
-def test_what_a_group_has_of_a_link(
-    name: str, size: int, group: int, gigabytes_per_s: float, hops: float
-) -> None:
+def test_what_a_group_has_of_a_link(name, size, group, gigabytes_per_s, hops):
     link = effective_link(catalog.link(name), size, group)
     assert link.bytes_per_s == pytest.approx(gigabytes_per_s * 1e9)
     assert link.hops == pytest.approx(hops, rel=1e-4)
 
 
-def test_sides_are_as_even_as_they_can_be() -> None:
+def test_sides_are_as_even_as_they_can_be():
     assert [sides(n, 2) for n in (8, 32, 128, 256)] == [[2, 4], [4, 8], [8, 16], [16, 16]]
     assert [sides(n, 3) for n in (4, 64, 128)] == [[1, 2, 2], [4, 4, 4], [4, 4, 8]]
 
 
-def test_all_to_all_of_a_pod_is_bound_by_its_bisection() -> None:
+def test_all_to_all_of_a_pod_is_bound_by_its_bisection():
     """256 chips of v6e with 3.2 TB/s between halves (Google): 128 of them send half each."""
     link = catalog.link("ici-tpu-v6e")
     cluster = Cluster(catalog.device("tpu-v6e"), (Level(256, link),))
@@ -54,7 +52,7 @@ def test_all_to_all_of_a_pod_is_bound_by_its_bisection() -> None:
     assert all_gather(1e9, 256, fabric) == pytest.approx(1e9 * 255 / 256 / 400e9)
 
 
-def test_a_group_inside_a_node_has_the_links_of_its_number() -> None:
+def test_a_group_inside_a_node_has_the_links_of_its_number():
     levels = (Level(8, catalog.link("xgmi-mi300x")), Level(4, catalog.link("infiniband-ndr"), 8))
     cluster = Cluster(catalog.device("mi300x"), levels)
     pair = fabric_of_group(cluster, (0, 1))
@@ -68,9 +66,7 @@ def test_a_group_inside_a_node_has_the_links_of_its_number() -> None:
 
 
 @pytest.mark.parametrize(("links", "gigabits_per_s"), [(1, 400), (2, 800), (8, 3200)])
-def test_a_node_of_400_gbit_is_eight_times_slower_than_one_of_3200(
-    links: int, gigabits_per_s: int
-) -> None:
+def test_a_node_of_400_gbit_is_eight_times_slower_than_one_of_3200(links, gigabits_per_s):
     """Eight groups share the cards of a node: of 4 GB each has its share in links / 8 of a card."""
     levels = (Level(8, catalog.link("nvlink-4")), Level(2, catalog.link("infiniband-ndr"), links))
     fabric = fabric_of_group(Cluster(catalog.device("h100"), levels), (0, 8))
@@ -79,14 +75,14 @@ def test_a_node_of_400_gbit_is_eight_times_slower_than_one_of_3200(
     assert fabric.slowest_s(4e9, 1, 2) == pytest.approx(4e9 / each)
 
 
-def test_every_topology_has_a_source_a_kind_and_a_link() -> None:
+def test_every_topology_has_a_source_a_kind_and_a_link():
     rows = packaged("topologies.toml")
     links = {catalog.link(name).topology for name in catalog.link_names()} - {""}
     assert links == set(rows)
     assert all(row["source"] and row["kind"] in KINDS for row in rows.values())
 
 
-def test_an_unknown_topology_is_one_line() -> None:
+def test_an_unknown_topology_is_one_line():
     link = Link("mine", None, 1e9, "a test", topology="torus")
     with pytest.raises(InputError, match="mine: unknown topology 'torus'; did you mean 'torus-"):
         effective_link(link, 8, 8)
@@ -102,9 +98,7 @@ def test_an_unknown_topology_is_one_line() -> None:
         ("mi300x", "infiniband-ndr", "xgmi-mi300x"),
     ],
 )
-def test_scaling_and_planning_have_the_same_of_a_link(
-    device: str, link: str, inside: str | None
-) -> None:
+def test_scaling_and_planning_have_the_same_of_a_link(device, link, inside):
     near = inside and catalog.link(inside)
     for workers in (2, 4, 8, 16):
         if inside and workers < 16:

@@ -375,7 +375,7 @@ FORWARD = [k for k in OPS if k not in {*BACKWARD, *OPTIMIZERS, *communication.KI
 APART = {"dropout": "it draws, and has tests of its own", "cast": "numpy has no bfloat16"}
 
 
-def test_every_differentiable_kind_has_a_case() -> None:
+def test_every_differentiable_kind_has_a_case():
     covered = {name.split(maxsplit=1)[0] for name in CASES}
     assert {kind for kind, row in OPS.items() if row.gradient} - covered == {
         *("dropout", *communication.KINDS)
@@ -523,7 +523,7 @@ def compare_gradients(backend: str, graph: Graph, relative: float = RELATIVE) ->
 
 
 @pytest.mark.jax
-def test_jax_has_a_row_for_every_forward_kind() -> None:
+def test_jax_has_a_row_for_every_forward_kind():
     from steptime.measure.backends.jax.kinds import RUNS
 
     assert sorted(set(FORWARD) - RUNS.keys()) == []
@@ -532,7 +532,7 @@ def test_jax_has_a_row_for_every_forward_kind() -> None:
 
 @each(GRADIENTS)
 @pytest.mark.parametrize("case", CASES)
-def test_value_and_gradient_agree(case: str, backend: str) -> None:
+def test_value_and_gradient_agree(case, backend):
     b = Builder("small", precision("float64"), training=True)
     graph = b.graph(CASES[case](b))
     # a cast to float32 and back rounds to 24 bits, and so does torch the sixth of a hard sigmoid
@@ -542,7 +542,7 @@ def test_value_and_gradient_agree(case: str, backend: str) -> None:
 
 @each(OUTPUT)
 @pytest.mark.parametrize("kind", [kind for kind in FORWARD if kind not in APART])
-def test_the_example_of_every_kind_agrees_in_float32(kind: str, backend: str) -> None:
+def test_the_example_of_every_kind_agrees_in_float32(kind, backend):
     graph = example(kind)
     rng = np.random.default_rng(9)
     values = initial_values(graph, 3)  # integers of the right range
@@ -554,7 +554,7 @@ def test_the_example_of_every_kind_agrees_in_float32(kind: str, backend: str) ->
 
 
 @pytest.mark.framework
-def test_dropout_agrees_under_the_same_mask() -> None:
+def test_dropout_agrees_under_the_same_mask():
     import torch
 
     b = Builder("small", precision("float64"), training=True)
@@ -600,7 +600,7 @@ NETWORKS = {
 
 @each(GRADIENTS, slow="jax")
 @pytest.mark.parametrize("network", NETWORKS)
-def test_gradients_of_whole_networks_agree(network: str, backend: str) -> None:
+def test_gradients_of_whole_networks_agree(network, backend):
     graph = build(make_workload(read_model(NETWORKS[network]), None, "float64"))
     compare_gradients(backend, graph)
 
@@ -609,7 +609,7 @@ def test_gradients_of_whole_networks_agree(network: str, backend: str) -> None:
 @pytest.mark.parametrize(
     ("network", "optimizer"), [*(("fc", name) for name in STATES), ("llama", "adam")]
 )
-def test_three_steps_of_each_optimizer_agree(network: str, optimizer: str, backend: str) -> None:
+def test_three_steps_of_each_optimizer_agree(network, optimizer, backend):
     work = make_workload(read_model(NETWORKS[network]), None, "float64", optimizer=optimizer)
     graph = build(work)
     training = training_graph(graph, optimizer)
@@ -626,7 +626,7 @@ def test_three_steps_of_each_optimizer_agree(network: str, optimizer: str, backe
 
 
 @each(OUTPUT)
-def test_inference_agrees_with_running_statistics(backend: str) -> None:
+def test_inference_agrees_with_running_statistics(backend):
     work = make_workload(read_model(NETWORKS["cnn residual"]), None, "float64", phase="infer")
     graph = build(work)
     values = initial_values(graph, 6)

@@ -7,7 +7,6 @@ import platform
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +41,7 @@ def module_code(work: Workload) -> str:
     return str(module_of(graph, values, precision(work.dtype)).code)
 
 
-def test_every_forward_kind_has_a_row() -> None:
+def test_every_forward_kind_has_a_row():
     from steptime.measure.backends.torch.backend import RUNS
 
     backward = {kind for kind in OPS if kind.endswith(("_grad", "_grad_weight"))}
@@ -65,7 +64,7 @@ def has_kernels(network: str, dtype: str) -> bool:
 
 @every("dtype", ["float32", "bfloat16", "bfloat16-mixed"])
 @every("network", TINY)
-def test_every_family_trains_and_infers(network: str, dtype: str) -> None:
+def test_every_family_trains_and_infers(network, dtype):
     from steptime.measure.backends.torch import backend as torch_backend
 
     training = prepared(workload(TINY[network], dtype=dtype))
@@ -88,9 +87,7 @@ def test_every_family_trains_and_infers(network: str, dtype: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="oneDNN's limit is one of x86-64")
-def test_a_kind_without_a_kernel_on_this_cpu_is_unsupported(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_kind_without_a_kernel_on_this_cpu_is_unsupported(monkeypatch, capsys):
     """oneDNN is told to take this CPU for one that has no AVX-512."""
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     words = ["run", TINY["lstm"], "--dtype", "bfloat16-mixed", "--budget", "0.05"]
@@ -102,7 +99,7 @@ def test_a_kind_without_a_kernel_on_this_cpu_is_unsupported(
 
 @every("optimizer", OPTIMIZERS)
 @every("dtype", ["float64", "float16", "float16-mixed", "bfloat16"])
-def test_weights_move_and_stay_finite(dtype: str, optimizer: str) -> None:
+def test_weights_move_and_stay_finite(dtype, optimizer):
     import torch
 
     from steptime.measure.backends.torch.module import initial_values, module_of, optimizer_of
@@ -129,14 +126,14 @@ def test_weights_move_and_stay_finite(dtype: str, optimizer: str) -> None:
         assert not torch.equal(values[name], old)
 
 
-def test_a_bias_is_part_of_the_product_before_it() -> None:
+def test_a_bias_is_part_of_the_product_before_it():
     code = module_code(workload("deep_mnist:batch=2"))
     assert code.count("convolution(") == 2
     assert code.count("linear(") == 2
     assert "kinds_bias" not in code
 
 
-def test_a_product_that_others_read_keeps_its_bias_apart() -> None:
+def test_a_product_that_others_read_keeps_its_bias_apart():
     import torch
 
     from steptime.measure.backends.torch.module import initial_values, module_of
@@ -155,19 +152,19 @@ def test_a_product_that_others_read_keeps_its_bias_apart() -> None:
     torch.testing.assert_close(module(values["x"]), expected)
 
 
-def test_tensors_are_let_go_after_their_last_use() -> None:
+def test_tensors_are_let_go_after_their_last_use():
     lines = module_code(workload(FC)).splitlines()
     for line in lines:
         if "relu = torch.relu(" in line:
             assert "_bias = None" in line
 
 
-def test_casts_of_autocast_are_left_to_it() -> None:
+def test_casts_of_autocast_are_left_to_it():
     """That the loss is in float32 all the same is seen in `test_weights_move_and_stay_finite`."""
     assert "kinds_cast(" not in module_code(workload(FC, dtype="bfloat16-mixed"))
 
 
-def test_the_same_seed_draws_the_same_values() -> None:
+def test_the_same_seed_draws_the_same_values():
     import torch
 
     from steptime.measure.backends.torch.module import initial_values
@@ -182,7 +179,7 @@ def test_the_same_seed_draws_the_same_values() -> None:
     assert first["angles"][0].tolist() == [1.0, 0.0]
 
 
-def test_facts_and_meter_say_how_it_ran() -> None:
+def test_facts_and_meter_say_how_it_ran():
     import torch
 
     ready = prepared(workload(FC), Options(threads=1))
@@ -196,7 +193,7 @@ def test_facts_and_meter_say_how_it_ran() -> None:
     assert prepared(workload(FC, dtype="float16-mixed")).facts["loss_scaling"]
 
 
-def test_what_is_absent_or_not_supported_is_named() -> None:
+def test_what_is_absent_or_not_supported_is_named():
     from steptime.measure.backends.torch import backend as torch_backend
 
     with pytest.raises(InputError, match=r"'cuda:99' is not available here; there is: cpu"):
@@ -208,7 +205,7 @@ def test_what_is_absent_or_not_supported_is_named() -> None:
     assert not torch_backend.device_facts("cpu").is_accelerator
 
 
-def test_unknown_kinds_are_named() -> None:
+def test_unknown_kinds_are_named():
     from steptime.measure.backends.torch.module import module_of
     from steptime.network.ops.training import training_graph
 
@@ -217,7 +214,7 @@ def test_unknown_kinds_are_named() -> None:
         module_of(graph, {}, precision("float32"))
 
 
-def test_too_large_a_network_is_out_of_memory() -> None:
+def test_too_large_a_network_is_out_of_memory():
     from steptime.measure.backends.torch import backend as torch_backend
 
     # 4 * (2e7)^2 = 1.6e15 bytes are beyond the 1.4e14 that a process can address
@@ -230,7 +227,7 @@ def test_too_large_a_network_is_out_of_memory() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own imports warn
-def test_a_compiled_network_trains_and_says_what_the_compiler_did() -> None:
+def test_a_compiled_network_trains_and_says_what_the_compiler_did():
     for network in (FC, TINY["decoder"]):
         ready = prepared(workload(network), Options(compile=True))
         ready.step()
@@ -242,9 +239,7 @@ def test_a_compiled_network_trains_and_says_what_the_compiler_did() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile's own imports warn
-def test_what_is_compiled_is_kept_by_the_vector_units_of_the_cpu(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_is_compiled_is_kept_by_the_vector_units_of_the_cpu(monkeypatch, tmp_path):
     import torch
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
@@ -255,7 +250,7 @@ def test_what_is_compiled_is_kept_by_the_vector_units_of_the_cpu(
 
 
 @pytest.mark.slow
-def test_a_missing_compiler_is_said_in_one_line(tmp_path: Path) -> None:
+def test_a_missing_compiler_is_said_in_one_line(tmp_path):
     """In a process of its own: Inductor looks for its compiler once."""
     from steptime.measure.backends.torch.backend import NO_COMPILER
 
@@ -272,7 +267,7 @@ def test_a_missing_compiler_is_said_in_one_line(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:RNN module weights")  # nn.LSTM does so, too, in bfloat16
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16-mixed"])
 @pytest.mark.parametrize("network", TINY)
-def test_every_family_runs_on_a_gpu(network: str, dtype: str) -> None:
+def test_every_family_runs_on_a_gpu(network, dtype):
     ready = prepared(workload(TINY[network], dtype=dtype), Options(device="cuda"))
     ready.reset_memory()
     assert ready.timer is not None

@@ -20,7 +20,7 @@ def moved(activation: str, stack: str) -> float:
     return sum(one.bytes for one in kernels if one.op.endswith("experts/experts"))
 
 
-def test_limits_move_what_the_stack_says_of_each_number_of_the_first_product() -> None:
+def test_limits_move_what_the_stack_says_of_each_number_of_the_first_product():
     # 128 rows of 1,024 numbers, forward and backward: 9 bytes each under Megatron, 6 in PyTorch
     for stack, size in (("megatron-2025", 9), ("torch-eager", 6)):
         more = moved("clamped_swiglu", stack) - moved("swiglu", stack)

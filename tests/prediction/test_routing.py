@@ -19,9 +19,7 @@ QUICK = Link("quick", 10.0, 4.0, "made up")  # 10 + b / 4
     [(1, 8, 2, 1, 1), (4, 8, 2, 1, 1), (8, 8, 3, 1, 1), (2, 8, 2, 4, 2), (4, 8, 3, 4, 2),
      (8, 8, 2, 4, 2), (2, 12, 3, 6, 3)],
 )  # fmt: skip
-def test_every_choice_counted(
-    parts: int, experts: int, chosen: int, groups: int, groups_chosen: int
-) -> None:
+def test_every_choice_counted(parts, experts, chosen, groups, groups_chosen):
     each, own, counts = experts // groups, experts // parts, []
     for some in combinations(range(groups), groups_chosen):
         allowed = [g * each + i for g, i in product(some, range(each))]
@@ -30,12 +28,12 @@ def test_every_choice_counted(
     assert reached(parts, experts, chosen, groups, groups_chosen) == pytest.approx(mean)
 
 
-def test_deepseek_v3_reaches_fewer_than_four_nodes() -> None:
+def test_deepseek_v3_reaches_fewer_than_four_nodes():
     assert reached(8, 256, 8, 8, 4) == pytest.approx(4 * (1 - comb(96, 8) / comb(128, 8)))
     assert 3.6 < reached(8, 256, 8, 8, 4) < 3.7 < reached(8, 256, 8) < 5.4
 
 
-def test_a_token_crosses_once_to_each_part() -> None:
+def test_a_token_crosses_once_to_each_part():
     """Two nodes of two devices, of which it reaches 1.5 and 2.4: the slower level counts."""
     spread = {2: 1.5, 4: 2.4}.__getitem__
     between = 1000 + 2 * 800 * 1.5 / 2  # both devices of a node share its link
@@ -45,7 +43,7 @@ def test_a_token_crosses_once_to_each_part() -> None:
     assert once_a_part(800.0, 4, Fabric(quick, SLOW, per_node=2), spread) == inside
 
 
-def test_racks_are_parts_too() -> None:
+def test_racks_are_parts_too():
     """Two racks of two nodes of two devices."""
     spread = {2: 1.5, 4: 2.0, 8: 3.0}.__getitem__
     rack = Fabric(SLOW, QUICK, per_node=2)

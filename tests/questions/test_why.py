@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from every import every
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.workload import Plan
@@ -103,6 +104,22 @@ def test_a_faster_host_shortens_no_gap_of_the_device():
     found = why(workload, device)
     assert found.step_s > 5 * (StepModel(workload, device).timeline().host_s or 0) > 0
     assert HELPS["many tiny layers on a fast GPU"] not in {row["change"] for row in found.help}
+
+
+@every(
+    ("vocabulary", "stack", "helps"),
+    [(50257, "torch-eager", True), (50304, "torch-eager", False), (50257, "torch-compile", False)],
+)
+def test_a_vocabulary_of_odd_size_is_worth_padding(vocabulary, stack, helps):
+    """Each row of its gradient begins at an odd place of 2 bytes, unless the compiler pads it."""
+    model = f"transformer:layers=2,width=768,length=1024,vocabulary={vocabulary}"
+    found = _why(model, "h100", 16, "bfloat16-mixed", options={"stack": stack})
+    named = {row["change"]: row["speedup"] for row in found.help}
+    padded = "sizes padded to multiples of 8"
+    assert (padded in named) is helps
+    if helps:
+        even = _why(model.replace("50257", "50304"), "h100", 16, "bfloat16-mixed")
+        assert named[padded] == pytest.approx(found.step_s / even.step_s, rel=0.01)
 
 
 def test_half_the_replicas_work_more_each():

@@ -52,7 +52,7 @@ def numbered(index: int) -> Record:
     return replace(RECORD, env={"round": index})
 
 
-def test_what_is_appended_is_loaded_in_order(tmp_path: Path) -> None:
+def test_what_is_appended_is_loaded_in_order(tmp_path):
     write(tmp_path, *(numbered(i) for i in range(3)))
     assert store.load(tmp_path, no_warning) == [numbered(i) for i in range(3)]
 
@@ -95,15 +95,13 @@ records = st.builds(
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(records, min_size=1, max_size=4))
-def test_every_record_comes_back_as_it_was(
-    tmp_path_factory: pytest.TempPathFactory, written: list[Record]
-) -> None:
+def test_every_record_comes_back_as_it_was(tmp_path_factory, written):
     folder = tmp_path_factory.mktemp("store")
     write(folder, *written)
     assert store.load(folder, no_warning) == written
 
 
-def test_a_torn_last_line_is_reported_and_skipped_and_never_appended_to(tmp_path: Path) -> None:
+def test_a_torn_last_line_is_reported_and_skipped_and_never_appended_to(tmp_path):
     path = write(tmp_path, numbered(0), numbered(1))
     path.write_bytes(path.read_bytes()[:-40])
     torn = path.read_bytes()
@@ -115,7 +113,7 @@ def test_a_torn_last_line_is_reported_and_skipped_and_never_appended_to(tmp_path
     assert path.read_bytes() == torn
 
 
-def test_a_last_line_that_lacks_only_its_end_is_a_record(tmp_path: Path) -> None:
+def test_a_last_line_that_lacks_only_its_end_is_a_record(tmp_path):
     path = write(tmp_path, numbered(0))
     path.write_bytes(path.read_bytes().rstrip(b"\n"))
     assert store.load(tmp_path, no_warning) == [numbered(0)]
@@ -137,9 +135,7 @@ BROKEN = [
 
 
 @every("line", BROKEN)
-def test_a_line_that_is_no_record_is_named_and_the_others_are_read(
-    tmp_path: Path, line: bytes
-) -> None:
+def test_a_line_that_is_no_record_is_named_and_the_others_are_read(tmp_path, line):
     path = write(tmp_path, numbered(0), numbered(1))
     path.write_bytes(path.read_bytes() + line + b"\n")
     with path.open("a") as file:
@@ -151,9 +147,7 @@ def test_a_line_that_is_no_record_is_named_and_the_others_are_read(
     assert said.isprintable()
 
 
-def test_many_lines_that_are_no_records_are_counted_once_and_the_first_are_named(
-    tmp_path: Path,
-) -> None:
+def test_many_lines_that_are_no_records_are_counted_once_and_the_first_are_named(tmp_path):
     path = write(tmp_path, numbered(0))
     path.write_bytes(path.read_bytes() + b"hello\n" * 7)
     heard: list[str] = []
@@ -164,7 +158,7 @@ def test_many_lines_that_are_no_records_are_counted_once_and_the_first_are_named
     assert "line 7: " not in said
 
 
-def test_a_folder_whose_every_line_is_no_record_is_no_store(tmp_path: Path) -> None:
+def test_a_folder_whose_every_line_is_no_record_is_no_store(tmp_path):
     (tmp_path / "records-0.jsonl").write_text('hello\n{"schema": 1}\n')
     for required in (True, False):  # nothing is added to what is no store
         with pytest.raises(InputError, match=r"no line of its .* is a record; .*: line 1: "):
@@ -205,7 +199,7 @@ WRONG = [  # a record with one wrong value, the field that is named, and what wa
 ]  # fmt: skip
 
 
-def test_communication_that_is_hidden_may_be_below_0() -> None:
+def test_communication_that_is_hidden_may_be_below_0():
     """It is the difference of two steps: around 0 where all of it hides behind the computation."""
     quantities = {
         **TABLE["quantities"],
@@ -215,9 +209,7 @@ def test_communication_that_is_hidden_may_be_below_0() -> None:
 
 
 @every(("table", "says"), WRONG)
-def test_a_record_of_wrong_types_names_the_field_and_what_was_expected(
-    table: dict[str, Any], says: str
-) -> None:
+def test_a_record_of_wrong_types_names_the_field_and_what_was_expected(table, says):
     pattern = ".*".join(map(re.escape, says.split(".*")))
     with pytest.raises(ValueError, match=pattern):
         record_from_json(table)
@@ -225,12 +217,12 @@ def test_a_record_of_wrong_types_names_the_field_and_what_was_expected(
         record_from_json(json.dumps(table).encode())
 
 
-def test_keys_that_nobody_knows_do_not_make_a_record_a_fault() -> None:
+def test_keys_that_nobody_knows_do_not_make_a_record_a_fault():
     table = _changed(later={"a": [1]}, env={"round": 3, "mine": {"b": None}})
     assert record_from_json(table) == replace(RECORD, env={"round": 3, "mine": {"b": None}})
 
 
-def test_a_faulty_round_does_not_keep_a_folder_from_being_added_to(tmp_path: Path) -> None:
+def test_a_faulty_round_does_not_keep_a_folder_from_being_added_to(tmp_path):
     path = write(tmp_path, numbered(0))
     path.write_text(path.read_text() + json.dumps(_changed(env={"round": "x"})) + "\n")
     write(tmp_path, numbered(1))
@@ -240,7 +232,7 @@ def test_a_faulty_round_does_not_keep_a_folder_from_being_added_to(tmp_path: Pat
     assert len(heard) == 1
 
 
-def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_store_is_refused(tmp_path):
     with pytest.raises(InputError, match="no such folder"):
         store.load(tmp_path / "absent", no_warning)
     with pytest.raises(InputError, match="holds no records"):
@@ -258,16 +250,14 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
     assert store.load(tmp_path / "absent", no_warning, required=False) == []
 
 
-def test_a_newer_schema_asks_to_upgrade(tmp_path: Path) -> None:
+def test_a_newer_schema_asks_to_upgrade(tmp_path):
     table = {**record_to_json(RECORD), "schema": 2}
     (tmp_path / "records-x.jsonl").write_text(json.dumps(table) + "\n")
     with pytest.raises(InputError, match=r"line 1: has schema 2, .* up to 1; upgrade"):
         store.load(tmp_path, no_warning)
 
 
-def test_a_newer_schema_is_named_by_file_and_line_without_an_end_of_line_too(
-    tmp_path: Path,
-) -> None:
+def test_a_newer_schema_is_named_by_file_and_line_without_an_end_of_line_too(tmp_path):
     table = {**record_to_json(RECORD), "schema": 2}
     path = write(tmp_path, numbered(0))
     path.write_text(path.read_text() + json.dumps(table))
@@ -278,9 +268,7 @@ def test_a_newer_schema_is_named_by_file_and_line_without_an_end_of_line_too(
     )
 
 
-def test_a_file_is_made_with_its_first_record_and_the_lock_goes_with_its_holder(
-    tmp_path: Path,
-) -> None:
+def test_a_file_is_made_with_its_first_record_and_the_lock_goes_with_its_holder(tmp_path):
     folder = tmp_path / "new"
     with store.exclusive(folder), store.open_writer(folder) as writer:
         assert [path.name for path in folder.iterdir()] == ["sweep.lock"]
@@ -292,14 +280,14 @@ def test_a_file_is_made_with_its_first_record_and_the_lock_goes_with_its_holder(
     assert not (tmp_path / "for nothing").exists()
 
 
-def test_what_is_discarded_was_never_there(tmp_path: Path) -> None:
+def test_what_is_discarded_was_never_there(tmp_path):
     with store.open_writer(tmp_path) as writer:
         writer.append(RECORD)
         writer.discard()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_reading_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_says_how_far_it_is(tmp_path, monkeypatch):
     for _ in range(3):
         write(tmp_path, RECORD)
     monkeypatch.setattr(progress, "EVERY", 2)
@@ -309,13 +297,13 @@ def test_reading_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert told == [("files", 2, 3)]
 
 
-def test_a_number_that_json_cannot_say_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_number_that_json_cannot_say_is_refused_at_once(tmp_path):
     bad = replace(RECORD, quantities={"step_s": Quantity(value=float("nan"))})
     with pytest.raises(ValueError, match="Out of range"), store.open_writer(tmp_path) as writer:
         writer.append(bad)
 
 
-def test_a_writer_without_records_leaves_no_file(tmp_path: Path) -> None:
+def test_a_writer_without_records_leaves_no_file(tmp_path):
     write(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -335,9 +323,7 @@ def _fill_disk(folder: Path, answers: multiprocessing.Queue[object]) -> None:
     writer.close()
 
 
-def test_many_records_are_written_at_once_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_records_are_written_at_once_or_not_at_all(tmp_path, monkeypatch):
     synced: list[int] = []
     with store.open_writer(tmp_path) as writer:
         writer.append(RECORD)
@@ -363,7 +349,7 @@ def test_many_records_are_written_at_once_or_not_at_all(
     assert store.load(tmp_path, pytest.fail) == [RECORD] * 1002
 
 
-def test_a_full_disk_is_one_line_and_earlier_records_stay(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_line_and_earlier_records_stay(tmp_path):
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
     process = context.Process(target=_fill_disk, args=(tmp_path, answers))
@@ -381,7 +367,7 @@ def _append_many(folder: Path, who: int, count: int) -> None:
             writer.append(replace(RECORD, env={"round": index, "who": who}))
 
 
-def test_writers_at_once_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+def test_writers_at_once_lose_nothing_and_double_nothing(tmp_path):
     writers, records = 8, 25
     context = multiprocessing.get_context("fork")
     arguments = [(tmp_path, who, records) for who in range(writers)]
@@ -402,7 +388,7 @@ def _hold(folder: Path, held: object, end: object) -> None:
         end.wait(30)  # type: ignore[attr-defined]
 
 
-def test_a_second_sweep_into_a_folder_is_refused_by_the_pid_of_the_first(tmp_path: Path) -> None:
+def test_a_second_sweep_into_a_folder_is_refused_by_the_pid_of_the_first(tmp_path):
     context = multiprocessing.get_context("spawn")
     held, end = context.Event(), context.Event()
     first = context.Process(target=_hold, args=(tmp_path, held, end))
@@ -422,7 +408,7 @@ def test_a_second_sweep_into_a_folder_is_refused_by_the_pid_of_the_first(tmp_pat
     assert store.load(tmp_path, no_warning, required=False) == []
 
 
-def test_a_folder_that_vanishes_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_that_vanishes_is_an_error(tmp_path):
     folder = tmp_path / "records"
     with store.exclusive(folder), store.open_writer(folder) as writer:
         writer.append(RECORD)
@@ -440,9 +426,7 @@ def test_a_folder_that_vanishes_is_an_error(tmp_path: Path) -> None:
     assert store.load(tmp_path / "moved", no_warning) == [RECORD, RECORD]
 
 
-def test_a_lock_that_cannot_be_taken_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_that_cannot_be_taken_leaves_nothing(tmp_path, monkeypatch):
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -456,9 +440,7 @@ def test_a_lock_that_cannot_be_taken_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_name_of_a_file_is_on_the_disk_with_its_first_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_name_of_a_file_is_on_the_disk_with_its_first_record(tmp_path, monkeypatch):
     synced = []
 
     def fsync(descriptor: int) -> None:
@@ -472,7 +454,7 @@ def test_the_name_of_a_file_is_on_the_disk_with_its_first_record(
         assert synced[2:] == [str(writer.path)]
 
 
-def test_which_cells_are_done() -> None:
+def test_which_cells_are_done():
     ok, oom, failed = (
         replace(numbered(i), status=status) for i, status in enumerate(["ok", "oom", "failed"])
     )

@@ -23,7 +23,7 @@ def told(origin: str, batch: int, platform: str = "t4", step_s: float = 1e-3) ->
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     path = tmp_path / "records"
     with store.open_writer(path) as writer:
         writer.append_all([
@@ -41,9 +41,7 @@ def predicted(folder: Path) -> list[tuple[int, str, str]]:
     )
 
 
-def test_each_step_is_predicted_once_on_its_own_device(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_step_is_predicted_once_on_its_own_device(folder, capsys):
     words = ["predict", "--in", str(folder), "--method", "analytic", "--json"]
     assert run(words) == 0
     first = json.loads(capsys.readouterr().out)
@@ -59,16 +57,14 @@ def test_each_step_is_predicted_once_on_its_own_device(
     assert len(predicted(folder)) == 4
 
 
-def test_a_price_of_ones_own_predicts_a_folder(folder: Path, tmp_path: Path) -> None:
+def test_a_price_of_ones_own_predicts_a_folder(folder, tmp_path):
     (tmp_path / "mine.py").write_text("def model(kernel, device):\n    return 1.0\n")
     method = f"{tmp_path}/mine.py:model"
     assert run(["predict", "--in", str(folder), "--method", method]) == 0
     assert predicted(folder) == [(8, "t4", method), (16, "t4", method)]
 
 
-def test_ops_come_beside_a_step_that_is_there(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ops_come_beside_a_step_that_is_there(folder, capsys):
     def ops() -> int:
         return sum(bool(record.scope) for record in store.load(folder, pytest.fail))
 
@@ -85,7 +81,7 @@ def test_ops_come_beside_a_step_that_is_there(
     assert ops() == added
 
 
-def test_what_a_kill_left_of_the_ops_of_a_step_is_not_predicted_again(folder: Path) -> None:
+def test_what_a_kill_left_of_the_ops_of_a_step_is_not_predicted_again(folder):
     words = ["predict", "--in", str(folder), "--method", "analytic", "--by-op"]
     assert run(words) == 0
     last = max(folder.glob("*.jsonl"))
@@ -97,7 +93,7 @@ def test_what_a_kill_left_of_the_ops_of_a_step_is_not_predicted_again(folder: Pa
     assert len(parts) == len({*parts}) == len(whole)
 
 
-def test_on_devices_that_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_devices_that_are_named(folder, capsys):
     assert run(["predict", "--in", str(folder), "--device", "t4,RTX 4090"]) == 0
     assert "6 predictions written" in capsys.readouterr().out
     assert {platform for _, platform, _ in predicted(folder)} == {"t4", "rtx-4090"}
@@ -107,9 +103,7 @@ def test_on_devices_that_are_named(folder: Path, capsys: pytest.CaptureFixture[s
     assert "3 not predicted: device 'tpu-v2': no peak is known for float32" in said.err
 
 
-def test_what_reads_the_folder_sees_published_beside_predicted(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_reads_the_folder_sees_published_beside_predicted(folder, capsys):
     assert run(["compare", str(folder)]) == 0
     assert "nothing to compare" in capsys.readouterr().err
     assert run(["predict", "--in", str(folder), "--method", "analytic"]) == 0
@@ -128,7 +122,7 @@ def test_what_reads_the_folder_sees_published_beside_predicted(
         assert target.stat().st_size > 1000
 
 
-def test_replicas_need_a_link(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replicas_need_a_link(tmp_path, capsys):
     from dataclasses import replace
 
     from steptime.core.workload import Plan

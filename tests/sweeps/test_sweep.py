@@ -45,7 +45,7 @@ Write = Callable[..., Path]
 
 
 @pytest.fixture
-def experiment(tmp_path: Path) -> Write:
+def experiment(tmp_path):
     """Return a function that writes a file of tiny cells: `layers` by `nodes` by `batch`."""
 
     def write(top: str = "", layers: str = "[1, 2]", nodes: str = "4", batch: str = "2") -> Path:
@@ -110,9 +110,7 @@ def wait_for_end(pids: list[int], limit_s: float = 600.0) -> None:
 
 
 @needs_proc
-def test_an_interrupted_sweep_says_so_and_keeps_what_is_finished(
-    experiment: Write, tmp_path: Path
-) -> None:
+def test_an_interrupted_sweep_says_so_and_keeps_what_is_finished(experiment, tmp_path):
     out = tmp_path / "records"
     more_than_a_pipe_holds = str([*range(4, 1004)])  # so it cannot end before it is interrupted
     with running(experiment(nodes=more_than_a_pipe_holds), out) as process:
@@ -139,9 +137,7 @@ def rounds_and_nodes(records: list[Record]) -> list[tuple[int, int]]:
     return [(one.env["round"], dict(one.workload.params)["nodes"]) for one in records]
 
 
-def test_a_second_sweep_does_what_is_missing(
-    experiment: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_second_sweep_does_what_is_missing(experiment, tmp_path, capsys):
     assert sweep(experiment(), tmp_path / "out") == 0
     assert "2 cells, 0 done before, now 2 ok" in capsys.readouterr().err
     file = experiment(nodes="[4, 8]")
@@ -155,9 +151,7 @@ def test_a_second_sweep_does_what_is_missing(
     assert len(records_in(tmp_path / "out")) == 8
 
 
-def test_what_a_kill_left_of_the_ops_of_a_step_is_not_predicted_again(
-    experiment: Write, tmp_path: Path
-) -> None:
+def test_what_a_kill_left_of_the_ops_of_a_step_is_not_predicted_again(experiment, tmp_path):
     file, out = experiment('predict = ["T4"]\nby_op = true'), tmp_path / "out"
     assert sweep(file, out) == 0
     (path,) = out.glob("*.jsonl")
@@ -169,9 +163,7 @@ def test_what_a_kill_left_of_the_ops_of_a_step_is_not_predicted_again(
     assert len(parts) == len({*parts}) == len(lines)
 
 
-def test_a_worker_starts_only_for_what_is_missing(
-    experiment: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_starts_only_for_what_is_missing(experiment, tmp_path, monkeypatch):
     started = []
     start = Worker.__init__
     monkeypatch.setattr(Worker, "__init__", lambda *args: started.append(1) or start(*args))
@@ -183,7 +175,7 @@ def test_a_worker_starts_only_for_what_is_missing(
     assert len(records_in(out)) == 4
 
 
-def test_rounds_visit_all_cells_again(experiment: Write, tmp_path: Path) -> None:
+def test_rounds_visit_all_cells_again(experiment, tmp_path):
     file = experiment("rounds = 2", layers="1", nodes="[4, 8]")
     assert sweep(file, tmp_path / "out") == 0
     found = rounds_and_nodes(records_in(tmp_path / "out"))
@@ -193,9 +185,7 @@ def test_rounds_visit_all_cells_again(experiment: Write, tmp_path: Path) -> None
     assert sorted(found) == [(0, 4), (0, 8), (1, 4), (1, 8), (2, 4), (2, 8)]
 
 
-def test_runs_are_fresh_processes(
-    experiment: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_are_fresh_processes(experiment, tmp_path, monkeypatch):
     from steptime.analysis.measurement import measurement
 
     pids = []
@@ -221,25 +211,19 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
     return text
 
 
-def test_two_sweeps_in_one_folder_are_refused(
-    experiment: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_sweeps_in_one_folder_are_refused(experiment, tmp_path, capsys):
     with store.exclusive(tmp_path / "out"):
         assert sweep(experiment(), tmp_path / "out") == 2
     assert f"a sweep is running here (process {os.getpid()} on" in one_line(capsys)
 
 
-def test_a_file_is_no_folder_for_records(
-    experiment: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_is_no_folder_for_records(experiment, tmp_path, capsys):
     file = experiment()
     assert sweep(file, file) == 2
     assert "is a file, not a folder for records" in one_line(capsys)
 
 
-def test_a_torn_last_line_is_a_warning_and_its_cell_is_measured_again(
-    experiment: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_torn_last_line_is_a_warning_and_its_cell_is_measured_again(experiment, tmp_path, capsys):
     file, out = experiment(), tmp_path / "out"
     assert sweep(file, out) == 0
     (path,) = out.glob("*.jsonl")
@@ -253,9 +237,7 @@ def test_a_torn_last_line_is_a_warning_and_its_cell_is_measured_again(
     assert path.read_bytes() == torn
 
 
-def test_a_folder_that_is_no_store_is_refused_unchanged(
-    experiment: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_is_no_store_is_refused_unchanged(experiment, tmp_path, capsys):
     out = tmp_path / "out"
     out.mkdir()
     (out / "notes.jsonl").write_text("{}\n{}\n")
@@ -265,9 +247,7 @@ def test_a_folder_that_is_no_store_is_refused_unchanged(
     assert [path.name for path in out.glob("*.jsonl")] == ["notes.jsonl"]
 
 
-def test_a_full_disk_ends_a_sweep_with_earlier_records_intact(
-    experiment: Write, tmp_path: Path
-) -> None:
+def test_a_full_disk_ends_a_sweep_with_earlier_records_intact(experiment, tmp_path):
     file, out = experiment(nodes="[4, 8]"), tmp_path / "out"
     limited = 'ulimit -f 5; exec "$@"'  # blocks of 512 or 1,024 bytes; a record takes about 2,000
     full = subprocess.run(
@@ -293,9 +273,7 @@ def test_a_full_disk_ends_a_sweep_with_earlier_records_intact(
 HUGE = 10**14  # nodes: 13 weights and gradients each, and 2 activations, of 4 bytes: 11.2 PB
 
 
-def test_what_cannot_fit_is_recorded_and_not_tried(
-    experiment: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_fit_is_recorded_and_not_tried(experiment, tmp_path, capsys):
     file, out = experiment(layers="1", nodes=f"[{HUGE}, 4]"), tmp_path / "out"
     assert sweep(file, out) == 3
     too_large, fine = records_in(out)
@@ -309,7 +287,7 @@ def test_what_cannot_fit_is_recorded_and_not_tried(
     assert statuses(out) == {"oom": 2, "ok": 1}
 
 
-def test_try_all_hands_it_to_the_worker(experiment: Write, tmp_path: Path) -> None:
+def test_try_all_hands_it_to_the_worker(experiment, tmp_path):
     file, out = experiment(layers="1", nodes=str(HUGE)), tmp_path / "out"
     assert sweep(file, out, "--try-all") == 3
     (record,) = records_in(out)  # more than there are addresses
@@ -324,18 +302,14 @@ def test_try_all_hands_it_to_the_worker(experiment: Write, tmp_path: Path) -> No
         ("nodes > 4", [8]),
     ],
 )
-def test_filters_leave_cells_out(
-    condition: str, nodes: list[int], experiment: Write, tmp_path: Path
-) -> None:
+def test_filters_leave_cells_out(condition, nodes, experiment, tmp_path):
     sizes = f"[4, 8, {HUGE}]" if condition == "fits in memory" else "[4, 8]"
     file = experiment(f'where = "{condition}"', layers="1", nodes=sizes)
     assert sweep(file, tmp_path / "out") == 0
     assert rounds_and_nodes(records_in(tmp_path / "out")) == [(0, n) for n in nodes]
 
 
-def test_what_the_backend_cannot_run_is_unsupported_for_good(
-    experiment: Write, tmp_path: Path
-) -> None:
+def test_what_the_backend_cannot_run_is_unsupported_for_good(experiment, tmp_path):
     file, out = experiment('dtype = ["bfloat16", "float32"]', layers="1"), tmp_path / "out"
     assert sweep(file, out) == 3
     assert [(one.workload.dtype, one.status) for one in records_in(out)] == [
@@ -347,9 +321,7 @@ def test_what_the_backend_cannot_run_is_unsupported_for_good(
     assert len(records_in(out)) == 2
 
 
-def test_a_cell_over_the_time_limit_ends_alone(
-    experiment: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cell_over_the_time_limit_ends_alone(experiment, tmp_path, monkeypatch):
     asked = Worker.ask
     requests = []
 
@@ -378,8 +350,8 @@ def test_a_cell_over_the_time_limit_ends_alone(
 
 
 def test_a_worker_that_is_killed_takes_one_cell_which_is_tried_again(
-    experiment: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    experiment, tmp_path, monkeypatch
+):
     asked = Worker.ask
     victims: list[int] = []
 

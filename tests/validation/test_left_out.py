@@ -19,7 +19,7 @@ def planner(device: str, stack: str) -> Planner:
     return request.planner(request.shape, 1)
 
 
-def test_a_constant_goes_as_far_as_the_rows_that_are_left_say() -> None:
+def test_a_constant_goes_as_far_as_the_rows_that_are_left_say():
     way = np.array([[0.2, 0.0], [0.2, 0.1], [0.1, 0.1], [0.1, 0.0]])
     found = share(way, way @ [1.0, 0.5])
     assert found == pytest.approx([1.0, 0.5], abs=0.05)  # less what the ridge holds back
@@ -30,13 +30,13 @@ def test_a_constant_goes_as_far_as_the_rows_that_are_left_say() -> None:
     assert share(many, many @ [9.0, -9.0]).tolist() == [FARTHEST, 0.0]
 
 
-def test_a_constant_that_no_row_has_seen_stays_neutral() -> None:
+def test_a_constant_that_no_row_has_seen_stays_neutral():
     way = np.array([[0.2, 0.0], [0.1, 0.0]])
     assert share(way, way @ [1.0, 1.0])[1] == 0
     assert share(way[:0], np.empty(0)).tolist() == [0, 0]
 
 
-def test_neutral_is_what_the_line_of_a_stack_says_without_the_rows() -> None:
+def test_neutral_is_what_the_line_of_a_stack_says_without_the_rows():
     def at(stack: str, name: str) -> float | None:
         return neutral(name, constants_of_stack(stack)[name], stack)
 
@@ -48,7 +48,7 @@ def test_neutral_is_what_the_line_of_a_stack_says_without_the_rows() -> None:
     assert at("fsdp-2022", "training.softmax") is None
 
 
-def test_a_constant_stands_on_its_way_and_what_nobody_says_from_half_of_it_on() -> None:
+def test_a_constant_stands_on_its_way_and_what_nobody_says_from_half_of_it_on():
     moves = np.zeros(1)
     way = Way("training.products", (), moves, 1.28, {"a": 1.0, "b": None})
     assert way.at(0.5) == {"a": pytest.approx(1.14), "b": pytest.approx(1.14)}
@@ -57,7 +57,7 @@ def test_a_constant_stands_on_its_way_and_what_nobody_says_from_half_of_it_on() 
     assert late.at(1.0) == {"a": 0.025}
 
 
-def test_a_serving_is_left_out_by_model_and_device_and_a_step_by_its_set() -> None:
+def test_a_serving_is_left_out_by_model_and_device_and_a_step_by_its_set():
     texts = {"device": "h100-sxm5", "model": "llama3_8b"}
 
     def row(**measured: float) -> Row:
@@ -68,7 +68,7 @@ def test_a_serving_is_left_out_by_model_and_device_and_a_step_by_its_set() -> No
     assert parts_of(row(step_s=1.0)) == {("set", "mine")}
 
 
-def test_attention_is_slower_where_a_limit_of_power_holds_products_back() -> None:
+def test_attention_is_slower_where_a_limit_of_power_holds_products_back():
     pieces = [
         planner(device, "torch-eager").pieces(Plan(), 1)["block1"]
         for device in ("h100-sxm5", "h100-sxm5-96gb")
@@ -79,7 +79,7 @@ def test_attention_is_slower_where_a_limit_of_power_holds_products_back() -> Non
     )  # W; clocks fall with joules
 
 
-def test_heads_of_64_take_as_long_as_of_128_before_flash_attention_2() -> None:
+def test_heads_of_64_take_as_long_as_of_128_before_flash_attention_2():
     def core_s(heads: int, stack: str) -> float:
         model = SMALL.replace("heads=32", f"heads={heads}")
         request = Request(model, Site("a100-sxm4-80gb"), length=8192, stack=stack)
@@ -90,7 +90,7 @@ def test_heads_of_64_take_as_long_as_of_128_before_flash_attention_2() -> None:
     assert later == pytest.approx((1 + 40 / 64) / (1 + 40 / 128), rel=0.03)  # beside memory
 
 
-def test_the_interval_is_wider_on_a_generation_that_a_stack_has_not_seen() -> None:
+def test_the_interval_is_wider_on_a_generation_that_a_stack_has_not_seen():
     seen, unseen = (
         planner(device, "megatron-2025").bounds for device in ("h100-sxm5", "a100-sxm4-80gb")
     )

@@ -34,7 +34,7 @@ def asked(path: Path, head: str, *rows: str) -> list[Any]:
     return [one for _, _, one in questions(path, layout)]
 
 
-def test_a_pipeline_of_torchtitan_has_as_many_micro_batches_as_devices(tmp_path: Path) -> None:
+def test_a_pipeline_of_torchtitan_has_as_many_micro_batches_as_devices(tmp_path):
     """Its states alone are shared out: weights stay, and 32 sequences are 8 times 4."""
     row = "llama3_1_405b,512,8,8,8,1,32,8192,float8,yes,yes,{},full,100,80,h100"
     rows = [row.format(way) for way in ("1F1B", "Interleaved 1F1B")]
@@ -48,9 +48,7 @@ def test_a_pipeline_of_torchtitan_has_as_many_micro_batches_as_devices(tmp_path:
     assert plain.measured["step_s"] == pytest.approx(256 * 8192 / 100 / 512)
 
 
-def test_stacks_of_torchtitan_hide_exchanges_of_tensor_ranks_where_they_say_so(
-    tmp_path: Path,
-) -> None:
+def test_stacks_of_torchtitan_hide_exchanges_of_tensor_ranks_where_they_say_so(tmp_path):
     row = "llama3_1_8b,64,8,8,1,1,12,8192,bf16,yes,{},,selective,4000,,h100"
     rows = [row.format(way) for way in ("no", "yes")]
     waits, hides = asked(tmp_path / "a.csv", TITAN, *rows)
@@ -62,7 +60,7 @@ def test_stacks_of_torchtitan_hide_exchanges_of_tensor_ranks_where_they_say_so(
     assert 0.4 * exposed[0] < exposed[1] < 0.6 * exposed[0]  # half of it, and little of the data's
 
 
-def test_a_row_says_whether_it_is_a_training_or_decoding(tmp_path: Path) -> None:
+def test_a_row_says_whether_it_is_a_training_or_decoding(tmp_path):
     chip = "bf16,4,256,TPU v6e (Trillium),8192,remat_policy=full,step,4.5,,"
     rows = (
         f"Llama3.1-8B,train,pretrain,maxtext (jax),{chip}",
@@ -81,7 +79,7 @@ def test_a_row_says_whether_it_is_a_training_or_decoding(tmp_path: Path) -> None
     assert found.values["memory_bytes"].value == pytest.approx(21.3e9, rel=0.02)  # LitGPT's page
 
 
-def test_peaks_of_memory_of_fine_tuning_are_those_that_were_published() -> None:
+def test_peaks_of_memory_of_fine_tuning_are_those_that_were_published():
     """Rows of LitGPT's tables (2023 and 2024), by hand: bytes of torch's max_memory_allocated."""
     one = "Llama-2-7b,train,lora,pytorch,{},{},1,A100-SXM4-40GB,1304,,memory_only,,{},{}"
     rows = [
@@ -101,7 +99,7 @@ def test_peaks_of_memory_of_fine_tuning_are_those_that_were_published() -> None:
             assert reply.values["memory_bytes"].value < measured  # as all of them, by a little
 
 
-def test_what_a_loop_still_names_of_the_step_before_is_held(tmp_path: Path) -> None:
+def test_what_a_loop_still_names_of_the_step_before_is_held(tmp_path):
     """Rows of LitGPT's config_hub (2024), whose sequences are cut to 512 tokens, one after another.
 
     By hand, of 2 sequences of a 7B: what MatMul4Bit keeps of a layer is three inputs of 4,096 wide
@@ -135,14 +133,14 @@ def test_what_a_loop_still_names_of_the_step_before_is_held(tmp_path: Path) -> N
     assert held[0].peak_bytes - held[1].peak_bytes == more
 
 
-def test_a_training_of_less_than_its_weights_and_states_is_not_asked(tmp_path: Path) -> None:
+def test_a_training_of_less_than_its_weights_and_states_is_not_asked(tmp_path):
     row = "llama-3.2-3b,train,full,pytorch,bf16-true,4,1,A10G 24GB,512,,memory_only,,16.51e9,"
     [question] = asked(tmp_path / "a.csv", MEASURED, row)
     with pytest.raises(InputError, match="how they are shared is unsaid"):
         question.reply("calibrated")
 
 
-def test_published_fine_tunings_are_predicted_as_far_as_they_can_be() -> None:
+def test_published_fine_tunings_are_predicted_as_far_as_they_can_be():
     """Both ways: no source is nearer or farther than the page of predictions says.
 
     One row too many is asked: torchtune's A6000 would have to run at its peak, all the time.
@@ -168,7 +166,7 @@ def test_published_fine_tunings_are_predicted_as_far_as_they_can_be() -> None:
     assert 0.55 < sum(within) / 50 < 0.8
 
 
-def test_whether_a_plan_fits_is_said_of_the_plan_as_it_was_published(tmp_path: Path) -> None:
+def test_whether_a_plan_fits_is_said_of_the_plan_as_it_was_published(tmp_path):
     """JAX-Toolbox does not say what is recomputed: a step that has no room is asked with it."""
     path = tmp_path / "a.csv"
     head = "model,device,devices,dp,fsdp,tp,batch_per_device,sequence,precision,sequences_per_s"
@@ -180,7 +178,7 @@ def test_whether_a_plan_fits_is_said_of_the_plan_as_it_was_published(tmp_path: P
     json.dumps(found)
 
 
-def test_links_of_tpus_are_those_of_their_chips() -> None:
+def test_links_of_tpus_are_those_of_their_chips():
     for name, links in (("tpu-v5p", 6), ("tpu-v6e", 4)):
         each = float(catalog.device(name).details["link_GB_per_s"])
         assert catalog.link(f"ici-{name}").bytes_per_s == links * each * 1e9

@@ -14,6 +14,7 @@ from steptime.questions.changes import Change, changed
 from steptime.questions.choose import knee
 
 OF_DEVICE = "launch.gap_s"  # between two kernels: no host shortens it
+UNEVEN = ("product.odd_", "product.uneven_")  # of rows that begin at no whole 16 bytes
 WORTH = 1.02  # a speed-up that is worth a line
 LARGER = (1, 2, 4, 8, 16)  # times the batch
 
@@ -97,13 +98,11 @@ def _candidates(asked: Setup) -> Iterator[tuple[str, Setup]]:
     yield words, replace(asked, device=changed(device, peaks))
     of_host = [name for name in constants if name.startswith("launch.") and name != OF_DEVICE]
     calls = {name: constants[name] / 2 for name in (*of_host, "host.factor") if name in constants}
-    known = device.calibration.get("constants", {})
-    quick = replace(
-        device,
-        launch_s=None if device.launch_s is None else device.launch_s / 2,
-        calibration={**device.calibration, "constants": {**known, **calls}},
-    )
+    launch_s = None if device.launch_s is None else device.launch_s / 2
+    quick = replace(_with(device, calls), launch_s=launch_s)
     yield "a host that issues and launches twice as fast", replace(asked, device=quick)
+    even = {name: 1.0 for name in constants if name.startswith(UNEVEN)}
+    yield "sizes padded to multiples of 8", replace(asked, device=_with(device, even))
     if asked.feed.period_s:
         yield "input that never makes it wait", replace(asked, feed=Input())
     if asked.fixed_s:
@@ -113,6 +112,12 @@ def _candidates(asked: Setup) -> Iterator[tuple[str, Setup]]:
         count = asked.replicas
         yield f"{2 * count} replicas", replace(asked, replicas=2 * count)
         yield f"fewer replicas: {count // 2}", replace(asked, replicas=count // 2)
+
+
+def _with(device: Device, constants: Mapping[str, float]) -> Device:
+    """Return a device some of whose constants are these."""
+    known = {**device.calibration.get("constants", {}), **constants}
+    return replace(device, calibration={**device.calibration, "constants": known})
 
 
 def _software(asked: Setup) -> Iterator[tuple[str, Setup]]:

@@ -33,7 +33,7 @@ def spec(*shape: int, dtype: str = "float32") -> TensorSpec:
 
 
 @every("kind", OPS)
-def test_example_gives_outputs_a_cost_and_a_source(kind: str) -> None:
+def test_example_gives_outputs_a_cost_and_a_source(kind):
     row = OPS[kind]
     specs, attrs = row.example.specs, frozen(row.example.attrs)
     made = outputs_of(kind, specs, attrs)
@@ -56,7 +56,7 @@ WITH_STATES = {"delta_rule", "delta_rule_grad"}  # which are read beside what co
 
 
 @every("kind", OPS)
-def test_inputs_are_read_once_unless_a_row_says_what_it_reads(kind: str) -> None:
+def test_inputs_are_read_once_unless_a_row_says_what_it_reads(kind):
     row = OPS[kind]
     specs, attrs = row.example.specs, frozen(row.example.attrs)
     read = cost_of(kind, specs, attrs, ())[1]
@@ -66,7 +66,7 @@ def test_inputs_are_read_once_unless_a_row_says_what_it_reads(kind: str) -> None
 
 
 @every("kind", OPS)
-def test_the_flop_of_matrix_kinds_are_those_of_their_products(kind: str) -> None:
+def test_the_flop_of_matrix_kinds_are_those_of_their_products(kind):
     row = OPS[kind]
     specs, attrs = row.example.specs, frozen(row.example.attrs)
     products = products_of(kind, specs, attrs)
@@ -80,7 +80,7 @@ def test_the_flop_of_matrix_kinds_are_those_of_their_products(kind: str) -> None
 
 
 @every("kind", OPS)
-def test_storage_fits_the_shapes(kind: str) -> None:
+def test_storage_fits_the_shapes(kind):
     row = OPS[kind]
     specs, made = row.example.specs, outputs_of(kind, row.example.specs, frozen(row.example.attrs))
     if row.storage == "view":
@@ -113,7 +113,7 @@ NOT_TRAINED = {  # inputs that are numbers but get no gradient
 
 
 @every("kind", WITH_GRADIENT)
-def test_every_gradient_has_the_shape_of_its_input(kind: str) -> None:
+def test_every_gradient_has_the_shape_of_its_input(kind):
     graph = training_graph(example_graph(kind), "sgd")
     check(graph)
     for op in graph.ops:  # no op of the gradient was given shapes that its row refuses
@@ -128,7 +128,7 @@ def test_every_gradient_has_the_shape_of_its_input(kind: str) -> None:
 
 @every("kind", WITH_GRADIENT)
 @every("only", [0, 1])
-def test_a_gradient_that_nobody_needs_is_not_made(kind: str, only: int) -> None:
+def test_a_gradient_that_nobody_needs_is_not_made(kind, only):
     """Unless a fused backward kind gives all gradients at once."""
     whole = example_graph(kind)
     if only >= len(whole.weights) or whole.weights[only] in NOT_TRAINED.get(kind, ()):
@@ -152,7 +152,7 @@ def test_a_gradient_that_nobody_needs_is_not_made(kind: str, only: int) -> None:
 
 
 @every("kind", OPS)
-def test_attributes_of_an_example_are_those_that_the_row_takes(kind: str) -> None:
+def test_attributes_of_an_example_are_those_that_the_row_takes(kind):
     row = OPS[kind]
     taken = inspect.signature(row.outputs).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in taken):
@@ -160,7 +160,7 @@ def test_attributes_of_an_example_are_those_that_the_row_takes(kind: str) -> Non
     assert row.example.attrs.keys() <= {p.name for p in taken}
 
 
-def test_the_table_is_closed() -> None:
+def test_the_table_is_closed():
     assert 50 <= len(OPS) <= 110
     with pytest.raises(InputError, match=r"unknown op kind 'conv4d'; known: conv[23]d, "):
         kind_row("conv4d")
@@ -304,9 +304,7 @@ WRONG: list[tuple[str, Specs, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("kind", "specs", "attrs", "message"), WRONG, ids=[w[3] for w in WRONG])
-def test_what_does_not_fit_is_refused_by_shape(
-    kind: str, specs: Specs, attrs: dict[str, Any], message: str
-) -> None:
+def test_what_does_not_fit_is_refused_by_shape(kind, specs, attrs, message):
     with pytest.raises(ShapeError) as error:
         outputs_of(kind, specs, frozen(attrs))
     assert message in str(error.value)

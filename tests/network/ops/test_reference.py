@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -38,12 +37,12 @@ def drawn(spec: TensorSpec, rng: np.random.Generator, most: int = 3) -> np.ndarr
     return rng.uniform(0.5, 1.5, spec.shape).astype(spec.dtype)
 
 
-def test_every_kind_of_one_process_has_a_row() -> None:
+def test_every_kind_of_one_process_has_a_row():
     assert RUNS.keys() == OPS.keys() - LEFT_OUT
 
 
 @every("kind", [kind for kind in OPS if kind not in {*LEFT_OUT, *GATES}])
-def test_example_runs_to_the_shapes_and_types_of_its_row(kind: str) -> None:
+def test_example_runs_to_the_shapes_and_types_of_its_row(kind):
     row, rng = OPS[kind], np.random.default_rng(0)
     attrs: dict[str, Any] = dict(row.example.attrs)
     if attrs.get("dtype") == "bfloat16":
@@ -117,7 +116,7 @@ NETWORKS = [_attention, _delta_rule, _convolution, _layer_norm, _batch_norm, _re
 
 
 @every("network", NETWORKS)
-def test_gradients_agree_with_finite_differences(network: Callable[[Builder], str]) -> None:
+def test_gradients_agree_with_finite_differences(network):
     b = Builder("small", precision("float64"), training=True)
     graph = b.graph(network(b))
     training = training_graph(graph, "sgd")
@@ -131,14 +130,14 @@ def test_gradients_agree_with_finite_differences(network: Callable[[Builder], st
         np.testing.assert_allclose(made[grad], expected, rtol=1e-5, atol=1e-8)
 
 
-def test_convolution_by_hand() -> None:
+def test_convolution_by_hand():
     image = np.arange(9.0).reshape(1, 1, 3, 3)
     y = numpy_backend.RUNS["conv2d"](image, np.array([[[[1.0, 2.0], [3.0, 4.0]]]]))
     # top left: 0*1 + 1*2 + 3*3 + 4*4 = 27, and 1 + 2 + 3 + 4 = 10 more for each step right
     np.testing.assert_array_equal(y, [[[[27.0, 37.0], [57.0, 67.0]]]])
 
 
-def test_max_pool_keeps_the_place_of_each_maximum_in_its_map() -> None:
+def test_max_pool_keeps_the_place_of_each_maximum_in_its_map():
     image = np.array([[[[1.0, 5.0, 2.0], [4.0, 3.0, 9.0], [8.0, 7.0, 6.0]]]])
     y, places = RUNS["max_pool2d"](image, kernel=(2, 2), stride=(1, 1))
     np.testing.assert_array_equal(y, [[[[5.0, 9.0], [8.0, 9.0]]]])
@@ -147,7 +146,7 @@ def test_max_pool_keeps_the_place_of_each_maximum_in_its_map() -> None:
     np.testing.assert_array_equal(back, [[[[0, 1, 0], [0, 0, 2], [1, 0, 0]]]])  # 9 wins twice
 
 
-def test_average_pool_counts_padding_as_zeros_and_not_what_hangs_over() -> None:
+def test_average_pool_counts_padding_as_zeros_and_not_what_hangs_over():
     y = RUNS["avg_pool2d"](
         np.ones((1, 1, 2, 2)), kernel=(2, 2), stride=(2, 2), padding=(1, 0, 1, 0), ceil=True
     )
@@ -155,7 +154,7 @@ def test_average_pool_counts_padding_as_zeros_and_not_what_hangs_over() -> None:
     np.testing.assert_array_equal(y, [[[[0.25, 0.5], [0.5, 1.0]]]])
 
 
-def test_ignored_labels_count_neither_in_the_mean_nor_in_the_gradient() -> None:
+def test_ignored_labels_count_neither_in_the_mean_nor_in_the_gradient():
     logits = np.zeros((3, 4))
     labels = np.array([1, IGNORED_LABEL, 2])
     loss, log_p = RUNS["cross_entropy"](logits, labels)
@@ -165,14 +164,14 @@ def test_ignored_labels_count_neither_in_the_mean_nor_in_the_gradient() -> None:
     np.testing.assert_allclose(grad[0], [0.125, -0.375, 0.125, 0.125])  # (1/4 - [label]) / 2
 
 
-def test_gelu_is_exact_to_the_last_digits() -> None:
+def test_gelu_is_exact_to_the_last_digits():
     values = np.array([-1.0, 0.0, 0.5, 2.0])
     # x Phi(x); Phi(0.5) = 0.691462461274013, Phi(2) = 0.977249868051821 (normal tables)
     expected = [-(1 - 0.841344746068543), 0, 0.5 * 0.691462461274013, 2 * 0.977249868051821]
     np.testing.assert_allclose(gelu(values), expected, rtol=2e-15)
 
 
-def test_update_rules_by_hand() -> None:
+def test_update_rules_by_hand():
     w, g = np.array([1.0]), np.array([2.0])
     zero = np.zeros(1)
     np.testing.assert_allclose(RUNS["sgd"](w, g), 1 - 1e-4 * 2)
@@ -184,12 +183,12 @@ def test_update_rules_by_hand() -> None:
 
 
 @given(p=st.floats(0, 0.9), seed=st.integers(0, 99))
-def test_dropout_keeps_or_scales(p: float, seed: int) -> None:
+def test_dropout_keeps_or_scales(p, seed):
     y, mask = RUNS["dropout"](np.ones((8, 8)), p=p, rng=np.random.default_rng(seed))
     np.testing.assert_allclose(y, np.where(mask, 1 / (1 - p), 0))
 
 
-def test_rotary_turns_by_the_angle_and_back() -> None:
+def test_rotary_turns_by_the_angle_and_back():
     angle = 0.3
     table = np.array([[np.cos(angle), np.sin(angle)]])
     x = np.array([[[1.0, 0.0]]])
@@ -205,7 +204,7 @@ def workload(text: str, **how: str) -> Any:
 SMALL_FC = "fc:layers=2,nodes=8,inputs=6,outputs=5,batch=4"
 
 
-def test_parts_in_order_make_a_step() -> None:
+def test_parts_in_order_make_a_step():
     work = workload(SMALL_FC, optimizer="adam")
     prepared = prepare(build(work), work, Options())
     assert list(prepared.parts) == ["forward", "backward", "update"]
@@ -216,7 +215,7 @@ def test_parts_in_order_make_a_step() -> None:
     assert list(prepare(build(inference), inference, Options()).parts) == ["forward"]
 
 
-def test_losses_stay_finite_over_many_steps_in_low_precision() -> None:
+def test_losses_stay_finite_over_many_steps_in_low_precision():
     work = workload(SMALL_FC, dtype="float16", optimizer="adam")
     graph = training_graph(build(work), "adam")
     values = initial_values(graph, 0)
@@ -231,7 +230,7 @@ def test_losses_stay_finite_over_many_steps_in_low_precision() -> None:
     assert losses[-1] < losses[0]
 
 
-def test_ids_stay_below_the_table_they_index_and_labels_below_the_classes() -> None:
+def test_ids_stay_below_the_table_they_index_and_labels_below_the_classes():
     work = workload("transformer:layers=1,width=8,heads=2,length=4,vocabulary=3,batch=64")
     graph = build(work)
     values = initial_values(graph, 0)
@@ -239,14 +238,14 @@ def test_ids_stay_below_the_table_they_index_and_labels_below_the_classes() -> N
     assert set(np.unique(values["labels"])) == {0, 1, 2}
 
 
-def test_activations_stay_near_1_in_a_deep_network() -> None:
+def test_activations_stay_near_1_in_a_deep_network():
     graph = build(workload("fc:layers=64,nodes=64,inputs=64,outputs=5,batch=16", phase="infer"))
     (out,) = graph.outputs
     logits = execute(graph, initial_values(graph, 0))[out]
     assert 0.05 < float(np.sqrt((logits**2).mean())) < 20
 
 
-def test_what_numpy_cannot_run_says_which() -> None:
+def test_what_numpy_cannot_run_says_which():
     with pytest.raises(UnsupportedError, match="numpy has no 'float7'"):
         element_type("float7")
     work = workload(SMALL_FC)

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from every import every
-from steptime.core.graph import Part
 from steptime.core.toml_files import packaged
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
@@ -59,20 +58,20 @@ def kernel(*shape: int, kind: str = "matmul") -> Kernel:
     )
 
 
-def test_batches_on_ampere_take_tiles_of_128_in_waves() -> None:
+def test_batches_on_ampere_take_tiles_of_128_in_waves():
     # 3 matrices of 2 x 2 tiles are 12 on 10 multiprocessors: 2 waves of 2 * 128 * 128 * (1000 + 24)
     # FLOP each, at 4e11 FLOP/s of one, half of it reached.
     waves = 2 * 2 * 128 * 128 * 1024 / (4e11 * 0.5)
     assert tiled_s(kernel(3, 200, 150, 1000), AMPERE, CONSTANTS) == pytest.approx(waves)
 
 
-def test_one_product_takes_the_tile_that_suits_it() -> None:
+def test_one_product_takes_the_tile_that_suits_it():
     # 32 rows: a tile of 32 x 128 is used 25.6 times, not 64: (1 + 64 / 25.6) / (1 + 1) of the time
     once = 2 * 32 * 128 * 1000 / (4e11 * 0.5) * 3.5 / 2 + CONSTANTS["product.ramp_s"]
     assert tiled_s(kernel(1, 32, 1280, 1000), AMPERE, CONSTANTS) == pytest.approx(once)
 
 
-def test_a_long_contraction_is_split_over_multiprocessors_that_wait() -> None:
+def test_a_long_contraction_is_split_over_multiprocessors_that_wait():
     cheap = CONSTANTS | {"product.sum_s": 1e-6}
     whole = tiled_s(kernel(1, 128, 128, 20_000), AMPERE, CONSTANTS)
     parts = tiled_s(kernel(1, 128, 128, 20_000), AMPERE, cheap)
@@ -82,14 +81,14 @@ def test_a_long_contraction_is_split_over_multiprocessors_that_wait() -> None:
     assert parts < whole / 2
 
 
-def test_a_step_of_a_tile_takes_its_turn() -> None:
+def test_a_step_of_a_tile_takes_its_turn():
     # 2 us of latency for each of 1000 steps, and the ramp, which is that of 24 waves of 0.16384 us
     slow = CONSTANTS | {"product.turn_s": 2e-6}
     found = tiled_s(kernel(4, 128, 128, 1000), AMPERE, slow)
     assert found == pytest.approx(2e-6 * 1000 + 24 * 1.6384e-7)
 
 
-def test_what_lies_along_the_contraction_is_read_in_pieces() -> None:
+def test_what_lies_along_the_contraction_is_read_in_pieces():
     # 4 bytes of each number; a linear layer's weights lie so, too, a product's second operand not
     constants = CONSTANTS | {"product.along": 3.0, "stream.latency_s": 0.0, "launch.gap_s": 0.0}
     for kind, along in (("matmul", 16 * 4096), ("linear", (16 + 512) * 4096)):
@@ -105,7 +104,7 @@ TENSOR = replace(
 )
 
 
-def test_tensor_cores_have_tiles_steps_and_waits_of_their_own() -> None:
+def test_tensor_cores_have_tiles_steps_and_waits_of_their_own():
     # 50 columns to sum are padded to 64, and a tile waits as for 104 more
     half = kernel(1, 128, 1280, 50)._replace(dtype="bfloat16")
     slower = 2 / (1 + 64 / (128 * 256 / 384))  # than a tile of 128 x 256
@@ -131,9 +130,7 @@ def test_tensor_cores_have_tiles_steps_and_waits_of_their_own() -> None:
     ],
     ids=str,
 )
-def test_rows_that_begin_at_odd_places_are_slow(
-    shape: tuple[int, ...], pass_: Part, shares: tuple[float, float]
-) -> None:
+def test_rows_that_begin_at_odd_places_are_slow(shape, pass_, shares):
     one = kernel(*shape)._replace(dtype="bfloat16", pass_=pass_)
     even = [size if size < 8 else -(-size // 8) * 8 for size in shape]
     padded = kernel(*even)._replace(dtype="bfloat16", pass_=pass_)
@@ -151,7 +148,7 @@ def test_rows_that_begin_at_odd_places_are_slow(
     ("architecture", "turns"),
     [("Ampere", 10), ("Hopper", 5), ("Blackwell", 5), ("Blackwell 2", 10)],
 )
-def test_matrix_units_take_turns(architecture: str, turns: int) -> None:
+def test_matrix_units_take_turns(architecture, turns):
     # 320 columns of the contraction are 10 steps of 32, or 5 of 64, of 1 ms each, and no ramp
     slow = CONSTANTS | {"product.tensor_turn_s": 1e-3, "product.tensor_ramp": 1e-9}
     half = kernel(1, 16, 64, 320)._replace(dtype="bfloat16")
@@ -159,7 +156,7 @@ def test_matrix_units_take_turns(architecture: str, turns: int) -> None:
     assert seconds == pytest.approx(turns * 1e-3, rel=1e-6)
 
 
-def test_matrix_units_wait_for_their_first_bytes() -> None:
+def test_matrix_units_wait_for_their_first_bytes():
     constants = CONSTANTS | {"product.tensor_wait_s": 1e-6, "launch.gap_s": 2e-6}
     half = kernel(1, 128, 1280, 64)._replace(dtype="bfloat16")
     parts = product(half, TENSOR, constants)
@@ -167,7 +164,7 @@ def test_matrix_units_wait_for_their_first_bytes() -> None:
     assert parts.gap_s == pytest.approx(2e-6)
 
 
-def test_lanes_wait_where_each_instruction_takes_a_turn_of_them() -> None:
+def test_lanes_wait_where_each_instruction_takes_a_turn_of_them():
     # 128 lanes of 10 multiprocessors do 2560 FLOP a clock: 4e12 FLOP/s at 1.5625 GHz; 64 at twice
     constants = CONSTANTS | {"product.issue": 0.8, "product.ramp_s": 0.0}
     whole = kernel(3, 200, 150, 1000)
@@ -186,7 +183,7 @@ def test_lanes_wait_where_each_instruction_takes_a_turn_of_them() -> None:
         assert tiled_s(whole, one, constants) == pytest.approx(same / slower)
 
 
-def test_half_types_before_tensor_cores_are_stored_in_halves_alone() -> None:
+def test_half_types_before_tensor_cores_are_stored_in_halves_alone():
     pascal = replace(
         AMPERE,
         architecture="Pascal",
@@ -198,7 +195,7 @@ def test_half_types_before_tensor_cores_are_stored_in_halves_alone() -> None:
     assert tiled_s(half, pascal, CONSTANTS) == tiled_s(full, pascal, CONSTANTS)
 
 
-def test_linear_layers_before_volta_take_small_tiles() -> None:
+def test_linear_layers_before_volta_take_small_tiles():
     # 128 x 640 is 20 tiles of 64 x 64, 2 waves, or in a batch 10 of 64 x 128, as long as both
     pascal = replace(AMPERE, architecture="Pascal")
     ramp = CONSTANTS["product.ramp_s"]
@@ -209,7 +206,7 @@ def test_linear_layers_before_volta_take_small_tiles() -> None:
     assert batch == pytest.approx(2 * wave * (1 + 1.5) + ramp)
 
 
-def test_batches_of_other_generations_have_tiles_of_64() -> None:
+def test_batches_of_other_generations_have_tiles_of_64():
     # heads of 64: a tile of 128 x 64 is used 42.7 times and not half empty
     hopper = replace(AMPERE, architecture="Hopper")
     wave = 2 * 128 * 64 * 1000 / (4e11 * 0.5 * 2) * (1 + 1.5) + CONSTANTS["product.ramp_s"]
@@ -217,7 +214,7 @@ def test_batches_of_other_generations_have_tiles_of_64() -> None:
     assert tiled_s(kernel(5, 64, 256, 1000), hopper, CONSTANTS) == pytest.approx(wave)
 
 
-def test_what_an_architecture_does_says_what_told_it() -> None:
+def test_what_an_architecture_does_says_what_told_it():
     table = packaged("architectures.toml")
     groups = [row for name, row in table.items() if name not in {"tiles", "steps"}]
     for row in (*groups, *table["tiles"].values(), *table["steps"].values()):
@@ -228,7 +225,7 @@ def test_what_an_architecture_does_says_what_told_it() -> None:
 
 
 @every("architecture", ["Pascal", "Volta", "Turing", "Ampere", "CDNA 2.0", None])
-def test_time_never_falls_with_whole_tiles(architecture: str | None) -> None:
+def test_time_never_falls_with_whole_tiles(architecture):
     device = METHOD.sees(catalog.device("a100-pcie-40gb"), "float32", Settings())
     device = replace(device, architecture=architecture)
     for place in range(4):
@@ -255,7 +252,7 @@ POWER = {
 }
 
 
-def test_power_bounds_what_lasts() -> None:
+def test_power_bounds_what_lasts():
     device = replace(AMPERE, peak_w=100.0, process_nm=10.0)
     work = Kernel("op", "matmul", "forward", "float32", "matrix", 1e12, 1e10)
     limit = limit_of(device, POWER, "matrix", "float32")
@@ -271,7 +268,7 @@ def test_power_bounds_what_lasts() -> None:
     assert capped_s(work, 1.0, 1, None) == 0
 
 
-def test_joules_of_matrix_units_fall_with_the_clock() -> None:
+def test_joules_of_matrix_units_fall_with_the_clock():
     peaks = {"float32": 4e12, "float16": 4e15}
     device = replace(
         AMPERE, peak_flop_per_s=peaks, vector_flop_per_s={"float32": 4e12}, peak_w=100.0
@@ -290,13 +287,13 @@ def test_joules_of_matrix_units_fall_with_the_clock() -> None:
     assert capped_s(work, 0.5, 1, vector) == pytest.approx(6 / 80)
 
 
-def test_tiles_that_are_half_empty_draw_power() -> None:
+def test_tiles_that_are_half_empty_draw_power():
     """A result of 128 x 200 takes two tiles of 128 x 128."""
     work = kernel(3, 128, 200, 1000)
     assert tiled(work, AMPERE, CONSTANTS)[1] == 3 * 2 * 128 * 256 * 1000
 
 
-def test_products_find_what_was_just_made_in_the_last_cache() -> None:
+def test_products_find_what_was_just_made_in_the_last_cache():
     """A cache of 100 kB holds half of 100 kB: x and y here; the weights come from memory."""
     cached = replace(AMPERE, l2_bytes=100_000.0)
     known = CONSTANTS | {"stream.latency_s": 0.0, "launch.gap_s": 0.0, "stream.cached_bytes": 200.0}
@@ -311,7 +308,7 @@ def test_products_find_what_was_just_made_in_the_last_cache() -> None:
     assert weights_at_hand(work, large, 6) == pytest.approx(60_000, rel=0.01)
 
 
-def test_a_step_draws_what_it_waits_and_what_its_kernels_take() -> None:
+def test_a_step_draws_what_it_waits_and_what_its_kernels_take():
     device = replace(AMPERE, peak_w=100.0, process_nm=10.0, constants=POWER)
     work = Kernel("op", "matmul", "forward", "float32", "matrix", 1e12, 1e10)
     off = math.exp(1.2816 * 0.1)

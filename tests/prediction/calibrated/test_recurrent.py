@@ -27,7 +27,7 @@ def layer(kind: str = "lstm", batch: int = 8, steps: int = 10, hidden: int = 256
     return kernel
 
 
-def test_a_step_waits_and_reads_weights_that_no_cache_holds() -> None:
+def test_a_step_waits_and_reads_weights_that_no_cache_holds():
     step_s = P100.constants["recurrent.step_s"]
     small, large = layer(hidden=256), layer(hidden=1024)  # 1 and 16 MiB of weights, a cache of 4
     of_small, of_large = (recurrent(one, P100, P100.constants) for one in (small, large))
@@ -38,7 +38,7 @@ def test_a_step_waits_and_reads_weights_that_no_cache_holds() -> None:
     assert recurrent(large, cached, P100.constants).memory_s == 0
 
 
-def test_a_projection_is_a_second_product_that_waits() -> None:
+def test_a_projection_is_a_second_product_that_waits():
     step_s = P100.constants["recurrent.step_s"]
     shapes = ((8, 10, 256), (4096, 256), (4096, 512), (4096,), (4096,), (512, 1024))
     (forward,) = op_kernels("lstm", shapes, {}, "float32")
@@ -56,7 +56,7 @@ def test_a_projection_is_a_second_product_that_waits() -> None:
     np.testing.assert_allclose(Columns(cases).predicted(P100.constants), times)
 
 
-def test_a_block_of_threads_makes_32_rows_by_itself() -> None:
+def test_a_block_of_threads_makes_32_rows_by_itself():
     device = replace(
         P100, clock_hz=1e9, constants={**P100.constants, "recurrent.block_clocks": 1e6}
     )
@@ -67,7 +67,7 @@ def test_a_block_of_threads_makes_32_rows_by_itself() -> None:
     assert few < block > more
 
 
-def test_few_rows_are_vectors_that_only_read_weights() -> None:
+def test_few_rows_are_vectors_that_only_read_weights():
     """20 MiB of weights at 40 bytes a clock on each of 56 multiprocessors at 1 GHz, 10 times."""
     known = {**P100.constants, "stream.cached_bytes": 40.0}
     device = replace(P100, clock_hz=1e9, constants=known)
@@ -78,7 +78,7 @@ def test_few_rows_are_vectors_that_only_read_weights() -> None:
     assert rows.memory_s == vectors.memory_s
 
 
-def test_registers_keep_weights_from_volta_on() -> None:
+def test_registers_keep_weights_from_volta_on():
     volta = calibrated_device(catalog.device("V100"), "float32", Settings())
     known = {**volta.constants, "recurrent.kept_share": 0.5, "recurrent.kept_s": 1e-6}
     small, large = layer(hidden=1024), layer(hidden=2048)  # 16 and 64 MiB; registers have 20
@@ -97,13 +97,13 @@ def test_registers_keep_weights_from_volta_on() -> None:
     assert recurrent(small, volta, slow).gap_s == read.gap_s
 
 
-def test_the_peak_bounds_what_runs_side_by_side() -> None:
+def test_the_peak_bounds_what_runs_side_by_side():
     for kind in ("rnn", "lstm", "gru", "rnn_grad", "lstm_grad", "gru_grad"):
         kernel = layer(kind, batch=512, hidden=2048)
         assert price(kernel, P100).value > kernel.flop / P100.peak_flop_per_s["float32"]
 
 
-def test_more_work_takes_longer() -> None:
+def test_more_work_takes_longer():
     for kind in ("gru", "lstm_grad"):
         times = [price(layer(kind, steps=2**i), P100).value for i in range(1, 8)]
         assert times == sorted(times)
@@ -125,9 +125,7 @@ def test_more_work_takes_longer() -> None:
     ],
     ids=str,
 )
-def test_pytorch_asks_for_persistent_kernels_of_some_widths(
-    kind: str, dtype: str, hidden: int, batch: int, stays: bool
-) -> None:
+def test_pytorch_asks_for_persistent_kernels_of_some_widths(kind, dtype, hidden, batch, stays):
     """By `get_algo` of PyTorch's RNN.cpp; an op by itself runs as its library does best."""
     gpu = calibrated_device(catalog.device("a100-sxm4-40gb"), dtype, Settings())
     network = Workload("rnn", {"cell": kind, "embedding": hidden}, batch, dtype, "infer", "none")

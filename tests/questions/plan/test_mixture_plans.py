@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 import steptime
@@ -40,14 +38,14 @@ def tokens_s(found: PlanTime) -> float:
     return sum(one.total_s for one in found.exposures if one.group == "expert")
 
 
-def test_tokens_are_sent_once_to_a_node() -> None:
+def test_tokens_are_sent_once_to_a_node():
     """Of 64 experts on 2 nodes 8 are chosen: nearly all tokens have one on the other node."""
     plan = Plan(data=16, expert=16)
     copies, once = (step(planner(16, name), plan) for name in ("megatron-2025", "megatron-2026"))
     assert 3.5 < tokens_s(copies) / tokens_s(once) < 4.5  # of 8 copies 4 cross, or 0.996
 
 
-def test_what_goes_out_is_in_8_bit_where_products_are() -> None:
+def test_what_goes_out_is_in_8_bit_where_products_are():
     on, plan = planner(16, "hai-llm-2024", "float8"), Plan(data=16, expert=16)
     one = Step(on, checked(on.shape, Asked(plan, 1, 64)))
     sizes = [
@@ -56,7 +54,7 @@ def test_what_goes_out_is_in_8_bit_where_products_are() -> None:
     assert sizes == [[size := 4096 * 8 * 2048, 2 * size], [size, 2 * size]]
 
 
-def test_imbalance_is_in_tokens_products_and_memory() -> None:
+def test_imbalance_is_in_tokens_products_and_memory():
     on = planner(8)
     even, busy = (step(on, Plan(data=8, expert=8, imbalance=x)) for x in (1.0, 1.5))
     moved = [one.exposures[0].bytes for one in (even, busy)]
@@ -66,7 +64,7 @@ def test_imbalance_is_in_tokens_products_and_memory() -> None:
     assert busy.memory[0].activations > even.memory[0].activations
 
 
-def test_whole_experts_beside_tensor_ranks() -> None:
+def test_whole_experts_beside_tensor_ranks():
     """Four tensor ranks route their own quarter of the tokens, to 32 ranks in place of 8."""
     on, split = planner(32), {"data": 8, "tensor": 4, "sequence": True}
     cut = step(on, Plan(**split, expert=8))
@@ -79,7 +77,7 @@ def test_whole_experts_beside_tensor_ranks() -> None:
     ] * 2
 
 
-def test_tokens_hide_behind_another_micro_batch() -> None:
+def test_tokens_hide_behind_another_micro_batch():
     on = planner(16)
     plans = [Plan(data=8, pipeline=2, expert=8, expert_overlap=beside) for beside in (False, True)]
     one, other = (Step(on, checked(on.shape, Asked(plan, 1, 64))) for plan in plans)
@@ -95,14 +93,14 @@ def test_tokens_hide_behind_another_micro_batch() -> None:
 
 
 @every("p", [2, 4, 16])
-def test_the_bubble_of_dualpipe_is_that_of_its_paper(p: int) -> None:
+def test_the_bubble_of_dualpipe_is_that_of_its_paper(p):
     stages, m = (Stage(1.0, 2.0, 0.9),) * p, 4 * p
     end = m * 3.0 + (p / 2 - 1) * (1 + 2 * 2.0 - 3 * 0.9)
     assert ends_of("dualpipe", stages, p, m, 0.0) == pytest.approx((end,) * p)
     assert least("dualpipe", stages, p, 0.0, [0.5] * p).after_s(m) == pytest.approx(end + 0.5)
 
 
-def test_dualpipe_holds_weights_twice_and_one_micro_batch_more() -> None:
+def test_dualpipe_holds_weights_twice_and_one_micro_batch_more():
     on = planner(32)
     one, both = (
         step(on, Plan(data=8, pipeline=4, expert=8, zero=1, schedule=way), 128)
@@ -117,7 +115,7 @@ def test_dualpipe_holds_weights_twice_and_one_micro_batch_more() -> None:
 
 
 @pytest.fixture(scope="module")
-def deepseek() -> dict[str, Any]:
+def deepseek():
     return dict(
         steptime.plan(
             "deepseek_v3", "h800-sxm5", link="infiniband-ndr", batch=15360, length=4096,
@@ -127,7 +125,7 @@ def deepseek() -> dict[str, Any]:
     )  # fmt: skip
 
 
-def test_deepseek_v3_by_its_paper(deepseek: dict[str, Any]) -> None:
+def test_deepseek_v3_by_its_paper(deepseek):
     """2,048 H800: it fits, and the hours that its paper says lie inside the interval."""
     days, train = HOURS / 2048 / 24, deepseek["training"]
     assert deepseek["fits"]

@@ -99,9 +99,7 @@ def refused(shape: Shape, asked: Asked) -> str:
     batch=st.integers(1, 60),
     order=st.sampled_from(sorted(ORDERS)),
 )
-def test_a_plan_is_answered_or_told_the_nearest(
-    which: int, plan: Plan, micro_batch: int, batch: int, order: str
-) -> None:
+def test_a_plan_is_answered_or_told_the_nearest(which, plan, micro_batch, batch, order):
     shape, asked = SHAPES[which], Asked(plan, micro_batch, batch, order)
     says, _, nearest = refused(shape, asked).partition("; nearest: ")
     assert "\n" not in says
@@ -116,7 +114,7 @@ def test_a_plan_is_answered_or_told_the_nearest(
     assert parts == pytest.approx(found.step_s)
 
 
-def test_a_number_far_from_one_that_works_is_found() -> None:
+def test_a_number_far_from_one_that_works_is_found():
     asked = Asked(Plan(data=7919), 1, 9007199254740881)
     with pytest.raises(InputError, match="does not divide 9007199254740881 sequences; nearest: "):
         checked(SHAPES[0], asked)
@@ -126,6 +124,6 @@ def test_a_number_far_from_one_that_works_is_found() -> None:
     ("data", "batch", "near"),
     [(5, 7, 7), (5, 12, 4), (400_000, 2 * 250_007, 2 * 250_007), (8, 10**15, 8)],
 )
-def test_the_nearest_may_be_above_and_far(data: int, batch: int, near: int) -> None:
+def test_the_nearest_may_be_above_and_far(data, batch, near):
     said = refused(SHAPES[0], Asked(Plan(data=data), 1, batch))
     assert said.partition("; nearest: ")[2] == (f"--data {near}" if near != data else "")

@@ -17,7 +17,7 @@ def phases(tensor: int = 4) -> Phases:
     return Service(QWEN, Site("h100-sxm5", 8, "nvlink-4"), tensor=tensor, stack="vllm").phases()
 
 
-def test_a_sequence_has_states_and_the_tokens_of_every_fourth_block() -> None:
+def test_a_sequence_has_states_and_the_tokens_of_every_fourth_block():
     one = phases()
     # 36 blocks with 32 states of 128 x 128 in float32, a fourth on each device
     assert one.kv_bytes(0) == 36 * 32 / 4 * 128 * 128 * 4
@@ -26,7 +26,7 @@ def test_a_sequence_has_states_and_the_tokens_of_every_fourth_block() -> None:
     assert one.kv_bytes(1000) == one.kv_bytes(0) + 1000 * one.kv_token_bytes
 
 
-def test_decoding_reads_and_writes_a_state_whatever_the_context() -> None:
+def test_decoding_reads_and_writes_a_state_whatever_the_context():
     one = phases()
     block = next(name for name, head in one.heads.items() if head.kind == "delta_rule")
     both = [one.decode(64, context).attention_s for context in (1024, 2048)]
@@ -37,13 +37,13 @@ def test_decoding_reads_and_writes_a_state_whatever_the_context() -> None:
     assert one.heads[block].state_bytes == 8 * 128 * 128 * 4
 
 
-def test_a_sequence_does_not_divide_into_context_ranks_of_states() -> None:
+def test_a_sequence_does_not_divide_into_context_ranks_of_states():
     split = {"tensor": 2, "context": 2, "data": 4}
     with pytest.raises(InputError, match="do not divide a sequence into context ranks"):
         steptime.plan(QWEN, "h100", batch=64, inside="nvlink-4", link="infiniband-ndr", **split)
 
 
-def test_experts_of_odd_sides_are_padded_in_blocks_of_4_bit() -> None:
+def test_experts_of_odd_sides_are_padded_in_blocks_of_4_bit():
     experts = TensorSpec((32, 5760, 2880), "bfloat16")
     # 5,760 -> 5,888 and 2,880 -> 3,072: multiples of 256; 4 bit, and 8 for each 32 numbers
     assert stored_bytes(experts, "mxfp4") == 32 * 5888 * 3072 * (4 + 8 / 32) / 8

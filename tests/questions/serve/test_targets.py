@@ -4,7 +4,6 @@ import json
 from functools import cache
 from itertools import product
 from math import inf
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,7 +62,7 @@ def cards(devices: int, ttft: float, tpot: float) -> dict[str, int]:
         *(pytest.param(*one, marks=pytest.mark.slow) for one in ((0.06, 0.011), (0.5, 0.1))),
     ],
 )
-def test_the_fewest_devices_are_those_of_all_single_answers(ttft: float, tpot: float) -> None:
+def test_the_fewest_devices_are_those_of_all_single_answers(ttft, tpot):
     told = searched(ttft, tpot)
     fewest: dict[str, int] = {}
     for row in told["rows"]:
@@ -73,7 +72,7 @@ def test_the_fewest_devices_are_those_of_all_single_answers(ttft: float, tpot: f
     assert told["fewest"]["devices"] == min(fewest.values())
 
 
-def test_a_row_is_one_answer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_row_is_one_answer(capsys):
     """The command of a row prints its times and its tokens a second."""
     told = searched(0.2, 0.02)
     ways = {row["arrangement"]: row for row in reversed(told["rows"])}
@@ -96,7 +95,7 @@ def ways_of(**how: Any) -> dict[str, dict[str, Any]]:
     return best | {"told": told}
 
 
-def test_apart_wins_where_prompts_stretch_the_tokens_of_others() -> None:
+def test_apart_wins_where_prompts_stretch_the_tokens_of_others():
     """A step that reads 2,048 tokens of prompts takes longer than a token may."""
     ways = ways_of(ttft=1.0, tpot=0.025)
     assert ways["apart"]["devices"] < ways["together"]["devices"]
@@ -106,14 +105,14 @@ def test_apart_wins_where_prompts_stretch_the_tokens_of_others() -> None:
     assert "with a replica less TPOT is late" in ways["told"]["answer"]
 
 
-def test_together_wins_where_prompts_are_short() -> None:
+def test_together_wins_where_prompts_are_short():
     """Two devices that hold the weights wait half of the time for prompts of 128 tokens."""
     ways = ways_of(input=128, ttft=1.0, tpot=0.04)
     assert ways["together"]["devices"] < ways["apart"]["devices"]
     assert ways["apart"]["busy"][0] < 0.6
 
 
-def test_what_holds_nothing_is_said_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_holds_nothing_is_said_first(capsys):
     words = "serve llama3_70b --device t4,h100 --rate 1 --ttft 0.5 --tpot 0.05 --max-devices 4"
     assert run([*words.split(), "--count", "100", "--output", "32"]) == 0
     first, second, *rest = capsys.readouterr().out.splitlines()
@@ -126,7 +125,7 @@ def test_what_holds_nothing_is_said_first(capsys: pytest.CaptureFixture[str]) ->
     assert "TTFT of" in told["missing"][0]
 
 
-def test_a_device_without_a_price_stays_in_the_list(tmp_path: Path) -> None:
+def test_a_device_without_a_price_stays_in_the_list(tmp_path):
     prices = tmp_path / "own.toml"
     prices.write_text(
         'name = "own"\ndate = "2026-11-01"\ncurrency = "USD"\nbilling = "second"\nsource = "me"\n'
@@ -142,7 +141,7 @@ def test_a_device_without_a_price_stays_in_the_list(tmp_path: Path) -> None:
     assert best["cost"]["date"] == "2026-11-01"
 
 
-def test_devices_that_nothing_joins_serve_together_alone() -> None:
+def test_devices_that_nothing_joins_serve_together_alone():
     told = steptime.serve(
         "llama3_8b", ["rtx-3090"], rate=2, ttft=1.0, tpot=0.1, max_devices=2, input=64, output=16
     )
@@ -150,7 +149,7 @@ def test_devices_that_nothing_joins_serve_together_alone() -> None:
     assert {row["arrangement"] for row in told["rows"]} == {"together"}
 
 
-def test_a_front_has_no_point_that_another_beats(tmp_path: Path) -> None:
+def test_a_front_has_no_point_that_another_beats(tmp_path):
     out = tmp_path / "front.svg"
     words = "serve llama3_8b --device h100 --rate 4 --tpot 0.02 --output 32 --count 100"
     assert run([*words.split(), "--max-devices", "2", "--out", str(out)]) == 0
@@ -162,7 +161,7 @@ def test_a_front_has_no_point_that_another_beats(tmp_path: Path) -> None:
     assert left == [(9, 1), (8, 3), (6, 5)]
 
 
-def test_prompts_that_the_cache_has_in_part() -> None:
+def test_prompts_that_the_cache_has_in_part():
     """Of 1,000 tokens 600 are there: 400 are read, which see them."""
     told = steptime.serve("llama3_8b", **H100, input=1000, output=8, prefix=0.6)
     phases = Service("llama3_8b", Site("h100-sxm5", 8, "nvlink-4")).phases()
@@ -176,7 +175,7 @@ def test_prompts_that_the_cache_has_in_part() -> None:
     assert loaded[0]["ttft_s"] > loaded[1]["ttft_s"] > loaded[2]["ttft_s"] > server_s
 
 
-def test_weights_of_4_bit_without_its_arithmetic_are_weights_alone() -> None:
+def test_weights_of_4_bit_without_its_arithmetic_are_weights_alone():
     low = steptime.serve("llama3_8b", "h100", 4, 512, 32, dtype="float4")
     same = steptime.serve("llama3_8b", "h100", 4, 512, 32, weights="float4")
     assert {**low, "notes": 0} == {**same, "notes": 0}
@@ -184,7 +183,7 @@ def test_weights_of_4_bit_without_its_arithmetic_are_weights_alone() -> None:
     assert steptime.serve("llama3_8b", "b200", 4, 512, 32, dtype="float4")["dtype"] == "float4"
 
 
-def test_eager_decoding_is_bound_by_the_host_and_says_so() -> None:
+def test_eager_decoding_is_bound_by_the_host_and_says_so():
     eager = steptime.serve("llama3_8b", "h100", 1, 128, 16, stack="torch-eager")
     said = [note for note in eager["notes"] if "bound by the host" in note]
     assert len(said) == 1
@@ -207,6 +206,6 @@ def test_eager_decoding_is_bound_by_the_host_and_says_so() -> None:
         ({"prefix": 1.5}, "is a share such as 5% or 0.05"),
     ],
 )
-def test_what_a_search_cannot_be_asked(how: dict[str, Any], said: str) -> None:
+def test_what_a_search_cannot_be_asked(how, said):
     with pytest.raises(InputError, match=said):
         steptime.serve("llama3_8b", "h100", **how)

@@ -14,7 +14,7 @@ from typing import Any
 
 import fake_scheduler
 import pytest
-from fake_scheduler import State, set_state
+from fake_scheduler import set_state
 
 import idx_folder
 import paleo_net
@@ -54,21 +54,21 @@ EXPERIMENT: dict[str, Any] = {
 
 
 @pytest.fixture
-def slurm(monkeypatch: pytest.MonkeyPatch) -> State:
+def slurm(monkeypatch):
     """Return the state of a scheduler that only takes notes, in the place of Slurm."""
     monkeypatch.setitem(SCHEDULERS, "slurm", "fake_scheduler:SCHEDULER")
     return fake_scheduler.reset()
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     path = tmp_path / "small.json"
     path.write_text(json.dumps(EXPERIMENT))
     return path
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
+def out(tmp_path):
     return tmp_path / "out"
 
 
@@ -115,7 +115,7 @@ SCRIPTS = {
 
 
 @every("name", SCRIPTS)
-def test_the_batch_script_is_a_pure_function(name: str) -> None:
+def test_the_batch_script_is_a_pure_function(name):
     text = script(SCRIPTS[name], "steptime-001-abc", "/data/my runs/100%/slurm/001-abc", "python3")
     path = GOLDEN / f"{name}.sh"
     if os.environ.get("STEPTIME_RENEW_GOLDEN"):
@@ -127,7 +127,7 @@ def test_the_batch_script_is_a_pure_function(name: str) -> None:
 STRANGE = "a 'b' \"c\" $(touch ran) `touch ran` ${HOME} #; touch ran & *"
 
 
-def test_a_script_runs_nothing_of_what_it_names(tmp_path: Path) -> None:
+def test_a_script_runs_nothing_of_what_it_names(tmp_path):
     folder = tmp_path / "here" / STRANGE
     folder.mkdir(parents=True)
     python = folder / "python"
@@ -159,10 +159,7 @@ def test_a_script_runs_nothing_of_what_it_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["two\nlines", "a\rb", "back\\slash", "\udcff"])
-def test_a_folder_that_no_script_can_name_is_refused(
-    tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str], name: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_a_folder_that_no_script_can_name_is_refused(tmp_path, file, capsys, name, monkeypatch):
     called: list[str] = []
     monkeypatch.setattr(
         "steptime.sweeps.cluster.slurm._run", lambda words: called.append(words[0]) or ""
@@ -176,7 +173,7 @@ def test_a_folder_that_no_script_can_name_is_refused(
     assert "sbatch" not in called
 
 
-def test_cells_are_packed_by_what_they_need() -> None:
+def test_cells_are_packed_by_what_they_need():
     slurm = {**EXPERIMENT["slurm"], "cpus": 2}
     tasks = packed(_trials(threads=[1, 2], slurm=slurm))
     assert [(task.number, task.job, *task.need.request.gpu) for task in tasks] == [
@@ -188,7 +185,7 @@ def test_cells_are_packed_by_what_they_need() -> None:
     assert threads == ([1] * 6 + [2] * 6) * 2, "a worker is started once for its cells"
 
 
-def test_a_process_gets_as_many_cores_as_threads() -> None:
+def test_a_process_gets_as_many_cores_as_threads():
     def cores(**changes: Any) -> list[tuple[int, int | None]]:
         slurm = {k: changes.pop(k) for k in ("cpus", "exclusive") if k in changes}
         tasks = packed(_trials(**{**changes, "slurm": slurm}))
@@ -206,7 +203,7 @@ def test_a_process_gets_as_many_cores_as_threads() -> None:
         cores(threads=2, cpus=1)
 
 
-def test_a_cell_has_one_name_in_every_process_and_another_for_each_setting() -> None:
+def test_a_cell_has_one_name_in_every_process_and_another_for_each_setting():
     (first, *_), (again, *_) = _trials(), _trials()
     assert first.id == again.id == "953e513a5c38b397"
     every = [*_trials(), *_trials(tf32=True), *_trials(replicas=2), *_trials(input="host")]
@@ -214,13 +211,13 @@ def test_a_cell_has_one_name_in_every_process_and_another_for_each_setting() -> 
     assert first.cell.id(1, 0) != first.cell.id(1, 1) != first.cell.id(2, 1)
 
 
-def test_two_folders_have_no_job_in_common(out: Path) -> None:
+def test_two_folders_have_no_job_in_common(out):
     one, other = (files.compose(out / name, Means(), _trials(), 9) for name in ("a", "b"))
     assert one.folder.name == other.folder.name
     assert one.name != other.name
 
 
-def test_a_request_is_made_again_of_what_it_holds() -> None:
+def test_a_request_is_made_again_of_what_it_holds():
     for request in (
         ResourceRequest(),
         SCRIPTS["job-full"].request,
@@ -229,7 +226,7 @@ def test_a_request_is_made_again_of_what_it_holds() -> None:
         assert ResourceRequest(**request.model_dump()) == request
 
 
-def test_tables_for_one_gpu_need_names() -> None:
+def test_tables_for_one_gpu_need_names():
     tables = [{"gpu": "k80", "partition": name} for name in ("old", "new")]
     with pytest.raises(InputError, match="two tables for gpu 'k80'; give each a name of its own"):
         _trials(slurm=tables)
@@ -239,14 +236,14 @@ def test_tables_for_one_gpu_need_names() -> None:
     assert {visit.cell.options.allocation for visit in visits} == {"old", "new"}
 
 
-def test_a_large_job_is_several_arrays_one_after_the_other() -> None:
+def test_a_large_job_is_several_arrays_one_after_the_other():
     submission = Submission(Path("001-aa"), "ab", Means(), packed(_trials()), largest=1)
     assert [(one.script.name, one.first, one.tasks) for one in submission.arrays] == [
         ("job-0.sh", 0, 1), ("job-0.sh", 1, 1), ("job-1.sh", 2, 1), ("job-1.sh", 3, 1),
     ]  # fmt: skip
 
 
-def test_what_is_submitted_can_be_read_again(out: Path) -> None:
+def test_what_is_submitted_can_be_read_again(out):
     submission = files.compose(out, Means(runs=2), _trials(), 1001)
     assert files.submissions(out) == []
     files.write(submission)
@@ -255,9 +252,7 @@ def test_what_is_submitted_can_be_read_again(out: Path) -> None:
     assert follower.folder.name == submission.folder.name.replace("001", "002")
 
 
-def test_submit_ask_and_submit_again(
-    slurm: State, file: Path, out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_submit_ask_and_submit_again(slurm, file, out, capsys):
     sweep = ["sweep", file, "--out", out, "--launcher", "slurm"]
     sent = _answer(capsys, *sweep)
     assert {k: sent[k] for k in ("cells", "done_before", "in_flight", "submitted", "tasks")} == {
@@ -291,9 +286,7 @@ def test_submit_ask_and_submit_again(
     assert _answer(capsys, *sweep)["submitted"] == 12
 
 
-def test_an_array_that_is_refused_waits_for_the_next_time(
-    slurm: State, file: Path, out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_array_that_is_refused_waits_for_the_next_time(slurm, file, out, capsys):
     file.write_text(json.dumps({**EXPERIMENT, "predict": ["p100-pcie-16gb"]}))
     sweep = ["sweep", file, "--out", out, "--launcher", "slurm"]
     slurm.refuse = (0, "invalid partition specified: GPU")
@@ -312,9 +305,7 @@ def test_an_array_that_is_refused_waits_for_the_next_time(
     assert _answer(capsys, "status", out)["queued"] == 12
 
 
-def test_an_array_whose_answer_was_lost_is_found_by_its_name(
-    slurm: State, file: Path, out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_array_whose_answer_was_lost_is_found_by_its_name(slurm, file, out, capsys):
     sweep = ["sweep", file, "--out", out, "--launcher", "slurm"]
     folder = Path(_answer(capsys, *sweep)["folder"])
     (folder / files.SUBMITTED).unlink()
@@ -323,7 +314,7 @@ def test_an_array_whose_answer_was_lost_is_found_by_its_name(
 
 
 @pytest.fixture
-def sent(slurm: State, out: Path) -> Submission:
+def sent(slurm, out):
     """Return a submission whose four tasks run."""
     cells = [visit.cell for visit in _trials()]
     send(SweepRequest("small", cells, out, Means()), _ignore)
@@ -346,7 +337,7 @@ def _printed(submission: Submission, number: int, text: str) -> None:
     (submission.folder / "logs" / f"{job}_{index}.out").write_text(text)
 
 
-def test_what_was_torn_is_passed_over(sent: Submission, out: Path, slurm: State) -> None:
+def test_what_was_torn_is_passed_over(sent, out, slurm):
     _began(sent, 0)
     for path in (sent.folder / files.SUBMITTED, sent.folder / "progress" / "0.0.jsonl"):
         text = path.read_bytes()
@@ -354,9 +345,7 @@ def test_what_was_torn_is_passed_over(sent: Submission, out: Path, slurm: State)
     assert cluster.status(out, _ignore)["running"] == 1
 
 
-def test_a_start_that_died_again_is_not_the_start_before(
-    sent: Submission, slurm: State, out: Path
-) -> None:
+def test_a_start_that_died_again_is_not_the_start_before(sent, slurm, out):
     for restart in (0, 1):
         _began(sent, 0, restart=restart)
     with store.open_writer(out) as writer:
@@ -387,23 +376,21 @@ BEFORE = "steptime: begun 7\nls: /nix: No such file or directory\n"
     ],
 )
 def test_what_a_script_prints_before_its_task_is_not_the_tasks(
-    sent: Submission, slurm: State, out: Path, text: str, state: str, cause: str
-) -> None:
+    sent, slurm, out, text, state, cause
+):
     _printed(sent, 0, text)
     set_state(state, "100", 0)
     assert cluster.status(out, _ignore)["causes"] == {cause: 4}
 
 
-def test_a_line_with_a_comment_is_a_line(tmp_path: Path) -> None:
+def test_a_line_with_a_comment_is_a_line(tmp_path):
     need = Need(ResourceRequest(run_first=["true # why not", "exit 3"]), 1, 1)
     text = script(need, "n", str(tmp_path), "python3")
     done = subprocess.run(["bash", "-s", "0"], input=text, text=True, check=False)
     assert done.returncode == 3
 
 
-def test_a_full_disk_is_told_by_the_exit_code(
-    sent: Submission, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_told_by_the_exit_code(sent, out, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -411,9 +398,7 @@ def test_a_full_disk_is_told_by_the_exit_code(
     assert task.main([str(sent.folder), "0"]) == errno.ENOSPC
 
 
-def test_a_file_that_the_node_lacks(
-    tmp_path: Path, slurm: State, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_the_node_lacks(tmp_path, slurm, out, monkeypatch):
     net = tmp_path / "net.json"
     data = {"type": "Input", "parents": [], "tensor": [2, 8, 8, 3]}
     layers = {"data": data, "conv": paleo_net.conv("data", 3, 3, 3, 4)}
@@ -426,7 +411,7 @@ def test_a_file_that_the_node_lacks(
     assert {(r.status, r.cause) for r in store.load(out, _ignore)} == {("failed", "missing-file")}
 
 
-def test_what_runs_is_told_from_what_waits_behind_it(sent: Submission, out: Path) -> None:
+def test_what_runs_is_told_from_what_waits_behind_it(sent, out):
     _began(sent, 0)
     _began(sent, 2)
     status = cluster.status(out, _ignore)
@@ -460,13 +445,11 @@ PRINTED = [
 
 
 @every(("text", "cause"), PRINTED)
-def test_the_cause_is_in_what_a_job_printed(text: str, cause: str) -> None:
+def test_the_cause_is_in_what_a_job_printed(text, cause):
     assert cause_of_output(text) == cause
 
 
-def test_a_kill_for_memory_is_oom_only_of_the_cell_in_flight(
-    sent: Submission, slurm: State, out: Path
-) -> None:
+def test_a_kill_for_memory_is_oom_only_of_the_cell_in_flight(sent, slurm, out):
     _began(sent, 0, cells=2)
     _printed(sent, 0, "steptime: begun 7\nerror: Exceeded job memory limit")
     set_state("FAILED", "100", 0)
@@ -478,10 +461,7 @@ def test_a_kill_for_memory_is_oom_only_of_the_cell_in_flight(
     assert len(cluster.collect(out, _ignore)) == 4
 
 
-def test_a_note_of_one_long_word_is_cut_and_not_left_out(
-    sent: Submission, slurm: State, out: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_a_note_of_one_long_word_is_cut_and_not_left_out(sent, slurm, out, capsys, monkeypatch):
     path = f"/{'x' * 150}"
     row = dict.fromkeys(("status", "cause", "gpu", "staging", "model", "batch", "again"), "")
     found = {**cluster.status(out, _ignore), "unsuccessful": [{**row, "note": f"OSError: {path}"}]}
@@ -490,9 +470,7 @@ def test_a_note_of_one_long_word_is_cut_and_not_left_out(
     assert f"OSError: {path[:91]}..." in capsys.readouterr().out
 
 
-def test_what_is_final_when_it_is_collected_is_not_sent_again(
-    sent: Submission, slurm: State, out: Path
-) -> None:
+def test_what_is_final_when_it_is_collected_is_not_sent_again(sent, slurm, out):
     _began(sent, 0)
     _printed(sent, 0, "steptime: begun 7\nerror: Exceeded job memory limit")
     set_state("FAILED")
@@ -501,16 +479,14 @@ def test_what_is_final_when_it_is_collected_is_not_sent_again(
     assert (again["collected"], again["done_before"], again["submitted"]) == (12, 1, 11)
 
 
-def test_only_the_last_start_of_a_job_says_why(sent: Submission, slurm: State, out: Path) -> None:
+def test_only_the_last_start_of_a_job_says_why(sent, slurm, out):
     text = "steptime: begun 7\nDUE TO PREEMPTION\nsteptime: begun 7\nSegmentation fault"
     _printed(sent, 0, text)
     set_state("FAILED", "100", 0)
     assert cluster.status(out, _ignore)["causes"] == {"crashed": 4}
 
 
-def test_a_job_that_nobody_remembers_has_vanished(
-    sent: Submission, slurm: State, out: Path
-) -> None:
+def test_a_job_that_nobody_remembers_has_vanished(sent, slurm, out):
     _printed(sent, 0, "steptime: begun 7\n")
     set_state("COMPLETED")
     slurm.forgotten = True
@@ -518,9 +494,7 @@ def test_a_job_that_nobody_remembers_has_vanished(
     assert causes == {"vanished": 4, "cancelled": 8}, "what never began was cancelled"
 
 
-def test_no_answer_of_a_scheduler_is_not_an_answer(
-    sent: Submission, slurm: State, file: Path, out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_answer_of_a_scheduler_is_not_an_answer(sent, slurm, file, out, capsys):
     slurm.away = "nobody answers"
     new = out.parent / "new"
     sweep = ["sweep", str(file), "--out", str(new), "--launcher", "slurm"]
@@ -531,9 +505,7 @@ def test_no_answer_of_a_scheduler_is_not_an_answer(
     assert not new.exists(), "what nobody took leaves nothing"
 
 
-def test_a_task_runs_its_cells_and_starts_again_where_it_stopped(
-    sent: Submission, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_runs_its_cells_and_starts_again_where_it_stopped(sent, out, monkeypatch):
     trials = sent.tasks[0].trials
     _began(sent, 0)  # the first cell was in flight when the node went down
     monkeypatch.setenv("FAKE_RESTARTS", "1")
@@ -554,9 +526,7 @@ def test_a_task_runs_its_cells_and_starts_again_where_it_stopped(
     assert Counter(one.word for one in states) == {"done": 4, "queued": 8}
 
 
-def test_a_cell_that_takes_its_job_down_again_and_again_is_given_up(
-    sent: Submission, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cell_that_takes_its_job_down_again_and_again_is_given_up(sent, out, monkeypatch):
     for restart in range(3):  # requeues = 2
         _began(sent, 1, restart=restart)
     monkeypatch.setenv("FAKE_RESTARTS", "3")
@@ -566,7 +536,7 @@ def test_a_cell_that_takes_its_job_down_again_and_again_is_given_up(
     assert (given_up.status, other.status) == ("failed", "ok")
 
 
-def test_what_a_worker_refuses_is_a_record(sent: Submission, out: Path, slurm: State) -> None:
+def test_what_a_worker_refuses_is_a_record(sent, out, slurm):
     cells = [visit.cell for visit in _trials(device="cuda")]
     send(SweepRequest("gpu", cells, out, Means()), _ignore)
     second = files.submissions(out)[-1]
@@ -576,7 +546,7 @@ def test_what_a_worker_refuses_is_a_record(sent: Submission, out: Path, slurm: S
     assert "'cuda' is not available to null" in records[0].note
 
 
-def test_a_job_that_cannot_load_its_module(tmp_path: Path) -> None:
+def test_a_job_that_cannot_load_its_module(tmp_path):
     need = Need(ResourceRequest(modules=["cuda/99"]), 1, 1)
     text = script(need, "n", str(tmp_path), "python3")
     done = subprocess.run(
@@ -587,9 +557,7 @@ def test_a_job_that_cannot_load_its_module(tmp_path: Path) -> None:
     assert cause_of_output(done.stdout + done.stderr) == "module-conflict"
 
 
-def test_a_dry_run_shows_script_cells_time_memory_and_what_will_not_fit(
-    tmp_path: Path, out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_shows_script_cells_time_memory_and_what_will_not_fit(tmp_path, out, capsys):
     table = {**EXPERIMENT, "budget_s": 10}
     large = {**LARGE, "batch": 2}
     table["networks"] = [*EXPERIMENT["networks"], large]
@@ -620,9 +588,7 @@ def test_a_dry_run_shows_script_cells_time_memory_and_what_will_not_fit(
     assert "! will not fit: fc:layers=4,nodes=49152" in shown.err
 
 
-def test_what_must_fit_and_is_known_not_to_is_left_out(
-    tmp_path: Path, out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_must_fit_and_is_known_not_to_is_left_out(tmp_path, out, capsys):
     large = {**LARGE, "batch": 2}
     for slurm, left in (
         ({"gpu": "p100"}, 0), ({"gpu": "k80"}, 0), ({"gpu": "ours"}, 1), ({"memory_GB": 8}, 0),
@@ -636,7 +602,7 @@ def test_what_must_fit_and_is_known_not_to_is_left_out(
         assert seen["cells"] == left, slurm
 
 
-def test_a_node_needs_room_for_all_of_its_processes() -> None:
+def test_a_node_needs_room_for_all_of_its_processes():
     (alone,) = _trials(batch=2, networks=[LARGE], slurm={"memory_GB": 60})
     (two,) = _trials(batch=2, networks=[LARGE], slurm={"memory_GB": 60}, replicas=2)
     apart = {"memory_GB": 60, "replicas_per_node": 1}
@@ -644,7 +610,7 @@ def test_a_node_needs_room_for_all_of_its_processes() -> None:
     assert [fits(one.cell) for one in (alone, two, nodes)] == [True, False, True]
 
 
-def test_shards_need_their_share() -> None:
+def test_shards_need_their_share():
     # 49152 x 49152 weights in float32 are 9.66 GB in each of three layers, and as much in gradients
     asked = {"batch": 2, "networks": [LARGE], "replicas": 4, "slurm": {"replicas_per_node": 1}}
     (whole,) = _trials(**asked)
@@ -659,7 +625,7 @@ def test_shards_need_their_share() -> None:
     assert not fits(short.cell)
 
 
-def test_a_node_of_gpus_holds_what_cuda_takes_and_a_data_set_once(tmp_path: Path) -> None:
+def test_a_node_of_gpus_holds_what_cuda_takes_and_a_data_set_once(tmp_path):
     idx_folder.write(tmp_path)
     size = sum(path.stat().st_size for path in tmp_path.iterdir())
     slurm = {"gpu": "p100", "memory_GB": 5}
@@ -672,7 +638,7 @@ def test_a_node_of_gpus_holds_what_cuda_takes_and_a_data_set_once(tmp_path: Path
     assert gpu.needs_bytes - needed_bytes(two.cell, 2) == 400_000_000 + 2 * 8_519_680
 
 
-def test_every_status_has_a_word_for_trying_again() -> None:
+def test_every_status_has_a_word_for_trying_again():
     from steptime.core.causes import again
 
     assert {again(status, "") for status in STATUSES if status != "ok"} == {
@@ -680,9 +646,7 @@ def test_every_status_has_a_word_for_trying_again() -> None:
     }  # fmt: skip
 
 
-def test_a_submission_of_version_0_4_is_read_and_collected(
-    tmp_path: Path, slurm: State, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_submission_of_version_0_4_is_read_and_collected(tmp_path, slurm, capsys):
     """Captured from a real Slurm: of eight tasks one was cancelled as it ran, two while waiting."""
     out = tmp_path / "out"
     shutil.copytree(TESTS / "data" / "submission-0.4", out)
@@ -701,9 +665,7 @@ def test_a_submission_of_version_0_4_is_read_and_collected(
     assert trial.id == trial.cell.id(submission.how.runs, trial.round), "its cells are today's"
 
 
-def test_a_plan_of_a_newer_version_asks_to_upgrade(
-    sent: Submission, out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_of_a_newer_version_asks_to_upgrade(sent, out, capsys):
     plan = sent.folder / "plan.json"
     table = json.loads(plan.read_text())
     assert (table["version"], table["scheduler"]) == (2, "slurm")
@@ -714,8 +676,8 @@ def test_a_plan_of_a_newer_version_asks_to_upgrade(
 
 
 def test_the_cells_of_an_experiment_before_it_was_mended_are_counted_apart(
-    slurm: State, file: Path, out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    slurm, file, out, capsys
+):
     sweep = ["sweep", file, "--out", out, "--launcher", "slurm"]
     _answer(capsys, *sweep)
     set_state("FAILED")
@@ -730,9 +692,7 @@ def test_the_cells_of_an_experiment_before_it_was_mended_are_counted_apart(
     assert status["causes"] == {}
 
 
-def test_the_parts_of_an_experiment_are_counted_together(
-    slurm: State, file: Path, out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_parts_of_an_experiment_are_counted_together(slurm, file, out, capsys):
     sweep = ["sweep", file, "--out", out, "--launcher", "slurm"]
     for part in ("1/2", "2/2"):
         sent = _answer(capsys, *sweep, "--shard", part)
@@ -744,9 +704,7 @@ def test_the_parts_of_an_experiment_are_counted_together(
     assert _answer(capsys, *sweep)["remarks"][1:] == [said]
 
 
-def test_a_data_set_that_is_not_here_is_said_before_jobs_are_sent(
-    slurm: State, file: Path, out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_data_set_that_is_not_here_is_said_before_jobs_are_sent(slurm, file, out, capsys):
     table = {**EXPERIMENT, "input": "dataset", "data": "nowhere"}
     file.write_text(json.dumps(table))
     sweep = ["sweep", file, "--out", out, "--launcher", "slurm"]
@@ -763,8 +721,8 @@ def test_a_data_set_that_is_not_here_is_said_before_jobs_are_sent(
 
 
 def test_a_dry_run_counts_python_the_framework_and_the_data_and_shows_what_differs(
-    slurm: State, file: Path, out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    slurm, file, out, tmp_path, capsys
+):
     idx_folder.write(tmp_path / "images")
     data_bytes = sum(path.stat().st_size for path in (tmp_path / "images").iterdir())
     table = {
@@ -783,9 +741,7 @@ def test_a_dry_run_counts_python_the_framework_and_the_data_and_shows_what_diffe
     assert len(set(without_id)) == len(without_id), "every column that differs is shown"
 
 
-def test_a_submission_that_was_edited_is_one_line(
-    sent: Submission, out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_submission_that_was_edited_is_one_line(sent, out, capsys):
     """Those alone whose plan means the same go on: a scheduler's name, a limit, an id."""
     capsys.readouterr()
     (sent.folder / "progress" / "a.b.jsonl").write_text("{}\n")  # what no task wrote
@@ -804,9 +760,7 @@ def test_a_submission_that_was_edited_is_one_line(
         path.write_text(whole)
 
 
-def test_a_submission_that_lost_a_cell_is_refused(
-    sent: Submission, out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_submission_that_lost_a_cell_is_refused(sent, out, capsys):
     cells = sent.folder / "cells.jsonl"
     cells.write_text("".join(cells.read_text().splitlines(keepends=True)[:-1]))
     assert run(["status", str(out)]) == 2
@@ -814,7 +768,7 @@ def test_a_submission_that_lost_a_cell_is_refused(
     assert capsys.readouterr().err == said
 
 
-def test_the_batch_script_alone_says_which_code_a_task_may_run(tmp_path: Path) -> None:
+def test_the_batch_script_alone_says_which_code_a_task_may_run(tmp_path):
     need = Need(ResourceRequest(), 1, 1, "/my nets/net.py:Net")
     text = script(need, "n", str(tmp_path), "python3")
     assert text.endswith("""SLURM_ARRAY_TASK_ID))" '/my nets/net.py:Net'\n""")
