@@ -79,19 +79,15 @@ class Input:
 class Path:
     """The seconds of a step by what they wait for (`BOUNDS`), and its kernels.
 
-    `device_s` is how long the device works in a step.
+    They add up to `step_s`, as far as floats do. `device_s` is how long the device works in a step.
     """
 
     seconds: dict[str, float]
     parts: Sequence[Binding]
     device_s: float
+    step_s: float
     low_s: float | None = None
     high_s: float | None = None
-
-    @property
-    def step_s(self) -> float:
-        """Seconds of the step."""
-        return sum(self.seconds.values())
 
     @property
     def shares(self) -> dict[str, float]:
@@ -135,7 +131,7 @@ def path(
     seconds["input"] = waits
     more = waits + between
     low, high = (end if end is None else end + more for end in (made.low_s, made.high_s))
-    return Path(seconds, found, sum(busy), low, high)
+    return Path(seconds, found, sum(busy), made.step_s + more, low, high)
 
 
 def _exchanged_s(model: StepModel, batch: int | None, replicas: int) -> float:

@@ -171,11 +171,13 @@ def scaling_row(
     `parts` are forward, backward and update; of the collective's `chosen_s` the step waits for
     `exposed_s`. `alone_per_s` is the throughput of one worker, None for that of the row itself.
     """
-    step_s = sum(parts) + exposed_s
+    forward_s, backward_s, update_s = parts
+    compute_s = forward_s + backward_s + update_s  # as its bounds add up: `sum` rounds otherwise
+    step_s = compute_s + exposed_s
     per_s = throughput(model, sizes[1], step_s)
     speedup = per_s / (alone_per_s or per_s)
     return ScalingRow(
-        *sizes, *parts, sum(parts), comm_s, chosen_s - exposed_s, exposed_s, step_s,
+        *sizes, *parts, compute_s, comm_s, chosen_s - exposed_s, exposed_s, step_s,
         speedup, speedup / sizes[0], per_s, note, more or {},
     )  # fmt: skip
 
@@ -294,10 +296,10 @@ def predict_replicas(
         lacking = model.fabric.without_latency if model.fabric else ()
         notes += [f"{name}: no latency is known, so none is counted" for name in lacking]
     quantities = dict(head.quantities)
-    alone = sum(quantities[f"{part}_s"].value or 0.0 for part in PASSES)
+    forward_s, backward_s, update_s = (quantities[f"{one}_s"].value or 0.0 for one in PASSES)
     step = quantities["step_s"]
     low, high = (end if end is None else end + comm_s for end in (step.low, step.high))
-    whole = Quantity(alone + comm_s, low=low, high=high)
+    whole = Quantity(forward_s + backward_s + update_s + comm_s, low=low, high=high)
     quantities |= {"comm_s": Quantity(comm_s), "step_s": whole}
     named = replace(head.method, options=said)
     head = replace(head, quantities=quantities, note="; ".join(notes))
