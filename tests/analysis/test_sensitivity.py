@@ -20,7 +20,6 @@ from steptime.core.errors import InputError
 from steptime.core.workload import Workload
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record, RecordMethod
-from steptime.reports.charts import EmptyPlotError
 
 ONE = analysis("sensitivity")
 LAYERS, NODES, BATCHES = (2, 4, 8), (32, 64, 128, 256), (16, 64, 256)
@@ -257,7 +256,7 @@ def test_families_have_a_regression_each_and_too_few_networks_have_none():
     (line,) = ONE.says(few)
     assert line.startswith("Fewer networks than weights, so no regression: transformer on")
     assert line.endswith("(4 networks).")
-    with pytest.raises(EmptyPlotError):
+    with pytest.raises(InputError, match="nothing to draw"):
         ONE.draw(few)
 
 
