@@ -291,8 +291,8 @@ def test_faults_of_a_mapping(before, after, message, tmp_path):
         ('platform = "{card}"', 'platform = " "', "device: empty"),
         (
             'platform = "{card}"',
-            'platform = "{cards}"',
-            "unknown column 'cards'; did you mean 'card'?",
+            'platform = "{car d}"',
+            "unknown column 'car d'; did you mean 'card'?",
         ),
         ("layers={depth}", "layers={GB}", "must be a whole number, not '1.5'"),
         ('"fc:layers={depth},nodes={width}"', '"./net.toml"', "'./net.toml': no such file"),
