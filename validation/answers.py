@@ -126,9 +126,8 @@ def tune(question: Question, method: str | Method) -> Reply:
             "less than weights, gradients and states of one device: how they are shared is unsaid"
         )
     needs = needs._replace(peak_bytes=held)
-    return Reply(
-        {"memory_bytes": Interval(float(held))}, 1, texts["stack"], needs.fit(model.device)
-    )
+    values = {"memory_bytes": Interval(float(held))}
+    return Reply(values, 1, texts["stack"], needs.fit(model.device), form="fine-tunings")
 
 
 def changed(name: str, changes: Mapping[str, object]) -> str:

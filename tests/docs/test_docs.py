@@ -382,7 +382,9 @@ def test_other_commands_shown_exist():
         elif words[0] == "steptime":
             assert words[1] in COMMANDS, f"{page}: {line}"
         else:
-            assert words[0] in ("git", "cd", "python3", ".venv/bin/python"), f"{page}: {line}"
+            assert words[0] in ("git", "cd", "python3", ".venv/bin/python", "pip", "pipx", "uvx"), (
+                f"{page}: {line}"
+            )
 
 
 PYTHON = [
