@@ -88,7 +88,9 @@ def test_what_questions_mean_has_no_word_of_the_house():
             assert not WORDS.search(inquiry.schema["description"]), target
 
 
-@pytest.mark.parametrize("path", sorted((SOURCE / "reports/templates").glob("*.html")), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "path", sorted((SOURCE / "reports/templates").glob("*.html")), ids=lambda p: p.name
+)
 def test_no_page_has_a_word_of_the_house(path):
     assert not WORDS.search(
         re.sub(r"<script.*?</script>", "", path.read_text("utf-8"), flags=re.DOTALL)
