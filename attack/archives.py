@@ -58,7 +58,7 @@ class Carrier:
 def tarred(*members: tuple[str, bytes | str], mode: str = "w:gz") -> bytes:
     """Return an archive of files, and of links where the content is a text."""
     made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode=mode) as archive:  # type: ignore[call-overload]
+    with tarfile.open(fileobj=made, mode=mode) as archive:  # type: ignore[call-overload]  # its stubs want a literal mode
         for name, content in members:
             one = tarfile.TarInfo(name)
             if isinstance(content, str):

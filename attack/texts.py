@@ -137,7 +137,7 @@ class Tally:
 
 def attack(name: str, share: float, seed: int, scratch: Path) -> Tally:
     """Return what became of a share of the fields, or of the texts, at one way out."""
-    rng, tally = random.Random(f"{seed} {name}"), Tally(name)  # noqa: S311
+    rng, tally = random.Random(f"{seed} {name}"), Tally(name)  # noqa: S311  # draws, no secret
     is_device = name in OF_DEVICES
     every = TEXTS if is_device else (*FIELDS, *KEYS, FOLDER)
     for number, place in enumerate(sorted(rng.sample(every, max(1, round(share * len(every)))))):

@@ -15,7 +15,7 @@ ERRORS = f"""
         arg_max(name, abs(ln(ratio))) AS farthest, arg_max(ratio, abs(ln(ratio))) AS farthest_ratio
     FROM results WHERE ratio > 0 GROUP BY ALL
     ORDER BY predicted_by, platform, pairs DESC, family
-"""  # noqa: S608  # ours
+"""  # noqa: S608  # the formula is a constant of ours
 
 
 def error_table(data: Data) -> Table:

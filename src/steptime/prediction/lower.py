@@ -174,13 +174,13 @@ def _kernels(
         elif stack and products:
             one = one._replace(tf32=stack.matmul_tf32)
             if stack.pads and one.dtype in HALVES:
-                one = one._replace(products=tuple([padded(shape) for shape in products]))
+                one = one._replace(products=tuple([_padded(shape) for shape in products]))
             if (how := stack.kinds.get(head.kind)) and how.kept is not None:
                 one = one._replace(figures=(float(how.kept), float(how.kept_half)))
         yield _with_exchanges(one, graph, ops, awaited) if awaited else one
 
 
-def padded(shape: Sequence[int]) -> tuple[int, int, int, int]:
+def _padded(shape: Sequence[int]) -> tuple[int, int, int, int]:
     """Return a product whose rows of 16 bit numbers are whole pieces of 16 bytes.
 
     Of one on its own all sides are padded, of a batch those that lie along a row.
