@@ -177,7 +177,9 @@ MEANT = {  # what files of 0.14 say beside those of today, whose values told not
         "training.layer_s": 0.0001, "training.products": 1, "training.selective_kept": 0.45,
         "training.logit_bytes": 6, "training.step_s": 0.01, "training.update_bytes": 28,
     },
-    "vllm-2025": {"serving.step_s": 0.002, "serving.sequence_s": 4e-05},
+    "vllm-2025": {
+        "serving.step_s": 0.002, "serving.sequence_s": 4e-05, "serving.low_share": 0.75,
+    },
 }  # fmt: skip
 
 

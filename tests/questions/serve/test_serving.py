@@ -142,12 +142,12 @@ def test_a_first_token_of_one_user_is_that_of_one_prompt():
 
 
 def test_a_planner_serves_as_before_after_others_asked_it():
-    """Two services of one planner in 8 bit: each product reaches 0.75 of the peak, once."""
+    """Two services of one planner in 8 bit: each product reaches 0.7 of the peak, once."""
     one = phases(dtype="float8")
     peaks = dict(one.planner.seen.peak_flop_per_s)
     again = Phases(one.planner, one.plan)
     assert dict(one.planner.seen.peak_flop_per_s) == peaks
-    assert again.device.peak_flop_per_s["float8"] == 0.75 * peaks["float8"]
+    assert again.device.peak_flop_per_s["float8"] == 0.7 * peaks["float8"]
     assert again.prefill(1, 4096) == one.prefill(1, 4096)
 
 

@@ -257,9 +257,11 @@ class Phases:
                 other += self.planner.traffic_s("gather", 2 * HALF * copies)
             if self.planner.low and kernel.dtype == self.planner.low:  # its operand is quantised
                 casts.append(Kernel(op.name, "cast", "forward", "bfloat16", "vector", 0, 3 * size))
-        gap_s, slower = self.constant("kernel_s"), self.constant("vectors")
+        gap_s = self.constant("kernel_s")
+        hidden = self.constant("four_hidden") if self.planner.low == "float4" else 0.0
+        slower = self.constant("vectors") * (1 - hidden)
         times = self.planner.seconds([*mine, *casts], self.device)
-        products, other = 0.0, other + sum(times[len(mine) :])
+        products, other = 0.0, other + sum(times[len(mine) :]) * (1 - hidden)
         for kernel, took in zip(mine, times, strict=False):
             if kernel.unit == "matrix":
                 products += took + gap_s * kernel.launches
