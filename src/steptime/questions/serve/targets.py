@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from math import inf
+from statistics import fmean
 from typing import Any
 
 from steptime.core.table import picked
@@ -24,7 +25,6 @@ from steptime.questions.serve.search import (
 )
 
 SPLIT = "replicas tensor pipeline data expert"  # of servers that read prompts
-SIZES = ("input", "output")  # mean tokens of a request
 TARGETS = ("ttft_target", "tpot_target")
 GOALS = ("ttft", "tpot", "max_devices")  # of a search
 USERS = tuple(4**k for k in range(5))  # at once, of a point of the front
@@ -148,7 +148,8 @@ def searched(search: ServerSearch) -> dict[str, Any]:
         "answer": "",
         "model": search.service.model,
         "requests_per_s": search.rate,
-        **{name: round(sum(some) / len(some)) for name, some in zip(SIZES, search.load, strict=False)},
+        "input": round(fmean(search.load.inputs)),
+        "output": round(fmean(search.load.outputs)),
         **{name: None if (t := getattr(search.demand, name)) == inf else t for name in TARGETS},
         "max_devices": search.max_devices,
         "candidates": search.candidates,
