@@ -212,10 +212,8 @@ class Phases:
             for kernel in merged(graph, [self._stored(graph, one) for one in kernels]):
                 by.setdefault(piece_of(kernel.op), []).append(kernel)
             found = {name: self._priced(graph, some) for name, some in by.items()}
-            size = float(
-                HALF * rows * self.planner.shape.vocabulary
-            )  # of logits, that ranks share out
-            took = self.planner.exchange("all_gather", size, range(self.plan.tensor)).seconds
+            logits = float(HALF * rows * self.planner.shape.vocabulary)  # that ranks share out
+            took = self.planner.exchange("all_gather", logits, range(self.plan.tensor)).seconds
             self._parts[rows] = found | {LAST: found[LAST].plus(Spent(exchange_s=took))}
         return self._parts[rows]
 
