@@ -86,6 +86,7 @@ def steps(folder: Path, turns: int, threads: int) -> dict[str, dict[str, list[fl
     work = make_workload(read_model("deep_mnist"), BATCH, optimizer="adam")
     request = {
         "do": "measure",
+        "cell": "",
         "workload": workload_to_json(work),
         "platform": "here",
         "timing": {"budget_s": BUDGET_S},

@@ -80,6 +80,7 @@ def alternate(
     told = Options(threads=threads, compile=compiled)
     request = {
         "do": "measure",
+        "cell": "",
         "workload": workload_to_json(make_workload(read_model(MODEL), BATCH, phase=phase)),
         "platform": "here",
         "timing": {"budget_s": BLOCK_S},

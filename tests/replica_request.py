@@ -18,6 +18,7 @@ def request(strategy: str, model: str = SMALL, **changes: Any) -> dict[str, Any]
     options = Options(threads=1, strategy=strategy, **changes.pop("options", {}))
     return {
         "do": "measure",
+        "cell": "",
         "workload": workload_to_json(workload),
         "platform": "cpu-of-the-test",
         "timing": {"budget_s": 0.1},

@@ -145,6 +145,7 @@ def test_a_worker_measures_and_refuses():
     options = Options(threads=1)
     request = {
         "do": "measure",
+        "cell": "",
         "platform": "here",
         "timing": {"budget_s": 0.1},
         "parts": True,

@@ -165,6 +165,7 @@ def test_a_copy_that_nobody_holds_is_removed_by_the_next_one(folder, disk):
 def _ask(worker: Worker, options: Options, model: str = FC, batch: int = 4) -> Record:
     request = {
         "do": "measure",
+        "cell": "",
         "workload": workload_to_json(make_workload(read_model(model), batch)),
         "platform": "cpu-of-the-test",
         "timing": {"budget_s": 0.02},

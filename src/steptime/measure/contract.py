@@ -207,7 +207,8 @@ _OF_A_DATASET = ("data", "staging", "stage_to", "loaders", "prefetch", "train_st
 def meaningful(options: Options, replicas: int) -> Options:
     """Return the options without those that mean nothing beside the others: one cell, one key."""
     if replicas == 1:
-        options = replace(options, strategy="", overlap=True)
+        device = options.device.removesuffix(":0")  # the first one
+        options = replace(options, strategy="", overlap=True, device=device)
     elif options.strategy in {"", "independent", "parameter-server"}:
         options = replace(options, overlap=True)  # nothing that could overlap
     if options.input != "dataset":

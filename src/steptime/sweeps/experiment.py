@@ -1,6 +1,6 @@
 """Experiment files: what a user writes, checked at the edge, and the axes it spans."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -113,6 +113,7 @@ class Experiment(BaseModel):
 
 
 OLD_KEYS = {"network": "link"}  # still read
+NETWORK_KEYS = ("model", "family")  # of the tables in `networks`
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,9 @@ def check_experiment(table: object, where: str) -> Experiment:
         if {old, new} <= table.keys():
             raise InputError(f"{where}: '{old}' is the old name of '{new}'; keep one of them")
     table = {OLD_KEYS.get(key, key): value for key, value in table.items()}
+    if of_network := [key for key in NETWORK_KEYS if key in table]:
+        above = "write [[networks]] on the line above it"
+        raise InputError(f"{where}: '{of_network[0]}' is a key of a table of networks: {above}")
     experiment = validated(table, Experiment, where)
     stacks = [registry.stack(name, where) for name in experiment.stack]
     backends = [one.backend for one in stacks] or experiment.backend
@@ -190,8 +194,7 @@ def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> lis
     Raises `InputError` for an unknown family or hyperparameter, or an axis without a value.
     """
     axes = []
-    for i, entry in enumerate(experiment.networks):
-        place = f"{where}: networks[{i}]"
+    for place, entry in _each_network(experiment, where):
         choice = choice_of(entry, place, trusted=True)  # its sweep was asked for
         chosen = family_of(choice)
         values: dict[str, Sequence[Any]] = {
@@ -216,6 +219,15 @@ def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> lis
                 values[name] = _ranged(choice.given[name], whole, place, name)
         axes.append(Axes(choice, values))
     return axes
+
+
+def _each_network(experiment: Experiment, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the place and the table of each network; one table may name several."""
+    for i, table in enumerate(experiment.networks):
+        key = next((key for key in NETWORK_KEYS if key in table), "")
+        names = table.get(key)
+        for name in names if isinstance(names, list) and names else [names]:
+            yield f"{where}: networks[{i}]", {**table, key: name} if key else table
 
 
 def _ranged(value: object, whole: object, place: str, axis: str) -> list[object]:

@@ -4,10 +4,9 @@ Predictions of the cells are kept beside what is measured.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,9 @@ from steptime.questions.scaling import predict_replicas
 from steptime.records import store
 from steptime.records.reading import record_from_json
 from steptime.records.record import Quantity, Record, RecordMethod, now
-from steptime.sweeps.cells import Cell, needed_bytes
+from steptime.sweeps.cells import Cell, Mark, Trial, done_marks, needed_bytes, trials_of
 from steptime.sweeps.progress import Report
-from steptime.sweeps.workers import WorkerKey, Workers, key_of, processes_of
+from steptime.sweeps.workers import WorkerKey, Workers, key_of
 
 
 @dataclass(frozen=True)
@@ -55,29 +54,28 @@ class Outcome:
 
 
 def attempt(
-    workers: Workers, cell: Cell, how: Means, round_: int, begin: Callable[[], object] | None = None
+    workers: Workers, trial: Trial, how: Means, begin: Callable[[], object] | None = None
 ) -> Record:
-    """Return the record of one cell, tried where it can run; `begin` is called with its worker."""
+    """Return the record of a trial, tried where it can run; `begin` is called with its worker."""
+    cell = workers.settled(trial.cell)
     key = workers.key(cell)
     if why := _why_not(cell, key, how):
-        return _unmeasured(cell, key, how, round_, why)
+        return _unmeasured(trial, key, how, why)
     if begin:
-        workers.get(*processes_of(cell))
+        workers.get(*cell.process)
         begin()
-    return measure_cell(workers, cell, how, round_)
+    return measure_cell(workers, trial, how)
 
 
-def measure_cell(
-    workers: Workers, cell: Cell, how: Means, round_: int = 0, on_event: OnEvent = None
-) -> Record:
-    """Return the record of one cell, measured in `how.runs` fresh processes if they are several.
+def measure_cell(workers: Workers, trial: Trial, how: Means, on_event: OnEvent = None) -> Record:
+    """Return the record of a trial, measured in `how.runs` fresh processes if they are several.
 
     `on_event` is called with what a worker says of how far it is.
     """
     records = []
     for _ in range(how.runs):
-        (record,) = _asked(workers, cell, how, round_, on_event, do="measure")
-        if record.status not in {"ok", "unsupported"} and cell.workload.plan.data > 1:
+        (record,) = _asked(workers, trial, how, on_event, do="measure")
+        if record.status not in {"ok", "unsupported"} and trial.cell.workload.plan.data > 1:
             workers.close()  # the others may still wait for the one that failed
         if record.status != "ok":
             return record
@@ -85,16 +83,17 @@ def measure_cell(
     return _joined(records)
 
 
-def profile_cell(workers: Workers, cell: Cell, how: Means, trace: str = "") -> list[Record]:
-    """Return a record for each op of a cell's step under the profiler, or one of what failed."""
-    return _asked(workers, cell, how, 0, None, do="profile", trace=trace)
+def profile_cell(workers: Workers, trial: Trial, how: Means, trace: str = "") -> list[Record]:
+    """Return a record for each op of a trial's step under the profiler, or one of what failed."""
+    return _asked(workers, trial, how, None, do="profile", trace=trace)
 
 
 def _asked(
-    workers: Workers, cell: Cell, how: Means, round_: int, on_event: OnEvent, **do: str
+    workers: Workers, trial: Trial, how: Means, on_event: OnEvent, **do: str
 ) -> list[Record]:
     """Return the records that a worker answers with, or the one that says how it died."""
-    worker = workers.get(*processes_of(cell), fresh=how.runs > 1)
+    cell = workers.settled(trial.cell)
+    worker = workers.get(*cell.process, fresh=how.runs > 1)
     key = key_of(worker)
     request = {
         **do,
@@ -104,13 +103,14 @@ def _asked(
         "platform": key.platform,
         "timing": {"budget_s": how.budget_s},
         **picked(how, "parts energy runs"),
-        "round": round_,
+        "cell": trial.id,
+        "round": trial.round,
     }
     try:
         answer = worker.ask(request, how.time_limit_s, on_event)
     except WorkerDiedError as died:
         workers.close()
-        return [_unmeasured(cell, key, how, round_, died.failure)]
+        return [_unmeasured(trial, key, how, died.failure)]
     return list(map(record_from_json, answer.get("records", [answer])))
 
 
@@ -120,23 +120,23 @@ def _method(cell: Cell, key: WorkerKey, runs: int) -> RecordMethod:
     return method(cell.backend, key.version, options, runs)
 
 
-def _unmeasured(cell: Cell, key: WorkerKey, how: Means, round_: int, failure: Failure) -> Record:
-    env = {"round": round_, "threads": key.threads, "budget_s": how.budget_s}
-    return unmeasured(cell, _method(cell, key, how.runs), key.platform, failure, env)
+def _unmeasured(trial: Trial, key: WorkerKey, how: Means, failure: Failure) -> Record:
+    own, platform = _method(trial.cell, key, how.runs), key.platform
+    return unmeasured(trial, how, own, platform, failure, threads=key.threads)
 
 
 def unmeasured(
-    cell: Cell, how_measured: RecordMethod, platform: str, failure: Failure, env: Mapping[str, Any]
+    trial: Trial, how: Means, own: RecordMethod, platform: str, failure: Failure, **env: Any
 ) -> Record:
-    """Return the record of a cell that has no number, and why."""
+    """Return the record of a trial that has no number, by its `own` method, and why."""
     return Record(
         origin="measured",
-        method=how_measured,
-        workload=cell.workload,
+        method=own,
+        workload=trial.cell.workload,
         platform=platform,
         quantities={},
         **picked(failure, "status cause note"),
-        env=env,
+        env={"cell": trial.id, "round": trial.round, "budget_s": how.budget_s, **env},
         taken_at=now(),
     )
 
@@ -199,7 +199,7 @@ class SweepRequest:
 def sweep(request: SweepRequest, warn: Callable[[str], None], report: Report) -> Outcome:
     """Measure and predict the cells that a folder lacks; what is reported is on the disk.
 
-    `report(cell, record, done, total)` is called after each measurement. Raises `InputError` for a
+    `report(record, done, total)` is called after each measurement. Raises `InputError` for a
     folder that is no store, or in use, and under a launcher of several processes.
     """
     if ranks.here().size > 1:
@@ -209,37 +209,39 @@ def sweep(request: SweepRequest, warn: Callable[[str], None], report: Report) ->
     with ExitStack() as stack:
         stack.enter_context(store.exclusive(out))
         known = store.load(out, warn, required=False)
-        done = store.done_keys(known, retry=request.retry, force=request.force)
+        done = done_marks(known, request.retry, request.force)
         writer = stack.enter_context(store.open_writer(out))
         workers = Workers()
         stack.callback(workers.close)
-        keys = {processes_of(cell): workers.key(cell) for cell in cells}
+        cells = [workers.settled(cell) for cell in cells]
+        keys = {cell.process: workers.key(cell) for cell in cells}
         if request.must_fit:
-            cells = [cell for cell in cells if not _lacks_bytes(cell, keys[processes_of(cell)])]
+            cells = [cell for cell in cells if not _lacks_bytes(cell, keys[cell.process])]
         predict(cells, request, writer, known, warn)
         warn(f"{request.name}: {request.text}")
 
-        def missing() -> Iterator[tuple[int, Cell]]:
-            """Return what lacks a record, cells of one worker together: each change costs one."""
-            for round_, processes in product(range(request.rounds), keys):
-                for cell in cells:
-                    if processes_of(cell) == processes:
-                        key = keys[processes]
-                        identity = store.identity(_method(cell, key, how.runs))
-                        if (cell.workload.key, key.platform, identity, round_) not in done:
-                            yield round_, cell
-
-        outcome.cells = len(cells) * request.rounds
-        total = sum(1 for _ in missing())
+        trials = list(trials_of(cells, how.runs, request.rounds))
+        missing = [one for one in trials if not _is_done(one, keys[one.cell.process], how, done)]
+        place = {process: i for i, process in enumerate(keys)}  # each change of worker costs one
+        missing.sort(key=lambda one: (one.round, place[one.cell.process]))
+        outcome.cells, total = len(trials), len(missing)
         outcome.done_before = outcome.cells - total
-        for number, (round_, cell) in enumerate(missing(), start=1):
-            record = attempt(workers, cell, how, round_)
+        for number, trial in enumerate(missing, start=1):
+            record = attempt(workers, trial, how)
             writer.append(record)
             outcome.statuses[record.status] += 1
             if record.status != "ok":
                 outcome.unsuccessful.append(record)
-            report(cell, record, number, total)
+            report(record, number, total)
     return outcome
+
+
+def _is_done(trial: Trial, key: WorkerKey, how: Means, done: Collection[Mark]) -> bool:
+    """Whether a trial has a record of here, or one of old, which knew it by its step."""
+    if not done or (trial.id, key.platform, key.version) in done:
+        return bool(done)
+    step = store.identity(_method(trial.cell, key, how.runs))
+    return (trial.cell.workload.key, key.platform, step, trial.round) in done
 
 
 def _lacks_bytes(cell: Cell, key: WorkerKey) -> int | None:

@@ -15,10 +15,11 @@ from steptime.core.table import picked
 from steptime.measure.launch import Failure
 from steptime.records import store
 from steptime.records.record import DONE, Record
+from steptime.sweeps.cells import Trial
 from steptime.sweeps.cluster import submission as files
 from steptime.sweeps.cluster.outcome import failure_record, failures_of
 from steptime.sweeps.cluster.scheduler import JobExit, Queued, TaskJob, TaskName, scheduler_of
-from steptime.sweeps.cluster.submission import Submission, Task, Trial
+from steptime.sweeps.cluster.submission import Submission, Task
 
 NODE_FAIL = "node-fail"
 WORDS = ("queued", "running", "done", "failed", "unsent")

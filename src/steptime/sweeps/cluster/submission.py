@@ -34,7 +34,7 @@ from steptime.core.table import picked
 from steptime.core.workload import workload_from_json, workload_to_json
 from steptime.measure.contract import Options
 from steptime.records.row import grouped
-from steptime.sweeps.cells import Cell
+from steptime.sweeps.cells import Cell, Trial
 from steptime.sweeps.cluster.resources import need_of
 from steptime.sweeps.cluster.scheduler import JobArray, Need, TaskJob, TaskName, scheduler_of
 from steptime.sweeps.resource_request import ResourceRequest
@@ -82,15 +82,6 @@ class _Sent(msgspec.Struct):
     tasks: int
     job: Annotated[str, msgspec.Meta(pattern=r"^\w[\w.-]*$")]
     at: datetime
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One visit of a cell: `id` is the content hash of cell and round."""
-
-    id: str
-    cell: Cell
-    round: int
 
 
 def row_of(trial: Trial) -> dict[str, Any]:
