@@ -86,14 +86,13 @@ def steps(folder: Path, turns: int, threads: int) -> dict[str, dict[str, list[fl
     work = make_workload(read_model("deep_mnist"), BATCH, optimizer="adam")
     request = {
         "do": "measure",
-        "cell": "",
         "workload": workload_to_json(work),
         "platform": "here",
         "timing": {"budget_s": BUDGET_S},
         "parts": False,
         "energy": False,
         "runs": 1,
-        "round": 0,
+        "env": {"cell": "", "round": 0},
     }
     found: dict[str, dict[str, list[float]]] = {k: {"step_s": [], "infeed": []} for k in kinds}
     with Worker("torch", plain) as worker:

@@ -80,7 +80,6 @@ def alternate(
     told = Options(threads=threads, compile=compiled)
     request = {
         "do": "measure",
-        "cell": "",
         "workload": workload_to_json(make_workload(read_model(MODEL), BATCH, phase=phase)),
         "platform": "here",
         "timing": {"budget_s": BLOCK_S},
@@ -88,7 +87,7 @@ def alternate(
         "energy": False,
         "options": asdict(told),
         "runs": 1,
-        "round": 0,
+        "env": {"cell": "", "round": 0},
     }
     command = [sys.executable, script, "--by-hand", "--threads", str(threads)]
     command += ["--compile"] if compiled else []

@@ -18,7 +18,6 @@ def request(strategy: str, model: str = SMALL, **changes: Any) -> dict[str, Any]
     options = Options(threads=1, strategy=strategy, **changes.pop("options", {}))
     return {
         "do": "measure",
-        "cell": "",
         "workload": workload_to_json(workload),
         "platform": "cpu-of-the-test",
         "timing": {"budget_s": 0.1},
@@ -26,6 +25,6 @@ def request(strategy: str, model: str = SMALL, **changes: Any) -> dict[str, Any]
         "energy": False,
         "options": asdict(options),
         "runs": 1,
-        "round": 0,
+        "env": {"cell": "", "round": 0},
         **changes,
     }

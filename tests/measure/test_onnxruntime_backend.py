@@ -145,14 +145,13 @@ def test_a_worker_measures_and_refuses():
     options = Options(threads=1)
     request = {
         "do": "measure",
-        "cell": "",
         "platform": "here",
         "timing": {"budget_s": 0.1},
         "parts": True,
         "energy": False,
         "options": asdict(options),
         "runs": 1,
-        "round": 0,
+        "env": {"cell": "", "round": 0},
     }
     with Worker("onnxruntime", options) as worker:
         made = [

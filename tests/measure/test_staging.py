@@ -165,7 +165,6 @@ def test_a_copy_that_nobody_holds_is_removed_by_the_next_one(folder, disk):
 def _ask(worker: Worker, options: Options, model: str = FC, batch: int = 4) -> Record:
     request = {
         "do": "measure",
-        "cell": "",
         "workload": workload_to_json(make_workload(read_model(model), batch)),
         "platform": "cpu-of-the-test",
         "timing": {"budget_s": 0.02},
@@ -173,7 +172,7 @@ def _ask(worker: Worker, options: Options, model: str = FC, batch: int = 4) -> R
         "energy": False,
         "options": asdict(options),
         "runs": 1,
-        "round": 0,
+        "env": {"cell": "", "round": 0},
     }
     return record_from_json(worker.ask(request, 60.0))
 

@@ -17,7 +17,9 @@ A backend is a module, named in `measure/registry.py` or by an entry point of it
 
 import functools
 import hashlib
+import math
 import os
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -117,6 +119,21 @@ class Options:
         return type(self)(self.device, self.threads, self.compile, self.tf32, self.seed)
 
 
+def pick(device: str, counts: Mapping[str, float], to: str = "here") -> tuple[str, int]:
+    """Return kind and number of a device where so many of each kind are there (inf: unknown).
+
+    Raises `InputError` for one that is not there; `to` says to whom.
+    """
+    kind, colon, number = device.partition(":")
+    many = counts.get(kind, 0)
+    index = int(number) if re.fullmatch("[0-9]{1,6}", number) else math.inf if colon else 0
+    if index < many:
+        return kind, int(index)
+    there = ("" if many in (1, math.inf) else f":0..{many - 1}" for many in counts.values())
+    known = ", ".join(name + numbers for name, numbers in zip(counts, there, strict=True))
+    raise InputError(f"{shorten(device)} is not available {to}; there is: {known}")
+
+
 def refuse(reasons: Mapping[str, object]) -> None:
     """Raise `UnsupportedError` with the first of the reasons that holds."""
     for reason, holds in reasons.items():
@@ -207,8 +224,7 @@ _OF_A_DATASET = ("data", "staging", "stage_to", "loaders", "prefetch", "train_st
 def meaningful(options: Options, replicas: int) -> Options:
     """Return the options without those that mean nothing beside the others: one cell, one key."""
     if replicas == 1:
-        device = options.device.removesuffix(":0")  # the first one
-        options = replace(options, strategy="", overlap=True, device=device)
+        options = replace(options, strategy="", overlap=True)
     elif options.strategy in {"", "independent", "parameter-server"}:
         options = replace(options, overlap=True)  # nothing that could overlap
     if options.input != "dataset":
@@ -220,6 +236,7 @@ def meaningful(options: Options, replicas: int) -> Options:
     return options
 
 
+HOST_CLOCK = "host's clock, from asking for the batch to the end of its copy"
 Arrays = Mapping[str, Any]  # numpy arrays by the name of the graph's input
 Peak = Callable[[], tuple[int | None, str]]  # bytes and the meter's name, or None and why not
 
@@ -269,7 +286,8 @@ class Prepared:
     clock; without it the host's clock and `sync` are used.
 
     `waited` gives the seconds that steps have waited for their input since it was last asked, once
-    the device has finished; None where input is resident. `loss` is that of the last training step.
+    the device has finished, by `input_clock`; None where input is resident. `loss` is that of the
+    last training step.
     `inference(graph)` takes the inference graph of the same network and gives its function: inputs
     by name to the output as a numpy array, by the weights as they are when it is called.
 
@@ -281,11 +299,12 @@ class Prepared:
 
     step: Callable[[], None]
     sync: Callable[[], None]
-    memory: Peak
-    reset_memory: Callable[[], None]
     parts: Mapping[str, Callable[[], None]]
+    memory: Peak = lambda: (None, "resident set, by the worker")
+    reset_memory: Callable[[], None] = lambda: None
     timer: Callable[[Callable[[], None], int], float] | None = None
     waited: Callable[[], float] | None = None
+    input_clock: str = HOST_CLOCK
     loss: Callable[[], float] | None = None
     inference: Callable[[Graph], Callable[[Arrays], Any]] | None = None
     facts: Mapping[str, object] = field(default_factory=dict)

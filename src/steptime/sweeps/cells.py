@@ -7,6 +7,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, NamedTuple
@@ -69,14 +70,17 @@ class Cell:
         trains = not self.stack or catalog.stack(self.stack).trains
         return trains or self.workload.phase != "train"
 
-    def id(self, runs: int, round_: int) -> str:
+    def id(self, runs: int, round_: int, as_written: bool = False) -> str:
         """Return what tells a visit of it from all others: a hash, known before a worker starts.
 
-        Platform and version are not in it: these are of the record that has it in `env.cell`.
+        Platform and version are not in it: these are of the record that has it in `env.cell`. To
+        versions before 0.15 `cuda:0` was, `as_written`, another device than `cuda`.
         """
-        options = method(self.backend, "", self.options, runs).options
+        options, device = method(self.backend, "", self.options, runs).options, self.options.device
+        if self.workload.plan.data == 1 and not as_written:
+            device = device.removesuffix(":0")  # the first one
         table = {"workload": self.workload.key, "backend": self.backend, "round": round_}
-        table |= {"device": self.options.device, "seed": self.options.seed, "options": options}
+        table |= {"device": device, "seed": self.options.seed, "options": options}
         if self.request and self.request.node:
             table["node"] = self.request.node
         return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
@@ -98,15 +102,6 @@ def trials_of(cells: Iterable[Cell], runs: int, rounds: int = 1) -> Iterator[Tri
         if (name := cell.id(runs, round_)) not in seen:
             seen.add(name)
             yield Trial(name, cell, round_)
-
-
-def id_of_old(trial: Trial, runs: int) -> str:
-    """Return what versions before 0.15 called a trial, to which `cuda:0` was another device."""
-    options = trial.cell.options
-    if options.device in ("cpu", "mps") or ":" in options.device:
-        return trial.id
-    numbered = replace(options, device=f"{options.device}:0")
-    return replace(trial.cell, options=numbered).id(runs, trial.round)
 
 
 Mark = tuple[object, ...]
@@ -169,17 +164,15 @@ def read_filters(
     texts = [text for text in experiment.where if " ".join(text.split()) != FITS]
     filters = []
     for text in texts:
-        wrong = f"{where}: where: {shorten(text)} is not 'name < number' or '{FITS}'"
-        if not _COMPARES.search(text):
-            raise InputError(wrong)
-        try:
-            filters.append(formula(" ".join(text.split())))
-        except InputError:
-            raise InputError(wrong) from None
-        if not filters[-1].names:
-            raise InputError(wrong)
-        for name in sorted(filters[-1].names):
+        condition = None
+        with suppress(InputError):
+            condition = formula(" ".join(text.split()))
+        if condition is None or not condition.names or not _COMPARES.search(text):
+            wrong = f"{shorten(text)} is not 'name < number' or '{FITS}'"
+            raise InputError(f"{where}: where: {wrong}")
+        for name in sorted(condition.names):
             one_of("name in where", name, names, where)
+        filters.append(condition)
     return filters, len(texts) < len(experiment.where)
 
 

@@ -16,7 +16,7 @@ from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.validated import read_by, validated
 from steptime.core.workload import Optimizer, Phase, Staging, Strategy
 from steptime.measure import contract, registry
-from steptime.sweeps.resource_request import ResourceRequest
+from steptime.sweeps.resource_request import ResourceRequest, one_or_more
 
 ALL = "all"  # the range of a family, or every choice, in place of a value
 Value = TypeVar("Value")
@@ -40,7 +40,7 @@ def _values(value: object, where: str = "", whole: object = ()) -> list[object]:
     `ALL` stands for the `whole` range of an axis that has one.
     """
     values: list[object] = []
-    for one in _one_or_more(value):
+    for one in one_or_more(value):
         if one == ALL and whole:
             values += _values(whole, where)
             continue
@@ -51,10 +51,6 @@ def _values(value: object, where: str = "", whole: object = ()) -> list[object]:
     if wrong or not values:
         raise InputError(f"{where}{': ' if where else ''}{wrong or 'an axis without a value'}")
     return values
-
-
-def _one_or_more(value: object) -> list[object]:
-    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 AXIS = _read_by(_values)
@@ -94,7 +90,7 @@ class Experiment(BaseModel):
     optimizer: Axis[Optimizer] = ["sgd"]
     batch: Axis[Any] | None = None
     networks: list[dict[str, Any]] = Field(min_length=1)
-    where: Annotated[list[str], BeforeValidator(_one_or_more)] = []
+    where: Annotated[list[str], BeforeValidator(one_or_more)] = []
     sample: Sample = Sample()
     predict: Axis[Name] = []
     measure: StrictBool = True
@@ -109,7 +105,7 @@ class Experiment(BaseModel):
     data: str = ""
     stage_to: str = ""
     train_steps: int = Field(default=0, ge=0, le=ranges.MOST_STEPS)
-    slurm: Annotated[list[ResourceRequest], BeforeValidator(_one_or_more)] = []
+    slurm: Annotated[list[ResourceRequest], BeforeValidator(one_or_more)] = []
 
 
 OLD_KEYS = {"network": "link"}  # still read

@@ -6,7 +6,7 @@ Predictions of the cells are kept beside what is measured.
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +41,6 @@ class Means:
     runs: int = 1
     try_all: bool = False
     energy: bool = False
-
-
-@dataclass
-class Outcome:
-    """What a sweep did: cells in all, done before, and the records of this time by status."""
-
-    cells: int = 0
-    done_before: int = 0
-    statuses: Counter[str] = field(default_factory=Counter)
-    unsuccessful: list[Record] = field(default_factory=list)
 
 
 def attempt(
@@ -103,8 +93,7 @@ def _asked(
         "platform": key.platform,
         "timing": {"budget_s": how.budget_s},
         **picked(how, "parts energy runs"),
-        "cell": trial.id,
-        "round": trial.round,
+        "env": _known(trial, how),
     }
     try:
         answer = worker.ask(request, how.time_limit_s, on_event)
@@ -112,6 +101,11 @@ def _asked(
         workers.close()
         return [_unmeasured(trial, key, how, died.failure)]
     return list(map(record_from_json, answer.get("records", [answer])))
+
+
+def _known(trial: Trial, how: Means) -> dict[str, Any]:
+    """Return what the record of a trial says of it, whoever writes it."""
+    return {"cell": trial.id, "round": trial.round, "budget_s": how.budget_s}
 
 
 def _method(cell: Cell, key: WorkerKey, runs: int) -> RecordMethod:
@@ -136,7 +130,7 @@ def unmeasured(
         platform=platform,
         quantities={},
         **picked(failure, "status cause note"),
-        env={"cell": trial.id, "round": trial.round, "budget_s": how.budget_s, **env},
+        env={**_known(trial, how), **env},
         taken_at=now(),
     )
 
@@ -196,16 +190,17 @@ class SweepRequest:
     text: str = ""
 
 
-def sweep(request: SweepRequest, warn: Callable[[str], None], report: Report) -> Outcome:
-    """Measure and predict the cells that a folder lacks; what is reported is on the disk.
+def sweep(request: SweepRequest, warn: Callable[[str], None], report: Report) -> dict[str, Any]:
+    """Measure and predict the cells that a folder lacks, and return what came out as JSON values.
 
+    What is reported is on the disk.
     `report(record, done, total)` is called after each measurement. Raises `InputError` for a
     folder that is no store, or in use, and under a launcher of several processes.
     """
     if ranks.here().size > 1:
         raise InputError("a sweep starts its processes itself: leave out torchrun or srun")
     cells, out, how = request.cells, request.out, request.how
-    outcome = Outcome()
+    statuses, unsuccessful = Counter[str](), list[dict[str, Any]]()
     with ExitStack() as stack:
         stack.enter_context(store.exclusive(out))
         known = store.load(out, warn, required=False)
@@ -224,16 +219,30 @@ def sweep(request: SweepRequest, warn: Callable[[str], None], report: Report) ->
         missing = [one for one in trials if not _is_done(one, keys[one.cell.process], how, done)]
         place = {process: i for i, process in enumerate(keys)}  # each change of worker costs one
         missing.sort(key=lambda one: (one.round, place[one.cell.process]))
-        outcome.cells, total = len(trials), len(missing)
-        outcome.done_before = outcome.cells - total
+        total = len(missing)
         for number, trial in enumerate(missing, start=1):
             record = attempt(workers, trial, how)
             writer.append(record)
-            outcome.statuses[record.status] += 1
+            statuses[record.status] += 1
             if record.status != "ok":
-                outcome.unsuccessful.append(record)
+                unsuccessful.append(_row_of(record))
             report(record, number, total)
-    return outcome
+    return {
+        "cells": len(trials),
+        "done_before": len(trials) - total,
+        "measured": total,
+        "status": statuses,
+        "unsuccessful": unsuccessful,
+    }
+
+
+def _row_of(record: Record) -> dict[str, Any]:
+    return {
+        "model": record.workload.label,
+        "batch": record.workload.batch_per_replica,
+        "replicas": record.workload.plan.data,
+        **picked(record, "status cause note"),
+    }
 
 
 def _is_done(trial: Trial, key: WorkerKey, how: Means, done: Collection[Mark]) -> bool:
@@ -310,21 +319,3 @@ def predictions(cell: Cell, device: Device, link: Link | None, by_op: bool) -> l
     cluster = Cluster(device, ((cell.workload.plan.data, link),) if link else ())
     every = predict_replicas(cell.workload, cluster, how.strategy, how.overlap, options=told)
     return list(every) if by_op else [every[0]]
-
-
-def summary(outcome: Outcome) -> dict[str, Any]:
-    """Return the outcome as JSON values."""
-    return {
-        **picked(outcome, "cells done_before"),
-        "measured": outcome.statuses.total(),
-        "status": outcome.statuses,
-        "unsuccessful": [
-            {
-                "model": record.workload.label,
-                "batch": record.workload.batch_per_replica,
-                "replicas": record.workload.plan.data,
-                **picked(record, "status cause note"),
-            }
-            for record in outcome.unsuccessful
-        ],
-    }

@@ -11,7 +11,8 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import count
@@ -23,6 +24,7 @@ import numpy.typing as npt
 
 from steptime.core.graph import Graph
 from steptime.measure.contract import Arrays, Feed, KilledError, UnsupportedError
+from steptime.measure.cpus import affinity
 from steptime.measure.data.dataset import Split
 
 Images = npt.NDArray[np.float32]
@@ -188,7 +190,7 @@ def _begin(parent: int, cpus: Collection[int], _: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    if cpus:
+    if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cpus)
 
 
@@ -198,11 +200,7 @@ def spare_cpus() -> list[int]:
     A worker binds itself to as many CPUs as it has threads. Where none is left over, or the system
     cannot tell, all of this process.
     """
-    affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
-    if affinity is None:
-        return []
-    mine = affinity(0)
-    try:
+    mine = affinity()
+    with suppress(OSError):
         return sorted((affinity(os.getppid()) - mine) or mine)
-    except OSError:
-        return sorted(mine)
+    return sorted(mine)

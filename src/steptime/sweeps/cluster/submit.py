@@ -15,7 +15,7 @@ from steptime.core.files import append_line
 from steptime.core.table import picked
 from steptime.records import store
 from steptime.records.record import now
-from steptime.sweeps.cells import Trial, done_marks, id_of_old, trials_of
+from steptime.sweeps.cells import Trial, done_marks, trials_of
 from steptime.sweeps.cluster import submission as files
 from steptime.sweeps.cluster.resources import fits, unseen_data
 from steptime.sweeps.cluster.scheduler import scheduler_of
@@ -45,7 +45,7 @@ def missing(request: SweepRequest, seen: Snapshot) -> Missing:
     for trial in trials_of(cells, runs, request.rounds):
         name = trial.id
         if name not in live and name not in done and (live or done):
-            name = id_of_old(trial, runs)
+            name = trial.cell.id(runs, trial.round, as_written=True)
         word = "in flight" if name in live else "done" if name in done else "missing"
         wanted.append(trial.id if word == "missing" else name)
         where[word] += 1

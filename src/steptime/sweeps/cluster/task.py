@@ -71,8 +71,9 @@ class Start:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the task that the command line names; of several ranks, one of them."""
-    submission, number = files.read(Path(arguments[0])), int(arguments[1])
-    task = _with_code(submission.tasks[number], *arguments[2:])
+    folder, number, *code = arguments
+    submission = files.read(Path(folder), *code)
+    task = submission.tasks[int(number)]
     scheduler = scheduler_of(submission.scheduler)
     scheduler.confine()
     workers = Workers()
@@ -91,15 +92,6 @@ def main(arguments: Sequence[str]) -> int:
         signal.signal(signal.SIGTERM, before)  # nothing is left to be stopped
         workers.close()
     return 0  # what became of the cells is in their records
-
-
-def _with_code(task: Task, code: str = "") -> Task:
-    """Return the task whose native networks may run the code that the batch script says."""
-    trials = [
-        replace(one, cell=replace(one.cell, workload=replace(one.cell.workload, code=code)))
-        for one in task.trials
-    ]
-    return replace(task, trials=tuple(trials))
 
 
 def _lead(start: Start) -> None:
