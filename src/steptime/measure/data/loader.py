@@ -25,7 +25,7 @@ import numpy.typing as npt
 from steptime.core.graph import Graph
 from steptime.measure.contract import Arrays, Feed, KilledError, UnsupportedError
 from steptime.measure.cpus import affinity
-from steptime.measure.data.dataset import Split
+from steptime.measure.data.idx import Split
 
 Images = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
@@ -190,7 +190,7 @@ def _begin(parent: int, cpus: Collection[int], _: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    if hasattr(os, "sched_setaffinity"):
+    if cpus:
         os.sched_setaffinity(0, cpus)
 
 
@@ -200,6 +200,8 @@ def spare_cpus() -> list[int]:
     A worker binds itself to as many CPUs as it has threads. Where none is left over, or the system
     cannot tell, all of this process.
     """
+    if not hasattr(os, "sched_getaffinity"):
+        return []
     mine = affinity()
     with suppress(OSError):
         return sorted((affinity(os.getppid()) - mine) or mine)

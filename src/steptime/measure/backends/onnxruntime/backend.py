@@ -121,7 +121,7 @@ def prepare(
         step=in_turn(take, forward),
         sync=lambda: None,  # a run returns when its outputs are there
         parts={"forward": forward},
-        **({} if kind == "cpu" else {"memory": lambda: (None, "not metered")}),
+        memory=lambda: (None, "resident set, by the worker" if kind == "cpu" else "not metered"),
         waited=waited,
         facts=facts,
     )
