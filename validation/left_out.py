@@ -104,7 +104,6 @@ def shares(off: Off, parts: PartsOf) -> dict[Parts, list[tuple[Way, float]]]:
     """Return of each group how far the constants that its sets told go by the other rows."""
     found: dict[Parts, list[tuple[Way, float]]] = {}
     told: dict[Parts, set[str]] = defaultdict(set)
-    weights = weights_of(off)
     for row in off.rows:
         told[parts(row)].add(row.set)
     for group, sets in told.items():
@@ -112,36 +111,18 @@ def shares(off: Off, parts: PartsOf) -> dict[Parts, list[tuple[Way, float]]]:
         own = [way for way in off.ways if not sets.isdisjoint(way.rows)]
         moves = np.stack([way.moves for way in own], axis=1) if own else np.empty((len(rest), 0))
         plain = off.told - moves.sum(axis=1)
-        found[group] = [
-            *zip(own, share(moves[rest], -plain[rest], weights[rest]).tolist(), strict=True)
-        ]
+        found[group] = [*zip(own, share(moves[rest], -plain[rest]).tolist(), strict=True)]
     return found
 
 
-def weights_of(off: Off) -> Floats:
-    """Return what rows of a quantity weigh: less where it is farther off than `CUT` in the median.
-
-    First tokens wait for others, and would tell how long a step takes worse than steps do.
-    """
-    names = np.array([name for _, name in off.at])
-    found = np.ones(len(names))
-    for name in {*names}:
-        of = names == name
-        found[of] = CUT / max(CUT, float(np.median(np.abs(off.told[of]))))
-    return found
-
-
-def share(way: Floats, off: Floats, each: Floats | float = 1.0) -> Floats:
-    """Return how far each constant goes from neutral, 0, to what its file says, 1.
-
-    `each` is what a row weighs while it is near.
-    """
-    weights, found = each * np.ones(len(off)), np.zeros(way.shape[1])
+def share(way: Floats, off: Floats) -> Floats:
+    """Return how far each constant goes from neutral, 0, to what its file says, 1."""
+    weights, found = np.ones(len(off)), np.zeros(way.shape[1])
     for _ in range(ROUNDS if len(off) else 0):
         scaled = way * weights[:, None]
         held = scaled.T @ way + RIDGE**2 * np.eye(way.shape[1])
         found[:] = np.linalg.solve(held, scaled.T @ off)
-        weights[:] = each / np.maximum(1.0, np.abs(off - way @ found) / CUT)
+        weights[:] = 1 / np.maximum(1.0, np.abs(off - way @ found) / CUT)
     return np.clip(found, 0.0, FARTHEST)
 
 
