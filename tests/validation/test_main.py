@@ -204,7 +204,7 @@ def test_published_servers_with_prompts_apart_are_asked(tmp_path, capsys):
 def test_a_published_server_is_of_the_year_of_its_version(tmp_path):
     """vLLM schedules ahead from 0.14 (2026-01) on, and nightly builds are later ones."""
     table = tmp_path / "rows.csv"
-    years = {"0.12.0": 2025, "0.14.0": 2026, "0.19.0": 2026, "nightly-1": 2026, "": 2025}
+    years = {"0.12.0": 2025, "0.14.0": 2026, "1.2.0": 2026, "nightly-1": 2026, "": 2025}
     rows = [{**APART, "backend_version": one}.values() for one in years]
     table.write_text("\n".join(",".join(map(str, row)) for row in (APART, *rows)))
     layout = layout_of(table)
