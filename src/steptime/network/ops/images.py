@@ -13,6 +13,7 @@ from typing import Any
 from steptime.core.graph import TensorSpec
 from steptime.core.windows import positions
 from steptime.network.ops.table import (
+    Back,
     Backward,
     OpKind,
     Products,
@@ -22,6 +23,7 @@ from steptime.network.ops.table import (
     fused,
     matrix_kind,
     require,
+    rows_of,
     show,
 )
 
@@ -201,8 +203,8 @@ def pool_outputs(
     return (TensorSpec((*x.shape[:2], *made), x.dtype),)
 
 
-def _poolings(axes: int, x: str, y: str, **attrs: Any) -> Kinds:
-    """Return the rows of poolings over so many axes; `x` and `y` are those of examples."""
+def _poolings(axes: int, x: str, **attrs: Any) -> Kinds:
+    """Return the rows of poolings over so many axes; `x` is that of examples."""
     outputs = partial(pool_outputs, axes)
 
     def flop(x: TensorSpec, kernel: Sizes, **how: Any) -> int:
@@ -211,37 +213,27 @@ def _poolings(axes: int, x: str, y: str, **attrs: Any) -> Kinds:
     def window(x: TensorSpec, *_: TensorSpec, kernel: Sizes, stride: Sizes, **how: Any) -> Window:
         return _window(kernel, stride, outputs(x, kernel, stride, **how)[0].shape[2:])
 
-    pooling = partial(OpKind, window=window)
+    pooling = partial(OpKind, outputs, flop, example(x, **attrs), window=window)
     return {
         f"max_pool{axes}d": pooling(
-            outputs,
-            flop,
-            example(x, **attrs),
             "definition: one comparison an element of a window",
-            fused(f"max_pool{axes}d_grad", "x dy saved"),
-            saved=lambda x, **how: (outputs(x, **how)[0]._replace(dtype="int64"),),  # as torch's
+            saved=lambda x, **how: (outputs(x, **how)[0]._replace(dtype="int64"),),  # as torch
             always_saves=True,
-        ),
-        f"max_pool{axes}d_grad": pooling(
-            lambda x, grad, places, **_: (x,),
-            lambda x, grad, places, **_: int(grad.size),
-            example(f"{x} {y} {y}:int64", **attrs),
-            "definition: one addition an element of the gradient",
-            read=lambda x, grad, places, **_: int(grad.size_bytes + places.size_bytes),
+            back=Back(
+                "x dy saved",
+                lambda x, grad, places, **_: int(grad.size),
+                "definition: one addition an element of the gradient",
+                read=lambda x, grad, places, **_: int(grad.size_bytes + places.size_bytes),
+            ),
         ),
         f"avg_pool{axes}d": pooling(
-            outputs,
-            flop,
-            example(x, **attrs),
             "definition: one addition an element of a window, padding counted as zeros",
-            fused(f"avg_pool{axes}d_grad", "x dy"),
-        ),
-        f"avg_pool{axes}d_grad": pooling(
-            lambda x, grad, **_: (x,),
-            lambda x, grad, kernel, **_: int(grad.size * math.prod(kernel)),
-            example(f"{x} {y}", **attrs),
-            "definition: one addition an element of a window",
-            read=lambda x, grad, **_: int(grad.size_bytes),
+            back=Back(
+                "x dy",
+                lambda x, grad, kernel, **_: int(grad.size * math.prod(kernel)),
+                "definition: one addition an element of a window",
+                read=lambda x, grad, **_: int(grad.size_bytes),
+            ),
         ),
     }
 
@@ -281,8 +273,8 @@ def _deep(attrs: Mapping[str, Sizes]) -> dict[str, Any]:
 KINDS = {
     **_convolutions(2, "2x4x7x8", "6x2x3x2", "2x6x4x6", (7, 8), **_IMAGE),
     **_convolutions(3, "2x4x4x7x8", "6x2x2x3x2", "2x6x4x4x6", (4, 7, 8), **_deep(_IMAGE)),
-    **_poolings(2, "2x3x7x8", "2x3x4x4", **_WINDOW),
-    **_poolings(3, "2x3x3x7x8", "2x3x3x4x4", **_deep(_WINDOW)),
+    **_poolings(2, "2x3x7x8", **_WINDOW),
+    **_poolings(3, "2x3x3x7x8", **_deep(_WINDOW)),
     "global_avg_pool": OpKind(
         global_pool_outputs,
         lambda x: int(x.size),
@@ -295,18 +287,21 @@ KINDS = {
         lambda x, size, mode, **_: RESIZES[mode] * resize_outputs(x, size, mode)[0].size,
         example("2x3x4x5", size=(6, 7), mode="bilinear", align_corners=False),
         "definition: a multiply-add for each of 4 or 16 neighbours; the nearest is copied",
-        gradient=fused(
-            "resize2d_grad", "dy", attrs=lambda b: {**b.attrs, "size": b.specs[0].shape[2:]}
-        ),
         autocast="wide",
-    ),
-    "resize2d_grad": OpKind(
-        resize_outputs,
-        lambda grad, size, mode, **_: (RESIZES[mode] or 1) * grad.size,
-        example("2x3x6x7", size=(4, 5), mode="bilinear", align_corners=False),
-        "derivative of resize2d: as many multiply-adds; of the nearest one addition an element",
+        back=Back(
+            "dy",
+            lambda grad, size, mode, **_: (RESIZES[mode] or 1) * grad.size,
+            "derivative of resize2d: as many multiply-adds; of the nearest one addition an element",
+            attrs=lambda b: {**b.attrs, "size": b.specs[0].shape[2:]},
+            outputs=resize_outputs,
+        ),
     ),
 }
 
-OVER_VOLUMES = {name: name.replace("3d", "2d") for name in KINDS if "3d" in name}
+OVER_VOLUMES = {
+    name: name.replace("3d", "2d")
+    for kind, row in KINDS.items()
+    for name in rows_of(kind, row)
+    if "3d" in name
+}
 """What kinds over volumes are over images."""

@@ -8,10 +8,10 @@ from typing import Any
 
 from steptime.core.graph import TensorSpec
 from steptime.network.ops.table import (
+    Back,
     Products,
     Specs,
     example,
-    fused,
     matrix_kind,
     require,
     show,
@@ -78,16 +78,13 @@ KINDS = {
         delta_products,
         example("2x3x4 2x3x4 2x3x12 2x3x4 2x3x4", heads=4, key_heads=2),
         "Yang et al. 2024, Gated Delta Networks, eq. 10, in chunks as section 3.3; products alone",
-        gradient=fused("delta_rule_grad", "inputs dy", "grad"),
         read=_states,
         work="attention",
-    ),
-    "delta_rule_grad": matrix_kind(
-        lambda *specs, **_: specs[:-1],
-        delta_grad_products,
-        example("2x3x4 2x3x4 2x3x12 2x3x4 2x3x4 2x3x12", heads=4, key_heads=2),
-        "derivative of delta_rule: of each product twice its FLOP",
-        read=_states,
-        work="attention",
-    ),
+        back=Back(
+            "inputs dy",
+            delta_grad_products,
+            "derivative of delta_rule: of each product twice its FLOP",
+            read=_states,
+        ),
+    )
 }
