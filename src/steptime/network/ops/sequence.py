@@ -22,6 +22,7 @@ from steptime.network.ops.table import (
     require,
     show,
     turned,
+    twice,
 )
 
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
@@ -307,12 +308,6 @@ def experts_products(*specs: TensorSpec, per_token: int, **_: Any) -> Products:
     )
 
 
-def experts_grad_products(*specs: TensorSpec, **attrs: Any) -> Products:
-    """Return the gradients of the inputs and of the weights of both products."""
-    forward = experts_products(*specs, **attrs)
-    return tuple(p for e, m, n, k in forward for p in ((e, m, k, n), (e, n, k, m)))
-
-
 def experts_read(experts: int, per_token: int, tokens: float) -> float:
     """Return how many of a layer's experts are expected to have tokens, and are read.
 
@@ -350,9 +345,8 @@ KINDS |= {
         work="matmul",
         back=Back(
             "inputs dy saved",
-            experts_grad_products,
+            twice(experts_products),
             "derivative of experts: data and weight gradients, twice forward",
-            read=_read,
         ),
     )
 }

@@ -72,10 +72,11 @@ Gradient = Callable[[Backward], tuple[str | None, ...]]
 class Back(NamedTuple):
     """The one op that makes the gradients of a kind: `<kind>_grad`, whose row follows from this.
 
-    It `reads` what `fused` says; `cost` is its FLOP, of a kind that consists of matrix products the
-    rule of its own. It makes the gradients of all inputs where it reads all, else that of what it
-    reads first, or what `outputs` say. The rest is as in the row of the kind, but for its being
-    `pointwise` where this is not.
+    It `reads` what `fused` says; `cost` is the rule of its FLOP, of a kind that consists of matrix
+    products that of its own (`twice`: both gradients of each). It makes the gradients of all inputs
+    where it reads all, else that of what it reads first, or what `outputs` say. The rest is as in
+    the row of the kind, but for its being `pointwise` where this is not, and the bytes that it
+    `read`s, which products have in common.
     """
 
     reads: str
@@ -156,6 +157,13 @@ def matrix_kind(
     return OpKind(outputs, flop, example, source, products=products, **columns)
 
 
+def twice(products: Callable[..., Products]) -> Callable[..., Products]:
+    """Return the rule of the products that make both gradients of each product of a kind."""
+    return lambda *specs, **attrs: tuple(
+        back for b, m, n, k in products(*specs, **attrs) for back in ((b, m, k, n), (b, n, k, m))
+    )
+
+
 def fused(
     kind: str,
     reads: str,
@@ -206,8 +214,11 @@ def rows_of(kind: str, row: OpKind) -> dict[str, OpKind]:
     behind = 1 - len(reads.split())
     if outputs is None:
         outputs = (lambda *specs, **_: specs[:behind]) if "inputs" in reads else same_as_first
-    columns: dict[str, Any] = {"work": row.work, "read": read, "row": row.row, "window": row.window}
-    columns["pointwise"] = row.pointwise and is_pointwise
+    columns: dict[str, Any] = {"work": row.work, "row": row.row, "window": row.window}
+    columns |= {
+        "pointwise": row.pointwise and is_pointwise,
+        "read": read or (row.read if row.products else None),
+    }
     grad = (matrix_kind if row.products else OpKind)(outputs, cost, case, source, **columns)
     suffix = "grad" if len(outputs(*case.specs, **case.attrs)) > 1 else "grad_input"
     rule = fused(f"{kind}_grad", reads, suffix, attrs)
