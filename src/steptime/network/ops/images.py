@@ -30,18 +30,19 @@ from steptime.network.ops.table import (
 Pair = tuple[int, int]
 Sizes = tuple[int, ...]  # one an axis
 Sides = tuple[int, ...]  # before and after each axis; () are 0, as sizes of () are 1
-_AXES = {2: "h, w", 3: "d, h, w"}
 _SIDES = {2: "top, bottom, left, right", 3: "front, back, top, bottom, left, right"}
 
 
-def _check_rank(x: TensorSpec, axes: int, what: str) -> None:
-    require(axes in _AXES, f"{what} moves over 2 or 3 axes, not {axes}")
-    needs = f"{what} needs [batch, channels, {_AXES[axes]}]"
-    require(len(x.shape) == 2 + axes, f"{needs}, not {show(x)}")
+def _axes(x: TensorSpec, what: str) -> int:
+    """Return over how many axes something moves: 2 of an image, 3 of a volume."""
+    rank = len(x.shape)
+    require(rank in (4, 5), f"{what} needs [batch, channels, h, w], not {show(x)}")
+    return rank - 2
 
 
 def _check_channels(x: TensorSpec, w: TensorSpec, groups: int) -> None:
-    _check_rank(x, len(w.shape) - 2, "a convolution")
+    rank = 2 + _axes(x, "a convolution")
+    require(len(w.shape) == rank, f"a convolution needs a filter of rank {rank}, not {show(w)}")
     require(groups >= 1 and w.shape[0] % groups == 0, f"{w.shape[0]} filters in {groups} groups")
 
 
@@ -60,7 +61,7 @@ def conv_outputs(
 ) -> Specs:
     """Return `x [n, c_in, h, w], w [c_out, c_in/groups, kh, kw] -> [n, c_out, oh, ow]`."""
     _check_channels(x, w, groups)
-    axes = len(w.shape) - 2
+    axes = len(x.shape) - 2
     stride, dilation = stride or (1,) * axes, dilation or (1,) * axes
     sizes = f"stride {stride}, dilation {dilation}"
     require(len(stride) == len(dilation) == axes, f"{sizes}: not one for each of {axes} axes")
@@ -152,10 +153,9 @@ def pool_outputs(
     x: TensorSpec, kernel: Sizes, stride: Sizes, padding: Sides = (), ceil: bool = False
 ) -> Specs:
     """Return `x [n, c, h, w] -> [n, c, oh, ow]`; `ceil` rounds the size up, as Caffe does."""
-    axes = len(kernel)
-    _check_rank(x, axes, "pooling")
+    axes = _axes(x, "pooling")
     padding = padding or (0,) * 2 * axes
-    sound = len(stride) == axes and len(padding) == 2 * axes
+    sound = len(kernel) == len(stride) == axes and len(padding) == 2 * axes
     said = f"a window {list(kernel)} with stride {list(stride)}, padding {list(padding)}"
     require(sound and min(*kernel, *stride) >= 1, said)
     along = zip(x.shape[2:], kernel, stride, _pairs(padding), strict=True)

@@ -10,6 +10,7 @@ from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
+from steptime.network.ops import OPS
 from steptime.network.ops.images import OVER_VOLUMES
 from steptime.prediction.calibrated import cpu
 from steptime.prediction.calibrated.attention import attention
@@ -42,12 +43,12 @@ from steptime.prediction.method import (
 )
 from steptime.prediction.price import peak_flop_per_s, seen
 
-GPU: dict[str, Form] = {  # by kind of op, else by its unit
+GPU: dict[str, Form] = {  # by the work of an op's kind, else by its unit
     "matrix": product,
     "vector": stream,
-    **dict.fromkeys(("attention", "attention_grad", "delta_rule", "delta_rule_grad"), attention),
-    **dict.fromkeys(("conv2d", "conv_transpose2d", "conv2d_grad_weight"), convolution),
-    **dict.fromkeys(("rnn", "lstm", "gru", "rnn_grad", "lstm_grad", "gru_grad"), recurrent),
+    "attention": attention,
+    "convolution": convolution,
+    "recurrent": recurrent,
 }
 TPU: dict[str, Form] = {"matrix": systolic, "vector": stream}
 FORMS = {"cpu": cpu.FORMS, "tpu": TPU}  # by kind of device; of GPUs for what nobody measured
@@ -98,7 +99,8 @@ def price(rows: Rows, device: Device, alone: Any = 0, pause_s: Any = 0.0) -> Int
 def form_of(kernel: Kernel | Rows, device: Device) -> Form:
     """Return the form that prices a kernel on a device."""
     forms = FORMS.get(device.kind, GPU)
-    return forms.get(OVER_VOLUMES.get(kernel.kind, kernel.kind)) or forms[kernel.unit]
+    work = OPS[kernel.kind].work if kernel.kind in OPS else ""
+    return forms.get(work) or forms[kernel.unit]
 
 
 def name_of(kernel: Kernel | Rows, device: Device) -> str:
@@ -150,8 +152,8 @@ def notes(graph: Graph, _dtype: str, device: Device, settings: Settings) -> tupl
     said = [*notes_of(device), *calibrated_under(device, settings.stack)]
     forms = FORMS.get(device.kind, GPU)
     known = {name: one.value for name, one in catalog.priors(device.kind, settings.stack).items()}
-    kinds = {OVER_VOLUMES.get(op.kind, op.kind) for op in graph.ops}
-    names = {NAMES[forms[kind]] for kind in forms.keys() & kinds}
+    works = {OPS[op.kind].work for op in graph.ops}
+    names = {NAMES[forms[work]] for work in forms.keys() & works}
     untold = {name for name in names if _known_as(name, device, known) not in (name, "all")}
     if untold and not device.calibration.get("intervals"):
         what = f"not measured on {device.name} or its like: {', '.join(sorted(untold))}"
