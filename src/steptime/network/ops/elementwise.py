@@ -124,7 +124,7 @@ KINDS = {
             "inputs dy",
             per_element(4),
             "derivative of prelu, eq. 3: dx a comparison and a product, da a product and a sum",
-            pointwise=False,
+            columns={"pointwise": False},
         ),
     ),
     "dropout": _pointwise(

@@ -238,7 +238,7 @@ KINDS = {
             "x dy saved",
             lambda x, grad, places, **_: int(grad.size),
             "definition: one addition an element of the gradient",
-            read=lambda x, grad, places, **_: int(grad.size_bytes + places.size_bytes),
+            columns={"read": lambda x, grad, places, **_: grad.size_bytes + places.size_bytes},
         ),
     ),
     "avg_pool2d": _pooling(
@@ -247,7 +247,7 @@ KINDS = {
             "x dy",
             lambda x, grad, kernel, **_: int(grad.size * math.prod(kernel)),
             "definition: one addition an element of a window",
-            read=lambda x, grad, **_: int(grad.size_bytes),
+            columns={"read": lambda x, grad, **_: grad.size_bytes},
         ),
     ),
     "global_avg_pool": OpKind(
@@ -281,16 +281,20 @@ _VOLUMES = {  # kinds over volumes, whose rules are those over images, and shape
     "max_pool3d": "2x3x3x7x8",
     "avg_pool3d": "2x3x3x7x8",
 }
-for _kind, _shapes in _VOLUMES.items():
-    _row = KINDS[_kind.replace("3d", "2d")]
-    _attrs: dict[str, Any] = {**_row.example.attrs}
-    _attrs |= {name: _DEPTH[name] + _attrs[name] for name in _attrs.keys() & _DEPTH}
-    KINDS[_kind] = replace(_row, example=example(_shapes, **_attrs))
 
+
+def _over_volumes(row: OpKind, shapes: str) -> OpKind:
+    """Return the row of a kind over images with an example over volumes, a depth of its own."""
+    attrs: dict[str, Any] = {**row.example.attrs}
+    attrs |= {name: _DEPTH[name] + attrs[name] for name in attrs.keys() & _DEPTH}
+    return replace(row, example=example(shapes, **attrs))
+
+
+KINDS |= {
+    kind: _over_volumes(KINDS[kind.replace("3d", "2d")], shapes)
+    for kind, shapes in _VOLUMES.items()
+}
 OVER_VOLUMES = {
-    name: name.replace("3d", "2d")
-    for kind, row in KINDS.items()
-    for name in rows_of(kind, row)
-    if "3d" in name
+    name: name.replace("3d", "2d") for kind in _VOLUMES for name in rows_of(kind, KINDS[kind])
 }
 """What kinds over volumes are over images."""

@@ -74,9 +74,8 @@ class Back(NamedTuple):
 
     It `reads` what `fused` says; `cost` is the rule of its FLOP, of a kind that consists of matrix
     products that of its own (`twice`: both gradients of each). It makes the gradients of all inputs
-    where it reads all, else that of what it reads first, or what `outputs` say. The rest is as in
-    the row of the kind, but for its being `pointwise` where this is not, and the bytes that it
-    `read`s, which products have in common.
+    where it reads all, else that of what it reads first, or what `outputs` say. Where `columns` are
+    silent it is as the row of the kind; of products, so are the bytes that it reads.
     """
 
     reads: str
@@ -84,8 +83,7 @@ class Back(NamedTuple):
     source: str
     attrs: Callable[[Backward], Mapping[str, Any]] = lambda b: b.attrs
     outputs: Callable[..., Specs] | None = None
-    read: Callable[..., int] | None = None
-    pointwise: bool = True
+    columns: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -205,7 +203,7 @@ def rows_of(kind: str, row: OpKind) -> dict[str, OpKind]:
     """
     if row.back is None:
         return {kind: row}
-    reads, cost, source, attrs, outputs, read, is_pointwise = row.back
+    reads, cost, source, attrs, outputs, said = row.back
     specs, given = row.example.specs, row.example.attrs
     made = row.outputs(*specs, **given)
     kept = row.saved(*specs, **given) if row.saved else ()
@@ -214,11 +212,8 @@ def rows_of(kind: str, row: OpKind) -> dict[str, OpKind]:
     behind = 1 - len(reads.split())
     if outputs is None:
         outputs = (lambda *specs, **_: specs[:behind]) if "inputs" in reads else same_as_first
-    columns: dict[str, Any] = {"work": row.work, "row": row.row, "window": row.window}
-    columns |= {
-        "pointwise": row.pointwise and is_pointwise,
-        "read": read or (row.read if row.products else None),
-    }
+    alike = ("work", "read") if row.products else ("pointwise", "row", "window")
+    columns = {name: getattr(row, name) for name in alike} | dict(said)
     grad = (matrix_kind if row.products else OpKind)(outputs, cost, case, source, **columns)
     suffix = "grad" if len(outputs(*case.specs, **case.attrs)) > 1 else "grad_input"
     rule = fused(f"{kind}_grad", reads, suffix, attrs)
