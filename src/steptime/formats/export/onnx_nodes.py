@@ -1,10 +1,9 @@
 """The nodes of an ONNX file, and the small constants that they read."""
 
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, Op, TensorSpec
@@ -20,6 +19,8 @@ TYPES = {
     "float64": 11,
     "bfloat16": 16,
 }
+_PACKS = {"float32": "<f", "int8": "<b", "int32": "<i", "int64": "<q", "bool": "<?"}
+_PACKS |= {"float16": "<e", "float64": "<d"}
 
 
 Function = Callable[..., str]  # (nodes, *inputs, **attributes) -> output
@@ -109,8 +110,8 @@ def tensor(name: str, spec: TensorSpec, values: Iterable[float]) -> bytes:
 def pack(value: float, dtype: str) -> bytes:
     """Return a number in a type; bfloat16 is the upper half of a float32."""
     if dtype == "bfloat16":
-        return pack(value, "float32")[2:]
-    return np.array(value, np.dtype(dtype).newbyteorder("<")).tobytes()
+        return struct.pack("<f", value)[2:]
+    return struct.pack(_PACKS[dtype], value if "float" in dtype else int(value))
 
 
 def raw_tensor(name: str, spec: TensorSpec, content: bytes | None) -> bytes:

@@ -152,9 +152,9 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> Parts:
     return Parts(compute, memory, gap + twice * (gates + steps))
 
 
-FORMS: dict[str, Form] = {  # by the work of an op's kind, else by its unit
-    "matrix": product,
-    "vector": stream,
+FORMS: dict[str, Form] = {
+    "product": product,
+    "stream": stream,
     "convolution": convolution,
     "attention": attention,
     "recurrent": recurrent,
