@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from steptime.core.errors import InputError, one_of, shorten
-from steptime.core.files import check_folder
+from steptime.core.errors import InputError, one_of
+from steptime.core.files import check_ending
 from steptime.core.progress import note
 from steptime.core.question import File, Text, number, option, optional, question, whole
 from steptime.core.ranges import numbers
@@ -24,7 +24,8 @@ from steptime.questions.step_options import StepOptions
 
 SAMPLES = 1_000_000
 BATCHES = (1, 8, 32, 128, 512)  # of a page, beside a network's own
-LINKS = "nvlink-4,pcie-4-x16,infiniband-ndr,ethernet-25"
+NEAR, FAR = "nvlink-4,pcie-4-x16", "infiniband-ndr,ethernet-25"  # links, in a node and beyond
+MOST_NEAR = 2  # links in nodes of a page where none is named
 REPLICAS = "1,2,4,...,64"
 
 
@@ -43,7 +44,11 @@ def choose(
         "A page to choose in, an .html file: MODEL and --batch take lists there, and devices are "
         "shown in each number, over each link.",
     ),
-    link: Text = optional("LINK,...", f"With --page: between replicas. Default: {LINKS}."),
+    link: Text = optional(
+        "LINK,...",
+        f"With --page: between replicas. Default: those that few devices have, and {FAR}; of many "
+        f"{NEAR},{FAR}.",
+    ),
     replicas: Text = optional("N,...", f"With --page. Default: {REPLICAS}."),
     sort: str = option("NAME", "time, cost or energy.", "time"),
     top: int = whole("N", "Devices that are shown, best first.", 1000),
@@ -57,7 +62,7 @@ def choose(
     else:
         paid = Training(samples, epochs), offers(prices)
         how = step.method, options.pairs(step.option_, "option")
-        axes = split_models(model), devices_of(devices), batch, link or LINKS, replicas or REPLICAS
+        axes = split_models(model), devices_of(devices), batch, link, replicas or REPLICAS
         return write_page(page, step.workload, axes, paid, how)
     asked = devices_of(devices)
     priced = offers(prices)
@@ -91,27 +96,28 @@ def choose(
 def write_page(
     page: Path,
     make: Callable[[str, int | None], Workload],
-    axes: tuple[Sequence[str], Sequence[Device], str | None, str, str],
+    axes: tuple[Sequence[str], Sequence[Device], str | None, str | None, str],
     paid: tuple[Training, Sequence[Offer]],
     how: tuple[Any, Mapping[str, str]],
 ) -> Answer:
     """Write the page of choices among models, devices, batches, links and numbers of replicas."""
+    from steptime.questions.fit import link_of
     from steptime.reports.choices import Choices, write_choices
 
-    if page.suffix.lower() != ".html":
-        raise InputError(f"{page}: the page is one .html file, not {shorten(page.suffix)}")
-    check_folder(page)
+    check_ending(page, (".html",), "ending of a page")
     models, devices, batch, links, replicas = axes
     makers = {name: partial(make, name) for name in models}
     first, *others = (one(None) for one in makers.values())
     own = [one.batch_per_replica for one in (first, *others)]
     batches = numbers(batch, "--batch") if batch else sorted({*own, *BATCHES})
+    near = ",".join(dict.fromkeys(map(link_of, devices)))
+    usual = f"{near if near.count(',') < MOST_NEAR else NEAR},{FAR}"
     training, priced = paid
     asked = Choices(
         makers,
         devices,
         batches,
-        [catalog.link(name) for name in names(links, "--link")],
+        [catalog.link(name) for name in names(links or usual, "--link")],
         numbers(replicas, "--replicas"),
         training,
         cheapest(one for one in priced if one.currency == "USD"),

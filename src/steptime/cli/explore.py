@@ -3,7 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from steptime.cli.choose import LINKS, REPLICAS, devices_of, write_page
+from steptime.cli.choose import REPLICAS, devices_of, write_page
 from steptime.core.question import Text, option, optional, question
 from steptime.core.table import Answer
 from steptime.hardware import catalog
@@ -36,5 +36,5 @@ def explore(
             for one in some
             if catalog.is_own(one.name) or (one.kind != "cpu" and one.name in usual)
         ]
-    axes = split_models(models), some, None, LINKS, REPLICAS
+    axes = split_models(models), some, None, None, REPLICAS
     return write_page(out, make, axes, (IMAGENET, offers()), (DEFAULT, {}))

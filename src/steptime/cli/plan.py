@@ -7,8 +7,8 @@ from typing import Any
 
 from steptime.build import family_of, make_tuning, read_model
 from steptime.cli.picture import picture
-from steptime.core.errors import InputError, shorten
-from steptime.core.files import check_folder
+from steptime.core.errors import InputError
+from steptime.core.files import check_ending, check_folder
 from steptime.core.question import (
     File,
     Text,
@@ -231,9 +231,7 @@ def _page(asked: list[Request], words: list[str], page: Path) -> Answer:
     """Write the page of searches; `words` are their options beside the page's own choices."""
     from steptime.reports.plans import write_plans
 
-    if page.suffix.lower() != ".html":
-        raise InputError(f"{page}: the page is one .html file, not {shorten(page.suffix)}")
-    check_folder(page)
+    check_ending(page, (".html",), "ending of a page")
     if not asked:
         raise InputError("--page needs --devices N,..., the numbers to choose among")
     if len(asked) > MOST_SEARCHES:

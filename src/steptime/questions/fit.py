@@ -11,9 +11,10 @@ from steptime.core.table import Result, Row, Table, columns, facts, of_steps, pi
 from steptime.core.units import percent, seconds, size
 from steptime.core.workload import WHOLE, Workload
 from steptime.hardware import catalog
+from steptime.hardware.device import Device
 from steptime.hardware.prices import cheapest, offers
 from steptime.prediction.assumed import assumed_of, assumed_row
-from steptime.prediction.states import USUAL_LINK
+from steptime.prediction.states import host_link
 from steptime.prediction.step_model import StepModel
 from steptime.questions import options
 from steptime.questions.choose import KNEE, doubling, helps, knee, largest_batch
@@ -82,7 +83,7 @@ class Fitting(Result):
         step = next((row["step_s"] for row in self.rows if row["batch"] == best), None)
         parts = ", ".join(f"{name} {size(value)}" for name, value in self.parts.items())
         over = "" if self.fits is not False else f", out of memory by {size(needs - (has or 0))}"
-        told = ((row["change"], row["saves_bytes"]) for row in self.helps)
+        told = ((row["change"], row["saves_bytes"]) for row in self.helps if self.fits is False)
         saving = [f"{change} saves {size(less)}" for change, less in told if less >= needs / 100]
         of = "" if has is None else f" of {size(has)}"
         kind = (self.model, self.tuning, self.phase, self.dtype, self.optimizer)
@@ -92,7 +93,7 @@ class Fitting(Result):
             ("fits", f"{said}: batch {self.batch} needs {size(needs)}{of}{over}"),
             ("  most", self.worst_moment),
             ("  that is", parts),
-            ("  what helps", "; ".join(saving) or None),
+            *([("  what helps", "; ".join(saving))] if saving else []),
             *((("would fit", one) if not i else ("", one)) for i, one in enumerate(self.would_fit)),
             ("largest batch", "none fits" if largest == 0 else largest and f"{largest:,}"),
             ("best batch", best and f"{best:,}, a step of {seconds(step or 0.0)}"),
@@ -205,10 +206,16 @@ def _would_fit(
     return found
 
 
+def link_of(device: Device) -> str:
+    """Return the name of the link that a card has: to others of its node, else to its host."""
+    own = own_link(device)
+    return host_link(device) if own is None else own.name
+
+
 def _shared_out(name: str, asked: StepModel, step: StepOptions) -> list[str]:
     """Return the command of the fewest such cards that hold the step with weights shared out."""
     device, own = asked.device, asked.workload.batch_per_replica
-    inside = None if own_link(device) else USUAL_LINK
+    inside = None if own_link(device) else link_of(device)
     for count in MORE_CARDS:
         split = {"data": count, "zero": 3, "recompute": "full"}
         site = Site(device, inside=inside)

@@ -17,6 +17,7 @@ from steptime.hardware.device import Device, Link
 from steptime.hardware.prices import HOUR_S, Offer, Training, bill
 from steptime.prediction.method import Method
 from steptime.questions.choose import knee
+from steptime.questions.fit import link_of
 from steptime.questions.grid import GridCell, Maker, grid
 from steptime.reports.charts import style
 
@@ -74,7 +75,10 @@ def write_choices(asked: Choices, path: Path) -> dict[str, Any]:
     good = next((row for row in rows if row["status"] == "ok"), None)
     if good is None:
         raise InputError(f"none of {len(rows)} choices fits: {rows[0]['note'] or 'out of memory'}")
-    start = {**{name: str(good[name]) for name in AXES}, "replicas": named["replicas"][-1]}
+    first = next(one for one in asked.devices if one.name == good["device"])
+    joined = link_of(first) if link_of(first) in named["link"] else good["link"]
+    start = {name: str(good[name]) for name in AXES}
+    start |= {"link": joined, "replicas": named["replicas"][-1]}
     data = {
         "axes": named,
         "labels": AXES,
