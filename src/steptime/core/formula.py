@@ -15,6 +15,7 @@ from types import CodeType, MappingProxyType
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.ranges import number_of
 
 LONGEST = 500  # characters
 MOST_REPEATED = 10_000  # characters
@@ -184,16 +185,11 @@ def named(column: str) -> str:
     return re.sub(r"\W+", "_", column.strip()).strip("_")
 
 
-_NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?|[-+]?\.\d+([eE][-+]?\d+)?")
-
-
 def valued(cell: object) -> Any:
     """Return a cell as formulas take it: a number where it is a finite one, else text."""
     if not isinstance(cell, str):
         return cell
     text = cell.strip()
-    if not _NUMBER.fullmatch(text):
-        return text
     if len(text) <= MOST_DIGITS and re.fullmatch(r"[-+]?\d+", text):
         return int(text)
-    return number if math.isfinite(number := float(text)) else text
+    return number if math.isfinite(number := number_of(text)) else text

@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from functools import partial
-from os.path import commonprefix
+from itertools import takewhile
 
 _BRANDS = re.compile(r"nvidia|tesla|geforce|quadro|amd|instinct|radeon|google|aws|intel")
 _SPELLINGS = (  # as people write, and as the names of devices do
@@ -116,13 +116,13 @@ def _distance(typed: str, name: str) -> tuple[int, int, bool, int]:
     """
     swapped = typed != name and sorted(typed) == sorted(name)
     digits, others = (sum(map(str.isdigit, text)) for text in (typed, name))
-    begin = len(commonprefix((typed, name)))
+    begin = len([*takewhile(lambda both: both[0] == both[1], zip(typed, name, strict=False))])
     return _edits(typed, name) - swapped, abs(digits - others), not swapped, -begin
 
 
 def _edits(one: str, other: str) -> int:
     """Return the least letters to add, drop or change that make one text the other."""
-    row = [*range(len(other) + 1)]
+    row: list[int] = [*range(len(other) + 1)]
     for i, letter in enumerate(one, 1):
         above, row = row, [i]
         for j, old in enumerate(other):

@@ -9,7 +9,7 @@ from steptime.core.errors import InputError
 from steptime.core.question import question
 from steptime.core.table import Result, Row, Table, columns, facts, of_steps, picked
 from steptime.core.units import percent, seconds, size
-from steptime.core.workload import WHOLE, Workload
+from steptime.core.workload import WHOLE, Workload, departures
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.hardware.prices import cheapest, offers
@@ -177,24 +177,23 @@ def _would_fit(
     """
     work, device = asked.workload, asked.device
     own, name = work.batch_per_replica, model if isinstance(model, str) else work.label
-    tries = [(step, largest)] if largest else []
     trains = step.phase == "train" and work.tuning == WHOLE
-    if trains and step.dtype == "float32":
-        tries.append((replace(step, dtype="bfloat16-mixed"), own))
     reads = step.phase == "train" and asked.graph().tokens is not None
     again = replace(step, recompute="full")
-    if reads and step.recompute is None:
-        tries.append((again, own))
-    if trains and reads:
-        light = replace(again, dtype="bfloat16", lora="r=16")
-        less = replace(light, recompute=step.recompute)
-        tries += [(less, own), (light, own), (replace(light, weights="nf4"), own)]
-    if reads and step.offload is None:
-        tries.append((replace(again, offload="optimizer"), own))
+    light = replace(again, dtype="bfloat16", lora="r=16")
+    tries = (
+        (largest > 0, step, largest),
+        (trains and step.dtype == "float32", replace(step, dtype="bfloat16-mixed"), own),
+        (reads and step.recompute is None, again, own),
+        (trains and reads, replace(light, recompute=step.recompute), own),
+        (trains and reads, light, own),
+        (trains and reads, replace(light, weights="nf4"), own),
+        (reads and step.offload is None, replace(again, offload="optimizer"), own),
+    )
     found = [
         _command(name, device.name, other, batch)
-        for other, batch in tries
-        if other.on(name, batch, device).needs().fit(device)
+        for can, other, batch in tries
+        if can and other.on(name, batch, device).needs().fit(device)
     ]
     if reads:
         found += _shared_out(name, asked, step)
@@ -242,8 +241,7 @@ def _shared_out(name: str, asked: StepModel, step: StepOptions) -> list[str]:
 
 
 def _command(model: str, device: str, step: StepOptions, batch: int) -> str:
-    usual = vars(StepOptions())
-    said = {name: value for name, value in vars(step).items() if value != usual[name]}
+    said = departures(step, StepOptions())
     words = options.words_of({"device": device, "batch": batch, **said})
     return shlex.join(["steptime", "fit", model, *words])
 
