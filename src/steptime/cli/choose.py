@@ -1,9 +1,8 @@
 """The command `choose`: every device for one training, by time, cost or energy."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from steptime.core.errors import InputError, one_of
 from steptime.core.files import check_ending
@@ -12,7 +11,6 @@ from steptime.core.question import File, Text, number, option, optional, questio
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, picked
 from steptime.core.units import counted
-from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import KINDS, Device
 from steptime.hardware.prices import Offer, Training, cheapest, offers
@@ -60,10 +58,8 @@ def choose(
     if page is None:
         options.refuse({"--link": link, "--replicas": replicas}, "{} goes with --page FILE")
     else:
-        paid = Training(samples, epochs), offers(prices)
-        how = step.method, options.pairs(step.option_, "option")
         axes = split_models(model), devices_of(devices), batch, link, replicas or REPLICAS
-        return write_page(page, step.workload, axes, paid, how)
+        return _page(page, step, axes, Training(samples, epochs), offers(prices))
     asked = devices_of(devices)
     priced = offers(prices)
     currencies = sorted({one.currency for one in priced})
@@ -93,12 +89,12 @@ def choose(
     return Answer(document, [table(document)], [f"note: {said}" for said in document["notes"]])
 
 
-def write_page(
+def _page(
     page: Path,
-    make: Callable[[str, int | None], Workload],
+    step: StepOptions,
     axes: tuple[Sequence[str], Sequence[Device], str | None, str | None, str],
-    paid: tuple[Training, Sequence[Offer]],
-    how: tuple[Any, Mapping[str, str]],
+    training: Training,
+    priced: Sequence[Offer],
 ) -> Answer:
     """Write the page of choices among models, devices, batches, links and numbers of replicas."""
     from steptime.questions.fit import link_of
@@ -106,13 +102,12 @@ def write_page(
 
     check_ending(page, (".html",), "ending of a page")
     models, devices, batch, links, replicas = axes
-    makers = {name: partial(make, name) for name in models}
-    first, *others = (one(None) for one in makers.values())
-    own = [one.batch_per_replica for one in (first, *others)]
+    makers = {name: partial(step.workload, name) for name in models}
+    own = [make(None).batch_per_replica for make in makers.values()]
     batches = numbers(batch, "--batch") if batch else sorted({*own, *BATCHES})
     near = ",".join(dict.fromkeys(map(link_of, devices)))
     usual = f"{near if near.count(',') < MOST_NEAR else NEAR},{FAR}"
-    training, priced = paid
+    words = picked(step, "dtype optimizer method") | picked(training, "samples epochs")
     asked = Choices(
         makers,
         devices,
@@ -121,18 +116,12 @@ def write_page(
         numbers(replicas, "--replicas"),
         training,
         cheapest(one for one in priced if one.currency == "USD"),
-        *how,
-        _words(first, training, how[0]),
+        step.method,
+        options.pairs(step.option_, "option"),
+        options.words_of(words),
     )
     document = write_choices(asked, page)
     return Answer(document, notes=[f"{counted(document['rows'], 'row')}: {page}"])
-
-
-def _words(workload: Workload, training: Training, method: Any) -> list[str]:
-    """Return the options of `scale` that all rows of a page share."""
-    said = {"dtype": workload.dtype, "optimizer": workload.optimizer, "method": method}
-    said |= {"samples": training.samples, "epochs": training.epochs}
-    return [word for name, value in said.items() for word in (f"--{name}", f"{value}")]
 
 
 def devices_of(text: str) -> list[Device]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime.build import build_step
+from steptime.cli.picture import drawn
 from steptime.core.progress import note
 from steptime.core.table import Answer, Table, columns, picked
 from steptime.core.units import seconds
@@ -15,7 +16,6 @@ from steptime.paleo.explain import explain as stages
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.step_model import StepModel
 from steptime.questions.options import unmodelled
-from steptime.reports.charts.files import save
 
 
 def explain(
@@ -54,8 +54,7 @@ def explain(
             f"Device data: {found.source}",
         ]
         changes = [(step["correction"], step["step_s"]) for step in steps]
-        save(chart(changes, "analytic", title, caption), out)
-        note(f"picture: {out}")
+        note(drawn(chart(changes, "analytic", title, caption), out))
     narrow = "tf32" in found.peak_flop_per_s and any(
         one.tf32 and one.dtype == "float32" for one in asked.lowered().kernels
     )

@@ -5,7 +5,7 @@ from itertools import product
 from typing import Any, cast
 
 from steptime.build import build
-from steptime.cli.picture import picture
+from steptime.cli.picture import drawn, picture
 from steptime.core.errors import InputError, one_of
 from steptime.core.progress import note
 from steptime.core.question import File, Text, option, optional, question
@@ -16,7 +16,6 @@ from steptime.energy.systolic import DATAFLOWS, Dataflow, network
 from steptime.energy.systolic_arrays import array as array_of
 from steptime.energy.systolic_arrays import array_names
 from steptime.questions import options
-from steptime.reports.charts.files import save
 from steptime.reports.charts.heatmap import grid
 
 VALUES = {"utilisation": "utilisation", "time": "time_s"}
@@ -86,5 +85,4 @@ def systolic(
 
 def _draw(title: str, source: str, key: str, rows: list[dict[str, Any]], out: Any) -> None:
     cells = [{"x": one["columns"], "y": one["rows"], "value": one[key]} for one in rows]
-    save(grid(title, [source], cells, x="columns", y="rows", value=key), out)
-    note(f"picture: {out}")
+    note(drawn(grid(title, [source], cells, x="columns", y="rows", value=key), out))
