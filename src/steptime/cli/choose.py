@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from steptime.core.errors import InputError, one_of
+from steptime.core.errors import InputError
 from steptime.core.files import check_ending
 from steptime.core.progress import note
-from steptime.core.question import File, Text, number, option, optional, question, whole
+from steptime.core.question import File, Text, choice, number, option, optional, question, whole
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, picked
 from steptime.core.units import counted
@@ -48,13 +48,12 @@ def choose(
         f"{NEAR},{FAR}.",
     ),
     replicas: Text = optional("N,...", f"With --page. Default: {REPLICAS}."),
-    sort: str = option("NAME", "time, cost or energy.", "time"),
+    sort: str = choice(SORTS, "time, cost or energy.", default="time"),
     top: int = whole("N", "Devices that are shown, best first.", 1000),
     *,
     step: StepOptions,
 ) -> Answer:
     """Compare devices for a training, by time, cost or energy."""
-    one_of("--sort", sort, SORTS)
     if page is None:
         options.refuse({"--link": link, "--replicas": replicas}, "{} goes with --page FILE")
     else:

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 from steptime.build import build
 from steptime.cli.picture import drawn, picture
-from steptime.core.errors import InputError, one_of
+from steptime.core.errors import InputError
 from steptime.core.progress import note
-from steptime.core.question import File, Text, option, optional, question
+from steptime.core.question import File, Text, choice, option, optional, question
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Table, columns
 from steptime.core.units import counted
@@ -28,14 +28,14 @@ def systolic(
     array: str = option("NAME", f"{', '.join(array_names())}, or FILE.toml.", "tpu-v1"),
     rows: Text = optional("N,...", "Rows of PEs: numbers or a range (16..256x2)."),
     columns_: Text = optional("--columns N,...", "Columns of PEs, as --rows."),
-    dataflow: str = option("NAME", "What stays in the PEs: weight, input or output.", "weight"),
+    dataflow: str = choice(
+        DATAFLOWS, "What stays in the PEs: weight, input or output.", default="weight"
+    ),
     batch: options.Batch = None,
-    value: str = option("NAME", "What is drawn: utilisation or time.", "utilisation"),
+    value: str = choice(VALUES, "What is drawn: utilisation or time.", default="utilisation"),
     out: File = picture("Draw the map of rows and columns"),
 ) -> Answer:
     """Say how long a network takes on systolic arrays, and how busy they are."""
-    one_of("dataflow", dataflow, DATAFLOWS)
-    one_of("value", value, VALUES)
     basis = array_of(array)
     sizes = [
         [count] if text is None else numbers(text, where)

@@ -102,29 +102,25 @@ def _same_word(one: str, other: str) -> bool:
 
 def _same_digits(one: str, other: str) -> bool:
     """Whether a digit was lost, added, wrong behind the first, or swapped with another, at most."""
-    if len(one) != len(other):
-        return _edits(one, other) == 1
-    wrong = [place for place, both in enumerate(zip(one, other, strict=True)) if len({*both}) > 1]
-    is_swap = len(wrong) == 2 and sorted(one) == sorted(other)
-    return is_swap or wrong in ([], *([place] for place in range(1, len(one))))
+    began = len(one) != len(other) or sorted(one) == sorted(other) or one[0] == other[0]
+    return began and _edits(one, other) <= 1
 
 
 def _distance(typed: str, name: str) -> tuple[int, int, bool, int]:
     """Return how far names are apart; of equal edits, more digits or another begin are farther.
 
-    A swap is one edit. Resnet10 is as near to resnet101 as to resnet18, which has as many digits.
+    Resnet10 is as near to resnet101 as to resnet18, which has as many digits.
     """
-    swapped = typed != name and sorted(typed) == sorted(name)
     digits, others = (sum(map(str.isdigit, text)) for text in (typed, name))
     begin = len([*takewhile(lambda both: both[0] == both[1], zip(typed, name, strict=False))])
-    return _edits(typed, name) - swapped, abs(digits - others), not swapped, -begin
+    return _edits(typed, name), abs(digits - others), sorted(typed) != sorted(name), -begin
 
 
 def _edits(one: str, other: str) -> int:
-    """Return the least letters to add, drop or change that make one text the other."""
+    """Return the least letters to add, drop, change or, two in all, swap to make a text another."""
     row: list[int] = [*range(len(other) + 1)]
     for i, letter in enumerate(one, 1):
         above, row = row, [i]
         for j, old in enumerate(other):
             row.append(min(row[-1] + 1, above[j + 1] + 1, above[j] + (letter != old)))
-    return row[-1]
+    return row[-1] - (one != other and sorted(one) == sorted(other))

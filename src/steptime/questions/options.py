@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from steptime.core import ranges
-from steptime.core.errors import InputError, one_of, shorten, unknown
+from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.python_file import is_code, run_file
 from steptime.core.question import Text, argument, named, option, optional, whole
 from steptime.core.ranges import whole_number
@@ -220,14 +220,11 @@ def over_replicas(
 ) -> tuple[Workload, Options]:
     """Return the workload on its replicas, and what the backend is told with their strategy.
 
-    Raises `InputError` for an unknown strategy, and a number that is not the launcher's.
+    Raises `InputError` for a number that is not the launcher's.
     """
-    from steptime.core.workload import STRATEGIES
     from steptime.measure import ranks
     from steptime.measure.contract import meaningful
 
-    if strategy is not None and strategy not in STRATEGIES:
-        raise unknown("strategy", strategy, STRATEGIES, "--strategy")
     size = ranks.here().size
     count = size if replicas is None else replicas
     if size not in {1, count}:
