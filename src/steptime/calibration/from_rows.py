@@ -1,8 +1,8 @@
 """A device calibrated with records, cases, rows or a table of trainings, and its file written."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from steptime.core.toml_files import read_toml
 from steptime.core.units import counted, percent
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
+from steptime.records.row import grouped
 
 MEND = "measure some by `steptime run --out DIR`, or name the columns by --map"
 
@@ -60,9 +61,8 @@ class Calibration(Result):
         if "drift" in made:
             said.append(f"the first point, again at the end: {percent(made['drift'], '+')}")
         if made.get("disturbed", 0) > 0.5:
-            share = percent(made["disturbed"])
-            again = "calibrate again when it is done"
-            said.append(f"other work disturbed {share} of the rounds: {again}")
+            of = f"{percent(made['disturbed'])} of the rounds"
+            said.append(f"other work disturbed {of}: calibrate again when it is done")
         said += [f"not measured: {name}: {why}" for name, why in made.get("failed", {}).items()]
         return [*said, self.used] if self.used else said
 
@@ -94,9 +94,8 @@ def calibrated_from(
     if not names and (path is not None or device is None):
         why = f": {': '.join(left[0])}" if left else f"; {MEND}"
         raise InputError(f"{where}no measured step of a device that is known{why}")
-    for cause, count in Counter(cause for _, cause in left).most_common():
-        first = next(place for place, one in left if one == cause)
-        note(f"{counted(count, 'row')} left out: {cause} ({first})")
+    for cause, alike in grouped(left, itemgetter(1)).items():
+        note(f"{counted(len(alike), 'row')} left out: {cause} ({alike[0][0]})")
     if device is None and len(names) > 1:
         raise InputError(f"{where}steps of {', '.join(names)}; choose one with --of NAME")
     name = names[0] if device is None else device.name
