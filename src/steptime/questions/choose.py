@@ -11,6 +11,7 @@ from steptime.core.progress import watched
 from steptime.core.workload import Workload
 from steptime.hardware.device import Device
 from steptime.hardware.prices import Offer, Training, bill
+from steptime.network.recompute import needed
 from steptime.prediction.assumed import assumed_of
 from steptime.prediction.memory import Needs, memory_of
 from steptime.prediction.power import step_energy
@@ -177,7 +178,7 @@ def helps(model: StepModel) -> list[dict[str, Any]]:
         changed: dict[str, Workload] = {}
         if work.dtype == "float32":
             changed["bfloat16-mixed"] = replace(work, dtype="bfloat16-mixed")
-        if graph.tokens is not None and work.tuning.recompute == "none":
+        if work.tuning.recompute == "none" and needed(graph, to_end=False):
             again = replace(work.tuning, recompute="full")
             changed["full recompute"] = replace(work, tuning=again)
         for way, other in changed.items():

@@ -13,6 +13,7 @@ from steptime.core.workload import WHOLE, Workload, departures
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.hardware.prices import cheapest, offers
+from steptime.network.recompute import needed
 from steptime.prediction.assumed import assumed_of, assumed_row
 from steptime.prediction.states import host_link
 from steptime.prediction.step_model import StepModel
@@ -178,7 +179,8 @@ def _would_fit(
     work, device = asked.workload, asked.device
     own, name = work.batch_per_replica, model if isinstance(model, str) else work.label
     trains = step.phase == "train" and work.tuning == WHOLE
-    reads = step.phase == "train" and asked.graph().tokens is not None
+    graph = asked.graph()
+    reads = step.phase == "train" and graph.tokens is not None and bool(needed(graph, False))
     again = replace(step, recompute="full")
     light = replace(again, dtype="bfloat16", lora="r=16")
     tries = (
