@@ -76,7 +76,7 @@ COMMANDS: dict[str, Any] = {name: tree().get_command(None, name) for name in NAM
 
 LONG = re.compile(  # searches of many plans or servers; a module that torch reads again and again
     r" plan .*--device \S+,\S+ .*--devices \d+,| serve .*--device \S+,\S+ .*--rate"
-    r"| (fit|choose) \S+\.py:"
+    r"| (fit|choose|why) \S+\.py:"
 )
 
 Example = tuple[str, str, str]  # page, command line, output shown

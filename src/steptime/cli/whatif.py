@@ -57,6 +57,8 @@ def whatif(
     if out is not None and of_range not in (2, 3):
         raise InputError("--out draws two or three ranges: --set peak=x1..x4x2 --set ...")
     combinations = changes.combined(axes)
+    for one in (*(axis[0] for axis in axes), *single):
+        changes.changed(found, [one])  # raises before networks are built
     size = None if batch == LARGEST else batch
     if folder is not None:
         options.refuse({"--model": model, "--batch": size}, "{} does not go with --in")

@@ -23,12 +23,13 @@ from steptime.core.spelling import VARIANT, key_of, model_tokens, tokens
 from steptime.core.toml_files import DATA, read_toml, shown, toml_text
 from steptime.hardware.constants import Constant, constants_from_table
 from steptime.hardware.device import GB, Device, Link, device_from_table, link_from_table
-from steptime.hardware.fresh import fresh
+from steptime.hardware.fresh import fresh, kept
 from steptime.hardware.stack import Stack, stack_from_table
 
 LOCAL = "local"
 DEFAULT_STACK = "torch-eager"
 _ALIASES = DATA / "devices" / "aliases.toml"
+_PRIORS = DATA / "priors"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,99}")
 _TOOK_OVER = {"ada", "blackwell"}  # generations whose cards have a Quadro's number
 _MOST_VARIANTS = 6  # in a message
@@ -53,6 +54,8 @@ class _Shelf(Generic[_Item]):
         """Return the user's files by name in lower case."""
         folder = user_folder(self.folder)
         try:
+            if not folder.is_dir():
+                return {}
             return {path.stem.lower(): path for path in sorted(folder.glob("*.toml"))}
         except OSError as error:
             raise InputError(f"{shown(folder)}: {error.strerror}") from error
@@ -201,13 +204,27 @@ def stack_names(own: bool = True) -> list[str]:
     return list(_STACKS.files() if own else _STACKS.shipped())
 
 
+def stack_files() -> dict[str, Path]:
+    """Return the file of each software stack, shipped ones and the user's, sorted by name."""
+    return _STACKS.files()
+
+
 def stack(name: str = DEFAULT_STACK) -> Stack:
     """Return the software stack of a name, or of a path that ends in .toml.
 
     Raises `InputError` for an unknown name and for a file that is not a stack.
     """
-    path = _STACKS.file(DEFAULT_STACK if name == "torch" else name)
-    return fresh(path, _STACKS.read, *_with_bases(path)[1:])
+    path = _stack_file(name)
+
+    def make() -> tuple[Stack, list[Path]]:
+        files = _with_bases(path)  # which raises for a circle
+        return _STACKS.at(path), files
+
+    return kept(("stack", path), make)
+
+
+def _stack_file(name: str) -> Path:
+    return _STACKS.file(DEFAULT_STACK if name == "torch" else name)
 
 
 def _with_bases(path: Path) -> list[Path]:
@@ -234,14 +251,21 @@ def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:
     Kinds that nobody measured take those of a GPU. Those of the host (a CPU is its own) are the
     stack's, with those of its uses.
     """
-    owner = kind if (DATA / "priors" / f"{kind}.toml").is_file() else "gpu"
-    found = {**constants_of(owner), **stack().uses, **stack(software).uses}
-    return found if kind == "cpu" else {**found, **stack(software).host}
+    owned, path = _PRIORS / f"{kind}.toml", _stack_file(software)
+    owner = owned if owned.is_file() else _PRIORS / "gpu.toml"
+
+    def make() -> tuple[Mapping[str, Constant], list[Path]]:
+        own = stack(software)
+        found = {**constants_of(owner.stem), **stack().uses, **own.uses}
+        files = [owner, *_with_bases(_stack_file(DEFAULT_STACK)), *_with_bases(path)]
+        return found if kind == "cpu" else {**found, **own.host}, files
+
+    return kept(("priors", kind, owner, path), make)
 
 
 def constants_of(owner: str) -> Mapping[str, Constant]:
     """Return the constants of a kind of device, of a `host` or of a `link`, whatever runs there."""
-    return fresh(DATA / "priors" / f"{owner}.toml", constants_from_table)
+    return fresh(_PRIORS / f"{owner}.toml", constants_from_table)
 
 
 def write_user_link(table: Mapping[str, Any]) -> Path:

@@ -1,35 +1,40 @@
 """What TOML files hold, kept as long as they are as they were."""
 
-from collections.abc import Callable, Hashable, Mapping
-from functools import lru_cache
+import os
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from steptime.core.toml_files import read_toml, shown
 
 T = TypeVar("T")
+_MOST = 256  # kept at once
+_KEPT: dict[Hashable, tuple[list[str | Path], list[Hashable], Any]] = {}
 
 
-def fresh(path: Path, read: Callable[[Mapping[str, Any], str], T], *beside: Path) -> T:
-    """Return what `read` makes of a file, anew where it or one `beside` it was written since."""
-    found: T = _held(path, read, *map(_mark, (path, *beside)))
-    return found
+def kept(key: Hashable, make: Callable[[], tuple[T, Iterable[Path]]]) -> T:
+    """Return what `make` makes, anew where a file was written since of those that it names."""
+    before = _KEPT.get(key)
+    if before is None or [_mark(path) for path in before[0]] != before[1]:
+        if len(_KEPT) >= _MOST:
+            _KEPT.clear()
+        item, files = make()
+        paths: list[str | Path] = [str(path) for path in files]
+        _KEPT[key] = paths, [_mark(path) for path in paths], item
+        return item
+    kept_item: T = before[2]
+    return kept_item
 
 
-def _mark(path: Path) -> Hashable:
-    """Return what is another where a file is at another place, or was written since."""
+def fresh(path: Path, read: Callable[[Mapping[str, Any], str], T]) -> T:
+    """Return what `read` makes of a file, anew where it was written since."""
+    return kept((path, read), lambda: (read(read_toml(path), shown(path)), [path]))
+
+
+def _mark(path: str | Path) -> Hashable:
+    """Return what is another where a file is another one, or was written since."""
     try:
-        about = path.stat()
-        return path.absolute(), about.st_mtime_ns, about.st_size
+        about = os.stat(path)
     except (OSError, ValueError):
         return None  # reading it says why
-
-
-@lru_cache(maxsize=64)
-def _held(path: Path, read: Callable[[Mapping[str, Any], str], Any], *marks: Hashable) -> Any:
-    return read(_table(path, marks[0]), shown(path))
-
-
-@lru_cache(maxsize=64)
-def _table(path: Path, _: Hashable) -> Mapping[str, Any]:
-    return read_toml(path)
+    return about.st_dev, about.st_ino, about.st_mtime_ns, about.st_size

@@ -1,9 +1,10 @@
 """Which software a question means: stacks by name, family and year, and where nobody says one."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import NamedTuple
 
 from steptime.core.errors import unknown
@@ -11,6 +12,7 @@ from steptime.core.toml_files import packaged
 from steptime.core.workload import Plan
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
+from steptime.hardware.fresh import kept
 
 _OF_YEAR = re.compile(r"(.+)-(20\d\d)")
 _SERVER = 16  # devices of the largest server; a rack of more has several
@@ -82,7 +84,12 @@ def _kind(device: Device, plan: Plan, per_node: int, use: str, reads_words: bool
 
 def since_of_all() -> dict[str, str]:
     """Return the month of each stack, "" where it says none."""
-    return {name: catalog.stack(name).since for name in catalog.stack_names()}
+    files = catalog.stack_files()
+
+    def make() -> tuple[dict[str, str], Iterable[Path]]:
+        return {name: catalog.stack(name).since for name in files}, files.values()
+
+    return kept(("since", *files.values()), make)
 
 
 def stacks_of(family: str, every: Mapping[str, str]) -> dict[str, str]:
