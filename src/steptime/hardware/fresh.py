@@ -1,6 +1,5 @@
 """What TOML files hold, kept as long as they are as they were."""
 
-import os
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,7 +8,7 @@ from steptime.core.toml_files import read_toml, shown
 
 T = TypeVar("T")
 _MOST = 256  # kept at once
-_KEPT: dict[Hashable, tuple[list[str | Path], list[Hashable], Any]] = {}
+_KEPT: dict[Hashable, tuple[list[Path], list[Hashable], Any]] = {}
 
 
 def kept(key: Hashable, make: Callable[[], tuple[T, Iterable[Path]]]) -> T:
@@ -19,7 +18,7 @@ def kept(key: Hashable, make: Callable[[], tuple[T, Iterable[Path]]]) -> T:
         if len(_KEPT) >= _MOST:
             _KEPT.clear()
         item, files = make()
-        paths: list[str | Path] = [str(path) for path in files]
+        paths = [*files]
         _KEPT[key] = paths, [_mark(path) for path in paths], item
         return item
     kept_item: T = before[2]
@@ -31,10 +30,10 @@ def fresh(path: Path, read: Callable[[Mapping[str, Any], str], T]) -> T:
     return kept((path, read), lambda: (read(read_toml(path), shown(path)), [path]))
 
 
-def _mark(path: str | Path) -> Hashable:
+def _mark(path: Path) -> Hashable:
     """Return what is another where a file is another one, or was written since."""
     try:
-        about = os.stat(path)
+        about = path.stat()
     except (OSError, ValueError):
         return None  # reading it says why
     return about.st_dev, about.st_ino, about.st_mtime_ns, about.st_size
