@@ -181,14 +181,14 @@ def completed(line: str, shell: str, monkeypatch: Any, capsys: Any) -> str:
 
 
 @every("shell", ["bash", "zsh", "fish"])
-def test_completion_is_installed_for_the_shell_that_is_named(shell, tmp_path):
-    module = [sys.executable, "-m", "steptime"]
-    env = os.environ | {"HOME": str(tmp_path)}
+def test_completion_is_installed_for_the_shell_that_is_named(shell, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
     for word in ("--show-completion", "--install-completion"):
-        done = subprocess.run(
-            [*module, word, shell], capture_output=True, text=True, check=True, env=env
-        )
-        assert ("_STEPTIME_COMPLETE" in done.stdout) == word.startswith("--show")
+        with pytest.raises(SystemExit) as ended:
+            run([word, shell])
+        assert not ended.value.code
+        said = capsys.readouterr().out
+        assert ("_STEPTIME_COMPLETE" in said) == word.startswith("--show")
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert any(f"complete_{shell}" in path.read_text("utf-8") for path in files)
 
