@@ -57,8 +57,8 @@ def whatif(
     if out is not None and of_range not in (2, 3):
         raise InputError("--out draws two or three ranges: --set peak=x1..x4x2 --set ...")
     combinations = changes.combined(axes)
-    for one in (*(axis[0] for axis in axes), *single):
-        changes.changed(found, [one])  # raises before networks are built
+    first = [axis[0] for axis in axes]
+    changes.changed(found, first or single)  # raises before networks are built
     size = None if batch == LARGEST else batch
     if folder is not None:
         options.refuse({"--model": model, "--batch": size}, "{} does not go with --in")
@@ -68,11 +68,9 @@ def whatif(
         asked = networks.workloads(named, size if model or batch else networks.DEFAULT_BATCHES,
                        (told["dtype"], phase, optimizer))  # fmt: skip
     every = cases(asked, found, told["method"], options.pairs(option_, "option"), batch == LARGEST)
-    first = [axis[0] for axis in axes]
     notes = changes.remarks(found, first or single, every[0].model.method)
     if not (single or of_range):
-        made = replace(what_if(every, first), networks=len(every), notes=notes)
-        return replace(made, method=told["method"], dtype=told["dtype"])
+        return replace(what_if(every, first), networks=len(every), notes=notes, **told)
     document: dict[str, Any] = {"device": found.name, **told, "networks": len(every)}
     title = f"{found.name}, {counted(len(every), 'network')}, {told['dtype']} ({told['method']})"
     speeds = ("speedup=speed-up", "grown_speedup=with the batch that fits", "newly_possible=new")

@@ -29,7 +29,6 @@ from steptime.hardware.stack import Stack, stack_from_table
 LOCAL = "local"
 DEFAULT_STACK = "torch-eager"
 _ALIASES = DATA / "devices" / "aliases.toml"
-_PRIORS = DATA / "priors"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,99}")
 _TOOK_OVER = {"ada", "blackwell"}  # generations whose cards have a Quadro's number
 _MOST_VARIANTS = 6  # in a message
@@ -54,8 +53,6 @@ class _Shelf(Generic[_Item]):
         """Return the user's files by name in lower case."""
         folder = user_folder(self.folder)
         try:
-            if not folder.is_dir():
-                return {}
             return {path.stem.lower(): path for path in sorted(folder.glob("*.toml"))}
         except OSError as error:
             raise InputError(f"{shown(folder)}: {error.strerror}") from error
@@ -68,13 +65,10 @@ class _Shelf(Generic[_Item]):
         """Return the file of a name in lower case, or of what it is short for, or None."""
         if not _NAME.fullmatch(key):
             return None
-        shipped = DATA / self.folder / f"{alias or key}.toml"
-        known = shipped != _ALIASES and shipped.is_file()
-        own = self.own().get(key)
+        known, own = self.shipped().get(alias or key), self.own().get(key)
         if own and known:
-            what = f"a shipped {self.what} has this name"
-            raise InputError(f"{shown(own)}: {what}; rename the file")
-        return shipped if known else own
+            raise InputError(f"{shown(own)}: a shipped {self.what} has this name; rename the file")
+        return known or own
 
     def at(self, path: Path) -> _Item:
         """Return what a file holds, whatever its name."""
@@ -204,35 +198,20 @@ def stack_names(own: bool = True) -> list[str]:
     return list(_STACKS.files() if own else _STACKS.shipped())
 
 
-def stack_files() -> dict[str, Path]:
-    """Return the file of each software stack, shipped ones and the user's, sorted by name."""
-    return _STACKS.files()
-
-
 def stack(name: str = DEFAULT_STACK) -> Stack:
     """Return the software stack of a name, or of a path that ends in .toml.
 
     Raises `InputError` for an unknown name and for a file that is not a stack.
     """
-    path = _stack_file(name)
-
-    def make() -> tuple[Stack, list[Path]]:
-        files = _with_bases(path)  # which raises for a circle
-        return _STACKS.at(path), files
-
-    return kept(("stack", path), make)
-
-
-def _stack_file(name: str) -> Path:
-    return _STACKS.file(DEFAULT_STACK if name == "torch" else name)
+    path = _STACKS.file(DEFAULT_STACK if name == "torch" else name)
+    return kept(path, lambda: (_with_bases(path), _STACKS.at(path)))
 
 
 def _with_bases(path: Path) -> list[Path]:
     """Return the file of a stack, that of the one that it is `like`, and so on."""
     found = [path]
     while like := fresh(found[-1], _like):
-        shipped = DATA / "stacks" / f"{like}.toml"
-        base = shipped if shipped.is_file() else _STACKS.path(like.lower())
+        base = _STACKS.shipped().get(like) or _STACKS.path(like.lower())
         if base is None:
             raise unknown("stack", like, _STACKS.files(), f"{shown(found[-1])}: like")
         if base in found:
@@ -251,21 +230,14 @@ def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:
     Kinds that nobody measured take those of a GPU. Those of the host (a CPU is its own) are the
     stack's, with those of its uses.
     """
-    owned, path = _PRIORS / f"{kind}.toml", _stack_file(software)
-    owner = owned if owned.is_file() else _PRIORS / "gpu.toml"
-
-    def make() -> tuple[Mapping[str, Constant], list[Path]]:
-        own = stack(software)
-        found = {**constants_of(owner.stem), **stack().uses, **own.uses}
-        files = [owner, *_with_bases(_stack_file(DEFAULT_STACK)), *_with_bases(path)]
-        return found if kind == "cpu" else {**found, **own.host}, files
-
-    return kept(("priors", kind, owner, path), make)
+    owner = kind if (DATA / "priors" / f"{kind}.toml").is_file() else "gpu"
+    found = {**constants_of(owner), **stack().uses, **stack(software).uses}
+    return found if kind == "cpu" else {**found, **stack(software).host}
 
 
 def constants_of(owner: str) -> Mapping[str, Constant]:
     """Return the constants of a kind of device, of a `host` or of a `link`, whatever runs there."""
-    return fresh(_PRIORS / f"{owner}.toml", constants_from_table)
+    return fresh(DATA / "priors" / f"{owner}.toml", constants_from_table)
 
 
 def write_user_link(table: Mapping[str, Any]) -> Path:

@@ -1,33 +1,32 @@
 """What TOML files hold, kept as long as they are as they were."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from steptime.core.toml_files import read_toml, shown
 
 T = TypeVar("T")
-_MOST = 256  # kept at once
-_KEPT: dict[Hashable, tuple[list[Path], list[Hashable], Any]] = {}
 
 
-def kept(key: Hashable, make: Callable[[], tuple[T, Iterable[Path]]]) -> T:
-    """Return what `make` makes, anew where a file was written since of those that it names."""
-    before = _KEPT.get(key)
-    if before is None or [_mark(path) for path in before[0]] != before[1]:
-        if len(_KEPT) >= _MOST:
-            _KEPT.clear()
-        item, files = make()
-        paths = [*files]
-        _KEPT[key] = paths, [_mark(path) for path in paths], item
-        return item
-    kept_item: T = before[2]
-    return kept_item
+def kept(key: Hashable, make: Callable[[], tuple[Collection[Path], T]]) -> T:
+    """Return what `make` makes of the files that it names, anew where one was written since."""
+    files, marks, item = _held(key)
+    if not files or [*map(_mark, files)] != marks:
+        files, item = make()
+        _held(key)[:] = files, [*map(_mark, files)], item
+    return cast("T", item)
+
+
+@lru_cache(maxsize=256)
+def _held(_: Hashable) -> list[Any]:
+    return [None, None, None]
 
 
 def fresh(path: Path, read: Callable[[Mapping[str, Any], str], T]) -> T:
     """Return what `read` makes of a file, anew where it was written since."""
-    return kept((path, read), lambda: (read(read_toml(path), shown(path)), [path]))
+    return kept((path, read), lambda: ([path], read(read_toml(path), shown(path))))
 
 
 def _mark(path: Path) -> Hashable:

@@ -1,10 +1,9 @@
 """Which software a question means: stacks by name, family and year, and where nobody says one."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import NamedTuple
 
 from steptime.core.errors import unknown
@@ -12,11 +11,11 @@ from steptime.core.toml_files import packaged
 from steptime.core.workload import Plan
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
-from steptime.hardware.fresh import kept
 
 _OF_YEAR = re.compile(r"(.+)-(20\d\d)")
 _SERVER = 16  # devices of the largest server; a rack of more has several
 _table = cache(lambda: packaged("software.toml"))
+_months = cache(lambda: {n: catalog.stack(n).since for n in catalog.stack_names(own=False)})
 _LEAST = 1 / 12  # years that the newest of a family counts for, however new
 _SPLITS = ("pipeline", "context", "expert")  # of a model, which FSDP does not do
 
@@ -84,12 +83,8 @@ def _kind(device: Device, plan: Plan, per_node: int, use: str, reads_words: bool
 
 def since_of_all() -> dict[str, str]:
     """Return the month of each stack, "" where it says none."""
-    files = catalog.stack_files()
-
-    def make() -> tuple[dict[str, str], Iterable[Path]]:
-        return {name: catalog.stack(name).since for name in files}, files.values()
-
-    return kept(("since", *files.values()), make)
+    known, names = _months(), catalog.stack_names()
+    return {name: known[name] if name in known else catalog.stack(name).since for name in names}
 
 
 def stacks_of(family: str, every: Mapping[str, str]) -> dict[str, str]:

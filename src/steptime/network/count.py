@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from steptime.core.graph import Graph, Op, Part
 from steptime.hardware import catalog
@@ -142,16 +142,7 @@ def lives(
 
 
 def storages(graph: Graph) -> Storages:
-    """Return which tensors an op makes and drops; a view and a result in place are their source.
-
-    A graph keeps them, as it does what is computed of it alone.
-    """
-    if (known := vars(graph).get("storages")) is None:
-        known = vars(graph)["storages"] = _storages(graph)
-    return cast("Storages", known)
-
-
-def _storages(graph: Graph) -> Storages:
+    """Return which tensors an op makes and drops; a view and a result in place are their source."""
     weights = set(graph.weights)
     storage: dict[str, str] = {}
     for op in graph.ops:
