@@ -47,7 +47,7 @@ def whatif(
 ) -> WhatIf | Answer:
     """Say what changed hardware would do to the same networks."""
     found = catalog.device(options.one_device(device))
-    told = {"method": method, "dtype": networks.dtype_for(found, dtype)}
+    told: dict[str, Any] = {"method": method, "dtype": networks.dtype_for(found, dtype)}
     axes = changes.read_changes(set_ or ())
     texts = (one for text in upgrade or () for one in text.split(","))
     single = [one for axis in changes.read_changes(texts, "--upgrade") for one in axis]
