@@ -36,9 +36,8 @@ def import_(
     with store.exclusive(out, store.OF_IMPORT, waits=True):  # another may be of the same source
         known = {source_key(one) for one in store.load(out, note, required=False)}
         new = [one for one in found.records if source_key(one) not in known]
-        if new:
-            with store.open_writer(out) as writer:
-                writer.append_all(new)
+        with store.open_writer(out) as writer:
+            writer.append_all(new)
     alike = found.duplicates.items()
     document = {
         "out": str(out),

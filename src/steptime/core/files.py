@@ -90,11 +90,9 @@ def append_line(path: Path, table: Mapping[str, Any]) -> None:
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the lines of such a file; an absent one has none, torn ones are passed over."""
-    try:
+    lines, tables = [], []
+    with suppress(FileNotFoundError):
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        return []
-    tables = []
     for line in lines:
         with suppress(ValueError):
             tables.append(json.loads(line))
