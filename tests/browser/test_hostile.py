@@ -17,7 +17,7 @@ from steptime.core.workload import Workload
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record
 from steptime.reports.charts import draw, kinds
-from steptime.reports.charts.files import save
+from steptime.reports.files import save
 from steptime.reports.markdown import markdown_page
 from steptime.reports.page import page
 from steptime.reports.templating import POLICY

@@ -111,7 +111,7 @@ def evaluate(
 
 def _drawn(rows: list[dict[str, Any]], method: str, out: Path) -> str:
     from steptime.reports.charts.evaluated import chart
-    from steptime.reports.charts.files import save
+    from steptime.reports.files import save
 
     save(chart(rows, method), out)
     return f"picture: {out}"

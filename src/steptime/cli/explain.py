@@ -15,7 +15,7 @@ from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.step_model import StepModel
 from steptime.questions import options
 from steptime.questions.options import unmodelled
-from steptime.reports.charts.files import save
+from steptime.reports.files import save
 
 
 @question()

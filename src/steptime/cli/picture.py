@@ -13,7 +13,7 @@ def picture(what: str) -> Any:
 
 def picture_path(text: str, where: str) -> Path:  # as parsers are called
     """Return the path of a picture; raises `InputError` where none can be written."""
-    from steptime.reports.charts.files import check_path
+    from steptime.reports.files import check_path
 
     check_path(Path(text))
     return Path(text)

@@ -30,7 +30,7 @@ from steptime.questions.plan.answer import asking, timed
 from steptime.questions.plan.best import answer
 from steptime.questions.plan.request import MOST_DEVICES, Request, cluster_of, level_of
 from steptime.questions.plan.tables import search_tables, split_and_size, tables
-from steptime.reports.charts.files import save
+from steptime.reports.files import save
 
 MOST_NUMBERS = 32  # of devices that are searched
 MOST_SEARCHES = 400  # on a page

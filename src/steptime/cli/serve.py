@@ -15,7 +15,7 @@ from steptime.questions.serve.load import Demand
 from steptime.questions.serve.search import MOST_DEVICES, MOST_SEARCHED, ServerSearch
 from steptime.questions.serve.tables import fronts, servers, table, under_load
 from steptime.questions.serve.targets import searched, targets_of
-from steptime.reports.charts.files import save
+from steptime.reports.files import save
 
 Devices = Annotated[
     str, option("--device NAME", f"{options.DEVICE}; of a search a list with commas.")

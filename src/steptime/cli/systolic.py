@@ -16,8 +16,8 @@ from steptime.energy.systolic import DATAFLOWS, Dataflow, network
 from steptime.energy.systolic_arrays import array as array_of
 from steptime.energy.systolic_arrays import array_names
 from steptime.questions import options
-from steptime.reports.charts.files import save
 from steptime.reports.charts.heatmap import grid
+from steptime.reports.files import save
 
 VALUES = {"utilisation": "utilisation", "time": "time_s"}
 MOST = 10_000  # arrays of one answer

@@ -14,8 +14,8 @@ from steptime.hardware import catalog
 from steptime.prediction import DEFAULT
 from steptime.questions import changes, grid_table, networks, options
 from steptime.questions.whatif import WhatIf, best_of, cases, sweep, upgrades, what_if
-from steptime.reports.charts.files import save
 from steptime.reports.charts.heatmap import grid as heatmap
+from steptime.reports.files import save
 
 DTYPE = "As predict. Default: float32, or what a device without its peak is fastest in."
 LARGEST = "largest"
