@@ -16,11 +16,11 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import exported
+from attack.tally import Tally
 from attack.victims import run, warm
 from onnx_bytes import model, node, tensor, value
 from psc_log_text import psc_log
@@ -173,30 +173,6 @@ ARCHIVES: Mapping[str, Callable[[], bytes]] = {
 }
 
 
-@dataclass
-class Tally:
-    """What came of all archives of a kind."""
-
-    kind: str
-    archives: int = 0
-    answered: int = 0
-    most_bytes: int = 0
-    wrong: list[str] = field(default_factory=list)
-
-    @property
-    def faults(self) -> int:
-        """Return how many went wrong."""
-        return len(self.wrong)
-
-    def row(self) -> dict[str, object]:
-        """Return the row of the page."""
-        return {
-            "archives": self.kind, "read": self.archives, "answered": self.answered,
-            "refused in a line": self.archives - self.answered - len(self.wrong),
-            "most memory, MB": round(self.most_bytes / 1e6), "wrong": len(self.wrong),
-        }  # fmt: skip
-
-
 def kinds() -> list[str]:
     """Return the endings of archives."""
     return [*dict.fromkeys(map(_kind, ARCHIVES))]
@@ -208,19 +184,19 @@ def _kind(title: str) -> str:
 
 def attack(kind: str, scratch: Path) -> Tally:
     """Return what became of all archives of a kind."""
-    tally = Tally(kind)
+    tally = Tally({"archives": kind})
     for title, made in ARCHIVES.items():
         if _kind(title) == kind:
             (place := scratch / f"{len([*scratch.iterdir()])}/a/b").mkdir(parents=True)
             (place / title.partition(",")[0]).write_bytes(made())
-            _tried(title, place, tally)
+            _tried(kind, title, place, tally)
     return tally
 
 
-def _tried(title: str, place: Path, tally: Tally) -> None:
+def _tried(kind: str, title: str, place: Path, tally: Tally) -> None:
     """Add to the tally what a command did with an archive in a folder two below an empty one."""
     name = title.partition(",")[0]
-    is_result = any(part in tally.kind for part in ("tar", "gz", "npz"))
+    is_result = any(part in kind for part in ("tar", "gz", "npz"))
     words = ["import", name, "--out", "out"] if is_result else ["count", name]
     used = place / "used"
 
@@ -230,7 +206,7 @@ def _tried(title: str, place: Path, tally: Tally) -> None:
         used.write_text(str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
         return code
 
-    end = (run if tally.archives else warm)(act, place)
+    end = (run if tally.counts else warm)(act, place)
     most_bytes = int(used.read_text()) if used.exists() else 0
     outside = [
         *place.parents[1].rglob(OUTSIDE),
@@ -247,9 +223,10 @@ def _tried(title: str, place: Path, tally: Tally) -> None:
         f"{most_bytes / 1e6:.0f} MB": most_bytes > MEMORY_BYTES,
         "an escape on the terminal": "\x1b" in end.said,
     }
-    tally.archives += 1
-    tally.answered += end.code == 0
-    tally.most_bytes = max(tally.most_bytes, most_bytes)
     texts = [text for text, is_wrong in wrong.items() if is_wrong]
+    is_refused = end.code != 0 and not texts
+    tally.add({"read": 1, "answered": end.code == 0, "refused in a line": is_refused})
+    most = "most memory, MB"
+    tally.counts[most] = max(tally.counts[most], round(most_bytes / 1e6))
     if texts:
         tally.wrong.append(f"{title}: {', '.join(texts)}: {end.said[-600:]}")

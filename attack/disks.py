@@ -17,11 +17,12 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import synthetic
 from attack.kills import MAPPING, SPACE, SWEEP
+from attack.tally import Tally
 from attack.victims import Act, run
 from steptime.cli.main import run as command
 from steptime.records import store
@@ -48,28 +49,6 @@ COMMANDS: dict[str, str] = {
     "run": "run fc --batch 2 --budget 0.02 --backend null --out out",
 }
 ELSEWHERE = {"TMPDIR": "tmp", "XDG_CACHE_HOME": "caches", "STEPTIME_HOME": "home"}
-
-
-@dataclass
-class Tally:
-    """What came of the runs on a kind of disk."""
-
-    disk: str
-    codes: Counter[int] = field(default_factory=Counter)
-    wrong: list[str] = field(default_factory=list)
-
-    @property
-    def faults(self) -> int:
-        """Return how many runs went wrong."""
-        return len(self.wrong)
-
-    def row(self) -> dict[str, object]:
-        """Return the row of the page."""
-        codes = ", ".join(f"{count} x {code}" for code, count in sorted(self.codes.items()))
-        return {
-            "disk": self.disk, "runs": self.codes.total(), "exit codes": codes,
-            "wrong": len(self.wrong),
-        }  # fmt: skip
 
 
 def limited(act: Act, rng: random.Random) -> Act:
@@ -148,18 +127,22 @@ DISKS = (
 
 def attack(disk: Disk, draws: int, seed: int, scratch: Path) -> Tally:
     """Return what became of each command on a disk."""
-    rng, tally = random.Random(f"{seed} {disk.name}"), Tally(disk.name)  # noqa: S311  # draws, no secret
-    number = 0
+    rng, codes, number = random.Random(f"{seed} {disk.name}"), Counter[int](), 0  # noqa: S311  # draws, no secret
+    wrong: list[str] = []
     for name, line in COMMANDS.items():
         for _ in range(draws):
             number += 1
             folder = scratch / f"{DISKS.index(disk)}-{number}"
-            texts = _tried(disk, line, rng, folder, tally)
-            tally.wrong += [f"{name}: {text}" for text in texts]
-    return tally
+            texts = _tried(disk, line, rng, folder, codes)
+            wrong += [f"{name}: {text}" for text in texts]
+    said = ", ".join(f"{count} x {code}" for code, count in sorted(codes.items()))
+    first = {"disk": disk.name, "runs": codes.total(), "exit codes": said}
+    return Tally(first, wrong=wrong)
 
 
-def _tried(disk: Disk, line: str, rng: random.Random, folder: Path, tally: Tally) -> list[str]:
+def _tried(
+    disk: Disk, line: str, rng: random.Random, folder: Path, codes: Counter[int]
+) -> list[str]:
     """Return what is wrong with a run of a command on a disk."""
     (place := folder / "disk").mkdir(parents=True)
     for name, table in (("e.json", SWEEP), ("space.json", SPACE)):
@@ -184,7 +167,7 @@ def _tried(disk: Disk, line: str, rng: random.Random, folder: Path, tally: Tally
     finally:
         if disk.is_mounted:
             subprocess.run(["umount", "--lazy", place], check=True)
-    tally.codes[end.code] += 1
+    codes[end.code] += 1
     ends = [one for one in end.said.splitlines() if one.startswith("steptime: ")]
     is_gone = disk.harm is vanishing
     wrong = {

@@ -10,17 +10,19 @@ import json
 import os
 import random
 import re
+import signal
 import sys
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import fake_scheduler
 
 import synthetic
+from attack.tally import Tally
 from attack.victims import LIMIT_S, SIGNALS, Act, End, Point, run, warm
 from steptime.calibration import here
 from steptime.cli.main import run as command
@@ -61,6 +63,7 @@ batch = "{batch}"
 column = "t"
 scale = 0.001
 """
+HARM = ("lost", "doubled", "orphans", "left in TMPDIR", "tracebacks")
 SQL = "SELECT count(*), count(DISTINCT model), sum(step_s) FROM records"
 
 
@@ -74,40 +77,6 @@ class Story:
     before: frozenset[Hashable] = frozenset()
     least: int = 0  # records that were acknowledged
     state: Any = None
-
-
-@dataclass
-class Tally:
-    """What a scenario came to."""
-
-    scenario: str
-    kills: Counter[str] = field(default_factory=Counter)
-    at_events: int = 0
-    ends: int = 0
-    acknowledged: int = 0
-    lost: int = 0
-    doubled: int = 0
-    orphans: int = 0
-    left: int = 0
-    tracebacks: int = 0
-    wrong: list[str] = field(default_factory=list)
-
-    @property
-    def faults(self) -> int:
-        """Return how much went wrong."""
-        counts = self.lost, self.doubled, self.orphans, self.left, self.tracebacks
-        return sum(counts) + len(self.wrong)
-
-    def row(self) -> dict[str, object]:
-        """Return the row of the page."""
-        signals = " ".join(str(self.kills[one.name]) for one in SIGNALS)
-        return {
-            "command": self.scenario, "kills": self.kills.total(), "KILL TERM INT": signals,
-            "at an event": self.at_events, "ended by itself": self.ends,
-            "acknowledged": self.acknowledged, "lost": self.lost, "doubled": self.doubled,
-            "orphans": self.orphans, "left in TMPDIR": self.left,
-            "tracebacks": self.tracebacks, "wrong": len(self.wrong),
-        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -129,7 +98,8 @@ class Scenario:
 
 def attack(scenario: Scenario, kills: int, seed: int, scratch: Path) -> Tally:
     """Return what became of so many kills of a scenario."""
-    rng, tally = random.Random(f"{seed} {scenario.name}"), Tally(scenario.name)  # noqa: S311  # draws, no secret
+    rng, tally = random.Random(f"{seed} {scenario.name}"), Tally({}, harm=HARM)  # noqa: S311  # draws, no secret
+    sent, at_events = Counter[signal.Signals](), 0
     story = _begun(scenario, scratch, 0)
     usual = warm(scenario.act(story), story.folder)
     _judge(scenario, story, usual, tally)
@@ -138,7 +108,7 @@ def attack(scenario: Scenario, kills: int, seed: int, scratch: Path) -> Tally:
     usual = run(scenario.act(story), story.folder)  # as quick as all that follow
     _judge(scenario, story, usual, tally)
     ends = True
-    while tally.kills.total() < kills:
+    while sent.total() < kills:
         if ends:
             story = _begun(scenario, scratch, number := number + 1)
             story.whole = whole if scenario.is_same else frozenset()
@@ -148,11 +118,14 @@ def attack(scenario: Scenario, kills: int, seed: int, scratch: Path) -> Tally:
         _judge(scenario, story, end, tally)
         ends = not end.was_sent
         if point and end.was_sent:
-            tally.kills[point.number.name] += 1
-            tally.at_events += point.event > 0
+            sent[point.number] += 1
+            at_events += point.event > 0
         if story.runs > 50 * kills:
             tally.wrong.append("it is never killed")
             break
+    of_each = " ".join(str(sent[one]) for one in SIGNALS)
+    tally.first = {"command": scenario.name, "kills": sent.total(), "KILL TERM INT": of_each}
+    tally.first["at an event"] = at_events
     return tally
 
 
@@ -174,7 +147,6 @@ def _judge(scenario: Scenario, story: Story, end: End, tally: Tally) -> None:
     """Add to the tally what a run did to its folder."""
     kept = Counter(scenario.records(story))
     lines = scenario.acknowledged(end)
-    tally.acknowledged += lines
     story.least += lines
     is_whole = not end.was_sent
     wanted = story.before | (story.whole if is_whole else frozenset())
@@ -183,12 +155,9 @@ def _judge(scenario: Scenario, story: Story, end: End, tally: Tally) -> None:
     wrong = [scenario.check(story, end)]
     if is_whole and end.code:
         wrong.append(f"exit code {end.code}")
-    tally.ends += is_whole
-    tally.lost += max(0, lost)
-    tally.doubled += doubled
-    tally.orphans += end.orphans
-    tally.left += len(end.left)
-    tally.tracebacks += end.has_traceback
+    harm = (max(0, lost), doubled, end.orphans, len(end.left), end.has_traceback)
+    tally.add({"ended by itself": is_whole, "acknowledged": lines})
+    tally.add(dict(zip(HARM, harm, strict=True)))
     texts = [*filter(None, wrong)]
     if lost > 0 or doubled or end.orphans or end.left or end.has_traceback or texts:
         about = f"lost {lost}, doubled {doubled}, orphans {end.orphans}, left {end.left}: {texts}"

@@ -14,7 +14,6 @@ import random
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from html.parser import HTMLParser
 from itertools import cycle
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import record_cases
+from attack.tally import Tally
 from attack.victims import End, run, warm
 from steptime.cli.main import run as command
 
@@ -112,32 +112,9 @@ class _Page(HTMLParser):
             self.runs.append(f"<script>{data[:60]}")
 
 
-@dataclass
-class Tally:
-    """What came of the cases of a way out."""
-
-    sink: str
-    cases: int = 0
-    texts: int = 0
-    answered: int = 0
-    wrong: list[str] = field(default_factory=list)
-
-    @property
-    def faults(self) -> int:
-        """Return how many cases went wrong."""
-        return len(self.wrong)
-
-    def row(self) -> dict[str, object]:
-        """Return the row of the page."""
-        return {
-            "way out": self.sink, "commands": self.cases, "texts": self.texts,
-            "answered": self.answered, "wrong": len(self.wrong),
-        }  # fmt: skip
-
-
 def attack(name: str, share: float, seed: int, scratch: Path) -> Tally:
     """Return what became of a share of the fields, or of the texts, at one way out."""
-    rng, tally = random.Random(f"{seed} {name}"), Tally(name)  # noqa: S311  # draws, no secret
+    rng, tally = random.Random(f"{seed} {name}"), Tally({"way out": name})  # noqa: S311  # draws, no secret
     is_device = name in OF_DEVICES
     every = TEXTS if is_device else (*FIELDS, *KEYS, FOLDER)
     for number, place in enumerate(sorted(rng.sample(every, max(1, round(share * len(every)))))):
@@ -156,9 +133,8 @@ def attack(name: str, share: float, seed: int, scratch: Path) -> Tally:
             for one in {**SINKS, **OF_DEVICES}[name].split()
         ]
         end = (run if number else warm)(partial(command, words), folder)
-        tally.cases += 1
-        tally.texts += 1 if is_device or place == FOLDER else len(TEXTS)
-        tally.answered += end.code == 0
+        texts = 1 if is_device or place == FOLDER else len(TEXTS)
+        tally.add({"commands": 1, "texts": texts, "answered": end.code == 0})
         tally.wrong += [f"{place}: {text}" for text in faults(name, end, folder)]
     return tally
 

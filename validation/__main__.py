@@ -98,7 +98,7 @@ def answer(given: Namespace) -> Answer:
 
 def _picture(found: PlanErrors, method: str, out: Path) -> str:
     from steptime.reports.charts.evaluated import chart
-    from steptime.reports.charts.files import save
+    from steptime.reports.files import save
 
     if not found.times:
         raise InputError("--out: none of these rows says a time")

@@ -314,7 +314,7 @@ def test_the_published_weights(shared, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_the_picture(tmp_path):
-    from steptime.reports.charts.files import save
+    from steptime.reports.files import save
 
     for settings in ({}, {"order": 2, "scale": "log"}):
         spec = ONE.draw(ONE.answer(Data.of(synthetic.sweep()), **settings))

@@ -22,7 +22,7 @@ from steptime.records import store
 from steptime.records.data import Data
 from steptime.records.readers import read_path
 from steptime.records.record import Quantity, Record, RecordMethod
-from steptime.reports.charts.files import save
+from steptime.reports.files import save
 
 GPU, TPU = "v100-sxm2-16gb", "tpu-v2-8"
 

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from every import every
-from steptime.calibration.cases import Case, op_kernels
+from steptime.build import make_workload, read_model
+from steptime.calibration.cases import Case, op_kernels, priors_of, step_kernels
 from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate, chosen, intervals, moved
 from steptime.calibration.evaluate import after_calibration, score
@@ -14,6 +15,7 @@ from steptime.core.errors import InputError
 from steptime.core.toml_files import toml_text
 from steptime.hardware import catalog
 from steptime.hardware.device import device_from_table
+from steptime.prediction import cost_model
 from steptime.prediction.calibrated.interval import known_as
 from steptime.prediction.calibrated.method import METHOD
 from steptime.prediction.step_model import StepModel
@@ -294,3 +296,31 @@ def test_a_wrong_calibration_in_a_device_file_is_one_line(wrong):
         InputError, match=rf"mine.toml: 'calibration\.{next(iter(wrong))}[^']*' must be"
     ):
         device_from_table(said, "mine.toml")
+
+
+def test_trainings_tell_nothing_of_inference_on_a_gpu():
+    """Trainings take twice as long as expected, inference half: each is predicted as it was."""
+    device = catalog.device("t4")
+    priors = constants_of(priors_of(device))
+
+    def steps(phase, times):
+        found = []
+        for layers in range(2, 11):
+            network = read_model(f"fc:layers={layers},nodes=64,inputs=64,outputs=10")
+            workload = make_workload(network, 16, "float32", phase, "sgd")
+            one = Case(step_kernels(workload), device, 1.0, "fc", "step")
+            seconds = times * float(Columns([one]).predicted(priors)[0])
+            found.append(replace(one, seconds=seconds))
+        return found
+
+    def ratio(table, phase):
+        own = [replace(one, device=replace(device, calibration=table)) for one in steps(phase, 1.0)]
+        found = score(own, cost_model("calibrated"))
+        return float(np.exp(np.mean([one.off for one in found])))
+
+    trained = calibrate(device, steps("train", 2.0), None)
+    assert ratio(trained, "train") == pytest.approx(2.0, rel=0.2)
+    assert ratio(trained, "infer") == pytest.approx(1.0, rel=1e-6)
+    both = calibrate(device, steps("train", 2.0) + steps("infer", 0.5), None)
+    assert ratio(both, "infer") == pytest.approx(0.5, rel=0.2)
+    assert "infer" not in calibrate(device, steps("infer", 0.5), None)

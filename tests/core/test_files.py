@@ -1,6 +1,7 @@
 """Files are written whole or not at all; what hinders that is said with one exit code a cause."""
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,14 @@ def test_what_hinders_a_file_is_said_and_leaves_the_old_one(monkeypatch, tmp_pat
 def test_a_folder_that_is_not_there_is_the_users_to_make(tmp_path):
     with pytest.raises(InputError, match="--out: cannot be written: No such file"):
         write_whole(tmp_path / "none" / "a.txt", "", "--out")
+
+
+def test_what_a_killed_command_left_of_a_file_goes_with_the_next(tmp_path):
+    """Not what another may be writing, nor a file of somebody's own."""
+    left, young, strange = (tmp_path / f".r.html.{end}" for end in ("0123abcd", "4567ef01", "bak"))
+    for one in (left, young, strange):
+        one.write_text("half")
+    for one in (left, strange):
+        os.utime(one, (0, 0))
+    write_whole(tmp_path / "r.html", "whole")
+    assert {one.name for one in tmp_path.iterdir()} == {"r.html", young.name, strange.name}

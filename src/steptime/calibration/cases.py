@@ -104,6 +104,12 @@ class Case:
         return stack_option(self.stack) | dict(self.asked)
 
     @property
+    def phase(self) -> str:
+        """The phase of a step, by the passes of its kernels; "" of an op by itself."""
+        trains = any(one.pass_ != "forward" for one in self.kernels)
+        return "" if self.alone else "train" if trains else "infer"
+
+    @property
     def alone(self) -> bool:
         """Whether it is an op by itself, no step of a network."""
         return self.condition in ("isolated", "repeated")

@@ -46,11 +46,12 @@ def calibrate(
     It holds the constants that moved from the priors, the cross-validated error of each kind of
     case (`mape`, and `bias`, the mean of ln(predicted / measured)), and between which logs of
     measured / predicted 80 % of the kernels of each form lie, by cases that were not fitted;
-    `alone` are the constants of ops by themselves, where they differ; `products` and `steps` are
-    what products, and steps behind a host, take beyond these constants. `points` of None takes all
-    cases. Steps are of one `stack`, that with most of them: a host takes
-    other times under another one. `facts`, such as versions, join the table; `priors` are those of
-    the device's kind and of that stack if none are given. Raises `InputError` without a case.
+    `alone` are the constants of ops by themselves, where they differ, `infer` those of steps of
+    inference on a GPU, with their `steps`; `products` and `steps` are what products, and steps
+    behind a host, take beyond these constants. `points` of None takes all cases. Steps are of one
+    `stack`, that with most of them: a host takes other times under another one. `facts`, such as
+    versions, join the table; `priors` are those of the device's kind and of that stack if none are
+    given. Raises `InputError` without a case.
     """
     if not cases:
         raise InputError(f"{device.name}: no row to calibrate with")
@@ -66,6 +67,7 @@ def calibrate(
     constants = step_constants(columns, known)
     alone = left_out(columns, known, constants, families=[case.family for case in own])
     beside, off = learnt(columns, constants, alone)
+    beside |= of_inference(columns, known, off)
     places = [i for i, case in enumerate(own) if case.alone and device.kind == "gpu"]
     if places:
         by_itself, off[places] = single([own[i] for i in places], off[places], known, constants)
@@ -100,6 +102,24 @@ def step_constants(columns: Columns, priors: Mapping[str, Constant]) -> dict[str
     of_both = left_out(columns, priors, both, families=families)[places]
     of_own = left_out(own, priors, apart, families=[case.family for case in steps])
     return both if np.abs(of_both).mean() < np.abs(of_own).mean() else apart
+
+
+def of_inference(columns: Columns, priors: Mapping[str, Constant], off: Floats) -> dict[str, Any]:
+    """Return what steps without a backward pass say of such steps, and set how far they are off.
+
+    A host takes other times where nothing is trained, and so do kernels that run again in the
+    backward pass: trainings tell nothing of inference. Steps of one phase alone are told by all.
+    """
+    places = [i for i, case in enumerate(columns.cases) if case.phase == "infer"]
+    if columns.device.kind != "gpu" or "train" not in {case.phase for case in columns.cases}:
+        return {}
+    found, told = constants_of(priors), dict[str, Any]()
+    if places:
+        own = Columns([columns.cases[i] for i in places])
+        found, families = fitted([own], priors), [case.family for case in own.cases]
+        left = left_out(own, priors, found, families=families)
+        told, off[places] = learnt(own, found, left)
+    return {"infer": {"constants": moved(found, priors), "steps": told.get("steps", [])}}
 
 
 def single(

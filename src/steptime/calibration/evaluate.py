@@ -142,14 +142,17 @@ def _calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
         alike = named[case.device.name]  # a file may carry the name of another device
         if case.device not in alike:
             alike.append(case.device)
-        return case.device.name, alike.index(case.device), *sorted(case.options.items())
+        at = case.device.name, case.phase, alike.index(case.device)
+        return *at, *sorted(case.options.items())
 
     found: dict[int, Scored] = {}
     for own in by_key(cases, place).values():
-        first = own[0]
-        settings = replace(method.under(first.options).settings, tf32="auto")  # kernels know it
-        seen = method.sees(first.device, first_dtype(first.device), settings)
-        found |= {id(one.case): one for one in scored_at(own, seen.constants)}
+        device = own[0].device.in_phase(own[0].phase)
+        settings = replace(method.under(own[0].options).settings, tf32="auto")  # kernels know it
+        seen = method.sees(device, first_dtype(device), settings)
+        there = [replace(one, device=device) for one in own]
+        for case, one in zip(own, scored_at(there, seen.constants), strict=True):
+            found[id(case)] = replace(one, case=case)
     return [found[id(case)] for case in cases]
 
 

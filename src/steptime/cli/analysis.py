@@ -37,7 +37,7 @@ def question_of(analysis: Analysis) -> Inquiry:
 
     def answer(whole: bool, **given: Any) -> Answer:
         from steptime.records.data import Data
-        from steptime.reports.charts.files import save
+        from steptime.reports.files import save
 
         found = given.pop("folder")
         out, fail_on = given.pop("out", None), given.pop("fail_on", None)
@@ -106,7 +106,7 @@ def plot(
 def _drawn(kind: str, folder: Path, out: Path, model: str) -> Answer:
     from steptime.records.data import Data
     from steptime.reports.charts import draw, kinds
-    from steptime.reports.charts.files import save
+    from steptime.reports.files import save
 
     one_of("plot", kind, kinds())
     data = Data.load([folder], note, model)

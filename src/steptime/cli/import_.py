@@ -33,9 +33,9 @@ def import_(
     found = read_path(*paths, mapping=read_mapping(mapping) if mapping else None)
     if not found.records:
         raise InputError(f"{', '.join(map(str, paths))}: {_nothing(found)}")
-    known = {source_key(one) for one in store.load(out, note, required=False)}
-    new = [one for one in found.records if source_key(one) not in known]
-    if new:
+    with store.exclusive(out, store.OF_IMPORT, waits=True):  # another may be of the same source
+        known = {source_key(one) for one in store.load(out, note, required=False)}
+        new = [one for one in found.records if source_key(one) not in known]
         with store.open_writer(out) as writer:
             writer.append_all(new)
     alike = found.duplicates.items()

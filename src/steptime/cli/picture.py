@@ -13,7 +13,7 @@ def picture(what: str) -> Any:
 
 def drawn(chart: Any, out: Path) -> str:
     """Return the line that says where a chart is drawn to, once it is."""
-    from steptime.reports.charts.files import save
+    from steptime.reports.files import save
 
     save(chart, out)
     return f"picture: {out}"
@@ -21,7 +21,7 @@ def drawn(chart: Any, out: Path) -> str:
 
 def picture_path(text: str, where: str) -> Path:  # as parsers are called
     """Return the path of a picture; raises `InputError` where none can be written."""
-    from steptime.reports.charts.files import check_path
+    from steptime.reports.files import check_path
 
     check_path(Path(text))
     return Path(text)

@@ -7,18 +7,28 @@ import secrets
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
+from time import time
 from typing import Any
 
 from steptime.core.errors import InputError, OutsideError, one_of
 
+STALE_S = 600.0  # since the last write to a part of a file: its writer is gone
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, or what a user may have of it
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of a new file that takes the place of `path` at the end, unless that fails."""
+    """Yield the path of a new file that takes the place of `path` at the end, unless that fails.
+
+    What a command that was killed has left of one goes, once nobody can write it any more.
+    """
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    for left in path.parent.glob(f".{escape(path.name)}.{'[0-9a-f]' * 8}"):
+        with suppress(OSError):
+            if time() - left.stat().st_mtime > STALE_S:
+                left.unlink()
     try:
         yield part
         part.replace(path)
@@ -80,11 +90,9 @@ def append_line(path: Path, table: Mapping[str, Any]) -> None:
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """Return the lines of such a file; an absent one has none, torn ones are passed over."""
-    try:
+    lines, tables = [], []
+    with suppress(FileNotFoundError):
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        return []
-    tables = []
     for line in lines:
         with suppress(ValueError):
             tables.append(json.loads(line))

@@ -73,6 +73,11 @@ class Device:
         """Whether it issues its ops itself, so that nothing hides the time for that."""
         return self.kind == "cpu"
 
+    def in_phase(self, phase: str) -> Self:
+        """Return the device with what its calibration says of the steps of a phase alone."""
+        own = self.calibration.get(phase)
+        return replace(self, calibration={**self.calibration, **own}) if own else self
+
     @property
     def usable_bytes(self) -> int | None:
         """Bytes that a program can have of its memory, None where that is unknown.
@@ -244,10 +249,12 @@ DETAILS = {  # what is read of it
     **dict.fromkeys(("process_nm", "usable_GiB"), Figure),
     **dict.fromkeys(_WORDS, Text),
 }
+_OF_STEPS = {"constants": Mapping[str, _Factor], "steps": Sequence[tuple[Above0, Above0, _Log]]}
 _CALIBRATION = {  # what predictions read of it
-    **dict.fromkeys(("constants", "alone"), Mapping[str, _Factor]),
+    **_OF_STEPS,
+    "infer": struct("Calibration", _OF_STEPS),
+    "alone": Mapping[str, _Factor],
     "intervals": Mapping[str, tuple[_Log, _Log]],
-    "steps": Sequence[tuple[Above0, Above0, _Log]],
     "products": Mapping[str, Sequence[tuple[Above0, Above0, Above0, Above0, _Log]]],
     **dict.fromkeys(("stack", "date", "backend", "version", "driver"), Text),
     **dict.fromkeys(("threads", "measured_points"), Whole),

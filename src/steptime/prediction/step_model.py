@@ -78,7 +78,7 @@ class StepModel:
             choice = read_model(str(network), trusted=True)
             network = make_workload(choice, None, dtype, phase, optimizer)
         self.workload = network
-        self.device = catalog.device(device)
+        self.device = catalog.device(device).in_phase(network.phase)
         self.options = {name: _text(value) for name, value in (options or {}).items()}
         self.assumes = assumes and "stack" in chosen.options and "stack" not in self.options
         self._chosen = chosen, dict(self.options)

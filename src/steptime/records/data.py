@@ -71,19 +71,6 @@ class Data:
         return [name for name, _ in self._folders]
 
     @cached_property
-    def folders(self) -> Sequence[tuple[str, Sequence[Record]]]:
-        """The records of each folder, whole, with its name."""
-        return [
-            (name, store.load(held, self._warn) if isinstance(held, Path) else held)
-            for name, held in self._folders
-        ]
-
-    @cached_property
-    def records(self) -> Sequence[Record]:
-        """All records, whole: for what needs their samples; rows are cheaper."""
-        return [record for _, records in self.folders for record in records]
-
-    @cached_property
     def results(self) -> list[Row]:
         """The rows of `analysis.results`, each with a `label` that tells it from all others.
 

@@ -28,7 +28,7 @@ from steptime.records.record import DONE, Record, RecordMethod, record_to_json
 if TYPE_CHECKING:
     from steptime.records.reading import Line
 
-LOCK = "sweep.lock"
+LOCK, OF_IMPORT = "sweep.lock", "import.lock"
 RANK = 1 << 40  # bytes of a file: the place of a record is its rank times that, and its byte
 MOST_NAMED = 5  # faulty lines of a file
 EMPTY = "holds no records (no line in any *.jsonl file)"
@@ -237,16 +237,16 @@ def record_at(path: Path, place: int) -> Record:
 
 
 @contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
+def exclusive(folder: Path, lock: str = LOCK, waits: bool = False) -> Iterator[None]:
     """Hold `folder` for one sweep; raises `InputError` naming the process that holds it already.
 
-    The lock ends with the process, however it ends; its file, and a folder that was made for
-    nothing, go where it ends by itself.
+    One that `waits` goes on when that ends. The lock ends with the process, however it ends; its
+    file, and a folder that was made for nothing, go where it ends by itself.
     """
     is_new = _make(folder)
-    path = folder / LOCK
+    path = folder / lock
     try:
-        descriptor = _locked(folder, path)
+        descriptor = _locked(folder, path, waits)
         try:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
@@ -260,7 +260,7 @@ def exclusive(folder: Path) -> Iterator[None]:
                 folder.rmdir()
 
 
-def _locked(folder: Path, path: Path) -> int:
+def _locked(folder: Path, path: Path, waits: bool) -> int:
     """Return the descriptor of a locked file, which still has its name once it is locked."""
     while True:
         try:
@@ -268,7 +268,7 @@ def _locked(folder: Path, path: Path) -> int:
         except OSError as error:
             raise InputError(f"{folder}: cannot write here: {error.strerror}") from error
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
             with suppress(FileNotFoundError):
                 if os.path.samestat(path.stat(), os.fstat(descriptor)):
                     return descriptor
@@ -278,8 +278,10 @@ def _locked(folder: Path, path: Path) -> int:
             holder = f"process {said}" if said else "another process"
             raise InputError(f"{folder}: a sweep is running here ({holder})") from error
         except OSError as error:
+            if waits:  # for nobody: where none can lock it means nothing
+                return descriptor
             os.close(descriptor)
-            path.unlink(missing_ok=True)  # where nobody can lock it means nothing
+            path.unlink(missing_ok=True)
             raise StoreError(f"{path}: cannot lock: {error.strerror}") from error
         os.close(descriptor)  # its holder has just taken the name away
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import io
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import synthetic
 from psc_log_text import psc_log
 from steptime.analysis.devices_table import COLUMNS
 from steptime.build import make_workload, read_model
+from steptime.cli.import_ import import_
 from steptime.cli.main import run
 from steptime.core.workload import Plan
 from steptime.records import store
@@ -41,6 +44,39 @@ def logs(tmp_path):
 def _json(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
     assert run([*words]) == 0
     return json.loads(capsys.readouterr().out)
+
+
+def test_two_imports_of_one_source_at_once_write_it_once(logs, tmp_path, monkeypatch):
+    """The second comes when the first has looked what is there, and has written nothing yet."""
+    out, arrived = tmp_path / "out", threading.Event()
+    load, flock, second = store.load, fcntl.flock, []
+
+    def beside() -> None:
+        try:
+            second.append(import_([logs], out=out).document)
+        finally:
+            arrived.set()
+
+    def told(descriptor: int, operation: int) -> None:
+        if threading.current_thread() is other:
+            arrived.set()
+        flock(descriptor, operation)
+
+    def loaded(*folder: Any, **options: Any) -> list[Record]:
+        found = load(*folder, **options)
+        if threading.current_thread() is not other:
+            other.start()
+            arrived.wait()
+        return found
+
+    other = threading.Thread(target=beside)
+    monkeypatch.setattr(fcntl, "flock", told)
+    monkeypatch.setattr(store, "load", loaded)
+    first = import_([logs], out=out).document
+    other.join()
+    assert (first["records"], second[0]["records"], second[0]["already_there"]) == (3, 0, 3)
+    assert len(load(out, pytest.fail)) == 3
+    assert {one.suffix for one in out.iterdir()} == {".jsonl"}
 
 
 def test_importing_twice_adds_nothing(logs, tmp_path, capsys):

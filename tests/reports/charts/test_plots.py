@@ -14,8 +14,8 @@ from steptime.analysis import analyses
 from steptime.core.errors import InputError
 from steptime.records.record import Record
 from steptime.reports.charts import EmptyPlotError, draw
-from steptime.reports.charts.files import FORMATS, save
 from steptime.reports.charts.style import config, log_number, log_ticks
+from steptime.reports.files import FORMATS, save
 
 pytestmark = pytest.mark.slow
 

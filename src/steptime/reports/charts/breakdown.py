@@ -10,7 +10,7 @@ from steptime.core.graph import PASSES
 from steptime.core.table import Table
 from steptime.core.units import percent, seconds
 from steptime.records.row import grouped
-from steptime.reports.charts import EmptyPlotError, style
+from steptime.reports.charts import style
 
 MOST_KINDS = 7  # with colours of their own
 OTHERS = "others"
@@ -30,8 +30,6 @@ def chart(table: Table) -> style.Spec:
         for side in ("measured", "predicted")
         if row[f"{side}_share"] is not None
     ]
-    if not rows:
-        raise EmptyPlotError("breakdown: no op is measured, predicted or published here")
     tell = [name for name in ("platform", "side") if len({row[name] for row in rows}) > 1]
     totals = grouped(rows, itemgetter("name"))
     ranked = sorted(totals, key=lambda name: -sum(row["share"] for row in totals[name]))

@@ -8,7 +8,7 @@ from steptime.analysis.ceilings import computed_in
 from steptime.core.table import Table, columns
 from steptime.core.units import si
 from steptime.records.row import grouped
-from steptime.reports.charts import EmptyPlotError, style
+from steptime.reports.charts import style
 
 LESS, MORE = 6.0, 25.0  # of the axis before and beyond the points, as factors: room for names
 MOST_JOINED = 60  # whose prediction and measurement a line joins
@@ -28,13 +28,11 @@ def chart(table: Table) -> style.Spec:
     """Return the points of a table of `analysis.roofline` under their ceilings.
 
     Platforms share a picture, each in its colour; where colours tell something else, or the
-    ceilings are many, each has a panel. Raises `EmptyPlotError`.
+    ceilings are many, each has a panel.
     """
     said = table.summary
     every: list[style.Row] = [dict(r) for r in table.rows] if said["platforms"] else []
     tops = _tops(said["ceilings"], said["platforms"])
-    if not (every or tops):
-        raise EmptyPlotError("roofline: no ceiling and no point is known")
     names = list(dict.fromkeys(row["platform"] for row in (*every, *tops)))
     asked = said.get("color")
     apart = len(names) > 1 and (asked not in (None, "platform") or len(tops) > MOST_LABELS)

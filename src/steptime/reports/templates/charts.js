@@ -106,7 +106,7 @@ function chart(place, spec, controls) {
 }
 
 // Of many marks a picture of pixels is drawn faster and scrolls better.
-const many = (spec) => (spec.data.values ?? []).length > 1500;
+const many = (spec) => (spec.data?.values ?? []).length > 1500;
 
 // Buttons that save a chart as a figure that stands alone: light, with its title and its source.
 function downloads(name, spec) {

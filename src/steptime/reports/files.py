@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -10,50 +9,20 @@ from steptime.core.errors import one_line
 from steptime.core.files import check_ending, write_whole
 
 PIXELS_PER_POINT = 2.0
-POLICY = (  # of every page: nothing is fetched, and no text becomes code
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "img-src data: blob:; base-uri 'none'; form-action 'none'"
-)
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<link rel="icon" href="data:,">
-<title>steptime: {title}</title>
-<style>svg.marks {{ max-width: 100%; height: auto }}</style>
-</head>
-<body>
-<main>
-<h1 style="position: absolute; clip-path: inset(50%)">{title}</h1>
-<div id="chart"></div>
-</main>
-<script>{library}</script>
-<script>
-vegaEmbed("#chart", {spec}, {{
-  ast: true, renderer: "svg",
-  actions: {{export: true, source: false, compiled: false, editor: false}},
-}});
-</script>
-</body>
-</html>
-"""
 
 FORMATS: dict[str, Callable[[Any, str], bytes]] = {  # by vl_convert, of a chart's text
     ".png": lambda convert, spec: convert.vegalite_to_png(spec, scale=PIXELS_PER_POINT),
     ".svg": lambda convert, spec: convert.vegalite_to_svg(spec).encode(),
     ".pdf": lambda convert, spec: convert.vegalite_to_pdf(spec),
-    ".html": lambda convert, spec: _page(convert, spec).encode(),
+    ".html": lambda _, spec: _page(spec).encode(),
 }
 
 
-def _page(convert: Any, spec: str) -> str:
-    """Return one offline page with a chart, no text of which can end its script."""
-    library = convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    told = spec.replace("<", "\\u003c")
-    title = escape(" ".join(json.loads(spec)["title"]["text"].split()))
-    return _PAGE.format(policy=POLICY, title=title, library=library, spec=told)
+def _page(spec: str) -> str:
+    """Return one offline page with a chart, which follows the room and colours of its reader."""
+    from steptime.reports.templating import rendered
+
+    return rendered("chart.html", spec=json.loads(spec))
 
 
 def check_path(path: Path) -> None:
