@@ -14,7 +14,7 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -291,16 +291,9 @@ def identity(method: RecordMethod) -> str:
     return json.dumps(vars(method), sort_keys=True, separators=(",", ":"))
 
 
-def done_keys(
-    records: Iterable[Record], *, retry: Collection[str] = (), force: bool = False
-) -> set[DoneKey]:
-    """Return the cells that need no further try: those with a record in a status that is final.
-
-    Final are `DONE` less the statuses in `retry`; with `force` nothing is. Only records of whole
-    steps count.
-    """
-    final = set() if force else set(DONE) - set(retry)
-    return {done_key(one) for one in records if one.status in final and not one.scope}
+def done_keys(records: Iterable[Record]) -> set[DoneKey]:
+    """Return the cells that need no further try: those of a whole step with a final record."""
+    return {done_key(one) for one in records if one.status in DONE and not one.scope}
 
 
 def done_key(record: Record) -> DoneKey:
