@@ -78,9 +78,19 @@ def between(model: StepModel, batch: int, seconds: float) -> tuple[float, float]
 
 
 def bounds_of(stack: Stack, device: Device, has_experts: bool) -> Bounds:
-    """Return the interval of a step of many devices, as shares of it, by a device's constants."""
+    """Return the interval of a step of many devices, as shares of it, by a device's constants.
+
+    Under a stack of which no step was told it is as wide as that of the kernels of a step, too.
+    """
     constants, seen = device.constants, stack.seen
     like = {catalog.device(name).architecture for name in seen.get("devices", ())}
     beyond = seen and device.architecture not in like and device.kind == "gpu"
     unseen = constants["interval.plan_unseen"] if beyond else 0.0
-    return bounds("experts" if has_experts else "plan", constants, unseen=unseen)
+    form = "experts" if has_experts else "plan"
+    return bounds(form, constants, in_step=not _is_told(stack), unseen=unseen)
+
+
+def _is_told(stack: Stack) -> bool:
+    """Whether steps told constants of a stack, or of one that it is like."""
+    told = bool(stack.seen.get("models"))
+    return told or (bool(stack.like) and _is_told(catalog.stack(stack.like)))

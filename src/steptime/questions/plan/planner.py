@@ -133,7 +133,7 @@ class Planner:
         shape, dtype = self.shape, graph_dtype(self.typed, self.stack.master_weights)
         tuning, of = replace(self.tuning, recompute=recompute), shape.whole if whole else shape.one
         how = batch, tuning.under(self.stack.tuned_how)
-        return rank_of_one(shape.family, of, plan, dtype, *how)
+        return rank_of_one(shape.family, of, plan, dtype, *how, whole)
 
     def on(self, cluster: Cluster) -> Planner:
         """Return the planner of another number of these devices, whose layers are priced."""
