@@ -211,11 +211,8 @@ class Step:
         piece, planner = self.pieces[part.name], self.planner
         again = self.again_s(piece) if part.again else 0.0
         gathers, scatters = self.gathered(piece)
-        layer_s = 0.0  # what calls of many devices take a layer
-        if self.plan.devices > 1 and not planner.is_whole(self.plan):
-            layer_s = 0.0 if part.is_end else planner.constant("layer_s")
         waits = [self.exchanges(part.name, pass_) for pass_ in ("forward", "backward")]
-        host = [one + layer_s for one in piece.host_s]
+        host = [one + self.called_s(part) for one in piece.host_s]
         if again and self.plan.recompute == "full":
             waits[1] += waits[0]
             host[1] += host[0]
@@ -224,6 +221,17 @@ class Step:
         fore = self.one(piece.forward_s, 0.0, waits[0], host[0], gathers, moved)
         back = self.one(piece.backward_s, again, waits[1], host[1], [*gathers, *scatters], moved)
         return self.beside(fore, back) if self.plan.overlaps else (fore, back)
+
+    def called_s(self, part: Part) -> float:
+        """Return the seconds of what is called beside the ops of a layer, in a pass of many devices."""
+        plan, planner = self.plan, self.planner
+        if part.is_end or plan.devices == 1 or planner.is_whole(plan):
+            return 0.0
+        seconds = planner.constant("layer_s")
+        if self.pieces[part.name].routed:
+            experts = planner.shape.experts / plan.expert
+            seconds += planner.constant("routed_layer_s") + planner.constant("expert_s") * experts
+        return seconds
 
     def beside(self, fore: Pass, back: Pass) -> tuple[Pass, Pass]:
         """Return both passes where tokens of one are exchanged beside the other's kernels.
