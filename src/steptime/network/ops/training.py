@@ -70,8 +70,8 @@ def training_graph(
     `how` says what software keeps though no gradient needs it: `keeps` the inputs of products with
     frozen weights of few bits, `sources` what is joined with a frozen tensor, `former` the logits
     and those inputs of the micro-batch before. With `few` bits a state has 8 (Dettmers et al. 2022,
-    section 2: blocks with a float32 scale each). `inside` of a network its input asks for a gradient,
-    too, since something before it does.
+    section 2: blocks with a float32 scale each). `inside` of a network its input asks for a
+    gradient, too, since something before it does.
 
     The graph's first output must be the loss, a scalar. Gradients are made only where a weight
     asks for them, so the first layer has no data gradient. Optimizer state joins the buffers.

@@ -67,30 +67,23 @@ def update_s(model: StepModel, batch: int) -> float:
     return model.timeline(batch).update_s - (0.0 if host is None else host.after_s)
 
 
-def between(model: StepModel, batch: int, seconds: float) -> tuple[float, float]:
-    """Return between which seconds some lie that are off as a step is."""
+def between(model: StepModel, batch: int, step_s: float, exposed_s: float) -> tuple[float, float]:
+    """Return between which seconds a step lies whose kernels are as far off as those of a model.
+
+    Of the seconds in which it waits for exchanges it has no interval.
+    """
     times = model.timeline(batch)
     low, high = (
-        seconds if end is None else seconds * end / times.step_s
+        exposed_s + (step_s - exposed_s) * (1.0 if end is None else end / times.step_s)
         for end in (times.low_s, times.high_s)
     )
     return low, high
 
 
 def bounds_of(stack: Stack, device: Device, has_experts: bool) -> Bounds:
-    """Return the interval of a step of many devices, as shares of it, by a device's constants.
-
-    Under a stack of which no step was told it is as wide as that of the kernels of a step, too.
-    """
+    """Return the interval of a step of many devices, as shares of it, by a device's constants."""
     constants, seen = device.constants, stack.seen
     like = {catalog.device(name).architecture for name in seen.get("devices", ())}
     beyond = seen and device.architecture not in like and device.kind == "gpu"
     unseen = constants["interval.plan_unseen"] if beyond else 0.0
-    form = "experts" if has_experts else "plan"
-    return bounds(form, constants, in_step=not _is_told(stack), unseen=unseen)
-
-
-def _is_told(stack: Stack) -> bool:
-    """Whether steps told constants of a stack, or of one that it is like."""
-    told = bool(stack.seen.get("models"))
-    return told or (bool(stack.like) and _is_told(catalog.stack(stack.like)))
+    return bounds("experts" if has_experts else "plan", constants, unseen=unseen)

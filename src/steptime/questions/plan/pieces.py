@@ -106,9 +106,9 @@ def rank_of_one(
         graph = tuned(builder.graph(family.build(builder, params, b)), tuning)
     except ShapeError as error:
         raise InputError(f"plan: {error}") from None
-    if not whole and {*map(piece_of, graph.weights)} - {FIRST, LAST}:
-        tuning = replace(tuning, how=(*tuning.how, "inside"))
-    return differentiated(graph, "adam", tuning)
+    trains_layers = {*map(piece_of, graph.weights)} - {FIRST, LAST}
+    how = (*tuning.how, "inside") if trains_layers and not whole else tuning.how
+    return differentiated(graph, "adam", replace(tuning, how=how))
 
 
 def pieces(
