@@ -228,5 +228,5 @@ def _checked(model: StepModel, workers: int | None) -> int:
         has = f"has {splits} splits" if splits > 1 else "has no split layers"
         raise InputError(f"{model.workload.label}: {has}: replicas must be {splits}, not {workers}")
     if splits > 1 and model.fabric is None:
-        raise no_link(splits)
+        raise no_link(splits, model.device)
     return splits

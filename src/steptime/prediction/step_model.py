@@ -305,7 +305,7 @@ class StepModel:
             ranks = range(0, group.ranks * group.stride, group.stride)
             fabric = self._fabric(self._link, ranks=ranks)
         if fabric is None:
-            raise no_link(group.ranks)
+            raise no_link(group.ranks, self.device)
         one = EXCHANGES.get(kind) or self.collectives[self.collective()]
         return self.start.after(one(size_bytes, group.ranks, fabric), fabric)
 
@@ -375,7 +375,7 @@ class StepModel:
         """
         if (fabric := self.among(workers)) is None:
             if workers > 1:
-                raise no_link(workers)
+                raise no_link(workers, self.device)
             return 0.0
         return self.start.after(self.collectives[name](size_bytes, workers, fabric), fabric)
 
@@ -383,9 +383,11 @@ class StepModel:
 _KEPT = ("_lowered", "_counted", "_memory", "_timelines")  # by batch
 
 
-def no_link(workers: int) -> InputError:
-    """Return the error of replicas that nothing joins."""
-    return InputError(f"{workers} replicas need a link: --link LINK (steptime list links)")
+def no_link(workers: int, device: Device) -> InputError:
+    """Return the error of replicas that nothing joins, with the link that their maker names."""
+    near = device.details.get("link")
+    inside = f"; in a node of {device.name} it is {near}" if near else ""
+    return InputError(f"{workers} replicas need a link: --link LINK (steptime list links){inside}")
 
 
 def _text(value: object) -> str:

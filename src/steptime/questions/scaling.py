@@ -271,7 +271,7 @@ def predict_replicas(
     replicas, settings = workload.plan.data, options or {}
     how = _how(workload, strategy)
     if how.collective and not cluster.levels:
-        raise no_link(replicas)
+        raise no_link(replicas, cluster.device)
     beside = overlap and how.overlaps
     graph = graph_of_rank(workload, strategy, overlap)
     fabric = fabric_of_group(cluster, range(replicas)) if cluster.levels else None

@@ -94,6 +94,38 @@ def test_gradients_are_turned_more_often_than_what_is_made_forward():
     assert forward - still == pytest.approx(turned / 4)
 
 
+def test_newer_matrix_units_run_kernels_of_those_before():
+    """Hopper's run Ampere's at a share of the peak, and turn all images around."""
+    h100 = calibrated_device(catalog.device("H100"), "float16", Settings())
+    kernel = convolved()._replace(dtype="float16")
+
+    def parts(device: Device, **changed: float) -> tuple[float, float]:
+        constants = device.constants | {f"convolution.{name}": n for name, n in changed.items()}
+        found = convolution(kernel, device, constants)
+        return float(found.compute_s), float(found.gap_s)
+
+    fast, slow = parts(h100, new_share=1.0), parts(h100, new_share=0.5)
+    assert slow[0] == pytest.approx(2 * fast[0])
+    still, half, whole = (parts(h100, new_turned=share)[1] for share in (0.0, 0.5, 1.0))
+    assert whole - half == pytest.approx(half - still)
+    assert half > still
+    assert parts(A100) == parts(A100, new_share=0.5, new_turned=0.0)
+
+
+def test_schedulers_that_issue_one_instruction_slow_convolutions_too():
+    """128 lanes of a multiprocessor leave no turn for what is no arithmetic; 64 do."""
+    h100 = calibrated_device(catalog.device("H100"), "float32", Settings())
+    for taps, times in ((1, 2.0), (3, 1.465)):  # a product; Winograd's, by parts
+        kernel = convolved(taps=taps, batch=512)._replace(tf32=False)
+        for device, slower in ((h100, times), (V100, 1.0)):
+            whole, half = (
+                convolution(kernel, device, device.constants | {"product.issue": one})
+                for one in (1.0, 0.5)
+            )
+            whole_s, half_s = (one.compute_s + one.gap_s for one in (whole, half))
+            assert half_s == pytest.approx(slower * whole_s, rel=0.02)
+
+
 def test_channels_last_that_are_no_multiple_of_8_are_copied():
     def gap_s(**sizes: int) -> float:
         kernel = convolved(**sizes)._replace(dtype="float16", channels_last=True)

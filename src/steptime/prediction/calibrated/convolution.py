@@ -20,7 +20,7 @@ from steptime.prediction.calibrated.form import (
     memory_rate,
     streamed_s,
 )
-from steptime.prediction.calibrated.product import Shape, product_s
+from steptime.prediction.calibrated.product import Shape, copies, issue_share, product_s
 from steptime.prediction.kernels import Rows, computed_as
 
 CHANNELS = 8  # whose multiple tensor cores need
@@ -132,7 +132,7 @@ def _direct_s(
     groups, m, n, k = shape
     units = device.multiprocessors or MULTIPROCESSORS
     rate = device.peak_flop_per_s[dtype] * constants["convolution.share"]
-    rate = rate * library_share(device, constants)
+    rate = rate * library_share(device, constants) * issue_share(device, constants)
     if (device.architecture or "").startswith("Kepler"):
         rate = rate * constants["product.kepler"]
     if splits:
@@ -197,6 +197,7 @@ def _fused_s(kernels: Rows, layer: ConvShape, device: Device, constants: Constan
     """
     units = device.multiprocessors or MULTIPROCESSORS
     rate = device.peak_flop_per_s[kernels.dtype] * constants["convolution.fused_share"]
+    rate *= issue_share(device, constants)
     forward = kernels.kind == "conv2d"
     n, k = (layer.made, layer.read) if forward else (layer.read, layer.made)
     blocks = layer.groups * ceil(_squares(kernels, layer, 2), 32) * ceil(n, 32)
@@ -241,17 +242,20 @@ def _on_matrix_units(
 
     Images that are not are turned around on the way in and out, where the quickest kernel asks for
     it: on average `convolution.matrix_turned` of them. Those whose channels are no multiple of 8
-    are copied to one that is.
+    are copied to one that is. Where tensors are copied to matrix units at once, kernels are those
+    of devices before, and take no other layout (`new_share`, `new_turned`).
     """
+    newer = copies(device) == "tensor"
     shape = _padded(kernels.kind, layer)
     arithmetic, _ = product_s(device, constants, dtype, shape)
     arithmetic = arithmetic / constants["convolution.matrix_share"]
+    arithmetic = arithmetic / (constants["convolution.new_share"] if newer else 1.0)
     gap = constants["launch.gap_s"] * kernels.launches
     forward = kernels.kind == "conv2d" and kernels.pass_ == "forward"
     if not kernels.channels_last:
         turning = _turning_s(layer, SIZE_BYTES[kernels.dtype], device, constants)
-        name = "convolution.matrix_turned" if forward else "convolution.gradients_turned"
-        gap = gap + turning * constants[name]
+        often = "new_turned" if newer else "matrix_turned"
+        gap = gap + turning * constants[f"convolution.{often if forward else 'gradients_turned'}"]
     else:
         copied = 2 * SIZE_BYTES[kernels.dtype] * _uneven(layer)
         gap = gap + streamed_s(copied, device, constants)

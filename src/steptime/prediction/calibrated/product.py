@@ -138,11 +138,11 @@ def _aligned_share(kernels: Rows, shape: Shape, device: Device, constants: Const
     numbers = WHOLE_BYTES // SIZE_BYTES[dtype]
     odd = (n % 2 == 1) | (k % 2 == 1) | of_weights & (m % 2 == 1)
     uneven = (n % numbers > 0) | (k % numbers > 0) | of_weights & (m % numbers > 0)
-    shares = [constants[f"product.{name}_{_copies(device)}"] for name in ("odd", "uneven")]
+    shares = [constants[f"product.{name}_{copies(device)}"] for name in ("odd", "uneven")]
     return np.where(odd, shares[0], np.where(uneven, shares[1], 1.0))
 
 
-def _copies(device: Device) -> str:
+def copies(device: Device) -> str:
     """Return what brings numbers to matrix units: copies of a `tensor`, or `threads`."""
     return "tensor" if step_of(device.architecture or "") > _THREADS_STEP else "threads"
 
@@ -205,8 +205,7 @@ def _units_of(device: Device, constants: Constants, dtype: str, along: bool) -> 
         rate = device.vector_flop_per_s.get("float32", rate)  # frameworks ask for sums in float32
     rate *= constants["product.share"]
     rate *= constants["product.kepler"] if age.startswith("Kepler") else 1.0
-    if age.startswith(ONE_ISSUED) and _lanes(device) > LANES:
-        rate *= constants["product.issue"]
+    rate *= issue_share(device, constants)
     half = constants["product.half_reuse"]
     rate *= 1 + half / reuse(LARGEST)
     single = timed(tiles_of("along" if along and old else "alone"), half)
@@ -232,6 +231,12 @@ def reuse(tile: tuple[int, int]) -> float:
     """Return how often a tile uses each number that it reads: 64 times for 128 x 128."""
     rows, columns = tile
     return rows * columns / (rows + columns)
+
+
+def issue_share(device: Device, constants: Constants) -> float:
+    """Return the share of its peak that schedulers leave to long arithmetic on vector units."""
+    one_issued = (device.architecture or "").startswith(ONE_ISSUED)
+    return constants["product.issue"] if one_issued and _lanes(device) > LANES else 1.0
 
 
 def _lanes(device: Device) -> float:

@@ -48,6 +48,9 @@ def servers(told: dict[str, Any]) -> Table:
         for row in first.values()
     ]
     title = f"{told['model']}, {told['requests_per_s']:,.4g} requests/s: {told['answer']}"
+    ways = dict.fromkeys(f"{row['dtype']}, {row['stack']}" for row in told["rows"])
+    of = f"requests of {told['input']:,.4g} tokens in, {told['output']:,.4g} out"
+    title += f"\n{of}{''.join(f'; {way}' for way in ways)}"
     more = len(told["rows"]) - len(rows)
     offers = {row["device"]: row["cost"] for row in first.values() if row["cost"]}
     paid = (f"{name}: {by_offer(cost['offer'], cost['date'])}" for name, cost in offers.items())

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from math import inf
+from statistics import fmean
 from typing import Any
 
 from steptime.core.table import picked
@@ -51,6 +52,8 @@ def _row(search: ServerSearch, one: Candidate) -> dict[str, Any]:
         "bounds": {key: _bounds(one, key) for key in WORDS},
         "bounded_by": one.bounded_by,
         "cost": cost_of(search.offers.get(name), one.devices, "million_tokens", 1e6 / rate),
+        "dtype": one.kind.phases.planner.dtype,
+        "stack": one.kind.phases.planner.method.settings.stack,
         "command": _command(search, service, reader),
     }
 
@@ -145,7 +148,8 @@ def searched(search: ServerSearch) -> dict[str, Any]:
         "answer": "",
         "model": search.service.model,
         "requests_per_s": search.rate,
-        **picked(search.service, "input output"),
+        "input": round(fmean(search.load.inputs)),
+        "output": round(fmean(search.load.outputs)),
         **{name: None if (t := getattr(search.demand, name)) == inf else t for name in TARGETS},
         "max_devices": search.max_devices,
         "candidates": search.candidates,
@@ -190,7 +194,7 @@ def _missing(search: ServerSearch, rows: Sequence[Mapping[str, Any]]) -> list[st
 def split_of(row: Mapping[str, Any]) -> str:
     """Return how a row's servers are split, in words."""
     of = row.get("prefill") and _split(row["prefill"])
-    return f"{of} read, {_split(row['plan'])} decode" if of else _split(row["plan"])
+    return f"{of} prefill, {_split(row['plan'])} decode" if of else _split(row["plan"])
 
 
 def _split(plan: Mapping[str, int]) -> str:
