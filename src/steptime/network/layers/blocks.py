@@ -247,7 +247,8 @@ def mixture(b: Builder, x: str, p: Parameters, name: str) -> str:
         if ranks > 1:  # an own row for each of a token's experts, which go where these are
             logits = b.op("concat", *[logits] * chosen, name="chosen", axis=1)
             whole, chosen = b.routed(whole, "dispatch", copies=chosen), 1
-        weights = [b.weight("up/w", (count, rows, width)), b.weight("down/w", (count, width, inner))]
+        up, down = (count, rows, width), (count, width, inner)
+        weights = [b.weight("up/w", up), b.weight("down/w", down)]
         if p["expert_bias"]:
             weights += [b.weight("up/b", (count, rows)), b.weight("down/b", (count, width))]
         how = {"per_token": chosen, "activation": p["activation"]}
