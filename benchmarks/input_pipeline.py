@@ -92,7 +92,7 @@ def steps(folder: Path, turns: int, threads: int) -> dict[str, dict[str, list[fl
         "parts": False,
         "energy": False,
         "runs": 1,
-        "round": 0,
+        "env": {"cell": "", "round": 0},
     }
     found: dict[str, dict[str, list[float]]] = {k: {"step_s": [], "infeed": []} for k in kinds}
     with Worker("torch", plain) as worker:

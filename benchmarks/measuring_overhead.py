@@ -87,7 +87,7 @@ def alternate(
         "energy": False,
         "options": asdict(told),
         "runs": 1,
-        "round": 0,
+        "env": {"cell": "", "round": 0},
     }
     command = [sys.executable, script, "--by-hand", "--threads", str(threads)]
     command += ["--compile"] if compiled else []

@@ -25,6 +25,6 @@ def request(strategy: str, model: str = SMALL, **changes: Any) -> dict[str, Any]
         "energy": False,
         "options": asdict(options),
         "runs": 1,
-        "round": 0,
+        "env": {"cell": "", "round": 0},
         **changes,
     }

@@ -254,7 +254,7 @@ def _record(monkeypatch: pytest.MonkeyPatch, found: Callable[[str], list[Meter]]
         "energy": True,
         "options": asdict(Options(threads=1)),
         "runs": 1,
-        "round": 0,
+        "env": {},
     }
     return worker.measure(session, request)
 

@@ -151,7 +151,7 @@ def test_a_worker_measures_and_refuses():
         "energy": False,
         "options": asdict(options),
         "runs": 1,
-        "round": 0,
+        "env": {"cell": "", "round": 0},
     }
     with Worker("onnxruntime", options) as worker:
         made = [

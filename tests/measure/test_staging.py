@@ -172,7 +172,7 @@ def _ask(worker: Worker, options: Options, model: str = FC, batch: int = 4) -> R
         "energy": False,
         "options": asdict(options),
         "runs": 1,
-        "round": 0,
+        "env": {"cell": "", "round": 0},
     }
     return record_from_json(worker.ask(request, 60.0))
 

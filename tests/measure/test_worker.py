@@ -20,7 +20,7 @@ from steptime.build import make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.workload import workload_to_json
 from steptime.measure import launch as local
-from steptime.measure.contract import Options
+from steptime.measure.contract import HOST_CLOCK, Options
 from steptime.measure.launch import Worker, WorkerDiedError
 from steptime.records.reading import record_from_json
 from steptime.sweeps.workers import worker_key
@@ -42,7 +42,7 @@ def request(model: str = SMALL, batch: int = 2, **changes: object) -> dict[str, 
         "energy": False,
         "options": asdict(Options(threads=1)),
         "runs": 1,
-        "round": 0,
+        "env": {"cell": "", "round": 0},
         **changes,
     }
 
@@ -111,14 +111,15 @@ def test_what_tells_records_apart_is_known_before_the_worker_starts(backend, thr
 def test_a_measurement_is_answered_by_one_record():
     with process() as worker:
         version = ask(worker, START)["version"]
-        question = request(round=3, runs=2, parts=True)
+        known = {"cell": "it", "round": 3, "budget_s": 0.02}
+        question = request(env=known, runs=2, parts=True)
         record = record_from_json(ask(worker, question))
-        answer = ask(worker, request(batch=3))
+        copied = asdict(Options(threads=1, input="host"))
+        answer = ask(worker, request(batch=3, options=copied))
     assert (record.origin, record.status, record.scope) == ("measured", "ok", "")
     assert workload_to_json(record.workload) == question["workload"]
     assert record.platform == "cpu-of-the-test"
-    assert record.env["round"] == 3
-    assert record.env["budget_s"] == 0.02
+    assert known.items() <= record.env.items()
     assert record.method.name == "null"
     assert record.method.version == version
     assert dict(record.method.options) == {
@@ -138,6 +139,8 @@ def test_a_measurement_is_answered_by_one_record():
     }
     assert answer["workload"]["batch_per_replica"] == 3
     assert "forward_s" not in answer["quantities"]
+    assert answer["env"]["input_clock"] == HOST_CLOCK
+    assert "input_clock" not in record.env
 
 
 def test_one_thread_is_bound_to_one_core():

@@ -18,7 +18,7 @@ from steptime.core.graph import Graph
 from steptime.core.workload import Plan, Workload
 from steptime.measure import machine
 from steptime.measure.contract import DeviceFacts, Feed, Options, Prepared, UnsupportedError
-from steptime.measure.infeed import HOST_CLOCK, clocked
+from steptime.measure.infeed import clocked
 from steptime.network.ops import OPS
 
 RUNS = dict.fromkeys(OPS)
@@ -63,10 +63,8 @@ def prepare(
     return Prepared(
         step=step,
         sync=lambda: None,
-        memory=lambda: (None, "resident set, by the worker"),
-        reset_memory=lambda: None,
         parts=dict.fromkeys(names, lambda: None),
         timer=timer,
         waited=waited,
-        facts={"held_bytes": sum(map(len, held))} | ({"input_clock": HOST_CLOCK} if take else {}),
+        facts={"held_bytes": sum(map(len, held))},
     )

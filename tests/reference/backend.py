@@ -21,7 +21,7 @@ from steptime.measure.contract import (
     Prepared,
     UnsupportedError,
 )
-from steptime.measure.infeed import HOST_CLOCK, clocked
+from steptime.measure.infeed import clocked
 from steptime.measure.interpreter import TableCall, calls_of, interpret
 from steptime.measure.synthetic import Fill, angles, fills
 from steptime.network.ops.training import training_graph
@@ -130,14 +130,11 @@ def prepare(
     return Prepared(
         step=step,
         sync=lambda: None,
-        memory=lambda: (None, "resident set, by the worker"),
-        reset_memory=lambda: None,
         parts=parts,
         waited=waited,
         loss=(lambda: float(live[graph.outputs[0]])) if training else None,
         inference=lambda one: _inference(one, live),
-        facts={"numpy": np.__version__, "blas": _blas()}
-        | ({"input_clock": HOST_CLOCK} if take else {}),
+        facts={"numpy": np.__version__, "blas": _blas()},
     )
 
 

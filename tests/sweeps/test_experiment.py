@@ -72,6 +72,24 @@ def test_what_is_left_out_is_the_default_of_the_command_line():
     assert six.text == "6 cells: 3 batches x 2 types"
 
 
+def test_a_table_may_name_several_networks():
+    apart = [{"model": "resnet50", "batch": 4}, {"model": "vgg16", "batch": 4}]
+    together = asked(EXAMPLE, networks=[{"model": ["resnet50", "vgg16"], "batch": 4}])
+    assert together.cells == cells(EXAMPLE, networks=apart)
+    assert together.text == "2 cells: 2 networks"
+    with pytest.raises(InputError, match=r"networks\[0\]: unknown hyperparameter 'nodes'"):
+        cells(EXAMPLE, networks=[{"family": ["fc", "rnn"], "nodes": 4}])
+    with pytest.raises(InputError, match=r"networks\[0\]: the name of a family is a text, not "):
+        cells(EXAMPLE, networks=[{"model": []}])
+
+
+@every("value", ["fc", ["fc", "rnn"]])
+def test_a_network_out_of_its_table_is_told_where_it_goes(value):
+    where = r"e.toml: 'model' is a key of a table of networks: write \[\[networks\]\] on the line"
+    with pytest.raises(InputError, match=where):
+        check_experiment({"name": "one", "model": value}, "e.toml")
+
+
 def test_all_is_the_published_range_of_an_axis():
     # layers 4..128, nodes 32..8192, inputs 2000..8000, outputs 200..1000, batch 64..16384
     network = {"family": "fc", **dict.fromkeys(FC, "all")}

@@ -103,7 +103,7 @@ def run(
     from steptime.hardware import catalog
     from steptime.network.count import count
     from steptime.records import store
-    from steptime.sweeps.cells import Cell
+    from steptime.sweeps.cells import Cell, trials_of
     from steptime.sweeps.run import Means, measure_cell, profile_cell
     from steptime.sweeps.workers import Workers
 
@@ -127,7 +127,6 @@ def run(
     if trace:
         check_folder(trace)
     devices = catalog.devices(note)  # what is wrong with these is said before, too
-    cell = Cell(workload, backend, chosen)
     budget_s = BUDGET_S if budget is None else budget
     how = Means(budget_s=budget_s, time_limit_s=limit, parts=parts, runs=runs, energy=energy)
     workers = Workers()
@@ -137,11 +136,12 @@ def run(
         held.callback(workers.close)
         writes = out is not None and workers.rank.is_zero
         writer = held.enter_context(store.open_writer(out)) if out and writes else None
-        record = measure_cell(workers, cell, how, on_event=progress)
+        (trial,) = trials_of([workers.settled(Cell(workload, backend, chosen))], runs)
+        record = measure_cell(workers, trial, how, on_event=progress)
         if writer:
             writer.append(record)
         if (profile or trace) and record.status == "ok":
-            ops = profile_cell(workers, cell, how, str(trace.resolve()) if trace else "")
+            ops = profile_cell(workers, trial, how, str(trace.resolve()) if trace else "")
             if writer and ops[0].status == "ok":
                 writer.append_all(ops)
     code = 0 if record.status == "ok" else UNSUCCESSFUL

@@ -7,6 +7,7 @@ where it is taken; what stands beside it lies under it. What no kind can do rais
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 from steptime.core.graph import Attr
@@ -198,27 +199,20 @@ def batch_norm(
 
 
 def layer_norm(
-    b: Builder, x: str, name: str, weight: str = "", bias: str = "", axes: int = 1
+    b: Builder, x: str, name: str, weight: str = "", bias: str | None = "", axes: int = 1
 ) -> str:
-    """Return layer norm over the last `axes`."""
-    return _last_axes(b, x, name, "layer_norm", (("w", weight), ("b", bias)), axes)
-
-
-def rms_norm(b: Builder, x: str, name: str, weight: str = "", axes: int = 1) -> str:
-    """Return root-mean-square norm over the last `axes`."""
-    return _last_axes(b, x, name, "rms_norm", (("w", weight),), axes)
-
-
-def _last_axes(
-    b: Builder, x: str, name: str, kind: str, weights: Sequence[tuple[str, str]], axes: int
-) -> str:
-    shape = b.shape(x)
+    """Return layer norm over the last `axes`, or without a bias root-mean-square norm."""
+    shape, kind = b.shape(x), "rms_norm" if bias is None else "layer_norm"
     require(1 <= axes <= len(shape), f"{name}: a norm over {axes} axes of {list(shape)}")
     width = math.prod(shape[-axes:])
     seen = el.reshape(b, x, (*shape[:-axes], width), f"{name}/flatten")
+    weights = [("w", weight)] + ([] if bias is None else [("b", bias)])
     kept = [_kept(b, tensor, width, f"{name}/{suffix}") for suffix, tensor in weights]
     flat = [el.reshape(b, tensor, (width,), f"{name}/vector") for tensor in kept]
     return el.reshape(b, el.op(b, kind, seen, *flat, name=name), shape, f"{name}/reshape")
+
+
+rms_norm = partial(layer_norm, bias=None)
 
 
 def group_norm(b: Builder, x: str, groups: int, name: str, weight: str = "", bias: str = "") -> str:

@@ -109,6 +109,7 @@ def measure_cell(
         "warmup_s": list(samples.warmup_s),
         "steps_per_sample": samples.steps_per_sample,
         **found.facts,
+        **({"input_clock": prepared.input_clock} if prepared.waited else {}),
         **prepared.facts,
         **prepared.afterwards(),
         **facts,

@@ -17,7 +17,9 @@ A backend is a module, named in `measure/registry.py` or by an entry point of it
 
 import functools
 import hashlib
+import math
 import os
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -115,6 +117,21 @@ class Options:
     def of_process(self) -> Self:
         """What a worker must know when it starts; the rest may differ from cell to cell."""
         return type(self)(self.device, self.threads, self.compile, self.tf32, self.seed)
+
+
+def pick(device: str, counts: Mapping[str, float], to: str = "here") -> tuple[str, int]:
+    """Return kind and number of a device where so many of each kind are there (inf: unknown).
+
+    Raises `InputError` for one that is not there; `to` says to whom.
+    """
+    kind, colon, number = device.partition(":")
+    many = counts.get(kind, 0)
+    index = int(number) if re.fullmatch("[0-9]{1,6}", number) else math.inf if colon else 0
+    if index < many:
+        return kind, int(index)
+    there = ("" if many in (1, math.inf) else f":0..{many - 1}" for many in counts.values())
+    known = ", ".join(name + numbers for name, numbers in zip(counts, there, strict=True))
+    raise InputError(f"{shorten(device)} is not available {to}; there is: {known}")
 
 
 def refuse(reasons: Mapping[str, object]) -> None:
@@ -219,6 +236,7 @@ def meaningful(options: Options, replicas: int) -> Options:
     return options
 
 
+HOST_CLOCK = "host's clock, from asking for the batch to the end of its copy"
 Arrays = Mapping[str, Any]  # numpy arrays by the name of the graph's input
 Peak = Callable[[], tuple[int | None, str]]  # bytes and the meter's name, or None and why not
 
@@ -268,7 +286,8 @@ class Prepared:
     clock; without it the host's clock and `sync` are used.
 
     `waited` gives the seconds that steps have waited for their input since it was last asked, once
-    the device has finished; None where input is resident. `loss` is that of the last training step.
+    the device has finished, by `input_clock`; None where input is resident. `loss` is that of the
+    last training step.
     `inference(graph)` takes the inference graph of the same network and gives its function: inputs
     by name to the output as a numpy array, by the weights as they are when it is called.
 
@@ -280,11 +299,12 @@ class Prepared:
 
     step: Callable[[], None]
     sync: Callable[[], None]
-    memory: Peak
-    reset_memory: Callable[[], None]
     parts: Mapping[str, Callable[[], None]]
+    memory: Peak = lambda: (None, "resident set, by the worker")
+    reset_memory: Callable[[], None] = lambda: None
     timer: Callable[[Callable[[], None], int], float] | None = None
     waited: Callable[[], float] | None = None
+    input_clock: str = HOST_CLOCK
     loss: Callable[[], float] | None = None
     inference: Callable[[Graph], Callable[[Arrays], Any]] | None = None
     facts: Mapping[str, object] = field(default_factory=dict)

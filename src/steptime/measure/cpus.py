@@ -5,7 +5,7 @@ Read from /proc and /sys (`root` lets a test give another tree), as `machine` is
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -154,6 +154,12 @@ def choose_cpus(
     return tuple(sorted(sorted(allowed, key=order)[first : first + threads]))
 
 
+def affinity(pid: int = 0) -> set[int]:
+    """Return the CPUs that a process may use; of this one all, where the system cannot bind."""
+    allowed: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
+    return allowed(pid) if allowed else set(range(os.cpu_count() or 1))
+
+
 def bind_threads(threads: int, process: int = 0, processes: int = 1) -> tuple[int, ...]:
     """Bind this process to `threads` CPUs, tell it to the libraries, and return the CPUs.
 
@@ -172,6 +178,6 @@ def bind_threads(threads: int, process: int = 0, processes: int = 1) -> tuple[in
     if not hasattr(os, "sched_setaffinity"):
         return ()
     os.sched_setaffinity(0, cpus)
-    if (found := os.sched_getaffinity(0)) != set(cpus):
+    if (found := affinity()) != set(cpus):
         raise InputError(f"asked for the CPUs {cpus}, the system gave {tuple(sorted(found))}")
     return cpus

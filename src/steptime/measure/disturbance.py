@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from steptime.measure.cpus import affinity
+
 SHARE = 0.05  # of a sample's time, lost to others
 SWITCHES_PER_S = 100.0  # of each CPU that this process may use: one in 10 ms
 
@@ -34,7 +36,7 @@ def involuntary_switches() -> Read:
 
 def field(path: str, index: int, unit: float) -> Read:
     """Return a reader of one number in the first line of a kernel file, times `unit`."""
-    path = path.format(cpu=min(_cpus()))
+    path = path.format(cpu=min(affinity()))
     if not Path(path).exists():
         raise AbsentError(f"no {path}")
     file = os.open(path, os.O_RDONLY)  # stays open: opening costs more than reading
@@ -94,12 +96,7 @@ def changes(
         "throttles": 0.0,
         "waited_s": SHARE * elapsed_s,
         "steal_s": SHARE * elapsed_s * (os.cpu_count() or 1),
-        "involuntary_switches": max(1.0, SWITCHES_PER_S * elapsed_s * len(_cpus())),
+        "involuntary_switches": max(1.0, SWITCHES_PER_S * elapsed_s * len(affinity())),
     }
     disturbed = any((rose.get(name) or 0.0) > limit for name, limit in limits.items())
     return {**rose, "disturbed": disturbed}
-
-
-def _cpus() -> set[int]:
-    allowed: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
-    return allowed(0) if allowed else set(range(os.cpu_count() or 1))

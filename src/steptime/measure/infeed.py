@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from time import perf_counter
 
-HOST_CLOCK = "host's clock, from asking for the batch to the end of its copy"
-
 
 class Stopwatch:
     """Seconds spent in what it times, the device (`sync`) waited for before and after."""

@@ -165,24 +165,21 @@ def take_energy(
 
     `find` gives the meters, which a thread reads meanwhile. What `step` raises passes through.
     """
-    joules, seconds, failure, done = 0.0, 0.0, "", 0
+    rises_j, lacks, done = list[float](), list[str](), 0
     try:
         found = find()
         sync()
-        values, at_s = [meter.read() for meter in found], clock()
+        readings = [([meter.read() for meter in found], clock())]
     except AbsentError as error:
         return Energy(None, None, str(error))
 
     def add() -> None:
-        nonlocal values, at_s, joules, seconds, failure
         try:
-            now, now_s = [meter.read() for meter in found], clock()
-            joules += sum(map(rise_j, found, values, now, repeat(now_s - at_s)))
+            readings.append(([meter.read() for meter in found], clock()))
+            (before, then_s), (now, now_s) = readings[-2:]
+            rises_j.extend(map(rise_j, found, before, now, repeat(now_s - then_s)))
         except AbsentError as error:
-            failure = failure or str(error)
-            return
-        seconds += now_s - at_s
-        values, at_s = now, now_s
+            lacks.append(str(error))
 
     def run() -> None:
         while not ended.wait(EVERY_S):
@@ -202,6 +199,7 @@ def take_energy(
         thread.join()
         add()
     name = " + ".join(meter.name for meter in found)
-    if failure or not joules:
-        return Energy(None, None, failure or f"{name} stood still for {seconds:.3g} s")
+    joules, seconds = sum(rises_j), readings[-1][1] - readings[0][1]
+    if lacks or not joules:
+        return Energy(None, None, (*lacks, f"{name} stood still for {seconds:.3g} s")[0])
     return Energy(joules / done, joules / seconds, name)

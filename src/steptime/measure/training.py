@@ -9,7 +9,7 @@ import numpy as np
 from steptime.build import build
 from steptime.core.workload import NO_OPTIMIZER, Workload
 from steptime.measure.contract import Arrays, Options, Prepared, UnsupportedError
-from steptime.measure.data.dataset import Split
+from steptime.measure.data.idx import Split
 from steptime.measure.data.loader import ImageInputs, decode
 from steptime.measure.data.sources import CellInput
 from steptime.measure.synthetic import LEARNING_RATE

@@ -161,7 +161,7 @@ def _asked(session: WorkerSession, request: Mapping[str, Any]) -> tuple[WorkerSe
         workload=workload,
         platform=request["platform"],
         quantities={},
-        env={**session.env, "round": request["round"], "budget_s": request["timing"]["budget_s"]},
+        env={**session.env, **request["env"]},
         taken_at=now(),
     )
 

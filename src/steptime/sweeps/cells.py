@@ -6,8 +6,10 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any, NamedTuple
 
 from steptime.build import build_step, family_of, make_workload
@@ -24,7 +26,8 @@ from steptime.measure.contract import Options, meaningful, method
 from steptime.network.count import count, peak_memory_bytes
 from steptime.network.families.family import resolve
 from steptime.questions.scaling import graph_of_rank
-from steptime.records import stacks
+from steptime.records import stacks, store
+from steptime.records.record import DONE, Record
 from steptime.sweeps.experiment import FEED_AXES, PLACE_AXES, STEP_AXES, Axes, Experiment, axes_of
 from steptime.sweeps.resource_request import ResourceRequest
 
@@ -35,6 +38,7 @@ FITS = "fits in memory"
 _COMPARES = re.compile(r"^[^\"']*([<>]|[=!]=)[^\"']*$")  # numbers, not texts
 FIXED = ("data", "stage_to", "train_steps")  # the same for all cells of an experiment
 Fixed = Mapping[str, Any]
+Processes = tuple[str, Options, int]  # backend, what its processes are told, how many there are
 PLURALS = {"batch": "batches", "dtype": "types", "request": "allocations"} | {
     name: f"{name}s" for name in ("stack", "backend", "device", "phase", "optimizer")
 }
@@ -56,9 +60,9 @@ class Cell:
     stack: str = field(default="", compare=False)
 
     @property
-    def process(self) -> tuple[str, Options]:
-        """What a worker is started for; it may measure many cells."""
-        return self.backend, self.options.of_process
+    def process(self) -> Processes:
+        """What its workers are started for; they may measure many cells."""
+        return self.backend, self.options.of_process, self.workload.plan.data
 
     @property
     def is_run(self) -> bool:
@@ -66,14 +70,61 @@ class Cell:
         trains = not self.stack or catalog.stack(self.stack).trains
         return trains or self.workload.phase != "train"
 
-    def id(self, runs: int, round_: int) -> str:
-        """Content hash of what is measured, known before any node has said what it is."""
-        options = method(self.backend, "", self.options, runs).options
+    def id(self, runs: int, round_: int, as_written: bool = False) -> str:
+        """Return what tells a visit of it from all others: a hash, known before a worker starts.
+
+        Platform and version are not in it: these are of the record that has it in `env.cell`. To
+        versions before 0.15 `cuda:0` was, `as_written`, another device than `cuda`.
+        """
+        options, device = method(self.backend, "", self.options, runs).options, self.options.device
+        if self.workload.plan.data == 1 and not as_written:
+            device = device.removesuffix(":0")  # the first one
         table = {"workload": self.workload.key, "backend": self.backend, "round": round_}
-        table |= {"device": self.options.device, "seed": self.options.seed, "options": options}
+        table |= {"device": device, "seed": self.options.seed, "options": options}
         if self.request and self.request.node:
             table["node"] = self.request.node
         return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One visit of a cell; `id` is that of `Cell.id`."""
+
+    id: str
+    cell: Cell
+    round: int = 0
+
+
+def trials_of(cells: Iterable[Cell], runs: int, rounds: int = 1) -> Iterator[Trial]:
+    """Yield the visits of all cells, one round after the other, those of one identity once."""
+    seen = set()
+    for round_, cell in product(range(rounds), cells):
+        if (name := cell.id(runs, round_)) not in seen:
+            seen.add(name)
+            yield Trial(name, cell, round_)
+
+
+Mark = tuple[object, ...]
+
+
+def mark_of(record: Record) -> Mark:
+    """Return which visit of which cell a record is of, and where it was taken.
+
+    Records of sweeps here did not say their cell before 0.15: they have the mark of their step.
+    """
+    if "cell" in record.env:
+        return record.env["cell"], record.platform, record.method.version
+    return store.done_key(record)
+
+
+def done_marks(records: Iterable[Record], retry: Collection[str], force: bool) -> set[Mark]:
+    """Return the marks of records that need no further try: those of whole steps, by status.
+
+    Final are `DONE` less the statuses in `retry`; with `force` nothing is.
+    """
+    final = set() if force else set(DONE) - set(retry)
+    steps = (one for one in records if one.origin == "measured" and not one.scope)
+    return {mark_of(one) for one in steps if one.status in final}
 
 
 def needed_bytes(cell: Cell, processes: int) -> int:
@@ -113,17 +164,15 @@ def read_filters(
     texts = [text for text in experiment.where if " ".join(text.split()) != FITS]
     filters = []
     for text in texts:
-        wrong = f"{where}: where: {shorten(text)} is not 'name < number' or '{FITS}'"
-        if not _COMPARES.search(text):
-            raise InputError(wrong)
-        try:
-            filters.append(formula(" ".join(text.split())))
-        except InputError:
-            raise InputError(wrong) from None
-        if not filters[-1].names:
-            raise InputError(wrong)
-        for name in sorted(filters[-1].names):
+        condition = None
+        with suppress(InputError):
+            condition = formula(" ".join(text.split()))
+        if condition is None or not condition.names or not _COMPARES.search(text):
+            wrong = f"{shorten(text)} is not 'name < number' or '{FITS}'"
+            raise InputError(f"{where}: where: {wrong}")
+        for name in sorted(condition.names):
             one_of("name in where", name, names, where)
+        filters.append(condition)
     return filters, len(texts) < len(experiment.where)
 
 

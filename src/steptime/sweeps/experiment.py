@@ -1,6 +1,6 @@
 """Experiment files: what a user writes, checked at the edge, and the axes it spans."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -16,7 +16,7 @@ from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.validated import read_by, validated
 from steptime.core.workload import Optimizer, Phase, Staging, Strategy
 from steptime.measure import contract, registry
-from steptime.sweeps.resource_request import ResourceRequest
+from steptime.sweeps.resource_request import ResourceRequest, one_or_more
 
 ALL = "all"  # the range of a family, or every choice, in place of a value
 Value = TypeVar("Value")
@@ -40,7 +40,7 @@ def _values(value: object, where: str = "", whole: object = ()) -> list[object]:
     `ALL` stands for the `whole` range of an axis that has one.
     """
     values: list[object] = []
-    for one in _one_or_more(value):
+    for one in one_or_more(value):
         if one == ALL and whole:
             values += _values(whole, where)
             continue
@@ -51,10 +51,6 @@ def _values(value: object, where: str = "", whole: object = ()) -> list[object]:
     if wrong or not values:
         raise InputError(f"{where}{': ' if where else ''}{wrong or 'an axis without a value'}")
     return values
-
-
-def _one_or_more(value: object) -> list[object]:
-    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 AXIS = _read_by(_values)
@@ -94,7 +90,7 @@ class Experiment(BaseModel):
     optimizer: Axis[Optimizer] = ["sgd"]
     batch: Axis[Any] | None = None
     networks: list[dict[str, Any]] = Field(min_length=1)
-    where: Annotated[list[str], BeforeValidator(_one_or_more)] = []
+    where: Annotated[list[str], BeforeValidator(one_or_more)] = []
     sample: Sample = Sample()
     predict: Axis[Name] = []
     measure: StrictBool = True
@@ -109,10 +105,11 @@ class Experiment(BaseModel):
     data: str = ""
     stage_to: str = ""
     train_steps: int = Field(default=0, ge=0, le=ranges.MOST_STEPS)
-    slurm: Annotated[list[ResourceRequest], BeforeValidator(_one_or_more)] = []
+    slurm: Annotated[list[ResourceRequest], BeforeValidator(one_or_more)] = []
 
 
 OLD_KEYS = {"network": "link"}  # still read
+NETWORK_KEYS = ("model", "family")  # of the tables in `networks`
 
 
 @dataclass(frozen=True)
@@ -142,6 +139,9 @@ def check_experiment(table: object, where: str) -> Experiment:
         if {old, new} <= table.keys():
             raise InputError(f"{where}: '{old}' is the old name of '{new}'; keep one of them")
     table = {OLD_KEYS.get(key, key): value for key, value in table.items()}
+    if of_network := [key for key in NETWORK_KEYS if key in table]:
+        above = "write [[networks]] on the line above it"
+        raise InputError(f"{where}: '{of_network[0]}' is a key of a table of networks: {above}")
     experiment = validated(table, Experiment, where)
     stacks = [registry.stack(name, where) for name in experiment.stack]
     backends = [one.backend for one in stacks] or experiment.backend
@@ -190,8 +190,7 @@ def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> lis
     Raises `InputError` for an unknown family or hyperparameter, or an axis without a value.
     """
     axes = []
-    for i, entry in enumerate(experiment.networks):
-        place = f"{where}: networks[{i}]"
+    for place, entry in _each_network(experiment, where):
         choice = choice_of(entry, place, trusted=True)  # its sweep was asked for
         chosen = family_of(choice)
         values: dict[str, Sequence[Any]] = {
@@ -216,6 +215,15 @@ def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> lis
                 values[name] = _ranged(choice.given[name], whole, place, name)
         axes.append(Axes(choice, values))
     return axes
+
+
+def _each_network(experiment: Experiment, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the place and the table of each network; one table may name several."""
+    for i, table in enumerate(experiment.networks):
+        key = next((key for key in NETWORK_KEYS if key in table), "")
+        names = table.get(key)
+        for name in names if isinstance(names, list) and names else [names]:
+            yield f"{where}: networks[{i}]", {**table, key: name} if key else table
 
 
 def _ranged(value: object, whole: object, place: str, axis: str) -> list[object]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import median
 from time import monotonic
-from typing import Any
 
 from steptime.core.errors import one_line
 from steptime.core.progress import note
@@ -17,7 +16,7 @@ from steptime.records.row import exchange_name
 BAR_WIDTH = 20
 ERASE = "\r\x1b[K"  # to the beginning of the line, and nothing behind
 
-Report = Callable[[Any, Record, int, int], None]
+Report = Callable[[Record, int, int], None]
 
 
 def line(record: Record) -> str:
@@ -48,7 +47,7 @@ def reporter() -> Iterator[Report]:
     began = monotonic()
     terminal = sys.stderr.isatty()
 
-    def show(_: Any, record: Record, done: int, total: int) -> None:
+    def show(record: Record, done: int, total: int) -> None:
         left = duration((monotonic() - began) / done * (total - done))
         if not terminal:
             note(f"[{done}/{total}, {left} left] {line(record)}")

@@ -29,7 +29,7 @@ from steptime.sweeps.cluster.resources import on_each_node
 from steptime.sweeps.cluster.scheduler import ROOM, SCHEDULERS, scheduler_of
 from steptime.sweeps.experiment import Experiment, read_experiment
 from steptime.sweeps.progress import reporter
-from steptime.sweeps.run import Means, SweepRequest, summary
+from steptime.sweeps.run import Means, SweepRequest
 from steptime.sweeps.run import sweep as run_sweep
 
 HERE = "local"
@@ -162,8 +162,8 @@ def _shard(text: str, cells: int) -> tuple[int, int]:
 def run_here(request: SweepRequest) -> Answer:
     """Measure what a folder lacks on this machine, with progress on stderr."""
     with reporter() as report:
-        outcome = run_sweep(request, warn=note, report=report)
-    document = {"name": request.name, "out": str(request.out), **summary(outcome)}
+        document = run_sweep(request, warn=note, report=report)
+    document = {"name": request.name, "out": str(request.out), **document}
     failed = document["unsuccessful"]
     counts = ", ".join(f"{n} {status}" for status, n in document["status"].items()) or "none"
     notes = [

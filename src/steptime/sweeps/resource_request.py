@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 
 
-def _tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list | tuple) else (value,)
+def one_or_more(value: object) -> list[object]:
+    """Return what a file says as a value or as a list of them."""
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _text(is_good: Callable[[str], object], what: str) -> AfterValidator:
@@ -26,7 +27,7 @@ _NAME, _TIME = re.compile(r"[\w.+-]*"), re.compile(r"((?:\d+-)?\d{1,3}(?::\d{2})
 Name = Annotated[str, _text(_NAME.fullmatch, "a name has letters, digits and _.+-")]
 Line = Annotated[str, _text(str.isprintable, "a text on one line")]
 Time = Annotated[str, _text(_TIME.fullmatch, "a time such as 30, 2:00:00 or 1-12:00:00")]
-Lines = Annotated[tuple[Line, ...], BeforeValidator(_tuple)]
+Lines = Annotated[tuple[Line, ...], BeforeValidator(one_or_more)]
 
 
 class ResourceRequest(BaseModel):
@@ -49,7 +50,7 @@ class ResourceRequest(BaseModel):
     partition: Line = ""
     account: Line = ""
     qos: Line = ""
-    gpu: Annotated[tuple[Name, ...], BeforeValidator(_tuple)] = ("",)
+    gpu: Annotated[tuple[Name, ...], BeforeValidator(one_or_more)] = ("",)
     replicas_per_node: int = Field(default=0, ge=0, le=1024)
     cpus: int | None = Field(default=None, ge=1, le=100_000)
     memory_GB: float | None = Field(default=None, gt=0, le=1e6)  # noqa: N815  # a key of files

@@ -4,10 +4,9 @@ Predictions of the cells are kept beside what is measured.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
-from itertools import product
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,9 @@ from steptime.questions.scaling import predict_replicas
 from steptime.records import store
 from steptime.records.reading import record_from_json
 from steptime.records.record import Quantity, Record, RecordMethod, now
-from steptime.sweeps.cells import Cell, needed_bytes
+from steptime.sweeps.cells import Cell, Mark, Trial, done_marks, needed_bytes, trials_of
 from steptime.sweeps.progress import Report
-from steptime.sweeps.workers import WorkerKey, Workers, key_of, processes_of
+from steptime.sweeps.workers import WorkerKey, Workers, key_of
 
 
 @dataclass(frozen=True)
@@ -44,40 +43,29 @@ class Means:
     energy: bool = False
 
 
-@dataclass
-class Outcome:
-    """What a sweep did: cells in all, done before, and the records of this time by status."""
-
-    cells: int = 0
-    done_before: int = 0
-    statuses: Counter[str] = field(default_factory=Counter)
-    unsuccessful: list[Record] = field(default_factory=list)
-
-
 def attempt(
-    workers: Workers, cell: Cell, how: Means, round_: int, begin: Callable[[], object] | None = None
+    workers: Workers, trial: Trial, how: Means, begin: Callable[[], object] | None = None
 ) -> Record:
-    """Return the record of one cell, tried where it can run; `begin` is called with its worker."""
+    """Return the record of a trial, tried where it can run; `begin` is called with its worker."""
+    cell = workers.settled(trial.cell)
     key = workers.key(cell)
     if why := _why_not(cell, key, how):
-        return _unmeasured(cell, key, how, round_, why)
+        return _unmeasured(trial, key, how, why)
     if begin:
-        workers.get(*processes_of(cell))
+        workers.get(*cell.process)
         begin()
-    return measure_cell(workers, cell, how, round_)
+    return measure_cell(workers, trial, how)
 
 
-def measure_cell(
-    workers: Workers, cell: Cell, how: Means, round_: int = 0, on_event: OnEvent = None
-) -> Record:
-    """Return the record of one cell, measured in `how.runs` fresh processes if they are several.
+def measure_cell(workers: Workers, trial: Trial, how: Means, on_event: OnEvent = None) -> Record:
+    """Return the record of a trial, measured in `how.runs` fresh processes if they are several.
 
     `on_event` is called with what a worker says of how far it is.
     """
     records = []
     for _ in range(how.runs):
-        (record,) = _asked(workers, cell, how, round_, on_event, do="measure")
-        if record.status not in {"ok", "unsupported"} and cell.workload.plan.data > 1:
+        (record,) = _asked(workers, trial, how, on_event, do="measure")
+        if record.status not in {"ok", "unsupported"} and trial.cell.workload.plan.data > 1:
             workers.close()  # the others may still wait for the one that failed
         if record.status != "ok":
             return record
@@ -85,16 +73,17 @@ def measure_cell(
     return _joined(records)
 
 
-def profile_cell(workers: Workers, cell: Cell, how: Means, trace: str = "") -> list[Record]:
-    """Return a record for each op of a cell's step under the profiler, or one of what failed."""
-    return _asked(workers, cell, how, 0, None, do="profile", trace=trace)
+def profile_cell(workers: Workers, trial: Trial, how: Means, trace: str = "") -> list[Record]:
+    """Return a record for each op of a trial's step under the profiler, or one of what failed."""
+    return _asked(workers, trial, how, None, do="profile", trace=trace)
 
 
 def _asked(
-    workers: Workers, cell: Cell, how: Means, round_: int, on_event: OnEvent, **do: str
+    workers: Workers, trial: Trial, how: Means, on_event: OnEvent, **do: str
 ) -> list[Record]:
     """Return the records that a worker answers with, or the one that says how it died."""
-    worker = workers.get(*processes_of(cell), fresh=how.runs > 1)
+    cell = workers.settled(trial.cell)
+    worker = workers.get(*cell.process, fresh=how.runs > 1)
     key = key_of(worker)
     request = {
         **do,
@@ -104,14 +93,19 @@ def _asked(
         "platform": key.platform,
         "timing": {"budget_s": how.budget_s},
         **picked(how, "parts energy runs"),
-        "round": round_,
+        "env": _known(trial, how),
     }
     try:
         answer = worker.ask(request, how.time_limit_s, on_event)
     except WorkerDiedError as died:
         workers.close()
-        return [_unmeasured(cell, key, how, round_, died.failure)]
+        return [_unmeasured(trial, key, how, died.failure)]
     return list(map(record_from_json, answer.get("records", [answer])))
+
+
+def _known(trial: Trial, how: Means) -> dict[str, Any]:
+    """Return what the record of a trial says of it, whoever writes it."""
+    return {"cell": trial.id, "round": trial.round, "budget_s": how.budget_s}
 
 
 def _method(cell: Cell, key: WorkerKey, runs: int) -> RecordMethod:
@@ -120,23 +114,23 @@ def _method(cell: Cell, key: WorkerKey, runs: int) -> RecordMethod:
     return method(cell.backend, key.version, options, runs)
 
 
-def _unmeasured(cell: Cell, key: WorkerKey, how: Means, round_: int, failure: Failure) -> Record:
-    env = {"round": round_, "threads": key.threads, "budget_s": how.budget_s}
-    return unmeasured(cell, _method(cell, key, how.runs), key.platform, failure, env)
+def _unmeasured(trial: Trial, key: WorkerKey, how: Means, failure: Failure) -> Record:
+    own, platform = _method(trial.cell, key, how.runs), key.platform
+    return unmeasured(trial, how, own, platform, failure, threads=key.threads)
 
 
 def unmeasured(
-    cell: Cell, how_measured: RecordMethod, platform: str, failure: Failure, env: Mapping[str, Any]
+    trial: Trial, how: Means, own: RecordMethod, platform: str, failure: Failure, **env: Any
 ) -> Record:
-    """Return the record of a cell that has no number, and why."""
+    """Return the record of a trial that has no number, by its `own` method, and why."""
     return Record(
         origin="measured",
-        method=how_measured,
-        workload=cell.workload,
+        method=own,
+        workload=trial.cell.workload,
         platform=platform,
         quantities={},
         **picked(failure, "status cause note"),
-        env=env,
+        env={**_known(trial, how), **env},
         taken_at=now(),
     )
 
@@ -196,50 +190,67 @@ class SweepRequest:
     text: str = ""
 
 
-def sweep(request: SweepRequest, warn: Callable[[str], None], report: Report) -> Outcome:
-    """Measure and predict the cells that a folder lacks; what is reported is on the disk.
+def sweep(request: SweepRequest, warn: Callable[[str], None], report: Report) -> dict[str, Any]:
+    """Measure and predict the cells that a folder lacks, and return what came out as JSON values.
 
-    `report(cell, record, done, total)` is called after each measurement. Raises `InputError` for a
+    What is reported is on the disk.
+    `report(record, done, total)` is called after each measurement. Raises `InputError` for a
     folder that is no store, or in use, and under a launcher of several processes.
     """
     if ranks.here().size > 1:
         raise InputError("a sweep starts its processes itself: leave out torchrun or srun")
     cells, out, how = request.cells, request.out, request.how
-    outcome = Outcome()
+    statuses, unsuccessful = Counter[str](), list[dict[str, Any]]()
     with ExitStack() as stack:
         stack.enter_context(store.exclusive(out))
         known = store.load(out, warn, required=False)
-        done = store.done_keys(known, retry=request.retry, force=request.force)
+        done = done_marks(known, request.retry, request.force)
         writer = stack.enter_context(store.open_writer(out))
         workers = Workers()
         stack.callback(workers.close)
-        keys = {processes_of(cell): workers.key(cell) for cell in cells}
+        cells = [workers.settled(cell) for cell in cells]
+        keys = {cell.process: workers.key(cell) for cell in cells}
         if request.must_fit:
-            cells = [cell for cell in cells if not _lacks_bytes(cell, keys[processes_of(cell)])]
+            cells = [cell for cell in cells if not _lacks_bytes(cell, keys[cell.process])]
         predict(cells, request, writer, known, warn)
         warn(f"{request.name}: {request.text}")
 
-        def missing() -> Iterator[tuple[int, Cell]]:
-            """Return what lacks a record, cells of one worker together: each change costs one."""
-            for round_, processes in product(range(request.rounds), keys):
-                for cell in cells:
-                    if processes_of(cell) == processes:
-                        key = keys[processes]
-                        identity = store.identity(_method(cell, key, how.runs))
-                        if (cell.workload.key, key.platform, identity, round_) not in done:
-                            yield round_, cell
-
-        outcome.cells = len(cells) * request.rounds
-        total = sum(1 for _ in missing())
-        outcome.done_before = outcome.cells - total
-        for number, (round_, cell) in enumerate(missing(), start=1):
-            record = attempt(workers, cell, how, round_)
+        trials = list(trials_of(cells, how.runs, request.rounds))
+        missing = [one for one in trials if not _is_done(one, keys[one.cell.process], how, done)]
+        place = {process: i for i, process in enumerate(keys)}  # each change of worker costs one
+        missing.sort(key=lambda one: (one.round, place[one.cell.process]))
+        total = len(missing)
+        for number, trial in enumerate(missing, start=1):
+            record = attempt(workers, trial, how)
             writer.append(record)
-            outcome.statuses[record.status] += 1
+            statuses[record.status] += 1
             if record.status != "ok":
-                outcome.unsuccessful.append(record)
-            report(cell, record, number, total)
-    return outcome
+                unsuccessful.append(_row_of(record))
+            report(record, number, total)
+    return {
+        "cells": len(trials),
+        "done_before": len(trials) - total,
+        "measured": total,
+        "status": statuses,
+        "unsuccessful": unsuccessful,
+    }
+
+
+def _row_of(record: Record) -> dict[str, Any]:
+    return {
+        "model": record.workload.label,
+        "batch": record.workload.batch_per_replica,
+        "replicas": record.workload.plan.data,
+        **picked(record, "status cause note"),
+    }
+
+
+def _is_done(trial: Trial, key: WorkerKey, how: Means, done: Collection[Mark]) -> bool:
+    """Whether a trial has a record of here, or one of old, which knew it by its step."""
+    if not done or (trial.id, key.platform, key.version) in done:
+        return bool(done)
+    step = store.identity(_method(trial.cell, key, how.runs))
+    return (trial.cell.workload.key, key.platform, step, trial.round) in done
 
 
 def _lacks_bytes(cell: Cell, key: WorkerKey) -> int | None:
@@ -308,21 +319,3 @@ def predictions(cell: Cell, device: Device, link: Link | None, by_op: bool) -> l
     cluster = Cluster(device, ((cell.workload.plan.data, link),) if link else ())
     every = predict_replicas(cell.workload, cluster, how.strategy, how.overlap, options=told)
     return list(every) if by_op else [every[0]]
-
-
-def summary(outcome: Outcome) -> dict[str, Any]:
-    """Return the outcome as JSON values."""
-    return {
-        **picked(outcome, "cells done_before"),
-        "measured": outcome.statuses.total(),
-        "status": outcome.statuses,
-        "unsuccessful": [
-            {
-                "model": record.workload.label,
-                "batch": record.workload.batch_per_replica,
-                "replicas": record.workload.plan.data,
-                **picked(record, "status cause note"),
-            }
-            for record in outcome.unsuccessful
-        ],
-    }

@@ -1,14 +1,13 @@
 """The workers of a sweep: one at a time, kept as long as cells can share it."""
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 from steptime.core.errors import InputError
 from steptime.measure import cpus, machine, ranks, registry
 from steptime.measure.contract import Options
 from steptime.measure.launch import Worker
-from steptime.sweeps.cells import Cell
-
-Processes = tuple[str, Options, int]  # backend, what its processes are told, how many there are
+from steptime.sweeps.cells import Cell, Processes
 
 
 @dataclass(frozen=True)
@@ -36,19 +35,6 @@ def worker_key(backend: str, options: Options) -> WorkerKey | None:
     return WorkerKey(platform, version, machine.memory().usable_bytes, threads)
 
 
-def processes_of(cell: Cell) -> Processes:
-    """Return what the processes of a cell are started for."""
-    return _shared(*cell.process, cell.workload.plan.data)
-
-
-def _shared(backend: str, options: Options, replicas: int) -> Processes:
-    """Return the processes with their share of the cores, where they are several."""
-    options = options.of_process
-    if replicas > 1 and options.threads is None:
-        options = replace(options, threads=cpus.default_threads(processes=replicas))
-    return backend, options, replicas
-
-
 def key_of(worker: Worker) -> WorkerKey:
     """Return the key that a worker's greeting says."""
     return WorkerKey(**{name: worker.greeting[name] for name in WorkerKey.__dataclass_fields__})
@@ -66,6 +52,7 @@ class Workers:
         self._worker: Worker | None = None
         self._processes: Processes | None = None
         self._keys: dict[Processes, WorkerKey] = {}
+        self._usual = cache(lambda many: cpus.default_threads(processes=many))
         self.rank = ranks.here()
         self._started = 0
 
@@ -74,15 +61,22 @@ class Workers:
 
         Raises `InputError` where a launcher started another number of processes.
         """
-        processes = _shared(backend, options, replicas)
+        processes = backend, options.of_process, replicas
         if fresh or self._processes != processes or self._worker is None:
             self.close()
             self._worker, self._processes = self._start(*processes), processes
         return self._worker
 
+    def settled(self, cell: Cell) -> Cell:
+        """Return the cell with the threads of each of its processes, where it says none."""
+        if cell.options.threads is not None:
+            return cell
+        threads = self._usual(cell.workload.plan.data)
+        return replace(cell, options=replace(cell.options, threads=threads))
+
     def key(self, cell: Cell) -> WorkerKey:
-        """Return what tells a cell's records from others; a worker is asked where it must be."""
-        backend, options, replicas = processes_of(cell)
+        """Return what tells a settled cell's records from others; a worker is asked if need be."""
+        backend, options, replicas = cell.process
         alone = backend, options, replicas if self.rank.size > 1 else 1
         if alone not in self._keys:
             known = worker_key(backend, options)

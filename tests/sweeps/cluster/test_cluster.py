@@ -26,7 +26,7 @@ from steptime.core.errors import InputError
 from steptime.core.files import append_line
 from steptime.records import store
 from steptime.records.record import STATUSES
-from steptime.sweeps.cells import cells_of, needed_bytes
+from steptime.sweeps.cells import Trial, cells_of, needed_bytes, trials_of
 from steptime.sweeps.cluster import status as cluster
 from steptime.sweeps.cluster import submission as files
 from steptime.sweeps.cluster import task
@@ -34,7 +34,7 @@ from steptime.sweeps.cluster.outcome import cause_of_output
 from steptime.sweeps.cluster.resources import TASK_BYTES, WORKER_BYTES, fits, memories
 from steptime.sweeps.cluster.scheduler import FOR_MEMORY, SCHEDULERS, Need, Placement
 from steptime.sweeps.cluster.slurm import script
-from steptime.sweeps.cluster.submission import Submission, Trial, packed
+from steptime.sweeps.cluster.submission import Submission, packed
 from steptime.sweeps.cluster.submit import send
 from steptime.sweeps.experiment import check_experiment
 from steptime.sweeps.resource_request import ResourceRequest
@@ -79,7 +79,7 @@ def _ignore(_: str) -> None:
 def _trials(**changes: Any) -> list[Trial]:
     experiment = check_experiment({**EXPERIMENT, **changes}, "here")
     cells, *_ = cells_of(experiment, "here", on_cluster=True)
-    return [Trial(cell.id(1, 0), cell, 0) for cell in cells]
+    return [*trials_of(cells, 1)]
 
 
 def _answer(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> Any:

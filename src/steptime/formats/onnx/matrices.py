@@ -1,12 +1,12 @@
 """ONNX's products, convolutions, pools, norms, attention and recurrent layers onto the lowering."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from steptime.formats import elements, lowering, windows
-from steptime.formats.onnx.fold import Function, Value, axis_of
+from steptime.formats.onnx.fold import Function, Value
 from steptime.formats.onnx.model import Static
 from steptime.formats.onnx.run import Visit
 from steptime.formats.products import einsum
@@ -103,18 +103,17 @@ def _batch_norm(r: Visit, x: Value, w: Value, b: Value, mean: Value, variance: V
     return r.do(lowering.batch_norm, x, weight=w, bias=b, mean=means, variance=spread)
 
 
-def _normed_axes(r: Visit, x: Value) -> int:
-    return len(r.shape(x)) - axis_of(r.attr("axis", -1), len(r.shape(x)))
+def _norm(norm: Callable[..., str], r: Visit, x: Value, w: Value = None, b: Value = None) -> Value:
+    """Return a norm over the axes from `axis` on."""
+    return r.do(norm, x, weight=w, bias=b, axes=len(r.shape(x)) - r.axis(x, -1))
 
 
-def layer_norm(r: Visit, x: Value, w: Value = None, b: Value = None) -> Value:
-    """Return layer norm over the axes from `axis` on."""
-    return r.do(lowering.layer_norm, x, weight=w, bias=b, axes=_normed_axes(r, x))
+layer_norm = partial(_norm, lowering.layer_norm)
 
 
 def rms_norm(r: Visit, x: Value, w: Value = None) -> Value:
     """Return root-mean-square norm over the axes from `axis` on."""
-    return r.do(lowering.rms_norm, x, weight=w, axes=_normed_axes(r, x))
+    return _norm(lowering.rms_norm, r, x, w)
 
 
 def _group_norm(r: Visit, x: Value, w: Value = None, b: Value = None) -> Value:

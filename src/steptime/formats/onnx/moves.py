@@ -33,15 +33,15 @@ def _transpose(r: Visit, x: Value) -> Value:
 
 
 def _concat(r: Visit, *values: Value) -> Value:
-    axis = r.attr("axis", 1)
+    axis = r.axis(values[0], 1)
     tensors = [r.tensor(v) for v in values]
-    if axis_of(axis, len(r.shape(values[0]))) != 0:
+    if axis != 0:
         tensors = [str(x) for x in r.stretched(tensors, broadcast=False)]
     return r.do(elements.concat, tensors, axis)
 
 
 def _split(r: Visit, x: Value, *_: Value) -> Values:
-    axis = axis_of(r.attr("axis", 0), len(r.shape(x)))
+    axis = r.axis(x)
     parts = [r.out(i)[axis] for i in range(len(r.node.outputs))]
     return r.do(elements.split, x, parts, axis)
 
@@ -67,7 +67,7 @@ def _slice(r: Visit, x: Value, *given: Value) -> Value:
 
 
 def _gather(r: Visit, x: Value, indices: Value) -> Value:
-    axis = axis_of(r.attr("axis", 0), len(r.shape(x)))
+    axis = r.axis(x)
     if isinstance(indices, Static) and len(r.shape(x)) == 1:
         size, known = math.prod(r.old(r.node.inputs[0]) or r.shape(x)), indices.values
         every = known is None or known.ravel().tolist() == list(range(size))
@@ -191,9 +191,7 @@ MOVES: Mapping[str, Function] = {
     "Slice": _slice,
     "Gather": _gather,
     "GatherND": _gather_nd,
-    "GatherElements": lambda r, x, at: r.do(
-        elements.op, "gather_elements", x, at, axis=axis_of(r.attr("axis", 0), len(r.shape(x)))
-    ),
+    "GatherElements": lambda r, x, at: r.do(elements.op, "gather_elements", x, at, axis=r.axis(x)),
     "Expand": _expand,
     "Tile": _tile,
     "Pad": _pad,

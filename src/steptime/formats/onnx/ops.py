@@ -27,8 +27,8 @@ def _pointwise(function: str, r: Visit, *values: Value) -> Value:
     """Return a function of elements; before opset 7 an attribute says where the second stands."""
     given: list[Value] = [v for v in values if v is not None]
     if len(given) == 2 and r.attr("broadcast", 0) and "axis" in r.node.attrs:
-        rank, own = len(r.shape(given[0])), r.shape(given[1])
-        after = rank - axis_of(r.attr("axis", 0), rank) - len(own)
+        own = r.shape(given[1])
+        after = len(r.shape(given[0])) - r.axis(given[0]) - len(own)
         given[1] = r.view(given[1], "reshape", (*own, *(1,) * after))
     return r.pointwise(function, *given)
 
@@ -97,7 +97,7 @@ def _extreme(function: str) -> Function:
 def _softmax(r: Visit, x: Value) -> Value:
     log = r.node.op == "LogSoftmax"
     shape, new = r.shape(x), r.node.opset >= 13
-    axis = axis_of(r.attr("axis", -1 if new else 1), len(shape))
+    axis = r.axis(x, -1 if new else 1)
     if new or axis == len(shape) - 1:
         return r.do(elements.softmax, x, axis, log=log)
     flat = r.view(x, "reshape", (math.prod(shape[:axis]), math.prod(shape[axis:])))
@@ -110,7 +110,7 @@ def _cumulative_sum(r: Visit, x: Value, axis: Value) -> Value:
 
 
 def _topk(r: Visit, x: Value, *_: Value) -> Values:
-    axis = axis_of(r.attr("axis", -1), len(r.shape(x)))
+    axis = r.axis(x, -1)
     return r.do(lowering.topk, x, r.out()[axis], axis, largest=bool(r.attr("largest", 1)))
 
 

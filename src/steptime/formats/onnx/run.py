@@ -20,6 +20,7 @@ from steptime.formats.onnx.fold import (
     Spec,
     Value,
     as_weight,
+    axis_of,
     cleaned,
     folded,
     inferred,
@@ -151,6 +152,10 @@ class Visit:
                 isinstance(default, float) and isinstance(value, int), f"{name} is {shorten(value)}"
             )
         return value
+
+    def axis(self, x: Value, default: int = 0) -> int:
+        """Return the attribute `axis`, one of `x`'s counted from the front."""
+        return axis_of(self.attr("axis", default), len(self.shape(x)))
 
     def spec(self, value: Value) -> Spec:
         """Return type and shape of a value."""

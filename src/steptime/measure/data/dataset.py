@@ -8,24 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from steptime.core import registry
 from steptime.measure.contract import BadDataError, MissingFileError
+from steptime.measure.data import idx
+from steptime.measure.data.idx import Split
 
 PARTS = ("train", "test")
-FORMATS = {"idx": "steptime.measure.data.idx"}
-"""Modules by the name of a format. `files(folder)` gives the files that a folder holds of it, {}
-where it holds none, and raises `MissingFileError` where some are missing. `read(files, part)` gives
-a part of `PARTS`, and raises `BadDataError` for a file that is not as it should be."""
-
-
-@dataclass(frozen=True)
-class Split:
-    """A part of a data set: `images` are bytes `[n, c, h, w]`, `labels` `[n]` count from 0."""
-
-    images: npt.NDArray[np.uint8]
-    labels: npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -33,14 +21,12 @@ class DataSet:
     """The data set in a folder; its parts are read, and checked, when they are asked for."""
 
     folder: Path
-    format: str
     files: Mapping[str, Path]
 
     @cached_property
     def parts(self) -> Mapping[str, Split]:
         """The training and the test part; raises `BadDataError` where they do not fit together."""
-        read = registry.load(FORMATS[self.format]).read
-        parts: dict[str, Split] = {part: read(self.files, part) for part in PARTS}
+        parts = {part: idx.read(self.files, part) for part in PARTS}
         train, test = (parts[part] for part in PARTS)
         if train.images.shape[1:] != test.images.shape[1:]:
             shapes = [" x ".join(map(str, p.images.shape[1:])) for p in (train, test)]
@@ -66,7 +52,7 @@ class DataSet:
         return {
             "name": self.folder.resolve().name,
             "folder": str(self.folder.absolute()),
-            "format": self.format,
+            "format": "idx",
             "images": {name: len(part.labels) for name, part in self.parts.items()},
             "shape": list(self.parts["train"].images.shape[1:]),
             "classes": self.classes,
@@ -80,8 +66,6 @@ def find(folder: str) -> DataSet:
     if not path.is_dir():
         what = "is no folder" if path.exists() else "no such folder"
         raise MissingFileError(f"data '{folder}': {what}")
-    for name, module in FORMATS.items():
-        if files := registry.load(module).files(path):
-            return DataSet(path, name, files)
-    known = ", ".join(FORMATS)
-    raise MissingFileError(f"data '{folder}': holds no data set of a known format ({known})")
+    if files := idx.files(path):
+        return DataSet(path, files)
+    raise MissingFileError(f"data '{folder}': holds no data set of a known format (idx)")

@@ -11,13 +11,13 @@ import re
 import struct
 import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from steptime.measure.contract import BadDataError, MissingFileError
-from steptime.measure.data.dataset import Split
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -29,6 +29,14 @@ _NAMES = {  # what a file is called; some sets have a prefix, some a dot for the
     for what, rank in _DIMENSIONS.items()
 }
 _GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True)
+class Split:
+    """A part of a data set: `images` are bytes `[n, c, h, w]`, `labels` `[n]` count from 0."""
+
+    images: Bytes
+    labels: Bytes
 
 
 def files(folder: Path) -> Mapping[str, Path]:

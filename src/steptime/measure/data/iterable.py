@@ -7,7 +7,15 @@ iterated again, and a generator, which can be iterated once, is made anew.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +23,9 @@ from typing import Any
 import numpy as np
 
 from steptime.core.errors import InputError
-from steptime.core.graph import Graph
+from steptime.core.graph import Graph, TensorSpec
 from steptime.core.python_file import line_of, run_file
+from steptime.core.units import counted
 from steptime.core.workload import Workload
 from steptime.measure.contract import Arrays, BadDataError, Feed
 
@@ -39,13 +48,14 @@ def open_loader(
     where = Path(text).name
     made = partial(_made, where, make, values)
     batches = made()
-    source = _Epochs(where, made, batches, graph)
+    taken = _epochs(where, made, batches, {name: graph.tensors[name] for name in graph.inputs})
+    first = [next(taken)]
     facts = {
         "loader": where,
         "loader_class": f"{type(batches).__module__}.{type(batches).__qualname__}",
         "loaders": getattr(batches, "num_workers", None),
     }
-    return Feed(source.take, source.close), facts
+    return Feed(lambda: first.pop() if first else next(taken), taken.close), facts
 
 
 def _made(where: str, make: Any, values: Mapping[str, Any]) -> Iterable[Any]:
@@ -60,69 +70,54 @@ def _made(where: str, make: Any, values: Mapping[str, Any]) -> Iterable[Any]:
     return batches
 
 
-class _Epochs:
-    """Batches, epoch after epoch, as arrays by the names of a graph's inputs."""
+def _epochs(
+    where: str,
+    make: Callable[[], Iterable[Any]],
+    batches: Iterable[Any],
+    specs: Mapping[str, TensorSpec],
+) -> Generator[Arrays, None, None]:
+    """Yield batches, epoch after epoch, as arrays by the names of a graph's inputs.
 
-    def __init__(
-        self,
-        where: str,
-        make: Callable[[], Iterable[Any]],
-        batches: Iterable[Any],
-        graph: Graph,
-    ) -> None:
-        self.where, self.make, self.batches = where, make, batches
-        self.specs = {name: graph.tensors[name] for name in graph.inputs}
-        self.epoch: Iterator[Any] | None = iter(batches)
-        self.first: Arrays | None = self._next()
+    The processes of a loader end with its iterator, which is let go when this is closed.
+    """
+    while True:
+        given = None
+        for given in batches:
+            named = _named(where, given, specs)
+            yield {name: _array(where, name, one, specs[name]) for name, one in named.items()}
+        if given is None:
+            raise BadDataError(f"input {where}: gives no batch")
+        if isinstance(batches, Iterator):
+            batches = make()
 
-    def take(self) -> Arrays:
-        """Return the next batch; the one that was taken to be checked comes first."""
-        first, self.first = self.first, None
-        return self._next() if first is None else first
 
-    def close(self) -> None:
-        """Let the iterator go: its processes end with it."""
-        self.epoch = None
+def _named(where: str, batch: Any, names: Collection[str]) -> Mapping[str, Any]:
+    """Return the values of a batch by input; those beyond the network's inputs are left out."""
+    if isinstance(batch, Mapping):
+        if lacking := [name for name in names if name not in batch]:
+            has = ", ".join(map(str, batch))
+            raise BadDataError(f"input {where}: has no '{lacking[0]}', but {has}")
+        return {name: batch[name] for name in names}
+    values = batch if isinstance(batch, Sequence) else [batch]
+    if len(values) < len(names):
+        takes = f"the network takes {len(names)}: {', '.join(names)}"
+        has = f"a batch has {counted(len(values), 'array')}"
+        raise BadDataError(f"input {where}: {has}, {takes}")
+    return dict(zip(names, values, strict=False))
 
-    def _next(self) -> Arrays:
-        for _ in range(2):
-            assert self.epoch is not None  # noqa: S101  # nobody takes from what is closed
-            for batch in self.epoch:
-                return {name: self._array(name, one) for name, one in self._named(batch).items()}
-            if isinstance(self.batches, Iterator):
-                self.batches = self.make()
-            self.epoch = iter(self.batches)
-        raise BadDataError(f"input {self.where}: gives no batch")
 
-    def _named(self, batch: Any) -> Mapping[str, Any]:
-        """Return the values of a batch by input; those beyond the network's inputs are left out."""
-        names = ", ".join(self.specs)
-        if isinstance(batch, Mapping):
-            if lacking := [name for name in self.specs if name not in batch]:
-                has = ", ".join(map(str, batch))
-                raise BadDataError(f"input {self.where}: has no '{lacking[0]}', but {has}")
-            return {name: batch[name] for name in self.specs}
-        values = batch if isinstance(batch, Sequence) else [batch]
-        if len(values) < len(self.specs):
-            has = f"{len(values)} array{'s' if len(values) != 1 else ''}"
-            raise BadDataError(
-                f"input {self.where}: a batch has {has}, the network takes {len(self.specs)}: "
-                f"{names}"
-            )
-        return dict(zip(self.specs, values, strict=False))
-
-    def _array(self, name: str, value: Any) -> Any:
-        """Return a value as an array of the input's shape; raises `BadDataError`."""
-        spec, array = self.specs[name], _numpy(value)
-        of_floats, wants_floats = array.dtype.kind == "f", "float" in spec.dtype
-        of_numbers = array.dtype.kind in "biuf"
-        same_rows = array.size == spec.size and array.shape[:1] == spec.shape[:1]
-        if not of_numbers or of_floats != wants_floats or not same_rows:
-            raise BadDataError(
-                f"input {self.where}: '{name}' is {array.dtype} {list(array.shape)}, "
-                f"the network takes {spec.dtype} {list(spec.shape)}"
-            )
-        return array.reshape(spec.shape)
+def _array(where: str, name: str, value: Any, spec: TensorSpec) -> Any:
+    """Return a value as an array of the input's shape; raises `BadDataError`."""
+    array = _numpy(value)
+    of_floats, wants_floats = array.dtype.kind == "f", "float" in spec.dtype
+    of_numbers = array.dtype.kind in "biuf"
+    same_rows = array.size == spec.size and array.shape[:1] == spec.shape[:1]
+    if not of_numbers or of_floats != wants_floats or not same_rows:
+        raise BadDataError(
+            f"input {where}: '{name}' is {array.dtype} {list(array.shape)}, "
+            f"the network takes {spec.dtype} {list(spec.shape)}"
+        )
+    return array.reshape(spec.shape)
 
 
 def _numpy(value: Any) -> Any:

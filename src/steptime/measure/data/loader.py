@@ -11,7 +11,8 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import count
@@ -23,7 +24,8 @@ import numpy.typing as npt
 
 from steptime.core.graph import Graph
 from steptime.measure.contract import Arrays, Feed, KilledError, UnsupportedError
-from steptime.measure.data.dataset import Split
+from steptime.measure.cpus import affinity
+from steptime.measure.data.idx import Split
 
 Images = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
@@ -198,11 +200,9 @@ def spare_cpus() -> list[int]:
     A worker binds itself to as many CPUs as it has threads. Where none is left over, or the system
     cannot tell, all of this process.
     """
-    affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
-    if affinity is None:
+    if not hasattr(os, "sched_getaffinity"):
         return []
-    mine = affinity(0)
-    try:
+    mine = affinity()
+    with suppress(OSError):
         return sorted((affinity(os.getppid()) - mine) or mine)
-    except OSError:
-        return sorted(mine)
+    return sorted(mine)

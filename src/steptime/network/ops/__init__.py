@@ -18,13 +18,18 @@ from steptime.network.ops import (
     shaping,
     state,
 )
-from steptime.network.ops.table import OpKind, Products, Specs, Window
+from steptime.network.ops.table import OpKind, Products, Specs, Window, rows_of
 
 Found = TypeVar("Found")
 _MODULES = (
     linear, images, norm, elementwise, general, shaping, sequence, state, loss, communication,
 )  # fmt: skip
-OPS: dict[str, OpKind] = {kind: row for one in _MODULES for kind, row in one.KINDS.items()}
+OPS: dict[str, OpKind] = {
+    name: made
+    for one in _MODULES
+    for kind, row in one.KINDS.items()
+    for name, made in rows_of(kind, row).items()
+}
 
 
 def _larger(x: tuple[int, ...], scale: tuple[int, int]) -> dict[str, Attr]:

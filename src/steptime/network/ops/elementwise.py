@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from steptime.core.errors import one_of
 from steptime.core.graph import TensorSpec
 from steptime.network.ops.table import (
+    Back,
     Backward,
     OpKind,
     Specs,
@@ -83,27 +84,18 @@ KINDS = {
             per_element(flop),
             example("3x4"),
             source,
-            fused(f"{name}_grad", f"{kept} dy"),
+            back=Back(f"{kept} dy", per_element(cost), f"derivative of {name}"),
         )
-        for name, (flop, _, kept, source) in _ACTIVATIONS.items()
-    },
-    **{
-        f"{name}_grad": _pointwise(
-            same_as_first, per_element(flop), example("3x4 3x4"), f"derivative of {name}"
-        )
-        for name, (_, flop, _, _) in _ACTIVATIONS.items()
+        for name, (flop, cost, kept, source) in _ACTIVATIONS.items()
     },
     "softmax": OpKind(
         same_as_first,
         per_element(5),
         example("3x4"),
         "over the last axis: maximum, difference, exp, sum, quotient",
-        fused("softmax_grad", "y dy"),
         autocast="wide",
         row=last_axis,
-    ),
-    "softmax_grad": OpKind(
-        same_as_first, per_element(4), example("3x4 3x4"), "dx = y (dy - sum(y dy))", row=last_axis
+        back=Back("y dy", per_element(4), "dx = y (dy - sum(y dy))"),
     ),
     **{
         name: _pointwise(
@@ -116,38 +108,32 @@ KINDS = {
         per_element(1),
         example("3x4 3x4"),
         "definition",
-        fused("maximum_grad", "inputs dy", "grad"),
-    ),
-    "maximum_grad": _pointwise(
-        lambda a, b, grad: (a, b),
-        per_element(3),
-        example("3x4 3x4 3x4"),
-        "derivative of maximum: one comparison, dy to each input or 0",
+        back=Back(
+            "inputs dy",
+            per_element(3),
+            "derivative of maximum: one comparison, dy to each input or 0",
+        ),
     ),
     "prelu": _pointwise(
         prelu_outputs,
         per_element(2),
         example("2x3x4 3"),
         "He et al. 2015 (PReLU), eq. 1: max(x, 0) + a min(x, 0), a comparison and a product",
-        fused("prelu_grad", "inputs dy", "grad"),
         autocast="low",
-    ),
-    "prelu_grad": OpKind(
-        lambda x, slope, grad: (x, slope),
-        per_element(4),
-        example("2x3x4 3 2x3x4"),
-        "derivative of prelu, eq. 3: dx a comparison and a product, da a product and a sum",
+        back=Back(
+            "inputs dy",
+            per_element(4),
+            "derivative of prelu, eq. 3: dx a comparison and a product, da a product and a sum",
+            columns={"pointwise": False},
+        ),
     ),
     "dropout": _pointwise(
         same_as_first,
         per_element(2),
         example("3x4", p=0.5),
         "Srivastava et al. 2014: mask and scale; drawing the mask is not counted",
-        fused("dropout_grad", "dy saved"),
         saved=lambda x, **_: (TensorSpec(x.shape, "bool"),),
-    ),
-    "dropout_grad": _pointwise(
-        same_as_first, per_element(2), example("3x4 3x4:bool", p=0.5), "mask and scale"
+        back=Back("dy saved", per_element(2), "mask and scale"),
     ),
     "cast": _pointwise(
         lambda x, dtype: (TensorSpec(x.shape, dtype),),

@@ -7,6 +7,7 @@ from typing import Any
 
 from steptime.core.graph import TensorSpec
 from steptime.network.ops.table import (
+    Back,
     Backward,
     OpKind,
     Specs,
@@ -157,6 +158,10 @@ def topk_outputs(x: TensorSpec, k: int, axis: int, largest: bool = True) -> Spec
     return (found, found._replace(dtype="int64"))
 
 
+def _added(_: TensorSpec, grad: TensorSpec, **__: Any) -> int:
+    return grad.size
+
+
 def _as_it_is(x: TensorSpec, *axes: int) -> Specs:
     for axis in axes:
         _axis(x, axis)
@@ -206,32 +211,28 @@ KINDS = {
         no_flop,
         example("2x5x3 2x2:int64", axis=1),
         "definition: reads what it copies",
-        gradient=fused(
-            "gather_grad",
-            "w dy",
-            attrs=lambda b: {**b.attrs, "size": b.specs[0].shape[b.attrs["axis"]]},
-        ),
         read=lambda x, at, **how: at.size_bytes + gather_outputs(x, at, **how)[0].size_bytes,
-    ),
-    "gather_grad": OpKind(
-        gather_grad_outputs,
-        lambda indices, grad, **_: int(grad.size),
-        example("2x2:int64 2x2x2x3", axis=1, size=5),
-        _ADDED,
+        back=Back(
+            "w dy",
+            _added,
+            _ADDED,
+            attrs=lambda b: {**b.attrs, "size": b.specs[0].shape[b.attrs["axis"]]},
+            outputs=gather_grad_outputs,
+        ),
     ),
     "gather_elements": OpKind(
         gather_elements_outputs,
         no_flop,
         example("2x5x3 2x2x3:int64", axis=1),
         "definition: reads what it copies",
-        gradient=fused("gather_elements_grad", "w dy", attrs=_shaped),
         read=lambda x, at, **_: at.size_bytes + x.size_bytes // x.size * at.size,
-    ),
-    "gather_elements_grad": OpKind(
-        lambda indices, grad, shape, **_: (TensorSpec(tuple(shape), grad.dtype),),
-        lambda indices, grad, **_: int(grad.size),
-        example("2x2x3:int64 2x2x3", axis=1, shape=(2, 5, 3)),
-        _ADDED,
+        back=Back(
+            "w dy",
+            _added,
+            _ADDED,
+            attrs=_shaped,
+            outputs=lambda indices, grad, shape, **_: (TensorSpec(tuple(shape), grad.dtype),),
+        ),
     ),
     "topk": OpKind(
         topk_outputs,

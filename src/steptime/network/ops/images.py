@@ -6,13 +6,14 @@ left, right)`, `groups`.
 """
 
 import math
-from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from steptime.core.graph import TensorSpec
 from steptime.core.windows import positions
 from steptime.network.ops.table import (
+    Back,
     Backward,
     OpKind,
     Products,
@@ -22,25 +23,25 @@ from steptime.network.ops.table import (
     fused,
     matrix_kind,
     require,
+    rows_of,
     show,
 )
 
 Pair = tuple[int, int]
 Sizes = tuple[int, ...]  # one an axis
 Sides = tuple[int, ...]  # before and after each axis; () are 0, as sizes of () are 1
-Kinds = dict[str, OpKind]
-_AXES = {2: "h, w", 3: "d, h, w"}
 _SIDES = {2: "top, bottom, left, right", 3: "front, back, top, bottom, left, right"}
 
 
-def _check_rank(x: TensorSpec, axes: int, what: str) -> None:
-    needs = f"{what} needs [batch, channels, {_AXES[axes]}]"
-    require(len(x.shape) == 2 + axes, f"{needs}, not {show(x)}")
+def _axes(x: TensorSpec, what: str) -> int:
+    """Return over how many axes something moves: 2 of an image, 3 of a volume."""
+    rank = len(x.shape)
+    require(rank in (4, 5), f"{what} needs [batch, channels, h, w], not {show(x)}")
+    return rank - 2
 
 
-def _check_channels(axes: int, x: TensorSpec, w: TensorSpec, groups: int) -> None:
-    _check_rank(x, axes, "a convolution")
-    rank = 2 + axes
+def _check_channels(x: TensorSpec, w: TensorSpec, groups: int) -> None:
+    rank = 2 + _axes(x, "a convolution")
     require(len(w.shape) == rank, f"a convolution needs a filter of rank {rank}, not {show(w)}")
     require(groups >= 1 and w.shape[0] % groups == 0, f"{w.shape[0]} filters in {groups} groups")
 
@@ -51,7 +52,6 @@ def _pairs(sides: Sides) -> list[Pair]:
 
 
 def conv_outputs(
-    axes: int,
     x: TensorSpec,
     w: TensorSpec,
     stride: Sizes = (),
@@ -60,7 +60,8 @@ def conv_outputs(
     groups: int = 1,
 ) -> Specs:
     """Return `x [n, c_in, h, w], w [c_out, c_in/groups, kh, kw] -> [n, c_out, oh, ow]`."""
-    _check_channels(axes, x, w, groups)
+    _check_channels(x, w, groups)
+    axes = len(x.shape) - 2
     stride, dilation = stride or (1,) * axes, dilation or (1,) * axes
     sizes = f"stride {stride}, dilation {dilation}"
     require(len(stride) == len(dilation) == axes, f"{sizes}: not one for each of {axes} axes")
@@ -77,11 +78,9 @@ def conv_outputs(
     return (TensorSpec((x.shape[0], w.shape[0], *made), x.dtype),)
 
 
-def conv_products(
-    axes: int, x: TensorSpec, w: TensorSpec, groups: int = 1, **attrs: Any
-) -> Products:
+def conv_products(x: TensorSpec, w: TensorSpec, groups: int = 1, **attrs: Any) -> Products:
     """Return positions by filters over the window, for each group (as if unrolled, im2col)."""
-    (out,) = conv_outputs(axes, x, w, groups=groups, **attrs)
+    (out,) = conv_outputs(x, w, groups=groups, **attrs)
     return ((groups, _positions(out), w.shape[0] // groups, math.prod(w.shape[1:])),)
 
 
@@ -120,16 +119,16 @@ def grad_weight_products(
 
 
 def conv_transpose_outputs(
-    axes: int, x: TensorSpec, w: TensorSpec, output_size: Sizes, groups: int = 1, **how: Any
+    x: TensorSpec, w: TensorSpec, output_size: Sizes, groups: int = 1, **how: Any
 ) -> Specs:
     """Return `x [n, c_in, h, w], w [c_in, c_out/groups, kh, kw] -> [n, c_out, *output_size]`.
 
     The convolution with these attributes must lead from the output's size back to `x`'s.
     """
-    _check_channels(axes, x, w, groups)
+    _check_channels(x, w, groups)
     require(x.shape[1] == w.shape[0], f"{x.shape[1]} channels do not fit a filter {show(w)}")
     out = TensorSpec((x.shape[0], w.shape[1] * groups, *output_size), x.dtype)
-    (back,) = conv_outputs(axes, out, w, groups=groups, **how)
+    (back,) = conv_outputs(out, w, groups=groups, **how)
     require(back.shape == x.shape, f"output size {list(output_size)} does not lead to {show(x)}")
     return (out,)
 
@@ -146,51 +145,15 @@ def _window(kernel: Sizes, stride: Sizes, places: Sizes) -> Window:
     return high, wide, down, across, rows, columns
 
 
-def _conv_window(axes: int, x: TensorSpec, w: TensorSpec, stride: Sizes = (), **how: Any) -> Window:
-    return _window(w.shape[2:], stride, conv_outputs(axes, x, w, stride, **how)[0].shape[2:])
-
-
-def _convolutions(axes: int, x: str, w: str, y: str, output_size: Sizes, **attrs: Any) -> Kinds:
-    """Return the rows of convolutions over so many axes; `x`, `w` and `y` are those of examples."""
-    kernel = example(w).specs[0].shape[2:]
-    attrs["groups"] = 2
-    return {
-        f"conv{axes}d": matrix_kind(
-            partial(conv_outputs, axes),
-            partial(conv_products, axes),
-            example(f"{x} {w}", **attrs),
-            "definition: 2 * kernel * c_in/groups * c_out * positions",
-            gradient=gradient,
-            work="convolution",
-            window=partial(_conv_window, axes),
-            logits=True,
-        ),
-        f"conv{axes}d_grad_weight": matrix_kind(
-            grad_weight_outputs,
-            grad_weight_products,
-            example(f"{x} {y}", **attrs, kernel=kernel),
-            "definition: as many multiply-adds as forward",
-            work="convolution",
-            window=lambda x, grad, kernel, stride=(), **_: _window(kernel, stride, grad.shape[2:]),
-        ),
-        f"conv_transpose{axes}d": matrix_kind(
-            partial(conv_transpose_outputs, axes),
-            conv_transpose_products,
-            example(f"{y} {w}", **attrs, output_size=output_size),
-            "definition: the transpose of a convolution, as many multiply-adds",
-            gradient=gradient,
-            work="convolution",
-            window=lambda x, w, stride=(), **_: _window(w.shape[2:], stride, x.shape[2:]),
-            logits=True,
-        ),
-    }
+def _conv_window(x: TensorSpec, w: TensorSpec, stride: Sizes = (), **how: Any) -> Window:
+    return _window(w.shape[2:], stride, conv_outputs(x, w, stride, **how)[0].shape[2:])
 
 
 def pool_outputs(
-    axes: int, x: TensorSpec, kernel: Sizes, stride: Sizes, padding: Sides = (), ceil: bool = False
+    x: TensorSpec, kernel: Sizes, stride: Sizes, padding: Sides = (), ceil: bool = False
 ) -> Specs:
     """Return `x [n, c, h, w] -> [n, c, oh, ow]`; `ceil` rounds the size up, as Caffe does."""
-    _check_rank(x, axes, "pooling")
+    axes = _axes(x, "pooling")
     padding = padding or (0,) * 2 * axes
     sound = len(kernel) == len(stride) == axes and len(padding) == 2 * axes
     said = f"a window {list(kernel)} with stride {list(stride)}, padding {list(padding)}"
@@ -201,49 +164,12 @@ def pool_outputs(
     return (TensorSpec((*x.shape[:2], *made), x.dtype),)
 
 
-def _poolings(axes: int, x: str, y: str, **attrs: Any) -> Kinds:
-    """Return the rows of poolings over so many axes; `x` and `y` are those of examples."""
-    outputs = partial(pool_outputs, axes)
+def _pool_flop(x: TensorSpec, kernel: Sizes, **how: Any) -> int:
+    return pool_outputs(x, kernel, **how)[0].size * math.prod(kernel)
 
-    def flop(x: TensorSpec, kernel: Sizes, **how: Any) -> int:
-        return outputs(x, kernel, **how)[0].size * math.prod(kernel)
 
-    def window(x: TensorSpec, *_: TensorSpec, kernel: Sizes, stride: Sizes, **how: Any) -> Window:
-        return _window(kernel, stride, outputs(x, kernel, stride, **how)[0].shape[2:])
-
-    pooling = partial(OpKind, window=window)
-    return {
-        f"max_pool{axes}d": pooling(
-            outputs,
-            flop,
-            example(x, **attrs),
-            "definition: one comparison an element of a window",
-            fused(f"max_pool{axes}d_grad", "x dy saved"),
-            saved=lambda x, **how: (outputs(x, **how)[0]._replace(dtype="int64"),),  # as torch's
-            always_saves=True,
-        ),
-        f"max_pool{axes}d_grad": pooling(
-            lambda x, grad, places, **_: (x,),
-            lambda x, grad, places, **_: int(grad.size),
-            example(f"{x} {y} {y}:int64", **attrs),
-            "definition: one addition an element of the gradient",
-            read=lambda x, grad, places, **_: int(grad.size_bytes + places.size_bytes),
-        ),
-        f"avg_pool{axes}d": pooling(
-            outputs,
-            flop,
-            example(x, **attrs),
-            "definition: one addition an element of a window, padding counted as zeros",
-            fused(f"avg_pool{axes}d_grad", "x dy"),
-        ),
-        f"avg_pool{axes}d_grad": pooling(
-            lambda x, grad, **_: (x,),
-            lambda x, grad, kernel, **_: int(grad.size * math.prod(kernel)),
-            example(f"{x} {y}", **attrs),
-            "definition: one addition an element of a window",
-            read=lambda x, grad, **_: int(grad.size_bytes),
-        ),
-    }
+def _pool_window(x: TensorSpec, *_: TensorSpec, kernel: Sizes, stride: Sizes, **how: Any) -> Window:
+    return _window(kernel, stride, pool_outputs(x, kernel, stride, **how)[0].shape[2:])
 
 
 def global_pool_outputs(x: TensorSpec) -> Specs:
@@ -268,21 +194,62 @@ def _mean(b: Backward) -> dict[str, Any]:
     return {"shape": shape, "scale": 1.0 / (shape[2] * shape[3])}
 
 
-_IMAGE: dict[str, Sizes] = {"stride": (2, 1), "padding": (1, 1, 0, 0), "dilation": (1, 2)}
+_IMAGE: dict[str, Any] = {"stride": (2, 1), "padding": (1, 1, 0, 0), "dilation": (1, 2)}
+_IMAGE["groups"] = 2
 _WINDOW: dict[str, Sizes] = {"kernel": (3, 2), "stride": (2, 2), "padding": (1, 1, 0, 0)}
-_DEPTH: dict[str, Sizes] = {"stride": (1,), "padding": (0, 1), "dilation": (1,), "kernel": (2,)}
-
-
-def _deep(attrs: Mapping[str, Sizes]) -> dict[str, Any]:
-    """Return what an example over images says, with a depth before the height."""
-    return {name: _DEPTH[name] + sizes for name, sizes in attrs.items()}
-
+_pooling = partial(
+    OpKind, pool_outputs, _pool_flop, example("2x3x7x8", **_WINDOW), window=_pool_window
+)
 
 KINDS = {
-    **_convolutions(2, "2x4x7x8", "6x2x3x2", "2x6x4x6", (7, 8), **_IMAGE),
-    **_convolutions(3, "2x4x4x7x8", "6x2x2x3x2", "2x6x4x4x6", (4, 7, 8), **_deep(_IMAGE)),
-    **_poolings(2, "2x3x7x8", "2x3x4x4", **_WINDOW),
-    **_poolings(3, "2x3x3x7x8", "2x3x3x4x4", **_deep(_WINDOW)),
+    "conv2d": matrix_kind(
+        conv_outputs,
+        conv_products,
+        example("2x4x7x8 6x2x3x2", **_IMAGE),
+        "definition: 2 * kernel * c_in/groups * c_out * positions",
+        gradient=gradient,
+        work="convolution",
+        window=_conv_window,
+        logits=True,
+    ),
+    "conv2d_grad_weight": matrix_kind(
+        grad_weight_outputs,
+        grad_weight_products,
+        example("2x4x7x8 2x6x4x6", **_IMAGE, kernel=(3, 2)),
+        "definition: as many multiply-adds as forward",
+        work="convolution",
+        window=lambda x, grad, kernel, stride=(), **_: _window(kernel, stride, grad.shape[2:]),
+    ),
+    "conv_transpose2d": matrix_kind(
+        conv_transpose_outputs,
+        conv_transpose_products,
+        example("2x6x4x6 6x2x3x2", **_IMAGE, output_size=(7, 8)),
+        "definition: the transpose of a convolution, as many multiply-adds",
+        gradient=gradient,
+        work="convolution",
+        window=lambda x, w, stride=(), **_: _window(w.shape[2:], stride, x.shape[2:]),
+        logits=True,
+    ),
+    "max_pool2d": _pooling(
+        "definition: one comparison an element of a window",
+        saved=lambda x, **how: (pool_outputs(x, **how)[0]._replace(dtype="int64"),),  # as torch's
+        always_saves=True,
+        back=Back(
+            "x dy saved",
+            lambda x, grad, places, **_: int(grad.size),
+            "definition: one addition an element of the gradient",
+            columns={"read": lambda x, grad, places, **_: grad.size_bytes + places.size_bytes},
+        ),
+    ),
+    "avg_pool2d": _pooling(
+        "definition: one addition an element of a window, padding counted as zeros",
+        back=Back(
+            "x dy",
+            lambda x, grad, kernel, **_: int(grad.size * math.prod(kernel)),
+            "definition: one addition an element of a window",
+            columns={"read": lambda x, grad, **_: grad.size_bytes},
+        ),
+    ),
     "global_avg_pool": OpKind(
         global_pool_outputs,
         lambda x: int(x.size),
@@ -295,18 +262,39 @@ KINDS = {
         lambda x, size, mode, **_: RESIZES[mode] * resize_outputs(x, size, mode)[0].size,
         example("2x3x4x5", size=(6, 7), mode="bilinear", align_corners=False),
         "definition: a multiply-add for each of 4 or 16 neighbours; the nearest is copied",
-        gradient=fused(
-            "resize2d_grad", "dy", attrs=lambda b: {**b.attrs, "size": b.specs[0].shape[2:]}
-        ),
         autocast="wide",
-    ),
-    "resize2d_grad": OpKind(
-        resize_outputs,
-        lambda grad, size, mode, **_: (RESIZES[mode] or 1) * grad.size,
-        example("2x3x6x7", size=(4, 5), mode="bilinear", align_corners=False),
-        "derivative of resize2d: as many multiply-adds; of the nearest one addition an element",
+        back=Back(
+            "dy",
+            lambda grad, size, mode, **_: (RESIZES[mode] or 1) * grad.size,
+            "derivative of resize2d: as many multiply-adds; of the nearest one addition an element",
+            attrs=lambda b: {**b.attrs, "size": b.specs[0].shape[2:]},
+            outputs=resize_outputs,
+        ),
     ),
 }
 
-OVER_VOLUMES = {name: name.replace("3d", "2d") for name in KINDS if "3d" in name}
+_DEPTH = {"stride": (1,), "padding": (0, 1), "dilation": (1,), "kernel": (2,), "output_size": (4,)}
+_VOLUMES = {  # kinds over volumes, whose rules are those over images, and shapes of their examples
+    "conv3d": "2x4x4x7x8 6x2x2x3x2",
+    "conv3d_grad_weight": "2x4x4x7x8 2x6x4x4x6",
+    "conv_transpose3d": "2x6x4x4x6 6x2x2x3x2",
+    "max_pool3d": "2x3x3x7x8",
+    "avg_pool3d": "2x3x3x7x8",
+}
+
+
+def _over_volumes(row: OpKind, shapes: str) -> OpKind:
+    """Return the row of a kind over images with an example over volumes, a depth of its own."""
+    attrs: dict[str, Any] = {**row.example.attrs}
+    attrs |= {name: _DEPTH[name] + attrs[name] for name in attrs.keys() & _DEPTH}
+    return replace(row, example=example(shapes, **attrs))
+
+
+KINDS |= {
+    kind: _over_volumes(KINDS[kind.replace("3d", "2d")], shapes)
+    for kind, shapes in _VOLUMES.items()
+}
+OVER_VOLUMES = {
+    name: name.replace("3d", "2d") for kind in _VOLUMES for name in rows_of(kind, KINDS[kind])
+}
 """What kinds over volumes are over images."""

@@ -1,16 +1,14 @@
 """Normalisation: batch, layer, root-mean-square, local response."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from steptime.core.graph import TensorSpec
 from steptime.network.ops.table import (
-    Example,
+    Back,
     OpKind,
     Specs,
     example,
-    fused,
     last_axis,
     per_element,
     require,
@@ -58,15 +56,15 @@ def rms_norm_outputs(x: TensorSpec, weight: TensorSpec) -> Specs:
     return (x,)
 
 
-def _gradients(x: TensorSpec, _: TensorSpec, weight: TensorSpec, *__: Any, **___: Any) -> Specs:
+def _by_three(x: TensorSpec, _: TensorSpec, weight: TensorSpec, *__: Any, **___: Any) -> Specs:
     """Return the specs of the gradients of the input, of the weight and of the bias."""
     return (x, weight, weight)
 
 
-def _centred(kind: str, case: Example, row: Callable[..., int] | None = None) -> OpKind:
-    """Return the row of a norm's gradient by its input, its weight and its bias."""
+def _centred(kind: str, **columns: Any) -> Back:
+    """Return the gradient of a norm by its input, its weight and its bias."""
     said = f"derivative of {kind}: xhat 2, dw 2, db 1, g 1, sums 3, dx 4"
-    return OpKind(_gradients, per_element(13), case, said, row=row)
+    return Back("x dy w saved", per_element(13), said, outputs=_by_three, **columns)
 
 
 _norm = partial(OpKind, always_saves=True, autocast="wide")
@@ -79,44 +77,39 @@ KINDS = {
         lambda x, *_, training=True: (8 if training else 4) * x.size,
         example("4x3x5x5 3 3 3 3", training=True),
         "Ioffe, Szegedy 2015, algorithm 1; 8 FLOP an element in training, 4 in inference",
-        gradient=fused("batch_norm_grad", "x dy w saved", "grad", attrs=None),
         saved=lambda x, *_, **__: (_statistics(x, x.shape[1]),) * 2,
+        back=_centred("batch_norm", attrs=lambda b: {}),
     ),
-    "batch_norm_grad": _centred("batch_norm", example("4x3x5x5 4x3x5x5 3 3 3")),
     "layer_norm": _norm(
         layer_norm_outputs,
         per_element(8),
         example("2x4x6 6 6"),
         "Ba, Kiros, Hinton 2016, eq. 3; mean 1, variance 3, normalise 2, scale and shift 2",
-        gradient=fused("layer_norm_grad", "x dy w saved", "grad", attrs=None),
         saved=lambda x, *_, **__: (_statistics(x, *x.shape[:-1]),) * 2,
         row=last_axis,
+        back=_centred("layer_norm"),
     ),
-    "layer_norm_grad": _centred("layer_norm", example("2x4x6 2x4x6 6 2x4 2x4"), row=last_axis),
     "group_norm": _norm(
         group_norm_outputs,
         per_element(8),
         example("4x3x5x5 3 3", groups=3),
         "Wu, He 2018, eq. 1; mean 1, variance 3, normalise 2, scale and shift 2",
-        gradient=fused("group_norm_grad", "x dy w saved", "grad"),
         saved=lambda x, *_, groups: (_statistics(x, x.shape[0], groups),) * 2,
+        back=_centred("group_norm"),
     ),
-    "group_norm_grad": _centred("group_norm", example("4x3x5x5 4x3x5x5 3 4x3 4x3", groups=3)),
     "rms_norm": _norm(
         rms_norm_outputs,
         per_element(4),
         example("2x4x6 6"),
         "Zhang, Sennrich 2019, eq. 4; square and sum 2, normalise 1, scale 1",
-        gradient=fused("rms_norm_grad", "x dy w saved", "grad", attrs=None),
         saved=lambda x, *_, **__: (_statistics(x, *x.shape[:-1]),),
         row=last_axis,
-    ),
-    "rms_norm_grad": OpKind(
-        lambda x, grad, weight, *_: (x, weight),
-        per_element(9),
-        example("2x4x6 2x4x6 6 2x4"),
-        "derivative of rms_norm: xhat 1, dw 2, g 1, sum 2, dx 3",
-        row=last_axis,
+        back=Back(
+            "x dy w saved",
+            per_element(9),
+            "derivative of rms_norm: xhat 1, dw 2, g 1, sum 2, dx 3",
+            outputs=lambda x, grad, weight, *_: (x, weight),
+        ),
     ),
     "local_response_norm": OpKind(
         same_as_first,
@@ -124,14 +117,12 @@ KINDS = {
         lambda x, size, **_: int((size + 5) * x.size),
         example("4x3x5x5", **_LRN),
         "Krizhevsky, Sutskever, Hinton 2012, section 3.3, alpha divided by the size as in Caffe",
-        gradient=fused("local_response_norm_grad", "x dy y saved"),
         autocast="wide",
         saved=same_as_first,
-    ),
-    "local_response_norm_grad": OpKind(
-        same_as_first,
-        lambda x, *_, size, **__: int((size + 6) * x.size),
-        example("4x3x5x5 4x3x5x5 4x3x5x5 4x3x5x5", **_LRN),
-        "derivative of local_response_norm: two products, ratio 2, window sum, last 2",
+        back=Back(
+            "x dy y saved",
+            lambda x, *_, size, **__: int((size + 6) * x.size),
+            "derivative of local_response_norm: two products, ratio 2, window sum, last 2",
+        ),
     ),
 }

@@ -11,6 +11,7 @@ from typing import Any
 
 from steptime.core.graph import TensorSpec
 from steptime.network.ops.table import (
+    Back,
     OpKind,
     Products,
     Specs,
@@ -21,6 +22,7 @@ from steptime.network.ops.table import (
     require,
     show,
     turned,
+    twice,
 )
 
 GATES = {"rnn": 1, "lstm": 4, "gru": 3}
@@ -232,17 +234,14 @@ KINDS = {
         attention_products,
         example("2x3x8 2x3x4 2x3x4", **_HEADS),
         "Vaswani et al. 2017, eq. 1; two products for each head, softmax inside not counted",
-        gradient=fused("attention_grad", "inputs dy y saved", "grad"),
         saved=attention_saved,
         always_saves=True,
         work="attention",
-    ),
-    "attention_grad": matrix_kind(
-        lambda *specs, **_: specs[:-3],
-        attention_grad_products,
-        example("2x3x8 2x3x4 2x3x4 2x3x8 2x3x8 2x4x3", **_HEADS),
-        "four products: dV, dP, dQ, dK; recomputing the scores is not counted",
-        work="attention",
+        back=Back(
+            "inputs dy y saved",
+            attention_grad_products,
+            "four products: dV, dP, dQ, dK; recomputing the scores is not counted",
+        ),
     ),
     "rotary": OpKind(
         rotary_outputs,
@@ -309,12 +308,6 @@ def experts_products(*specs: TensorSpec, per_token: int, **_: Any) -> Products:
     )
 
 
-def experts_grad_products(*specs: TensorSpec, **attrs: Any) -> Products:
-    """Return the gradients of the inputs and of the weights of both products."""
-    forward = experts_products(*specs, **attrs)
-    return tuple(p for e, m, n, k in forward for p in ((e, m, k, n), (e, n, k, m)))
-
-
 def experts_read(experts: int, per_token: int, tokens: float) -> float:
     """Return how many of a layer's experts are expected to have tokens, and are read.
 
@@ -347,17 +340,13 @@ KINDS |= {
         experts_products,
         example("1x2x4 1x2x5 5x12x4 5x4x6 5x12 5x4", **_HOW),
         "Shazeer et al. 2017, eq. 1, spread evenly; the products of the chosen experts alone count",
-        gradient=fused("experts_grad", "inputs dy saved", "grad"),
         saved=experts_saved,
         read=_read,
         work="matmul",
-    ),
-    "experts_grad": matrix_kind(
-        lambda *specs, **_: specs[:-2],
-        experts_grad_products,
-        example("1x2x4 1x2x5 5x12x4 5x4x6 5x12 5x4 1x2x4 4x12", **_HOW),
-        "derivative of experts: data and weight gradients, twice forward",
-        read=_read,
-        work="matmul",
-    ),
+        back=Back(
+            "inputs dy saved",
+            twice(experts_products),
+            "derivative of experts: data and weight gradients, twice forward",
+        ),
+    )
 }

@@ -9,6 +9,7 @@ from typing import Any
 
 from steptime.core.graph import Attr, TensorSpec
 from steptime.network.ops.table import (
+    Back,
     Backward,
     Gradient,
     OpKind,
@@ -132,13 +133,15 @@ KINDS = {
         no_flop,
         example("2x5x3", axis=1, start=1, stop=4),
         "definition: a view; by convention it reads what it would copy",
-        gradient=fused(
-            "slice_grad",
-            "dy",
-            attrs=lambda b: {**b.without("stop"), "size": b.specs[0].shape[b.attrs["axis"]]},
-        ),
         storage="view",
         read=lambda x, **attrs: slice_outputs(x, **attrs)[0].size_bytes,
+        back=Back(
+            "dy",
+            no_flop,
+            "definition: copies into zeros",
+            attrs=lambda b: {**b.without("stop"), "size": b.specs[0].shape[b.attrs["axis"]]},
+            outputs=slice_grad_outputs,
+        ),
     ),
     "split": OpKind(
         split_outputs,
@@ -147,8 +150,5 @@ KINDS = {
         "definition: views of all parts; by convention it reads what it would copy",
         gradient=split_gradient,
         storage="view",
-    ),
-    "slice_grad": copies(
-        slice_grad_outputs, example("2x3x3", axis=1, start=1, size=5), into=" into zeros"
     ),
 }

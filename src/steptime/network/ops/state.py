@@ -4,17 +4,16 @@ Hardware runs it fused, in chunks of tokens (Yang et al. 2024, "Gated Delta Netw
 those of the chunks' products. Of each chunk the state is written and read again.
 """
 
-from typing import Any
-
 from steptime.core.graph import TensorSpec
 from steptime.network.ops.table import (
+    Back,
     Products,
     Specs,
     example,
-    fused,
     matrix_kind,
     require,
     show,
+    twice,
 )
 
 CHUNK = 64  # tokens that Yang et al. read at once
@@ -60,12 +59,6 @@ def delta_products(
     return (*inside, *[(count, size, e, d)] * 2, (count, d, e, size))
 
 
-def delta_grad_products(*specs: Any, **how: Any) -> Products:
-    """Return both gradients of each product."""
-    forward = delta_products(*specs[:5], **how)
-    return tuple(p for b, m, n, k in forward for p in ((b, m, k, n), (b, n, k, m)))
-
-
 def _states(*specs: TensorSpec, heads: int, key_heads: int) -> int:
     """Return the bytes read: of each chunk also the state before it, which is written first."""
     count, _, d, e = _chunks(specs[0], specs[2], heads, key_heads)
@@ -78,16 +71,12 @@ KINDS = {
         delta_products,
         example("2x3x4 2x3x4 2x3x12 2x3x4 2x3x4", heads=4, key_heads=2),
         "Yang et al. 2024, Gated Delta Networks, eq. 10, in chunks as section 3.3; products alone",
-        gradient=fused("delta_rule_grad", "inputs dy", "grad"),
         read=_states,
         work="attention",
-    ),
-    "delta_rule_grad": matrix_kind(
-        lambda *specs, **_: specs[:-1],
-        delta_grad_products,
-        example("2x3x4 2x3x4 2x3x12 2x3x4 2x3x4 2x3x12", heads=4, key_heads=2),
-        "derivative of delta_rule: of each product twice its FLOP",
-        read=_states,
-        work="attention",
-    ),
+        back=Back(
+            "inputs dy",
+            twice(delta_products),
+            "derivative of delta_rule: of each product twice its FLOP",
+        ),
+    )
 }

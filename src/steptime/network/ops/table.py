@@ -1,8 +1,8 @@
 """What one row of the op table says, and how the gradient of an op is written down as ops."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from steptime.core.dtypes import SIZE_BYTES
 from steptime.core.graph import Attr, Op, TensorSpec
@@ -12,6 +12,7 @@ Products = tuple[tuple[int, int, int, int], ...]
 Window = tuple[int, int, int, int, int, int]
 Autocast = Literal["", "low", "wide", "first"]
 Emit = Callable[..., tuple[str, ...]]
+Part = TypeVar("Part")  # of an op: the name of a tensor, or its spec
 
 
 class ShapeError(ValueError):
@@ -68,13 +69,31 @@ class Backward:
 Gradient = Callable[[Backward], tuple[str | None, ...]]
 
 
+class Back(NamedTuple):
+    """The one op that makes the gradients of a kind: `<kind>_grad`, whose row follows from this.
+
+    It `reads` what `fused` says; `cost` is the rule of its FLOP, of a kind that consists of matrix
+    products that of its own (`twice`: both gradients of each). It makes the gradients of all inputs
+    where it reads all, else that of what it reads first, or what `outputs` say. Where `columns` are
+    silent it is as the row of the kind; of products, so are the bytes that it reads.
+    """
+
+    reads: str
+    cost: Callable[..., Any]
+    source: str
+    attrs: Callable[[Backward], Mapping[str, Any]] = lambda b: b.attrs
+    outputs: Callable[..., Specs] | None = None
+    columns: Mapping[str, Any] = {}
+
+
 @dataclass(frozen=True)
 class OpKind:
     """One row of the op table.
 
     `outputs(*specs, **attrs)` returns the specs of the outputs; `flop(*specs, **attrs)` an int, a
     multiply-add being 2. `gradient` emits the ops that make each input's gradient and returns their
-    names (None for an input without one); a kind without a rule cannot be differentiated.
+    names (None for an input without one), or `back` is that one op; a kind with neither cannot be
+    differentiated.
     `products(*specs, **attrs)` returns the matrix products of a kind that consists of them, each
     `(batch, m, n, k)`: `batch` times `[m, k] [k, n] -> [m, n]`; their FLOP follow (`matrix_kind`).
     `serial(*specs, **attrs)` returns the number of steps that wait for each other, 1 if left out.
@@ -103,6 +122,7 @@ class OpKind:
     example: Example
     source: str
     gradient: Gradient | None = None
+    back: Back | None = None
     saved: Callable[..., Specs] | None = None
     always_saves: bool = False
     work: Literal["", "matmul", "convolution", "attention", "recurrent"] = ""
@@ -135,34 +155,69 @@ def matrix_kind(
     return OpKind(outputs, flop, example, source, products=products, **columns)
 
 
+def twice(products: Callable[..., Products]) -> Callable[..., Products]:
+    """Return the rule of the products that make both gradients of each product of a kind."""
+    return lambda *specs, **attrs: tuple(
+        back for b, m, n, k in products(*specs, **attrs) for back in ((b, m, k, n), (b, n, k, m))
+    )
+
+
 def fused(
     kind: str,
     reads: str,
     suffix: str = "grad_input",
-    attrs: Callable[[Backward], Mapping[str, Any]] | None = lambda b: b.attrs,
+    attrs: Callable[[Backward], Mapping[str, Any]] = lambda b: b.attrs,
 ) -> Gradient:
     """Return the rule of one op `kind` that makes the gradients of the first inputs, not of others.
 
     `reads` says what that op reads, in order: `x` and `w`, the first and second input, or all
     `inputs`; `y`, the output, `dy`, its gradient, `places`, the second output, and what is `saved`.
-    Its `attrs` are those of the op, others that are made of these, or None.
+    Its `attrs` are those of the op, or others that are made of these.
     """
 
     def rule(b: Backward) -> tuple[str | None, ...]:
-        parts = {
-            "x": b.op.inputs[:1],
-            "w": b.op.inputs[1:2],
-            "inputs": b.op.inputs,
-            "y": (b.output,),
-            "dy": (b.grad,),
-            "places": b.op.outputs[1:2],
-            "saved": b.saved,
-        }
-        inputs = tuple(name for part in reads.split() for name in parts[part])
-        new = b.emit(kind, inputs, suffix, **(attrs(b) if attrs else {}))
+        inputs = _parts(reads, b.op.inputs, b.op.outputs, b.grad, b.saved)
+        new = b.emit(kind, inputs, suffix, **attrs(b))
         return (*new, *[None] * (len(b.op.inputs) - len(new)))
 
     return rule
+
+
+def _parts(
+    reads: str,
+    inputs: tuple[Part, ...],
+    outputs: tuple[Part, ...],
+    grad: Part,
+    saved: tuple[Part, ...],
+) -> tuple[Part, ...]:
+    """Return what a gradient reads of an op, in the words of `fused`."""
+    parts = {"x": inputs[:1], "w": inputs[1:2], "inputs": inputs, "y": outputs[:1], "dy": (grad,)}
+    parts |= {"places": outputs[1:2], "saved": saved}
+    return tuple(one for part in reads.split() for one in parts[part])
+
+
+def rows_of(kind: str, row: OpKind) -> dict[str, OpKind]:
+    """Return the row of a kind and, where it says how that goes `back`, the row of its gradient.
+
+    The example of that follows from the example of the kind.
+    """
+    if row.back is None:
+        return {kind: row}
+    reads, cost, source, attrs, outputs, said = row.back
+    specs, given = row.example.specs, row.example.attrs
+    made = row.outputs(*specs, **given)
+    kept = row.saved(*specs, **given) if row.saved else ()
+    op = Backward(Op("", kind, (), (), given), specs, made[0], (), (), (), lambda *_: ())
+    case = Example(_parts(reads, specs, made, made[0], kept), attrs(op))
+    behind = 1 - len(reads.split())
+    if outputs is None:
+        outputs = (lambda *specs, **_: specs[:behind]) if "inputs" in reads else same_as_first
+    alike = ("work", "read") if row.products else ("pointwise", "row", "window")
+    columns = {name: getattr(row, name) for name in alike} | dict(said)
+    grad = (matrix_kind if row.products else OpKind)(outputs, cost, case, source, **columns)
+    suffix = "grad" if len(outputs(*case.specs, **case.attrs)) > 1 else "grad_input"
+    rule = fused(f"{kind}_grad", reads, suffix, attrs)
+    return {kind: replace(row, gradient=rule), f"{kind}_grad": grad}
 
 
 def turned(name: str) -> Callable[[Backward], Mapping[str, Any]]:

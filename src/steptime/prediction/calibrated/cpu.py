@@ -16,7 +16,6 @@ CLOCK_HZ = 3e9  # of a device whose file does not say
 CACHE_BYTES = 32 * 2**20  # likewise, of its last cache
 CORE_FLOP = 32  # of a core in a clock: two units of 8 numbers of float32, multiply and add
 GRAIN_BYTES = 8 * 32_768  # read and written; ATen splits no op of fewer elements (GRAIN_SIZE)
-GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 UPDATE_OPS = {"sgd": 1, "momentum": 2, "rmsprop": 5, "adam": 8}  # torch/optim, a weight at a time
 CYCLES = {  # arithmetic that no vector unit hides: the constant, in cycles a counted FLOP
     "batch_norm": "vector.batch_norm_cycles",
@@ -153,10 +152,10 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> Parts:
     return Parts(compute, memory, gap + twice * (gates + steps))
 
 
-FORMS: dict[str, Form] = {  # by kind of op, else by its unit
-    "matrix": product,
-    "vector": stream,
-    **dict.fromkeys(("conv2d", "conv2d_grad_weight", "conv_transpose2d"), convolution),
-    **dict.fromkeys(("attention", "attention_grad", "delta_rule", "delta_rule_grad"), attention),
-    **dict.fromkeys([kind for cell in GATES for kind in (cell, f"{cell}_grad")], recurrent),
+FORMS: dict[str, Form] = {
+    "product": product,
+    "stream": stream,
+    "convolution": convolution,
+    "attention": attention,
+    "recurrent": recurrent,
 }

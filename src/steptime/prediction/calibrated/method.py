@@ -10,6 +10,7 @@ from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
+from steptime.network.ops import OPS
 from steptime.network.ops.images import OVER_VOLUMES
 from steptime.prediction.calibrated import cpu
 from steptime.prediction.calibrated.attention import attention
@@ -42,24 +43,16 @@ from steptime.prediction.method import (
 )
 from steptime.prediction.price import peak_flop_per_s, seen
 
-GPU: dict[str, Form] = {  # by kind of op, else by its unit
-    "matrix": product,
-    "vector": stream,
-    **dict.fromkeys(("attention", "attention_grad", "delta_rule", "delta_rule_grad"), attention),
-    **dict.fromkeys(("conv2d", "conv_transpose2d", "conv2d_grad_weight"), convolution),
-    **dict.fromkeys(("rnn", "lstm", "gru", "rnn_grad", "lstm_grad", "gru_grad"), recurrent),
+GPU: dict[str, Form] = {  # by the name under which constants say how far off a form is
+    "product": product,
+    "stream": stream,
+    "attention": attention,
+    "convolution": convolution,
+    "recurrent": recurrent,
 }
-TPU: dict[str, Form] = {"matrix": systolic, "vector": stream}
+TPU: dict[str, Form] = {"systolic": systolic, "stream": stream}
 FORMS = {"cpu": cpu.FORMS, "tpu": TPU}  # by kind of device; of GPUs for what nobody measured
-
-NAMES: dict[Form, str] = {  # under which constants say how far off a form is
-    **dict.fromkeys((product, cpu.product), "product"),
-    **dict.fromkeys((stream, cpu.stream), "stream"),
-    **dict.fromkeys((attention, cpu.attention), "attention"),
-    **dict.fromkeys((convolution, cpu.convolution), "convolution"),
-    **dict.fromkeys((recurrent, cpu.recurrent), "recurrent"),
-    systolic: "systolic",
-}
+_OF_UNIT = {"matrix": ("product", "systolic"), "vector": ("stream",)}
 
 
 def price(rows: Rows, device: Device, alone: Any = 0, pause_s: Any = 0.0) -> Interval:
@@ -96,15 +89,19 @@ def price(rows: Rows, device: Device, alone: Any = 0, pause_s: Any = 0.0) -> Int
 
 
 def form_of(kernel: Kernel | Rows, device: Device) -> Form:
-    """Return the form that prices a kernel on a device."""
-    forms = FORMS.get(device.kind, GPU)
-    return forms.get(OVER_VOLUMES.get(kernel.kind, kernel.kind)) or forms[kernel.unit]
+    """Return the form that prices a kernel on a device: of the work of its kind, or of its unit."""
+    return _named(kernel, device)[1]
 
 
 def name_of(kernel: Kernel | Rows, device: Device) -> str:
     """Return the name under which constants say how far off a kernel is on a device."""
-    form = form_of(kernel, device)
-    return "reduction" if form is stream and kernel.kind in REDUCING else NAMES[form]
+    name, form = _named(kernel, device)
+    return "reduction" if form is stream and kernel.kind in REDUCING else name
+
+
+def _named(kernel: Kernel | Rows, device: Device) -> tuple[str, Form]:
+    forms, work = FORMS.get(device.kind, GPU), OPS[kernel.kind].work if kernel.kind in OPS else ""
+    return next((name, forms[name]) for name in (work, *_OF_UNIT[kernel.unit]) if name in forms)
 
 
 def _known_as(name: str, device: Device, constants: Mapping[str, Any]) -> str:
@@ -150,8 +147,7 @@ def notes(graph: Graph, _dtype: str, device: Device, settings: Settings) -> tupl
     said = [*notes_of(device), *calibrated_under(device, settings.stack)]
     forms = FORMS.get(device.kind, GPU)
     known = {name: one.value for name, one in catalog.priors(device.kind, settings.stack).items()}
-    kinds = {OVER_VOLUMES.get(op.kind, op.kind) for op in graph.ops}
-    names = {NAMES[forms[kind]] for kind in forms.keys() & kinds}
+    names = forms.keys() & {OPS[op.kind].work for op in graph.ops}
     untold = {name for name in names if _known_as(name, device, known) not in (name, "all")}
     if untold and not device.calibration.get("intervals"):
         what = f"not measured on {device.name} or its like: {', '.join(sorted(untold))}"

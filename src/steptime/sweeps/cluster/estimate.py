@@ -12,10 +12,11 @@ from steptime.core.units import size
 from steptime.hardware.device import Device
 from steptime.records.record import Quantity
 from steptime.records.row import grouped
+from steptime.sweeps.cells import Trial
 from steptime.sweeps.cluster.resources import CellMemory, device_of, memories
 from steptime.sweeps.cluster.scheduler import Need
 from steptime.sweeps.cluster.status import Warn, snapshot
-from steptime.sweeps.cluster.submission import Job, Trial, compose, row_of
+from steptime.sweeps.cluster.submission import Job, compose, row_of
 from steptime.sweeps.cluster.submit import counts, missing
 from steptime.sweeps.run import Means, SweepRequest, predictions
 

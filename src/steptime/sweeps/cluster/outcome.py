@@ -10,6 +10,7 @@ from steptime.hardware import catalog
 from steptime.measure.contract import method
 from steptime.measure.launch import Failure
 from steptime.records.record import Record
+from steptime.sweeps.cells import Trial
 from steptime.sweeps.cluster.resources import UNKNOWN
 from steptime.sweeps.cluster.scheduler import (
     BEGUN,
@@ -20,7 +21,7 @@ from steptime.sweeps.cluster.scheduler import (
     JobExit,
     scheduler_of,
 )
-from steptime.sweeps.cluster.submission import Submission, Trial
+from steptime.sweeps.cluster.submission import Submission
 from steptime.sweeps.run import Means, unmeasured
 
 _LOG_BYTES = 50_000  # of the end of what a job printed
@@ -91,9 +92,7 @@ def failures_of(
 def failure_record(trial: Trial, how: Means, failure: Failure) -> Record:
     """Return the record of a trial that no worker answered for."""
     cell = trial.cell
-    unknown = method(cell.backend, UNKNOWN, cell.options, how.runs)
-    env = {"cell": trial.id, "round": trial.round, "budget_s": how.budget_s}
-    if cell.request and cell.request.node:
-        env["host"] = cell.request.node
-    gpu = cell.options.gpu
-    return unmeasured(cell, unknown, catalog.platform_of(gpu) or gpu or UNKNOWN, failure, env)
+    own = method(cell.backend, UNKNOWN, cell.options, how.runs)
+    gpu, node = cell.options.gpu, cell.request.node if cell.request else ""
+    platform = catalog.platform_of(gpu) or gpu or UNKNOWN
+    return unmeasured(trial, how, own, platform, failure, **({"host": node} if node else {}))

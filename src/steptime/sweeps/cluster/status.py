@@ -15,10 +15,11 @@ from steptime.core.table import picked
 from steptime.measure.launch import Failure
 from steptime.records import store
 from steptime.records.record import DONE, Record
+from steptime.sweeps.cells import Trial
 from steptime.sweeps.cluster import submission as files
 from steptime.sweeps.cluster.outcome import failure_record, failures_of
 from steptime.sweeps.cluster.scheduler import JobExit, Queued, TaskJob, TaskName, scheduler_of
-from steptime.sweeps.cluster.submission import Submission, Task, Trial
+from steptime.sweeps.cluster.submission import Submission, Task
 
 NODE_FAIL = "node-fail"
 WORDS = ("queued", "running", "done", "failed", "unsent")
@@ -61,7 +62,7 @@ def snapshot(out: Path, warn: Warn) -> Snapshot:
     own = {
         (record.env["submission"], record.env["cell"]): record
         for record in records
-        if "submission" in record.env
+        if "submission" in record.env and not record.env.get("again")  # else a later start decides
     }
     states: dict[str, CellState] = {}
     for submission in every:
@@ -70,8 +71,6 @@ def snapshot(out: Path, warn: Warn) -> Snapshot:
             began = submission.begun(task.number) if queued and queued.running else []
             for trial in task.trials:
                 record = own.get((submission.folder.name, trial.id))
-                if record and record.env.get("again"):
-                    record = None  # its job was started again: that start decides
                 if record:
                     word = "done" if record.status in DONE else "failed"
                 elif queued:

@@ -18,10 +18,10 @@ import re
 import secrets
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, islice, pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,7 +34,7 @@ from steptime.core.table import picked
 from steptime.core.workload import workload_from_json, workload_to_json
 from steptime.measure.contract import Options
 from steptime.records.row import grouped
-from steptime.sweeps.cells import Cell
+from steptime.sweeps.cells import Cell, Trial
 from steptime.sweeps.cluster.resources import need_of
 from steptime.sweeps.cluster.scheduler import JobArray, Need, TaskJob, TaskName, scheduler_of
 from steptime.sweeps.resource_request import ResourceRequest
@@ -82,15 +82,6 @@ class _Sent(msgspec.Struct):
     tasks: int
     job: Annotated[str, msgspec.Meta(pattern=r"^\w[\w.-]*$")]
     at: datetime
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One visit of a cell: `id` is the content hash of cell and round."""
-
-    id: str
-    cell: Cell
-    round: int
 
 
 def row_of(trial: Trial) -> dict[str, Any]:
@@ -273,26 +264,20 @@ def write(submission: Submission) -> None:
 
 def _plan(submission: Submission) -> str:
     """Return the text of all but the cells."""
-    ends = list(accumulate((len(task.trials) for task in submission.tasks), initial=0))
-    plan = {
-        "version": VERSION,
-        **picked(submission, "scheduler token largest"),
-        "how": asdict(submission.how),
-        "jobs": [
-            {
-                "allocation": job[0].need.request.model_dump(),
-                **picked(job[0].need, "replicas cores"),
-                "first_task": job[0].number,
-                "slices": [(ends[task.number], ends[task.number + 1]) for task in job],
-            }
-            for job in submission.jobs
-        ],
-    }
-    return json.dumps(plan, indent=1)
+    ends = pairwise(accumulate((len(task.trials) for task in submission.tasks), initial=0))
+    jobs = []
+    for first, *rest in submission.jobs:
+        need, slices = first.need, [*islice(ends, 1 + len(rest))]
+        jobs.append(_Job(need.request.model_dump(), need.replicas, need.cores, slices))
+    plan = _Plan(jobs=jobs, version=VERSION, **picked(submission, "token how largest scheduler"))
+    return msgspec.json.format(msgspec.json.encode(plan), indent=1).decode()
 
 
-def read(folder: Path) -> Submission:
-    """Return the submission of a folder; raises `InputError` for one that is damaged or newer."""
+def read(folder: Path, code: str = "") -> Submission:
+    """Return the submission of a folder, whose native networks may run the `code`.
+
+    Raises `InputError` for one that is damaged or newer.
+    """
     try:
         table = json.loads((folder / PLAN).read_text(encoding="utf-8"))
         version = table.get("version", 1)
@@ -300,7 +285,7 @@ def read(folder: Path) -> Submission:
             knows = f"this steptime knows up to {VERSION}; upgrade steptime"
             raise InputError(f"{folder / PLAN}: has version {shorten(version)}, {knows}")
         plan = msgspec.convert(table, _Plan)
-        tasks = _tasks(plan.jobs, (folder / CELLS).read_text(encoding="utf-8").splitlines())
+        tasks = _tasks(plan.jobs, (folder / CELLS).read_text(encoding="utf-8").splitlines(), code)
         scheduler_of(plan.scheduler)  # raises for one that is not here
         return Submission(folder, plan.token, plan.how, tasks, plan.largest, plan.scheduler)
     except OSError as error:
@@ -309,7 +294,7 @@ def read(folder: Path) -> Submission:
         raise InputError(f"{folder}: is no submission: {error}") from None
 
 
-def _tasks(jobs: Sequence[_Job], lines: Sequence[str]) -> tuple[Task, ...]:
+def _tasks(jobs: Sequence[_Job], lines: Sequence[str], code: str) -> tuple[Task, ...]:
     """Return the tasks of a plan's jobs, whose cells are lines; raises `ValueError` for others."""
     tasks: list[Task] = []
     for number, job in enumerate(jobs):
@@ -319,7 +304,8 @@ def _tasks(jobs: Sequence[_Job], lines: Sequence[str]) -> tuple[Task, ...]:
             trials = []
             for line in lines[start:stop]:
                 one = msgspec.json.decode(line, type=_Visit)
-                cell = Cell(workload_from_json(one.workload), one.backend, one.options, request)
+                workload = replace(workload_from_json(one.workload), code=code)
+                cell = Cell(workload, one.backend, one.options, request)
                 trials.append(Trial(one.id, cell, one.round))
             tasks.append(Task(len(tasks), number, need, tuple(trials)))
     if max((stop for job in jobs for _, stop in job.slices), default=0) != len(lines):

@@ -5,6 +5,7 @@ those that wait or run.
 """
 
 import shutil
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,12 +14,13 @@ from steptime.core.errors import InputError
 from steptime.core.files import append_line
 from steptime.core.table import picked
 from steptime.records import store
-from steptime.records.record import DONE, now
+from steptime.records.record import now
+from steptime.sweeps.cells import Trial, done_marks, trials_of
 from steptime.sweeps.cluster import submission as files
 from steptime.sweeps.cluster.resources import fits, unseen_data
 from steptime.sweeps.cluster.scheduler import scheduler_of
 from steptime.sweeps.cluster.status import Snapshot, Warn, collect, snapshot
-from steptime.sweeps.cluster.submission import Submission, Trial
+from steptime.sweeps.cluster.submission import Submission
 from steptime.sweeps.run import SweepRequest, predict
 
 
@@ -35,24 +37,22 @@ class Missing:
 
 def missing(request: SweepRequest, seen: Snapshot) -> Missing:
     """Return what to submit: what is wanted, and may fit, less what is done, waits or runs."""
-    final = set() if request.force else set(DONE) - set(request.retry)
     live = {one.trial.id for one in seen.states if one.word in {"queued", "running"}}
-    known = {one.env["cell"]: one.status for one in seen.records if "cell" in one.env}
-    wanted, trials, done = [], [], 0
+    done = {mark[0] for mark in done_marks(seen.records, request.retry, request.force)}
     cells = [cell for cell in request.cells if fits(cell)] if request.must_fit else request.cells
-    for round_ in range(request.rounds):
-        for cell in cells:
-            trial = Trial(cell.id(request.how.runs, round_), cell, round_)
-            wanted.append(trial.id)
-            if trial.id in live:
-                continue
-            if known.get(trial.id) in final:
-                done += 1
-            else:
-                trials.append(trial)
-    in_flight = len(wanted) - done - len(trials)
+    wanted, runs = list[str](), request.how.runs
+    trials, where = list[Trial](), Counter[str]()
+    for trial in trials_of(cells, runs, request.rounds):
+        name = trial.id
+        if name not in live and name not in done and (live or done):
+            name = trial.cell.id(runs, trial.round, as_written=True)
+        word = "in flight" if name in live else "done" if name in done else "missing"
+        wanted.append(trial.id if word == "missing" else name)
+        where[word] += 1
+        if word == "missing":
+            trials.append(trial)
     older = len(live.difference(wanted)) if request.whole else 0
-    return Missing(tuple(wanted), done, in_flight, older, tuple(trials))
+    return Missing(tuple(wanted), where["done"], where["in flight"], older, tuple(trials))
 
 
 def send(request: SweepRequest, warn: Warn, scheduler: str = "slurm") -> dict[str, Any]:

@@ -27,11 +27,12 @@ from steptime.formats import located
 from steptime.measure.launch import Failure, StartError
 from steptime.records import store
 from steptime.records.record import Record, now
+from steptime.sweeps.cells import Trial
 from steptime.sweeps.cluster import submission as files
 from steptime.sweeps.cluster.outcome import cause_of_output, failure_record, outputs
 from steptime.sweeps.cluster.scheduler import Placement, scheduler_of
 from steptime.sweeps.cluster.status import NODE_FAIL
-from steptime.sweeps.cluster.submission import Submission, Task, Trial
+from steptime.sweeps.cluster.submission import Submission, Task
 from steptime.sweeps.run import attempt
 from steptime.sweeps.workers import Workers
 
@@ -59,9 +60,9 @@ class Start:
         """The file that tells what it began."""
         return self.submission.progress_file(self.task.number, self.placement.restarts)
 
-    def with_facts(self, record: Record, trial: Trial, facts: Mapping[str, str]) -> Record:
-        """Return the record with what it is found by later: its cell, submission and job."""
-        own = {"cell": trial.id, "submission": self.submission.folder.name}
+    def with_facts(self, record: Record, facts: Mapping[str, str]) -> Record:
+        """Return the record with what it is found by later: its submission and job."""
+        own = {"submission": self.submission.folder.name}
         if node := self.task.need.request.node or facts.get("node"):
             own["host"] = node
         env = {**record.env, **own, self.submission.scheduler: dict(facts)}
@@ -70,8 +71,9 @@ class Start:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the task that the command line names; of several ranks, one of them."""
-    submission, number = files.read(Path(arguments[0])), int(arguments[1])
-    task = _with_code(submission.tasks[number], *arguments[2:])
+    folder, number, *code = arguments
+    submission = files.read(Path(folder), *code)
+    task = submission.tasks[int(number)]
     scheduler = scheduler_of(submission.scheduler)
     scheduler.confine()
     workers = Workers()
@@ -92,15 +94,6 @@ def main(arguments: Sequence[str]) -> int:
     return 0  # what became of the cells is in their records
 
 
-def _with_code(task: Task, code: str = "") -> Task:
-    """Return the task whose native networks may run the code that the batch script says."""
-    trials = [
-        replace(one, cell=replace(one.cell, workload=replace(one.cell.workload, code=code)))
-        for one in task.trials
-    ]
-    return replace(task, trials=tuple(trials))
-
-
 def _lead(start: Start) -> None:
     """Measure the cells that are left of a task, and write what becomes of them."""
 
@@ -115,7 +108,7 @@ def _lead(start: Start) -> None:
             record = _record(start, trial, partial(say, cell=trial.id))
             if record.status == "failed":
                 time.sleep(SETTLE_S)
-            writer.append(start.with_facts(record, trial, facts))
+            writer.append(start.with_facts(record, facts))
     say(ended="all done")
 
 
@@ -138,7 +131,7 @@ def _record(start: Start, trial: Trial, begin: Callable[[], None]) -> Record:
     """Return the record of a trial, whatever happened; `begin` is called once it has a worker."""
     workers, how = start.workers, start.submission.how
     try:
-        record = attempt(workers, trial.cell, how, trial.round, begin)
+        record = attempt(workers, trial, how, begin)
     except StartError as error:
         record = failure_record(trial, how, error.failure)
     except InputError as error:
@@ -179,7 +172,7 @@ def left(start: Start, writer: store.Writer) -> tuple[Trial, ...]:
             record = failure_record(trial, submission.how, Failure("failed", cause, why))
             record = replace(record, env={**record.env, "again": times <= requeues})
             facts: dict[str, str] = next((one["began"] for one in before if "began" in one), {})
-            writer.append(start.with_facts(record, trial, facts))
+            writer.append(start.with_facts(record, facts))
         if times <= requeues:
             rest.append(trial)
     return tuple(rest)

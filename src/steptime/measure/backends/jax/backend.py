@@ -31,7 +31,7 @@ from steptime.measure import contract, machine, synthetic
 from steptime.measure.backends.jax import program
 from steptime.measure.backends.jax.kinds import RUNS
 from steptime.measure.backends.jax.profile import trace_of
-from steptime.measure.infeed import HOST_CLOCK, clocked, in_turn
+from steptime.measure.infeed import clocked, in_turn
 from steptime.measure.synthetic import initial_values
 
 __all__ = ["RUNS", "STRATEGIES", "device_facts", "meant", "prepare"]
@@ -48,7 +48,7 @@ def find(name: str, count: int = 1) -> list[jax.Device]:
 
     A CPU is as many devices as are asked for before it is first used. Raises `InputError` for less.
     """
-    kind, colon, number = name.partition(":")
+    kind, colon, _ = name.partition(":")
     if colon and count > 1:
         raise InputError(f"{shorten(name)} is one device; replicas run on '{kind}', one on each")
     if kind in PLATFORMS:
@@ -60,15 +60,15 @@ def find(name: str, count: int = 1) -> list[jax.Device]:
         found = jax.devices(kind) if kind in PLATFORMS else []
     except RuntimeError:
         found = []
-    if kind == "cpu":
-        found = found[: 0 if colon else count]
-    first = int(number) if re.fullmatch(r"\d{1,6}", number) else 0 if not colon else len(found)
-    if first + count <= len(found):
-        return found[first : first + count]
-    jax.config.update("jax_platforms", "cpu")
-    here = ["cpu", *(f"{kind}:{n}" for n in range(len(found)) if kind != "cpu")]
-    many = f"{count} x " if count > 1 else ""
-    raise InputError(f"{many}{shorten(name)} is not available to jax; there is: {', '.join(here)}")
+    many = len(found) // count if count > 1 or kind != "cpu" else 1
+    counts = {"cpu": 1} | ({kind: many} if many else {})
+    try:
+        several = count > 1 and not many
+        _, first = contract.pick(f"{count} x {name}" if several else name, counts, "to jax")
+    except InputError:
+        jax.config.update("jax_platforms", "cpu")
+        raise
+    return found[first : first + count]
 
 
 def device_facts(device: str) -> contract.DeviceFacts:
@@ -254,7 +254,7 @@ def prepare(
         waited=waited,
         loss=(lambda: float(running.results[0])) if trains else None,
         inference=partial(_inference, running),
-        facts=facts | ({"input_clock": HOST_CLOCK} if timed else {}),
+        facts=facts,
         group=group,
         trace=partial(trace_of, running, [op.name for op in graph.ops]),
         planned_bytes=planned_bytes(compiled),

@@ -78,7 +78,7 @@ def _pooled(
 ) -> Array:
     """Return what `how` makes of each window, which may hang over the end with `ceil`."""
     axes = len(kernel)
-    (spec,) = pool_outputs(axes, TensorSpec(x.shape), kernel, stride, padding, **ceil)
+    (spec,) = pool_outputs(TensorSpec(x.shape), kernel, stride, padding, **ceil)
     pads = [(0, 0), (0, 0)]
     for i, (before, after) in enumerate(_pairs(padding, axes)):
         reach = (spec.shape[2 + i] - 1) * stride[i] + kernel[i]

@@ -5,6 +5,7 @@ protocol buffers cannot have more than 2 GB.
 """
 
 from collections.abc import Mapping
+from math import inf
 from time import perf_counter
 from typing import Any
 
@@ -12,14 +13,13 @@ import numpy as np
 import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as errors
 
-from steptime.core.errors import InputError, shorten
 from steptime.core.graph import Graph, TensorSpec
 from steptime.core.workload import Workload
 from steptime.formats.export.onnx import model_of
 from steptime.formats.export.onnx_kinds import KINDS
 from steptime.formats.export.onnx_nodes import TYPES, NoOnnxError
 from steptime.measure import contract, machine
-from steptime.measure.infeed import HOST_CLOCK, clocked, in_turn
+from steptime.measure.infeed import clocked, in_turn
 from steptime.measure.synthetic import initial_values
 
 __all__ = ["PHASES", "RUNS", "STRATEGIES", "device_facts", "meant", "prepare"]
@@ -28,6 +28,7 @@ RUNS = KINDS
 STRATEGIES = ()  # it runs on one device
 PHASES = ("infer",)
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+_MANY = {"cpu": 1, "cuda": inf}  # it does not tell how many GPUs there are
 _DTYPES = {"cpu": ("float32", "float64"), "cuda": ("float32", "float64", "float16", "bfloat16")}
 _NO_KERNEL = (errors.NotImplemented, errors.InvalidGraph, errors.InvalidArgument)
 _NO_MEMORY = ("bad allocation", "bad_alloc", "Failed to allocate memory", "out of memory")
@@ -45,12 +46,9 @@ def device_facts(device: str) -> contract.DeviceFacts:
 
 def _find(device: str) -> tuple[str, int]:
     """Return the kind and number of a device; raises `InputError` where it is not here."""
-    kind, _, number = device.partition(":")
-    here = [name for name, one in _PROVIDERS.items() if one in ort.get_available_providers()]
-    if kind not in here or not (number or "0").isdecimal():
-        said = ", ".join(here)
-        raise InputError(f"{shorten(device)} is not available to onnxruntime; there is: {said}")
-    return kind, int(number or 0)
+    known = ort.get_available_providers()
+    counts = {kind: _MANY[kind] for kind, one in _PROVIDERS.items() if one in known}
+    return contract.pick(device, counts, "to onnxruntime")
 
 
 def meant(error: Exception) -> Exception | None:
@@ -122,11 +120,10 @@ def prepare(
     return contract.Prepared(
         step=in_turn(take, forward),
         sync=lambda: None,  # a run returns when its outputs are there
-        memory=lambda: (None, "resident set, by the worker" if kind == "cpu" else "not metered"),
-        reset_memory=lambda: None,
         parts={"forward": forward},
+        memory=lambda: (None, "resident set, by the worker" if kind == "cpu" else "not metered"),
         waited=waited,
-        facts=facts | ({"input_clock": HOST_CLOCK} if take else {}),
+        facts=facts,
     )
 
 

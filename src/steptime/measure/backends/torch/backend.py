@@ -16,7 +16,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from steptime.core.dtypes import Precision, precision
-from steptime.core.errors import InputError, shorten
+from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.workload import Workload
 from steptime.measure import contract, machine, ranks, synthetic
@@ -24,7 +24,7 @@ from steptime.measure.backends.torch import module as torch_module
 from steptime.measure.backends.torch import parallel as torch_parallel
 from steptime.measure.backends.torch.kinds import RUNS
 from steptime.measure.backends.torch.parallel import STRATEGIES, Spread
-from steptime.measure.infeed import HOST_CLOCK, Stopwatch, clocked, in_turn
+from steptime.measure.infeed import Stopwatch, clocked, in_turn
 from steptime.records.record import now
 from steptime.records.trace import STEP
 
@@ -45,13 +45,10 @@ _NO_KERNEL = ("could not create a primitive", "not implemented for '")  # of one
 
 def find(name: str) -> torch.device:
     """Return the device of `cpu`, `cuda[:n]` or `mps`; raises `InputError` where it is not here."""
-    here = ["cpu", *(f"cuda:{n}" for n in range(torch.cuda.device_count()))]
-    if torch.backends.mps.is_available():
-        here.append("mps")
-    full = "cuda:0" if name == "cuda" else name
-    if full not in here:
-        raise InputError(f"{shorten(name)} is not available here; there is: {', '.join(here)}")
-    return torch.device(full)
+    mps = int(torch.backends.mps.is_available())
+    counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": mps}
+    kind, number = contract.pick(name, {kind: many for kind, many in counts.items() if many})
+    return torch.device(kind, number) if kind == "cuda" else torch.device(kind)
 
 
 def device_facts(device: str) -> contract.DeviceFacts:
@@ -153,6 +150,7 @@ def prepare(
         parts=parts,
         timer=_timer(device),
         waited=waited,
+        input_clock=EVENTS if device.type == "cuda" else contract.HOST_CLOCK,
         loss=loss,
         inference=None if own else lambda one: torch_module.outputs_of(one, values, types, device),
         facts=facts,
@@ -330,8 +328,6 @@ def _facts(options: contract.Options, device: torch.device) -> dict[str, object]
         "torch_threads": torch.get_num_threads(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
     }
-    if options.input != "device":
-        facts["input_clock"] = EVENTS if device.type == "cuda" else HOST_CLOCK
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         facts |= {

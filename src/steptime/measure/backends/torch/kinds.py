@@ -117,7 +117,7 @@ def _pooled(image: Pool, volume: Pool, padding_is: float) -> Pool:
             return y
         # without the windows that would start in the padding after `x`
         spec = TensorSpec(tuple(x.shape))
-        (made,) = pool_outputs(len(kernel), spec, kernel, stride, padding, ceil)
+        (made,) = pool_outputs(spec, kernel, stride, padding, ceil)
         kept: Any = (..., *map(slice, made.shape[2:]))
         return y[kept]
 
