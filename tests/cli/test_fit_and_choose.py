@@ -224,3 +224,20 @@ def test_what_would_fit_is_asked_with_the_same_options(capsys):
         assert {"--lora", "stack=hf-2025", "llama3_8b:length=4096"} <= {*said}
         assert run([*said, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["fits"] is True
+
+
+def test_what_helps_names_recompute_where_layers_can_be_computed_again(capsys):
+    words = ("fit", "gpt2", "--device", "t4", "--batch", "64")
+    found = answer(capsys, *words)
+    assert found["fits"] is False
+    (again,) = [one for one in found["helps"] if one["change"] == "full recompute"]
+    less = answer(capsys, *words, "--recompute", "full")
+    assert again["saves_bytes"] == found["needed_bytes"] - less["needed_bytes"] > 0
+    assert run(words) == 0
+    assert "full recompute saves" in capsys.readouterr().out
+    assert run([*words[:-1], "1"]) == 0
+    assert "what helps" not in capsys.readouterr().out
+    for model in ("rnn", "resnet18"):  # which have no layers that could be
+        found = answer(capsys, "fit", model, "--device", "t4", "--batch", "100000")
+        assert found["fits"] is False
+        assert "full recompute" not in [one["change"] for one in found["helps"]]

@@ -172,7 +172,9 @@ def test_unknown_names_the_nearest():
         ("vgg", ["vgg16", "gpt2"], ["vgg16"]),
         ("resnet101", ["resnet50", "resnet34"], []),  # never a smaller sibling
         ("float8", ["float64", "float32", "float16"], []),
-        ("vgg19", ["vgg16"], []),
+        ("vgg19", ["vgg16"], ["vgg16"]),  # a digit is wrong, not the first
+        ("resnet10", ["resnet101", "resnet50", "resnet18"], ["resnet18"]),  # of the same length
+        ("l41", ["l4", "l40s", "l40", "l20"], ["l40"]),
         ("convnext_base", ["bert_base", "convnext_tiny"], []),
         ("resnt50", ["resnet50", "resnet34"], ["resnet50"]),
         ("resnet5", ["resnet50"], ["resnet50"]),  # a digit is lost
@@ -198,7 +200,7 @@ def test_several_names_are_asked_back_and_many_are_shown_by_likeness():
     said = "unknown link 'nvlink'; did you mean 'nvlink-1', 'nvlink-2' or 'nvlink-3'?"
     assert str(unknown("link", "nvlink", links)) == said
     many = [*(f"device{n:02}" for n in range(20)), "vgg16"]
-    assert "; known: vgg16, device" in str(unknown("model", "vgg19", many))
+    assert "; known: vgg16, device" in str(unknown("model", "vgg-net", many))
 
 
 def test_precisions():

@@ -82,7 +82,7 @@ def test_the_old_name_writes_the_same_page(tmp_path, capsys):
 @every(
     ("words", "says"),
     [
-        ("choose fc --devices t4 --page page.txt", "the page is one .html file"),
+        ("choose fc --devices t4 --page page.txt", "unknown ending of a page '.txt'; known: .html"),
         ("choose fc --devices t4 --link nvlink-3", "--link goes with --page FILE"),
         ("choose fc --page x.html --replicas 1..9999", "a page of"),
         ("choose gpt2_xl --devices t4 --batch 512 --page x.html --replicas 1", "fits"),
@@ -94,3 +94,15 @@ def test_what_makes_no_page_is_said(words, says, tmp_path, capsys, monkeypatch):
     assert run(words.split()) == 2
     assert says in capsys.readouterr().err
     assert not list(tmp_path.glob("*.html"))
+
+
+@pytest.mark.parametrize(
+    ("devices", "link"), [("rtx-4090", "pcie-4-x16"), ("h100,rtx-4090", "nvlink-4")]
+)
+def test_a_page_opens_with_a_link_that_its_device_has(devices, link, tmp_path):
+    page = tmp_path / "page.html"
+    words = f"choose fc --devices {devices} --batch 8 --replicas 1,2 --page {page}"
+    assert run(words.split()) == 0
+    data = data_of(page)
+    assert data["start"]["link"] == link
+    assert data["axes"]["link"][-2:] == ["infiniband-ndr", "ethernet-25"]

@@ -1,8 +1,8 @@
 """A device calibrated with records, cases, rows or a table of trainings, and its file written."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,12 @@ from steptime.core.errors import InputError
 from steptime.core.progress import note
 from steptime.core.table import Result, Table, columns, frame
 from steptime.core.toml_files import read_toml
-from steptime.core.units import percent
+from steptime.core.units import counted, percent
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
+from steptime.records.row import grouped
+
+MEND = "measure some by `steptime run --out DIR`, or name the columns by --map"
 
 
 @dataclass(frozen=True)
@@ -58,9 +61,8 @@ class Calibration(Result):
         if "drift" in made:
             said.append(f"the first point, again at the end: {percent(made['drift'], '+')}")
         if made.get("disturbed", 0) > 0.5:
-            share = percent(made["disturbed"])
-            again = "calibrate again when it is done"
-            said.append(f"other work disturbed {share} of the rounds: {again}")
+            of = f"{percent(made['disturbed'])} of the rounds"
+            said.append(f"other work disturbed {of}: calibrate again when it is done")
         said += [f"not measured: {name}: {why}" for name, why in made.get("failed", {}).items()]
         return [*said, self.used] if self.used else said
 
@@ -83,16 +85,17 @@ def calibrated_from(
     if path is not None and not path.exists():
         raise InputError(f"{path}: no such file or folder")
     device = None if of is None else catalog.device(of)
-    steps = [] if mapping or path is None else _rows(path)
-    unasked: list[tuple[str, str]] | None = None if path is None else []
-    cases = [] if steps else cases_in(rows, mapping, device, warn=note, unasked=unasked)
-    for cause, count in Counter(cause for _, cause in unasked or ()).most_common():
-        first = next(place for place, one in unasked or () if one == cause)
-        note(f"{count:,} rows left out: {cause} ({first})")
+    left: list[tuple[str, str]] = []
+    steps = [] if mapping or path is None else _rows(path, left)
+    how: Any = {"warn": note, "unasked": None if path is None else left}
+    cases = [] if steps else cases_in(rows, mapping, device, **how)
     devices = [asked.texts["device"] for asked, _ in steps] + [case.device.name for case in cases]
     names = sorted({*devices})
     if not names and (path is not None or device is None):
-        raise InputError(f"{where}no measured step of a device that is known")
+        why = f": {': '.join(left[0])}" if left else f"; {MEND}"
+        raise InputError(f"{where}no measured step of a device that is known{why}")
+    for cause, alike in grouped(left, itemgetter(1)).items():
+        note(f"{counted(len(alike), 'row')} left out: {cause} ({alike[0][0]})")
     if device is None and len(names) > 1:
         raise InputError(f"{where}steps of {', '.join(names)}; choose one with --of NAME")
     name = names[0] if device is None else device.name
@@ -136,8 +139,11 @@ def _written(device: Device, of: object, made: Mapping[str, Any], path: Path) ->
     return catalog.write_user_device(table | {"calibration": made}, table["name"], local=False)
 
 
-def _rows(path: Path) -> list[Any]:
-    """Return the rows of a table of trainings and what is predicted of each, or none."""
+def _rows(path: Path, left: list[tuple[str, str]]) -> list[Any]:
+    """Return the rows of a table of trainings and what is predicted of each, or none.
+
+    Those that cannot be asked go to the list `left`, with their causes.
+    """
     from steptime.calibration.plan_errors import replies
     from steptime.calibration.plan_rows import lacking, questions, tables_in
 
@@ -147,6 +153,5 @@ def _rows(path: Path) -> list[Any]:
             raise InputError(said)
         return []
     every = [one for *_, one in replies(questions(path), "calibrated")]
-    for reason, count in Counter(str(one) for one in every if isinstance(one, InputError)).items():
-        note(f"{count:,} rows left out: {reason}")
+    left += [(path.name, str(one)) for one in every if isinstance(one, InputError)]
     return [one for one in every if not isinstance(one, InputError)]

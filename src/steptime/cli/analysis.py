@@ -14,9 +14,9 @@ from steptime.core.question import (
     Slot,
     Text,
     argument,
+    choice,
     named,
     option,
-    optional,
     question,
 )
 from steptime.core.table import UNSUCCESSFUL, Answer, JsonRows
@@ -41,8 +41,6 @@ def question_of(analysis: Analysis) -> Inquiry:
 
         found = given.pop("folder")
         out, fail_on = given.pop("out", None), given.pop("fail_on", None)
-        if fail_on is not None:
-            one_of("--fail-on", fail_on, analysis.fails)
         folders = [found] if isinstance(found, Path) else found or []
         if len(folders) > analysis.folders:
             raise InputError(f"at most {analysis.folders} folders, not {len(folders)}")
@@ -69,7 +67,7 @@ def question_of(analysis: Analysis) -> Inquiry:
         slots.append(Slot("out", File, picture("Draw it, too"), None))
     if analysis.fails:
         told = f"Exit with 3 on {', '.join(analysis.fails)}."
-        slots.append(Slot("fail_on", Text, optional("--fail-on WORD", told), None))
+        slots.append(Slot("fail_on", Text, choice(analysis.fails, told), None))
     return Inquiry(answer, "reading the records", tuple(slots), knows_whole=True)
 
 

@@ -1,18 +1,16 @@
 """The command `choose`: every device for one training, by time, cost or energy."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from steptime.core.errors import InputError, one_of, shorten
-from steptime.core.files import check_folder
+from steptime.core.errors import InputError
+from steptime.core.files import check_ending
 from steptime.core.progress import note
-from steptime.core.question import File, Text, number, option, optional, question, whole
+from steptime.core.question import File, Text, choice, number, option, optional, question, whole
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, picked
 from steptime.core.units import counted
-from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import KINDS, Device
 from steptime.hardware.prices import Offer, Training, cheapest, offers
@@ -24,7 +22,8 @@ from steptime.questions.step_options import StepOptions
 
 SAMPLES = 1_000_000
 BATCHES = (1, 8, 32, 128, 512)  # of a page, beside a network's own
-LINKS = "nvlink-4,pcie-4-x16,infiniband-ndr,ethernet-25"
+NEAR, FAR = "nvlink-4,pcie-4-x16", "infiniband-ndr,ethernet-25"  # links, in a node and beyond
+MOST_NEAR = 2  # links in nodes of a page where none is named
 REPLICAS = "1,2,4,...,64"
 
 
@@ -43,22 +42,23 @@ def choose(
         "A page to choose in, an .html file: MODEL and --batch take lists there, and devices are "
         "shown in each number, over each link.",
     ),
-    link: Text = optional("LINK,...", f"With --page: between replicas. Default: {LINKS}."),
+    link: Text = optional(
+        "LINK,...",
+        f"With --page: between replicas. Default: those that few devices have, and {FAR}; of many "
+        f"{NEAR},{FAR}.",
+    ),
     replicas: Text = optional("N,...", f"With --page. Default: {REPLICAS}."),
-    sort: str = option("NAME", "time, cost or energy.", "time"),
+    sort: str = choice(SORTS, "time, cost or energy.", default="time"),
     top: int = whole("N", "Devices that are shown, best first.", 1000),
     *,
     step: StepOptions,
 ) -> Answer:
     """Compare devices for a training, by time, cost or energy."""
-    one_of("--sort", sort, SORTS)
     if page is None:
         options.refuse({"--link": link, "--replicas": replicas}, "{} goes with --page FILE")
     else:
-        paid = Training(samples, epochs), offers(prices)
-        how = step.method, options.pairs(step.option_, "option")
-        axes = split_models(model), devices_of(devices), batch, link or LINKS, replicas or REPLICAS
-        return write_page(page, step.workload, axes, paid, how)
+        axes = split_models(model), devices_of(devices), batch, link, replicas or REPLICAS
+        return _page(page, step, axes, Training(samples, epochs), offers(prices))
     asked = devices_of(devices)
     priced = offers(prices)
     currencies = sorted({one.currency for one in priced})
@@ -88,45 +88,39 @@ def choose(
     return Answer(document, [table(document)], [f"note: {said}" for said in document["notes"]])
 
 
-def write_page(
+def _page(
     page: Path,
-    make: Callable[[str, int | None], Workload],
-    axes: tuple[Sequence[str], Sequence[Device], str | None, str, str],
-    paid: tuple[Training, Sequence[Offer]],
-    how: tuple[Any, Mapping[str, str]],
+    step: StepOptions,
+    axes: tuple[Sequence[str], Sequence[Device], str | None, str | None, str],
+    training: Training,
+    priced: Sequence[Offer],
 ) -> Answer:
     """Write the page of choices among models, devices, batches, links and numbers of replicas."""
+    from steptime.questions.fit import link_of
     from steptime.reports.choices import Choices, write_choices
 
-    if page.suffix.lower() != ".html":
-        raise InputError(f"{page}: the page is one .html file, not {shorten(page.suffix)}")
-    check_folder(page)
+    check_ending(page, (".html",), "ending of a page")
     models, devices, batch, links, replicas = axes
-    makers = {name: partial(make, name) for name in models}
-    first, *others = (one(None) for one in makers.values())
-    own = [one.batch_per_replica for one in (first, *others)]
+    makers = {name: partial(step.workload, name) for name in models}
+    own = [make(None).batch_per_replica for make in makers.values()]
     batches = numbers(batch, "--batch") if batch else sorted({*own, *BATCHES})
-    training, priced = paid
+    near = ",".join(dict.fromkeys(map(link_of, devices)))
+    usual = f"{near if near.count(',') < MOST_NEAR else NEAR},{FAR}"
+    words = picked(step, "dtype optimizer method") | picked(training, "samples epochs")
     asked = Choices(
         makers,
         devices,
         batches,
-        [catalog.link(name) for name in names(links, "--link")],
+        [catalog.link(name) for name in names(links or usual, "--link")],
         numbers(replicas, "--replicas"),
         training,
         cheapest(one for one in priced if one.currency == "USD"),
-        *how,
-        _words(first, training, how[0]),
+        step.method,
+        options.pairs(step.option_, "option"),
+        options.words_of(words),
     )
     document = write_choices(asked, page)
     return Answer(document, notes=[f"{counted(document['rows'], 'row')}: {page}"])
-
-
-def _words(workload: Workload, training: Training, method: Any) -> list[str]:
-    """Return the options of `scale` that all rows of a page share."""
-    said = {"dtype": workload.dtype, "optimizer": workload.optimizer, "method": method}
-    said |= {"samples": training.samples, "epochs": training.epochs}
-    return [word for name, value in said.items() for word in (f"--{name}", f"{value}")]
 
 
 def devices_of(text: str) -> list[Device]:

@@ -12,9 +12,9 @@ from steptime.analysis import pairs, watch
 from steptime.analysis.analyses import analysis
 from steptime.analysis.verdict import screen_words
 from steptime.cli.analysis import MOST_SHOWN
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import InputError, shorten
 from steptime.core.progress import note
-from steptime.core.question import Text, argument, flag, option, optional, question
+from steptime.core.question import Text, argument, choice, flag, option, optional, question
 from steptime.core.ranges import share
 from steptime.core.table import UNSUCCESSFUL, Answer, JsonRows, Table, columns, cut
 from steptime.core.units import QUANTITIES, counted, percent, seconds, si
@@ -38,8 +38,8 @@ def compare(
     against: Text = optional("VALUE", "With --by: the level the others face."),
     any_dtype: bool = flag("With --platforms or --by: pair types with other types."),
     quantity: str = option("NAME", "step_s, peak_memory_bytes, ...", "step_s"),
-    fail_on: Text = optional(
-        "WORD", "Of two folders: exit with 3 on slower, faster, changed or vanished."
+    fail_on: Text = choice(
+        watch.FAIL_ON, "Of two folders: exit with 3 on slower, faster, changed or vanished."
     ),
     margin: Text = optional("SHARE", "Smaller changes count as none. Default: 5%."),
 ) -> Answer:
@@ -55,8 +55,6 @@ def compare(
         raise InputError("--by and --platforms: give one of them")
     if not by and (len(folders) > 2 or (platforms and len(folders) > 1)):
         raise InputError("compare takes one folder, two folders, or one with --platforms A,B")
-    if fail_on and fail_on not in watch.FAIL_ON:
-        raise unknown("--fail-on", fail_on, watch.FAIL_ON)
     at_least = share(margin or "5%", "--margin")
     if not (by or platforms):
         refuse({"--any-dtype": any_dtype}, "{} goes with --platforms A,B or --by COLUMN")

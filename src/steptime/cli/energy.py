@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from steptime.build import build, make_workload, read_model
-from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.errors import InputError, shorten
 from steptime.core.graph import Graph
 from steptime.core.printers import json_text
 from steptime.core.progress import note
-from steptime.core.question import File, Text, argument, flag, option, optional, question
+from steptime.core.question import File, Text, argument, choice, flag, option, optional, question
 from steptime.core.table import Answer, Table, columns
 from steptime.core.units import shown
 from steptime.energy.accelerator import (
@@ -52,7 +52,7 @@ def energy(
         None,
     ),
     accelerator: str = option("NAME+...", "The chips, each for its kind of layer.", "eyeriss+eie"),
-    method: str = option("NAME", "accelerator, or fodlam: as published.", "accelerator"),
+    method: str = choice(METHODS, "accelerator, or fodlam: as published.", default=METHODS[0]),
     process: Text = optional(
         "NODE", "The process to scale to: 65nm (default), 45nm-lp, 65nm@1.1V."
     ),
@@ -68,7 +68,6 @@ def energy(
 
     Of one example; layers run one after another.
     """
-    one_of("method", method, METHODS)
     chips, how = _chips(accelerator, method, process, scaling)
     rivals: dict[str, Any] = {"diagnosis": diagnosis(chips)} if diagnose else {}
     tables = _diagnosis(rivals["diagnosis"]) if diagnose else []

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from steptime.calibration.evaluation import Evaluation
-from steptime.cli.picture import picture
+from steptime.cli.picture import drawn, picture
 from steptime.core.errors import InputError, shorten
 from steptime.core.progress import note
 from steptime.core.question import File, Text, argument, flag, option, optional, question, whole
@@ -54,6 +54,7 @@ def evaluate(
     from steptime.calibration.evaluate import grouped
     from steptime.calibration.mapped import cases
     from steptime.calibration.plan_rows import lacking, tables_in
+    from steptime.reports.charts.evaluated import chart
 
     price = price_of(method)
     chosen = price or cost_model(method)
@@ -95,7 +96,8 @@ def evaluate(
         count = f"{made.compared_cases:,} of {len(found):,} cases"
         notes.append(f"note: methods are compared on the {count} that all of them predict")
     if out is not None:
-        notes.append(_drawn([evaluation.case_row(one) for one in made.scored], name, out))
+        every = [evaluation.case_row(one) for one in made.scored]
+        notes.append(drawn(chart(every, name), out))
     least = min(row["factor"] for row in made.rows if "(published)" not in row["method"])
     if least > UNLIKELY:
         notes.append(f"note: all are off by a factor of {least:,.0f} or more: is the unit right?")
@@ -109,22 +111,15 @@ def evaluate(
     return replace(made, path=str(path) if is_typed else "", says=tuple(notes))
 
 
-def _drawn(rows: list[dict[str, Any]], method: str, out: Path) -> str:
-    from steptime.reports.charts.evaluated import chart
-    from steptime.reports.charts.files import save
-
-    save(chart(rows, method), out)
-    return f"picture: {out}"
-
-
 def _trainings(
     tables: list[Path], method: str, by: list[str], options: Any, out: Path | None
 ) -> Answer:
     from steptime.calibration.plan_errors import evaluate_tables
+    from steptime.reports.charts.evaluated import chart
 
     if ".py:" in method:
         where = f"--method {shorten(method)}"
         raise InputError(f"{where}: steps of trainings need a method of the house")
     found = evaluate_tables(tables, method, by=by or ("block",), **options)
-    notes = [] if out is None else [_drawn(found.times, method, out)]
+    notes = [] if out is None else [drawn(chart(found.times, method), out)]
     return Answer(found.document, found.tables(), notes)

@@ -1,39 +1,27 @@
-"""The command `explain`: from Paleo's number to ours, correction by correction."""
+"""What `why --from paleo` answers: from Paleo's number to ours, correction by correction."""
 
+from collections.abc import Mapping
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 from steptime.build import build_step
-from steptime.cli.picture import picture
+from steptime.cli.picture import drawn
 from steptime.core.progress import note
-from steptime.core.question import File, question
 from steptime.core.table import Answer, Table, columns, picked
 from steptime.core.units import seconds
-from steptime.hardware import catalog
+from steptime.core.workload import Workload
+from steptime.hardware.device import Device
 from steptime.paleo.explain import explain as stages
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.step_model import StepModel
-from steptime.questions import options
 from steptime.questions.options import unmodelled
-from steptime.reports.charts.files import save
 
 
-@question()
 def explain(
-    model: options.Model,
-    device: options.Device,
-    batch: options.Batch = None,
-    phase: options.Phase = "train",
-    dtype: options.Dtype = "float32",
-    optimizer: options.Optimizer = "sgd",
-    option_: options.Settings = None,
-    allow_unknown: options.AllowUnknown = False,
-    out: File = picture("Draw it"),
+    workload: Workload, found: Device, given: Mapping[str, str], out: Path | None
 ) -> Answer:
-    """Show how corrections lead from Paleo's number to ours."""
-    workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
-    found = catalog.device(options.one_device(device))
-    given = options.pairs(option_, "option")
+    """Return how corrections lead from Paleo's number to ours; drawn, too, as the file `out`."""
     graph = build_step(workload)
     steps = stages(workload, graph, found, given)
     known = {name: text for name, text in given.items() if name in cost_model(DEFAULT).options}
@@ -57,7 +45,7 @@ def explain(
         "unmodelled": list(graph.unmodelled),
     }
     of = f"{workload.label}, batch {workload.batch_per_replica}"
-    title = f"{of}, {phase}, {dtype} on {found.name}"
+    title = f"{of}, {workload.phase}, {workload.dtype} on {found.name}"
     if out is not None:
         from steptime.reports.charts.waterfall import chart
 
@@ -66,8 +54,7 @@ def explain(
             f"Device data: {found.source}",
         ]
         changes = [(step["correction"], step["step_s"]) for step in steps]
-        save(chart(changes, "analytic", title, caption), out)
-        note(f"picture: {out}")
+        note(drawn(chart(changes, "analytic", title, caption), out))
     narrow = "tf32" in found.peak_flop_per_s and any(
         one.tf32 and one.dtype == "float32" for one in asked.lowered().kernels
     )

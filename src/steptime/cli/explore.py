@@ -1,18 +1,15 @@
 """The command `explore`, which `choose --page` is now: one page of several networks."""
 
-from functools import partial
 from pathlib import Path
+from typing import Any
 
-from steptime.cli.choose import LINKS, REPLICAS, devices_of, write_page
+from steptime.cli.choose import choose, devices_of
 from steptime.core.question import Text, option, optional, question
 from steptime.core.table import Answer
 from steptime.hardware import catalog
-from steptime.hardware.prices import Training, offers
-from steptime.prediction import DEFAULT
-from steptime.questions import options
-from steptime.questions.grid_table import split_models
+from steptime.hardware.prices import offers
 
-IMAGENET = Training(1_281_167, 90.0)  # images of its training set (ILSVRC 2012)
+IMAGENET: Any = {"samples": 1_281_167, "epochs": 90.0, "optimizer": "adam"}  # of ILSVRC 2012
 MODELS = "resnet50,vgg16,mobilenet_v2,bert_base,gpt2"
 
 
@@ -27,14 +24,12 @@ def explore(
     ),
 ) -> Answer:
     """Write one offline page to choose in."""
-    make = partial(options.workload_of, dtype="float32", phase="train", optimizer="adam")
-    some = devices_of("all" if devices is None else devices)
     if devices is None:
         usual = {*catalog.aliases().values(), *(offer.device for offer in offers())}
-        some = [
-            one
-            for one in some
+        some = (
+            one.name
+            for one in devices_of("all")
             if catalog.is_own(one.name) or (one.kind != "cpu" and one.name in usual)
-        ]
-    axes = split_models(models), some, None, LINKS, REPLICAS
-    return write_page(out, make, axes, (IMAGENET, offers()), (DEFAULT, {}))
+        )
+        devices = ",".join(some)
+    return choose(models, devices, page=out, **IMAGENET)

@@ -65,12 +65,9 @@ def _notes(found: Import, new: int, out: Path) -> list[str]:
     files = counted(found.files, "file")
     notes = [f"{counted(new, 'record')} of {files} ({formats}) written to {out}"]
     if already := len(found.records) - new:
-        was, is_ = ("was", "is") if already == 1 else ("were", "are")
-        there = f"{counted(already, 'record')} {was} there already"
-        notes.append(f"{there}, and {is_} not written again")
+        notes.append(f"{counted(already, 'record')} there already, not written again")
     if alike := len(found.duplicates):
-        verb = "has" if alike == 1 else "have"
-        notes.append(f"{counted(alike, 'file')} {verb} the content of another (duplicate_of)")
+        notes.append(f"{counted(alike, 'file')} with the content of another (duplicate_of)")
     for one in found.unread[:SHOWN_UNREAD]:
         place = one.file if one.line is None else f"{one.file}, {one.line}"
         notes.append(f"not read: {place}: {one.reason[:LONGEST_REASON]}")

@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 from steptime.core import registry
-from steptime.core.errors import InputError, one_of, unknown
+from steptime.core.errors import one_of, unknown
 from steptime.core.progress import note
 from steptime.core.question import Text, argument, flag, question
 from steptime.core.table import Answer, Table, columns, picked
@@ -192,14 +191,13 @@ def list_(
         "models",
     ),
     only: Text = argument("TEXT", "Only what has this in its name, or in a short name.", None),
-    sources: bool = flag("Show where the numbers come from, too (see also show)."),
+    sources: bool = flag("Show where the numbers come from, too."),
 ) -> Answer:
     """List models, devices, links and more, or show one of them."""
     if topic not in TOPICS and only is None:
         from steptime.cli.show import show
 
-        with suppress(InputError):
-            return show(topic)
+        return show(topic, TOPICS)
     one_of("topic", topic, TOPICS)
     read, shape, said = TOPICS[topic]
     every = read()

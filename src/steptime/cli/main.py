@@ -30,6 +30,13 @@ from steptime.core.spelling import meant_by
 
 COMMANDS = {name: row.answer for name, row in QUESTIONS.items()} | ANALYSES
 """What answers each command: those that are shown, old names, and analyses by their own."""
+WORDS = {
+    "explain": "why --from paleo",
+    "quickstart": "run --demo",
+    "show": "list",
+    **{f"sweep {name}": name for name in ("status", "collect", "cancel")},
+}
+"""What stands for other words on the command line: old names, and commands of two words."""
 RENAMED = {"--network": "--link", "--workers": "--replicas"}
 """Names of options before 0.5, read where a command has the new one."""
 MEANT = dict.fromkeys(("--gpu", "--hardware", "--cpu"), "--device")
@@ -96,9 +103,10 @@ class Commands(_Quick, TyperGroup):
             return None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the name, the command and its words; `sweep status` is a command of two words."""
-        short = _TWO_WORDS.get(" ".join(args[:2]))
-        return super().resolve_command(ctx, [short, *args[2:]] if short else args)
+        """Return the name, the command and its words, of others that stand for these: `WORDS`."""
+        many = 2 if " ".join(args[:2]) in WORDS else 1
+        first = " ".join(args[:many])
+        return super().resolve_command(ctx, [*WORDS.get(first, first).split(), *args[many:]])
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options a line each, below the commands: all of it fits on a screen."""
@@ -149,11 +157,6 @@ class Kinds(Commands):
     def panels(self) -> dict[str, list[str]]:
         """Return the names that are shown, by what stands above them."""
         return {"Kinds": [*registry.names(ANALYSES, "analyses"), *registry.names(PLOTS, "plots")]}
-
-
-_TWO_WORDS = {
-    row.renamed: name for name, row in QUESTIONS.items() if row.renamed.startswith("sweep ")
-}
 
 
 def shown() -> list[str]:

@@ -11,6 +11,14 @@ def picture(what: str) -> Any:
     return optional("--out -o FILE", f"{what}: .png, .svg, .pdf or .html.", parser=picture_path)
 
 
+def drawn(chart: Any, out: Path) -> str:
+    """Return the line that says where a chart is drawn to, once it is."""
+    from steptime.reports.charts.files import save
+
+    save(chart, out)
+    return f"picture: {out}"
+
+
 def picture_path(text: str, where: str) -> Path:  # as parsers are called
     """Return the path of a picture; raises `InputError` where none can be written."""
     from steptime.reports.charts.files import check_path

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from steptime.build import family_of, make_tuning, read_model
-from steptime.cli.picture import picture
-from steptime.core.errors import InputError, shorten
-from steptime.core.files import check_folder
+from steptime.cli.picture import drawn, picture
+from steptime.core.errors import InputError
+from steptime.core.files import check_ending, check_folder
 from steptime.core.question import (
     File,
     Text,
@@ -30,7 +30,6 @@ from steptime.questions.plan.answer import asking, timed
 from steptime.questions.plan.best import answer
 from steptime.questions.plan.request import MOST_DEVICES, Request, cluster_of, level_of
 from steptime.questions.plan.tables import search_tables, split_and_size, tables
-from steptime.reports.charts.files import save
 
 MOST_NUMBERS = 32  # of devices that are searched
 MOST_SEARCHES = 400  # on a page
@@ -222,18 +221,16 @@ def _draw(request: Request, best: dict[str, Any], out: Path) -> list[str]:
     from steptime.reports.charts.plan import picture
 
     _, found = timed(asking(request, best))
-    save(picture(best, found, split_and_size(best)), out)
     left = "note: the pipeline has too many parts to be simulated, and drawn, one by one"
-    return [*([left] if found.flow is None else []), f"picture: {out}"]
+    chart = picture(best, found, split_and_size(best))
+    return [*([left] if found.flow is None else []), drawn(chart, out)]
 
 
 def _page(asked: list[Request], words: list[str], page: Path) -> Answer:
     """Write the page of searches; `words` are their options beside the page's own choices."""
     from steptime.reports.plans import write_plans
 
-    if page.suffix.lower() != ".html":
-        raise InputError(f"{page}: the page is one .html file, not {shorten(page.suffix)}")
-    check_folder(page)
+    check_ending(page, (".html",), "ending of a page")
     if not asked:
         raise InputError("--page needs --devices N,..., the numbers to choose among")
     if len(asked) > MOST_SEARCHES:

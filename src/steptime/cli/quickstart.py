@@ -1,4 +1,4 @@
-"""The command `quickstart`: calibrate, measure, predict and report 24 small networks."""
+"""What `run --demo` does: calibrate, measure, predict and report 24 small networks."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +6,6 @@ from typing import Any
 
 from steptime.calibration.here import check_ceilings
 from steptime.core.progress import note
-from steptime.core.question import number, question
 from steptime.core.table import Answer
 from steptime.core.units import duration
 from steptime.questions import options
@@ -15,13 +14,8 @@ CALIBRATION_S = 40.0
 POINTS = 24
 
 
-@question()
-def quickstart(
-    out: options.Out = Path("results"),
-    backend: options.Backend = "torch",
-    budget: float | None = number("S", "Seconds a network.", least=0.001, most=86_400),
-) -> Answer:
-    """Calibrate, measure and predict 24 networks, write a report."""
+def quickstart(out: Path, backend: str, budget: float | None) -> Answer:
+    """Calibrate, measure and predict 24 networks, write a report; return what was measured."""
     from importlib.resources import files
     from time import monotonic
 

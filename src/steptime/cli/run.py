@@ -6,14 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from steptime.core.errors import InputError, one_of
+from steptime.core.errors import InputError
 from steptime.core.files import check_folder
 from steptime.core.progress import note
 from steptime.core.question import (
     File,
     Text,
     argument,
+    choice,
     flag,
+    named,
     number,
     option,
     optional,
@@ -23,7 +25,7 @@ from steptime.core.question import (
 from steptime.core.ranges import MOST_PROCESSES, MOST_STEPS, MOST_VISITS
 from steptime.core.table import UNSUCCESSFUL, Answer, facts
 from steptime.core.units import duration, percent, seconds, shown, si, size
-from steptime.core.workload import STAGINGS
+from steptime.core.workload import STAGINGS, STRATEGIES
 from steptime.hardware.device import Device
 from steptime.measure.contract import LEAST_TRAINED, check_input
 from steptime.questions import options
@@ -57,8 +59,8 @@ def run(
         "device",
     ),
     data: Text = optional("DIR", "Folder of the data set."),
-    staging: Text = optional(
-        "NAME", "shared (files where they are, the default) or local (copied here)."
+    staging: Text = choice(
+        STAGINGS, "shared (files where they are, the default) or local (copied here)."
     ),
     stage_to: Text = optional("DIR", "Where copies go. Default: $LOCAL, $TMPDIR, the system's."),
     loaders: int | None = whole(
@@ -78,8 +80,8 @@ def run(
         "Train data-parallel in N processes, one per device; --batch is of each. Default: what "
         "torchrun or srun started, else 1.",
     ),
-    strategy: Text = optional(
-        "NAME", "Of replicas: allreduce (default), independent, sharded or parameter-server."
+    strategy: Text = choice(
+        STRATEGIES, "Of replicas: allreduce (default), independent, sharded or parameter-server."
     ),
     no_overlap: bool = flag("Communicate after the backward pass, not during it."),
     budget: float | None = number(
@@ -181,13 +183,11 @@ def _feeding(input_: str, given: dict[str, Any], phase: str) -> dict[str, Any]:
 
     check_input(input_, "--input")
     if input_ != "dataset":
-        for name in given:
-            raise InputError(f"--{name.replace('_', '-')} needs --input dataset")
+        options.refuse({named(k): v for k, v in given.items()}, "{} needs --input dataset")
         return {"input": input_}
     if "data" not in given:
         raise InputError("--input dataset needs --data DIR, the folder of the data set")
     staging = given.get("staging", "shared")
-    one_of("staging", staging, STAGINGS)
     if "stage_to" in given and staging != "local":
         raise InputError("--stage-to needs --staging local")
     if "prefetch" in given and not given.get("loaders"):

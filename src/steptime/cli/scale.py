@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from steptime.core.errors import InputError, one_of
-from steptime.core.question import Text, flag, named, number, option, optional, question, whole
+from steptime.core.errors import InputError
+from steptime.core.question import Text, choice, flag, named, number, optional, question, whole
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, picked
 from steptime.hardware import catalog
@@ -57,14 +57,14 @@ def scale(
         "Numbers of replicas: 1,2,4 or 1,2,4,...,128 or 1..128 x2. Default: 1,2,4,...,128; "
         "with --parallel model or hybrid the splits of the file.",
     ),
-    scaling: str = option(
-        "NAME", "weak: a replica keeps its batch. strong: they share the batch.", "weak"
+    scaling: str = choice(
+        SCALINGS, "weak: a replica keeps its batch. strong: they share the batch.", default="weak"
     ),
-    parallel: str = option(
-        "NAME",
+    parallel: str = choice(
+        PARALLEL,
         "data; for files with split layers also model, or hybrid (split layers model "
         "parallel, the others data parallel).",
-        "data",
+        default="data",
     ),
     collective: Text = optional(
         "NAME",
@@ -77,9 +77,7 @@ def scale(
     samples: int | None = whole("N", "Examples of an epoch: shows time and cost."),
     epochs: float | None = number("E", "Epochs of a training. Default 1."),
     price: float | None = number("P", "Price of a device for an hour."),
-    billing: Text = optional(
-        "second|hour", "What is paid: every second (default), or started hour."
-    ),
+    billing: Text = choice(BILLINGS, "What is paid: every second (default), or started hour."),
     dtype: options.Dtype = "float32",
     optimizer: options.Optimizer = "sgd",
     method: options.Method = DEFAULT,
@@ -92,8 +90,6 @@ def scale(
 
     A step takes forward + backward + update + the all-reduce of gradients - what overlaps.
     """
-    one_of("--parallel", parallel, PARALLEL)
-    one_of("--scaling", scaling, SCALINGS)
     training = _training(samples, epochs, price, billing)
     workload = options.workload_of(model, batch, dtype, "train", optimizer, allow_unknown)
     told = {named(name): one for name, one in vars(shape).items()}
@@ -181,7 +177,7 @@ def _training(
         options.refuse(given, "{} needs --samples N, the examples of an epoch")
     if price is None:
         options.refuse({"--billing": billing}, "{} needs --price P")
-    paid = one_of("--billing", BILLINGS[0] if billing is None else billing, BILLINGS)
+    paid = billing or BILLINGS[0]
     return None if samples is None else Training(samples, epochs or 1.0, price, paid)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from steptime.cli.picture import picture
+from steptime.cli.picture import drawn, picture
 from steptime.core.question import File, Text, number, option, optional, question, whole
 from steptime.core.ranges import share
 from steptime.core.table import Answer
@@ -15,7 +15,6 @@ from steptime.questions.serve.load import Demand
 from steptime.questions.serve.search import MOST_DEVICES, MOST_SEARCHED, ServerSearch
 from steptime.questions.serve.tables import fronts, servers, table, under_load
 from steptime.questions.serve.targets import searched, targets_of
-from steptime.reports.charts.files import save
 
 Devices = Annotated[
     str, option("--device NAME", f"{options.DEVICE}; of a search a list with commas.")
@@ -118,8 +117,7 @@ def serve(
         if search.out is not None:
             from steptime.reports.charts.serving import front
 
-            save(front(told), search.out)
-            notes.append(f"picture: {search.out}")
+            notes.append(drawn(front(told), search.out))
         return Answer(told, [servers(told), fronts(told)], notes)
     told = answered(service)
     tables = [table(told)] if told["load"] is None else [table(told), under_load(told["load"])]

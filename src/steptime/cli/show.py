@@ -1,10 +1,11 @@
-"""The command `show`: one device, link or network, each number with its source."""
+"""What `list NAME` answers: one device, link or network, each number with its source."""
 
+from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
 from steptime.core.errors import unknown
-from steptime.core.question import argument, question
+from steptime.core.spelling import meant_by
 from steptime.core.table import Answer, Table, columns, facts, picked
 from steptime.core.units import shown
 from steptime.hardware import catalog
@@ -12,11 +13,11 @@ from steptime.hardware.device import DETAILS, Device, Link
 from steptime.network.families import family, names
 
 
-@question()
-def show(
-    name: Annotated[str, argument("NAME", "A device, link, model, or a device's FILE.toml.")],
-) -> Answer:
-    """Show a device, link or network: each number and its source."""
+def show(name: str, topics: Iterable[str]) -> Answer:
+    """Return a device, link or network: each number and its source; raises `InputError`.
+
+    A name that is none of these was meant to be one, or one of the `topics`.
+    """
     devices, links = [*catalog.device_names(), *catalog.aliases()], catalog.link_names()
     for find, known in ((catalog.device, [*devices, "local"]), (catalog.link, links)):
         if name.lower().endswith(".toml") or name.lower() in map(str.lower, known):
@@ -25,7 +26,8 @@ def show(
         return _network(family(name))
     if catalog.meant(name):
         return _hardware(catalog.device(name))
-    raise unknown("name", name, (*devices, *links, *names()))
+    every = (*topics, *devices, *links, *names())
+    raise unknown("name", name, every if meant_by(name, every) else topics)
 
 
 def _hardware(found: Device | Link) -> Answer:

@@ -5,10 +5,10 @@ from itertools import product
 from typing import Any, cast
 
 from steptime.build import build
-from steptime.cli.picture import picture
-from steptime.core.errors import InputError, one_of
+from steptime.cli.picture import drawn, picture
+from steptime.core.errors import InputError
 from steptime.core.progress import note
-from steptime.core.question import File, Text, option, optional, question
+from steptime.core.question import File, Text, choice, option, optional, question
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Table, columns
 from steptime.core.units import counted
@@ -16,7 +16,6 @@ from steptime.energy.systolic import DATAFLOWS, Dataflow, network
 from steptime.energy.systolic_arrays import array as array_of
 from steptime.energy.systolic_arrays import array_names
 from steptime.questions import options
-from steptime.reports.charts.files import save
 from steptime.reports.charts.heatmap import grid
 
 VALUES = {"utilisation": "utilisation", "time": "time_s"}
@@ -29,14 +28,14 @@ def systolic(
     array: str = option("NAME", f"{', '.join(array_names())}, or FILE.toml.", "tpu-v1"),
     rows: Text = optional("N,...", "Rows of PEs: numbers or a range (16..256x2)."),
     columns_: Text = optional("--columns N,...", "Columns of PEs, as --rows."),
-    dataflow: str = option("NAME", "What stays in the PEs: weight, input or output.", "weight"),
+    dataflow: str = choice(
+        DATAFLOWS, "What stays in the PEs: weight, input or output.", default="weight"
+    ),
     batch: options.Batch = None,
-    value: str = option("NAME", "What is drawn: utilisation or time.", "utilisation"),
+    value: str = choice(VALUES, "What is drawn: utilisation or time.", default="utilisation"),
     out: File = picture("Draw the map of rows and columns"),
 ) -> Answer:
     """Say how long a network takes on systolic arrays, and how busy they are."""
-    one_of("dataflow", dataflow, DATAFLOWS)
-    one_of("value", value, VALUES)
     basis = array_of(array)
     sizes = [
         [count] if text is None else numbers(text, where)
@@ -86,5 +85,4 @@ def systolic(
 
 def _draw(title: str, source: str, key: str, rows: list[dict[str, Any]], out: Any) -> None:
     cells = [{"x": one["columns"], "y": one["rows"], "value": one[key]} for one in rows]
-    save(grid(title, [source], cells, x="columns", y="rows", value=key), out)
-    note(f"picture: {out}")
+    note(drawn(grid(title, [source], cells, x="columns", y="rows", value=key), out))

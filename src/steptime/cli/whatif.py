@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from steptime.cli.picture import picture
+from steptime.cli.picture import drawn, picture
 from steptime.core.errors import InputError
 from steptime.core.progress import note
 from steptime.core.question import File, Text, argument, optional, question
@@ -14,7 +14,6 @@ from steptime.hardware import catalog
 from steptime.prediction import DEFAULT
 from steptime.questions import changes, grid_table, networks, options
 from steptime.questions.whatif import WhatIf, best_of, cases, sweep, upgrades, what_if
-from steptime.reports.charts.files import save
 from steptime.reports.charts.heatmap import grid as heatmap
 
 DTYPE = "As predict. Default: float32, or what a device without its peak is fastest in."
@@ -97,5 +96,4 @@ def _draw(rows: list[Any], axes: list[Any], title: str, source: str, out: Path) 
         cell |= {"panel": f"{cell['panel']:g}"} if "panel" in cell else {}
         cells.append(cell | {"value": row["grown_speedup"], "status": "does not fit"})
     caption = ["Geometric mean of examples a second, with the batch that then fits, over before."]
-    save(heatmap(title, [*caption, source], cells, value="speedup", **names), out)
-    note(f"picture: {out}")
+    note(drawn(heatmap(title, [*caption, source], cells, value="speedup", **names), out))

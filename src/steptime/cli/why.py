@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from steptime.cli.picture import picture
 from steptime.cli.whatif import DTYPE
@@ -12,9 +12,6 @@ from steptime.core.table import Answer
 from steptime.prediction import DEFAULT
 from steptime.questions import options
 from steptime.questions.why import Diagnosis
-
-if TYPE_CHECKING:
-    pass
 
 
 @question(long="asking the model")
@@ -61,6 +58,7 @@ def why(
     if (replicas or 1) > 1 and link is None:
         raise InputError("several replicas all-reduce gradients: name a link with --link")
     kind = dtype_for(found, dtype)
+    workload = options.workload_of(model, batch, kind, phase, optimizer, allow_unknown)
     if start is not None:
         from steptime.cli.explain import explain
 
@@ -68,8 +66,7 @@ def why(
             {"--replicas": replicas, "--link": link, "--input-per-s": input_per_s},
             "{} does not go with --from paleo",
         )
-        return explain(model, device, batch, phase, kind, optimizer, option_, allow_unknown, out)
+        return explain(workload, found, given, out)
     options.refuse({"--out": out}, "{} needs --from paleo")
-    workload = options.workload_of(model, batch, kind, phase, optimizer, allow_unknown)
     joined = None if link is None else catalog.link(link)
     return asked.why(workload, found, method, given, joined, replicas or 1, input_per_s)

@@ -15,16 +15,25 @@ from types import CodeType, MappingProxyType
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.ranges import number_of
 
 LONGEST = 500  # characters
 MOST_REPEATED = 10_000  # characters
 ROUNDED = 1e-3  # that a whole number may be off, as a product of printed ones
 MOST_DIGITS = 300  # of a whole number, as of a float
+_OPERATIONS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
 _NODES = (
     *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Name),
     *(ast.Constant, ast.Tuple, ast.Call, ast.Load, ast.And, ast.Or, ast.Not, ast.USub, ast.UAdd),
     *(ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn),
-    *(ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod),
+    *_OPERATIONS,
 )
 
 
@@ -40,14 +49,6 @@ def _number(operation: Callable[[Any, Any], Any], one: Any, other: Any) -> Any:
 
 
 _MOST_BITS = (10**MOST_DIGITS).bit_length()
-_OPERATIONS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
 _CALLED = {f".{kind.__name__}": partial(_number, one) for kind, one in _OPERATIONS.items()}
 
 
@@ -184,16 +185,11 @@ def named(column: str) -> str:
     return re.sub(r"\W+", "_", column.strip()).strip("_")
 
 
-_NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?|[-+]?\.\d+([eE][-+]?\d+)?")
-
-
 def valued(cell: object) -> Any:
     """Return a cell as formulas take it: a number where it is a finite one, else text."""
     if not isinstance(cell, str):
         return cell
     text = cell.strip()
-    if not _NUMBER.fullmatch(text):
-        return text
     if len(text) <= MOST_DIGITS and re.fullmatch(r"[-+]?\d+", text):
         return int(text)
-    return number if math.isfinite(number := float(text)) else text
+    return number if math.isfinite(number := number_of(text)) else text

@@ -71,10 +71,10 @@ def number(takes: str, meaning: str, default: float | None = None, **bounds: Any
     return option(takes, meaning, default, parser=partial(amount, **bounds))
 
 
-def choice(known: Collection[str], meaning: str, names: str = "") -> Any:
-    """Return an option that takes one of the known names, or None where it is left out."""
+def choice(known: Collection[str], meaning: str, names: str = "", default: Text = None) -> Any:
+    """Return an option that takes one of the known names, its default where it is left out."""
     more: Any = {"parser": lambda text, where: one_of(where, text, known), "known": known}
-    return optional(f"{names} NAME", meaning, **more)
+    return option(f"{names} NAME", meaning, default, **more)
 
 
 def flag(meaning: str, names: str = "") -> Any:

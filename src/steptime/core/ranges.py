@@ -143,15 +143,11 @@ def _going_on(begun: list[int], last: int, where: str) -> list[int]:
     before, latest = begun[-2:]
     factor = latest // before if len(begun) > 2 or latest != 2 * before else 2
     multiplies = latest == before * factor and (len(begun) == 2 or begun[-3] * factor == before)
-    step = latest - before
-    found = []
-    while (latest := latest * factor if multiplies else latest + step) < last:
-        found.append(latest)
-        if len(found) > MOST_VALUES:
-            raise InputError(f"{where}: more than {MOST_VALUES} values")
-    if latest != last:
+    how = f"x{factor}" if multiplies else f"+{latest - before}"
+    found = expand_range(f"{latest}..{max(last, latest)} {how}", where)
+    if found[-1] != last or last == latest:
         raise InputError(f"{where}: '...' does not lead to {last}")
-    return found
+    return found[1:-1]
 
 
 def truth(value: Any, what: str) -> bool:

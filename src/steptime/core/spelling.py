@@ -4,6 +4,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from functools import partial
+from itertools import takewhile
 
 _BRANDS = re.compile(r"nvidia|tesla|geforce|quadro|amd|instinct|radeon|google|aws|intel")
 _SPELLINGS = (  # as people write, and as the names of devices do
@@ -54,17 +55,18 @@ def meant_by(typed: str, known: Iterable[str]) -> list[str]:
     """Return the known names that somebody may have meant, whatever their case; [] for none.
 
     Names that hold the typed one as whole parts come first: `k40` is in `tesla-k40`, `nvlink` in
-    all of `nvlink-1` to `nvlink-6`. Else it is the one name that it is most like, if the words are
-    alike and the numbers the same, but for a digit lost, added or swapped: resnet101 is no
-    resnet50, nor convnext_base a convnext_tiny.
+    all of `nvlink-1` to `nvlink-6`. Else it is the nearest name whose words are alike and whose
+    numbers are the same, but for a digit lost, added, swapped, or wrong behind the first: l41 is
+    l40, resnet10 is resnet18, but resnet101 is no resnet50, nor convnext_base a convnext_tiny.
     """
     by_lower = {name.lower(): name for name in known}
     wanted = typed.lower()[:_LONGEST]
     words = _PARTS.findall(wanted)
     if len(wanted) > 1 and (holding := [name for name in by_lower if _holds(name, words)]):
         return [by_lower[name] for name in holding]
-    near = difflib.get_close_matches(wanted, by_lower, n=5)
-    return [by_lower[name] for name in near if _alike(words, _PARTS.findall(name))][:1]
+    near = difflib.get_close_matches(wanted, by_lower, n=len(by_lower) or 1)
+    alike = [name for name in near if _alike(words, _PARTS.findall(name))]
+    return [by_lower[name] for name in sorted(alike, key=partial(_distance, wanted))[:1]]
 
 
 def by_likeness(typed: str, known: Iterable[str]) -> list[str]:
@@ -99,9 +101,26 @@ def _same_word(one: str, other: str) -> bool:
 
 
 def _same_digits(one: str, other: str) -> bool:
-    """Whether a digit of one number was lost, added or swapped with the next one, at most."""
-    short, long = sorted((one, other), key=len)
-    if len(short) < len(long):
-        return short in {long[:i] + long[i + 1 :] for i in range(len(long))}
-    swapped = {one[:i] + one[i + 1] + one[i] + one[i + 2 :] for i in range(len(one) - 1)}
-    return other in {one, *swapped}
+    """Whether a digit was lost, added, wrong behind the first, or swapped with another, at most."""
+    began = len(one) != len(other) or sorted(one) == sorted(other) or one[0] == other[0]
+    return began and _edits(one, other) <= 1
+
+
+def _distance(typed: str, name: str) -> tuple[int, int, bool, int]:
+    """Return how far names are apart; of equal edits, more digits or another begin are farther.
+
+    Resnet10 is as near to resnet101 as to resnet18, which has as many digits.
+    """
+    digits, others = (sum(map(str.isdigit, text)) for text in (typed, name))
+    begin = len([*takewhile(lambda both: both[0] == both[1], zip(typed, name, strict=False))])
+    return _edits(typed, name), abs(digits - others), sorted(typed) != sorted(name), -begin
+
+
+def _edits(one: str, other: str) -> int:
+    """Return the least letters to add, drop, change or, two in all, swap to make a text another."""
+    row: list[int] = [*range(len(other) + 1)]
+    for i, letter in enumerate(one, 1):
+        above, row = row, [i]
+        for j, old in enumerate(other):
+            row.append(min(row[-1] + 1, above[j + 1] + 1, above[j] + (letter != old)))
+    return row[-1] - (one != other and sorted(one) == sorted(other))

@@ -64,16 +64,12 @@ UNITS: dict[str, Callable[[float], str]] = {  # end of a key: how a person reads
     "w": _of("W"),
     "g": _of("g"),
     "kwh": lambda value: f"{value:.4g} kWh",
-    "nm": lambda value: f"{value:g}",
-    "mm2": lambda value: f"{value:g}",
+    **dict.fromkeys(("nm", "mm2"), lambda value: f"{value:g}"),
     "cost": lambda value: f"{value:,.2f}" if value >= 0.05 or not value else f"{value:.2g}",
-    "share": percent,
-    "fraction": percent,
-    "efficiency": percent,
+    **dict.fromkeys(("share", "fraction", "efficiency"), percent),
     "speedup": lambda value: f"{value:.4g}x",
     "ratio": lambda value: f"{value:.3g}",
-    "parameters": lambda value: f"{value:,}",
-    "macs": lambda value: f"{value:,}",
+    **dict.fromkeys(("parameters", "macs"), lambda value: f"{value:,}"),
 }
 
 
@@ -128,6 +124,6 @@ def first_of(names: Iterable[str], most: int, between: str = ", ") -> str:
     return between.join(every[:most]) + more
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number of things in words: `1 row`, `1,998 rows`."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+def counted(number: float, noun: str) -> str:
+    """Return a number of things in words: `1 row`, `1,998 rows`, `0.5 epochs`."""
+    return f"{number:{',' if isinstance(number, int) else 'g'}} {noun}{'s' * (number != 1)}"

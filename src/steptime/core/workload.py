@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -138,10 +138,15 @@ _WORDS_OF_PLAN: Mapping[str, tuple[object, ...]] = {
 _USUAL = Plan()
 
 
+def departures(one: object, usual: object, always: Collection[str] = ()) -> dict[str, Any]:
+    """Return the fields of an object that are not as usual, and some `always`."""
+    plain = vars(usual)
+    return {key: it for key, it in vars(one).items() if key in always or it != plain[key]}
+
+
 def plan_to_json(plan: Plan) -> dict[str, Any]:
     """Return the plan as JSON values: what old plans say, and what departs from the defaults."""
-    usual, table = vars(_USUAL), vars(plan)
-    return {key: table[key] for key in table if key in _OF_OLD or table[key] != usual[key]}
+    return departures(plan, _USUAL, _OF_OLD)
 
 
 FEW_BITS = {"nf4": "int4", "nf4-dq": "int4", "int8": "int8", "float8": "int8"}
@@ -223,7 +228,7 @@ WHOLE = Tuning()
 
 def tuning_to_json(tuning: Tuning) -> dict[str, Value]:
     """Return what a fine-tuning says beyond its defaults."""
-    return {key: value for key, value in vars(tuning).items() if value != vars(WHOLE)[key]}
+    return departures(tuning, WHOLE)
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import inf
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.ranges import expand_range, is_range, number_of
+from steptime.core.ranges import amount, expand_range, is_range
 from steptime.hardware.device import (
     OF_DETAILS,
     OF_DEVICE,
@@ -68,17 +67,7 @@ def _values(text: str, where: str) -> list[float]:
     plain = text.removeprefix("x")
     if is_range(plain):
         return [float(one) for one in expand_range(plain.replace("..x", ".."), where)]
-    return [positive_number(plain, where, text)]
-
-
-def positive_number(text: str, where: str, typed: str = "") -> float:
-    """Return the number of a text; raises `InputError`, naming `where`, for none above 0."""
-    number = number_of(text)
-    if not 0 < number < inf:
-        raise InputError(
-            f"{where}: must be a number or factor (x2) above 0, not {shorten(typed or text)}"
-        )
-    return number
+    return [amount(plain, where)]
 
 
 def combined(axes: Sequence[Sequence[Change]]) -> list[tuple[Change, ...]]:

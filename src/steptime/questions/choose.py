@@ -8,8 +8,10 @@ from typing import Any
 
 from steptime.core.errors import InputError
 from steptime.core.progress import watched
+from steptime.core.workload import Workload
 from steptime.hardware.device import Device
 from steptime.hardware.prices import Offer, Training, bill
+from steptime.network.recompute import needed
 from steptime.prediction.assumed import assumed_of
 from steptime.prediction.memory import Needs, memory_of
 from steptime.prediction.power import step_energy
@@ -173,10 +175,15 @@ def helps(model: StepModel) -> list[dict[str, Any]]:
     if (half := work.batch_per_replica // 2) > 0:
         tries[f"batch {half}"] = model.needs(half).total_bytes
     if work.phase == "train":
+        changed: dict[str, Workload] = {}
         if work.dtype == "float32":
-            other = replace(work, dtype="bfloat16-mixed")
-            mixed = StepModel(other, model.device, method=model.method).needs()
-            tries["bfloat16-mixed"] = mixed.total_bytes
+            changed["bfloat16-mixed"] = replace(work, dtype="bfloat16-mixed")
+        if work.tuning.recompute == "none" and needed(graph, to_end=False):
+            again = replace(work.tuning, recompute="full")
+            changed["full recompute"] = replace(work, tuning=again)
+        for way, other in changed.items():
+            made = StepModel(other, model.device, method=model.method)
+            tries[way] = made.needs().total_bytes
         beside = now.total_bytes - now.peak_bytes
         ways: dict[str, dict[str, Any]] = {
             "fused optimizer": {"fused": True},

@@ -3,7 +3,7 @@
 from typing import Any
 
 from steptime.core.table import EXTRAPOLATED, Table, columns, of_steps
-from steptime.core.units import counted, shown
+from steptime.core.units import counted, first_of, shown
 from steptime.hardware.prices import by_offer
 from steptime.prediction.assumed import assumed_line, assumed_text
 
@@ -26,8 +26,7 @@ def notes_on(rows: list[dict[str, Any]]) -> list[str]:
         found["device", what] = [row["device"] for row in rows if row["status"] == status]
     for (noun, what), some in found.items():
         if some:
-            few = ", ".join(some[:NAMED]) + (", ..." if len(some) > NAMED else "")
-            notes.append(f"{counted(len(some), noun)}{what}: {few}")
+            notes.append(f"{counted(len(some), noun)}{what}: {first_of(some, NAMED)}")
     return notes
 
 
@@ -54,7 +53,7 @@ def table(document: dict[str, Any]) -> Table:
         rows.append(row | more)
     steps = of_steps(_COLUMNS, rows)
     heads = [one for one in steps if any(row[one.key] not in (None, "") for row in rows)]
-    epochs = f"{document['epochs']:g} epoch" + ("" if document["epochs"] == 1 else "s")
+    epochs = counted(document["epochs"], "epoch")
     tuning = f"{document['tuning']}, " if document["tuning"] else ""
     title = (
         f"{document['model']}, {tuning}{document['phase']}, {document['dtype']}, "

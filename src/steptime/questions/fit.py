@@ -9,11 +9,13 @@ from steptime.core.errors import InputError
 from steptime.core.question import question
 from steptime.core.table import Result, Row, Table, columns, facts, of_steps, picked
 from steptime.core.units import percent, seconds, size
-from steptime.core.workload import WHOLE, Workload
+from steptime.core.workload import WHOLE, Workload, departures
 from steptime.hardware import catalog
+from steptime.hardware.device import Device
 from steptime.hardware.prices import cheapest, offers
+from steptime.network.recompute import needed
 from steptime.prediction.assumed import assumed_of, assumed_row
-from steptime.prediction.states import USUAL_LINK
+from steptime.prediction.states import host_link
 from steptime.prediction.step_model import StepModel
 from steptime.questions import options
 from steptime.questions.choose import KNEE, doubling, helps, knee, largest_batch
@@ -82,7 +84,7 @@ class Fitting(Result):
         step = next((row["step_s"] for row in self.rows if row["batch"] == best), None)
         parts = ", ".join(f"{name} {size(value)}" for name, value in self.parts.items())
         over = "" if self.fits is not False else f", out of memory by {size(needs - (has or 0))}"
-        told = ((row["change"], row["saves_bytes"]) for row in self.helps)
+        told = ((row["change"], row["saves_bytes"]) for row in self.helps if self.fits is False)
         saving = [f"{change} saves {size(less)}" for change, less in told if less >= needs / 100]
         of = "" if has is None else f" of {size(has)}"
         kind = (self.model, self.tuning, self.phase, self.dtype, self.optimizer)
@@ -92,7 +94,7 @@ class Fitting(Result):
             ("fits", f"{said}: batch {self.batch} needs {size(needs)}{of}{over}"),
             ("  most", self.worst_moment),
             ("  that is", parts),
-            ("  what helps", "; ".join(saving) or None),
+            *([("  what helps", "; ".join(saving))] if saving else []),
             *((("would fit", one) if not i else ("", one)) for i, one in enumerate(self.would_fit)),
             ("largest batch", "none fits" if largest == 0 else largest and f"{largest:,}"),
             ("best batch", best and f"{best:,}, a step of {seconds(step or 0.0)}"),
@@ -176,24 +178,24 @@ def _would_fit(
     """
     work, device = asked.workload, asked.device
     own, name = work.batch_per_replica, model if isinstance(model, str) else work.label
-    tries = [(step, largest)] if largest else []
     trains = step.phase == "train" and work.tuning == WHOLE
-    if trains and step.dtype == "float32":
-        tries.append((replace(step, dtype="bfloat16-mixed"), own))
-    reads = step.phase == "train" and asked.graph().tokens is not None
+    graph = asked.graph()
+    reads = step.phase == "train" and graph.tokens is not None and bool(needed(graph, False))
     again = replace(step, recompute="full")
-    if reads and step.recompute is None:
-        tries.append((again, own))
-    if trains and reads:
-        light = replace(again, dtype="bfloat16", lora="r=16")
-        less = replace(light, recompute=step.recompute)
-        tries += [(less, own), (light, own), (replace(light, weights="nf4"), own)]
-    if reads and step.offload is None:
-        tries.append((replace(again, offload="optimizer"), own))
+    light = replace(again, dtype="bfloat16", lora="r=16")
+    tries = (
+        (largest > 0, step, largest),
+        (trains and step.dtype == "float32", replace(step, dtype="bfloat16-mixed"), own),
+        (reads and step.recompute is None, again, own),
+        (trains and reads, replace(light, recompute=step.recompute), own),
+        (trains and reads, light, own),
+        (trains and reads, replace(light, weights="nf4"), own),
+        (reads and step.offload is None, replace(again, offload="optimizer"), own),
+    )
     found = [
         _command(name, device.name, other, batch)
-        for other, batch in tries
-        if other.on(name, batch, device).needs().fit(device)
+        for can, other, batch in tries
+        if can and other.on(name, batch, device).needs().fit(device)
     ]
     if reads:
         found += _shared_out(name, asked, step)
@@ -205,10 +207,16 @@ def _would_fit(
     return found
 
 
+def link_of(device: Device) -> str:
+    """Return the name of the link that a card has: to others of its node, else to its host."""
+    own = own_link(device)
+    return host_link(device) if own is None else own.name
+
+
 def _shared_out(name: str, asked: StepModel, step: StepOptions) -> list[str]:
     """Return the command of the fewest such cards that hold the step with weights shared out."""
     device, own = asked.device, asked.workload.batch_per_replica
-    inside = None if own_link(device) else USUAL_LINK
+    inside = None if own_link(device) else link_of(device)
     for count in MORE_CARDS:
         split = {"data": count, "zero": 3, "recompute": "full"}
         site = Site(device, inside=inside)
@@ -235,8 +243,7 @@ def _shared_out(name: str, asked: StepModel, step: StepOptions) -> list[str]:
 
 
 def _command(model: str, device: str, step: StepOptions, batch: int) -> str:
-    usual = vars(StepOptions())
-    said = {name: value for name, value in vars(step).items() if value != usual[name]}
+    said = departures(step, StepOptions())
     words = options.words_of({"device": device, "batch": batch, **said})
     return shlex.join(["steptime", "fit", model, *words])
 

@@ -194,13 +194,8 @@ class Steps:
 def _span(on: StepModel, batches: Sequence[int]) -> Span:
     found = [on.timeline(batch) for batch in batches]
     times = [[getattr(one, f"{name}_s") for one in found] for name in PASSES]
-    low = [one.low_s for one in found if one.low_s is not None]
-    high = [one.high_s for one in found if one.high_s is not None]
-    return Span(
-        times,
-        low if len(low) == len(found) else None,
-        high if len(high) == len(found) else None,
-    )
+    ends: Any = ([getattr(one, end) for one in found] for end in ("low_s", "high_s"))
+    return Span(times, *(None if None in each else each for each in ends))
 
 
 Place = tuple[Device, str | None]  # and the dtype there, None for that of each workload

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from steptime.core import ranges
-from steptime.core.errors import InputError, one_of, shorten, unknown
+from steptime.core.errors import InputError, shorten
 from steptime.core.python_file import is_code, run_file
 from steptime.core.question import Text, argument, named, option, optional, whole
 from steptime.core.ranges import whole_number
@@ -29,7 +29,6 @@ MODEL = (
 Model = Annotated[str, argument("MODEL", f"{MODEL}.")]
 BATCH = "Batch size. Default: 64, transformers 1, a file's own"
 Batch = Annotated[Text, option("--batch N", f"{BATCH}.")]
-Batches = Annotated[Text, option("--batch N", f"{BATCH}; with --grid several.")]
 AllowUnknown = Annotated[
     bool,
     option(
@@ -72,17 +71,6 @@ Weights = Annotated[
 Train = Annotated[
     Text, option("PATTERN", "Train the weights of these names alone, such as '*norm*'.")
 ]
-Recompute = Annotated[
-    str | None,
-    option("WHAT", "none, or full: layers keep their input alone, and compute the rest again."),
-]
-Offload = Annotated[
-    str | None, option("WHAT", "none, or optimizer: its states lie on the host, which updates.")
-]
-HostLink = Annotated[
-    str | None,
-    option("LINK", "What joins a device to its host. Default: its PCIe, else pcie-4-x16."),
-]
 UpdateEarly = Annotated[
     bool, option("--update-early", "Each gradient is applied, and dropped, as soon as it is made.")
 ]
@@ -94,21 +82,6 @@ Padded = Annotated[
 ]
 ByOp = Annotated[bool, option("--by-op", "Show every op.")]
 Settings = Annotated[list[str] | None, option("NAME=VALUE", "An option of the method; repeatable.")]
-Tf32 = Annotated[
-    str | None,
-    option(
-        "WHEN",
-        "Products of float32 as TF32: on, off, or auto, as the software does (convolutions).",
-        parser=lambda text, where: one_of(where, text, ("auto", "on", "off")),
-    ),
-]
-ChannelsLast = Annotated[
-    bool | None, option("--channels-last", "Images lie with their channels last.")
-]
-Host = Annotated[
-    str | None,
-    option("NAME", "The host that issues kernels: fast, slow, or a device calibrated on it."),
-]
 Prices = Annotated[
     Path | None,
     option("--prices FILE", "Prices of devices. Default: the shipped ones, of their dates."),
@@ -220,14 +193,11 @@ def over_replicas(
 ) -> tuple[Workload, Options]:
     """Return the workload on its replicas, and what the backend is told with their strategy.
 
-    Raises `InputError` for an unknown strategy, and a number that is not the launcher's.
+    Raises `InputError` for a number that is not the launcher's.
     """
-    from steptime.core.workload import STRATEGIES
     from steptime.measure import ranks
     from steptime.measure.contract import meaningful
 
-    if strategy is not None and strategy not in STRATEGIES:
-        raise unknown("strategy", strategy, STRATEGIES, "--strategy")
     size = ranks.here().size
     count = size if replicas is None else replicas
     if size not in {1, count}:

@@ -10,7 +10,17 @@ from steptime.core.errors import InputError
 from steptime.core.files import check_folder, write_whole
 from steptime.core.graph import PASSES
 from steptime.core.progress import note
-from steptime.core.question import File, Text, argument, flag, number, optional, question, whole
+from steptime.core.question import (
+    File,
+    Text,
+    argument,
+    choice,
+    flag,
+    number,
+    optional,
+    question,
+    whole,
+)
 from steptime.core.table import Answer, Table, answer_of, columns
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
@@ -28,12 +38,17 @@ def predict(
     whole: bool,
     model: Annotated[Text, argument("MODEL", f"{options.MODEL}; with --grid several.")] = None,
     device: Text = optional("NAME", f"{options.DEVICE}; with --grid or --in several."),
-    batch: options.Batches = None,
+    batch: Text = optional("N", f"{options.BATCH}; with --grid several."),
     *,
     step: StepOptions,
-    tf32: options.Tf32 = None,
-    channels_last: options.ChannelsLast = None,
-    host: options.Host = None,
+    tf32: Text = choice(
+        ("auto", "on", "off"),
+        "Products of float32 as TF32: on, off, or auto, as the software does (convolutions).",
+    ),
+    channels_last: bool | None = optional("", "Images lie with their channels last."),
+    host: Text = optional(
+        "NAME", "The host that issues kernels: fast, slow, or a device calibrated on it."
+    ),
     stack: Text = optional(
         "NAME,...", "What runs it (steptime list stacks); several side by side."
     ),
@@ -60,9 +75,9 @@ def predict(
     """Predict how long one step takes on a device."""
     given = options.software(step.option_, tf32=tf32, channels_last=channels_last, host=host)
     stacks = [] if stack is None else grid_table.names(stack, "--stack")
-    if stacks:
-        options.refuse({"--option stack": "stack" in given}, "{} says what --stack says")
-        given = _on_stack(stacks[0], given)
+    twice = bool(stacks) and "stack" in given
+    options.refuse({"--option stack": twice}, "{} says what --stack says")
+    given, *others = [_on_stack(name, given) for name in stacks] or [given]
     if len(stacks) > 1:
         options.refuse(
             {"--in": folder, "--grid": all_cells, "--by-op": by_op, "--trace": trace,
@@ -101,9 +116,8 @@ def predict(
     of_grid = {"--replicas": replicas, "--link": link, "--out": out}
     options.refuse(of_grid, "{} needs --grid (for one network see also steptime scale)")
     workload = step.workload(model, batch)
-    each = [given, *(_on_stack(name, given) for name in stacks[1:])]
     on = options.one_device(device)
-    asked = [StepModel(workload, on, None, chosen, one, assumes=True) for one in each]
+    asked = [StepModel(workload, on, None, chosen, one, assumes=True) for one in (given, *others)]
     if trace:
         from steptime.prediction.timeline import document as timeline
         from steptime.prediction.timeline import trace_events

@@ -1,9 +1,9 @@
 """The options that several predictions share, and the step that they name."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from steptime.core.question import named
+from steptime.core.question import Text, named, option
 from steptime.core.workload import Tuning, Workload
 from steptime.prediction import DEFAULT
 from steptime.prediction.step_model import StepModel
@@ -27,9 +27,17 @@ class StepOptions:
     lora: options.Lora = None
     weights: options.Weights = None
     train: options.Train = None
-    recompute: options.Recompute = None
-    offload: options.Offload = None
-    host_link: options.HostLink = None
+    recompute: Annotated[
+        Text,
+        option("WHAT", "none, or full: layers keep their input alone, and compute the rest again."),
+    ] = None
+    offload: Annotated[
+        Text, option("WHAT", "none, or optimizer: its states lie on the host, which updates.")
+    ] = None
+    host_link: Annotated[
+        Text,
+        option("LINK", "What joins a device to its host. Default: its PCIe, else pcie-4-x16."),
+    ] = None
     update_early: options.UpdateEarly = False
     packed: options.Packed = None
     padded: options.Padded = None

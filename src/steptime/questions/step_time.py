@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from steptime.core.graph import PASSES
@@ -92,26 +92,20 @@ def step_time(
     asked: StepModel, steps: int = 0, *per_kwh: float | None, sources: bool = False
 ) -> StepTime:
     """Return how long a step takes, with the energy of a run of so many steps."""
-    workload, made = asked.workload, asked.predict()
+    made = asked.predict()
     times, document = made.times, document_of(asked, steps, *per_kwh)
     doubted = ", ".join(document["device_unverified"])
     ops = []
     for row in times.rows:
         told = row.told
         ops.append(OpTime(low=told.pop("low_s"), high=told.pop("high_s"), **told))
+    alike = {one.name: document[one.name] for one in fields(StepTime) if one.name in document}
     return StepTime(
-        model=workload.label,
-        device=asked.device.name,
-        batch=workload.batch_per_replica,
-        dtype=workload.dtype,
-        method=asked.method.name,
+        **alike | {"ops": tuple(ops)},
         low=times.low_s,
         high=times.high_s,
-        **picked(times, "step_s forward_s backward_s update_s extrapolates"),
-        **picked(made, "peak_memory_bytes fits"),
+        fits=made.fits,
         notes=tuple(" ".join(text.split()) for text in made.remarks),
-        ops=tuple(ops),
-        assumed=document["assumed"],
         of=asked,
         document=document,
         table=totals(document, asked.device if sources else None),

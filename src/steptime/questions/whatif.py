@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import compress
 from operator import itemgetter
 from statistics import geometric_mean, median
 from typing import Any
@@ -33,8 +34,7 @@ class Basis:
 
     def largest_on(self, device: Device) -> int:
         """Return the largest power of two that fits, 0 if not even one example does."""
-        needs = zip(TRIED, self._steps.needs(self.model.on(device)), strict=True)
-        return max((batch for batch, one in needs if one.fit(device)), default=0)
+        return max(compress(TRIED, self._steps.fit(self.model.on(device))), default=0)
 
     @cached_property
     def before(self) -> Path:

@@ -17,6 +17,7 @@ from steptime.hardware.device import Device, Link
 from steptime.hardware.prices import HOUR_S, Offer, Training, bill
 from steptime.prediction.method import Method
 from steptime.questions.choose import knee
+from steptime.questions.fit import link_of
 from steptime.questions.grid import GridCell, Maker, grid
 from steptime.reports.charts import style
 
@@ -74,7 +75,9 @@ def write_choices(asked: Choices, path: Path) -> dict[str, Any]:
     good = next((row for row in rows if row["status"] == "ok"), None)
     if good is None:
         raise InputError(f"none of {len(rows)} choices fits: {rows[0]['note'] or 'out of memory'}")
+    own = link_of(next(one for one in asked.devices if one.name == good["device"]))
     start = {**{name: str(good[name]) for name in AXES}, "replicas": named["replicas"][-1]}
+    start |= {"link": own} if own in named["link"] else {}
     data = {
         "axes": named,
         "labels": AXES,
@@ -100,15 +103,8 @@ def choice_rows(asked: Choices) -> Iterator[dict[str, Any]]:
     """
     places = [(text, link) for text in asked.models for link in asked.links]
     for text, link in watched(places, "networks and links"):
-        cells = grid(
-            [asked.models[text]],
-            asked.devices,
-            asked.batches,
-            asked.replicas,
-            link,
-            asked.method,
-            asked.options,
-        )
+        each = asked.devices, asked.batches, asked.replicas
+        cells = grid([asked.models[text]], *each, link, asked.method, asked.options)
         for _, of_device in groupby(cells, lambda cell: cell.device):
             rows = [{**_row(cell, link, asked), "model": text} for cell in of_device]
             alone = {row["batch"]: row for row in rows if row["replicas"] == asked.replicas[0]}

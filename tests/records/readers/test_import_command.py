@@ -69,8 +69,8 @@ def test_importing_twice_adds_nothing(logs, tmp_path, capsys):
     assert printed.out == ""
     assert printed.err.splitlines() == [
         f"0 records of 5 files (4 psc-log) written to {out}",
-        "4 records were there already, and are not written again",
-        "1 file has the content of another (duplicate_of)",
+        "4 records there already, not written again",
+        "1 file with the content of another (duplicate_of)",
         "not read: README: no known format: begins with 'of no format'",
     ]
     assert len(list(Path(out).iterdir())) == len(before) + 1
