@@ -122,17 +122,21 @@ def _places(held: Any, below: int = 9) -> Iterator[tuple[Any, Any]]:
             yield from _places(held[key], below - 1)
 
 
-def edited(table: Any, wrongs: Sequence[Any] = WRONG) -> Iterator[Any]:
-    """Yield copies of JSON values as a hand may edit them: one value is of another type or gone."""
-    for place in range(len([*_places(table)])):
-        for wrong in (*wrongs, ...):
-            made = copy.deepcopy(table)
-            holder, key = [*_places(made)][place]
-            if wrong is ...:
-                del holder[key]
-            else:
-                holder[key] = copy.deepcopy(wrong)
-            yield made
+def edited(table: Any, wrongs: Sequence[Any] = WRONG, step: int = 1) -> Iterator[Any]:
+    """Yield copies of JSON values as a hand may edit them: one value is of another type or gone.
+
+    Of all such copies every `step`th is made.
+    """
+    changes = (*wrongs, ...)
+    for number in range(0, len([*_places(table)]) * len(changes), step):
+        place, change = divmod(number, len(changes))
+        made = copy.deepcopy(table)
+        holder, key = [*_places(made)][place]
+        if changes[change] is ...:
+            del holder[key]
+        else:
+            holder[key] = copy.deepcopy(changes[change])
+        yield made
 
 
 EACH = pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.slow)])

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from math import log
+from math import inf, log
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,13 +46,14 @@ class Way(NamedTuple):
     def at(self, share: float) -> dict[str, float | None]:
         """Return the constant by stack, so far along the way; None: nobody says it.
 
-        What nobody would say is said from half of the way on.
+        What nobody would say is said from half of the way on. A share is 1 at most.
         """
         found: dict[str, float | None] = {}
+        most = 1.0 if _what(self.name) == "share" else inf
         for stack, start in self.neutral.items():
             said = value_of(self.name, {}) if start is None else start
             is_left = start is None and share < HALF
-            found[stack] = None if is_left else said + share * (self.value - said)
+            found[stack] = None if is_left else min(most, said + share * (self.value - said))
         return found
 
 
@@ -104,9 +105,13 @@ def neutral(name: str, told: Constant, stack: str) -> float | None:
         other = constants_of_stack(one).get(name)
         if other is not None and {*other.rows}.isdisjoint(told.rows):
             return float(other.value)
+    return NEUTRAL["factor"] if _what(name) == "factor" else neutral_value(name)
+
+
+def _what(name: str) -> str | None:
+    """Return what a constant of a stack is, a factor, say; None for one of something else."""
     use = name.partition(".")[0]
-    is_factor = use in uses() and known(use).get(name) == "factor"
-    return NEUTRAL["factor"] if is_factor else neutral_value(name)
+    return known(use).get(name) if use in uses() else None
 
 
 def places(rows: Sequence[Row]) -> list[tuple[int, str]]:

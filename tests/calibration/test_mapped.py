@@ -44,18 +44,19 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("text", [TIMES, QUANTITIES, FORMULAS])
-def test_a_mapping_file_works_in_all_commands(text, place, capsys):
+@pytest.mark.parametrize(
+    ("option", "text"), [("--map", TIMES), ("--mapping", QUANTITIES), ("--map", FORMULAS)]
+)
+def test_a_mapping_file_works_in_all_commands(option, text, place, capsys):
     table, file, out = place / "t.csv", place / "m.toml", place / "records"
     file.write_text(text)
-    for option in ("--map", "--mapping"):
-        assert run(["import", str(table), option, str(file), "--out", str(out)]) == 0
-        capsys.readouterr()
-        assert run(["evaluate", str(table), option, str(file), "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert found["rows"][0]["cases"] == 2
-        assert {one["place"] for one in found["worst"]} == {"t.csv:2", "t.csv:3"}
-        assert run(["calibrate", "--from", str(table), option, str(file)]) == 0
+    assert run(["import", str(table), option, str(file), "--out", str(out)]) == 0
+    capsys.readouterr()
+    assert run(["evaluate", str(table), option, str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["rows"][0]["cases"] == 2
+    assert {one["place"] for one in found["worst"]} == {"t.csv:2", "t.csv:3"}
+    assert run(["calibrate", "--from", str(table), option, str(file)]) == 0
     assert catalog.device("t4-calibrated").calibration["points"] == 2
     steps = {
         (one.workload.model, one.workload.batch_per_replica): one.quantities["step_s"].value

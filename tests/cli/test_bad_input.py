@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import mistakes
 import synthetic
 from every import every
 from mistakes import LONG
+from steptime.cli import command as command_module
 from steptime.cli.command import PRINTED
 from steptime.cli.main import COMMANDS, run, tree
 from steptime.measure.launch import Worker
@@ -229,6 +231,7 @@ def _by_command() -> dict[str, list[tuple[str, str]]]:
 def test_a_mistake_is_one_line_and_exit_code_2(command, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     monkeypatch.setattr("steptime.measure.launch.Worker.ask", _only_start)
+    monkeypatch.setattr(command_module, "PATIENCE_S", inf)  # however busy this machine is
     every(("line", "message"), _by_command()[command])(_is_one_line)(capsys=capsys)
 
 

@@ -126,27 +126,12 @@ def test_the_version_has_a_short_option(capsys):
 
 
 @every("shell", ["bash", "zsh", "fish"])
-def test_a_shell_completes(shell):
-    module = [sys.executable, "-m", "steptime"]
-
-    def ask(**env: str) -> str:
-        done = subprocess.run(
-            module, capture_output=True, text=True, check=True, env=os.environ | env, timeout=600
-        )
-        return done.stdout
-
-    script = ask(_STEPTIME_COMPLETE=f"source_{shell}")
-    assert f"_STEPTIME_COMPLETE=complete_{shell}" in script
-    asked = {
-        "COMP_WORDS": "steptime pre", "COMP_CWORD": "1",
-        "_TYPER_COMPLETE_ARGS": "steptime pre", "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-    }  # fmt: skip
-    assert "predict" in ask(_STEPTIME_COMPLETE=f"complete_{shell}", **asked)
-    asked |= {
-        "COMP_WORDS": "steptime count --opt", "COMP_CWORD": "2",
-        "_TYPER_COMPLETE_ARGS": "steptime count --opt",
-    }  # fmt: skip
-    assert "--optimizer" in ask(_STEPTIME_COMPLETE=f"complete_{shell}", **asked)
+def test_a_shell_has_a_script(shell, monkeypatch, capsys):
+    monkeypatch.setenv("_STEPTIME_COMPLETE", f"source_{shell}")
+    with pytest.raises(SystemExit) as ended:
+        tree()(prog_name="steptime")
+    assert not ended.value.code
+    assert f"_STEPTIME_COMPLETE=complete_{shell}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -169,6 +154,20 @@ def test_a_shell_completes(shell):
 )
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_completes_values(line, offered, shell, monkeypatch, capsys):
+    printed = completed(line, shell, monkeypatch, capsys)
+    told = re.findall(r'"(.*?)"', printed) if shell == "zsh" else printed.split()
+    assert told[: len(offered)] == offered
+    assert line.startswith("analyse") or len(told) == len(offered)  # which says what kinds are
+
+
+@every(("line", "offered"), [("pre", "predict"), ("count --opt", "--optimizer")])
+def test_a_shell_completes(line, offered, monkeypatch, capsys):
+    for shell in ("bash", "zsh", "fish"):
+        assert offered in completed(line, shell, monkeypatch, capsys)
+
+
+def completed(line: str, shell: str, monkeypatch: Any, capsys: Any) -> str:
+    """Return what the command line prints for a shell that asks how a line may go on."""
     words = f"steptime {line}"
     for name, value in {
         "_STEPTIME_COMPLETE": f"complete_{shell}", "COMP_WORDS": words,
@@ -178,21 +177,18 @@ def test_a_shell_completes_values(line, offered, shell, monkeypatch, capsys):
         monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit):
         tree()(prog_name="steptime")
-    printed = capsys.readouterr().out
-    told = re.findall(r'"(.*?)"', printed) if shell == "zsh" else printed.split()
-    assert told[: len(offered)] == offered
-    assert line.startswith("analyse") or len(told) == len(offered)  # which says what kinds are
+    return str(capsys.readouterr().out)
 
 
 @every("shell", ["bash", "zsh", "fish"])
-def test_completion_is_installed_for_the_shell_that_is_named(shell, tmp_path):
-    module = [sys.executable, "-m", "steptime"]
-    env = os.environ | {"HOME": str(tmp_path)}
+def test_completion_is_installed_for_the_shell_that_is_named(shell, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
     for word in ("--show-completion", "--install-completion"):
-        done = subprocess.run(
-            [*module, word, shell], capture_output=True, text=True, check=True, env=env
-        )
-        assert ("_STEPTIME_COMPLETE" in done.stdout) == word.startswith("--show")
+        with pytest.raises(SystemExit) as ended:
+            run([word, shell])
+        assert not ended.value.code
+        said = capsys.readouterr().out
+        assert ("_STEPTIME_COMPLETE" in said) == word.startswith("--show")
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert any(f"complete_{shell}" in path.read_text("utf-8") for path in files)
 

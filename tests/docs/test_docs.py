@@ -75,7 +75,7 @@ COMMANDS: dict[str, Any] = {name: tree().get_command(None, name) for name in NAM
 
 LONG = re.compile(  # searches of many plans or servers; a module that torch reads again and again
     r" plan .*--device \S+,\S+ .*--devices \d+,| serve .*--device \S+,\S+ .*--rate"
-    r"| (fit|choose) \S+\.py:"
+    r"| (fit|choose|why) \S+\.py:"
 )
 
 Example = tuple[str, str, str]  # page, command line, output shown
@@ -534,7 +534,7 @@ KEYS = {  # command: (arguments, whether its rows are a list)
     "why --from": "why fc --device t4 --from paleo",
     "split": "split fc --device t4 --server v100 --link aws",
     "scale": "scale fc --device t4 --link aws --samples 1000 --price 1",
-    "explore": "explore --models fc -o keys.html",
+    "explore": "explore --models fc --devices t4,l4 -o keys.html",
     "energy": "energy fc",
     "systolic": "systolic fc",
     "doctor": "doctor",
@@ -787,8 +787,14 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
 
 
-def test_a_class_has_a_name_and_a_meaning_of_its_own():
-    classes = runpy.run_path(str(ROOT / "scripts/draw-house"))["classes"]()
+@pytest.fixture(scope="module")
+def house():
+    """Return what `scripts/draw-house` defines."""
+    return runpy.run_path(str(ROOT / "scripts/draw-house"))
+
+
+def test_a_class_has_a_name_and_a_meaning_of_its_own(house):
+    classes = house["classes"]()
     count = Counter(name for name, *_ in classes)
     assert {name: n for name, n in count.items() if n > 1} == {}
     public = [name for name, *_ in classes if not name.startswith("_")]
@@ -825,8 +831,8 @@ def test_the_page_of_the_api_is_that_of_the_docstrings():
     assert (ROOT / "docs/api.md").read_text("utf-8") == made, "stale: run scripts/make-api"
 
 
-def test_the_floors_of_the_house_are_drawn_from_the_imports():
-    made = runpy.run_path(str(ROOT / "scripts/draw-house"))["page"]()
+def test_the_floors_of_the_house_are_drawn_from_the_imports(house):
+    made = house["page"]()
     assert _text("docs/design.md") == made, "stale: run scripts/draw-house"
     assert "->" in made
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import pytest
@@ -214,15 +214,23 @@ NETWORKS: dict[str, tuple[Callable[[], Any], Callable[[int], Any]]] = {
 }
 
 
-def made(name: str, path: Path, static: bool = False) -> tuple[Any, str]:
-    make, given = NETWORKS[name]
-    with torch.device("meta"):
-        net = make().eval()
-    dynamic = None if static else ({0: torch.export.Dim("batch")},)
-    file = path / f"{name}.pt2"
-    x = torch.zeros_like(given(2), device="cpu")  # with storage, by which a file states ties
-    torch.export.save(torch.export.export(make().eval(), (x,), dynamic_shapes=dynamic), file)
-    return net, str(file)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Return a function from a network's name to it and its file, which is exported once."""
+    folder = tmp_path_factory.mktemp("exports")
+
+    @cache
+    def export(name: str, static: bool = False) -> tuple[Any, str]:
+        make, given = NETWORKS[name]
+        with torch.device("meta"):
+            net = make().eval()
+        dynamic = None if static else ({0: torch.export.Dim("batch")},)
+        file = folder / f"{name}-{static}.pt2"
+        x = torch.zeros_like(given(2), device="cpu")  # with storage, by which a file states ties
+        torch.export.save(torch.export.export(make().eval(), (x,), dynamic_shapes=dynamic), file)
+        return net, str(file)
+
+    return export
 
 
 def products(graph: Graph) -> int:
@@ -242,8 +250,8 @@ def counted(net: Any, x: Any, train: bool = False) -> int:
 
 @pytest.mark.parametrize("static", [False, True], ids=["free", "fixed"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_figures_are_pytorchs(name, static, tmp_path):
-    net, file = made(name, tmp_path, static)
+def test_figures_are_pytorchs(name, static, made):
+    net, file = made(name, static)
     given = NETWORKS[name][1]
     flops = {}
     for batch in (1, 2, 8):
@@ -258,8 +266,8 @@ def test_figures_are_pytorchs(name, static, tmp_path):
         assert products(step) == counted(net, given(4), train=True)
 
 
-def test_the_3d_u_net_has_the_parameters_of_its_paper(tmp_path):
-    _, file = made("volumes", tmp_path)
+def test_the_3d_u_net_has_the_parameters_of_its_paper(made):
+    _, file = made("volumes")
     graph = build(make_workload(read_model(file), 1, phase="infer"))
     assert graph.parameters == 19_069_955
     kinds = {op.kind for op in graph.ops}
@@ -268,8 +276,8 @@ def test_the_3d_u_net_has_the_parameters_of_its_paper(tmp_path):
     }
 
 
-def test_an_lstm_is_one_op_for_each_layer_and_way(tmp_path):
-    _, file = made("tagger", tmp_path)
+def test_an_lstm_is_one_op_for_each_layer_and_way(made):
+    _, file = made("tagger")
     graph = build(make_workload(read_model(file), 3, phase="infer"))
     assert [op.name for op in graph.ops if op.kind == "lstm"] == [
         *("layers/lstm/layer1", "layers/lstm/layer1/back"),
@@ -279,8 +287,8 @@ def test_an_lstm_is_one_op_for_each_layer_and_way(tmp_path):
     assert products(graph) == 3 * 12 * (2 * 2 * 48 * (8 + 12 + 24 + 12) + 2 * 24 * 5)
 
 
-def test_a_projected_lstm_is_an_lstm_with_one_more_product(tmp_path):
-    _, file = made("projects", tmp_path)
+def test_a_projected_lstm_is_an_lstm_with_one_more_product(made):
+    _, file = made("projects")
     graph = build(make_workload(read_model(file), 3, phase="infer"))
     assert [len(op.inputs) for op in graph.ops if op.kind == "lstm"] == [6] * 5
     # both ways: gates 4x12 of inputs 8, then 2x5, and of 5 that each step's 12 are projected to
@@ -304,8 +312,8 @@ def test_the_last_cells_of_a_projected_lstm_are_not_projected(tmp_path):
     assert graph.tensors[graph.outputs[0]].shape == (4, 12)
 
 
-def test_bags_are_rows_reduced_and_a_bilinear_layer_two_products(tmp_path):
-    _, file = made("bags", tmp_path)
+def test_bags_are_rows_reduced_and_a_bilinear_layer_two_products(made):
+    _, file = made("bags")
     graph = build(make_workload(read_model(file), 3, phase="infer"))
     ops = {op.name: op for op in count(graph).ops}
     # 3 bags of 12 rows of 8: places and rows are read, rows written; then these are added up
@@ -375,8 +383,8 @@ def test_of_two_outputs_one_is_trained_and_a_remark_says_which(tmp_path):
     )
 
 
-def test_names_of_layers_are_kept_and_tied_weights_are_one(tmp_path):
-    _, file = made("attention", tmp_path)
+def test_names_of_layers_are_kept_and_tied_weights_are_one(made):
+    _, file = made("attention")
     graph = build(make_workload(read_model(file), 2, phase="infer"))
     assert "encoder.layers.1.self_attn/scaled_dot_product_attention" in {o.name for o in graph.ops}
     assert "encoder.layers.0.linear1.weight" in graph.weights

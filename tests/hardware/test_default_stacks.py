@@ -23,7 +23,7 @@ from steptime.prediction.step_model import StepModel
         ("FSDP", "fsdp-2025"),
         ("fsdp-compile", "fsdp-compile-2025"),
         ("megatron", "megatron-2026"),
-        ("vllm", "vllm-2025"),
+        ("vllm", "vllm-2026"),
         ("sglang", "sglang-2025"),
         ("trt-llm", "trt-llm-2025"),
         ("hf", "hf-2026"),
@@ -117,5 +117,5 @@ def test_servers_of_one_maker_are_meant_there_alone():
         name: defaults_for(catalog.device(name), Plan(), use="serving")
         for name in ("h100", "mi300x")
     }
-    assert {*on["h100"].years} == {"vllm-2025", "sglang-2025", "trt-llm-2025"}
-    assert {*on["mi300x"].years} == {"vllm-2025", "sglang-2025"}
+    assert {*on["h100"].years} == {"vllm-2026", "sglang-2025", "trt-llm-2025"}
+    assert {*on["mi300x"].years} == {"vllm-2026", "sglang-2025"}

@@ -89,6 +89,11 @@ def test_devices_side_by_side_are_as_each_alone(name, given):
             assert some == pytest.approx(alone, rel=1e-12)
 
 
+@pytest.mark.parametrize("examples", [6, pytest.param(30, marks=pytest.mark.slow)])
+def test_random_cells_are_single_predictions(examples):
+    hypothesis_settings(max_examples=examples)(_random_cells)()
+
+
 @given(
     st.sampled_from(NETWORKS),
     st.sampled_from(METHODS),
@@ -97,8 +102,7 @@ def test_devices_side_by_side_are_as_each_alone(name, given):
     st.floats(1e8, 1e13),
     st.floats(1e-7, 1e-3) | st.none(),
 )
-@hypothesis_settings(max_examples=30, deadline=None)
-def test_random_cells_are_single_predictions(text, method, batches, peak, rate, launch_s):
+def _random_cells(text, method, batches, peak, rate, launch_s):
     device = Device("d", "gpu", {"float32": peak}, rate, "made up", launch_s=launch_s, clock_hz=1e9)
     model = StepModel(text, device, method=method[0], options=method[1])
     found = Steps(model, batches)

@@ -181,8 +181,9 @@ def test_a_cache_that_was_edited_is_made_again(folder, step):
     expected = query(Data.load([folder], print), asked)
     known = _cached(folder, "json")[0]
     whole = json.loads(known.read_text())
-    told = [{**whole, "told": json.dumps(one)} for one in edited(json.loads(whole["told"]), "x")]
-    for table in [*told, *edited(whole)][::step]:
+    inner = edited(json.loads(whole["told"]), "x", step)
+    told = ({**whole, "told": json.dumps(one)} for one in inner)
+    for table in (*told, *edited(whole, step=step)):
         known.write_text(json.dumps(table))
         assert query(Data.load([folder], print), asked) == expected
         assert json.loads(known.read_text()) != table

@@ -43,7 +43,7 @@ def test_neutral_is_what_the_line_of_a_stack_says_without_the_rows():
     assert at("megatron-2024", "training.products") == 1  # torch-eager's; 2023's was told, too
     assert at("megatron-2025", "training.routed_bytes") == 26  # counted: nothing told it
     assert at("fsdp-2022", "training.stops_early") == 1
-    assert at("vllm-2025", "serving.exchange_s") == 3.75e-5  # told by another set
+    assert at("vllm-2025", "serving.sequence_s") == 5e-6  # judged, of a stack before it
     assert at("torch-eager", "training.straggling") is None
     assert at("fsdp-2022", "training.softmax") is None
 

@@ -16,6 +16,7 @@ from every import every
 from places import ROOT
 from steptime import serve
 from validation.__main__ import main
+from validation.layouts import layout_of, questions
 from validation.sets import GROUNDS, names
 
 TABLE = HELD[0]
@@ -176,22 +177,37 @@ def test_a_table_that_no_layout_knows_is_said(tmp_path, capsys):
     assert "note: " in capsys.readouterr().err
 
 
+APART = {
+    "backend": "vllm", "backend_version": "0.12.0", "model_path": "Qwen/Qwen3-32B",
+    "system": "h100_sxm", "precision": "", "mode": "disagg", "isl": 2000, "osl": 200,
+    "gemm_quant_mode": "", "batch_size": "", "tp_size": "", "pp_size": "",
+    "attention_dp_size": "", "moe_ep_size": "", "prefill_num_workers": 2,
+    "prefill_tp_size": 2, "decode_batch_size": 16, "decode_num_workers": 1,
+    "decode_tp_size": 4, "decode_pp_size": 1, "decode_attention_dp_size": 1,
+    "decode_moe_ep_size": 1, "ttft_ms": 500, "tpot_ms": 12,
+}  # fmt: skip
+
+
 def test_published_servers_with_prompts_apart_are_asked(tmp_path, capsys):
-    row = {
-        "backend": "vllm", "backend_version": "0.12.0", "model_path": "Qwen/Qwen3-32B",
-        "system": "h100_sxm", "precision": "", "mode": "disagg", "isl": 2000, "osl": 200,
-        "gemm_quant_mode": "", "batch_size": "", "tp_size": "", "pp_size": "",
-        "attention_dp_size": "", "moe_ep_size": "", "prefill_num_workers": 2,
-        "prefill_tp_size": 2, "decode_batch_size": 16, "decode_num_workers": 1,
-        "decode_tp_size": 4, "decode_pp_size": 1, "decode_attention_dp_size": 1,
-        "decode_moe_ep_size": 1, "ttft_ms": 500, "tpot_ms": 12,
-    }  # fmt: skip
     table = tmp_path / "rows.csv"
-    table.write_text(f"{','.join(row)}\n{','.join(map(str, row.values()))}\n")
+    table.write_text(f"{','.join(APART)}\n{','.join(map(str, APART.values()))}\n")
     assert main([str(table), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["unasked"] == []
     assert {case["devices"] for case in told["cases"]} == {2 * 2 + 4}
     ratios = {case["quantity"]: case["ratio"] for case in told["cases"]}
-    alone = serve("qwen3_32b", "h100", 16, 2000, 200, inside="nvlink-4", tensor=4)
+    how: dict[str, Any] = {"inside": "nvlink-4", "tensor": 4, "stack": "vllm-2025"}
+    alone = serve("qwen3_32b", "h100", 16, 2000, 200, **how)
     assert ratios["tpot_s"] * 0.012 == pytest.approx(alone["tpot_s"], rel=0.1)
+
+
+def test_a_published_server_is_of_the_year_of_its_version(tmp_path):
+    """vLLM schedules ahead from 0.14 (2026-01) on, and nightly builds are later ones."""
+    table = tmp_path / "rows.csv"
+    years = {"0.12.0": 2025, "0.14.0": 2026, "1.2.0": 2026, "nightly-1": 2026, "": 2025}
+    rows = [{**APART, "backend_version": one}.values() for one in years]
+    table.write_text("\n".join(",".join(map(str, row)) for row in (APART, *rows)))
+    layout = layout_of(table)
+    assert layout is not None
+    stacks = [one.texts["stack"] for *_, one in questions(table, layout)]
+    assert stacks == [f"vllm-{year}" for year in years.values()]

@@ -69,7 +69,7 @@ def test_the_stack_is_that_of_the_date():
         ("torchtitan", "memory_bytes", 0.1, 0.1),
         ("FasterTransformer", "request_s", 0.06, 0.05),
         ("TensorRT-LLM, static", "tokens_per_s_per_device", 0.06, 0.05),
-        ("vllm (AIConfigurator)", "tpot_s", 0.04, 0.03),
+        ("vllm (AIConfigurator)", "tpot_s", 0.05, 0.035),  # constants are those of all servers
         ("sglang (AIConfigurator)", "tpot_s", 0.1, 0.07),
         ("trt-llm (AIConfigurator)", "tpot_s", 0.1, 0.07),
         ("parameters", "parameters", 1e-12, 1e-12),

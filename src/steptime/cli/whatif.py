@@ -46,7 +46,7 @@ def whatif(
 ) -> WhatIf | Answer:
     """Say what changed hardware would do to the same networks."""
     found = catalog.device(options.one_device(device))
-    told = {"method": method, "dtype": networks.dtype_for(found, dtype)}
+    told: dict[str, Any] = {"method": method, "dtype": networks.dtype_for(found, dtype)}
     axes = changes.read_changes(set_ or ())
     texts = (one for text in upgrade or () for one in text.split(","))
     single = [one for axis in changes.read_changes(texts, "--upgrade") for one in axis]
@@ -56,6 +56,8 @@ def whatif(
     if out is not None and of_range not in (2, 3):
         raise InputError("--out draws two or three ranges: --set peak=x1..x4x2 --set ...")
     combinations = changes.combined(axes)
+    first = [axis[0] for axis in axes]
+    changes.changed(found, first or single)  # raises before networks are built
     size = None if batch == LARGEST else batch
     if folder is not None:
         options.refuse({"--model": model, "--batch": size}, "{} does not go with --in")
@@ -65,11 +67,9 @@ def whatif(
         asked = networks.workloads(named, size if model or batch else networks.DEFAULT_BATCHES,
                        (told["dtype"], phase, optimizer))  # fmt: skip
     every = cases(asked, found, told["method"], options.pairs(option_, "option"), batch == LARGEST)
-    first = [axis[0] for axis in axes]
     notes = changes.remarks(found, first or single, every[0].model.method)
     if not (single or of_range):
-        made = replace(what_if(every, first), networks=len(every), notes=notes)
-        return replace(made, method=told["method"], dtype=told["dtype"])
+        return replace(what_if(every, first), networks=len(every), notes=notes, **told)
     document: dict[str, Any] = {"device": found.name, **told, "networks": len(every)}
     title = f"{found.name}, {counted(len(every), 'network')}, {told['dtype']} ({told['method']})"
     speeds = ("speedup=speed-up", "grown_speedup=with the batch that fits", "newly_possible=new")

@@ -23,7 +23,7 @@ from steptime.core.spelling import VARIANT, key_of, model_tokens, tokens
 from steptime.core.toml_files import DATA, read_toml, shown, toml_text
 from steptime.hardware.constants import Constant, constants_from_table
 from steptime.hardware.device import GB, Device, Link, device_from_table, link_from_table
-from steptime.hardware.fresh import fresh
+from steptime.hardware.fresh import fresh, kept
 from steptime.hardware.stack import Stack, stack_from_table
 
 LOCAL = "local"
@@ -65,13 +65,10 @@ class _Shelf(Generic[_Item]):
         """Return the file of a name in lower case, or of what it is short for, or None."""
         if not _NAME.fullmatch(key):
             return None
-        shipped = DATA / self.folder / f"{alias or key}.toml"
-        known = shipped != _ALIASES and shipped.is_file()
-        own = self.own().get(key)
+        known, own = self.shipped().get(alias or key), self.own().get(key)
         if own and known:
-            what = f"a shipped {self.what} has this name"
-            raise InputError(f"{shown(own)}: {what}; rename the file")
-        return shipped if known else own
+            raise InputError(f"{shown(own)}: a shipped {self.what} has this name; rename the file")
+        return known or own
 
     def at(self, path: Path) -> _Item:
         """Return what a file holds, whatever its name."""
@@ -207,15 +204,14 @@ def stack(name: str = DEFAULT_STACK) -> Stack:
     Raises `InputError` for an unknown name and for a file that is not a stack.
     """
     path = _STACKS.file(DEFAULT_STACK if name == "torch" else name)
-    return fresh(path, _STACKS.read, *_with_bases(path)[1:])
+    return kept(path, lambda: (_with_bases(path), _STACKS.at(path)))
 
 
 def _with_bases(path: Path) -> list[Path]:
     """Return the file of a stack, that of the one that it is `like`, and so on."""
     found = [path]
     while like := fresh(found[-1], _like):
-        shipped = DATA / "stacks" / f"{like}.toml"
-        base = shipped if shipped.is_file() else _STACKS.path(like.lower())
+        base = _STACKS.shipped().get(like) or _STACKS.path(like.lower())
         if base is None:
             raise unknown("stack", like, _STACKS.files(), f"{shown(found[-1])}: like")
         if base in found:

@@ -1,35 +1,38 @@
 """What TOML files hold, kept as long as they are as they were."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from steptime.core.toml_files import read_toml, shown
 
 T = TypeVar("T")
 
 
-def fresh(path: Path, read: Callable[[Mapping[str, Any], str], T], *beside: Path) -> T:
-    """Return what `read` makes of a file, anew where it or one `beside` it was written since."""
-    found: T = _held(path, read, *map(_mark, (path, *beside)))
-    return found
+def kept(key: Hashable, make: Callable[[], tuple[Collection[Path], T]]) -> T:
+    """Return what `make` makes of the files that it names, anew where one was written since."""
+    files, marks, item = _held(key)
+    if not files or [*map(_mark, files)] != marks:
+        files, item = make()
+        _held(key)[:] = files, [*map(_mark, files)], item
+    return cast("T", item)
+
+
+@lru_cache(maxsize=256)
+def _held(_: Hashable) -> list[Any]:
+    return [None, None, None]
+
+
+def fresh(path: Path, read: Callable[[Mapping[str, Any], str], T]) -> T:
+    """Return what `read` makes of a file, anew where it was written since."""
+    return kept((path, read), lambda: ([path], read(read_toml(path), shown(path))))
 
 
 def _mark(path: Path) -> Hashable:
-    """Return what is another where a file is at another place, or was written since."""
+    """Return what is another where a file is another one, or was written since."""
     try:
         about = path.stat()
-        return path.absolute(), about.st_mtime_ns, about.st_size
     except (OSError, ValueError):
         return None  # reading it says why
-
-
-@lru_cache(maxsize=64)
-def _held(path: Path, read: Callable[[Mapping[str, Any], str], Any], *marks: Hashable) -> Any:
-    return read(_table(path, marks[0]), shown(path))
-
-
-@lru_cache(maxsize=64)
-def _table(path: Path, _: Hashable) -> Mapping[str, Any]:
-    return read_toml(path)
+    return about.st_dev, about.st_ino, about.st_mtime_ns, about.st_size

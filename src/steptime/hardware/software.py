@@ -15,6 +15,7 @@ from steptime.hardware.device import Device
 _OF_YEAR = re.compile(r"(.+)-(20\d\d)")
 _SERVER = 16  # devices of the largest server; a rack of more has several
 _table = cache(lambda: packaged("software.toml"))
+_months = cache(lambda: {n: catalog.stack(n).since for n in catalog.stack_names(own=False)})
 _LEAST = 1 / 12  # years that the newest of a family counts for, however new
 _SPLITS = ("pipeline", "context", "expert")  # of a model, which FSDP does not do
 
@@ -82,7 +83,8 @@ def _kind(device: Device, plan: Plan, per_node: int, use: str, reads_words: bool
 
 def since_of_all() -> dict[str, str]:
     """Return the month of each stack, "" where it says none."""
-    return {name: catalog.stack(name).since for name in catalog.stack_names()}
+    known, names = _months(), catalog.stack_names()
+    return {name: known[name] if name in known else catalog.stack(name).since for name in names}
 
 
 def stacks_of(family: str, every: Mapping[str, str]) -> dict[str, str]:

@@ -72,7 +72,13 @@ def our_flop(graph: Graph) -> int:
 FIRST_STATE = {"rnn": 1, "lstm": 4, "gru": 3}
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+LARGE = {"vgg16", "resnet50_v1", "llama_7b"}  # beside an AlexNet, a ResNet-50, a grouped decoder
+
+
+@pytest.mark.parametrize(
+    "network",
+    [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in NETWORKS],
+)
 def test_flop_of_inference_and_training_are_torchs(network):
     for phase in ("infer", "train"):
         work = make_workload(read_model(NETWORKS[network]), phase=phase)

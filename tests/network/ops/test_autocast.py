@@ -184,7 +184,7 @@ def tracked_bytes(work: Workload) -> int:
     [
         "fc:batch=256",
         "alexnet:batch=8",
-        "resnet50:batch=8",
+        pytest.param("resnet50:batch=8", marks=pytest.mark.slow),
         "cnn:block=residual,blocks=1,filters=16,image=200,batch=8",
         pytest.param("inception_v3:batch=2", marks=pytest.mark.slow),
         pytest.param("densenet121:batch=2", marks=pytest.mark.slow),

@@ -235,7 +235,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Shape]] = {  # (network, inpu
     "rnn:cell=rnn,vocabulary=2": (lambda: recurrent("RNN", 1, 500, 2), (64, 50)),
     "rnn:cell=lstm,layers=2": (lambda: recurrent("LSTM", 2, 500, 1024), (64, 50)),
     "rnn:cell=lstm,embedding=100,length=10": (lambda: recurrent("LSTM", 1, 100, 1024), (256, 10)),
-    "rnn:cell=gru,embedding=100": (lambda: recurrent("GRU", 1, 100, 1024), (256, 50)),
+    "rnn:cell=gru,embedding=100,length=10": (lambda: recurrent("GRU", 1, 100, 1024), (256, 10)),
     "transformer:layers=4,width=256,length=512,vocabulary=1000": (
         lambda: transformer("decoder", 4, 512, 256, 4, 1000),
         (8, 512),

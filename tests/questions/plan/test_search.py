@@ -261,7 +261,7 @@ def test_a_search_by_what_is_chosen_and_limited():
 
 def test_several_devices_stand_side_by_side():
     many = sites(["a100-sxm4-80gb", "h100-sxm5"], link="infiniband-ndr")
-    how = {"tokens": 1e9, "stack": "megatron-2025"}
+    how = {"tokens": 1e9, "stack": "megatron-2025", "split": {"zero": 1}}
     asked = Request(SMALL, many[0], 64, devices=(8, 16), others=(many[1],), **how)
     told = searched(asked)
     assert [(row["device"], row["devices"]) for row in told["by_devices"]] == [

@@ -62,6 +62,22 @@ def test_weights_of_4_bit_are_read_faster_and_multiply_no_faster():
     assert eight.prefill(1, 4096).products_s < 0.7 * whole.prefill(1, 4096).products_s
 
 
+def test_nine_tenths_of_what_is_no_product_hide_beside_products_in_4_bit():
+    site = Site("b200-sxm", 8, "nvlink-5")
+    four, eight = (
+        Service("llama3_8b", site, dtype=one).phases().decode(4, 1000)
+        for one in ("float4", "float8")
+    )
+    assert four.other_s == pytest.approx(0.1 * eight.other_s)
+
+
+def test_a_server_of_2026_schedules_ahead():
+    """A step takes 1.3 ms, and each of 64 sequences 29 us more, or 11 us."""
+    for stack, each in (("vllm-2025", 29e-6), ("vllm-2026", 11e-6), ("sglang-2025", 11e-6)):
+        took = phases(stack=stack).decode(64, 100).host_s
+        assert took == pytest.approx(1.3e-3 + 64 * each)
+
+
 def test_few_sequences_reach_few_experts():
     """One token reads 8 of 128 experts, 16 tokens 128 x (1 - (15/16)^16) = 82."""
     few = phases("qwen3_30b_a3b")
@@ -142,12 +158,12 @@ def test_a_first_token_of_one_user_is_that_of_one_prompt():
 
 
 def test_a_planner_serves_as_before_after_others_asked_it():
-    """Two services of one planner in 8 bit: each product reaches 0.75 of the peak, once."""
+    """Two services of one planner in 8 bit: each product reaches 0.7 of the peak, once."""
     one = phases(dtype="float8")
     peaks = dict(one.planner.seen.peak_flop_per_s)
     again = Phases(one.planner, one.plan)
     assert dict(one.planner.seen.peak_flop_per_s) == peaks
-    assert again.device.peak_flop_per_s["float8"] == 0.75 * peaks["float8"]
+    assert again.device.peak_flop_per_s["float8"] == 0.7 * peaks["float8"]
     assert again.prefill(1, 4096) == one.prefill(1, 4096)
 
 

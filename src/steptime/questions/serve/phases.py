@@ -212,10 +212,8 @@ class Phases:
             for kernel in merged(graph, [self._stored(graph, one) for one in kernels]):
                 by.setdefault(piece_of(kernel.op), []).append(kernel)
             found = {name: self._priced(graph, some) for name, some in by.items()}
-            size = float(
-                HALF * rows * self.planner.shape.vocabulary
-            )  # of logits, that ranks share out
-            took = self.planner.exchange("all_gather", size, range(self.plan.tensor)).seconds
+            logits = float(HALF * rows * self.planner.shape.vocabulary)  # that ranks share out
+            took = self.planner.exchange("all_gather", logits, range(self.plan.tensor)).seconds
             self._parts[rows] = found | {LAST: found[LAST].plus(Spent(exchange_s=took))}
         return self._parts[rows]
 
@@ -257,9 +255,11 @@ class Phases:
                 other += self.planner.traffic_s("gather", 2 * HALF * copies)
             if self.planner.low and kernel.dtype == self.planner.low:  # its operand is quantised
                 casts.append(Kernel(op.name, "cast", "forward", "bfloat16", "vector", 0, 3 * size))
-        gap_s, slower = self.constant("kernel_s"), self.constant("vectors")
+        gap_s = self.constant("kernel_s")
+        hidden = self.constant("four_hidden") if self.planner.low == "float4" else 0.0
+        slower = self.constant("vectors") * (1 - hidden)
         times = self.planner.seconds([*mine, *casts], self.device)
-        products, other = 0.0, other + sum(times[len(mine) :])
+        products, other = 0.0, other + sum(times[len(mine) :]) * (1 - hidden)
         for kernel, took in zip(mine, times, strict=False):
             if kernel.unit == "matrix":
                 products += took + gap_s * kernel.launches
