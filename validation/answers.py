@@ -79,6 +79,7 @@ def fine_tuning(question: Question, method: str | Method) -> Reply:
     tuning = make_tuning(
         texts["lora"] or None,
         texts["weights"] or None,
+        packed=question.numbers.get("packed") or None,
         optimizer=texts["optimizer"],
         update_early=bool(question.numbers["update_early"]),
     )

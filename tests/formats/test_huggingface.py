@@ -90,6 +90,9 @@ DEFAULTS = {  # parameters of an empty configuration of each type, as transforme
     "glm4_moe": 106_851_586_048,
     "dots1": 163_585_920_960,
     "minimax_m2": 228_689_748_992,
+    # 28 layers of two blocks; 741,053,585,408 in transformers 5.24, whose class has 4096 x 6144 for
+    # each of 256 experts that give a token back, too, and reads none of them
+    "longcat_flash": 741_053_585_408 - 28 * 256 * 4096 * 6144,
     "hunyuan_v1_moe": 13_188_337_664,
     "ernie4_5": 360_748_032,
     "ernie4_5_moe": 21_825_437_888,
@@ -145,6 +148,20 @@ def test_an_empty_configuration_is_that_of_its_class(name, tmp_path):
 def test_a_field_counts_where_its_class_reads_it(table, parameters, tmp_path):
     graph = network(written(tmp_path, table))
     assert graph.parameters == parameters
+
+
+def test_experts_that_give_tokens_back_are_chosen_and_compute_nothing(tmp_path):
+    """A router of 6 chooses 3, of which 2 are among the 4 that compute; every second block."""
+    sizes = {"hidden_size": 64, "ffn_hidden_size": 96, "vocab_size": 100, "num_layers": 1}
+    latent = {"q_lora_rank": 16, "kv_lora_rank": 16, "num_attention_heads": 2}
+    experts = {"n_routed_experts": 4, "zero_expert_num": 2, "moe_topk": 3}
+    table = {"model_type": "longcat_flash", **sizes, **latent, **experts}
+    graph = network(written(tmp_path, {**table, "expert_ffn_hidden_size": 32}))
+    found = {op.name: op for op in graph.ops if op.name.startswith("block2/experts/")}
+    assert graph.tensors[found["block2/experts/router/linear"].outputs[0]].shape[-1] == 6
+    assert found["block2/experts/experts"].attrs["per_token"] == 2
+    assert not any(op.name.startswith("block1/experts") for op in graph.ops)
+    assert any("identities" in remark for remark in graph.remarks)
 
 
 @every("name", CONFIGS)
@@ -291,6 +308,9 @@ def test_what_is_not_counted_is_said(tmp_path):
         ({"model_type": "gemma3_text", "layer_types": ["chunked"]}, "unknown layer type 'chunked'"),
         ({"model_type": "llama", "layer_types": ["linear_attention"]}, "l need linear_heads"),
         ({"model_type": "granitemoehybrid"}, "unknown model_type 'granitemoehybrid'"),
+        ({"model_type": "minimax_m1"}, "model_type 'minimax_m1' is not known: it has attention to"),
+        ({"model_type": "gemma3n"}, "model_type 'gemma3n' is not known: it has streams that pre"),
+        ({"model_type": "longcat_flash", "zero_expert_type": "drop"}, "only identity"),
         ({"model_type": "deepseek_v32"}, "unknown model_type 'deepseek_v32'"),
         ({"model_type": "apertus", "hidden_act": "xielu"}, "unknown model_type 'apertus'"),
         ({"model_type": "hunyuan_v1_moe", "moe_topk": [8, 4]}, "moe_topk: must be a whole number"),

@@ -209,6 +209,9 @@ def test_a_file_of_before_means_what_it_did(path):
         "host.backward_conv2d_s",
         "training.expert_bias_bytes",
         "training.clamped_bytes",
+        "training.routed_layer_s",
+        "training.expert_s",
+        "interval.plan_shared",
         "serving.four_hidden",
     }  # that stood in code, and in the base, or was not counted
     assert {name for name in after.keys() - before.keys() if "memory." not in name} <= added

@@ -8,6 +8,7 @@ import pytest
 
 import steptime
 from steptime.build import make_tuning
+from steptime.core.workload import Plan
 from steptime.questions.plan.answer import mfu, timed
 from steptime.questions.plan.request import Request, Site
 from steptime.questions.step_options import StepOptions
@@ -36,6 +37,21 @@ def test_a_plan_of_one_device_is_the_step(recompute, lora):
     assert plan.memory[0].total == pytest.approx(step.of.needs().total_bytes, rel=1e-9)
     trained = planner.added(lambda piece: piece.parameters)
     assert planner.parameters == 1_235_814_400 + trained * bool(lora)
+
+
+@pytest.mark.parametrize("lora", [None, LORA])
+def test_a_layer_of_a_rank_is_one_that_trained_layers_precede(lora):
+    """The first one of the network needs no gradient of its input, whose table is frozen."""
+    request = Request(MODEL, Site("rtx-4090"), 2, 2, dtype="bfloat16", tuning=make_tuning(lora))
+    planner, _ = timed(request)
+    one = planner.of_rank(Plan(), 2)["block1"]
+    times: dict[str, float] = {}
+    for row in planner.alone(2).timeline(2).rows:
+        head = row.row.name.partition("/")[0]
+        times[head] = times.get(head, 0.0) + row.backward.value
+    assert one.backward_s == pytest.approx(times["block2"], rel=1e-9)
+    assert one.backward_s == pytest.approx(times["block16"], rel=1e-9)
+    assert (times["block1"] / one.backward_s < 0.95) == bool(lora)
 
 
 def test_arithmetic_of_frozen_weights_gradients_is_not_counted():

@@ -145,20 +145,22 @@ def test_a_training_of_less_than_its_weights_and_states_is_not_asked(tmp_path):
 def test_published_fine_tunings_are_predicted_as_far_as_they_can_be():
     """Both ways: no source is nearer or farther than the page of predictions says.
 
-    One row too many is asked: torchtune's A6000 would have to run at its peak, all the time.
+    One row too many is asked: torchtune's A6000 would have to run at its peak, all the time. One is
+    said not to fit that did, of two RTX 4090, whose 22.5 GB come out as 23.1.
     """
     path = ROOT / "docs/examples/fine-tuning.csv"
     found = answer(options([str(path), "--json"])).document
-    assert len(found["cases"]) == 2 * 50
+    assert len(found["cases"]) == 51 + 50  # one page tells no memory
     assert sum(one["rows"] for one in found["unasked"]) == 6
     off: dict[str, list[float]] = {"step_s": [], "memory_bytes": []}
     for one in found["cases"]:
         off[one["quantity"]].append(abs(one["ratio"] - 1))
-    assert 0.09 < sum(off["step_s"]) / 50 < 0.15
+    assert 0.09 < sum(off["step_s"]) / 51 < 0.12
     assert 0.05 < sum(off["memory_bytes"]) / 50 < 0.12
-    assert all(one["fits"] for one in found["cases"])
+    over = {one["place"]: one["ratio"] for one in found["cases"] if not one["fits"]}
+    assert over == {"fine-tuning.csv:47": pytest.approx(1.026, abs=0.01)}  # its memory
     within = [one["low"] < one["measured"] < one["high"] for one in found["cases"] if one["low"]]
-    assert 0.55 < sum(within) / 50 < 0.8
+    assert 0.8 < sum(within) / 51 < 0.92
 
 
 def test_fine_tunings_of_one_device_take_the_bytes_that_were_published(tmp_path):

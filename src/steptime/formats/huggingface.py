@@ -68,6 +68,8 @@ def read(source: Source, _allow_unknown: bool) -> Family:
 def described(table: Mapping[str, Any], place: str, before: Sequence[str] = ()) -> Family:
     """Return the network that the values of a `config.json` say; `before` are remarks on it."""
     name = table[KEY]
+    if why := _WORDS["unlike"].get(str(name)):
+        raise InputError(f"{place}: {KEY} {shorten(name)} is not known: it has {why}")
     if not isinstance(name, str) or name not in types():
         raise unknown(KEY, name, types(), place)
     row = types()[name]

@@ -240,15 +240,15 @@ def mixture(b: Builder, x: str, p: Parameters, name: str) -> str:
     rows = inner * (2 if p["activation"] in GATED else 1)
     with b.scope(name):
         whole = x if apart else b.whole(x, "gather")
-        logits = linear(b, whole, p["experts"], "router", p["router_bias"])
-        if ranks > 1:  # an own row for each of a token's experts, which go where these are
+        every = p["experts"] + p["zero_experts"]
+        logits = linear(b, whole, every, "router", p["router_bias"])
+        if every > count:
             logits = b.op("slice", logits, name="own", axis=-1, start=0, stop=count)
+        if ranks > 1:  # an own row for each of a token's experts, which go where these are
             logits = b.op("concat", *[logits] * chosen, name="chosen", axis=1)
             whole, chosen = b.routed(whole, "dispatch", copies=chosen), 1
-        weights = [
-            b.weight("up/w", (count, rows, width)),
-            b.weight("down/w", (count, width, inner)),
-        ]
+        up, down = (count, rows, width), (count, width, inner)
+        weights = [b.weight("up/w", up), b.weight("down/w", down)]
         if p["expert_bias"]:
             weights += [b.weight("up/b", (count, rows)), b.weight("down/b", (count, width))]
         how = {"per_token": chosen, "activation": p["activation"]}

@@ -70,7 +70,8 @@ def training_graph(
     `how` says what software keeps though no gradient needs it: `keeps` the inputs of products with
     frozen weights of few bits, `sources` what is joined with a frozen tensor, `former` the logits
     and those inputs of the micro-batch before. With `few` bits a state has 8 (Dettmers et al. 2022,
-    section 2: blocks with a float32 scale each).
+    section 2: blocks with a float32 scale each). `inside` of a network its input asks for a
+    gradient, too, since something before it does.
 
     The graph's first output must be the loss, a scalar. Gradients are made only where a weight
     asks for them, so the first layer has no data gradient. Optimizer state joins the buffers.
@@ -82,7 +83,7 @@ def training_graph(
     if graph.tensors[loss].shape != ():
         raise ValueError(f"{graph.name}: '{loss}' is no loss: {list(graph.tensors[loss].shape)}")
     tape = _Tape(graph, how)
-    wanted = set(graph.weights)
+    wanted = {*graph.weights, *(graph.inputs if "inside" in how else ())}
     for op in graph.ops:
         if any(name in wanted for name in op.inputs):
             wanted.update([n for n in op.outputs if "float" in graph.tensors[n].dtype])

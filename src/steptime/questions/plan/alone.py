@@ -67,11 +67,14 @@ def update_s(model: StepModel, batch: int) -> float:
     return model.timeline(batch).update_s - (0.0 if host is None else host.after_s)
 
 
-def between(model: StepModel, batch: int, seconds: float) -> tuple[float, float]:
-    """Return between which seconds some lie that are off as a step is."""
+def between(model: StepModel, batch: int, step_s: float, exposed_s: float) -> tuple[float, float]:
+    """Return between which seconds a step lies whose kernels are as far off as those of a model.
+
+    Of the seconds in which it waits for exchanges it has no interval.
+    """
     times = model.timeline(batch)
     low, high = (
-        seconds if end is None else seconds * end / times.step_s
+        exposed_s + (step_s - exposed_s) * (1.0 if end is None else end / times.step_s)
         for end in (times.low_s, times.high_s)
     )
     return low, high

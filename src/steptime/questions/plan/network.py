@@ -186,8 +186,7 @@ class NetworkPlanner(Planner):
 
     def within(self, _: Plan, batch: int, step_s: float, exposed_s: float) -> tuple[float, float]:
         """Return between which seconds a step lies: its kernels do, exchanges have no interval."""
-        low, high = between(self.step, batch, step_s - exposed_s)
-        return low + exposed_s, high + exposed_s
+        return between(self.step, batch, step_s, exposed_s)
 
     @cached_property
     def flops(self) -> Flops:

@@ -94,20 +94,18 @@ class Step:
 
     def stage(self, load: Load) -> Stage:
         """Return the seconds of a stage, of whose parts the host issues one after the other."""
-        fore = back = fore_host = back_host = weight = 0.0
+        sums = [0.0] * 5
         for part, count in load:
-            forward, backward = self.passes(part)
-            fore += forward.seconds * count
-            back += backward.seconds * count
-            fore_host += forward.host * count
-            back_host += backward.host * count
-            weight += self.pieces[part.name].weight_s * count
+            (fore, back), weight = self.passes(part), self.pieces[part.name].weight_s
+            each = (fore.seconds, back.seconds, fore.host, back.host, weight)
+            sums = [whole + own * count for whole, own in zip(sums, each, strict=True)]
+        fore_s, back_s, fore_host, back_host, weight = sums
         late, host_s, send_s = 0.0, fore_host + back_host, self.send.exposed_s
-        if host_s > fore + back:
-            late = host_s - fore - back
+        if host_s > fore_s + back_s:
+            late = host_s - fore_s - back_s
             ahead = Host((fore_host, host_s, host_s), waits=False)
-            fore, back = map(float, behind_host((fore, back, 0.0), ahead)[:2])
-        return Stage(fore + send_s, back + send_s, weight, late)
+            fore_s, back_s = map(float, behind_host((fore_s, back_s, 0.0), ahead)[:2])
+        return Stage(fore_s + send_s, back_s + send_s, weight, late)
 
     @cached_property
     def groups(self) -> Mapping[str, Group]:
@@ -180,8 +178,7 @@ class Step:
     def gathered(self, piece: Piece) -> tuple[list[Wait], list[Wait]]:
         """Return what gathers a piece's weights, and what scatters its gradients."""
         planner, zero = self.planner, self.plan.zero
-        gathers: list[Wait] = []
-        scatters: list[Wait] = []
+        gathers, scatters = list[Wait](), list[Wait]()
         if zero < 2:
             return gathers, scatters
         routed = piece.routed if self.plan.expert > 1 else 0
@@ -208,14 +205,11 @@ class Step:
 
     def computed(self, part: Part) -> tuple[Pass, Pass]:
         """Return the forward and the backward pass of a part, worked out."""
-        piece, planner = self.pieces[part.name], self.planner
+        piece = self.pieces[part.name]
         again = self.again_s(piece) if part.again else 0.0
         gathers, scatters = self.gathered(piece)
-        layer_s = 0.0  # what calls of many devices take a layer
-        if self.plan.devices > 1 and not planner.is_whole(self.plan):
-            layer_s = 0.0 if part.is_end else planner.constant("layer_s")
         waits = [self.exchanges(part.name, pass_) for pass_ in ("forward", "backward")]
-        host = [one + layer_s for one in piece.host_s]
+        host = [one + self.called_s(part) for one in piece.host_s]
         if again and self.plan.recompute == "full":
             waits[1] += waits[0]
             host[1] += host[0]
@@ -224,6 +218,17 @@ class Step:
         fore = self.one(piece.forward_s, 0.0, waits[0], host[0], gathers, moved)
         back = self.one(piece.backward_s, again, waits[1], host[1], [*gathers, *scatters], moved)
         return self.beside(fore, back) if self.plan.overlaps else (fore, back)
+
+    def called_s(self, part: Part) -> float:
+        """Return the seconds of what many devices call beside a layer's ops, in a pass."""
+        plan, planner = self.plan, self.planner
+        if part.is_end or plan.devices == 1 or planner.is_whole(plan):
+            return 0.0
+        seconds = planner.constant("layer_s")
+        if self.pieces[part.name].routed:
+            experts = planner.shape.experts / plan.expert
+            seconds += planner.constant("routed_layer_s") + planner.constant("expert_s") * experts
+        return seconds
 
     def beside(self, fore: Pass, back: Pass) -> tuple[Pass, Pass]:
         """Return both passes where tokens of one are exchanged beside the other's kernels.

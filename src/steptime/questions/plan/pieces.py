@@ -5,11 +5,12 @@ stage is arithmetic over them.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from steptime.build import step_of
+from steptime.build import differentiated
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import PLACE, Graph, Op
@@ -20,7 +21,7 @@ from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
 from steptime.network.recompute import needed
-from steptime.network.tuning import BESIDE
+from steptime.network.tuning import BESIDE, tuned
 from steptime.prediction.calibrated.power import joules_of
 from steptime.prediction.host import calls_of, host_of
 from steptime.prediction.kernel import Kernel
@@ -93,16 +94,21 @@ def rank_of_one(
     dtype: str,
     b: int,
     tuning: Tuning = WHOLE,
+    whole: bool = False,
 ) -> Graph:
     """Return a rank's graph of a training step, differentiated and updated by Adam.
 
+    Where it is not the `whole` one its layers stand for others, before which weights are trained.
     Raises `InputError` where the plan does not divide what it shares.
     """
     builder = Builder(family.name, precision(dtype), training=True, plan=plan)
     try:
-        return step_of(builder.graph(family.build(builder, params, b)), "adam", tuning)
+        graph = tuned(builder.graph(family.build(builder, params, b)), tuning)
     except ShapeError as error:
         raise InputError(f"plan: {error}") from None
+    trains_layers = {*map(piece_of, graph.weights)} - {FIRST, LAST}
+    how = (*tuning.how, "inside") if trains_layers and not whole else tuning.how
+    return differentiated(graph, "adam", replace(tuning, how=how))
 
 
 def pieces(

@@ -32,7 +32,7 @@ from steptime.prediction.collectives import (
     fabric_of_group,
     ring,
 )
-from steptime.prediction.kernel import Kernel, interval_of
+from steptime.prediction.kernel import Kernel
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.method import Method
 from steptime.prediction.routing import once_a_part
@@ -133,7 +133,7 @@ class Planner:
         shape, dtype = self.shape, graph_dtype(self.typed, self.stack.master_weights)
         tuning, of = replace(self.tuning, recompute=recompute), shape.whole if whole else shape.one
         how = batch, tuning.under(self.stack.tuned_how)
-        return rank_of_one(shape.family, of, plan, dtype, *how)
+        return rank_of_one(shape.family, of, plan, dtype, *how, whole)
 
     def on(self, cluster: Cluster) -> Planner:
         """Return the planner of another number of these devices, whose layers are priced."""
@@ -177,7 +177,7 @@ class Planner:
         if self.is_whole(plan):
             return alone.update_s(self.alone(batch), batch)
         if self.constant("update_bytes"):
-            return self._seconds(fused_update(moved, parameters))
+            return self.seconds([fused_update(moved, parameters)])[0]
         all_s = sum(self.whole[name].update_s * count for name, count in self.often.items())
         return all_s * parameters / max(1, self.added(lambda piece: piece.parameters))
 
@@ -223,8 +223,7 @@ class Planner:
         if not self.is_whole(plan):
             low, high, _ = self.bounds
             return step_s * low, step_s * high
-        low, high = alone.between(self.alone(batch), batch, step_s - exposed_s)
-        return low + exposed_s, high + exposed_s
+        return alone.between(self.alone(batch), batch, step_s, exposed_s)
 
     @cached_property
     def bounds(self) -> Bounds:
@@ -267,17 +266,15 @@ class Planner:
 
     def of_rank(self, plan: Plan, micro_batch: int) -> dict[str, Piece]:
         """Return the pieces of a rank's graph, which has one layer of each kind."""
-        sequence = plan.sequence and plan.tensor > 1
-        way = plan.context_method if plan.context > 1 else "gather"
-        routes = picked(plan, "expert_tensor imbalance")
-        key = (plan.tensor, plan.context, plan.expert, sequence, micro_batch, way, *routes.values())
+        sizes = picked(plan, "tensor context expert expert_tensor")
+        sizes["sequence"] = plan.sequence and plan.tensor > 1
+        sizes["context_method"] = plan.context_method if plan.context > 1 else "gather"
+        key = (micro_batch, plan.imbalance, *sizes.values())
         if key not in self._pieces:
-            sizes = picked(plan, "tensor context expert expert_tensor")
-            sizes |= {"data": plan.expert}  # inside which experts lie
-            one = Plan(**sizes, sequence=sequence, context_method=way)
+            one = Plan(**sizes, data=plan.expert)  # inside which experts lie
             graph = self._rank(False, one, micro_batch)
-            regathers = ("tensor", "context") if sequence else ()
-            regathers = ("context", *regathers) if way == "ring" else regathers
+            regathers = ("tensor", "context") if one.sequence else ()
+            regathers = ("context", *regathers) if one.context_method == "ring" else regathers
             model = self.step.of(graph, micro_batch)
             self._pieces[key] = pieces(model, regathers, plan.imbalance)
         return self._pieces[key]
@@ -323,10 +320,7 @@ class Planner:
 
     def _traffic_s(self, kind: str, moved: float, flop: float = 0.0) -> float:
         """Return the seconds of a kernel that moves bytes in float32, such as an optimizer's."""
-        return self._seconds(Kernel("", kind, "update", "float32", "vector", flop, moved))
-
-    def _seconds(self, kernel: Kernel) -> float:
-        return float(interval_of(self.method.price(kernel, self.seen)).value)
+        return self.seconds([Kernel("", kind, "update", "float32", "vector", flop, moved)])[0]
 
     def seconds(self, kernels: Sequence[Kernel], device: Device | None = None) -> list[float]:
         """Return the seconds of each kernel on the device as the method sees it, or on another."""
@@ -378,11 +372,9 @@ class Planner:
     @cached_property
     def flops(self) -> Flops:
         """FLOP of the forward pass of a sequence."""
-        graph = self._rank(False, Plan(), 1)
-        times, result = Counter(self.shape.kinds), [0.0, 0.0]
+        graph, result = self._rank(False, Plan(), 1), [0.0, 0.0]
         for op in graph.ops:
             work = OPS[op.kind].work
             if op.part == "forward" and work:
-                often = times.get(piece_of(op.name), 1)
-                result[work == "attention"] += op_work(graph, op)[0] * often
+                result[work == "attention"] += op_work(graph, op)[0] * self.often[piece_of(op.name)]
         return Flops(*result)
