@@ -123,7 +123,7 @@ def test_a_netfile_lies_beside_its_configuration_or_in_a_given_folder(place, cap
 @every(
     ("config", "message"),
     [
-        ('{"net": "VGG17", "layers": ["FC6"]}', "unknown net 'VGG17'; known: AlexNet, VGG16, "),
+        ('{"net": "VGG17", "layers": ["FC6"]}', "unknown net 'VGG17'; did you mean 'VGG16'?"),
         (
             '{"net": "VGG16", "layers": ["FC9"]}',
             "VGG16: unknown layer 'FC9'; known: FC6, FC7, FC8, ",

@@ -220,7 +220,7 @@ def test_two_sweeps_in_one_folder_are_refused(experiment, tmp_path, capsys):
 def test_a_file_is_no_folder_for_records(experiment, tmp_path, capsys):
     file = experiment()
     assert sweep(file, file) == 2
-    assert "is a file, not a folder for records" in one_line(capsys)
+    assert "is a file, not a folder of records" in one_line(capsys)
 
 
 def test_a_torn_last_line_is_a_warning_and_its_cell_is_measured_again(experiment, tmp_path, capsys):

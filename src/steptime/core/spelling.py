@@ -88,7 +88,8 @@ def _alike(one: list[str], other: list[str]) -> bool:
     words = [[part for part in parts if not part.isdigit()] for parts in (one, other)]
     if len(words[0]) != len(words[1]):  # one that was split or joined
         whole, parts = ("".join(some) for some in words)
-        return difflib.SequenceMatcher(None, whole, parts).ratio() >= _SPLIT
+        like = difflib.SequenceMatcher(None, whole, parts)
+        return like.ratio() >= _SPLIT or _edits(whole, parts) == 1
     return all(map(_same_word, *words))
 
 
@@ -101,9 +102,12 @@ def _same_word(one: str, other: str) -> bool:
 
 
 def _same_digits(one: str, other: str) -> bool:
-    """Whether a digit was lost, added, wrong behind the first, or swapped with another, at most."""
-    began = len(one) != len(other) or sorted(one) == sorted(other) or one[0] == other[0]
-    return began and _edits(one, other) <= 1
+    """Whether a digit was lost, added, wrong behind the first, or swapped with another, at most.
+
+    A wrong one of four is another product: an RTX 4080 Ti is no RTX 4070 Ti.
+    """
+    wrong = len(one) == len(other) and sorted(one) != sorted(other)
+    return _edits(one, other) <= 1 and not (wrong and (one[0] != other[0] or len(one) > 3))
 
 
 def _distance(typed: str, name: str) -> tuple[int, int, bool, int]:

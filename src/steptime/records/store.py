@@ -150,7 +150,7 @@ def _make(folder: Path) -> bool:
         if isinstance(error, FileExistsError) and folder.is_dir():
             return False
         if isinstance(error, FileExistsError | NotADirectoryError):
-            raise InputError(f"{folder}: is a file, not a folder for records") from error
+            raise InputError(f"{folder}: is a file, not a folder of records") from error
         kind = InputError if isinstance(error, PermissionError) else StoreError
         raise kind(f"{folder}: cannot make the folder: {error.strerror}") from error
     return True
