@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import steptime
 from every import every
 from steptime.cli.main import run
 from steptime.core.workload import Plan
@@ -120,6 +121,15 @@ def test_more_of_everything_costs_what_it_must():
 def answer(words: str, capsys: pytest.CaptureFixture[str]) -> Any:
     assert run(["plan", *words.split(), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("model", ["gemma3_12b", "llama3_2_1b"])
+def test_flop_of_a_plan_are_those_that_count_says(model):
+    """Of unlike layers each stands for its kind alone: gemma's sixth of a window's five."""
+    told = steptime.plan(model, device="h100", batch=1, length=2048).to_dict()
+    whole = steptime.count(f"{model}:length=2048", batch=1, phase="infer").to_dict()["flop"]
+    products = told["mfu"]["full"] * told["step_s"] * 989e12 / 3
+    assert 0.999 * whole < products < whole  # norms and activations are none
 
 
 def test_the_command_answers_by_documented_keys(capsys):
