@@ -37,6 +37,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
+import steptime
 from places import ROOT
 from steptime.build import build, build_step, choice_of, make_workload, read_model
 from steptime.cli import command
@@ -55,7 +56,7 @@ from steptime.prediction.records import records
 from steptime.prediction.step_model import StepModel
 from steptime.records import store
 from steptime.records.readers.mapping import mapping_of
-from steptime.records.record import Quantity, Record, RecordMethod
+from steptime.records.record import Quantity, Record
 from steptime.sweeps.cells import cells_of
 from steptime.sweeps.experiment import AXIS, Experiment, Sample, check_experiment, read_experiment
 
@@ -607,18 +608,19 @@ def test_keys_of_lists(topic, capsys):
     assert re.findall(r"`(\w+)`", said[1]) == keys
 
 
-def test_keys_of_run_and_sweep():
+def test_keys_of_run_and_sweep(tmp_path):
     from steptime.analysis.measurement import measurement
-    from steptime.sweeps.run import Outcome, summary
 
     record = _measured("fc:layers=1,nodes=8", 4, 0.01, "t4")
     found = measurement(record, 1.0, {"probed": None, "datasheet": None})
     text = set(re.findall(r"`(\w+)`", _section("docs/commands.md", "run")))
     inner = [found[key] for key in ("step_s", "speed", "fraction_of_peak")]
     assert {key for table in (found, *inner) for key in table} <= text
-    failed = Record("measured", RecordMethod("m", "1"), record.workload, "t4", {}, status="oom")
-    outcome = Outcome(statuses=Counter(oom=1), unsuccessful=[failed])
-    document = {"name": "", "out": "", **summary(outcome)}
+    name, out = tmp_path / "wide.toml", tmp_path / "out"  # a type that nothing here has
+    name.write_text(
+        'name = "a"\nbackend = "null"\ndtype = "bfloat16"\n[[networks]]\nmodel = "fc"\n'
+    )
+    document = steptime.sweep(name, out=out).to_dict()
     text = set(re.findall(r"`(\w+)`", _section("docs/commands.md", "sweep")))
     assert set(document) | set(document["unsuccessful"][0]) <= text
 
