@@ -97,12 +97,13 @@ def _by_lanes(kernels: Rows, layer: ConvShape, device: Device, constants: Consta
     moving = streamed_s(kernels.bytes, device, constants)
     weights = kernels.kind == "conv2d_grad_weight"
     shape = implicit(kernels.kind, layer)
-    arithmetic = _direct_s(device, constants, kernels.dtype, shape, weights)
+    issue = 1.0 if computed_as(kernels, device) == "tf32" else issue_share(device, constants)
+    arithmetic = _direct_s(device, constants, kernels.dtype, shape, weights) / issue
     best = Parts(arithmetic, moving, gap)
     if kernels.kind == "conv_transpose2d":
         unrolled = layer.groups * layer.places * layer.read * layer.taps
         shape = layer.groups, layer.places, layer.read * layer.taps, layer.made
-        arithmetic = _direct_s(device, constants, kernels.dtype, shape)
+        arithmetic = _direct_s(device, constants, kernels.dtype, shape) / issue
         moved = kernels.bytes + 2 * size * unrolled * (layer.taps > 1)
         best = _quicker(True, Parts(arithmetic, streamed_s(moved, device, constants), gap), best)
     old = (device.architecture or "").startswith("Kepler")
@@ -113,7 +114,7 @@ def _by_lanes(kernels: Rows, layer: ConvShape, device: Device, constants: Consta
     if not np.any(fits):
         return best
     if not weights:
-        arithmetic = _fused_s(kernels, layer, device, constants)
+        arithmetic = _fused_s(kernels, layer, device, constants) / issue
         best = _quicker(fits, Parts(arithmetic, moving, gap), best)
     return _quicker(fits, _in_three(kernels, layer, gap, device, constants), best)
 
@@ -132,7 +133,7 @@ def _direct_s(
     groups, m, n, k = shape
     units = device.multiprocessors or MULTIPROCESSORS
     rate = device.peak_flop_per_s[dtype] * constants["convolution.share"]
-    rate = rate * library_share(device, constants) * issue_share(device, constants)
+    rate = rate * library_share(device, constants)
     if (device.architecture or "").startswith("Kepler"):
         rate = rate * constants["product.kepler"]
     if splits:
@@ -197,7 +198,6 @@ def _fused_s(kernels: Rows, layer: ConvShape, device: Device, constants: Constan
     """
     units = device.multiprocessors or MULTIPROCESSORS
     rate = device.peak_flop_per_s[kernels.dtype] * constants["convolution.fused_share"]
-    rate *= issue_share(device, constants)
     forward = kernels.kind == "conv2d"
     n, k = (layer.made, layer.read) if forward else (layer.read, layer.made)
     blocks = layer.groups * ceil(_squares(kernels, layer, 2), 32) * ceil(n, 32)
