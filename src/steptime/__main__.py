@@ -19,6 +19,12 @@ def _end(*_: object) -> None:
     os._exit(INTERRUPTED)
 
 
+def _dropped(told: "sys.UnraisableHookArgs") -> None:
+    """Say what Python drops where an object ends, but for Ctrl-C, which may come after the work."""
+    if told.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(told)
+
+
 def main() -> None:
     """Run the command line of this process; Ctrl-C while it is imported ends it, too."""
     if sys.argv[1:] in (["--version"], ["-V"]):  # what takes no time to say
@@ -29,6 +35,7 @@ def main() -> None:
     if is_ours:
         signal.signal(signal.SIGINT, _end)
     gc.set_threshold(MORE_OBJECTS)
+    sys.unraisablehook = _dropped
     from steptime.cli.main import main as run
 
     if is_ours:

@@ -193,3 +193,24 @@ main()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "steptime: interrupted\n")
+
+
+def test_ctrl_c_that_python_drops_after_the_work_prints_nothing():
+    """In a callback of an object that ends; it changes nothing any more."""
+    code = """
+import atexit
+import signal
+import sys
+import weakref
+def press():
+    whole = type("Whole", (), {})()
+    kept = weakref.ref(whole, lambda _: signal.raise_signal(signal.SIGINT))
+    del whole
+atexit.register(press)
+sys.argv = ["steptime", "--help"]
+from steptime.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Predict" in done.stdout
