@@ -97,7 +97,8 @@ def test_what_makes_no_page_is_said(words, says, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("devices", "link"), [("rtx-4090", "pcie-4-x16"), ("h100,rtx-4090", "nvlink-4")]
+    ("devices", "link"),
+    [("rtx-4090", "pcie-4-x16"), ("h100,rtx-4090", "nvlink-4"), ("a100,h100,t4", "nvlink-3")],
 )
 def test_a_page_opens_with_a_link_that_its_device_has(devices, link, tmp_path):
     page = tmp_path / "page.html"

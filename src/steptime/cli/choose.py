@@ -23,7 +23,7 @@ from steptime.questions.step_options import StepOptions
 SAMPLES = 1_000_000
 BATCHES = (1, 8, 32, 128, 512)  # of a page, beside a network's own
 NEAR, FAR = "nvlink-4,pcie-4-x16", "infiniband-ndr,ethernet-25"  # links, in a node and beyond
-MOST_NEAR = 2  # links in nodes of a page where none is named
+MOST_NEAR = 4  # links in nodes of a page where none is named
 REPLICAS = "1,2,4,...,64"
 
 
@@ -45,7 +45,7 @@ def choose(
     link: Text = optional(
         "LINK,...",
         f"With --page: between replicas. Default: those that few devices have, and {FAR}; of many "
-        f"{NEAR},{FAR}.",
+        f"{FAR},{NEAR}.",
     ),
     replicas: Text = optional("N,...", f"With --page. Default: {REPLICAS}."),
     sort: str = choice(SORTS, "time, cost or energy.", default="time"),
@@ -105,7 +105,7 @@ def _page(
     own = [make(None).batch_per_replica for make in makers.values()]
     batches = numbers(batch, "--batch") if batch else sorted({*own, *BATCHES})
     near = ",".join(dict.fromkeys(map(link_of, devices)))
-    usual = f"{near if near.count(',') < MOST_NEAR else NEAR},{FAR}"
+    usual = f"{near},{FAR}" if near.count(",") < MOST_NEAR else f"{FAR},{NEAR}"
     words = picked(step, "dtype optimizer method") | picked(training, "samples epochs")
     asked = Choices(
         makers,
