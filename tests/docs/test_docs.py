@@ -174,6 +174,9 @@ def prepared(tmp_path_factory):
     _fill(folder / "results")
     for other in ("tonight", "predicted", "published", "last-month", "this-month"):
         shutil.copytree(folder / "results", folder / other)  # workers share a page's examples
+    with store.open_writer(folder / "paradnn") as writer:
+        for platform, step_s in (("tpu-v2", 0.01), ("v100-sxm2-16gb", 0.02)):
+            writer.append(_measured("fc:layers=8,nodes=512", 64, step_s, platform))
     _fill_cluster(folder / "cluster")
     shutil.copytree(ROOT / "examples", folder / "examples")
     (table,) = _blocks(ROOT / "docs/importing.md", "csv")
