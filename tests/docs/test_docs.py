@@ -172,11 +172,8 @@ def prepared(tmp_path_factory):
     """Return a folder with what the examples may ask for."""
     folder = tmp_path_factory.mktemp("docs")
     _fill(folder / "results")
-    for other in ("tonight", "predicted", "published", "last-month", "this-month"):
+    for other in PREPARED[1:-1]:
         shutil.copytree(folder / "results", folder / other)  # workers share a page's examples
-    with store.open_writer(folder / "paradnn") as writer:
-        for platform, step_s in (("tpu-v2", 0.01), ("v100-sxm2-16gb", 0.02)):
-            writer.append(_measured("fc:layers=8,nodes=512", 64, step_s, platform))
     _fill_cluster(folder / "cluster")
     shutil.copytree(ROOT / "examples", folder / "examples")
     (table,) = _blocks(ROOT / "docs/importing.md", "csv")
@@ -245,6 +242,23 @@ def _renewed(shown: list[str], printed: list[str]) -> str:
     return "".join(f"{line}\n" for line in (found if len(parts) > 1 else printed))
 
 
+def _run_before(page: str, line: str, place: Path) -> None:
+    """Run the lines of a page before one that write the folder that it reads, where none is."""
+    words = shlex.split(line)
+    for earlier in (one for other, one, _ in STEPTIME if other == page and _name(one) in QUICK):
+        if earlier == line:
+            return
+        name = re.search(r"--out (\S+)", earlier)
+        if name and name[1] in words and name[1] not in PREPARED and (place, earlier) not in RAN:
+            RAN.add((place, earlier))
+            _write_files(page, earlier, place)
+            assert run(shlex.split(earlier)[1:]) == 0
+
+
+PREPARED = ("results", "tonight", "published", "last-month", "this-month", "cluster")
+RAN: set[tuple[Path, str]] = set()
+
+
 @pytest.mark.parametrize(("page", "line", "shown"), _of(*QUICK))
 def test_quick_examples_run(page, line, shown, place, capsys, monkeypatch):
     if page in (
@@ -254,6 +268,9 @@ def test_quick_examples_run(page, line, shown, place, capsys, monkeypatch):
     ):  # what people see first
         monkeypatch.setattr(command, "terminal_width", lambda: 80)
     _write_files(page, line, place)
+    _run_before(page, line, place)
+    capsys.readouterr()
+    RAN.add((place, line))
     code = 3 if "--fail-on slow" in line and "cluster" in line else 0
     assert run(shlex.split(line)[1:]) == code, capsys.readouterr().err
     printed = capsys.readouterr()
