@@ -96,7 +96,7 @@ def _page(
     priced: Sequence[Offer],
 ) -> Answer:
     """Write the page of choices among models, devices, batches, links and numbers of replicas."""
-    from steptime.questions.fit import link_of
+    from steptime.questions.plan.request import near_link
     from steptime.reports.choices import Choices, write_choices
 
     check_ending(page, (".html",), "ending of a page")
@@ -104,7 +104,7 @@ def _page(
     makers = {name: partial(step.workload, name) for name in models}
     own = [make(None).batch_per_replica for make in makers.values()]
     batches = numbers(batch, "--batch") if batch else sorted({*own, *BATCHES})
-    near = ",".join(dict.fromkeys(map(link_of, devices)))
+    near = ",".join(dict.fromkeys(map(near_link, devices)))
     usual = f"{near},{FAR}" if near.count(",") < MOST_NEAR else f"{FAR},{NEAR}"
     words = picked(step, "dtype optimizer method") | picked(training, "samples epochs")
     asked = Choices(

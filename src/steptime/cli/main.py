@@ -34,7 +34,7 @@ WORDS = {
     "explain": "why --from paleo",
     "quickstart": "run --demo",
     "show": "list",
-    **{f"sweep {name}": name for name in ("status", "collect", "cancel")},
+    **{row.renamed: name for name, row in QUESTIONS.items() if row.renamed.startswith("sweep ")},
 }
 """What stands for other words on the command line: old names, and commands of two words."""
 RENAMED = {"--network": "--link", "--workers": "--replicas"}

@@ -11,7 +11,6 @@ from steptime.core.table import Result, Row, Table, columns, facts, of_steps, pi
 from steptime.core.units import percent, seconds, size
 from steptime.core.workload import WHOLE, Workload, departures
 from steptime.hardware import catalog
-from steptime.hardware.device import Device
 from steptime.hardware.prices import cheapest, offers
 from steptime.network.recompute import needed
 from steptime.prediction.assumed import assumed_of, assumed_row
@@ -207,16 +206,10 @@ def _would_fit(
     return found
 
 
-def link_of(device: Device) -> str:
-    """Return the name of the link that a card has: to others of its node, else to its host."""
-    own = own_link(device)
-    return host_link(device) if own is None else own.name
-
-
 def _shared_out(name: str, asked: StepModel, step: StepOptions) -> list[str]:
     """Return the command of the fewest such cards that hold the step with weights shared out."""
     device, own = asked.device, asked.workload.batch_per_replica
-    inside = None if own_link(device) else link_of(device)
+    inside = None if own_link(device) else host_link(device)
     for count in MORE_CARDS:
         split = {"data": count, "zero": 3, "recompute": "full"}
         site = Site(device, inside=inside)

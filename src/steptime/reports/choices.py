@@ -17,8 +17,8 @@ from steptime.hardware.device import Device, Link
 from steptime.hardware.prices import HOUR_S, Offer, Training, bill
 from steptime.prediction.method import Method
 from steptime.questions.choose import knee
-from steptime.questions.fit import link_of
 from steptime.questions.grid import GridCell, Maker, grid
+from steptime.questions.plan.request import near_link
 from steptime.reports.charts import style
 
 MOST_ROWS = 60_000  # of a page: 3 MB
@@ -75,7 +75,7 @@ def write_choices(asked: Choices, path: Path) -> dict[str, Any]:
     good = next((row for row in rows if row["status"] == "ok"), None)
     if good is None:
         raise InputError(f"none of {len(rows)} choices fits: {rows[0]['note'] or 'out of memory'}")
-    own = link_of(next(one for one in asked.devices if one.name == good["device"]))
+    own = near_link(next(one for one in asked.devices if one.name == good["device"]))
     start = {**{name: str(good[name]) for name in AXES}, "replicas": named["replicas"][-1]}
     start |= {"link": own} if own in named["link"] else {}
     data = {

@@ -19,6 +19,7 @@ from steptime.hardware.software import Software, defaults_for, year_of
 from steptime.network.families.family import Family, resolve
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.method import Method
+from steptime.prediction.states import host_link
 from steptime.prediction.training import LOW_BYTES
 from steptime.questions.plan.faults import Asked, checked
 from steptime.questions.plan.network import Network, NetworkPlanner, network_of
@@ -320,6 +321,12 @@ def own_link(device: Device) -> Link | None:
     names = [name for name in catalog.link_names() if name.startswith(family[0])]
     links = (catalog.link(name) for name in names)
     return next((link for link in links if link.bytes_per_s == rate * GB), None)
+
+
+def near_link(device: Device) -> str:
+    """Return the name of the link that a card has: to others of its node, else to its host."""
+    own = own_link(device)
+    return host_link(device) if own is None else own.name
 
 
 def planner_of(
