@@ -29,11 +29,11 @@ from steptime.questions.plan.answer import fits, spares
 from steptime.questions.plan.request import Site
 from steptime.questions.plan.step import plan_time
 from steptime.questions.serve.answer import Service, loaded, meant, memory_of, times_of
-from steptime.questions.serve.load import ROUNDS, Demand
+from steptime.questions.serve.load import PREFILL, ROUNDS, Demand
 from steptime.questions.serve.phases import Phases
 
 PARALLEL = ("tensor", "pipeline", "data", "expert")
-UNDER = ("concurrency", "max_batch", "prefill_replicas", "prefill_tensor")
+UNDER = ("concurrency", "max_batch", "prefill_replicas", *PREFILL)
 COLLECTIVES = ("all_reduce", *EXCHANGES)
 MOST_RUN = 20_000  # requests that an event loop runs for a row
 

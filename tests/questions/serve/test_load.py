@@ -11,7 +11,7 @@ from steptime import serve
 from steptime.core.errors import InputError
 from steptime.questions.plan.request import Site
 from steptime.questions.serve.answer import Service
-from steptime.questions.serve.load import Demand, _spread, by_chance, trace, under_load
+from steptime.questions.serve.load import Demand, _spread, by_chance, trace, under_load, varied
 from steptime.questions.serve.pace import Paced
 from steptime.questions.serve.phases import Group, Spent
 from steptime.questions.serve.queueing import Load, Pool, simulate
@@ -243,6 +243,37 @@ def test_a_model_under_load_in_python():
     )  # fmt: skip
     assert apart["devices"] == 5
     assert apart["ttft_s"] == apart["load"]["ttft_s"]["mean"]
+    assert apart["load"]["varied"] is None
+
+
+def test_answers_of_users_differ_by_a_tenth_and_are_as_long_in_the_mean():
+    load = varied(Load([100] * 40, [200] * 40, (), 4))
+    assert (min(load.outputs), max(load.outputs), sum(load.outputs)) == (180, 220, 40 * 200)
+    assert load.inputs == [100] * 40
+    one, by_rate = Load([100], [200], (), 1), Load([100] * 2, [200] * 2, [0.0, 0.1])
+    assert varied(one) == one
+    assert varied(by_rate) == by_rate
+
+
+def test_prompts_that_are_read_first_come_in_waves():
+    """Of 16 equal ones each waits for half of a wave; of unlike ones for little but its own."""
+    asked = {"input": 1024, "output": 256, "concurrency": 16}
+    told = serve("llama3_8b", "h100", stack="sglang-2025", **asked)
+    load = told["load"]
+    first, other = (one["ttft_s"]["mean"] for one in (load, load["varied"]))
+    assert 2.0 < first / other < 8.0
+    assert told["bounds"]["ttft_s"][0] < other < first == told["ttft_s"]
+    assert load["varied"]["tpot_s"]["mean"] > load["tpot_s"]["mean"]  # they wait for the others'
+    assert serve("llama3_8b", "h100", stack="vllm-2025", **asked)["load"]["varied"] is None
+
+
+def test_each_rank_reads_a_budget_of_its_own():
+    """Four prompts of 2,000 tokens: one step of four ranks, four steps of a budget for all."""
+    load = Load([2000] * 4, [2] * 4, [0.0] * 4)
+    ranks = pool(8, budget=8000, ranks=4)
+    assert simulate(load, [ranks]).first_s == pytest.approx([4 * 2000 * TOKEN] * 4)
+    steps = simulate(Load([8000], [2], [0.0]), [ranks]).pools[0][0]
+    assert steps.busy_s > 4 * 2000 * TOKEN  # of a prompt each rank reads no more than its budget
 
 
 @pytest.mark.parametrize("method", ["roofline", "analytic"])

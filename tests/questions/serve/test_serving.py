@@ -185,9 +185,13 @@ def test_a_share_of_what_weights_leave():
 
 
 def test_the_cache_of_8_bit_checkpoints():
-    """TensorRT-LLM keeps it in 8 bit with them, vLLM does not."""
+    """TensorRT-LLM keeps it in 8 bit with them, vLLM of 2026 where there is arithmetic of 4 bit."""
     assert phases(dtype="float8", stack="trt-llm-2025").kv == "float8"
     assert phases(dtype="float8").kv == "bfloat16"
+    assert phases(dtype="float8", stack="vllm-2026").kv == "bfloat16"
+    for dtype, kv in (("float8", "float8"), ("float4", "float8"), ("bfloat16", "bfloat16")):
+        one = Service("llama3_8b", Site("b200-sxm"), dtype=dtype, stack="vllm-2026").phases()
+        assert one.kv == kv
 
 
 def core(one: Phases, name: str, group: Group) -> Kernel:

@@ -1,6 +1,6 @@
 """What serving a language model takes, as rows of named quantities that commands print."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -31,11 +31,12 @@ from steptime.questions.plan.request import (
     shape_of,
 )
 from steptime.questions.serve.kernels import FORMATS
-from steptime.questions.serve.load import PREFILL, Demand, pool_of, under_load
+from steptime.questions.serve.load import PREFILL, Demand, pool_of, summary, under_load, varied
 from steptime.questions.serve.phases import Phases, Spent
 from steptime.questions.serve.queueing import Load, at_once, cached_of
 
 BLOCK = 16  # tokens of a page of the cache
+TIMES = ("ttft_s", "tpot_s", "request_s")
 HOST_BOUND = "decoding is bound by the host"
 
 
@@ -269,14 +270,27 @@ def times_of(asked: Service, phases: Phases, load: Mapping[str, Any] | None) -> 
     tpot_s = phases.decode(asked.batch, asked.input + asked.output / 2).seconds
     if load is None:
         ttft_s = asked.read(phases, asked.batch).seconds + phases.constant("prompt_s")
+        every = [(ttft_s, tpot_s, ttft_s + (asked.output - 1) * tpot_s)]
     else:
-        spread = load["ttft_s"], load["tpot_s"] or {"mean": tpot_s}
-        ttft_s, tpot_s = (one["mean"] for one in spread)
-    return {
-        "ttft_s": phases.within(ttft_s, phases.form if load is None else "served"),
-        "tpot_s": phases.within(tpot_s),
-        "request_s": phases.within(ttft_s + (asked.output - 1) * tpot_s),
-    }
+        spreads = [one for one in (load, load["varied"]) if one]
+        every = [
+            tuple((one[name] or {"mean": tpot_s})["mean"] for name in TIMES) for one in spreads
+        ]
+    forms = phases.form if load is None else "served", "", ""
+    within = [map(phases.within, one, forms) for one in every]
+    return among([dict(zip(TIMES, one, strict=True)) for one in within])
+
+
+def among(every: Sequence[Mapping[str, Interval]]) -> dict[str, Interval]:
+    """Return the first of some times by name, with 80 % of what all of them, weighed the same, say.
+
+    Where there is but one, or times have no intervals, it is as it is.
+    """
+    first = every[0]
+    if len(every) == 1 or any(time.low is None for time in first.values()):
+        return dict(first)
+    ends = {key: mixed([(1.0, one[key]) for one in every]) for key in first}
+    return {key: Interval(time.value, *ends[key]) for key, time in first.items()}
 
 
 def meant(
@@ -297,10 +311,8 @@ def meant(
             every[name] = times_of(_at(asked, load), other, load)
         except InputError:  # it does not run here
             continue
-    ends = {key: mixed([(1.0, one[key]) for one in every.values()]) for key in within}
     values = {n: {key: time.value for key, time in one.items()} for n, one in every.items()}
-    wider = {key: Interval(one.value, *ends[key]) for key, one in within.items()}
-    return wider, assumed(software, values)
+    return among([*every.values()]), assumed(software, values)
 
 
 def _at(asked: Service, load: Mapping[str, Any] | None) -> Service:
@@ -327,8 +339,12 @@ def loaded(asked: Service, load: Load, phases: Phases) -> dict[str, Any]:
         pools.insert(0, pool_of(first, demand, load, many, prefix=asked.prefix))
         devices += other.devices * many
         sent_s = sent_by(first, asked.site)
-    told = under_load(demand, load, pools, phases.constant("prompt_s"), sent_s)
-    return told | {"devices": devices}
+    beside_s = phases.constant("prompt_s")
+    told = under_load(demand, load, pools, beside_s, sent_s) | {"devices": devices, "varied": None}
+    if (unlike := varied(load)) != load and not pools[-1].mixed:
+        run = summary(demand, unlike, pools, beside_s, sent_s)
+        told["varied"] = {name: run[name] for name in TIMES}
+    return told
 
 
 def sent_by(phases: Phases, site: Site) -> Callable[[int], float]:

@@ -23,6 +23,8 @@ ATTAINED = 0.9  # of requests in time, at a rate that a service stands (Zhong et
 EDGE = 0.1  # of open arrivals, at the begin and at the end, that say nothing of what is between
 GROWS = 0.05  # of the requests that come: a queue that grows by more has no end
 MOST = 256  # sequences at once, where nobody says
+VARIES = 0.1  # of an answer's tokens, where users are many: servers are measured with as many
+GOLDEN = 0.6180339887498949  # whose multiples fill an interval evenly, however many there are
 TRIES = 16  # rates, until the highest is known to a thousandth
 TRIED = 20_000  # requests at each of them, the first ones
 MOST_SERVERS = 1000
@@ -48,23 +50,34 @@ def pool_of(
         room, each = room - draft.weight_bytes, each + draft.kv_token_bytes
     lengths |= {tokens - cached_of(tokens, prefix) for tokens in lengths}
     exact = [*lengths] if len(lengths) <= SOME else []
-    pace = Paced(phases, exact, draft, demand.speculate, demand.accept)
+    ranks = phases.plan.data
+    pace = Paced(phases, exact, draft, demand.speculate, demand.accept, ranks)
     most = demand.max_batch or -(-load.concurrency // replicas) or MOST
     room -= phases.kv_bytes(0) * -(-most // phases.plan.data)
     blocks = int(min(max(0.0, room * phases.plan.data / each), 1e12) // 16)
     budget = int(phases.constant("chunk_tokens")) or Pool._field_defaults["budget"]
     mixes, ahead, reserves = map(phases.planner.flag, ("mixes", "ahead", "reserves"))
-    return Pool(pace, most, blocks, replicas, 16, budget, mixes, ahead, reserves, prefix)
+    rules = ranks * budget, mixes, ahead, reserves, prefix, ranks
+    return Pool(pace, most, blocks, replicas, 16, *rules)
+
+
+def varied(load: Load) -> Load:
+    """Return the requests of users whose answers are up to a tenth longer or shorter, in pairs.
+
+    Equal ones that begin in one step end in one step, and wait for each other ever after.
+    """
+    if load.concurrency < 2:  # nobody waits for another
+        return load
+    more = (VARIES * (2 * (k // 2 * GOLDEN % 1) - 1) * (-1) ** k for k in range(len(load.outputs)))
+    outputs = [round(n + n * share) for n, share in zip(load.outputs, more, strict=True)]
+    return load._replace(outputs=outputs)
 
 
 def under_load(
     demand: Demand, load: Load, pools: Sequence[Pool], prompt_s: float = 0.0,
     sent_s: Callable[[int], float] = at_once,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return times and rates of requests; with targets the highest rate that meets them.
-
-    A request takes `prompt_s` beside the servers until its first token, in which they work on.
-    """
+    """Return times and rates of requests; with targets the highest rate that meets them."""
     told = summary(demand, load, pools, prompt_s, sent_s)
     times = load.arrivals_s or by_chance(1.0, len(load.inputs), demand.seed)
     base = demand.rate or len(times) / (times[-1] or 1.0)
@@ -84,11 +97,16 @@ def summary(
     demand: Demand, load: Load, pools: Sequence[Pool], prompt_s: float = 0.0,
     sent_s: Callable[[int], float] = at_once,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return what a run says of its requests; of open arrivals without filling and draining."""
+    """Return what a run says of its requests; of open arrivals without filling and draining.
+
+    A request takes `prompt_s` beside each pool until its first token, in which they work on.
+    Where prompts are read beside decoding, answers of users vary in length (`varied`).
+    """
+    load = varied(load) if pools[-1].mixed else load
     run, count = simulate(load, pools, sent_s), len(load.inputs)
     edge = 0 if load.concurrency else int(EDGE * count)
     steady = range(edge, count - edge)
-    ttft = [run.first_s[r] - run.came_s[r] + prompt_s for r in steady]
+    ttft = [run.first_s[r] - run.came_s[r] + len(pools) * prompt_s for r in steady]
     rest = [run.ended_s[r] - run.first_s[r] for r in steady]
     after = [load.outputs[r] - 1 for r in steady]
     tpot = [b / n for b, n in zip(rest, after, strict=True) if n]

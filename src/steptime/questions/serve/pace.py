@@ -40,12 +40,13 @@ class Paced:
 
     With a `draft` network that guesses `ahead` tokens, each right with the chance `accept`, a step
     is what a token of each sequence takes in the mean: a verification of the guesses gives
-    1 + w + ... + w^q tokens (Leviathan, Kalman, Matias 2023, equation 1).
+    1 + w + ... + w^q tokens (Leviathan, Kalman, Matias 2023, equation 1). So many `ranks` share out
+    the sequences.
     """
 
     def __init__(
         self, phases: Phases, lengths: Sequence[int] = (), draft: Phases | None = None,
-        ahead: int = 0, accept: float = 0.0,
+        ahead: int = 0, accept: float = 0.0, ranks: int = 1,
     ) -> None:  # fmt: skip
         def decode_s(sequences: int, context: float) -> float:
             if draft is None:
@@ -64,6 +65,7 @@ class Paced:
             alone = phases.decode(sequences, context).seconds + phases.prefill(1, tokens).seconds
             return phases.mixed(sequences, context, 1, tokens).seconds - alone
 
+        self._ranks = ranks
         self._decode = _Surface(decode_s)
         self._prefill = _Surface(prefill_s, lengths)
         self._after = _Surface(lambda n, past: prefill_s(1, n, past) - prefill_s(1, n))
@@ -85,7 +87,7 @@ class Paced:
         """
         new = sum(n for n, _ in chunks)
         took = self._prefill(len(chunks), new / len(chunks))[0]
-        took += sum(self._after(n, before)[0] for n, before in chunks if before)
+        took += sum(self._after(n, before)[0] for n, before in chunks if before) / self._ranks
         if sequences:
             context = tokens / sequences
             i = min(bisect_right(CONTEXTS, context), len(CONTEXTS) - 1)

@@ -79,7 +79,8 @@ class Phases:
         self.planner = planner
         self.plan = plan
         self.weights = weights or planner.low or planner.in_memory
-        lower = planner.low == "float8" and planner.flag("cache_low")
+        four = "float4" in planner.device.peak_flop_per_s and planner.flag("cache_four")
+        lower = planner.low and (four or planner.flag("cache_low"))
         self.kv = kv or ("float8" if lower else planner.in_memory)
         self.constant = planner.constant
         self.device = planner.seen

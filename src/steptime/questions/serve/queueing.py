@@ -36,6 +36,7 @@ class Pool(NamedTuple):
     ahead: bool = False  # a step is chosen as the one before it begins
     reserves: bool = False  # a request has blocks for all its tokens from the begin on
     prefix: float = 0.0  # of each prompt, what the cache has already
+    ranks: int = 1  # that share out sequences, each with its part of the budget
 
     def held(self, tokens: int) -> int:
         """Return the blocks that so many tokens take."""
@@ -210,9 +211,10 @@ class Server:
         """Return what the next step reads of prompts: request, tokens, and those done before."""
         pool, found = self.pool, []
         left = pool.budget - (len(self.running) if pool.mixed else 0)
+        most = pool.budget // pool.ranks
         for request, done in self.partial.items():
             if left > 0:
-                found.append((request, min(left, self._length(request) - done), done))
+                found.append((request, min(left, most, self._length(request) - done), done))
                 left -= found[-1][1]
         while self.waiting and len(self.running) + len(self.partial) < pool.most:
             request, running = self.waiting[0], len(self.running)
@@ -228,7 +230,7 @@ class Server:
                 self._decode(request, 1)
             else:
                 done = self.partial[request] = cached_of(self.inputs[request], pool.prefix)
-                found.append((request, min(length - done, left), done))
+                found.append((request, min(length - done, left, most), done))
                 left -= found[-1][1]
         return found
 
