@@ -339,10 +339,9 @@ def loaded(asked: Service, load: Load, phases: Phases) -> dict[str, Any]:
         pools.insert(0, pool_of(first, demand, load, many, prefix=asked.prefix))
         devices += other.devices * many
         sent_s = sent_by(first, asked.site)
-    beside_s = phases.constant("prompt_s")
-    told = under_load(demand, load, pools, beside_s, sent_s) | {"devices": devices, "varied": None}
+    told = under_load(demand, load, pools, sent_s) | {"devices": devices, "varied": None}
     if (unlike := varied(load)) != load and not pools[-1].mixed:
-        run = summary(demand, unlike, pools, beside_s, sent_s)
+        run = summary(demand, unlike, pools, sent_s)
         told["varied"] = {name: run[name] for name in TIMES}
     return told
 

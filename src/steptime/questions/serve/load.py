@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
 from pathlib import Path
-from statistics import fmean, quantiles
+from statistics import fmean
 from typing import Any
+
+from numpy import percentile
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.ranges import amount, share, whole_number
@@ -57,7 +59,7 @@ def pool_of(
     blocks = int(min(max(0.0, room * phases.plan.data / each), 1e12) // 16)
     budget = int(phases.constant("chunk_tokens")) or Pool._field_defaults["budget"]
     mixes, ahead, reserves = map(phases.planner.flag, ("mixes", "ahead", "reserves"))
-    rules = ranks * budget, mixes, ahead, reserves, prefix, ranks
+    rules = ranks * budget, mixes, ahead, reserves, prefix, ranks, phases.constant("prompt_s")
     return Pool(pace, most, blocks, replicas, 16, *rules)
 
 
@@ -74,18 +76,17 @@ def varied(load: Load) -> Load:
 
 
 def under_load(
-    demand: Demand, load: Load, pools: Sequence[Pool], prompt_s: float = 0.0,
-    sent_s: Callable[[int], float] = at_once,
-) -> dict[str, Any]:  # fmt: skip
+    demand: Demand, load: Load, pools: Sequence[Pool], sent_s: Callable[[int], float] = at_once
+) -> dict[str, Any]:
     """Return times and rates of requests; with targets the highest rate that meets them."""
-    told = summary(demand, load, pools, prompt_s, sent_s)
+    told = summary(demand, load, pools, sent_s)
     times = load.arrivals_s or by_chance(1.0, len(load.inputs), demand.seed)
     base = demand.rate or len(times) / (times[-1] or 1.0)
     low, high, rate = 0.0, inf, told["requests_per_s"]
     inputs, outputs = load.inputs[:TRIED], load.outputs[:TRIED]
     for _ in range(TRIES if min(demand.ttft_target, demand.tpot_target) < inf else 0):
         other = Load(inputs, outputs, [time * base / rate for time in times[:TRIED]])
-        found = summary(demand, other, pools, prompt_s, sent_s)
+        found = summary(demand, other, pools, sent_s)
         stands = found["in_time"] >= ATTAINED and not found["grows"]
         low, high = (rate, high) if stands else (low, rate)
         rate = 2 * rate if high == inf else (low + high) / 2
@@ -94,19 +95,19 @@ def under_load(
 
 
 def summary(
-    demand: Demand, load: Load, pools: Sequence[Pool], prompt_s: float = 0.0,
-    sent_s: Callable[[int], float] = at_once,
-) -> dict[str, Any]:  # fmt: skip
+    demand: Demand, load: Load, pools: Sequence[Pool], sent_s: Callable[[int], float] = at_once
+) -> dict[str, Any]:
     """Return what a run says of its requests; of open arrivals without filling and draining.
 
-    A request takes `prompt_s` beside each pool until its first token, in which they work on.
-    Where prompts are read beside decoding, answers of users vary in length (`varied`).
+    While a request is beside the pools (`Pool.prompt_s`), they work on. Where they read prompts
+    beside decoding, answers of users vary in length (`varied`).
     """
     load = varied(load) if pools[-1].mixed else load
     run, count = simulate(load, pools, sent_s), len(load.inputs)
     edge = 0 if load.concurrency else int(EDGE * count)
     steady = range(edge, count - edge)
-    ttft = [run.first_s[r] - run.came_s[r] + len(pools) * prompt_s for r in steady]
+    beside_s = sum(pool.prompt_s for pool in pools)
+    ttft = [run.first_s[r] - run.came_s[r] + beside_s for r in steady]
     rest = [run.ended_s[r] - run.first_s[r] for r in steady]
     after = [load.outputs[r] - 1 for r in steady]
     tpot = [b / n for b, n in zip(rest, after, strict=True) if n]
@@ -147,9 +148,7 @@ def _spread(values: Sequence[float]) -> dict[str, float] | None:
     """Return the mean and percentiles, linear between neighbours as numpy's; None of no values."""
     if not values:
         return None
-    every = values if len(values) > 1 else [*values, *values]
-    cuts = quantiles(every, n=100, method="inclusive")
-    return {"mean": fmean(values), **{f"p{n}": cuts[n - 1] for n in (50, 90, 99)}}
+    return {"mean": fmean(values)} | {f"p{n}": float(percentile(values, n)) for n in (50, 90, 99)}
 
 
 MOST_REQUESTS = 200_000

@@ -114,11 +114,10 @@ class Phases:
 
         `past` tokens of each lie in the cache already.
         """
+        one, flights = self._flights(sequences, tokens, past)
         stages = self.plan.pipeline
-        flights = min(stages, self._own(sequences))
-        one = self.step([Group(-(-self._own(sequences) // flights), tokens, past)])
         found = Spent().plus(one, (stages + flights - 1) / stages)
-        return found._replace(joules=flights * one.joules)
+        return found._replace(joules=one.joules)
 
     def decode(self, sequences: int, context: float) -> Spent:
         """Return what a step takes that gives each sequence a token, at a mean context.
@@ -126,9 +125,14 @@ class Phases:
         Stages of a pipeline work at a part of the sequences each, so that a step takes what a part
         takes through all of them.
         """
-        flights = min(self.plan.pipeline, self._own(sequences))
-        one = self.step([Group(-(-self._own(sequences) // flights), 1, context)])
-        return one._replace(joules=flights * one.joules)
+        return self._flights(sequences, 1, context)[0]
+
+    def _flights(self, sequences: int, tokens: int, past: float) -> tuple[Spent, int]:
+        """Return what a part of some sequences takes, with the joules of all, and how many are."""
+        own = self._own(sequences)
+        flights = min(self.plan.pipeline, own)
+        one = self.step([Group(-(-own // flights), tokens, past)])
+        return one._replace(joules=flights * one.joules), flights
 
     def step(self, groups: Sequence[Group]) -> Spent:
         """Return what a step of some groups takes: products of all tokens, attention of each."""

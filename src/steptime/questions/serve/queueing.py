@@ -37,6 +37,7 @@ class Pool(NamedTuple):
     reserves: bool = False  # a request has blocks for all its tokens from the begin on
     prefix: float = 0.0  # of each prompt, what the cache has already
     ranks: int = 1  # that share out sequences, each with its part of the budget
+    prompt_s: float = 0.0  # that a request takes beside them until its first token
 
     def held(self, tokens: int) -> int:
         """Return the blocks that so many tokens take."""

@@ -289,10 +289,9 @@ class ServerSearch:
             reader, many = first
             ahead = [reader.pool._replace(replicas=many)]
             sent_s = cache(sent_by(reader.phases, reader.service.site))
-        prompt_s = kind.phases.constant("prompt_s")
 
         def run(number: int) -> dict[str, Any]:
             pools = [*ahead, kind.pool._replace(replicas=number)]
-            return summary(self.demand, load, pools, prompt_s, sent_s)
+            return summary(self.demand, load, pools, sent_s)
 
         return run

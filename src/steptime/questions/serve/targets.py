@@ -101,7 +101,7 @@ def _front(search: ServerSearch, kinds: Sequence[Kind]) -> Iterator[dict[str, An
         inputs, outputs = (list(some)[:many] * repeat for some in search.load[:2])
         load = Load(inputs[:many], outputs[:many], (), users)
         pool = kind.pool._replace(most=users)
-        run = summary(Demand(concurrency=users), load, [pool], kind.phases.constant("prompt_s"))
+        run = summary(Demand(concurrency=users), load, [pool])
         if run["tpot_s"] is not None:
             search.runs += 1
             yield {
