@@ -93,16 +93,12 @@ def tables(told: dict[str, Any]) -> list[Table]:
 
 
 def _of_money(told: dict[str, Any]) -> list[tuple[str, str]]:
-    cost, energy, rows = told["cost"], told["energy"], []
-    if cost is not None:
-        by = by_offer(cost["offer"], cost["date"])
-        rows.append(("cost", f"{money(cost['hour'], cost)} per hour ({by})"))
-    else:
-        rows.append(("cost", NO_PRICE))
+    cost, energy = told["cost"], told["energy"]
+    by = cost and by_offer(cost["offer"], cost["date"])
+    rows = [("cost", f"{money(cost['hour'], cost)} per hour ({by})" if cost else NO_PRICE)]
     if energy is not None:
         kwh = told["training"] and told["training"]["energy_kwh"]
         whole = f", {shown('kwh', kwh)} in all" if kwh else ""
-        rows.append(
-            ("energy", f"about {energy['device_w']:,.0f} W per device{whole}; {energy['of']}")
-        )
+        drawn = f"about {energy['device_w']:,.0f} W per device"
+        rows.append(("energy", f"{drawn}{whole}; {energy['of']}"))
     return rows

@@ -119,11 +119,6 @@ class Service:
         return Phases(planner, plan, weights or alone, kv)
 
     @property
-    def cached(self) -> int:
-        """Tokens of a prompt that the cache has already."""
-        return cached_of(self.input, self.prefix)
-
-    @property
     def weights_alone(self) -> str:
         """The type of 8 or 4 bit that the device has no arithmetic of, "" for one that it has.
 
@@ -135,7 +130,8 @@ class Service:
 
     def read(self, phases: Phases, sequences: int) -> Spent:
         """Return what it takes to read so many prompts, but for what the cache has of them."""
-        return phases.prefill(sequences, self.input - self.cached, self.cached)
+        cached = cached_of(self.input, self.prefix)
+        return phases.prefill(sequences, self.input - cached, cached)
 
 
 def format_of(word: str | None, option: str) -> str:
@@ -270,14 +266,13 @@ def times_of(asked: Service, phases: Phases, load: Mapping[str, Any] | None) -> 
     tpot_s = phases.decode(asked.batch, asked.input + asked.output / 2).seconds
     if load is None:
         ttft_s = asked.read(phases, asked.batch).seconds + phases.constant("prompt_s")
-        every = [(ttft_s, tpot_s, ttft_s + (asked.output - 1) * tpot_s)]
+        every = [[ttft_s, tpot_s, ttft_s + (asked.output - 1) * tpot_s]]
     else:
-        spreads = [one for one in (load, load["varied"]) if one]
-        every = [
-            tuple((one[name] or {"mean": tpot_s})["mean"] for name in TIMES) for one in spreads
-        ]
+        none = {"mean": tpot_s}  # where requests have one token
+        runs = load, load["varied"]
+        every = [[(run[name] or none)["mean"] for name in TIMES] for run in runs if run]
     forms = phases.form if load is None else "served", "", ""
-    within = [map(phases.within, one, forms) for one in every]
+    within = (map(phases.within, one, forms) for one in every)
     return among([dict(zip(TIMES, one, strict=True)) for one in within])
 
 

@@ -25,7 +25,7 @@ ATTAINED = 0.9  # of requests in time, at a rate that a service stands (Zhong et
 EDGE = 0.1  # of open arrivals, at the begin and at the end, that say nothing of what is between
 GROWS = 0.05  # of the requests that come: a queue that grows by more has no end
 MOST = 256  # sequences at once, where nobody says
-VARIES = 0.1  # of an answer's tokens, where users are many: servers are measured with as many
+VARIES = 0.2  # of an answer's tokens, longest to shortest, of many users: as benchmarks ask
 GOLDEN = 0.6180339887498949  # whose multiples fill an interval evenly, however many there are
 TRIES = 16  # rates, until the highest is known to a thousandth
 TRIED = 20_000  # requests at each of them, the first ones
@@ -68,11 +68,9 @@ def varied(load: Load) -> Load:
 
     Equal ones that begin in one step end in one step, and wait for each other ever after.
     """
-    if load.concurrency < 2:  # nobody waits for another
-        return load
-    more = (VARIES * (2 * (k // 2 * GOLDEN % 1) - 1) * (-1) ** k for k in range(len(load.outputs)))
-    outputs = [round(n + n * share) for n, share in zip(load.outputs, more, strict=True)]
-    return load._replace(outputs=outputs)
+    width = VARIES if load.concurrency > 1 else 0.0  # else nobody waits for another
+    more = (1 + width * (k // 2 * GOLDEN % 1 - 0.5) * (-1) ** k for k in range(len(load.outputs)))
+    return load._replace(outputs=[round(n * by) for n, by in zip(load.outputs, more, strict=True)])
 
 
 def under_load(
@@ -83,9 +81,9 @@ def under_load(
     times = load.arrivals_s or by_chance(1.0, len(load.inputs), demand.seed)
     base = demand.rate or len(times) / (times[-1] or 1.0)
     low, high, rate = 0.0, inf, told["requests_per_s"]
-    inputs, outputs = load.inputs[:TRIED], load.outputs[:TRIED]
     for _ in range(TRIES if min(demand.ttft_target, demand.tpot_target) < inf else 0):
-        other = Load(inputs, outputs, [time * base / rate for time in times[:TRIED]])
+        arrivals = [time * base / rate for time in times[:TRIED]]
+        other = Load(load.inputs[:TRIED], load.outputs[:TRIED], arrivals)
         found = summary(demand, other, pools, sent_s)
         stands = found["in_time"] >= ATTAINED and not found["grows"]
         low, high = (rate, high) if stands else (low, rate)

@@ -114,10 +114,9 @@ class Phases:
 
         `past` tokens of each lie in the cache already.
         """
-        one, flights = self._flights(sequences, tokens, past)
         stages = self.plan.pipeline
-        found = Spent().plus(one, (stages + flights - 1) / stages)
-        return found._replace(joules=one.joules)
+        one, flights = self._flights(sequences, tokens, past)
+        return Spent().plus(one, (stages + flights - 1) / stages)._replace(joules=one.joules)
 
     def decode(self, sequences: int, context: float) -> Spent:
         """Return what a step takes that gives each sequence a token, at a mean context.
@@ -129,8 +128,7 @@ class Phases:
 
     def _flights(self, sequences: int, tokens: int, past: float) -> tuple[Spent, int]:
         """Return what a part of some sequences takes, with the joules of all, and how many are."""
-        own = self._own(sequences)
-        flights = min(self.plan.pipeline, own)
+        flights = min(self.plan.pipeline, own := self._own(sequences))
         one = self.step([Group(-(-own // flights), tokens, past)])
         return one._replace(joules=flights * one.joules), flights
 

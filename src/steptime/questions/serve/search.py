@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import product
 from math import ceil, inf
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError
@@ -154,12 +155,9 @@ class ServerSearch:
         if phases.room_bytes <= 0 or pool.blocks * pool.block < service.length:
             self.refused[name, DOES_NOT_FIT] += 1
             return None
-        count, ranks = len(self.load.inputs), service.data
-        mean = replace(
-            service,
-            input=max(1, round(sum(self.load.inputs) / count)),
-            output=max(1, round(sum(self.load.outputs) / count)),
-        )
+        ranks = service.data
+        inputs, outputs = (max(1, round(fmean(some))) for some in self.load[:2])
+        mean = replace(service, input=inputs, output=outputs)
         least = replace(service, input=min(self.load.inputs))
         first_s = least.read(phases, 1).seconds + phases.constant("prompt_s")
         each_s = phases.decode(1, least.input).seconds
@@ -240,10 +238,8 @@ class ServerSearch:
         for number, kind in self.ordered(kinds, True, True):
             if number * kind.devices > FAR * best:
                 continue
-            result = self.fewest(
-                number, self.max_devices // kind.devices, self._run(kind, self.load)
-            )
-            if result is not None:
+            most, run = self.max_devices // kind.devices, self._run(kind, self.load)
+            if result := self.fewest(number, most, run):
                 yield (one := Candidate(kind, *result))
                 best = min(best, one.devices)
 
@@ -274,8 +270,7 @@ class ServerSearch:
             self.candidates += max(0, left) * first[1]
             if left < 1 or number * kind.devices > FAR * best:
                 continue
-            result = self.fewest(number, left, self._run(kind, self.load, first))
-            if result is not None:
+            if result := self.fewest(number, left, self._run(kind, self.load, first)):
                 yield (one := Candidate(kind, *result, first))
                 best = min(best, kind.devices * one.replicas)
 

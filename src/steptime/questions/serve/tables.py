@@ -113,12 +113,11 @@ def table(told: dict[str, Any]) -> Table:
         ("tokens", speed),
         ("memory", held(told["memory"], 3) + room),
     ]
+    paid = NO_PRICE
     if cost := told["cost"]:
-        paid = f"{cost['million_tokens']:,.2f} {cost['currency']} per million tokens"
-        by = by_offer(cost["offer"], cost["date"])
-        rows.append(("cost", f"{paid}, {cost['hour']:,.2f} per hour ({by})"))
-    else:
-        rows.append(("cost", NO_PRICE))
+        paid = f"{cost['million_tokens']:,.2f} {cost['currency']} per million tokens, "
+        paid += f"{cost['hour']:,.2f} per hour ({by_offer(cost['offer'], cost['date'])})"
+    rows.append(("cost", paid))
     energy = told["energy"]
     if energy is not None:
         watts = f"{energy['device_w']:,.0f} W per device"

@@ -208,16 +208,12 @@ def sentence(told: Mapping[str, Any]) -> str:
     if best is None:
         return "no server holds the targets"
     said = [f"{best['devices']} {best['device']} ({split_of(best)})"]
-    if best["cost"]:
-        said[0] += (
-            f", {best['cost']['million_tokens']:,.2f} {best['cost']['currency']} a million tokens"
-        )
+    if cost := best["cost"]:
+        said[0] += f", {cost['million_tokens']:,.2f} {cost['currency']} a million tokens"
     if fewest["devices"] < best["devices"]:
         said.append(f"fewest: {fewest['devices']} {fewest['device']} ({split_of(fewest)})")
-    ways: dict[str, Mapping[str, Any]] = {}
-    for row in (row for row in told["rows"] if row["device"] == best["device"]):
-        if row["devices"] < ways.get(row["arrangement"], {"devices": inf})["devices"]:
-            ways[row["arrangement"]] = row
+    rows = [row for row in reversed(told["rows"]) if row["device"] == best["device"]]
+    ways = {row["arrangement"]: row for row in sorted(rows, key=lambda row: -row["devices"])}
     if len(ways) == 2:
         less, more = sorted(ways, key=lambda way: ways[way]["devices"])
         number, other = ways[less]["devices"], ways[more]["devices"]
