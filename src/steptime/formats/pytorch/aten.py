@@ -39,9 +39,7 @@ def _weights(c: Call, *names: str) -> dict[str, Any]:
 
 
 def _operands(c: Call, *values: Any) -> list[Any]:
-    if c.walk.is_rebound:
-        values = c.walk.adapted(values)
-    return [one if isinstance(one, int | float) else c.walk.tensor(one) for one in values]
+    return c.walk.alike(values, c.name)
 
 
 def _binary(function: str, c: Call, turned: bool = False) -> Result:
