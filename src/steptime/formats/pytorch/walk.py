@@ -302,35 +302,7 @@ class Walk:
         elif told != made:
             raise ShapeError(f"it is lowered to {list(made)}, where the file has {list(told)}")
 
-    def alike(self, operands: Sequence[Any], name: str) -> list[Any]:
+    def alike(self, operands: Sequence[Any], name: str, broadcast: bool = True) -> list[Any]:
         """Return operands, numbers or tensors, of the batch that those have which have grown."""
-        tensors = [self.b.shape(one) for one in operands if isinstance(one, str)]
-        longest = max(tensors, key=len, default=())
-        made = [
-            one if isinstance(one, int | float) else self.tensor(self._with_batch_of(one, longest))
-            for one in operands
-        ]
-        return self.batches.alike(self.b, made, name)
-
-    def _with_batch_of(self, one: Any, shape: Shape) -> Any:
-        """Return a constant of the batch of a shape; what is none stays."""
-        if not self.batches.differ or not isinstance(one, Const):
-            return one
-        lead = len(shape) - len(one.shape)
-        sizes = list(one.shape)
-        for i, n in enumerate(one.shape):
-            wanted = shape[lead + i] if lead + i >= 0 else n
-            if n not in {1, wanted} and n * self.batches.new == wanted * self.batches.own:
-                sizes[i] = wanted
-        return Const(tuple(sizes), one.dtype, one.origin)
-
-    def joined(self, parts: Sequence[Value], name: str) -> list[Any]:
-        """Return the parts of a concatenation along another axis with the batch of those grown."""
-        grown = any(self.shape(one)[:1] == (self.batches.new,) for one in parts)
-        made = [
-            Const(self.scaled(one.shape), one.dtype, one.origin)
-            if grown and isinstance(one, Const)
-            else one
-            for one in parts
-        ]
-        return self.batches.alike(self.b, [*map(self.tensor, made)], name, broadcast=False)
+        made = [one if isinstance(one, int | float) else self.tensor(one) for one in operands]
+        return self.batches.alike(self.b, made, name, broadcast)
