@@ -60,32 +60,19 @@ class Batches:
         Where they `broadcast`, a batch of 1 need not be.
         """
         shapes = [b.shape(x) for x in operands if isinstance(x, str)]
-        if not self.differ or (broadcast and self.own == 1):
-            return list(operands)
-        return [
-            self._repeated(b, x, name) if isinstance(x, str) and self._lacks(b, x, shapes) else x
-            for x in operands
-        ]
-
-    def _lacks(self, b: Builder, x: str, others: Sequence[Shape]) -> bool:
-        shape = b.shape(x)
-        beside = (o for o in others if o and len(o) == len(shape))
-        return shape[:1] == (self.own,) and any(o[0] == self.new for o in beside)
-
-    def _repeated(self, b: Builder, x: str, name: str) -> str:
-        """Return the first example of `x` for each of the new batch."""
-        rest = b.shape(x)[1:]
-        repeat = el.made_by(b, x, "broadcast")
-        if repeat and b.shape(repeat.inputs[0]) == (1, *rest):
-            one = repeat.inputs[0]
-        else:
-            one = el.slice_(b, x, 0, 0, 1, f"{name}/first")
-        return el.expand(b, one, (self.new, *rest), f"{name}/batch")
+        grown = {len(shape) for shape in shapes if shape[:1] == (self.new,)}
+        made = list(operands)
+        for i, x in enumerate(operands) if self.differ and (self.own > 1 or not broadcast) else ():
+            shape = b.shape(x) if isinstance(x, str) else ()
+            if isinstance(x, str) and shape[:1] == (self.own,) and len(shape) in grown:
+                one = el.slice_(b, x, 0, 0, 1, f"{name}/first")
+                made[i] = el.expand(b, one, (self.new, *shape[1:]), f"{name}/batch")
+        return made
 
     def check(self, told: Shape, made: Shape) -> None:
         """Raise `ShapeError` for what neither stays as it is nor grows as the batch does."""
-        fits = len(told) == len(made) and math.prod(made) == math.prod(told)
-        if not fits and (len(told) != len(made) or not self.grows(told, made)):
+        as_before = math.prod(told) == math.prod(made)
+        if len(told) != len(made) or not (as_before or self.grows(told, made)):
             raise ShapeError(
                 f"exported for batch {self.own}, it cannot be made for {self.new}: "
                 f"{list(told)} would be {list(made)}"
@@ -138,12 +125,9 @@ def main_output(b: Builder, outputs: Sequence[str]) -> str:
 
 
 def _weight(b: Builder, output: str) -> int:
-    seen, waiting, count = {output}, [output], 0
-    while waiting:
-        made = el.made_by(b, waiting.pop())
-        if made:
-            count += OPS[made.kind].flop is not no_flop
-            new = [one for one in made.inputs if one not in seen]
-            seen.update(new)
-            waiting += new
+    wanted, count = {output}, 0
+    for op in reversed(b.ops):
+        if not wanted.isdisjoint(op.outputs):
+            wanted.update(op.inputs)
+            count += OPS[op.kind].flop is not no_flop
     return count
