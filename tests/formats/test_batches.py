@@ -82,6 +82,13 @@ def test_statistics_of_the_batch_do_not_grow_and_what_reads_them_does(own, tmp_p
     assert count(built(tmp_path, content, 6)).flop == 6 * 5 + 6 * 5
 
 
+@pytest.mark.onnx
+def test_a_squeeze_of_every_axis_of_one_keeps_more_examples(tmp_path):
+    nodes = [node("Squeeze", "x", "f"), node("Gemm", "f w", "y", transB=1)]
+    content = model(nodes, [tensor("w", (5, 8))], [value("x", 1, 8, 1, 1)])
+    assert count(built(tmp_path, content, 6)).flop == 6 * 2 * 5 * 8
+
+
 @pytest.mark.framework
 @pytest.mark.parametrize("own", [1, 2])
 def test_exports_of_torch_for_one_batch_are_as_those_for_another(own, tmp_path):
@@ -110,6 +117,20 @@ def test_exports_of_torch_for_one_batch_are_as_those_for_another(own, tmp_path):
         assert graph.tensors[graph.outputs[0]].shape == (6, 7, 32)
         flop.append(count(graph).flop)
     assert flop[0] == flop[1]
+
+
+@pytest.mark.framework
+def test_a_squeeze_of_every_axis_of_one_keeps_more_examples_of_torch(tmp_path):
+    torch = pytest.importorskip("torch")
+
+    class Squeezes(torch.nn.Linear):
+        def forward(self, x: Any) -> Any:
+            return super().forward(x.squeeze())
+
+    path = tmp_path / "net.pt2"
+    torch.export.save(torch.export.export(Squeezes(8, 5), (torch.zeros(1, 8, 1, 1),)), path)
+    graph = build(make_workload(read_model(str(path)), 6, phase="infer"))
+    assert count(graph).flop == 6 * (2 * 5 * 8 + 5)
 
 
 @pytest.mark.onnx

@@ -71,8 +71,7 @@ class Batches:
 
     def check(self, told: Shape, made: Shape) -> None:
         """Raise `ShapeError` for what neither stays as it is nor grows as the batch does."""
-        as_before = math.prod(told) == math.prod(made)
-        if len(told) != len(made) or not (as_before or self.grows(told, made)):
+        if math.prod(made) != math.prod(told) and not self.grows(told, made):
             raise ShapeError(
                 f"exported for batch {self.own}, it cannot be made for {self.new}: "
                 f"{list(told)} would be {list(made)}"

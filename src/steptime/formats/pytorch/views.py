@@ -26,10 +26,12 @@ def _view(c: Call) -> Result:
 
 
 def _squeeze(c: Call) -> Result:
-    told, axes = c.walk.told(c.node.args["self"]), c.get("dim")
+    axes, shape = c.get("dim"), c.b.shape(c.x())
+    told = shape if axes is None else c.walk.told(c.node.args["self"])
     chosen = range(len(told)) if axes is None else [a % max(1, len(told)) for a in listed(axes)]
-    shape = [n for i, n in enumerate(c.b.shape(c.x())) if i not in chosen or told[i] != 1]
-    return c.do(el.reshape, c.x(), shape)
+    return c.do(
+        el.reshape, c.x(), [n for i, n in enumerate(shape) if i not in chosen or told[i] != 1]
+    )
 
 
 def _expand(c: Call) -> Result:
