@@ -69,6 +69,12 @@ class Batches:
                 made[i] = el.expand(b, one, (self.new, *shape[1:]), f"{name}/batch")
         return made
 
+    def concat(self, b: Builder, tensors: Sequence[str], axis: int, name: str) -> str:
+        """Return tensors joined along an axis, all of one batch where that is another."""
+        if el.axis_of(b, tensors[0], axis) != 0:
+            tensors = [str(x) for x in self.alike(b, tensors, name, broadcast=False)]
+        return el.concat(b, tensors, axis, name)
+
     def check(self, told: Shape, made: Shape) -> None:
         """Raise `ShapeError` for what neither stays as it is nor grows as the batch does."""
         if math.prod(made) != math.prod(told) and not self.grows(told, made):

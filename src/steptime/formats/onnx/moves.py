@@ -32,14 +32,6 @@ def _transpose(r: Visit, x: Value) -> Value:
     return r.view(x, "transpose", r.attr("perm", tuple(reversed(range(len(r.shape(x)))))))
 
 
-def _concat(r: Visit, *values: Value) -> Value:
-    axis = r.axis(values[0], 1)
-    tensors = [r.tensor(v) for v in values]
-    if axis != 0:
-        tensors = [str(x) for x in r.alike(tensors, broadcast=False)]
-    return r.do(elements.concat, tensors, axis)
-
-
 def _split(r: Visit, x: Value, *_: Value) -> Values:
     axis = r.axis(x)
     parts = [r.out(i)[axis] for i in range(len(r.node.outputs))]
@@ -189,7 +181,7 @@ MOVES: Mapping[str, Function] = {
     "Reshape": _reshape,
     **dict.fromkeys(("Flatten", "Squeeze", "Unsqueeze"), _seen_anew),
     "Transpose": _transpose,
-    "Concat": _concat,
+    "Concat": lambda r, *xs: r.do(r.batches.concat, [*xs], r.axis(xs[0], 1)),
     "Split": _split,
     "Slice": _slice,
     "Gather": _gather,

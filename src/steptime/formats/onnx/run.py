@@ -207,15 +207,10 @@ class Visit:
             self.roots[constant.name] = made, constant.steps
             return made
         made, steps = self.roots[constant.name]
-        same = 0
-        for ours, theirs in zip(steps, constant.steps, strict=False):
-            if ours != theirs:
-                break
-            same += 1
-        for kind, how, shape in reversed(steps[same:]):
+        for kind, how, shape in reversed(steps):
             back = tuple(how.index(i) for i in range(len(how))) if kind == "transpose" else shape
             made = self._seen(made, kind, back)
-        for kind, how, _ in constant.steps[same:]:
+        for kind, how, _ in constant.steps:
             made = self._seen(made, kind, how)
         return made
 
@@ -270,9 +265,9 @@ class Visit:
         alike = self.alike(operands)
         return self.recognised(elements.pointwise(self.b, function, *alike, name=self.name, **how))
 
-    def alike(self, operands: Sequence[str | float], broadcast: bool = True) -> list[str | float]:
+    def alike(self, operands: Sequence[str | float]) -> list[str | float]:
         """Return operands, those of the file's own batch repeated where others have grown."""
-        return self.batches.alike(self.b, operands, self.name, broadcast)
+        return self.batches.alike(self.b, operands, self.name)
 
     def reshaped(self, x: Value, wanted: Callable[[], Shape]) -> Value:
         """Return `x` seen as the file has it for its own batch, else with the shape `wanted`."""

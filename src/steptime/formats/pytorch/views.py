@@ -132,10 +132,7 @@ def _unbind(c: Call) -> Result:
 
 def _cat(c: Call) -> Result:
     parts = [one for one in c["tensors"] if 0 not in c.walk.shape(one)]
-    axis = c.get("dim", 0)
-    if axis % len(c.walk.shape(parts[0])) == 0:
-        return c.do(el.concat, [*map(c.walk.tensor, parts)], axis)
-    return c.do(el.concat, c.walk.alike(parts, c.name, broadcast=False), axis)
+    return c.do(c.walk.batches.concat, [*map(c.walk.tensor, parts)], c.get("dim", 0))
 
 
 def _repeat(c: Call) -> Result:

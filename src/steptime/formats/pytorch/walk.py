@@ -301,8 +301,3 @@ class Walk:
             self.batches.check(told, made)
         elif told != made:
             raise ShapeError(f"it is lowered to {list(made)}, where the file has {list(told)}")
-
-    def alike(self, operands: Sequence[Any], name: str, broadcast: bool = True) -> list[Any]:
-        """Return operands, numbers or tensors, of the batch that those have which have grown."""
-        made = [one if isinstance(one, int | float) else self.tensor(one) for one in operands]
-        return self.batches.alike(self.b, made, name, broadcast)
