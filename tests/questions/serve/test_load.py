@@ -32,7 +32,7 @@ class Straight:
         return self.decode(sequences, context).plus(self.prefill(prompts, tokens))
 
 
-def pool(most: int, replicas: int = 1, **rules: int) -> Pool:
+def pool(most: int, replicas: int = 1, **rules: float) -> Pool:
     return Pool(Paced(Straight()), most, 10**6, replicas, **rules)  # type: ignore[arg-type]
 
 
@@ -87,7 +87,7 @@ def test_at_a_constant_concurrency_a_token_takes_decode_and_its_part_of_prompts(
 def test_what_a_request_takes_beside_the_servers_is_added_and_holds_up_no_step():
     demand = Demand(concurrency=8, count=80)
     load = demand.load(1000, 200)
-    bare, later = (under_load(demand, load, [pool(8)], s) for s in (0.0, 0.5))
+    bare, later = (under_load(demand, load, [pool(8, prompt_s=s)]) for s in (0.0, 0.5))
     for name in ("ttft_s", "request_s"):
         assert later[name]["mean"] == pytest.approx(bare[name]["mean"] + 0.5)
     assert later["requests_per_s"] == bare["requests_per_s"]
