@@ -246,8 +246,8 @@ class ServerSearch:
     def apart(self, kinds: Sequence[Kind]) -> Iterator[Candidate]:
         """Yield servers that decode, each kind with the fewest of those that read prompts for it.
 
-        What reads prompts waits for no decoding, so that it is chosen by itself. Where nothing is
-        known to join servers there are none.
+        What reads prompts waits for no decoding, so that it is chosen by itself, with what a
+        request takes beside both. Where nothing is known to join servers there are none.
         """
         if kinds and link_of(kinds[0].service.site, kinds[0].phases.planner.device) is None:
             return
@@ -258,13 +258,13 @@ class ServerSearch:
             least = known[0].devices * known[1] if known else self.max_devices
             if number * kind.devices > least:
                 continue
-            result = self.fewest(number, self.max_devices // kind.devices, self._run(kind, ones))
+            both = kind._replace(pool=kind.pool._replace(prompt_s=2 * kind.pool.prompt_s))
+            result = self.fewest(number, self.max_devices // kind.devices, self._run(both, ones))
             if result and (known is None or kind.devices * result[0] < least):
                 readers[kind.service.pipeline] = kind, result[0]
         best = self.max_devices
         for number, kind in self.ordered(kinds, False, True):
-            first = readers.get(kind.service.pipeline)
-            if first is None:
+            if not (first := readers.get(kind.service.pipeline)):
                 continue
             left = (self.max_devices - first[0].devices * first[1]) // kind.devices
             self.candidates += max(0, left) * first[1]
