@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.decision_tree import leaves
 from steptime.analysis.pairing import held, known
-from steptime.analysis.sides import APART, Ids, Sides, cell_of, level_of, value_of
 from steptime.analysis.speedup_words import says
 from steptime.analysis.ups import (
     MOST_DRAWN,
@@ -35,6 +34,7 @@ from steptime.core.units import shown
 from steptime.records import flat
 from steptime.records.data import Data
 from steptime.records.row import HOW, Row, said
+from steptime.records.sides import APART, Ids, Sides, cell_of, level_of, value_of
 from steptime.records.statistics import rank_correlation
 
 EXTREMES, SHOWN = 5, 12
