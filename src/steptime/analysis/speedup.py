@@ -272,7 +272,7 @@ def _tree(ups: Ups) -> list[Row]:
     won = ups.outcome[clear] == OUTCOMES.index("won")
     names = np.where(won, ups.sides.level_of(ups.b[clear]), ups.against).tolist()
     features = {name: [column[at] for at in place] for name, column in of.items()}
-    return [vars(leaf) | {"rows": sum(leaf.wins.values())} for leaf in leaves(features, names)]
+    return leaves(features, names)
 
 
 def _failed(data: Data, level: str, known: Sequence[str]) -> Row:

@@ -34,12 +34,12 @@ class Data(Folders):
 
     def of_results(self, columns: Iterable[str], rest: str = "", *values: Any) -> list[Row]:
         """Return columns of `results` and `interval_95`; `rest` is the SQL behind its name."""
-        ends = ("measured_low_s", "measured_high_s")
-        told = dict.fromkeys(one for one in (*columns, *ends) if one != "interval_95")
+        ends = ("measured_low_s", "measured_high_s")  # stated ones may be another interval
+        told = dict.fromkeys(one for one in (*columns, *ends, "interval") if one != "interval_95")
         rows = self.rows(f"SELECT {', '.join(told)} FROM results {rest}", *values)
         for row in rows:
             low, high = (row[end] for end in ends)
-            known = low is not None and high is not None
+            known = row["interval"] and low is not None and high is not None
             row["interval_95"] = f"{seconds(low)} to {seconds(high)}" if known else None
         return rows
 
