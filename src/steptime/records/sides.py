@@ -118,12 +118,10 @@ class Sides:
 
     def _grouped(self) -> Columns:
         """Return the columns of groups, which stand in the order of their first records."""
-        levels = ", ".join(map(flat.text, self.levels))
         estimate = ", ".join(f"one.estimate.{name} AS e_{name}" for name in ESTIMATE)
         ends = ", ".join(f"stated.{one} AS stated_{one}" for one in OF_STATED)
         found = self.data.arrays(
             f"SELECT * EXCLUDE (first, level_, rests, one, stated), {estimate}, {ends}, "
-            f"list_position([{levels}]::VARCHAR[], level_) - 1 AS level, "
             "coalesce(sampled > 0 AND NOT rests, false) AS pooled, "
             "sampled > 0 OR stated.value IS NOT NULL AS held, "
             "one.value AS value, one.runs AS runs "
@@ -135,7 +133,9 @@ class Sides:
             "arg_max({'value': value_, 'runs': runs, 'estimate': estimate}, seq) "
             "FILTER (sampled) AS one, arg_max({'value': value_, 'low': stated_low, "
             "'high': stated_high}, seq) FILTER (held) AS stated "
-            f"FROM {self.members} GROUP BY group_) ORDER BY first",
+            f"FROM {self.members} GROUP BY group_) JOIN (SELECT unnest($1::VARCHAR[]) AS level_, "
+            "unnest(range(len($1))) AS level) USING (level_) ORDER BY first",
+            self.levels,
             exact=WHOLE_NUMBERS,
         )
         found["cell"] = np.unique(found["cell"], return_inverse=True)[1]
