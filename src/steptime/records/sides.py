@@ -282,14 +282,19 @@ class Sides:
         told_ = {name: self.groups[name][ids] for name in ("group_", "records", "last")}
         self.data.lend("last", {"id": ids, **told_})
         told = ", ".join(f"{made} AS {flat.name(name)}" for name, made in columns.items())
+        host, good_s, several = "coalesce(host, '')", "NULL", ""
+        if (told_["records"] > 1).any():
+            host, good_s = f"coalesce(hosts, {host})", "of_all_s"
+            several = (
+                "LEFT JOIN (SELECT id, array_to_string(list_sort(list(DISTINCT host) FILTER "
+                "(host <> '')), ', ') AS hosts, coalesce(list_median(flatten(list(samples) FILTER "
+                "(status = 'ok' AND samples_n > 0))), arg_max(step_s, seq) FILTER (status = 'ok')) "
+                f"AS of_all_s FROM last JOIN {self.members} USING (group_) JOIN flat USING (seq) "
+                "WHERE records > 1 GROUP BY id) USING (id)"
+            )
         return (
-            f"(SELECT id, {told} FROM (SELECT last.id, 0 AS within, good_s, flat.* REPLACE "
-            "(coalesce(hosts, flat.host, '') AS host) FROM last JOIN flat ON seq = last.last "
-            "LEFT JOIN (SELECT id, array_to_string(list_sort(list(DISTINCT host) FILTER "
-            "(host <> '')), ', ') AS hosts, coalesce(list_median(flatten(list(samples) FILTER "
-            "(status = 'ok' AND samples_n > 0))), arg_max(step_s, seq) FILTER (status = 'ok')) "
-            f"AS good_s FROM last JOIN {self.members} USING (group_) JOIN flat USING (seq) "
-            "WHERE records > 1 GROUP BY id) USING (id)))"
+            f"(SELECT id, {told} FROM (SELECT id, 0 AS within, {good_s}::DOUBLE AS good_s, "
+            f"flat.* REPLACE ({host} AS host) FROM last JOIN flat ON seq = last.last {several}))"
         )
 
 
