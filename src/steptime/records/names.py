@@ -15,7 +15,6 @@ from steptime.records.row import (
     exchange_name,
     grouped,
     loaded,
-    names_of,
     said,
     telling_of,
 )
@@ -99,12 +98,21 @@ def networks(told: Sequence[Row], free: Collection[str] = STEP) -> list[str]:
             name: [str(one[name], "utf-8") if name in one else None for one in every]
             for name in known
         }
-        batch = [None if "batch" in free else told[at]["batch"] for at in places]
-        for at, name in zip(places, names_of(family, settings, batch), strict=True):
-            strategy = None if "strategy" in free else told[at]["strategy"]
-            overlap = "overlap" in free or told[at]["overlap"] is not False
+        words = [_words(name, settings[name], family) for name in telling_of(settings)]
+        for at, *parts in zip(places, *words, strict=True):
+            row = told[at]
+            if row["batch"] is not None and "batch" not in free:
+                parts.append(f"batch {row['batch']}")
+            strategy = None if "strategy" in free else row["strategy"]
+            overlap = "overlap" in free or row["overlap"] is not False
+            name = f"{family} {', '.join(filter(None, parts))}".strip()
             base[at] = name + exchange_name(strategy, overlap)
     return base
+
+
+def _words(name: str, settings: Sequence[str | None], family: str) -> list[str | None]:
+    memo = {one: one and said(name, loaded(one), family) for one in {*settings}}
+    return [memo[one] for one in settings]
 
 
 def _how(row: Row, free: Collection[str]) -> Row:

@@ -137,20 +137,6 @@ def exchange_name(strategy: str | None, overlap: bool) -> str:
     return (f", {strategy}" if strategy else "") + ("" if overlap else ", no overlap")
 
 
-def names_of(model: str, settings: Texts, batch: Sequence[int | None]) -> list[str]:
-    """Return the shortest names of networks of one model that tell them apart.
-
-    They have the model, the settings that tell its networks apart, and the batch where known.
-    """
-    words: list[list[str | None]] = []
-    for name in telling_of(settings):
-        held = settings[name]
-        memo = {one: one and said(name, loaded(one), model) for one in {*held}}
-        words.append([memo[one] for one in held])
-    words.append([None if one is None else f"batch {one}" for one in batch])
-    return [f"{model} {', '.join(filter(None, one))}".strip() for one in zip(*words, strict=True)]
-
-
 def columns_of(rows: Sequence[Mapping[str, object]]) -> Texts:
     """Return settings of several as columns, in the order in which they are told."""
     names = dict.fromkeys(name for one in rows for name in one)
