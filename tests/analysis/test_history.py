@@ -84,7 +84,8 @@ def _nights() -> list[tuple[str, Sequence[Record]]]:
 
 def test_a_change_is_told_with_how_many_share_it_and_what_else_changed():
     one = analysis("history")
-    table = one.answer(Data(*_nights()))
+    data = Data(*_nights())
+    table = one.answer(data)
     found: Any = table.summary
     assert found["folders"][0] == "night-00"  # by date, whatever the order of the arguments
     (event,) = found["events"]
@@ -106,7 +107,7 @@ def test_a_change_is_told_with_how_many_share_it_and_what_else_changed():
     marked = [row for row in spec["data"]["values"] if row["became"] != "as before"]
     assert len(marked) == 12
     assert {row["became"] for row in marked} == {"slower"}
-    assert one.answer(Data(*_nights()), margin="10%").summary["changes"] == []
+    assert one.answer(data, margin="10%").summary["changes"] == []
 
 
 def test_published_steps_say_nothing_of_runs():

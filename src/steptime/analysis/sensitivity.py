@@ -26,6 +26,7 @@ SURE = 0.05
 LARGEST_LOG = 700.0  # of a ratio that a number holds
 DOUBLING = "doubling"
 PLACE = ("family", "platform", "method")
+METHOD, Y = '"at method"', '"at y"'  # columns beside those of networks
 FILLS = tuple(f"weight_if_failed_{name}" for name in ("zero", "least", "greatest"))
 CELLS = (
     *("hyperparameter", "weight", "low", "high", "importance"),
@@ -105,10 +106,15 @@ def _networks(
         value, where = f"CASE WHEN status = 'ok' THEN {value} END", "coalesce(scope, '') = ''"
     else:  # a prediction that does not fit failed
         value = f"CASE WHEN origin <> 'predicted' OR status IS NULL THEN {value} END"
-    where += f" AND ({value} IS NOT NULL OR coalesce(status, 'ok') <> 'ok')"
+    every = dict.fromkeys((*data.hyperparameters, *STEP, "family", "platform"))
+    names = ", ".join(flat.name(one) for one in every if one in tables[table])
+    data.rows(
+        f"CREATE OR REPLACE TEMP TABLE numbers AS SELECT {names}, {way} AS {METHOD}, {value} "  # noqa: S608  # our names
+        f"AS {Y} FROM {table} WHERE {where} AND ({Y} IS NOT NULL OR coalesce(status, 'ok') <> 'ok')"
+    )
     places = data.rows(
-        f'SELECT family, platform, "{way}" AS method, count(DISTINCT dtype) AS dtypes '  # noqa: S608  # our names
-        f"FROM {table} WHERE {where} GROUP BY ALL HAVING count({value}) > 0 ORDER BY ALL"
+        f"SELECT family, platform, {METHOD} AS method, count(DISTINCT dtype) AS dtypes "  # noqa: S608  # our names
+        f"FROM numbers GROUP BY ALL HAVING count({Y}) > 0 ORDER BY ALL"
     )
     if not places:
         raise InputError(data.failed or f"nothing here has a number for {of}")
@@ -121,7 +127,6 @@ def _networks(
             known = ", ".join(others) or "there is no other"
             raise InputError(f"--against {against}: name another with --platform ({known})")
         platform = platform or others[0]
-    ratio = ("mine / theirs" if more_is_better(of) else "theirs / mine") if against else "mine"
     for row in places:
         if platform not in (None, row["platform"]):
             continue
@@ -130,17 +135,20 @@ def _networks(
         several = any(one["dtypes"] > 1 for one in (row, *there))
         told = (*data.hyperparameters, *(NETWORK if against else STEP), *["dtype"] * several)
         names = ", ".join(flat.name(one) for one in dict.fromkeys(told) if one in tables[table])
-        same = f'"{way}" = {flat.text(row["method"])}'
+        same = f"{METHOD} = {flat.text(row['method'])}"
         anyhow = all(one["method"] != row["method"] for one in there)  # none was measured so
-        theirs = f"platform = {flat.text(str(against))} AND {'true' if anyhow else same}"
         mine = f"(platform = {flat.text(row['platform'])} AND {same})"
-        asked = f"{where} AND family = {flat.text(row['family'])} AND ({mine} OR {theirs})"
-        sql = (
-            f"SELECT {names}, median({value}) FILTER ({mine}) AS mine, median({value}) "  # noqa: S608  # our names
-            f"FILTER (NOT {mine}) AS theirs FROM {table} WHERE {asked} GROUP BY ALL "
-            f"HAVING count(DISTINCT {mine}) = {1 + bool(against)}"
+        asked, both, y = mine, "true", f"median({Y})"
+        if against:
+            asked += f" OR (platform = {flat.text(against)} AND {'true' if anyhow else same})"
+            both = f"bool_or({mine}) AND NOT bool_and({mine})"
+            sides = f"{y} FILTER ({mine})", f"{y} FILTER (NOT {mine})"
+            y = " / ".join(sides if more_is_better(of) else sides[::-1])
+        found = data.arrays(
+            f"SELECT {names}, {y} AS y FROM numbers WHERE family = ? AND ({asked}) "  # noqa: S608  # our names
+            f"GROUP BY ALL HAVING {both} ORDER BY ALL",
+            row["family"],
         )
-        found = data.arrays(f"SELECT {names}, {ratio} AS y FROM ({sql}) ORDER BY ALL")  # noqa: S608  # ours
         yield {name: row[name] for name in PLACE}, found
 
 
