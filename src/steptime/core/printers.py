@@ -47,8 +47,7 @@ def text(table: Table, width: int | None = None) -> str:
     numeric = [_is_numeric([row[i] for row in cells[1:]]) for i in range(len(kept))]
     cells = _folded(cells, width) if width else cells
     lines = list(_lines(cells, numeric))[0 if any(cells[0]) else 1 :]
-    hidden = len(table.rows) - len(cells[1:] if table.most is None else table.rows[: table.most])
-    below = cut(hidden, "--json")
+    below = cut(len(table.rows) - len(rows), "--json")
     if gone:
         names = ", ".join(column.heading or column.key for column in gone)
         below.append(f"hidden columns (terminal width): {names}; --json has all")
