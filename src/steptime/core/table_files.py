@@ -49,7 +49,8 @@ def table_cells(
         return
     name = table.name.removesuffix(".gz")
     if not name.endswith(ENDINGS):
-        raise InputError(f"{shown(table)}: a table is {_SAID}, also with .gz")
+        said = f"a table is {_SAID}, also with .gz" if table.exists() else "no such file or folder"
+        raise InputError(f"{shown(table)}: {said}")
     try:
         opened: Any = partial(gzip.open, table) if table.name.endswith(".gz") else table.open
         with opened("rt", encoding="utf-8-sig", newline="") as file:

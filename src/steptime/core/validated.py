@@ -61,6 +61,7 @@ def _reason(fault: Any, model: Any) -> str:
         known = re.findall(r"'([^']*)'", fault["ctx"]["expected"])
         return str(unknown(last, given, known, ".".join(path)))
     simple = isinstance(given, str | int | float | bool) and ", not " not in text
-    text += f", not {shorten(given)}" if simple and not text.startswith("unknown") else ""
+    simple = simple and shorten(given) not in text and not text.startswith("unknown")
+    text += f", not {shorten(given)}" if simple else ""
     place = "" if text.startswith(f"unknown {last}") else f"{'.'.join((*path, last))}: "
     return place + text

@@ -60,7 +60,8 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _remarks(document: Mapping[str, Any]) -> list[str]:
-    lines = [f"assumed: {said}"] if (said := assumed_text(document["assumed"])) else []
+    said = "; ".join(filter(None, [assumed_text(document["assumed"]), *_exchange(document)]))
+    lines = [f"assumed: {said}"] if said else []
     if document["stops_paying"] is not None:
         lines.append(
             f"stops paying at {document['stops_paying']} replicas: from the row before, throughput "
@@ -76,6 +77,17 @@ def _remarks(document: Mapping[str, Any]) -> list[str]:
         costs = f"; a device costs {each}" if each else ""
         lines.append(f"training: {epochs} of {training['samples']:,} examples{costs}")
     return lines
+
+
+def _exchange(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is assumed of the exchange of gradients where nothing else was said."""
+    waits = document["parallel"] == "data" and any(
+        row["exposed_comm_s"] for row in document["rows"]
+    )
+    if waits and not document["overlap"] and document["method"] != "paleo":
+        yield "gradients are exchanged after the backward pass, not during it (--overlap)"
+    if waits and document.get("inside") and document["links_per_node"] == 1:
+        yield f"{document['per_node']} devices share one link of their node (--links-per-node)"
 
 
 def notes_on(model: StepModel, parallel: str, rows: Sequence[ScalingRow], how: Sync) -> list[str]:

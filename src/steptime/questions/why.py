@@ -43,9 +43,9 @@ class Diagnosis(Result):
 
     `step_s` is measured where `origin` says so, else predicted; `low_s` and `high_s` bound the
     prediction, which needs `needed_bytes` of the device, `peak_memory_bytes` of them for tensors.
-    `ops` are the most expensive ones, `ceiling_fraction` how near an op comes to what the peaks
-    allow. `help` has what the model says of one change each. `evidence` are numbers of the
-    measurement, {} without one.
+    `ops` are the most expensive ones with those `alike`, each of which takes as long;
+    `ceiling_fraction` is how near an op comes to what the peaks allow. `help` has what the model
+    says of one change each. `evidence` are numbers of the measurement, {} without one.
     """
 
     model: str
@@ -77,12 +77,13 @@ class Diagnosis(Result):
         rows: list[tuple[str, Any]] = assumed_row(self.assumed)
         rows += [("step", step), ("bound by", self.bound)]
         rows += [(f"  {name}", percent(share)) for name, share in self.shares.items() if share]
-        told = ("op", "kind", "step_s=predicted", "time_share=of the device's time")
-        ops = columns(*told, "bound=bottleneck", "ceiling_fraction=of its ceiling", "?alike")
+        told = ("op", "?kind", "alike", "step_s=each", "all_share=device time")
+        ops = columns(*told, "bound=bottleneck", "?ceiling_fraction=of its ceiling")
+        every = [{**row, "all_share": _share(row)} for row in self.ops]
         more = columns("change", "step_s=step", "speedup=examples/s")
         changes = [Table(more, self.help, "what would help, by the model")] if self.help else []
         first = facts(title, self.origin, rows)
-        return [first, Table(ops, self.ops, "most expensive ops"), *changes]
+        return [first, Table(ops, every, "most expensive ops, with those alike"), *changes]
 
     def _repr_html_(self) -> str:
         from steptime.core.printers import html
@@ -279,7 +280,7 @@ def _ops(model: StepModel, found: Path) -> list[Row]:
             "ceiling_fraction": ceiling_s / taken if taken else None,
             "alike": 0,
         }
-    return sorted(rows.values(), key=lambda row: -row["step_s"])[:SHOWN]
+    return sorted(rows.values(), key=lambda row: -row["step_s"] * (1 + row["alike"]))[:SHOWN]
 
 
 def _of_step(made: Diagnosis, found: Path) -> list[str]:
@@ -321,13 +322,18 @@ def _of_evidence(made: Diagnosis) -> list[str]:
     return [*said, f"It executed its FLOP at {percent(told['peak_fraction'])} of the peak."]
 
 
+def _share(row: Row) -> float:
+    """Return the share of the device's time of an op and those alike."""
+    return float(row["time_share"] * (1 + row["alike"]))
+
+
 def _of_ops(made: Diagnosis) -> str:
     told = []
     for row in made.ops:
         alike = f", {row['alike']} more alike" if row["alike"] else ""
         told.append(
-            f"{row['op']} ({row['kind']}{alike}) {seconds(row['step_s'])}, "
-            f"{percent(row['time_share'])}, {row['bound']}-bound at "
+            f"{row['op']} ({row['kind']}{alike}) {seconds(row['step_s'])}"
+            f"{' each' * bool(alike)}, {percent(_share(row))}, {row['bound']}-bound at "
             f"{percent(row['ceiling_fraction'] or 0.0)} of its ceiling"
         )
     return f"{TABLED[0]} {'; '.join(told)}."

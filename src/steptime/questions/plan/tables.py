@@ -8,6 +8,7 @@ from steptime.hardware.prices import NO_PRICE, by_offer
 from steptime.questions.plan.answer import WORDS, held, money, split_in_words
 
 _FOUND = ("device", "devices", "split=split", "step_s[low,high]=step", "same=")
+_ALIKE = ("?device", "?devices", *_FOUND[2:])  # of a search whose title says both
 
 
 def search_tables(told: dict[str, Any]) -> list[Table]:
@@ -18,7 +19,8 @@ def search_tables(told: dict[str, Any]) -> list[Table]:
         least.setdefault(told["rows"].index(row), []).append(_LEAST[name])
     order = sorted(range(len(told["rows"])), key=lambda at: (at not in least, at))
     many = [{**_in_words(told["rows"][k]), "least": ", ".join(least.get(k, ()))} for k in order]
-    heads = columns(*_FOUND, "total_bytes=memory", "least=least")
+    sites = {(row["device"], row["devices"]) for row in told["rows"]}
+    heads = columns(*(_FOUND if len(sites) > 1 else _ALIKE), "total_bytes=memory", "least=least")
     same = f"= {told['alike']:,} plans are as fast within the error of this prediction"
     below = [same, told["space"]]
     every = Table(heads, many, f"{notes}. Unbeaten in {', '.join(_LEAST.values())}", below, most=6)
