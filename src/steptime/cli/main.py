@@ -39,8 +39,18 @@ WORDS = {
 """What stands for other words on the command line: old names, and commands of two words."""
 RENAMED = {"--network": "--link", "--workers": "--replicas"}
 """Names of options before 0.5, read where a command has the new one."""
-MEANT = dict.fromkeys(("--gpu", "--hardware", "--cpu"), "--device")
-MEANT |= {"--gpus": "--replicas", "--qps": "--rate", "--requests-per-s": "--rate"}
+MEANT: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("--gpu", "--hardware", "--cpu"), ("--device",)),
+    **dict.fromkeys(("--gpus", "--num-gpus"), ("--devices", "--replicas")),
+    **dict.fromkeys(("--qps", "--requests-per-s"), ("--rate",)),
+    **dict.fromkeys(("--batch-size", "--bs"), ("--batch",)),
+    **dict.fromkeys(("--precision", "--type"), ("--dtype",)),
+    **dict.fromkeys(("--seq-len", "--sequence-length"), ("--length", "--input")),
+    "--tp": ("--tensor",),
+    "--pp": ("--pipeline",),
+    "--dp": ("--data",),
+    "--ep": ("--expert",),
+}
 """What people type for options that are called otherwise."""
 
 HELP = {"help_option_names": ["-h", "--help"]}
@@ -171,7 +181,8 @@ def _about(name: str) -> str:
     if name in COMMANDS:
         return registry.about(COMMANDS[name])
     if name in PLOTS:
-        return f"Draw the records: {name}."
+        said = registry.about(PLOTS[name]).partition(";")[0]
+        return f"{said.replace('Return', 'Draw', 1)}."
     return str(_command(name).get_short_help_str(limit=80))
 
 
@@ -306,9 +317,9 @@ def _usage(error: typer.TyperException, words: Sequence[str]) -> str:
 
 def _hint(word: str, known: Iterable[str], otherwise: str) -> str:
     bare = {name.lstrip("-"): name for name in known}  # dashes are alike in all
-    meant = MEANT.get(word)
+    meant = next((name for name in MEANT.get(word, ()) if name in bare.values()), None)
     near = min(meant_by(word.lstrip("-"), bare), key=len, default="")  # the shortest of several
-    close = meant if meant in bare.values() else bare.get(near)
+    close = meant or bare.get(near)
     return f"; did you mean '{close}'?" if close else f"; {otherwise}"
 
 

@@ -8,6 +8,7 @@ from steptime.core.spelling import by_likeness, meant_by
 
 SHOWN_CHARACTERS = 60
 _MOST_MEANT = 8  # names in a question back
+_MOST_KNOWN = 18  # that are all said
 Name = TypeVar("Name")
 
 
@@ -51,7 +52,7 @@ def unknown(what: str, value: object, known: Iterable[str], where: str = "") -> 
         hint = f"did you mean {' or '.join(filter(None, (', '.join(said[:-1]), said[-1])))}?"
     elif not names:
         hint = "there is none"
-    elif len(names) <= 12:
+    elif len(names) <= _MOST_KNOWN:
         hint = "known: " + ", ".join(names)
     else:
         first = by_likeness(str(value), names)[:8]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import isfunction
@@ -166,7 +167,8 @@ def memory_shown(document: Mapping[str, Any]) -> str:
 def one_device(name: Any) -> Any:
     """Return the name of a device, or a device; raises `InputError` for a list of several."""
     if isinstance(name, str) and "," in name:
-        raise InputError(f"--device {shorten(name)}: several devices go with predict --grid")
+        said = "several devices go with predict --grid, or choose"
+        raise InputError(f"--device {shorten(name)}: {said}")
     return name
 
 
@@ -184,6 +186,10 @@ def workload_of(
 
     if isinstance(model, Workload):
         return model
+    for what, text in (("models", str(model)), ("batches", str(batch))):
+        is_list = "," in text and ":" not in text and not os.path.exists(text)  # noqa: PTH110  # False, whatever the name
+        if is_list or (what == "batches" and ".." in text):
+            raise InputError(f"{shorten(text)}: several {what} go with predict --grid")
     choice = read_model(str(model), allow_unknown, trusted=True)
     return make_workload(choice, batch, dtype, phase, optimizer, tuning=tuning)
 
