@@ -85,7 +85,7 @@ def _exchange(document: Mapping[str, Any]) -> Iterator[str]:
         row["exposed_comm_s"] for row in document["rows"]
     )
     if waits and not document["overlap"] and document["method"] != "paleo":
-        yield "gradients are exchanged after the backward pass, not during it (--overlap)"
+        yield "all-reduce after the backward pass, not during it (--overlap)"
     if waits and document.get("inside") and document["links_per_node"] == 1:
         yield f"{document['per_node']} devices share one link of their node (--links-per-node)"
 
