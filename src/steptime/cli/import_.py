@@ -8,7 +8,6 @@ from steptime.core.errors import InputError
 from steptime.core.progress import note
 from steptime.core.question import File, argument, option, optional, question
 from steptime.core.table import Answer
-from steptime.core.table_files import OF_CSV
 from steptime.core.units import counted
 from steptime.records import store
 from steptime.records.readers import NO_FORMAT, Import, read_path, source_key
@@ -58,12 +57,7 @@ def _nothing(found: Import) -> str:
     empty = "no row or entry is in it" if found.files else "an empty folder"
     seen = f"{first.file}: {first.reason}" if first else empty
     more = f", and {len(found.unread) - 1} more" if len(found.unread) > 1 else ""
-    is_table = any(
-        one.reason.startswith(NO_FORMAT) and one.file.removesuffix(".gz").endswith(OF_CSV)
-        for one in found.unread
-    )
-    hint = "; --map FILE.toml says what the columns of a table mean" if is_table else ""
-    return f"nothing here became a record ({seen}{more}){hint}"
+    return f"nothing here became a record ({seen}{more})"
 
 
 def _notes(found: Import, new: int, out: Path) -> list[str]:

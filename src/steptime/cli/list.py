@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from dataclasses import asdict
-from itertools import islice
 from typing import Any
 
 from steptime.core import registry
@@ -48,11 +47,10 @@ def _models() -> Rows:
 
 def _model_row(row: dict[str, Any]) -> dict[str, Any]:
     """Return a model as a row with its first parameters, which fit a line or two."""
-    every = {key: shown("", value) for key, value in row["parameters"].items()}
-    said = [f"{key}={value}" for key, value in islice(every.items(), MOST_PARAMETERS)]
-    more = len(every) - MOST_PARAMETERS
-    said += [f"and {more} more: steptime list {row['name']}"] if more > 0 else []
-    return {**row, "parameters": every, "first": ", ".join(said)}
+    every = [f"{key}={shown('', value)}" for key, value in row["parameters"].items()]
+    if len(every) > MOST_PARAMETERS:
+        every[MOST_PARAMETERS:] = [f"... (steptime list {row['name']})"]
+    return {**row, "first": ", ".join(every)}
 
 
 def _devices() -> Rows:

@@ -27,6 +27,7 @@ from steptime.core.errors import SHOWN_CHARACTERS, InputError, OutsideError, one
 from steptime.core.progress import note
 from steptime.core.question import Inquiry
 from steptime.core.spelling import meant_by
+from steptime.core.toml_files import packaged
 
 COMMANDS = {name: row.answer for name, row in QUESTIONS.items()} | ANALYSES
 """What answers each command: those that are shown, old names, and analyses by their own."""
@@ -39,19 +40,6 @@ WORDS = {
 """What stands for other words on the command line: old names, and commands of two words."""
 RENAMED = {"--network": "--link", "--workers": "--replicas"}
 """Names of options before 0.5, read where a command has the new one."""
-MEANT: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("--gpu", "--hardware", "--cpu"), ("--device",)),
-    **dict.fromkeys(("--gpus", "--num-gpus"), ("--devices", "--replicas")),
-    **dict.fromkeys(("--qps", "--requests-per-s"), ("--rate",)),
-    **dict.fromkeys(("--batch-size", "--bs"), ("--batch",)),
-    **dict.fromkeys(("--precision", "--type"), ("--dtype",)),
-    **dict.fromkeys(("--seq-len", "--sequence-length"), ("--length", "--input")),
-    "--tp": ("--tensor",),
-    "--pp": ("--pipeline",),
-    "--dp": ("--data",),
-    "--ep": ("--expert",),
-}
-"""What people type for options that are called otherwise."""
 
 HELP = {"help_option_names": ["-h", "--help"]}
 INTERRUPTED = 130  # what Typer gives after Ctrl-C
@@ -181,8 +169,7 @@ def _about(name: str) -> str:
     if name in COMMANDS:
         return registry.about(COMMANDS[name])
     if name in PLOTS:
-        said = registry.about(PLOTS[name]).partition(";")[0]
-        return f"{said.replace('Return', 'Draw', 1)}."
+        return registry.about(PLOTS[name]).partition(";")[0].replace("Return", "Draw", 1) + "."
     return str(_command(name).get_short_help_str(limit=80))
 
 
@@ -317,9 +304,10 @@ def _usage(error: typer.TyperException, words: Sequence[str]) -> str:
 
 def _hint(word: str, known: Iterable[str], otherwise: str) -> str:
     bare = {name.lstrip("-"): name for name in known}  # dashes are alike in all
-    meant = next((name for name in MEANT.get(word, ()) if name in bare.values()), None)
+    typed = packaged("other_options.toml").items()  # what people type for options
+    meant = (name for name, words in typed if word in words and name in bare.values())
     near = min(meant_by(word.lstrip("-"), bare), key=len, default="")  # the shortest of several
-    close = meant or bare.get(near)
+    close = next(meant, bare.get(near))
     return f"; did you mean '{close}'?" if close else f"; {otherwise}"
 
 

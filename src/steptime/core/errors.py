@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 from steptime.core.spelling import by_likeness, meant_by
 
 SHOWN_CHARACTERS = 60
-_MOST_MEANT = 8  # names in a question back
-_MOST_KNOWN = 18  # that are all said
+_MOST_MEANT, _MOST_KNOWN = 8, 18  # names in a question back, and in a list
 Name = TypeVar("Name")
 
 

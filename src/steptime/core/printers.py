@@ -49,9 +49,8 @@ def text(table: Table, width: int | None = None) -> str:
     lines = list(_lines(cells, numeric))[0 if any(cells[0]) else 1 :]
     hidden = len(table.rows) - len(cells[1:] if table.most is None else table.rows[: table.most])
     below = cut(hidden, "--json")
-    if gone:
-        names = ", ".join(column.heading or column.key for column in gone)
-        below.append(f"hidden columns (terminal width): {names}; --json has all")
+    names = ", ".join(column.heading or column.key for column in gone)
+    below += [f"hidden columns (terminal width): {names}; --json has all"] if gone else []
     said = [*prose(table.title.splitlines(), width), *lines, *prose([*below, *table.below], width)]
     return "".join(f"{line}\n" for line in said)
 
@@ -113,8 +112,7 @@ def _folded(cells: Cells, width: int) -> Cells:
         max(len(word) for cell in column for word in wrap(cell, 1)) + 2
         for column in zip(*cells, strict=True)
     ]
-    columns = [[row[i] for row in cells[1:]] for i in range(len(widths))]
-    texts = [not _is_numeric(one) for one in columns]
+    texts = [not _is_numeric([row[i] for row in cells[1:]]) for i in range(len(widths))]
     while sum(widths) > width:
         can = [i for i, text in enumerate(texts) if text and widths[i] > max(words[i], 12)]
         if not can:

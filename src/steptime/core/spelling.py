@@ -62,10 +62,9 @@ def meant_by(typed: str, known: Iterable[str]) -> list[str]:
     """
     by_lower = {name.lower(): name for name in known}
     wanted = typed.lower()[:_LONGEST]
-    if wanted in by_lower:
-        return [by_lower[wanted]]
     words = _PARTS.findall(wanted)
-    if len(wanted) > 1 and (holding := [name for name in by_lower if _holds(name, words)]):
+    holding = [wanted] if wanted in by_lower else [one for one in by_lower if _holds(one, words)]
+    if holding and len(wanted) > 1:
         return [by_lower[name] for name in holding]
     near = difflib.get_close_matches(wanted, by_lower, n=len(by_lower) or 1)
     alike = [name for name in near if _alike(words, _PARTS.findall(name))]

@@ -48,9 +48,8 @@ def table_cells(
         yield from enumerate(table)
         return
     name = table.name.removesuffix(".gz")
-    if not name.endswith(ENDINGS):
-        said = f"a table is {_SAID}, also with .gz" if table.exists() else "no such file or folder"
-        raise InputError(f"{shown(table)}: {said}")
+    if not name.endswith(ENDINGS) and table.exists():
+        raise InputError(f"{shown(table)}: a table is {_SAID}, also with .gz")
     try:
         opened: Any = partial(gzip.open, table) if table.name.endswith(".gz") else table.open
         with opened("rt", encoding="utf-8-sig", newline="") as file:

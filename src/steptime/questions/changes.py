@@ -1,6 +1,5 @@
 """Changes of a device as users write them: `memory_GB_per_s=x1.5`, `peak.bfloat16=420`."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -23,7 +22,6 @@ KEYS = ("peak", *PEAK_TABLES, *_NUMBERS)
 BY_DTYPE = tuple(f"{table}.{dtype}" for table in ("peak", *PEAK_TABLES) for dtype in PEAK_DTYPES)
 _READ = ("peak_flop_per_s", "memory_bytes_per_s", "memory_bytes", "launch_s")  # by every method
 MOST_DEVICES = 10_000
-FACTOR = re.compile(r"^([\d.]+)x$")
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ def read_changes(texts: Iterable[str], where: str = "--set") -> list[list[Change
         key, equals, value = (part.strip() for part in text.partition("="))
         if not (key and equals and value):
             raise InputError(f"{where} {shorten(text)} is not of the form KEY=VALUE or KEY=xFACTOR")
-        key, value = key.removeprefix("details."), FACTOR.sub(r"x\1", value)
+        key, value = key.removeprefix("details."), f"x{value[:-1]}" if value[-1] == "x" else value
         if key not in (*KEYS, *BY_DTYPE):
             table, dot, _ = key.partition(".")
             known = BY_DTYPE if dot and table in ("peak", *PEAK_TABLES) else KEYS

@@ -60,8 +60,15 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _remarks(document: Mapping[str, Any]) -> list[str]:
-    said = "; ".join(filter(None, [assumed_text(document["assumed"]), *_exchange(document)]))
-    lines = [f"assumed: {said}"] if said else []
+    said = [assumed_text(document["assumed"])]
+    if document["parallel"] == "data" and document["network"] and document["method"] != "paleo":
+        if not document["overlap"]:
+            said.append("all-reduce after the backward pass, not during it (--overlap)")
+        if document["inside"] and document["links_per_node"] == 1:
+            said.append(
+                f"{document['per_node']} devices share a node's one link (--links-per-node)"
+            )
+    lines = [f"assumed: {'; '.join(filter(None, said))}"] if any(said) else []
     if document["stops_paying"] is not None:
         lines.append(
             f"stops paying at {document['stops_paying']} replicas: from the row before, throughput "
@@ -77,17 +84,6 @@ def _remarks(document: Mapping[str, Any]) -> list[str]:
         costs = f"; a device costs {each}" if each else ""
         lines.append(f"training: {epochs} of {training['samples']:,} examples{costs}")
     return lines
-
-
-def _exchange(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is assumed of the exchange of gradients where nothing else was said."""
-    waits = document["parallel"] == "data" and any(
-        row["exposed_comm_s"] for row in document["rows"]
-    )
-    if waits and not document["overlap"] and document["method"] != "paleo":
-        yield "all-reduce after the backward pass, not during it (--overlap)"
-    if waits and document.get("inside") and document["links_per_node"] == 1:
-        yield f"{document['per_node']} devices share one link of their node (--links-per-node)"
 
 
 def notes_on(model: StepModel, parallel: str, rows: Sequence[ScalingRow], how: Sync) -> list[str]:

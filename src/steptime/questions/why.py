@@ -74,16 +74,18 @@ class Diagnosis(Result):
         title = f"{self.model}, batch {self.batch}, {self.dtype} on {self.device} ({self.method})"
         ends = (self.low_s, self.high_s) if self.origin == "predicted" else (None, None)
         step = interval("step_s", self.step_s, *ends)
-        rows: list[tuple[str, Any]] = assumed_row(self.assumed)
-        rows += [("step", step), ("bound by", self.bound)]
+        rows = [*assumed_row(self.assumed), ("step", step), ("bound by", self.bound)]
         rows += [(f"  {name}", percent(share)) for name, share in self.shares.items() if share]
         told = ("op", "?kind", "alike", "step_s=each", "all_share=device time")
         ops = columns(*told, "bound=bottleneck", "?ceiling_fraction=of its ceiling")
-        every = [{**row, "all_share": _share(row)} for row in self.ops]
+        every = [{**row, "all_share": row["time_share"] * (1 + row["alike"])} for row in self.ops]
         more = columns("change", "step_s=step", "speedup=examples/s")
         changes = [Table(more, self.help, "what would help, by the model")] if self.help else []
-        first = facts(title, self.origin, rows)
-        return [first, Table(ops, every, "most expensive ops, with those alike"), *changes]
+        return [
+            facts(title, self.origin, rows),
+            Table(ops, every, "most expensive ops, with those alike"),
+            *changes,
+        ]
 
     def _repr_html_(self) -> str:
         from steptime.core.printers import html
@@ -322,18 +324,13 @@ def _of_evidence(made: Diagnosis) -> list[str]:
     return [*said, f"It executed its FLOP at {percent(told['peak_fraction'])} of the peak."]
 
 
-def _share(row: Row) -> float:
-    """Return the share of the device's time of an op and those alike."""
-    return float(row["time_share"] * (1 + row["alike"]))
-
-
 def _of_ops(made: Diagnosis) -> str:
     told = []
     for row in made.ops:
-        alike = f", {row['alike']} more alike" if row["alike"] else ""
+        alike, share = row["alike"], row["time_share"] * (1 + row["alike"])
         told.append(
-            f"{row['op']} ({row['kind']}{alike}) {seconds(row['step_s'])}"
-            f"{' each' * bool(alike)}, {percent(_share(row))}, {row['bound']}-bound at "
-            f"{percent(row['ceiling_fraction'] or 0.0)} of its ceiling"
+            f"{row['op']} ({row['kind']}{f', {alike} more alike' if alike else ''}) "
+            f"{seconds(row['step_s'])}{' each' if alike else ''}, {percent(share)}, "
+            f"{row['bound']}-bound at {percent(row['ceiling_fraction'] or 0.0)} of its ceiling"
         )
     return f"{TABLED[0]} {'; '.join(told)}."

@@ -197,8 +197,8 @@ def roof_layers(place: style.Spec, ink: style.Spec, panel: str = "") -> list[sty
     A name lies along its line, upon a peak and below a slope; `panel` stands before the signals of
     a panel's size.
     """
-    across, up = (math.log10(end / start) for start, end in map(_domain, place.values()))
-    slope = f"({panel}height / {up}) / ({panel}width / {across})"
+    (left, right), (low, high) = (place[one]["scale"]["domain"] for one in "xy")
+    slope = f"{panel}height / {panel}width * {math.log(right / left) / math.log(high / low)}"
     below: style.Spec = {"align": "left", "baseline": "top", "dx": 9, "dy": 5}
     below["angle"] = {"expr": f"-180 / PI * atan({slope})"}
     dash = {"condition": {"test": "datum.dash", "value": [5, 4]}, "value": [1, 0]}
@@ -213,11 +213,6 @@ def roof_layers(place: style.Spec, ink: style.Spec, panel: str = "") -> list[sty
         layers.append(style.layer("text", text, kind, style="halo", **more))
         layers.append(style.layer("text", text | ink, kind, **more))
     return layers
-
-
-def _domain(encoding: style.Spec) -> tuple[float, float]:
-    low, high = encoding["scale"]["domain"]
-    return low, high
 
 
 def _point_layers(place: style.Spec, told: style.Spec, number: int) -> list[style.Spec]:
