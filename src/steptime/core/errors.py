@@ -37,9 +37,7 @@ def shorten(value: object) -> str:
     except (ValueError, RecursionError):  # Python does not write out 4300 digits, or deep nesting
         text = f"{type(value).__name__} too long to show"
     text = one_line(text)
-    if len(text) > SHOWN_CHARACTERS:
-        text = text[:SHOWN_CHARACTERS] + "..."
-    return f"'{text}'"
+    return f"'{text[:SHOWN_CHARACTERS]}{'...' * (len(text) > SHOWN_CHARACTERS)}'"
 
 
 def unknown(what: str, value: object, known: Iterable[str], where: str = "") -> InputError:

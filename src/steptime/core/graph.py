@@ -114,6 +114,9 @@ class Graph:
             for op in self.ops
         }
 
+    def __hash__(self) -> int:
+        return hash((self.name, len(self.ops)))
+
     @property
     def parameters(self) -> int:
         """Number of trainable parameters."""

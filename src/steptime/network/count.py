@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from steptime.core.graph import Graph, Op, Part
@@ -52,9 +53,8 @@ def op_work(graph: Graph, op: Op) -> tuple[int, int]:
 
 def op_cost(graph: Graph, op: Op) -> OpCost:
     """Return the cost of one op of `graph`."""
-    flop, traffic = op_work(graph, op)
     shape = graph.tensors[op.outputs[0]].shape
-    return OpCost(op.name, op.kind, op.part, op.of or op.name, flop, traffic, shape)
+    return OpCost(op.name, op.kind, op.part, op.of or op.name, *op_work(graph, op), shape)
 
 
 def count(graph: Graph, stack: Stack | None = None) -> Count:
@@ -141,6 +141,7 @@ def lives(
     return [*zip(made, ended, strict=True)]
 
 
+@lru_cache(maxsize=1)
 def storages(graph: Graph) -> Storages:
     """Return which tensors an op makes and drops; a view and a result in place are their source."""
     weights = set(graph.weights)
@@ -179,8 +180,8 @@ LEAST_KEPT = 8 * 2**20  # what a framework has freed by itself before
 GIVEN_BACK = 0.5  # of free heap: what lies below a tensor that lives is not cut off; 63 networks
 
 
-def fresh_bytes(graph: Graph) -> list[float]:
-    """Return the bytes that each op writes into pages that the system has to zero before.
+def fresh_bytes(graph: Graph) -> dict[str, float]:
+    """Return the bytes that each op, by its name, writes into pages that the system zeroes before.
 
     As glibc's malloc does (mallopt(3), dynamic thresholds): tensors of 32 MiB and more are mapped
     each time. Others lie in a heap, which grows with what lives and is cut back where more than
@@ -202,7 +203,7 @@ def fresh_bytes(graph: Graph) -> list[float]:
             live -= sum([size for size in ended if size < MAPPED_BYTES])
             heap = live if heap - live > most_free else heap
         heap = heap if heap <= most_free else 0  # what the step gives is dropped, too
-    return found[len(living) :]
+    return dict(zip((op.name for op in graph.ops), found[len(living) :], strict=True))
 
 
 def scratch_bytes(graph: Graph, stack: Stack) -> dict[str, int]:

@@ -24,9 +24,8 @@ def assumed_of(model: StepModel) -> dict[str, str]:
         products = [one for one in kernels if one.products and one.dtype == "float32"]
         by_stack = "channels_last" in known and any(one.tf32 for one in products)
         if products:
-            found["tf32"] = "convolutions" if by_stack else "no"
-            if model.settings.tf32 == "on":
-                found["tf32"] = "all products"
+            some = "convolutions" if by_stack else "no"
+            found["tf32"] = "all products" if model.settings.tf32 == "on" else some
     if "host" in known and not model.device.is_own_host and model.stack.host:
         calibrated = "host.factor" in model.device.calibration.get("constants", {})
         usual = f"any {usual_host(model.device)}"

@@ -23,7 +23,8 @@ class Settings:
     are reached. `tf32` lets products
     in float32 run as TF32 (`on`), lets none do so (`off`), or those that the stack runs so; images
     lie `channels_last` or not, or as the stack lays them (None). `host_name` is the host that
-    issues the kernels (`calibrated/hosts.py`), "" for any. Methods may have more (subclasses).
+    issues the kernels (`calibrated/hosts.py`), "" for any. Kernels know the new `pages` that they
+    write, which take time on a CPU alone. Methods may have more (subclasses).
     """
 
     host: Literal["ahead", "added", "no"] = "ahead"
@@ -33,6 +34,7 @@ class Settings:
     tf32: Literal["auto", "on", "off"] = "auto"
     channels_last: bool | None = None
     host_name: str = ""
+    pages: bool = True
     pipelined: bool = False
     compute_efficiency: float = 1.0
     link_efficiency: float = 1.0

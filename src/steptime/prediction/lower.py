@@ -82,12 +82,9 @@ class Lowered:
         return calls_of(self.kernels)
 
     @cached_property
-    def launches(self) -> tuple[int, int, int]:
+    def launches(self) -> list[int]:
         """The launches of each pass."""
-        counts = dict.fromkeys(PASSES, 0)
-        for kernel in self.kernels:
-            counts[kernel.pass_] += kernel.launches
-        return counts["forward"], counts["backward"], counts["update"]
+        return [sum(one.launches for one in self.kernels if one.pass_ == it) for it in PASSES]
 
     @cached_property
     def executed_flop(self) -> float:
@@ -103,25 +100,22 @@ class Lowered:
 def lower(graph: Graph, dtype: str, settings: Settings) -> Lowered:
     """Return the kernels that a software stack executes of the step that `graph` is."""
     stack = stack_of(settings)
-    return _lowered(graph, dtype, executed(graph, stack), stack, settings.channels_last)
+    return _lowered(graph, dtype, executed(graph, stack), stack, settings)
 
 
-def lower_minimal(graph: Graph, dtype: str, _: Settings) -> Lowered:
+def lower_minimal(graph: Graph, dtype: str, settings: Settings) -> Lowered:
     """Return a kernel for each op, views among them, which moves every tensor once: a bound."""
-    return _lowered(graph, dtype, one_by_one(graph))
+    return _lowered(graph, dtype, one_by_one(graph), None, settings)
 
 
 def _lowered(
     graph: Graph,
     dtype: str,
     launches: Iterable[Launch],
-    stack: Stack | None = None,
-    last: bool | None = None,
+    stack: Stack | None,
+    settings: Settings,
 ) -> Lowered:
-    """Return the kernels of launches, with a row for each forward op.
-
-    Images lie channels `last`, or as the stack lays them for None.
-    """
+    """Return the kernels of launches, with a row for each forward op."""
     parameters = parameters_of(graph)
     maker = dict.fromkeys(graph.inputs, "")
     rows = []
@@ -133,18 +127,19 @@ def _lowered(
         rows.append(Row(op.name, op.kind, parameters.get(op.name, 0), parents, size))
         for name in op.outputs:
             maker[name] = op.name
-    found = tuple(_kernels(graph, dtype, launches, stack, last))
+    found = tuple(_kernels(graph, dtype, launches, stack, settings))
     return Lowered(tuple(rows), found, input_bytes(graph), gradient_bytes(graph))
 
 
 def _kernels(
-    graph: Graph, dtype: str, launches: Iterable[Launch], stack: Stack | None, last: bool | None
+    graph: Graph, dtype: str, launches: Iterable[Launch], stack: Stack | None, settings: Settings
 ) -> Iterator[Kernel]:
     """Yield the kernels of a graph in the order in which they run; what does nothing is none."""
     compute, awaited, views = precision(dtype).compute, _awaited(graph), 0
+    last = settings.channels_last
     if last is None:
         last = stack is not None and _lays_last(graph, stack)
-    fresh = dict(zip((op.name for op in graph.ops), fresh_bytes(graph), strict=True))
+    fresh = fresh_bytes(graph) if settings.pages else {}
     for ops, flop, moved, launched, products, serial, runs_as, row in launches:
         if not launched and not moved:
             views += 1
@@ -166,7 +161,7 @@ def _kernels(
             window=window_of(*case),
             row=row if runs_as else row_of(*case),
             views=views,
-            fresh=sum([fresh[op.name] for op in ops]),
+            fresh=sum([fresh.get(op.name, 0.0) for op in ops]),
         )
         views = 0
         if stack and OPS[head.kind].work == "convolution":

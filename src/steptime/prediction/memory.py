@@ -206,8 +206,7 @@ def memory_of(
     gradients = {of.get(op.inputs[-1], op.inputs[-1]) for op in ops}
     sizes = dict(own or {})
     sizes |= {n: tensors[n].size * state_bytes for n in states} if state_bytes else {}
-    temporaries = scratch_bytes(graph, stack)
-    inside = temporaries | dict(own or {})
+    inside = scratch_bytes(graph, stack) | dict(own or {})
     sizes |= {op.name: 0 if fused else inside.get(op.name, 0) for op in ops}
     shared = [*states, *(op.name for op in ops)] if zero >= 1 else []
     shared += [*gradients] if zero >= 2 else []

@@ -85,7 +85,7 @@ class StepModel:
         if self.assumes:
             self.options |= stack_option(usual_stack(network, self.device))
         self.method = chosen.under(self.options)
-        self.settings = self.method.settings
+        self.settings = replace(self.method.settings, pages=self.device.is_own_host)
         self.overlap, self.low = overlap, low
         self._link = link
         self.fabric = self._fabric(link)
@@ -128,7 +128,8 @@ class StepModel:
         method, options = self._chosen if again else (self.method, None)
         how = self.workload, found, self._link, method, options
         other = StepModel(*how, overlap=self.overlap, low=self.low, assumes=again)
-        kept = () if again else ("options", "assumes", "_chosen", *_KEPT[:3], "_latest")
+        first = found.is_own_host != self.device.is_own_host  # whose kernels know new pages
+        kept = () if again else ("options", "assumes", "_chosen", *_KEPT[first:3], "_latest")
         vars(other).update({name: vars(self)[name] for name in kept})
         return other
 
