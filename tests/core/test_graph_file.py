@@ -166,6 +166,7 @@ FIRST = small()["ops"][0]
         (changed("outputs", to=[FIRST["outputs"][0]]), "ends with the loss, a scalar"),
         (changed("outputs", to=["nowhere"]), "output 'nowhere' is never made"),
         (changed("inputs", to=["nowhere"]), "tensor 'nowhere' has no shape"),
+        (changed("weights", to=[*small()["weights"]] * 2), " is given twice"),
         (changed("ops", 0, "attrs", to={"stride": 1}), "unexpected keyword"),
         (
             changed("ops", 0, "attrs", to={"stride": {"a": 1}}),

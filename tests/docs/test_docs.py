@@ -74,9 +74,10 @@ QUICK = (
 )  # fmt: skip
 COMMANDS: dict[str, Any] = {name: tree().get_command(None, name) for name in NAMES}
 
-LONG = re.compile(  # searches of many plans or servers; a module that torch reads again and again
-    r" plan .*--device \S+,\S+ .*--devices \d+,| serve .*--device \S+,\S+ .*--rate"
-    r"| (fit|choose|why) \S+\.py:"
+LONG = re.compile(  # searches of many plans, servers under load, modules that torch reads
+    r" plan .*(--devices \d|\.json)| serve .*--(rate|concurrency)"
+    r"| (predict|fit|choose|why) \S+\.py:"
+    r"|measure_cell|devices=\[|ttft_target=|max_devices="
 )
 
 Example = tuple[str, str, str]  # page, command line, output shown
@@ -202,7 +203,7 @@ NAME = {  # language of a block: how its name is read
 def _write_files(page: str, line: str, folder: Path) -> None:
     """Write the block of the documents that has the name of the command's file."""
     for word in shlex.split(line):
-        path = folder / word
+        path = folder / re.sub(r"(?<=\.json):.*", "", word)  # a model with settings
         language = path.suffix.removeprefix(".")
         if language in NAME and not path.exists():
             blocks = [block for found in PAGES for block in _blocks(found, language)]
@@ -412,7 +413,10 @@ PYTHON = [
         page.name,
         block,
         id=f"{page.name}: {i}",
-        marks=[pytest.mark.framework] if "measure_cell" in block else [],
+        marks=[
+            *([pytest.mark.framework] if "measure_cell" in block else ()),
+            *([pytest.mark.slow] if LONG.search(block) else ()),
+        ],
     )
     for page in PAGES
     for i, block in enumerate(_blocks(page, "python"))

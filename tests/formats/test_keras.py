@@ -509,8 +509,8 @@ def test_many_parts_are_refused_before_they_are_listed(tmp_path):
 
 
 def test_a_bomb_is_not_unpacked(tmp_path):
-    path = keras_file(tmp_path / "net.keras", b" " * 200_000_000)
-    with pytest.raises(InputError, match=r"config\.json of 200000000 bytes"):
+    path = keras_file(tmp_path / "net.keras", b" " * 65_000_000)
+    with pytest.raises(InputError, match=r"config\.json of 65000000 bytes"):
         read_model(str(path))
     path.write_bytes(b"PK\x03\x04 and no more")
     with pytest.raises(InputError, match="not a ZIP archive that can be read"):

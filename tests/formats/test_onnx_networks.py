@@ -276,13 +276,6 @@ def test_a_reshape_for_one_batch_is_mended(tmp_path):
         assert count(built(tmp_path, content, 8)).flop == 8 * 2 * 5 * 12
 
 
-def test_what_does_not_follow_the_batch_is_refused(tmp_path):
-    content = model([node("ReduceSum", "x", "y", keepdims=0)], inputs=[value("x", 1, 3)])
-    assert count(built(tmp_path, content)).flop == 3
-    with pytest.raises(InputError, match=r"makes \[\] for batch 2, \[\] for 1: written for one"):
-        built(tmp_path, content, 2)
-
-
 def test_attributes_of_old_opsets_that_became_inputs(tmp_path):
     image = [value("x", 1, 3, 8, 8)]
     shapes = {

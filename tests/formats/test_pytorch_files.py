@@ -8,7 +8,6 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -159,11 +158,11 @@ def test_archives_that_are_none_or_bombs(tmp_path):
     write(path, document(), **{"b/models/model.json": "{}"})
     with pytest.raises(InputError, match=r"holds several models/model\.json"):
         read_model(str(path))
-    write(path, " " * 100_000_000, zipfile.ZIP_DEFLATED)
+    write(path, " " * 65_000_000, zipfile.ZIP_DEFLATED)
     assert path.stat().st_size < 200_000
-    with pytest.raises(InputError, match="of 100000000 bytes, above 64000000"):
+    with pytest.raises(InputError, match="of 65000000 bytes, above 64000000"):
         read_model(str(path))
-    raw = bytearray(write(path, " " * 100_000_000, zipfile.ZIP_DEFLATED).read_bytes())
+    raw = bytearray(write(path, " " * 65_000_000, zipfile.ZIP_DEFLATED).read_bytes())
     at = raw.rfind(b"PK\x01\x02")
     raw[at + 24 : at + 28] = struct.pack("<I", 1000)  # says that it is small
     path.write_bytes(raw)
@@ -196,56 +195,6 @@ def test_an_unknown_op_passes_its_input_on_where_shapes_permit(tmp_path):
     path = str(write(tmp_path / "other.pt2", content))
     with pytest.raises(InputError, match="cannot be passed on"):
         build(make_workload(read_model(path, allow_unknown=True), 2, phase="infer"))
-
-
-MUTATED = (None, -1, 0, 10**30, 1e308, "", "x" * 300, [], {}, True, [[]], {"as_int": -5}, "relu")
-
-
-def _places(value: Any) -> list[tuple[Any, Any]]:
-    """Return every (container, key) of nested JSON values."""
-    found: list[tuple[Any, Any]] = []
-    waiting = [value]
-    while waiting:
-        one = waiting.pop()
-        keys = list(one) if isinstance(one, dict) else range(len(one))
-        found += [(one, key) for key in keys]
-        waiting += [one[key] for key in keys if isinstance(one[key], dict | list)]
-    return found
-
-
-def _outcome(path: Path) -> str:
-    try:
-        build_step(make_workload(read_model(str(path)), 2))
-    except InputError as error:
-        return "refused" if "\n" not in str(error) else "lines"
-    return "built"
-
-
-def test_mutations_of_values_are_built_or_refused(tmp_path):
-    draw, path = Random(3), tmp_path / "net.pt2"  # noqa: S311  # the same each time
-    outcomes = set()
-    for _ in range(700):
-        content = document()
-        for _ in range(draw.choice((1, 1, 2))):
-            places = _places(content)
-            container, key = draw.choice(places)
-            if draw.random() < 0.2 and isinstance(container, dict):
-                del container[key]
-            else:
-                container[key] = draw.choice(MUTATED)
-        outcomes.add(_outcome(write(path, content)))
-    assert outcomes == {"built", "refused"}
-
-
-def test_mutations_of_bytes_are_built_or_refused(tmp_path):
-    draw, path = Random(5), tmp_path / "net.pt2"  # noqa: S311  # as above
-    whole = write(path, document()).read_bytes()
-    for _ in range(700):
-        raw = bytearray(whole)
-        for _ in range(draw.choice((1, 2, 8))):
-            raw[draw.randrange(len(raw))] = draw.randrange(256)
-        path.write_bytes(raw[: draw.choice((len(raw), draw.randrange(1, len(raw))))])
-        assert _outcome(path) in {"built", "refused"}
 
 
 @pytest.mark.slow

@@ -163,6 +163,7 @@ def test_published_fine_tunings_are_predicted_as_far_as_they_can_be():
     assert 0.8 < sum(within) / 51 < 0.92
 
 
+@pytest.mark.slow
 def test_fine_tunings_of_one_device_take_the_bytes_that_were_published(tmp_path):
     """Of one A100, by torch's allocator: nearer than all others."""
     head, *rows = (ROOT / "docs/examples/fine-tuning.csv").read_text("utf-8").splitlines()

@@ -1,5 +1,6 @@
 """Reads the native file of a network: a graph as JSON, written by us or by a converter."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from sys import float_info
@@ -106,6 +107,9 @@ def _checked(table: object, place: str) -> _GraphFile:
 
 def _verify(graph: Graph, trains: bool, place: str) -> None:
     """Raise `InputError` unless all ops are known, in order, and their shapes those that follow."""
+    given = Counter((*graph.inputs, *graph.weights, *graph.buffers))
+    if twice := [name for name, count in given.items() if count > 1]:
+        raise InputError(f"{place}: tensor {shorten(twice[0])} is given twice")
     try:
         check(graph)
     except GraphError as error:

@@ -13,6 +13,13 @@ def heads_joined(b: Builder, x: str, name: str) -> str:
     return reshape(b, seen, (n, length, heads * width), f"{name}/join")
 
 
+def heads_apart(b: Builder, x: str, heads: int, name: str) -> str:
+    """Return `[n, l, h*d] -> [n, h, l, d]`."""
+    n, length, width = b.shape(x)
+    seen = reshape(b, x, (n, length, heads, width // heads), f"{name}/heads")
+    return transpose(b, seen, (0, 2, 1, 3), f"{name}/transpose")
+
+
 def heads_shared(b: Builder, x: str, name: str) -> str:
     """Return `[n, g, m, d]` where `x [n, h, m, d]` repeats each of its heads, else `x`."""
     turned = made_by(b, x, "transpose")

@@ -105,11 +105,7 @@ def described(table: Mapping[str, Any], place: str, before: Sequence[str] = ()) 
 def _of_text(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> Family:
     """Return the network of words in one of words and images."""
     _, remarks = _head(table, row, place)
-    inner = table.get("text_config") or {}
-    if not isinstance(inner, dict):
-        raise InputError(f"{place}: text_config: must be a table, not {shorten(inner)}")
-    if inner.get(KEY, row["text"]) != row["text"]:
-        raise unknown(KEY, inner[KEY], [row["text"]], f"{place}: text_config")
+    inner = _inner(table, "text_config", row["text"], place)
     tied = {"tie_word_embeddings": table[TIED]} if TIED in table and TIED not in inner else {}
     whole = {
         **inner,
@@ -122,6 +118,16 @@ def _of_text(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> Fa
     )
 
 
+def _inner(table: Mapping[str, Any], name: str, kind: str, place: str) -> dict[str, Any]:
+    """Return a configuration in another, {} for none; raises `InputError` if of another kind."""
+    inner = table.get(name) or {}
+    if not isinstance(inner, dict):
+        raise InputError(f"{place}: {name}: must be a table, not {shorten(inner)}")
+    if inner.get(KEY, kind) != kind:
+        raise unknown(KEY, inner[KEY], [kind], f"{place}: {name}")
+    return inner
+
+
 def _of_towers(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> Family:
     """Return a network of words and images, each of which a nested configuration says."""
     join = registry.load("steptime.formats.huggingface_towers:TOWERS")[table[KEY]]
@@ -132,12 +138,7 @@ def _of_towers(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> 
         where = f"{place}: {tower}_config"
         inner: dict[str, Any] = {}
         for part in _NESTED:
-            more = table.get(f"{tower}_{part}") or {}
-            if not isinstance(more, dict):
-                raise InputError(f"{place}: {tower}_{part}: must be a table, not {shorten(more)}")
-            inner |= more
-        if inner.get(KEY, kind) != kind:
-            raise unknown(KEY, inner[KEY], [kind], where)
+            inner |= _inner(table, f"{tower}_{part}", kind, place)
         of_head = head if tower == "text" else "none"
         one = _rows()[kind]
         given |= {name: inner[name] for name in one.get("passed", ()) if name in inner}

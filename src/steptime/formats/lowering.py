@@ -13,7 +13,7 @@ from typing import Literal
 from steptime.core.graph import Attr
 from steptime.core.windows import reach
 from steptime.formats import elements as el
-from steptime.formats.heads import heads_joined, heads_repeated, heads_shared
+from steptime.formats.heads import heads_apart, heads_joined, heads_repeated, heads_shared
 from steptime.formats.windows import sides_of
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.sequence import GATES
@@ -240,11 +240,11 @@ def attention(
     softmax. A mask of constants alone should be left out: it costs nothing there. g divides h; in a
     `window` a place sees those less than so many away.
     """
-    n, heads, length, _ = b.shape(q)
+    _, heads, length, _ = b.shape(q)
     once = [heads_shared(b, x, name) for x in (k, v)]
     if b.shape(once[0])[1] == b.shape(once[1])[1]:
         k, v = once
-    groups, keys, width = b.shape(k)[1], b.shape(k)[2], b.shape(v)[3]
+    groups, keys = b.shape(k)[1:3]
     require(heads % max(1, groups) == 0, f"{name}: {heads} heads do not share {groups}")
     scores = (heads, length, keys)
     if not mask or (b.shape(mask)[-3:] == scores and b.tensors[mask].size == math.prod(scores)):
@@ -252,9 +252,7 @@ def attention(
         joined += [el.reshape(b, mask, scores, f"{name}/mask")] if mask else []
         how: dict[str, Attr] = {"heads": heads, "kv_heads": groups, "causal": causal}
         how |= {"window": window} if window else {}
-        y = el.op(b, "attention", *joined, name=name, **how)
-        y = el.reshape(b, y, (n, length, heads, width), f"{name}/heads")
-        return el.transpose(b, y, (0, 2, 1, 3), f"{name}/transpose")
+        return heads_apart(b, el.op(b, "attention", *joined, name=name, **how), heads, name)
     if groups != heads:
         k, v = (
             heads_repeated(b, x, heads // groups, f"{name}/{s}") for s, x in (("k", k), ("v", v))

@@ -10,6 +10,7 @@ from typing import Any
 
 from steptime.core.graph import Op
 from steptime.formats import elements, lowering
+from steptime.formats.heads import heads_apart, heads_joined
 from steptime.formats.mixtures import experts
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
@@ -215,15 +216,13 @@ def _rotary(b: Builder, y: str, name: str) -> str | None:
 
 def turned_by_position(b: Builder, x: str, width: int, name: str) -> str:
     """Return `x [n, heads, l, d]` with the first `width` of each head turned by their position."""
-    n, heads, length, head = b.shape(x)
+    _, heads, length, head = b.shape(x)
     table = b.named(f"rotary_positions_{length}_{width}")
     if table not in b.tensors:
         b.buffer(f"rotary_positions_{length}_{width}", (length, width))
-    seen = elements.transpose(b, x, (0, 2, 1, 3), f"{name}/transpose")
-    seen = elements.reshape(b, seen, (n, length, heads * head), f"{name}/join")
-    seen = elements.op(b, "rotary", seen, table, name=name, head_width=head)
-    seen = elements.reshape(b, seen, (n, length, heads, head), f"{name}/heads")
-    return elements.transpose(b, seen, (0, 2, 1, 3), f"{name}/back")
+    joined = heads_joined(b, x, name)
+    turned = elements.op(b, "rotary", joined, table, name=name, head_width=head)
+    return heads_apart(b, turned, heads, name)
 
 
 # attention

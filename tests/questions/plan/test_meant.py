@@ -76,6 +76,7 @@ def test_a_search_says_the_interval_of_its_best():
     )
 
 
+@pytest.mark.slow
 def test_what_stands_side_by_side_has_one_stack():
     """An A100 alone is assumed to run older software than an H100."""
     link = {"link": "infiniband-ndr"}

@@ -55,13 +55,8 @@ def cards(devices: int, ttft: float, tpot: float) -> dict[str, int]:
     return fewest
 
 
-@pytest.mark.parametrize(
-    ("ttft", "tpot"),
-    [
-        (0.2, 0.02),
-        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((0.06, 0.011), (0.5, 0.1))),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("ttft", "tpot"), [(0.2, 0.02), (0.06, 0.011), (0.5, 0.1)])
 def test_the_fewest_devices_are_those_of_all_single_answers(ttft, tpot):
     told = searched(ttft, tpot)
     fewest: dict[str, int] = {}
@@ -105,6 +100,7 @@ def test_apart_wins_where_prompts_stretch_the_tokens_of_others():
     assert "with a replica less TPOT is late" in ways["told"]["answer"]
 
 
+@pytest.mark.slow
 def test_together_wins_where_prompts_are_short():
     """Two devices that hold the weights wait half of the time for prompts of 128 tokens."""
     ways = ways_of(input=128, ttft=1.0, tpot=0.04)
@@ -125,6 +121,7 @@ def test_what_holds_nothing_is_said_first(capsys):
     assert "TTFT of" in told["missing"][0]
 
 
+@pytest.mark.slow
 def test_a_device_without_a_price_stays_in_the_list(tmp_path):
     prices = tmp_path / "own.toml"
     prices.write_text(

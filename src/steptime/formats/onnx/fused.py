@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from steptime.formats import elements, lowering
+from steptime.formats.heads import heads_apart, heads_joined
 from steptime.formats.onnx.fold import Function, Quantised, Value
 from steptime.formats.onnx.matrices import convolution, layer_norm, matmul, rms_norm
 from steptime.formats.onnx.model import Static
@@ -39,8 +40,7 @@ def _heads(r: Visit, x: Value, heads: int) -> str:
     require(
         len(shape) == 3 and heads >= 1 and shape[2] % heads == 0, f"{list(shape)} in {heads} heads"
     )
-    apart = r.view(x, "reshape", (*shape[:2], heads, shape[2] // heads))
-    return r.tensor(r.view(apart, "transpose", (0, 2, 1, 3)))
+    return r.do(heads_apart, x, heads)
 
 
 # where an operator has its bias, what is added to the scores, and the past keys, behind q, k, v
@@ -68,13 +68,7 @@ def _attention(r: Visit, q: Value, k: Value, v: Value, *more: Value) -> Values:
     causal = bool(r.attr("is_causal", 0) or r.attr("unidirectional", 0))
     mask = "" if added is None else bias_of_scores(r.b, r.tensor(added), r.shape(parts[0])[1])
     y = r.do(lowering.attention, *parts, causal=causal, mask=mask)
-    return [_joined(r, y) if rank == 3 else y, parts[1], parts[2]]
-
-
-def _joined(r: Visit, x: Value) -> Value:
-    """Return `[n, h, l, d]` as `[n, l, h*d]`."""
-    n, heads, length, width = r.shape(x)
-    return r.view(r.view(x, "transpose", (0, 2, 1, 3)), "reshape", (n, length, heads * width))
+    return [r.do(heads_joined, y) if rank == 3 else y, parts[1], parts[2]]
 
 
 def _packed_attention(r: Visit, x: Value, w: Value, bias: Value = None, *_: Value) -> Values:
@@ -100,7 +94,7 @@ def _turned(r: Visit, x: Value, heads: int, cache: Sequence[int]) -> Value:
     """Return `x` with its heads turned by position; tables hold half of the width."""
     seen = _heads(r, x, heads)
     made = turned_by_position(r.b, seen, min(2 * cache[-1], r.shape(seen)[-1]), r.name)
-    return made if len(r.shape(x)) == 4 else _joined(r, made)
+    return made if len(r.shape(x)) == 4 else r.do(heads_joined, made)
 
 
 def _rotary(r: Visit, x: Value, *tables: Value) -> Value:

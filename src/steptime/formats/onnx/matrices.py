@@ -24,7 +24,7 @@ def matmul(r: Visit, x: Value, y: Value, *_: Value) -> Value:
     """Return a product; with a weight it is a linear layer, whose rows are its outputs."""
     if isinstance(y, Static) and len(y.shape) == 2 and isinstance(x, str):
         return r.do(lowering.linear, x, y.viewed("transpose", (1, 0)))
-    return r.recognised(r.do(lowering.matmul, *r.stretched([r.tensor(x), r.tensor(y)])))
+    return r.recognised(r.do(lowering.matmul, *r.alike([r.tensor(x), r.tensor(y)])))
 
 
 def _fused_matmul(r: Visit, x: Value, y: Value) -> Value:
@@ -94,15 +94,6 @@ def _pool_of_all(function: str) -> Function:
     )
 
 
-def _batch_norm(r: Visit, x: Value, w: Value, b: Value, mean: Value, variance: Value) -> Value:
-    width = r.shape(mean)
-    means, spread = (
-        r.b.buffer(elements.free_name(r.b, f"{r.name}/{suffix}"), width)
-        for suffix in ("mean", "variance")
-    )
-    return r.do(lowering.batch_norm, x, weight=w, bias=b, mean=means, variance=spread)
-
-
 def _norm(norm: Callable[..., str], r: Visit, x: Value, w: Value = None, b: Value = None) -> Value:
     """Return a norm over the axes from `axis` on."""
     return r.do(norm, x, weight=w, bias=b, axes=len(r.shape(x)) - r.axis(x, -1))
@@ -150,7 +141,7 @@ MATRICES: Mapping[str, Function] = {
     "LpPool": partial(_pool, "avg"),
     "GlobalAveragePool": _pool_of_all("mean"),
     "GlobalMaxPool": _pool_of_all("max"),
-    "BatchNormalization": _batch_norm,
+    "BatchNormalization": lambda r, x, w, b, *_: r.do(lowering.batch_norm, x, weight=w, bias=b),
     "LayerNormalization": layer_norm,
     **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), rms_norm),
     **dict.fromkeys(("GroupNormalization", "InstanceNormalization"), _group_norm),

@@ -80,7 +80,7 @@ class Static:
 
     def viewed(self, kind: str, how: Sequence[int]) -> "Static":
         """Return the same weight, transposed by `how` or seen with the shape `how`."""
-        before, order, steps = self.shape, tuple(how), self.steps
+        before, order = self.shape, tuple(how)
         if kind == "transpose":
             require(sorted(order) == list(range(len(before))), f"transpose {before} by {order}")
             shape = tuple(before[i] for i in order)
@@ -88,13 +88,8 @@ class Static:
             require(math.prod(order) == math.prod(before), f"reshape {before} to {order}")
             shape = order
         values = None if self.values is None else getattr(self.values, kind)(order)
-        if steps and steps[-1][0] == kind:
-            *rest, (_, first, before) = steps
-            steps = tuple(rest)
-            order = tuple(first[i] for i in order) if kind == "transpose" else order
-        same = order == (tuple(range(len(order))) if kind == "transpose" else before)
-        seen = steps if same else (*steps, (kind, order, before))
-        return replace(self, shape=shape, values=values, steps=seen)
+        steps = (*self.steps, (kind, order, before))
+        return replace(self, shape=shape, values=values, steps=steps)
 
 
 @dataclass(frozen=True)

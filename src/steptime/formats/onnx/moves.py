@@ -32,14 +32,6 @@ def _transpose(r: Visit, x: Value) -> Value:
     return r.view(x, "transpose", r.attr("perm", tuple(reversed(range(len(r.shape(x)))))))
 
 
-def _concat(r: Visit, *values: Value) -> Value:
-    axis = r.axis(values[0], 1)
-    tensors = [r.tensor(v) for v in values]
-    if axis != 0:
-        tensors = [str(x) for x in r.stretched(tensors, broadcast=False)]
-    return r.do(elements.concat, tensors, axis)
-
-
 def _split(r: Visit, x: Value, *_: Value) -> Values:
     axis = r.axis(x)
     parts = [r.out(i)[axis] for i in range(len(r.node.outputs))]
@@ -96,10 +88,9 @@ def _gather_nd(r: Visit, x: Value, indices: Value) -> Value:
 
 def _expand(r: Visit, x: Value, shape: Value) -> Value:
     own, asked = r.shape(x), r.whole(shape) or ()
-    if r.before and asked:  # a size that the file says may be that of its batch
-        full = (*(1,) * (len(asked) - len(own)), *own)[-len(asked) :]
-        asked = tuple(n if m == 1 else m for m, n in zip(full, asked, strict=True))
-    wanted = broadcast_shape(own, asked)
+    follows = broadcast_shape(own, asked) != r.old(r.node.outputs[0])
+    wide = r.batches.widened(own, asked, follows) if len(asked) >= len(own) else asked
+    wanted = broadcast_shape(own, wide)
     require(wanted is not None, f"{list(own)} is not {list(asked)} repeated")
     return x if wanted == own else r.do(elements.expand, x, wanted)
 
@@ -107,6 +98,10 @@ def _expand(r: Visit, x: Value, shape: Value) -> Value:
 def _tile(r: Visit, x: Value, times: Value) -> Value:
     repeats, shape = r.whole(times) or (), r.shape(x)
     require(len(repeats) == len(shape), f"{list(shape)} times {list(repeats)}")
+    if shape[:1] == (1,):
+        told = tuple(n * times for n, times in zip(shape, repeats, strict=True))
+        follows = told != r.old(r.node.outputs[0])
+        repeats = (r.batches.widened(shape, told, follows)[0], *repeats[1:])
     if all(n == 1 for n in repeats):
         return x
     return r.do(elements.op, "tile", x, times=repeats)
@@ -186,7 +181,7 @@ MOVES: Mapping[str, Function] = {
     "Reshape": _reshape,
     **dict.fromkeys(("Flatten", "Squeeze", "Unsqueeze"), _seen_anew),
     "Transpose": _transpose,
-    "Concat": _concat,
+    "Concat": lambda r, *xs: r.do(r.batches.concat, [*xs], r.axis(xs[0], 1)),
     "Split": _split,
     "Slice": _slice,
     "Gather": _gather,

@@ -9,6 +9,7 @@ import numpy as np
 
 from steptime.core.errors import InputError, shorten
 from steptime.formats import Source
+from steptime.formats.batches import Batches, main_output
 from steptime.formats.loss import loss_of
 from steptime.formats.onnx.fold import cleaned
 from steptime.formats.onnx.model import Model, Static, model_of
@@ -27,10 +28,14 @@ _BATCH_TOO = re.compile(
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a file's inputs: `shapes` has a number, "" for the batch, or a free name."""
+    """The sizes of a file's inputs: `shapes` has a number, "" for the batch, or a free name.
+
+    `batch` is that of the file, 1 where it is left open, not `fixed`.
+    """
 
     shapes: Mapping[str, tuple[int | str, ...]]
     batch: int
+    fixed: bool
     free: tuple[str, ...]
     numbers: tuple[str, ...]
 
@@ -47,7 +52,8 @@ def read(source: Source, allow_unknown: bool) -> Family:
     sizes = _sizes(model)
 
     def walk(b: Builder, values: Mapping[str, Any], batch: int, before: Visit | None) -> Visit:
-        run = Visit(b, model, OPS, batch, before, allow_unknown)
+        batches = Batches(sizes.batch, batch, sizes.fixed)
+        run = Visit(b, model, OPS, batches, before, allow_unknown)
         for one in model.graph.inputs:
             name = cleaned(one.name)
             if name in sizes.numbers and values[_word(name)]:
@@ -61,8 +67,6 @@ def read(source: Source, allow_unknown: bool) -> Family:
             run.env[one.name] = b.input(
                 name, tuple(shape), "" if "float" in one.dtype else one.dtype
             )
-            if "" in sizes.shapes[one.name]:
-                run.scaled.add(one.name)
         run.walk(model.graph)
         return run
 
@@ -73,15 +77,19 @@ def read(source: Source, allow_unknown: bool) -> Family:
             key = (allow_unknown, b.precision, b.training, tuple(sorted(values.items())))
             before = source.once(Visit, lambda: walk(apart, values, sizes.batch, None), key)
         run = walk(b, values, batch, before)
-        outputs = []
+        outputs: dict[str, str] = {}
         for name in model.graph.outputs:
             if name not in run.env:
                 raise InputError(f"{model.place}: output {shorten(name)} is made by nothing")
             if isinstance(run.env[name], str):
-                outputs.append(str(run.env[name]))
+                outputs.setdefault(str(run.env[name]), name)
         if not outputs:
             raise InputError(f"{model.place}: no output depends on an input")
-        last = loss_of(b, outputs)
+        main = main_output(b, [*outputs])
+        told = run.old(outputs[main])
+        if told is not None:
+            run.batches.check_output(outputs[main], told, b.shape(main), model.place)
+        last = loss_of(b, [*outputs])
         b.remarks += store(run)
         _leave_out_unread_weights(b)
         return last
@@ -131,7 +139,8 @@ def _sizes(model: Model) -> Sizes:
     numbers = tuple(
         cleaned(one.name) for one in inputs if not one.sizes and one.dtype.startswith("int")
     )
-    return Sizes(shapes, batch if isinstance(batch, int) else 1, tuple(free), numbers)
+    own = 1 if open_batch else int(batch)
+    return Sizes(shapes, own, not open_batch, tuple(free), numbers)
 
 
 def _leave_out_unread_weights(b: Builder) -> None:

@@ -11,7 +11,7 @@ from onnx import NodeProto
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.formats import WRONG, elements, line_of
-from steptime.formats.batches import reseen
+from steptime.formats.batches import Batches, reseen
 from steptime.formats.onnx.fold import (
     REPEATS,
     WEIGHTS_MOVED,
@@ -43,7 +43,7 @@ T = TypeVar("T")
 class Visit:
     """One walk: `env` holds what each name of the file stands for, tensors by their builder's name.
 
-    `before` has the shapes of a walk with the file's own batch, None in that walk itself.
+    `before` has the shapes of a walk with the file's own batch, None where that is built.
     """
 
     def __init__(
@@ -51,19 +51,18 @@ class Visit:
         b: Builder,
         model: Model,
         ops: Mapping[str, Function],
-        batch: int,
+        batches: Batches,
         before: "Visit | None",
         allow_unknown: bool,
     ) -> None:
         self.b, self.model, self.ops = b, model, ops
-        self.batch, self.before = batch, before
+        self.batches, self.before = batches, before
         self.allow_unknown = allow_unknown
         self.env: dict[str, Value] = {"": None}
         self.node = OnnxNode("", "", (), (), {}, 0, NodeProto())
         self.values: Sequence[Value] = ()  # what the node reads
         self.known = 0  # numbers that were worked out
         self.kept: set[str] = set()  # tensors that are outputs
-        self.scaled: set[str] = set()  # what grows with the batch
         self.quantised: dict[str, Quantised] = {}  # by the name in the file
         self.roots: dict[str, tuple[str, tuple[Step, ...]]] = {}  # tensors of constants
         self.outputs = frozenset(model.graph.outputs)
@@ -208,15 +207,10 @@ class Visit:
             self.roots[constant.name] = made, constant.steps
             return made
         made, steps = self.roots[constant.name]
-        same = 0
-        for ours, theirs in zip(steps, constant.steps, strict=False):
-            if ours != theirs:
-                break
-            same += 1
-        for kind, how, shape in reversed(steps[same:]):
+        for kind, how, shape in reversed(steps):
             back = tuple(how.index(i) for i in range(len(how))) if kind == "transpose" else shape
             made = self._seen(made, kind, back)
-        for kind, how, _ in constant.steps[same:]:
+        for kind, how, _ in constant.steps:
             made = self._seen(made, kind, how)
         return made
 
@@ -268,41 +262,18 @@ class Visit:
             operands.append(self.tensor(value) if alone or number is None else number)
         if not any(isinstance(x, str) for x in operands):
             operands[0] = self.tensor(values[0])
-        made = elements.pointwise(
-            self.b, function, *self.stretched(operands), name=self.name, **how
-        )
-        return self.recognised(made)
+        alike = self.alike(operands)
+        return self.recognised(elements.pointwise(self.b, function, *alike, name=self.name, **how))
 
-    def stretched(
-        self, operands: Sequence[str | float], broadcast: bool = True
-    ) -> list[str | float]:
-        """Return operands with those repeated to the batch that the file gives its own batch to.
-
-        Where they `broadcast`, a batch of 1 need not be.
-        """
-        if self.before is None or (broadcast and self.before.batch == 1):
-            return list(operands)
-        return [self._stretched(x, operands) for x in operands]
-
-    def _stretched(self, x: str | float, others: Sequence[str | float]) -> str | float:
-        own = self.before.batch if self.before else self.batch
-        shape = self.b.shape(x) if isinstance(x, str) else ()
-        ranks = [self.b.shape(o) for o in others if isinstance(o, str)]
-        fits = any(len(o) == len(shape) and o[0] == self.batch for o in ranks if o)
-        if not isinstance(x, str) or not shape or shape[0] != own or not fits:
-            return x
-        repeat = elements.made_by(self.b, x, "broadcast")
-        if repeat and self.b.shape(repeat.inputs[0]) == (1, *shape[1:]):
-            one = repeat.inputs[0]
-        else:
-            one = elements.slice_(self.b, x, 0, 0, 1, f"{self.name}/first") if own > 1 else x
-        return elements.expand(self.b, one, (self.batch, *shape[1:]), f"{self.name}/batch")
+    def alike(self, operands: Sequence[str | float]) -> list[str | float]:
+        """Return operands, those of the file's own batch repeated where others have grown."""
+        return self.batches.alike(self.b, operands, self.name)
 
     def reshaped(self, x: Value, wanted: Callable[[], Shape]) -> Value:
         """Return `x` seen as the file has it for its own batch, else with the shape `wanted`."""
         old, shape = [self.old(names[0]) for names in (self.node.inputs, self.node.outputs)], None
-        if self.before and isinstance(x, str) and all(side is not None for side in old):
-            shape = reseen(old[0] or (), self.shape(x), old[1] or (), self.before.batch)
+        if old[0] is not None and old[1] is not None:
+            shape = reseen(old[0], self.shape(x), old[1], self.batches.own)
         try:
             shape = wanted() if shape is None else shape
         except ShapeError as error:
@@ -315,24 +286,14 @@ class Visit:
     def old(self, name: str) -> Shape | None:
         """Return the shape that a tensor has with the file's own batch."""
         value = self.before.env.get(name) if self.before else None
-        return self.before.b.shape(value) if self.before and isinstance(value, str) else None
+        return None if self.before is None or value is None else self.before.shape(value)
 
     def _follow(self, node: OnnxNode) -> None:
-        """Refuse what should grow with the batch and does not: the file has it for its own."""
-        if self.before is None or self.scaled.isdisjoint(node.inputs):
-            return
-        own = self.before.batch
+        """Refuse what neither stays nor grows as the batch: the file has it for its own."""
         for name in node.outputs:
-            value, old = self.env.get(name), self.old(name)
-            if not name or not isinstance(value, str) or old is None:
-                continue
-            shape = self.b.shape(value)
-            if math.prod(shape) * own != math.prod(old) * self.batch:
-                raise ShapeError(
-                    f"makes {list(shape)} for batch {self.batch}, {list(old)} for {own}:"
-                    f" written for one batch (--batch {own})"
-                )
-            self.scaled.add(name)
+            value, told = self.env.get(name), self.old(name)
+            if name and isinstance(value, str) and told is not None:
+                self.batches.check(told, self.b.shape(value))
 
 
 def _listed(made: Value | Sequence[Value]) -> list[Value]:

@@ -39,9 +39,9 @@ def _weights(c: Call, *names: str) -> dict[str, Any]:
 
 
 def _operands(c: Call, *values: Any) -> list[Any]:
-    if c.walk.is_rebound:
-        values = c.walk.adapted(values)
-    return [one if isinstance(one, int | float) else c.walk.tensor(one) for one in values]
+    """Return numbers and tensors, of the batch that those have which have grown."""
+    made = [one if isinstance(one, int | float) else c.walk.tensor(one) for one in values]
+    return c.walk.batches.alike(c.b, made, c.name)
 
 
 def _binary(function: str, c: Call, turned: bool = False) -> Result:
@@ -73,20 +73,15 @@ def _extreme(function: str, c: Call) -> Result:
 
 
 def _clamp(c: Call) -> Result:
-    low_default, high_default = (0.0, 6.0) if c.node.op == "relu6" else (-math.inf, math.inf)
-    least = c.get("min", c.get("min_val", low_default))
-    most = c.get("max", c.get("max_val", high_default))
-    x, ends = c.x(), {"maximum": least, "minimum": most}
-    for function, end in ends.items():
+    low, high = (0.0, 6.0) if c.node.op == "relu6" else (-math.inf, math.inf)
+    least, most = c.get("min", c.get("min_val", low)), c.get("max", c.get("max_val", high))
+    x, limits = c.x(), dict[str, Any]()
+    for function, name, end in (("maximum", "low", least), ("minimum", "high", most)):
         if not isinstance(end, int | float):
             x = c.do(el.pointwise, function, x, c.walk.tensor(end))
-    least, most = (
-        float(end) if isinstance(end, int | float) else default
-        for end, default in zip(ends.values(), (-math.inf, math.inf), strict=True)
-    )
-    if (least, most) == (-math.inf, math.inf):
-        return x
-    return el.pointwise(c.b, "clamp", x, name=c.name, low=least, high=most)
+        elif math.isfinite(end):
+            limits[name] = float(end)
+    return c.do(el.pointwise, "clamp", x, **limits) if limits else x
 
 
 def _function(function: str, c: Call, argument: str = "", default: float = 0.0) -> Result:

@@ -8,6 +8,7 @@ from typing import Any
 from steptime.core.errors import InputError, shorten
 from steptime.core.units import counted
 from steptime.formats import WRONG, Source, line_of
+from steptime.formats.batches import Batches, main_output
 from steptime.formats.loss import loss_of
 from steptime.formats.pytorch.aten import ATEN
 from steptime.formats.pytorch.program import Program, document_of, program_of, ties_of
@@ -59,9 +60,9 @@ def read(source: Source, allow_unknown: bool) -> Family:
         if batch_symbol:
             bound[batch_symbol] = batch
         _check_ranges(program, bound, names, place)
-        own = batch if batch_symbol else own_batch
+        batches = Batches(batch if batch_symbol else own_batch, batch)
         walk = Walk(
-            program, b, ATEN, VIEWS, PUTS, bound, place, allow_unknown, own, batch, p["dropout"]
+            program, b, ATEN, VIEWS, PUTS, bound, place, allow_unknown, batches, p["dropout"]
         )
         b.remarks += [f"{place}: {program.doubt}"] if program.doubt else []
         try:
@@ -84,12 +85,10 @@ def _ended(walk: Walk) -> str:
     outputs = [*dict.fromkeys(walk.run())]
     if not outputs:
         raise ValueError("gives no tensor of floating numbers")
-    output = max(outputs, key=walk.weight_of) if len(outputs) > 1 else outputs[0]
-    if walk.is_rebound and not walk.grows_with_batch(output):
-        raise InputError(
-            f"{walk.place}: exported for batch {walk.own_batch}; its output does not follow "
-            f"another one (--batch {walk.own_batch}, or export it with dynamic_shapes)"
-        )
+    output = main_output(walk.b, outputs)
+    if walk.batches.differ:
+        name = next(name for name in walk.program.outputs if walk.values.get(name) == output)
+        walk.batches.check_output(name, walk.told(name), walk.b.shape(output), walk.place)
     others = len(outputs) - 1
     if others and walk.b.training:
         left = f"{counted(others, 'output')} beside it left out"

@@ -21,18 +21,21 @@ def _cast(c: Call) -> Result:
 
 
 def _view(c: Call) -> Result:
-    return c.do(el.reshape, c.x(), c.walk.reseen(c.node.args["self"], c.x(), c.shape))
+    before = c.walk.told(c.node.args["self"])
+    return c.do(el.reshape, c.x(), c.walk.batches.seen(before, c.b.shape(c.x()), c.shape))
 
 
 def _squeeze(c: Call) -> Result:
-    told, axes = c.walk.told(c.node.args["self"]), c.get("dim")
+    axes, shape = c.get("dim"), c.b.shape(c.x())
+    told = shape if axes is None else c.walk.told(c.node.args["self"])
     chosen = range(len(told)) if axes is None else [a % max(1, len(told)) for a in listed(axes)]
-    shape = [n for i, n in enumerate(c.b.shape(c.x())) if i not in chosen or told[i] != 1]
-    return c.do(el.reshape, c.x(), shape)
+    return c.do(
+        el.reshape, c.x(), [n for i, n in enumerate(shape) if i not in chosen or told[i] != 1]
+    )
 
 
 def _expand(c: Call) -> Result:
-    return c.do(el.expand, c.x(), c.walk.widened(c.b.shape(c.x()), c.shape))
+    return c.do(el.expand, c.x(), c.walk.batches.widened(c.b.shape(c.x()), c.shape))
 
 
 def _order(c: Call) -> list[int]:
@@ -59,7 +62,7 @@ def _slice(c: Call) -> Result:
         stop = start + c["length"]
     if c.shape[axis] == 0:  # nothing, which concatenations leave out
         return Const(c.shape, c.dtype, c.name)
-    if c.walk.is_rebound and (start, stop) == (0, c.walk.told(c.node.args["self"])[axis]):
+    if c.walk.batches.differ and (start, stop) == (0, c.walk.told(c.node.args["self"])[axis]):
         stop = END
     return el.slice_(c.b, c.x(), axis, start, stop, c.name, c.get("step", 1))
 
@@ -129,11 +132,7 @@ def _unbind(c: Call) -> Result:
 
 def _cat(c: Call) -> Result:
     parts = [one for one in c["tensors"] if 0 not in c.walk.shape(one)]
-    axis, shapes = c.get("dim", 0), [c.walk.shape(one) for one in parts]
-    if c.walk.is_rebound and axis % len(shapes[0]) != 0:
-        most = max(shape[0] for shape in shapes)
-        parts = [c.walk.with_batch(one, most, c.name) for one in parts]
-    return c.do(el.concat, [c.walk.tensor(one) for one in parts], axis)
+    return c.do(c.walk.batches.concat, [*map(c.walk.tensor, parts)], c.get("dim", 0))
 
 
 def _repeat(c: Call) -> Result:
@@ -143,7 +142,7 @@ def _repeat(c: Call) -> Result:
     x = c.do(el.reshape, x, shape, at="/axes")
     if all(1 in pair for pair in zip(shape, times, strict=True)):
         wanted = [n * t for n, t in zip(shape, times, strict=True)]
-        return c.do(el.expand, x, c.walk.widened(shape, wanted))
+        return c.do(el.expand, x, c.walk.batches.widened(shape, wanted))
     return el.op(c.b, "tile", x, name=c.name, times=tuple(times))
 
 

@@ -9,13 +9,12 @@ from typing import Any, TypeVar
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import LARGEST
 from steptime.formats import elements as el
-from steptime.formats.batches import reseen
+from steptime.formats.batches import Batches
 from steptime.formats.patterns import recognised
 from steptime.formats.pytorch.program import FxNode, Program, Ref, Size, Sym
 from steptime.formats.pytorch.symbols import value_of
-from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
-from steptime.network.ops.table import ShapeError, no_flop, require
+from steptime.network.ops.table import ShapeError, require
 
 Shape = tuple[int, ...]
 MADE_FOR_A_SIZE = (
@@ -132,8 +131,8 @@ class Walk:
     """One building of a program's graph.
 
     `bound` are the values of its symbols, `puts` what is written to views. A file whose batch is a
-    number, `own_batch`, is made for `batch` by following what its first axis becomes. Dropout that
-    was exported in inference mode is there only if it `drops`.
+    number is made for another by following what its first axis becomes. Dropout that was exported
+    in inference mode is there only if it `drops`.
     """
 
     program: Program
@@ -144,15 +143,13 @@ class Walk:
     bound: Mapping[str, int]
     place: str
     allow_unknown: bool
-    own_batch: int
-    batch: int
+    batches: Batches
     drops: bool
 
     def __post_init__(self) -> None:
         self.values: dict[str, Value] = {}
         self._buffers: dict[tuple[str, Shape, str], str] = {}
         self._views: dict[str, Call] = {}
-        self.is_rebound = self.batch != self.own_batch
 
     def size(self, size: Size) -> int:
         """Return a size of the file with its symbols bound."""
@@ -166,8 +163,8 @@ class Walk:
 
     def scaled(self, shape: Shape) -> Shape:
         """Return a shape of the file for the batch that is built, its first size being that."""
-        if self.is_rebound and shape and shape[0] == self.own_batch:
-            return (self.batch, *shape[1:])
+        if shape[:1] == (self.batches.own,):
+            return (self.batches.new, *shape[1:])
         return shape
 
     def looked_up(self, argument: Any) -> Any:
@@ -273,11 +270,11 @@ class Walk:
 
     def _grown(self, node: FxNode, reads: Sequence[Value], told: Shape) -> Shape:
         """Return a constant's shape; its first size grows where it is, or follows, the batch's."""
-        if not self.is_rebound or not told:
+        if not self.batches.differ or not told:
             return told
         pairs = zip(node.tensors, reads, strict=True)
         if any(self.shape(one) != self.told(name) for name, one in pairs):
-            first, rest = divmod(told[0] * self.batch, self.own_batch)
+            first, rest = divmod(told[0] * self.batches.new, self.batches.own)
             return told if rest else (first, *told[1:])
         return self.scaled(told) if node.op in MADE_FOR_A_SIZE else told
 
@@ -300,79 +297,7 @@ class Walk:
     def _check(self, name: str, value: Value) -> None:
         """Raise `ShapeError` where a lowered op has another shape than the file says."""
         told, made = self.told(name), self.shape(value)
-        if not self.is_rebound:
-            if told != made:
-                raise ShapeError(f"it is lowered to {list(made)}, where the file has {list(told)}")
-            return
-        times = math.prod(made) * self.own_batch, math.prod(told) * self.batch
-        if len(made) != len(told) or (times[0] != times[1] and math.prod(made) != math.prod(told)):
-            raise ShapeError(
-                f"exported for batch {self.own_batch}, it cannot be made for {self.batch}: "
-                f"{list(told)} would be {list(made)}"
-            )
-
-    def reseen(self, source: Ref, x: str, told: Shape) -> Shape:
-        """Return the shape of a view whose file says `told`, for the batch that is built."""
-        if not self.is_rebound:
-            return told
-        found = reseen(self.told(source), self.b.shape(x), told, self.own_batch)
-        if found is None:
-            raise ShapeError(f"a view made for batch {self.own_batch} fits no other batch")
-        return found
-
-    def adapted(self, operands: Sequence[Any]) -> tuple[Any, ...]:
-        """Return operands, constants among them with the batch that the others have."""
-        tensors = [self.b.shape(one) for one in operands if isinstance(one, str)]
-        longest = max(tensors, key=len, default=())
-        return tuple(
-            self._with_batch_of(one, longest) if isinstance(one, Const) else one for one in operands
-        )
-
-    def _with_batch_of(self, one: Const, shape: Shape) -> Const:
-        lead = len(shape) - len(one.shape)
-        sizes = list(one.shape)
-        for i, n in enumerate(one.shape):
-            wanted = shape[lead + i] if lead + i >= 0 else n
-            if n not in {1, wanted} and n * self.batch == wanted * self.own_batch:
-                sizes[i] = wanted
-        return Const(tuple(sizes), one.dtype, one.origin)
-
-    def widened(self, before: Shape, told: Sequence[int]) -> list[int]:
-        """Return the sizes that an expansion of `before` leads to, the first being the batch's."""
-        if not self.is_rebound:
-            return list(told)
-        lead = len(told) - len(before)
-        own = [
-            n if i < lead or before[i - lead] == 1 else before[i - lead] for i, n in enumerate(told)
-        ]
-        if own[0] == self.own_batch and (lead or before[0] in {1, self.batch}):
-            own[0] = self.batch
-        return own
-
-    def with_batch(self, one: Value, batch: int, name: str) -> Value:
-        """Return a part of a concatenation with the batch of the others."""
-        shape = self.shape(one)
-        if shape[0] == batch or shape[0] not in {1, self.own_batch} or batch != self.batch:
-            return one
-        wanted = (batch, *shape[1:])
-        if isinstance(one, Const):
-            return Const(wanted, one.dtype, one.origin)
-        return el.expand(self.b, one, wanted, f"{name}/batch") if shape[0] == 1 else one
-
-    def weight_of(self, output: str) -> int:
-        """Return how many ops that compute lead to an output."""
-        seen, waiting, count = {output}, [output], 0
-        while waiting:
-            made = el.made_by(self.b, waiting.pop())
-            if made:
-                count += OPS[made.kind].flop is not no_flop
-                new = [one for one in made.inputs if one not in seen]
-                seen.update(new)
-                waiting += new
-        return count
-
-    def grows_with_batch(self, output: str) -> bool:
-        """Whether an output has as many times its elements as the batch has grown."""
-        (name,) = [n for n in self.program.outputs if self.values.get(n) == output][:1]
-        told = math.prod(self.told(name))
-        return math.prod(self.b.shape(output)) * self.own_batch == told * self.batch
+        if self.batches.differ:
+            self.batches.check(told, made)
+        elif told != made:
+            raise ShapeError(f"it is lowered to {list(made)}, where the file has {list(told)}")
