@@ -84,7 +84,8 @@ def _nights() -> list[tuple[str, Sequence[Record]]]:
 
 def test_a_change_is_told_with_how_many_share_it_and_what_else_changed():
     one = analysis("history")
-    table = one.answer(Data(*_nights()))
+    data = Data(*_nights())
+    table = one.answer(data)
     found: Any = table.summary
     assert found["folders"][0] == "night-00"  # by date, whatever the order of the arguments
     (event,) = found["events"]
@@ -106,7 +107,7 @@ def test_a_change_is_told_with_how_many_share_it_and_what_else_changed():
     marked = [row for row in spec["data"]["values"] if row["became"] != "as before"]
     assert len(marked) == 12
     assert {row["became"] for row in marked} == {"slower"}
-    assert one.answer(Data(*_nights()), margin="10%").summary["changes"] == []
+    assert one.answer(data, margin="10%").summary["changes"] == []
 
 
 def test_published_steps_say_nothing_of_runs():
@@ -141,21 +142,24 @@ def test_the_command(tmp_path, capsys):
 
 
 def test_a_history_fails_on_what_became_slower_or_is_gone(tmp_path):
-    def folders(*nights: Sequence[Record]) -> list[str]:
-        root = tmp_path / str(len(list(tmp_path.iterdir())))
-        for at, records in enumerate(nights):
-            with store.open_writer(root / str(at)) as writer:
-                writer.append_all(records)
-        return [str(root / str(at)) for at in range(len(nights))]
+    one = analysis("history")
 
-    def codes(paths: list[str]) -> list[int]:
-        words = ("slower", "changed", "vanished")
-        return [run(["history", *paths, "--fail-on", word]) for word in words]
+    def codes(nights: Sequence[Sequence[Record]]) -> list[int]:
+        table = one.answer(Data(*((str(at), held) for at, held in enumerate(nights))))
+        lists = (one.fails[word] for word in ("slower", "changed", "vanished"))
+        return [3 * any(table.summary[name] for name in names) for names in lists]
 
     alike = [_night(day, {}, "2.9") for day in range(4)]
     slower = [_night(day, {"rnn": 1.3}, "2.9") for day in range(4, 8)]
     faster = [_night(day, {"rnn": 0.7}, "2.9") for day in range(4, 8)]
-    assert codes(folders(*alike)) == [0, 0, 0]
-    assert codes(folders(*alike, *slower)) == [3, 3, 0]
-    assert codes(folders(*alike, *faster)) == [0, 3, 0]
-    assert codes(folders(*alike[:3], alike[3][1:])) == [3, 3, 3]
+    assert codes(alike) == [0, 0, 0]
+    assert codes([*alike, *slower]) == [3, 3, 0]
+    assert codes([*alike, *faster]) == [0, 3, 0]
+    gone = [*alike[1:3], alike[3][1:]]
+    assert codes(gone) == [3, 3, 3]
+    for at, records in enumerate(gone):
+        with store.open_writer(tmp_path / str(at)) as writer:
+            writer.append_all(records)
+    paths = [str(tmp_path / str(at)) for at in range(3)]
+    assert run(["history", *paths, "--fail-on", "vanished"]) == 3
+    assert run(["history", *paths[:2], "--fail-on", "changed"]) == 0

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 import synthetic
 from steptime.analysis import pairing
 from steptime.analysis.errors import error_table
-from steptime.analysis.pairing import errors
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.workload import Workload
@@ -58,15 +57,6 @@ def test_the_roof_of_a_result_is_the_lower_of_peak_and_traffic():
         assert row["roof_fraction"] == pytest.approx(3e10 / roof)
 
 
-def test_errors_by_hand():
-    found = errors(np.array([0.5, 2.0, 4.0]))
-    # predicted / measured - 1: 1, -0.5, -0.75
-    assert found["median_error"] == pytest.approx(0.75)
-    assert found["geometric_mean_ratio"] == pytest.approx(4 ** (1 / 3))
-    assert found["within_factor_2"] == pytest.approx(2 / 3)
-    assert errors(np.empty(0))["median_error"] is None
-
-
 def test_errors_by_family_by_hand(tmp_path, capsys):
     records = []
     for batch, (predicted, measured) in enumerate([(1.0, 2.0), (1.0, 4.0), (3.0, 2.0)], start=1):
@@ -81,6 +71,11 @@ def test_errors_by_family_by_hand(tmp_path, capsys):
     assert row["geometric_mean_ratio"] == pytest.approx((2 * 4 * 2 / 3) ** (1 / 3))
     assert row["within_factor_2_share"] == pytest.approx(2 / 3)
     assert (row["farthest"], row["farthest_ratio"]) == ("fc batch 2", 4.0)
+    said = predicted_and_measured(records).found.summary()
+    for name in ("median_error", "within_factor_2"):
+        assert said[name] == row[f"{name}_share"]
+    assert (said["pairs"], said["worst"][0]["name"]) == (3, "fc batch 2")
+    assert predicted_and_measured(records[:1]).found.summary()["median_error"] is None
     with store.open_writer(tmp_path) as writer:
         writer.append_all(records)
     assert run(["errors", str(tmp_path)]) == 0
@@ -118,6 +113,38 @@ def test_of_predictions_the_last_counts_and_runs_of_several_rounds_are_pooled():
     (row,) = Data.of(records).results
     assert (row["status"], row["runs"], row["samples_n"]) == ("ok", 2, 4)
     assert row["measured_s"] == pytest.approx(0.3)
+
+
+def test_the_table_of_results_has_the_pairs_of_compare():
+    draw = random.Random(1)  # noqa: S311  # data, no secret
+    stacks = [{}, {"stack": "torch"}, {"stack": "torch-compile"}]
+    records = []
+    for _ in range(120):
+        workload = replace(FC, batch_per_replica=2 ** draw.randrange(6))
+        step_s, method = draw.uniform(0.1, 0.2), draw.choice(("torch", "jax", "null"))
+        drawn = [step_s * draw.uniform(1, 1.1) for _ in range(draw.randrange(1, 4))]
+        one = a_measurement(*drawn, method=replace(synthetic.TORCH, name=method))
+        stated = {"step_s": Quantity(value=step_s, low=0.9 * step_s, high=1.1 * step_s)}
+        made = (
+            replace(a_prediction(step_s), env=draw.choice(stacks)),
+            a_prediction(step_s, traffic_bytes=0),
+            replace(a_prediction(step_s), status="oom", cause="memory"),
+            one,
+            one,
+            replace(one, quantities=stated),
+            synthetic.failed(FC, "oom", "killed", "no memory"),
+            replace(one, origin="published", env={"duplicate_of": "x"}),
+            replace(one, origin="published", quantities=stated),
+        )
+        records.append(replace(draw.choice(made), workload=workload))
+    data = Data.of(records)
+    rows = [row for row in data.results if row["ratio"]]
+    ends = (("ratio", "ratio"), ("measured_s", "value"), ("measured_low_s", "low"))
+    ends = (*ends, ("measured_high_s", "high"), *((one, one) for one in pairing.SHARES))
+    want = sorted([row[mine] or 0 for mine, _ in ends] for row in rows)
+    pairs = predicted_and_measured(records).pairs
+    assert len(pairs) == len(rows) > 20
+    assert want == sorted([{**pair["b"], **pair}[one] or 0 for _, one in ends] for pair in pairs)
 
 
 def test_two_folders_pair_equal_options_and_say_what_differs():

@@ -18,8 +18,9 @@ from steptime.core.errors import InputError
 from steptime.core.progress import listening, watched
 from steptime.core.workload import Plan, Workload
 from steptime.records.data import Data
+from steptime.records.names import networks
 from steptime.records.record import Quantity, Record
-from steptime.records.row import COLUMNS, Row, facts_of, network_names
+from steptime.records.row import COLUMNS, Row
 
 RECORDS = synthetic.sweep(failures=True)
 DATA = Data.of(RECORDS)
@@ -102,7 +103,7 @@ def test_names_tell_the_networks_apart_and_no_more():
     def names(workloads: Sequence[Workload]) -> list[str]:
         first = synthetic.measured(synthetic.workloads()[0])
         data = Data.of([replace(first, workload=one) for one in workloads])
-        return network_names([facts_of(row) for row in data.rows("FROM flat ORDER BY place")])
+        return networks(data.rows("FROM flat ORDER BY place"))
 
     assert names([a, b, c, d, a]) == [
         "fc nodes 8, batch 64",

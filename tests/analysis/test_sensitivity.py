@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -15,10 +15,10 @@ import synthetic
 from every import every
 from steptime.analysis import regression
 from steptime.analysis.analyses import analysis
-from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.workload import Workload
 from steptime.records.data import Data
+from steptime.records.readers import read_path
 from steptime.records.record import Quantity, Record, RecordMethod
 
 ONE = analysis("sensitivity")
@@ -52,7 +52,7 @@ def power(layers: int, nodes: int, batch: int) -> float:
     return 1e9 * nodes * batch**0.5
 
 
-def summary_of(records: list[Record], **settings: Any) -> Mapping[str, Any]:
+def summary_of(records: Sequence[Record], **settings: Any) -> Mapping[str, Any]:
     return ONE.answer(Data.of(records), **settings).summary
 
 
@@ -268,7 +268,7 @@ def test_an_overfit_is_seen():
 
 
 def test_wrong_settings():
-    records = [*cells(power, "a"), *cells(power, "b"), *cells(power, "c")]
+    data = Data.of([*cells(power, "a"), *cells(power, "b"), *cells(power, "c")])
     for settings, message in (
         ({"order": 3}, "--order: must be 1 or 2, not 3"),
         ({"scale": "lgo"}, "unknown scale 'lgo'; did you mean 'log'"),
@@ -280,26 +280,22 @@ def test_wrong_settings():
         ({"against": "b", "platform": "b"}, "--against b: name another"),
     ):
         with pytest.raises(InputError) as error:
-            ONE.answer(Data.of(records), **settings)
+            ONE.answer(data, **settings)
         assert message in str(error.value)
 
 
-def test_the_published_weights(shared, tmp_path, capsys):
-    for name in ("tpu", "gpu"):
-        file = shared / "paradnn" / f"{name}_fc.json.gz"
-        assert run(["import", str(file), "--out", str(tmp_path / name)]) == 0
-    folders = [str(tmp_path / name) for name in ("tpu", "gpu")]
-    capsys.readouterr()
-    assert run(["sensitivity", folders[0], "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["summary"]
+def test_the_published_weights(shared):
+    tpu, gpu = (
+        read_path(shared / "paradnn" / f"{name}_fc.json.gz").records for name in ("tpu", "gpu")
+    )
+    found = summary_of(tpu)
     weights = {name: found["weights"][name] for name in ("layers", "nodes", "batch")}
     assert found["quantity"] == "published_flop_per_s"
     assert weights == pytest.approx({"layers": 0.1228, "nodes": 0.4655, "batch": 0.4725}, abs=1e-3)
     assert found["r2"] == pytest.approx(0.429, abs=1e-3)
     assert (found["networks"], found["failed"]) == (1724, 220)
 
-    assert run(["sensitivity", *folders, "--against", "v100-sxm2-16gb", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["summary"]
+    found = summary_of([*tpu, *gpu], against="v100-sxm2-16gb")
     weights = {name: found["weights"][name] for name in ("layers", "nodes", "batch")}
     assert weights == pytest.approx(
         {"layers": -0.1299, "nodes": -0.4985, "batch": 0.6020}, abs=1e-3

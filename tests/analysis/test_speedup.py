@@ -242,22 +242,23 @@ def test_a_tree_says_what_holds_up_and_nothing_of_noise():
         "cell": rng.choice(["gru", "lstm"], 300).tolist(),
     }
     said = ["a" if b >= 1024 else "b" for b in features["batch"]]
-    found = {leaf.where: (leaf.winner, sum(leaf.wins.values())) for leaf in leaves(features, said)}
+    found = {leaf["where"]: (leaf["winner"], leaf["rows"]) for leaf in leaves(features, said)}
     ones = said.count("a")
     assert found == {"batch <= 512": ("b", 300 - ones), "batch >= 1024": ("a", ones)}
     middle = ["a" if 256 <= b <= 1024 else "b" for b in features["batch"]]
-    assert {leaf.where for leaf in leaves({"batch": features["batch"]}, middle)} == {
+    assert {leaf["where"] for leaf in leaves({"batch": features["batch"]}, middle)} == {
         "batch <= 128", "batch 256 to 1024", "batch >= 2048"
     }  # fmt: skip
     named = leaves(features, ["x" if one == "gru" else "y" for one in features["cell"]])
-    assert {(leaf.where, leaf.winner) for leaf in named} == {("cell gru", "x"), ("cell lstm", "y")}
+    told = {(leaf["where"], leaf["winner"]) for leaf in named}
+    assert told == {("cell gru", "x"), ("cell lstm", "y")}
     split = 0
     for _ in range(60):
         noise = rng.permutation(["a"] * 200 + ["b"] * 100).tolist()
         split += len(leaves(features, noise)) > 1
     assert split <= 6  # 5 % of 60 is 3
     (even,) = leaves({}, ["a", "b"] * 20)
-    assert even.winner is None
+    assert even["winner"] is None
 
 
 @pytest.mark.slow

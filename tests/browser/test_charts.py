@@ -12,10 +12,11 @@ import pytest
 import vl_convert
 
 import synthetic
-from browsing import browse, complaints
+from browsing import answers, browse, complaints
 from steptime.records.data import Data
 from steptime.records.record import Record
 from steptime.reports.charts import EmptyPlotError, draw, kinds, style
+from steptime.reports.files import save
 
 pytestmark = pytest.mark.browser
 
@@ -129,3 +130,40 @@ def test_charts_are_whole(chromium, tmp_path, records, dark):
         assert one["marks"] > 0, kind
         assert one["overlaps"] == [], kind
         assert one["cut"] == [], kind
+
+
+ALONE = r"""
+const shown = (one) => one.textContent.trim() && !/rotate\(-?(?!0\))/.test(
+  one.getAttribute("transform") || "");
+async function inspected() {
+  while (!place.view) await new Promise((next) => setTimeout(next, 50));
+  const svg = document.querySelector("#chart svg");
+  const names = [...svg.querySelectorAll(".mark-text text")].filter(shown)
+    .map((one) => ({ text: one.textContent, box: one.getBoundingClientRect() }));
+  const level = [...svg.querySelectorAll("line")].map((one) => one.getBoundingClientRect())
+    .filter((box) => box.height < 2 && box.width > 20);
+  parent.postMessage(JSON.stringify({
+    back: getComputedStyle(svg).backgroundColor,
+    names: names.length,
+    turned: [...svg.querySelectorAll("text")].filter((one) => /DRAM/.test(one.textContent)
+      && !shown(one)).length,
+    upon: names.filter(({ box }) => level.some((line) => line.top > box.top + 2
+      && line.top < box.bottom - 2 && line.left < box.right && line.right > box.left))
+      .map(({ text }) => text),
+  }), "*");
+}
+inspected();
+"""
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, True), (500, False)])
+def test_a_roofline_alone_has_the_colours_of_its_page_and_names_beside_lines(
+    chromium, tmp_path, width, dark
+):
+    path = tmp_path / "roofline.html"
+    save(draw("roofline", Data.of(of(PLATFORMS[:2], 12))), path)
+    found = answers(chromium, path, ALONE, width=width, dark=dark)
+    assert found["back"] == ("rgb(21, 24, 28)" if dark else "rgb(255, 255, 255)")
+    assert found["names"] >= 4
+    assert found["turned"] >= 2  # along the slopes
+    assert found["upon"] == []

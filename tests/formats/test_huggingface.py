@@ -259,7 +259,7 @@ def test_fields_in_both_spellings(tmp_path):
     second = {"model_type": "gpt_neox", "rope_parameters": rope, "dtype": "float16"}
     graphs = [network(written(tmp_path, table)) for table in (first, second)]
     assert [graph.tensors["angles"].shape for graph in graphs] == [(2048, 48)] * 2
-    assert "its weights are float16, which --dtype says" in graphs[0].remarks[1]
+    assert "its weights are float16; --dtype says what is computed" in graphs[0].remarks[1]
 
 
 def test_what_is_not_counted_is_said(tmp_path):

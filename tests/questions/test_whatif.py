@@ -93,6 +93,10 @@ def test_which_upgrade_pays():
     assert 0.8 < second["gain"] < 1  # twice the batch, in about the same time
 
 
+def test_a_factor_is_written_as_it_is_read_or_as_answers_print_it():
+    assert _changes("memory_GB=1.5x") == _changes("memory_GB=x1.5")
+
+
 def test_a_grid_of_devices():
     axes = read_changes(["memory_GB_per_s=x1..x4x2", "peak=x1..x2x2"])
     found = _cases("fc:layers=8,nodes=8192", batches=(16,))

@@ -4,13 +4,14 @@ A cut stays if chance seldom makes the best of all that can be made as good (a l
 test, with Bonferroni). A leaf names a winner only where the majority is no coin's.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from steptime.records.row import Row
 
 Flags = NDArray[np.bool_]
 DEPTH = 3
@@ -20,49 +21,50 @@ CHANCE = 0.05  # that a coin has such a majority
 MOST_CUTS = 32  # tried of one hyperparameter
 
 
-@dataclass(frozen=True)
-class Leaf:
-    """A corner of the space: `where` in words, how many rows each side wins there, the winner."""
-
-    where: str
-    wins: Mapping[str, int]
-    winner: str | None  # None where neither wins clearly
-
-
-def leaves(features: Mapping[str, Sequence[Any]], winners: Sequence[str]) -> list[Leaf]:
+def leaves(features: Mapping[str, Sequence[Any]], winners: Sequence[str]) -> list[Row]:
     """Return the leaves of the tree that tells the winners of rows from their hyperparameters.
 
-    Numbers are cut between two values that occur; of names one is told from the others. A leaf of
-    everything has no words. A row whose value is None is on the side of those that it is not.
+    Of each `where` it is in words, the number of `rows`, how many each `wins`, and the `winner`,
+    None where none wins clearly. Numbers are cut between two values that occur; of names one is
+    told from the others. A leaf of everything has no words. A row whose value is None is on the
+    side of those that it is not.
     """
-    if not winners:
-        return []
-    names, of = np.unique(np.asarray(winners), return_inverse=True)
+    names, of = np.unique(np.asarray(winners, str), return_inverse=True)
     cuts = [cut for name, column in features.items() for cut in _cuts(name, column)]
     inside = np.stack([yes for _, _, yes in cuts]) if cuts else np.zeros((0, len(of)), bool)
-    found = _grow(np.ones(len(of), bool), {}, DEPTH, (cuts, inside, of, len(names)))
-    return [
-        Leaf(
-            " and ".join(_joined(words)),
-            dict(zip(names.tolist(), counts.tolist(), strict=True)),
-            str(names[counts.argmax()]) if _clear(counts) else None,
-        )
-        for words, rows in found
-        for counts in [np.bincount(of[rows], minlength=len(names))]
-    ]
+    won = np.eye(len(names))[of]
+
+    def grow(rows: Flags, words: dict[str, str], depth: int) -> Iterator[Row]:
+        best = _best(inside[:, rows], won[rows]) if depth else None
+        if best is not None:
+            *sides, flags = cuts[best]
+            for (place, word), some in zip(sides, (flags, ~flags), strict=True):
+                yield from grow(rows & some, {**words, place: word}, depth - 1)
+            return
+        counts = won[rows].sum(axis=0).astype(int)
+        yield {
+            "where": " and ".join(_joined(words)),
+            "wins": dict(zip(names.tolist(), counts.tolist(), strict=True)),
+            "winner": str(names[counts.argmax()]) if _clear(counts) else None,
+            "rows": int(rows.sum()),
+        }
+
+    return [*grow(np.ones(len(of), bool), {}, DEPTH)] if len(of) else []
 
 
 def _cuts(name: str, column: Sequence[Any]) -> list[tuple[tuple[str, str], tuple[str, str], Flags]]:
     """Return the cuts of a hyperparameter: where the words stand, the words of both sides, rows."""
-    known = sorted(
-        {one for one in column if one is not None}, key=lambda one: (str(type(one)), one)
-    )
+    known = sorted({*column} - {None}, key=lambda one: (str(type(one)), one))
     if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in known):
-        texts = np.array([str(one) for one in column])
-        both = [((name, f"{name} {one}"), (name, f"{name} not {one}")) for one in map(str, known)]
-        pair = [((name, f"{name} {a}"), (name, f"{name} {b}")) for a, b in pairwise(known)]
-        chosen = both if len(known) > 2 else pair
-        return [(yes, no, texts == yes[1].removeprefix(f"{name} ")) for yes, no in chosen]
+        is_pair = len(known) == 2
+        return [
+            (
+                (name, f"{name} {one}"),
+                (name, f"{name} {known[1] if is_pair else f'not {one}'}"),
+                np.array([str(cell) == str(one) for cell in column]),
+            )
+            for one in (known[:1] if is_pair else known if len(known) > 1 else ())
+        ]
     numbers = np.array([np.nan if one is None else one for one in column], float)
     steps = list(pairwise(known))
     return [
@@ -82,39 +84,25 @@ def _joined(words: Mapping[str, str]) -> list[str]:
     return list(said.values())
 
 
-def _grow(
-    rows: Flags, words: dict[str, str], depth: int, told: tuple[Any, ...]
-) -> list[tuple[dict[str, str], Flags]]:
-    """Return the leaves below a node as words by place and rows."""
-    cuts, *table = told
-    best = _best(rows, *table) if depth else None
-    if best is None:
-        return [(words, rows)]
-    (at_yes, yes), (at_no, no), flags = cuts[best]
-    return [
-        *_grow(rows & flags, {**words, at_yes: yes}, depth - 1, told),
-        *_grow(rows & ~flags, {**words, at_no: no}, depth - 1, told),
-    ]
-
-
-def _best(rows: Flags, inside: Flags, of: NDArray[np.int64], kinds: int) -> int | None:
+def _best(inside: Flags, won: NDArray[np.float64]) -> int | None:
     """Return the cut of rows that leaves the least entropy, None where luck leaves as little."""
     from scipy.special import chdtrc
 
-    one_hot = np.eye(kinds)[of[rows]]
-    left, whole = inside[:, rows] @ one_hot, one_hot.sum(axis=0, keepdims=True)
+    left, whole = inside @ won, won.sum(axis=0, keepdims=True)
     can = np.minimum(left.sum(axis=1), (whole - left).sum(axis=1)) >= LEAST
     if not can.any():
         return None
     cost = np.where(can, _entropy(left) + _entropy(whole - left), np.inf)
-    p = can.sum() * chdtrc(kinds - 1, 2 * (_entropy(whole)[0] - cost.min()))
+    p = can.sum() * chdtrc(won.shape[1] - 1, 2 * (_entropy(whole)[0] - cost.min()))
     return int(cost.argmin()) if p <= LUCK else None
 
 
 def _entropy(counts: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the entropy [nat] of each row of counts, times its sum."""
-    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    return np.asarray(-(counts * np.log(np.where(share > 0, share, 1))).sum(axis=1))
+    from scipy.special import xlogy
+
+    whole = counts.sum(axis=1)
+    return np.asarray(xlogy(whole, whole) - xlogy(counts, counts).sum(axis=1))
 
 
 def _clear(counts: NDArray[np.int64]) -> bool:

@@ -6,8 +6,9 @@ from steptime.core.units import counted, percent
 from steptime.records.data import Data
 
 WORST = ("name", "model", "batch", "ratio")
+GEOMETRIC_MEAN = "exp(avg(ln(ratio)))"
 OF_RATIOS = (  # how far predictions are off by ratios; `{}` ends the names of shares
-    "count(*) AS pairs, median(abs(1 / ratio - 1)) AS median_error{0}, exp(avg(ln(ratio))) AS "
+    f"count(*) AS pairs, median(abs(1 / ratio - 1)) AS median_error{{0}}, {GEOMETRIC_MEAN} AS "
     "geometric_mean_ratio, avg(CAST(ratio BETWEEN 0.5 AND 2 AS INT)) AS within_factor_2{0}"
 )
 ERRORS = f"""

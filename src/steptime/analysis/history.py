@@ -9,26 +9,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steptime.analysis.analyses import Analysis, Setting
+from steptime.analysis.pairing import known
 from steptime.core.ranges import share
 from steptime.core.table import Table, columns, cut
 from steptime.core.units import counted, first_of, percent
 from steptime.records.data import Data
 from steptime.records.row import Row, grouped
+from steptime.records.sides import Sides
 from steptime.records.statistics import MISS, two_sided_p, two_sided_t
 
 FALSE_ALARMS = 0.02  # of a series without a change: 5 % holds where the noise is not normal, too
 LEAST = 8  # folders, from whose neighbours noise is estimated
 FACTS = ("host", "framework", "steptime", "python", "os", "kernel", "threads")
-CELLS = """
-    SELECT folder, workload_key, platform, method, coalesce(strategy, '') AS strategy, threads,
-        any_value(model) || coalesce(', batch ' || any_value(batch), '') AS name,
-        any_value(family) AS family, avg(ln(step_s)) AS log_s, count(*) AS n,
-        coalesce(max(runs), 1) AS runs,
-        avg(ln(step_s_high / step_s_low) / 2) AS half
-    FROM records WHERE origin <> 'predicted' AND status = 'ok' AND step_s > 0
-        AND coalesce(scope, '') = '' GROUP BY ALL
-    ORDER BY name, platform, method, strategy, threads, workload_key
-"""
+SERIES = "hash(workload_key, platform, method, coalesce(strategy, ''), threads)"
+OF_STEP = {
+    "name": "model || coalesce(', batch ' || batch, '')",
+    **{name: name for name in ("family", "platform", "method", "folder")},
+}
+WHERE = "origin <> 'predicted' AND status = 'ok' AND scope = ''"
 FOLDERS = f"""
     SELECT folder, min(taken_at) AS at, {
     ", ".join(
@@ -103,27 +101,21 @@ def history_table(data: Data, margin: str) -> Table:
     told = {row["folder"]: row for row in data.rows(FOLDERS)}
     folders = sorted(told, key=lambda name: (told[name]["at"] is None, told[name]["at"], name))
     place = {name: at for at, name in enumerate(folders)}
-    cells = data.rows(CELLS)
-    series = grouped(cells, itemgetter("workload_key", "platform", "method", "strategy", "threads"))
+    cells = _cells(data)
+    series = grouped(sorted(cells, key=lambda row: place[row["folder"]]), itemgetter("cell"))
     rows: list[Row] = []
     changes: list[Row] = []
-    for held in series.values():
-        held.sort(key=lambda row: place[row["folder"]])
-        found = (
-            change_points([r["log_s"] for r in held], *_errors(held), at_least)
-            if len(held) > 1
-            else ()
-        )
+    for held in sorted(series.values(), key=lambda held: held[0]["order"]):
+        logs = [math.log(row["step_s"]) for row in held]
+        found = change_points(logs, *_errors(held), at_least) if len(held) > 1 else ()
         if not found and data.most is not None and len(rows) >= data.most:
             continue
         at = {change.at: change for change in found}
         for index, row in enumerate(held):
             one = {name: row[name] for name in ("name", "family", "platform", "folder")}
-            one |= {"taken_at": told[row["folder"]]["at"], "step_s": math.exp(row["log_s"])}
-            half = (row["half"] or 0.0) / math.sqrt(row["n"])
-            for end, sign in (("low", -1), ("high", 1)):
-                one[f"step_s_{end}"] = math.exp(row["log_s"] + sign * half) if half else None
-            one["first_ratio"] = math.exp(row["log_s"] - held[0]["log_s"])
+            one |= {"taken_at": told[row["folder"]]["at"], "step_s": row["step_s"]}
+            one |= {f"step_s_{end}": row[end] for end in ("low", "high")}
+            one["first_ratio"] = math.exp(logs[index] - logs[0])
             one["changed_fraction"] = math.expm1(at[index].size) if index in at else None
             rows.append(one)
             if index in at:
@@ -148,14 +140,32 @@ def history_table(data: Data, margin: str) -> Table:
     return Table(shown, rows, most=40, below=cut(len(cells) - len(rows)), summary=summary)
 
 
+def _cells(data: Data) -> list[Row]:
+    """Return what each folder says of each network, its samples pooled; a `cell` is a series."""
+    sides = Sides(data, "step_s", "folder", SERIES, WHERE, kin="NULL", way="''")
+    of = sides.groups
+    ids = np.flatnonzero(of["value"] > 0)
+    facts = sides.facts(ids, OF_STEP)
+    names = {"step_s": "value", **{name: name for name in ("cell", "low", "high", "runs")}}
+    columns_ = {name: known(of[column][ids]) for name, column in names.items()}
+    return [
+        {**facts[at], **dict(zip(columns_, row, strict=True)), "order": (*facts[at].values(), at)}
+        for at, *row in zip(ids.tolist(), *columns_.values(), strict=True)
+    ]
+
+
 def _errors(held: Sequence[Row]) -> tuple[list[float], int]:
     """Return the standard error of each folder's logarithm, and their degrees of freedom."""
-    errors = [
-        (row["half"] or 0.0) / two_sided_t(MISS, row["runs"] - 1 if row["runs"] > 1 else 1000)
-        / math.sqrt(row["n"])
+    runs = [max(int(row["runs"] or 1), 1) for row in held]
+    halves = [
+        math.log(row["high"] / row["low"]) / 2 if row["low"] and row["high"] else 0.0
         for row in held
-    ]  # fmt: skip
-    return errors, sum(row["runs"] - 1 for row in held)
+    ]
+    errors = [
+        half / two_sided_t(MISS, number - 1 if number > 1 else 1000)
+        for half, number in zip(halves, runs, strict=True)
+    ]
+    return errors, sum(runs) - len(runs)
 
 
 def _events(changes: Sequence[Row], networks: int, told: dict[str, Row]) -> list[Row]:

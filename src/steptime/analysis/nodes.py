@@ -9,39 +9,24 @@ import numpy as np
 
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.outliers import FALSE_ALARMS, THRESHOLD, Deviation, deviations
+from steptime.analysis.pairing import known
 from steptime.analysis.verdict import MARGIN
 from steptime.core.ranges import amount, share
 from steptime.core.table import Column, Table, columns
 from steptime.core.units import counted, percent
 from steptime.records.data import Data
 from steptime.records.row import Row, grouped
+from steptime.records.sides import Sides
 
 LEAST = 3  # nodes: of two that differ, nobody can say which is slow
 ALIKE = "like the others"
 MOST_ALIKE = 3  # nodes that people see one by one
 KINDS = ("compute", "memory", "link")  # that a cell may be bound by
-CELL = ("workload_key", "platform", "method", "method_options")
-VISIT = (*CELL, "round")  # each by itself: one that went wrong is then clipped alone
-CELLS = """
-    FROM (
-    SELECT workload_key, platform, method, method_options, round, replicas, host,
-           any_value(gpu) AS gpu, avg(log_s) AS log_s, count(log_s) AS n, any_value(cause) AS cause
-    FROM (FROM records
-          SELECT *, CASE WHEN status = 'ok' AND step_s > 0 THEN ln(step_s) END AS log_s)
-    WHERE origin <> 'predicted' AND coalesce(scope, '') = '' AND host IS NOT NULL
-    GROUP BY ALL)
-    QUALIFY n = 0
-        OR count(*) OVER (PARTITION BY workload_key, platform, method, method_options, round) > 2
-    ORDER BY ALL
-"""
-SHARED = """
-    SELECT 1 FROM flat WHERE origin <> 'predicted' AND scope = '' AND status = 'ok'
-    GROUP BY hash(workload_key, platform, method, method_options) HAVING count(*) > 2 LIMIT 1
-"""
-GPUS = """
-    SELECT host, any_value(gpu) AS gpu FROM records WHERE origin <> 'predicted'
-        AND coalesce(scope, '') = '' AND status = 'ok' AND step_s > 0 GROUP BY 1
-"""
+CELL = "hash(workload_key, platform, method, method_options)"
+VISIT = f"hash({CELL}, round)"  # each by itself: one that went wrong is then clipped alone
+MEASURED = "origin <> 'predicted' AND scope = '' AND host IS NOT NULL"
+OF_VISIT = {name: name for name in ("workload_key", "platform", "replicas", "host", "gpu", "cause")}
+GOOD = f"FROM flat WHERE {MEASURED} AND status = 'ok' AND step_s > 0 GROUP BY"
 SIDES = """
     SELECT workload_key, platform, any_value(intensity::DOUBLE * memory_bytes_per_s::DOUBLE
     >= peak_flop_per_s::DOUBLE) AS compute FROM results GROUP BY ALL
@@ -54,13 +39,10 @@ def node_table(data: Data, margin: str, threshold: str) -> Table:
     The slow come first, then what else is not like the others; of these people see a line.
     """
     at_least, least = math.log1p(share(margin, "--margin")), amount(threshold, "--threshold")
-    measured = data.rows(CELLS) if data.rows(SHARED) else []
-    good = [row for row in measured if row["n"]]
-    visits = {
-        visit: held
-        for visit, held in grouped(good, itemgetter(*VISIT)).items()
-        if len({row["host"] for row in held}) >= LEAST
-    }
+    shared = data.rows(f"SELECT 1 {GOOD} {CELL} HAVING count(*) > 2 LIMIT 1")
+    measured = _measured(data) if shared else []
+    good = grouped((row for row in measured if row["step_s"]), itemgetter("visit"))
+    visits = {visit: held for visit, held in good.items() if len(held) >= LEAST}
     if not visits:
         return Table(_columns(()), [], summary=_summary([], 0, at_least, None))
     sides = {(row["workload_key"], row["platform"]): row["compute"] for row in data.rows(SIDES)}
@@ -69,12 +51,13 @@ def node_table(data: Data, margin: str, threshold: str) -> Table:
     place = {host: at for at, host in enumerate(hosts)}
     logs = np.full((len(visits), len(hosts)), np.nan)
     cells: dict[str, set[Any]] = {host: set() for host in hosts}
-    for at, (visit, held) in enumerate(visits.items()):
+    for at, held in enumerate(visits.values()):
         for row in held:
-            logs[at, place[row["host"]]] = row["log_s"]
-            cells[row["host"]].add(visit[:-1])
+            logs[at, place[row["host"]]] = math.log(row["step_s"])
+            cells[row["host"]].add(row["cell"])
     found, by_kind = _judged(logs, kinds, least)
-    gpus = {row["host"]: row["gpu"] for row in data.rows(GPUS)}
+    of_host = data.rows(f"SELECT host, any_value(gpu) AS gpu {GOOD} host")
+    gpus = {row["host"]: row["gpu"] for row in of_host}
     rows = [
         _row(host, at, found, by_kind, at_least)
         | {"gpu": gpus[host], "cells": len(cells[host]), "cause": None}
@@ -96,6 +79,17 @@ def node_table(data: Data, margin: str, threshold: str) -> Table:
     said = f"{counted(len(alike), 'node')} {ALIKE}: {off}"
     most = max(1, len(rows) - len(alike))
     return Table(_columns(by_kind), rows, said, most=most, summary=summary)
+
+
+def _measured(data: Data) -> list[Row]:
+    """Return what each node measured in each visit of a cell that failed or that several share."""
+    sides = Sides(data, "step_s", "host", VISIT, MEASURED, kin="NULL", way="''")
+    of = sides.groups
+    hosts = np.bincount(of["cell"])[of["cell"]]
+    ids = np.flatnonzero((hosts >= LEAST) | ~(of["value"] > 0))
+    facts = sides.facts(ids, {**OF_VISIT, "cell": CELL})
+    told = zip(ids.tolist(), known(of["value"][ids]), of["cell"][ids].tolist(), strict=True)
+    return [{**facts[at], "step_s": step_s, "visit": visit} for at, step_s, visit in told]
 
 
 def _kind(row: Row, sides: dict[tuple[str, str], bool | None]) -> str | None:

@@ -17,12 +17,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from steptime.analysis.sides import OF_PLATFORM, OF_STACK, Columns, Ids, Sides
+from steptime.analysis.errors import GEOMETRIC_MEAN, OF_RATIOS
 from steptime.analysis.verdict import compared
 from steptime.core.table import JsonRows
 from steptime.core.units import shown
-from steptime.records import names
-from steptime.records.row import BESIDES, Row, loaded, no_collection, over
+from steptime.records import names, results_sql
+from steptime.records.row import BESIDES, Row, loaded, no_collection
+from steptime.records.sides import OF_PLATFORM, OF_STACK, Columns, Ids, Sides
 from steptime.records.statistics import BETWEEN, WITHIN
 
 WORDS = ("faster", "slower", "same", "unsure")
@@ -31,11 +32,8 @@ ABOUT = (  # of the last record of a cell
     *("optimizer", "platform", "workload_key", "scope", "op_kind"),
 )
 _HOW = {name: name for name in ("origin", "method", "method_version", "platform", "dtype")}
-OF_A = _HOW | {  # of the last record of side A
-    "flop": "flop",
-    "peak": "peak_flop_per_s",
-    "roof": "flop / nullif(traffic_bytes, 0) * memory_bytes_per_s",
-}
+OF_ROOF = ("flop", "traffic_bytes", "peak_flop_per_s", "memory_bytes_per_s")
+OF_A = _HOW | {name: name for name in OF_ROOF}  # of the last record of side A
 OF_B = {name: name for name in ABOUT} | _HOW
 OF_B["good_s"] = "coalesce(good_s, if(status = 'ok', step_s, NULL))"
 OF_ALONE = {name: name for name in (*ABOUT, "status", "cause")}
@@ -46,6 +44,15 @@ OF_SIDE = ("value", "low", "high", "runs")
 OF_PAIR = (
     *("level", "ratio", "low", "high", "verdict", "p_value"),
     *("sampled", "single", "steady"),
+)
+SHARES = ("flop_per_s", "peak_fraction", "roof_fraction")
+OF_SHARES = ", ".join(
+    f"{results_sql.COLUMNS[one]} AS {one}" for one in ("roof_flop_per_s", *SHARES)
+)
+OF_LEVEL = (
+    f"count(ratio) AS pairs, {GEOMETRIC_MEAN} AS geometric_mean_ratio, median(ratio) AS "
+    "median_ratio, min(ratio) AS min_ratio, max(ratio) AS max_ratio, "
+    + ", ".join(f"count(*) FILTER (verdict = '{word}') AS {word}" for word in WORDS)
 )
 MOST_HELD, AT_ONCE = 1000, 20_000  # rows in memory, and while they are written
 
@@ -132,7 +139,7 @@ class Pairing:
         }
 
     def summary(self) -> Row:
-        """Return how far A is off from B, with the pairs that are `worst`; see `errors`."""
+        """Return how far A is off from B: what a prediction is judged by, and the `worst` pairs."""
         ratio = self.columns["ratio"]
         which = np.argsort(-np.abs(np.log(ratio)), kind="stable")[:3]
         b = self.columns["b"][which]
@@ -142,25 +149,21 @@ class Pairing:
             {"name": self._names[at], **told[at], "ratio": float(ratio[place])}
             for at, place in zip(b.tolist(), which, strict=True)
         ]
-        return errors(ratio) | {"worst": worst}
+        self.sides.data.lend("ratios", {"ratio": ratio})
+        (off,) = self.sides.data.rows(f"SELECT {OF_RATIOS.format('')} FROM ratios")
+        return off | {"worst": worst}
 
     def of_levels(self) -> list[Row]:
         """Return what the pairs of each level amount to."""
-        return [self._of_level(level) for level in self.levels] if self.column else []
-
-    def _of_level(self, level: str) -> Row:
-        mine = self.columns["level"] == self.sides.place(level)
-        ratio, words = self.columns["ratio"][mine], self.columns["verdict"][mine]
-        known = len(ratio) > 0
-        return {
-            "level": level,
-            "pairs": len(ratio),
-            "geometric_mean_ratio": errors(ratio)["geometric_mean_ratio"],
-            "median_ratio": float(np.median(ratio)) if known else None,
-            "min_ratio": float(ratio.min()) if known else None,
-            "max_ratio": float(ratio.max()) if known else None,
-            **{word: int((words == word).sum()) for word in WORDS},
-        }
+        places = [self.sides.place(level) for level in self.levels] if self.column else []
+        told = {"place": self.columns["level"], "verdict": self.columns["verdict"].astype(str)}
+        self.sides.data.lend("ratios", told | {"ratio": self.columns["ratio"]})
+        rows = self.sides.data.rows(
+            f"SELECT place, {OF_LEVEL} FROM (SELECT unnest(?::BIGINT[]) AS place) LEFT JOIN ratios "
+            "USING (place) GROUP BY place ORDER BY place",
+            places,
+        )
+        return [{"level": self.sides.levels[row.pop("place")], **row} for row in rows]
 
     def differences(self, which: Any = slice(None)) -> Counter[str]:
         """Return in what the two of a pair differ beside time, and how many pairs, or of some."""
@@ -209,7 +212,8 @@ class Pairing:
         if not self._names[ids].all():
             old = np.flatnonzero(self._names)
             kept = self._names[old]
-            at, told = self.sides.data.names_of(
+            at, told = names.named(
+                self.sides.data,
                 f"FROM {self.sides.lent(np.r_[old, ids], HASHED)}",
                 lambda heads: f"FROM {self.sides.lent(np.array(heads), WIDE)}",
                 self.free,
@@ -225,9 +229,10 @@ class Pairing:
         columns = (known(self.columns[name][which]) for name in OF_PAIR)
         of, names = self.sides.groups, self._names[b]
         sides = _sides(lefts, of, a), _sides(rights, of, b)
+        shares = self._shares([lefts[at] for at in a.tolist()], [rights[at] for at in b.tolist()])
         made = []
-        for at, (side_a, side_b, x, y, *cells) in enumerate(
-            zip(*sides, a.tolist(), b.tolist(), *columns, strict=True)
+        for at, (side_a, side_b, x, y, share, *cells) in enumerate(
+            zip(*sides, a.tolist(), b.tolist(), shares, *columns, strict=True)
         ):
             left, right = lefts[x], rights[y]
             level, ratio, low, high, verdict, p_value, sampled, single, steady = cells
@@ -247,9 +252,20 @@ class Pairing:
                 **ways[differs[at]],
             }
             if left["origin"] == "predicted" != right["origin"] and not right["scope"]:
-                row |= _of_roof(left, right["good_s"])
+                row |= share
             made.append(row)
         return made
+
+    def _shares(self, predicted: Sequence[Row], measured: Sequence[Row]) -> list[Row]:
+        """Return the speeds of steps and their shares of peak and roof, as `results` has them."""
+        told = {name: np.array([row[name] for row in predicted], float) for name in OF_ROOF}
+        told["measured_s"] = np.array([row["good_s"] for row in measured], float)
+        self.sides.data.lend("steps", {"id": np.arange(len(measured)), **told})
+        known = ", ".join(f"nullif({name}, 'nan') AS {name}" for name in told)
+        return self.sides.data.rows(
+            f"SELECT {', '.join(SHARES)} FROM (SELECT id, {OF_SHARES} FROM (SELECT id, {known}, "
+            f"{results_sql.INTENSITY} AS intensity FROM steps)) ORDER BY id"
+        )
 
     def _unpaired_rows(self, which: Ids) -> list[Row]:
         """Return what has no partner as rows."""
@@ -303,14 +319,6 @@ def _sides(last: Mapping[int, Row], of: Columns, ids: Ids) -> Iterator[Row]:
         }
 
 
-def _of_roof(predicted: Row, step_s: float | None) -> Row:
-    """Return the speed of a step and its shares of peak and roof, as `results` has them."""
-    peak, roof, speed = predicted["peak"], predicted["roof"], over(predicted["flop"], step_s)
-    least = None if peak is None else min(peak, peak if roof is None else roof)
-    shares = {"peak_fraction": over(speed, peak), "roof_fraction": over(speed, least)}
-    return {"flop_per_s": speed, **shares}
-
-
 def held(which: Ids, made: Callable[[Ids], list[Row]]) -> Sequence[Row]:
     """Return rows of these places: made at once where they are few, else whenever asked for."""
     if len(which) <= MOST_HELD:
@@ -348,21 +356,6 @@ def _apart(left: Row, right: Row, column: str) -> Row:
             f"{name} {' | '.join(str(shown(name, way.get(name))) for way in ways)}"
             for name in shown_
         ],
-    }
-
-
-def errors(ratio: NDArray[np.float64]) -> Row:
-    """Return how far A is off from B by their ratios B / A: what a prediction is judged by.
-
-    `median_error` is the median of |A / B - 1|, `geometric_mean_ratio` that of B / A,
-    `within_factor_2` a share. All are None without a pair.
-    """
-    known = len(ratio) > 0
-    return {
-        "pairs": len(ratio),
-        "median_error": float(np.median(np.abs(1 / ratio - 1))) if known else None,
-        "geometric_mean_ratio": float(np.exp(np.log(ratio).mean())) if known else None,
-        "within_factor_2": float(((ratio >= 0.5) & (ratio <= 2)).mean()) if known else None,
     }
 
 

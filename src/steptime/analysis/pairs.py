@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from steptime.analysis.pairing import Pairing
-from steptime.analysis.sides import APART, NAME, PLACES, Sides, cell_of, level_of  # fmt: skip
 from steptime.core.errors import InputError, one_of, unknown
-from steptime.hardware import catalog
-from steptime.records import flat, stacks
+from steptime.records import flat, results_sql
 from steptime.records.data import Data
-
-CELL = "hash(workload_key, platform, coalesce(strategy, ''), overlap, scope)"
+from steptime.records.results_sql import CELL, MEASURED, PREDICTED
+from steptime.records.sides import APART, PLACES, Sides, cell_of, level_of, value_of
 
 
 def predicted_and_measured(data: Data, quantity: str = "step_s") -> Pairing:
@@ -19,25 +17,14 @@ def predicted_and_measured(data: Data, quantity: str = "step_s") -> Pairing:
     has `flop_per_s`, `peak_fraction` and `roof_fraction` as `results` has them. Raises `InputError`
     for a quantity that no record holds.
     """
-    cells = f"SELECT {CELL} FROM flat WHERE origin ="
-    where = (
-        "(origin <> 'predicted' OR place IN (SELECT max(place) FROM flat WHERE origin = "
-        f"'predicted' GROUP BY {CELL}, {NAME}, stack))"
-    )
+    value_of(data, quantity)
+    where = "true"
     if "published" in data.origins:
-        where += (
-            " AND (origin <> 'published' OR (duplicate_of IS NULL AND "
-            f"step_s IS NOT NULL AND {CELL} IN ({cells} 'predicted') AND "
-            f"{CELL} NOT IN ({cells} 'measured')))"
-        )
-    known = ", ".join(map(flat.text, stacks.known()))
-    kin = (
-        f"if(origin = 'predicted' OR stack IN ({known}) OR stack IS NULL, stack, "
-        f"{flat.text(catalog.stack().label)})"
-    )
-    sides = Sides(data, quantity, "if(origin = 'predicted', 'a', 'b')", CELL, where, kin=kin)
-    words = {"a": "predicted", "b": "measured"}
-    return Pairing(sides, "a", words, but="not {} for this stack")
+        predicted = f"SELECT {CELL} FROM flat WHERE origin = 'predicted'"
+        where = f"(origin <> 'published' OR {CELL} IN ({predicted}))"
+    sides = results_sql.predicted_and_measured(data, quantity, where)
+    words = {PREDICTED: "predicted", MEASURED: "measured"}
+    return Pairing(sides, PREDICTED, words, but="not {} for this stack")
 
 
 def two_folders(data: Data, quantity: str = "step_s", margin: float | None = None) -> Pairing:
@@ -45,6 +32,7 @@ def two_folders(data: Data, quantity: str = "step_s", margin: float | None = Non
 
     What differs by less than `margin`, a share, is the same.
     """
+    value_of(data, quantity)
     sides = Sides(data, quantity, "folder_rank::VARCHAR", cell_of(data, "folder", ()))
     words = {"0": "in the first folder", "1": "in the second folder"}
     return Pairing(sides, "0", words, margin=margin)
@@ -67,6 +55,7 @@ def by_column(
     itself in another. `where` says in SQL which records take part. Raises `InputError` for a
     column, a level or a quantity that no record has, and for a single level.
     """
+    value_of(data, quantity)
     free = (column, "dtype") if any_dtype else (column,)
     apart = APART.get(column, (column,))
     cell = cell_of(data, column, free)

@@ -156,32 +156,30 @@ def depends(level: Any, failed: Any) -> float | None:
     """Return the p that failing has nothing to do with a level (chi-square), None for too few."""
     from scipy.special import chdtrc
 
-    seen = np.stack(
-        [np.bincount(level[failed == one], minlength=level.max() + 1) for one in (0, 1)]
-    )
+    seen = np.bincount(level * 2 + failed, minlength=2 * level.max() + 2).reshape(-1, 2).T
     expected = seen.sum(axis=1)[:, None] * seen.sum(axis=0)[None] / seen.sum()
     if seen.shape[1] < 2 or expected.min() < 1:
         return None
     return float(chdtrc(seen.shape[1] - 1, ((seen - expected) ** 2 / expected).sum()))
 
 
-def marks_of(columns: int) -> Any:
-    """Return odd numbers: sums of ranks times these tell combinations of levels apart."""
+def keys_of(codes: Ranks) -> Any:
+    """Return a number for each row, equal where all levels are: sums of odd numbers tell them."""
+    return codes.astype(np.uint64) @ _marks(codes.shape[1])
+
+
+def _marks(columns: int) -> Any:
     rng = np.random.default_rng(SEED)
     return rng.integers(1, 2**63, columns, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 
 
-def keys_of(codes: Ranks) -> Any:
-    """Return a number for each row, equal where all levels are."""
-    return codes.astype(np.uint64) @ marks_of(codes.shape[1])
-
-
 def neighbours(codes: Ranks, values: Floats, of: Any) -> tuple[Floats, Floats]:
-    """Return the least and greatest known value one level beside each of rows `of`, else NaN."""
-    marks, known = marks_of(codes.shape[1]), np.flatnonzero(~np.isnan(values))
+    """Return the least and greatest known value one level beside each of rows `of`, else of all."""
+    marks, known = _marks(codes.shape[1]), np.flatnonzero(~np.isnan(values))
     keys = keys_of(codes)
     known = known[np.argsort(keys[known])]
     wanted = np.stack([keys[of] + mark for mark in (*marks, *(~marks + np.uint64(1)))])
     at = known[np.searchsorted(keys[known], wanted).clip(max=len(known) - 1)]
     beside = np.where(keys[at] == wanted, values[at], np.nan)
-    return np.fmin.reduce(beside), np.fmax.reduce(beside)
+    low = np.nan_to_num(np.fmin.reduce(beside), nan=np.nanmin(values))
+    return low, np.nan_to_num(np.fmax.reduce(beside), nan=np.nanmax(values))

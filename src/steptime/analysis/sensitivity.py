@@ -1,8 +1,7 @@
 """Which hyperparameters a number depends on: regressions, exact pairs, winners, failed cells."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from steptime.core.errors import InputError, one_of, unknown
 from steptime.core.table import Table, columns
 from steptime.records import flat
 from steptime.records.data import Data
-from steptime.records.row import Row, grouped, more_is_better
+from steptime.records.row import Row, more_is_better
 from steptime.records.warmup import Floats
 
 USUAL = ("published_flop_per_s", "flop_per_s", "examples_per_s", "predicted_flop_per_s")
@@ -27,6 +26,7 @@ SURE = 0.05
 LARGEST_LOG = 700.0  # of a ratio that a number holds
 DOUBLING = "doubling"
 PLACE = ("family", "platform", "method")
+METHOD, Y = '"at method"', '"at y"'  # columns beside those of networks
 FILLS = tuple(f"weight_if_failed_{name}" for name in ("zero", "least", "greatest"))
 CELLS = (
     *("hyperparameter", "weight", "low", "high", "importance"),
@@ -58,7 +58,7 @@ def sensitivity_table(
     of = of or _usual(data, USUAL_PAIRED if against else USUAL)
     made: list[tuple[list[Row], Row]] = []
     few = []
-    for place, found in _networks(data, of, platform, against, wanted or ()):
+    for place, found in _networks(data, of, platform, against):
         one = Networks(found, wanted, (*data.hyperparameters, "batch"), scale == "log")
         if (told := one.told(order, against is not None)) is None:
             few.append({**place, "networks": int((~one.lost).sum())})
@@ -90,16 +90,11 @@ def _usual(data: Data, names: Sequence[str]) -> str:
 
 
 def _networks(
-    data: Data,
-    of: str,
-    platform: str | None,
-    against: str | None,
-    wanted: Collection[str],
+    data: Data, of: str, platform: str | None, against: str | None
 ) -> Iterator[tuple[Row, dict[str, Any]]]:
     """Yield families and places with their networks: hyperparameters, `y`, and whether it failed.
 
-    With `against`, `y` is the ratio to that platform, the other way round where less is better. How
-    steps ran is left out where all ran so and it is not `wanted`.
+    With `against`, `y` is the ratio to that platform, the other way round where less is better.
     """
     tables = {table: list(data.columns(table)) for table in ("results", "records")}
     table = next((one for one, held in tables.items() if of in held), None)
@@ -111,37 +106,27 @@ def _networks(
         value, where = f"CASE WHEN status = 'ok' THEN {value} END", "coalesce(scope, '') = ''"
     else:  # a prediction that does not fit failed
         value = f"CASE WHEN origin <> 'predicted' OR status IS NULL THEN {value} END"
-    where += f" AND ({value} IS NOT NULL OR coalesce(status, 'ok') <> 'ok')"
+    every = dict.fromkeys((*data.hyperparameters, *STEP, "family", "platform"))
+    names = ", ".join(flat.name(one) for one in every if one in tables[table])
+    data.rows(
+        f"CREATE OR REPLACE TEMP TABLE numbers AS SELECT {names}, {way} AS {METHOD}, {value} "  # noqa: S608  # our names
+        f"AS {Y} FROM {table} WHERE {where} AND ({Y} IS NOT NULL OR coalesce(status, 'ok') <> 'ok')"
+    )
     places = data.rows(
-        f'SELECT family, platform, "{way}" AS method, count(DISTINCT dtype) AS dtypes '  # noqa: S608  # our names
-        f"FROM {table} WHERE {where} GROUP BY ALL HAVING count({value}) > 0 ORDER BY ALL"
+        f"SELECT family, platform, {METHOD} AS method, count(DISTINCT dtype) AS dtypes "  # noqa: S608  # our names
+        f"FROM numbers GROUP BY ALL HAVING count({Y}) > 0 ORDER BY ALL"
     )
     if not places:
         raise InputError(data.failed or f"nothing here has a number for {of}")
-    seen = sorted({str(row["platform"]) for row in places})
-    for one in (platform, against):
-        if one is not None and one not in seen:
-            raise unknown("platform", one, seen)
+    seen = sorted({row["platform"] for row in places})
+    for one in filter(None, (platform, against)):
+        one_of("platform", one, seen)
     if against:
-        others = sorted({row["platform"] for row in places} - {against})
+        others = [one for one in seen if one != against]
         if platform == against or (platform is None and len(others) != 1):
             known = ", ".join(others) or "there is no other"
             raise InputError(f"--against {against}: name another with --platform ({known})")
         platform = platform or others[0]
-    ways = ", ".join(f'"{one}"' for one in STEP if one in tables[table] and one != "batch")
-    ran = data.rows(f"SELECT DISTINCT family, {ways} FROM {table} WHERE {where}")  # noqa: S608  # our names
-    varying = {
-        one: {name for name in rows[0] if len({row[name] for row in rows}) > 1}
-        for one, rows in grouped(ran, lambda row: row["family"]).items()
-    }
-    alone = cache(  # a family at all places
-        lambda family, names: data.arrays(
-            f'SELECT {names}, median({value}) AS y, platform AS "at platform", "{way}" AS '  # noqa: S608  # our names
-            f'"at method" FROM {table} WHERE {where} AND family = ? GROUP BY ALL ORDER BY ALL',
-            family,
-        )
-    )
-    ratio = "a / b" if more_is_better(of) else "b / a"
     for row in places:
         if platform not in (None, row["platform"]):
             continue
@@ -149,27 +134,22 @@ def _networks(
         there = [one for one in places if (one["family"], one["platform"]) == at]
         several = any(one["dtypes"] > 1 for one in (row, *there))
         told = (*data.hyperparameters, *(NETWORK if against else STEP), *["dtype"] * several)
-        always = {*data.hyperparameters, "batch", *wanted, *varying[row["family"]]}
-        shown = (name for name in dict.fromkeys(told) if name in always and name in tables[table])
-        names = ", ".join(map(flat.name, shown))
-        place = {name: row[name] for name in PLACE}
-        if not against:
-            found = alone(row["family"], names)
-            mine = np.logical_and(*(found[f"at {one}"] == row[one] for one in PLACE[1:]))
-            yield place, {n: held[mine] for n, held in found.items() if not n.startswith("at ")}
-            continue
+        names = ", ".join(flat.name(one) for one in dict.fromkeys(told) if one in tables[table])
+        same = f"{METHOD} = {flat.text(row['method'])}"
         anyhow = all(one["method"] != row["method"] for one in there)  # none was measured so
+        mine = f"(platform = {flat.text(row['platform'])} AND {same})"
+        asked, both, y = mine, "true", f"median({Y})"
+        if against:
+            asked += f" OR (platform = {flat.text(against)} AND {'true' if anyhow else same})"
+            both = f"bool_or({mine}) AND NOT bool_and({mine})"
+            sides = f"{y} FILTER ({mine})", f"{y} FILTER (NOT {mine})"
+            y = " / ".join(sides if more_is_better(of) else sides[::-1])
         found = data.arrays(
-            f"SELECT {names}, {ratio} AS y FROM (SELECT {names}, "  # noqa: S608  # our names
-            "median(v) FILTER (mine) AS a, median(v) FILTER (NOT mine) AS b, bool_or(mine) AS in_a,"
-            f" bool_or(NOT mine) AS in_b FROM (SELECT {names}, platform = ? AS mine, {value} AS v "
-            f'FROM {table} WHERE {where} AND family = ? AND (platform = ? AND "{way}" = ? '
-            f'OR platform = ? AND (? OR "{way}" = ?))) GROUP BY {names}) '
-            "WHERE in_a AND in_b ORDER BY ALL",
-            *(row["platform"], row["family"], row["platform"], row["method"]),
-            *(against, anyhow, row["method"]),
+            f"SELECT {names}, {y} AS y FROM numbers WHERE family = ? AND ({asked}) "  # noqa: S608  # our names
+            f"GROUP BY ALL HAVING {both} ORDER BY ALL",
+            row["family"],
         )
-        yield place, found
+        yield {name: row[name] for name in PLACE}, found
 
 
 class Networks:
@@ -202,7 +182,6 @@ class Networks:
         self.names = [n for n in self.columns if wanted is None or n.partition("=")[0] in wanted]
         ranks = [np.unique(held, return_inverse=True)[1] for held in self.columns.values()]
         self.codes = np.stack(ranks or [np.zeros(len(self.y), int)], axis=1)
-        self.keys = regression.keys_of(self.codes)
         if log and (self.y <= 0).any():
             raise InputError("--scale log: not all numbers are above 0; leave it out")
 
@@ -222,18 +201,14 @@ class Networks:
         self.bases |= {f"{name}={one}": base for one in rarer}
         return {f"{name}={one}": (texts == one).astype(float) for one in rarer or [base]}
 
-    def x(self) -> Floats:
-        """Return z-scores of the columns, of logarithms where they have one and it is asked for."""
-        found = [self.columns[name] for name in self.names]
-        made = [np.log2(one) if self.log and (one > 0).all() else one for one in found]
-        return regression.standard(np.stack(made, axis=1), ~self.lost)
-
     def told(self, order: int, paired: bool) -> tuple[list[Row], Row] | None:
         """Return the rows and the summary, None for fewer networks than weights."""
         ok, y = ~self.lost, np.log2(self.y) if self.log else self.y
         if not self.names or ok.sum() < 3:
             return None
-        z = self.x()
+        held = [self.columns[name] for name in self.names]
+        logs = [np.log2(one) if self.log and (one > 0).all() else one for one in held]
+        z = regression.standard(np.stack(logs, axis=1), ok)
         every, parts = regression.terms(z, order)
         kept, others = regression.independent(every[ok])
         if ok.sum() < len(kept) + 2:
@@ -278,13 +253,10 @@ class Networks:
         """Return what doubling a hyperparameter changes, all others equal, and that by level."""
         at, values, doubles = list(self.columns).index(name), self.columns[name], "=" not in name
         ok = np.flatnonzero(~self.lost & (self.y > 0) & ((values > 0) | (not doubles)))
-        mark, rank = regression.marks_of(self.codes.shape[1])[at], self.codes[:, at]
-        rest = self.keys - rank.astype(np.uint64) * mark  # alike in all else
-        ok = ok[np.argsort(rest[ok])]
-        alike = rest[ok[:-1]] == rest[ok[1:]]
-        ok = ok[np.r_[alike, False] | np.r_[False, alike]]
+        rank = self.codes[:, at]
+        rest = regression.keys_of(np.delete(self.codes, at, axis=1))  # of what is alike in all else
         ok = ok[np.lexsort((rank[ok], rest[ok]))]
-        a, b = (side[(rest[ok[:-1]] == rest[ok[1:]])] for side in (ok[:-1], ok[1:]))
+        a, b = (side[rest[ok[:-1]] == rest[ok[1:]]] for side in (ok[:-1], ok[1:]))
         told: Row = {"effect_of": DOUBLING if doubles else "having it", "effect_pairs": len(a)}
         if not len(a):
             return told, []
@@ -314,16 +286,14 @@ class Networks:
         if not self.lost.any():
             return {}
         low, high = regression.neighbours(self.codes, y, np.flatnonzero(self.lost))
-        low, high = (
-            np.where(np.isnan(low), np.nanmin(y), low),
-            np.where(np.isnan(high), np.nanmax(y), high),
-        )
-        found = {}
-        for key, fill in zip(FILLS, (np.zeros(len(low)), low, high), strict=True):
+
+        def weights(fill: Floats) -> Floats:
             filled = y.copy()
             filled[self.lost] = fill
-            found[key] = regression.fitted(x, filled)["weight"]
-        return {key: weights for key, weights in found.items() if not self.log or key != FILLS[0]}
+            return np.asarray(regression.fitted(x, filled)["weight"])
+
+        fills = [*zip(FILLS, (np.zeros(len(low)), low, high), strict=True)]
+        return {key: weights(fill) for key, fill in fills[self.log :]}  # 0 has no logarithm
 
     def _failures(self) -> list[Row]:
         """Return the share that failed by level of each hyperparameter, and if it depends on it."""

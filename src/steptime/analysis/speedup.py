@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.decision_tree import leaves
 from steptime.analysis.pairing import held, known
-from steptime.analysis.sides import APART, Ids, Sides, cell_of, level_of, value_of
 from steptime.analysis.speedup_words import says
 from steptime.analysis.ups import (
     MOST_DRAWN,
@@ -35,6 +34,7 @@ from steptime.core.units import shown
 from steptime.records import flat
 from steptime.records.data import Data
 from steptime.records.row import HOW, Row, said
+from steptime.records.sides import APART, Ids, Sides, cell_of, level_of, value_of
 from steptime.records.statistics import rank_correlation
 
 EXTREMES, SHOWN = 5, 12
@@ -272,7 +272,7 @@ def _tree(ups: Ups) -> list[Row]:
     won = ups.outcome[clear] == OUTCOMES.index("won")
     names = np.where(won, ups.sides.level_of(ups.b[clear]), ups.against).tolist()
     features = {name: [column[at] for at in place] for name, column in of.items()}
-    return [vars(leaf) | {"rows": sum(leaf.wins.values())} for leaf in leaves(features, names)]
+    return leaves(features, names)
 
 
 def _failed(data: Data, level: str, known: Sequence[str]) -> Row:

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from steptime.analysis.pairing import Pairing
 from steptime.analysis.saturation import saturation
-from steptime.analysis.sides import Sides
 from steptime.analysis.verdict import MARGIN
 from steptime.records.data import Data
 from steptime.records.row import HOW, Row, more_is_better
+from steptime.records.sides import Sides
 from steptime.records.statistics import SEED
 from steptime.records.warmup import Floats
 

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.analysis.pairing import Pairing
-from steptime.analysis.sides import Columns
 from steptime.analysis.verdict import MARGIN, screen_words
 from steptime.core.units import counted, percent
 from steptime.records.row import Row, grouped
+from steptime.records.sides import Columns
 
 FAIL_ON: Mapping[str, tuple[str, ...]] = {
     "slower": ("regressions", "vanished"),

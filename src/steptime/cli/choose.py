@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from steptime.core.errors import InputError
+from steptime.core.errors import InputError, unknown
 from steptime.core.files import check_ending
 from steptime.core.progress import note
 from steptime.core.question import File, Text, choice, number, option, optional, question, whole
 from steptime.core.ranges import numbers
+from steptime.core.spelling import meant_by
 from steptime.core.table import Answer, picked
 from steptime.core.units import counted
 from steptime.hardware import catalog
@@ -131,4 +132,6 @@ def devices_of(text: str) -> list[Device]:
         if word == "all":  # phones are asked for by kind or by name
             return [one for one in every if one.details.get("used_in") != "phones"]
         return [one for one in every if one.kind == word]
+    if meant_by(word, KINDS) and not catalog.meant(word):
+        raise unknown("kind of devices", text, ("all", *KINDS), "--devices")
     return list({one.name: one for one in map(catalog.device, names(text, "--devices"))}.values())

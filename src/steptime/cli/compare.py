@@ -22,6 +22,7 @@ from steptime.questions.options import refuse
 from steptime.records.data import Data
 
 SHOWN_UNPAIRED = 8
+RATIO = ("a_shown=a", "b_shown=b", "ratio[ratio_low,ratio_high]:.3g=b / a [95 %]")
 
 
 @question(long="reading the records")
@@ -168,13 +169,7 @@ def _table(document: dict[str, Any], judged: bool, differ: bool, total: int) -> 
     said = ["name=network", *level, "replicas", "?platform", "?dtype=type", "?method", *differs]
     pairs, row = document["pairs"], partial(_row, quantity=quantity)
     return Table(
-        columns(
-            *said,
-            "a_shown=a",
-            "b_shown=b",
-            "ratio[ratio_low,ratio_high]:.3g=b / a [95 %]",
-            *verdict,
-        ),
+        columns(*said, *RATIO, *verdict),
         replace(pairs, row=row) if isinstance(pairs, JsonRows) else [*map(row, pairs)],
         f"{quantity}: b = {document['b']} against a = {document['a']}",
         below=cut(total - len(pairs)),

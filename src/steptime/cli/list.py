@@ -14,6 +14,7 @@ from steptime.core.units import QUANTITIES, seconds, shown, si
 from steptime.hardware import catalog
 from steptime.hardware.constants import uses
 
+MOST_PARAMETERS = 8  # of a model in the list
 Rows = list[dict[str, Any]]
 _OF_DEVICE = (
     "name kind peak_flop_per_s memory_bytes memory_bytes_per_s multiprocessors "
@@ -42,6 +43,14 @@ def _models() -> Rows:
         }
         for name in names()
     ]
+
+
+def _model_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a model as a row with its first parameters, which fit a line or two."""
+    every = [f"{key}={shown('', value)}" for key, value in row["parameters"].items()]
+    if len(every) > MOST_PARAMETERS:
+        every[MOST_PARAMETERS:] = [f"... (steptime list {row['name']})"]
+    return {**row, "first": ", ".join(every)}
 
 
 def _devices() -> Rows:
@@ -126,7 +135,7 @@ _SHOWN_OF_DEVICE = (
     "half_flop_per_s=16-bit ?aliases"
 )
 
-_FULL = {"stacks": ("fuses", "joins", "source")}  # of CSV alone
+_FULL = {"models": ("parameters",), "stacks": ("fuses", "joins", "source")}  # of CSV alone
 
 
 def _stack(name: str) -> dict[str, Any]:
@@ -140,8 +149,8 @@ Shape = Callable[[dict[str, Any]], dict[str, Any]]
 TOPICS: dict[str, tuple[Callable[[], Rows], Shape, str]] = {  # rows, for people, their columns
     "models": (
         _models,
-        lambda row: {**row, "parameters": {k: shown("", v) for k, v in row["parameters"].items()}},
-        "name parameters",
+        _model_row,
+        "name first=parameters",
     ),
     "devices": (_devices, _device_row, _SHOWN_OF_DEVICE),
     "links": (

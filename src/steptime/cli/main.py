@@ -27,6 +27,7 @@ from steptime.core.errors import SHOWN_CHARACTERS, InputError, OutsideError, one
 from steptime.core.progress import note
 from steptime.core.question import Inquiry
 from steptime.core.spelling import meant_by
+from steptime.core.toml_files import packaged
 
 COMMANDS = {name: row.answer for name, row in QUESTIONS.items()} | ANALYSES
 """What answers each command: those that are shown, old names, and analyses by their own."""
@@ -39,9 +40,6 @@ WORDS = {
 """What stands for other words on the command line: old names, and commands of two words."""
 RENAMED = {"--network": "--link", "--workers": "--replicas"}
 """Names of options before 0.5, read where a command has the new one."""
-MEANT = dict.fromkeys(("--gpu", "--hardware", "--cpu"), "--device")
-MEANT |= {"--gpus": "--replicas", "--qps": "--rate", "--requests-per-s": "--rate"}
-"""What people type for options that are called otherwise."""
 
 HELP = {"help_option_names": ["-h", "--help"]}
 INTERRUPTED = 130  # what Typer gives after Ctrl-C
@@ -171,7 +169,7 @@ def _about(name: str) -> str:
     if name in COMMANDS:
         return registry.about(COMMANDS[name])
     if name in PLOTS:
-        return f"Draw the records: {name}."
+        return registry.about(PLOTS[name]).partition(";")[0].replace("Return", "Draw", 1) + "."
     return str(_command(name).get_short_help_str(limit=80))
 
 
@@ -306,9 +304,10 @@ def _usage(error: typer.TyperException, words: Sequence[str]) -> str:
 
 def _hint(word: str, known: Iterable[str], otherwise: str) -> str:
     bare = {name.lstrip("-"): name for name in known}  # dashes are alike in all
-    meant = MEANT.get(word)
+    typed = packaged("other_options.toml").items()  # what people type for options
+    meant = (name for name, words in typed if word in words and name in bare.values())
     near = min(meant_by(word.lstrip("-"), bare), key=len, default="")  # the shortest of several
-    close = meant if meant in bare.values() else bare.get(near)
+    close = next(meant, bare.get(near))
     return f"; did you mean '{close}'?" if close else f"; {otherwise}"
 
 

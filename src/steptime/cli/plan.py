@@ -178,7 +178,7 @@ def plan(
     else:
         options.refuse(
             {"--order": order, "--data": split.data, "--trace": trace},
-            "a search chooses it: leave out {}",
+            "a search (--devices, --max-devices) chooses it: leave out {}",
         )
     chosen = options.given(split)
     if chosen.pop("sequence_parallel", False):

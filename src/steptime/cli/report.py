@@ -20,6 +20,5 @@ def report(
     path = out or folder / "report.html"
     document = write_report(folder, path, note)
     found = [counted(document["networks"], "network")]
-    if document["published"]:
-        found.append(counted(document["published"], "published result"))
+    found += [counted(document["published"], "published result")] * (document["published"] > 0)
     return Answer(document, notes=[f"{', '.join(found)}, {document['path']}"])

@@ -234,14 +234,10 @@ def _answer(document: dict[str, Any]) -> Answer:
     if step is None:
         failed = f"{title}: {document['status']} ({document['cause']}): {document['note']}"
         return Answer(document, notes=[failed])
+    ends = [seconds(step[name]) for name in ("low", "high") if step[name] is not None]
     rows: list[tuple[str, Any]] = [
         ("step, median", seconds(step["median"])),
-        (
-            "  95 % interval",
-            "unknown"
-            if step["low"] is None
-            else f"{seconds(step['low'])} .. {seconds(step['high'])} ({step['interval']})",
-        ),
+        ("  95 % interval", f"{' .. '.join(ends)} ({step['interval']})" if ends else "unknown"),
         ("  minimum, p5, p95", ", ".join(seconds(step[k]) for k in ("min", "p5", "p95"))),
     ]
     if document["replicas"] > 1:
@@ -270,8 +266,7 @@ def _answer(document: dict[str, Any]) -> Answer:
     if document["energy_j"] is not None:
         power = f"{shown('power_w', document['power_w'])} ({env['energy_meter']})"
         rows += [("energy", shown("energy_j", document["energy_j"])), ("  mean power", power)]
-    disturbed = f"{document['disturbed']} of them disturbed"
-    rows.append(("samples", f"{len(step['samples'])}, {disturbed}"))
+    rows.append(("samples", f"{len(step['samples'])}, {document['disturbed']} of them disturbed"))
     notes = [f"! {one}" for one in document["remarks"]]
     return Answer(document, [facts(title, "measured", rows)], notes)
 

@@ -72,7 +72,11 @@ def whatif(
         return replace(what_if(every, first), networks=len(every), notes=notes, **told)
     document: dict[str, Any] = {"device": found.name, **told, "networks": len(every)}
     title = f"{found.name}, {counted(len(every), 'network')}, {told['dtype']} ({told['method']})"
-    speeds = ("speedup=speed-up", "grown_speedup=with the batch that fits", "newly_possible=new")
+    speeds = (
+        "speedup=speed-up",
+        "grown_speedup=with the batch that fits",
+        "newly_possible=newly fit",
+    )
     if single:
         rows, heads = upgrades(every, single), ["upgrade", *speeds]
         document |= {"says": [best_of(rows)]}
@@ -96,4 +100,4 @@ def _draw(rows: list[Any], axes: list[Any], title: str, source: str, out: Path) 
         cell |= {"panel": f"{cell['panel']:g}"} if "panel" in cell else {}
         cells.append(cell | {"value": row["grown_speedup"], "status": "does not fit"})
     caption = ["Geometric mean of examples a second, with the batch that then fits, over before."]
-    note(drawn(heatmap(title, [*caption, source], cells, value="speedup", **names), out))
+    note(drawn(heatmap(title, [*caption, source], cells, value="speed-up", **names), out))

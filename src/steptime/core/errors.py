@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from steptime.core.spelling import by_likeness, meant_by
 
 SHOWN_CHARACTERS = 60
-_MOST_MEANT = 8  # names in a question back
+_MOST_MEANT, _MOST_KNOWN = 8, 18  # names in a question back, and in a list
 Name = TypeVar("Name")
 
 
@@ -49,7 +49,7 @@ def unknown(what: str, value: object, known: Iterable[str], where: str = "") -> 
         hint = f"did you mean {' or '.join(filter(None, (', '.join(said[:-1]), said[-1])))}?"
     elif not names:
         hint = "there is none"
-    elif len(names) <= 12:
+    elif len(names) <= _MOST_KNOWN:
         hint = "known: " + ", ".join(names)
     else:
         first = by_likeness(str(value), names)[:8]

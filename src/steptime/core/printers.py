@@ -28,9 +28,9 @@ def text(table: Table, width: int | None = None) -> str:
     """Return the table for people, at most `width` characters wide where that can be.
 
     Spare columns of which nothing is known are left out. In a narrow place the other spare ones go
-    first, then the widest texts are folded between words and behind commas, then columns go from
-    the right: but for the first and for those that hold an interval, and never all but one. What
-    went is said below.
+    first, and all of which nothing is known; then the widest texts are folded between words and
+    behind commas; then columns go from the right: but for the first and for those that hold an
+    interval, and never all but one. What went is said below.
     """
     rows = [*table.rows[: table.most]]
     known = {one.key for one in table.columns for row in rows if row[one.key] not in (None, "")}
@@ -38,7 +38,7 @@ def text(table: Table, width: int | None = None) -> str:
     cells = _cells(table, kept, table.most)
     gone: list[Column] = []
     while width and len(kept) > 2 and sum(_widths(cells)) > width:
-        spare = [i for i, column in enumerate(kept) if column.spare]
+        spare = [i for i, one in enumerate(kept) if one.spare or (i and one.key not in known)]
         can = spare or [i for i, column in enumerate(kept) if i and not column.ends]
         if not can or (not spare and sum(_widths(_folded(cells, width))) <= width):
             break
@@ -48,9 +48,8 @@ def text(table: Table, width: int | None = None) -> str:
     cells = _folded(cells, width) if width else cells
     lines = list(_lines(cells, numeric))[0 if any(cells[0]) else 1 :]
     below = cut(len(table.rows) - len(rows), "--json")
-    if gone:
-        names = ", ".join(column.heading or column.key for column in gone)
-        below.append(f"hidden columns (terminal width): {names}; --json has all")
+    names = ", ".join(column.heading or column.key for column in gone)
+    below += [f"hidden columns (terminal width): {names}; --json has all"] if gone else []
     said = [*prose(table.title.splitlines(), width), *lines, *prose([*below, *table.below], width)]
     return "".join(f"{line}\n" for line in said)
 
@@ -112,14 +111,13 @@ def _folded(cells: Cells, width: int) -> Cells:
         max(len(word) for cell in column for word in wrap(cell, 1)) + 2
         for column in zip(*cells, strict=True)
     ]
-    columns = [[row[i] for row in cells[1:]] for i in range(len(widths))]
-    texts = [not _is_numeric(one) for one in columns]
+    texts = [not _is_numeric([row[i] for row in cells[1:]]) for i in range(len(widths))]
     while sum(widths) > width:
         can = [i for i, text in enumerate(texts) if text and widths[i] > max(words[i], 12)]
         if not can:
             break
         widest = max(can, key=lambda i: widths[i])
-        widths[widest] -= min(sum(widths) - width, widths[widest] - max(words[widest], 12))
+        widths[widest] -= 1
     found: Cells = []
     for row in cells:
         pieces = [wrap(cell, size - 2) for cell, size in zip(row, widths, strict=True)]

@@ -54,15 +54,17 @@ _SHORT = 2  # letters: no word, such as the unit in 80gb
 def meant_by(typed: str, known: Iterable[str]) -> list[str]:
     """Return the known names that somebody may have meant, whatever their case; [] for none.
 
-    Names that hold the typed one as whole parts come first: `k40` is in `tesla-k40`, `nvlink` in
-    all of `nvlink-1` to `nvlink-6`. Else it is the nearest name whose words are alike and whose
-    numbers are the same, but for a digit lost, added, swapped, or wrong behind the first: l41 is
-    l40, resnet10 is resnet18, but resnet101 is no resnet50, nor convnext_base a convnext_tiny.
+    The name itself in another case stands alone. Names that hold the typed one as whole parts come
+    next: `k40` is in `tesla-k40`, `nvlink` in all of `nvlink-1` to `nvlink-6`. Else it is the
+    nearest name whose words are alike and whose numbers are the same, but for a digit lost, added,
+    swapped, or wrong behind the first: l41 is l40, resnet10 is resnet18, but resnet101 is no
+    resnet50, nor convnext_base a convnext_tiny.
     """
     by_lower = {name.lower(): name for name in known}
     wanted = typed.lower()[:_LONGEST]
     words = _PARTS.findall(wanted)
-    if len(wanted) > 1 and (holding := [name for name in by_lower if _holds(name, words)]):
+    holding = [wanted] if wanted in by_lower else [one for one in by_lower if _holds(one, words)]
+    if holding and len(wanted) > 1:
         return [by_lower[name] for name in holding]
     near = difflib.get_close_matches(wanted, by_lower, n=len(by_lower) or 1)
     alike = [name for name in near if _alike(words, _PARTS.findall(name))]

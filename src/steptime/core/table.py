@@ -156,7 +156,7 @@ def cut(more: int, by: str = "--json or --format csv") -> list[str]:
     return [f"... and {more:,} more; {by} has all"] if more > 0 else []
 
 
-EXTRAPOLATED = "~ extrapolated: nothing was measured on a device of this kind"
+EXTRAPOLATED = "~ extrapolated: not all of its kernels were measured on a device of this kind"
 
 
 def of_steps(heads: Iterable[Column], rows: Iterable[Row]) -> list[Column]:

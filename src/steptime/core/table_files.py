@@ -48,7 +48,7 @@ def table_cells(
         yield from enumerate(table)
         return
     name = table.name.removesuffix(".gz")
-    if not name.endswith(ENDINGS):
+    if not name.endswith(ENDINGS) and table.exists():
         raise InputError(f"{shown(table)}: a table is {_SAID}, also with .gz")
     try:
         opened: Any = partial(gzip.open, table) if table.name.endswith(".gz") else table.open

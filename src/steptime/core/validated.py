@@ -36,6 +36,7 @@ def read_by(read: "Callable[[Any], Any]", kind: "Callable[[Any], Any]") -> Any:
     return kind(check)
 
 
+_QUOTES = re.compile(r"^unknown|, not |^formula '")  # says by itself what is there
 _SAID = {  # what a value must be, by the fault's type
     **dict.fromkeys(("bool_type", "bool_parsing"), "must be true or false"),
     **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "must be a table"),
@@ -60,7 +61,7 @@ def _reason(fault: Any, model: Any) -> str:
     if fault["type"] == "literal_error":
         known = re.findall(r"'([^']*)'", fault["ctx"]["expected"])
         return str(unknown(last, given, known, ".".join(path)))
-    simple = isinstance(given, str | int | float | bool) and ", not " not in text
-    text += f", not {shorten(given)}" if simple and not text.startswith("unknown") else ""
+    simple = isinstance(given, str | int | float | bool)
+    text += f", not {shorten(given)}" if simple and not _QUOTES.search(text) else ""
     place = "" if text.startswith(f"unknown {last}") else f"{'.'.join((*path, last))}: "
     return place + text

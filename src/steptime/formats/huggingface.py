@@ -306,7 +306,7 @@ def _remarks(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
         found.append(f"its weights are quantised ({said}); they are counted as they were before")
     dtype = table.get("dtype") or table.get("torch_dtype")
     if isinstance(dtype, str) and dtype not in ("float32", "auto"):
-        found.append(f"its weights are {shorten(dtype)[1:-1]}, which --dtype says")
+        found.append(f"its weights are {shorten(dtype)[1:-1]}; --dtype says what is computed")
     known = {*row["fields"], *row["spelled"], *row["only"]}
     known |= {f"{tower}_{part}" for tower in row.get("towers", ()) for part in _NESTED}
     rest = [key for key in table if key not in known and not _HARMLESS.search(key)]

@@ -11,7 +11,7 @@ from typing import Any
 
 from steptime import __version__
 from steptime.core.errors import InputError
-from steptime.core.units import percent, size
+from steptime.core.units import counted, percent, size
 from steptime.hardware import catalog
 from steptime.measure import cpus, machine
 from steptime.measure.disturbance import AbsentError
@@ -162,7 +162,7 @@ def doctor_table(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     physical = "unknown" if cpu["physical"] is None else cpu["physical"]
     quota = "" if cpu["quota"] is None else f", quota {cpu['quota']:g}"
     allowed = f"{len(cpu['allowed'])} allowed{quota}"
-    platform = f"{report['platform']} (threads unless told otherwise: {cpu['default_threads']})"
+    platform = f"{report['platform']} ({counted(cpu['default_threads'], 'thread')} by default)"
     probe = devices["probe"]
     share = report["load"]
     load = "unknown" if share is None else f"{percent(share)} of the CPUs in the last minute"

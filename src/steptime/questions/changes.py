@@ -42,16 +42,16 @@ class Change:
 def read_changes(texts: Iterable[str], where: str = "--set") -> list[list[Change]]:
     """Return the changes that each of some texts `KEY=VALUE` means: several for a range.
 
-    A value is a number in the unit of the device's file (`memory_GB=32`) or a factor (`x1.5`);
-    both may be a range (`x1..x4x2`, `8..64x2`). Raises `InputError` for an unknown key, one that is
-    given twice, and what is not a number above 0.
+    A value is a number in the unit of the device's file (`memory_GB=32`) or a factor (`x1.5`, also
+    `1.5x`, as answers have it); both may be a range (`x1..x4x2`, `8..64x2`). Raises `InputError`
+    for an unknown key, one that is given twice, and what is not a number above 0.
     """
     found: dict[str, list[Change]] = {}
     for text in texts:
         key, equals, value = (part.strip() for part in text.partition("="))
         if not (key and equals and value):
             raise InputError(f"{where} {shorten(text)} is not of the form KEY=VALUE or KEY=xFACTOR")
-        key = key.removeprefix("details.")
+        key, value = key.removeprefix("details."), f"x{value[:-1]}" if value[-1] == "x" else value
         if key not in (*KEYS, *BY_DTYPE):
             table, dot, _ = key.partition(".")
             known = BY_DTYPE if dot and table in ("peak", *PEAK_TABLES) else KEYS

@@ -19,10 +19,7 @@ def notes_on(rows: list[dict[str, Any]]) -> list[str]:
         notes.append(f"prices are of a date and change: {'; '.join(dates)}")
     doubted = sorted({row["offer"] for row in rows if row["price_verified"] is False})
     found = {("price", " not verified"): doubted}
-    for status, what in (
-        ("oom", " that it does not fit"),
-        ("unsupported", " without a known peak of this type"),
-    ):
+    for status, what in _UNFIT.items():
         found["device", what] = [row["device"] for row in rows if row["status"] == status]
     for (noun, what), some in found.items():
         if some:
@@ -30,6 +27,7 @@ def notes_on(rows: list[dict[str, Any]]) -> list[str]:
     return notes
 
 
+_UNFIT = {"oom": " that it does not fit", "unsupported": " without a known peak of this type"}
 _COLUMNS = columns(
     "device", "batch", "?micro=micro-batch", "step_s[low_s,high_s]=step",
     "?examples_per_s=speed", "train_h=training", "cost", "energy", "?paid_by=price of",
@@ -57,9 +55,8 @@ def table(document: dict[str, Any]) -> Table:
     tuning = f"{document['tuning']}, " if document["tuning"] else ""
     title = (
         f"{document['model']}, {tuning}{document['phase']}, {document['dtype']}, "
-        f"{document['optimizer']} "
-        f"({document['method']}): {epochs} of {document['samples']:,} examples, by "
-        f"{document['sort']}"
+        f"{document['optimizer']} ({document['method']}): {epochs} of "
+        f"{document['samples']:,} examples, by {document['sort']}"
     )
     below = assumed_line((row["device"], assumed_text(row["assumed"])) for row in fitting)
     below += [EXTRAPOLATED] if any(row["extrapolates"] for row in rows) else []

@@ -136,9 +136,7 @@ def fit(
         best = knee([row["batch"] for row in fitting], [row["step_s"] for row in fitting])
         notes.append(f"best batch: the least with {percent(KNEE)} of the best speed")
     worst = asked.worst_moment()
-    parts = dict(worst.parts)
-    for name in BESIDE:
-        parts[name] = getattr(made.needs, f"{name}_bytes") or 0
+    beside = {one: getattr(made.needs, f"{one}_bytes") or 0 for one in BESIDE}
     of_parts: dict[str, Any] = {f"{name}_bytes": value for name, value in worst.parts.items()}
     return Fitting(
         model=workload.label,
@@ -156,7 +154,7 @@ def fit(
         peak_memory_bytes=made.peak_memory_bytes,
         needed_bytes=made.needs.total_bytes,
         worst_moment=worst.name,
-        parts={name: value for name, value in parts.items() if value},
+        parts={name: value for name, value in {**worst.parts, **beside}.items() if value},
         helps=helps(asked),
         **of_parts,
         other_bytes=0,
@@ -213,24 +211,16 @@ def _shared_out(name: str, asked: StepModel, step: StepOptions) -> list[str]:
     for count in MORE_CARDS:
         split = {"data": count, "zero": 3, "recompute": "full"}
         site = Site(device, inside=inside)
-        how: dict[str, Any] = {
-            "dtype": step.dtype,
-            "tuning": replace(step.tuning, recompute="none"),
-            "options": options.pairs(step.option_, "option"),
-        }
+        how: dict[str, Any] = {"split": split, "options": options.pairs(step.option_, "option")}
+        how["tuning"] = replace(step.tuning, recompute="none")
         try:
-            planner, made = timed(Request(name, site, count * own, own, split=split, **how))
+            planner, made = timed(Request(name, site, count * own, own, dtype=step.dtype, **how))
         except InputError:
             return []
         if fits(planner, made):
-            words: dict[str, Any] = {
-                "device": device.name,
-                "inside": inside,
-                "batch": count * own,
-                "dtype": step.dtype,
-            }
-            kept = ("lora", "weights", "train", "packed", "padded", "option_")
-            words |= {**split, **{key: getattr(step, key) for key in kept}}
+            words: dict[str, Any] = {"device": device.name, "inside": inside, "batch": count * own}
+            words |= {"dtype": step.dtype, **split}
+            words |= picked(step, "lora weights train packed padded option_")
             return [shlex.join(["steptime", "plan", name, *options.words_of(words)])]
     return []
 

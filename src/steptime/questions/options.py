@@ -166,7 +166,9 @@ def memory_shown(document: Mapping[str, Any]) -> str:
 def one_device(name: Any) -> Any:
     """Return the name of a device, or a device; raises `InputError` for a list of several."""
     if isinstance(name, str) and "," in name:
-        raise InputError(f"--device {shorten(name)}: several devices go with predict --grid")
+        raise InputError(
+            f"--device {shorten(name)}: several devices go with predict --grid, choose"
+        )
     return name
 
 
@@ -180,10 +182,14 @@ def workload_of(
     tuning: Tuning = WHOLE,
 ) -> Workload:
     """Return the workload that the shared options name, or that it is; raises `InputError`."""
-    from steptime.build import make_workload, read_model
+    from steptime.build import is_path, make_workload, read_model
 
     if isinstance(model, Workload):
         return model
+    for what, text in (("models", str(model)), ("batches", str(batch))):
+        is_list = "," in text and ":" not in text and not is_path(text)
+        if is_list or (what == "batches" and ".." in text):
+            raise InputError(f"{shorten(text)}: several {what} go with predict --grid")
     choice = read_model(str(model), allow_unknown, trusted=True)
     return make_workload(choice, batch, dtype, phase, optimizer, tuning=tuning)
 

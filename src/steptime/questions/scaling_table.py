@@ -60,7 +60,15 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _remarks(document: Mapping[str, Any]) -> list[str]:
-    lines = [f"assumed: {said}"] if (said := assumed_text(document["assumed"])) else []
+    said = [assumed_text(document["assumed"])]
+    if document["parallel"] == "data" and document["network"] and document["method"] != "paleo":
+        if not document["overlap"]:
+            said.append("all-reduce after the backward pass, not during it (--overlap)")
+        if document["inside"] and document["links_per_node"] == 1:
+            said.append(
+                f"{document['per_node']} devices share a node's one link (--links-per-node)"
+            )
+    lines = [f"assumed: {'; '.join(filter(None, said))}"] if any(said) else []
     if document["stops_paying"] is not None:
         lines.append(
             f"stops paying at {document['stops_paying']} replicas: from the row before, throughput "

@@ -173,6 +173,8 @@ def document_of(asked: StepModel, steps: int = 0, *per_kwh: float | None) -> dic
 def totals(document: dict[str, Any], device: Device | None = None) -> Table:
     """Return a document for people, and where a device's numbers come from."""
     step = document["step_s"]
+    peak, needs = document["peak_memory_bytes"], document["needed_bytes"]
+    besides = f"; the process needs {size(needs)}" if needs != peak else ""
     waits = document["host_s"] is not None and document["host_s"] >= 0.99 * step
     rows: list[tuple[str, Any]] = [
         *assumed_row(document["assumed"]),
@@ -180,7 +182,7 @@ def totals(document: dict[str, Any], device: Device | None = None) -> Table:
         *((f"  {part}", seconds(document[f"{part}_s"])) for part in PASSES),
         ("speed", _speed(document)),
         ("achieved", shown("flop_per_s", document["flop"] / step) if step else None),
-        ("peak memory", memory_shown(document)),
+        ("peak memory", memory_shown(document) + besides),
         ("energy", _energy(document)),
         *_run_rows(document["run"]),
     ]

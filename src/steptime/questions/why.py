@@ -43,9 +43,9 @@ class Diagnosis(Result):
 
     `step_s` is measured where `origin` says so, else predicted; `low_s` and `high_s` bound the
     prediction, which needs `needed_bytes` of the device, `peak_memory_bytes` of them for tensors.
-    `ops` are the most expensive ones, `ceiling_fraction` how near an op comes to what the peaks
-    allow. `help` has what the model says of one change each. `evidence` are numbers of the
-    measurement, {} without one.
+    `ops` are the most expensive ones with those `alike`, each of which takes as long;
+    `ceiling_fraction` is how near an op comes to what the peaks allow. `help` has what the model
+    says of one change each. `evidence` are numbers of the measurement, {} without one.
     """
 
     model: str
@@ -74,15 +74,18 @@ class Diagnosis(Result):
         title = f"{self.model}, batch {self.batch}, {self.dtype} on {self.device} ({self.method})"
         ends = (self.low_s, self.high_s) if self.origin == "predicted" else (None, None)
         step = interval("step_s", self.step_s, *ends)
-        rows: list[tuple[str, Any]] = assumed_row(self.assumed)
-        rows += [("step", step), ("bound by", self.bound)]
+        rows = [*assumed_row(self.assumed), ("step", step), ("bound by", self.bound)]
         rows += [(f"  {name}", percent(share)) for name, share in self.shares.items() if share]
-        told = ("op", "kind", "step_s=predicted", "time_share=of the device's time")
-        ops = columns(*told, "bound=bottleneck", "ceiling_fraction=of its ceiling", "?alike")
+        told = ("op", "?kind", "alike", "step_s=each", "all_share=device time")
+        ops = columns(*told, "bound=bottleneck", "?ceiling_fraction=of its ceiling")
+        every = [{**row, "all_share": row["time_share"] * (1 + row["alike"])} for row in self.ops]
         more = columns("change", "step_s=step", "speedup=examples/s")
         changes = [Table(more, self.help, "what would help, by the model")] if self.help else []
-        first = facts(title, self.origin, rows)
-        return [first, Table(ops, self.ops, "most expensive ops"), *changes]
+        return [
+            facts(title, self.origin, rows),
+            Table(ops, every, "most expensive ops, with those alike"),
+            *changes,
+        ]
 
     def _repr_html_(self) -> str:
         from steptime.core.printers import html
@@ -279,7 +282,7 @@ def _ops(model: StepModel, found: Path) -> list[Row]:
             "ceiling_fraction": ceiling_s / taken if taken else None,
             "alike": 0,
         }
-    return sorted(rows.values(), key=lambda row: -row["step_s"])[:SHOWN]
+    return sorted(rows.values(), key=lambda row: -row["step_s"] * (1 + row["alike"]))[:SHOWN]
 
 
 def _of_step(made: Diagnosis, found: Path) -> list[str]:
@@ -324,10 +327,10 @@ def _of_evidence(made: Diagnosis) -> list[str]:
 def _of_ops(made: Diagnosis) -> str:
     told = []
     for row in made.ops:
-        alike = f", {row['alike']} more alike" if row["alike"] else ""
+        alike, share = row["alike"], row["time_share"] * (1 + row["alike"])
         told.append(
-            f"{row['op']} ({row['kind']}{alike}) {seconds(row['step_s'])}, "
-            f"{percent(row['time_share'])}, {row['bound']}-bound at "
-            f"{percent(row['ceiling_fraction'] or 0.0)} of its ceiling"
+            f"{row['op']} ({row['kind']}{f', {alike} more alike' if alike else ''}) "
+            f"{seconds(row['step_s'])}{' each' if alike else ''}, {percent(share)}, "
+            f"{row['bound']}-bound at {percent(row['ceiling_fraction'] or 0.0)} of its ceiling"
         )
     return f"{TABLED[0]} {'; '.join(told)}."

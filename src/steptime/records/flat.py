@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from steptime.records.row import (
     COLUMNS,
@@ -64,6 +64,8 @@ LINES = {  # what a row says: its columns, and their types
     "estimate": ESTIMATED,
 }
 FLAT = {name: name for name in LINES if name not in ("spread", "ran_by")} | _MADE
+METHOD = "method, method_version, method_options"
+NAME = "regexp_replace(method, '-compile$', '')"  # of a method, whatever the stack
 SQL = f"{LINES} {FLAT}"  # what rows hang on
 TEXT = """CASE json_type({v}) WHEN 'BOOLEAN' THEN if({v} = 'true', 'yes', 'no')
     WHEN 'DOUBLE' THEN if(regexp_matches(CAST({v} AS VARCHAR), '[.e]'),
@@ -90,28 +92,6 @@ def fetched(cursor: DuckDBPyConnection) -> list[Row]:
     """Return the rows of an answer, each with the names of its columns."""
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-
-
-def listed(cursor: DuckDBPyConnection) -> dict[str, list[Any]]:
-    """Return the columns of an answer."""
-    import numpy as np
-
-    return {
-        name: np.ma.asarray(column).tolist()  # None where masked
-        for name, column in cursor.fetchnumpy().items()
-    }
-
-
-def keep(connection: DuckDBPyConnection, table: str, columns: Mapping[str, Sequence[Any]]) -> None:
-    """Make a table of two columns: whole numbers, then texts."""
-    import numpy as np
-
-    (keys, of), (texts, held) = columns.items()
-    connection.register("made", {keys: np.array(of, np.int64), texts: np.array(held, object)})
-    connection.execute(
-        f"CREATE OR REPLACE TABLE {table} AS SELECT {keys}, {texts}::VARCHAR AS {texts} FROM made"
-    )
-    connection.unregister("made")
 
 
 def text(value: str) -> str:

@@ -1,11 +1,13 @@
-"""The shortest names of rows that tell them apart, of whole columns: 10^6 rows are a second."""
+"""The shortest names of rows that tell them apart, of whole columns: 10^6 rows are seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import TYPE_CHECKING
 
-from steptime.records import flat
+import msgspec
+import numpy as np
+
 from steptime.records.row import (
     HOW,
     Row,
@@ -13,13 +15,12 @@ from steptime.records.row import (
     exchange_name,
     grouped,
     loaded,
-    names_of,
     said,
     telling_of,
 )
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
+    from steptime.records.folders import Folders
 
 OF_NETWORK = ("within", "family", "settings", "batch", "strategy", "overlap")  # tells its name
 OF_WAY = (*HOW, "method_options", "method_version", "host")  # what tells how a row ran
@@ -29,16 +30,16 @@ HASHES = {
 }
 TOLD = (*OF_NETWORK, *OF_WAY)
 UNTOLD = ("runs", "strategy", "overlap", *HOW)  # options that have a place, or tell nothing
+STEP = ("strategy", "overlap")  # of a network, where its name tells no more
+EXACT = ("id", "network", "way", "beside")
+_SETTINGS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+Wide = Callable[[Sequence[int]], str]
 
 
-def add_names(
-    connection: DuckDBPyConnection,
-    table: str,
-    rows: str,
-    wide: Callable[[Sequence[int]], str],
-    free: Collection[str] = (),
-) -> None:
-    """Make a table of the `id` of rows and the shortest `name` that tells each from the others.
+def named(
+    data: Folders, rows: str, wide: Wide, free: Collection[str] = ()
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the `id` of rows, and of each the shortest name that tells it from the others.
 
     Of the settings of a model only those are named that tell its networks apart, then the batch,
     then of how each ran what tells rows of one network apart: `fc nodes 256, batch 64, p100`; what
@@ -46,79 +47,72 @@ def add_names(
     what stands `beside` the name, and tells rows apart, too. `wide` returns the statement of
     `OF_NETWORK` and `OF_WAY` of some ids; those that are `within` one value are named together.
     """
-    kept, bases, ends = (f"{table}_{one}" for one in ("kept", "bases", "ends"))
-    connection.execute(f"CREATE OR REPLACE TABLE {kept} AS {rows}")
-    heads = _first(connection, "network", f"FROM {kept}")
-    base = _bases(connection, wide([*heads.values()]), [*heads.values()], free)
-    flat.keep(connection, bases, {"network": [*heads], "base": base})
-    based = f"(SELECT *, hash(base, beside) AS key FROM {kept} JOIN {bases} USING (network))"
-    alike = f"SELECT key FROM {based} GROUP BY key HAVING count(*) > 1"
-    several = f"FROM {based} SEMI JOIN ({alike}) USING (key)"
-    ran = flat.listed(connection.execute(f"SELECT id, key, way {several} ORDER BY place"))
-    heads = _first(connection, "way", several)
-    found = flat.fetched(connection.execute(wide([*heads.values()]))) if heads else []
-    told = {row["id"]: _how(row, free) for row in found}
-    ending = _endings({way: told[at] for way, at in heads.items()}, ran["way"], ran["key"])
-    flat.keep(connection, ends, {"id": ran["id"], "ending": ending})
-    connection.execute(
-        f"CREATE OR REPLACE TABLE {table} AS SELECT id, base || coalesce(ending, '') AS name "
-        f"FROM {based} LEFT JOIN {ends} USING (id)"
+    of = data.arrays(f"FROM ({rows}) ORDER BY place", exact=EXACT)
+    first, network = _first(of["network"])
+    bases = networks(_told(data, wide, of["id"][first]), free)
+    places = {base: at for at, base in enumerate(dict.fromkeys(bases))}
+    base = np.array([places[one] for one in bases], np.int64)[network]
+    _, beside = np.unique(of["beside"], return_inverse=True)
+    _, key, often = np.unique(
+        base * (len(beside) + 1) + beside, return_inverse=True, return_counts=True
     )
-    for one in (kept, bases, ends):
-        connection.execute(f"DROP TABLE {one}")
+    found = np.array(bases, object)[network]
+    alike = np.flatnonzero(often[key] > 1)
+    if len(alike):
+        first, way = _first(of["way"][alike])
+        hows = [_how(row, free) for row in _told(data, wide, of["id"][alike][first])]
+        found[alike] += np.array(_endings(hows, way.tolist(), key[alike].tolist()), object)
+    return of["id"], found
 
 
 def hashed(source: str, besides: Sequence[str]) -> str:
-    """Return the `rows` of `add_names` of a statement with `id`, `place`, and what names tell."""
+    """Return the `rows` of `named` of a statement with `id`, `place`, and what names tell."""
     made = ", ".join(f"{sql} AS {name}" for name, sql in HASHES.items())
     return f"SELECT id, place, {made}, hash({', '.join(besides)}) AS beside FROM ({source})"
 
 
-def _first(connection: DuckDBPyConnection, key: str, rows: str) -> dict[int, int]:
-    """Return the first id of each key of rows, in their order."""
-    first = f"SELECT {key}, min_by(id, place) AS id FROM ({rows}) GROUP BY {key}"
-    found = flat.listed(connection.execute(f"{first} ORDER BY min(place)"))
-    return dict(zip(found[key], found["id"], strict=True))
+def _first(column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return where each value of a column stands first, in that order, and which each cell has."""
+    _, first, of = np.unique(column, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return first[order], np.argsort(order)[of]
 
 
-def _bases(
-    connection: DuckDBPyConnection, wide: str, ids: Sequence[int], free: Collection[str]
-) -> list[str]:
-    """Return the names of networks, in the order of their ids, without how they ran."""
-    connection.execute(
-        f"CREATE OR REPLACE TABLE networks AS SELECT id, {', '.join(OF_NETWORK)}, "
-        f"to_json(json_keys(settings))::VARCHAR AS keys FROM ({wide})"
-    )
-    told = connection.execute("SELECT DISTINCT keys FROM networks").fetchall()
-    names = {keys: [n for n in loaded(keys) if n not in free] for (keys,) in told}
-    every = list(dict.fromkeys(name for some in names.values() for name in some))
-    settings_ = (
-        f", json_extract(settings, {flat.pointer(n)})::VARCHAR AS set_{at}"
-        for at, n in enumerate(every)
-    )
-    of = flat.listed(
-        connection.execute(
-            f"SELECT id, within, family, keys, {'NULL' if 'batch' in free else 'batch'} AS batch, "
-            f"{'NULL' if 'strategy' in free else 'strategy'} AS strategy, "
-            f"{'true' if 'overlap' in free else 'coalesce(overlap, true)'} AS overlap"
-            f"{''.join(settings_)} FROM networks"
-        )
-    )
-    connection.execute("DROP TABLE networks")
-    place = {one: at for at, one in enumerate(of["id"])}
-    order = [place[one] for one in ids]
-    base: dict[int, str] = {}
-    of_one = [*zip(of["within"], of["family"], strict=True)]
-    for places in grouped(order, of_one.__getitem__).values():
-        known = dict.fromkeys(
-            n for keys in {of["keys"][at]: 0 for at in places} for n in names[keys]
-        )
-        settings = {n: [of[f"set_{every.index(n)}"][at] for at in places] for n in known}
-        batch = [of["batch"][at] for at in places]
-        found = names_of(of["family"][places[0]], settings, batch)
-        for at, name in zip(places, found, strict=True):
-            base[at] = name + exchange_name(of["strategy"][at], of["overlap"][at])
-    return [base[at] for at in order]
+def _told(data: Folders, wide: Wide, ids: np.ndarray) -> list[Row]:
+    """Return the rows of `wide` in the order of their ids, which differ."""
+    found = {row["id"]: row for row in data.rows(wide(ids.tolist()))}
+    return [found[one] for one in ids.tolist()]
+
+
+def networks(told: Sequence[Row], free: Collection[str] = STEP) -> list[str]:
+    """Return the shortest name of the network of each row that tells it from the others.
+
+    Of rows of `flat` these are named together that are `within` one value, where they say it.
+    """
+    base = [""] * len(told)
+    of_one = [(row.get("within"), row["family"]) for row in told]
+    for (_, family), places in grouped(range(len(told)), of_one.__getitem__).items():
+        every = [_SETTINGS.decode(told[at]["settings"]) for at in places]
+        known = dict.fromkeys(name for one in every for name in one if name not in free)
+        settings = {
+            name: [str(one[name], "utf-8") if name in one else None for one in every]
+            for name in known
+        }
+        words = [_words(name, settings[name], family) for name in telling_of(settings)]
+        for at, *parts in zip(places, *words, strict=True):
+            row = told[at]
+            if row["batch"] is not None and "batch" not in free:
+                parts.append(f"batch {row['batch']}")
+            strategy = None if "strategy" in free else row["strategy"]
+            overlap = "overlap" in free or row["overlap"] is not False
+            name = f"{family} {', '.join(filter(None, parts))}".strip()
+            base[at] = name + exchange_name(strategy, overlap)
+    return base
+
+
+def _words(name: str, settings: Sequence[str | None], family: str) -> list[str | None]:
+    memo = {one: one and said(name, loaded(one), family) for one in {*settings}}
+    return [memo[one] for one in settings]
 
 
 def _how(row: Row, free: Collection[str]) -> Row:
@@ -130,7 +124,7 @@ def _how(row: Row, free: Collection[str]) -> Row:
     return {name: value for name, value in told.items() if name not in free}
 
 
-def _endings(hows: Mapping[int, Row], of: Sequence[int], keys: Sequence[Hashable]) -> list[str]:
+def _endings(hows: Sequence[Row], of: Sequence[int], keys: Sequence[Hashable]) -> list[str]:
     """Return what is added to the names of rows that have one key: how each of them ran."""
     ends, memo = [""] * len(of), dict[tuple[int, ...], list[str]]()
     for places in grouped(range(len(of)), keys.__getitem__).values():

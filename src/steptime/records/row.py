@@ -70,15 +70,6 @@ def more_is_better(quantity: str) -> bool:
     return quantity.endswith(MORE_IS_BETTER) and not any(one in quantity for one in WASTE)
 
 
-def facts_of(row: Mapping[str, Any]) -> Row:
-    """Return a row of `flat` with its `settings` and `options` as values."""
-    return {
-        **row,
-        "settings": json.loads(row["settings"]),
-        "options": json.loads(row["method_options"]),
-    }
-
-
 @lru_cache(1 << 14)
 def loaded(text: str) -> Any:
     """Return what a JSON text says; nobody changes it."""
@@ -144,31 +135,6 @@ def headline(quantity: Quantity) -> float | None:
 def exchange_name(strategy: str | None, overlap: bool) -> str:
     """Return what names a strategy behind a network's name: `, sharded, no overlap`."""
     return (f", {strategy}" if strategy else "") + ("" if overlap else ", no overlap")
-
-
-def network_names(told: Sequence[Row]) -> list[str]:
-    """Return the shortest name of each row of `facts_of` that tells its network from the others."""
-    names = [""] * len(told)
-    for model, places in grouped(range(len(told)), lambda at: told[at]["family"]).items():
-        settings = columns_of([told[at]["settings"] for at in places])
-        found = names_of(model, settings, [told[at]["batch"] for at in places])
-        for at, name in zip(places, found, strict=True):
-            names[at] = name
-    return names
-
-
-def names_of(model: str, settings: Texts, batch: Sequence[int | None]) -> list[str]:
-    """Return the shortest names of networks of one model that tell them apart.
-
-    They have the model, the settings that tell its networks apart, and the batch where known.
-    """
-    words: list[list[str | None]] = []
-    for name in telling_of(settings):
-        held = settings[name]
-        memo = {one: one and said(name, loaded(one), model) for one in {*held}}
-        words.append([memo[one] for one in held])
-    words.append([None if one is None else f"batch {one}" for one in batch])
-    return [f"{model} {', '.join(filter(None, one))}".strip() for one in zip(*words, strict=True)]
 
 
 def columns_of(rows: Sequence[Mapping[str, object]]) -> Texts:

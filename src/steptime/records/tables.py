@@ -23,7 +23,7 @@ from steptime import __version__
 from steptime.core.errors import InputError
 from steptime.core.files import own_caches, replacing
 from steptime.core.scratch import temporary
-from steptime.records import flat, results_sql, store
+from steptime.records import flat, store
 from steptime.records.record import Record
 from steptime.records.row import Kinds
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from steptime.records.rows import RowFile
 
 Source = tuple[str, Path | Sequence[Record]]  # a folder's name, and where its records are
-FORMAT = f"{__version__} {hashlib.sha256(f'{flat.SQL} {results_sql.SQL}'.encode()).hexdigest()}"
+FORMAT = f"{__version__} {hashlib.sha256(flat.SQL.encode()).hexdigest()}"
 FOLDER = ".cache"
 LEAST_BYTES = 1 << 20  # a smaller folder is read as it stands
 MEMORY = "25%"  # of the machine's, for a database
@@ -83,24 +83,26 @@ class Tables:
         self._kept = rows[0].parquet if len(rows) == 1 and not model else None
         self._name, self._has_results = folders[0][0], False
 
-    def add_results(self) -> None:
-        """Add the table `results`; that of one large folder is kept, too."""
+    def add_results(self, add: Callable[[], None], sql: str) -> None:
+        """Let there be the table `results`, which `add` adds; that of one large folder is kept.
+
+        What it is made of hangs on `sql`, too.
+        """
         if self._has_results:
             return
-        typed = {column: self.columns[column] for column in self.param_columns.values()}
-        if not self._kept:
-            results_sql.add(self.connection, typed)
-        else:
-
-            def make(to: Path) -> None:
-                results_sql.add(self.connection, typed)
-                self.connection.execute(f"COPY results TO {_parquet(to)}; DROP TABLE results")
-
-            name = f"results-{_mark(self._name)[:8]}-{self._kept.stem.removeprefix('rows-')}"
-            path, _ = kept(self._kept.parent, name, make)
-            self.connection.execute(f"CREATE VIEW results AS FROM {flat.text(str(path))}")
-            self.files.append(str(path))
         self._has_results = True
+        if not self._kept:
+            add()
+            return
+
+        def make(to: Path) -> None:
+            add()
+            self.connection.execute(f"COPY results TO {_parquet(to)}; DROP TABLE results")
+
+        name = f"results-{_mark(self._name + sql)[:8]}-{self._kept.stem.removeprefix('rows-')}"
+        path, _ = kept(self._kept.parent, name, make)
+        self.connection.execute(f"CREATE VIEW results AS FROM {flat.text(str(path))}")
+        self.files.append(str(path))
 
     def one_folder(self) -> str:
         """Return the statement of `records` without the name of their folder."""

@@ -17,11 +17,13 @@ def write_report(folder: Path, path: Path, warn: Callable[[str], None] = note) -
     import shlex
 
     from steptime.core.files import check_ending, write_whole
+    from steptime.records import store
     from steptime.records.data import Data
     from steptime.reports.markdown import markdown_page
     from steptime.reports.page import page
 
     written = {".html": page, ".md": markdown_page}
+    store.paths(folder)  # there is nothing to report of a folder that is not there
     ending = check_ending(path, written, "report format")
     data = Data.load([folder], warn)
     command = shlex.join(["steptime", "report", str(folder), "-o", str(path)])

@@ -35,11 +35,7 @@ def page(data: Data | Sequence[Record], name: str, command: str = "") -> tuple[s
         document={
             "columns": table(found.rows, told(found.rows)),
             "networks": found.details,
-            "specs": {  # without their look, which follows the reader's colours
-                one.name: {key: part for key, part in one.spec.items() if key != "config"}
-                for one in found.sections
-                if one.spec
-            },
+            "specs": {one.name: one.spec for one in found.sections if one.spec},
             "samples": samples_chart(),
             "kinds": kinds_chart(),
         },

@@ -45,7 +45,7 @@ def write_plans(asked: Sequence[Request], words: Sequence[str], path: Path) -> d
         "speed": _speed([{"device": name} for name in axes["device"]]),
     }
     for spec in charts.values():
-        spec |= {"data": {"values": []}, "config": {}}  # the page has both
+        spec["data"] = {"values": []}  # the page has them
     data = {"axes": axes, "start": good[0]["at"], "cells": cells, "charts": charts, "words": words}
     write_whole(path, rendered("plans.html", data=data, best=good[0]["best"]))
     return {"path": str(path), "searches": len(cells), "found": len(good), **axes}

@@ -21,7 +21,7 @@ ZOO = {
 
 SHORT: dict[str, str] = packaged("other_names.toml")
 
-_OTHER_FILES = (".py", ".pt", ".pth", ".pb", ".h5", ".safetensors")
+_OTHER_FILES = (".py", ".pt", ".pth", ".pb", ".h5", ".safetensors", ".gguf", ".ckpt", ".tflite")
 BRING_YOUR_OWN = (
     "a network of your own is a PyTorch module (model.py:NAME, or a .pt2 of torch.export), a "
     "config.json of Hugging Face, an ONNX file (.onnx), a .keras archive, a file of Caffe "

@@ -7,7 +7,7 @@ from steptime.core.units import interval, percent, seconds, shown, size
 from steptime.hardware.prices import NO_PRICE, by_offer
 from steptime.questions.plan.answer import WORDS, held, money, split_in_words
 
-_FOUND = ("device", "devices", "split=split", "step_s[low,high]=step", "same=")
+_FOUND = ("split=split", "step_s[low,high]=step", "same=")
 
 
 def search_tables(told: dict[str, Any]) -> list[Table]:
@@ -18,7 +18,8 @@ def search_tables(told: dict[str, Any]) -> list[Table]:
         least.setdefault(told["rows"].index(row), []).append(_LEAST[name])
     order = sorted(range(len(told["rows"])), key=lambda at: (at not in least, at))
     many = [{**_in_words(told["rows"][k]), "least": ", ".join(least.get(k, ()))} for k in order]
-    heads = columns(*_FOUND, "total_bytes=memory", "least=least")
+    may = "?" * (len({(row["device"], row["devices"]) for row in told["rows"]}) == 1)  # in title
+    heads = columns(f"{may}device", f"{may}devices", *_FOUND, "total_bytes=memory", "least=least")
     same = f"= {told['alike']:,} plans are as fast within the error of this prediction"
     below = [same, told["space"]]
     every = Table(heads, many, f"{notes}. Unbeaten in {', '.join(_LEAST.values())}", below, most=6)
@@ -27,13 +28,13 @@ def search_tables(told: dict[str, Any]) -> list[Table]:
     paid = ["cost_per_step:.3g=cost a step"]
     if told["best"]["training"]:
         paid = ["training_days:,.3g=days", "training_cost:,.0f=cost"]
-    heads = columns(
-        *_FOUND, "efficiency:.0%", *paid, "energy_j=energy a step", "?bound_by=bottleneck"
-    )
+    rest = ("efficiency:.0%", *paid, "energy_j=energy a step", "?bound_by=bottleneck")
+    heads = columns("device", "devices", *_FOUND, *rest)
     rows = [_in_words(row) for row in told["by_devices"]]
     return [Table(heads, rows, "The fastest of each number of devices"), every]
 
 
+_MFU = {"full": "attention in full", "half": "half of it", "6N": "as 6N"}
 _LEAST = {
     "step_s": "time", "cost_per_step": "cost", "energy_j": "energy", "total_bytes": "memory",
     "devices": "devices",
@@ -66,11 +67,7 @@ def tables(told: dict[str, Any]) -> list[Table]:
             share = f" ({percent(told['bubble'])} of the pipeline)" if key == "bubble_s" else ""
             rows.append((f"  {word}", seconds(parts[key]) + share))
     speed = f"{told['tokens_per_s']:,.0f}/s, {told['tokens_per_s_per_device']:,.0f}/s per device"
-    shares = [
-        f"{word} {percent(mfu[key])}"
-        for key, word in (("full", "attention in full"), ("half", "half of it"), ("6N", "as 6N"))
-        if mfu[key] is not None
-    ]
+    shares = [f"{word} {percent(mfu[key])}" for key, word in _MFU.items() if mfu[key] is not None]
     shares = shares if len(shares) > 1 else [f"{percent(mfu['full'])} of all that is counted"]
     stages = len(memory["by_stage"])
     where = f"stage {memory['fullest_stage']} of {stages}: " if stages > 1 else ""
@@ -99,6 +96,6 @@ def _of_money(told: dict[str, Any]) -> list[tuple[str, str]]:
     if energy is not None:
         kwh = told["training"] and told["training"]["energy_kwh"]
         whole = f", {shown('kwh', kwh)} in all" if kwh else ""
-        drawn = f"about {energy['device_w']:,.0f} W per device"
-        rows.append(("energy", f"{drawn}{whole}; {energy['of']}"))
+        said = f"about {energy['device_w']:,.0f} W per device{whole}; {energy['of']}"
+        rows.append(("energy", said))
     return rows

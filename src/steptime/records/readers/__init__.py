@@ -122,7 +122,8 @@ def _seen(source: RecordSource) -> str:
     if b"\0" in source.content[:1000]:
         return "binary data"
     first = source.head.lstrip().partition("\n")[0].strip()
-    hint = apart_by(first) if source.name.lower().endswith(".csv") else ""
+    is_table = source.name.lower().endswith(".csv")
+    hint = (apart_by(first) or "--map FILE.toml says what columns mean") if is_table else ""
     return f"begins with {shorten(first)}{hint and f'; {hint}'}"
 
 

@@ -10,7 +10,8 @@ from steptime.analysis.devices_table import TOLD_BY_PLACE, device_bars
 from steptime.core.units import shown
 from steptime.core.workload import NO_OPTIMIZER
 from steptime.records.data import Data
-from steptime.records.row import columns_of, facts_of, grouped, network_names, said, telling_of
+from steptime.records.names import STEP, networks
+from steptime.records.row import columns_of, grouped, said, telling_of
 from steptime.reports.charts import EmptyPlotError, style
 
 PANEL = 190  # pixels
@@ -88,8 +89,7 @@ def _arranged(
 def _points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
     """Return one row a run, panel by panel."""
     # networks that differ by what they are alone
-    alone = [facts_of({**bar, "settings": bar["params"], "batch": None}) for bar in bars]
-    names = network_names(alone)
+    names = networks([{**bar, "settings": bar["params"]} for bar in bars], (*STEP, "batch"))
     by_label = {bar["model"]: name for bar, name in zip(bars, names, strict=True)}
     several = len({by_label[bar["model"]] for bar in bars}) > 1
     words = "{model}|{how}|{gpu_type}|{had}"

@@ -64,7 +64,8 @@ def grid(
     scale: style.Spec = {"scheme": SCHEME, "type": "log" if wide else "linear"}
     if low < 0 < high:
         scale = {"scheme": SIGNED, "domainMid": 0}
-    legend = {"title": said_of(value), "format": "~%" if _share(value) else ".3~s"}
+    plain = ".3~s" if "(" in said_of(value) else ".3~g"  # 0.97 of no unit is not 970m
+    legend = {"title": said_of(value), "format": "~%" if _share(value) else plain}
     color = {"field": "value", "type": "quantitative", "scale": scale, "legend": legend}
     ink = {"condition": {"test": "datum.light", "value": "black"}, "value": "white"}
     room = {"condition": {"test": "bandwidth('x') >= 40", "value": 1}, "value": 0}

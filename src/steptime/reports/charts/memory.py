@@ -13,7 +13,7 @@ TOOLTIP = columns(
 
 
 def chart(data: Data) -> style.Spec:
-    """Return a row a network with its peaks [byte], logarithmic; raises `EmptyPlotError`."""
+    """Return the peak memory of each network [byte], logarithmic; raises `EmptyPlotError`."""
     peak = f"greatest({', '.join(SIDES)})"
     (number,) = data.one(f"SELECT count(*) FROM results WHERE {peak} > 0")  # noqa: S608  # our names
     if not number:

@@ -5,7 +5,8 @@ from operator import itemgetter
 
 from steptime.core.units import first_of, percent, seconds, shown
 from steptime.records.data import Data
-from steptime.records.row import facts_of, grouped, network_names, over
+from steptime.records.names import networks
+from steptime.records.row import grouped, over
 from steptime.reports.charts import EmptyPlotError, style
 from steptime.reports.charts.roofline import axes, box, roof_layers, roofs
 
@@ -29,7 +30,7 @@ def chart(data: Data) -> style.Spec:
     ops = data.rows(OPS, MOST_NETWORKS)
     if not ops:
         raise EmptyPlotError("ops: no predicted record here is of a single op with FLOP and bytes")
-    names = network_names([facts_of(row) for row in ops])
+    names = networks(ops)
     several = len({row["platform"] for row in ops}) > 1
     made = [
         _op(row) | {"panel": name + (f" on {row['platform']}" if several else "")}

@@ -42,15 +42,16 @@ def chart(table: Table) -> style.Spec:
     rows, caption = _points(every, color, said.get("line"))
     ends = box(tops, [row[X] for row in every], [s for r in every for s in _speeds(r)])
     each = names if apart else [""]
-    tell = not apart and len(names) > 1
+    told = style.told_by(f"of_{color}", rows, color.replace("_", " ")) if color and rows else {}
+    in_legend = color == "platform" and told and len(names) <= len(style.COLOURS)
+    tell = not apart and len(names) > 1 and not in_legend
     lines = [row for one in each for row in roofs(tops, ends, size, one, tell=tell)]
     place = axes(ends)
-    told = style.told_by(f"of_{color}", rows, color.replace("_", " ")) if color and rows else {}
     shared = style.name("platform", scale={"domain": names}, legend=None)
     if color == "platform" and told:  # or the legends of lines and points would conflict
         shared = {**told["color"], "field": "platform"}
     ink: style.Spec = {} if apart or len(names) == 1 else {"color": shared}
-    line, halo, text, other_halo, other_text = roof_layers(place, ink)
+    line, halo, text, other_halo, other_text = roof_layers(place, ink, "child_" if apart else "")
     points = _point_layers(place, told, len(every))
     layers = [line, halo, other_halo, *points, text, other_text]  # no name hides a point
     drawn = [row | {"panel": row["platform"] if apart else ""} for row in [*lines, *rows]]
@@ -139,7 +140,7 @@ def roofs(
     """Return the ceilings of a panel as lines from corner to corner, and their names.
 
     All, or those of one platform; names `tell` it where asked. Names keep apart: one that would lie
-    upon the one below moves up.
+    upon its neighbour moves away from the lines.
     """
     left, right, low, high = ends
     mine = [row for row in tops if not platform or row["platform"] == platform]
@@ -167,9 +168,8 @@ def roofs(
             line = {"from": max(left, peak / fast) if fast else left, "roof": peak}
             line |= {"to": right, "top": peak}
             rows.append({"platform": where, **line, "peak": text, "dash": "matrix" not in units})
-    gap = 15 / size["height"] * math.log10(high / low)
-    for kind, sign in (("peak", 1), ("side", -1)):
-        last = -math.inf
+    for kind, sign, pixels in (("peak", 1, 15), ("side", -1, 24)):
+        gap, last = pixels / size["height"] * math.log10(high / low), -math.inf
         for row in sorted((r for r in rows if kind in r), key=lambda r: sign * r["roof"]):
             last = max(sign * math.log10(row["roof"]), last + gap)
             row["at"] = 10 ** (sign * last)
@@ -191,15 +191,23 @@ def at(place: style.Spec, x: str, y: str) -> style.Spec:
     return {"x": {**place["x"], "field": x}, "y": {**place["y"], "field": y}}
 
 
-def roof_layers(place: style.Spec, ink: style.Spec) -> list[style.Spec]:
-    """Return the layers of the ceilings and of their names, in the colours of `ink` if any."""
+def roof_layers(place: style.Spec, ink: style.Spec, panel: str = "") -> list[style.Spec]:
+    """Return the layers of the ceilings and of their names, in the colours of `ink` if any.
+
+    A name lies along its line, upon a peak and below a slope; `panel` stands before the signals of
+    a panel's size.
+    """
+    (left, right), (low, high) = (place[one]["scale"]["domain"] for one in "xy")
+    slope = f"{panel}height / {panel}width * {math.log(right / left) / math.log(high / low)}"
+    below: style.Spec = {"align": "left", "baseline": "top", "dx": 9, "dy": 5}
+    below["angle"] = {"expr": f"-180 / PI * atan({slope})"}
     dash = {"condition": {"test": "datum.dash", "value": [5, 4]}, "value": [1, 0]}
     line = {**at(place, "from", "roof"), "x2": {"field": "to"}, "y2": {"field": "top"}, **ink}
     mark: style.Spec = {"strokeWidth": 1.6} | ({} if ink else {"style": "ink"})
     layers = [style.layer("rule", {**line, "strokeDash": dash}, "roof", **mark)]
     for kind, x, more in (
-        ("peak", "to", {"align": "right", "dx": -4}),
-        ("side", "from", {"align": "left", "baseline": "top", "dx": 9, "dy": 3}),
+        ("peak", "to", {"align": "right", "baseline": "bottom", "dx": -4, "dy": -5}),
+        ("side", "from", below),
     ):
         text = {**at(place, x, "at"), "text": {"field": kind}}
         layers.append(style.layer("text", text, kind, style="halo", **more))

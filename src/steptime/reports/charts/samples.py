@@ -5,7 +5,7 @@ from operator import itemgetter
 
 from steptime.core.units import seconds
 from steptime.records.data import Data
-from steptime.records.names import TOLD, hashed
+from steptime.records.names import TOLD, hashed, named
 from steptime.records.record import Record
 from steptime.records.row import BESIDES, grouped
 from steptime.reports.charts import EmptyPlotError, style
@@ -39,7 +39,7 @@ def chart(data: Data) -> style.Spec:
             f"WHERE seq IN ({str(ids)[1:-1]})"
         )
 
-    ids, told_ = data.names_of(hashed(chosen([row["seq"] for row in found]), BESIDES), chosen)
+    ids, told_ = named(data, hashed(chosen([row["seq"] for row in found]), BESIDES), chosen)
     names = dict(zip(ids.tolist(), told_, strict=True))
     several = len({row["platform"] for row in found}) > 1
     full: dict[str, list[style.Row]] = {}

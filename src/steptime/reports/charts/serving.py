@@ -36,4 +36,5 @@ def front(told: Mapping[str, Any]) -> style.Spec:
         slowest = {"x": {"datum": 1 / told["tpot_target"], "type": "quantitative"}}
         layers.append(style.layer("rule", slowest, strokeDash=[6, 4], style="ink"))
         caption.append(f"Dashed: a token in {seconds(told['tpot_target'])}, the target.")
-    return style.finish(told["model"], caption, rows, layer=layers, width=640, height=400)
+    title = f"Servers of {told['model']}: speed for a user and of a device"
+    return style.finish(title, caption, rows, layer=layers, width=640, height=400)

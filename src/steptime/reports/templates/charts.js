@@ -84,7 +84,7 @@ function chart(place, spec, controls) {
     drawn = state;
     const value = place.view?.signal && spec.params ? place.view.signal("network") : null;
     place.view?.finalize();
-    const { title, ...untitled } = spec; // the page has it as a heading
+    const { title, config, ...untitled } = spec; // a heading and looks, which the page has
     const embedded = async (less) => {
       const { view } = await vegaEmbed(place, fitted(untitled, room, less), {
         renderer: many(spec) ? "canvas" : "svg", ast: true, bind: controls, actions: false,
@@ -115,7 +115,8 @@ function downloads(name, spec) {
     button.setAttribute("aria-label", `Save this figure as ${format.toUpperCase()}`);
     button.addEventListener("click", async () => {
       const place = document.createElement("div");
-      const { view } = await vegaEmbed(place, spec, { ast: true, actions: false, config: looks.light });
+      const alone = { ...spec, config: looks.light };
+      const { view } = await vegaEmbed(place, alone, { ast: true, actions: false });
       const link = document.createElement("a");
       link.download = `${name.replace("plot-", "")}.${format}`;
       link.href = await view.toImageURL(format, 2);

@@ -4,20 +4,24 @@ A group is of one cell and one method, its samples pooled; a cell is what record
 that differ in nothing but the column that is compared. A level is a value of that column.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steptime.core.errors import InputError, unknown
 from steptime.records import flat
-from steptime.records.data import Data
 from steptime.records.row import AMOUNTS, ESTIMATE, Row
 from steptime.records.statistics import of_samples
+
+if TYPE_CHECKING:
+    from steptime.records.folders import Folders
 
 OF_PLATFORM = ("gpu", "allocation")  # options that say by what word a platform was asked for
 OF_STACK = ("compile", "stack")  # options that say a stack
@@ -26,14 +30,13 @@ APART = {  # options in which the levels of a column may differ
     **dict.fromkeys(("platform", "gpu"), OF_PLATFORM),
     **dict.fromkeys(("stack", "method"), OF_STACK),
 }
-NAME = "regexp_replace(method, '-compile$', '')"
 OF_SAMPLES = (
     *("params", "settings", "plan", "samples", "run", "runs", "others", "sampled", *AMOUNTS),
     *("estimate", "env", "method_options", "seq", "place", "folder_rank"),
 )
 KEY = "(hash({}) >> 2)::BIGINT"  # texts take memory
-METHOD = "method, method_version, method_options"
-WHOLE_NUMBERS = ("group_", "last", "records", "level", "cell", "kin", "way", "sampled")
+WHOLE_NUMBERS = ("group_", "last", "best", "records", "level", "cell", "kin", "way", "sampled")
+OF_STATED = ("value", "low", "high")
 _NUMBERS = count()  # of tables
 Ids = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]
@@ -44,36 +47,38 @@ class Sides:
 
     `level` and `cell` are SQL over `flat`, `where` says which records take part; options that are
     `apart` may differ in a pair. `kin` is SQL of what may not, where both know it; by default these
-    are the options, unless both groups are the only ones of their level in the cell. `levels` stand
-    in order: numbers by size, words as recorded. `groups` are columns by id: `level` (a place in
-    `levels`), `cell`, `value`, `low`, `high`, the number of `runs`, and as `e_value`, ... what
-    `statistics.estimates` says, NaN where unknown; whether samples are `pooled`, some value is
-    `held`, and it is of `whole` steps. Raises `InputError` for a quantity that no record holds.
+    are the options, unless both groups are the only ones of their level in the cell. `way` is SQL
+    of what a group shares, by default its method. `levels` stand in order: numbers by size, words
+    as recorded. `groups` are columns by id: `level` (a place in `levels`), `cell`, the `last`
+    record and the `best`, which is the last with a value, `value`, `low`, `high`, the number of
+    `runs`, and as `e_value`, ... what `statistics.estimates` says, NaN where unknown; whether
+    samples are `pooled`, some value is `held`, and it is of `whole` steps.
     """
 
     def __init__(
         self,
-        data: Data,
+        data: Folders,
         quantity: str,
         level: str,
         cell: str,
         where: str = "true",
         apart: Collection[str] = (),
         kin: str = "",
+        way: str = "method_",
     ) -> None:
         self.data, self.quantity, self._is_by_options = data, quantity, not kin
         self._where, self.same = where, set[str]()
-        self._members = f"members_{next(_NUMBERS)}"
-        self._take(level, cell, where, apart, kin)
+        self.members = f"members_{next(_NUMBERS)}"
+        self._take(level, cell, apart, kin, way)
         self.levels = [
             row["level_"]
-            for row in data.rows(f"SELECT level_ FROM {self._members} GROUP BY 1 ORDER BY min(seq)")
+            for row in data.rows(f"SELECT level_ FROM {self.members} GROUP BY 1 ORDER BY min(seq)")
         ]
         with suppress(ValueError):
             self.levels.sort(key=float)
         self.groups = self._grouped()
 
-    def _take(self, level: str, cell: str, where: str, apart: Collection[str], kin: str) -> None:
+    def _take(self, level: str, cell: str, apart: Collection[str], kin: str, way: str) -> None:
         """Make the table of the records that take part."""
         own = "" if self.quantity == "step_s" else f"sampled[{flat.text(self.quantity)}]"
         number, least, runs = (
@@ -88,12 +93,12 @@ class Sides:
             "FROM flat)) USING (method_options) "
         )
         made = {
-            "group_": KEY.format(f"level_, {cell}, method_"),
+            "group_": KEY.format(f"level_, {cell}, {way}"),
             "cell": KEY.format(cell),
             "kin": f"if({kin} IS NULL, -1, {KEY.format(kin)})" if kin else "how",
             "way": KEY.format("host, origin, method_"),
             "whole": "scope = ''",
-            "held": "value_ IS NOT NULL AND (origin <> 'measured' OR status = 'ok')",
+            "held": "origin = 'predicted' OR (value_ IS NOT NULL AND status = 'ok')",
             "sampled": f"value_ IS NOT NULL AND status = 'ok' AND coalesce({number}, 0) > 0",
             "resting": f"{least} <= 0",
             "runs": runs,
@@ -105,34 +110,37 @@ class Sides:
         }
         told = ", ".join(f"{sql} AS {name}" for name, sql in made.items())
         self.data.rows(
-            f"CREATE TEMP TABLE {self._members} AS SELECT seq, level_, value_, {told} FROM (SELECT "
-            f"*, {level} AS level_, hash({METHOD}) AS method_, "
-            f"CAST({value_of(self.data, self.quantity)} AS DOUBLE) AS value_ FROM flat "
-            f"WHERE {where}) {'' if kin else of_options}WHERE level_ IS NOT NULL"
+            f"CREATE TEMP TABLE {self.members} AS SELECT seq, level_, value_, {told} FROM (SELECT "
+            f"*, {level} AS level_, hash({flat.METHOD}) AS method_, "
+            f"CAST({_value(self.quantity)} AS DOUBLE) AS value_ FROM flat "
+            f"WHERE {self._where}) {'' if kin else of_options}WHERE level_ IS NOT NULL"
         )
 
     def _grouped(self) -> Columns:
         """Return the columns of groups, which stand in the order of their first records."""
-        levels = ", ".join(map(flat.text, self.levels))
         estimate = ", ".join(f"one.estimate.{name} AS e_{name}" for name in ESTIMATE)
+        ends = ", ".join(f"stated.{one} AS stated_{one}" for one in OF_STATED)
         found = self.data.arrays(
-            f"SELECT group_, last, records, list_position([{levels}]::VARCHAR[], level_) - 1 AS "
-            "level, cell, kin, way, whole, coalesce(sampled > 0 AND NOT rests, false) AS pooled, "
-            "sampled > 0 OR stated IS NOT NULL AS held, sampled, one.value AS value, one.runs AS "
-            f"runs, {estimate}, stated.value AS stated, stated.low AS stated_low, "
-            "stated.high AS stated_high FROM (SELECT group_, min(seq) AS first, max(seq) AS last, "
-            "count(*) AS records, any_value(level_) AS level_, any_value(cell) AS cell, "
+            f"SELECT * EXCLUDE (first, level_, rests, one, stated), {estimate}, {ends}, "
+            "coalesce(sampled > 0 AND NOT rests, false) AS pooled, "
+            "sampled > 0 OR stated.value IS NOT NULL AS held, "
+            "one.value AS value, one.runs AS runs "
+            "FROM (SELECT group_, min(seq) AS first, max(seq) AS last, count(*) AS records, "
+            "coalesce(max(seq) FILTER (held), max(seq)) AS best, "
+            "any_value(level_) AS level_, any_value(cell) AS cell, any_value(whole) AS whole, "
             "arg_max(kin, seq) AS kin, (hash(list_sort(list(way))) >> 2)::BIGINT AS way, "
-            "any_value(whole) AS whole, count(*) FILTER (sampled) AS sampled, "
-            "bool_or(resting) FILTER (sampled) AS rests, arg_max({'value': value_, 'runs': runs, "
-            "'estimate': estimate}, seq) FILTER (sampled) AS one, arg_max({'value': value_, 'low': "
-            "stated_low, 'high': stated_high}, seq) FILTER (held) AS stated "
-            f"FROM {self._members} GROUP BY group_) ORDER BY first",
+            "count(*) FILTER (sampled) AS sampled, bool_or(resting) FILTER (sampled) AS rests, "
+            "arg_max({'value': value_, 'runs': runs, 'estimate': estimate}, seq) "
+            "FILTER (sampled) AS one, arg_max({'value': value_, 'low': stated_low, "
+            "'high': stated_high}, seq) FILTER (held) AS stated "
+            f"FROM {self.members} GROUP BY group_) JOIN (SELECT unnest($1::VARCHAR[]) AS level_, "
+            "unnest(range(len($1))) AS level) USING (level_) ORDER BY first",
+            self.levels,
             exact=WHOLE_NUMBERS,
         )
         found["cell"] = np.unique(found["cell"], return_inverse=True)[1]
         found |= {name: found[name] == 1 for name in ("whole", "pooled", "held")}
-        pooled, stated = found["pooled"], found.pop("stated")
+        pooled, stated = found["pooled"], found.pop("stated_value")
         for name in ("value", "runs", *(f"e_{name}" for name in ESTIMATE)):
             found[name] = np.where(pooled, found[name], np.nan)
         several = pooled & ((found.pop("sampled") > 1) | np.isnan(found["e_value"]))
@@ -140,8 +148,8 @@ class Sides:
             self._pool(found, np.flatnonzero(several))
         with np.errstate(invalid="ignore"):
             for end, widest in (("low", np.minimum), ("high", np.maximum)):
-                own = found.pop(f"stated_{end}")
-                found[end] = np.where(pooled, widest(found[f"e_{end}"], found["value"]), own)
+                told = found.pop(f"stated_{end}")
+                found[end] = np.where(pooled, widest(found[f"e_{end}"], found["value"]), told)
         return found | {"value": np.where(pooled, found["value"], stated)}
 
     def _pool(self, found: Columns, several: Ids) -> None:
@@ -152,8 +160,8 @@ class Sides:
             "SELECT id, flatten(list(samples ORDER BY seq)) AS samples, "
             "flatten(list(run ORDER BY seq)) AS run FROM (SELECT id, seq, "
             f"{own}samples AS samples, [(hash(seq, r) >> 1)::BIGINT for r in {own}run] AS run "
-            f"FROM asked JOIN {self._members} USING (group_) JOIN flat USING (seq) WHERE "
-            f"{self._members}.sampled) GROUP BY id ORDER BY id",
+            f"FROM asked JOIN {self.members} USING (group_) JOIN flat USING (seq) WHERE "
+            f"{self.members}.sampled) GROUP BY id ORDER BY id",
             exact=("id",),
         )
         at = held["id"]
@@ -274,21 +282,25 @@ class Sides:
         told_ = {name: self.groups[name][ids] for name in ("group_", "records", "last")}
         self.data.lend("last", {"id": ids, **told_})
         told = ", ".join(f"{made} AS {flat.name(name)}" for name, made in columns.items())
+        host, good_s, several = "coalesce(host, '')", "NULL", ""
+        if (told_["records"] > 1).any():
+            host, good_s = f"coalesce(hosts, {host})", "of_all_s"
+            several = (
+                "LEFT JOIN (SELECT id, array_to_string(list_sort(list(DISTINCT host) FILTER "
+                "(host <> '')), ', ') AS hosts, coalesce(list_median(flatten(list(samples) FILTER "
+                "(status = 'ok' AND samples_n > 0))), arg_max(step_s, seq) FILTER (status = 'ok')) "
+                f"AS of_all_s FROM last JOIN {self.members} USING (group_) JOIN flat USING (seq) "
+                "WHERE records > 1 GROUP BY id) USING (id)"
+            )
         return (
-            f"(SELECT id, {told} FROM (SELECT last.id, 0 AS within, good_s, flat.* REPLACE "
-            "(coalesce(hosts, flat.host, '') AS host) FROM last JOIN flat ON seq = last.last "
-            "LEFT JOIN (SELECT id, array_to_string(list_sort(list(DISTINCT host) FILTER "
-            "(host <> '')), ', ') AS hosts, median(step_s) FILTER (status = 'ok') "
-            f"AS good_s FROM last JOIN {self._members} USING (group_) JOIN flat USING (seq) "
-            "WHERE records > 1 GROUP BY id) USING (id)))"
+            f"(SELECT id, {told} FROM (SELECT id, 0 AS within, {good_s}::DOUBLE AS good_s, "
+            f"flat.* REPLACE ({host} AS host) FROM last JOIN flat ON seq = last.last {several}))"
         )
 
 
-def value_of(data: Data, quantity: str) -> str:
+def value_of(data: Folders, quantity: str) -> str:
     """Return the SQL of a quantity; raises `InputError` where no record has it."""
-    value = f"TRY_CAST(others[{flat.text(quantity)}] AS DOUBLE)"
-    if quantity in (*AMOUNTS, "speed_per_s"):
-        value = f"coalesce({quantity}, {value})"
+    value = _value(quantity)
     if data.rows(f"SELECT 1 FROM flat WHERE {value} IS NOT NULL LIMIT 1"):
         return value
     if data.failed:
@@ -301,7 +313,12 @@ def value_of(data: Data, quantity: str) -> str:
     raise unknown("quantity", quantity, sorted([*names, *(row["name"] for row in held)]))
 
 
-def cell_of(data: Data, column: str, free: Collection[str]) -> str:
+def _value(quantity: str) -> str:
+    value = f"TRY_CAST(others[{flat.text(quantity)}] AS DOUBLE)"
+    return f"coalesce({quantity}, {value})" if quantity in (*AMOUNTS, "speed_per_s") else value
+
+
+def cell_of(data: Folders, column: str, free: Collection[str]) -> str:
     """Return the SQL of what records have in common that may be paired, whatever `free` says."""
     network = {
         "model": "if(starts_with(model, family), family, model)",
@@ -319,13 +336,13 @@ def cell_of(data: Data, column: str, free: Collection[str]) -> str:
     if column not in PLACES:
         cell.append("platform")
     if column == "stack":  # a prediction of a stack has one method
-        cell.append(f"if(origin = 'predicted', {NAME}, '')")
+        cell.append(f"if(origin = 'predicted', {flat.NAME}, '')")
     elif column not in ("method", "predicted_by"):
-        cell.append(NAME)
+        cell.append(flat.NAME)
     return f"hash({', '.join(cell)})"
 
 
-def level_of(data: Data, column: str) -> str:
+def level_of(data: Folders, column: str) -> str:
     """Return the SQL of what a column says of a record, as text; None where it says nothing of it.
 
     A column is one of the tables, a hyperparameter, an option, or one of the environment. Raises
@@ -342,7 +359,7 @@ def level_of(data: Data, column: str) -> str:
     value = f"coalesce({', '.join(told)})"
     text = f"CASE {value} WHEN 'true' THEN 'yes' WHEN 'false' THEN 'no' ELSE {value} END"
     if column == "predicted_by":
-        text = f"CASE WHEN origin = 'predicted' THEN {NAME} END"
+        text = f"CASE WHEN origin = 'predicted' THEN {flat.NAME} END"
     if column == "host":  # where a prediction was computed changes nothing
         text = f"CASE WHEN origin <> 'predicted' THEN {text} END"
     if data.rows(f"SELECT 1 FROM flat WHERE ({text}) IS NOT NULL LIMIT 1"):

@@ -1,0 +1,175 @@
+"""Folders of records as tables of a database in memory, which answers SQL over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from steptime.core.errors import InputError
+from steptime.core.units import first_of
+from steptime.records import flat, store
+from steptime.records.record import ORIGINS, Record
+from steptime.records.row import UNKNOWN, Row
+from steptime.records.store import RANK
+from steptime.records.tables import Tables
+
+if TYPE_CHECKING:
+    import numpy as np
+
+FAILED = "SELECT status, cause, count(*) AS n FROM flat WHERE scope = '' GROUP BY ALL ORDER BY 3, 1"
+
+
+class Folders:
+    """Records of one folder or of several, each with its name; a row says its `folder`.
+
+    `most` is how many rows are shown of a table that only people read; None asks for all.
+    """
+
+    most: int | None = None
+
+    def __init__(
+        self,
+        *folders: tuple[str, Path | Sequence[Record]],
+        warn: Callable[[str], None] = lambda _: None,
+        model: str = "",
+    ) -> None:
+        self._folders, self._warn, self._model = folders, warn, model
+
+    @classmethod
+    def load(cls, paths: Iterable[Path], warn: Callable[[str], None], model: str = "") -> Self:
+        """Return the records of folders, or of models that begin so.
+
+        Raises `InputError` for what is no folder of records.
+        """
+        found = list(paths)
+        for path in found:
+            with store.readable(path):
+                if not any(one.stat().st_size for one in store.paths(path)):
+                    raise InputError(f"{path}: {store.EMPTY}")
+        names = [path.resolve().name for path in found]
+        told = [n if names.count(n) == 1 else str(p) for n, p in zip(names, found, strict=True)]
+        return cls(*zip(told, found, strict=True), warn=warn, model=model)
+
+    @classmethod
+    def of(cls, records: Sequence[Record], name: str = "") -> Self:
+        """Return records that are at hand."""
+        return cls((name, records))
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the folders."""
+        return [name for name, _ in self._folders]
+
+    def rows(self, sql: str, *values: Any) -> list[Row]:
+        """Return the answer to a statement over `records` and `results`; `?` stand for `values`."""
+        return flat.fetched(self._asked(sql, values))
+
+    def one(self, sql: str, *values: Any) -> list[Any]:
+        """Return the cells of the one row that answers a statement."""
+        (row,) = self.rows(sql, *values)
+        return [*row.values()]
+
+    def arrays(self, sql: str, *values: Any, exact: Collection[str] = ()) -> dict[str, np.ndarray]:
+        """Return the answer as a column each: numbers as float64 with NaN where unknown.
+
+        Whole numbers of columns that are `exact` stay as they are; none of them may be unknown.
+        """
+        import numpy as np
+
+        def plain(column: Any) -> Any:
+            kind = float if column.dtype.kind in "iufb" else object
+            held = np.ma.getdata(column).astype(kind, copy=False)
+            unknown = np.array(None, kind)  # NaN as a float
+            return np.where(column.mask, unknown, held) if np.ma.is_masked(column) else held
+
+        found = self._asked(sql, values).fetchnumpy()
+        return {n: column if n in exact else plain(column) for n, column in found.items()}
+
+    def columns(self, table: str) -> dict[str, str]:
+        """Return the columns of `records` or `results`, and the SQL type of each."""
+        found = self.rows(f"DESCRIBE {table}")
+        return {row["column_name"]: row["column_type"] for row in found}
+
+    def whole(self, folder: int, places: Iterable[int]) -> dict[int, Record]:
+        """Return records of a folder whole, by their places, as `flat` says them."""
+        held = self._folders[folder][1]
+        if not isinstance(held, Path):
+            return {place: held[place] for place in places}
+        files = store.paths(held)
+        return {one: store.record_at(files[one // RANK], one % RANK) for one in places}
+
+    def lend(self, name: str, columns: dict[str, Any]) -> None:
+        """Let statements read arrays as a table of this name."""
+        self._tables.connection.register(name, columns)
+
+    def expression(self, column: str) -> str:
+        """Return the SQL over `flat` of a column of `records`."""
+        return self._tables.columns[column]
+
+    @cached_property
+    def failed(self) -> str:
+        """How many steps failed and of what most did, where none succeeded; else an empty text."""
+        found = self.rows(FAILED)
+        if not found or any(row["status"] == "ok" for row in found):
+            return ""
+        status, cause, most = found[-1].values()
+        often = f" most often ({most:,})" if len(found) > 1 else ""
+        why = f"{status}: {cause}" if cause else status
+        return f"no step here succeeded: {sum(o['n'] for o in found):,} failed,{often} with {why}"
+
+    @property
+    def settings(self) -> list[str]:
+        """The names of hyperparameters, as networks have them."""
+        return list(self._tables.param_columns)
+
+    @cached_property
+    def hyperparameters(self) -> list[str]:
+        """The columns of both tables that are hyperparameters of networks."""
+        return list(self._tables.param_columns.values())
+
+    @property
+    def source(self) -> str:
+        """One line for captions: how measured, predicted or published, where, and when."""
+        return self.source_of(*ORIGINS)
+
+    def source_of(self, *origins: str, on: Collection[str] = ()) -> str:
+        """Return that line of the records of these origins, on these platforms or on all."""
+        told = [row for row in self._told if not on or row["platform"] in on]
+        return _line([row for row in told if row["origin"] in origins])
+
+    @cached_property
+    def origins(self) -> set[str]:
+        """The origins of the records."""
+        return {row["origin"] for row in self.rows("SELECT DISTINCT origin FROM flat")}
+
+    @cached_property
+    def _told(self) -> list[Row]:
+        told = "origin, method, method_version, platform, taken_at[:10] AS day"
+        return self.rows(f"SELECT DISTINCT {told} FROM flat")
+
+    def tables(self) -> Tables:
+        """Return a database of these records that nobody else uses."""
+        return Tables(self._folders or [("", ())], self._warn, self._model)
+
+    @cached_property
+    def _tables(self) -> Tables:
+        return self.tables()
+
+    def _asked(self, sql: str, values: Sequence[Any]) -> Any:
+        return self._tables.connection.execute(sql, list(values))
+
+
+def _line(told: Sequence[Row]) -> str:
+    parts = [_methods(told, origin) for origin in ORIGINS]
+    shown = first_of(sorted({row["platform"] for row in told if row["platform"]}), 3)
+    days = sorted({row["day"] for row in told if row["day"]})
+    when = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
+    return " · ".join(part for part in (*parts, shown, when) if part)
+
+
+def _methods(told: Sequence[Row], origin: str) -> str:
+    here = [row for row in told if row["origin"] == origin]
+    methods = {f"{r['method']} {r['method_version']}".removesuffix(f" {UNKNOWN}") for r in here}
+    return f"{origin} with {', '.join(sorted(methods))}" if methods else ""
