@@ -269,8 +269,7 @@ def times_of(asked: Service, phases: Phases, load: Mapping[str, Any] | None) -> 
         every = [[ttft_s, tpot_s, ttft_s + (asked.output - 1) * tpot_s]]
     else:
         none = {"mean": tpot_s}  # where requests have one token
-        runs = load, load["varied"]
-        every = [[(run[name] or none)["mean"] for name in TIMES] for run in runs if run]
+        every = [[(run[n] or none)["mean"] for n in TIMES] for run in (load, load["varied"]) if run]
     forms = phases.form if load is None else "served", "", ""
     within = (map(phases.within, one, forms) for one in every)
     return among([dict(zip(TIMES, one, strict=True)) for one in within])

@@ -114,9 +114,9 @@ class Phases:
 
         `past` tokens of each lie in the cache already.
         """
-        stages = self.plan.pipeline
         one, flights = self._flights(sequences, tokens, past)
-        return Spent().plus(one, (stages + flights - 1) / stages)._replace(joules=one.joules)
+        times = 1 + (flights - 1) / self.plan.pipeline
+        return Spent().plus(one, times)._replace(joules=one.joules)
 
     def decode(self, sequences: int, context: float) -> Spent:
         """Return what a step takes that gives each sequence a token, at a mean context.

@@ -155,7 +155,6 @@ class ServerSearch:
         if phases.room_bytes <= 0 or pool.blocks * pool.block < service.length:
             self.refused[name, DOES_NOT_FIT] += 1
             return None
-        ranks = service.data
         inputs, outputs = (max(1, round(fmean(some))) for some in self.load[:2])
         mean = replace(service, input=inputs, output=outputs)
         least = replace(service, input=min(self.load.inputs))
@@ -163,7 +162,7 @@ class ServerSearch:
         each_s = phases.decode(1, least.input).seconds
         known = self.alone.get(name, (inf, inf))
         self.alone[name] = min(known[0], first_s), min(known[1], each_s)
-        reads_s = mean.read(phases, ranks).seconds / ranks
+        reads_s = mean.read(phases, service.data).seconds / service.data
         return Kind(service, phases, pool, mean, first_s, each_s, reads_s)
 
     def expected(self, kind: Kind, reads: bool, decodes: bool) -> int:
