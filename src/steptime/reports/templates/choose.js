@@ -41,7 +41,7 @@ function show(values, row) {
       ["examples/s", grouped(Number(row.samples_per_s.toPrecision(4)), 2)],
       ["speed-up", `${digits(row.speedup)}×`], ["hours", hoursText(row.train_h)],
       ["cost", money(row.cost), data.offers[row.device]],
-      ["memory of a replica", prefixed(row.peak_memory_bytes, "B"), bad ?? ""],
+      ["peak memory", prefixed(row.peak_memory_bytes, "B"), bad ?? "tensors of a replica"],
     ]);
     const shown = across(values, "replicas");
     for (const name of Object.keys(data.charts)) draw(name, shown);
