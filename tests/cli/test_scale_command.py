@@ -160,7 +160,10 @@ def test_table(capsys):
         assert column in head
     assert "hidden" not in head  # nothing is
     assert len(rows) == 3 + 5
-    assert rows[3] == "assumed: torch-eager, channels first, any server host"
+    assert rows[3] == (
+        "assumed: torch-eager, channels first, any server host; "
+        "all-reduce after the backward pass, not during it (--overlap)"
+    )
     assert rows[4].startswith("stops paying at 2 replicas")
     assert rows[5].startswith("K80 lies beyond what was measured: not said: ")
     assert rows[7] == (

@@ -126,7 +126,7 @@ def test_a_netfile_lies_beside_its_configuration_or_in_a_given_folder(place, cap
         ('{"net": "VGG17", "layers": ["FC6"]}', "unknown net 'VGG17'; did you mean 'VGG16'?"),
         (
             '{"net": "VGG16", "layers": ["FC9"]}',
-            "VGG16: unknown layer 'FC9'; known: FC6, FC7, FC8, ",
+            "VGG16: unknown layer 'FC9'; known: CONV1-1, CONV1-2, ",
         ),
         ('{"net": "VGG16", "layers": ["CONV1-1", "conv1_1"]}', "'conv1_1' is listed twice"),
         ('{"net": "VGG16", "layers": []}', "'layers' must be a list"),
