@@ -114,7 +114,7 @@ class Graph:
             for op in self.ops
         }
 
-    def __hash__(self) -> int:
+    def __hash__(self) -> int:  # by what is cheap: the latest graph's storages are kept by it
         return hash((self.name, len(self.ops)))
 
     @property
