@@ -167,6 +167,7 @@ def test_a_note_that_repeats_is_said_once(capsys):
             ["400 of 2,000, 0:08 left", "1,800 of 2,000, 0:00 left"],  # 2.1 s x 1,600 / 400
         ),
         ([(9, 0, 1), (18, 1, 1)], []),  # of one piece there is nothing to say
+        ([(80, 0, 12), (83, 1, 12)], ["1 of 12, 0:33 left"]),  # the work before is another's
     ],
 )
 def test_progress_says_how_long_is_left_once_it_takes_its_time(work, lines, monkeypatch, capsys):

@@ -227,10 +227,10 @@ def patience() -> Progress:
     def say(what: str, done: int, total: int) -> None:
         nonlocal spoke
         now = monotonic()
+        spoke = spoke if done else now  # it begins
         took_s = now - began.setdefault(what, spoke)
         if total > 1 and now > spoke + PATIENCE_S:
             spoke = now
-            left = f", {duration(took_s * (total / done - 1))} left" if done else ""
-            note(f"{what}: {done:,} of {total:,}{left}")
+            note(f"{what}: {done:,} of {total:,}, {duration(took_s * (total / done - 1))} left")
 
     return say

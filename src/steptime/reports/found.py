@@ -88,9 +88,9 @@ def gather(data: Data, name: str, *, pictures: bool = True, most: int = MOST) ->
     with ThreadPoolExecutor(threads()) as pool:
         summary = pool.submit(numbers, data.beside())
         clicks = pool.submit(details, data.beside(), rows) if pictures else None
-        for one in pool.map(part, [*asked, *charts], which, each):
+        for done, one in enumerate(pool.map(part, [*asked, *charts], which, each)):
+            tell("sections", done, len(which))
             made.append(one)
-            tell("sections", len(made), len(which))
     found = summary.result()
     said = [*([data.failed] if data.failed else ()), *sentences(found)]
     sections = [one for one in made if isinstance(one, Section)]
