@@ -128,7 +128,7 @@ class StepModel:
         method, options = self._chosen if again else (self.method, None)
         how = self.workload, found, self._link, method, options
         other = StepModel(*how, overlap=self.overlap, low=self.low, assumes=again)
-        first = found.is_own_host != self.device.is_own_host  # whose kernels know new pages
+        first = int(found.is_own_host != self.device.is_own_host)  # a CPU's kernels know pages
         kept = () if again else ("options", "assumes", "_chosen", *_KEPT[first:3], "_latest")
         vars(other).update({name: vars(self)[name] for name in kept})
         return other
