@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -142,6 +143,16 @@ def test_many_networks_still_make_a_plot_of_bounded_size(kind):
         workload = replace(synthetic.workloads()[0], params={"layers": 4, "nodes": 8 + index})
         many += [*synthetic.predicted(workload, ops=kind == "ops"), synthetic.measured(workload)]
     assert len(json.dumps(draw(kind, many))) < 1_000_000
+
+
+def test_every_bar_has_its_name(tmp_path):
+    first, many = synthetic.workloads()[0], []
+    for batch in range(1, 25):
+        many += synthetic.predicted(replace(first, batch_per_replica=batch), ops=True)
+    save(draw("breakdown", many), tmp_path / "x.svg")
+    svg = (tmp_path / "x.svg").read_text()
+    names = re.findall(r"<text([^>]*)>[^<]*batch \d+</text>", svg)
+    assert (len(names), [one for one in names if 'opacity="0"' in one]) == (24, [])
 
 
 def test_ticks_are_round_and_inside():
