@@ -20,7 +20,7 @@ from steptime.hardware.prices import Training, bill
 from steptime.prediction import step_model
 from steptime.prediction.collectives import Fabric
 from steptime.prediction.step_model import StepModel
-from steptime.questions.scaling import ScalingRow, Sync, data_parallel, stops_paying, throughput
+from steptime.questions.scaling import Sync, data_parallel, throughput, unpaid
 
 MS = 1e3
 EXCHANGES = ("one-to-all", "tree", "butterfly", "butterfly-mixing")
@@ -242,17 +242,13 @@ def test_a_step_is_computed_once_for_each_batch(monkeypatch):
     assert len(calls) == 7
 
 
-def rows_of(throughputs: dict[int, float]) -> list[ScalingRow]:
-    (row,) = data_parallel(StepModel(FC, TOY), [1], 5)
-    return [replace(row, workers=n, samples_per_s=value) for n, value in throughputs.items()]
-
-
-def test_where_scaling_stops_paying():
-    assert stops_paying(rows_of({1: 100, 2: 150, 4: 225})) is None  # half of what doubling may
-    assert stops_paying(rows_of({1: 100, 2: 190, 4: 280, 8: 390})) == 4  # 280 < 190 * 1.5
-    assert stops_paying(rows_of({8: 390, 4: 300, 1: 100})) == 8  # in the order of workers
-    assert stops_paying(rows_of({10: 100, 11: 104})) == 11  # a tenth more workers, 4 % more
-    assert stops_paying(rows_of({1: 100})) is None
+def test_where_more_replicas_do_not_pay():
+    assert unpaid([(1, 100), (2, 150), (4, 225)]) == []  # half of what doubling may
+    assert unpaid([(1, 100), (2, 190), (4, 280), (8, 390)]) == [4, 8]  # 280 < 190 * 1.5
+    assert unpaid([(8, 390), (4, 300), (1, 100)]) == [8]  # in the order of replicas
+    assert unpaid([(1, 100), (2, 130), (4, 250)]) == [2]
+    assert unpaid([(10, 100), (11, 104)]) == [11]  # a tenth more replicas, 4 % more
+    assert unpaid([(1, 100)]) == []
 
 
 def test_time_and_cost_by_hand():

@@ -17,7 +17,7 @@ from steptime.prediction.assumed import assumed_of
 from steptime.prediction.collectives import Fabric
 from steptime.prediction.step_model import StepModel
 from steptime.questions import options
-from steptime.questions.scaling import SCALINGS, ScalingRow, Sync, data_parallel, stops_paying
+from steptime.questions.scaling import SCALINGS, ScalingRow, Sync, data_parallel, unpaid
 from steptime.questions.scaling_table import notes_on, table
 
 PARALLEL = ("data", "model", "hybrid")
@@ -131,7 +131,7 @@ def scale(
         **picked(found, "parameters gradient_bytes"),
         "training": None if training is None else asdict(training),
         "rows": [_row(row, training) for row in rows],
-        "stops_paying": stops_paying(rows),
+        "stops_paying": min(unpaid((r.workers, r.samples_per_s) for r in rows), default=None),
         "notes": notes_on(found, parallel, rows, how),
         "unmodelled": list(found.graph(workload.batch_per_replica).unmodelled),
     }

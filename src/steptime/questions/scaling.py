@@ -5,7 +5,7 @@ Weak scaling keeps the batch of a replica, strong scaling the batch of all toget
 Sparks, Talwalkar, ICLR 2017, and for the exchange `collectives`.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -116,18 +116,17 @@ def data_parallel(
     )
 
 
-def stops_paying(rows: Sequence[ScalingRow]) -> int | None:
-    """Return the first number of replicas that is not worth its devices; None if all are.
+def unpaid(throughputs: Iterable[tuple[int, float]]) -> list[int]:
+    """Return the numbers of replicas that are not worth the devices that each adds to the last.
 
-    From a row to the next, in the order of replicas, throughput grows less than `PAYS` times as
-    much as the number of replicas does: from 8 to 16 replicas it must grow by half, at least.
+    `throughputs` are pairs of replicas and examples/s. From one number to the next, throughput
+    grows less than `PAYS` times as much as the number does: from 8 to 16 it must grow by half.
     """
-    ordered = sorted(rows, key=lambda row: row.workers)
-    for few, many in pairwise(ordered):
-        gain = many.samples_per_s / few.samples_per_s - 1
-        if gain < PAYS * (many.workers / few.workers - 1):
-            return many.workers
-    return None
+    return [
+        many
+        for (few, before), (many, now) in pairwise(sorted(throughputs))
+        if now / before - 1 < PAYS * (many / few - 1)
+    ]
 
 
 def batch_share(model: StepModel, workers: int, batch: int, scaling: str) -> tuple[int, str]:

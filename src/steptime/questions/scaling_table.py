@@ -9,7 +9,7 @@ from steptime.core.units import counted, seconds
 from steptime.prediction.assumed import assumed_text
 from steptime.prediction.collectives import COLLECTIVES, GROUP, Fabric
 from steptime.prediction.step_model import StepModel
-from steptime.questions.scaling import ScalingRow, Sync
+from steptime.questions.scaling import ScalingRow, Sync, unpaid
 
 
 def table(document: Mapping[str, Any]) -> Table:
@@ -69,10 +69,11 @@ def _remarks(document: Mapping[str, Any]) -> list[str]:
                 f"{document['per_node']} devices share a node's one link (--links-per-node)"
             )
     lines = [f"assumed: {'; '.join(filter(None, said))}"] if any(said) else []
-    if document["stops_paying"] is not None:
+    if little := unpaid((row["workers"], row["samples_per_s"]) for row in document["rows"]):
+        again = "" if document["rows"][-1]["workers"] in little else "; it pays again after that"
         lines.append(
-            f"stops paying at {document['stops_paying']} replicas: from the row before, throughput "
-            "grows less than half as much as the number of replicas"
+            f"stops paying at {little[0]} replicas: from the row before, throughput "
+            f"grows less than half as much as the number of replicas{again}"
         )
     lines += document["notes"]
     noted = (row for row in document["rows"] if row["note"])
