@@ -148,7 +148,7 @@ def charts() -> dict[str, style.Spec]:
     speed = {**style.number("speedup", "speed-up"), "scale": {"type": "log", "base": 2}}
     speed["axis"]["labelExpr"] = "format(datum.value, '~g') + '\u00d7'"
     hours = {**style.number("train_h", "hours of training"), "scale": {"type": "log"}}
-    hours["axis"]["grid"] = False
+    hours["axis"] |= {"grid": False, "tickCount": 3}
     cost = style.number("cost", "cost of training ($)")
     cost["axis"]["labelExpr"] = f"'$' + {style.si_label('')}"
     parts = style.told_by("part", [{"part": one} for one in PARTS], " ", orient="top", columns=2)

@@ -32,7 +32,7 @@ function show(values, row) {
   byId("headline").textContent = `${row.model} on ${grouped(Number(row.replicas))} × ${row.device}: `
     + (bad ?? `${digits(epochs, 6)} epoch${epochs === 1 ? " takes" : "s take"} `
       + (row.train_h < 0.1 ? seconds(3600 * row.train_h) : `${hoursText(row.train_h)} hours`)
-      + (row.cost === null ? "" : ` and costs ${money(row.cost)}`));
+      + (row.cost === null ? "" : ` and ${epochs === 1 ? "costs" : "cost"} ${money(row.cost)}`));
   byId("headline").classList.toggle("bad", Boolean(bad));
   byId("shown").hidden = row.step_s === null;
   if (row.step_s !== null) {
