@@ -147,10 +147,9 @@ def charts() -> dict[str, style.Spec]:
     bars_x = style.name("replicas", sort=None, axis={"title": "replicas", "labelAngle": 0})
     speed = {**style.number("speedup", "speed-up"), "scale": {"type": "log", "base": 2}}
     speed["axis"]["labelExpr"] = "format(datum.value, '~g') + '\u00d7'"
-    hours = {**style.number("train_h", "hours of training"), "scale": {"type": "log"}}
-    hours["axis"] |= {"grid": False, "tickCount": 3}
-    cost = style.number("cost", "cost of training ($)")
-    cost["axis"]["labelExpr"] = f"'$' + {style.si_label('')}"
+    hours = style.number("train_h", "hours of training", grid=False, tickCount=3)
+    hours["scale"] = {"type": "log"}
+    cost = style.number("cost", "cost of training ($)", labelExpr=f"'$' + {style.si_label('')}")
     parts = style.told_by("part", [{"part": one} for one in PARTS], " ", orient="top", columns=2)
     dashed = {"style": "quiet", "fill": None, "strokeDash": [4, 4]}
     ideal = style.layer("line", {"x": x, "y": {**speed, "field": "replicas"}}, **dashed)
