@@ -16,12 +16,14 @@ from steptime.build import build_step, make_workload, read_model
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, Op, TensorSpec
+from steptime.core.workload import OPTIMIZERS
 from steptime.hardware import catalog
 from steptime.hardware.stack import Execution, Stack, stack_from_table
 from steptime.network.count import count, peak_memory_bytes
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.execution import Launch, executed, execution_of
+from steptime.network.ops.loss import STATES
 from steptime.network.ops.training import training_graph
 from steptime.prediction.kernel import Settings
 from steptime.prediction.lower import lower
@@ -122,8 +124,9 @@ def test_views_move_nothing_and_the_gradient_of_a_concatenation_is_one():
 
 @every(
     ("optimizer", "passes", "kernels", "temporaries"),
-    [("sgd", 3, 1, 0), ("momentum", 8, 3, 0), ("rmsprop", 13, 5, 1), ("adam", 18, 7, 1)],
-)
+    [("sgd", 3, 1, 0), ("momentum", 8, 3, 0), ("rmsprop", 13, 5, 1), ("adam", 18, 7, 1),
+     ("adamw", 20, 8, 1)],
+)  # fmt: skip
 def test_an_optimizer_runs_over_all_weights_together(optimizer, passes, kernels, temporaries):
     b = builder(training=True)
     weights = [b.weight(f"w{i}", (2, 3)) for i in range(2)]
@@ -132,7 +135,7 @@ def test_an_optimizer_runs_over_all_weights_together(optimizer, passes, kernels,
     updates = [one for one in executed(graph, EAGER) if one.ops[0].part == "update"]
     assert [one.traffic_bytes for one in updates] == [passes * 6 * 4] * 2
     assert [one.kernels for one in updates] == [kernels, 0]
-    states = {"sgd": 0, "momentum": 1, "rmsprop": 1, "adam": 2}[optimizer]
+    states = STATES[optimizer]
     if temporaries:  # the mean's gradient, one tensor, is that of both weights; loss and seed
         held = (2 * (1 + states) + 1 + 2 * temporaries) * 6 * 4 + 2 * 4
         assert peak_memory_bytes(graph, EAGER) == held
@@ -286,7 +289,7 @@ def dispatched(call: Callable[[], object]) -> list[tuple[str, int]]:
 
 
 @pytest.mark.framework
-@every("optimizer", ["sgd", "momentum", "rmsprop", "adam"])
+@every("optimizer", OPTIMIZERS)
 def test_passes_of_an_optimizer_are_those_that_torch_dispatches(optimizer):
     import torch
 
@@ -302,7 +305,7 @@ def test_passes_of_an_optimizer_are_those_that_torch_dispatches(optimizer):
     how = EAGER.kinds[optimizer]
     seen = [(name, size) for name, size in dispatched(update.step) if size > 4000]
     assert len(seen) == how.kernels
-    minimal = 2 * (1 + {"sgd": 0, "momentum": 1, "rmsprop": 1, "adam": 2}[optimizer]) + 1
+    minimal = 2 * (1 + STATES[optimizer]) + 1
     assert sum(size for _, size in seen) == (how.passes or minimal) * 3 * 100 * 100 * 4
 
 

@@ -15,7 +15,13 @@ import numpy.typing as npt
 
 from steptime.core.errors import shorten
 from steptime.measure.contract import UnsupportedError
-from steptime.measure.synthetic import ADAM_DECAYS, LEARNING_RATE, MOMENTUM, RMSPROP_DECAY
+from steptime.measure.synthetic import (
+    ADAM_DECAYS,
+    LEARNING_RATE,
+    MOMENTUM,
+    RMSPROP_DECAY,
+    WEIGHT_DECAY,
+)
 from steptime.measure.synthetic import optimizer_epsilon as _epsilon
 from steptime.network.ops.loss import IGNORED_LABEL
 
@@ -290,6 +296,13 @@ def adam(
     return w - kind(LEARNING_RATE / (1 - a**step)) * first / root, first, second
 
 
+def adamw(
+    w: Array, first: Array, second: Array, grad: Array, step: int
+) -> tuple[Array, Array, Array]:
+    """Return what adam does of a weight that has decayed."""
+    return adam(w * w.dtype.type(1 - LEARNING_RATE * WEIGHT_DECAY), first, second, grad, step)
+
+
 RUNS: dict[str, Run] = {
     "linear": linear,
     "matmul": matmul,
@@ -333,5 +346,10 @@ RUNS: dict[str, Run] = {
     "momentum": momentum,
     "rmsprop": rmsprop,
     "adam": adam,
+    "adamw": adamw,
 }
-ALSO_GIVEN = {"dropout": ("rng",), "adam": ("step",)}  # what a kind needs besides inputs
+ALSO_GIVEN = {
+    "dropout": ("rng",),
+    "adam": ("step",),
+    "adamw": ("step",),
+}  # what a kind needs besides inputs

@@ -96,7 +96,8 @@ class PlanOptions:
         "layers' products; bfloat16, float16, float32 for all. Of other networks: float32.",
     )
     optimizer: Text = optional(
-        "NAME", "sgd, momentum, rmsprop, adam or adam8bit. Default: sgd, of language models adam."
+        "NAME",
+        "sgd, momentum, rmsprop, adam, adamw, adam8bit. Default: sgd; language models: adam.",
     )
     lora: options.Lora = None
     weights: options.Weights = None

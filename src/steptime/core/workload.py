@@ -12,7 +12,7 @@ from steptime.core.errors import InputError, one_of, unknown
 Value = int | float | str | bool
 
 Phase = Literal["train", "infer"]
-Optimizer = Literal["sgd", "momentum", "rmsprop", "adam"]
+Optimizer = Literal["sgd", "momentum", "rmsprop", "adam", "adamw"]
 Staging = Literal["shared", "local"]  # files are read where they are, or copied here first
 Strategy = Literal["allreduce", "independent", "sharded", "parameter-server"]  # docs/devices.md
 PHASES: tuple[str, ...] = get_args(Phase)

@@ -22,6 +22,7 @@ LEARNING_RATE = 1e-4
 MOMENTUM = 0.9
 RMSPROP_DECAY = 0.99
 ADAM_DECAYS = (0.9, 0.999)
+WEIGHT_DECAY = 0.01  # of AdamW, torch's default
 ROTARY_BASE = 10_000.0  # Su et al. 2021, section 3.3
 
 

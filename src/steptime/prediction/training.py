@@ -92,7 +92,7 @@ def as_trained(
     master = master_weights and precision(dtype).compute in HALVES
     kinds = {op.name: op.kind for op in graph.ops}
     update_bytes = constants["update_bytes"]
-    fused = update_bytes and any(op.kind == "adam" for op in graph.ops)
+    fused = update_bytes and any(op.kind in ("adam", "adamw") for op in graph.ops)
     added: dict[tuple[str, Part], list[Kernel]] = {}
     for one in _added(graph, constants, master, low):
         added.setdefault((one.op, one.pass_), []).append(one)

@@ -52,8 +52,8 @@ Optimizer = Annotated[
     str,
     option(
         "--optimizer NAME",
-        "sgd, momentum, rmsprop, adam, or adam with states of 8 bits, or that may be paged to the "
-        "host: adam8bit, paged_adam, paged_adam8bit.",
+        "sgd, momentum, rmsprop, adam, adamw, or adam with states of 8 bits, or that may be paged "
+        "to the host: adam8bit, paged_adam, paged_adam8bit.",
     ),
 ]
 Lora = Annotated[

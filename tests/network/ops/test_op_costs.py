@@ -262,8 +262,9 @@ def test_cross_entropy_and_its_gradient():
 
 @every(
     ("optimizer", "flop_each", "states", "dropped"),
-    [("sgd", 2, 0, 0), ("momentum", 4, 1, 0), ("rmsprop", 9, 1, 1), ("adam", 13, 2, 2)],
-)
+    [("sgd", 2, 0, 0), ("momentum", 4, 1, 0), ("rmsprop", 9, 1, 1), ("adam", 13, 2, 2),
+     ("adamw", 14, 2, 2)],
+)  # fmt: skip
 def test_optimizers(optimizer, flop_each, states, dropped):
     specs = (spec(3, 4),) * (2 + states)  # weight, states, gradient
     read, written = 2 + states, 1 + states

@@ -180,6 +180,8 @@ def test_update_rules_by_hand():
     np.testing.assert_allclose(RUNS["rmsprop"](w, zero, g)[0], 1 - 1e-4 * 2 / (0.2 + 1e-8))
     # the first step of Adam moves by the learning rate, whatever the gradient
     np.testing.assert_allclose(RUNS["adam"](w, zero, zero, g, step=1)[0], 1 - 1e-4, atol=1e-11)
+    # that of AdamW by a hundredth of it more: 1 - 1e-4 * 0.01 - 1e-4
+    np.testing.assert_allclose(RUNS["adamw"](w, zero, zero, g, step=1)[0], 1 - 1.01e-4, atol=1e-11)
 
 
 @given(p=st.floats(0, 0.9), seed=st.integers(0, 99))

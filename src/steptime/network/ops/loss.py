@@ -59,13 +59,14 @@ KINDS = {
 }
 
 
-STATES = {"sgd": 0, "momentum": 1, "rmsprop": 1, "adam": 2}  # tensors kept for each weight
-SCRATCH = {"sgd": 0, "momentum": 0, "rmsprop": 1, "adam": 2}  # tensors made while updating one
+STATES = {"sgd": 0, "momentum": 1, "rmsprop": 1, "adam": 2, "adamw": 2}  # tensors kept a weight
+SCRATCH = {"sgd": 0, "momentum": 0, "rmsprop": 1, "adam": 2, "adamw": 2}  # made to update one
 _FLOP = {
     "sgd": (2, "w -= lr g"),
     "momentum": (4, "Polyak 1964: v = m v + g; w -= lr v"),
     "rmsprop": (9, "Hinton 2012: s = a s + (1-a) g^2; w -= lr g / (sqrt s + eps)"),
     "adam": (13, "Kingma, Ba 2015, algorithm 1, the bias correction of m folded into lr"),
+    "adamw": (14, "Loshchilov, Hutter 2019, algorithm 2: adam, and w (1 - lr decay)"),
 }
 
 

@@ -16,7 +16,7 @@ CLOCK_HZ = 3e9  # of a device whose file does not say
 CACHE_BYTES = 32 * 2**20  # likewise, of its last cache
 CORE_FLOP = 32  # of a core in a clock: two units of 8 numbers of float32, multiply and add
 GRAIN_BYTES = 8 * 32_768  # read and written; ATen splits no op of fewer elements (GRAIN_SIZE)
-UPDATE_OPS = {"sgd": 1, "momentum": 2, "rmsprop": 5, "adam": 8}  # torch/optim, a weight at a time
+UPDATE_OPS = {"sgd": 1, "momentum": 2, "rmsprop": 5, "adam": 8, "adamw": 9}  # torch, of a weight
 CYCLES = {  # arithmetic that no vector unit hides: the constant, in cycles a counted FLOP
     "batch_norm": "vector.batch_norm_cycles",
     "batch_norm_grad": "vector.batch_norm_grad_cycles",

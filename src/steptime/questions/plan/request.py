@@ -166,8 +166,8 @@ class Request:
         choice = read_model(self.model, trusted=self.trusted)
         _, values = _values_of(choice, self.length)
         if _reads_words(values):
-            if self.optimizer not in (None, "adam", *STATES):
-                raise InputError("--optimizer: that of language models is adam")
+            if self.optimizer not in (None, "adam", "adamw", *STATES):
+                raise InputError("--optimizer: that of language models is adam or adamw")
             return shape_of(self.model, self.length, self.trusted)
         if self.gradients is not None or self.tuning != WHOLE:
             words = (

@@ -141,11 +141,16 @@ def _adam(count: Array, w: Array, grad: Array, first: Array, second: Array) -> t
     return w - (LEARNING_RATE / rest[0]) * first / root, first, second
 
 
+def _adamw(count: Array, w: Array, *rest: Array) -> tuple[Array, ...]:
+    return _adam(count, (1 - LEARNING_RATE * synthetic.WEIGHT_DECAY) * w, *rest)
+
+
 OPTIMIZERS: dict[str, Callable[..., tuple[Array, ...]]] = {  # count, weight, gradient, states...
     "sgd": lambda _, w, grad: (w - LEARNING_RATE * grad,),
     "momentum": _momentum,
     "rmsprop": _rmsprop,
     "adam": _adam,
+    "adamw": _adamw,
 }
 
 

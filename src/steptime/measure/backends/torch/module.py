@@ -269,4 +269,5 @@ _OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], dict[str, Any
     "momentum": (torch.optim.SGD, {"momentum": synthetic.MOMENTUM}),
     "rmsprop": (torch.optim.RMSprop, {"alpha": synthetic.RMSPROP_DECAY}),
     "adam": (torch.optim.Adam, {"betas": synthetic.ADAM_DECAYS}),
+    "adamw": (torch.optim.AdamW, {"betas": synthetic.ADAM_DECAYS}),
 }
