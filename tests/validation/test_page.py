@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from steptime.calibration.cases import Case, op_kernels
 from steptime.calibration.plan_rows import Question, Reply
 from steptime.hardware import catalog
@@ -28,6 +30,18 @@ def test_the_page_has_the_marks_of_each_part_once():
     page = PAGE.read_text("utf-8")
     for part in PARTS:
         assert [page.count(mark) for mark in marks(part)] == [1, 1], part
+
+
+def test_the_readme_says_what_the_page_says():
+    page, readme = PAGE.read_text("utf-8"), (PAGE.parents[1] / "README.md").read_text("utf-8")
+    classes = re.findall(
+        r"^\|[^|]+\|[^|]+\| ([\d,]+) \|(?:[^|]+\|){5} ([\d.]+)% \| (\d+)% \|", page, re.MULTILINE
+    )
+    told = re.findall(
+        r"^\| of [^|]*\(([\d,]+) \w+\) \| ([\d.]+) % \| (\d+) % \|$", readme, re.MULTILINE
+    )
+    assert len(told) == readme.count("\n| of ") == 7
+    assert set(told) <= set(classes)
 
 
 def test_what_is_no_part_is_said_to_be_none():
