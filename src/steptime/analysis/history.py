@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steptime.analysis.analyses import Analysis, Setting
-from steptime.analysis.pairing import known
 from steptime.core.ranges import share
 from steptime.core.table import Table, columns, cut
 from steptime.core.units import counted, first_of, percent
@@ -145,13 +144,9 @@ def _cells(data: Data) -> list[Row]:
     sides = Sides(data, "step_s", "folder", SERIES, WHERE, kin="NULL", way="''")
     of = sides.groups
     ids = np.flatnonzero(of["value"] > 0)
-    facts = sides.facts(ids, OF_STEP)
     names = {"step_s": "value", **{name: name for name in ("cell", "low", "high", "runs")}}
-    columns_ = {name: known(of[column][ids]) for name, column in names.items()}
-    return [
-        {**facts[at], **dict(zip(columns_, row, strict=True)), "order": (*facts[at].values(), at)}
-        for at, *row in zip(ids.tolist(), *columns_.values(), strict=True)
-    ]
+    rows = sides.rows(ids, OF_STEP, names)
+    return [row | {"order": (*map(row.get, OF_STEP), at)} for at, row in enumerate(rows)]
 
 
 def _errors(held: Sequence[Row]) -> tuple[list[float], int]:

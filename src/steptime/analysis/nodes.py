@@ -9,7 +9,6 @@ import numpy as np
 
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.outliers import FALSE_ALARMS, THRESHOLD, Deviation, deviations
-from steptime.analysis.pairing import known
 from steptime.analysis.verdict import MARGIN
 from steptime.core.ranges import amount, share
 from steptime.core.table import Column, Table, columns
@@ -87,9 +86,7 @@ def _measured(data: Data) -> list[Row]:
     of = sides.groups
     hosts = np.bincount(of["cell"])[of["cell"]]
     ids = np.flatnonzero((hosts >= LEAST) | ~(of["value"] > 0))
-    facts = sides.facts(ids, {**OF_VISIT, "cell": CELL})
-    told = zip(ids.tolist(), known(of["value"][ids]), of["cell"][ids].tolist(), strict=True)
-    return [{**facts[at], "step_s": step_s, "visit": visit} for at, step_s, visit in told]
+    return sides.rows(ids, {**OF_VISIT, "cell": CELL}, {"step_s": "value", "visit": "cell"})
 
 
 def _kind(row: Row, sides: dict[tuple[str, str], bool | None]) -> str | None:

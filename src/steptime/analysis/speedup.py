@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.decision_tree import leaves
-from steptime.analysis.pairing import held, known
+from steptime.analysis.pairing import held
 from steptime.analysis.speedup_words import says
 from steptime.analysis.ups import (
     MOST_DRAWN,
     OUTCOMES,
     Ups,
     distribution,
-    in_order,
     medians,
     plain_column,
     saturations,
@@ -33,8 +32,9 @@ from steptime.core.table import Table, columns, cut
 from steptime.core.units import shown
 from steptime.records import flat
 from steptime.records.data import Data
+from steptime.records.levels import APART, cell_of, in_order, level_of, value_of
 from steptime.records.row import HOW, Row, said
-from steptime.records.sides import APART, Ids, Sides, cell_of, level_of, value_of
+from steptime.records.sides import Ids, Sides, known
 from steptime.records.statistics import rank_correlation
 
 EXTREMES, SHOWN = 5, 12
@@ -124,7 +124,7 @@ def _origin(data: Data, by: str, quantity: str, level: str) -> tuple[str, list[s
     found = data.rows(
         f"SELECT origin, level_, list(DISTINCT dtype) AS dtypes FROM (SELECT *, {level} AS level_ "
         f"FROM flat WHERE scope = '' AND status = 'ok' AND {value} > 0) WHERE level_ IS NOT NULL "
-        "GROUP BY ALL"
+        "GROUP BY ALL ORDER BY min(seq)"
     )
     told: tuple[str, list[str], bool] = ("", [], False)
     for origin in ORIGINS:

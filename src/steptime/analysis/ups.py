@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,8 +15,9 @@ from steptime.analysis.pairing import Pairing
 from steptime.analysis.saturation import saturation
 from steptime.analysis.verdict import MARGIN
 from steptime.records.data import Data
+from steptime.records.ratios import farness, geometric_mean
 from steptime.records.row import HOW, Row, more_is_better
-from steptime.records.sides import Sides
+from steptime.records.sides import Sides, places_of
 from steptime.records.statistics import SEED
 from steptime.records.warmup import Floats
 
@@ -56,12 +57,12 @@ class Ups:
     def levels(self) -> list[str]:
         """The levels that stand against the first."""
         number = np.bincount(self.place, minlength=len(self.sides.levels))
-        return [level for level in in_order(self.sides.levels) if number[self.sides.place(level)]]
+        return [level for level in self.sides.levels if number[self.sides.place(level)]]
 
     @cached_property
     def outcome(self) -> NDArray[np.int8]:
         """How each pair ended, as its place in `OUTCOMES`."""
-        near = np.abs(np.log(self.up)) <= math.log(1 + MARGIN)
+        near = farness(self.up) <= math.log1p(MARGIN)
         untold = self.verdict == None  # noqa: E711  # of each
         found = np.where(self.up > 1, OUTCOMES.index("won"), OUTCOMES.index("lost"))
         found[self.verdict == "unsure"] = OUTCOMES.index("unsure")
@@ -105,9 +106,7 @@ def worst_of(sides: Sides) -> str | None:
         np.unique(sides.groups["cell"][known], return_inverse=True)[1],
     )
     off = logs - (np.bincount(cell, logs) / np.bincount(cell))[cell]
-    means = {
-        one: float(off[level[known] == sides.place(one)].mean()) for one in in_order(sides.levels)
-    }
+    means = {one: float(off[level[known] == sides.place(one)].mean()) for one in sides.levels}
     return min(means, key=lambda one: means[one] * (1 if more_is_better(sides.quantity) else -1))
 
 
@@ -142,7 +141,7 @@ def distribution(ups: Ups) -> Row:
         "pairs": n,
         **dict(zip(names, spread.tolist(), strict=True)),
         "median": float(np.median(ups.up)),
-        "geometric_mean": math.exp(mean),
+        "geometric_mean": geometric_mean(ups.up),
         "low": math.exp(ends[0]) if n > 1 else None,
         "high": math.exp(ends[1]) if n > 1 else None,
         "wins_share": ups.share("won"),
@@ -155,15 +154,15 @@ def medians(ups: Ups, x: str | None) -> Row:
     if not x:
         return {}
     places, held = known_of(ups.of(x))
-    values, of, count = np.unique(held, return_inverse=True, return_counts=True)
-    mine = np.split(places[np.argsort(of, kind="stable")], count.cumsum())
+    values, of = np.unique(held, return_inverse=True)
+    mine = [places[some] for some in places_of(of, len(values))]
     return {
         str(plain(value)): {
             "pairs": len(some),
             "median": float(np.median(ups.up[some])),
             "wins_share": ups.share("won", some),
         }
-        for value, some in zip(values.tolist(), mine[:-1], strict=True)
+        for value, some in zip(values.tolist(), mine, strict=True)
     }
 
 
@@ -176,7 +175,7 @@ def saturations(data: Data, ups: Ups, is_rate: bool) -> tuple[list[Row], NDArray
     batch = examples / ups.features.get("replicas", 1)
     found: list[Row] = []
     there = np.zeros(len(speed), bool)
-    for level in in_order(ups.sides.levels) if is_rate else ():
+    for level in ups.sides.levels if is_rate else ():
         mine = np.flatnonzero((of["level"] == ups.sides.place(level)) & (of["value"] > 0))
         features = {name: ups.features[name][mine] for name in ups.varying}
         side = ups.a if level == ups.against else ups.b
@@ -197,18 +196,6 @@ def saturations(data: Data, ups: Ups, is_rate: bool) -> tuple[list[Row], NDArray
             })  # fmt: skip
             break
     return found, there
-
-
-def in_order(levels: Sequence[str]) -> list[str]:
-    """Return levels in order: numbers by size, then words."""
-
-    def place(level: str) -> tuple[bool, float, str]:
-        try:
-            return False, float(level), level
-        except ValueError:
-            return True, 0.0, level
-
-    return sorted(levels, key=place)
 
 
 def known_of(column: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:

@@ -24,6 +24,7 @@ from steptime.prediction.calibrated.form import Constants
 from steptime.prediction.calibrated.interval import LEVEL, known_as
 from steptime.prediction.calibrated.method import name_of
 from steptime.prediction.kernels import Floats
+from steptime.records.ratios import relative_errors
 from steptime.records.record import now
 from steptime.records.row import grouped
 
@@ -209,7 +210,7 @@ def errors(of: Sequence[str], off: Floats) -> dict[str, dict[str, float]]:
         some = off if kind == "all" else off[kinds == kind]
         found[str(kind)] = {
             "points": len(some),
-            "mape": float(f"{np.mean(np.abs(np.exp(-some) - 1)):.3g}"),
+            "mape": float(f"{relative_errors(np.exp(some)).mean():.3g}"),
             "bias": float(f"{-some.mean():.3g}"),
         }
     return found

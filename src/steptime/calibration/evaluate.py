@@ -20,6 +20,7 @@ from steptime.prediction.kernels import Kernels
 from steptime.prediction.method import Method, PriceError
 from steptime.prediction.schedule import total
 from steptime.prediction.step_model import StepModel
+from steptime.records.ratios import farness, relative_errors
 from steptime.records.row import grouped as by_key
 
 DRAWS = 5
@@ -36,9 +37,9 @@ class Scored:
     high: float | None
 
     @property
-    def off(self) -> float:
-        """The log of predicted / measured."""
-        return float(np.log(self.value / self.case.seconds))
+    def ratio(self) -> float:
+        """Predicted / measured."""
+        return self.value / self.case.seconds
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,8 @@ def errors_of(scored: Sequence[Scored]) -> Errors:
 
 def errors(compared: Sequence[Compared]) -> Errors:
     """Return the errors of some quantities, `balanced` over their cells."""
-    off = np.log([value / measured for measured, value, *_ in compared])
-    wrong = np.abs(np.expm1(off))
+    ratios = np.array([measured / value for measured, value, *_ in compared])
+    wrong = relative_errors(ratios)
     cells: dict[Any, list[float]] = defaultdict(list)
     inside, widths = [], []
     for (measured, value, low, high, cell), far in zip(compared, wrong, strict=True):
@@ -92,8 +93,8 @@ def errors(compared: Sequence[Compared]) -> Errors:
         float(np.median(wrong)),
         float(np.quantile(wrong, 0.9)),
         float(wrong.max()),
-        float(off.mean()),
-        float(np.exp(np.abs(off).mean())),
+        -float(np.log(ratios).mean()),
+        float(np.exp(farness(ratios).mean())),
         float(np.mean([np.mean(some) for some in cells.values()])),
         float(np.mean(inside)) if inside else None,
         float(np.median(widths)) if widths else None,

@@ -23,6 +23,7 @@ from steptime.core.errors import InputError
 from steptime.core.table import Result, Table, columns, frame, picked
 from steptime.prediction import METHODS, cost_model
 from steptime.prediction.method import Method, Price, priced_by
+from steptime.records.ratios import farness
 
 BESIDE = ("calibrated", "analytic", "roofline", "paleo")  # methods that stand beside the one asked
 WORST = 5
@@ -96,7 +97,7 @@ def case_row(one: Scored) -> dict[str, Any]:
         "predicted_s": one.value,
         "low_s": one.low,
         "high_s": one.high,
-        "ratio": one.value / one.case.seconds,
+        "ratio": one.ratio,
     }
 
 
@@ -152,7 +153,7 @@ def evaluate(
         if shared := [one for one in made if id(one.case) in of_all]:
             rows.append(_row(other, shared, _constants(cost_model(other), cases)))
     rows += _rivals(cases, name, own)
-    far = sorted(own, key=lambda one: -abs(one.off))[:worst]
+    far = sorted(own, key=lambda one: -farness(one.ratio))[:worst]
     return Evaluation(
         name,
         tuple(by),

@@ -28,6 +28,7 @@ from steptime.prediction.calibrated.interval import LEVEL
 from steptime.prediction.calibrated.method import calibrated_device
 from steptime.prediction.kernels import Floats
 from steptime.prediction.method import Method
+from steptime.records.ratios import farness
 from steptime.records.record import now
 from steptime.records.row import grouped
 
@@ -145,7 +146,7 @@ def errors_of(
         if (more := alone[row["set"]]) and row["fits"] is not None:
             right = row["fits"] * row["cases"] + sum(more)
             row["fits"] = right / (row["cases"] + len(more))
-    far = sorted(scored, key=lambda row: -abs(row["ratio"] - 1))[:worst]
+    far = sorted(scored, key=lambda row: -farness(row["ratio"]))[:worst]
     groups = _errors(scored, by) if by else []
     apart = _left(steps, points, draws) if points else []
     said = {"rows": sets, "groups": groups, "calibrated": apart, "unasked": left, "worst": far}

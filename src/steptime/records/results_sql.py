@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from steptime.records.sides import Sides
 
 CELL = "hash(folder_rank, workload_key, platform, coalesce(strategy, ''), overlap, scope)"
-PREDICTED, MEASURED = LEVELS = ("a", "b")
+PREDICTED, MEASURED = "a", "b"
 ALONE = ("method", "gpu", "input", "staging", "loaders", "prefetch", "threads")  # of what was tried
 WHY = ("status", "cause", "note")
 OF_RECORD = (
