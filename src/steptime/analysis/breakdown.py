@@ -282,7 +282,8 @@ def _says(table: Table) -> list[str]:
         ]
     said = []
     for side in SIDES:
-        key, networks = f"{side}_share", found[f"{side}_networks"]
+        key = f"{side}_share"
+        networks = found[f"{side}_networks"]
         if not networks:
             continue
         ranked = sorted((r for r in table.rows if r[key] is not None), key=lambda row: -row[key])

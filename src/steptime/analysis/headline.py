@@ -112,7 +112,8 @@ def sentences(found: Row) -> list[str]:
         said.append(f"{above} above 100 %: the device's figures are too low; probe again.")
     predicted = found["prediction"]
     if predicted["pairs"]:
-        worst, share = predicted["worst"][0], percent(predicted["within_factor_2"])
+        worst = predicted["worst"][0]
+        share = percent(predicted["within_factor_2"])
         said.append(
             f"Predictions have a median error of {percent(predicted['median_error'])}; "
             f"{share} of the {predicted['pairs']} lie within a factor of 2. "

@@ -60,7 +60,8 @@ def change_points(
     near = (1.4826 * float(np.median(np.abs(np.diff(values))))) ** 2 / 2 if len(values) > 1 else 0.0
 
     def split(start: int, stop: int) -> Iterator[int]:
-        part, n = values[start:stop], stop - start
+        part = values[start:stop]
+        n = stop - start
         degrees = n - 2 + freedom * n // max(len(values), 1)
         if n < 2 or degrees < 1:
             return

@@ -37,7 +37,8 @@ def node_table(data: Data, margin: str, threshold: str) -> Table:
 
     The slow come first, then what else is not like the others; of these people see a line.
     """
-    at_least, least = math.log1p(share(margin, "--margin")), amount(threshold, "--threshold")
+    at_least = math.log1p(share(margin, "--margin"))
+    least = amount(threshold, "--threshold")
     shared = data.rows(f"SELECT 1 {GOOD} {CELL} HAVING count(*) > 2 LIMIT 1")
     measured = _measured(data) if shared else []
     good = grouped((row for row in measured if row["step_s"]), itemgetter("visit"))
@@ -94,7 +95,9 @@ def _kind(row: Row, sides: dict[tuple[str, str], bool | None]) -> str | None:
     if (row["replicas"] or 1) > 1:
         return "link"
     compute = sides.get((row["workload_key"], row["platform"]))
-    return None if compute is None else "compute" if compute else "memory"
+    if compute is None:
+        return None
+    return "compute" if compute else "memory"
 
 
 def _judged(

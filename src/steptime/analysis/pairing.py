@@ -275,7 +275,8 @@ class Pairing:
         told = [known(self.unpaired[name][which]) for name in ("id", "is_a", "is_both", "a", "b")]
         every = np.r_[tuple(self.unpaired[name][which] for name in ("id", "a", "b"))]
         last = self.sides.facts(every[every >= 0], OF_ALONE)
-        reasons, made = self.unpaired["reason"][which], []
+        reasons = self.unpaired["reason"][which]
+        made = []
         for reason, at, is_a, is_both, a, b in zip(reasons, *told, strict=True):
             row = {"name": self._names[at]} | {name: last[at][name] for name in ABOUT}
             if not is_both:

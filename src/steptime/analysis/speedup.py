@@ -170,7 +170,8 @@ def _differ(ups: Ups, which: Ids, by: str, hosts: NDArray[Any]) -> list[str]:
 
 def _rows(ups: Ups, by: str, there: Flags, hosts: NDArray[Any], which: Ids) -> list[Row]:
     """Return pairs as rows: both sides, name, verdict, outcome, and what differs inside them."""
-    of, columns_ = ups.sides.groups, _points(ups, there, which)
+    of = ups.sides.groups
+    columns_ = _points(ups, there, which)
     for side, ids in (("", ups.b[which]), ("against_", ups.a[which])):
         columns_ |= {f"{side}{end}": known(of[end][ids]) for end in ("low", "high")}
         columns_[f"{side}host"] = hosts[ids].tolist()
@@ -187,7 +188,8 @@ def _points(ups: Ups, there: Flags, which: Ids) -> dict[str, list[Any]]:
     """Return of pairs their name, level, speed-up, verdict, and what is in saturation."""
     a, b = ups.a[which], ups.b[which]
     told = sorted((one for one in ups.varying if one != "family"), key=lambda one: one == "batch")
-    families, values = ups.cells("family", b), [ups.cells(name, b) for name in told]
+    families = ups.cells("family", b)
+    values = [ups.cells(name, b) for name in told]
     named = [[*zip(told, cells, strict=True)] for cells in zip(*values, strict=True)]
     named = named or [[] for _ in which]
     levels = ups.sides.level_of(b).tolist()
@@ -200,7 +202,10 @@ def _points(ups: Ups, there: Flags, which: Ids) -> dict[str, list[Any]]:
         "level": levels,
         "speedup": ups.up[which].tolist(),
         "verdict": ups.verdict[which].tolist(),
-        "saturated": [[ups.against] * is_a + [level] * is_b for is_a, is_b, level in sides],
+        "saturated": [
+            [one for one, is_there in ((ups.against, is_a), (level, is_b)) if is_there]
+            for is_a, is_b, level in sides
+        ],
     }
 
 
@@ -219,7 +224,8 @@ def _drawn(ups: Ups, x: str | None, color: str | None, there: Flags) -> list[Row
     columns_ = _points(ups, there, which)
     for axis, name in (("x", x), ("color", color)):
         columns_[axis] = ups.cells(name, ups.b[which]) if name else [None] * len(which)
-    logs, bars = np.log(ups.up), []
+    logs = np.log(ups.up)
+    bars = []
     wide = max(float(np.ptp([*logs, 0.0])), 0.1) / BARS
     edges = wide * np.arange(math.floor(logs.min() / wide), math.floor(logs.max() / wide) + 2)
     capped = there[ups.a] | there[ups.b]

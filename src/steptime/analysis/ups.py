@@ -101,10 +101,8 @@ def worst_of(sides: Sides) -> str | None:
         return None
     value, level = sides.groups["value"], sides.groups["level"]
     known = value > 0
-    logs, cell = (
-        np.log(value[known]),
-        np.unique(sides.groups["cell"][known], return_inverse=True)[1],
-    )
+    logs = np.log(value[known])
+    cell = np.unique(sides.groups["cell"][known], return_inverse=True)[1]
     off = logs - (np.bincount(cell, logs) / np.bincount(cell))[cell]
     means = {one: float(off[level[known] == sides.place(one)].mean()) for one in sides.levels}
     return min(means, key=lambda one: means[one] * (1 if more_is_better(sides.quantity) else -1))
@@ -126,7 +124,8 @@ def speedups(data: Data, sides: Sides, first: str, by: str) -> Ups | None:
 
 def distribution(ups: Ups) -> Row:
     """Return how speed-ups are spread, and their geometric mean with its 95 % interval."""
-    logs, n = np.log(np.sort(ups.up)), len(ups)
+    logs = np.log(np.sort(ups.up))
+    n = len(ups)
     mean = logs.mean()
     if n > MOST_DRAWN:
         reach = 1.96 * logs.std() / math.sqrt(n)
@@ -209,7 +208,9 @@ def plain(value: Any) -> Any:
     """Return a cell as it stands in a row: whole numbers as such, None where unknown."""
     if not isinstance(value, float):
         return value
-    return None if math.isnan(value) else int(value) if value.is_integer() else float(value)
+    if math.isnan(value):
+        return None
+    return int(value) if value.is_integer() else value
 
 
 def plain_column(column: NDArray[Any]) -> list[Any]:

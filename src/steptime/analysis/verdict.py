@@ -103,7 +103,8 @@ def verdicts(
 
 def _against_each_other(ratio: Floats, p_value: Floats, single: NDArray[np.bool_]) -> Floats:
     """Return the probabilities of no difference, of single runs with the noise from run to run."""
-    found, at = p_value.copy(), np.flatnonzero(single & np.isfinite(p_value))
+    found = p_value.copy()
+    at = np.flatnonzero(single & np.isfinite(p_value))
     if len(at) < LEAST:
         return found
     logs = np.log(ratio[at])

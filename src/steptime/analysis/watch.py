@@ -89,7 +89,8 @@ def _groups(found: Pairing, told: Columns, words: NDArray[Any]) -> list[Row]:
 
 def sentences(found: Mapping[str, Any]) -> list[str]:
     """Return a line for each regression, the largest first, then the groups, then the summary."""
-    quantity, word_of = found["quantity"], screen_words(found["quantity"])
+    quantity = found["quantity"]
+    word_of = screen_words(found["quantity"])
     worse = word_of["slower"]
     what = "the time" if quantity == "step_s" else quantity
     said = [

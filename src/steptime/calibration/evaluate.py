@@ -131,7 +131,8 @@ def score(cases: Sequence[Case], method: Method) -> list[Scored]:
 
 def kernel_times(case: Case, method: Method, settings: Settings) -> list[Interval]:
     """Return the seconds of each kernel of a case under settings of a method."""
-    seen, columns = method.sees(case.device, case.kernels[0].dtype, settings), Kernels(case.kernels)
+    seen = method.sees(case.device, case.kernels[0].dtype, settings)
+    columns = Kernels(case.kernels)
     return method.prices(columns, seen).at(columns.which).intervals()
 
 

@@ -66,12 +66,12 @@ class Evaluation(Result):
         more = len(self.unasked) - CAUSES
         left_out = "Rows that cannot be asked" + (f"; {more:,} more causes" if more > 0 else "")
         every = (
-            (HEADS, map(shown, self.rows), "Errors of predictions"),
-            ((*columns(*self.by), *HEADS), map(shown, self.groups), f"By {', '.join(self.by)}"),
+            (HEADS, [*map(shown, self.rows)], "Errors of predictions"),
+            ((*columns(*self.by), *HEADS), [*map(shown, self.groups)], f"By {', '.join(self.by)}"),
             (LEFT_OUT, self.unasked[:CAUSES], left_out),
             (OF_CASE, worst, f"The cases that {self.method} misses by most"),
         )
-        return [Table(heads, rows, title) for heads, some, title in every if (rows := [*some])]
+        return [Table(heads, some, title) for heads, some, title in every if some]
 
     @property
     def document(self) -> dict[str, Any]:
@@ -134,16 +134,16 @@ def evaluate(
     ]
     if points is not None:
         drawn, constants = after_calibration(cases, points, draws)
-        label, told = f"calibrated with {points}", {"constants": constants, "points": points}
+        label = f"calibrated with {points}"
+        told = {"constants": constants, "points": points}
         rows.append(_of_draws(label, drawn) | told)
         parts = [grouped(one, by) for one in drawn] if by else []
         for key in sorted({key for part in parts for key in part}):
             some = [part[key] for part in parts if key in part]
             groups.append(dict(zip(by, key, strict=True)) | _of_draws(label, some) | told)
         groups.sort(key=lambda row: [str(row[one]) for one in by])
-    others = {
-        one: made for one in BESIDE if one != name and (made := score(cases, cost_model(one)))
-    }
+    others = {one: score(cases, cost_model(one)) for one in BESIDE if one != name}
+    others = {one: made for one, made in others.items() if made}
     every = [{id(one.case) for one in some} for some in (own, *others.values())]
     of_all = set.intersection(*every)
     if 0 < len(of_all) < len(own):

@@ -122,7 +122,10 @@ class Session:
     def _drift(self) -> None:
         """Measure the first point again."""
         first = next((one for one in self.taken if one.seconds), None)
-        if first is not None and (again := self._take(first.point)).seconds:
+        if first is None:
+            return
+        again = self._take(first.point)
+        if again.seconds:
             times = [sum(one.seconds.values()) for one in (first, again)]
             self.drift = times[1] / times[0] - 1
 

@@ -151,7 +151,8 @@ def _rows(sides: Sides) -> dict[str, np.ndarray]:
     """
     import numpy as np
 
-    of, number = sides.groups, len(sides.groups["cell"])
+    of = sides.groups
+    number = len(sides.groups["cell"])
     a, b = sides.pairs(PREDICTED).values()
     alone = np.setdiff1d(np.arange(number), np.r_[a, b])
     is_a = of["level"][alone] == sides.place(PREDICTED)

@@ -56,7 +56,8 @@ class Sides:
         way: str = "method_",
     ) -> None:
         self.data, self.quantity, self._is_by_options = data, quantity, not kin
-        self._where, self.same = where, set[str]()
+        self._where = where
+        self.same = set[str]()
         self.members = f"members_{next(_NUMBERS)}"
         self._take(level, cell, apart, kin, way)
         levels = data.rows(f"SELECT level_ FROM {self.members} GROUP BY 1 ORDER BY min(seq)")
@@ -125,7 +126,8 @@ class Sides:
         )
         found["cell"] = np.unique(found["cell"], return_inverse=True)[1]
         found |= {name: found[name] == 1 for name in ("whole", "pooled", "held")}
-        pooled, stated = found["pooled"], found.pop("stated_value")
+        pooled = found["pooled"]
+        stated = found.pop("stated_value")
         for name in ("value", "runs", *(f"e_{name}" for name in ESTIMATE)):
             found[name] = np.where(pooled, found[name], np.nan)
         several = pooled & ((found.pop("sampled") > 1) | np.isnan(found["e_value"]))
@@ -172,14 +174,16 @@ class Sides:
         """Return the ids `a` and `b` of the pairs of `against` and other levels, in their order."""
         level, cell, kin = (self.groups[name] for name in ("level", "cell", "kin"))
         place = level.astype(np.min_scalar_type(len(self.levels)))  # small numbers are sorted fast
-        first, others = self.place(against), np.argsort(place, kind="stable")
+        first = self.place(against)
+        others = np.argsort(place, kind="stable")
         others = others[level[others] != first]
         mine = np.flatnonzero(level == first)
         mine = mine[np.argsort(cell[mine], kind="stable")]
         sizes = np.bincount(cell[mine], minlength=len(cell))
         number, stop = sizes[cell[others]], sizes.cumsum()[cell[others]]
         at = np.repeat(stop - number.cumsum(), number) + np.arange(number.sum())
-        a, b = mine[at], np.repeat(others, number)
+        a = mine[at]
+        b = np.repeat(others, number)
         alike = kin[a] == kin[b]
         if not self._is_by_options:
             alike |= (kin[a] < 0) | (kin[b] < 0)
