@@ -161,6 +161,10 @@ def test_options_hosts_and_verdicts_of_measurements():
         "won",
     )
     assert row["differ"] == "host n1 | n2"
+    newer = measured(fused, 0.1, "n2", 1)
+    newer = replace(newer, method=replace(newer.method, version="2.14.0"))
+    (row,) = speedup(measured(eager, 0.2), newer, by="compile").rows
+    assert row["differ"] == "host n1 | n2, version 2.13.0 | 2.14.0"  # as compare says it
     (row,) = speedup(measured(eager, 0.1), measured(eager, 0.1, "n2", 1), by="host").rows
     assert row["verdict"] == "same"
     alike = speedup(measured(eager, 0.1), measured(eager, 0.1, "n2", 1), by="host")

@@ -171,13 +171,13 @@ class Pairing:
     def differences(self, which: Any = slice(None)) -> Counter[str]:
         """Return in what the two of a pair differ beside time, and how many pairs, or of some."""
         found: Counter[str] = Counter()
-        of, told = self._ways(self.columns["a"][which], self.columns["b"][which])
+        of, told = self.ways(self.columns["a"][which], self.columns["b"][which])
         ways, first, number = np.unique(of, return_index=True, return_counts=True)
         for at in np.argsort(first):
             found.update(dict.fromkeys(told[ways[at]]["differ"], int(number[at])))
         return found
 
-    def _ways(self, a: Ids, b: Ids) -> tuple[Ids, list[Row]]:
+    def ways(self, a: Ids, b: Ids) -> tuple[Ids, list[Row]]:
         """Return in which way each of these pairs ran, and of each way in what the sides differ."""
         way = self.sides.groups["way"]
         _, first, of = np.unique(way[a] * 3 + way[b], return_index=True, return_inverse=True)
@@ -227,7 +227,7 @@ class Pairing:
     def _rows(self, which: Ids) -> list[Row]:
         """Return these pairs as rows."""
         a, b = self.columns["a"][which], self.columns["b"][which]
-        differs, ways = self._ways(a, b)
+        differs, ways = self.ways(a, b)
         lefts, rights = self.sides.facts(a, OF_A), self.sides.facts(b, OF_B)
         columns = (known(self.columns[name][which]) for name in OF_PAIR)
         of, names = self.sides.groups, self._names[b]
@@ -336,14 +336,14 @@ def _text(row: Row) -> str:
 
 
 def _apart(left: Row, right: Row, column: str) -> Row:
-    """Return in what two measurements differ but in `column`, and this in words, too."""
+    """Return in what two steps that ran differ but in `column`, and this in words, too."""
     told = [loaded(one["method_options"]) for one in (left, right)]
     ways = [
         {"host": one["host"] or None, "version": one["method_version"], **options}
         for one, options in zip((left, right), told, strict=True)
     ]
     differ = [n for n in {**ways[0], **ways[1]} if ways[0].get(n) != ways[1].get(n)]
-    if {left["origin"], right["origin"]} not in ({"measured"}, {"measured", "published"}):
+    if "predicted" in (left["origin"], right["origin"]):
         differ = []
     known = ("version", *OF_STACK) if column in ("stack", "method") else ()
     shown_ = [name for name in differ if name not in (column, *OF_PLATFORM[1:], *known)]

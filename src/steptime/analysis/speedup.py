@@ -5,7 +5,7 @@ them are columns; rows are made of those that are shown.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,6 @@ from steptime.analysis.ups import (
 )
 from steptime.core.errors import one_of, unknown
 from steptime.core.table import Table, columns, cut
-from steptime.core.units import shown
 from steptime.records import flat
 from steptime.records.data import Data
 from steptime.records.levels import APART, cell_of, in_order, level_of, value_of
@@ -80,10 +79,8 @@ def speedup_table(
     order = np.argsort(ups.up, kind="stable")
     shown_ = _ends_first(order)[: data.most]
     n = min(EXTREMES, len(order))
-    hosts = _hosts(ups, np.r_[order[:n], order[::-1][:n], shown_])
     low, high, rows = (
-        held(some, partial(_rows, ups, by, there, hosts))
-        for some in (order[:n], order[::-1][:n], shown_)
+        held(some, partial(_rows, ups, there)) for some in (order[:n], order[::-1][:n], shown_)
     )
     summary |= {"pairs": len(ups), "origin": origin, "any_dtype": any_dtype, "x": x, "color": color}
     summary |= distribution(ups) | {
@@ -103,7 +100,7 @@ def speedup_table(
         "failed": _failed(data, level, ups.sides.levels),
     }  # fmt: skip
     several = ["level"] if len(ups.levels) > 1 else []
-    differ = ["?differ=a | b"] if any(_apart(ups, shown_, by, hosts)) else []
+    differ = ["?differ=a | b"] if any(_differ(ups, shown_)) else []
     verdict = ["verdict"] if (ups.verdict[shown_] != None).any() else []  # noqa: E711  # of each
     own = "its own" if several else ups.levels[0]
     told = (f"against_{quantity}={first}", f"{quantity}={own}")
@@ -135,49 +132,23 @@ def _origin(data: Data, by: str, quantity: str, level: str) -> tuple[str, list[s
     return told
 
 
-def _hosts(ups: Ups, which: Ids) -> NDArray[Any]:
-    """Return the machines of groups, those of these pairs, None where unknown."""
-    known = ups.sides.facts(np.r_[ups.a[which], ups.b[which]], {"host": "nullif(host, '')"})
-    hosts = np.full(len(ups.sides.groups["value"]), None, object)
-    for at, row in known.items():
-        hosts[at] = row["host"]
-    return hosts
+def _differ(ups: Ups, which: Ids) -> list[str]:
+    """Return in words how the two of pairs ran otherwise; "" where they did not."""
+    of, ways = ups.pairing.ways(ups.a[which], ups.b[which])
+    return [", ".join(ways[at]["differ"]) for at in of.tolist()]
 
 
-def _apart(
-    ups: Ups, which: Ids, by: str, hosts: NDArray[Any]
-) -> Iterator[tuple[str, Flags, NDArray[Any], NDArray[Any]]]:
-    """Yield in what pairs ran otherwise, beside `by`: its name, which of them, and both sides."""
-    for name, of in {"host": hosts, **{n: ups.features.get(n, hosts) for n in HOW}}.items():
-        if name == by or name in ups.sides.same:
-            continue
-        a, b = (of[side[which]] for side in (ups.a, ups.b))
-        neither = np.isnan(a) & np.isnan(b) if of.dtype.kind == "f" else False
-        apart = (a != b) & ~np.asarray(neither)
-        if apart.any():
-            yield name, apart, a[apart], b[apart]
-
-
-def _differ(ups: Ups, which: Ids, by: str, hosts: NDArray[Any]) -> list[str]:
-    """Return in words how the two of pairs ran otherwise, beside `by`; "" where they did not."""
-    found: list[list[str]] = [[] for _ in which]
-    for name, apart, a, b in _apart(ups, which, by, hosts):
-        pairs = zip(plain_column(a), plain_column(b), strict=True)
-        for at, (left, right) in zip(np.flatnonzero(apart).tolist(), pairs, strict=True):
-            found[at].append(f"{name} {shown(name, left)} | {shown(name, right)}")
-    return [", ".join(one) for one in found]
-
-
-def _rows(ups: Ups, by: str, there: Flags, hosts: NDArray[Any], which: Ids) -> list[Row]:
+def _rows(ups: Ups, there: Flags, which: Ids) -> list[Row]:
     """Return pairs as rows: both sides, name, verdict, outcome, and what differs inside them."""
     of = ups.sides.groups
     columns_ = _points(ups, there, which)
+    hosts = ups.sides.facts(np.r_[ups.a[which], ups.b[which]], {"host": "nullif(host, '')"})
     for side, ids in (("", ups.b[which]), ("against_", ups.a[which])):
         columns_ |= {f"{side}{end}": known(of[end][ids]) for end in ("low", "high")}
-        columns_[f"{side}host"] = hosts[ids].tolist()
+        columns_[f"{side}host"] = [hosts[one]["host"] for one in ids.tolist()]
     columns_ |= {f"against_{n}": ups.cells(n, ups.a[which]) for n in HOW if n in ups.features}
     columns_ |= {n: ups.cells(n, ups.b[which]) for n in ups.features}
-    columns_ |= {"against": [ups.against] * len(which), "differ": _differ(ups, which, by, hosts)}
+    columns_ |= {"against": [ups.against] * len(which), "differ": _differ(ups, which)}
     for side, ids in (("against_", ups.a[which]), ("", ups.b[which])):
         columns_[f"{side}{ups.sides.quantity}"] = known(of["value"][ids])
     columns_["outcome"] = [OUTCOMES[one] for one in ups.outcome[which]]

@@ -36,6 +36,7 @@ class Ups:
     what `Sides.columns` calls `WORK`.
     """
 
+    pairing: Pairing
     sides: Sides
     against: str
     a: NDArray[np.int64]
@@ -110,7 +111,7 @@ def worst_of(sides: Sides) -> str | None:
 
 def speedups(data: Data, sides: Sides, first: str, by: str) -> Ups | None:
     """Return the speed-ups against the level `first`, None where no pair has one."""
-    pairs = Pairing(sides, first, {})
+    pairs = Pairing(sides, first, {}, by)
     if not len(pairs):
         return None
     told = dict.fromkeys(["batch", *data.hyperparameters, *OF_NETWORK, *HOW])
@@ -119,7 +120,7 @@ def speedups(data: Data, sides: Sides, first: str, by: str) -> Ups | None:
     work = {name: of[name] for name in WORK}
     a, b, ratio, words = (pairs.columns[name] for name in ("a", "b", "ratio", "verdict"))
     up = ratio if more_is_better(sides.quantity) else 1 / ratio
-    return Ups(sides, first, a, b, up, words, features, work)
+    return Ups(pairs, sides, first, a, b, up, words, features, work)
 
 
 def distribution(ups: Ups) -> Row:
