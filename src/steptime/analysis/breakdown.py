@@ -80,8 +80,10 @@ _OF_STEP = {
 }
 _WHOLE = "scope = '' AND workload_key IN (SELECT workload_key FROM flat WHERE scope <> '')"
 _NAMES = """
-SELECT workload_key, any_value(model || coalesce(', batch ' || batch, '')) AS name
-FROM records WHERE scope <> '' GROUP BY 1
+WITH named AS (SELECT workload_key, any_value(name) AS name FROM results GROUP BY 1)
+SELECT workload_key, any_value(coalesce(
+    named.name, model || coalesce(', batch ' || batch, ''))) AS name
+FROM records LEFT JOIN named USING (workload_key) WHERE scope <> '' GROUP BY 1
 """
 
 
@@ -133,9 +135,6 @@ def _cells(data: Data, by: str) -> list[Row]:
         return []
     steps = _steps(data)
     names = {row["workload_key"]: row["name"] for row in data.rows(_NAMES)}
-    if "name" in data.columns("results"):
-        named = "SELECT workload_key, any_value(name) AS name FROM results GROUP BY 1"
-        names |= {row["workload_key"]: row["name"] for row in data.rows(named)}
     cells = []
     for at, held in grouped(found, itemgetter(*CELL)).items():
         cell: Row = dict(zip(CELL, at, strict=True)) | {"network": names[at[0]]}

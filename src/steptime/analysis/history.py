@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steptime.analysis.analyses import Analysis, Setting
+from steptime.analysis.outliers import EFFICIENCY
 from steptime.core.ranges import share
 from steptime.core.table import Table, columns, cut
 from steptime.core.units import counted, first_of, percent
@@ -73,7 +74,7 @@ def change_points(
         left = max(0.0, float(((part - part.mean()) ** 2).sum() - gain[best]))
         scatter = left / (n - 2) if n > 2 else 0.0
         if n >= LEAST and near < scatter:  # several changes: neighbours scatter less than halves
-            scatter, degrees = near, round(0.37 * n)  # the efficiency of the median deviation
+            scatter, degrees = near, round(EFFICIENCY * n)
         noise = math.sqrt(max(scatter, float((own[start:stop] ** 2).mean()), 1e-18))
         p = two_sided_p(math.sqrt(gain[best]) / noise, degrees)
         if p * (n - 1) <= FALSE_ALARMS and abs(after[best] - before[best]) > margin:

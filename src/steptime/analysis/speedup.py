@@ -46,12 +46,12 @@ Flags = NDArray[np.bool_]
 
 def speedup_table(
     data: Data,
-    by: str = "platform",
-    against: str | None = None,
-    quantity: str = "step_s",
-    x: str | None = None,
-    color: str | None = None,
-    any_dtype: bool = False,
+    by: str,
+    against: str | None,
+    quantity: str,
+    x: str | None,
+    color: str | None,
+    any_dtype: bool,
 ) -> Table:
     """Return a row for each network that `against` and another level of the column `by` both have.
 

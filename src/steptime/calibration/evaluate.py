@@ -21,7 +21,7 @@ from steptime.prediction.method import Method, PriceError
 from steptime.prediction.schedule import total
 from steptime.prediction.step_model import StepModel
 from steptime.records.ratios import farness, relative_errors
-from steptime.records.row import grouped as by_key
+from steptime.records.row import grouped
 
 DRAWS = 5
 GROUPS = ("kind", "device", "family", "condition", "regime")
@@ -148,7 +148,7 @@ def _calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
         return *at, *sorted(case.options.items())
 
     found: dict[int, Scored] = {}
-    for own in by_key(cases, place).values():
+    for own in grouped(cases, place).values():
         device = own[0].device.in_phase(own[0].phase)
         settings = replace(method.under(own[0].options).settings, tf32="auto")  # kernels know it
         seen = method.sees(device, first_dtype(device), settings)
@@ -179,7 +179,7 @@ def after_calibration(
     them comes the median number of constants that moved. Raises `InputError` where a device has no
     case to calibrate with, or none is left.
     """
-    by_device = by_key(cases, lambda case: case.device.name)
+    by_device = grouped(cases, lambda case: case.device.name)
     every, moved = [], []
     for seed in range(draws):
         left: list[Case] = []
@@ -197,11 +197,11 @@ def after_calibration(
     return every, float(np.median(moved))
 
 
-def grouped(scored: Sequence[Scored], by: Sequence[str]) -> dict[tuple[str, ...], list[Scored]]:
+def by_group(scored: Sequence[Scored], by: Sequence[str]) -> dict[tuple[str, ...], list[Scored]]:
     """Return the cases by what `by` names: kind, device, family, condition or regime."""
     for name in by:
         one_of("group", name, GROUPS, "--by")
-    found = by_key(scored, lambda one: tuple(_group(one, name) for name in by))
+    found = grouped(scored, lambda one: tuple(_group(one, name) for name in by))
     return dict(sorted(found.items()))
 
 

@@ -12,8 +12,8 @@ from steptime.calibration.evaluate import (
     DRAWS,
     Scored,
     after_calibration,
+    by_group,
     errors_of,
-    grouped,
     kernel_times,
     regime,
     score,
@@ -122,7 +122,7 @@ def evaluate(
         raise InputError(f"none of {len(unasked):,} rows can be asked; {place}: {cause}")
     if not cases:
         raise InputError("no case to evaluate: no row fits the mapping")
-    grouped([], by)
+    by_group([], by)
     method = method if isinstance(method, Method) else priced_by(name, method)
     own = score(cases, method)
     if not own:
@@ -130,14 +130,14 @@ def evaluate(
     rows = [_row(name, own, _constants(method, cases))]
     groups = [
         {**dict(zip(by, key, strict=True)), **_row(name, some)}
-        for key, some in (grouped(own, by) if by else {}).items()
+        for key, some in (by_group(own, by) if by else {}).items()
     ]
     if points is not None:
         drawn, constants = after_calibration(cases, points, draws)
         label = f"calibrated with {points}"
         told = {"constants": constants, "points": points}
         rows.append(_of_draws(label, drawn) | told)
-        parts = [grouped(one, by) for one in drawn] if by else []
+        parts = [by_group(one, by) for one in drawn] if by else []
         for key in sorted({key for part in parts for key in part}):
             some = [part[key] for part in parts if key in part]
             groups.append(dict(zip(by, key, strict=True)) | _of_draws(label, some) | told)

@@ -217,8 +217,7 @@ class Sides:
             near = np.isin(cell[alone], cell[beside])
             parts.append((alone, np.full(len(alone), place), near))
         one, other_, near = (np.concatenate(column) for column in zip(*parts, strict=True))
-        names = np.argsort(np.argsort([*others, ""]))[other_]
-        order = np.lexsort((names, one, other_ < 0))
+        order = np.lexsort((other_, one, other_ < 0))
         told = {"id": one, "is_a": other_ >= 0, "other": other_, "in_cell": near}
         return {name: column[order] for name, column in told.items()}
 
