@@ -64,6 +64,19 @@ def _by_name(table: Table) -> dict[str, dict[str, object]]:
     return {row["name"]: dict(row) for row in table.rows}
 
 
+def test_the_step_is_that_of_all_samples_and_of_the_last_prediction():
+    def measured(*samples: float) -> Record:
+        return replace(MEASURED[0], quantities={"step_s": Quantity(samples=samples)})
+
+    steps = [measured(9.0, 9.0, 9.0, 9.0, 12.0), measured(12.0)]  # together 9, of medians 10.5
+    early = replace(PREDICTED[0], quantities={"step_s": Quantity(16.0)})
+    data = Data.of([*steps, *MEASURED[1:], early, *PREDICTED])
+    rows = _by_name(analysis("breakdown").answer(data))
+    assert rows["linear"]["measured_share"] == pytest.approx(7 / 9)
+    assert rows["linear"]["predicted_share"] == pytest.approx(5 / 8)
+    assert data.results[0]["measured_s"] == 9.0  # as results has it
+
+
 def test_shares_measured_beside_predicted_by_hand():
     table = _table([*MEASURED, *PREDICTED])
     rows = _by_name(table)

@@ -161,6 +161,10 @@ def test_options_hosts_and_verdicts_of_measurements():
         "won",
     )
     assert row["differ"] == "host n1 | n2"
+    newer = measured(fused, 0.1, "n2", 1)
+    newer = replace(newer, method=replace(newer.method, version="2.14.0"))
+    (row,) = speedup(measured(eager, 0.2), newer, by="compile").rows
+    assert row["differ"] == "host n1 | n2, version 2.13.0 | 2.14.0"  # as compare says it
     (row,) = speedup(measured(eager, 0.1), measured(eager, 0.1, "n2", 1), by="host").rows
     assert row["verdict"] == "same"
     alike = speedup(measured(eager, 0.1), measured(eager, 0.1, "n2", 1), by="host")
@@ -170,6 +174,9 @@ def test_options_hosts_and_verdicts_of_measurements():
     assert row["speedup"] == pytest.approx(8, rel=0.02)  # threads are those of the other side
     three = speedup(*(measured({"threads": n}, 0.8 / n) for n in (1, 2, 4)), by="threads").summary
     assert [(row["level"], round(row["median"])) for row in three["levels"]] == [("2", 2), ("4", 4)]
+    hosts = [measured(eager, step_s, host) for step_s, host in ((0.3, "c"), (0.2, "b"), (0.1, "a"))]
+    words = speedup(*hosts, by="host").summary
+    assert (words["against"], [row["level"] for row in words["levels"]]) == ("c", ["b", "a"])
 
 
 def test_verdicts_of_single_runs_are_seldom_wrong_and_miss_little():

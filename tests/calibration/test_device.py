@@ -19,6 +19,7 @@ from steptime.prediction import cost_model
 from steptime.prediction.calibrated.interval import known_as
 from steptime.prediction.calibrated.method import METHOD
 from steptime.prediction.step_model import StepModel
+from steptime.records.ratios import geometric_mean
 
 V100 = catalog.device("v100-sxm2-16gb")
 
@@ -316,7 +317,7 @@ def test_trainings_tell_nothing_of_inference_on_a_gpu():
     def ratio(table, phase):
         own = [replace(one, device=replace(device, calibration=table)) for one in steps(phase, 1.0)]
         found = score(own, cost_model("calibrated"))
-        return float(np.exp(np.mean([one.off for one in found])))
+        return geometric_mean(np.array([one.ratio for one in found]))
 
     trained = calibrate(device, steps("train", 2.0), None)
     assert ratio(trained, "train") == pytest.approx(2.0, rel=0.2)

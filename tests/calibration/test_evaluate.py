@@ -11,7 +11,7 @@ from steptime.api import predict, predict_op
 from steptime.build import make_workload, read_model
 from steptime.calibration import evaluation
 from steptime.calibration.cases import Case, op_kernels
-from steptime.calibration.evaluate import Scored, after_calibration, errors_of, grouped, score
+from steptime.calibration.evaluate import Scored, after_calibration, by_group, errors_of, score
 from steptime.calibration.evaluation import evaluate
 from steptime.calibration.mapped import plain_case
 from steptime.cli.main import run
@@ -73,11 +73,11 @@ def test_a_price_of_ones_own_predicts_a_step_in_evaluate_as_in_predict():
 
 def test_groups_have_names():
     scored = [Scored(case(s, device=d), 1.0, None, None) for s, d in ((1.0, V100), (1e-5, T4))]
-    assert list(grouped(scored, ("device", "regime"))) == [
+    assert list(by_group(scored, ("device", "regime"))) == [
         ("t4", "below 0.1 ms"), ("v100-sxm2-16gb", "above 10 ms"),
     ]  # fmt: skip
     with pytest.raises(InputError, match=r"--by: unknown group 'devices'; did you mean 'device'\?"):
-        grouped(scored, ("devices",))
+        by_group(scored, ("devices",))
 
 
 def slow_cases(slower=1.3):

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from statistics import fmean
 
+import numpy as np
+
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.core.errors import InputError, one_of
 from steptime.core.table import Table, columns
@@ -17,6 +19,7 @@ from steptime.records import flat
 from steptime.records.data import Data
 from steptime.records.record import NO_OP
 from steptime.records.row import Row, grouped, over
+from steptime.records.sides import Sides
 
 REST = f"{NO_OP} (host, gaps)"
 MOST_BARS = 40  # networks of a picture
@@ -35,15 +38,11 @@ PUBLISHED = tuple(
 )
 CELL = ("workload_key", "platform", "strategy")
 
-_CELL = "workload_key, platform, coalesce(strategy, '') AS strategy"
-_BY = (
-    "CASE origin WHEN 'predicted' THEN 'predicted' ELSE 'measured' END AS side, "
-    "CASE origin WHEN 'predicted' THEN method ELSE '' END AS by_method"
-)
 _SQL = """
 WITH ops AS (
     SELECT * REPLACE (coalesce(op_kind, scope) AS op_kind, coalesce(strategy, '') AS strategy),
-        {by}, method || method_options || coalesce(env ->> 'source_sha256', '') AS way
+        {side} AS side, {by_method} AS by_method,
+        method || method_options || coalesce(env ->> 'source_sha256', '') AS way
     FROM records
     WHERE scope <> '' AND coalesce(env ->> 'duplicate_of', '') = ''
         AND NOT (origin = 'published' AND lower(coalesce(op_kind, scope)) IN {containers})
@@ -72,13 +71,19 @@ SELECT {cell}, side, origin, by_method, method_options, peak_flop_per_s,
 FROM parts WHERE time_s > 0 OR share IS NOT NULL OR flop > 0
 GROUP BY ALL ORDER BY ALL
 """
-_STEPS = """
-SELECT {cell_of}, method_options, {by}, median(step_s) AS step_s
-FROM records WHERE scope = '' AND status <> 'failed' AND step_s > 0 GROUP BY ALL
-"""
+_OF_STEP = {
+    **{name: name for name in CELL},
+    "strategy": "coalesce(strategy, '')",
+    "side": "if(origin = 'predicted', 'predicted', 'measured')",
+    "by_method": "if(origin = 'predicted', method, '')",
+    "method_options": "method_options",
+}
+_WHOLE = "scope = '' AND workload_key IN (SELECT workload_key FROM flat WHERE scope <> '')"
 _NAMES = """
-SELECT workload_key, any_value(model || coalesce(', batch ' || batch, '')) AS name
-FROM records WHERE scope <> '' GROUP BY 1
+WITH named AS (SELECT workload_key, any_value(name) AS name FROM results GROUP BY 1)
+SELECT workload_key, any_value(coalesce(
+    named.name, model || coalesce(', batch ' || batch, ''))) AS name
+FROM records LEFT JOIN named USING (workload_key) WHERE scope <> '' GROUP BY 1
 """
 
 
@@ -116,7 +121,8 @@ def _found(data: Data, by: str, key: str | None = None, more: str = "") -> list[
     known = data.columns("records")
     sql = _SQL.format(
         peak=flat.rate("method_options ->> 'peak_flop_per_s'"),
-        cell=", ".join(CELL), by=_BY, name=NAMES[by], containers=CONTAINERS, more=more, no_op=NO_OP,
+        side=_OF_STEP["side"], by_method=_OF_STEP["by_method"],
+        cell=", ".join(CELL), name=NAMES[by], containers=CONTAINERS, more=more, no_op=NO_OP,
         **{name: name if name in known else "NULL" for name in PUBLISHED},
     )  # fmt: skip
     return data.rows(sql, key)
@@ -127,22 +133,25 @@ def _cells(data: Data, by: str) -> list[Row]:
     found = _found(data, by)
     if not found:
         return []
-    steps = {
-        (itemgetter(*CELL, "side", "by_method", "method_options")(row)): row["step_s"]
-        for row in data.rows(_STEPS.format(cell_of=_CELL, by=_BY))
-    }
+    steps = _steps(data)
     names = {row["workload_key"]: row["name"] for row in data.rows(_NAMES)}
-    if "name" in data.columns("results"):
-        named = "SELECT workload_key, any_value(name) AS name FROM results GROUP BY 1"
-        names |= {row["workload_key"]: row["name"] for row in data.rows(named)}
     cells = []
     for at, held in grouped(found, itemgetter(*CELL)).items():
         cell: Row = dict(zip(CELL, at, strict=True)) | {"network": names[at[0]]}
         for side, rows in grouped(held, itemgetter("side")).items():
-            way = itemgetter(*CELL, "side", "by_method", "method_options")(rows[0])
+            way = itemgetter(*_OF_STEP)(rows[0])
             cell[side] = _side(rows, None if rows[0]["origin"] == "published" else steps.get(way))
         cells.append(cell)
     return cells
+
+
+def _steps(data: Data) -> dict[tuple[str, ...], float]:
+    """Return what whole steps of networks with ops take, all samples of one way together."""
+    way = f"hash({', '.join(_OF_STEP.values())})"
+    sides = Sides(data, "step_s", _OF_STEP["side"], way, _WHOLE, kin="NULL", way="''")
+    ids = np.flatnonzero(sides.groups["value"] > 0)
+    rows = sides.rows(ids, _OF_STEP, {"step_s": "value"})
+    return {itemgetter(*_OF_STEP)(row): row["step_s"] for row in rows}
 
 
 def _side(rows: Sequence[Row], step_s: float | None) -> Row:
@@ -272,7 +281,8 @@ def _says(table: Table) -> list[str]:
         ]
     said = []
     for side in SIDES:
-        key, networks = f"{side}_share", found[f"{side}_networks"]
+        key = f"{side}_share"
+        networks = found[f"{side}_networks"]
         if not networks:
             continue
         ranked = sorted((r for r in table.rows if r[key] is not None), key=lambda row: -row[key])

@@ -88,7 +88,8 @@ def _best(inside: Flags, won: NDArray[np.float64]) -> int | None:
     """Return the cut of rows that leaves the least entropy, None where luck leaves as little."""
     from scipy.special import chdtrc
 
-    left, whole = inside @ won, won.sum(axis=0, keepdims=True)
+    left = inside @ won
+    whole = won.sum(axis=0, keepdims=True)
     can = np.minimum(left.sum(axis=1), (whole - left).sum(axis=1)) >= LEAST
     if not can.any():
         return None

@@ -1,27 +1,26 @@
 """How far predictions are from measurements, by method, platform and family of networks."""
 
+import numpy as np
+
 from steptime.analysis.analyses import Analysis
 from steptime.core.table import Table, columns
 from steptime.core.units import counted, percent
 from steptime.records.data import Data
+from steptime.records.ratios import FARNESS, accuracy
+from steptime.records.row import Row
 
-WORST = ("name", "model", "batch", "ratio")
-GEOMETRIC_MEAN = "exp(avg(ln(ratio)))"
-OF_RATIOS = (  # how far predictions are off by ratios; `{}` ends the names of shares
-    f"count(*) AS pairs, median(abs(1 / ratio - 1)) AS median_error{{0}}, {GEOMETRIC_MEAN} AS "
-    "geometric_mean_ratio, avg(CAST(ratio BETWEEN 0.5 AND 2 AS INT)) AS within_factor_2{0}"
-)
-ERRORS = f"""
-    SELECT predicted_by, platform, family, {OF_RATIOS.format("_share")},
-        arg_max(name, abs(ln(ratio))) AS farthest, arg_max(ratio, abs(ln(ratio))) AS farthest_ratio
+RATIOS = f"""
+    SELECT predicted_by, platform, family, list(ratio) AS ratios,
+        arg_max(name, {FARNESS}) AS farthest, arg_max(ratio, {FARNESS}) AS farthest_ratio
     FROM results WHERE ratio > 0 GROUP BY ALL
-    ORDER BY predicted_by, platform, pairs DESC, family
-"""  # noqa: S608  # the formula is a constant of ours
+    ORDER BY predicted_by, platform, count(*) DESC, family
+"""  # noqa: S608  # ours
+SHARES = ("median_error", "within_factor_2")  # named so where a name says its unit
 
 
 def error_table(data: Data) -> Table:
     """Return the errors of the predictions by method, platform and family; most pairs first."""
-    rows = data.rows(ERRORS)
+    rows = [_row(**group) for group in data.rows(RATIOS)]
     return Table(
         columns(
             *("predicted_by=predicted by", "?platform", "family", "pairs"),
@@ -31,6 +30,12 @@ def error_table(data: Data) -> Table:
         ),
         rows,
     )
+
+
+def _row(ratios: list[float], farthest: str, farthest_ratio: float, **group: str) -> Row:
+    off = accuracy(np.array(ratios))
+    told = {f"{name}_share" if name in SHARES else name: value for name, value in off.items()}
+    return {**group, **told, "farthest": farthest, "farthest_ratio": farthest_ratio}
 
 
 def _says(table: Table) -> list[str]:

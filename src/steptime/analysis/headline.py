@@ -3,12 +3,14 @@
 The sentences stand at the top of a report, too.
 """
 
+import numpy as np
+
 from steptime.analysis.analyses import Analysis
-from steptime.analysis.errors import OF_RATIOS, WORST
 from steptime.core.table import Table, columns, cut
 from steptime.core.units import counted, percent, seconds, si
 from steptime.records import flat, results_sql
 from steptime.records.data import WHOLE, Data
+from steptime.records.ratios import FARNESS, accuracy, relative_errors
 from steptime.records.row import Row
 
 OF_BEST = ("name", "model", "batch", "peak_fraction", "flop_per_s", "peak_flop_per_s")
@@ -52,27 +54,28 @@ def numbers(data: Data) -> Row:
 
     What was only published is counted apart.
     """
-
-    def known(sql: str) -> list[Row]:
-        return data.rows(f"WITH ours AS (FROM results WHERE NOT ({_THEIRS})) {sql}")
-
-    one = data.rows(_NUMBERS)[0] | known(_OF_OURS)[0] | known(_OF_ERRORS)[0]
-    of_errors = {name: one.pop(name) for name in _ERRORS}
-    far = {name: one.pop(f"far_{name}") for name in ("number", "disturbed")}
+    (published,), (ours,) = data.rows(_PUBLISHED), data.rows(_OF_OURS)
+    off = data.arrays(_PAIRS)
+    disturbed_share = off["disturbed_share"][relative_errors(off["ratio"]) > FAR]
+    known = np.isfinite(disturbed_share)
     statuses = data.rows(
         "SELECT status, count(*) AS n FROM results WHERE status <> 'ok' GROUP BY 1 ORDER BY n DESC"
     )
     return {
-        **one,
+        **published,
+        **ours,
         "unsuccessful": {row["status"]: row["n"] for row in statuses},
-        "prediction": of_errors,
-        "far": far,
+        "prediction": {**accuracy(off["ratio"]), "worst": data.rows(_WORST)},
+        "far": {
+            "number": len(disturbed_share),
+            "disturbed": int((disturbed_share > 0.5).sum()) if known.any() else None,
+        },
     }
 
 
 _THEIRS = "coalesce(origin = 'published' AND predicted_s IS NULL, false)"
-_ERRORS = ("pairs", "median_error", "geometric_mean_ratio", "within_factor_2", "worst")
-_NUMBERS = f"""
+_PAIRED = f"NOT {_THEIRS} AND ratio > 0"
+_PUBLISHED = f"""
     SELECT count(*) AS published, count(DISTINCT platform) AS published_platforms,
         min(measured_s) AS published_fastest_s, max(measured_s) AS published_slowest_s
     FROM results WHERE {_THEIRS}
@@ -85,15 +88,12 @@ _OF_OURS = f"""
         max(measured_s) AS slowest_s, count(*) FILTER (peak_fraction > 1) AS above_peak,
         median(peak_fraction) AS median_peak_fraction, median(roof_fraction)
             FILTER (peak_fraction IS NOT NULL) AS median_roof_fraction
-    FROM ours
+    FROM results WHERE NOT {_THEIRS}
 """  # noqa: S608  # ours
-_OF_ERRORS = f"""
-    SELECT {OF_RATIOS.format("")},
-        coalesce(arg_max({flat.struct({name: name for name in WORST})}, abs(ln(ratio)), 3), [])
-            AS worst, count(*) FILTER (abs(1 / ratio - 1) > {FAR}) AS far_number,
-        if(count(disturbed_share) FILTER (abs(1 / ratio - 1) > {FAR}) = 0, NULL, count(*) FILTER
-            (abs(1 / ratio - 1) > {FAR} AND disturbed_share > 0.5)) AS far_disturbed
-    FROM ours WHERE ratio <> 0
+_PAIRS = f"SELECT ratio, disturbed_share FROM results WHERE {_PAIRED}"  # noqa: S608  # ours
+_WORST = f"""
+    SELECT name, model, batch, ratio FROM results WHERE {_PAIRED}
+    ORDER BY {FARNESS} DESC LIMIT 3
 """  # noqa: S608  # ours
 
 
@@ -112,7 +112,8 @@ def sentences(found: Row) -> list[str]:
         said.append(f"{above} above 100 %: the device's figures are too low; probe again.")
     predicted = found["prediction"]
     if predicted["pairs"]:
-        worst, share = predicted["worst"][0], percent(predicted["within_factor_2"])
+        worst = predicted["worst"][0]
+        share = percent(predicted["within_factor_2"])
         said.append(
             f"Predictions have a median error of {percent(predicted['median_error'])}; "
             f"{share} of the {predicted['pairs']} lie within a factor of 2. "

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steptime.analysis.analyses import Analysis, Setting
-from steptime.analysis.pairing import known
+from steptime.analysis.outliers import EFFICIENCY
 from steptime.core.ranges import share
 from steptime.core.table import Table, columns, cut
 from steptime.core.units import counted, first_of, percent
@@ -61,7 +61,8 @@ def change_points(
     near = (1.4826 * float(np.median(np.abs(np.diff(values))))) ** 2 / 2 if len(values) > 1 else 0.0
 
     def split(start: int, stop: int) -> Iterator[int]:
-        part, n = values[start:stop], stop - start
+        part = values[start:stop]
+        n = stop - start
         degrees = n - 2 + freedom * n // max(len(values), 1)
         if n < 2 or degrees < 1:
             return
@@ -73,7 +74,7 @@ def change_points(
         left = max(0.0, float(((part - part.mean()) ** 2).sum() - gain[best]))
         scatter = left / (n - 2) if n > 2 else 0.0
         if n >= LEAST and near < scatter:  # several changes: neighbours scatter less than halves
-            scatter, degrees = near, round(0.37 * n)  # the efficiency of the median deviation
+            scatter, degrees = near, round(EFFICIENCY * n)
         noise = math.sqrt(max(scatter, float((own[start:stop] ** 2).mean()), 1e-18))
         p = two_sided_p(math.sqrt(gain[best]) / noise, degrees)
         if p * (n - 1) <= FALSE_ALARMS and abs(after[best] - before[best]) > margin:
@@ -145,13 +146,9 @@ def _cells(data: Data) -> list[Row]:
     sides = Sides(data, "step_s", "folder", SERIES, WHERE, kin="NULL", way="''")
     of = sides.groups
     ids = np.flatnonzero(of["value"] > 0)
-    facts = sides.facts(ids, OF_STEP)
     names = {"step_s": "value", **{name: name for name in ("cell", "low", "high", "runs")}}
-    columns_ = {name: known(of[column][ids]) for name, column in names.items()}
-    return [
-        {**facts[at], **dict(zip(columns_, row, strict=True)), "order": (*facts[at].values(), at)}
-        for at, *row in zip(ids.tolist(), *columns_.values(), strict=True)
-    ]
+    rows = sides.rows(ids, OF_STEP, names)
+    return [row | {"order": (*map(row.get, OF_STEP), at)} for at, row in enumerate(rows)]
 
 
 def _errors(held: Sequence[Row]) -> tuple[list[float], int]:

@@ -9,7 +9,6 @@ import numpy as np
 
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.outliers import FALSE_ALARMS, THRESHOLD, Deviation, deviations
-from steptime.analysis.pairing import known
 from steptime.analysis.verdict import MARGIN
 from steptime.core.ranges import amount, share
 from steptime.core.table import Column, Table, columns
@@ -38,7 +37,8 @@ def node_table(data: Data, margin: str, threshold: str) -> Table:
 
     The slow come first, then what else is not like the others; of these people see a line.
     """
-    at_least, least = math.log1p(share(margin, "--margin")), amount(threshold, "--threshold")
+    at_least = math.log1p(share(margin, "--margin"))
+    least = amount(threshold, "--threshold")
     shared = data.rows(f"SELECT 1 {GOOD} {CELL} HAVING count(*) > 2 LIMIT 1")
     measured = _measured(data) if shared else []
     good = grouped((row for row in measured if row["step_s"]), itemgetter("visit"))
@@ -87,9 +87,7 @@ def _measured(data: Data) -> list[Row]:
     of = sides.groups
     hosts = np.bincount(of["cell"])[of["cell"]]
     ids = np.flatnonzero((hosts >= LEAST) | ~(of["value"] > 0))
-    facts = sides.facts(ids, {**OF_VISIT, "cell": CELL})
-    told = zip(ids.tolist(), known(of["value"][ids]), of["cell"][ids].tolist(), strict=True)
-    return [{**facts[at], "step_s": step_s, "visit": visit} for at, step_s, visit in told]
+    return sides.rows(ids, {**OF_VISIT, "cell": CELL}, {"step_s": "value", "visit": "cell"})
 
 
 def _kind(row: Row, sides: dict[tuple[str, str], bool | None]) -> str | None:
@@ -97,7 +95,9 @@ def _kind(row: Row, sides: dict[tuple[str, str], bool | None]) -> str | None:
     if (row["replicas"] or 1) > 1:
         return "link"
     compute = sides.get((row["workload_key"], row["platform"]))
-    return None if compute is None else "compute" if compute else "memory"
+    if compute is None:
+        return None
+    return "compute" if compute else "memory"
 
 
 def _judged(

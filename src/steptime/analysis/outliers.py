@@ -116,6 +116,7 @@ def _centre(left: Floats, weights: Floats, noise: Floats) -> Floats:
 
 def _medians(rows: Floats) -> Floats:
     """Return the median of each row without its NaN, as `np.nanmedian` in eight times the time."""
-    ordered, counts = np.sort(rows, axis=1), np.isfinite(rows).sum(axis=1)  # NaN come last
+    ordered = np.sort(rows, axis=1)
+    counts = np.isfinite(rows).sum(axis=1)  # NaN come last
     middle = np.stack(((counts - 1) // 2, counts // 2), axis=1)
     return np.asarray(np.take_along_axis(ordered, np.maximum(middle, 0), axis=1).mean(axis=1))

@@ -6,7 +6,6 @@ Side A is what side B is held against: `ratio` is B / A, and a verdict is on B.
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +16,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from steptime.analysis.errors import GEOMETRIC_MEAN, OF_RATIOS
 from steptime.analysis.verdict import compared
 from steptime.core.table import JsonRows
 from steptime.core.units import shown
 from steptime.records import names, results_sql
+from steptime.records.levels import OF_PLATFORM, OF_STACK
+from steptime.records.ratios import accuracy, farthest, geometric_mean
 from steptime.records.row import BESIDES, Row, loaded, no_collection
-from steptime.records.sides import OF_PLATFORM, OF_STACK, Columns, Ids, Sides
+from steptime.records.sides import Columns, Ids, Sides, known, places_of
 from steptime.records.statistics import BETWEEN, WITHIN
 
 WORDS = ("faster", "slower", "same", "unsure")
@@ -48,11 +48,6 @@ OF_PAIR = (
 SHARES = ("flop_per_s", "peak_fraction", "roof_fraction")
 OF_SHARES = ", ".join(
     f"{results_sql.COLUMNS[one]} AS {one}" for one in ("roof_flop_per_s", *SHARES)
-)
-OF_LEVEL = (
-    f"count(ratio) AS pairs, {GEOMETRIC_MEAN} AS geometric_mean_ratio, median(ratio) AS "
-    "median_ratio, min(ratio) AS min_ratio, max(ratio) AS max_ratio, "
-    + ", ".join(f"count(*) FILTER (verdict = '{word}') AS {word}" for word in WORDS)
 )
 MOST_HELD, AT_ONCE = 1000, 20_000  # rows in memory, and while they are written
 
@@ -141,7 +136,7 @@ class Pairing:
     def summary(self) -> Row:
         """Return how far A is off from B: what a prediction is judged by, and the `worst` pairs."""
         ratio = self.columns["ratio"]
-        which = np.argsort(-np.abs(np.log(ratio)), kind="stable")[:3]
+        which = farthest(ratio, 3)
         b = self.columns["b"][which]
         self.learn(b)
         told = self.sides.facts(b, {"model": "model", "batch": "batch"})
@@ -149,32 +144,40 @@ class Pairing:
             {"name": self._names[at], **told[at], "ratio": float(ratio[place])}
             for at, place in zip(b.tolist(), which, strict=True)
         ]
-        self.sides.data.lend("ratios", {"ratio": ratio})
-        (off,) = self.sides.data.rows(f"SELECT {OF_RATIOS.format('')} FROM ratios")
-        return off | {"worst": worst}
+        return accuracy(ratio) | {"worst": worst}
 
     def of_levels(self) -> list[Row]:
         """Return what the pairs of each level amount to."""
-        places = [self.sides.place(level) for level in self.levels] if self.column else []
-        told = {"place": self.columns["level"], "verdict": self.columns["verdict"].astype(str)}
-        self.sides.data.lend("ratios", told | {"ratio": self.columns["ratio"]})
-        rows = self.sides.data.rows(
-            f"SELECT place, {OF_LEVEL} FROM (SELECT unnest(?::BIGINT[]) AS place) LEFT JOIN ratios "
-            "USING (place) GROUP BY place ORDER BY place",
-            places,
-        )
-        return [{"level": self.sides.levels[row.pop("place")], **row} for row in rows]
+        if not self.column:
+            return []
+        places = places_of(self.columns["level"], len(self.sides.levels))
+        each = dict(zip(self.sides.levels, places, strict=True))
+        return [{"level": level, **self._amount(each[level])} for level in self.levels]
+
+    def _amount(self, which: Ids) -> Row:
+        """Return what the pairs at these places amount to."""
+        ratio, verdict = self.columns["ratio"][which], self.columns["verdict"][which]
+        ends = {"median_ratio": 0.5, "min_ratio": 0, "max_ratio": 1}
+        return {
+            "pairs": len(which),
+            "geometric_mean_ratio": geometric_mean(ratio),
+            **{
+                name: float(np.quantile(ratio, end)) if len(which) else None
+                for name, end in ends.items()
+            },
+            **{word: int((verdict == word).sum()) for word in WORDS},
+        }
 
     def differences(self, which: Any = slice(None)) -> Counter[str]:
         """Return in what the two of a pair differ beside time, and how many pairs, or of some."""
         found: Counter[str] = Counter()
-        of, told = self._ways(self.columns["a"][which], self.columns["b"][which])
+        of, told = self.ways(self.columns["a"][which], self.columns["b"][which])
         ways, first, number = np.unique(of, return_index=True, return_counts=True)
         for at in np.argsort(first):
             found.update(dict.fromkeys(told[ways[at]]["differ"], int(number[at])))
         return found
 
-    def _ways(self, a: Ids, b: Ids) -> tuple[Ids, list[Row]]:
+    def ways(self, a: Ids, b: Ids) -> tuple[Ids, list[Row]]:
         """Return in which way each of these pairs ran, and of each way in what the sides differ."""
         way = self.sides.groups["way"]
         _, first, of = np.unique(way[a] * 3 + way[b], return_index=True, return_inverse=True)
@@ -224,7 +227,7 @@ class Pairing:
     def _rows(self, which: Ids) -> list[Row]:
         """Return these pairs as rows."""
         a, b = self.columns["a"][which], self.columns["b"][which]
-        differs, ways = self._ways(a, b)
+        differs, ways = self.ways(a, b)
         lefts, rights = self.sides.facts(a, OF_A), self.sides.facts(b, OF_B)
         columns = (known(self.columns[name][which]) for name in OF_PAIR)
         of, names = self.sides.groups, self._names[b]
@@ -272,7 +275,8 @@ class Pairing:
         told = [known(self.unpaired[name][which]) for name in ("id", "is_a", "is_both", "a", "b")]
         every = np.r_[tuple(self.unpaired[name][which] for name in ("id", "a", "b"))]
         last = self.sides.facts(every[every >= 0], OF_ALONE)
-        reasons, made = self.unpaired["reason"][which], []
+        reasons = self.unpaired["reason"][which]
+        made = []
         for reason, at, is_a, is_both, a, b in zip(reasons, *told, strict=True):
             row = {"name": self._names[at]} | {name: last[at][name] for name in ABOUT}
             if not is_both:
@@ -294,13 +298,6 @@ class Pairing:
         else:
             why = f"no {self.sides.quantity}"
         return f"{self.words.get(level, level)}: {why}"
-
-
-def known(column: NDArray[Any]) -> list[Any]:
-    """Return cells as they stand in rows, None in place of what is no finite number."""
-    if column.dtype.kind != "f":
-        return list(column.tolist())
-    return [one if math.isfinite(one) else None for one in column.tolist()]
 
 
 def _sides(last: Mapping[int, Row], of: Columns, ids: Ids) -> Iterator[Row]:
@@ -339,14 +336,14 @@ def _text(row: Row) -> str:
 
 
 def _apart(left: Row, right: Row, column: str) -> Row:
-    """Return in what two measurements differ but in `column`, and this in words, too."""
+    """Return in what two steps that ran differ but in `column`, and this in words, too."""
     told = [loaded(one["method_options"]) for one in (left, right)]
     ways = [
         {"host": one["host"] or None, "version": one["method_version"], **options}
         for one, options in zip((left, right), told, strict=True)
     ]
     differ = [n for n in {**ways[0], **ways[1]} if ways[0].get(n) != ways[1].get(n)]
-    if {left["origin"], right["origin"]} not in ({"measured"}, {"measured", "published"}):
+    if "predicted" in (left["origin"], right["origin"]):
         differ = []
     known = ("version", *OF_STACK) if column in ("stack", "method") else ()
     shown_ = [name for name in differ if name not in (column, *OF_PLATFORM[1:], *known)]

@@ -6,8 +6,9 @@ from steptime.analysis.pairing import Pairing
 from steptime.core.errors import InputError, one_of, unknown
 from steptime.records import flat, results_sql
 from steptime.records.data import Data
+from steptime.records.levels import APART, PLACES, cell_of, level_of, value_of
 from steptime.records.results_sql import CELL, MEASURED, PREDICTED
-from steptime.records.sides import APART, PLACES, Sides, cell_of, level_of, value_of
+from steptime.records.sides import Sides
 
 
 def predicted_and_measured(data: Data, quantity: str = "step_s") -> Pairing:

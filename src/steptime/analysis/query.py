@@ -65,7 +65,8 @@ def export(data: Data, path: Path, sql: str = "FROM records") -> int:
 def _copy(connection: duckdb.DuckDBPyConnection, path: Path, ending: str) -> None:
     import duckdb
 
-    rows, to = "FROM answer", f"{flat.text(str(path))} ({FORMATS[ending]}, USE_TMP_FILE false)"
+    rows = "FROM answer"
+    to = f"{flat.text(str(path))} ({FORMATS[ending]}, USE_TMP_FILE false)"
     if ending == ".csv":
         kinds = connection.execute("SELECT column_name, column_type FROM (DESCRIBE answer)")
         rows = f"SELECT {', '.join(_harmless(*one) for one in kinds.fetchall())} FROM answer"  # noqa: S608  # quoted names

@@ -118,7 +118,8 @@ def held_out(z: Floats, y: Floats, order: int) -> tuple[float, Floats]:
 
 def clustered(values: Floats, groups: Any) -> tuple[float, float | None, float | None]:
     """Return the mean of values with its 95 % interval, where those of a group go together."""
-    mean, group = float(values.mean()), np.unique(groups, return_inverse=True)[1]
+    mean = float(values.mean())
+    group = np.unique(groups, return_inverse=True)[1]
     off = np.bincount(group, values - mean)
     if len(off) < 2:
         return mean, None, None
@@ -144,7 +145,8 @@ def logistic(z: Floats, wins: Any, ridge: float) -> tuple[Floats, Floats, float]
     for _ in range(100):
         chance = 1 / (1 + np.exp(-np.clip(x @ made, -500, 500)))
         bend = (x * (chance * (1 - chance))[:, None]).T @ x + held
-        made += (step := np.linalg.solve(bend, x.T @ (wins - chance) - held @ made))
+        step = np.linalg.solve(bend, x.T @ (wins - chance) - held @ made)
+        made += step
         if np.abs(step).max() < SAME:
             break
     error = np.sqrt(np.diag(np.linalg.inv(bend)))
@@ -175,7 +177,8 @@ def _marks(columns: int) -> Any:
 
 def neighbours(codes: Ranks, values: Floats, of: Any) -> tuple[Floats, Floats]:
     """Return the least and greatest known value one level beside each of rows `of`, else of all."""
-    marks, known = _marks(codes.shape[1]), np.flatnonzero(~np.isnan(values))
+    marks = _marks(codes.shape[1])
+    known = np.flatnonzero(~np.isnan(values))
     keys = keys_of(codes)
     known = known[np.argsort(keys[known])]
     wanted = np.stack([keys[of] + mark for mark in (*marks, *(~marks + np.uint64(1)))])

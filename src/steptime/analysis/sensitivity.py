@@ -60,7 +60,8 @@ def sensitivity_table(
     few = []
     for place, found in _networks(data, of, platform, against):
         one = Networks(found, wanted, (*data.hyperparameters, "batch"), scale == "log")
-        if (told := one.told(order, against is not None)) is None:
+        told = one.told(order, against is not None)
+        if told is None:
             few.append({**place, "networks": int((~one.lost).sum())})
         else:
             made.append(([{**place, **row} for row in told[0]], {**place, **told[1]}))
@@ -101,7 +102,8 @@ def _networks(
     if table is None or of in data.hyperparameters:
         raise unknown("quantity", of, sorted({*tables["results"], *tables["records"]}), "--of")
     way = "predicted_by" if of.startswith("predicted_") else "method"
-    value, where = f"TRY_CAST({flat.name(of)} AS DOUBLE)", "true"
+    value = f"TRY_CAST({flat.name(of)} AS DOUBLE)"
+    where = "true"
     if table == "records":
         value, where = f"CASE WHEN status = 'ok' THEN {value} END", "coalesce(scope, '') = ''"
     else:  # a prediction that does not fit failed
@@ -133,12 +135,16 @@ def _networks(
         at = (row["family"], against)
         there = [one for one in places if (one["family"], one["platform"]) == at]
         several = any(one["dtypes"] > 1 for one in (row, *there))
-        told = (*data.hyperparameters, *(NETWORK if against else STEP), *["dtype"] * several)
+        told = [*data.hyperparameters, *(NETWORK if against else STEP)]
+        if several:
+            told.append("dtype")
         names = ", ".join(flat.name(one) for one in dict.fromkeys(told) if one in tables[table])
         same = f"{METHOD} = {flat.text(row['method'])}"
         anyhow = all(one["method"] != row["method"] for one in there)  # none was measured so
         mine = f"(platform = {flat.text(row['platform'])} AND {same})"
-        asked, both, y = mine, "true", f"median({Y})"
+        asked = mine
+        both = "true"
+        y = f"median({Y})"
         if against:
             asked += f" OR (platform = {flat.text(against)} AND {'true' if anyhow else same})"
             both = f"bool_or({mine}) AND NOT bool_and({mine})"
@@ -167,7 +173,8 @@ class Networks:
         always: Sequence[str],
         log: bool,
     ) -> None:
-        self.y, self.log = np.asarray(found["y"], float), log
+        self.y = np.asarray(found["y"], float)
+        self.log = log
         self.lost = np.isnan(self.y)
         self.columns: dict[str, Floats] = {}
         self.bases: dict[str, str] = {}
@@ -188,7 +195,8 @@ class Networks:
     def _as_numbers(self, name: str, values: Any) -> dict[str, Floats]:
         """Return a hyperparameter as columns; none where no network says it."""
         number = values.dtype.kind == "f"
-        if not number and len(same := set(values.tolist())) == 1:  # as most are
+        same = set() if number else set(values.tolist())
+        if len(same) == 1:  # as most are
             return {} if same == {None} else {f"{name}={same.pop()}": np.ones(len(values))}
         missing = np.isnan(values) if number else np.array([one is None for one in values])
         if missing.all():
@@ -203,7 +211,8 @@ class Networks:
 
     def told(self, order: int, paired: bool) -> tuple[list[Row], Row] | None:
         """Return the rows and the summary, None for fewer networks than weights."""
-        ok, y = ~self.lost, np.log2(self.y) if self.log else self.y
+        ok = ~self.lost
+        y = np.log2(self.y) if self.log else self.y
         if not self.names or ok.sum() < 3:
             return None
         held = [self.columns[name] for name in self.names]
@@ -251,7 +260,9 @@ class Networks:
 
     def _effect(self, name: str) -> tuple[Row, list[Row]]:
         """Return what doubling a hyperparameter changes, all others equal, and that by level."""
-        at, values, doubles = list(self.columns).index(name), self.columns[name], "=" not in name
+        at = list(self.columns).index(name)
+        values = self.columns[name]
+        doubles = "=" not in name
         ok = np.flatnonzero(~self.lost & (self.y > 0) & ((values > 0) | (not doubles)))
         rank = self.codes[:, at]
         rest = regression.keys_of(np.delete(self.codes, at, axis=1))  # of what is alike in all else
@@ -266,14 +277,16 @@ class Networks:
         for key, end in zip(("effect_ratio", "effect_low", "effect_high"), ends, strict=True):
             told[key] = None if end is None or end > LARGEST_LOG else math.exp(end)
         curve: list[Row] = []
-        height, levels = 0.0, np.unique(values).tolist()
+        height = 0.0
+        levels = np.unique(values).tolist()
         for place in range(len(levels) - 1) if doubles else ():
             here = grown[(rank[a] == place) & (rank[b] == place + 1)]
             if not len(here):
                 break
             of = {"hyperparameter": name, "pairs": len(here)}
             curve = curve or [{**of, "level": levels[0], "ratio": 1.0}]
-            if (height := height + float(here.mean())) > LARGEST_LOG:
+            height += float(here.mean())
+            if height > LARGEST_LOG:
                 break
             curve.append({**of, "level": levels[place + 1], "ratio": math.exp(height)})
         return told, curve

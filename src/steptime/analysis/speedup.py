@@ -5,7 +5,7 @@ them are columns; rows are made of those that are shown.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.decision_tree import leaves
-from steptime.analysis.pairing import held, known
+from steptime.analysis.pairing import held
 from steptime.analysis.speedup_words import says
 from steptime.analysis.ups import (
     MOST_DRAWN,
     OUTCOMES,
     Ups,
     distribution,
-    in_order,
     medians,
     plain_column,
     saturations,
@@ -30,11 +29,11 @@ from steptime.analysis.ups import (
 )
 from steptime.core.errors import one_of, unknown
 from steptime.core.table import Table, columns, cut
-from steptime.core.units import shown
 from steptime.records import flat
 from steptime.records.data import Data
+from steptime.records.levels import APART, cell_of, in_order, level_of, value_of
 from steptime.records.row import HOW, Row, said
-from steptime.records.sides import APART, Ids, Sides, cell_of, level_of, value_of
+from steptime.records.sides import Ids, Sides, known
 from steptime.records.statistics import rank_correlation
 
 EXTREMES, SHOWN = 5, 12
@@ -47,12 +46,12 @@ Flags = NDArray[np.bool_]
 
 def speedup_table(
     data: Data,
-    by: str = "platform",
-    against: str | None = None,
-    quantity: str = "step_s",
-    x: str | None = None,
-    color: str | None = None,
-    any_dtype: bool = False,
+    by: str,
+    against: str | None,
+    quantity: str,
+    x: str | None,
+    color: str | None,
+    any_dtype: bool,
 ) -> Table:
     """Return a row for each network that `against` and another level of the column `by` both have.
 
@@ -80,10 +79,8 @@ def speedup_table(
     order = np.argsort(ups.up, kind="stable")
     shown_ = _ends_first(order)[: data.most]
     n = min(EXTREMES, len(order))
-    hosts = _hosts(ups, np.r_[order[:n], order[::-1][:n], shown_])
     low, high, rows = (
-        held(some, partial(_rows, ups, by, there, hosts))
-        for some in (order[:n], order[::-1][:n], shown_)
+        held(some, partial(_rows, ups, there)) for some in (order[:n], order[::-1][:n], shown_)
     )
     summary |= {"pairs": len(ups), "origin": origin, "any_dtype": any_dtype, "x": x, "color": color}
     summary |= distribution(ups) | {
@@ -103,7 +100,7 @@ def speedup_table(
         "failed": _failed(data, level, ups.sides.levels),
     }  # fmt: skip
     several = ["level"] if len(ups.levels) > 1 else []
-    differ = ["?differ=a | b"] if any(_apart(ups, shown_, by, hosts)) else []
+    differ = ["?differ=a | b"] if any(_differ(ups, shown_)) else []
     verdict = ["verdict"] if (ups.verdict[shown_] != None).any() else []  # noqa: E711  # of each
     own = "its own" if several else ups.levels[0]
     told = (f"against_{quantity}={first}", f"{quantity}={own}")
@@ -124,7 +121,7 @@ def _origin(data: Data, by: str, quantity: str, level: str) -> tuple[str, list[s
     found = data.rows(
         f"SELECT origin, level_, list(DISTINCT dtype) AS dtypes FROM (SELECT *, {level} AS level_ "
         f"FROM flat WHERE scope = '' AND status = 'ok' AND {value} > 0) WHERE level_ IS NOT NULL "
-        "GROUP BY ALL"
+        "GROUP BY ALL ORDER BY min(seq)"
     )
     told: tuple[str, list[str], bool] = ("", [], False)
     for origin in ORIGINS:
@@ -135,48 +132,23 @@ def _origin(data: Data, by: str, quantity: str, level: str) -> tuple[str, list[s
     return told
 
 
-def _hosts(ups: Ups, which: Ids) -> NDArray[Any]:
-    """Return the machines of groups, those of these pairs, None where unknown."""
-    known = ups.sides.facts(np.r_[ups.a[which], ups.b[which]], {"host": "nullif(host, '')"})
-    hosts = np.full(len(ups.sides.groups["value"]), None, object)
-    for at, row in known.items():
-        hosts[at] = row["host"]
-    return hosts
+def _differ(ups: Ups, which: Ids) -> list[str]:
+    """Return in words how the two of pairs ran otherwise; "" where they did not."""
+    of, ways = ups.pairing.ways(ups.a[which], ups.b[which])
+    return [", ".join(ways[at]["differ"]) for at in of.tolist()]
 
 
-def _apart(
-    ups: Ups, which: Ids, by: str, hosts: NDArray[Any]
-) -> Iterator[tuple[str, Flags, NDArray[Any], NDArray[Any]]]:
-    """Yield in what pairs ran otherwise, beside `by`: its name, which of them, and both sides."""
-    for name, of in {"host": hosts, **{n: ups.features.get(n, hosts) for n in HOW}}.items():
-        if name == by or name in ups.sides.same:
-            continue
-        a, b = (of[side[which]] for side in (ups.a, ups.b))
-        neither = np.isnan(a) & np.isnan(b) if of.dtype.kind == "f" else False
-        apart = (a != b) & ~np.asarray(neither)
-        if apart.any():
-            yield name, apart, a[apart], b[apart]
-
-
-def _differ(ups: Ups, which: Ids, by: str, hosts: NDArray[Any]) -> list[str]:
-    """Return in words how the two of pairs ran otherwise, beside `by`; "" where they did not."""
-    found: list[list[str]] = [[] for _ in which]
-    for name, apart, a, b in _apart(ups, which, by, hosts):
-        pairs = zip(plain_column(a), plain_column(b), strict=True)
-        for at, (left, right) in zip(np.flatnonzero(apart).tolist(), pairs, strict=True):
-            found[at].append(f"{name} {shown(name, left)} | {shown(name, right)}")
-    return [", ".join(one) for one in found]
-
-
-def _rows(ups: Ups, by: str, there: Flags, hosts: NDArray[Any], which: Ids) -> list[Row]:
+def _rows(ups: Ups, there: Flags, which: Ids) -> list[Row]:
     """Return pairs as rows: both sides, name, verdict, outcome, and what differs inside them."""
-    of, columns_ = ups.sides.groups, _points(ups, there, which)
+    of = ups.sides.groups
+    columns_ = _points(ups, there, which)
+    hosts = ups.sides.facts(np.r_[ups.a[which], ups.b[which]], {"host": "nullif(host, '')"})
     for side, ids in (("", ups.b[which]), ("against_", ups.a[which])):
         columns_ |= {f"{side}{end}": known(of[end][ids]) for end in ("low", "high")}
-        columns_[f"{side}host"] = hosts[ids].tolist()
+        columns_[f"{side}host"] = [hosts[one]["host"] for one in ids.tolist()]
     columns_ |= {f"against_{n}": ups.cells(n, ups.a[which]) for n in HOW if n in ups.features}
     columns_ |= {n: ups.cells(n, ups.b[which]) for n in ups.features}
-    columns_ |= {"against": [ups.against] * len(which), "differ": _differ(ups, which, by, hosts)}
+    columns_ |= {"against": [ups.against] * len(which), "differ": _differ(ups, which)}
     for side, ids in (("against_", ups.a[which]), ("", ups.b[which])):
         columns_[f"{side}{ups.sides.quantity}"] = known(of["value"][ids])
     columns_["outcome"] = [OUTCOMES[one] for one in ups.outcome[which]]
@@ -187,7 +159,8 @@ def _points(ups: Ups, there: Flags, which: Ids) -> dict[str, list[Any]]:
     """Return of pairs their name, level, speed-up, verdict, and what is in saturation."""
     a, b = ups.a[which], ups.b[which]
     told = sorted((one for one in ups.varying if one != "family"), key=lambda one: one == "batch")
-    families, values = ups.cells("family", b), [ups.cells(name, b) for name in told]
+    families = ups.cells("family", b)
+    values = [ups.cells(name, b) for name in told]
     named = [[*zip(told, cells, strict=True)] for cells in zip(*values, strict=True)]
     named = named or [[] for _ in which]
     levels = ups.sides.level_of(b).tolist()
@@ -200,7 +173,10 @@ def _points(ups: Ups, there: Flags, which: Ids) -> dict[str, list[Any]]:
         "level": levels,
         "speedup": ups.up[which].tolist(),
         "verdict": ups.verdict[which].tolist(),
-        "saturated": [[ups.against] * is_a + [level] * is_b for is_a, is_b, level in sides],
+        "saturated": [
+            [one for one, is_there in ((ups.against, is_a), (level, is_b)) if is_there]
+            for is_a, is_b, level in sides
+        ],
     }
 
 
@@ -219,7 +195,8 @@ def _drawn(ups: Ups, x: str | None, color: str | None, there: Flags) -> list[Row
     columns_ = _points(ups, there, which)
     for axis, name in (("x", x), ("color", color)):
         columns_[axis] = ups.cells(name, ups.b[which]) if name else [None] * len(which)
-    logs, bars = np.log(ups.up), []
+    logs = np.log(ups.up)
+    bars = []
     wide = max(float(np.ptp([*logs, 0.0])), 0.1) / BARS
     edges = wide * np.arange(math.floor(logs.min() / wide), math.floor(logs.max() / wide) + 2)
     capped = there[ups.a] | there[ups.b]

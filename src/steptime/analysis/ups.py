@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,8 +15,9 @@ from steptime.analysis.pairing import Pairing
 from steptime.analysis.saturation import saturation
 from steptime.analysis.verdict import MARGIN
 from steptime.records.data import Data
+from steptime.records.ratios import farness, geometric_mean
 from steptime.records.row import HOW, Row, more_is_better
-from steptime.records.sides import Sides
+from steptime.records.sides import Sides, places_of
 from steptime.records.statistics import SEED
 from steptime.records.warmup import Floats
 
@@ -35,6 +36,7 @@ class Ups:
     what `Sides.columns` calls `WORK`.
     """
 
+    pairing: Pairing
     sides: Sides
     against: str
     a: NDArray[np.int64]
@@ -56,12 +58,12 @@ class Ups:
     def levels(self) -> list[str]:
         """The levels that stand against the first."""
         number = np.bincount(self.place, minlength=len(self.sides.levels))
-        return [level for level in in_order(self.sides.levels) if number[self.sides.place(level)]]
+        return [level for level in self.sides.levels if number[self.sides.place(level)]]
 
     @cached_property
     def outcome(self) -> NDArray[np.int8]:
         """How each pair ended, as its place in `OUTCOMES`."""
-        near = np.abs(np.log(self.up)) <= math.log(1 + MARGIN)
+        near = farness(self.up) <= math.log1p(MARGIN)
         untold = self.verdict == None  # noqa: E711  # of each
         found = np.where(self.up > 1, OUTCOMES.index("won"), OUTCOMES.index("lost"))
         found[self.verdict == "unsure"] = OUTCOMES.index("unsure")
@@ -100,20 +102,16 @@ def worst_of(sides: Sides) -> str | None:
         return None
     value, level = sides.groups["value"], sides.groups["level"]
     known = value > 0
-    logs, cell = (
-        np.log(value[known]),
-        np.unique(sides.groups["cell"][known], return_inverse=True)[1],
-    )
+    logs = np.log(value[known])
+    cell = np.unique(sides.groups["cell"][known], return_inverse=True)[1]
     off = logs - (np.bincount(cell, logs) / np.bincount(cell))[cell]
-    means = {
-        one: float(off[level[known] == sides.place(one)].mean()) for one in in_order(sides.levels)
-    }
+    means = {one: float(off[level[known] == sides.place(one)].mean()) for one in sides.levels}
     return min(means, key=lambda one: means[one] * (1 if more_is_better(sides.quantity) else -1))
 
 
 def speedups(data: Data, sides: Sides, first: str, by: str) -> Ups | None:
     """Return the speed-ups against the level `first`, None where no pair has one."""
-    pairs = Pairing(sides, first, {})
+    pairs = Pairing(sides, first, {}, by)
     if not len(pairs):
         return None
     told = dict.fromkeys(["batch", *data.hyperparameters, *OF_NETWORK, *HOW])
@@ -122,12 +120,13 @@ def speedups(data: Data, sides: Sides, first: str, by: str) -> Ups | None:
     work = {name: of[name] for name in WORK}
     a, b, ratio, words = (pairs.columns[name] for name in ("a", "b", "ratio", "verdict"))
     up = ratio if more_is_better(sides.quantity) else 1 / ratio
-    return Ups(sides, first, a, b, up, words, features, work)
+    return Ups(pairs, sides, first, a, b, up, words, features, work)
 
 
 def distribution(ups: Ups) -> Row:
     """Return how speed-ups are spread, and their geometric mean with its 95 % interval."""
-    logs, n = np.log(np.sort(ups.up)), len(ups)
+    logs = np.log(np.sort(ups.up))
+    n = len(ups)
     mean = logs.mean()
     if n > MOST_DRAWN:
         reach = 1.96 * logs.std() / math.sqrt(n)
@@ -142,7 +141,7 @@ def distribution(ups: Ups) -> Row:
         "pairs": n,
         **dict(zip(names, spread.tolist(), strict=True)),
         "median": float(np.median(ups.up)),
-        "geometric_mean": math.exp(mean),
+        "geometric_mean": geometric_mean(ups.up),
         "low": math.exp(ends[0]) if n > 1 else None,
         "high": math.exp(ends[1]) if n > 1 else None,
         "wins_share": ups.share("won"),
@@ -155,15 +154,15 @@ def medians(ups: Ups, x: str | None) -> Row:
     if not x:
         return {}
     places, held = known_of(ups.of(x))
-    values, of, count = np.unique(held, return_inverse=True, return_counts=True)
-    mine = np.split(places[np.argsort(of, kind="stable")], count.cumsum())
+    values, of = np.unique(held, return_inverse=True)
+    mine = [places[some] for some in places_of(of, len(values))]
     return {
         str(plain(value)): {
             "pairs": len(some),
             "median": float(np.median(ups.up[some])),
             "wins_share": ups.share("won", some),
         }
-        for value, some in zip(values.tolist(), mine[:-1], strict=True)
+        for value, some in zip(values.tolist(), mine, strict=True)
     }
 
 
@@ -176,7 +175,7 @@ def saturations(data: Data, ups: Ups, is_rate: bool) -> tuple[list[Row], NDArray
     batch = examples / ups.features.get("replicas", 1)
     found: list[Row] = []
     there = np.zeros(len(speed), bool)
-    for level in in_order(ups.sides.levels) if is_rate else ():
+    for level in ups.sides.levels if is_rate else ():
         mine = np.flatnonzero((of["level"] == ups.sides.place(level)) & (of["value"] > 0))
         features = {name: ups.features[name][mine] for name in ups.varying}
         side = ups.a if level == ups.against else ups.b
@@ -199,18 +198,6 @@ def saturations(data: Data, ups: Ups, is_rate: bool) -> tuple[list[Row], NDArray
     return found, there
 
 
-def in_order(levels: Sequence[str]) -> list[str]:
-    """Return levels in order: numbers by size, then words."""
-
-    def place(level: str) -> tuple[bool, float, str]:
-        try:
-            return False, float(level), level
-        except ValueError:
-            return True, 0.0, level
-
-    return sorted(levels, key=place)
-
-
 def known_of(column: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Return the places in a column that are known, and what stands there."""
     known = ~np.isnan(column) if column.dtype.kind == "f" else column != None  # noqa: E711  # of each
@@ -222,7 +209,9 @@ def plain(value: Any) -> Any:
     """Return a cell as it stands in a row: whole numbers as such, None where unknown."""
     if not isinstance(value, float):
         return value
-    return None if math.isnan(value) else int(value) if value.is_integer() else float(value)
+    if math.isnan(value):
+        return None
+    return int(value) if value.is_integer() else value
 
 
 def plain_column(column: NDArray[Any]) -> list[Any]:

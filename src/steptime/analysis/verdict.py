@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from steptime.records.ratios import farness
 from steptime.records.row import ESTIMATE, more_is_better
 from steptime.records.statistics import MISS
 from steptime.records.warmup import Floats
@@ -89,7 +90,7 @@ def verdicts(
 ) -> NDArray[Any]:
     """Return the words on comparisons that are read together; None without a ratio."""
     words = np.full(len(ratio), "unsure", object)
-    beyond = np.abs(np.log(ratio)) > math.log1p(margin or 0.0)
+    beyond = farness(ratio) > math.log1p(margin or 0.0)
     believed = beyond & control_false_discovery(np.nan_to_num(p_value, nan=1.0))
     less, more = ("slower", "faster") if more_is_better(quantity) else ("faster", "slower")
     words[(high < 1) & believed] = less
@@ -102,7 +103,8 @@ def verdicts(
 
 def _against_each_other(ratio: Floats, p_value: Floats, single: NDArray[np.bool_]) -> Floats:
     """Return the probabilities of no difference, of single runs with the noise from run to run."""
-    found, at = p_value.copy(), np.flatnonzero(single & np.isfinite(p_value))
+    found = p_value.copy()
+    at = np.flatnonzero(single & np.isfinite(p_value))
     if len(at) < LEAST:
         return found
     logs = np.log(ratio[at])

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from steptime.analysis.pairing import Pairing
 from steptime.analysis.verdict import MARGIN, screen_words
 from steptime.core.units import counted, percent
+from steptime.records.ratios import farthest, geometric_mean
 from steptime.records.row import Row, grouped
 from steptime.records.sides import Columns
 
@@ -34,11 +35,11 @@ def watch(found: Pairing) -> Row:
     """
     told = {n: column[found.columns["sampled"]] for n, column in found.columns.items()}
     places = np.flatnonzero(found.columns["sampled"])
-    words, size = told["verdict"], np.abs(np.log(told["ratio"]))
+    words = told["verdict"]
     changed = {}
     for word in ("slower", "faster"):
         mine = np.flatnonzero(words == word)
-        mine = mine[np.argsort(-size[mine], kind="stable")]
+        mine = mine[farthest(told["ratio"][mine])]
         changed[word] = [_told(row) for row in found.rows(places[mine])]
     failed = [
         _told(row) | {"reason": row["reason"]}
@@ -79,7 +80,7 @@ def _groups(found: Pairing, told: Columns, words: NDArray[Any]) -> list[Row]:
             "by": by,
             "group": name,
             "pairs": len(mine),
-            "geometric_mean_ratio": float(np.exp(np.log(told["ratio"][mine]).mean())),
+            "geometric_mean_ratio": geometric_mean(told["ratio"][mine]),
             **{word: int((words[mine] == word).sum()) for word in ("slower", "faster")},
         }
         for (by, name), mine in groups.items()
@@ -88,7 +89,8 @@ def _groups(found: Pairing, told: Columns, words: NDArray[Any]) -> list[Row]:
 
 def sentences(found: Mapping[str, Any]) -> list[str]:
     """Return a line for each regression, the largest first, then the groups, then the summary."""
-    quantity, word_of = found["quantity"], screen_words(found["quantity"])
+    quantity = found["quantity"]
+    word_of = screen_words(found["quantity"])
     worse = word_of["slower"]
     what = "the time" if quantity == "step_s" else quantity
     said = [

@@ -63,7 +63,8 @@ class Columns:
 
     def _running(self, constants: Constants) -> Floats:
         """Return the seconds of the kernels of each case, pass by pass."""
-        cells, count = self._kernels.passes * len(self.cases) + self._case, len(self.cases)
+        cells = self._kernels.passes * len(self.cases) + self._case
+        count = len(self.cases)
         return added(self._priced(constants).value, cells, len(PASSES) * count).reshape(-1, count)
 
     def intervals(self, constants: Constants) -> tuple[Floats, Floats, Floats]:
@@ -130,7 +131,8 @@ class Columns:
 
         It is what the case says, else constants, else what is usual.
         """
-        usual, names = constants_of(conditions()), [name or kind for kind in self._kinds]
+        usual = constants_of(conditions())
+        names = [name or kind for kind in self._kinds]
         keys = map("isolated.{}".format, names)
         figures: Floats = np.array([constants.get(key, usual.get(key, 1.0)) for key in keys])
         found: Floats = figures[self._kind]

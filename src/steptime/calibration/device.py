@@ -24,6 +24,7 @@ from steptime.prediction.calibrated.form import Constants
 from steptime.prediction.calibrated.interval import LEVEL, known_as
 from steptime.prediction.calibrated.method import name_of
 from steptime.prediction.kernels import Floats
+from steptime.records.ratios import relative_errors
 from steptime.records.record import now
 from steptime.records.row import grouped
 
@@ -96,7 +97,8 @@ def step_constants(columns: Columns, priors: Mapping[str, Constant]) -> dict[str
         return fitted([columns], priors)
     if not steps:
         return constants_of(priors)
-    own, places = Columns(steps), np.array([not case.alone for case in columns.cases])
+    own = Columns(steps)
+    places = np.array([not case.alone for case in columns.cases])
     apart, both = fitted([own], priors), fitted([columns], priors)
     families = [case.family for case in columns.cases]
     of_both = left_out(columns, priors, both, families=families)[places]
@@ -113,10 +115,12 @@ def of_inference(columns: Columns, priors: Mapping[str, Constant], off: Floats) 
     places = [i for i, case in enumerate(columns.cases) if case.phase == "infer"]
     if columns.device.kind != "gpu" or "train" not in {case.phase for case in columns.cases}:
         return {}
-    found, told = constants_of(priors), dict[str, Any]()
+    found = constants_of(priors)
+    told = dict[str, Any]()
     if places:
         own = Columns([columns.cases[i] for i in places])
-        found, families = fitted([own], priors), [case.family for case in own.cases]
+        found = fitted([own], priors)
+        families = [case.family for case in own.cases]
         left = left_out(own, priors, found, families=families)
         told, off[places] = learnt(own, found, left)
     return {"infer": {"constants": moved(found, priors), "steps": told.get("steps", [])}}
@@ -153,7 +157,8 @@ def chosen(cases: Sequence[Case], points: int | None, seed: int = 0) -> list[Cas
         return list(cases)
     draw = random.Random(seed)  # noqa: S311  # a draw of rows keeps no secret
     kinds = grouped(cases, lambda case: case.kind)
-    left, found = points, []
+    left = points
+    found = []
     for place, kind in enumerate(sorted(kinds, key=lambda one: (len(kinds[one]), one))):
         share = min(len(kinds[kind]), left // (len(kinds) - place))
         left -= share
@@ -209,7 +214,7 @@ def errors(of: Sequence[str], off: Floats) -> dict[str, dict[str, float]]:
         some = off if kind == "all" else off[kinds == kind]
         found[str(kind)] = {
             "points": len(some),
-            "mape": float(f"{np.mean(np.abs(np.exp(-some) - 1)):.3g}"),
+            "mape": float(f"{relative_errors(np.exp(some)).mean():.3g}"),
             "bias": float(f"{-some.mean():.3g}"),
         }
     return found

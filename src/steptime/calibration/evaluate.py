@@ -20,7 +20,8 @@ from steptime.prediction.kernels import Kernels
 from steptime.prediction.method import Method, PriceError
 from steptime.prediction.schedule import total
 from steptime.prediction.step_model import StepModel
-from steptime.records.row import grouped as by_key
+from steptime.records.ratios import farness, relative_errors
+from steptime.records.row import grouped
 
 DRAWS = 5
 GROUPS = ("kind", "device", "family", "condition", "regime")
@@ -36,9 +37,9 @@ class Scored:
     high: float | None
 
     @property
-    def off(self) -> float:
-        """The log of predicted / measured."""
-        return float(np.log(self.value / self.case.seconds))
+    def ratio(self) -> float:
+        """Predicted / measured."""
+        return self.value / self.case.seconds
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,8 @@ def errors_of(scored: Sequence[Scored]) -> Errors:
 
 def errors(compared: Sequence[Compared]) -> Errors:
     """Return the errors of some quantities, `balanced` over their cells."""
-    off = np.log([value / measured for measured, value, *_ in compared])
-    wrong = np.abs(np.expm1(off))
+    ratios = np.array([measured / value for measured, value, *_ in compared])
+    wrong = relative_errors(ratios)
     cells: dict[Any, list[float]] = defaultdict(list)
     inside, widths = [], []
     for (measured, value, low, high, cell), far in zip(compared, wrong, strict=True):
@@ -92,8 +93,8 @@ def errors(compared: Sequence[Compared]) -> Errors:
         float(np.median(wrong)),
         float(np.quantile(wrong, 0.9)),
         float(wrong.max()),
-        float(off.mean()),
-        float(np.exp(np.abs(off).mean())),
+        -float(np.log(ratios).mean()),
+        float(np.exp(farness(ratios).mean())),
         float(np.mean([np.mean(some) for some in cells.values()])),
         float(np.mean(inside)) if inside else None,
         float(np.median(widths)) if widths else None,
@@ -130,7 +131,8 @@ def score(cases: Sequence[Case], method: Method) -> list[Scored]:
 
 def kernel_times(case: Case, method: Method, settings: Settings) -> list[Interval]:
     """Return the seconds of each kernel of a case under settings of a method."""
-    seen, columns = method.sees(case.device, case.kernels[0].dtype, settings), Kernels(case.kernels)
+    seen = method.sees(case.device, case.kernels[0].dtype, settings)
+    columns = Kernels(case.kernels)
     return method.prices(columns, seen).at(columns.which).intervals()
 
 
@@ -146,7 +148,7 @@ def _calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
         return *at, *sorted(case.options.items())
 
     found: dict[int, Scored] = {}
-    for own in by_key(cases, place).values():
+    for own in grouped(cases, place).values():
         device = own[0].device.in_phase(own[0].phase)
         settings = replace(method.under(own[0].options).settings, tf32="auto")  # kernels know it
         seen = method.sees(device, first_dtype(device), settings)
@@ -177,7 +179,7 @@ def after_calibration(
     them comes the median number of constants that moved. Raises `InputError` where a device has no
     case to calibrate with, or none is left.
     """
-    by_device = by_key(cases, lambda case: case.device.name)
+    by_device = grouped(cases, lambda case: case.device.name)
     every, moved = [], []
     for seed in range(draws):
         left: list[Case] = []
@@ -195,11 +197,11 @@ def after_calibration(
     return every, float(np.median(moved))
 
 
-def grouped(scored: Sequence[Scored], by: Sequence[str]) -> dict[tuple[str, ...], list[Scored]]:
+def by_group(scored: Sequence[Scored], by: Sequence[str]) -> dict[tuple[str, ...], list[Scored]]:
     """Return the cases by what `by` names: kind, device, family, condition or regime."""
     for name in by:
         one_of("group", name, GROUPS, "--by")
-    found = by_key(scored, lambda one: tuple(_group(one, name) for name in by))
+    found = grouped(scored, lambda one: tuple(_group(one, name) for name in by))
     return dict(sorted(found.items()))
 
 

@@ -12,8 +12,8 @@ from steptime.calibration.evaluate import (
     DRAWS,
     Scored,
     after_calibration,
+    by_group,
     errors_of,
-    grouped,
     kernel_times,
     regime,
     score,
@@ -23,6 +23,7 @@ from steptime.core.errors import InputError
 from steptime.core.table import Result, Table, columns, frame, picked
 from steptime.prediction import METHODS, cost_model
 from steptime.prediction.method import Method, Price, priced_by
+from steptime.records.ratios import farness
 
 BESIDE = ("calibrated", "analytic", "roofline", "paleo")  # methods that stand beside the one asked
 WORST = 5
@@ -65,12 +66,12 @@ class Evaluation(Result):
         more = len(self.unasked) - CAUSES
         left_out = "Rows that cannot be asked" + (f"; {more:,} more causes" if more > 0 else "")
         every = (
-            (HEADS, map(shown, self.rows), "Errors of predictions"),
-            ((*columns(*self.by), *HEADS), map(shown, self.groups), f"By {', '.join(self.by)}"),
+            (HEADS, [*map(shown, self.rows)], "Errors of predictions"),
+            ((*columns(*self.by), *HEADS), [*map(shown, self.groups)], f"By {', '.join(self.by)}"),
             (LEFT_OUT, self.unasked[:CAUSES], left_out),
             (OF_CASE, worst, f"The cases that {self.method} misses by most"),
         )
-        return [Table(heads, rows, title) for heads, some, title in every if (rows := [*some])]
+        return [Table(heads, some, title) for heads, some, title in every if some]
 
     @property
     def document(self) -> dict[str, Any]:
@@ -96,7 +97,7 @@ def case_row(one: Scored) -> dict[str, Any]:
         "predicted_s": one.value,
         "low_s": one.low,
         "high_s": one.high,
-        "ratio": one.value / one.case.seconds,
+        "ratio": one.ratio,
     }
 
 
@@ -121,7 +122,7 @@ def evaluate(
         raise InputError(f"none of {len(unasked):,} rows can be asked; {place}: {cause}")
     if not cases:
         raise InputError("no case to evaluate: no row fits the mapping")
-    grouped([], by)
+    by_group([], by)
     method = method if isinstance(method, Method) else priced_by(name, method)
     own = score(cases, method)
     if not own:
@@ -129,20 +130,20 @@ def evaluate(
     rows = [_row(name, own, _constants(method, cases))]
     groups = [
         {**dict(zip(by, key, strict=True)), **_row(name, some)}
-        for key, some in (grouped(own, by) if by else {}).items()
+        for key, some in (by_group(own, by) if by else {}).items()
     ]
     if points is not None:
         drawn, constants = after_calibration(cases, points, draws)
-        label, told = f"calibrated with {points}", {"constants": constants, "points": points}
+        label = f"calibrated with {points}"
+        told = {"constants": constants, "points": points}
         rows.append(_of_draws(label, drawn) | told)
-        parts = [grouped(one, by) for one in drawn] if by else []
+        parts = [by_group(one, by) for one in drawn] if by else []
         for key in sorted({key for part in parts for key in part}):
             some = [part[key] for part in parts if key in part]
             groups.append(dict(zip(by, key, strict=True)) | _of_draws(label, some) | told)
         groups.sort(key=lambda row: [str(row[one]) for one in by])
-    others = {
-        one: made for one in BESIDE if one != name and (made := score(cases, cost_model(one)))
-    }
+    others = {one: score(cases, cost_model(one)) for one in BESIDE if one != name}
+    others = {one: made for one, made in others.items() if made}
     every = [{id(one.case) for one in some} for some in (own, *others.values())]
     of_all = set.intersection(*every)
     if 0 < len(of_all) < len(own):
@@ -152,7 +153,7 @@ def evaluate(
         if shared := [one for one in made if id(one.case) in of_all]:
             rows.append(_row(other, shared, _constants(cost_model(other), cases)))
     rows += _rivals(cases, name, own)
-    far = sorted(own, key=lambda one: -abs(one.off))[:worst]
+    far = sorted(own, key=lambda one: -farness(one.ratio))[:worst]
     return Evaluation(
         name,
         tuple(by),

@@ -54,7 +54,8 @@ class Calibration(Result):
     @property
     def says(self) -> list[str]:
         """What a reader must know, a line each."""
-        made, said = self.table, []
+        made = self.table
+        said = []
         if "check_mape" in made:
             kept = made["check_points"]
             said.append(f"of {kept} points that were kept back: {percent(made['check_mape'])}")

@@ -80,7 +80,8 @@ def measured(
         found = device_from_table(table, table["name"])
         types = DTYPES[:1] if found.is_own_host else DTYPES
         session = Session(found, ask, tell, left_s, most, min(LEAST, most), types)
-        session.keep, session.earlier = partial(log.keep, kept), earlier
+        session.keep = partial(log.keep, kept)
+        session.earlier = earlier
         table["calibration"] = {
             **session.run(),
             "stack": catalog.DEFAULT_STACK,

@@ -32,7 +32,8 @@ def learnt(
     That are `products` by kind and type and `steps`, with their weights; none of few. `off` is
     ln(measured / predicted) of each case as if it had not told the constants.
     """
-    misses, alone = logs(columns, constants), off.copy()
+    misses = logs(columns, constants)
+    alone = off.copy()
     far = np.divide(off, misses, out=np.ones(len(misses)), where=misses != 0)
     far = far.clip(-FARTHEST, FARTHEST)  # a case that hardly misses may do by chance
     found: dict[str, Any] = {}

@@ -102,7 +102,8 @@ def _of_records(
         quantity = record.quantities.get("step_s")
         if record.origin == "predicted" or record.scope or record.status != "ok" or not quantity:
             continue
-        of, stack = record.workload, stack_of(record)
+        of = record.workload
+        stack = stack_of(record)
         stack = "" if stack == catalog.DEFAULT_STACK else stack
         seconds = headline(quantity)
         at = f"{of.label}, batch {of.batch_per_replica}"
@@ -113,7 +114,8 @@ def _of_records(
                 left_out.append((at, SEVERAL))
             elif seconds:
                 said = options_of(record, device)
-                kernels, more = step_kernels(of, said), (of.label, of, stack)
+                kernels = step_kernels(of, said)
+                more = (of.label, of, stack)
                 asked = {name: text for name, text in said.items() if name != "stack"}
                 found.append(
                     Case(kernels, device, seconds, of.model, "step", *more, place=at, asked=asked)
@@ -208,7 +210,8 @@ def _tables(
         yield "row ", "row ", table, said.rows
     elif table.is_dir() and all(one.file for one in said.rows):
         for file in dict.fromkeys(one.file for one in said.rows):
-            at, own = table / file, [one for one in said.rows if one.file == file]
+            at = table / file
+            own = [one for one in said.rows if one.file == file]
             yield f"{at.name}:", f"{shown(at)}:", at, own
     elif table.name.removesuffix(".gz").endswith(ENDINGS):
         yield f"{table.name}:", f"{shown(table)}:", table, said.rows
@@ -267,8 +270,10 @@ def _case(
     keys, values, seconds = row.keys, row.values, row.seconds
     if seconds is None:
         return None
-    dtype, asked = dtype_named(row.text(keys.dtype) or "float32"), _asked(row)
-    workload, tf32 = None, asked.get("tf32", "")
+    dtype = dtype_named(row.text(keys.dtype) or "float32")
+    asked = _asked(row)
+    workload = None
+    tf32 = asked.get("tf32", "")
     stack, family = row.text(keys.stack), row.text(keys.family)
     if keys.model:
         workload, of_row = row.workload, row.options

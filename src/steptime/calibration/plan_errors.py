@@ -28,6 +28,7 @@ from steptime.prediction.calibrated.interval import LEVEL
 from steptime.prediction.calibrated.method import calibrated_device
 from steptime.prediction.kernels import Floats
 from steptime.prediction.method import Method
+from steptime.records.ratios import farness
 from steptime.records.record import now
 from steptime.records.row import grouped
 
@@ -66,13 +67,13 @@ class PlanErrors:
         told = self.document
         by = (*OF_SET, *columns(*told["by"]), *HEADS[1:])
         every = (
-            ((*OF_SET, *HEADS), map(_shown, told["rows"]), "Errors of predictions"),
-            (by, map(_shown, told["groups"]), f"By {', '.join(told['by'])}"),
-            (OF_TOLD, map(_shown, told["calibrated"]), "Rows that were not drawn"),
+            ((*OF_SET, *HEADS), [*map(_shown, told["rows"])], "Errors of predictions"),
+            (by, [*map(_shown, told["groups"])], f"By {', '.join(told['by'])}"),
+            (OF_TOLD, [*map(_shown, told["calibrated"])], "Rows that were not drawn"),
             (OF_ROW, told["worst"], f"The rows that {told['method']} misses by most"),
             (OF_UNASKED, told["unasked"], "Rows that were not asked"),
         )
-        return [Table(heads, rows, title) for heads, some, title in every if (rows := [*some])]
+        return [Table(heads, some, title) for heads, some, title in every if some]
 
     @property
     def times(self) -> list[dict[str, Any]]:
@@ -145,7 +146,7 @@ def errors_of(
         if (more := alone[row["set"]]) and row["fits"] is not None:
             right = row["fits"] * row["cases"] + sum(more)
             row["fits"] = right / (row["cases"] + len(more))
-    far = sorted(scored, key=lambda row: -abs(row["ratio"] - 1))[:worst]
+    far = sorted(scored, key=lambda row: -farness(row["ratio"]))[:worst]
     groups = _errors(scored, by) if by else []
     apart = _left(steps, points, draws) if points else []
     said = {"rows": sets, "groups": groups, "calibrated": apart, "unasked": left, "worst": far}
@@ -168,7 +169,9 @@ def _errors(scored: Sequence[dict[str, Any]], by: Sequence[str]) -> list[dict[st
 
 def _left(rows: Rows, points: int, draws: int) -> list[dict[str, Any]]:
     """Return the errors of rows that were not drawn, over all draws, by set, device and stack."""
-    by, was, now = ("device", "stack"), list[dict[str, Any]](), list[dict[str, Any]]()
+    by = ("device", "stack")
+    was = list[dict[str, Any]]()
+    now = list[dict[str, Any]]()
     for seed, asked, told, after in drawn(rows, points, draws):
         for name in asked.measured.keys() & after.values.keys() - {"memory_bytes"}:
             was.append(row_of(asked, told, name))
@@ -219,7 +222,8 @@ class _DeviceRows:
     def __init__(self, rows: Rows, device: str, stack: str, form: str) -> None:
         self.form = form
         self.free, self.wide = _priors(device, stack, form)
-        base, start = _predicted(rows, {}), np.array([one.value for one in self.free.values()])
+        base = _predicted(rows, {})
+        start = np.array([one.value for one in self.free.values()])
         near = [_predicted(rows, {n: one.value * np.exp(STEP)}) for n, one in self.free.items()]
         slopes = np.log(np.array(near) / base).T / STEP
         took = np.array([asked.measured[_quantity(asked, told)] for asked, told in rows])
@@ -235,7 +239,8 @@ class _DeviceRows:
         The second is of each of them, when it is left out.
         """
         took, base, slopes, start = self.logs
-        logs, sigma = _Logs(took[at], base[at], slopes[at], start), self.wide * NORMAL.stdev
+        logs = _Logs(took[at], base[at], slopes[at], start)
+        sigma = self.wide * NORMAL.stdev
         constants = fitted([logs], self.free, sigma=sigma)
         off = left_out(logs, self.free, constants, sigma)
         usual = [self.wide * NORMAL.inv_cdf((i + 0.5) / USUAL) for i in range(USUAL)]

@@ -118,7 +118,8 @@ def lacking(path: Path) -> str | None:
 def questions(path: Path) -> Iterator[tuple[str, str, Question | InputError]]:
     """Yield set and place of each row, and what it asks or why it cannot be asked."""
     for line, row in table_rows(path):
-        place, label = f"{path.name}:{line}", str(row["set"]) or NAME
+        place = f"{path.name}:{line}"
+        label = str(row["set"]) or NAME
         try:
             yield label, place, _question(row, label, place)
         except InputError as error:
@@ -209,7 +210,9 @@ def planned(
     plan = split_of({**split, "sequence": sequence, "recompute": recompute})
     sizes = {name: whole(question, name) for name in SIZES if numbers.get(name) not in (None, "")}
     dtype = texts["dtype"] if tuning else MIXED.get(texts["dtype"], texts["dtype"])
-    stack, length, gradients = texts["stack"], sizes.get("length"), sizes.get("gradients")
+    stack = texts["stack"]
+    length = sizes.get("length")
+    gradients = sizes.get("gradients")
     asked = texts["model"], site_of(question), dtype, stack, devices, method, length, gradients
     parts = () if stack else tuple(one for one in vars(plan).items() if one[0] != "micro_batches")
     planner = planner_of(*asked, parts, tuning or WHOLE)

@@ -143,7 +143,8 @@ def _attention(b: Builder, n: int, length: int, heads: int, width: int) -> str:
 
 
 def _chain(b: Builder, count: int, *shape: int) -> str:
-    x, z = b.weight("x", shape), b.input("z", shape)
+    x = b.weight("x", shape)
+    z = b.input("z", shape)
     for i in range(count):
         x = b.op("mul" if i % 2 else "add", x, z, name=f"y{i}")
     return x

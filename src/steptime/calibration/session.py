@@ -18,6 +18,7 @@ from steptime.core.graph_json import graph_to_json
 from steptime.hardware.device import Device
 from steptime.measure.point import BUSY
 from steptime.prediction.kernels import Floats
+from steptime.records.ratios import relative_errors
 
 LONGEST_S = 0.4  # of a predicted step that is worth a point
 MOST_MEMORY = 0.5  # of the device's, that a point may move
@@ -121,7 +122,10 @@ class Session:
     def _drift(self) -> None:
         """Measure the first point again."""
         first = next((one for one in self.taken if one.seconds), None)
-        if first is not None and (again := self._take(first.point)).seconds:
+        if first is None:
+            return
+        again = self._take(first.point)
+        if again.seconds:
             times = [sum(one.seconds.values()) for one in (first, again)]
             self.drift = times[1] / times[0] - 1
 
@@ -228,7 +232,7 @@ class Session:
         constants = fitted([Columns(cases)], priors) if cases else constants_of(priors)
         if kept:
             off = logs(Columns(kept), constants)
-            self.errors.append(float(np.mean(np.abs(np.exp(-off) - 1))))
+            self.errors.append(float(relative_errors(np.exp(off)).mean()))
         return constants
 
     def _is_over(self) -> bool:

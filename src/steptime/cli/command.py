@@ -185,7 +185,8 @@ def show(answer: Answer, form: str) -> None:
             _print("\n")
     elif form == "csv":
         for at, table in enumerate(answer.tables):
-            _print("\n" * (at > 0))
+            if at > 0:
+                _print("\n")
             write_csv(table, sys.stdout)
         _print("")
     elif form != "text":

@@ -51,7 +51,7 @@ def evaluate(
     also takes rows themselves (mappings, a DataFrame), and a function as method.
     """
     from steptime.calibration import evaluation
-    from steptime.calibration.evaluate import grouped
+    from steptime.calibration.evaluate import by_group
     from steptime.calibration.mapped import cases
     from steptime.calibration.plan_rows import lacking, tables_in
     from steptime.reports.charts.evaluated import chart
@@ -80,7 +80,7 @@ def evaluate(
             f"{len(paths)} paths: {shorten(paths[-1])} is no table of steps of trainings"
         )
     path: Any = paths[0] if is_typed and paths else paths
-    grouped([], names)  # refuses unknown groups before anything is read
+    by_group([], names)  # refuses unknown groups before anything is read
     if is_typed and paths and not mapping and (said := lacking(path)):
         raise InputError(said)
     unasked: list[tuple[str, str]] | None = None if strict else []

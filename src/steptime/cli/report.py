@@ -20,5 +20,6 @@ def report(
     path = out or folder / "report.html"
     document = write_report(folder, path, note)
     found = [counted(document["networks"], "network")]
-    found += [counted(document["published"], "published result")] * (document["published"] > 0)
+    if document["published"]:
+        found.append(counted(document["published"], "published result"))
     return Answer(document, notes=[f"{', '.join(found)}, {document['path']}"])

@@ -192,4 +192,5 @@ def valued(cell: object) -> Any:
     text = cell.strip()
     if len(text) <= MOST_DIGITS and re.fullmatch(r"[-+]?\d+", text):
         return int(text)
-    return number if math.isfinite(number := number_of(text)) else text
+    number = number_of(text)
+    return number if math.isfinite(number) else text

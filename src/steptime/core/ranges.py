@@ -56,7 +56,8 @@ def whole_number(value: object, where: str, least: int = 1, most: int = LARGEST)
 def number_of(text: object) -> float:
     """Return the number of a text in ASCII, without `_`; NaN for none: it is within no bounds."""
     try:
-        return nan if "_" in (said := str(text)) else float(said.encode("ascii"))
+        said = str(text)
+        return nan if "_" in said else float(said.encode("ascii"))
     except ValueError:
         return nan
 

@@ -88,7 +88,8 @@ def cells_of(
             yield line, fault
             continue
         if columns is None:
-            _differ(columns := cells, where)
+            columns = cells
+            _differ(columns, where)
         elif len(cells) == len(columns):
             yield line, dict(zip(columns, cells, strict=True))
         elif cells:

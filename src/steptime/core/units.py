@@ -17,7 +17,11 @@ def si(value: float, unit: str, digits: int = 4) -> str:
     if value == 0:
         return f"0 {unit}"
     value = float(f"{value:.{digits}g}")  # so that 999,999 B is 1 MB and not 1000 kB
-    steps = _LARGE if abs(value) >= 1e3 else _SMALL if unit in ("s", "J", "W") else ((1.0, ""),)
+    steps: tuple[tuple[float, str], ...] = ((1.0, ""),)
+    if abs(value) >= 1e3:
+        steps = _LARGE
+    elif unit in ("s", "J", "W"):
+        steps = _SMALL
     factor, prefix = next((step for step in steps if abs(value) >= step[0]), steps[-1])
     return f"{value / factor:.{digits}g} {prefix}{unit}"
 

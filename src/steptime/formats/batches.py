@@ -130,7 +130,8 @@ def main_output(b: Builder, outputs: Sequence[str]) -> str:
 
 
 def _weight(b: Builder, output: str) -> int:
-    wanted, count = {output}, 0
+    wanted = {output}
+    count = 0
     for op in reversed(b.ops):
         if not wanted.isdisjoint(op.outputs):
             wanted.update(op.inputs)

@@ -262,7 +262,7 @@ def _settings(values: Mapping[str, Any], row: Mapping[str, Any], place: str) -> 
     settings = {key: _value(text, values, place) for key, text in row["settings"].items() if text}
     if settings.pop("gated", None) is not None or "activation" in settings:
         gated = bool(_value(row["settings"].get("gated", "False"), values, place))
-        clamped = "clamped_" * bool(settings.pop("clamped", False))
+        clamped = "clamped_" if settings.pop("clamped", False) else ""
         settings["activation"] = clamped + _activation(settings["activation"], gated, place)
     if values.get("layer_types"):
         settings["windows"] = _windows(values["layer_types"], place)

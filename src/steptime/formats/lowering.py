@@ -202,7 +202,8 @@ def layer_norm(
     b: Builder, x: str, name: str, weight: str = "", bias: str | None = "", axes: int = 1
 ) -> str:
     """Return layer norm over the last `axes`, or without a bias root-mean-square norm."""
-    shape, kind = b.shape(x), "rms_norm" if bias is None else "layer_norm"
+    shape = b.shape(x)
+    kind = "rms_norm" if bias is None else "layer_norm"
     require(1 <= axes <= len(shape), f"{name}: a norm over {axes} axes of {list(shape)}")
     width = math.prod(shape[-axes:])
     seen = el.reshape(b, x, (*shape[:-axes], width), f"{name}/flatten")

@@ -65,7 +65,8 @@ class _Shelf(Generic[_Item]):
         """Return the file of a name in lower case, or of what it is short for, or None."""
         if not _NAME.fullmatch(key):
             return None
-        known, own = self.shipped().get(alias or key), self.own().get(key)
+        known = self.shipped().get(alias or key)
+        own = self.own().get(key)
         if own and known:
             raise InputError(f"{shown(own)}: a shipped {self.what} has this name; rename the file")
         return known or own
@@ -221,7 +222,8 @@ def _with_bases(path: Path) -> list[Path]:
 
 
 def _like(table: Mapping[str, Any], _: str) -> str:
-    return like if isinstance(like := table.get("like"), str) else ""
+    like = table.get("like")
+    return like if isinstance(like, str) else ""
 
 
 def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:

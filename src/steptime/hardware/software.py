@@ -54,7 +54,8 @@ def defaults_for(
         if table["makers"].get(name, device.maker) == device.maker
     ]
     if year is not None and stacks_of(known[0], since_of_all()):
-        return Software(stack := stack_at(known[0], f"{year}-12"), {stack: 1.0})
+        stack = stack_at(known[0], f"{year}-12")
+        return Software(stack, {stack: 1.0})
     every, came = since_of_all(), table["since"].get(device.architecture, 0)
     each = [newest_for(name, every, came) for name in known]
     if use == "serving":  # servers are of today
@@ -83,7 +84,8 @@ def _kind(device: Device, plan: Plan, per_node: int, use: str, reads_words: bool
 
 def since_of_all() -> dict[str, str]:
     """Return the month of each stack, "" where it says none."""
-    known, names = _months(), catalog.stack_names()
+    known = _months()
+    names = catalog.stack_names()
     return {name: known[name] if name in known else catalog.stack(name).since for name in names}
 
 

@@ -165,7 +165,9 @@ def take_energy(
 
     `find` gives the meters, which a thread reads meanwhile. What `step` raises passes through.
     """
-    rises_j, lacks, done = list[float](), list[str](), 0
+    rises_j = list[float]()
+    lacks = list[str]()
+    done = 0
     try:
         found = find()
         sync()
@@ -199,7 +201,8 @@ def take_energy(
         thread.join()
         add()
     name = " + ".join(meter.name for meter in found)
-    joules, seconds = sum(rises_j), readings[-1][1] - readings[0][1]
+    joules = sum(rises_j)
+    seconds = readings[-1][1] - readings[0][1]
     if lacks or not joules:
         return Energy(None, None, (*lacks, f"{name} stood still for {seconds:.3g} s")[0])
     return Energy(joules / done, joules / seconds, name)

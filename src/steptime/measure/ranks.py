@@ -101,7 +101,8 @@ def _tasks_here(environ: Mapping[str, str], node: int) -> int:
 def first_host(nodes: str) -> str:
     """Return the first host of a list as Slurm writes it: `gpu[03-05,9],login` is `gpu03`."""
     with suppress(ValueError, IndexError):
-        if re.fullmatch(r"[\w.-]+", first := host_list(nodes)[0]):
+        first = host_list(nodes)[0]
+        if re.fullmatch(r"[\w.-]+", first):
             return first
     raise InputError(f"srun: {shorten(nodes)} is no list of nodes")
 

@@ -62,7 +62,8 @@ def stack(name: str, where: str = "") -> Stack:
                 f"{where}{': ' if where else ''}stack {name} is for predictions: no backend runs it"
             )
         return found
-    if name not in (known := backends()):
+    known = backends()
+    if name not in known:
         raise unknown("stack", name, {**labels, **known}, where)
     return Stack(name, "", backend=name)
 

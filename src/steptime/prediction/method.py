@@ -186,7 +186,8 @@ def stack_option(name: str) -> dict[str, str]:
 def among(fabric: Fabric, devices: int) -> Fabric:
     """Return what joins so many devices, which are all that its links join (`effective_link`)."""
     near, nodes = fabric.near_and_nodes(devices)
-    parts, inner = nodes if nodes > 1 else near, fabric.inside
+    parts = nodes if nodes > 1 else near
+    inner = fabric.inside
     inside = effective_link(inner, near, near) if isinstance(inner, Link) else inner
     return replace(fabric, between=effective_link(fabric.between, parts, parts), inside=inside)
 

@@ -168,7 +168,8 @@ def _added(
         sizes: Counter[str] = Counter()
         rows: dict[str, str] = {}
         for op in (one for one in graph.ops if one.part == "update"):
-            sizes[piece := piece_of(op.inputs[0])] += graph.tensors[op.inputs[0]].size
+            piece = piece_of(op.inputs[0])
+            sizes[piece] += graph.tensors[op.inputs[0]].size
             rows.setdefault(piece, op.of)
         for piece, size in sizes.items():
             moved = constants["accumulate_bytes"] * size

@@ -51,7 +51,9 @@ def read_changes(texts: Iterable[str], where: str = "--set") -> list[list[Change
         key, equals, value = (part.strip() for part in text.partition("="))
         if not (key and equals and value):
             raise InputError(f"{where} {shorten(text)} is not of the form KEY=VALUE or KEY=xFACTOR")
-        key, value = key.removeprefix("details."), f"x{value[:-1]}" if value[-1] == "x" else value
+        key = key.removeprefix("details.")
+        if value[-1] == "x":
+            value = f"x{value[:-1]}"
         if key not in (*KEYS, *BY_DTYPE):
             table, dot, _ = key.partition(".")
             known = BY_DTYPE if dot and table in ("peak", *PEAK_TABLES) else KEYS

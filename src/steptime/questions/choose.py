@@ -61,7 +61,8 @@ def choices(
 
     found = []
     for one in watched(list(devices), "devices", 10):
-        of = steps.of(on := model.on(one))
+        on = model.on(one)
+        of = steps.of(on)
         found.append(_choice(on, whole, partial(held, of), of, training, known.get(one.name)))
     return found
 
@@ -172,7 +173,8 @@ def helps(model: StepModel) -> list[dict[str, Any]]:
     work, stack, graph = model.workload, model.stack, model.graph()
     now = model.needs()
     tries: dict[str, int] = {}
-    if (half := work.batch_per_replica // 2) > 0:
+    half = work.batch_per_replica // 2
+    if half > 0:
         tries[f"batch {half}"] = model.needs(half).total_bytes
     if work.phase == "train":
         changed: dict[str, Workload] = {}

@@ -231,7 +231,8 @@ def predicted(
             counted: dict[Steps, list[dict[str, float]]] = {}
             for device in (device for device, wanted in places if wanted == dtype):
                 try:
-                    of = steps.of(on := model.on(device))
+                    on = model.on(device)
+                    of = steps.of(on)
                     if of not in counted:
                         counted[of] = _costs(of.model, of)
                     yield from _of_device(on, of, counted[of])

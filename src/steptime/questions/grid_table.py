@@ -218,9 +218,9 @@ def _table(cells: Sequence[GridCell], number: int, of: Grid, first: Workload, me
     dtypes = ["dtype"] if any(dtype for _, dtype in of.places) else []
     dtype = "" if dtypes else f"{first.dtype} "
     rows = [{**row._asdict(), "memory": _memory(row)} for row in cells]
-    replicas = f"{'?' * (len({row['workers'] for row in rows}) < 2)}workers=replicas"
+    may = "?" if len({row["workers"] for row in rows}) < 2 else ""
     heads = columns(
-        "model", "device", *dtypes, "batch", replicas, "step_s[low_s,high_s]=step",
+        "model", "device", *dtypes, "batch", f"{may}workers=replicas", "step_s[low_s,high_s]=step",
         "?comm_s=communication", "samples_per_s=examples/s", f"memory={memory}",
     )  # fmt: skip
     below = assumed_line((row.device, row.assumed) for row in cells if row.step_s is not None)

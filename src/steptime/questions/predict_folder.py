@@ -93,7 +93,8 @@ def predict_folder(
                     found.refused[str(error)] += 1
                     continue
                 # a step that is there gets its ops beside it
-                writer.append_all(lacks := lacking([*(ops if by_op else ()), head], there))
+                lacks = lacking([*(ops if by_op else ()), head], there)
+                writer.append_all(lacks)
                 found.written += bool(lacks)
                 found.there += not lacks
     return found

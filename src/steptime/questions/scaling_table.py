@@ -80,7 +80,8 @@ def _remarks(document: Mapping[str, Any]) -> list[str]:
     lines += [f"{counted(row['workers'], 'replica')}: {row['note']}" for row in noted]
     training = document["training"]
     if training is not None:
-        epochs, price = counted(training["epochs"], "epoch"), training["price"]
+        epochs = counted(training["epochs"], "epoch")
+        price = training["price"]
         each = f"{price:g} per hour, paid by the {training['billing']}" if price is not None else ""
         costs = f"; a device costs {each}" if each else ""
         lines.append(f"training: {epochs} of {training['samples']:,} examples{costs}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
 from operator import itemgetter
-from statistics import geometric_mean, median
+from statistics import median
 from typing import Any
 
 from steptime.core.progress import watched
@@ -18,6 +18,7 @@ from steptime.prediction.step_model import StepModel
 from steptime.questions.bound import Binding, Path, path
 from steptime.questions.changes import Change, changed
 from steptime.questions.grid import Steps
+from steptime.records.ratios import geometric_mean
 from steptime.records.row import grouped
 
 TRIED = tuple(1 << i for i in range(21))  # batches
@@ -212,18 +213,12 @@ def network(case: Basis, on: StepModel) -> tuple[dict[str, Any], Path | None]:
     return row | {"grown_batch": grown, "grown_speedup": before / grown_s}, larger
 
 
-def geomean(values: Iterable[float]) -> float | None:
-    """Return the geometric mean, None of nothing."""
-    every = list(values)
-    return geometric_mean(every) if every else None
-
-
 def _summary(rows: Sequence[Row], classes: Sequence[Row]) -> dict[str, Any]:
     speeds = [row["speedup"] for row in rows if row["status"] == "ok"]
     more = [row for row in rows if row["status"] == "ok" and row["grown_batch"] != row["batch"]]
     found: dict[str, Any] = {
         "networks": len(rows),
-        "speedup": geomean(speeds),
+        "speedup": geometric_mean(speeds),
         "least_speedup": min(speeds, default=None),
         "median_speedup": median(speeds) if speeds else None,
         "most_speedup": max(speeds, default=None),
@@ -231,8 +226,8 @@ def _summary(rows: Sequence[Row], classes: Sequence[Row]) -> dict[str, Any]:
         "newly_possible": sum(row["status"] == "new" for row in rows),
         "no_longer_possible": sum(row["status"] == "oom after" for row in rows),
         "larger_batch": len(more),
-        "batch_growth": geomean(row["grown_batch"] / row["batch"] for row in more),
-        "larger_batch_speedup": geomean(row["grown_speedup"] for row in more),
+        "batch_growth": geometric_mean([row["grown_batch"] / row["batch"] for row in more]),
+        "larger_batch_speedup": geometric_mean([row["grown_speedup"] for row in more]),
         "most_larger_batch_speedup": max((row["grown_speedup"] for row in more), default=None),
     }
     by = {(row["bound"], row["batch"], row["traffic"]): row["speedup"] for row in classes}
@@ -285,8 +280,8 @@ def sweep(found: Sequence[Basis], combinations: Sequence[Sequence[Change]]) -> l
         rows.append(
             {
                 **{one.key: one.value for one in changes},
-                "speedup": geomean(row["speedup"] for row in fit),
-                "grown_speedup": geomean(row["grown_speedup"] for row in fit),
+                "speedup": geometric_mean([row["speedup"] for row in fit]),
+                "grown_speedup": geometric_mean([row["grown_speedup"] for row in fit]),
                 "networks": len(fit),
                 "newly_possible": sum(row["status"] == "new" for row in every),
             }

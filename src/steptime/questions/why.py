@@ -165,7 +165,9 @@ def why_measured(
     if not helping:
         return made
     ahead = bool(told["loaders"]) or told["infeed"] is None
-    period_s = 0.0 if wait_s < NO_WAIT * step_s else step_s if ahead else wait_s
+    period_s = step_s if ahead else wait_s
+    if wait_s < NO_WAIT * step_s:
+        period_s = 0.0
     factor = rest_s / predicted.step_s if predicted.step_s else 1.0
     feed = Input(period_s, ahead)
     return _with_help(made, replace(asked, feed=feed, factor=factor, fixed_s=exchange_s))
@@ -327,7 +329,8 @@ def _of_evidence(made: Diagnosis) -> list[str]:
 def _of_ops(made: Diagnosis) -> str:
     told = []
     for row in made.ops:
-        alike, share = row["alike"], row["time_share"] * (1 + row["alike"])
+        alike = row["alike"]
+        share = row["time_share"] * (1 + row["alike"])
         told.append(
             f"{row['op']} ({row['kind']}{f', {alike} more alike' if alike else ''}) "
             f"{seconds(row['step_s'])}{' each' if alike else ''}, {percent(share)}, "

@@ -126,7 +126,8 @@ def _how(row: Row, free: Collection[str]) -> Row:
 
 def _endings(hows: Sequence[Row], of: Sequence[int], keys: Sequence[Hashable]) -> list[str]:
     """Return what is added to the names of rows that have one key: how each of them ran."""
-    ends, memo = [""] * len(of), dict[tuple[int, ...], list[str]]()
+    ends = [""] * len(of)
+    memo = dict[tuple[int, ...], list[str]]()
     for places in grouped(range(len(of)), keys.__getitem__).values():
         ways = tuple(of[at] for at in places)
         if ways not in memo:

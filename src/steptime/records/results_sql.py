@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from steptime.records.sides import Sides
 
 CELL = "hash(folder_rank, workload_key, platform, coalesce(strategy, ''), overlap, scope)"
-PREDICTED, MEASURED = LEVELS = ("a", "b")
+PREDICTED, MEASURED = "a", "b"
 ALONE = ("method", "gpu", "input", "staging", "loaders", "prefetch", "threads")  # of what was tried
 WHY = ("status", "cause", "note")
 OF_RECORD = (
@@ -151,7 +151,8 @@ def _rows(sides: Sides) -> dict[str, np.ndarray]:
     """
     import numpy as np
 
-    of, number = sides.groups, len(sides.groups["cell"])
+    of = sides.groups
+    number = len(sides.groups["cell"])
     a, b = sides.pairs(PREDICTED).values()
     alone = np.setdiff1d(np.arange(number), np.r_[a, b])
     is_a = of["level"][alone] == sides.place(PREDICTED)

@@ -7,33 +7,22 @@ that differ in nothing but the column that is compared. A level is a value of th
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steptime.core.errors import InputError, unknown
 from steptime.records import flat
-from steptime.records.row import AMOUNTS, ESTIMATE, Row
+from steptime.records.levels import in_order, sql_of
+from steptime.records.row import ESTIMATE, Row
 from steptime.records.statistics import of_samples
 
 if TYPE_CHECKING:
     from steptime.records.folders import Folders
 
-OF_PLATFORM = ("gpu", "allocation")  # options that say by what word a platform was asked for
-OF_STACK = ("compile", "stack")  # options that say a stack
-PLACES = ("platform", "gpu", "threads", "host")  # that may give a platform another name
-APART = {  # options in which the levels of a column may differ
-    **dict.fromkeys(("platform", "gpu"), OF_PLATFORM),
-    **dict.fromkeys(("stack", "method"), OF_STACK),
-}
-OF_SAMPLES = (
-    *("params", "settings", "plan", "samples", "run", "runs", "others", "sampled", *AMOUNTS),
-    *("estimate", "env", "method_options", "seq", "place", "folder_rank"),
-)
 KEY = "(hash({}) >> 2)::BIGINT"  # texts take memory
 WHOLE_NUMBERS = ("group_", "last", "best", "records", "level", "cell", "kin", "way", "sampled")
 OF_STATED = ("value", "low", "high")
@@ -67,15 +56,12 @@ class Sides:
         way: str = "method_",
     ) -> None:
         self.data, self.quantity, self._is_by_options = data, quantity, not kin
-        self._where, self.same = where, set[str]()
+        self._where = where
+        self.same = set[str]()
         self.members = f"members_{next(_NUMBERS)}"
         self._take(level, cell, apart, kin, way)
-        self.levels = [
-            row["level_"]
-            for row in data.rows(f"SELECT level_ FROM {self.members} GROUP BY 1 ORDER BY min(seq)")
-        ]
-        with suppress(ValueError):
-            self.levels.sort(key=float)
+        levels = data.rows(f"SELECT level_ FROM {self.members} GROUP BY 1 ORDER BY min(seq)")
+        self.levels = in_order(row["level_"] for row in levels)
         self.groups = self._grouped()
 
     def _take(self, level: str, cell: str, apart: Collection[str], kin: str, way: str) -> None:
@@ -112,7 +98,7 @@ class Sides:
         self.data.rows(
             f"CREATE TEMP TABLE {self.members} AS SELECT seq, level_, value_, {told} FROM (SELECT "
             f"*, {level} AS level_, hash({flat.METHOD}) AS method_, "
-            f"CAST({_value(self.quantity)} AS DOUBLE) AS value_ FROM flat "
+            f"CAST({sql_of(self.quantity)} AS DOUBLE) AS value_ FROM flat "
             f"WHERE {self._where}) {'' if kin else of_options}WHERE level_ IS NOT NULL"
         )
 
@@ -140,7 +126,8 @@ class Sides:
         )
         found["cell"] = np.unique(found["cell"], return_inverse=True)[1]
         found |= {name: found[name] == 1 for name in ("whole", "pooled", "held")}
-        pooled, stated = found["pooled"], found.pop("stated_value")
+        pooled = found["pooled"]
+        stated = found.pop("stated_value")
         for name in ("value", "runs", *(f"e_{name}" for name in ESTIMATE)):
             found[name] = np.where(pooled, found[name], np.nan)
         several = pooled & ((found.pop("sampled") > 1) | np.isnan(found["e_value"]))
@@ -187,14 +174,16 @@ class Sides:
         """Return the ids `a` and `b` of the pairs of `against` and other levels, in their order."""
         level, cell, kin = (self.groups[name] for name in ("level", "cell", "kin"))
         place = level.astype(np.min_scalar_type(len(self.levels)))  # small numbers are sorted fast
-        first, others = self.place(against), np.argsort(place, kind="stable")
+        first = self.place(against)
+        others = np.argsort(place, kind="stable")
         others = others[level[others] != first]
         mine = np.flatnonzero(level == first)
         mine = mine[np.argsort(cell[mine], kind="stable")]
         sizes = np.bincount(cell[mine], minlength=len(cell))
         number, stop = sizes[cell[others]], sizes.cumsum()[cell[others]]
         at = np.repeat(stop - number.cumsum(), number) + np.arange(number.sum())
-        a, b = mine[at], np.repeat(others, number)
+        a = mine[at]
+        b = np.repeat(others, number)
         alike = kin[a] == kin[b]
         if not self._is_by_options:
             alike |= (kin[a] < 0) | (kin[b] < 0)
@@ -228,8 +217,7 @@ class Sides:
             near = np.isin(cell[alone], cell[beside])
             parts.append((alone, np.full(len(alone), place), near))
         one, other_, near = (np.concatenate(column) for column in zip(*parts, strict=True))
-        names = np.argsort(np.argsort([*others, ""]))[other_]
-        order = np.lexsort((names, one, other_ < 0))
+        order = np.lexsort((other_, one, other_ < 0))
         told = {"id": one, "is_a": other_ >= 0, "other": other_, "in_cell": near}
         return {name: column[order] for name, column in told.items()}
 
@@ -276,6 +264,15 @@ class Sides:
         """Return columns of the last record of groups, by id; `host` and `good_s` are of all."""
         return {row.pop("id"): row for row in self.data.rows(f"FROM {self.lent(ids, columns)}")}
 
+    def rows(self, ids: Ids, facts: Mapping[str, str], groups: Mapping[str, str]) -> list[Row]:
+        """Return rows of groups: `facts` of them, and columns of `groups` under other names."""
+        told = self.facts(ids, facts)
+        cells = zip(*(known(self.groups[name][ids]) for name in groups.values()), strict=True)
+        return [
+            told[at] | dict(zip(groups, row, strict=True))
+            for at, row in zip(ids.tolist(), cells, strict=True)
+        ]
+
     def lent(self, ids: Ids, columns: Mapping[str, str]) -> str:
         """Return the SQL of `facts`, which holds until others are asked for."""
         ids = np.flatnonzero(np.bincount(ids))
@@ -298,76 +295,14 @@ class Sides:
         )
 
 
-def value_of(data: Folders, quantity: str) -> str:
-    """Return the SQL of a quantity; raises `InputError` where no record has it."""
-    value = _value(quantity)
-    if data.rows(f"SELECT 1 FROM flat WHERE {value} IS NOT NULL LIMIT 1"):
-        return value
-    if data.failed:
-        raise InputError(data.failed)
-    held = data.rows("SELECT DISTINCT unnest(map_keys(others)) AS name FROM flat")
-    (known,) = data.rows(
-        f"SELECT {', '.join(f'count({one}) AS {one}' for one in AMOUNTS)} FROM flat"
-    )
-    names = [name for name, number in known.items() if number]
-    raise unknown("quantity", quantity, sorted([*names, *(row["name"] for row in held)]))
+def known(column: NDArray[Any]) -> list[Any]:
+    """Return cells as they stand in rows, None in place of what is no finite number."""
+    if column.dtype.kind != "f":
+        return list(column.tolist())
+    return [one if math.isfinite(one) else None for one in column.tolist()]
 
 
-def _value(quantity: str) -> str:
-    value = f"TRY_CAST(others[{flat.text(quantity)}] AS DOUBLE)"
-    return f"coalesce({quantity}, {value})" if quantity in (*AMOUNTS, "speed_per_s") else value
-
-
-def cell_of(data: Folders, column: str, free: Collection[str]) -> str:
-    """Return the SQL of what records have in common that may be paired, whatever `free` says."""
-    network = {
-        "model": "if(starts_with(model, family), family, model)",
-        "batch": "examples / replicas",
-        **{name: name for name in ("dtype", "phase", "optimizer", "params", "plan")},
-    }
-    if "replicas" in free:
-        network["plan"] = "json_merge_patch(plan, '{\"data\":null}')"
-    settings = {*network, "replicas", *data.settings} & {*free}
-    for name in settings & set(data.settings):
-        gone = flat.text(json.dumps({name: None}))
-        network["params"] = f"json_merge_patch({network['params']}, {gone})"
-    kept = [made for name, made in network.items() if name not in free]
-    cell = [*kept, "scope", "origin"] if settings else ["workload_key", "scope", "origin"]
-    if column not in PLACES:
-        cell.append("platform")
-    if column == "stack":  # a prediction of a stack has one method
-        cell.append(f"if(origin = 'predicted', {flat.NAME}, '')")
-    elif column not in ("method", "predicted_by"):
-        cell.append(flat.NAME)
-    return f"hash({', '.join(cell)})"
-
-
-def level_of(data: Folders, column: str) -> str:
-    """Return the SQL of what a column says of a record, as text; None where it says nothing of it.
-
-    A column is one of the tables, a hyperparameter, an option, or one of the environment. Raises
-    `InputError` for a column of which no record says anything.
-    """
-    path = flat.text(f'$."{column.replace(chr(34), "")}"')
-    known = [name for name in data.columns("flat") if name not in OF_SAMPLES]
-    told = [flat.TEXT.format(v=flat.param(column))] if column in data.settings else []
-    told += [f"json_extract_string({one}, {path})" for one in ("method_options", "env")]
-    way = flat.text(f"$.{column.removesuffix('-parallel')}")
-    told += [f"json_extract_string(plan, {way})"] if column.endswith("-parallel") else []
-    if column in known:
-        told = [f"CAST({flat.name(column)} AS VARCHAR)"]
-    value = f"coalesce({', '.join(told)})"
-    text = f"CASE {value} WHEN 'true' THEN 'yes' WHEN 'false' THEN 'no' ELSE {value} END"
-    if column == "predicted_by":
-        text = f"CASE WHEN origin = 'predicted' THEN {flat.NAME} END"
-    if column == "host":  # where a prediction was computed changes nothing
-        text = f"CASE WHEN origin <> 'predicted' THEN {text} END"
-    if data.rows(f"SELECT 1 FROM flat WHERE ({text}) IS NOT NULL LIMIT 1"):
-        return text
-    keys = data.rows(
-        "SELECT DISTINCT unnest(json_keys(method_options) || json_keys(env)) AS name FROM flat"
-    )
-    every = [*known, *data.settings, *(row["name"] for row in keys), "predicted_by"]
-    if column in every:
-        raise InputError(f"--by {column}: no step here says its {column}")
-    raise unknown("column", column, every, "--by")
+def places_of(numbers: Ids, many: int) -> list[Ids]:
+    """Return where each of the whole numbers below `many` stands in a column."""
+    order = np.argsort(numbers, kind="stable")
+    return np.split(order, np.searchsorted(numbers[order], np.arange(1, many)))

@@ -91,7 +91,8 @@ def _estimates(cells: Sequence[Sequence[Sequence[float] | Floats]]) -> dict[str,
         raise InputError("a run without samples has no step time")
     of = np.repeat(np.arange(len(cells)), sizes)
     first = sizes.cumsum() - sizes
-    medians, logs = np.empty(len(times)), list(times)
+    medians = np.empty(len(times))
+    logs = list(times)
     for places, rows in by_length(times):
         wrong = ~((rows > 0) & np.isfinite(rows))
         if wrong.any():
@@ -112,12 +113,14 @@ def _estimates(cells: Sequence[Sequence[Sequence[float] | Floats]]) -> dict[str,
         medians[places] = middles(rows)
         if rows.shape[1] > 1:
             low[places], high[places] = _bootstrapped(rows)
-    centre, error = medians[first], np.full(len(cells), np.nan)
+    centre = medians[first]
+    error = np.full(len(cells), np.nan)
     ends = [low[first], high[first]]
     for cell in several:
         mine = slice(first[cell], first[cell] + sizes[cell])
         ordered = np.sort(medians[mine])  # the same in whatever order
-        centre[cell], error[cell] = ordered.mean(), ordered.std(ddof=1) / math.sqrt(len(ordered))
+        centre[cell] = ordered.mean()
+        error[cell] = ordered.std(ddof=1) / math.sqrt(len(ordered))
     for size in np.unique(sizes[several]):
         held = several[sizes[several] == size]
         t = two_sided_t(MISS, int(size) - 1) if size >= LEAST_RUNS else math.nan
@@ -168,7 +171,8 @@ def _bootstrapped(rows: Floats) -> tuple[Floats, Floats]:
     """
     from scipy.special import betaincinv
 
-    n, r = rows.shape[1], np.zeros(len(rows))
+    n = rows.shape[1]
+    r = np.zeros(len(rows))
     if n >= LEAST_FOR_CORRELATION:
         ranks = rows.argsort(kind="stable").argsort(kind="stable") - (n - 1) / 2
         follows = (ranks[:, 1:] * ranks[:, :-1]).sum(axis=1) / max(float((ranks[0] ** 2).sum()), 1)

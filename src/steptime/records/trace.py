@@ -117,7 +117,8 @@ def _event(one: dict[str, Any]) -> Slice | None:
     numbers = (known.get(name) for name in ("Sequence number", "correlation"))
     sequence, correlation = (n if isinstance(n, int) and n >= 0 else None for n in numbers)
     track = str(one.get("pid"))[:40], str(one.get("tid"))[:40]
-    name, category = str(one.get("name"))[:200], str(one.get("cat"))
+    name = str(one.get("name"))[:200]
+    category = str(one.get("cat"))
     return Slice(float(start), float(length), category, name, track, sequence, correlation)
 
 

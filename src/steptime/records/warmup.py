@@ -34,7 +34,8 @@ class WarmUp:
 
 def middles(rows: Floats) -> Floats:
     """Return the median of each row; an eighth of the time of `numpy.median` for 20 values."""
-    ordered, n = np.sort(rows), rows.shape[-1]
+    ordered = np.sort(rows)
+    n = rows.shape[-1]
     return np.asarray((ordered[..., (n - 1) // 2] + ordered[..., n // 2]) / 2)
 
 
@@ -49,9 +50,12 @@ def by_length(runs: Sequence[Floats]) -> Iterator[tuple[NDArray[np.int64], Float
 def find_warm_up(logs: Sequence[Floats], sizes: Iterable[int]) -> WarmUp:
     """Return the warm-up of cells: of runs [samples] of logarithms of times, so many for each."""
     number = np.fromiter(sizes, np.int64)
-    lengths, starts = np.fromiter(map(len, logs), np.int64, len(logs)), number.cumsum() - number
-    steady, drift = np.full(len(number), np.nan), np.zeros(len(number))
-    own, shared = _ends(logs), np.zeros(len(logs), np.int64)
+    lengths = np.fromiter(map(len, logs), np.int64, len(logs))
+    starts = number.cumsum() - number
+    steady = np.full(len(number), np.nan)
+    drift = np.zeros(len(number))
+    own = _ends(logs)
+    shared = np.zeros(len(logs), np.int64)
     alone = np.flatnonzero(number == 1)
     of = starts[alone]
     steady[alone] = np.where(lengths[of] < LEAST, np.nan, own[of] < lengths[of] // 2)
@@ -62,7 +66,8 @@ def find_warm_up(logs: Sequence[Floats], sizes: Iterable[int]) -> WarmUp:
             continue
         profile = long[0] if len(long) == 1 else _profile(long)
         end = int(own[runs].max()) if len(long) == 1 else int(_ends([profile])[0])
-        shared[runs], steady[cell] = end, end < len(profile) // 2
+        shared[runs] = end
+        steady[cell] = end < len(profile) // 2
         if not steady[cell]:
             drift[cell] = _drift(profile)
     counts = np.minimum(2 * np.maximum(shared, own), lengths - lengths // 4)

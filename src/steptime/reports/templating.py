@@ -57,7 +57,8 @@ def _library() -> str:
 
     kept = own_caches() / f"vega-{version('vl-convert-python')}.gz.txt"
     with suppress(OSError, ValueError, EOFError, zlib.error):
-        gzip.decompress(b64decode(text := kept.read_text(encoding="ascii")))  # whole
+        text = kept.read_text(encoding="ascii")
+        gzip.decompress(b64decode(text))  # whole
         return text
     text = packed(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").encode())
     with suppress(InputError, OutsideError):

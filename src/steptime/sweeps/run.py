@@ -115,7 +115,8 @@ def _method(cell: Cell, key: WorkerKey, runs: int) -> RecordMethod:
 
 
 def _unmeasured(trial: Trial, key: WorkerKey, how: Means, failure: Failure) -> Record:
-    own, platform = _method(trial.cell, key, how.runs), key.platform
+    own = _method(trial.cell, key, how.runs)
+    platform = key.platform
     return unmeasured(trial, how, own, platform, failure, threads=key.threads)
 
 
@@ -200,7 +201,8 @@ def sweep(request: SweepRequest, warn: Callable[[str], None], report: Report) ->
     if ranks.here().size > 1:
         raise InputError("a sweep starts its processes itself: leave out torchrun or srun")
     cells, out, how = request.cells, request.out, request.how
-    statuses, unsuccessful = Counter[str](), list[dict[str, Any]]()
+    statuses = Counter[str]()
+    unsuccessful = list[dict[str, Any]]()
     with ExitStack() as stack:
         stack.enter_context(store.exclusive(out))
         known = store.load(out, warn, required=False)

@@ -80,7 +80,8 @@ class Static:
 
     def viewed(self, kind: str, how: Sequence[int]) -> "Static":
         """Return the same weight, transposed by `how` or seen with the shape `how`."""
-        before, order = self.shape, tuple(how)
+        before = self.shape
+        order = tuple(how)
         if kind == "transpose":
             require(sorted(order) == list(range(len(before))), f"transpose {before} by {order}")
             shape = tuple(before[i] for i in order)

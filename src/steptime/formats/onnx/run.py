@@ -291,7 +291,8 @@ class Visit:
     def _follow(self, node: OnnxNode) -> None:
         """Refuse what neither stays nor grows as the batch: the file has it for its own."""
         for name in node.outputs:
-            value, told = self.env.get(name), self.old(name)
+            value = self.env.get(name)
+            told = self.old(name)
             if name and isinstance(value, str) and told is not None:
                 self.batches.check(told, self.b.shape(value))
 

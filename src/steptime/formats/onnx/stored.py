@@ -47,10 +47,12 @@ def store(run: Visit) -> list[str]:
         for op in (one for one in ends if one.kind == "linear"):
             b.ops[places[op.name]] = replace(op, inputs=(*op.inputs, *tensors))
     types, what = b.precision, "quantised weight"
-    return [
-        *([f"{counted(kept, what)} counted as stored, multiplied in {types.compute}"] * (kept > 0)),
-        *([f"{counted(others, what)} counted in {types.weights}, not as stored"] * (others > 0)),
-    ]
+    said = []
+    if kept:
+        said.append(f"{counted(kept, what)} counted as stored, multiplied in {types.compute}")
+    if others:
+        said.append(f"{counted(others, what)} counted in {types.weights}, not as stored")
+    return said
 
 
 def _readers(readers: Mapping[str, list[Op]], weight: str) -> tuple[list[str], list[Op]]:

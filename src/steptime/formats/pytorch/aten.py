@@ -75,7 +75,8 @@ def _extreme(function: str, c: Call) -> Result:
 def _clamp(c: Call) -> Result:
     low, high = (0.0, 6.0) if c.node.op == "relu6" else (-math.inf, math.inf)
     least, most = c.get("min", c.get("min_val", low)), c.get("max", c.get("max_val", high))
-    x, limits = c.x(), dict[str, Any]()
+    x = c.x()
+    limits = dict[str, Any]()
     for function, name, end in (("maximum", "low", least), ("minimum", "high", most)):
         if not isinstance(end, int | float):
             x = c.do(el.pointwise, function, x, c.walk.tensor(end))

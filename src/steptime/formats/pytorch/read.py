@@ -31,7 +31,9 @@ def identity(source: Source) -> bytes:
             stack = node["metadata"].get("nn_module_stack")
             node["metadata"] = {"nn_module_stack": stack}
         says = [module["graph"], module["signature"], document["range_constraints"]]
-        says += [ties] if (ties := ties_of(source)) else []
+        ties = ties_of(source)
+        if ties:
+            says.append(ties)
         return json.dumps(says).encode()
     except WRONG:
         return bytes(source.content[:])  # what it lacks is told when it is read
@@ -74,7 +76,8 @@ def read(source: Source, allow_unknown: bool) -> Family:
 
 
 def _line(error: Exception) -> str:
-    return f"{line_of(error)}{', which is not there' * isinstance(error, KeyError)}"
+    more = ", which is not there" if isinstance(error, KeyError) else ""
+    return f"{line_of(error)}{more}"
 
 
 def _ended(walk: Walk) -> str:

@@ -26,7 +26,8 @@ def _view(c: Call) -> Result:
 
 
 def _squeeze(c: Call) -> Result:
-    axes, shape = c.get("dim"), c.b.shape(c.x())
+    axes = c.get("dim")
+    shape = c.b.shape(c.x())
     told = shape if axes is None else c.walk.told(c.node.args["self"])
     chosen = range(len(told)) if axes is None else [a % max(1, len(told)) for a in listed(axes)]
     return c.do(

@@ -165,6 +165,7 @@ def _read(value: object, name: str, parameter: Parameter, default: Value, place:
         raise InputError(f"{where}: must be a number, not {shorten(value)}")
     low, high = parameter.within
     if not low <= number < high:
-        limits = f"at least {low:g}" + f" and below {high:g}" * (high < inf)
+        below = f" and below {high:g}" if high < inf else ""
+        limits = f"at least {low:g}{below}"
         raise InputError(f"{where}: must be {limits}, not {shorten(value)}")
     return number

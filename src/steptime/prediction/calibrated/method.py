@@ -100,7 +100,8 @@ def name_of(kernel: Kernel | Rows, device: Device) -> str:
 
 
 def _named(kernel: Kernel | Rows, device: Device) -> tuple[str, Form]:
-    forms, work = FORMS.get(device.kind, GPU), OPS[kernel.kind].work if kernel.kind in OPS else ""
+    forms = FORMS.get(device.kind, GPU)
+    work = OPS[kernel.kind].work if kernel.kind in OPS else ""
     return next((name, forms[name]) for name in (work, *_OF_UNIT[kernel.unit]) if name in forms)
 
 

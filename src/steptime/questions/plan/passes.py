@@ -96,7 +96,8 @@ class Step:
         """Return the seconds of a stage, of whose parts the host issues one after the other."""
         sums = [0.0] * 5
         for part, count in load:
-            (fore, back), weight = self.passes(part), self.pieces[part.name].weight_s
+            fore, back = self.passes(part)
+            weight = self.pieces[part.name].weight_s
             each = (fore.seconds, back.seconds, fore.host, back.host, weight)
             sums = [whole + own * count for whole, own in zip(sums, each, strict=True)]
         fore_s, back_s, fore_host, back_host, weight = sums

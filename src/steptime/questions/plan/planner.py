@@ -372,7 +372,8 @@ class Planner:
     @cached_property
     def flops(self) -> Flops:
         """FLOP of the forward pass of a sequence."""
-        graph, result = self._rank(False, Plan(), 1), [0.0, 0.0]
+        graph = self._rank(False, Plan(), 1)
+        result = [0.0, 0.0]
         for op in (op for op in graph.ops if op.part == "forward" and OPS[op.kind].work):
             times = self.often.get(piece_of(op.name), 0)  # none stands for a layer of no kind
             result[OPS[op.kind].work == "attention"] += op_work(graph, op)[0] * times

@@ -205,7 +205,8 @@ class Request:
         """Return what runs the plan where no stack is named, of the year that is asked for."""
         plan = split_of(self.split) if devices > 1 else Plan()
         plan = replace(plan, data=max(plan.data, plan.data * devices // plan.devices))
-        year, words = year_of(self.stack), self.shape.unit == "tokens"
+        year = year_of(self.stack)
+        words = self.shape.unit == "tokens"
         first, *more = (
             defaults_for(one, plan, self.site.per_node, year=year, reads_words=words)
             for one in (device, *(catalog.device(site.device) for site in self.others))
@@ -231,7 +232,8 @@ class Request:
         options = {"stack": usual.stack if self.named is None else self.named, **self.options}
         how = self.gradients, "training", self.tuning
         planner = planner_of(shape, cluster, self.dtype, method, options, *how)
-        if not catalog.stack(stack := planner.method.settings.stack).trains:
+        stack = planner.method.settings.stack
+        if not catalog.stack(stack).trains:
             near = f"nearest: --stack {usual.stack}"
             raise InputError(f"plan: stack {stack} runs inference alone; {near}")
         if self.stack is None and "stack" not in self.options and many > 1:

@@ -18,7 +18,8 @@ def search_tables(told: dict[str, Any]) -> list[Table]:
         least.setdefault(told["rows"].index(row), []).append(_LEAST[name])
     order = sorted(range(len(told["rows"])), key=lambda at: (at not in least, at))
     many = [{**_in_words(told["rows"][k]), "least": ", ".join(least.get(k, ()))} for k in order]
-    may = "?" * (len({(row["device"], row["devices"]) for row in told["rows"]}) == 1)  # in title
+    places = {(row["device"], row["devices"]) for row in told["rows"]}
+    may = "?" if len(places) == 1 else ""  # in title
     heads = columns(f"{may}device", f"{may}devices", *_FOUND, "total_bytes=memory", "least=least")
     same = f"= {told['alike']:,} plans are as fast within the error of this prediction"
     below = [same, told["space"]]
@@ -42,7 +43,11 @@ _LEAST = {
 
 
 def _in_words(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "split": split_in_words({"plan": row, **row}), "same": "=" * row["alike"]}
+    return {
+        **row,
+        "split": split_in_words({"plan": row, **row}),
+        "same": "=" if row["alike"] else "",
+    }
 
 
 def split_and_size(told: dict[str, Any]) -> str:

@@ -110,7 +110,8 @@ class Service:
         cluster, alone = cluster_of(self.site, self.devices), self.weights_alone
         dtype = None if alone else self.dtype
         planner = planner_of(shape, cluster, dtype, method, options, use="serving")
-        if not catalog.stack(said := planner.method.settings.stack).serving:
+        said = planner.method.settings.stack
+        if not catalog.stack(said).serving:
             other = f"nearest: --stack {usual.stack}"
             raise InputError(f"serve: stack {said} has no constants of serving; {other}")
         if said == usual.stack and self.stack is None:

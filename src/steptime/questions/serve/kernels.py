@@ -27,7 +27,8 @@ PADDED = {"mxfp4": 256}  # sides of experts' matrices, as vLLM pads them for its
 
 def stored_bytes(spec: TensorSpec, weights: str) -> float:
     """Return the bytes of a weight in a format; sides of experts' matrices may be padded."""
-    size, side = float(spec.size), PADDED.get(weights)
+    size = float(spec.size)
+    side = PADDED.get(weights)
     if side and len(spec.shape) == EXPERTS_AXES:
         size = spec.shape[0] * prod(-(-n // side) * side for n in spec.shape[1:])
     return FORMATS[weights] * size

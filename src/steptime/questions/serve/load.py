@@ -103,7 +103,8 @@ def summary(
     load = varied(load) if pools[-1].mixed else load
     run, count = simulate(load, pools, sent_s), len(load.inputs)
     edge = 0 if load.concurrency else int(EDGE * count)
-    beside_s, steady = sum(pool.prompt_s for pool in pools), range(edge, count - edge)
+    beside_s = sum(pool.prompt_s for pool in pools)
+    steady = range(edge, count - edge)
     ttft = [run.first_s[r] - run.came_s[r] + beside_s for r in steady]
     rest = [run.ended_s[r] - run.first_s[r] for r in steady]
     after = [load.outputs[r] - 1 for r in steady]

@@ -128,7 +128,8 @@ class Phases:
 
     def _flights(self, sequences: int, tokens: int, past: float) -> tuple[Spent, int]:
         """Return what a part of some sequences takes, with the joules of all, and how many are."""
-        flights = min(self.plan.pipeline, own := self._own(sequences))
+        own = self._own(sequences)
+        flights = min(self.plan.pipeline, own)
         one = self.step([Group(-(-own // flights), tokens, past)])
         return one._replace(joules=flights * one.joules), flights
 
@@ -277,7 +278,8 @@ class Phases:
         if kernel.kind not in LOW_KINDS or piece_of(kernel.op) in (FIRST, LAST):
             return kernel
         _, (x, *rest), attrs, *_ = graph.cases[kernel.op]
-        weights, read = [spec for spec in rest if len(spec.shape) > 1], 1.0
+        weights = [spec for spec in rest if len(spec.shape) > 1]
+        read = 1.0
         if kernel.kind == "experts":
             count, each = rest[1].shape[0], int(str(dict(attrs)["per_token"]))
             read = experts_read(count, each, x.size / x.shape[-1]) / count

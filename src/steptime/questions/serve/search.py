@@ -237,9 +237,12 @@ class ServerSearch:
         for number, kind in self.ordered(kinds, True, True):
             if number * kind.devices > FAR * best:
                 continue
-            most, run = self.max_devices // kind.devices, self._run(kind, self.load)
-            if result := self.fewest(number, most, run):
-                yield (one := Candidate(kind, *result))
+            most = self.max_devices // kind.devices
+            run = self._run(kind, self.load)
+            result = self.fewest(number, most, run)
+            if result:
+                one = Candidate(kind, *result)
+                yield one
                 best = min(best, one.devices)
 
     def apart(self, kinds: Sequence[Kind]) -> Iterator[Candidate]:
@@ -263,14 +266,17 @@ class ServerSearch:
                 readers[kind.service.pipeline] = kind, result[0]
         best = self.max_devices
         for number, kind in self.ordered(kinds, False, True):
-            if not (first := readers.get(kind.service.pipeline)):
+            first = readers.get(kind.service.pipeline)
+            if not first:
                 continue
             left = (self.max_devices - first[0].devices * first[1]) // kind.devices
             self.candidates += max(0, left) * first[1]
             if left < 1 or number * kind.devices > FAR * best:
                 continue
-            if result := self.fewest(number, left, self._run(kind, self.load, first)):
-                yield (one := Candidate(kind, *result, first))
+            result = self.fewest(number, left, self._run(kind, self.load, first))
+            if result:
+                one = Candidate(kind, *result, first)
+                yield one
                 best = min(best, kind.devices * one.replicas)
 
     def _run(

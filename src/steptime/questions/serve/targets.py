@@ -144,13 +144,14 @@ def searched(search: ServerSearch) -> dict[str, Any]:
     rows.sort(
         key=lambda row: (row["cost"]["million_tokens"] if row["cost"] else inf, row["devices"])
     )
+    targets = {name: getattr(search.demand, name) for name in TARGETS}
     told = {
         "answer": "",
         "model": search.service.model,
         "requests_per_s": search.rate,
         "input": round(fmean(search.load.inputs)),
         "output": round(fmean(search.load.outputs)),
-        **{name: None if (t := getattr(search.demand, name)) == inf else t for name in TARGETS},
+        **{name: None if most == inf else most for name, most in targets.items()},
         "max_devices": search.max_devices,
         "candidates": search.candidates,
         "runs": search.runs,

@@ -251,7 +251,8 @@ class TableMapping:
         quantities = row.quantities if status == "ok" else {}
         if status == "ok" and not quantities:
             raise InputError(f"{keys.seconds}: no time is said")
-        platform, stack = row.text(keys.device).strip(), row.text(keys.stack)
+        platform = row.text(keys.device).strip()
+        stack = row.text(keys.stack)
         if not platform:
             raise InputError("device: empty")
         env = {name: row.text(text) for name, text in keys.env.items()}

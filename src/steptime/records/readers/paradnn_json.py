@@ -187,7 +187,8 @@ def network(text: str, file: str = "") -> tuple[Choice, int, str]:
         found = pattern.fullmatch(text)
         if not found:
             continue
-        said, detail = row["model"].format(**found.groupdict()), row.get("detail")
+        said = row["model"].format(**found.groupdict())
+        detail = row.get("detail")
         if detail:
             named = [word for word in row["words"] if word in re.split(r"[_/.-]", file.lower())]
             if not named:

@@ -223,7 +223,8 @@ def log_fields(text: str) -> Log:
         for kind, read in reads.items()
         for name, pattern in _TABLE[kind].items()
     }
-    program, results = log["program"], rf"(?i:{_TABLE['number']['speed']}){_NUMBER}{_END}"
+    program = log["program"]
+    results = rf"(?i:{_TABLE['number']['speed']}){_NUMBER}{_END}"
     versions = re.findall(r"VIRTUAL_ENV=\S{0,200}/(?:tf|TensorFlow_)(\d+(?:\.\d+)+)", text)
     ran = "scratch" if re.search(r"^\+ python", text, re.MULTILINE) else ""  # else not so far
     found = log["speed"] is not None or "CNN_MNIST" in program

@@ -157,7 +157,8 @@ def _members(file: Stream, archive_name: str) -> Iterator[RecordSource | Unread]
 
 
 def _content(file: Stream, name: str, archive: str = "") -> RecordSource | Unread:
-    content, most = file.read(LARGEST_BYTES + 1), LARGEST_BYTES
+    content = file.read(LARGEST_BYTES + 1)
+    most = LARGEST_BYTES
     if len(content) > most and TRACE in content[:1_000_000]:
         most = LARGEST_TRACE_BYTES
         content += file.read(most + 1 - len(content))

@@ -80,7 +80,9 @@ def _points(
         rows.append(style.point(row, f"platform {X} {MEASURED} {PREDICTED}", TOOLTIP) | more)
     filled, hollow = (any(row[side] for row in every) for side in (MEASURED, PREDICTED))
     signs = "Filled: measured or published. Hollow: predicted."
-    caption = [signs if filled else "Hollow: predicted; nothing is measured here."] * hollow
+    caption = []
+    if hollow:
+        caption.append(signs if filled else "Hollow: predicted; nothing is measured here.")
     if without := sum(row[X] is None for row in every):
         caption.append(f"At the left edge: {without:,} whose FLOP per byte are not known.")
     caption += thinned
@@ -169,7 +171,8 @@ def roofs(
             line |= {"to": right, "top": peak}
             rows.append({"platform": where, **line, "peak": text, "dash": "matrix" not in units})
     for kind, sign, pixels in (("peak", 1, 15), ("side", -1, 24)):
-        gap, last = pixels / size["height"] * math.log10(high / low), -math.inf
+        gap = pixels / size["height"] * math.log10(high / low)
+        last = -math.inf
         for row in sorted((r for r in rows if kind in r), key=lambda r: sign * r["roof"]):
             last = max(sign * math.log10(row["roof"]), last + gap)
             row["at"] = 10 ** (sign * last)

@@ -93,6 +93,7 @@ def failure_record(trial: Trial, how: Means, failure: Failure) -> Record:
     """Return the record of a trial that no worker answered for."""
     cell = trial.cell
     own = method(cell.backend, UNKNOWN, cell.options, how.runs)
-    gpu, node = cell.options.gpu, cell.request.node if cell.request else ""
+    gpu = cell.options.gpu
+    node = cell.request.node if cell.request else ""
     platform = catalog.platform_of(gpu) or gpu or UNKNOWN
     return unmeasured(trial, how, own, platform, failure, **({"host": node} if node else {}))

@@ -267,7 +267,8 @@ def _plan(submission: Submission) -> str:
     ends = pairwise(accumulate((len(task.trials) for task in submission.tasks), initial=0))
     jobs = []
     for first, *rest in submission.jobs:
-        need, slices = first.need, [*islice(ends, 1 + len(rest))]
+        need = first.need
+        slices = [*islice(ends, 1 + len(rest))]
         jobs.append(_Job(need.request.model_dump(), need.replicas, need.cores, slices))
     plan = _Plan(jobs=jobs, version=VERSION, **picked(submission, "token how largest scheduler"))
     return msgspec.json.format(msgspec.json.encode(plan), indent=1).decode()

@@ -40,8 +40,10 @@ def missing(request: SweepRequest, seen: Snapshot) -> Missing:
     live = {one.trial.id for one in seen.states if one.word in {"queued", "running"}}
     done = {mark[0] for mark in done_marks(seen.records, request.retry, request.force)}
     cells = [cell for cell in request.cells if fits(cell)] if request.must_fit else request.cells
-    wanted, runs = list[str](), request.how.runs
-    trials, where = list[Trial](), Counter[str]()
+    wanted = list[str]()
+    runs = request.how.runs
+    trials = list[Trial]()
+    where = Counter[str]()
     for trial in trials_of(cells, runs, request.rounds):
         name = trial.id
         if name not in live and name not in done and (live or done):
