@@ -282,6 +282,8 @@ def test_no_row_is_one_line():
         {"intervals": {"product": [math.nan, 0.1]}},
         {"intervals": {"product": [-0.1, 1e6]}},
         {"intervals": {"product": [0.1, -0.1]}},
+        {"infer": {"intervals": {"host": [0.1, -0.1]}}},
+        {"train": {"intervals": {"host": [0.1]}}},
         {"steps": [[1.0, 1.0, math.nan]]},
         {"steps": [[1.0, 1.0, 1e300]]},
         {"products": {"matmul float32": [[1, 8, 8, 8, math.inf]]}},
@@ -299,29 +301,75 @@ def test_a_wrong_calibration_in_a_device_file_is_one_line(wrong):
         device_from_table(said, "mine.toml")
 
 
+T4 = catalog.device("t4")
+
+
+def networks(phase, *times):
+    """Nine fully connected networks, which take so many times what the priors say, in turn."""
+    found, priors = [], constants_of(priors_of(T4))
+    for layers in range(2, 11):
+        network = read_model(f"fc:layers={layers},nodes=64,inputs=64,outputs=10")
+        workload = make_workload(network, 16, "float32", phase, "sgd")
+        one = Case(step_kernels(workload), T4, 1.0, "fc", "step")
+        seconds = times[layers % len(times)] * float(Columns([one]).predicted(priors)[0])
+        found.append(replace(one, seconds=seconds, family=f"fc of {layers}"))
+    return found
+
+
+def scored_on(table, phase):
+    """What a calibrated T4 says of such networks."""
+    return score(
+        [replace(one, device=replace(T4, calibration=table)) for one in networks(phase, 1.0)],
+        cost_model("calibrated"),
+    )
+
+
 def test_trainings_tell_nothing_of_inference_on_a_gpu():
     """Trainings take twice as long as expected, inference half: each is predicted as it was."""
-    device = catalog.device("t4")
-    priors = constants_of(priors_of(device))
-
-    def steps(phase, times):
-        found = []
-        for layers in range(2, 11):
-            network = read_model(f"fc:layers={layers},nodes=64,inputs=64,outputs=10")
-            workload = make_workload(network, 16, "float32", phase, "sgd")
-            one = Case(step_kernels(workload), device, 1.0, "fc", "step")
-            seconds = times * float(Columns([one]).predicted(priors)[0])
-            found.append(replace(one, seconds=seconds))
-        return found
 
     def ratio(table, phase):
-        own = [replace(one, device=replace(device, calibration=table)) for one in steps(phase, 1.0)]
-        found = score(own, cost_model("calibrated"))
-        return geometric_mean(np.array([one.ratio for one in found]))
+        return geometric_mean(np.array([one.ratio for one in scored_on(table, phase)]))
 
-    trained = calibrate(device, steps("train", 2.0), None)
+    trained = calibrate(T4, networks("train", 2.0), None)
     assert ratio(trained, "train") == pytest.approx(2.0, rel=0.2)
     assert ratio(trained, "infer") == pytest.approx(1.0, rel=1e-6)
-    both = calibrate(device, steps("train", 2.0) + steps("infer", 0.5), None)
+    both = calibrate(T4, networks("train", 2.0) + networks("infer", 0.5), None)
     assert ratio(both, "infer") == pytest.approx(0.5, rel=0.2)
-    assert "infer" not in calibrate(device, steps("infer", 0.5), None)
+    assert "infer" not in calibrate(T4, networks("infer", 0.5), None)
+
+
+def widths(table, phase):
+    """By what factor the ends of intervals differ."""
+    return [one.high / one.low for one in scored_on(table, phase)]
+
+
+@pytest.mark.parametrize(("told", "other"), [("train", "infer"), ("infer", "train")])
+def test_a_phase_of_which_no_step_tells_is_as_far_off_as_on_a_device_never_seen(told, other):
+    table = calibrate(T4, networks(told, 1.0), None)
+    table = device_from_table(
+        {
+            "name": "mine", "kind": "gpu", "source": "test", "memory_GB_per_s": 320,
+            "peak_TFLOP_per_s": {"float32": 8.1}, "calibration": table,
+        },
+        "mine.toml",
+    ).calibration  # fmt: skip
+    assert widths(table, other) == pytest.approx(widths({}, other), rel=1e-3)
+    assert max(widths(table, told)) < 0.7 * min(widths({}, told))
+
+
+def test_inference_is_as_far_off_as_inference_was():
+    """Trainings miss by nothing, steps of inference by half: these alone have wide intervals."""
+    both = calibrate(T4, networks("train", 1.0) + networks("infer", 0.6, 1.6), None)
+    one = calibrate(T4, networks("train", 1.0), None)
+    assert widths(both, "train") == pytest.approx(widths(one, "train"), rel=1e-3)
+    held = [case.seconds for case in networks("infer", 0.6, 1.6)]
+    found = scored_on(both, "infer")
+    assert all(x.low < s < x.high for x, s in zip(found, held, strict=True))
+
+
+def test_few_networks_are_as_far_off_as_their_mean_may_be():
+    """A network 9 times is one network: cases that nobody measured are sqrt(2) times as far off."""
+    told = [replace(case, family="one") for case in networks("infer", 1.0)]
+    many = calibrate(T4, networks("infer", 1.0), None)["intervals"]["host"]
+    one = calibrate(T4, told, None)["intervals"]["host"]
+    assert one == pytest.approx([end * (2 / (10 / 9)) ** 0.5 for end in many], rel=0.02)

@@ -68,11 +68,19 @@ def test_all_parts_of_a_step_are_longer_by_what_is_left_over(waits):
 def test_what_one_of_many_alike_misses_by_is_shrunk_to_what_all_of_them_do():
     # n rows of one kind that miss by y: each is told y (n - 1) s2 / ((n - 1) s2 + noise) by others
     one = steps(1, 0.05)[0]
-    columns = Columns([one] * 20)
+    columns = Columns([replace(one, family=f"network {i}") for i in range(20)])
     found, off = learnt(columns, PRIORS, np.full(20, 0.05))
     ratio = SPREAD**2 / NOISE**2 * 5 / 4  # as noise of rows that miss by little is 4/5 as large
     assert sum(weight for _, _, weight in found["steps"]) == pytest.approx(0.05, rel=0.02)
     assert off == pytest.approx(0.05 / (1 + 19 * ratio), rel=0.05)
+
+
+@pytest.mark.parametrize("family", ["mine", ""])
+def test_a_network_that_is_left_out_is_told_by_none_of_its_rows(family):
+    """Twenty rows of one network, by its family or its text: another would miss as this does."""
+    columns = Columns([replace(steps(1, 0.05)[0], family=family)] * 20)
+    _, off = learnt(columns, PRIORS, np.full(20, 0.05))
+    assert off == pytest.approx(0.05)
 
 
 def test_few_steps_and_those_of_a_cpu_tell_nothing_of_others():

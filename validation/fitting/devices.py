@@ -18,6 +18,7 @@ from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
 from steptime.prediction import cost_model
 from steptime.prediction.calibrated.interval import ends_of
+from steptime.records.row import grouped
 from validation.fitting import (
     aiconfigurator,
     catapult,
@@ -38,10 +39,10 @@ Constants = Mapping[str, float]
 
 
 class Known(NamedTuple):
-    """What a calibration found, and beside it, and which cases it took, by `id`."""
+    """What was known before a calibration, its table, and which cases it took, by `id`."""
 
     constants: Constants
-    of_steps: Mapping[str, Any]
+    table: Mapping[str, Any]
     taken: set[int]
 
 
@@ -144,13 +145,21 @@ def folds(sets: Mapping[str, Sets]) -> dict[tuple[str, str], Constants]:
 
 
 def scored(
-    cases: Sequence[Case], constants: Constants, of_steps: Mapping[str, Any] | None = None
+    cases: Sequence[Case], constants: Constants, table: Mapping[str, Any] | None = None
 ) -> list[Scored]:
-    """Return what constants, and steps that were measured, say of the cases of one device."""
-    device = replace(cases[0].device, calibration=of_steps or {})
-    calibrated = [replace(case, device=device) for case in cases]
-    before = dict(zip(map(id, calibrated), cases, strict=True))
-    return [replace(one, case=before[id(one.case)]) for one in scored_at(calibrated, constants)]
+    """Return what constants, and a calibration on top of them, say of the cases of one device."""
+    found: dict[int, Scored] = {}
+    for phase, own in grouped(cases, lambda case: case.phase).items():
+        device = replace(own[0].device, calibration=table or {}).in_phase(phase)
+        told = device.calibration
+        ends = ends_of(told) if "stack" in told else {}
+        at = {**constants, **told.get("constants", {}), **ends}
+        calibrated = [replace(case, device=device) for case in own]
+        before = dict(zip(map(id, calibrated), own, strict=True))
+        for one in scored_at(calibrated, at):
+            case = before[id(one.case)]
+            found[id(case)] = replace(one, case=case)
+    return [found[id(case)] for case in cases]
 
 
 def calibration(told_by: Sequence[Case], constants: Constants, seed: int, stack: str) -> Known:
@@ -161,11 +170,7 @@ def calibration(told_by: Sequence[Case], constants: Constants, seed: int, stack:
     }
     points = chosen(told_by, POINTS, seed)
     table = calibrate(device, points, None, priors=priors)
-    taken = {id(case) for case in points}
-    ends = ends_of(table) if "stack" in table else {}
-    beside = ("alone", "products", "steps", "intervals")
-    of_steps = {name: table[name] for name in beside if name in table}
-    return Known({**constants, **table["constants"], **ends}, of_steps, taken)
+    return Known(constants, table, {id(case) for case in points})
 
 
 def line(name: str, scores: Sequence[Scored], more: Sequence[str] = ()) -> str:

@@ -34,6 +34,8 @@ class Columns:
 
     def __init__(self, cases: Sequence[Case]) -> None:
         self.cases = cases
+        named = [case.workload.label if case.workload else "" for case in cases]
+        self.families = [case.family or name for case, name in zip(cases, named, strict=True)]
         first = first_dtype(cases[0].device)  # peaks of all types are filled in
         self.device: Device = reached(cases[0].device, first, Settings())
         self.seconds: Floats = np.array([case.seconds for case in cases])

@@ -13,7 +13,7 @@ from scipy.special import ndtri
 
 from steptime.calibration.cases import Case, priors_of
 from steptime.calibration.columns import Columns
-from steptime.calibration.fit import SIGMA, constants_of, fitted, left_out, told_by
+from steptime.calibration.fit import SIGMA, constants_of, fitted, left_out, together, told_by
 from steptime.calibration.left_over import learnt
 from steptime.core.errors import InputError
 from steptime.core.ranges import whole_number
@@ -47,12 +47,13 @@ def calibrate(
     It holds the constants that moved from the priors, the cross-validated error of each kind of
     case (`mape`, and `bias`, the mean of ln(predicted / measured)), and between which logs of
     measured / predicted 80 % of the kernels of each form lie, by cases that were not fitted;
-    `alone` are the constants of ops by themselves, where they differ, `infer` those of steps of
-    inference on a GPU, with their `steps`; `products` and `steps` are what products, and steps
-    behind a host, take beyond these constants. `points` of None takes all cases. Steps are of one
-    `stack`, that with most of them: a host takes other times under another one. `facts`, such as
-    versions, join the table; `priors` are those of the device's kind and of that stack if none are
-    given. Raises `InputError` without a case.
+    `alone` are the constants of ops by themselves, where they differ; `products` and `steps` are
+    what products, and steps behind a host, take beyond these constants. On a GPU `infer` are the
+    constants, `steps` and intervals of inference beside trainings, which tell nothing of it;
+    trainings of which no case tells (`train`) have the intervals of the priors. `points` of None
+    takes all cases. Steps are of one `stack`, that with most of them: a host takes other times
+    under another one. `facts`, such as versions, join the table; `priors` are those of the device's
+    kind and of that stack if none are given. Raises `InputError` without a case.
     """
     if not cases:
         raise InputError(f"{device.name}: no row to calibrate with")
@@ -66,9 +67,10 @@ def calibrate(
     known = priors_of(device, stack) if priors is None else priors
     columns = Columns(own)
     constants = step_constants(columns, known)
-    alone = left_out(columns, known, constants, families=[case.family for case in own])
+    alone = left_out(columns, known, constants, families=columns.families)
     beside, off = learnt(columns, constants, alone)
-    beside |= of_inference(columns, known, off)
+    beside |= of_phases(columns, known, off)
+    rest = [i for i, case in enumerate(own) if case.phase not in beside]
     places = [i for i, case in enumerate(own) if case.alone and device.kind == "gpu"]
     if places:
         by_itself, off[places] = single([own[i] for i in places], off[places], known, constants)
@@ -81,7 +83,7 @@ def calibrate(
         **(facts or {}),
         "constants": moved(constants, known),
         "errors": errors([case.kind for case in own], off),
-        "intervals": intervals(columns, constants, off),
+        "intervals": intervals(Columns([own[i] for i in rest]), constants, off[rest]),
         **beside,
     }
 
@@ -100,30 +102,33 @@ def step_constants(columns: Columns, priors: Mapping[str, Constant]) -> dict[str
     own = Columns(steps)
     places = np.array([not case.alone for case in columns.cases])
     apart, both = fitted([own], priors), fitted([columns], priors)
-    families = [case.family for case in columns.cases]
-    of_both = left_out(columns, priors, both, families=families)[places]
-    of_own = left_out(own, priors, apart, families=[case.family for case in steps])
+    of_both = left_out(columns, priors, both, families=columns.families)[places]
+    of_own = left_out(own, priors, apart, families=own.families)
     return both if np.abs(of_both).mean() < np.abs(of_own).mean() else apart
 
 
-def of_inference(columns: Columns, priors: Mapping[str, Constant], off: Floats) -> dict[str, Any]:
-    """Return what steps without a backward pass say of such steps, and set how far they are off.
+def of_phases(columns: Columns, priors: Mapping[str, Constant], off: Floats) -> dict[str, Any]:
+    """Return what holds of one phase on a GPU, and set how far steps of inference are off.
 
     A host takes other times where nothing is trained, and so do kernels that run again in the
-    backward pass: trainings tell nothing of inference. Steps of one phase alone are told by all.
+    backward pass: trainings tell nothing of inference, nor how far off it is. Where it alone tells,
+    trainings take its constants, and are as far off as on a device never seen.
     """
-    places = [i for i, case in enumerate(columns.cases) if case.phase == "infer"]
-    if columns.device.kind != "gpu" or "train" not in {case.phase for case in columns.cases}:
+    phases = {case.phase for case in columns.cases} - {""}
+    if columns.device.kind != "gpu" or not phases:
         return {}
-    found = constants_of(priors)
-    told = dict[str, Any]()
-    if places:
-        own = Columns([columns.cases[i] for i in places])
-        found = fitted([own], priors)
-        families = [case.family for case in own.cases]
-        left = left_out(own, priors, found, families=families)
-        told, off[places] = learnt(own, found, left)
-    return {"infer": {"constants": moved(found, priors), "steps": told.get("steps", [])}}
+    if phases == {"infer"}:
+        return {"train": {"intervals": {}}}
+    if phases == {"train"}:
+        return {"infer": {"constants": {}, "steps": [], "intervals": {}}}
+    places = [i for i, case in enumerate(columns.cases) if case.phase == "infer"]
+    own = Columns([columns.cases[i] for i in places])
+    found = fitted([own], priors)
+    left = left_out(own, priors, found, families=own.families)
+    told, off[places] = learnt(own, found, left)
+    ends = intervals(own, found, off[places])
+    table = {"constants": moved(found, priors), "steps": told.get("steps", []), "intervals": ends}
+    return {"infer": table}
 
 
 def single(
@@ -140,8 +145,8 @@ def single(
     start = {name: one._replace(value=of_steps[name]) for name, one in priors.items()}
     known = start | {name: priors[name] for name in told_by([columns], priors)}
     constants = fitted([columns], known, sigma=sigma)
-    families = [case.family for case in own]
-    found, off = learnt(columns, constants, left_out(columns, known, constants, sigma, families))
+    off = left_out(columns, known, constants, sigma, columns.families)
+    found, off = learnt(columns, constants, off)
     return {"alone": moved(constants, start), **found}, off
 
 
@@ -226,7 +231,8 @@ def intervals(columns: Columns, constants: Constants, off: Floats) -> dict[str, 
     Split conformal, of how far cases are off as a share of the half width that the priors' own ones
     give them: of n the floor(0.1 (n + 1))th from either end, so that a new case lies between them
     as often as is said, a step of many kernels or one. `PRIOR` further shares are as the priors
-    say, so that few cases do not make sure of anything. Forms that no case tells are left out.
+    say, so that few cases do not make sure of anything, and as much wider as what few networks told
+    is off itself: sqrt(1 + 1 / n). Forms that no case tells are left out.
     """
     told = {name_of(one, columns.device) for case in columns.cases for one in case.kernels}
     told |= {"all"} | {"host" for case in columns.cases if case.condition != "repeated"}
@@ -238,6 +244,7 @@ def intervals(columns: Columns, constants: Constants, off: Floats) -> dict[str, 
     value, low, high = columns.intervals({**constants, **unit})
     shares = off / np.where(off > 0, np.log(high / value), np.log(value / low))
     like_priors = ndtri((np.arange(PRIOR) + 0.5) / PRIOR) / ndtri((1 + LEVEL) / 2)
+    like_priors *= (1 + 1 / len(together(columns.families))) ** 0.5
     some = np.sort(np.concatenate([shares, like_priors]))
     first = max(1, floor((1 - LEVEL) / 2 * (len(some) + 1)))
     last = min(len(some), ceil((1 + LEVEL) / 2 * (len(some) + 1)))

@@ -12,6 +12,7 @@ from scipy.optimize import least_squares
 
 from steptime.hardware.constants import Constant
 from steptime.prediction.kernels import Floats
+from steptime.records.row import grouped
 
 SIGMA = 0.2  # of the log of one row: what the forms leave unexplained
 NEAR = 1e-4  # a fit ends when a round changes no more than this share
@@ -122,10 +123,13 @@ def left_out(
     weight = 1 / np.sqrt(1 + (off / sigma) ** 2)
     inverse = np.linalg.inv(slope.T @ (weight[:, None] * slope) + np.eye(len(names)))
     share = slope @ inverse @ (weight[:, None] * slope).T
-    found: Floats = off / (1 - share.diagonal())
-    named = np.array(families)
-    for family in set(families) - {""}:
-        own = np.flatnonzero(named == family)
+    found = np.empty(len(off))
+    for own in together(families or [""] * len(off)):
         found[own] = np.linalg.solve(np.eye(len(own)) - share[np.ix_(own, own)], off[own])
     most = np.abs([off, logs(columns, constants_of(priors))]).max()
     return np.clip(found, -most, most)
+
+
+def together(families: Sequence[str]) -> list[list[int]]:
+    """Return the places of the cases of each family, and of each case of none, ""."""
+    return [*grouped(range(len(families)), lambda i: families[i] or i).values()]

@@ -5,13 +5,13 @@ behind a host over the seconds of host and device: those that are alike in them 
 far from what was measured.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from steptime.calibration.columns import Columns, products_alike
-from steptime.calibration.fit import logs
+from steptime.calibration.fit import logs, together
 from steptime.prediction.host import alike
 from steptime.prediction.kernels import Floats
 
@@ -30,7 +30,8 @@ def learnt(
     """Return what a calibration keeps of measured cases, and how far they are off when left out.
 
     That are `products` by kind and type and `steps`, with their weights; none of few. `off` is
-    ln(measured / predicted) of each case as if it had not told the constants.
+    ln(measured / predicted) of each case as if its family had not told the constants: cases of one
+    family are left out together here, too.
     """
     misses = logs(columns, constants)
     alone = off.copy()
@@ -43,7 +44,8 @@ def learnt(
         kinds = np.array([f"{one.kind} {one.dtype}" for one in kernels])
         sizes = np.array([one.products[0] for one in kernels], dtype=float).T
         near = SPREAD**2 * products_alike(*sizes[:, :, None], *sizes) * np.outer(felt, felt)
-        told, left = _told(near * (kinds[:, None] == kinds), misses[places], OF_PRODUCT)
+        families = [columns.families[i] for i in places]
+        told, left = _told(near * (kinds[:, None] == kinds), misses[places], OF_PRODUCT, families)
         alone[places] = left * far[places]
         rows = np.column_stack([sizes.T, SPREAD**2 * felt * told])
         found["products"] = {str(one): _rounded(rows[kinds == one]) for one in np.unique(kinds)}
@@ -51,21 +53,29 @@ def learnt(
     if len(places) < FEWEST:
         return found, alone
     near = SPREAD**2 * alike(host_s[:, None], device_s[:, None], host_s, device_s)
-    told, left = _told(near, misses[places], NOISE)
+    told, left = _told(near, misses[places], NOISE, [columns.families[i] for i in places])
     alone[places] = left * far[places]
     found["steps"] = _rounded(np.column_stack([host_s, device_s, SPREAD**2 * told]))
     return found, alone
 
 
-def _told(near: Floats, misses: Floats, single: float) -> tuple[Floats, Floats]:
-    """Return the weights of cases that go together as `near` says, and their misses left out."""
+def _told(
+    near: Floats, misses: Floats, single: float, families: Sequence[str]
+) -> tuple[Floats, Floats]:
+    """Return the weights of cases that go together as `near` says, and their misses left out.
+
+    Cases of one of the `families` are left out together, as in `fit.left_out`.
+    """
     noise = np.full(len(misses), single**2)
     for _ in range(ROUNDS):
         inverse = np.linalg.inv(near + np.diag(noise))
         told = inverse @ misses
         rest = (misses - near @ told) / single
         noise = single**2 * (FREEDOM + rest**2) / (FREEDOM + 1)
-    return told, told / np.diag(inverse)
+    left = np.empty(len(told))
+    for own in together(families):
+        left[own] = np.linalg.solve(inverse[np.ix_(own, own)], told[own])
+    return told, left
 
 
 def _rounded(rows: Floats) -> list[list[float]]:

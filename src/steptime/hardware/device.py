@@ -13,6 +13,7 @@ from msgspec import Meta
 from steptime.core.errors import InputError, shorten
 from steptime.core.toml_files import packaged
 from steptime.core.typed import Above0, Figure, Text, Texts, Whole, given, struct
+from steptime.core.workload import PHASES
 
 GB = 1e9
 GIB = 2.0**30
@@ -249,12 +250,13 @@ DETAILS = {  # what is read of it
     **dict.fromkeys(("process_nm", "usable_GiB"), Figure),
     **dict.fromkeys(_WORDS, Text),
 }
+_ENDS = Mapping[str, tuple[_Log, _Log]]
 _OF_STEPS = {"constants": Mapping[str, _Factor], "steps": Sequence[tuple[Above0, Above0, _Log]]}
 _CALIBRATION = {  # what predictions read of it
     **_OF_STEPS,
-    "infer": struct("Calibration", _OF_STEPS),
+    **dict.fromkeys(PHASES, struct("Calibration", {**_OF_STEPS, "intervals": _ENDS})),
     "alone": Mapping[str, _Factor],
-    "intervals": Mapping[str, tuple[_Log, _Log]],
+    "intervals": _ENDS,
     "products": Mapping[str, Sequence[tuple[Above0, Above0, Above0, Above0, _Log]]],
     **dict.fromkeys(("stack", "date", "backend", "version", "driver"), Text),
     **dict.fromkeys(("threads", "measured_points"), Whole),
@@ -333,10 +335,13 @@ def device_from_table(table: Mapping[str, Any], where: str) -> Device:
 
 def _check_measured(values: Mapping[str, Any], where: str) -> None:
     """Raise `InputError` where numbers of a calibration or of curves do not go together."""
-    for name, ends in values.get("calibration", {}).get("intervals", {}).items():
-        if ends[0] > ends[1]:
-            said = f"must be two logs, the lower one first, not {shorten(ends)}"
-            raise InputError(f"{where}: 'calibration.intervals.{name}' {said}")
+    table = values.get("calibration", {})
+    parts = {"calibration": table} | {f"calibration.{one}": table.get(one, {}) for one in PHASES}
+    for part, own in parts.items():
+        for name, ends in own.get("intervals", {}).items():
+            if ends[0] > ends[1]:
+                said = f"must be two logs, the lower one first, not {shorten(ends)}"
+                raise InputError(f"{where}: '{part}.intervals.{name}' {said}")
     for name, curve in values.get("measured", {}).get("memory", {}).items():
         if len(curve["work"]) != len(curve["min_s"]):
             said = "must have as many numbers of 'work' as 'min_s'"
