@@ -564,3 +564,18 @@ def test_a_stack_is_that_of_its_file_now(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "elsewhere")
     with pytest.raises(InputError, match=r"s\.toml"):
         catalog.stack("s.toml")
+
+
+def test_what_a_device_calls_its_link_is_a_link_or_asked_back_with_those_it_may_be():
+    """12 NVLinks of an A100 are `nvlink-3`, the 8 that an A800 has two thirds of it."""
+    assert catalog.link("NVLink3 x12") == catalog.link("nvlink-3")
+    assert catalog.link("nvlink 3 x8").bytes_per_s == 200e9
+    assert catalog.link("PCIe4 x16").name == "pcie-4-x16"
+    for device in catalog.devices():
+        near = catalog.links_of(device)
+        if len(near) != 1:
+            continue
+        try:
+            assert catalog.link(device.node_link).name == near[0].name
+        except InputError as error:  # several devices call theirs so
+            assert near[0].name in str(error)
