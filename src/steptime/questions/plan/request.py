@@ -313,9 +313,13 @@ def cluster_of(site: Site, devices: int) -> Cluster:
 
 
 def own_link(device: Device) -> Link | None:
-    """Return the link of a node that a device's file names (`NVLink4 x18`), None without one."""
+    """Return the link of a node that a device's file names (`NVLink4 x18`), None without one.
+
+    Fewer lanes than a link of the catalog has are not taken for granted.
+    """
     is_fast = OWN_LINKS.match(device.node_link.lower())
-    return next(iter(catalog.links_of(device)), None) if is_fast else None
+    whole = (one for one in catalog.links_of(device) if one.name != device.node_link)
+    return next(whole, None) if is_fast else None
 
 
 def near_link(device: Device) -> str:
