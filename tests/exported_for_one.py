@@ -101,12 +101,18 @@ def _class() -> Any:  # noqa: C901  # as many methods as networks
     return Network
 
 
+def network_of(name: str, batch: int) -> Any:
+    """A network, and what it is given for a batch."""
+    import torch
+
+    return _class()(name, batch).eval(), (torch.zeros(batch, LENGTH, WIDTH),)
+
+
 def exported(folder: Path, name: str, batch: int, form: str) -> str:
     """The file of a network that torch exported for a batch."""
     import torch
 
-    network = _class()(name, batch).eval()
-    given = (torch.zeros(batch, LENGTH, WIDTH),)
+    network, given = network_of(name, batch)
     path = str(folder / f"{name}{batch}.{form}")
     if form == "pt2":
         torch.export.save(torch.export.export(network, given), path)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from exported_for_one import NETWORKS, exported
+from exported_for_one import NETWORKS, exported, network_of
 from onnx_bytes import model, node, tensor, value, whole
 from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError
@@ -169,6 +169,23 @@ def test_what_an_export_has_of_its_batch_follows_as_the_export_for_another_has_i
     flop, shape, remarks = counted(tmp_path, name, 1, form)
     assert shape == wanted[1]
     assert flop == wanted[0] or "of constants alone" in remarks[0]
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize("name", NETWORKS)
+def test_products_of_an_export_for_3_are_those_that_torch_counts_of_6(name, tmp_path):
+    flop_counter = pytest.importorskip("torch.utils.flop_counter")
+    attention = pytest.importorskip("torch.nn.attention")
+    module, given = network_of(name, 6)
+    with (
+        flop_counter.FlopCounterMode(display=False) as wanted,
+        attention.sdpa_kernel(attention.SDPBackend.MATH),
+    ):
+        module(*given)
+    path = exported(tmp_path, name, 3, "pt2")
+    ops = count(build(make_workload(read_model(path), 6, phase="infer"))).ops
+    products = [op.flop for op in ops if op.kind in {"linear", "matmul", "conv2d", "attention"}]
+    assert sum(products) == wanted.get_total_flops()
 
 
 @pytest.mark.onnx
