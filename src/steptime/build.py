@@ -119,10 +119,9 @@ def read_model(
 
 
 def _read_code(code: Code, allow_unknown: bool, text: str) -> Choice:
-    """Return the choice of a network of code; a kept file goes by its bare name (`located`)."""
-    path = file_of(code)[0]
-    chosen = _read_file(str(path), allow_unknown)
-    return replace(chosen, where=text, file=path.name if path == code.kept else chosen.file)
+    """Return the choice of a network of code, which is called what a person typed (`located`)."""
+    chosen = _read_file(str(file_of(code)[0]), allow_unknown)
+    return replace(chosen, where=text, file=text)
 
 
 def _settings(settings: str, text: str) -> dict[str, object]:

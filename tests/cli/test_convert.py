@@ -115,15 +115,28 @@ def test_the_module_itself_is_measured_beside_its_graph(folder, capsys):
     for backend in ("torch", "native"):
         line = f"run unet.py:UNet --batch 2 --budget 0.1 --backend {backend} --out records"
         found = _answer(line, capsys)
-        assert (found["status"], found["model"]) == ("ok", "unet.UNet.pt2")
+        assert (found["status"], found["model"]) == ("ok", "unet.py:UNet")
     texts = [path.read_text() for path in (folder / "records").glob("*.jsonl")]
     records = [json.loads(one) for text in texts for one in text.splitlines()]
     assert {one["method"]["name"] for one in records} == {"torch", "native"}
-    assert {one["workload"]["model"] for one in records} == {"unet.UNet.pt2"}
+    assert {one["workload"]["file"] for one in records} == {"unet.py:UNet"}
+    assert {one["workload"]["model"] for one in records} == {"unet.UNet.pt2"}  # as its key has it
     places = (str(user_folder("networks")), str(folder), gettempdir())
     assert not [text for text in texts for place in places if place in text]
     refused = _answer("run fc --backend native --budget 0.1", capsys, 3)
     assert "native runs networks of code" in str(refused["note"])
+
+
+def test_records_of_code_by_its_old_name_pair_with_those_by_the_name_that_was_typed(folder, capsys):
+    """Versions before 0.15 called a module by its file, `unet.UNet.pt2`."""
+    _answer("run unet.py:UNet --batch 2 --budget 0.1 --out new", capsys)
+    (written,) = Path("new").glob("*.jsonl")
+    Path("old").mkdir()
+    old = written.read_text().replace('"file":"unet.py:UNet"', '"file":"unet.UNet.pt2"')
+    Path("old", written.name).write_text(old)
+    compared = _answer("compare old new", capsys)
+    assert [row["name"] for row in compared["pairs"]] == ["unet.py:UNet batch 2"]  # type: ignore[attr-defined]
+    assert _answer("predict --in old --device a100", capsys)["written"] == 1
 
 
 def test_a_module_that_is_there_becomes_a_file(folder):

@@ -267,3 +267,19 @@ def test_a_spare_column_of_which_nothing_is_known_is_for_programs_alone():
     )
     assert "cause" not in text(table)
     assert "cause" in comma_separated(table)
+
+
+def test_what_says_which_network_and_device_is_the_last_to_go_where_it_is_narrow():
+    """Of a spare one only where rows are told apart by nothing else."""
+    heads = columns("speed", "?platform", *"abcdefgh", "model")
+    base = dict.fromkeys("abcdefgh", 1.5)
+    rows = [
+        {"speed": 2.5, "platform": place, "model": name} | base
+        for place in ("here", "there")
+        for name in ("resnet50", "vgg16")
+    ]
+    assert text(Table(heads, rows), 30).splitlines()[0].split() == ["speed", "platform", "model"]
+    told_apart = [row | {"platform": "here"} for row in rows[:2]]
+    assert "platform" not in text(Table(heads, told_apart), 30).splitlines()[0]
+    alike = [row | {"model": "vgg16"} for row in told_apart]
+    assert text(Table(heads, alike), 14).splitlines()[0].split() == ["speed", "model"]

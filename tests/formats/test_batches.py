@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from exported_for_one import NETWORKS, exported, network_of
 from onnx_bytes import model, node, tensor, value, whole
 from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError
@@ -146,3 +147,64 @@ def test_what_grows_otherwise_than_the_batch_is_refused_by_name(tmp_path):
     nodes = [node("Transpose", "x", "t", perm=(1, 0)), node("MatMul", "x t", "y")]
     with pytest.raises(InputError, match=r"MatMul.*it cannot be made for 3: \[2, 2\] would be"):
         built(tmp_path, model(nodes, inputs=[value("x", 2, 8)]), 3)
+
+
+def counted(folder: Path, name: str, own: int, form: str) -> tuple[int, tuple[int, ...], list[str]]:
+    """FLOP and shape of 6 examples of a network that was exported for `own`, and remarks."""
+    graph = build(make_workload(read_model(exported(folder, name, own, form)), 6, phase="infer"))
+    return count(graph).flop, graph.tensors[graph.outputs[0]].shape, list(graph.remarks)
+
+
+@pytest.mark.framework
+@pytest.mark.onnx
+@pytest.mark.parametrize("form", ["onnx", "pt2"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_what_an_export_has_of_its_batch_follows_as_the_export_for_another_has_it(
+    name, form, tmp_path
+):
+    """Positions `[1, length]` of one example are those of all, as the file broadcasts them."""
+    wanted = counted(tmp_path, name, 6, form)
+    assert wanted[2] == []
+    assert counted(tmp_path, name, 3, form) == wanted
+    flop, shape, remarks = counted(tmp_path, name, 1, form)
+    assert shape == wanted[1]
+    assert flop == wanted[0] or "of constants alone" in remarks[0]
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize("name", NETWORKS)
+def test_products_of_an_export_for_3_are_those_that_torch_counts_of_6(name, tmp_path):
+    flop_counter = pytest.importorskip("torch.utils.flop_counter")
+    attention = pytest.importorskip("torch.nn.attention")
+    module, given = network_of(name, 6)
+    with (
+        flop_counter.FlopCounterMode(display=False) as wanted,
+        attention.sdpa_kernel(attention.SDPBackend.MATH),
+    ):
+        module(*given)
+    path = exported(tmp_path, name, 3, "pt2")
+    ops = count(build(make_workload(read_model(path), 6, phase="infer"))).ops
+    products = [op.flop for op in ops if op.kind in {"linear", "matmul", "conv2d", "attention"}]
+    assert sum(products) == wanted.get_total_flops()
+
+
+@pytest.mark.onnx
+@pytest.mark.parametrize("own", [1, 2])
+def test_queries_repeated_along_the_second_axis_are_computed_for_each_example(own, tmp_path):
+    nodes = [node("Tile", "q s", "each"), node("MatMul", "each w", "m"), node("Add", "m x", "y")]
+    weights = [tensor("q", (7, 1, 32)), tensor("w", (32, 32)), whole("s", 1, own, 1)]
+    turned = [node("Transpose", "i", "x", perm=(1, 0, 2)), *nodes]
+    graph = built(tmp_path, model(turned, weights, [value("i", own, 7, 32)]), 6)
+    assert count(graph).flop == 6 * 7 * 2 * 32 * 32 + 6 * 7 * 32
+    assert graph.tensors["q"].shape == (7, 1, 32)
+
+
+@pytest.mark.onnx
+@pytest.mark.parametrize("batch", [1, 6])
+def test_a_table_of_the_batch_is_no_more_parameters_of_another(batch, tmp_path):
+    """Learnt queries that an exporter has repeated already, [2, 7, 32]."""
+    nodes = [node("Concat", "q x", "c", axis=1), node("MatMul", "c w", "y")]
+    weights = [tensor("q", (2, 7, 32)), tensor("w", (32, 8))]
+    graph = built(tmp_path, model(nodes, weights, [value("x", 2, 4, 32)]), batch)
+    assert count(graph).flop == batch * 11 * 2 * 32 * 8
+    assert graph.tensors["q"].shape == (2, 7, 32)

@@ -564,3 +564,20 @@ def test_a_stack_is_that_of_its_file_now(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "elsewhere")
     with pytest.raises(InputError, match=r"s\.toml"):
         catalog.stack("s.toml")
+
+
+def test_what_a_device_calls_its_link_is_a_link_or_asked_back_with_those_it_may_be():
+    """12 NVLinks of an A100 are `nvlink-3`, the 8 that an A800 has two thirds of it."""
+    assert catalog.link("NVLink3 x12") == catalog.link("nvlink-3")
+    assert catalog.link("nvlink 3 x8").bytes_per_s == 200e9
+    assert catalog.link("PCIe4 x16").name == "pcie-4-x16"
+    meant: dict[str, set[str]] = {}
+    for device in catalog.devices():
+        names = {one.name for one in catalog.links_of(device)}
+        meant.setdefault(device.node_link.lower(), set()).update(names)
+    for name, links in meant.items():
+        if len(links) == 1:
+            assert {catalog.link(name).name} == links
+        elif links:
+            with pytest.raises(InputError, match=min(links)):
+                catalog.link(name)

@@ -44,6 +44,7 @@ RENAMED = {"--network": "--link", "--workers": "--replicas"}
 HELP = {"help_option_names": ["-h", "--help"]}
 INTERRUPTED = 130  # what Typer gives after Ctrl-C
 LONGEST_WORD = 300  # characters; a path may be so long in a message
+_EXTRA = re.compile(r"Got unexpected extra argument(?:\(?s?\)?) \((.*)\)")
 _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
 
@@ -296,6 +297,7 @@ def _usage(error: typer.TyperException, words: Sequence[str]) -> str:
         offered = group.command.offered() if group else shown()
         hint = _hint(command[1], known, f"known: {', '.join(offered)}")
         return f"no such command {shorten(command[1])}{hint}"
+    text = _EXTRA.sub(r"unexpected argument '\1'; see --help", text)
     for word in words:
         if len(word) > SHOWN_CHARACTERS:
             text = text.replace(word, word[:SHOWN_CHARACTERS] + "...")

@@ -20,6 +20,7 @@ Cells = list[list[str]]
 APOSTROPHE = "'"  # before what would be a formula
 BREAK = re.compile(r"(?<=\s)(?=\S)|(?<=,)(?=[A-Za-z])")  # where a line of text may end
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a cell begins with that spreadsheets compute
+WHICH = {"name", "network", "model", "device", "platform", "gpu_type"}  # keys that say what of
 WIDEST = 40  # characters of a number with its unit and interval; what is longer is a text
 PLAIN = (str, float, int, bool, type(None))
 
@@ -30,16 +31,20 @@ def text(table: Table, width: int | None = None) -> str:
     Spare columns of which nothing is known are left out. In a narrow place the other spare ones go
     first, and all of which nothing is known; then the widest texts are folded between words and
     behind commas; then columns go from the right: but for the first and for those that hold an
-    interval, and never all but one. What went is said below.
+    interval, and never all but one. What says which network and device a row is of goes last, and
+    only where all rows say the same. What went is said below.
     """
     rows = [*table.rows[: table.most]]
     known = {one.key for one in table.columns for row in rows if row[one.key] not in (None, "")}
     kept = [one for one in table.columns if one.key in known or not (one.spare and rows)]
     cells = _cells(table, kept, table.most)
+    which = _telling([one for one in kept if one.key in WHICH & known], rows)
     gone: list[Column] = []
     while width and len(kept) > 2 and sum(_widths(cells)) > width:
-        spare = [i for i, one in enumerate(kept) if one.spare or (i and one.key not in known)]
-        can = spare or [i for i, column in enumerate(kept) if i and not column.ends]
+        others = [(i, one) for i, one in enumerate(kept) if one.key not in which]
+        spare = [i for i, one in others if one.spare or (i and one.key not in known)]
+        can = spare or [i for i, one in others if i and not one.ends]
+        can = can or [i for i, one in enumerate(kept) if i and which.get(one.key) == 1]
         if not can or (not spare and sum(_widths(_folded(cells, width))) <= width):
             break
         gone.insert(0, kept.pop(max(can)))
@@ -52,6 +57,22 @@ def text(table: Table, width: int | None = None) -> str:
     below += [f"hidden columns (terminal width): {names}; --json has all"] if gone else []
     said = [*prose(table.title.splitlines(), width), *lines, *prose([*below, *table.below], width)]
     return "".join(f"{line}\n" for line in said)
+
+
+def _telling(named: Sequence[Column], rows: Sequence[Row]) -> dict[str, int]:
+    """Return keys of what says which network and device a row is of, and how many values each has.
+
+    Spare columns are among them where the others leave rows that nothing tells apart.
+    """
+
+    def several(keys: Sequence[str]) -> int:
+        return len({tuple(map(row.get, keys)) for row in rows})
+
+    keys = [one.key for one in named if not one.spare]
+    for one in named:
+        if one.spare and several([*keys, one.key]) > several(keys):
+            keys.append(one.key)
+    return {key: several([key]) if len(rows) > 1 else 0 for key in keys}
 
 
 def prose(lines: Iterable[str], width: int | None) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import IO, Any
 from steptime.core.errors import InputError, shorten
 from steptime.core.formula import named, valued
 from steptime.core.toml_files import shown
+from steptime.core.units import counted
 
 Words = Mapping[str, Mapping[str, str]]
 Cells = Mapping[str, Any]
@@ -93,7 +94,8 @@ def cells_of(
         elif len(cells) == len(columns):
             yield line, dict(zip(columns, cells, strict=True))
         elif cells:
-            yield line, InputError(f"{len(cells)} cells under {len(columns)} columns")
+            many = f"{counted(len(cells), 'cell')} under {counted(len(columns), 'column')}"
+            yield line, InputError(many)
 
 
 def values_of(cells: Cells, words: Words = NO_WORDS, place: str = "") -> dict[str, Any]:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import PurePath
 from typing import Any, Literal, get_args
 
 from steptime.core.errors import InputError, one_of, unknown
@@ -237,10 +238,10 @@ class Workload:
 
     In phase `infer` the optimizer is "none", so that one inference has one key. A network of a file
     has the file's name as `model` and the hash of its content as `sha256`; `file` says where it
-    lies, which is not part of the key. `allow_unknown` lets its layers of unknown type pass their
-    input on. `tuning` says what of it is trained. `code` is the Python file and the name in it that
-    a person asked for: a backend may run these and no others; no file of data says them, so they
-    are not among the JSON values.
+    lies, or the code as it was typed, which is not part of the key. `allow_unknown` lets its layers
+    of unknown type pass their input on. `tuning` says what of it is trained. `code` is the Python
+    file and the name in it that a person asked for: a backend may run these and no others; no file
+    of data says them, so they are not among the JSON values.
     """
 
     model: str
@@ -274,6 +275,12 @@ class Workload:
     def global_batch(self) -> int:
         """Examples of a step, of all replicas."""
         return self.batch_per_replica * self.plan.data
+
+    @property
+    def family(self) -> str:
+        """The network's name without settings and folders, of code `model.py:UNet`."""
+        where, colon, name = PurePath(self.file).name.partition(":")
+        return f"{where}:{name.partition(':')[0]}" if colon and self.sha256 else self.model
 
     @property
     def label(self) -> str:

@@ -219,11 +219,13 @@ def remembered(source: Source, row: Format) -> str:
 
 
 def located(file: str, sha256: str) -> str:
-    """Return where a file of this hash lies: a bare name may be one of the user's kept networks."""
-    if not sha256 or Path(file).name != file:
+    """Return where a file of this hash lies: a bare name, or code, may be a kept network."""
+    code = registry.load("steptime.formats.code:code_of")(file) if sha256 else None
+    if not sha256 or (code is None and Path(file).name != file):
         return file
-    kept = user_folder("networks")
-    for path in map(str, (Path(file), kept / file, *sorted(kept.glob(f"*/{escape(file)}")))):
+    first = code.beside if code else Path(file)
+    kept, name = user_folder("networks"), first.name
+    for path in map(str, (first, kept / name, *sorted(kept.glob(f"*/{escape(name)}")))):
         if Path(path).is_file():
             source = opened(path)
             row = format_of(source)

@@ -1,16 +1,18 @@
 """How a file that was written for one batch is followed to another: what grows, what is refused."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from steptime.core.errors import InputError, shorten
+from steptime.core.errors import shorten
+from steptime.core.units import counted, first_of
 from steptime.formats import elements as el
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError, no_flop, require
 
 Shape = Sequence[int]
+Decisions = Mapping[str, int | None]  # by the file's name of a value, which axis of it grows
 
 
 @dataclass(frozen=True)
@@ -18,12 +20,14 @@ class Batches:
     """The batch that a file was written for, its `own`, and the `new` one that is built.
 
     What the file says of a shape, `told`, is for its own. In a file that leaves the batch open, not
-    `fixed`, a size that is as its own batch is just that size.
+    `fixed`, a size that is as its own batch is just that size. `decided` is which axis of a value
+    of the file grows, though nothing at its place says so.
     """
 
     own: int
     new: int
     fixed: bool = True
+    decided: Decisions = field(default_factory=dict)
 
     @property
     def differ(self) -> bool:
@@ -36,9 +40,12 @@ class Batches:
         require(shape is not None, f"a view made for batch {self.own} fits no other batch")
         return shape or ()
 
-    def widened(self, shape: Shape, told: Shape, follows: bool = False) -> tuple[int, ...]:
-        """Return what `shape` is repeated to where the file says `told`, the batch first.
+    def widened(
+        self, name: str, shape: Shape, told: Shape, grown: bool, follows: bool = False
+    ) -> tuple[int, ...]:
+        """Return what `shape` is repeated to where the file says `told` of the value `name`.
 
+        The batch is the first size, else the only one that may be it, of what has not `grown`.
         Sizes that the file itself works out of its batch do follow another.
         """
         if not self.differ:
@@ -47,33 +54,22 @@ class Batches:
         wide = [
             n if i < lead or shape[i - lead] == 1 else shape[i - lead] for i, n in enumerate(told)
         ]
-        baked = self.fixed and not follows and told[0] == self.own
-        if baked and (lead or shape[0] in {1, self.new}):
-            wide[0] = self.new
+        ones = (1,) * lead + tuple(shape)
+        free = [i for i, n in enumerate(told) if n == self.own and ones[i] == 1]
+        if told[0] == self.own and ones[0] in {1, self.new}:
+            free = [0]
+        elif grown:
+            free = []
+        if len(free) == 1 and self.fixed and not follows and name not in self.decided:
+            wide[free[0]] = self.new
         return tuple(wide)
 
-    def alike(
-        self, b: Builder, operands: Sequence[str | float], name: str, broadcast: bool = True
-    ) -> list[str | float]:
-        """Return operands, those of the file's own batch repeated where others have grown.
-
-        Where they `broadcast`, a batch of 1 need not be.
-        """
-        shapes = [b.shape(x) for x in operands if isinstance(x, str)]
-        grown = {len(shape) for shape in shapes if shape[:1] == (self.new,)}
-        made = list(operands)
-        for i, x in enumerate(operands) if self.differ and (self.own > 1 or not broadcast) else ():
-            shape = b.shape(x) if isinstance(x, str) else ()
-            if isinstance(x, str) and shape[:1] == (self.own,) and len(shape) in grown:
-                one = el.slice_(b, x, 0, 0, 1, f"{name}/first")
-                made[i] = el.expand(b, one, (self.new, *shape[1:]), f"{name}/batch")
-        return made
-
-    def concat(self, b: Builder, tensors: Sequence[str], axis: int, name: str) -> str:
-        """Return tensors joined along an axis, all of one batch where that is another."""
-        if el.axis_of(b, tensors[0], axis) != 0:
-            tensors = [str(x) for x in self.alike(b, tensors, name, broadcast=False)]
-        return el.concat(b, tensors, axis, name)
+    def repeated(self, b: Builder, x: str, axis: int, name: str) -> str:
+        """Return a tensor of the file's own batch, along an axis, for each of the new one."""
+        one = el.slice_(b, x, axis, 0, 1, f"{name}/first")
+        shape = [*b.shape(one)]
+        shape[axis] = self.new
+        return el.expand(b, one, shape, f"{name}/batch")
 
     def check(self, told: Shape, made: Shape) -> None:
         """Raise `ShapeError` for what neither stays as it is nor grows as the batch does."""
@@ -83,13 +79,27 @@ class Batches:
                 f"{list(told)} would be {list(made)}"
             )
 
-    def check_output(self, name: str, told: Shape, made: Shape, place: str) -> None:
-        """Raise `InputError` for an output that is not of as many examples as the new batch."""
-        if not self.grows(told, made):
-            raise InputError(
-                f"{place}: exported for batch {self.own}; output {shorten(name)} does not follow "
-                f"another one (--batch {self.own}, or export it with its batch left open)"
-            )
+    def fault_of_output(self, name: str, told: Shape, made: Shape) -> str:
+        """Return what is wrong with an output that is not of as many examples as the new batch."""
+        if self.grows(told, made):
+            return ""
+        return (
+            f"exported for batch {self.own}; output {shorten(name)} does not follow "
+            f"another one (--batch {self.own}, or export it with its batch left open)"
+        )
+
+    def doubt(self, b: Builder) -> list[str]:
+        """Return a remark where a file for one example leaves open what is made for each."""
+        moving, once = {*b.inputs}, list[str]()
+        for op in b.ops:
+            if not moving.isdisjoint(op.inputs):
+                moving.update(op.outputs)
+            elif op.kind in el.PRODUCTS:
+                once.append(op.name)
+        if not once or self.own != 1 or not (self.differ and self.fixed):
+            return []
+        what = f"{counted(len(once), 'product')} of constants alone ({first_of(once, 2)})"
+        return [f"exported for batch 1: {what}, counted once a step, not for each example"]
 
     def grows(self, told: Shape, made: Shape) -> bool:
         """Whether a tensor has as many times its elements as the batch has grown."""

@@ -21,6 +21,7 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import write_whole
 from steptime.core.spelling import VARIANT, key_of, model_tokens, tokens
 from steptime.core.toml_files import DATA, read_toml, shown, toml_text
+from steptime.hardware import links
 from steptime.hardware.constants import Constant, constants_from_table
 from steptime.hardware.device import GB, Device, Link, device_from_table, link_from_table
 from steptime.hardware.fresh import fresh, kept
@@ -182,11 +183,25 @@ def aliases() -> dict[str, str]:
 def link(name: str | Path) -> Link:
     """Return the link of a name, `local`, or a path that ends in .toml.
 
-    Raises `InputError` for an unknown name and for a file that is not a link.
+    A name may be spelled as shipped devices call their link, `NVLink3 x12`. Raises `InputError`
+    for an unknown name and for a file that is not a link.
     """
-    if str(name).lower() == LOCAL and _LINKS.path(LOCAL) is None:
+    text = str(name)
+    if text.lower() == LOCAL and _LINKS.path(LOCAL) is None:
         raise InputError("link 'local' is not known: run 'steptime calibrate --only link' first")
-    return _LINKS.one(str(name))
+    if not text.lower().endswith(".toml") and _LINKS.path(text.lower()) is None:
+        callers = [one for one in _shipped() if links.plain(one.node_link) == links.plain(text)]
+        near = {one.name: one for device in callers for one in links_of(device)}
+        if len(near) == 1:
+            return near.popitem()[1]
+        if near:
+            raise unknown("link", text, near)
+    return _LINKS.one(text)
+
+
+def links_of(device: Device) -> list[Link]:
+    """Return the links that a device's file may mean by what it calls its own (`links.meant`)."""
+    return links.meant(device, link_names(), link)
 
 
 def link_names() -> list[str]:

@@ -80,6 +80,11 @@ class Device:
         return replace(self, calibration={**self.calibration, **own}) if own else self
 
     @property
+    def node_link(self) -> str:
+        """What its maker calls the link to others of a node: `NVLink3 x12`, "" where unknown."""
+        return str(self.details.get("link", ""))
+
+    @property
     def usable_bytes(self) -> int | None:
         """Bytes that a program can have of its memory, None where that is unknown.
 

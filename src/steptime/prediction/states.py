@@ -69,7 +69,7 @@ def host_memory() -> tuple[float, int]:
 
 def host_link(device: Device) -> str:
     """Return the name of the link that joins a device to its host."""
-    generation = re.match(r"PCIe\s?(\d) x16", str(device.details.get("link", "")))
+    generation = re.match(r"PCIe\s?(\d) x16", device.node_link)
     return f"pcie-{generation[1]}-x16" if generation else USUAL_LINK
 
 

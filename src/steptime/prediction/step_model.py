@@ -386,8 +386,8 @@ _KEPT = ("_lowered", "_counted", "_memory", "_timelines")  # by batch
 
 def no_link(workers: int, device: Device) -> InputError:
     """Return the error of replicas that nothing joins, with the link that their maker names."""
-    near = device.details.get("link")
-    inside = f"; in a node of {device.name} it is {near}" if near else ""
+    near = catalog.links_of(device)
+    inside = f"; in a node of {device.name} it is '{near[0].name}'" if len(near) == 1 else ""
     return InputError(f"{workers} replicas need a link: --link LINK (steptime list links){inside}")
 
 

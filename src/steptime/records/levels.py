@@ -54,8 +54,9 @@ def sql_of(quantity: str) -> str:
 
 def cell_of(data: Folders, column: str, free: Collection[str]) -> str:
     """Return the SQL of what records have in common that may be paired, whatever `free` says."""
-    network = {
-        "model": "if(starts_with(model, family), family, model)",
+    model = "if(starts_with(model, family), family, model)"
+    network = {  # of a network with a hash that says it, whatever it was called
+        "model": model if "sha256" in free else f"if(contains(params, 'sha256'), '', {model})",
         "batch": "examples / replicas",
         **{name: name for name in ("dtype", "phase", "optimizer", "params", "plan")},
     }

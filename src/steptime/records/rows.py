@@ -187,7 +187,7 @@ def _of_workload(text: bytes) -> bytes:
     return _items(
         {
             "model": workload.file or workload.label,
-            "family": workload.model,
+            "family": workload.family,
             "batch": workload.batch_per_replica,
             "examples": workload.global_batch,
             "replicas": workload.plan.data,

@@ -24,7 +24,7 @@ def matmul(r: Visit, x: Value, y: Value, *_: Value) -> Value:
     """Return a product; with a weight it is a linear layer, whose rows are its outputs."""
     if isinstance(y, Static) and len(y.shape) == 2 and isinstance(x, str):
         return r.do(lowering.linear, x, y.viewed("transpose", (1, 0)))
-    return r.recognised(r.do(lowering.matmul, *r.alike([r.tensor(x), r.tensor(y)])))
+    return r.recognised(r.do(lowering.matmul, x, y))
 
 
 def _fused_matmul(r: Visit, x: Value, y: Value) -> Value:

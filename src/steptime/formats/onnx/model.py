@@ -46,7 +46,7 @@ _WIDTHS = {1: 8, 5: 4}
 _STANDARD = ("", "ai.onnx")
 Span = tuple[int, int]
 Shape = tuple[int, ...]
-Step = tuple[str, tuple[int, ...], Shape]  # transpose or reshape, to what, the shape before
+Step = tuple[str, tuple[int, ...], Shape]  # transpose, reshape or repeat, how, the shape before
 
 
 class _NoModelError(ValueError):
@@ -77,6 +77,15 @@ class Static:
     def is_weight(self) -> bool:
         """Whether it is a weight, whose numbers are not known."""
         return self.is_float and not self.derived and self.values is None
+
+    def repeated(self, axis: int, size: int) -> "Static":
+        """Return the same weight with so many rows along an axis, its own again and again."""
+        values = self.values
+        if values is not None:
+            values = values.take(range(size), axis, mode="wrap")
+        shape = (*self.shape[:axis], size, *self.shape[axis + 1 :])
+        steps: tuple[Step, ...] = (*self.steps, ("repeat", (axis,), self.shape))
+        return replace(self, shape=shape, values=values, steps=steps)
 
     def viewed(self, kind: str, how: Sequence[int]) -> "Static":
         """Return the same weight, transposed by `how` or seen with the shape `how`."""

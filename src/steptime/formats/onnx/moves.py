@@ -89,7 +89,7 @@ def _gather_nd(r: Visit, x: Value, indices: Value) -> Value:
 def _expand(r: Visit, x: Value, shape: Value) -> Value:
     own, asked = r.shape(x), r.whole(shape) or ()
     follows = broadcast_shape(own, asked) != r.old(r.node.outputs[0])
-    wide = r.batches.widened(own, asked, follows) if len(asked) >= len(own) else asked
+    wide = r.widened(own, asked, follows) if len(asked) >= len(own) else asked
     wanted = broadcast_shape(own, wide)
     require(wanted is not None, f"{list(own)} is not {list(asked)} repeated")
     return x if wanted == own else r.do(elements.expand, x, wanted)
@@ -98,10 +98,11 @@ def _expand(r: Visit, x: Value, shape: Value) -> Value:
 def _tile(r: Visit, x: Value, times: Value) -> Value:
     repeats, shape = r.whole(times) or (), r.shape(x)
     require(len(repeats) == len(shape), f"{list(shape)} times {list(repeats)}")
-    if shape[:1] == (1,):
-        told = tuple(n * times for n, times in zip(shape, repeats, strict=True))
-        follows = told != r.old(r.node.outputs[0])
-        repeats = (r.batches.widened(shape, told, follows)[0], *repeats[1:])
+    told = tuple(n * times for n, times in zip(shape, repeats, strict=True))
+    wide = r.widened(shape, told, told != r.old(r.node.outputs[0]))
+    repeats = tuple(
+        new if n == 1 else times for n, times, new in zip(shape, repeats, wide, strict=True)
+    )
     if all(n == 1 for n in repeats):
         return x
     return r.do(elements.op, "tile", x, times=repeats)
@@ -181,7 +182,7 @@ MOVES: Mapping[str, Function] = {
     "Reshape": _reshape,
     **dict.fromkeys(("Flatten", "Squeeze", "Unsqueeze"), _seen_anew),
     "Transpose": _transpose,
-    "Concat": lambda r, *xs: r.do(r.batches.concat, [*xs], r.axis(xs[0], 1)),
+    "Concat": lambda r, *xs: r.do(elements.concat, [*xs], r.axis(xs[0], 1)),
     "Split": _split,
     "Slice": _slice,
     "Gather": _gather,

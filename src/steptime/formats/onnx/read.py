@@ -10,6 +10,7 @@ import numpy as np
 from steptime.core.errors import InputError, shorten
 from steptime.formats import Source
 from steptime.formats.batches import Batches, main_output
+from steptime.formats.followed import followed
 from steptime.formats.loss import loss_of
 from steptime.formats.onnx.fold import cleaned
 from steptime.formats.onnx.model import Model, Static, model_of
@@ -51,8 +52,9 @@ def read(source: Source, allow_unknown: bool) -> Family:
     model = model_of(source)
     sizes = _sizes(model)
 
-    def walk(b: Builder, values: Mapping[str, Any], batch: int, before: Visit | None) -> Visit:
-        batches = Batches(sizes.batch, batch, sizes.fixed)
+    def walk(
+        b: Builder, values: Mapping[str, Any], batches: Batches, before: Visit | None
+    ) -> Visit:
         run = Visit(b, model, OPS, batches, before, allow_unknown)
         for one in model.graph.inputs:
             name = cleaned(one.name)
@@ -61,7 +63,7 @@ def read(source: Source, allow_unknown: bool) -> Family:
                 run.env[one.name] = Static(one.name, (), one.dtype, number, derived=True)
                 continue
             shape = [
-                n if isinstance(n, int) else values[n] if n else batch
+                n if isinstance(n, int) else values[n] if n else batches.new
                 for n in sizes.shapes[one.name]
             ]
             run.env[one.name] = b.input(
@@ -70,13 +72,8 @@ def read(source: Source, allow_unknown: bool) -> Family:
         run.walk(model.graph)
         return run
 
-    def build(b: Builder, values: Mapping[str, Any], batch: int) -> str:
-        before = None
-        if batch != sizes.batch:  # what the file says of its own batch is followed
-            apart = Builder(b.name, b.precision, training=b.training)
-            key = (allow_unknown, b.precision, b.training, tuple(sorted(values.items())))
-            before = source.once(Visit, lambda: walk(apart, values, sizes.batch, None), key)
-        run = walk(b, values, batch, before)
+    def ended(run: Visit) -> list[str]:
+        """Return the outputs of a walk, the first of which is that which most ops lead to."""
         outputs: dict[str, str] = {}
         for name in model.graph.outputs:
             if name not in run.env:
@@ -85,12 +82,30 @@ def read(source: Source, allow_unknown: bool) -> Family:
                 outputs.setdefault(str(run.env[name]), name)
         if not outputs:
             raise InputError(f"{model.place}: no output depends on an input")
-        main = main_output(b, [*outputs])
+        main = main_output(run.b, [*outputs])
         told = run.old(outputs[main])
         if told is not None:
-            run.batches.check_output(outputs[main], told, b.shape(main), model.place)
-        last = loss_of(b, [*outputs])
-        b.remarks += store(run)
+            fault = run.batches.fault_of_output(outputs[main], told, run.b.shape(main))
+            if fault:
+                raise run.refusal(model.place, fault, [outputs[main]])
+        return [*outputs]
+
+    def build(b: Builder, values: Mapping[str, Any], batch: int) -> str:
+        before, batches = None, Batches(sizes.batch, batch, sizes.fixed)
+        if batches.differ:  # what the file says of its own batch is followed
+
+            def apart() -> Builder:
+                return Builder(b.name, b.precision, training=b.training)
+
+            key = (allow_unknown, b.precision, b.training, tuple(sorted(values.items())))
+            own = Batches(sizes.batch, sizes.batch, sizes.fixed)
+            before = source.once(Visit, lambda: walk(apart(), values, own, None), key)
+            batches = followed(
+                batches, source, key, lambda one: ended(walk(apart(), values, one, before))
+            )
+        run = walk(b, values, batches, before)
+        last = loss_of(b, ended(run))
+        b.remarks += [*store(run), *batches.doubt(b)]
         _leave_out_unread_weights(b)
         return last
 

@@ -12,6 +12,7 @@ from onnx import NodeProto
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.formats import WRONG, elements, line_of
 from steptime.formats.batches import Batches, reseen
+from steptime.formats.followed import Follower
 from steptime.formats.onnx.fold import (
     REPEATS,
     WEIGHTS_MOVED,
@@ -37,10 +38,13 @@ AS_THEY_ARE = (  # operators whose row knows what becomes of a constant
     *("Cast", "CastLike", "Dropout", "Constant"),
     *("DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear", *WITH_GRAPHS),
 )
+READ_A_SIZE = (  # operators whose inputs but the first are sizes and places
+    *("Reshape", "Expand", "Tile", "Slice", "Pad", "Resize", "Squeeze", "Unsqueeze", "Split"),
+)
 T = TypeVar("T")
 
 
-class Visit:
+class Visit(Follower):
     """One walk: `env` holds what each name of the file stands for, tensors by their builder's name.
 
     `before` has the shapes of a walk with the file's own batch, None where that is built.
@@ -67,6 +71,7 @@ class Visit:
         self.roots: dict[str, tuple[str, tuple[Step, ...]]] = {}  # tensors of constants
         self.outputs = frozenset(model.graph.outputs)
         self.env |= model.graph.constants
+        self.decide(model.graph.constants)
 
     def walk(self, graph: Subgraph) -> None:
         """Lower the nodes in their order; raises `InputError`, naming the node that cannot be."""
@@ -80,14 +85,22 @@ class Visit:
                 for name in node.outputs[len(made) :]:
                     self.env.setdefault(name, made[0])
                 self.env[""] = None
+                self.decide(node.outputs)
                 ends = [self.env[name] for name in node.outputs if name in self.outputs]
                 self.kept |= {value for value in ends if isinstance(value, str)}
                 self._follow(node)
             except ShapeError as error:
-                raise InputError(f"{self._where(node)}: {error}") from None
+                raise self.refusal(self._where(node), str(error), node.inputs) from None
             except WRONG as error:
-                where = self._where(node)
-                raise InputError(f"{where}: cannot be read: {line_of(error)}") from None
+                fault = f"cannot be read: {line_of(error)}"
+                raise self.refusal(self._where(node), fault, node.inputs) from None
+
+    def links(self) -> tuple[list[str], list[tuple[Sequence[str], Sequence[str]]]]:
+        """Return the file's inputs, and the tensors that each node reads and makes."""
+        nodes = self.model.graph.nodes
+        reads = [one.inputs[:1] if one.op in READ_A_SIZE else one.inputs for one in nodes]
+        makes = [one.outputs for one in nodes]
+        return [one.name for one in self.model.graph.inputs], [*zip(reads, makes, strict=True)]
 
     def _where(self, node: OnnxNode) -> str:
         return f"{self.model.place}: node {shorten(node.name)} ({shorten(node.op)[1:-1]})"
@@ -199,13 +212,17 @@ class Visit:
         require(constant.dtype != "text", "reads texts")
         if constant.name not in self.roots:
             name = elements.free_name(self.b, cleaned(constant.name) or "constant")
+            seen = constant.steps
+            at = next((i for i, step in enumerate(seen) if step[0] == "repeat"), len(seen))
+            shape = seen[at][2] if at < len(seen) else constant.shape
             if constant.is_float and not constant.derived:
-                made = self.b.weight(name, constant.shape)
+                made = self.b.weight(name, shape)
             else:
                 dtype = "" if constant.is_float else constant.dtype
-                made = self.b.buffer(name, constant.shape, dtype)
-            self.roots[constant.name] = made, constant.steps
-            return made
+                made = self.b.buffer(name, shape, dtype)
+            self.roots[constant.name] = made, seen[:at]
+            if shape == constant.shape:
+                return made
         made, steps = self.roots[constant.name]
         for kind, how, shape in reversed(steps):
             back = tuple(how.index(i) for i in range(len(how))) if kind == "transpose" else shape
@@ -230,6 +247,8 @@ class Visit:
         return function(self.b, *tensors, name=f"{self.name}{at}", **more)
 
     def _seen(self, tensor: str, kind: str, how: Sequence[int]) -> str:
+        if kind == "repeat":
+            return self.batches.repeated(self.b, tensor, how[0], self.name)
         view = elements.transpose if kind == "transpose" else elements.reshape
         return view(self.b, tensor, how, f"{self.name}/{kind}")
 
@@ -262,12 +281,14 @@ class Visit:
             operands.append(self.tensor(value) if alone or number is None else number)
         if not any(isinstance(x, str) for x in operands):
             operands[0] = self.tensor(values[0])
-        alike = self.alike(operands)
-        return self.recognised(elements.pointwise(self.b, function, *alike, name=self.name, **how))
+        made = elements.pointwise(self.b, function, *operands, name=self.name, **how)
+        return self.recognised(made)
 
-    def alike(self, operands: Sequence[str | float]) -> list[str | float]:
-        """Return operands, those of the file's own batch repeated where others have grown."""
-        return self.batches.alike(self.b, operands, self.name)
+    def widened(self, shape: Shape, told: Shape, follows: bool) -> Shape:
+        """Return what this node repeats its input to (`Batches.widened`)."""
+        grown = self.old(self.node.inputs[0]) not in {None, tuple(shape)}
+        stays = self.node.op == "Expand" and shape == self.old(self.node.outputs[0])
+        return self.batches.widened(self.node.outputs[0], shape, told, grown or stays, follows)
 
     def reshaped(self, x: Value, wanted: Callable[[], Shape]) -> Value:
         """Return `x` seen as the file has it for its own batch, else with the shape `wanted`."""

@@ -39,9 +39,8 @@ def _weights(c: Call, *names: str) -> dict[str, Any]:
 
 
 def _operands(c: Call, *values: Any) -> list[Any]:
-    """Return numbers and tensors, of the batch that those have which have grown."""
-    made = [one if isinstance(one, int | float) else c.walk.tensor(one) for one in values]
-    return c.walk.batches.alike(c.b, made, c.name)
+    """Return numbers, and the names of tensors."""
+    return [one if isinstance(one, int | float) else c.walk.tensor(one) for one in values]
 
 
 def _binary(function: str, c: Call, turned: bool = False) -> Result:

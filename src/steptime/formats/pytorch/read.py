@@ -9,6 +9,7 @@ from steptime.core.errors import InputError, shorten
 from steptime.core.units import counted
 from steptime.formats import WRONG, Source, line_of
 from steptime.formats.batches import Batches, main_output
+from steptime.formats.followed import followed
 from steptime.formats.loss import loss_of
 from steptime.formats.pytorch.aten import ATEN
 from steptime.formats.pytorch.program import Program, document_of, program_of, ties_of
@@ -62,15 +63,37 @@ def read(source: Source, allow_unknown: bool) -> Family:
         if batch_symbol:
             bound[batch_symbol] = batch
         _check_ranges(program, bound, names, place)
-        batches = Batches(batch if batch_symbol else own_batch, batch)
-        walk = Walk(
-            program, b, ATEN, VIEWS, PUTS, bound, place, allow_unknown, batches, p["dropout"]
-        )
+
+        def walk(b: Builder, batches: Batches) -> str:
+            return _ended(
+                Walk(
+                    program,
+                    b,
+                    ATEN,
+                    VIEWS,
+                    PUTS,
+                    bound,
+                    place,
+                    allow_unknown,
+                    batches,
+                    p["dropout"],
+                )
+            )
+
         b.remarks += [f"{place}: {program.doubt}"] if program.doubt else []
+        key = (allow_unknown, b.precision, b.training, tuple(sorted(p.items())))
         try:
-            return _ended(walk)
+            batches = followed(
+                Batches(batch if batch_symbol else own_batch, batch),
+                source,
+                key,
+                lambda one: walk(Builder(b.name, b.precision, training=b.training), one),
+            )
+            last = walk(b, batches)
         except WRONG as error:
             raise InputError(f"{place}: {_line(error)}") from None
+        b.remarks += batches.doubt(b)
+        return last
 
     return Family(source.name, build, parameters, SOURCE, batch=own_batch, named=True)
 
@@ -90,8 +113,10 @@ def _ended(walk: Walk) -> str:
         raise ValueError("gives no tensor of floating numbers")
     output = main_output(walk.b, outputs)
     if walk.batches.differ:
-        name = next(name for name in walk.program.outputs if walk.values.get(name) == output)
-        walk.batches.check_output(name, walk.told(name), walk.b.shape(output), walk.place)
+        name = next(name for name in walk.program.outputs if walk.env.get(name) == output)
+        fault = walk.batches.fault_of_output(name, walk.told(name), walk.b.shape(output))
+        if fault:
+            raise walk.refusal(walk.place, fault, [name])
     others = len(outputs) - 1
     if others and walk.b.training:
         left = f"{counted(others, 'output')} beside it left out"

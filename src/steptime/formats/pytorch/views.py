@@ -7,7 +7,7 @@ from typing import Any
 from steptime.formats import elements as el
 from steptime.formats import windows
 from steptime.formats.pytorch.walk import Call, Const, Handler, Result, Value, held_as, listed
-from steptime.network.ops.table import require
+from steptime.network.ops.table import broadcast_shape, require
 
 END = 2**62
 PADDING = {"replicate": "edge", "replication": "edge", "reflection": "reflect"}
@@ -36,7 +36,7 @@ def _squeeze(c: Call) -> Result:
 
 
 def _expand(c: Call) -> Result:
-    return c.do(el.expand, c.x(), c.walk.batches.widened(c.b.shape(c.x()), c.shape))
+    return c.do(el.expand, c.x(), c.widened(c.b.shape(c.x()), c.shape))
 
 
 def _order(c: Call) -> list[int]:
@@ -133,7 +133,7 @@ def _unbind(c: Call) -> Result:
 
 def _cat(c: Call) -> Result:
     parts = [one for one in c["tensors"] if 0 not in c.walk.shape(one)]
-    return c.do(c.walk.batches.concat, [*map(c.walk.tensor, parts)], c.get("dim", 0))
+    return c.do(el.concat, [*map(c.walk.tensor, parts)], c.get("dim", 0))
 
 
 def _repeat(c: Call) -> Result:
@@ -143,7 +143,7 @@ def _repeat(c: Call) -> Result:
     x = c.do(el.reshape, x, shape, at="/axes")
     if all(1 in pair for pair in zip(shape, times, strict=True)):
         wanted = [n * t for n, t in zip(shape, times, strict=True)]
-        return c.do(el.expand, x, c.walk.batches.widened(shape, wanted))
+        return c.do(el.expand, x, c.widened(shape, wanted))
     return el.op(c.b, "tile", x, name=c.name, times=tuple(times))
 
 
@@ -190,8 +190,9 @@ def _index(c: Call) -> Result:
         return c.do(el.gather, x, c.walk.tensor(given[axes[0]]), axes[0])
     shape, first, last = c.b.shape(x), axes[0], axes[-1] + 1
     flat = (*shape[:first], math.prod(shape[first:last]), *shape[last:])
-    places = c.shape[first : len(c.shape) - (len(shape) - last)]
-    at = c.walk.tensor(Const(places, "int64", f"{c.name}/places"))
+    places = broadcast_shape(*(c.walk.shape(one) for one in given if one))
+    require(places is not None, "indices whose shapes do not broadcast")
+    at = c.walk.tensor(Const(places or (), "int64", f"{c.name}/places"))
     return c.do(el.gather, el.reshape(c.b, x, flat, f"{c.name}/axes"), at, first)
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -10,6 +10,7 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.ranges import LARGEST
 from steptime.formats import elements as el
 from steptime.formats.batches import Batches
+from steptime.formats.followed import Follower
 from steptime.formats.patterns import recognised
 from steptime.formats.pytorch.program import FxNode, Program, Ref, Size, Sym
 from steptime.formats.pytorch.symbols import value_of
@@ -35,6 +36,10 @@ class Const:
     shape: Shape
     dtype: str
     origin: str
+
+    def repeated(self, axis: int, size: int) -> "Const":
+        """Return it with another size of an axis."""
+        return replace(self, shape=(*self.shape[:axis], size, *self.shape[axis + 1 :]))
 
 
 Value = str | Const
@@ -105,6 +110,12 @@ class Call:
             return None
         return Const(self.walk.told(self.node.outputs[i]), "int64", f"{self.name}/places")
 
+    def widened(self, shape: Shape, told: Sequence[int]) -> Shape:
+        """Return what this call repeats its input to (`Batches.widened`)."""
+        grown = self.walk.told(self.node.args["self"]) != self.walk.shape(self["self"])
+        stays = self.node.op != "repeat" and shape == tuple(told)
+        return self.walk.batches.widened(self.node.outputs[0], shape, told, grown or stays)
+
     @property
     def first(self) -> str:
         """The tensor of its first argument."""
@@ -127,7 +138,7 @@ class Call:
 
 
 @dataclass
-class Walk:
+class Walk(Follower):
     """One building of a program's graph.
 
     `bound` are the values of its symbols, `puts` what is written to views. A file whose batch is a
@@ -147,7 +158,7 @@ class Walk:
     drops: bool
 
     def __post_init__(self) -> None:
-        self.values: dict[str, Value] = {}
+        self.env: dict[str, Value] = {}
         self._buffers: dict[tuple[str, Shape, str], str] = {}
         self._views: dict[str, Call] = {}
 
@@ -170,7 +181,7 @@ class Walk:
     def looked_up(self, argument: Any) -> Any:
         """Return the value of an argument."""
         if isinstance(argument, Ref):
-            return self.values[argument]
+            return self.env[argument]
         if isinstance(argument, Sym):
             return self.size(self.program.numbers[argument])
         if isinstance(argument, list):
@@ -199,13 +210,14 @@ class Walk:
         program = self.program
         for name, path in program.weights.items():
             known = path in self.b.tensors
-            self.values[name] = path if known else self.b.weight(path, self.told(name))
+            self.env[name] = path if known else self.b.weight(path, self.told(name))
         for name, path in program.buffers.items():
-            self.values[name] = Const(self.told(name), program.specs[name].dtype, path)
+            self.env[name] = Const(self.told(name), program.specs[name].dtype, path)
         for name in program.inputs:
             dtype = held_as(program.specs[name].dtype)
             path = el.free_name(self.b, name)
-            self.values[name] = self.b.input(path, self.scaled(self.told(name)), dtype)
+            self.env[name] = self.b.input(path, self.scaled(self.told(name)), dtype)
+        self.decide([*program.weights, *program.buffers])
 
     def run(self) -> list[str]:
         """Build all nodes; return the floating tensors that the program gives."""
@@ -216,13 +228,22 @@ class Walk:
             try:
                 self._node(Call(self, node))
             except (ShapeError, ValueError, LookupError, TypeError, ArithmeticError) as error:
-                said = shorten(str(error) or type(error).__name__)[1:-1]
-                raise InputError(f"{self._where(node)}: {said}") from None
+                fault = shorten(str(error) or type(error).__name__)[1:-1]
+                raise self.refusal(self._where(node), fault, [*node.tensors]) from None
+            self.decide(node.outputs)
         return [
             one
             for name in self.program.outputs
-            if isinstance(one := self.values[name], str) and el.is_float(self.b, one)
+            if isinstance(one := self.env[name], str) and el.is_float(self.b, one)
         ]
+
+    def links(self) -> tuple[list[str], list[tuple[Sequence[str], Sequence[str]]]]:
+        """Return the file's inputs, and the tensors that each node reads and makes."""
+        return self.program.inputs, [([*one.tensors], one.outputs) for one in self.program.nodes]
+
+    def old(self, name: str) -> Shape:
+        """Return the shape that a tensor has with the file's own batch."""
+        return self.told(name)
 
     def _where(self, node: FxNode) -> str:
         within = f" in {shorten(node.scope)}" if node.scope else ""
@@ -232,13 +253,13 @@ class Walk:
         node = call.node
         if node.op in self.puts:
             self._views[node.outputs[0]] = call
-        reads = [self.values[name] for name in node.tensors]
+        reads = [self.env[name] for name in node.tensors]
         if self._is_constant(node, reads):
             first = reads[0] if reads and node.op in self.views else None
             origin = first.origin if isinstance(first, Const) else call.name
             for name in node.outputs:
                 shape = self._grown(node, reads, self.told(name))
-                self.values[name] = Const(shape, self.program.specs[name].dtype, origin)
+                self.env[name] = Const(shape, self.program.specs[name].dtype, origin)
             return
         handler = self.table.get(node.op)
         if handler:
@@ -253,7 +274,7 @@ class Walk:
             several = [recognised(self.b, several[0], f"{call.name}/fused")]
         for name, one in zip(node.outputs, several, strict=False):
             if one is not None:
-                self.values[name] = one
+                self.env[name] = one
                 self._check(name, one)
         if node.target.rpartition(".")[0].endswith("_") and isinstance(several[0], str):
             changed = node.args.get("self", node.args.get("input"))
@@ -262,7 +283,7 @@ class Walk:
 
     def _written(self, name: str, value: Value) -> None:
         """Have who reads a tensor later, or what it is a view of, read what it has become."""
-        self.values[name] = value
+        self.env[name] = value
         call = self._views.get(name)
         whole = call.node.args.get("self") if call else None
         if call and isinstance(whole, Ref):
@@ -276,7 +297,8 @@ class Walk:
         if any(self.shape(one) != self.told(name) for name, one in pairs):
             first, rest = divmod(told[0] * self.batches.new, self.batches.own)
             return told if rest else (first, *told[1:])
-        return self.scaled(told) if node.op in MADE_FOR_A_SIZE else told
+        made = node.op in MADE_FOR_A_SIZE and node.outputs[0] not in self.batches.decided
+        return self.scaled(told) if made else told
 
     def _is_constant(self, node: FxNode, reads: Sequence[Value]) -> bool:
         if all(isinstance(one, Const) for one in reads):

@@ -18,7 +18,7 @@ from steptime.questions.plan.answer import (
     offer_of,
     split_in_words,
 )
-from steptime.questions.plan.faults import Asked, checked, refuse_idle
+from steptime.questions.plan.faults import Asked, checked, option_of, refuse_idle
 from steptime.questions.plan.meant import meant
 from steptime.questions.plan.planner import Planner
 from steptime.questions.plan.request import Request, split_of
@@ -90,6 +90,12 @@ def searched(request: Request) -> dict[str, Any]:
         if not considered:
             each = request.micro_batch or 1  # says what of it does not divide
             checked(shape, Asked(split_of(request.split), each, request.batch))
+            given = [
+                option_of(name) if one is True else f"{option_of(name)} {one}"
+                for name, one in request.split.items()
+            ]
+            words = f"plan: no split of these devices divides {shape.label} and its batch"
+            raise InputError(f"{words} with {' '.join(given)}" if given else words)
         more = _more(request, shape) if refused[MEMORY] == considered else ""
         raise InputError(_none(groups, shape, considered, refused) + more)
     fastest = [(at, one) for at, group in enumerate(groups) for one in group.result.front[:1]]
@@ -184,8 +190,6 @@ def _none(
 ) -> str:
     """Return why there is no plan: which limit refuses how many, and the nearest."""
     every = [(group, group.result.nearest) for group in groups if group.result.nearest]
-    if not considered:
-        return f"plan: no split of these devices divides {shape.label} and its batch"
     if not every:
         return "plan: the power of these devices is not known"
     group, least = min(every, key=lambda pair: (pair[1].name == MEMORY, pair[1].ratio))

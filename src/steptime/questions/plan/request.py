@@ -14,7 +14,7 @@ from steptime.core.ranges import whole_number
 from steptime.core.toml_files import packaged
 from steptime.core.workload import STATES, WHOLE, Plan, Tuning
 from steptime.hardware import catalog
-from steptime.hardware.device import GB, Cluster, Device, Level, Link
+from steptime.hardware.device import Cluster, Device, Level, Link
 from steptime.hardware.software import Software, defaults_for, year_of
 from steptime.network.families.family import Family, resolve
 from steptime.prediction import DEFAULT, cost_model
@@ -315,14 +315,13 @@ def cluster_of(site: Site, devices: int) -> Cluster:
 
 
 def own_link(device: Device) -> Link | None:
-    """Return the link of a node that a device's file names (`NVLink4 x18`), None without one."""
-    family = OWN_LINKS.match(str(device.details.get("link", "")).lower())
-    rate = device.details.get("link_GB_per_s")
-    if family is None or rate is None:
-        return None
-    names = [name for name in catalog.link_names() if name.startswith(family[0])]
-    links = (catalog.link(name) for name in names)
-    return next((link for link in links if link.bytes_per_s == rate * GB), None)
+    """Return the link of a node that a device's file names (`NVLink4 x18`), None without one.
+
+    Fewer lanes than a link of the catalog has are not taken for granted.
+    """
+    is_fast = OWN_LINKS.match(device.node_link.lower())
+    whole = (one for one in catalog.links_of(device) if one.name != device.node_link)
+    return next(whole, None) if is_fast else None
 
 
 def near_link(device: Device) -> str:
