@@ -44,6 +44,7 @@ predict gpt2 --device v100
 predict gpt2 --device a100 --stack jax --optimizer adam
 predict fc --device a100 --stack jax --optimizer momentum
 predict fc --device a100 --stack jax --optimizer rmsprop
+predict fc --device a100 --stack jax --optimizer adamw
 predict gpt2 --device core-i9-9900k
 predict bert_base --device core-i9-9900k --optimizer adam
 predict transformer:layers=1,width=64,heads=2,norm=rms_norm,dropout=0.1 --device core-i9-9900k
