@@ -164,6 +164,8 @@ def test_a_database_takes_a_quarter_of_the_memory_and_each_cpu_that_is_allowed(
         one.execute(asked).fetchone() for one in (tables.connected(tmp_path), duckdb.connect())
     )
     assert ours / usual == pytest.approx(25 / 80, rel=0.05)  # DuckDB's own limit is 80 %
+    asked = "SELECT current_setting('enable_progress_bar')"
+    assert tables.connected(tmp_path).execute(asked).fetchone() == (False,)  # nobody asked for it
 
 
 @pytest.mark.parametrize("harm", HARM)

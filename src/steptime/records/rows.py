@@ -62,20 +62,19 @@ class RowLines:
             while part := [*islice(every, AT_ONCE)]:
                 held = [self._row(*one) for one in part]
                 _add_statistics([row for row in held if "samples" in row])
-                lines = list[bytes]()
-                for row, (_, line) in zip(held, part, strict=True):
-                    text = bytes(line.workload)
+                for row, (_, one) in zip(held, part, strict=True):
+                    text = bytes(one.workload)
                     workload = workload_of(text)
                     if text != known:
                         _add_kinds(self.params, workload.settings.items())
                         known = text
-                    method = _of_method(bytes(line.method), line.origin, workload.plan.data)
-                    parts = (_items(row), _of_workload(text), method, _of_env(bytes(line.env)))
-                    lines.append(b"{%b,%b,%b,%b}\n" % parts)
-                self.number += len(lines)
-                self.longest = max(self.longest, *map(len, lines))
-                if self.longest <= most:
-                    out.write(b"".join(lines))
+                    method = _of_method(bytes(one.method), one.origin, workload.plan.data)
+                    parts = (_items(row), _of_workload(text), method, _of_env(bytes(one.env)))
+                    line = b"{%b,%b,%b,%b}\n" % parts
+                    self.longest = max(self.longest, len(line))
+                    if self.longest <= most:
+                        out.write(line)
+                self.number += len(held)
 
     def _row(self, place: int, line: Line) -> Row:
         """Return what a line says, without what follows from the samples of its step."""
@@ -145,7 +144,8 @@ def _piped(
 
     with ThreadPoolExecutor(1) as beside:
         reading = beside.submit(read)
-        with suppress(BrokenPipeError), os.fdopen(to, "wb") as out:  # `reading` says why
+        # why nobody reads any more, `reading` says
+        with suppress(BrokenPipeError), os.fdopen(to, "wb", 1 << 16) as out:
             rows.write(records, out, most)
     reading.result()
     return rows

@@ -240,6 +240,7 @@ def connected(scratch: Path) -> DuckDBPyConnection:
     connection = duckdb.connect()
     connection.execute("SET temp_directory = ?", [str(scratch)])
     connection.execute("SET memory_limit = ?", [MEMORY])
+    connection.execute("SET enable_progress_bar = false")  # on the stdout of notebooks
     return connection
 
 
