@@ -195,9 +195,10 @@ def _part(kind: type, text: bytes, where: str) -> Any:
     for name in table.keys() - usual:
         raise ValueError(str(unknown("key", name, usual, where)))
     try:
-        return msgspec.convert({**usual, **table}, kind)
+        msgspec.convert({**usual, **table}, kind)
     except (msgspec.ValidationError, InputError) as error:
         raise ValueError(f"{where}: {_reason(error)}") from error
+    return kind(**table)  # 2 stays 2 where 2.0 may stand: keys hang on it
 
 
 def _check_columns(name: str, one: Quantity) -> None:
