@@ -135,6 +135,7 @@ def _piped(
     database: DuckDBPyConnection, into: flat.Into, records: Iterable[Stored], most: int
 ) -> RowLines:
     rows, (source, to) = RowLines(), os.pipe()
+    out = os.fdopen(to, "wb", 1 << 16)
 
     def read() -> None:
         try:
@@ -142,11 +143,10 @@ def _piped(
         finally:
             os.close(source)  # so that nobody goes on writing
 
-    with ThreadPoolExecutor(1) as beside:
+    # `out` is closed whatever comes, so that the reader ends; why it ended before, `reading` says
+    with ThreadPoolExecutor(1) as beside, suppress(BrokenPipeError), out:
         reading = beside.submit(read)
-        # why nobody reads any more, `reading` says
-        with suppress(BrokenPipeError), os.fdopen(to, "wb", 1 << 16) as out:
-            rows.write(records, out, most)
+        rows.write(records, out, most)
     reading.result()
     return rows
 
