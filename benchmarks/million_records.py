@@ -3,7 +3,7 @@
 
 Makes a folder of records as sweeps over several machines leave them (measured with samples,
 predicted, failed), asks each command in a fresh process, first without a cache, and takes the
-folder away again. 10^6 records need 3 GB of disk.
+folder away again. 10^6 records need 2 GB of disk.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from typing import Any
@@ -155,3 +156,23 @@ def test_the_package_offers_its_names_and_imports_nothing():
     ], done.stderr
     with pytest.raises(AttributeError, match="has no attribute 'predictt'"):
         steptime.predictt  # noqa: B018
+
+
+def test_a_query_loads_what_it_needs(folder):
+    code = (
+        "import sys; from steptime.cli.main import run; code = run(sys.argv[1:]); "
+        "print(code, *(one for one in ('duckdb', 'msgspec', 'pydantic') if one in sys.modules))"
+    )
+    words = ("query", "SELECT count(*) AS n FROM records", "--in", str(folder / "records"))
+    assert _python("-c", code, *words).stdout.splitlines()[-1] == "0 duckdb msgspec"
+    (folder / "aside").mkdir()
+    assert _python("-c", code, *words[:-1], str(folder / "aside")).stdout == "2\n"
+
+
+def test_a_path_that_may_not_be_read_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(os, "access", lambda _, mode: mode != os.R_OK)
+    monkeypatch.chdir(tmp_path)
+    assert run(["query", "SELECT 1", "--in", "."]) == 2
+    assert capsys.readouterr().err == (
+        "steptime: Invalid value for '--in': path '.' is not readable.\n"
+    )

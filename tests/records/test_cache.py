@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate, count
@@ -25,7 +26,7 @@ from steptime.analysis.headline import numbers, results_table
 from steptime.analysis.query import query
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
-from steptime.records import rows, statistics, store, tables
+from steptime.records import flat, rows, statistics, store, tables
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record
 from steptime.records.row import COLUMNS, Row
@@ -163,6 +164,8 @@ def test_a_database_takes_a_quarter_of_the_memory_and_each_cpu_that_is_allowed(
         one.execute(asked).fetchone() for one in (tables.connected(tmp_path), duckdb.connect())
     )
     assert ours / usual == pytest.approx(25 / 80, rel=0.05)  # DuckDB's own limit is 80 %
+    asked = "SELECT current_setting('enable_progress_bar')"
+    assert tables.connected(tmp_path).execute(asked).fetchone() == (False,)  # nobody asked for it
 
 
 @pytest.mark.parametrize("harm", HARM)
@@ -273,6 +276,44 @@ def test_a_command_that_is_interrupted_leaves_no_half_of_a_cache(folder, monkeyp
     _same(query(Data.load([folder], print), ASKED), query(Data.of(RECORDS), ASKED))
 
 
+def test_a_row_that_is_longer_than_the_database_expects_is_read_as_others_are(folder, monkeypatch):
+    monkeypatch.setattr(rows, "AT_ONCE", 7)
+    with max(folder.glob("*.jsonl")).open("a") as file:
+        file.write("{}\n")
+    expected = query(Data.load([folder], print), ASKED)
+    shutil.rmtree(folder / ".cache")
+    monkeypatch.setattr(flat, "MOST_BYTES", 1200)  # as long as some rows, not as long as others
+    heard: list[str] = []
+    _same(query(Data.load([folder], heard.append), ASKED), expected)
+    assert len(heard) == 1  # of the faulty line, though all are read twice
+
+
+@pytest.mark.parametrize("statement", ["SELECT nothing", "COPY ({}) TO '/nowhere/rows.parquet'"])
+def test_a_database_that_refuses_rows_says_why(statement, tmp_path):
+    many = RECORDS * 50  # more than a pipe holds
+    with pytest.raises(duckdb.Error, match=r"nothing|nowhere"):
+        rows.filled(tables.connected(tmp_path), statement.format, many, [])
+
+
+def test_a_reader_that_is_interrupted_leaves_nothing(folder, monkeypatch):
+    before, threads = store.lines_of, threading.active_count()
+
+    def interrupted(*given: Any) -> Any:
+        for number, line in enumerate(before(*given)):
+            if number == 30:
+                raise KeyboardInterrupt
+            yield line
+
+    monkeypatch.setattr(rows, "AT_ONCE", 7)
+    monkeypatch.setattr(store, "lines_of", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        query(Data.load([folder], print), ASKED)
+    assert threading.active_count() == threads
+    assert [path.name for path in (folder / ".cache").iterdir()] == ["lock"]
+    monkeypatch.setattr(store, "lines_of", before)
+    _same(query(Data.load([folder], print), ASKED), query(Data.of(RECORDS), ASKED))
+
+
 def test_a_file_that_changes_gets_a_new_cache(folder):
     first, last = sorted(folder.glob("*.jsonl"))
     number = "SELECT count(*) AS n FROM records"
@@ -350,6 +391,19 @@ def test_where_nothing_can_be_written_the_cache_lies_elsewhere(folder, tmp_path,
     assert len(list((tmp_path / "caches").rglob("rows-*.parquet"))) == 1
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / ".cache"))
     _same(query(Data.load([folder], print), ASKED), expected)
+
+
+def test_where_the_disk_is_full_the_cache_lies_elsewhere(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    parquet = tables._parquet
+
+    def written(path: Path) -> str:
+        return parquet(path) if "caches" in path.parts else "'/dev/full' (FORMAT parquet)"
+
+    monkeypatch.setattr(tables, "_parquet", written)
+    _same(query(Data.load([folder], print), ASKED), query(Data.of(RECORDS), ASKED))
+    assert not _cached(folder)
+    assert len(list((tmp_path / "caches").rglob("rows-*.parquet"))) == 1
 
 
 def test_many_small_files_are_read_as_they_stand(folder, monkeypatch):

@@ -6,11 +6,25 @@ import re
 import pytest
 
 from steptime.build import make_workload, read_model
-from steptime.core.workload import Tuning
+from steptime.core.workload import Plan, Tuning, Workload
 from steptime.prediction.records import records
 from steptime.prediction.step_model import StepModel
 from steptime.records.reading import read_line, record_of
-from steptime.records.record import record_to_json
+from steptime.records.record import Record, RecordMethod, record_to_json
+
+
+def test_a_plan_comes_back_as_it_stands_so_that_its_key_does():
+    keys = set()
+    for imbalance in (2, 2.0):
+        plan = Plan(tensor=2, stages=(3, 1), imbalance=imbalance)
+        workload = Workload("fc", {"layers": 4}, 8, plan=plan)
+        record = Record("measured", RecordMethod("torch", "2"), workload, "cpu", {})
+        line = json.dumps(record_to_json(record) | {"workload_key": ""})
+        found = record_of(read_line(line.encode())).workload
+        assert (found, found.key) == (workload, workload.key)
+        assert type(found.plan.imbalance) is type(imbalance)
+        keys.add(found.key)
+    assert len(keys) == 2
 
 
 def test_a_fine_tuning_comes_back_and_one_that_there_is_not_is_a_fault():

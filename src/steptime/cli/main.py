@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any
 
@@ -49,7 +50,7 @@ _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
 
 class _Quick:
-    """What takes texts, and what is left out, as they are, and other values as Typer reads them.
+    """What reads texts, paths, and what is left out, and other values as Typer reads them.
 
     Typer reads with pydantic, which takes as long to import as numpy; most values are texts.
     """
@@ -62,12 +63,19 @@ class _Quick:
         return found
 
 
+def _is_closed(path: str) -> bool:
+    """Return whether there is a file that may not be read, of which Typer says so."""
+    return os.access(path, os.F_OK) and not os.access(path, os.R_OK)
+
+
 def _value(one: Any, read: Callable[[Any, Any], Any], ctx: Any, value: Any) -> Any:
     several, kind = one.multiple or one.nargs != 1, one.type_descriptor
-    is_text = kind.annotation is str and not (several or kind.parameter_info.parser)
+    is_plain = kind.annotation in (str, Path) and not (several or kind.parameter_info.parser)
     if value is None and not one.required:
         value = () if several else None
-    elif not (is_text and isinstance(value, str)):
+    elif is_plain and isinstance(value, str) and not _is_closed(value):
+        value = kind.annotation(value)
+    else:
         return read(ctx, value)
     return value if one.callback is None else one.callback(ctx, one, value)
 

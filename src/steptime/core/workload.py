@@ -306,10 +306,13 @@ def workload_to_json(workload: Workload) -> dict[str, Any]:
 
 def workload_from_json(table: Mapping[str, Any]) -> Workload:
     """Return the workload back from `workload_to_json`."""
+    return workload_of_parts(table, Plan(**table["plan"]), Tuning(**(table.get("tuning") or {})))
+
+
+def workload_of_parts(table: Mapping[str, Any], plan: Plan, tuning: Tuning) -> Workload:
+    """Return the workload of a table, whose plan and tuning are read already."""
     params = dict(table["params"])
-    of_file = {}
-    if table.get("file"):
-        of_file = {name: params.pop(name) for name in ("sha256", "allow_unknown") if name in params}
-    said = {**table, "params": params, "plan": Plan(**table["plan"]), "code": ""}  # never of data
-    said["tuning"] = Tuning(**(table.get("tuning") or {}))
-    return Workload(**said, **of_file)
+    names = ("sha256", "allow_unknown") if table.get("file") else ()
+    of_file = {name: params.pop(name) for name in names if name in params}
+    parts = {"params": params, "plan": plan, "tuning": tuning, "code": ""}  # never of data
+    return Workload(**{**table, **parts, **of_file})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from steptime.records.row import (
@@ -20,8 +20,7 @@ from steptime.records.row import (
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-    from steptime.records.rows import RowFile
-
+Into = Callable[[str], str]  # a statement that does something with the rows of another
 MADE = {  # columns of `records` that are not of flat rows
     **{
         f"step_s_{end}": f"if(samples IS NULL, stated_{end}, if(estimate.{end} IS NULL, NULL, "
@@ -30,7 +29,7 @@ MADE = {  # columns of `records` that are not of flat rows
     },
     "steady": "CAST(estimate.steady AS BOOLEAN)",
 }
-BUFFER_BYTES = 16 << 20  # of lines that the database reads at once
+MOST_BYTES = 16 << 20  # of a row, as the database expects it
 ESTIMATED = f"STRUCT({', '.join(f'{name} DOUBLE' for name in ESTIMATE)})"
 SQL_TYPES = {"bool": "BOOLEAN", "int": "BIGINT", "float": "DOUBLE", "str": "VARCHAR"}
 _KNOWN = f"batch_source IS DISTINCT FROM '{UNKNOWN}'"
@@ -78,13 +77,13 @@ def rate(value: str) -> str:
     return f"CASE WHEN {number} BETWEEN 1 AND 1e30 THEN {number} END"
 
 
-def read(rows: RowFile) -> str:
-    """Return the statement that reads rows that were written."""
+def read(path: str, most: int) -> str:
+    """Return the statement that reads rows of at most so many bytes, each a line of JSON."""
     types = ", ".join(f"{text(name)}: {text(kind)}" for name, kind in LINES.items())
     shown = ", ".join(f"{made} AS {name(column)}" for column, made in FLAT.items())
     return (
-        f"SELECT {shown} FROM read_json({text(str(rows.path))}, format = 'newline_delimited', "
-        f"maximum_object_size = {max(rows.longest + 1, BUFFER_BYTES)}, columns = {{{types}}})"
+        f"SELECT {shown} FROM read_json({text(path)}, format = 'newline_delimited', "
+        f"maximum_object_size = {most}, columns = {{{types}}})"
     )
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from steptime.core.errors import InputError, one_line, shorten, unknown
 from steptime.core.units import QUANTITIES
-from steptime.core.workload import Plan, Tuning, Workload, workload_from_json
+from steptime.core.workload import Plan, Tuning, Workload, workload_of_parts
 from steptime.records.record import (
     AS_IT_STANDS,
     ORIGINS,
@@ -40,12 +40,12 @@ class _Workload(msgspec.Struct):
     model: str
     params: dict[str, int | float | str | bool]
     batch_per_replica: Annotated[int, msgspec.Meta(ge=1, le=MOST_EXAMPLES)]
-    plan: dict[str, Any]
+    plan: msgspec.Raw
     dtype: str = "float32"
     phase: str = "train"
     optimizer: str = "sgd"
     file: str = ""
-    tuning: dict[str, Any] = {}
+    tuning: msgspec.Raw = msgspec.Raw(b"{}")
 
 
 class Line(msgspec.Struct):
@@ -145,11 +145,11 @@ def workload_of(text: bytes) -> Workload:
     line = _read(_WORKLOADS, text, "workload")
     if "\0" in "".join(line.params):
         raise ValueError(_ZERO)
-    plan = _part(Plan, line.plan, "workload.plan")
+    plan: Plan = _part(Plan, bytes(line.plan), "workload.plan")
     if plan.data * line.batch_per_replica > MOST_EXAMPLES:
         raise ValueError(f"workload.plan.data: {shorten(plan.data)} is too large")
-    _part(Tuning, line.tuning, "workload.tuning")
-    return workload_from_json(msgspec.structs.asdict(line))
+    tuning: Tuning = _part(Tuning, bytes(line.tuning), "workload.tuning")
+    return workload_of_parts(msgspec.structs.asdict(line), plan, tuning)
 
 
 def record_of(line: Line) -> Record:
@@ -188,15 +188,17 @@ def _check_quantity(name: str, one: Quantity) -> None:
         _check_columns(name, one)
 
 
-def _part(kind: type[Item], table: Mapping[str, Any], where: str) -> Item:
+@lru_cache(PARTS)
+def _part(kind: type, text: bytes, where: str) -> Any:
     """Return a part of a workload; raises `ValueError` for one that there is not."""
-    usual = vars(kind())
+    table, usual = _read(_OBJECTS, text, where), vars(kind())
     for name in table.keys() - usual:
         raise ValueError(str(unknown("key", name, usual, where)))
     try:
-        return msgspec.convert({**usual, **table}, kind)
+        msgspec.convert({**usual, **table}, kind)
     except (msgspec.ValidationError, InputError) as error:
         raise ValueError(f"{where}: {_reason(error)}") from error
+    return kind(**table)  # 2 stays 2 where 2.0 may stand: keys hang on it
 
 
 def _check_columns(name: str, one: Quantity) -> None:
@@ -207,7 +209,7 @@ def _check_columns(name: str, one: Quantity) -> None:
             fault = f"{len(held)} values of {len(one.samples)} samples"
         elif kind and not {*map(type, held)} <= {kind}:
             fault = f"expected `{kind.__name__}` for each sample"
-        elif kind and held and not -(2**63) <= min(held) <= max(held) < 2**63:
+        elif kind is int and held and not -(2**63) <= min(held) <= max(held) < 2**63:
             fault = "a number is too large"
         if fault:
             where = f"quantities.{shorten(name)}.columns.{shorten(column)}"

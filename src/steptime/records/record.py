@@ -1,12 +1,11 @@
 """The one record that measured, predicted and published numbers share; `reading.py` reads it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from steptime.core.workload import Workload, workload_to_json
-from steptime.hardware.stack import label_of
 
 SCHEMA = 1
 ORIGINS = ("measured", "predicted", "published")
@@ -58,6 +57,8 @@ class RecordMethod:
     @property
     def label(self) -> str:
         """Its name in tables, which tells software stacks apart: `torch-compile`."""
+        from steptime.hardware.stack import label_of  # which loads what reads files of stacks
+
         return label_of(self.name, self.options.get("compile"))
 
 
@@ -90,7 +91,7 @@ def in_one_run(samples: Sequence[float], **columns: tuple[Any, ...]) -> Quantity
 
 def measured_stack(method: RecordMethod) -> str:
     """Return the software stack that ran what a method measured."""
-    return label_of(method.name.removesuffix(PROFILER), method.options.get("compile"))
+    return replace(method, name=method.name.removesuffix(PROFILER)).label
 
 
 def stack_of(record: Record) -> str | None:

@@ -7,17 +7,20 @@ once. Keys carry their unit; None is unknown.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
 from steptime.core.progress import tell
 from steptime.core.workload import plan_to_json
-from steptime.records import store
+from steptime.records import flat, store
 from steptime.records.reading import PARTS, Line, env_of, line_from, method_of, workload_of
 from steptime.records.record import Quantity, Record, measured_stack
 from steptime.records.row import (
@@ -32,39 +35,46 @@ from steptime.records.row import (
     settings_of,
 )
 
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
 Stored = tuple[int, Line]  # where a record stands, and what its line says
 
 AT_ONCE = 20_000  # records in memory
 _encode = msgspec.json.Encoder().encode
 
 
-class RowFile:
-    """A file of rows, a line of JSON each.
+class RowLines:
+    """Rows as they are written, a line of JSON each.
 
     `params` and `others` are the kinds of hyperparameters and of quantities that are no columns of
     every table, `number` says how many rows there are, `longest` how long their longest line is.
     """
 
-    def __init__(self, to: Path) -> None:
-        self.path, self.number, self.longest = to, 0, 2
+    def __init__(self) -> None:
+        self.number = self.longest = 0
         self.params, self.others = dict[str, list[str]](), dict[str, list[str]]()
 
-    def write(self, records: Iterable[Stored]) -> None:
-        """Write the rows of records."""
-        every, last = iter(records), b""
-        with self.path.open("wb") as out, no_collection():
+    def write(self, records: Iterable[Stored], out: BinaryIO, most: int) -> None:
+        """Write the rows of records, as long as none has more than `most` bytes."""
+        every, known = iter(records), b""
+        with no_collection():
             while part := [*islice(every, AT_ONCE)]:
                 held = [self._row(*one) for one in part]
                 _add_statistics([row for row in held if "samples" in row])
-                pairs = zip(held, part, strict=True)
-                lines = [b"{%b}" % b",".join((_items(a), *_parts_of(b))) for a, (_, b) in pairs]
+                for row, (_, one) in zip(held, part, strict=True):
+                    text = bytes(one.workload)
+                    workload = workload_of(text)
+                    if text != known:
+                        _add_kinds(self.params, workload.settings.items())
+                        known = text
+                    method = _of_method(bytes(one.method), one.origin, workload.plan.data)
+                    parts = (_items(row), _of_workload(text), method, _of_env(bytes(one.env)))
+                    line = b"{%b,%b,%b,%b}\n" % parts
+                    self.longest = max(self.longest, len(line))
+                    if self.longest <= most:
+                        out.write(line)
                 self.number += len(held)
-                self.longest = max(self.longest, *map(len, lines))
-                out.write(b"\n".join([*lines, b""]))
-                for _, line in part:
-                    if (text := bytes(line.workload)) != last:
-                        _add_kinds(self.params, workload_of(text).settings.items())
-                    last = text
 
     def _row(self, place: int, line: Line) -> Row:
         """Return what a line says, without what follows from the samples of its step."""
@@ -75,13 +85,13 @@ class RowFile:
             "platform": line.platform,
             "scope": line.scope,
             "workload_key": line.key,
+            "cause": line.cause or None,
+            "note": line.note or None,
+            "taken_at": line.taken_at or None,
         }
-        for name in ("cause", "note", "taken_at"):
-            if value := getattr(line, name):
-                row[name] = value
         others, sampled = dict[str, str | None](), Row()
         for name, one in line.quantities.items():
-            value = headline(one)
+            value = headline(one) if one.samples else one.value
             if name in AMOUNTS:
                 row[name] = None if value is None else float(value)
             else:
@@ -103,28 +113,52 @@ class RowFile:
 _NONE = Quantity()
 
 
-def rows_of(records: Iterable[Record], to: Path) -> RowFile:
-    """Return the rows of records at hand, whose place is their number, written to a file."""
-    rows = RowFile(to)
-    rows.write(enumerate(map(line_from, records)))
-    return rows
+def filled(
+    database: DuckDBPyConnection, into: flat.Into, held: Sequence[Path | Record], said: list[str]
+) -> RowLines:
+    """Return the rows of records in files, or at hand, which a statement reads as they are written.
 
-
-def rows_in(paths: Sequence[Path], warn: store.Warn, to: Path) -> RowFile:
-    """Return the rows of the records in files, written to a file; `warn` as in `store.load`.
-
-    The place of a record is `RANK` times that of its file, and the byte at which its line begins.
+    `into` makes it of the one that reads them; it runs again where a row is longer than the
+    database expects. `said` gets lines as in `store.load`. The place of a record at hand is its
+    number, of others `RANK` times that of its file, and the byte at which its line begins.
     """
-    rows = RowFile(to)
-    rows.write(_stored_in(paths, warn))
+    most = flat.MOST_BYTES
+    while True:
+        said.clear()
+        rows = _piped(database, into, _stored(held, said.append), most)
+        if rows.longest <= most:
+            return rows
+        most = rows.longest
+
+
+def _piped(
+    database: DuckDBPyConnection, into: flat.Into, records: Iterable[Stored], most: int
+) -> RowLines:
+    rows, (source, to) = RowLines(), os.pipe()
+    out = os.fdopen(to, "wb", 1 << 16)
+
+    def read() -> None:
+        try:
+            database.execute(into(flat.read(f"/dev/fd/{source}", most)))
+        finally:
+            os.close(source)  # so that nobody goes on writing
+
+    # `out` is closed whatever comes, so that the reader ends; why it ended before, `reading` says
+    with ThreadPoolExecutor(1) as beside, suppress(BrokenPipeError), out:
+        reading = beside.submit(read)
+        rows.write(records, out, most)
+    reading.result()
     return rows
 
 
-def _stored_in(paths: Sequence[Path], warn: store.Warn) -> Iterator[Stored]:
-    sizes = [path.stat().st_size for path in paths]
+def _stored(held: Sequence[Path | Record], warn: store.Warn) -> Iterator[Stored]:
+    sizes = [one.stat().st_size if isinstance(one, Path) else 0 for one in held]
     whole = sum(sizes) >> 20  # MiB; of less than one nobody waits
-    for rank, path in enumerate(paths):
-        for number, (at, line) in enumerate(store.lines_of(path, warn)):
+    for rank, one in enumerate(held):
+        if isinstance(one, Record):
+            yield rank, line_from(one)
+            continue
+        for number, (at, line) in enumerate(store.lines_of(one, warn)):
             if whole and number % AT_ONCE == 0:
                 tell("MB of records read", (sum(sizes[:rank]) + at) >> 20, whole)
             yield rank * store.RANK + at, line
@@ -171,13 +205,6 @@ def _add_kinds(kinds: Kinds, values: Iterable[tuple[str, Any]]) -> None:
                 kind = "float"
             if kind not in (known := kinds.setdefault(name, [])):
                 known.append(kind)
-
-
-def _parts_of(line: Line) -> tuple[bytes, ...]:
-    """Return what a line shares with others, each of it made once."""
-    text = bytes(line.workload)
-    method = _of_method(bytes(line.method), line.origin, workload_of(text).plan.data)
-    return _of_workload(text), method, _of_env(bytes(line.env))
 
 
 @lru_cache(PARTS)

@@ -54,9 +54,12 @@ def of_samples(
     An op may rest for a step: where a sample is not above 0, there is no estimate, either.
     """
     every = {name: np.full(len(samples), np.nan) for name in ESTIMATE}
-    known = [at for at, times in enumerate(samples) if len(times) and min(times) > 0]
+    times, least = [np.asarray(one, float) for one in samples], np.zeros(len(samples))
+    for places, rows in by_length(times):
+        least[places] = rows.min(axis=1, initial=math.inf) if rows.size else 0
+    known = np.flatnonzero(least > 0).tolist()
     cells = [
-        [samples[at]] if min(runs[at]) == max(runs[at]) else by_run(samples[at], runs[at])
+        [times[at]] if min(runs[at]) == max(runs[at]) else by_run(times[at], runs[at])
         for at in known
     ]
     for name, told in estimates(cells).items():

@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,7 +31,7 @@ from steptime.records.row import Kinds
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-    from steptime.records.rows import RowFile
+    from steptime.records.rows import RowLines
 
 Source = tuple[str, Path | Sequence[Record]]  # a folder's name, and where its records are
 FORMAT = f"{__version__} {hashlib.sha256(flat.SQL.encode()).hexdigest()}"
@@ -117,33 +118,26 @@ class Tables:
         `warn` gets a line for each torn last line, and for what is left out. Raises `InputError` as
         `store.load` does.
         """
-        source = self._scratch / f"{table}.jsonl"
         if not isinstance(held, Path):
-            from steptime.records.rows import rows_of
-
-            return self._table(table, rows_of(held, source))
+            return self._table(table, partial(self._filled, held=held, said=[]))
         with store.readable(held):
             files = store.paths(held)
             stamps = {path.name: stamp_of(path) for path in files}
             size = sum(stamp[0] for stamp in stamps.values())
             said: list[str] = []
 
-            def read() -> RowFile:
-                from steptime.records.rows import rows_in
-
-                rows = rows_in(files, said.append, source)
+            def read(into: flat.Into) -> RowLines:
+                rows = self._filled(into, files, said)
                 if not rows.number and size:
                     raise InputError("; ".join([f"{held}: {store.NONE}", *said[:1]]))
                 return rows
 
             def make(to: Path) -> dict[str, Any]:
-                rows = read()
-                self.connection.execute(f"COPY ({flat.read(rows)}) TO {_parquet(to)}")
-                rows.path.unlink()
+                rows = read(lambda rows: f"COPY ({rows}) TO {_parquet(to)}")
                 return {"params": rows.params, "others": rows.others, "said": said}
 
             if size < LEAST_BYTES:
-                result = self._table(table, read())
+                result = self._table(table, read)
             else:
                 path, about = self._kept_rows(held, f"rows-{_mark(json.dumps(stamps))[:16]}", make)
                 sql, said = f"FROM {flat.text(str(path))}", about["said"]
@@ -152,16 +146,22 @@ class Tables:
             warn(line)
         return result
 
-    def _table(self, table: str, rows: RowFile) -> FolderRows:
-        self.connection.execute(f"CREATE TABLE {table} AS {flat.read(rows)}")
-        rows.path.unlink()
+    def _filled(self, into: flat.Into, held: Sequence[Path | Record], said: list[str]) -> RowLines:
+        from steptime.records.rows import filled  # a cache needs none of it
+
+        return filled(self.connection, into, held, said)
+
+    def _table(self, table: str, read: Callable[[flat.Into], RowLines]) -> FolderRows:
+        rows = read(lambda rows: f"CREATE OR REPLACE TABLE {table} AS {rows}")
         return FolderRows(f"FROM {table}", rows.params, rows.others)
 
     def _kept_rows(self, folder: Path, name: str, make: Callable[[Path], Any]) -> tuple[Path, Any]:
         """Return the Parquet of a folder: beside it, among the user's caches, or for this once."""
+        from duckdb import IOException  # of a full disk, say
+
         mark = _mark(str(folder.resolve()))[:16]
         for place in (folder / FOLDER, own_caches() / mark, self._scratch):
-            with suppress(OSError):
+            with suppress(OSError, IOException):
                 place.mkdir(parents=True, exist_ok=True)
                 return kept(place, name, make)
         raise store.StoreError(f"{folder}: no folder, not even a temporary one, takes its cache")
@@ -240,6 +240,7 @@ def connected(scratch: Path) -> DuckDBPyConnection:
     connection = duckdb.connect()
     connection.execute("SET temp_directory = ?", [str(scratch)])
     connection.execute("SET memory_limit = ?", [MEMORY])
+    connection.execute("SET enable_progress_bar = false")  # on the stdout of notebooks
     return connection
 
 

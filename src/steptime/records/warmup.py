@@ -44,7 +44,8 @@ def by_length(runs: Sequence[Floats]) -> Iterator[tuple[NDArray[np.int64], Float
     lengths = np.fromiter(map(len, runs), np.int64, len(runs))
     for length in np.unique(lengths):
         places = np.flatnonzero(lengths == length)
-        yield places, np.stack([runs[place] for place in places.tolist()])
+        every = np.concatenate([runs[place] for place in places.tolist()])
+        yield places, every.reshape(len(places), length)
 
 
 def find_warm_up(logs: Sequence[Floats], sizes: Iterable[int]) -> WarmUp:
