@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
 
 import split_alexnet
 from every import every
+from printed import answer
 from steptime.cli.main import run
 from steptime.prediction.collectives import COLLECTIVES
 
@@ -35,11 +33,6 @@ ROW = [
     "peak_memory_bytes",
     "needed_bytes",
 ]
-
-
-def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    assert run([*words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
