@@ -327,20 +327,3 @@ def test_a_probe_of_two_processes(capsys):
     found = catalog.link("local")
     assert found.measured["processes"] == 2
     assert found.bytes_per_s == document["GB_per_s"] * 1e9
-
-
-@every(
-    ("words", "message"),
-    [
-        ("--processes 2", "--processes needs --collectives"),
-        ("--collectives --processes 1", "--processes: must be at least 2, not 1"),
-        ("--collectives --processes two", "--processes: must be a whole number, not 'two'"),
-        ("--collectives --processes 9999 --threads 1", "9999 processes x 1 threads need 9999 CPUs"),
-        ("--collectives --backend null", "--collectives: null runs on one device"),
-    ],
-)
-def test_wrong_use_is_one_line(words, message, capsys):
-    assert run(["probe", *words.split()]) == 2
-    line = capsys.readouterr().err
-    assert line.count("\n") == 1
-    assert message in line

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from every import every
 from printed import answer
 from steptime.cli.main import run
 from steptime.hardware.device import Device
@@ -144,22 +143,3 @@ def test_predict_says_the_energy_of_a_run(tmp_path, capsys):
     assert "energy         at most " in capsys.readouterr().out
     assert run([*words, "K40"]) == 0
     assert "energy         unknown" in capsys.readouterr().out
-
-
-@every(
-    ("words", "message"),
-    [
-        ("--steps 0", "--steps: must be at least 1, not 0"),
-        ("--steps many", "--steps: must be a whole number, not 'many'"),
-        ("--kwh-price 0.2", "--kwh-price needs --steps N, the steps of a run"),
-        ("--kwh-co2 400", "--kwh-co2 needs --steps N, the steps of a run"),
-        ("--steps 5 --kwh-price -1", "--kwh-price"),
-        ("--steps 5 --kwh-co2 nan", "--kwh-co2"),
-        ("--steps 5 --grid", "--steps is of one prediction; leave out --grid"),
-    ],
-)
-def test_a_wrong_run_is_one_line(words, message, capsys):
-    assert run(["predict", "fc", "--device", "t4", *words.split()]) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
