@@ -35,6 +35,8 @@ FILES: dict[str, str | bytes] = {
     "mine,gpt3_126m,A100,8,2048,4,32,1,1,1,none,no,float16,megatron-2021,0.5\n",
     "published.csv": "model_B,devices,tp,dp,pp,micro_batch,global_batch,sequence,hidden,layers,"
     "heads,step_s\n3.6,64,2,32,1,4,512,2048,3072,30,32,4.0\n",
+    "ops.jsonl": '{"kind": "relu", "shapes": [[64, 512]], "dtype": "float32", "device": "T4", '
+    '"seconds": 1e-4}\n',
     "empty.json": "",
     "deep.toml": "family = " + "[" * 50_000,
     "deep.json": "[" * 50_000,
@@ -276,9 +278,11 @@ def test_a_mistake_leaves_the_folder_as_it_was(folder, monkeypatch, capsys):
         "export --in records -o t.csv --sql 'FROM recrds'",
         "plot memory --in absent -o p.svg",
         "report absent -o r.html",
+        "choose fc --devices t4 --page p.html --link nvlnk-3",
+        "choose gpt2_xl --devices t4 --batch 512 --page p.html --replicas 1",
     ):
         assert run(_split(line)) == 2
     assert sorted((path.name, path.read_bytes()) for path in Path("records").iterdir()) == before
-    for name in ("new", "t.csv", "p.svg", "r.html"):
+    for name in ("new", "t.csv", "p.svg", "r.html", "p.html"):
         assert not Path(name).exists(), name
     capsys.readouterr()
