@@ -28,13 +28,6 @@ def python(text):
     return done.stdout.strip()
 
 
-def test_importing_steptime_loads_nothing():
-    assert python(
-        "import steptime, sys; print(sorted(n for n in sys.modules if 'steptime' in n), "
-        "'numpy' in sys.modules, 'pandas' in sys.modules)"
-    ) == "['steptime'] False False"  # fmt: skip
-
-
 ASK = "print(steptime.predict('resnet18', 't4').model)"
 
 
@@ -213,11 +206,6 @@ def test_mistakes_say_what_is_meant(call, message):
     with pytest.raises(InputError) as error:
         call()
     assert message in str(error.value)
-
-
-def test_typed_names_are_those_of_the_stub():
-    assert set(steptime.__all__) - {"__version__"} <= set(dir(steptime))
-    assert steptime.predict is steptime.api.predict
 
 
 @every(

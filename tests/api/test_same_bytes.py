@@ -6,13 +6,10 @@ beside 16-bit weights, which `predict` has under another type.
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
 
 import steptime
-from steptime.cli.main import run
+from printed import answer
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
@@ -34,11 +31,6 @@ CASES = [
     for j, device in enumerate(DEVICES)
     for k, dtype in enumerate(("float32", "bfloat16"))
 ]
-
-
-def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    assert run([*words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(("model", "device", "dtype"), CASES)

@@ -173,24 +173,6 @@ def test_a_file_of_ones_own_prices(table, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--method", "mine.py:price"], "there is no file 'mine.py'"),
-        (["--method", "calibratd"], "did you mean 'calibrated'"),
-        (["--by", "knd"], "unknown group 'knd'; did you mean 'kind'?"),
-        (["--rows", "3"], "tables with a mapping: --map"),
-        (["--calibrate-with", "8"], "no case is left to check beside 8 points of each device"),
-        (["--out", "x.gif"], "unknown picture format"),
-    ],
-)
-def test_mistakes_are_one_line(table, words, message, capsys):
-    assert run(["evaluate", str(table), *words]) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
-
-
-@pytest.mark.parametrize(
     ("code", "message"),
     [
         (

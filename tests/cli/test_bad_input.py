@@ -35,6 +35,8 @@ FILES: dict[str, str | bytes] = {
     "mine,gpt3_126m,A100,8,2048,4,32,1,1,1,none,no,float16,megatron-2021,0.5\n",
     "published.csv": "model_B,devices,tp,dp,pp,micro_batch,global_batch,sequence,hidden,layers,"
     "heads,step_s\n3.6,64,2,32,1,4,512,2048,3072,30,32,4.0\n",
+    "ops.jsonl": '{"kind": "relu", "shapes": [[64, 512]], "dtype": "float32", "device": "T4", '
+    '"seconds": 1e-4}\n',
     "empty.json": "",
     "deep.toml": "family = " + "[" * 50_000,
     "deep.json": "[" * 50_000,
@@ -69,6 +71,13 @@ EXPERIMENTS = {  # name: (what is put before [[networks]], what follows it, what
     "compile": ("compile = 1", "", "compile: must be true or false, not '1'"),
     "tf32": ('tf32 = ["yes"]', "", "tf32: must be true or false, not 'yes'"),
     "device": ("device = 0", "", "device: must be a text, not '0'"),
+    "no-device": (
+        'backend = "torch"\ndevice = "gpu"',
+        "",
+        "unknown device 'gpu'; torch has cpu, cuda, mps, or with",
+    ),
+    "no-number": ('backend = "torch"\ndevice = "cuda:one"', "", "device 'cuda:one'; torch has"),
+    "of-another": ('backend = "jax"\ndevice = "mps"', "", "'mps'; jax has cpu, cuda, tpu"),
     "stack": ('stack = ["torhc"]', "", "unknown stack 'torhc'; did you mean 'torch'?"),
     "stack-type": ("stack = [1]", "", "stack: must be a text, not '1'"),
     "stack-twice": ('stack = "torch"', "", "stack says backend, too; keep one of"),
@@ -84,6 +93,7 @@ EXPERIMENTS = {  # name: (what is put before [[networks]], what follows it, what
     "slurm-none": ("", "[slurm]\ngpu = []", "slurm: gpu: name each type once"),
     "slurm-type": ("", "[slurm]\ngpu = 'k 80'", "slurm.gpu: a name has letters, digits"),
     "slurm-time": ("", "[slurm]\ntime = 'soon'", "slurm.time: a time such as 30, 2:00:00"),
+    "slurm-flag": ("", "[slurm]\nexclusive = 'no'", "exclusive: must be true or false, not 'no'"),
     "slurm-cpus": ("", "[slurm]\ncpus = 0", "slurm.cpus: "),
     "slurm-line": ("", '[slurm]\nflags = ["a\\nb"]', "slurm.flags: a text on one line"),
     "slurm-cells": ("", "[slurm]\ncells_per_task = 0", "slurm.cells_per_task: "),
@@ -107,6 +117,7 @@ EXPERIMENTS = {  # name: (what is put before [[networks]], what follows it, what
     "loaders": ("loaders = -1", "", "loaders: must be at least 0, not -1"),
     "prefetch": ("prefetch = 0", "", "prefetch: must be at least 1, not 0"),
     "predict": ("predict = [3]", "", "predict: must be a text, not '3'"),
+    "measure-type": ("measure = 0", "", "measure: must be true or false"),
     "measure": ("measure = false", "", "measure = false predicts: name devices with predict"),
     "measure-replicas": (
         'measure = false\npredict = "T4"\nreplicas = 2',
@@ -276,9 +287,11 @@ def test_a_mistake_leaves_the_folder_as_it_was(folder, monkeypatch, capsys):
         "export --in records -o t.csv --sql 'FROM recrds'",
         "plot memory --in absent -o p.svg",
         "report absent -o r.html",
+        "choose fc --devices t4 --page p.html --link nvlnk-3",
+        "choose gpt2_xl --devices t4 --batch 512 --page p.html --replicas 1",
     ):
         assert run(_split(line)) == 2
     assert sorted((path.name, path.read_bytes()) for path in Path("records").iterdir()) == before
-    for name in ("new", "t.csv", "p.svg", "r.html"):
+    for name in ("new", "t.csv", "p.svg", "r.html", "p.html"):
         assert not Path(name).exists(), name
     capsys.readouterr()

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
 import steptime
 import synthetic
 from every import every
-from steptime.cli.main import run
+from printed import answer
 from steptime.records import store
 
 SMALL = "fc:layers=1,nodes=8,inputs=8,outputs=4"
 NUMPY = ["--backend", "null", "--threads", "1"]
-SWEEP = """name = "e"\nbackend = "null"\nbudget_s = 0.05\nbatch = [2, 4]\npredict = "t4"
-[[networks]]\nfamily = "fc"\nlayers = 1\nnodes = 8\ninputs = 8\noutputs = 4\n"""
 
 
 def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -32,17 +28,11 @@ def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     root = tmp_path_factory.mktemp("cli")
-    (root / "e.toml").write_text(SWEEP)
     with store.open_writer(root / "records") as writer:
         for workload in synthetic.workloads()[:3]:
             writer.append(synthetic.measured(workload))
             writer.append(synthetic.predicted(workload)[0])
     return root
-
-
-def _answer(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
-    assert run([*words, "--json"]) == code
-    return json.loads(capsys.readouterr().out)
 
 
 PREDICTED = "model device method step_s forward_s backward_s peak_memory_bytes status ops"
@@ -78,28 +68,24 @@ KEYS = [  # command, and the keys that others rely on
 )
 def test_json_is_one_document_with_its_keys(line, keys, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
-    document = _answer(capsys, *(word.replace("_records", " records") for word in line.split()))
+    document = answer(capsys, *(word.replace("_records", " records") for word in line.split()))
     table = document[0] if isinstance(document, list) else document
     assert set(keys.split()) <= set(table)
 
 
 @pytest.mark.slow
-def test_a_run_and_a_sweep_with_numpy(folder, monkeypatch, capsys):
+def test_a_run_in_json(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
-    found = _answer(capsys, "run", SMALL, "--batch", "2", "--budget", "0.05", *NUMPY)
+    found = answer(capsys, "run", SMALL, "--batch", "2", "--budget", "0.05", *NUMPY)
     assert {"status", "step_s", "speed", "peak_memory_bytes", "flop_per_s", "env"} <= set(found)
     assert {"median", "mean", "low", "high", "min", "p95", "samples"} <= set(found["step_s"])
     assert {"mean", "uncertainty", "jitter"} <= set(found["speed"])
-    refused = _answer(capsys, "run", SMALL, "--dtype", "bfloat16", *NUMPY, code=3)
+    refused = answer(capsys, "run", SMALL, "--dtype", "bfloat16", *NUMPY, code=3)
     assert refused["status"] == "unsupported"
-    first = _answer(capsys, "sweep", "e.toml", "--out", "out")
-    assert (first["cells"], first["done_before"], first["status"]) == (2, 0, {"ok": 2})
-    again = _answer(capsys, "sweep", "e.toml", "--out", "out")
-    assert (again["done_before"], again["measured"]) == (2, 0)
 
 
 def test_a_prediction_is_the_sum_of_its_ops(capsys):
-    found = _answer(capsys, "predict", "fc", "--device", "t4", "--batch", "64")
+    found = answer(capsys, "predict", "fc", "--device", "t4", "--batch", "64")
     parts = ("forward_s", "backward_s", "update_s")
     for part in parts:
         assert math.isclose(sum(op[part] for op in found["ops"]), found[part])

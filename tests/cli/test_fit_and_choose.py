@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import Any
 
 import pytest
 
+from printed import answer
 from steptime.cli.main import run
 from steptime.hardware import catalog
 
@@ -22,11 +22,6 @@ tdp_W = 70
 float32 = 8
 float16 = 65
 """
-
-
-def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    assert run([*words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 @pytest.fixture
@@ -199,15 +194,12 @@ def test_where_a_step_does_not_fit_each_command_that_is_named_does(capsys):
     assert told["fits"] is False
     assert any("--lora r=16 --weights nf4" in one for one in told["would_fit"])
     for command in told["would_fit"]:
-        assert run([*shlex.split(command)[1:], "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["fits"] is True
-    assert run([*shlex.split(told["would_fit"][0])[1:], "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["would_fit"] == []
+        assert answer(capsys, *shlex.split(command)[1:])["fits"] is True
+    assert answer(capsys, *shlex.split(told["would_fit"][0])[1:])["would_fit"] == []
 
 
 def test_the_largest_batch_that_fits_comes_first(capsys):
-    assert run(["fit", "resnet50", "--device", "t4", "--batch", "1024", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = answer(capsys, "fit", "resnet50", "--device", "t4", "--batch", "1024")
     assert told["would_fit"][0].split()[-2:] == ["--batch", str(told["largest_batch"])]
 
 
@@ -222,8 +214,7 @@ def test_what_would_fit_is_asked_with_the_same_options(capsys):
     for command in told["would_fit"]:
         said = shlex.split(command)[1:]
         assert {"--lora", "stack=hf-2025", "llama3_8b:length=4096"} <= {*said}
-        assert run([*said, "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["fits"] is True
+        assert answer(capsys, *said)["fits"] is True
 
 
 def test_what_helps_names_recompute_where_layers_can_be_computed_again(capsys):

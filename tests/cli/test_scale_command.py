@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
-
 import pytest
 
 import split_alexnet
-from every import every
+from printed import answer
 from steptime.cli.main import run
 from steptime.prediction.collectives import COLLECTIVES
 
@@ -35,11 +32,6 @@ ROW = [
     "peak_memory_bytes",
     "needed_bytes",
 ]
-
-
-def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    assert run([*words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
 
 
 def shown(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
@@ -177,50 +169,3 @@ def test_what_does_not_fit_is_told(capsys):
         note.startswith("batch 1000 (optimizer sgd): out of memory by")
         for note in answer(capsys, *words)["notes"]
     )
-
-
-@every(
-    ("words", "message"),
-    [
-        (NET, "2 replicas need a link: --link LINK"),
-        ([*NET, "--network", "pcie-9"], "unknown link 'pcie-9'"),
-        ([*LINKED, "--workers", "0"], "--replicas: must be at least 1, not 0"),
-        ([*LINKED, "--workers", "1,1"], "--replicas: 1 is given twice"),
-        ([*LINKED, "--workers", "1,x"], "--replicas: must be a whole number, not 'x'"),
-        ([*LINKED, "--workers", "8..1"], "--replicas: range '8..1' runs backwards"),
-        ([*LINKED, "--workers", "1..200000"], "--replicas: 200000 numbers of replicas"),
-        ([*LINKED, "--batch", "0"], "batch: must be at least 1, not 0"),
-        ([*LINKED, "--scaling", "week"], "unknown --scaling 'week'; did you mean 'weak'?"),
-        ([*LINKED, "--parallel", "modle"], "unknown --parallel 'modle'; did you mean 'model'?"),
-        ([*LINKED, "--collective", "tre"], "unknown collective 'tre'; did you mean 'tree'?"),
-        ([*LINKED, "--compression", "0.5"], "--compression: must be a number from 1 on"),
-        ([*LINKED, "--compression", "inf"], "--compression: must be a number from 1 on"),
-        ([*LINKED, "--per-node", "0"], "--per-node: must be at least 1, not 0"),
-        ([*LINKED, "--links-per-node", "x"], "--links-per-node: must be a whole number"),
-        ([*LINKED, "--servers", "0"], "--servers: must be at least 1, not 0"),
-        ([*LINKED, "--inside", "nvlink"], "unknown link 'nvlink'"),
-        ([*LINKED, "--latency-us", "-1"], "--latency-us: must be a number above 0, not '-1'"),
-        ([*NET, "--workers", "1", "--servers", "2"], "--servers needs --link LINK"),
-        ([*LINKED, "--samples", "0"], "--samples: must be at least 1, not 0"),
-        ([*LINKED, "--epochs", "3"], "--epochs needs --samples N"),
-        ([*LINKED, "--price", "3"], "--price needs --samples N"),
-        ([*LINKED, "--samples", "9", "--epochs", "nan"], "--epochs: must be a number above 0"),
-        ([*LINKED, "--samples", "9", "--price", "free"], "--price: must be a number above 0"),
-        ([*LINKED, "--dtype", "float8"], "unknown dtype 'float8'"),
-        ([*LINKED, "--optimizer", "sdg"], "unknown optimizer 'sdg'; did you mean 'sgd'?"),
-        ([*LINKED, "--method", "paleos"], "unknown method 'paleos'; did you mean 'paleo'?"),
-        ([*LINKED, "--option", "ppp_comp=2"], "option ppp_comp is a number above 0"),
-        ([*LINKED, "--batch", "4", "--scaling", "strong"], "8 replicas cannot share a batch of 4"),
-        ([*LINKED, "--method", "paleo", "--overlap"], "no overlap of communication"),
-        ([*LINKED, "--method", "paleo", "--latency-us", "1"], "method paleo knows no latency"),
-        ([*LINKED, "--parallel", "hybrid", "--workers", "2"], "has no split layers: replicas must"),
-        ([*LINKED, "--parallel", "hybrid", "--workers", "1,2"], "has one number"),
-        ([*LINKED, "--parallel", "model", "--overlap"], "all-reduces no gradients"),
-        ([*LINKED[:2], "--device", "V101"], "unknown device 'V101'"),
-    ],
-)
-def test_wrong_input(capsys, words, message):
-    assert run(words) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from every import every
+from printed import answer
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.dtypes import precision
@@ -95,12 +96,10 @@ def test_commands_take_it(tmp_path, capsys):
     file = in_file(tmp_path, small())
     for words in (["count"], ["predict", "--device", "t4"], ["scale", "--device", "t4"]):
         more = ["--workers", "1"] if words[0] == "scale" else []
-        assert run([words[0], file, *words[1:], *more, "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)
+        found = answer(capsys, words[0], file, *words[1:], *more)
         assert found["batch"] == 5
         original = ["fc:layers=1,nodes=4,inputs=3,outputs=2", "--batch", "5"]
-        assert run([words[0], *original, *words[1:], *more, "--json"]) == 0
-        wanted = json.loads(capsys.readouterr().out)
+        wanted = answer(capsys, words[0], *original, *words[1:], *more)
         assert {k: v for k, v in found.items() if k not in ("model", "note")} == {
             k: v for k, v in wanted.items() if k not in ("model", "note")
         }
@@ -235,9 +234,7 @@ def test_convert_writes_it(tmp_path, capsys):
     file = tmp_path / "nin.graph.json"
     assert run(["convert", "nin", "--batch", "3", "-o", str(file)]) == 0
     capsys.readouterr()
-    assert run(["count", "nin", "--batch", "3", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert run(["count", str(file), "--json"]) == 0
-    again = json.loads(capsys.readouterr().out)
+    found = answer(capsys, "count", "nin", "--batch", "3")
+    again = answer(capsys, "count", str(file))
     for key in ("batch", "parameters", "flop", "traffic_bytes", "peak_memory_bytes", "ops"):
         assert again[key] == found[key], key

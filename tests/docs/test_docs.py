@@ -176,6 +176,7 @@ def prepared(tmp_path_factory):
     for other in PREPARED[1:-1]:
         shutil.copytree(folder / "results", folder / other)  # workers share a page's examples
     _fill_cluster(folder / "cluster")
+    (folder / "networks").mkdir()
     shutil.copytree(ROOT / "examples", folder / "examples")
     (table,) = _blocks(ROOT / "docs/importing.md", "csv")
     (folder / "timings.csv").write_text(table, encoding="utf-8")
@@ -188,8 +189,11 @@ def prepared(tmp_path_factory):
 
 @pytest.fixture
 def place(prepared, monkeypatch):
-    """Stand in the prepared folder."""
+    """Stand in the prepared folder, where modules that torch has read are kept for all examples."""
     monkeypatch.chdir(prepared)
+    home = Path(os.environ["STEPTIME_HOME"])
+    home.mkdir(parents=True)
+    (home / "networks").symlink_to(prepared / "networks")
     return prepared
 
 

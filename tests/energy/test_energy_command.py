@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Any
 
 import pytest
 
 from every import every
+from printed import answer
 from steptime.cli.main import run
 
 NET = [
@@ -17,11 +17,6 @@ NET = [
     {"name": "fc1", "type": "InnerProduct", "macs": 10},
 ]
 SUMS = {"latency_s", "latency_low_s", "latency_high_s", "energy_j", "energy_low_j", "energy_high_j"}
-
-
-def _answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    assert run(["energy", *words, "--json"]) == 0, capsys.readouterr().err
-    return json.loads(capsys.readouterr().out)
 
 
 @pytest.fixture
@@ -45,7 +40,7 @@ def _mistake(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 def test_a_network_of_ours(capsys):
-    found = _answer(capsys, "vgg16", "--process", "45nm", "--scaling", "constant-voltage")
+    found = answer(capsys, "energy", "vgg16", "--process", "45nm", "--scaling", "constant-voltage")
     assert (found["model"], found["process"], found["scaling"]) == (
         "vgg16",
         "45nm",
@@ -64,7 +59,10 @@ def test_a_network_of_ours(capsys):
 
 def test_the_batch_of_a_model_does_not_count(capsys):
     label = "layer_4-node_32-input_2000-output_200"
-    assert _answer(capsys, f"{label}-bs_64")["total"] == _answer(capsys, label)["total"]
+    assert (
+        answer(capsys, "energy", f"{label}-bs_64")["total"]
+        == answer(capsys, "energy", label)["total"]
+    )
 
 
 def test_a_network_with_attention_names_what_is_left_out(capsys):
@@ -83,13 +81,13 @@ def test_tables_for_people(capsys, place):
     assert "5.225 ms" in shown  # 20.9 ms / 4
     assert "DRAM, not in the total" in shown
     assert "each network from the others of its table" in shown
-    found = _answer(capsys, "a.json", "--dram")
+    found = answer(capsys, "energy", "a.json", "--dram")
     assert found["dram"]["dram_bytes"] == pytest.approx(5.0e6 / 4)
-    assert "dram" not in _answer(capsys, "a.json")
+    assert "dram" not in answer(capsys, "energy", "a.json")
 
 
 def test_one_chip_has_no_row_of_the_other(capsys):
-    found = _answer(capsys, "alexnet", "--accelerator", "eyeriss")
+    found = answer(capsys, "energy", "alexnet", "--accelerator", "eyeriss")
     assert found["total"] == found["conv"]
     assert "fc" not in found
     assert run(["energy", "alexnet", "--accelerator", "eie"]) == 0
@@ -99,25 +97,25 @@ def test_one_chip_has_no_row_of_the_other(capsys):
 
 
 def test_diagnosis_needs_no_network(capsys):
-    found = _answer(capsys, "--diagnose")
+    found = answer(capsys, "energy", "--diagnose")
     assert set(found) == {"layers", "averages", "cross", "rivals"}
-    per_batch = _answer(capsys, "--diagnose", "--method", "fodlam")
+    per_batch = answer(capsys, "energy", "--diagnose", "--method", "fodlam")
     first, published = found["layers"][0], per_batch["layers"][0]
     assert published["energy_j_per_mac"] == pytest.approx(4 * first["energy_j_per_mac"])
-    with_network = _answer(capsys, "fc", "--diagnose")
+    with_network = answer(capsys, "energy", "fc", "--diagnose")
     assert with_network["diagnosis"] == found
 
 
 def test_a_netfile_lies_beside_its_configuration_or_in_a_given_folder(place, capsys, monkeypatch):
-    in_folder = _answer(capsys, "here/c.json", "--nets", "nets")
+    in_folder = answer(capsys, "energy", "here/c.json", "--nets", "nets")
     assert [op["macs"] for op in in_folder["ops"]] == [1000, 10]
     assert "no such file in 'here'" in _mistake(capsys, "here/c.json")
     (place / "here/net.json").write_text(json.dumps(NET))
-    assert _answer(capsys, "here/c.json") == in_folder
+    assert answer(capsys, "energy", "here/c.json") == in_folder
     text = (place / "here/c.json").read_bytes()
     monkeypatch.chdir("here")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
-    assert _answer(capsys) == in_folder
+    assert answer(capsys, "energy") == in_folder
 
 
 @every(
@@ -211,8 +209,7 @@ def test_ops_that_no_chip_covers_are_estimated(capsys):
     from steptime.energy.process import read_process
 
     for text in ("gpt2:length=8", "mobilenet_v2", "resnet50"):
-        assert run(["energy", text, "--json"]) == 0
-        document = json.loads(capsys.readouterr().out)
+        document = answer(capsys, "energy", text)
         found = document["estimated"]
         graph = build(make_workload(read_model(text), 1, phase="infer"))
         memory, process = hierarchy(found["hierarchy"]), read_process("65nm")
@@ -235,8 +232,8 @@ def test_ops_that_no_chip_covers_are_estimated(capsys):
 
 
 def test_averages_are_what_other_layers_cost(capsys):
-    eyeriss = _answer(capsys, "--diagnose")["averages"][0]
-    network = _answer(capsys, "resnet50")
+    eyeriss = answer(capsys, "energy", "--diagnose")["averages"][0]
+    network = answer(capsys, "energy", "resnet50")
     macs = sum(one["macs"] for one in network["ops"] if one["part"] == "conv")
     assert eyeriss["accelerator"] == "eyeriss"
     expected = network["conv"]["latency_s"]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 
 import pytest
 
-from every import every
+from printed import answer
 from steptime.cli.main import run
 from steptime.hardware.device import Device
 from steptime.prediction.kernel import NOTHING, Interval
@@ -103,8 +102,7 @@ def test_predict_says_the_energy(tmp_path, capsys):
     path = tmp_path / "mine.toml"
     path.write_text(FILE, encoding="utf-8")
     words = ["predict", "fc", "--batch", "64", "--method", "analytic", "--device"]
-    assert run([*words, str(path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = answer(capsys, *words, str(path))
     busy_s = sum(op["forward_compute_s"] + op["backward_compute_s"] for op in found["ops"])
     assert found["utilisation"] == pytest.approx(busy_s / found["step_s"])
     assert found["energy_j"] == pytest.approx(50 * found["step_s"] + 200 * busy_s)
@@ -121,8 +119,7 @@ def test_calibrated_knows_the_energy_of_a_gpu(tmp_path, capsys):
     path = tmp_path / "mine.toml"
     path.write_text(FILE, encoding="utf-8")
     words = ["predict", "fc", "--batch", "64", "--method", "calibrated", "--device"]
-    assert run([*words, str(path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = answer(capsys, *words, str(path))
     assert 50 * found["step_s"] < found["energy_j"] <= found["energy_at_most_j"]
     assert found["energy_low_j"] < found["energy_j"] < found["energy_high_j"]
     assert run([*words, "t4"]) == 0  # whose idle_W nobody says
@@ -134,36 +131,15 @@ def test_predict_says_the_energy_of_a_run(tmp_path, capsys):
     path.write_text(FILE, encoding="utf-8")
     words = ["predict", "fc", "--batch", "64", "--steps", "1000000", "--kwh-price", "2"]
     words += ["--method", "analytic", "--device"]
-    assert run([*words, str(path), "--kwh-co2", "300", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = answer(capsys, *words, str(path), "--kwh-co2", "300")
     whole = found["run"]
     kwh = 1e6 * found["energy_j"] / 3.6e6
     assert whole["run_s"] == pytest.approx(1e6 * found["step_s"])
     assert whole["energy"] == pytest.approx({"kwh": kwh, "cost": 2 * kwh, "co2_g": 300 * kwh})
     assert whole["at_most"]["kwh"] == pytest.approx(1e6 * found["energy_at_most_j"] / 3.6e6)
-    assert run([*words, "t4", "--json"]) == 0
-    whole = json.loads(capsys.readouterr().out)["run"]
+    whole = answer(capsys, *words, "t4")["run"]
     assert (whole["energy"], whole["at_most"]["co2_g"]) == (None, None)
     assert run([*words, "t4"]) == 0
     assert "energy         at most " in capsys.readouterr().out
     assert run([*words, "K40"]) == 0
     assert "energy         unknown" in capsys.readouterr().out
-
-
-@every(
-    ("words", "message"),
-    [
-        ("--steps 0", "--steps: must be at least 1, not 0"),
-        ("--steps many", "--steps: must be a whole number, not 'many'"),
-        ("--kwh-price 0.2", "--kwh-price needs --steps N, the steps of a run"),
-        ("--kwh-co2 400", "--kwh-co2 needs --steps N, the steps of a run"),
-        ("--steps 5 --kwh-price -1", "--kwh-price"),
-        ("--steps 5 --kwh-co2 nan", "--kwh-co2"),
-        ("--steps 5 --grid", "--steps is of one prediction; leave out --grid"),
-    ],
-)
-def test_a_wrong_run_is_one_line(words, message, capsys):
-    assert run(["predict", "fc", "--device", "t4", *words.split()]) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1

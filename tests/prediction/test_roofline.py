@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.errors import InputError
@@ -216,33 +214,3 @@ def test_the_record_says_what_it_rests_on(toy):
     assert predicted(faster)[0].method.options["device_hash"] != device_hash(toy)
     probed = replace(toy, measured={"platform": "cpu-toy-2t"})
     assert predicted(probed)[0].platform == "cpu-toy-2t"  # where its measurements are
-
-
-def test_the_shipped_devices_predict():
-    step = predicted(device("a100"), "resnet50", 32)[0]
-    assert step.platform == "a100-sxm4-80gb"
-    assert 0.001 < value(step, "step_s") < 1
-
-
-@given(
-    st.floats(1e6, 1e15),
-    st.floats(1e6, 1e13),
-    st.floats(1, 100),
-    st.sampled_from(["fc:layers=2,nodes=30", "rnn:embedding=8,length=3,vocabulary=9"]),
-)
-def test_a_better_device_is_never_slower(peak, bandwidth, factor, text):
-    base = Device("d", "gpu", {"float32": peak}, bandwidth, "made up", launch_s=1e-6)
-    step_s = value(predicted(base, text, 2)[0], "step_s")
-    for better in (
-        replace(base, memory_bytes_per_s=bandwidth * factor),
-        replace(base, peak_flop_per_s={"float32": peak * factor}),
-        replace(base, launch_s=1e-6 / factor),
-    ):
-        assert value(predicted(better, text, 2)[0], "step_s") <= step_s
-    both = replace(
-        base,
-        memory_bytes_per_s=bandwidth * 2,
-        peak_flop_per_s={"float32": peak * 2},
-        launch_s=0.5e-6,
-    )
-    assert value(predicted(both, text, 2)[0], "step_s") == pytest.approx(step_s / 2)

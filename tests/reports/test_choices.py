@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from every import every
 from page_data import data_of
 from steptime.cli.main import run
 
@@ -77,23 +76,6 @@ def test_the_old_name_writes_the_same_page(tmp_path, capsys):
     assert run(["explore", "--models", "fc,nin", "--devices", "K80", "-o", str(page)]) == 0
     assert data_of(page)["axes"]["model"] == ["fc", "nin"]
     capsys.readouterr()
-
-
-@every(
-    ("words", "says"),
-    [
-        ("choose fc --devices t4 --page page.txt", "unknown ending of a page '.txt'; known: .html"),
-        ("choose fc --devices t4 --link nvlink-3", "--link goes with --page FILE"),
-        ("choose fc --page x.html --replicas 1..9999", "a page of"),
-        ("choose gpt2_xl --devices t4 --batch 512 --page x.html --replicas 1", "fits"),
-        ("choose fc --devices t4 --link nvlnk-3 --page x.html", "did you mean"),
-    ],
-)
-def test_what_makes_no_page_is_said(words, says, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert run(words.split()) == 2
-    assert says in capsys.readouterr().err
-    assert not list(tmp_path.glob("*.html"))
 
 
 @pytest.mark.parametrize(

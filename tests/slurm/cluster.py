@@ -95,9 +95,7 @@ class SlurmCluster:
         return {
             **own,
             "SLURM_CONF": str(self.root / "slurm.conf"),
-            "PATH": os.pathsep.join(
-                (str(self._stand_ins), os.environ.get("PATH", os.defpath), "/usr/sbin")
-            ),
+            "PATH": os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin")),
         }
 
     def __enter__(self) -> Self:
@@ -158,13 +156,6 @@ class SlurmCluster:
         self._start("slurmctld", "slurmctld", "-D", grace_s=60)
         self.wait(lambda: "UP" in self.run("scontrol", "ping", check=False), "the controller")
 
-    def stand_in(self, name: str, says: str) -> None:
-        """Let a text answer the command `name` (`sacct`, say) until the next reset."""
-        self._stand_ins.mkdir(exist_ok=True)
-        path = self._stand_ins / name
-        path.write_text(f"#!/bin/sh\ncat <<'END'\n{says}\nEND\n")
-        path.chmod(0o755)
-
     def run(self, *command: str, check: bool = True) -> str:
         """Return what a command prints, on both its outputs, or fail with it."""
         done = subprocess.run(
@@ -223,7 +214,6 @@ class SlurmCluster:
 
     def reset(self) -> None:
         """Forget what a test left: cancel all, and bring back what is down."""
-        shutil.rmtree(self._stand_ins, ignore_errors=True)
         self.controller_start()
         if self.run("squeue", "-h"):
             self.run("scancel", "--user", getpass.getuser())
@@ -250,10 +240,6 @@ class SlurmCluster:
                 text = what if isinstance(what, str) else what()
                 raise AssertionError(f"not in {LIMIT_S} s: {text}; see {self.root}/*.log")
             time.sleep(0.05)
-
-    @property
-    def _stand_ins(self) -> Path:
-        return self.root / "stand-ins"
 
     def _write(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,6 @@ from steptime.sweeps.resource_request import ResourceRequest
 MIND_TERM = "trap 'echo got TERM; exit 3' TERM; echo ready; sleep 900 & wait"
 ENDED = {"0:15", "143:0"}  # by the signal, or as Bash says that its child was
 ONCE = "echo restart ${SLURM_RESTART_COUNT:-none}; [ $SLURM_RESTART_COUNT ] || sleep 900"
-
-
-def test_a_job_sees_the_gpus_that_it_asked_for(slurm):
-    job = slurm.submit("echo $CUDA_VISIBLE_DEVICES on $SLURMD_NODENAME", "--gres=gpu:k80:2")
-    assert slurm.wait_state(job, "COMPLETED")["ExitCode"] == "0:0"
-    assert slurm.output(job) in {"0,1 on k1\n", "0,1 on k2\n"}
 
 
 def test_sbatch_reads_values_as_scripts_quote_them(slurm, tmp_path):
@@ -47,35 +40,11 @@ def test_sbatch_reads_values_as_scripts_quote_them(slurm, tmp_path):
     assert lines == [f"steptime: begun {job}", "steptime: ready", *wanted]
 
 
-def test_what_no_node_has_is_refused_at_once(slurm):
-    said = "Batch job submission failed: Requested node configuration is not available"
-    for impossible in ("--gres=gpu:k80:5", "--gres=gpu:v100:1", "--cpus-per-task=9", "--mem=1T"):
-        with pytest.raises(AssertionError, match=said):
-            slurm.submit("true", impossible)
-    with pytest.raises(AssertionError, match="Invalid partition name specified"):
-        slurm.submit("true", "--partition=nowhere")
-
-
 def test_a_limit_above_the_partitions_waits_for_ever(slurm):
     job = slurm.submit("true", "--time=2:00:00")
     slurm.wait(lambda: slurm.job(job)["Reason"] != "None", "a reason")
     assert slurm.job(job)["Reason"] in {"PartitionTimeLimit", "PartitionConfig"}
     assert slurm.job(job)["JobState"] == "PENDING"
-
-
-def test_an_array_runs_every_task_and_no_more_than_its_share_at_once(slurm):
-    array = slurm.submit("date +%s.%N; sleep 0.3; date +%s.%N", "--array=0-19%4", "--hold")
-    lines = slurm.run("squeue", "-h", "-r", "-j", str(array), "-o", "%F|%K|%T").splitlines()
-    assert len(lines) == 20  # one line a task, also of those that wait
-    assert {line.split("|")[0] for line in lines} == {str(array)}
-    slurm.run("scontrol", "release", str(array))
-    slurm.wait(slurm.quiet, "the end of the array")
-    spans = [[float(when) for when in slurm.output(f"{array}_{i}").split()] for i in range(20)]
-    together = max(sum(begin <= start < end for begin, end in spans) for start, _ in spans)
-    assert together <= 4
-    shown = slurm.run("scontrol", "show", "job", "-o", str(array)).splitlines()
-    assert len(shown) == 20
-    assert all(f" ArrayJobId={array} " in line for line in shown)  # JobId is each one's own
 
 
 def test_a_crash_is_told_by_state_and_exit_code(slurm):
@@ -130,15 +99,6 @@ def test_more_memory_than_asked_for_is_killed_and_said_on_stderr(slurm):
     assert "error: Exceeded job memory limit" in slurm.output(job)
 
 
-def test_a_more_urgent_job_takes_the_place(slurm):
-    job = slurm.submit("sleep 900", "--gres=gpu:p100:4", "--no-requeue", "--nodelist=p1")
-    slurm.wait_state(job, "RUNNING")
-    urgent = slurm.submit("true", "--gres=gpu:p100:4", "--nodelist=p1", "--partition=urgent")
-    assert slurm.wait_state(job, "PREEMPTED")["ExitCode"] in ENDED
-    slurm.wait_state(urgent, "COMPLETED")
-    assert "DUE TO PREEMPTION ***" in slurm.output(job)
-
-
 def test_a_job_put_back_keeps_its_id_and_loses_its_output(slurm):
     cut, kept = slurm.submit(ONCE), slurm.submit(ONCE, "--open-mode=append")
     for job in (cut, kept):
@@ -155,23 +115,6 @@ def test_a_job_put_back_keeps_its_id_and_loses_its_output(slurm):
     assert slurm.output(kept).endswith("restart 1\n")
 
 
-def test_time_limits_are_looked_at_every_half_minute(slurm):
-    # so it warns as much too early
-    warned = slurm.submit(
-        "trap 'echo warned; exit 0' USR1; sleep 900 & wait", "--time=1", "--signal=B:USR1@60"
-    )
-    late = slurm.submit("sleep 900")
-    slurm.wait_state(late, "RUNNING")
-    end = (datetime.now().astimezone() + timedelta(seconds=1)).strftime("%Y-%m-%dT%H:%M:%S")
-    slurm.run("scontrol", "update", f"jobid={late}", f"EndTime={end}")
-    fields = slurm.wait_state(late, "TIMEOUT")
-    assert fields["Reason"] == "TimeLimit"
-    assert fields["ExitCode"] in ENDED
-    assert "DUE TO TIME LIMIT ***" in slurm.output(late)
-    slurm.wait_state(warned, "COMPLETED")
-    assert "warned\n" in slurm.output(warned)
-
-
 def test_a_node_without_power_is_noticed(tmp_path):
     with SlurmCluster(tmp_path / "own", {"k1": "k80"}, notice_s=5) as own:
         lost = own.submit("sleep 900", "--no-requeue")
@@ -179,39 +122,6 @@ def test_a_node_without_power_is_noticed(tmp_path):
         own.node_down("k1")
         own.wait_state(lost, "NODE_FAIL")
         assert own.run("sinfo", "-h", "-n", "k1", "-p", "main", "-o", "%T") == "down*"
-
-
-def test_jobs_of_a_dead_node_run_again_elsewhere_or_fail(slurm):
-    again = slurm.submit(ONCE, "--gres=gpu:k80:3", "--open-mode=append")
-    node = slurm.wait_state(again, "RUNNING")["NodeList"]
-    never = slurm.submit("sleep 900", "--no-requeue", f"--nodelist={node}")
-    slurm.wait_state(never, "RUNNING")
-    slurm.node_down(node, told=True)
-    fields = slurm.wait_state(never, "NODE_FAIL")
-    assert (fields["Reason"], fields["ExitCode"]) == ("NodeDown", "0:0")
-    assert slurm.output(never) == ""
-    fields = slurm.wait_state(again, "COMPLETED")
-    assert (fields["Restarts"], slurm.output(again)) == ("1", "restart none\nrestart 1\n")
-    assert fields["NodeList"] != node
-    slurm.node_up(node)
-    slurm.wait(slurm.idle, "the node to be back")
-
-
-def test_jobs_run_on_while_the_controller_is_away(slurm):
-    job = slurm.submit("sleep 2; echo end")
-    slurm.wait_state(job, "RUNNING")
-    slurm.controller_stop()
-    with pytest.raises(AssertionError, match=r"exit 1: .*Unable to contact slurm controller"):
-        slurm.run("squeue", "-h")
-    slurm.wait(lambda: slurm.output(job) == "end\n", "the job's end")
-    slurm.controller_start()
-    slurm.wait_state(job, "COMPLETED")
-
-
-def test_a_stand_in_answers_for_a_command(slurm):
-    assert "accounting storage is disabled" in slurm.run("sacct", check=False)
-    slurm.stand_in("sacct", "12|COMPLETED|0:0")
-    assert slurm.run("sacct", "-j", "12") == "12|COMPLETED|0:0"
 
 
 STRAYS = "setsid sleep 901 & (trap '' TERM; sleep 902) & env -i sleep 903"

@@ -115,27 +115,6 @@ def test_cells_say_which_axes_they_are_of():
     assert mixed.text == "4 cells of 5: 2 networks + 3 values of layers"  # fc of 4 layers twice
 
 
-@every(
-    ("change", "said"),
-    [
-        ({"device": "gpu"}, "e.toml: unknown device 'gpu'; torch has cpu, cuda, mps, or with"),
-        ({"device": "cuda:one"}, "unknown device 'cuda:one'; torch has"),
-        ({"stack": "jax", "device": "mps"}, "unknown device 'mps'; jax has cpu, cuda, tpu"),
-        ({"try_all": "yes"}, "try_all: must be true or false, not 'yes'"),
-        ({"measure": 0}, "measure: must be true or false"),
-        ({"slurm": {"exclusive": "no"}}, "exclusive: must be true or false, not 'no'"),
-        ({"dtype": "float33"}, "e.toml: unknown dtype 'float33'; did you mean 'float32'?"),
-    ],
-)
-def test_words_of_no_meaning_are_refused_with_their_place(change, said):
-    table = {**tomllib.loads(EXAMPLE), **change}
-    if "stack" in change:
-        del table["backend"]
-    with pytest.raises(InputError) as error:
-        check_experiment(table, "e.toml")
-    assert said in str(error.value)
-
-
 def test_every_fault_is_named_with_its_place():
     faults = {
         "phse": "train", "optimizer": ["sgd", "adamax"], "loaders": -1, "compile": "no",

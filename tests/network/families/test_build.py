@@ -59,36 +59,6 @@ def test_the_batch_is_given_once_or_twice_alike():
 
 
 @every(
-    ("text", "message"),
-    [
-        ("", "model '': a name such as fc or resnet50 is missing"),
-        (":layers=4", "a name such as fc or resnet50 is missing"),
-        ("fc:", "model 'fc:': nothing after ':'"),
-        ("fc:layers", "'layers' is not of the form name=value"),
-        ("fc:layers=4,,nodes=3", "'' is not of the form name=value"),
-        ("fc:layers=4,layers=4", "'layers' is given twice"),
-        ("fcn", "unknown model 'fcn'; did you mean 'fc'?"),
-        ("fc:batch=0", "batch: must be at least 1, not 0"),
-        ("fc:batch=many", "batch: must be a whole number, not 'many'"),
-        ("layer_0-node_1-input_1-output_1", "layers: must be at least 1, not 0"),
-        ("x" * 500, "unknown model '" + "x" * 60 + "...'"),
-        ("fc\n", None),  # spaces around are none of our business
-        ("f\nc", "unknown model 'f?c'; did you mean 'fc'?"),
-        ("./nothing", "model './nothing': no such file"),
-        ("nothing.toml", "model 'nothing.toml': no such file"),
-    ],
-)
-def test_model_text_that_is_none(text, message):
-    if message is None:
-        workload(text)
-        return
-    with pytest.raises(InputError) as error:
-        workload(text)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-@every(
     ("settings", "message"),
     [
         ((64, "float23"), "unknown dtype 'float23'; did you mean 'float32'?"),

@@ -1,12 +1,10 @@
 """Inference: what phases are made of, by hand; memory and largest batch; options and answers."""
 
-import json
-
 import pytest
 
 import steptime
 from every import every
-from steptime.cli.main import run
+from printed import answer
 from steptime.core.errors import InputError
 from steptime.network.ops.sequence import experts_read
 from steptime.prediction.kernel import Kernel
@@ -120,8 +118,7 @@ def test_parts_of_a_phase_add_up_to_it():
 
 def test_methods_without_an_interval(capsys):
     for method in ("roofline", "analytic"):
-        assert run(["serve", "llama3_8b", "--device", "h100", "--method", method, "--json"]) == 0
-        told = json.loads(capsys.readouterr().out)
+        told = answer(capsys, "serve", "llama3_8b", "--device", "h100", "--method", method)
         assert told["low"] is None
         assert told["tpot_s"] > 2 * (LLAMA - 128256 * 4096) / 3.36e12
 

@@ -20,6 +20,7 @@ import idx_folder
 import paleo_net
 from every import every
 from places import TESTS
+from printed import answer
 from record_cases import edited
 from steptime.cli.main import run
 from steptime.core.errors import InputError
@@ -80,11 +81,6 @@ def _trials(**changes: Any) -> list[Trial]:
     experiment = check_experiment({**EXPERIMENT, **changes}, "here")
     cells, *_ = cells_of(experiment, "here", on_cluster=True)
     return [*trials_of(cells, 1)]
-
-
-def _answer(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> Any:
-    assert run([*map(str, words), "--json"]) == code
-    return json.loads(capsys.readouterr().out)
 
 
 LARGE = {"family": "fc", "layers": 4, "nodes": 49152, "inputs": 8, "outputs": 4}
@@ -254,7 +250,7 @@ def test_what_is_submitted_can_be_read_again(out):
 
 def test_submit_ask_and_submit_again(slurm, file, out, capsys):
     sweep = ["sweep", file, "--out", out, "--launcher", "slurm"]
-    sent = _answer(capsys, *sweep)
+    sent = answer(capsys, *sweep)
     assert {k: sent[k] for k in ("cells", "done_before", "in_flight", "submitted", "tasks")} == {
         "cells": 12, "done_before": 0, "in_flight": 0, "submitted": 12, "tasks": 4,
     }  # fmt: skip
@@ -262,28 +258,28 @@ def test_submit_ask_and_submit_again(slurm, file, out, capsys):
     assert [
         (job["array"].first, job["array"].tasks, job["array"].at_once) for job in arrays.values()
     ] == [(0, 2, 8), (2, 2, 8)]
-    status = _answer(capsys, "status", out)
+    status = answer(capsys, "status", out)
     assert (status["cells"], status["queued"], status["running"]) == (12, 12, 0)
     assert {job["state"] for job in status["jobs"]} == {"PENDING"}
-    again = _answer(capsys, *sweep)
+    again = answer(capsys, *sweep)
     assert (again["in_flight"], again["submitted"], again["jobs"]) == (12, 0, [])
     assert len(slurm.jobs) == 2
     assert sent["remarks"] == ['12 cells ask for a GPU and run on device "cpu"']
     assert again["remarks"] == []
-    assert _answer(capsys, "cancel", out)["cancelled"] == ["100", "101"]
-    assert _answer(capsys, "cancel", out)["cancelled"] == []
-    status = _answer(capsys, "status", out)
+    assert answer(capsys, "cancel", out)["cancelled"] == ["100", "101"]
+    assert answer(capsys, "cancel", out)["cancelled"] == []
+    status = answer(capsys, "status", out)
     assert (status["failed"], status["causes"]) == (12, {"cancelled": 12})
     assert not list(out.glob("*.jsonl")), "status writes nothing"
-    assert _answer(capsys, "collect", out) == {
+    assert answer(capsys, "collect", out) == {
         "out": str(out), "written": 12, "causes": {"cancelled": 12},
     }  # fmt: skip
-    assert _answer(capsys, "collect", out)["written"] == 0
+    assert answer(capsys, "collect", out)["written"] == 0
     records = store.load(out, _ignore)
     assert {(r.status, r.cause, r.platform) for r in records} == {
         ("failed", "cancelled", "tesla-k80"), ("failed", "cancelled", "p100-pcie-16gb"),
     }  # fmt: skip
-    assert _answer(capsys, *sweep)["submitted"] == 12
+    assert answer(capsys, *sweep)["submitted"] == 12
 
 
 def test_an_array_that_is_refused_waits_for_the_next_time(slurm, file, out, capsys):
@@ -295,22 +291,22 @@ def test_an_array_that_is_refused_waits_for_the_next_time(slurm, file, out, caps
     assert capsys.readouterr().err == f"steptime: gpu k80: {said}; gpu p100: {said}\n"
     assert not out.exists(), "what nobody took leaves nothing"
     slurm.refuse = (1, "Batch job submission failed: QOSMaxSubmitJobPerUserLimit")
-    sent = _answer(capsys, *sweep, code=3)
+    sent = answer(capsys, *sweep, code=3)
     assert (sent["submitted"], sent["unsent"], sent["tasks"]) == (6, 6, 2)
-    status = _answer(capsys, "status", out)
+    status = answer(capsys, "status", out)
     assert (status["queued"], status["unsent"]) == (6, 6)
     slurm.refuse = None
-    rest = _answer(capsys, *sweep)
+    rest = answer(capsys, *sweep)
     assert (rest["in_flight"], rest["submitted"]) == (6, 6)
-    assert _answer(capsys, "status", out)["queued"] == 12
+    assert answer(capsys, "status", out)["queued"] == 12
 
 
 def test_an_array_whose_answer_was_lost_is_found_by_its_name(slurm, file, out, capsys):
     sweep = ["sweep", file, "--out", out, "--launcher", "slurm"]
-    folder = Path(_answer(capsys, *sweep)["folder"])
+    folder = Path(answer(capsys, *sweep)["folder"])
     (folder / files.SUBMITTED).unlink()
-    assert _answer(capsys, "status", out)["queued"] == 12
-    assert _answer(capsys, *sweep)["submitted"] == 0
+    assert answer(capsys, "status", out)["queued"] == 12
+    assert answer(capsys, *sweep)["submitted"] == 0
 
 
 @pytest.fixture
@@ -564,7 +560,7 @@ def test_a_dry_run_shows_script_cells_time_memory_and_what_will_not_fit(tmp_path
     file = tmp_path / "large.json"
     file.write_text(json.dumps(table))
     sweep = ["sweep", file, "--out", out, "--launcher", "slurm", "--dry-run"]
-    seen = _answer(capsys, *sweep)
+    seen = answer(capsys, *sweep)
     assert not out.exists()
     assert (seen["cells"], len(seen["visits"])) == (14, 14)
     jobs = seen["jobs"]
@@ -598,7 +594,7 @@ def test_what_must_fit_and_is_known_not_to_is_left_out(tmp_path, out, capsys):
         table = {**EXPERIMENT, "networks": [large], "slurm": slurm, "where": where}
         file = tmp_path / "large.json"
         file.write_text(json.dumps(table))
-        seen = _answer(capsys, "sweep", file, "--out", out, "--launcher", "slurm", "--dry-run")
+        seen = answer(capsys, "sweep", file, "--out", out, "--launcher", "slurm", "--dry-run")
         assert seen["cells"] == left, slurm
 
 
@@ -651,15 +647,15 @@ def test_a_submission_of_version_0_4_is_read_and_collected(tmp_path, slurm, caps
     out = tmp_path / "out"
     shutil.copytree(TESTS / "data" / "submission-0.4", out)
     counts = {"queued": 0, "running": 0, "done": 5, "failed": 3, "unsent": 0, "older": 0}
-    status = _answer(capsys, "status", out)
+    status = answer(capsys, "status", out)
     assert {word: status[word] for word in counts} == counts
     assert status["causes"] == {"cancelled": 3}
     notes = Counter(row["note"] for row in status["unsuccessful"])
     assert notes == {
         "its job ended while it was measured": 1, "its job ended before it was begun": 2,
     }  # fmt: skip
-    assert _answer(capsys, "collect", out)["written"] == 3
-    assert _answer(capsys, "status", out)["causes"] == {"cancelled": 3}
+    assert answer(capsys, "collect", out)["written"] == 3
+    assert answer(capsys, "status", out)["causes"] == {"cancelled": 3}
     (submission,) = files.submissions(out)
     trial = submission.tasks[0].trials[0]
     assert trial.id == trial.cell.id(submission.how.runs, trial.round), "its cells are today's"
@@ -679,13 +675,13 @@ def test_the_cells_of_an_experiment_before_it_was_mended_are_counted_apart(
     slurm, file, out, capsys
 ):
     sweep = ["sweep", file, "--out", out, "--launcher", "slurm"]
-    _answer(capsys, *sweep)
+    answer(capsys, *sweep)
     set_state("FAILED")
-    dtypes = Counter(row["dtype"] for row in _answer(capsys, "status", out)["unsuccessful"])
+    dtypes = Counter(row["dtype"] for row in answer(capsys, "status", out)["unsuccessful"])
     assert dtypes == {"float32": 12}, "rows say what tells them apart"
     file.write_text(json.dumps({**EXPERIMENT, "dtype": "float64"}))
-    assert _answer(capsys, *sweep)["submitted"] == 12
-    status = _answer(capsys, "status", out)
+    assert answer(capsys, *sweep)["submitted"] == 12
+    status = answer(capsys, "status", out)
     assert {key: status[key] for key in ("cells", "queued", "failed", "older")} == {
         "cells": 12, "queued": 12, "failed": 0, "older": 12,
     }  # fmt: skip
@@ -695,13 +691,13 @@ def test_the_cells_of_an_experiment_before_it_was_mended_are_counted_apart(
 def test_the_parts_of_an_experiment_are_counted_together(slurm, file, out, capsys):
     sweep = ["sweep", file, "--out", out, "--launcher", "slurm"]
     for part in ("1/2", "2/2"):
-        sent = _answer(capsys, *sweep, "--shard", part)
+        sent = answer(capsys, *sweep, "--shard", part)
         assert (sent["submitted"], len(sent["remarks"])) == (6, 1)
-    status = _answer(capsys, "status", out)
+    status = answer(capsys, "status", out)
     assert (status["cells"], status["queued"], status["older"]) == (12, 12, 0)
     file.write_text(json.dumps({**EXPERIMENT, "dtype": "float64"}))
     said = "12 cells of the experiment as it was before still wait or run"
-    assert _answer(capsys, *sweep)["remarks"][1:] == [said]
+    assert answer(capsys, *sweep)["remarks"][1:] == [said]
 
 
 def test_a_data_set_that_is_not_here_is_said_before_jobs_are_sent(slurm, file, out, capsys):
@@ -712,12 +708,12 @@ def test_a_data_set_that_is_not_here_is_said_before_jobs_are_sent(slurm, file, o
         "data 'nowhere': no such folder on this machine, for 12 cells; where the nodes have it, "
         "say so: data_on_nodes = true in [slurm]"
     )
-    assert _answer(capsys, *sweep, "--dry-run")["remarks"][0] == said
+    assert answer(capsys, *sweep, "--dry-run")["remarks"][0] == said
     assert run(list(map(str, sweep))) == 2
     assert capsys.readouterr().err == f"steptime: {said}\n"
     assert (slurm.jobs, out.exists()) == ({}, False)
     file.write_text(json.dumps({**table, "slurm": {**EXPERIMENT["slurm"], "data_on_nodes": True}}))
-    assert _answer(capsys, *sweep)["submitted"] == 12
+    assert answer(capsys, *sweep)["submitted"] == 12
 
 
 def test_a_dry_run_counts_python_the_framework_and_the_data_and_shows_what_differs(
@@ -730,7 +726,7 @@ def test_a_dry_run_counts_python_the_framework_and_the_data_and_shows_what_diffe
         "input": "dataset", "data": str(tmp_path / "images"), "slurm": {"memory_GB": 0.5},
     }  # fmt: skip
     file.write_text(json.dumps(table))
-    seen = _answer(capsys, "sweep", file, "--out", out, "--launcher", "slurm", "--dry-run")
+    seen = answer(capsys, "sweep", file, "--out", out, "--launcher", "slurm", "--dry-run")
     (job,) = seen["jobs"]
     step = job["needs_bytes"] - TASK_BYTES - 2 * (WORKER_BYTES + data_bytes)
     assert 0 < step < 1e6, "two processes, each with a few kB of its own"

@@ -10,6 +10,7 @@ import fake_scheduler
 import pytest
 
 from every import every
+from printed import answer
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.records import store
@@ -49,16 +50,11 @@ def sweep(tmp_path):
     return ["sweep", path, "--out", tmp_path / "out", "--launcher", "slurm"]
 
 
-def _answer(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> Any:
-    assert run([*map(str, words), "--json"]) == code
-    return json.loads(capsys.readouterr().out)
-
-
 @pytest.mark.slow
 def test_every_cell_runs_once_on_each_node_that_is_up(slurm, sweep, tmp_path, capsys):
     out = tmp_path / "out"
     slurm.nodes["n2"] = "drained (fan)"
-    preview = _answer(capsys, *sweep, "--dry-run")
+    preview = answer(capsys, *sweep, "--dry-run")
     assert preview["cells"] == 4  # two on n1, two on n3
     assert [(job["nodes"], job["cells"], job["tasks"]) for job in preview["jobs"]] == [(2, 4, 4)]
     assert Counter(visit["node"] for visit in preview["visits"]) == {"n1": 2, "n3": 2}
@@ -66,20 +62,20 @@ def test_every_cell_runs_once_on_each_node_that_is_up(slurm, sweep, tmp_path, ca
     left_out = "node n2 is left out: drained (fan); the same command takes it in once it is back"
     assert left_out in preview["remarks"]
 
-    sent = _answer(capsys, *sweep)
+    sent = answer(capsys, *sweep)
     assert (sent["cells"], sent["submitted"], len(sent["jobs"])) == (4, 4, 2)
     assert left_out in sent["remarks"]
     assert [one["array"].at_once for one in slurm.jobs.values()] == [1, 1]
     fake_scheduler.run()
-    assert _answer(capsys, "status", out)["done"] == 4
+    assert answer(capsys, "status", out)["done"] == 4
     records = store.load(out, lambda _: None)
     assert Counter(record.env["host"] for record in records) == {"n1": 2, "n3": 2}
 
     slurm.nodes["n2"] = ""  # it is back: its cells are what lacks
-    again = _answer(capsys, *sweep)
+    again = answer(capsys, *sweep)
     assert (again["cells"], again["done_before"], again["submitted"]) == (6, 4, 2)
     fake_scheduler.run()
-    assert _answer(capsys, *sweep)["submitted"] == 0
+    assert answer(capsys, *sweep)["submitted"] == 0
 
 
 def test_no_node_is_said_so(slurm, sweep, tmp_path, capsys):
