@@ -112,8 +112,8 @@ def test_every_split_is_tried_that_a_user_may_ask_for():
     ("layers", "more", "devices"),
     [
         (13, ROUTED, 4), (61, ROUTED, 8),
-        (62, "", 16), (126, "", 8), (126, "", 32), (62, "", 24), (61, ROUTED, 32),
-        (94, EACH, 8), (94, EACH, 32),
+        (62, "", 16), (126, "", 8), (126, "", 16), (126, "", 32), (62, "", 24),
+        (61, ROUTED, 16), (61, ROUTED, 32), (94, EACH, 8), (94, EACH, 32),
     ],
 )  # fmt: skip
 def test_no_single_plan_is_faster_than_the_searched_one(layers, more, devices):
