@@ -13,6 +13,7 @@ import steptime
 import synthetic
 from every import every
 from printed import answer
+from steptime.cli.main import run
 from steptime.records import store
 
 SMALL = "fc:layers=1,nodes=8,inputs=8,outputs=4"

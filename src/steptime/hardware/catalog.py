@@ -1,11 +1,10 @@
 """The devices, links and software stacks that are known: shipped as data, or the user's own files.
 
-A user's file NAME.toml lies in a folder of the same name as the shipped ones (`user_folder`) and is
-found by its name. A name belongs to one file only: a user's file that carries the name or the short
-name of a shipped one is refused, so that no prediction changes silently.
+A user's file NAME.toml lies in a folder of the same name as the shipped ones (`user_folder`). One
+with the name or the short name of a shipped one is refused: no prediction changes silently.
 
-What others write for a device (a driver, a scheduler, a log, a person: `Tesla T4`, `k80`,
-`NVIDIA_H100_80GB_HBM3`, `RTX 4090`, `a100 80gb`) is read in one place, `meant`.
+What others write for a device (a driver, a scheduler, a log, a person: `Tesla T4`, `RTX 4090`,
+`NVIDIA_H100_80GB_HBM3`, `a100 80gb`) is read in one place, `meant`.
 """
 
 import os
@@ -181,10 +180,9 @@ def aliases() -> dict[str, str]:
 
 
 def link(name: str | Path) -> Link:
-    """Return the link of a name, `local`, or a path that ends in .toml.
+    """Return the link of a name (or of a device's, `NVLink3 x12`), `local`, or a path to .toml.
 
-    A name may be spelled as shipped devices call their link, `NVLink3 x12`. Raises `InputError`
-    for an unknown name and for a file that is not a link.
+    Raises `InputError` for an unknown name and for a file that is not a link.
     """
     text = str(name)
     if text.lower() == LOCAL and _LINKS.path(LOCAL) is None:
