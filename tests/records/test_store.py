@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from every import every
 from steptime.core import progress
 from steptime.core.errors import InputError
+from steptime.core.units import QUANTITIES
 from steptime.core.workload import Workload
 from steptime.records import store
 from steptime.records.reading import record_from_json
 from steptime.records.record import STATUSES, Quantity, Record, RecordMethod, record_to_json
-from steptime.records.row import QUANTITIES
 
 RECORD = Record(
     origin="measured",
