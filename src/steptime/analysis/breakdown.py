@@ -83,7 +83,7 @@ _NAMES = """
 WITH named AS (SELECT workload_key, any_value(name) AS name FROM results GROUP BY 1)
 SELECT workload_key, any_value(coalesce(
     named.name, model || coalesce(', batch ' || batch, ''))) AS name
-FROM records LEFT JOIN named USING (workload_key) WHERE scope <> '' GROUP BY 1
+FROM flat LEFT JOIN named USING (workload_key) WHERE scope <> '' GROUP BY 1 ORDER BY min(seq)
 """
 
 
@@ -129,7 +129,10 @@ def _found(data: Data, by: str, key: str | None = None, more: str = "") -> list[
 
 
 def _cells(data: Data, by: str) -> list[Row]:
-    """Return a row for each network and platform, with the groups of each side by their name."""
+    """Return a row for each network and platform, with the groups of each side by their name.
+
+    Networks are in the order in which they were recorded.
+    """
     found = _found(data, by)
     if not found:
         return []
@@ -142,7 +145,8 @@ def _cells(data: Data, by: str) -> list[Row]:
             way = itemgetter(*_OF_STEP)(rows[0])
             cell[side] = _side(rows, None if rows[0]["origin"] == "published" else steps.get(way))
         cells.append(cell)
-    return cells
+    places = {key: place for place, key in enumerate(names)}
+    return sorted(cells, key=lambda one: places[one["workload_key"]])
 
 
 def _steps(data: Data) -> dict[tuple[str, ...], float]:

@@ -145,11 +145,14 @@ def test_many_networks_still_make_a_plot_of_bounded_size(kind):
     assert len(json.dumps(draw(kind, many))) < 1_000_000
 
 
-def test_every_bar_has_its_name(tmp_path):
+def test_every_bar_has_its_name_in_the_order_of_recording(tmp_path):
     first, many = synthetic.workloads()[0], []
     for batch in range(1, 25):
         many += synthetic.predicted(replace(first, batch_per_replica=batch), ops=True)
-    save(draw("breakdown", many), tmp_path / "x.svg")
+    spec = draw("breakdown", many)
+    bars = dict.fromkeys(row["bar"] for row in spec["data"]["values"])
+    assert [*bars] == [f"fc batch {batch}" for batch in range(1, 25)]
+    save(spec, tmp_path / "x.svg")
     svg = (tmp_path / "x.svg").read_text()
     names = re.findall(r"<text([^>]*)>[^<]*batch \d+</text>", svg)
     assert (len(names), [one for one in names if 'opacity="0"' in one]) == (24, [])
