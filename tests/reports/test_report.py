@@ -20,6 +20,7 @@ from steptime.analysis import analyses
 from steptime.analysis.headline import numbers, sentences
 from steptime.core.errors import InputError
 from steptime.records import store
+from steptime.records.folders import Folders
 from steptime.records.record import Quantity, Record
 from steptime.reports import templating, write_report
 from steptime.reports.page import page
@@ -280,6 +281,11 @@ class _Results:
         found = self.connection.execute(sql)
         names = [column[0] for column in found.description]
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+    arrays = Folders.arrays
+
+    def _asked(self, sql: str, _: object) -> Any:
+        return self.connection.execute(sql)
 
 
 _TYPES = dict.fromkeys(

@@ -65,7 +65,7 @@ class _Quick:
 
 def _is_closed(path: str) -> bool:
     """Return whether there is a file that may not be read, of which Typer says so."""
-    return os.access(path, os.F_OK) and not os.access(path, os.R_OK)
+    return "\0" not in path and os.access(path, os.F_OK) and not os.access(path, os.R_OK)
 
 
 def _value(one: Any, read: Callable[[Any, Any], Any], ctx: Any, value: Any) -> Any:

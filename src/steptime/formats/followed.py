@@ -79,7 +79,7 @@ class Follower(ABC):
             wanted += [source for source in sources.get(name, ()) if source not in cost]
             cost |= {source: min(free, cost.get(source, 1)) for source in sources.get(name, ())}
         ranked: list[tuple[int, Choice]] = []
-        for name in (*sorted(cost.keys() - sources.keys()), *sources):
+        for name in (*(one for one in cost if one not in sources), *sources):
             old, value = self.old(name), self.env.get(name)
             if name not in cost or name in moving or name in self.batches.decided:
                 continue

@@ -3,6 +3,7 @@
 That of a prediction is measured / predicted.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ FARNESS = "abs(ln(ratio))"  # `farness` in SQL
 
 def geometric_mean(ratios: Floats | list[float]) -> float | None:
     """Return the mean in which twice and half make 1; None of nothing."""
-    return float(np.exp(np.log(ratios).mean())) if len(ratios) else None
+    return math.exp(math.fsum(np.log(ratios)) / len(ratios)) if len(ratios) else None
 
 
 def relative_errors(ratios: Floats) -> Floats:
