@@ -292,7 +292,19 @@ def test_a_row_that_is_longer_than_the_database_expects_is_read_as_others_are(fo
 def test_a_database_that_refuses_rows_says_why(statement, tmp_path):
     many = RECORDS * 50  # more than a pipe holds
     with pytest.raises(duckdb.Error, match=r"nothing|nowhere"):
-        rows.filled(tables.connected(tmp_path), statement.format, many, [])
+        rows.filled(tables.connected(tmp_path), statement.format, many, [], tmp_path)
+
+
+def test_many_rows_come_in_parts_in_their_order(folder, monkeypatch):
+    expected = query(Data.load([folder], print), ASKED)
+    kept = duckdb.execute(f"FROM '{folder}/.cache/rows-*.parquet'").fetchall()
+    shutil.rmtree(folder / ".cache")
+    monkeypatch.setattr(rows, "AT_ONCE", 7)
+    monkeypatch.setattr(rows, "PART_BYTES", 20_000)
+    data = Data.load([folder], print)
+    _same(query(data, ASKED), expected)
+    assert duckdb.execute(f"FROM '{folder}/.cache/rows-*.parquet'").fetchall() == kept
+    assert not list(data._tables._scratch.glob("part-*"))
 
 
 def test_a_reader_that_is_interrupted_leaves_nothing(folder, monkeypatch):
@@ -395,12 +407,13 @@ def test_where_nothing_can_be_written_the_cache_lies_elsewhere(folder, tmp_path,
 
 def test_where_the_disk_is_full_the_cache_lies_elsewhere(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
-    parquet = tables._parquet
+    before = flat.copy
 
-    def written(path: Path) -> str:
-        return parquet(path) if "caches" in path.parts else "'/dev/full' (FORMAT parquet)"
+    def copy(sql: str, to: Path) -> str:
+        is_there = "caches" in to.parts
+        return before(sql, to) if is_there else f"COPY ({sql}) TO '/dev/full' (FORMAT parquet)"
 
-    monkeypatch.setattr(tables, "_parquet", written)
+    monkeypatch.setattr(flat, "copy", copy)
     _same(query(Data.load([folder], print), ASKED), query(Data.of(RECORDS), ASKED))
     assert not _cached(folder)
     assert len(list((tmp_path / "caches").rglob("rows-*.parquet"))) == 1

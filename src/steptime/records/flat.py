@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from steptime.records.row import (
@@ -85,6 +86,12 @@ def read(path: str, most: int) -> str:
         f"SELECT {shown} FROM read_json({text(path)}, format = 'newline_delimited', "
         f"maximum_object_size = {most}, columns = {{{types}}})"
     )
+
+
+def copy(rows: str, to: Path) -> str:
+    """Return the statement that writes rows; at most as many at once as are read for a few."""
+    kind = "FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 20480"
+    return f"COPY ({rows}) TO {text(str(to))} ({kind})"
 
 
 def fetched(cursor: DuckDBPyConnection) -> list[Row]:

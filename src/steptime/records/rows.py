@@ -11,8 +11,9 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import lru_cache
-from itertools import islice
+from functools import lru_cache, partial
+from itertools import chain, islice
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 Stored = tuple[int, Line]  # where a record stands, and what its line says
 
 AT_ONCE = 20_000  # records in memory
+PART_BYTES = 128 << 20  # of records, or of rows, that go through one pipe
 _encode = msgspec.json.Encoder().encode
 
 
@@ -55,11 +57,11 @@ class RowLines:
         self.number = self.longest = 0
         self.params, self.others = dict[str, list[str]](), dict[str, list[str]]()
 
-    def write(self, records: Iterable[Stored], out: BinaryIO, most: int) -> None:
-        """Write the rows of records, as long as none has more than `most` bytes."""
-        every, known = iter(records), b""
+    def write(self, records: Iterable[Stored], out: BinaryIO, most: int, room: float) -> None:
+        """Write the rows of records until `room` bytes are full, and none of more than `most`."""
+        every, known, written = iter(records), b"", 0
         with no_collection():
-            while part := [*islice(every, AT_ONCE)]:
+            while written < room and (part := [*islice(every, AT_ONCE)]):
                 held = [self._row(*one) for one in part]
                 _add_statistics([row for row in held if "samples" in row])
                 for row, (_, one) in zip(held, part, strict=True):
@@ -73,7 +75,7 @@ class RowLines:
                     line = b"{%b,%b,%b,%b}\n" % parts
                     self.longest = max(self.longest, len(line))
                     if self.longest <= most:
-                        out.write(line)
+                        written += out.write(line)
                 self.number += len(held)
 
     def _row(self, place: int, line: Line) -> Row:
@@ -114,27 +116,51 @@ _NONE = Quantity()
 
 
 def filled(
-    database: DuckDBPyConnection, into: flat.Into, held: Sequence[Path | Record], said: list[str]
+    database: DuckDBPyConnection,
+    into: flat.Into,
+    held: Sequence[Path | Record],
+    said: list[str],
+    scratch: Path,
 ) -> RowLines:
     """Return the rows of records in files, or at hand, which a statement reads as they are written.
 
     `into` makes it of the one that reads them; it runs again where a row is longer than the
     database expects. `said` gets lines as in `store.load`. The place of a record at hand is its
-    number, of others `RANK` times that of its file, and the byte at which its line begins.
+    number, of others `RANK` times that of its file, and the byte at which its line begins. The
+    database holds all that comes through a pipe, so that of many it writes parts into `scratch`.
     """
     most = flat.MOST_BYTES
+    is_large = sum(one.stat().st_size for one in held if isinstance(one, Path)) > PART_BYTES
     while True:
         said.clear()
-        rows = _piped(database, into, _stored(held, said.append), most)
+        rows = RowLines()
+        records = _stored(held, said.append)
+        if is_large:
+            parts = list[Path]()
+            for first in records:
+                parts.append(scratch / f"part-{len(parts)}.parquet")
+                part = partial(flat.copy, to=parts[-1])
+                _pipe(database, part, rows, chain([first], records), most, PART_BYTES)
+            files = ", ".join(flat.text(str(one)) for one in parts)
+            database.execute(into(f"FROM read_parquet([{files}])"))
+            for one in parts:
+                one.unlink()
+        else:
+            _pipe(database, into, rows, records, most)
         if rows.longest <= most:
             return rows
         most = rows.longest
 
 
-def _piped(
-    database: DuckDBPyConnection, into: flat.Into, records: Iterable[Stored], most: int
-) -> RowLines:
-    rows, (source, to) = RowLines(), os.pipe()
+def _pipe(
+    database: DuckDBPyConnection,
+    into: flat.Into,
+    rows: RowLines,
+    records: Iterable[Stored],
+    most: int,
+    room: float = inf,
+) -> None:
+    source, to = os.pipe()
     out = os.fdopen(to, "wb", 1 << 16)
 
     def read() -> None:
@@ -146,9 +172,8 @@ def _piped(
     # `out` is closed whatever comes, so that the reader ends; why it ended before, `reading` says
     with ThreadPoolExecutor(1) as beside, suppress(BrokenPipeError), out:
         reading = beside.submit(read)
-        rows.write(records, out, most)
+        rows.write(records, out, most, room)
     reading.result()
-    return rows
 
 
 def _stored(held: Sequence[Path | Record], warn: store.Warn) -> Iterator[Stored]:

@@ -98,7 +98,7 @@ class Tables:
 
         def make(to: Path) -> None:
             add()
-            self.connection.execute(f"COPY results TO {_parquet(to)}; DROP TABLE results")
+            self.connection.execute(f"{flat.copy('FROM results', to)}; DROP TABLE results")
 
         name = f"results-{_mark(self._name + sql)[:8]}-{self._kept.stem.removeprefix('rows-')}"
         path, _ = kept(self._kept.parent, name, make)
@@ -133,7 +133,7 @@ class Tables:
                 return rows
 
             def make(to: Path) -> dict[str, Any]:
-                rows = read(lambda rows: f"COPY ({rows}) TO {_parquet(to)}")
+                rows = read(partial(flat.copy, to=to))
                 return {"params": rows.params, "others": rows.others, "said": said}
 
             if size < LEAST_BYTES:
@@ -149,7 +149,7 @@ class Tables:
     def _filled(self, into: flat.Into, held: Sequence[Path | Record], said: list[str]) -> RowLines:
         from steptime.records.rows import filled  # a cache needs none of it
 
-        return filled(self.connection, into, held, said)
+        return filled(self.connection, into, held, said, self._scratch)
 
     def _table(self, table: str, read: Callable[[flat.Into], RowLines]) -> FolderRows:
         rows = read(lambda rows: f"CREATE OR REPLACE TABLE {table} AS {rows}")
@@ -220,11 +220,6 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _mark(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _parquet(path: Path) -> str:
-    """Return where COPY writes, and how; at most as many rows at once as are read for a few."""
-    return f"{flat.text(str(path))} (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 20480)"
 
 
 def threads() -> int:
