@@ -70,8 +70,7 @@ function look(room, panels, less) {
   if (room >= NARROW) return panels ? { ...look, legend } : look;
   Object.assign(legend, { orient: "bottom", labelLimit: room - PANEL - less });
   const middle = "slice(datum.label, 0, 5) + '\u2026' + slice(datum.label, -14)";
-  const short = `length(datum.label) > 22 ? ${middle} : datum.label`;
-  const axisDiscrete = { ...look.axisDiscrete, labelExpr: short };
+  const axisDiscrete = { labelExpr: `length(datum.label) > 22 ? ${middle} : datum.label` };
   return { ...look, legend, axis: { ...look.axis, labelLimit: NAMES, tickCount: 4 }, axisDiscrete };
 }
 
