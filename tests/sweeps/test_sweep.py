@@ -249,7 +249,7 @@ def test_a_folder_that_is_no_store_is_refused_unchanged(experiment, tmp_path, ca
 
 def test_a_full_disk_ends_a_sweep_with_earlier_records_intact(experiment, tmp_path):
     file, out = experiment(nodes="[4, 8]"), tmp_path / "out"
-    limited = 'ulimit -f 5; exec "$@"'  # blocks of 512 or 1,024 bytes; a record takes about 2,000
+    limited = 'ulimit -f 8; exec "$@"'  # blocks of 512 or 1,024 bytes; a record takes about 2,600
     full = subprocess.run(
         ["sh", "-c", limited, "sh", *command(file, out)],
         capture_output=True,
