@@ -305,6 +305,16 @@ def test_many_rows_come_in_parts_in_their_order(folder, monkeypatch):
     _same(query(data, ASKED), expected)
     assert duckdb.execute(f"FROM '{folder}/.cache/rows-*.parquet'").fetchall() == kept
     assert not list(data._tables._scratch.glob("part-*"))
+    monkeypatch.setattr(flat, "MOST_BYTES", 1200)  # as long as some rows: all are read again
+    shutil.rmtree(folder / ".cache")
+    _same(query(Data.load([folder], print), ASKED), expected)
+
+
+def test_many_lines_that_are_no_records_are_refused_in_a_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(rows, "PART_BYTES", 10)
+    (tmp_path / "records-a.jsonl").write_text('{"no": "record"}\n' * 9)
+    with pytest.raises(InputError, match=r"no line of its \*\.jsonl files is a record"):
+        query(Data.load([tmp_path], print), ASKED)
 
 
 def test_a_reader_that_is_interrupted_leaves_nothing(folder, monkeypatch):

@@ -135,18 +135,18 @@ def filled(
         said.clear()
         rows = RowLines()
         records = _stored(held, said.append)
-        if is_large:
-            parts = list[Path]()
-            for first in records:
-                parts.append(scratch / f"part-{len(parts)}.parquet")
-                part = partial(flat.copy, to=parts[-1])
-                _pipe(database, part, rows, chain([first], records), most, PART_BYTES)
+        parts = list[Path]()
+        for first in records if is_large else ():
+            parts.append(scratch / f"part-{len(parts)}.parquet")
+            part = partial(flat.copy, to=parts[-1])
+            _pipe(database, part, rows, chain([first], records), most, PART_BYTES)
+        if parts:
             files = ", ".join(flat.text(str(one)) for one in parts)
             database.execute(into(f"FROM read_parquet([{files}])"))
-            for one in parts:
-                one.unlink()
         else:
             _pipe(database, into, rows, records, most)
+        for one in parts:
+            one.unlink()
         if rows.longest <= most:
             return rows
         most = rows.longest
