@@ -21,9 +21,9 @@ HEAVY = ("scipy", "pandas", "torch", "duckdb")
 
 def once() -> dict[str, float]:
     """Return what a search takes in this process, which has made none."""
-    from steptime.questions.plan.request import Request, Site
-    from steptime.questions.plan.search import search
-    from steptime.questions.plan.space import Space
+    from steptime.planning.request import Request, Site
+    from steptime.planning.search import search
+    from steptime.planning.space import Space
 
     site = Site("h100-sxm5", link="infiniband-ndr")
     start = process_time()

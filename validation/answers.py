@@ -20,17 +20,17 @@ from steptime.calibration.plan_rows import (
 from steptime.core.errors import InputError, one_of
 from steptime.core.workload import Plan
 from steptime.network.families.language import rows
+from steptime.planning.answer import fits, spares
+from steptime.planning.request import Site
+from steptime.planning.step import plan_time
 from steptime.prediction import memory
 from steptime.prediction.collectives import EXCHANGES
 from steptime.prediction.kernel import Interval
 from steptime.prediction.method import Method
 from steptime.prediction.step_model import StepModel
-from steptime.questions.plan.answer import fits, spares
-from steptime.questions.plan.request import Site
-from steptime.questions.plan.step import plan_time
-from steptime.questions.serve.answer import Service, loaded, meant, memory_of, times_of
-from steptime.questions.serve.load import PREFILL, ROUNDS, Demand
-from steptime.questions.serve.phases import Phases
+from steptime.serving.answer import Service, loaded, meant, memory_of, times_of
+from steptime.serving.load import PREFILL, ROUNDS, Demand
+from steptime.serving.phases import Phases
 
 PARALLEL = ("tensor", "pipeline", "data", "expert")
 UNDER = ("concurrency", "max_batch", "prefill_replicas", *PREFILL)

@@ -3,8 +3,8 @@
 from steptime.core.dtypes import precision
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.training import training_graph
+from steptime.planning.request import Site, cluster_of, planner_of, shape_of
 from steptime.prediction import cost_model
-from steptime.questions.plan.request import Site, cluster_of, planner_of, shape_of
 
 
 def moved(activation: str, stack: str) -> float:

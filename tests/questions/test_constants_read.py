@@ -21,10 +21,10 @@ from steptime.calibration.columns import Columns
 from steptime.cli.main import run
 from steptime.hardware import catalog
 from steptime.hardware.constants import known, uses
+from steptime.planning import planner
 from steptime.prediction import step_model
 from steptime.prediction.calibrated import method as calibrated
 from steptime.prediction.training import in_training
-from steptime.questions.plan import planner
 
 QUESTIONS = """
 predict resnet50 --device h100 --dtype bfloat16-mixed

@@ -9,8 +9,8 @@ import pytest
 import steptime
 from steptime.build import make_tuning
 from steptime.core.workload import Plan
-from steptime.questions.plan.answer import mfu, timed
-from steptime.questions.plan.request import Request, Site
+from steptime.planning.answer import mfu, timed
+from steptime.planning.request import Request, Site
 from steptime.questions.step_options import StepOptions
 
 MODEL = "llama3_2_1b:length=512"

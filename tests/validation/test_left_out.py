@@ -5,8 +5,8 @@ import pytest
 
 from steptime.calibration.plan_rows import Question, Reply
 from steptime.core.workload import Plan
-from steptime.questions.plan.planner import Planner
-from steptime.questions.plan.request import Request, Site
+from steptime.planning.planner import Planner
+from steptime.planning.request import Request, Site
 from validation.left_out import CUT, FARTHEST, parts_of, share
 from validation.sets import constants_of_stack
 from validation.ways import Row, Way, neutral

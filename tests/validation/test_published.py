@@ -7,10 +7,10 @@ import pytest
 from every import every
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
-from steptime.questions.plan.faults import Asked
-from steptime.questions.plan.passes import Step
-from steptime.questions.plan.request import Request, Site, shape_of
-from steptime.questions.plan.stages import Part
+from steptime.planning.faults import Asked
+from steptime.planning.passes import Step
+from steptime.planning.request import Request, Site, shape_of
+from steptime.planning.stages import Part
 from validation.layouts import layout_of, layouts, stack_at
 
 HEAD = "model_B,devices,tp,dp,pp,micro_batch,global_batch,sequence,hidden,layers,heads,step_s\n"

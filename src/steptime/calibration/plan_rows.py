@@ -19,14 +19,14 @@ from steptime.core.table_files import table_rows
 from steptime.core.workload import WHOLE, Tuning
 from steptime.hardware import catalog
 from steptime.network import families as models
+from steptime.planning.answer import fits, mfu
+from steptime.planning.faults import Asked, checked
+from steptime.planning.meant import meant
+from steptime.planning.planner import Planner
+from steptime.planning.request import Request, Site, shape_of, split_of, usual_site
+from steptime.planning.step import PlanTime, plan_time
 from steptime.prediction.kernel import Interval
 from steptime.prediction.method import Method
-from steptime.questions.plan.answer import fits, mfu
-from steptime.questions.plan.faults import Asked, checked
-from steptime.questions.plan.meant import meant
-from steptime.questions.plan.planner import Planner
-from steptime.questions.plan.request import Request, Site, shape_of, split_of, usual_site
-from steptime.questions.plan.step import PlanTime, plan_time
 
 COLUMNS = (
     "set", "model", "device", "devices", "length", "micro_batch", "batch", "tensor", "pipeline",

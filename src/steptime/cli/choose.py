@@ -97,7 +97,7 @@ def _page(
     priced: Sequence[Offer],
 ) -> Answer:
     """Write the page of choices among models, devices, batches, links and numbers of replicas."""
-    from steptime.questions.plan.request import near_link
+    from steptime.planning.request import near_link
     from steptime.reports.choices import Choices, write_choices
 
     check_ending(page, (".html",), "ending of a page")

@@ -23,13 +23,13 @@ from steptime.core.question import (
 from steptime.core.ranges import numbers, whole_number
 from steptime.core.table import Answer
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES
+from steptime.planning.answer import asking, timed
+from steptime.planning.best import answer
+from steptime.planning.request import MOST_DEVICES, Request, cluster_of, level_of
+from steptime.planning.tables import search_tables, split_and_size, tables
 from steptime.prediction import DEFAULT
 from steptime.questions import options
 from steptime.questions.grid_table import names, split_models
-from steptime.questions.plan.answer import asking, timed
-from steptime.questions.plan.best import answer
-from steptime.questions.plan.request import MOST_DEVICES, Request, cluster_of, level_of
-from steptime.questions.plan.tables import search_tables, split_and_size, tables
 
 MOST_NUMBERS = 32  # of devices that are searched
 MOST_SEARCHES = 400  # on a page

@@ -10,11 +10,11 @@ from steptime.core.table import Answer
 from steptime.prediction import DEFAULT
 from steptime.questions import options
 from steptime.questions.grid_table import names
-from steptime.questions.serve.answer import HOST_BOUND, Service, answered
-from steptime.questions.serve.load import Demand
-from steptime.questions.serve.search import MOST_DEVICES, MOST_SEARCHED, ServerSearch
-from steptime.questions.serve.tables import fronts, servers, table, under_load
-from steptime.questions.serve.targets import searched, targets_of
+from steptime.serving.answer import HOST_BOUND, Service, answered
+from steptime.serving.load import Demand
+from steptime.serving.search import MOST_DEVICES, MOST_SEARCHED, ServerSearch
+from steptime.serving.tables import fronts, servers, table, under_load
+from steptime.serving.targets import searched, targets_of
 
 Devices = Annotated[
     str, option("--device NAME", f"{options.DEVICE}; of a search a list with commas.")

@@ -56,8 +56,8 @@ class Stack:
     `vector`, or `matrix` for one with matrix products. `kinds` holds what runs otherwise than as
     one kernel that moves every tensor once. `host` are seconds of the host, by names such as
     `host.forward_op_s` (`prediction/host.py`), on one whose `host.factor` is 1; {} where nobody
-    measured them. `training` are constants of a training over many devices (`questions/plan`),
-    `serving` of inference (`questions/serve`), {} for those of the default stack. `memory` is what
+    measured them. `training` are constants of a training over many devices (`planning`),
+    `serving` of inference (`serving`), {} for those of the default stack. `memory` is what
     it holds on a GPU beside tensors (`prediction/memory.py`), {} where that is not known;
     `interval` is how far its host and its steps are off (`prediction/calibrated/interval.py`), {}
     for those of other stacks. Images are laid out with their `channels_last`, or before height and

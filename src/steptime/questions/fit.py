@@ -13,13 +13,13 @@ from steptime.core.workload import WHOLE, Workload, departures
 from steptime.hardware import catalog
 from steptime.hardware.prices import cheapest, offers
 from steptime.network.recompute import needed
+from steptime.planning.answer import fits, timed
+from steptime.planning.request import Request, Site, own_link
 from steptime.prediction.assumed import assumed_of, assumed_row
 from steptime.prediction.states import host_link
 from steptime.prediction.step_model import StepModel
 from steptime.questions import options
 from steptime.questions.choose import KNEE, doubling, helps, knee, largest_batch
-from steptime.questions.plan.answer import fits, timed
-from steptime.questions.plan.request import Request, Site, own_link
 from steptime.questions.step_options import StepOptions
 
 _COLUMNS = columns(

@@ -18,7 +18,7 @@ from steptime.core.workload import WHOLE, Plan, Tuning, Workload
 
 if TYPE_CHECKING:
     from steptime.measure.contract import Options
-    from steptime.questions.plan.request import Site
+    from steptime.planning.request import Site
 
 
 pairs = ranges.pairs
@@ -110,7 +110,7 @@ class NodeOptions:
 
     def sites(self, devices: Sequence[str], *more: Any) -> list[Site]:
         """Return where each device stands, with one link for all or one for each."""
-        from steptime.questions.plan.request import sites
+        from steptime.planning.request import sites
 
         inside, link = (text and text.split(",") for text in (self.inside, self.link))
         return sites(devices, self.per_node, inside, link, self.links_per_node, *more)

@@ -5,7 +5,7 @@ Weak scaling keeps the batch of a replica, strong scaling the batch of all toget
 Sparks, Talwalkar, ICLR 2017, and for the exchange `collectives`.
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -19,7 +19,8 @@ from steptime.core.workload import Plan, Workload
 from steptime.hardware.device import Cluster
 from steptime.network.ops.ranks import rank_graph
 from steptime.prediction import DEFAULT
-from steptime.prediction.collectives import fabric_of_group, overlapped
+from steptime.prediction.collectives import fabric_of_group
+from steptime.prediction.exposed import exposed_exchange_s
 from steptime.prediction.method import Method
 from steptime.prediction.records import records
 from steptime.prediction.step_model import StepModel, no_link
@@ -185,33 +186,16 @@ def exposed_s(model: StepModel, batch: int, workers: int, how: Sync) -> float:
     """Return for how long a step of workers waits for the exchange of their gradients."""
     one = partial(model.collective_s, model.collective(how.collective), workers=workers)
     whole_s = one(model.gradient_bytes / how.compression)
-    return min(whole_s, waits(model, batch, one, how.compression)) if how.overlap else whole_s
+    return (
+        min(whole_s, exposed_exchange_s(model, batch, one, how.compression))
+        if how.overlap
+        else whole_s
+    )
 
 
 def exchange_s(model: StepModel, size_bytes: float, workers: int) -> dict[str, float]:
     """Return the seconds of an exchange of `size_bytes` by the name of each collective."""
     return {name: model.collective_s(name, size_bytes, workers) for name in model.collectives}
-
-
-def waits(
-    model: StepModel,
-    share: int,
-    one: Callable[[float], float],
-    compression: float = 1.0,
-    of: Container[str] | None = None,
-) -> float:
-    """Return the seconds for which a step waits for exchanges in buckets, `one(bytes)` seconds.
-
-    Gradients (of all rows, or some) are ready in the order of the backward pass, row after row;
-    where that waits for the host, all are later in proportion.
-    """
-    times, sizes = model.timeline(share), model.gradients
-    slower, ready, at = times.slower[1], [], 0.0
-    for row in reversed(times.rows):
-        if of is None or row.row.name in of:
-            at += row.backward.value * slower
-            ready.append((at, sizes.get(row.row.name, 0) / compression))
-    return overlapped(ready, one, at)
 
 
 @dataclass(frozen=True)

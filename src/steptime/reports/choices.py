@@ -15,10 +15,10 @@ from steptime.core.errors import InputError
 from steptime.core.progress import watched
 from steptime.hardware.device import Device, Link
 from steptime.hardware.prices import HOUR_S, Offer, Training, bill
+from steptime.planning.request import near_link
 from steptime.prediction.method import Method
 from steptime.questions.choose import knee
 from steptime.questions.grid import GridCell, Maker, grid
-from steptime.questions.plan.request import near_link
 from steptime.reports.charts import style
 
 MOST_ROWS = 60_000  # of a page: 3 MB

@@ -6,9 +6,9 @@ from typing import Any
 
 from steptime.core.errors import InputError
 from steptime.core.progress import tell
-from steptime.questions.plan.answer import WORDS, asking, timed
-from steptime.questions.plan.best import searched
-from steptime.questions.plan.request import Request
+from steptime.planning.answer import WORDS, asking, timed
+from steptime.planning.best import searched
+from steptime.planning.request import Request
 from steptime.reports.charts import style, waterfall
 from steptime.reports.charts.plan import bars, memory, memory_rows, pipeline
 

@@ -7,8 +7,8 @@ import pytest
 
 from every import every
 from steptime.cli.main import run
-from steptime.questions.plan.answer import document, timed
-from steptime.questions.plan.request import Request, Site
+from steptime.planning.answer import document, timed
+from steptime.planning.request import Request, Site
 from steptime.reports.charts import plan as drawn
 
 SITE = Site("h100-sxm5", 8, "nvlink-4", "infiniband-ndr")
@@ -59,7 +59,7 @@ def test_thin_parts_are_shares_of_a_bars_height(devices, batch):
 
 
 def test_a_run_that_is_not_simulated_has_no_bars(monkeypatch):
-    monkeypatch.setattr("steptime.questions.plan.step.MOST_EVENTS", 0)
+    monkeypatch.setattr("steptime.planning.step.MOST_EVENTS", 0)
     _, found = timed(asked(pipeline=4))
     assert drawn.bars(found) == []
 

@@ -5,10 +5,10 @@ from itertools import groupby
 from typing import Any
 
 from steptime.core.units import percent, seconds, size
-from steptime.questions.plan.memory import Memory
-from steptime.questions.plan.pipeline import BACKWARD, FORWARD, WEIGHT, Event
-from steptime.questions.plan.step import PlanTime
-from steptime.questions.plan.trace import BUBBLE, EXCHANGE, UPDATE, lines
+from steptime.planning.memory import Memory
+from steptime.planning.pipeline import BACKWARD, FORWARD, WEIGHT, Event
+from steptime.planning.step import PlanTime
+from steptime.planning.trace import BUBBLE, EXCHANGE, UPDATE, lines
 from steptime.reports.charts import style
 
 WEIGHTS = "weights' gradients"

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from steptime.core.units import seconds
-from steptime.questions.serve.targets import split_of
 from steptime.reports.charts import style
+from steptime.serving.targets import split_of
 
 
 def front(told: Mapping[str, Any]) -> style.Spec:

@@ -1,0 +1,89 @@
+"""A plan of one device: the step of the whole network as `predict` has it, for the plan's parts."""
+
+from collections.abc import Mapping, Sequence
+
+from steptime.core.dtypes import SIZE_BYTES
+from steptime.core.workload import Tuning
+from steptime.hardware import catalog
+from steptime.hardware.device import Device
+from steptime.hardware.stack import Stack
+from steptime.network.ops.training import STATE_BLOCK
+from steptime.planning.pieces import Piece
+from steptime.prediction.calibrated.interval import Bounds, bounds
+from steptime.prediction.step_model import StepModel
+from steptime.prediction.training import FIRST, LAST, piece_of
+
+
+def as_timed(
+    pieces: Mapping[str, Piece], model: StepModel, batch: int, kinds: Sequence[str]
+) -> dict[str, Piece]:
+    """Return pieces whose seconds are those of a step, a layer as its kind has them in the mean.
+
+    `kinds` are those of the layers in their order; the host is in the step.
+    """
+    times = model.timeline(batch)
+    slower = times.slower
+    sums = {name: [0.0, 0.0, 0] for name in pieces}
+    for row in times.rows:
+        name = piece_of(row.row.name)
+        if name not in (FIRST, LAST):
+            name = kinds[int(name.removeprefix("block")) - 1]
+        for i, one in enumerate((row.forward, row.backward)):
+            sums[name][i] += one.value * slower[i]
+    often = {name: max(1, kinds.count(name)) for name in pieces}
+    return {
+        name: one._replace(
+            forward_s=sums[name][0] / often[name],
+            backward_s=sums[name][1] / often[name],
+            host_s=(0.0, 0.0),
+        )
+        for name, one in pieces.items()
+    }
+
+
+def held_alone(model: StepModel, batch: int) -> dict[str, float]:
+    """Return the bytes of each part of the memory that a step needs (`memory.Memory`)."""
+    needs, parts = model.needs(batch), model.worst_moment(batch).parts
+    return {
+        **{name: float(parts[name]) for name in ("gradients", "inputs", "temporaries")},
+        "weights": float(parts["weights"] + parts["copies"]),
+        "states": float(parts["state"]),
+        "activations": float(parts["activations"]),
+        **dict.fromkeys(("gathered", "logits"), 0.0),
+        "buffers": float(needs.workspace_bytes or 0),
+        "context": float(needs.context_bytes or 0),
+        "blocks": float(needs.blocks_bytes or 0),
+    }
+
+
+def spared(tuning: Tuning, dtype: str) -> float:
+    """Return the bytes that two states of 8 bits with their scales spare beside those of a type."""
+    return 2 * (SIZE_BYTES[dtype] - 1 - 4 / STATE_BLOCK) if "8-bit" in tuning.states else 0.0
+
+
+def update_s(model: StepModel, batch: int) -> float:
+    """Return the seconds of a step's update, without what comes after all (`Host.after_s`)."""
+    host = model.host(model.lowered(batch))
+    return model.timeline(batch).update_s - (0.0 if host is None else host.after_s)
+
+
+def between(model: StepModel, batch: int, step_s: float, exposed_s: float) -> tuple[float, float]:
+    """Return between which seconds a step lies whose kernels are as far off as those of a model.
+
+    Of the seconds in which it waits for exchanges it has no interval.
+    """
+    times = model.timeline(batch)
+    low, high = (
+        exposed_s + (step_s - exposed_s) * (1.0 if end is None else end / times.step_s)
+        for end in (times.low_s, times.high_s)
+    )
+    return low, high
+
+
+def bounds_of(stack: Stack, device: Device, has_experts: bool) -> Bounds:
+    """Return the interval of a step of many devices, as shares of it, by a device's constants."""
+    constants, seen = device.constants, stack.seen
+    like = {catalog.device(name).architecture for name in seen.get("devices", ())}
+    beyond = seen and device.architecture not in like and device.kind == "gpu"
+    unseen = constants["interval.plan_unseen"] if beyond else 0.0
+    return bounds("experts" if has_experts else "plan", constants, unseen=unseen)

@@ -1,0 +1,376 @@
+"""From what a user asks to a planner and a plan; what does not work is said with what would."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from steptime.build import Choice, family_of, read_model
+from steptime.core import dtypes
+from steptime.core.errors import InputError, one_of, shorten, unknown
+from steptime.core.ranges import whole_number
+from steptime.core.toml_files import packaged
+from steptime.core.workload import STATES, WHOLE, Plan, Tuning
+from steptime.hardware import catalog
+from steptime.hardware.device import Cluster, Device, Level, Link
+from steptime.hardware.software import Software, defaults_for, year_of
+from steptime.network.families.family import Family, resolve
+from steptime.planning.faults import Asked, checked
+from steptime.planning.network import Network, NetworkPlanner, network_of
+from steptime.planning.planner import Planner
+from steptime.planning.shape import Shape
+from steptime.planning.stages import USUAL
+from steptime.prediction import DEFAULT, cost_model
+from steptime.prediction.method import Method
+from steptime.prediction.states import host_link
+from steptime.prediction.training import LOW_BYTES
+
+SERVED = ("bfloat16", "float16", "float8", "float4")
+DTYPES = ("bfloat16-mixed", "float16-mixed", "float32", *SERVED)
+ALIASES = dtypes.ALIASES | {
+    "fp8": "float8", "mxfp8": "float8", "fp4": "float4", "nvfp4": "float4",
+}  # fmt: skip
+GRADIENTS = (16, 32)  # bits
+PER_NODE = 8  # devices, where nobody says
+MOST_DEVICES, MOST_LAYERS = 1_000_000, 100_000
+OWN_LINKS = re.compile(r"nvlink(?=\d x)|xgmi|roce")
+_ASKED = ("layers", "width", "heads", "length", "vocabulary")  # what a language model says
+
+
+def shape_of(model: str, length: int | None = None, trusted: bool = False) -> Shape:
+    """Return the language model that a text names; raises `InputError` for another network.
+
+    A `trusted` text may name code.
+    """
+    family, values = _values_of(read_model(model, trusted=trusted), length)
+    if not _reads_words(values):
+        other = "an encoder with a decoder" if values.get("decoder_layers") else family.name
+        but = "" if other in model else f", but {other}"
+        raise InputError(f"{shorten(model)[1:-1]}: not a language model of one decoder{but}")
+    values["length"] = length or values["length"]
+    values["max_length"] = max(values["max_length"], values["length"])
+    if values["layers"] > MOST_LAYERS:
+        raise InputError(f"{values['layers']:,} layers, at most {MOST_LAYERS:,}")
+    dense = values["dense_layers"] if values["experts"] else 0
+    other = values["expert_every"] > 1 or values["window"] or values["dense_at"]
+    other = other or values["linear_heads"]
+    alike = 0 if other or dense >= values["layers"] else max(0, dense - 1)  # one of these is enough
+    first: dict[tuple[bool, str], int] = {}
+    kinds = []
+    for i in range(values["layers"]):
+        routed = bool(values["experts"]) and i >= values["dense_layers"]
+        routed = routed and (i + 1) % values["expert_every"] == 0
+        window = values["windows"][i % len(values["windows"])]
+        window = window if values["window"] or window == "l" else ""
+        kinds.append(f"block{first.setdefault((routed, window), max(0, i - alike)) + 1}")
+    share = values["experts_per_token"] / values["experts"] if values["experts"] else 1.0
+    tied = values["kind"] == "decoder" and bool(values["tied"])
+    sizes = (values["length"], values["vocabulary"], tied, values["experts"], share)
+    one = {**values, "layers": max(first.values()) + 1, "dense_layers": dense - alike}
+    return Shape(family, values, one, tuple(kinds), *sizes, model)
+
+
+class Further(NamedTuple):
+    """A level between nodes and all of them: `size` parts, nodes first, that a link joins.
+
+    Each node has `links` of these, None for as many as to all other nodes.
+    """
+
+    size: int
+    link: str
+    links: int | None = None
+
+
+def level_of(text: str) -> Further:
+    """Return the level that `SIZE:LINK` or `SIZE:LINK:LINKS` says; raises `InputError`."""
+    size, link, links = [*text.split(":", 2), "", ""][:3]
+    if not link:
+        form = "of the form SIZE:LINK, such as 4:infiniband-ndr"
+        raise InputError(f"--level {shorten(text)}: {form}")
+    own = whole_number(links, "--level, links of a node") if links else None
+    return Further(whole_number(size, "--level, its size"), link, own)
+
+
+def _values_of(choice: Choice, length: int | None) -> tuple[Family, dict[str, Any]]:
+    family, given = family_of(choice), dict(choice.given)
+    if length is not None and "length" in family.parameters:
+        if str(given.get("length", length)) != str(length):
+            raise InputError(f"--length {length} contradicts length={given['length']} of the model")
+        given.pop("length", None)  # learned positions grow with it
+    values: dict[str, Any] = dict(getattr(family, "settings", {}))
+    return family, values | resolve(family, given, choice.where or choice.model)
+
+
+def _reads_words(values: Mapping[str, Any]) -> bool:
+    """Whether hyperparameters are those of a language model of one encoder or decoder."""
+    words = values.get("stem") == "words" and not values.get("decoder_layers")
+    return words and set(_ASKED) <= set(values)
+
+
+class Site(NamedTuple):
+    """Where a training runs: nodes of `per_node` devices that `inside` joins.
+
+    `link` is that of a device to other nodes; `links_per_node` says where a node has fewer of them.
+    `levels` lie between nodes and the link that joins all. `host_link` joins a device to its host.
+    """
+
+    device: str | Path | Device
+    per_node: int = PER_NODE
+    inside: str | None = None
+    link: str | None = None
+    links_per_node: int | None = None
+    levels: Sequence[Further] = ()
+    host_link: str | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asks of a training: the network, where it runs, and what is chosen of its split.
+
+    `split` are fields of `Plan`. With numbers of `devices`, what it leaves open is searched within
+    `limits`; without, it is the one plan, in an `order` of its groups. A step has `batch`
+    sequences of `length` tokens; `tokens` are those of the whole training. Software is a `stack`
+    (None for the plan's usual), predicted by a `method` under its `options`; prices are read from
+    a file `prices`, the run of a pipeline written to `trace`. `others` are searched beside `site`.
+    Of `limits`, `budget_per_hour`, `days` (those of its tokens) and `watts`, None is for anything.
+    `tuning` says what of it is trained. A `trusted` model may be code.
+    """
+
+    model: str
+    site: Site
+    batch: int | None = None
+    micro_batch: int | None = None
+    length: int | None = None
+    split: Mapping[str, Any] = field(default_factory=dict)
+    devices: tuple[int, ...] = ()
+    order: str | None = None
+    dtype: str | None = None
+    gradients: int | None = None
+    stack: str | None = None
+    method: str | Method = DEFAULT
+    options: Mapping[str, str] = field(default_factory=dict)
+    tokens: float | None = None
+    limits: Mapping[str, float | None] = field(default_factory=dict)
+    prices: Path | None = None
+    trace: Path | None = None
+    others: tuple[Site, ...] = ()
+    optimizer: str | None = None
+    tuning: Tuning = WHOLE
+    trusted: bool = False
+
+    @cached_property
+    def shape(self) -> Shape:
+        """The network: a language model, or one in pieces of its graph. Raises `InputError`."""
+        choice = read_model(self.model, trusted=self.trusted)
+        _, values = _values_of(choice, self.length)
+        if _reads_words(values):
+            if self.optimizer not in (None, "adam", "adamw", *STATES):
+                raise InputError("--optimizer: that of language models is adam or adamw")
+            return shape_of(self.model, self.length, self.trusted)
+        if self.gradients is not None or self.tuning != WHOLE:
+            words = (
+                "--gradients goes" if self.gradients else f"{self.tuning.text}: fine-tuning goes"
+            )
+            raise InputError(f"{words} with language models")
+        if self.length is not None and "length" not in values:
+            raise InputError(f"--length: {self.model} has no tokens")
+        given = {**choice.given, **({"length": self.length} if self.length else {})}
+        choice = replace(choice, given=given)
+        return network_of(choice, self.model, self.dtype, self.optimizer)
+
+    def asked(self, shape: Shape) -> Asked:
+        """Return the one plan; raises `InputError` where it cannot be.
+
+        Without a batch each replica has one micro-batch: of one sequence, or of a network's usual
+        batch. With one, that of a network is as large as its pipeline lets it be.
+        """
+        plan, micro_batch = split_of(self.split), self.micro_batch or shape.batch or 1
+        if self.micro_batch is None and self.batch is not None and shape.batch is not None:
+            share = max(1, self.batch // plan.data)
+            most = max(1, share // plan.pipeline)
+            micro_batch = next(size for size in range(most, 0, -1) if share % size == 0)
+        whole = micro_batch * plan.data if self.batch is None else self.batch
+        return checked(
+            shape, Asked(plan, micro_batch, whole, USUAL if self.order is None else self.order)
+        )
+
+    @property
+    def named(self) -> str | None:
+        """The stack that is named; None for nothing, and for a year alone."""
+        return None if year_of(self.stack) else self.stack
+
+    def software(self, device: Device, devices: int) -> Software:
+        """Return what runs the plan where no stack is named, of the year that is asked for."""
+        plan = split_of(self.split) if devices > 1 else Plan()
+        plan = replace(plan, data=max(plan.data, plan.data * devices // plan.devices))
+        year = year_of(self.stack)
+        words = self.shape.unit == "tokens"
+        first, *more = (
+            defaults_for(one, plan, self.site.per_node, year=year, reads_words=words)
+            for one in (device, *(catalog.device(site.device) for site in self.others))
+        )
+        newest = max(
+            (one.stack for one in (first, *more)), key=lambda one: catalog.stack(one).since
+        )
+        return first._replace(stack=newest)  # what stands side by side has one
+
+    def planner(self, shape: Shape, devices: int, like: Planner | None = None) -> Planner:
+        """Return what prices plans on so many devices; raises `InputError`.
+
+        One `like` it, on another number of devices, has its layers priced already.
+        """
+        cluster = cluster_of(self.site, devices)
+        if like is not None:
+            return like.on(cluster)
+        method, many = cost_model(self.method), max(self.devices, default=devices)
+        if method.name != DEFAULT:
+            raise InputError(f"plan: {method.name} prices no plans; nearest: --method {DEFAULT}")
+        many = 1 if isinstance(shape, Network) else many
+        usual = self.software(cluster.device, many)
+        options = {"stack": usual.stack if self.named is None else self.named, **self.options}
+        how = self.gradients, "training", self.tuning
+        planner = planner_of(shape, cluster, self.dtype, method, options, *how)
+        stack = planner.method.settings.stack
+        if not catalog.stack(stack).trains:
+            near = f"nearest: --stack {usual.stack}"
+            raise InputError(f"plan: stack {stack} runs inference alone; {near}")
+        if self.stack is None and "stack" not in self.options and many > 1:
+            planner.software = usual
+        if self.site.host_link is not None:
+            planner.host = catalog.link(self.site.host_link)
+        if self.split.get("offload", "none") != "none":
+            planner.moved(0.0)  # says what is missing
+        return planner
+
+
+Names = str | Sequence[str] | None
+
+
+def sites(
+    devices: Sequence[str | Path | Device],
+    per_node: int | None = None,
+    inside: Names = None,
+    link: Names = None,
+    links_per_node: int | None = None,
+    levels: Sequence[Further] = (),
+    host_link: str | None = None,
+) -> list[Site]:
+    """Return where a training may run: each device with its links, one for all or one for each.
+
+    How a node is joined that nobody says is as `data/sites.toml` has it, with 8 devices elsewhere.
+    Raises `InputError` for another number of links than of devices.
+    """
+    result = []
+    for names, option in ((inside, "--inside"), (link, "--link")):
+        each = [names] if names is None or isinstance(names, str) else list(names)
+        if "" in each:
+            raise InputError(f"{option}: {shorten(','.join(map(str, each)))} has an empty name")
+        if len(each) not in (1, len(devices)):
+            raise InputError(f"{option}: {len(each)} links for {len(devices)} devices")
+        result.append(each * (len(devices) // len(each)))
+    every = []
+    for device, near, far in zip(devices, *result, strict=True):
+        usual = usual_site(device)
+        many, inner = per_node or usual.get("per_node", PER_NODE), near or usual.get("inside")
+        every.append(Site(device, many, inner, far, links_per_node, levels, host_link))
+    return every
+
+
+def usual_site(device: str | Path | Device) -> dict[str, Any]:
+    """Return how devices of a kind are joined where nobody says it, by the fields of `Site`."""
+    return {**_sites().get(catalog.device(device).name, {})}
+
+
+_sites = cache(lambda: packaged("sites.toml"))
+
+
+def cluster_of(site: Site, devices: int) -> Cluster:
+    """Return the cluster of so many devices; raises `InputError` where they are not joined."""
+    if devices > MOST_DEVICES:
+        raise InputError(f"{devices:,} devices, at most {MOST_DEVICES:,}")
+    device = catalog.device(site.device)
+    for one in (site.inside, site.link, *(level.link for level in site.levels)):
+        if one is not None:
+            catalog.link(one)  # a misspelt one is said, needed or not
+    near, nodes = min(site.per_node, devices), -(-devices // site.per_node)
+    levels: list[Level] = []
+    if near > 1:
+        own = own_link(device) if site.inside is None else None
+        name = site.link if site.inside is None else site.inside
+        if own is None and name is None:
+            need = "of a node need a link: --inside LINK (steptime list links)"
+            raise InputError(f"{near} {device.name} {need}")
+        levels.append(Level(near, own or catalog.link(str(name))))
+    links, below = site.links_per_node or site.per_node, 1
+    for size, far, each in (*site.levels, Further(devices, site.link or "")):
+        if nodes > 1:
+            if not far:
+                what = "parts of the last --level" if site.levels else "nodes"
+                raise InputError(f"{nodes} {what} need a link: --link LINK (steptime list links)")
+            levels.append(Level(min(size, nodes), catalog.link(far), (each or links) * below))
+            nodes, below = -(-nodes // size), below * size
+    return Cluster(device, tuple(levels))
+
+
+def own_link(device: Device) -> Link | None:
+    """Return the link of a node that a device's file names (`NVLink4 x18`), None without one.
+
+    Fewer lanes than a link of the catalog has are not taken for granted.
+    """
+    is_fast = OWN_LINKS.match(device.node_link.lower())
+    whole = (one for one in catalog.links_of(device) if one.name != device.node_link)
+    return next(whole, None) if is_fast else None
+
+
+def near_link(device: Device) -> str:
+    """Return the name of the link that a card has: to others of its node, else to its host."""
+    own = own_link(device)
+    return host_link(device) if own is None else own.name
+
+
+def planner_of(
+    shape: Shape,
+    cluster: Cluster,
+    dtype: str | None,
+    method: str | Method,
+    options: Mapping[str, str],
+    gradients: int | None = None,
+    use: str = "training",
+    tuning: Tuning = WHOLE,
+) -> Planner:
+    """Return what prices plans of a network on a cluster, for a `use`; raises `InputError`.
+
+    Without a `dtype` it is bfloat16, on devices that have none float16, and a training mixes it
+    with float32 (`bfloat16-mixed`).
+    """
+    chosen = cost_model(method).under(options)
+    if isinstance(shape, Network):
+        return NetworkPlanner(shape, cluster, chosen)
+    peaks = cluster.device.peak_flop_per_s
+    known = SERVED if use == "serving" else DTYPES
+    if dtype is None:
+        dtype = next((one for one in known if one.removesuffix("-mixed") in peaks), known[0])
+    word = ALIASES.get(dtype.lower(), dtype.lower())
+    near = next((one for one in SERVED if one in peaks), SERVED[0])
+    if use == "serving" and word in dtypes.PRECISIONS and word not in SERVED:
+        raise InputError(f"serve: {word} is a type of training; nearest: --dtype {near}")
+    if word not in known:
+        raise unknown("dtype", dtype, known)
+    if word in LOW_BYTES and word not in peaks:
+        text = f"device '{cluster.device.name}': no peak is known for {word}"
+        if use == "serving":
+            raise InputError(f"{text}; nearest: --dtype {near} --weights {word}")
+        raise InputError(f"{text}; nearest: --dtype {near}-mixed")
+    if gradients not in (None, *GRADIENTS):
+        raise unknown("bits of gradients", gradients, map(str, GRADIENTS), "plan")
+    return Planner(shape, cluster, chosen, word, gradients or 0, use, tuning)
+
+
+def split_of(fields: Mapping[str, Any]) -> Plan:
+    """Return the plan of some of its fields; raises `InputError` for others."""
+    known = [name for name in vars(Plan()) if name != "micro_batches"]
+    for name in fields:
+        one_of("part of a plan", name, known)
+    return Plan(**fields)

@@ -1,0 +1,37 @@
+"""Communication of gradients that the backward pass of a step does not hide."""
+
+from collections.abc import Callable, Container
+
+from steptime.prediction.collectives import overlapped
+from steptime.prediction.step_model import StepModel
+
+
+def exposed_exchange_s(
+    model: StepModel,
+    batch: int,
+    exchange_s: Callable[[float], float],
+    compression: float = 1.0,
+    row_names: Container[str] | None = None,
+) -> float:
+    """Return the seconds of a bucketed gradient exchange that outlast the backward pass.
+
+    Gradients are ready in the order of the backward pass, row after row. Where the host issues
+    kernels more slowly than the device runs them, each gradient is ready later in proportion.
+
+    Args:
+        model: the step of one replica.
+        batch: the batch of that replica.
+        exchange_s: the seconds of one collective of so many bytes.
+        compression: what the bytes of a gradient are divided by.
+        row_names: the rows whose gradients are exchanged; None means all.
+    """
+    times, sizes = model.timeline(batch), model.gradients
+    host_slowdown = times.slower[1]
+    ready_sizes: list[tuple[float, float]] = []  # seconds, bytes
+    elapsed_s = 0.0
+    for row in reversed(times.rows):
+        name = row.row.name
+        if row_names is None or name in row_names:
+            elapsed_s += row.backward.value * host_slowdown
+            ready_sizes.append((elapsed_s, sizes.get(name, 0) / compression))
+    return overlapped(ready_sizes, exchange_s, elapsed_s)

@@ -1,0 +1,142 @@
+"""Kernels as stacks that serve run them: attention with a cache, products of one input as one."""
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from steptime.core.dtypes import precision
+from steptime.core.errors import InputError
+from steptime.core.graph import Graph, Op, TensorSpec
+from steptime.network.ops.builder import Builder
+from steptime.network.ops.execution import PLAIN
+from steptime.network.ops.state import STATE_BYTES
+from steptime.planning.planner import Planner
+from steptime.prediction.kernel import Kernel
+from steptime.prediction.training import FIRST, LAST, piece_of
+
+HALF = 2  # bytes
+EXPERTS_AXES = 3  # experts, rows, columns
+STATEFUL = ("delta_rule",)
+ATTENDING = ("attention", *STATEFUL)  # kinds that are priced for each group of sequences
+FORMATS = {  # bytes a number: of 4 bit with a scale of 16 bit for 128, or of 8 bit for 16 or 32
+    "bfloat16": 2.0, "float16": 2.0, "float8": 1.0, "int8": 1.0, "float4": 0.5625, "int4": 0.516,
+    "mxfp4": 0.53125,
+}  # fmt: skip
+PADDED = {"mxfp4": 256}  # sides of experts' matrices, as vLLM pads them for its kernels (mxfp4.py)
+
+
+def stored_bytes(spec: TensorSpec, weights: str) -> float:
+    """Return the bytes of a weight in a format; sides of experts' matrices may be padded."""
+    size = float(spec.size)
+    side = PADDED.get(weights)
+    if side and len(spec.shape) == EXPERTS_AXES:
+        size = spec.shape[0] * prod(-(-n // side) * side for n in spec.shape[1:])
+    return FORMATS[weights] * size
+
+
+class Group(NamedTuple):
+    """Sequences alike in a step: each has so many new tokens, after `past` ones in the cache."""
+
+    sequences: int
+    tokens: int
+    past: float
+
+
+class Head(NamedTuple):
+    """The attention of a layer: heads, those of keys, widths of a key and a value, places seen.
+
+    One of the `kind` delta_rule keeps a state in place of what it saw.
+    """
+
+    heads: int
+    kv_heads: int
+    width: int
+    values: int
+    window: int
+    kind: str = "attention"
+
+    @property
+    def state_bytes(self) -> float:
+        """Bytes that are kept of a sequence, however long it is."""
+        return float(STATE_BYTES * self.heads * self.width * self.values * (self.kind in STATEFUL))
+
+    @property
+    def token_numbers(self) -> int:
+        """Numbers that are kept of each token."""
+        return self.kv_heads * (self.width + self.values) * (self.kind not in STATEFUL)
+
+
+def head_of(graph: Graph, op: Op) -> Head:
+    """Return the attention that an op of a rank's graph is."""
+    q, v = (graph.tensors[op.inputs[i]].shape[2] for i in (0, 2))
+    names = ("heads", "key_heads" if op.kind in STATEFUL else "kv_heads", "window")
+    n, g, window = (int(str(op.attrs.get(name, 0))) for name in names)
+    of_q, of_v = (g, n) if op.kind in STATEFUL else (n, g)
+    return Head(n, g, q // of_q, v // of_v, window, op.kind)
+
+
+def attention(planner: Planner, head: Head, group: Group, kv: str) -> list[Kernel]:
+    """Return the kernels of a layer's attention for a group, whose cache has the format `kv`.
+
+    Where each sequence has one new token, a latent cache is read as it is (DeepSeek-AI 2024,
+    section 2.1.2): all heads share one key, of which a part is the value.
+    """
+    sequences, tokens, past = group.sequences, group.tokens, round(group.past)
+    if head.kind in STATEFUL:
+        return _of_state(planner, head, group)
+    latent, turned = (int(planner.shape.one[name]) for name in ("latent_kv", "rotary_width"))
+    shared = bool(latent) and tokens == 1
+    if shared:
+        head = Head(head.heads, 1, latent + turned, latent, head.window)
+    past = min(past, head.window) if head.window else past
+    b = Builder("attention", precision(planner.in_memory), training=False)
+    keys = past + tokens
+    q = b.input("q", (sequences, tokens, head.heads * head.width))
+    k = b.input("k", (sequences, keys, head.kv_heads * head.width))
+    v = b.input("v", (sequences, keys, head.kv_heads * head.values))
+    how: dict[str, Any] = {"heads": head.heads, "kv_heads": head.kv_heads}
+    how |= {"window": head.window} if head.window and tokens > 1 else {}
+    y = b.op("attention", q, k, v, name="attention", causal=tokens > 1, **how)
+    cached = b.tensors[k].size + (0 if shared else b.tensors[v].size)
+    saved = HALF * (b.tensors[k].size + b.tensors[v].size) - FORMATS[kv] * cached
+    first, *rest = planner.step.of(b.graph(y), sequences).lowered().kernels
+    runs, flop = planner.stack.kinds.get("attention", PLAIN), first.flop
+    if tokens > 1 and not (head.window and runs.skips_window):
+        skips = 1 - runs.causal_flop  # by a mask, of keys among the new ones alone
+        flop *= (1 - skips * tokens / keys) / (1 - skips)
+    return [first._replace(bytes=first.bytes - saved, flop=flop), *rest]
+
+
+def _of_state(planner: Planner, head: Head, group: Group) -> list[Kernel]:
+    """Return the kernels of a layer that reads and changes a state of each sequence."""
+    b = Builder("attention", precision(planner.in_memory), training=False)
+    keys, values = head.kv_heads * head.width, head.heads * head.values
+    sizes = {"q": keys, "k": keys, "v": values, "decay": head.heads, "share": head.heads}
+    parts = [b.input(name, (group.sequences, group.tokens, n)) for name, n in sizes.items()]
+    y = b.op(head.kind, *parts, name=head.kind, heads=head.heads, key_heads=head.kv_heads)
+    return [*planner.step.of(b.graph(y), group.sequences).lowered().kernels]
+
+
+def merged(graph: Graph, kernels: Sequence[Kernel]) -> Iterator[Kernel]:
+    """Yield kernels, products of one input made by one: queries, keys and values, gate and up.
+
+    Stacks that serve keep such weights side by side.
+    """
+    ops = {op.name: op for op in graph.ops}
+    first: dict[tuple[str, str], int] = {}
+    found: list[Kernel] = []
+    for kernel in kernels:
+        op = ops[kernel.op]
+        scope = (op.inputs[0], op.name.rsplit("/", 2)[0])
+        if op.kind != "linear" or piece_of(op.name) in (FIRST, LAST) or scope not in first:
+            first |= {scope: len(found)} if op.kind == "linear" else {}
+            found.append(kernel)
+            continue
+        one = found[first[scope]]
+        if not (one.products and kernel.products):
+            raise InputError("serve: a method without products; nearest: --method calibrated")
+        (batch, m, n, k), (_, _, more, _) = one.products[0], kernel.products[0]
+        products, flop = ((batch, m, n + more, k),), one.flop + kernel.flop
+        moved = one.bytes + kernel.bytes - graph.tensors[op.inputs[0]].size_bytes
+        found[first[scope]] = one._replace(flop=flop, bytes=moved, products=products)
+    yield from found

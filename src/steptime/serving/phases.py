@@ -1,0 +1,375 @@
+"""The phases of inference, prefill and decode: what one rank runs, priced as everything is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from math import ceil
+from typing import NamedTuple
+
+from steptime.core.dtypes import precision
+from steptime.core.errors import InputError
+from steptime.core.graph import Graph
+from steptime.core.workload import Plan
+from steptime.network.ops.builder import Builder
+from steptime.network.ops.sequence import experts_read
+from steptime.network.ops.table import ShapeError
+from steptime.planning.planner import Planner
+from steptime.prediction.calibrated.interval import bounds
+from steptime.prediction.calibrated.power import spent_j
+from steptime.prediction.host import calls_of, host_of
+from steptime.prediction.kernel import Interval, Kernel
+from steptime.prediction.kernels import Kernels
+from steptime.prediction.training import FIRST, LAST, LOW_KINDS, NEWER, piece_of
+from steptime.serving.kernels import (
+    ATTENDING,
+    FORMATS,
+    HALF,
+    Group,
+    Head,
+    attention,
+    head_of,
+    merged,
+    stored_bytes,
+)
+
+NO_BUDGET = 1e8  # tokens of a step, from which on all prompts are read in one
+ROUNDING = 1e-12  # of a sum of seconds: a difference of two that is less is none
+
+
+class Spent(NamedTuple):
+    """Seconds of a step: products, attention, what moves bytes, exchanges, waiting for the host.
+
+    `joules` are those of a rank beyond waiting; the host issues it all in `issue_s`.
+    """
+
+    products_s: float = 0.0
+    attention_s: float = 0.0
+    other_s: float = 0.0
+    exchange_s: float = 0.0
+    host_s: float = 0.0
+    joules: float = 0.0
+    issue_s: float = 0.0
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Seconds by what they are spent on."""
+        return dict(zip(self._fields[:5], self[:5], strict=True))
+
+    @property
+    def seconds(self) -> float:
+        """Seconds in all."""
+        return sum(self[:5])
+
+    def plus(self, other: Spent, times: float = 1.0) -> Spent:
+        """Return the sum with another, that so many times."""
+        return Spent(*[a + times * b for a, b in zip(self, other, strict=True)])
+
+
+class Phases:
+    """Seconds and bytes of a language model on ranks that serve it; what is asked for is kept.
+
+    Weights of layers lie in the format `weights`, the cache in `kv` ("" for that of the planner).
+    `plan` has `tensor` and `pipeline`; `data` ranks share out sequences and, of each of their
+    `expert` groups, experts.
+    """
+
+    def __init__(self, planner: Planner, plan: Plan, weights: str = "", kv: str = "") -> None:
+        self.planner = planner
+        self.plan = plan
+        self.weights = weights or planner.low or planner.in_memory
+        four = "float4" in planner.device.peak_flop_per_s and planner.flag("cache_four")
+        lower = planner.low and (four or planner.flag("cache_low"))
+        self.kv = kv or ("float8" if lower else planner.in_memory)
+        self.constant = planner.constant
+        self.device = planner.seen
+        if planner.low:
+            peaks = {**planner.seen.peak_flop_per_s}
+            peaks[planner.low] *= planner.constant("low_share")
+            self.device = replace(planner.seen, peak_flop_per_s=peaks)
+        self._parts: dict[int, dict[str, Spent]] = {}
+        self._attended: dict[tuple[str, Group], Spent] = {}
+
+    @property
+    def form(self) -> str:
+        """The name of the interval of its times: mixtures of experts have one of their own."""
+        return "serve_experts" if self.planner.shape.experts else "serve"
+
+    def within(self, value: float, form: str = "") -> Interval:
+        """Return seconds, or what follows from them, with 80 % of what is measured."""
+        if self.planner.method.name != "calibrated":
+            return Interval(value)
+        low, high, _ = bounds(form or self.form, self.device.constants)
+        return Interval(value, value * low, value * high)
+
+    def mixed(self, sequences: int, context: float, prompts: int, tokens: int) -> Spent:
+        """Return what a step is made of that decodes sequences and reads so many prompts."""
+        groups = [Group(self._own(prompts), tokens, 0)] if tokens else []
+        groups += [Group(self._own(sequences), 1, context)] if sequences else []
+        return self.step(groups)
+
+    def prefill(self, sequences: int, tokens: int, past: int = 0) -> Spent:
+        """Return what it takes until new sequences of so many tokens each have their first one.
+
+        `past` tokens of each lie in the cache already.
+        """
+        one, flights = self._flights(sequences, tokens, past)
+        times = 1 + (flights - 1) / self.plan.pipeline
+        return Spent().plus(one, times)._replace(joules=one.joules)
+
+    def decode(self, sequences: int, context: float) -> Spent:
+        """Return what a step takes that gives each sequence a token, at a mean context.
+
+        Stages of a pipeline work at a part of the sequences each, so that a step takes what a part
+        takes through all of them.
+        """
+        return self._flights(sequences, 1, context)[0]
+
+    def _flights(self, sequences: int, tokens: int, past: float) -> tuple[Spent, int]:
+        """Return what a part of some sequences takes, with the joules of all, and how many are."""
+        own = self._own(sequences)
+        flights = min(self.plan.pipeline, own)
+        one = self.step([Group(-(-own // flights), tokens, past)])
+        return one._replace(joules=flights * one.joules), flights
+
+    def step(self, groups: Sequence[Group]) -> Spent:
+        """Return what a step of some groups takes: products of all tokens, attention of each."""
+        rows = sum(one.sequences * one.tokens for one in groups)
+        ends = sum(one.sequences for one in groups)
+        parts, found = {**self._part(rows), LAST: self._part(ends)[LAST]}, Spent()
+        for name, times in self._times.items():
+            found = found.plus(parts[name], times)
+            for group in groups if name in self.heads else ():
+                found = found.plus(self.attended(name, group), times)
+        stages, apart = self.plan.pipeline, self.plan.tensor * self.plan.data
+        pair = range(0, min(stages, 2) * apart, apart)
+        size = float(HALF * rows * self.planner.shape.one["width"])  # that stages hand on
+        sent_s = (stages - 1) * self.planner.exchange("send", size, pair).seconds
+        found = found.plus(Spent(exchange_s=sent_s))
+        replayed = self.planner.flag("graphs") and all(one.tokens == 1 for one in groups)
+        late_s = 0.0 if replayed else max(0.0, self._issued_s([]) + found.issue_s - found.seconds)
+        return found._replace(host_s=late_s + self._server_s(ends))
+
+    def beside_predict(self, tokens: int) -> dict[str, float]:
+        """Return by what a prompt's prefill on one device is more than `predict`'s step [s].
+
+        Weights as they are stored; products of one input as one; attention as newer devices have
+        it, and the cache's format; the head for the last token alone; rows sorted by experts,
+        casts, gaps between kernels; waiting for the host; what the server adds.
+        """
+        graph, plain = self._lowered(tokens)
+        stored = [self._stored(graph, one) for one in plain]
+        joined = [*merged(graph, stored)]
+        cores = {op.name for op in graph.ops if op.kind in ATTENDING}
+
+        def summed(kernels: Sequence[Kernel], seconds: Sequence[float]) -> float:
+            both = zip(kernels, seconds, strict=True)
+            return sum(self._times.get(piece_of(one.op), 0) * took for one, took in both)
+
+        plain_s, stored_s, joined_s, core_s = (
+            summed(some, self.planner.seconds(some, self.device))
+            for some in (plain, stored, joined, [one for one in joined if one.op in cores])
+        )
+        begin_s, whole = self._issued_s([]), self.prefill(1, tokens)
+        issue_s = begin_s + summed(plain, [self._issued_s([one]) - begin_s for one in plain])
+        one_s, all_s = (self._part(rows)[LAST].seconds for rows in (1, tokens))
+        rest_s = whole.products_s + whole.other_s - one_s + all_s - joined_s + core_s
+        return {
+            "weights_s": stored_s - plain_s,
+            "merged_s": joined_s - stored_s,
+            "attention_s": whole.attention_s - core_s,
+            "last_token_s": one_s - all_s,
+            "rows_s": rest_s if abs(rest_s) > ROUNDING * joined_s else 0.0,
+            "host_s": whole.host_s - self._server_s(1) - max(0.0, issue_s - plain_s),
+            "server_s": self._server_s(1) + self.constant("prompt_s"),
+        }
+
+    def _own(self, sequences: int) -> int:
+        return -(-sequences // self.plan.data)
+
+    def _server_s(self, sequences: int) -> float:
+        return self.constant("step_s") + self.constant("sequence_s") * sequences
+
+    def _issued_s(self, kernels: Sequence[Kernel]) -> float:
+        """Return when the host has issued a step of some kernels."""
+        host = host_of(calls_of(kernels), self.device.constants)
+        return 0.0 if host is None else host.issued_s[0]
+
+    def attended(self, name: str, group: Group) -> Spent:
+        """Return what a layer's attention takes for a group."""
+        key = name, group._replace(past=round(group.past))
+        if key not in self._attended:
+            kernels = attention(self.planner, self.heads[name], key[1], self.kv)
+            took = sum(self.planner.seconds(kernels, self.device))
+            newer = (self.planner.device.architecture or "").startswith(NEWER)
+            took *= self.constant("attention") if newer and group.tokens > 1 else 1.0
+            joules = spent_j(Kernels(kernels[:1]), self.device)
+            self._attended[key] = Spent(attention_s=took, joules=joules)
+        return self._attended[key]
+
+    def _part(self, rows: int) -> dict[str, Spent]:
+        """Return what each piece takes but for attention, and the host to issue it."""
+        if rows not in self._parts:
+            graph, kernels = self._lowered(rows)
+            by: dict[str, list[Kernel]] = {}
+            for kernel in merged(graph, [self._stored(graph, one) for one in kernels]):
+                by.setdefault(piece_of(kernel.op), []).append(kernel)
+            found = {name: self._priced(graph, some) for name, some in by.items()}
+            logits = float(HALF * rows * self.planner.shape.vocabulary)  # that ranks share out
+            took = self.planner.exchange("all_gather", logits, range(self.plan.tensor)).seconds
+            self._parts[rows] = found | {LAST: found[LAST].plus(Spent(exchange_s=took))}
+        return self._parts[rows]
+
+    def _lowered(self, rows: int) -> tuple[Graph, Sequence[Kernel]]:
+        """Return a rank's graph of a step of so many tokens, and its kernels."""
+        graph = self._graph(rows)
+        return graph, self.planner.step.of(graph, rows).lowered().kernels
+
+    def _graph(self, rows: int) -> Graph:
+        """Return a rank's graph for so many tokens, as if of one sequence."""
+        plan, shape = self.plan, self.planner.shape
+        ranks = min(plan.expert, plan.data)
+        own = Plan(tensor=plan.tensor, expert=ranks, data=ranks)
+        builder = Builder(shape.family.name, precision(self.planner.in_memory), False, own)
+        try:
+            length = -(-rows // ranks) * ranks
+            most = max(length, int(shape.one["max_length"]))
+            params = {**shape.one, "length": length, "max_length": most}
+            return builder.graph(shape.family.build(builder, params, 1))
+        except ShapeError as error:
+            raise InputError(f"serve: {error}") from None
+
+    def _priced(self, graph: Graph, kernels: Sequence[Kernel]) -> Spent:
+        ops = {op.name: op for op in graph.ops}
+        other = exchange = 0.0
+        mine, casts = [], []
+        for kernel in (one for one in kernels if ops[one.op].kind not in ATTENDING):
+            op = ops[kernel.op]
+            size = float(graph.tensors[op.inputs[0]].size)
+            if kernel.exchange is not None:
+                _, ranks, stride = kernel.exchange
+                group = range(0, ranks * stride, stride)
+                exchange += self.planner.exchange(kernel.kind, kernel.bytes, group).seconds
+                continue
+            mine.append(kernel)
+            if op.kind == "experts":  # each row of a token and expert is written, and summed
+                copies = float(str(op.attrs["per_token"])) * size
+                other += self.constant("routed_s")
+                other += self.planner.traffic_s("gather", 2 * HALF * copies)
+            if self.planner.low and kernel.dtype == self.planner.low:  # its operand is quantised
+                casts.append(Kernel(op.name, "cast", "forward", "bfloat16", "vector", 0, 3 * size))
+        gap_s = self.constant("kernel_s")
+        hidden = self.constant("four_hidden") if self.planner.low == "float4" else 0.0
+        slower = self.constant("vectors") * (1 - hidden)
+        times = self.planner.seconds([*mine, *casts], self.device)
+        products, other = 0.0, other + sum(times[len(mine) :]) * (1 - hidden)
+        for kernel, took in zip(mine, times, strict=False):
+            if kernel.unit == "matrix":
+                products += took + gap_s * kernel.launches
+            else:
+                other += took * slower + gap_s * kernel.launches
+        issue_s = self._issued_s(kernels) - self._issued_s([])
+        joules = spent_j(Kernels(mine), self.device)
+        return Spent(products, 0.0, other, exchange, 0.0, joules, issue_s)
+
+    def _stored(self, graph: Graph, kernel: Kernel) -> Kernel:
+        """Return a kernel that reads its weights as they are stored, of experts those touched."""
+        if kernel.kind not in LOW_KINDS or piece_of(kernel.op) in (FIRST, LAST):
+            return kernel
+        _, (x, *rest), attrs, *_ = graph.cases[kernel.op]
+        weights = [spec for spec in rest if len(spec.shape) > 1]
+        read = 1.0
+        if kernel.kind == "experts":
+            count, each = rest[1].shape[0], int(str(dict(attrs)["per_token"]))
+            read = experts_read(count, each, x.size / x.shape[-1]) / count
+            weights = rest[1:3]
+        more = sum(stored_bytes(spec, self.weights) - HALF * spec.size for spec in weights)
+        moved = kernel.bytes + read * more
+        return kernel._replace(bytes=moved, dtype=self.planner.low or kernel.dtype)
+
+    @cached_property
+    def _times(self) -> Mapping[str, int]:
+        """How often each part of the network stands in it."""
+        kinds = self.planner.shape.kinds
+        return {FIRST: 1, **{name: kinds.count(name) for name in dict.fromkeys(kinds)}, LAST: 1}
+
+    @cached_property
+    def heads(self) -> Mapping[str, Head]:
+        """The attention of a rank's layers, by the name of their kind."""
+        graph, found = self._graph(1), {}
+        for op in (one for one in graph.ops if one.kind in ATTENDING):
+            found[piece_of(op.name)] = head_of(graph, op)
+        return found
+
+    @cached_property
+    def weight_bytes(self) -> float:
+        """Bytes of the weights on a device: of a pipeline, of its fullest stage."""
+        graph, found = self._graph(1), dict.fromkeys(self._times, 0.0)
+        stored = {n for op in graph.ops if op.kind in LOW_KINDS for n in op.inputs[1:]}
+        for name in graph.weights:
+            piece, spec = piece_of(name), graph.tensors[name]
+            if piece in found:  # else a layer like another
+                low = name in stored and len(spec.shape) > 1 and piece not in (FIRST, LAST)
+                found[piece] += stored_bytes(spec, self.weights) if low else HALF * spec.size
+        stages, count = self.plan.pipeline, len(self.planner.shape.kinds)
+        ends = [found.pop(name) for name in (FIRST, LAST)]
+        in_layers = sum(self._times[name] * size for name, size in found.items())
+        return in_layers * ceil(count / stages) / count + (sum(ends) if stages == 1 else max(ends))
+
+    @cached_property
+    def kv_token_bytes(self) -> float:
+        """Bytes of the cache that a token takes on a device, in all layers."""
+        return self.kv_bytes(1) - self.kv_bytes(0)
+
+    def kv_bytes(self, tokens: int) -> float:
+        """Return the bytes of the cache of a sequence on a device; windows keep what they see."""
+        found, one = 0.0, self.planner.shape.one
+        for name, head in self.heads.items():
+            width = head.token_numbers
+            if one["latent_kv"]:
+                width = one["latent_kv"] + one["rotary_width"]
+            tokens_kept = min(tokens, head.window) if head.window else tokens
+            size = FORMATS[self.kv] * width * tokens_kept + head.state_bytes
+            found += self._times.get(name, 0) * size
+        count = len(self.planner.shape.kinds)
+        return found * ceil(count / self.plan.pipeline) / count
+
+    @cached_property
+    def fixed(self) -> dict[str, float]:
+        """Bytes of a device that are no cache, by part; activations of a step of most tokens.
+
+        Where a step may have any number of tokens, activations are 0.
+        """
+        budget = self.constant("step_tokens")
+        return {
+            "weights_bytes": self.weight_bytes,
+            "activations_bytes": self.activation_bytes(budget if budget < NO_BUDGET else 0.0),
+            "buffers_bytes": self.constant("buffer_bytes"),
+            "context_bytes": self.constant("context_bytes"),
+        }
+
+    @cached_property
+    def usable_bytes(self) -> float:
+        """Bytes of a device that are used: a share of all, or all but a share of what is left."""
+        whole, share = self.planner.room_bytes, self.constant("memory_share")
+        taken = sum(self.fixed.values()) if self.planner.flag("of_rest") else 0.0
+        return whole if taken > whole else taken + share * (whole - taken)
+
+    @cached_property
+    def room_bytes(self) -> float:
+        """Bytes of a device that are left for the cache, below 0 where weights do not fit."""
+        return self.usable_bytes - sum(self.fixed.values())
+
+    def activation_bytes(self, tokens: float) -> float:
+        """Return the bytes that live while a step reads so many tokens.
+
+        That is around a layer: what ranks share of queries, keys, values and feed-forward part,
+        read and written, and what each of them has whole.
+        """
+        one = self.planner.shape.one
+        head = next(iter(self.heads.values()))
+        shared = head.heads * head.width + head.kv_heads * (head.width + head.values)
+        inner = one["expert_ffn"] * one["experts_per_token"] if one["experts"] else one["ffn"]
+        whole = 6.0 * int(one["width"])
+        return HALF * tokens * (whole + 2.0 * (shared + int(inner) / self.plan.tensor))

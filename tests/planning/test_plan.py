@@ -1,0 +1,195 @@
+"""Plans: what a rank keeps and exchanges, by hand arithmetic and published formulas."""
+
+import json
+from math import log
+from typing import Any
+
+import pytest
+
+import steptime
+from every import every
+from steptime.cli.main import run
+from steptime.core.workload import Plan
+from steptime.planning.faults import Asked, checked
+from steptime.planning.pieces import Piece
+from steptime.planning.planner import Planner
+from steptime.planning.request import Site, cluster_of, planner_of, shape_of
+from steptime.planning.stages import layers_of
+from steptime.planning.step import PlanTime, plan_time
+
+GPT = "transformer:layers=96,width=12288,heads=96,length=2048,vocabulary=51200,dropout=0.1"
+SBH = 2048 * 12288  # of a micro-batch of one sequence
+NORMS = 2 * 2 * 4 * 2048  # mean and deviation of two norms, in float32, which the paper neglects
+
+
+def planner(model: str = GPT, devices: int = 64, **options: str) -> Planner:
+    cluster = cluster_of(Site("a100-sxm4-80gb", 8, "nvlink-3", "infiniband-hdr"), devices)
+    options = {"stack": "megatron-2025", **options}
+    return planner_of(shape_of(model), cluster, "float16-mixed", "calibrated", options)
+
+
+def layer(plan: Plan, micro_batch: int = 1) -> Piece:
+    return planner().pieces(plan, micro_batch)["block1"]
+
+
+def step(plan: Plan, micro_batch: int, batch: int, model: str = GPT) -> PlanTime:
+    found = planner(model, plan.devices)
+    asked = checked(found.shape, Asked(plan, micro_batch, batch))
+    return plan_time(found, asked)
+
+
+@pytest.mark.parametrize("tensor", [1, 2, 8])
+def test_activations_are_those_of_korthikanti(tensor):
+    held = layer(Plan(tensor=tensor)).held  # arXiv:2205.05198, equation 2, scores not kept
+    sums = 4 * 2048 * 96 // tensor  # flash attention keeps a float32 of each query and head
+    assert held.kept - sums - NORMS == SBH * (10 + 24 / tensor)
+    assert (held.core, held.input) == (sums, 2 * SBH)
+
+
+def test_what_products_in_8_bit_alone_read_is_kept_in_8_bit():
+    cluster = cluster_of(Site("h100-sxm5"), 1)
+    under = {"stack": "megatron-2025"}
+    one = planner_of(shape_of(GPT), cluster, "float8", "calibrated", under)
+    held = one.pieces(Plan(), 1)["block1"].held  # both norms' results and GELU's: 12 of 34
+    assert held.kept - held.core - NORMS == SBH * (34 - 12 / 2)
+
+
+def test_sequence_parallel_shares_all_of_them():
+    held = layer(Plan(tensor=8, sequence=True), 2).held  # equation 4
+    assert held.kept - held.core - 2 * NORMS / 8 == 2 * SBH * 34 / 8
+    assert held.input == 2 * 2 * SBH / 8
+
+
+def test_states_of_a_parameter_are_18_bytes_less_what_zero_shares_out():
+    whole = step(Plan(tensor=8, pipeline=8), 1, 8).memory[1]
+    model = whole.weights + whole.gradients + whole.states
+    assert model == pytest.approx(18 * 12 * 12 * 12288**2 / 8, rel=4e-4)  # biases, norms left out
+    shared = step(Plan(tensor=8, pipeline=8, data=4, zero=1), 1, 32).memory[1]
+    assert shared.states == pytest.approx(whole.states / 4)
+    assert (shared.weights, shared.gradients) == (whole.weights, whole.gradients)
+
+
+def test_the_first_stage_of_1f1b_holds_a_micro_batch_a_stage():
+    kept = layer(Plan(tensor=8)).held
+    found = step(Plan(tensor=8, pipeline=8, recompute="full"), 1, 64).memory
+    flights = [8, 7, 6, 5, 4, 3, 2, 1]
+    working = kept.working + kept.kept
+    for d in range(1, 8):
+        expected = 1.04 * (12 * flights[d] * kept.input + working)
+        assert found[d].activations == pytest.approx(expected)
+    assert found[0].activations > found[1].activations
+    assert [one.logits > 0 for one in found] == [False] * 7 + [True]
+
+
+def test_126_layers_are_128_with_embedding_and_head():
+    assert layers_of(126, 16) == (7, *[8] * 14, 7)
+    assert layers_of(96, 8) == (12,) * 8
+    assert layers_of(10, 4) == (2, 3, 3, 2)
+
+
+def test_a_step_is_its_parts():
+    found = step(Plan(tensor=8, pipeline=4, data=2, zero=1, recompute="full"), 1, 64)
+    parts = found.compute_s + found.recompute_s + found.host_s + found.update_s
+    assert parts + found.exposed_s + found.bubble_s + found.rest_s == pytest.approx(found.step_s)
+    late = 0.025 * log(1 + 63 / 1024)  # of the slowest of 64 devices
+    assert found.rest_s == pytest.approx(0.01 + late * (found.step_s - found.rest_s))
+    assert found.bubble == pytest.approx(3 / (32 + 3), rel=0.2)  # p - 1 of m + p - 1
+    assert found.low < found.step_s < found.high
+    assert found.recompute_s == pytest.approx(found.compute_s / 3, rel=0.15)
+    groups = {(one.group, one.collective) for one in found.exposures}
+    assert groups == {
+        ("tensor", "all_reduce"),
+        ("data", "reduce_scatter"),
+        ("data", "all_gather"),
+        ("embedding", "all_reduce"),
+        ("pipeline", "send"),
+    }
+    links = {one.group: one.link for one in found.exposures}
+    assert links["tensor"] == "nvlink-3"
+    assert links["pipeline"] == "infiniband-hdr"
+
+
+def test_more_of_everything_costs_what_it_must():
+    one = step(Plan(tensor=8, pipeline=4), 1, 32)
+    assert step(Plan(tensor=8, pipeline=4), 1, 64).step_s > 1.8 * one.step_s
+    assert step(Plan(tensor=8, pipeline=4, recompute="full"), 1, 32).step_s > 1.2 * one.step_s
+    more = step(Plan(tensor=8, pipeline=4, virtual=3), 1, 32)
+    assert more.step_s < one.step_s  # a smaller bubble
+    assert more.memory[0].activations > one.memory[0].activations
+
+
+def answer(words: str, capsys: pytest.CaptureFixture[str]) -> Any:
+    assert run(["plan", *words.split(), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("model", ["gemma3_12b", "llama3_2_1b"])
+def test_flop_of_a_plan_are_those_that_count_says(model):
+    """Of unlike layers each stands for its kind alone: gemma's sixth of a window's five."""
+    told = steptime.plan(model, device="h100", batch=1, length=2048).to_dict()
+    whole = steptime.count(f"{model}:length=2048", batch=1, phase="infer").to_dict()["flop"]
+    products = told["mfu"]["full"] * told["step_s"] * 989e12 / 3
+    assert 0.999 * whole < products < whole  # norms and activations are none
+
+
+def test_the_command_answers_by_documented_keys(capsys):
+    words = f"{GPT} --device h100-sxm5 --inside nvlink-4 --link infiniband-ndr --tensor 8"
+    told = answer(f"{words} --pipeline 8 --batch 16 --dtype float8 --tokens 1e12", capsys)
+    assert told["devices"] == 64
+    assert told["low"] < told["step_s"] < told["high"]
+    assert set(told["mfu"]) == {"full", "half", "6N"}
+    a_token = 72 * 96 * 12288**2 * (1 + 2048 / (6 * 12288) + 51200 / (12 * 96 * 12288))
+    flop = a_token * 16 * 2048  # Narayanan and others 2021, without recomputation
+    reached = flop / told["step_s"] / 64 / 1979e12
+    assert told["mfu"]["full"] == pytest.approx(reached, rel=1e-9)
+    assert len(told["memory"]["by_stage"]) == 8
+    parts = told["memory"]["by_part"]
+    assert sum(parts.values()) == pytest.approx(told["memory"]["total_bytes"])
+    assert told["training"]["steps"] == pytest.approx(1e12 / 16 / 2048)
+
+
+def test_what_does_not_fit_says_by_how_much_and_what_would(capsys):
+    told = answer(f"{GPT} --device a100-sxm4-80gb --inside nvlink-3 --tensor 8", capsys)
+    assert not told["fits"]
+    memory = told["memory"]
+    assert memory["over_bytes"] == pytest.approx(memory["total_bytes"] - 80 * 2**30 * 0.99)
+    assert told["nearest_that_fits"] is None  # 175e9 parameters on 8 devices
+    small = GPT.replace("96,width=12288,heads=96", "24,width=4096,heads=32")
+    words = f"{small} --device a100-sxm4-80gb --inside nvlink-3 --data 8 --batch 64"
+    told = answer(f"{words} --micro-batch 8", capsys)
+    near = told["nearest_that_fits"]
+    assert not told["fits"]
+    assert near["total_bytes"] <= 80 * 2**30
+    assert near["step_s"] < told["step_s"] * 1.5
+
+
+def test_the_run_of_a_pipeline_is_a_trace(tmp_path, capsys):
+    path = tmp_path / "run.json"
+    words = f"{GPT} --device a100-sxm4-80gb --inside nvlink-3 --pipeline 4 --batch 8"
+    told = answer(f"{words} --trace {path}", capsys)
+    events = json.loads(path.read_text("utf-8"))["traceEvents"]
+    run = [event for event in events if event["ph"] == "X"]
+    assert len([event for event in run if event["cat"] == "backward"]) == 4 * 8
+    waits = sum(event["dur"] for event in run if event["name"] == "bubble") / 1e6
+    assert waits / 4 > told["parts"]["bubble_s"] > 0  # the busiest waits least
+
+
+@every("device", ["xeon-platinum-8480-plus", "mi300x", "tpu-v5e", "gaudi2"])
+@every("command", ["plan", "serve"])
+def test_devices_of_every_kind_are_answered(command, device, capsys):
+    words = [command, "transformer:layers=2,width=256,heads=4,length=256", "--device", device]
+    assert run([*words, *(["--input", "128"] if command == "serve" else []), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert 0 < told["low"] < told["high"]
+
+
+def test_a_stack_that_saw_no_step_on_a_device_is_said(capsys):
+    model = "transformer:layers=2,width=256,heads=4,length=256"
+    under = f"{model} --stack megatron-2025"
+    said = "fitted to no step on a100-sxm4-80gb"
+    assert said in answer(f"{under} --device a100", capsys)["notes"][0]
+    assert not answer(f"{under} --device h100", capsys)["notes"]
+    # one device under a stack without such constants is what `predict` says
+    assert not answer(f"{model} --device a100", capsys)["notes"]
+    # another network takes no constant of the stack that was fitted to steps
+    assert not answer("resnet50 --device v100 --batch 1", capsys)["notes"]

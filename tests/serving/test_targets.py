@@ -1,0 +1,209 @@
+"""Servers that hold targets: against all single answers, by hand, as text, JSON and picture."""
+
+import json
+from functools import cache
+from itertools import product
+from math import inf
+from typing import Any
+
+import pytest
+
+import steptime
+from every import every
+from steptime.cli.main import run
+from steptime.core.errors import InputError
+from steptime.planning.request import Site
+from steptime.serving.answer import Service
+from steptime.serving.tables import table
+from steptime.serving.targets import undominated
+
+H100: dict[str, Any] = {"device": "h100-sxm5", "inside": "nvlink-4"}
+ASKED: dict[str, Any] = {"input": 1000, "output": 50, "rate": 40, "count": 200}
+
+
+@cache
+def load_of(*split: tuple[str, int]) -> Any:
+    return steptime.serve("llama3_8b", **H100, **ASKED, **dict(split))["load"]
+
+
+@cache
+def searched(ttft: float, tpot: float, most: int = 5) -> Any:
+    return steptime.serve("llama3_8b", **H100, **ASKED, ttft=ttft, tpot=tpot, max_devices=most)
+
+
+def cards(devices: int, ttft: float, tpot: float) -> dict[str, int]:
+    """Return the fewest devices that hold, together and apart, by one answer after the other."""
+    fewest: dict[str, int] = {}
+    sizes = [(t, p) for t, p in product((1, 2, 4, 8), (1, 2, 4)) if t * p <= devices]
+    splits: list[tuple[int, dict[str, int]]] = []
+    for tensor, pipeline in sizes:
+        for replicas in range(1, devices // (tensor * pipeline) + 1):
+            plan = {"tensor": tensor, "pipeline": pipeline, "replicas": replicas}
+            used = tensor * pipeline * replicas
+            splits.append((used, plan))
+            for other, more in product((1, 2, 4, 8), range(1, devices)):
+                if (whole := used + other * pipeline * more) <= devices:
+                    ahead = {"prefill_tensor": other, "prefill_replicas": more}
+                    splits.append((whole, plan | ahead))
+    for number, split in sorted(splits, key=lambda one: one[0]):
+        way = "apart" if "prefill_tensor" in split else "together"
+        if way not in fewest:
+            load = load_of(*split.items())
+            both = load["ttft_s"]["p90"] <= ttft and load["tpot_s"]["p90"] <= tpot
+            if both and not load["grows"]:
+                fewest[way] = number
+    return fewest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ttft", "tpot"), [(0.2, 0.02), (0.1, 0.011), (0.5, 0.1)])
+def test_the_fewest_devices_are_those_of_all_single_answers(ttft, tpot):
+    told = searched(ttft, tpot)
+    fewest: dict[str, int] = {}
+    for row in told["rows"]:
+        way = row["arrangement"]
+        fewest[way] = min(row["devices"], fewest.get(way, 5))
+    assert fewest == cards(5, ttft, tpot)
+    assert told["fewest"]["devices"] == min(fewest.values())
+
+
+def test_a_row_is_one_answer(capsys):
+    """The command of a row prints its times and its tokens a second."""
+    told = searched(0.2, 0.02, 3)
+    ways = {row["arrangement"]: row for row in reversed(told["rows"])}
+    assert set(ways) == {"together", "apart"}
+    for row in ways.values():
+        assert run([*row["command"].split()[1:], "--json"]) == 0
+        one = json.loads(capsys.readouterr().out)
+        assert one["load"]["ttft_s"] == pytest.approx(row["ttft_s"], rel=1e-12)
+        assert one["load"]["tpot_s"] == pytest.approx(row["tpot_s"], rel=1e-12)
+        assert one["tokens_per_s"] == pytest.approx(row["tokens_per_s"], rel=0.1)
+        assert row["tokens_per_s"] == 40 * 50
+        assert one["devices"] == row["devices"]
+
+
+def ways_of(**how: Any) -> dict[str, dict[str, Any]]:
+    told = steptime.serve("llama3_70b", **H100, rate=10, output=256, max_devices=16, **how)
+    best: dict[str, dict[str, Any]] = {}
+    for row in sorted(told["rows"], key=lambda one: one["devices"]):
+        best.setdefault(row["arrangement"], row)
+    return best | {"told": told}
+
+
+@pytest.mark.slow
+def test_apart_wins_where_prompts_stretch_the_tokens_of_others():
+    """A step that reads 2,048 tokens of prompts takes longer than a token may."""
+    ways = ways_of(ttft=1.0, tpot=0.025)
+    assert ways["apart"]["devices"] < ways["together"]["devices"]
+    assert ways["together"]["bounded_by"] == "TPOT"
+    phases = Service("llama3_70b", Site("h100-sxm5", 8, "nvlink-4"), tensor=4).phases()
+    assert phases.mixed(8, 1100, 2, 1024).seconds > 0.025 > phases.decode(8, 1100).seconds
+    assert "with a replica less TPOT is late" in ways["told"]["answer"]
+
+
+@pytest.mark.slow
+def test_together_wins_where_prompts_are_short():
+    """Two devices that hold the weights wait half of the time for prompts of 128 tokens."""
+    ways = ways_of(input=128, ttft=1.0, tpot=0.04)
+    assert ways["together"]["devices"] < ways["apart"]["devices"]
+    assert ways["apart"]["busy"][0] < 0.6
+
+
+def test_what_holds_nothing_is_said_first(capsys):
+    words = "serve llama3_70b --device t4,h100 --rate 1 --ttft 0.5 --tpot 0.05 --max-devices 4"
+    assert run([*words.split(), "--count", "100", "--output", "32"]) == 0
+    first, second, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith("t4: out of memory on at most 4 devices")
+    assert second.startswith("llama3_70b, 1 requests/s: ")
+    assert any(line.startswith("one answer of the first: steptime serve") for line in rest)
+    told = steptime.serve("llama3_8b", "h100", rate=1, ttft=0.001, output=32, max_devices=2)
+    assert told["best"] is None
+    assert told["answer"] == "no server holds the targets"
+    assert "TTFT of" in told["missing"][0]
+
+
+@pytest.mark.slow
+def test_a_device_without_a_price_stays_in_the_list(tmp_path):
+    prices = tmp_path / "own.toml"
+    prices.write_text(
+        'name = "own"\ndate = "2026-11-01"\ncurrency = "USD"\nbilling = "second"\nsource = "me"\n'
+        '[[offers]]\nname = "one"\ndevices = ["h100-sxm5"]\nper_hour = 3.6\n'
+    )
+    how: dict[str, Any] = {"ttft": 0.5, "tpot": 0.05, "max_devices": 2, "prices": prices}
+    told = steptime.serve("llama3_8b", ["h100", "h200"], rate=2, count=100, output=32, **how)
+    cost = {row["device"]: row["cost"] for row in told["rows"]}
+    assert cost["h200-sxm"] is None
+    best = told["best"]
+    hour = 3.6 * best["devices"] / 3600
+    assert best["cost"]["million_tokens"] == pytest.approx(1e6 / best["tokens_per_s"] * hour)
+    assert best["cost"]["date"] == "2026-11-01"
+
+
+def test_devices_that_nothing_joins_serve_together_alone():
+    told = steptime.serve(
+        "llama3_8b", ["rtx-3090"], rate=2, ttft=1.0, tpot=0.1, max_devices=2, input=64, output=16
+    )
+    assert told["rows"]
+    assert {row["arrangement"] for row in told["rows"]} == {"together"}
+
+
+def test_a_front_has_no_point_that_another_beats(tmp_path):
+    out = tmp_path / "front.svg"
+    words = "serve llama3_8b --device h100 --rate 4 --tpot 0.02 --output 32 --count 100"
+    assert run([*words.split(), "--max-devices", "2", "--out", str(out)]) == 0
+    assert "tokens/s of a device" in out.read_text()
+    names = ("tokens_per_s_per_user", "tokens_per_s_per_device")
+    points = [(9, 1), (8, 3), (7, 2), (6, 4), (6, 5)]
+    rows = [{"device": "a", **dict(zip(names, point, strict=True))} for point in points]
+    left = [tuple(row[name] for name in names) for row in undominated(rows)]
+    assert left == [(9, 1), (8, 3), (6, 5)]
+
+
+def test_prompts_that_the_cache_has_in_part():
+    """Of 1,000 tokens 600 are there: 400 are read, which see them."""
+    told = steptime.serve("llama3_8b", **H100, input=1000, output=8, prefix=0.6)
+    phases = Service("llama3_8b", Site("h100-sxm5", 8, "nvlink-4")).phases()
+    server_s = phases.constant("prompt_s")
+    assert told["ttft_s"] == pytest.approx(phases.prefill(1, 400, 600).seconds + server_s)
+    loaded = [
+        steptime.serve("llama3_8b", **H100, input=1000, output=8, concurrency=1, prefix=share)
+        for share in (0.0, 0.6, 1.0)
+    ]
+    assert loaded[1]["ttft_s"] == pytest.approx(told["ttft_s"], rel=1e-9)
+    assert loaded[0]["ttft_s"] > loaded[1]["ttft_s"] > loaded[2]["ttft_s"] > server_s
+
+
+def test_weights_of_4_bit_without_its_arithmetic_are_weights_alone():
+    low = steptime.serve("llama3_8b", "h100", 4, 512, 32, dtype="float4")
+    same = steptime.serve("llama3_8b", "h100", 4, 512, 32, weights="float4")
+    assert {**low, "notes": 0} == {**same, "notes": 0}
+    assert "h100-sxm5 has no arithmetic of float4: weights alone are kept so" in low["notes"]
+    assert steptime.serve("llama3_8b", "b200", 4, 512, 32, dtype="float4")["dtype"] == "float4"
+
+
+def test_eager_decoding_is_bound_by_the_host_and_says_so():
+    eager = steptime.serve("llama3_8b", "h100", 1, 128, 16, stack="torch-eager")
+    said = [note for note in eager["notes"] if "bound by the host" in note]
+    assert len(said) == 1
+    assert eager["parts"]["decode"]["host_s"] > 0.25 * eager["tpot_s"]
+    both = [steptime.serve("llama3_8b", "a100", stack=stack) for stack in ("hf", "vllm")]
+    assert ["bound by the host" in table(told).title for told in both] == [True, False]
+    graphs = steptime.serve("llama3_8b", "h100", 1, 128, 16)
+    assert not any("bound by the host" in note for note in graphs["notes"])
+
+
+@every(
+    ("how", "said"),
+    [
+        ({"ttft": 0.5}, "requests come by one of"),
+        ({"ttft": 0.5, "concurrency": 2}, "needs --rate R or --requests FILE"),
+        ({"rate": 1, "max_devices": 2}, "holds --ttft S, --tpot S or both"),
+        ({"rate": 1, "tpot": 0.1, "tensor": 2}, "leave out --tensor"),
+        ({"rate": 1, "tpot": 0.1, "prefill_replicas": 2}, "chooses --prefill-replicas"),
+        ({"rate": 1, "tpot": inf}, "tpot"),
+        ({"prefix": 1.5}, "is a share such as 5% or 0.05"),
+    ],
+)
+def test_what_a_search_cannot_be_asked(how, said):
+    with pytest.raises(InputError, match=said):
+        steptime.serve("llama3_8b", "h100", **how)
