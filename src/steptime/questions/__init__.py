@@ -1,1 +1,1 @@
-"""What people ask of predictions: choose, fit, scale, plan, serve, why; a file or folder each."""
+"""What people ask of predictions: predict, fit, choose, scale, why; a file each."""
