@@ -5,10 +5,10 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 # What Python has compiled is kept: tests start the command line hundreds of times.
 unexport PYTHONDONTWRITEBYTECODE
 
-SLOW := slow or slurm or browser
+SLOW := slow or slurm or browser or rare
 # XLA's threads and tests that fork do not go together: tests of JAX have a process of their own.
 
-.PHONY: help run test test-slow test-jax test-all check docs
+.PHONY: help run test test-slow test-rare test-jax test-all check docs
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,12 +20,15 @@ test: $(VENV)/dev.stamp ## run the quick tests, of one room with ROOM=network; w
 	@$(VENV)/bin/python -m pytest -n 2 -m "not ($(SLOW) or jax)" $(if $(ROOM),tests/$(ROOM))
 
 test-slow: $(VENV)/dev.stamp ## run what test leaves out: sweeps, pictures, simulations, Slurm, a browser
-	@$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m "($(SLOW)) and not jax"
+	@$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m "(slow or slurm or browser) and not (jax or rare)"
+
+test-rare: $(VENV)/dev.stamp ## run long searches, draws and attacks that quicker tests hold in part
+	@$(VENV)/bin/python -m pytest -n 2 -m "rare and not jax"
 
 test-jax: $(VENV)/dev.stamp ## run the tests of the JAX backend
 	@$(VENV)/bin/python -m pytest -m jax
 
-test-all: test-jax test-slow test ## run every test; with -j2 two groups at once, the longest first
+test-all: test-jax test-slow test-rare test ## run every test; with -j2 two groups at once, the longest first
 
 check: $(VENV)/dev.stamp ## format, lint, types, import contracts and the budget of lines
 	$(VENV)/bin/ruff format --check

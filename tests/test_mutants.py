@@ -15,7 +15,7 @@ def _run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_faults_in_important_lines_are_found():
     result = _run("--only", "2,17,25")
     assert result.returncode == 0, result.stdout + result.stderr

@@ -11,6 +11,7 @@ from attack.__main__ import GROUPS, INPUTS, PAGE, RESULTS
 from places import ROOT
 
 SHARES = {"kills": 0.1, "disks": 0.1, "writers": 1.0, "texts": 0.1, "archives": 1.0}
+LONG = {"kills"}  # the tests below kill at every event of a few commands
 APART = {"inputs", "mutants"}  # tests/cli/test_attack.py and tests/test_mutants.py run a part
 EACH_EVENT = """
 import sys
@@ -71,7 +72,10 @@ def _path(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.framework
-@pytest.mark.parametrize("group", SHARES)
+@pytest.mark.parametrize(
+    "group",
+    [pytest.param(name, marks=pytest.mark.rare if name in LONG else ()) for name in SHARES],
+)
 def test_a_tenth_of_each_attack_finds_nothing(group):
     done = _run("-m", "attack", group, "--share", str(SHARES[group]))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -26,7 +26,11 @@ def test_every_command_that_reads_records_is_attacked(tmp_path):
 
 @pytest.mark.parametrize(
     ("inputs", "records"),
-    [(150, 0), pytest.param(10_000, 2_000, marks=pytest.mark.slow)],
+    [
+        (150, 0),
+        pytest.param(1_500, 300, marks=pytest.mark.slow),
+        pytest.param(10_000, 2_000, marks=pytest.mark.rare),
+    ],
 )
 def test_hostile_inputs_give_an_answer_or_one_line(inputs, records):
     """No traceback, no hang, and no process above 2 GB; a tenth of what is run before a release."""

@@ -365,9 +365,20 @@ def _of_pages(*names: str) -> list[Any]:
     return [one for one in _of(*names) if not any(word in one.values[1] for word in apart)]
 
 
+def _long_examples() -> list[Any]:
+    """Return the examples that measure; a whole calibration, the longest of them, is rare."""
+    examples = []
+    for example in _of_pages("run", "sweep", "probe", "calibrate"):
+        words = shlex.split(example.values[1])
+        is_whole_calibration = words[1] == "calibrate" and not {"--only", "--from"} & {*words}
+        marks = [*example.marks, pytest.mark.rare] if is_whole_calibration else example.marks
+        examples.append(pytest.param(*example.values, marks=marks, id=example.id))
+    return examples
+
+
 @pytest.mark.slow
 @pytest.mark.framework
-@pytest.mark.parametrize(("page", "line", "shown"), _of_pages("run", "sweep", "probe", "calibrate"))
+@pytest.mark.parametrize(("page", "line", "shown"), _long_examples())
 def test_slow_examples_run(page, line, shown, tmp_path, monkeypatch, request):
     if "--data mnist" in line:
         (tmp_path / "mnist").symlink_to(request.getfixturevalue("mnist"))

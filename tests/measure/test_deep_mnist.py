@@ -62,6 +62,7 @@ def test_the_real_mnist(mnist):
     ]  # fmt: skip
 
 
+@pytest.mark.rare
 @pytest.mark.framework
 def test_a_short_training_reaches_97_percent(mnist, capsys):
     document = _trained(capsys, mnist, 750)

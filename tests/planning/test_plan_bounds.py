@@ -40,6 +40,6 @@ def test_a_step_lies_inside_of_its_interval():
     assert sum(map(plan_drawn, range(30))) > 15
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_thousand_steps_do():
     assert sum(map(plan_drawn, range(30, 1000))) > 485

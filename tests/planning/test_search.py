@@ -111,11 +111,19 @@ def test_every_split_is_tried_that_a_user_may_ask_for():
 @pytest.mark.parametrize(
     ("layers", "more", "devices"),
     [
-        (13, ROUTED, 4), (61, ROUTED, 8),
-        (62, "", 16), (126, "", 8), (126, "", 16), (126, "", 32), (62, "", 24),
-        (61, ROUTED, 16), (61, ROUTED, 32), (94, EACH, 8), (94, EACH, 32),
+        (13, ROUTED, 4),
+        (61, ROUTED, 8),
+        (62, "", 16),
+        (126, "", 8),
+        (94, EACH, 8),
+        pytest.param(126, "", 16, marks=pytest.mark.rare),
+        pytest.param(126, "", 32, marks=pytest.mark.rare),
+        pytest.param(62, "", 24, marks=pytest.mark.rare),
+        pytest.param(61, ROUTED, 16, marks=pytest.mark.rare),
+        pytest.param(61, ROUTED, 32, marks=pytest.mark.rare),
+        pytest.param(94, EACH, 32, marks=pytest.mark.rare),
     ],
-)  # fmt: skip
+)
 def test_no_single_plan_is_faster_than_the_searched_one(layers, more, devices):
     """Layers that stages do not divide: each plan that a person may type is asked for alone."""
     model, batch = ODD.format(layers, more), 32

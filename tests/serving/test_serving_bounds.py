@@ -49,6 +49,6 @@ def test_a_service_lies_inside_of_its_intervals():
     assert sum(map(service_drawn, range(100))) > 80
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_a_thousand_services_do():
     assert sum(map(service_drawn, range(100, 1000))) > 720

@@ -294,7 +294,7 @@ NETWORKS_BY_TIME = [
 
 
 @pytest.mark.parametrize("text", NETWORKS_BY_TIME)
-@pytest.mark.parametrize("optimizer", [pytest.param("sgd", marks=pytest.mark.slow), "adam", None])
+@pytest.mark.parametrize("optimizer", [pytest.param("sgd", marks=pytest.mark.rare), "adam", None])
 def test_peak_memory(text, optimizer):
     make, shape = NETWORKS[text]
     witness = tracked_bytes(make, shape, optimizer)
