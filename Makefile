@@ -30,12 +30,12 @@ test-jax: $(VENV)/dev.stamp ## run the tests of the JAX backend
 
 test-all: test-jax test-slow test-rare test ## run every test; with -j2 two groups at once, the longest first
 
-check: $(VENV)/dev.stamp ## format, lint, types, import contracts and the budget of lines
+check: $(VENV)/dev.stamp ## format, lint, types, import contracts, names and sizes
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
-	$(VENV)/bin/python scripts/check-budget
+	$(VENV)/bin/python scripts/check-names
 
 docs: $(VENV)/dev.stamp ## make the pages of the documents in build/site, to be opened without a server
 	@$(VENV)/bin/python -m sphinx -q -W --keep-going -b html docs build/site

@@ -106,6 +106,7 @@ def read_model(
         chosen = _read_file(of_file[1], allow_unknown)
         given = {**chosen.given, **_settings(of_file[2], text)}
         return replace(chosen, given=given, batch=given.pop("batch", chosen.batch))
+    _check_words(text)
     if is_path(text) and (named(text) not in names() or Path(text).exists()):
         return _read_file(named(text), allow_unknown)
     name, colon, settings = text.partition(":")
@@ -116,6 +117,24 @@ def read_model(
     if not name:
         raise InputError(f"model {shorten(text)}: a name such as fc or resnet50 is missing")
     return Choice(named(name), given, given.pop("batch", None))
+
+
+def _check_words(text: str) -> None:
+    """Raise `InputError` for several words, such as a launch line, of which one names a model.
+
+    Blanks within a name, `ResNet 50`, and within the path of a file stay allowed.
+    """
+    name = text.partition(":")[0].strip()
+    words = name.split()
+    is_there = os.path.exists(text)  # noqa: PTH110  # False, whatever is wrong with the name
+    is_file = is_there or text.endswith(".toml") or is_network_file(text)
+    if len(words) < 2 or is_file or named(name) in names():
+        return
+    known = set(names())
+    for word in words:
+        if named(word) in known:
+            says = f"is several words, and MODEL is one; nearest: {word}"
+            raise InputError(f"model {shorten(text)}: {says}")
 
 
 def _read_code(code: Code, allow_unknown: bool, text: str) -> Choice:

@@ -15,7 +15,15 @@ from every import every
 from steptime.core.dtypes import PRECISIONS, SIZE_BYTES, precision
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import TensorSpec
-from steptime.core.ranges import LARGEST, amount, expand_range, is_range, number_of, share
+from steptime.core.ranges import (
+    LARGEST,
+    amount,
+    expand_range,
+    is_range,
+    latency_s,
+    number_of,
+    share,
+)
 from steptime.core.spelling import meant_by
 from steptime.core.units import QUANTITIES, counted, duration, percent, seconds, si, size
 from steptime.core.windows import positions, reach, same_padding
@@ -382,3 +390,14 @@ def test_numbers_are_written_in_ascii_and_within_bounds():
     ):
         with pytest.raises(InputError, match=re.escape(f"-x: must be a number {said}")):
             amount("inf", "-x", **bounds)
+
+
+def test_a_latency_target_is_seconds_or_names_its_unit():
+    """A bare number above the bound is meant in ms; one with a unit is taken as it is written."""
+    texts = {"500ms": 0.5, "0.5": 0.5, "2s": 2.0, " 250 ms ": 0.25, "60": 60.0, "90s": 90.0}
+    assert {text: latency_s(text, "--ttft", 60.0) for text in texts} == texts
+    with pytest.raises(InputError, match="for milliseconds write --ttft 500ms"):
+        latency_s("500", "--ttft", 60.0)
+    for text in ("", "ms", "2m", "-1s", "0", "nan", "1s s"):
+        with pytest.raises(InputError, match="must be a number above 0"):
+            latency_s(text, "--ttft", 60.0)

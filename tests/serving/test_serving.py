@@ -264,6 +264,17 @@ def test_ranks_that_share_experts_read_a_prompt_each():
     assert prompt_s < 2 * phases("mixtral_8x7b", stack="sglang-2025").prefill(1, 1024).seconds
 
 
+def test_ranks_of_experts_need_not_divide_the_tokens():
+    """2,100 tokens on 8 ranks are between 2,096 and 2,104, which 8 divides."""
+    split = {"data": 8, "expert": 8}
+    ends = [
+        steptime.serve("deepseek_v3", "h200", input=2000, output=tokens, **split)
+        for tokens in (96, 100, 104)
+    ]
+    assert ends[0]["tpot_s"] <= ends[1]["tpot_s"] <= ends[2]["tpot_s"]
+    assert ends[0]["request_s"] < ends[1]["request_s"] < ends[2]["request_s"]
+
+
 def test_experts_that_tokens_reach_are_expected():
     """One token reaches k; two of 1 of 2 reach 2 (1 - 1/4); many reach all."""
     assert experts_read(128, 8, 1) == pytest.approx(8)

@@ -1,11 +1,12 @@
 """The command `serve`: a language model that answers."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 from steptime.cli.picture import drawn, picture
-from steptime.core.question import File, Text, number, option, optional, question, whole
-from steptime.core.ranges import share
+from steptime.core.question import File, Text, option, optional, question, whole
+from steptime.core.ranges import latency_s, share
 from steptime.core.table import Answer
 from steptime.prediction import DEFAULT
 from steptime.questions import options
@@ -19,6 +20,12 @@ from steptime.serving.targets import searched, targets_of
 Devices = Annotated[
     str, option("--device NAME", f"{options.DEVICE}; of a search a list with commas.")
 ]
+
+# A bare number above these is meant in milliseconds: no user waits so many seconds for a token.
+MAX_BARE_TTFT_S = 60.0
+MAX_BARE_TPOT_S = 2.0
+read_ttft = partial(latency_s, bare_max_s=MAX_BARE_TTFT_S)
+read_tpot = partial(latency_s, bare_max_s=MAX_BARE_TPOT_S)
 
 
 @dataclass(frozen=True)
@@ -56,8 +63,8 @@ class LoadOptions:
     requests: File = optional("FILE", "Under load: a trace, CSV or JSONL.")
     count: Text = optional("N", "Requests. Default: 10 a user, 1000, or a trace's.")
     seed: Text = optional("N", "Of the chance in which requests come. Default: 0.")
-    ttft_target: Text = optional("S", "TTFT target, in seconds.")
-    tpot_target: Text = optional("S", "TPOT target, in seconds.")
+    ttft_target: float | None = optional("S", "TTFT target: 0.5 or 500ms.", parser=read_ttft)
+    tpot_target: float | None = optional("S", "TPOT target: 0.02 or 20ms.", parser=read_tpot)
     max_batch: Text = optional("N", "Sequences at once of a replica. Default: its users, or 256.")
     prefill_replicas: Text = optional("N", "So many more replicas read prompts; the others decode.")
     prefill_tensor: Text = optional("T", "Of these. Default: --tensor.")
@@ -72,8 +79,12 @@ class LoadOptions:
 class SearchOptions:
     """The options of a search for servers that hold targets."""
 
-    ttft: float | None = number("S", "Search: TTFT p90, in seconds at most.")
-    tpot: float | None = number("S", "Search: TPOT p90, in seconds at most.")
+    ttft: float | None = optional(
+        "S", "Search: TTFT p90 at most, in seconds, or 500ms.", parser=read_ttft
+    )
+    tpot: float | None = optional(
+        "S", "Search: TPOT p90 at most, in seconds, or 20ms.", parser=read_tpot
+    )
     max_devices: int | None = whole(
         "N", "Search: at most so many. Default: 64.", most=MOST_SEARCHED
     )

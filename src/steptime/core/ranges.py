@@ -73,6 +73,29 @@ def amount(text: object, where: str, least: float | None = None, most: float = L
     return value
 
 
+def latency_s(text: object, where: str, bare_max_s: float) -> float:
+    """Return the seconds of a latency target: `500ms`, `2s`, or a bare number of seconds, `0.5`.
+
+    A bare number above `bare_max_s` is refused, since it is meant in milliseconds.
+
+    Raises:
+        InputError: for another text, and for a number that is not above 0.
+    """
+    written = str(text).strip()
+    unit = next((unit for unit in ("ms", "s") if written.endswith(unit)), "")
+    number = written.removesuffix(unit).strip()
+    if not number_of(number) > 0:
+        form = "a number above 0 of seconds, such as 0.5, 2s or 500ms"
+        raise InputError(f"{where}: must be {form}, not {shorten(text)}")
+    latency = amount(number, where)
+    if unit == "ms":
+        return latency / 1000
+    if not unit and latency > bare_max_s:
+        says = f"{number} seconds is no latency target; for milliseconds write {where} {number}ms"
+        raise InputError(f"{where} {number}: {says}")
+    return latency
+
+
 def share(text: str, where: str) -> float:
     """Return a share, `5%` or `0.05`; raises `InputError`, for 5 too: who means 500 % says so."""
     number, percent, _ = text.strip().partition("%")

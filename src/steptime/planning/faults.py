@@ -19,12 +19,17 @@ MOST_CHANGES = 20  # that one plan needs until it can be
 
 @dataclass(frozen=True)
 class Asked:
-    """A step that a user asks for: how it is split, and on which sequences."""
+    """A step that a user asks for: how it is split, and on which sequences.
+
+    A training step sends equal shares of a sequence's tokens to the experts' ranks. A server pads
+    the last share, so its tokens need not divide (`pads_tokens`).
+    """
 
     plan: Plan
     micro_batch: int
     batch: int
     order: str = USUAL
+    pads_tokens: bool = False
 
     @property
     def rounds(self) -> int:
@@ -247,10 +252,11 @@ def _of_experts(shape: Shape, asked: Asked) -> Found:
         says = "--expert-tensor 1 has each rank route its own tokens: it needs --sequence-parallel"
         yield Fault(says, {"sequence": True})
     apart = plan.tensor if plan.routes_apart else 1
-    tokens = shape.length // plan.context // apart
     ranks = {f"devices of tensor, data and context ({plan.routers})": plan.routers}
     ranks = ranks if plan.routes_apart else _replicas(plan)
-    wholes = {"experts": shape.experts or 1, **ranks, "tokens": tokens}
+    wholes = {"experts": shape.experts or 1, **ranks}
+    if not asked.pads_tokens:
+        wholes["tokens"] = shape.length // plan.context // apart
     yield from _divides("expert", plan.expert, wholes)
 
 

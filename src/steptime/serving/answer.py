@@ -102,7 +102,7 @@ class Service:
         if not 0 <= self.prefix <= 1:
             raise InputError(f"serve: --prefix is a share from 0 to 1, not {self.prefix:g}")
         plan = Plan(self.data, self.tensor, self.pipeline, self.expert)
-        plan = checked(shape, Asked(plan, 1, self.data), "serve").plan
+        plan = checked(shape, Asked(plan, 1, self.data, pads_tokens=True), "serve").plan
         method, options = cost_model(self.method), dict(self.options)
         usual = defaults_for(catalog.device(self.site.device), plan, use="serving")
         if "stack" in method.options:

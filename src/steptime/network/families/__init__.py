@@ -49,7 +49,7 @@ def named(text: str) -> str:
 
 # besides, of weights
 _DRESS = r"instruct|chat|thinking|base|hf|it|(nv|mx)?fp[48]|bf16|0528|2507|v0\.\d|(un)?cased"
-_DRESSED = re.compile(rf"^(.*/|meta-)|[-_]({_DRESS})$", re.IGNORECASE)
+_DRESSED = re.compile(rf"^(\S*/|meta-)|[-_]({_DRESS})$", re.IGNORECASE)
 
 
 @lru_cache(maxsize=1024)
