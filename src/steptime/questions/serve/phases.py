@@ -22,6 +22,7 @@ from steptime.prediction.kernel import Interval, Kernel
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.training import FIRST, LAST, LOW_KINDS, NEWER, piece_of
 from steptime.questions.plan.planner import Planner
+from steptime.questions.plan.shape import Shape
 from steptime.questions.serve.kernels import (
     ATTENDING,
     FORMATS,
@@ -373,3 +374,14 @@ class Phases:
         inner = one["expert_ffn"] * one["experts_per_token"] if one["experts"] else one["ffn"]
         whole = 6.0 * int(one["width"])
         return HALF * tokens * (whole + 2.0 * (shared + int(inner) / self.plan.tensor))
+
+
+def describe_excess(shape: Shape, length: int) -> list[str]:
+    """Describe by how much a request is longer than a model's sequences.
+
+    A `max_length` that only follows from the usual `length` says nothing of what the model can do.
+    """
+    max_length = int(shape.one["max_length"])
+    if not shape.length < max_length < length:
+        return []
+    return [f"{length:,} tokens are beyond the length of {shape.label}, {max_length:,}"]
