@@ -264,6 +264,15 @@ def test_ranks_that_share_experts_read_a_prompt_each():
     assert prompt_s < 2 * phases("mixtral_8x7b", stack="sglang-2025").prefill(1, 1024).seconds
 
 
+def test_tokens_beyond_the_length_of_a_model_are_noted():
+    """Gemma has 8,192 tokens; what length Llama can read is not known."""
+    noted = "200,128 tokens are beyond the length of gemma_7b, 8,192"
+    assert noted in steptime.serve("gemma_7b", "h100", input=200_000)["notes"]
+    for model, tokens in (("gemma_7b", 8064), ("llama3_8b", 200_000)):
+        notes = steptime.serve(model, "h100", input=tokens)["notes"]
+        assert not any("beyond" in note for note in notes)
+
+
 def test_ranks_of_experts_need_not_divide_the_tokens():
     """2,100 tokens on 8 ranks are between 2,096 and 2,104, which 8 divides."""
     split = {"data": 8, "expert": 8}

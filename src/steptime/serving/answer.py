@@ -32,7 +32,7 @@ from steptime.prediction.method import Method
 from steptime.prediction.training import LOW_BYTES
 from steptime.serving.kernels import FORMATS
 from steptime.serving.load import PREFILL, Demand, pool_of, summary, under_load, varied
-from steptime.serving.phases import Phases, Spent
+from steptime.serving.phases import Phases, Spent, describe_excess
 from steptime.serving.queueing import Load, at_once, cached_of
 
 BLOCK = 16  # tokens of a page of the cache
@@ -248,6 +248,7 @@ def _notes(asked: Service, phases: Phases, each: Spent) -> list[str]:
     """Return what of a service is otherwise than it was asked, and what bounds its decoding."""
     name, low = phases.planner.device.name, asked.weights_alone
     said = [f"{name} has no arithmetic of {low}: weights alone are kept so"] if low else []
+    said += describe_excess(shape_of(asked.model, trusted=asked.trusted), asked.length)
     works_s = each.seconds - each.host_s
     if each.issue_s > works_s and not phases.planner.flag("graphs"):
         stack = phases.planner.method.settings.stack

@@ -16,6 +16,7 @@ from steptime.network.ops.builder import Builder
 from steptime.network.ops.sequence import experts_read
 from steptime.network.ops.table import ShapeError
 from steptime.planning.planner import Planner
+from steptime.planning.shape import Shape
 from steptime.prediction.calibrated.interval import bounds
 from steptime.prediction.calibrated.power import spent_j
 from steptime.prediction.host import calls_of, host_of
@@ -373,3 +374,14 @@ class Phases:
         inner = one["expert_ffn"] * one["experts_per_token"] if one["experts"] else one["ffn"]
         whole = 6.0 * int(one["width"])
         return HALF * tokens * (whole + 2.0 * (shared + int(inner) / self.plan.tensor))
+
+
+def describe_excess(shape: Shape, length: int) -> list[str]:
+    """Describe by how much a request is longer than a model's sequences.
+
+    A `max_length` that only follows from the usual `length` says nothing of what the model can do.
+    """
+    max_length = int(shape.one["max_length"])
+    if not shape.length < max_length < length:
+        return []
+    return [f"{length:,} tokens are beyond the length of {shape.label}, {max_length:,}"]
