@@ -289,7 +289,7 @@ def test_a_cell_that_does_not_fit_shows_what_the_process_needs(capsys):
 def test_the_remarks_of_a_prediction_reach_the_cell(capsys):
     words = ["predict", "fc", "--device", "K80", "--method", "analytic", "--json"]
     assert run(words) == 0
-    notes = json.loads(capsys.readouterr().out)["notes"]
+    remarks = json.loads(capsys.readouterr().out)["note"]
     assert run([*words, "--grid"]) == 0
     (cell,) = json.loads(capsys.readouterr().out)["cells"]
-    assert cell["note"] == "; ".join(notes)
+    assert cell["note"] == remarks
