@@ -56,6 +56,14 @@ def test_fit(capsys, mine):
     assert "largest" in said.splitlines()[-1]
 
 
+def test_the_cap_of_the_search_is_not_called_the_largest_batch(capsys):
+    words = ("fit", "fc:layers=1,nodes=8,inputs=8,outputs=8", "--device", "h100")
+    words += ("--batch", "4194304")
+    assert answer(capsys, *words)["largest_batch"] == 4194304
+    assert run([*words]) == 0
+    assert "at least 4,194,304" in capsys.readouterr().out
+
+
 def test_what_fits_an_a100_is_not_refused(capsys):
     """8.03e9 parameters: 2 of weight, 2 of gradient, 4 of moments, 2 of Adam's temporaries."""
     words = ("fit", "llama3_8b", "--device", "a100", "--dtype", "bf16", "--optimizer", "adam")

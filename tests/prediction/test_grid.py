@@ -18,6 +18,7 @@ from steptime.build import build_step, make_workload, read_model
 from steptime.cli.main import run
 from steptime.core import ranges
 from steptime.core.errors import InputError
+from steptime.core.units import size
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.network.count import peak_memory_bytes
@@ -267,3 +268,28 @@ def test_a_device_without_the_type_does_not_end_the_grid(capsys):
     assert all(line.endswith("- no peak is known for bfloat16") for line in shown)
     assert run(["predict", *words, "K80,K40", "--grid"]) == 2
     assert why in capsys.readouterr().err
+
+
+def test_a_cell_that_does_not_fit_shows_what_the_process_needs(capsys):
+    """Near the limit, the tensors alone fit the card and the process does not."""
+    words = ["predict", "resnet50", "--device", "rtx-3090"]
+    usable = catalog.device("rtx-3090").usable_bytes
+    assert run(["predict", *words[1:], "--batch", "200..400 +2", "--grid", "--json"]) == 0
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    assert all((cell["needed_bytes"] <= usable) == (cell["status"] == "ok") for cell in cells)
+    cell = next(cell for cell in cells if cell["status"] == "oom")
+    assert cell["peak_memory_bytes"] < usable < cell["needed_bytes"]
+    assert run([*words, "--batch", str(cell["batch"]), "--json"]) == 0
+    single = json.loads(capsys.readouterr().out)
+    assert single["needed_bytes"] == pytest.approx(cell["needed_bytes"], rel=1e-2)
+    assert run([*words, "--batch", str(cell["batch"]), "--grid"]) == 0
+    assert f"{size(single['needed_bytes'])} needed - out of memory" in capsys.readouterr().out
+
+
+def test_the_remarks_of_a_prediction_reach_the_cell(capsys):
+    words = ["predict", "fc", "--device", "K80", "--method", "analytic", "--json"]
+    assert run(words) == 0
+    remarks = json.loads(capsys.readouterr().out)["note"]
+    assert run([*words, "--grid"]) == 0
+    (cell,) = json.loads(capsys.readouterr().out)["cells"]
+    assert cell["note"] == remarks

@@ -19,7 +19,7 @@ from steptime.prediction.assumed import assumed_of, assumed_row
 from steptime.prediction.states import host_link
 from steptime.prediction.step_model import StepModel
 from steptime.questions import options
-from steptime.questions.choose import KNEE, doubling, helps, knee, largest_batch
+from steptime.questions.choose import KNEE, MOST, doubling, helps, knee, largest_batch
 from steptime.questions.step_options import StepOptions
 
 _COLUMNS = columns(
@@ -95,15 +95,27 @@ class Fitting(Result):
             ("  that is", parts),
             *([("  what helps", "; ".join(saving))] if saving else []),
             *((("would fit", one) if not i else ("", one)) for i, one in enumerate(self.would_fit)),
-            ("largest batch", "none fits" if largest == 0 else largest and f"{largest:,}"),
+            ("largest batch", _format_largest(largest)),
             ("best batch", best and f"{best:,}, a step of {seconds(step or 0.0)}"),
         ]
-        marks = ((self.batch, "asked for"), (best, "best"), (largest, "largest"))
+        marks = (
+            (self.batch, "asked for"),
+            (best, "best"),
+            (largest, "largest" if (largest or 0) < MOST else ""),
+        )
         rows = []
         for row in self.rows:
             what = ", ".join(what for batch, what in marks if batch == row["batch"])
             rows.append({**row, "what": what if row["fits"] else "does not fit"})
         return [facts(title, "", short), Table(of_steps(_COLUMNS, rows), rows)]
+
+
+def _format_largest(largest: int | None) -> str | None:
+    """Format the largest batch, `1,024`; `at least 1,048,576` from the cap of the search on."""
+    if largest == 0:
+        return "none fits"
+    cap = "at least " if (largest or 0) >= MOST else ""
+    return None if largest is None else f"{cap}{largest:,}"
 
 
 @question()
@@ -128,6 +140,9 @@ def fit(
         largest = None
     else:
         largest = largest_batch(lambda one: asked.needs(one).total_bytes, has)
+        if largest >= MOST:  # the search ended at its cap, not at the memory of the device
+            largest = max(largest, own) if made.fits else largest
+            notes.append(f"largest batch: at least {largest:,}, above which none was tried")
     best = None
     tried = [] if largest == 0 else doubling(largest or own)
     rows = [_row(asked, one) for one in sorted({own, *tried})]

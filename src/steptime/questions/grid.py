@@ -37,7 +37,9 @@ class GridCell(NamedTuple):
 
     `low_s` and `high_s` bound the step, None where the method gives no bound. Where a device has no
     peak for the dtype, `status` is `unsupported`, `note` says why, and there are no times.
-    `assumed` is the software, layout and host that it is a prediction of.
+    `assumed` is the software, layout and host that it is a prediction of. `peak_memory_bytes` are
+    of the tensors, `needed_bytes` of the whole process, which decides whether the step fits; None
+    without times. Of a cell with times, `note` holds the remarks of its prediction.
     """
 
     model: str
@@ -57,6 +59,7 @@ class GridCell(NamedTuple):
     high_s: float | None = None
     dtype: str = ""
     assumed: str = ""
+    needed_bytes: int | None = None
 
 
 Maker = Callable[[int | None], Workload]
@@ -117,14 +120,17 @@ def _cells(on: StepModel, steps: Steps, span: Span, workers: Sequence[int]) -> I
     comm_s = np.tile([on.estimate_comm(n) if n > 1 else 0.0 for n in workers], len(steps.batches))
     batches, step_s = each(steps.batches, 0), each(np.sum(span.times, axis=0), comm_s)
     counted_s = zip(cycle(workers), batches, step_s, strict=False)
+    remarks = "; ".join(on.remarks(steps.lines.low if steps.lines else None))
+    needed_bytes = [needs.total_bytes for needs in steps.needs(on)]
     columns = (
         *(repeat(on.workload.label), repeat(on.device.name), batches, cycle(workers), step_s),
         *(*map(each, span.times), comm_s.tolist()),
         (n * batch / step if step else None for n, batch, step in counted_s),
         each(steps.peak_memory_bytes, 0),
         ("ok" if one else "oom" for one in each(steps.fit(on), 0)),
-        *(repeat(""), each(span.low_s, comm_s), each(span.high_s, comm_s)),
+        *(repeat(remarks), each(span.low_s, comm_s), each(span.high_s, comm_s)),
         *(repeat(on.workload.dtype), repeat(assumed_text(assumed_of(on)) or "")),
+        each(needed_bytes, 0),
     )
     yield from map(GridCell._make, zip(*columns, strict=False))
 

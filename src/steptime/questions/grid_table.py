@@ -224,6 +224,7 @@ def _table(cells: Sequence[GridCell], number: int, of: Grid, first: Workload, me
         "?comm_s=communication", "samples_per_s=examples/s", f"memory={memory}",
     )  # fmt: skip
     below = assumed_line((row.device, row.assumed) for row in cells if row.step_s is not None)
+    below += list(dict.fromkeys(row.note for row in cells if row.step_s is not None and row.note))
     below += cut(number - len(rows), "--json")
     return Table(
         of_steps(heads, rows), rows, f"{number} cells, {first.phase}, {dtype}({method})", below
@@ -231,6 +232,10 @@ def _table(cells: Sequence[GridCell], number: int, of: Grid, first: Workload, me
 
 
 def _memory(cell: GridCell) -> str:
-    why = cell.note.removeprefix(f"device '{cell.device}': ").partition(";")[0]
-    why = why or ("out of memory" if cell.status == "oom" else "")
-    return size(cell.peak_memory_bytes) + (f" - {why}" if why else "")
+    """Format the memory of a cell, `24.85 GB`, or `25.61 GB needed - out of memory`."""
+    if cell.status == "oom" and cell.needed_bytes is not None:
+        return f"{size(cell.needed_bytes)} needed - out of memory"
+    reason = ""
+    if cell.status == "unsupported":
+        reason = cell.note.removeprefix(f"device '{cell.device}': ").partition(";")[0]
+    return size(cell.peak_memory_bytes) + (f" - {reason}" if reason else "")
