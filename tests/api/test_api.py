@@ -298,3 +298,43 @@ def test_an_analysis_is_asked_as_its_command_is(tmp_path):
         steptime.analyse("roofline", tmp_path, nosuch=1)
     with pytest.raises(InputError, match="at most 1 folders"):
         steptime.analyse("errors", tmp_path, tmp_path)
+
+
+def _assert_reads_twice(answer, row_count):
+    """Assert that each form of an answer is the same at the second reading."""
+    document = answer.to_dict()
+    assert answer.to_dict() == document
+    assert len(answer.to_pandas()) == len(answer.to_pandas()) == row_count
+    screen = str(answer)
+    assert len(screen) > 1
+    assert str(answer) == screen
+    assert answer.to_dict() == document
+
+
+def test_a_grid_can_be_read_any_number_of_times(tmp_path):
+    grid = {"device": "v100,a100", "batch": "8,16", "all_cells": True}
+    answer = steptime.predict("alexnet,resnet50", **grid)
+    _assert_reads_twice(answer, row_count=8)
+    assert len(answer["cells"]) == 8
+    written = steptime.predict("alexnet", out=str(tmp_path / "cells.csv"), **grid)
+    assert len(written.to_pandas()) == len(written.to_pandas()) == 4
+
+
+def test_a_comparison_can_be_read_any_number_of_times(tmp_path):
+    with store.open_writer(tmp_path) as writer:
+        writer.append_all(synthetic.sweep())
+    answer = steptime.compare([tmp_path])
+    _assert_reads_twice(answer, row_count=len(answer["pairs"]))
+    assert len(answer["pairs"]) > 1
+
+
+@pytest.mark.parametrize("name", ["errors", "roofline", "results"])
+def test_an_analysis_has_the_forms_of_other_answers(tmp_path, name):
+    with store.open_writer(tmp_path) as writer:
+        writer.append_all(synthetic.sweep())
+    answer = steptime.analyse(name, tmp_path)
+    document = answer.to_dict()
+    rows = document["rows"] if isinstance(document, dict) else document
+    _assert_reads_twice(answer, row_count=len(rows))
+    assert "Answered(" not in str(answer)
+    assert answer.says[0] in str(answer)

@@ -16,7 +16,7 @@ from steptime.core.errors import InputError, shorten
 from steptime.core.progress import note
 from steptime.core.question import Text, argument, choice, flag, option, optional, question
 from steptime.core.ranges import share
-from steptime.core.table import UNSUCCESSFUL, Answer, JsonRows, Table, columns, cut
+from steptime.core.table import UNSUCCESSFUL, Answer, JsonRows, LazySequence, Table, columns, cut
 from steptime.core.units import QUANTITIES, counted, percent, seconds, si
 from steptime.questions.options import refuse
 from steptime.records.data import Data
@@ -102,7 +102,9 @@ def compare(
     more = lonely - SHOWN_UNPAIRED
     said += [f"unpaired: and {more:,} more; --json has all"] if more > 0 else []
     differ = bool(found.differences(shown))
-    tables = (_table(document, judged, differ, len(found)) for _ in range(min(1, len(found))))
+    tables = LazySequence(
+        min(1, len(found)), lambda: [_table(document, judged, differ, len(found))][: len(found)]
+    )
     return Answer(document, tables, [*_notes(document, seen, judged), *said, *notes], code=code)
 
 

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from steptime.core.errors import one_line
 from steptime.core.ranges import number_of
-from steptime.core.table import Column, JsonRows, Row, Table, cut
+from steptime.core.table import Column, JsonRows, LazySequence, Row, Table, cut
 from steptime.core.units import interval
 
 Cells = list[list[str]]
@@ -199,10 +199,10 @@ def json_parts(value: Any, end: str = "\n") -> Iterator[str]:
     """Yield the text of `json_text` but its last line end; further lines begin after `end`.
 
     What has items of one line each goes to the encoder in C: it cannot indent, but it can separate.
-    An iterator and `JsonRows` have items of one line each, and are gone through as they are asked
-    for.
+    The items of an iterator, a `JsonRows` or a `LazySequence` take one line each and are written
+    while they are computed.
     """
-    if isinstance(value, Iterator | JsonRows):
+    if isinstance(value, Iterator | JsonRows | LazySequence):
         encode, before, between = _encoder(", "), f"{end}  ", f",{end}  "
         yield "["
         alone = ([encode(finite(item))] for item in value)

@@ -7,13 +7,15 @@ every cell, and a column is only a key with a heading. `steptime.core.printers` 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from steptime.core.errors import InputError
 from steptime.core.registry import load
 
 Row = Mapping[str, Any]
+Item_co = TypeVar("Item_co", covariant=True)
 _PRINTERS = "steptime.core.printers"  # which know tables
+ROW_KEYS = ("rows", "cells", "pairs")  # under which a document holds its rows
 UNSUCCESSFUL = 3  # the exit code where some experiments did not succeed
 
 
@@ -36,6 +38,26 @@ class JsonRows(Sequence[dict[str, Any]]):
 
     def __getitem__(self, at: Any) -> Any:
         return [*self][at]
+
+
+@dataclass(frozen=True)
+class LazySequence(Sequence[Item_co]):
+    """A sequence of known length whose items are computed anew on each pass.
+
+    It bounds memory as an iterator does, and unlike an iterator it can be read several times.
+    """
+
+    length: int
+    make_items: Callable[[], Iterable[Item_co]]
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[Item_co]:
+        return iter(self.make_items())
+
+    def __getitem__(self, index: Any) -> Any:
+        return [*self][index]
 
 
 @dataclass(frozen=True)
@@ -89,9 +111,12 @@ class Result:
         return json.loads("".join(load(f"{_PRINTERS}:json_parts")(answer_of(self).document)))
 
     def to_pandas(self) -> Any:
-        """Return a DataFrame of the rows, of one thing of one row; needs pandas."""
-        whole = self.to_dict()
-        return frame(whole.get("rows", [whole]) if isinstance(whole, Mapping) else whole)
+        """Return a DataFrame of the rows, cells or pairs, else of one row; needs pandas."""
+        document = self.to_dict()
+        if not isinstance(document, Mapping):
+            return frame(document)
+        key = next((key for key in ROW_KEYS if isinstance(document.get(key), list)), None)
+        return frame([document] if key is None else document[key])
 
     def __init_subclass__(cls) -> None:
         """Let a program's prompt show what `print` does, in place of all fields."""
@@ -111,12 +136,13 @@ class Answer(Result):
     """What a command found: the document for programs, tables and notes for people, the exit code.
 
     `before` and `notes` are lines on stderr, before and after the tables; `text` follows the tables
-    on stdout. A `document` of None prints nothing; it, or its values, that are iterators or
-    `JsonRows` are written item by item. `tables` are made where a form asks for them.
+    on stdout. A `document` of None prints nothing. If it or one of its values is a `JsonRows` or a
+    `LazySequence`, it is written item by item. `tables` may be a `LazySequence`, too. No field
+    holds an iterator, which could be read only once.
     """
 
     document: Any
-    tables: Iterable[Table] = ()
+    tables: Sequence[Table] = ()
     notes: Sequence[str] = ()
     before: Sequence[str] = ()
     text: str = ""
@@ -205,4 +231,5 @@ def answer_of(result: Any) -> Answer:
     )
     says = [*getattr(result, "says", ()), *(f"note: {line}" for line in notes)]
     document = getattr(result, "document", None)
-    return Answer(document or asdict(result), result.tables(), says, text="\n".join([*said, ""]))
+    document = asdict(result) if document is None else document
+    return Answer(document, result.tables(), says, text="\n".join([*said, ""]))

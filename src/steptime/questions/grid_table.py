@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -14,7 +14,7 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.printers import comma_separated
 from steptime.core.progress import note, tell
 from steptime.core.ranges import numbers
-from steptime.core.table import Answer, Table, columns, cut, of_steps
+from steptime.core.table import Answer, LazySequence, Table, columns, cut, of_steps
 from steptime.core.units import counted, size
 from steptime.prediction.assumed import assumed_line
 from steptime.prediction.method import Method
@@ -137,18 +137,21 @@ def answer(
         one = workload_of(name, batch)
         return replace(one, dtype=dtype_named(dtype)) if dtype else one
 
-    cells: Iterator[GridCell] = chain.from_iterable(
-        grid(
-            [partial(made, name, dtype) for name in found.models],
-            [device for device, wanted in found.places if wanted == dtype],
-            *(found.batches, found.workers, found.link, method, given),
+    def make_cells() -> Iterator[GridCell]:
+        return chain.from_iterable(
+            grid(
+                [partial(made, name, dtype) for name in found.models],
+                [device for device, wanted in found.places if wanted == dtype],
+                *(found.batches, found.workers, found.link, method, given),
+            )
+            for dtype in dict.fromkeys(dtype for _, dtype in found.places)
         )
-        for dtype in dict.fromkeys(dtype for _, dtype in found.places)
-    )
+
     missing = _unmodelled(found, workload_of)
+    if whole and out is None:
+        return _make_lazy_answer(found, make_cells, first, method.name, missing)
     kept, number = [], 0
-    later = whole and out is None  # a program reads them as they come
-    for number, cell in enumerate([] if later else cells, start=1):
+    for number, cell in enumerate(make_cells(), start=1):
         if out is not None or number <= SHOWN_ROWS:
             kept.append(cell)
         if number % TOLD_CELLS == 0:
@@ -156,13 +159,26 @@ def answer(
     if out is not None:
         write_whole(Path(out), FORMATS[Path(out).suffix](kept))
         note(f"{len(kept)} cells in {out}")
-    document = {"cells": (cell._asdict() for cell in kept or cells), "unmodelled": missing}
-    tables: Iterable[Table] = []
-    if later:
-        tables = (_table(one, len(one), found, first, method.name) for one in map(list, [cells]))
-    elif out is None:
-        tables = [_table(kept, number, found, first, method.name)]
-    return Answer(document, tables, unmodelled(missing))
+    rows = LazySequence(len(kept), lambda: (cell._asdict() for cell in kept))
+    tables = [] if out is not None else [_table(kept, number, found, first, method.name)]
+    return Answer({"cells": rows, "unmodelled": missing}, tables, unmodelled(missing))
+
+
+def _make_lazy_answer(
+    axes: Grid,
+    make_cells: Callable[[], Iterator[GridCell]],
+    first: Workload,
+    method: str,
+    missing_layers: list[str],
+) -> Answer:
+    """Return an answer that predicts its cells on each pass, so that a million need no memory."""
+
+    def make_tables() -> Iterator[Table]:
+        yield _table([*make_cells()], axes.cells, axes, first, method)
+
+    rows = LazySequence(axes.cells, lambda: (cell._asdict() for cell in make_cells()))
+    document = {"cells": rows, "unmodelled": missing_layers}
+    return Answer(document, LazySequence(1, make_tables), unmodelled(missing_layers))
 
 
 def _into_folder(

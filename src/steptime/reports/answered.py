@@ -14,13 +14,13 @@ from typing import Any
 from steptime.analysis.analyses import analysis
 from steptime.core.errors import InputError
 from steptime.core.printers import html
-from steptime.core.table import Table, frame
+from steptime.core.table import JsonRows, Result, Table, frame
 
 SHOWN = 10  # rows in a notebook
 
 
 @dataclass(frozen=True)
-class Answered:
+class Answered(Result):
     """What an analysis found: it `says` sentences; `summary` and `rows` are what `--json` prints.
 
     `table` is what a notebook shows, with the chart where there is one.
@@ -31,6 +31,21 @@ class Answered:
     summary: Mapping[str, Any]
     rows: Sequence[Mapping[str, Any]]
     table: Table
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The lines that `print` shows below the table."""
+        return self.says
+
+    @property
+    def document(self) -> Any:
+        """What `--json` prints: the rows, with the summary and the sentences if there is one."""
+        rows = self.rows if isinstance(self.rows, JsonRows) else [*self.rows]
+        return {"summary": self.summary, "says": self.says, "rows": rows} if self.summary else rows
+
+    def tables(self) -> list[Table]:
+        """Return the table, or nothing where it has no rows."""
+        return [self.table] if self.rows else []
 
     def to_pandas(self) -> Any:
         """Return a DataFrame of the rows; needs pandas."""
