@@ -83,6 +83,35 @@ def test_the_live_demo_within_a_percent(shared):
                 assert abs(found - rounded) <= 7e-3 * rounded + 5e-4, key
 
 
+OPTIONS_OF_PALEO: list[dict[str, Any]] = [
+    {},
+    {"ppp_comp": 0.62},
+    {"ppp_comp": 0.62, "ppp_comm": 0.72},
+    {"ppp_comp": 0.62, "pipeline": True, "conv": "fft"},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS_OF_PALEO)
+def test_paleo_sends_its_own_parameters_under_every_option(options):
+    """ResNet-18: 4 bytes of 11,166,912 conv weights, 4,800 conv biases, 513,000 of the classifier.
+
+    Paleo knows no parameters of batch normalisation.
+    """
+    model = StepModel("resnet18", "TITAN_X", "ethernet20", "paleo", options)
+    size_bytes = 4 * (11_166_912 + 4_800 + 513_000)
+    assert model.gradient_bytes == size_bytes
+    expected_s = 2 * size_bytes / 2.5e9 / options.get("ppp_comm", 1.0)
+    assert model.estimate_comm(2) == pytest.approx(expected_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("options", OPTIONS_OF_PALEO)
+def test_paleo_sends_its_own_parameters_of_a_densenet_file(shared, options):
+    net = shared / "paleo/nets/converted/densenet.json"
+    model = StepModel(net, "TITAN_X", "ethernet20", "paleo", options)
+    expected_s = 2 * 4_637_352 / 2.5e9 / options.get("ppp_comm", 1.0)
+    assert model.estimate_comm(2) == pytest.approx(expected_s, rel=1e-9)
+
+
 @every(("workers", "batch", "speedup"), [(32, 256, 15.5), (32, 1024, 25.3), (128, 1024, 51.6)])
 def test_firecaffe_network_in_network(workers, batch, speedup):
     """Speed-ups that Qi, Sparks, Talwalkar (ICLR 2017) give for FireCaffe's cluster of K20X."""

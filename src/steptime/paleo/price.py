@@ -1,7 +1,7 @@
 """How long a kernel takes in Paleo, and what Paleo makes of a device's figures."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from operator import add
 from typing import Any
@@ -15,27 +15,43 @@ from steptime.prediction.kernel import Interval, Settings
 from steptime.prediction.kernels import Rows
 
 
+@dataclass(frozen=True)
+class PaleoDevice(Device):
+    """A device whose updates run at its full rates, whatever share of them other passes reach.
+
+    The rates have fields of their own: a device with `constants` is one whose software stack
+    speaks, and its gradients are those of the stack and not Paleo's.
+    """
+
+    update_peak_flop_per_s: Mapping[str, float] = field(default_factory=dict)
+    update_bytes_per_s: float = 0.0
+
+
 def seen(device: Device, dtype: str, settings: Settings) -> Device:
     """Return the device as kernels find it: a GB/s as 2^30 bytes, and a clock if cycles count."""
     faults = settings_of(settings).faults
-    shown = "float32" if "dtype" in faults else dtype  # its peak, whatever the type
+    peak_dtype = "float32" if "dtype" in faults else dtype
     gigabyte = GIB / GB if "gigabyte" in faults else 1.0
     clock_hz = device.clock_hz if "cycle" in faults else None
-    rate = device.memory_bytes_per_s * gigabyte
-    told = replace(device, memory_bytes_per_s=rate, clock_hz=clock_hz)
-    found = price.seen(told, shown, settings)
+    bytes_per_s = device.memory_bytes_per_s * gigabyte
+    published = replace(device, memory_bytes_per_s=bytes_per_s, clock_hz=clock_hz)
+    reached = price.seen(published, peak_dtype, settings)
     if "update" not in faults or settings.compute_efficiency == 1:
-        return found
-    whole = price.seen(told, shown, replace(settings, compute_efficiency=1.0))
-    return replace(found, constants={**whole.peak_flop_per_s, "rate": whole.memory_bytes_per_s})
+        return reached
+    full = price.seen(published, peak_dtype, replace(settings, compute_efficiency=1.0))
+    return PaleoDevice(
+        **{item.name: getattr(reached, item.name) for item in fields(Device)},
+        update_peak_flop_per_s=full.peak_flop_per_s,
+        update_bytes_per_s=full.memory_bytes_per_s,
+    )
 
 
-def _of_pass(device: Device, pass_: str) -> Device:
-    """Return the device as kernels of a pass find it: updates reach the whole of its rates."""
-    if pass_ != "update" or not device.constants:
+def _device_of_pass(device: Device, pass_: str) -> Device:
+    """Return the device as kernels of a pass find it: updates run at its full rates."""
+    if pass_ != "update" or not isinstance(device, PaleoDevice):
         return device
-    peaks = {name: device.constants[name] for name in device.peak_flop_per_s}
-    return replace(device, peak_flop_per_s=peaks, memory_bytes_per_s=device.constants["rate"])
+    peaks = {name: device.update_peak_flop_per_s[name] for name in device.peak_flop_per_s}
+    return replace(device, peak_flop_per_s=peaks, memory_bytes_per_s=device.update_bytes_per_s)
 
 
 def added(kernels: Rows, device: Device, join: Callable[[Any, Any], Any] = add) -> Interval:
@@ -43,7 +59,7 @@ def added(kernels: Rows, device: Device, join: Callable[[Any, Any], Any] = add) 
 
     Each of these terms takes at least a clock cycle, where that is known; no arithmetic is none.
     """
-    device = _of_pass(device, kernels.pass_)
+    device = _device_of_pass(device, kernels.pass_)
     compute_s, memory_s = price.at_peak(kernels, device)
     if device.clock_hz is not None:
         cycle_s, rate = 1.0 / device.clock_hz, device.memory_bytes_per_s
