@@ -1,6 +1,6 @@
 """The same question, every way: a step takes the same seconds and bytes whoever asks.
 
-A grid, records and Python say the bytes of tensors alone; the others what the device must have.
+Records and Python say the bytes of tensors alone; the others what the device must have.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Key = tuple[str, str, str]  # network, device, type
 Answers = Mapping[Key, Any]  # numbers by the names of NUMBERS, or why there is no answer
 NUMBERS = ("step_s", "low_s", "high_s", "peak_memory_bytes", "needed_bytes")
 Way = Callable[..., Answers]
-TENSORS = ("grid", "predict_in", "python")  # ways that say no `needed_bytes`
+TENSORS = ("predict_in", "python")  # ways that say no `needed_bytes`
 
 
 @dataclass(frozen=True)
