@@ -72,6 +72,19 @@ def test_a_column_may_be_called_by_its_heading(capsys):
     assert printed(["list", "devices", "--sort", "-Memory", "--top", "5"], capsys) == by_key
 
 
+@pytest.mark.parametrize(
+    ("line", "heading", "key"),
+    [
+        ("list devices", "Memory", "memory_bytes"),
+        ("fit resnet50 --device a100", "step", "step_s"),
+        ("fit resnet50 --device a100", "speed", "examples_per_s"),
+    ],
+)
+def test_a_heading_names_a_column_of_json_too(line, heading, key, capsys):
+    words = [*line.split(), "--json", "--sort"]
+    assert printed([*words, f"-{heading}"], capsys) == printed([*words, f"-{key}"], capsys)
+
+
 def test_what_is_unknown_comes_last(capsys):
     for name in ("latency_s", "-latency_s"):
         rows = rows_of(printed(["list", "links", "--json", "--sort", name], capsys))

@@ -221,6 +221,16 @@ def test_networks_are_counted_once_however_many_platforms_they_ran_on():
     assert "4 of 4 networks measured on 2 platforms; a step takes " in Page(text).text
 
 
+def test_a_platform_of_predictions_alone_is_not_one_that_was_measured_on():
+    workloads = synthetic.workloads()[:4]
+    measured = [synthetic.measured(workload) for workload in workloads]
+    predicted = [synthetic.predicted(workload) for workload in workloads]
+    elsewhere = [replace(record, platform="h100-sxm5") for record in predicted]
+    text, found = page([*measured, *predicted, *elsewhere], "results")
+    assert (found["platforms"], found["measured_platforms"]) == (2, 1)
+    assert "4 of 4 networks measured; a step takes " in Page(text).text
+
+
 def test_every_setting_in_which_rows_differ_is_a_column():
     plain = synthetic.measured(synthetic.workloads()[0])
     data = {"input": "dataset"}

@@ -84,7 +84,8 @@ _OF_OURS = f"""
     SELECT arg_max({flat.struct({name: name for name in OF_BEST})}, peak_fraction) AS best,
         count(DISTINCT workload_key) AS networks,
         count(DISTINCT workload_key) FILTER (measured_s IS NOT NULL) AS measured,
-        count(DISTINCT platform) AS platforms, min(measured_s) AS fastest_s,
+        count(DISTINCT platform) AS platforms,
+        count(DISTINCT platform) FILTER (measured_s IS NOT NULL) AS measured_platforms, min(measured_s) AS fastest_s,
         max(measured_s) AS slowest_s, count(*) FILTER (peak_fraction > 1) AS above_peak,
         median(peak_fraction) AS median_peak_fraction, median(roof_fraction)
             FILTER (peak_fraction IS NOT NULL) AS median_roof_fraction
@@ -126,11 +127,12 @@ def sentences(found: Row) -> list[str]:
             f"{far['disturbed'] or 'none'} measured while other work disturbed most samples."
         )
     networks = counted(found["networks"], "network")
-    on = _on(found["platforms"])
     if found["measured"]:
+        on = _on(found["measured_platforms"])
         times = f"{seconds(found['fastest_s'])} to {seconds(found['slowest_s'])}"
         said.append(f"{found['measured']} of {networks} measured{on}; a step takes {times}.")
     elif found["networks"] or not found["published"]:
+        on = _on(found["platforms"])
         said.append(f"{networks} here{on}, none of them measured.")
     if published := found["published"]:
         times = ""

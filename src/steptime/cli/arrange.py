@@ -28,7 +28,7 @@ def arranged(answer: Answer, sort: str | None, top: int | None, as_json: bool) -
         return [*islice(_sorted(rows, key, (sort or "").startswith("-")), top)]
 
     if as_json:
-        return replace(answer, document=_document(answer.document, name, arrange))
+        return replace(answer, document=_document(answer, name, arrange))
     tables = [*answer.tables]
     keys = [_keys(one) for one in tables]
     _check(name, keys)
@@ -65,15 +65,27 @@ def _key(names: Mapping[str, str], name: str) -> str:
     return names.get(name) or names.get(name.lower()) or names.get(name.replace("-", "_"), "")
 
 
-def _document(document: Any, name: str, arrange: Arrange) -> Any:
-    """Return a document, its rows or those that it holds arranged."""
+def _document(answer: Answer, name: str, arrange: Arrange) -> Any:
+    """Return the document with its rows arranged; a column has its key or a table's heading."""
+    document = answer.document
+    headings = _headings(answer.tables) if name else {}
     held = document if isinstance(document, Mapping) else {"rows": document}
     every = {key: [*held[key]] for key in ROWS if _is_rows(held.get(key))}
     keys = {key: dict.fromkeys(rows[0]) if rows else {} for key, rows in every.items()}
-    names = {key: {one: one for one in some} for key, some in keys.items()}
+    names = {
+        rows_key: {heading: key for heading, key in headings.items() if key in row_keys}
+        | {key: key for key in row_keys}
+        for rows_key, row_keys in keys.items()
+    }
     _check(name, [*names.values()])
     told = {key: arrange(rows, _key(names[key], name)) for key, rows in every.items()}
     return {**held, **told} if isinstance(document, Mapping) else told["rows"]
+
+
+def _headings(tables: Iterable[Table]) -> dict[str, str]:
+    """Return the keys of all columns by their headings in lower case."""
+    columns = [column for table in tables for column in table.columns]
+    return {column.heading.lower(): column.key for column in columns if column.heading}
 
 
 def _is_rows(value: Any) -> bool:
