@@ -224,7 +224,7 @@ def test_networks_are_counted_once_however_many_platforms_they_ran_on():
 def test_a_platform_of_predictions_alone_is_not_one_that_was_measured_on():
     workloads = synthetic.workloads()[:4]
     measured = [synthetic.measured(workload) for workload in workloads]
-    predicted = [synthetic.predicted(workload) for workload in workloads]
+    predicted = [record for workload in workloads for record in synthetic.predicted(workload)]
     elsewhere = [replace(record, platform="h100-sxm5") for record in predicted]
     text, found = page([*measured, *predicted, *elsewhere], "results")
     assert (found["platforms"], found["measured_platforms"]) == (2, 1)
