@@ -80,7 +80,7 @@ def lines(number: int, seed: int) -> list[str]:
         key = f"{draw.getrandbits(64):016x}"
         for platform, peak in zip(PLATFORMS, (2e11, 5e11, 1e13, 2e13), strict=True):
             step_s = 1e-5 + flop / peak / draw.uniform(0.3, 0.9)
-            common = {"schema": 1, "platform": platform, "scope": "", "cause": "", "note": ""}
+            common = {"schema": 2, "platform": platform, "scope": "", "cause": "", "note": ""}
             taken = f"2026-11-{draw.randrange(1, 29):02}T12:00:00+00:00"
             options = {
                 "device": platform,
@@ -96,7 +96,7 @@ def lines(number: int, seed: int) -> list[str]:
                 "flop": flop,
                 "forward_flop": flop / 3,
                 "traffic_bytes": flop / 20,
-                "peak_memory_bytes": 4e6 + flop / 100,
+                "peak_bytes": 4e6 + flop / 100,
             }
             told = {
                 **common,
@@ -132,7 +132,7 @@ def lines(number: int, seed: int) -> list[str]:
                 columns = {"run": [0] * SAMPLES, "disturbed": [False] * SAMPLES}
                 told["quantities"] = {
                     "step_s": {"samples": samples, "columns": columns},
-                    "peak_memory_bytes": {"samples": [5e6 + flop / 90]},
+                    "peak_bytes": {"samples": [5e6 + flop / 90]},
                 }
             found.append(json.dumps(told, separators=(",", ":")))
     return found[:number]

@@ -73,7 +73,7 @@ def ours(graph: Any) -> dict[str, float]:
     return {
         "flop": found.executed_flop,
         "bytes": found.executed_traffic_bytes,
-        "memory_bytes": found.peak_memory_bytes,
+        "memory_bytes": found.peak_bytes,
     }
 
 

@@ -134,7 +134,7 @@ def predicted(workload: Workload, *, ops: bool = False) -> list[Record]:
             "update_s": Quantity(value=step * 0.07),
             "flop": Quantity(value=flop),
             "traffic_bytes": Quantity(value=traffic),
-            "peak_memory_bytes": Quantity(value=3e7 + traffic / 2),
+            "peak_bytes": Quantity(value=3e7 + traffic / 2),
         },
         env=ENV,
         taken_at="2026-11-21T03:50:00Z",
@@ -169,7 +169,7 @@ def measured(workload: Workload, *, runs: int = 1, slower: float = 1.0, seed: st
         {
             "step_s": Quantity(samples=tuple(samples), columns=columns),
             "first_step_s": Quantity(value=step * 8),
-            "peak_memory_bytes": Quantity(value=(3e7 + traffic / 2) * rng.uniform(0.95, 1.3)),
+            "peak_bytes": Quantity(value=(3e7 + traffic / 2) * rng.uniform(0.95, 1.3)),
         },
         env=ENV,
         taken_at="2026-11-21T03:52:10Z",

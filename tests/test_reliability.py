@@ -11,7 +11,7 @@ from attack.__main__ import GROUPS, INPUTS, PAGE, RESULTS
 from places import ROOT
 
 SHARES = {"kills": 0.1, "disks": 0.1, "writers": 1.0, "texts": 0.1, "archives": 1.0}
-LONG = {"kills"}  # the tests below kill at every event of a few commands
+LONG = {"kills", "disks", "texts", "archives"}  # other tests hold a few cases of each
 APART = {"inputs", "mutants"}  # tests/cli/test_attack.py and tests/test_mutants.py run a part
 EACH_EVENT = """
 import sys

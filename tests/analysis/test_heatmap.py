@@ -96,7 +96,7 @@ def test_axes_are_what_varies_most_and_words_stand_for_quantities():
     row = next(r for r in error if (r["x"], r["y"]) == ("transformer", 1))
     ratios = [1 / r["ratio"] - 1 for r in results if (r["family"], r["batch"]) == (row["x"], 1)]
     assert row["value"] == pytest.approx(median(ratios))
-    assert answer(records, value="memory").summary["value"] == "peak_memory_bytes"
+    assert answer(records, value="memory").summary["value"] == "peak_bytes"
     assert answer(records, value="utilisation").summary["highest"] <= 1
     assert answer([r for r in records if r.origin == "predicted"], value="step_s").rows
 

@@ -253,10 +253,10 @@ def test_a_handful_of_what_has_no_partner_is_shown(tmp_path, capsys):
 
 
 def test_another_quantity_and_an_unknown_one():
-    memory = {"peak_memory_bytes": Quantity(value=3e6)}
-    records = [a_prediction(0.1, peak_memory_bytes=2e6), a_measurement(0.2)]
+    memory = {"peak_bytes": Quantity(value=3e6)}
+    records = [a_prediction(0.1, peak_bytes=2e6), a_measurement(0.2)]
     records[1] = replace(records[1], quantities={**records[1].quantities, **memory})
-    (pair,) = predicted_and_measured(records, "peak_memory_bytes").pairs
+    (pair,) = predicted_and_measured(records, "peak_bytes").pairs
     assert pair["ratio"] == 1.5
     assert (pair["ratio_low"], pair["ratio_high"]) == (None, None)
     with pytest.raises(InputError, match="did you mean 'step_s'"):

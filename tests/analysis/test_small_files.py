@@ -43,7 +43,7 @@ def left(folder: Path, *files: list[Record]) -> Data:
     folder.mkdir()
     for number, records in enumerate(files):
         text = "".join(f"{store.line_of(record)}\n" for record in records)
-        torn = '{"schema": 1, "orig' if number == 0 else ""
+        torn = '{"schema": 2, "orig' if number == 0 else ""
         (folder / f"records-{number}.jsonl").write_text(text + torn, encoding="utf-8")
     return Data.load([folder], lambda _: None)
 

@@ -179,8 +179,7 @@ def test_a_wasted_share_is_no_good_one():
         for name in ("accuracy", "examples_per_s", "roof_fraction", "published_flop_share")
     ] == [True] * 4
     assert [
-        more_is_better(name)
-        for name in ("step_s", "peak_memory_bytes", "loss", "published_infeed_share")
+        more_is_better(name) for name in ("step_s", "peak_bytes", "loss", "published_infeed_share")
     ] == [False] * 4
     assert not more_is_better("published_speed_jitter_per_s")
 

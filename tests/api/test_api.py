@@ -49,8 +49,8 @@ def test_a_step_is_that_of_the_driver():
     times = StepModel(
         "resnet18", "v100", method="calibrated", dtype="float16"
     ).timeline(8)  # fmt: skip
-    assert (found.step_s, found.low, found.high) == (times.step_s, times.low_s, times.high_s)
-    assert found.low < found.step_s < found.high
+    assert (found.step_s, found.low_s, found.high_s) == (times.step_s, times.low_s, times.high_s)
+    assert found.low_s < found.step_s < found.high_s
     assert sum(op.step_s for op in found.ops) <= found.step_s * (1 + 1e-9)
     assert (found.batch, found.device, found.fits) == (8, "v100-sxm2-16gb", True)
     assert "resnet18, batch 8" in found._repr_html_()
@@ -59,7 +59,7 @@ def test_a_step_is_that_of_the_driver():
 
 def test_a_bound_has_no_upper_end():
     found = steptime.predict("fc", "t4", method="roofline")
-    assert (found.high, found.low) == (None, found.step_s)
+    assert (found.high_s, found.low_s) == (None, found.step_s)
     assert "at least" in found._repr_html_()
 
 
@@ -315,7 +315,7 @@ def test_a_grid_can_be_read_any_number_of_times(tmp_path):
     grid = {"device": "v100,a100", "batch": "8,16", "all_cells": True}
     answer = steptime.predict("alexnet,resnet50", **grid)
     _assert_reads_twice(answer, row_count=8)
-    assert len(answer["cells"]) == 8
+    assert len(answer["rows"]) == 8
     written = steptime.predict("alexnet", out=str(tmp_path / "cells.csv"), **grid)
     assert len(written.to_pandas()) == len(written.to_pandas()) == 4
 

@@ -41,7 +41,9 @@ def both(model: str, device: str, dtype: str, stack: str | None, batch: int = 4)
         yield str(error)
     try:
         told = steptime.plan(model, device, batch=batch, micro_batch=batch, stack=stack, **how)
-        yield [told[name] for name in ("step_s", "low", "high")] + [told["memory"]["total_bytes"]]
+        yield [told[name] for name in ("step_s", "low_s", "high_s")] + [
+            told["memory"]["needed_bytes"]
+        ]
     except InputError as error:
         yield str(error)
 

@@ -58,10 +58,10 @@ def hold(network: str, device: str, dtype: str, stack: str, replicas: int) -> No
     assert told["step_s"] == pytest.approx(step_s, rel=1e-9), (device, dtype, replicas)
     assert row.low_s is not None
     assert row.high_s is not None
-    assert told["low"] == pytest.approx(row.low_s, rel=2 * late + 1e-9)
-    assert told["high"] == pytest.approx(row.high_s, rel=2 * late + 1e-9)
+    assert told["low_s"] == pytest.approx(row.low_s, rel=2 * late + 1e-9)
+    assert told["high_s"] == pytest.approx(row.high_s, rel=2 * late + 1e-9)
     exposed = sum(one["exposed_s"] for one in told["exposed_communication"])
-    assert exposed == pytest.approx(row.exposed_comm_s, rel=1e-9)
+    assert exposed == pytest.approx(row.exposed_communication_s, rel=1e-9)
 
 
 @pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.slow)])

@@ -49,7 +49,7 @@ def test_every_way_says_the_same_bytes(capsys, model, device, dtype):
     }
     if model in PLANNED:
         plan = answer(capsys, "plan", model, "--device", device, *of)
-        ways["plan"] = {**plan, "needed_bytes": plan["memory"]["total_bytes"]}
+        ways["plan"] = {**plan, "needed_bytes": plan["memory"]["needed_bytes"]}
     fit, chosen = ways["fit"], ways["choose"]
     if (chosen["status"], chosen["micro_batch"]) != ("ok", NETWORKS[model]):
         assert not fit["fits"]  # so that it answers for what does fit, or not at all
@@ -63,9 +63,9 @@ def test_every_way_says_the_same_bytes(capsys, model, device, dtype):
     assert usable | {one["usable_bytes"] for one in ways.values()} == {place.usable_bytes}
     assert fit["memory_bytes"] == place.usable_bytes
     made = steptime.predict(model, device, batch=NETWORKS[model], dtype=dtype)
-    assert made.peak_memory_bytes == fit["peak_memory_bytes"]
+    assert made.peak_bytes == fit["peak_bytes"]
     grid = answer(capsys, "predict", model, "--device", device, "--grid", *of)
-    assert grid["cells"][0]["peak_memory_bytes"] == fit["peak_memory_bytes"]
+    assert grid["rows"][0]["peak_bytes"] == fit["peak_bytes"]
 
 
 def test_what_no_device_holds_is_said_where_no_time_is(capsys):

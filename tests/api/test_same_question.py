@@ -42,7 +42,7 @@ NO_PEAK = {  # what has no answer, and the sentence that every way says
 
 Key = tuple[str, str, str]  # network, device, type
 Answers = Mapping[Key, Any]  # numbers by the names of NUMBERS, or why there is no answer
-NUMBERS = ("step_s", "low_s", "high_s", "peak_memory_bytes", "needed_bytes")
+NUMBERS = ("step_s", "low_s", "high_s", "peak_bytes", "needed_bytes")
 Way = Callable[..., Answers]
 TENSORS = ("predict_in", "python")  # ways that say no `needed_bytes`
 
@@ -134,7 +134,7 @@ def fit(question: Question) -> Answers:
 
 def grid(question: Question) -> Answers:
     on = "--grid", "--device", ",".join(question.devices)
-    return _beside(question, lambda m: ("predict", m, *on), "cells")
+    return _beside(question, lambda m: ("predict", m, *on), "rows")
 
 
 def choose(question: Question) -> Answers:
@@ -161,7 +161,7 @@ def predict_in(question: Question) -> Answers:
         for one in store.load(folder, print):
             if one.origin == "predicted":
                 name, dtype = names[one.workload.key]
-                step, peak = (one.quantities[key] for key in ("step_s", "peak_memory_bytes"))
+                step, peak = (one.quantities[key] for key in ("step_s", "peak_bytes"))
                 numbers = step.value, step.low, step.high, peak.value
                 found[name, one.platform, dtype] = dict(zip(NUMBERS, numbers, strict=False))
     return found
@@ -176,7 +176,7 @@ def python(question: Question) -> Answers:
         except InputError as error:
             found[name, device, dtype] = str(error)
             continue
-        numbers = made.step_s, made.low, made.high, made.peak_memory_bytes
+        numbers = made.step_s, made.low_s, made.high_s, made.peak_bytes
         found[name, device, dtype] = dict(zip(NUMBERS, numbers, strict=False))
     return found
 
@@ -233,7 +233,7 @@ def test_all_but_types_without_a_peak_are_answered(asked):
             assert reason in answer, key
         else:
             assert 0 < answer["low_s"] <= answer["step_s"] <= answer["high_s"], key
-            assert 0 < answer["peak_memory_bytes"] <= answer["needed_bytes"], key
+            assert 0 < answer["peak_bytes"] <= answer["needed_bytes"], key
 
 
 WISHES: tuple[tuple[str, dict[str, str]], ...] = (
@@ -305,7 +305,7 @@ def test_a_prefill_takes_what_predict_says_and_what_is_named(name, stack, kept):
             step_s = steptime.predict(more, device, 1, "bfloat16", **how).step_s
             left_s = told["ttft_s"] - sum(beside.values())
             assert left_s == pytest.approx(step_s, rel=1e-9), (device, length)
-            shares |= {round(end / told["ttft_s"], 9) for end in told["bounds"]["ttft_s"]}
+            shares |= {round(told[f"ttft_{end}_s"] / told["ttft_s"], 9) for end in ("low", "high")}
     assert len(shares) == 2
 
 

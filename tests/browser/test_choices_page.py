@@ -74,7 +74,7 @@ def test_a_choice_is_what_the_command_line_answers(chromium, folder, capsys):
         capsys.readouterr()
         assert run([*shlex.split(found["command"])[1:], "--json"]) == 0
         (row,) = json.loads(capsys.readouterr().out)["rows"]
-        for name in ("step_s", "low_s", "high_s", "speedup", "samples_per_s"):
+        for name in ("step_s", "low_s", "high_s", "speedup", "examples_per_s"):
             assert found["row"][name] == pytest.approx(row[name], rel=1e-5)
         assert found["shown"]
         assert found["rows"] == 3

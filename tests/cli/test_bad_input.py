@@ -48,7 +48,7 @@ FILES: dict[str, str | bytes] = {
     "list.json": '["fc"]',
     "device.toml": 'name = "mine"\nkind = "gpu"\nmemory_GB = -1\n',
     "records/records-a.jsonl": "",  # filled below
-    "broken/a.jsonl": '{"schema": 1}\n{"schema": 1}\n',
+    "broken/a.jsonl": '{"schema": 2}\n{"schema": 2}\n',
     "binary/a.jsonl": bytes(range(256)) * 4,
     "later/a.jsonl": '{"schema": 999}\n',
     "endless/a.jsonl": '{"schema": 999}',

@@ -274,7 +274,7 @@ def test_a_calibration_of_other_versions_is_stale():
     assert list(stale(report)) == [("driver", "550.1", "560.2")]
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.framework
 @pytest.mark.usefixtures("unhurried")
 def test_this_machine_for_real(capsys):

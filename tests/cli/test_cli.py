@@ -36,10 +36,8 @@ def folder(tmp_path_factory):
     return root
 
 
-PREDICTED = "model device method step_s forward_s backward_s peak_memory_bytes status ops"
-COUNTED = (
-    "model batch phase dtype parameters flop traffic_bytes activation_bytes peak_memory_bytes ops"
-)
+PREDICTED = "model device method step_s forward_s backward_s peak_bytes status ops"
+COUNTED = "model batch phase dtype parameters flop traffic_bytes activation_bytes peak_bytes ops"
 ROW = "origin method status model batch dtype phase optimizer platform scope workload_key step_s"
 DRAWING = ("report ", "plot ")  # commands that take long for their pictures
 KEYS = [  # command, and the keys that others rely on
@@ -78,7 +76,7 @@ def test_json_is_one_document_with_its_keys(line, keys, folder, monkeypatch, cap
 def test_a_run_in_json(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     found = answer(capsys, "run", SMALL, "--batch", "2", "--budget", "0.05", *NUMPY)
-    assert {"status", "step_s", "speed", "peak_memory_bytes", "flop_per_s", "env"} <= set(found)
+    assert {"status", "step_s", "speed", "peak_bytes", "flop_per_s", "env"} <= set(found)
     assert {"median", "mean", "low", "high", "min", "p95", "samples"} <= set(found["step_s"])
     assert {"mean", "uncertainty", "jitter"} <= set(found["speed"])
     refused = answer(capsys, "run", SMALL, "--dtype", "bfloat16", *NUMPY, code=3)

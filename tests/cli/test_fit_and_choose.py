@@ -38,12 +38,12 @@ def test_fit(capsys, mine):
     rows = {row["batch"]: row for row in found["rows"]}
     largest, best = found["largest_batch"], found["best_batch"]
     assert {1, 2, 4, 8, best, largest} <= set(rows)
-    assert rows[largest]["peak_memory_bytes"] <= 1e9
+    assert rows[largest]["peak_bytes"] <= 1e9
     again = answer(capsys, *words[:-3], str(largest + 1), *words[-2:])
     assert (again["fits"], again["largest_batch"]) == (False, largest)
     assert rows[best]["examples_per_s"] >= 0.9 * max(r["examples_per_s"] for r in rows.values())
     parts = ("weights", "state", "inputs", "gradients", "activations", "temporaries", "copies")
-    assert sum(found[f"{part}_bytes"] for part in parts) == found["peak_memory_bytes"]
+    assert sum(found[f"{part}_bytes"] for part in parts) == found["peak_bytes"]
     assert sum(found["parts"].values()) == found["needed_bytes"]
     assert found["memory_bytes"] == found["usable_bytes"] == 1e9
     assert found["worst_moment"].startswith("in the backward pass, at ")
@@ -68,7 +68,7 @@ def test_what_fits_an_a100_is_not_refused(capsys):
     """8.03e9 parameters: 2 of weight, 2 of gradient, 4 of moments, 2 of Adam's temporaries."""
     words = ("fit", "llama3_8b", "--device", "a100", "--dtype", "bf16", "--optimizer", "adam")
     found = answer(capsys, *words)
-    assert found["peak_memory_bytes"] == pytest.approx(10 * 8.0303e9, rel=1e-3)
+    assert found["peak_bytes"] == pytest.approx(10 * 8.0303e9, rel=1e-3)
     assert found["usable_bytes"] == pytest.approx(0.99 * 80 * 2**30)
     assert (found["fits"], found["worst_moment"]) == (True, "at the optimizer step")
 
@@ -174,7 +174,7 @@ def test_a_device_of_eight_numbers_works(capsys, mine, method):
             "rows"
         ]
         assert row["step_s"] == pytest.approx(predicted["step_s"])
-        assert row["energy_at_most_j"] == pytest.approx(70 * row["train_s"])
+        assert row["energy_max_j"] == pytest.approx(70 * row["train_s"])
 
 
 def test_explain_ends_with_the_calibrated_step_and_its_ops(capsys):

@@ -132,14 +132,6 @@ def test_memory_says_for_which_optimizer(words, line, capsys):
         assert "optimizer" not in said(capsys, *words.split(), "--phase", "infer")
 
 
-def test_old_names_of_options_are_read_and_not_shown(capsys):
-    new = answer(capsys, "scale", "fc", "--device", "t4", "--link", "aws", "--replicas", "1,2")
-    old = answer(capsys, "scale", "fc", "--device", "t4", "--network=aws", "--workers", "1,2")
-    assert new == old
-    assert [row["workers"] for row in new["rows"]] == [1, 2]
-    assert new["network"] == "aws"
-
-
 def test_an_unknown_peak_says_what_measures_it():
     assert "steptime calibrate" in PEAKS["probed"]
 

@@ -17,7 +17,7 @@ LINES = [  # and a column by its key
     ("list links", "bytes_per_s"),
     ("predict fc --device t4,v100 --grid --batch 8,64", "step_s"),
     ("predict fc --device t4 --by-op", "step_s"),
-    ("scale fc --device t4 --link aws", "samples_per_s"),
+    ("scale fc --device t4 --link aws", "examples_per_s"),
     ("fit fc --device t4", "step_s"),
     ("analyse errors {folder}", "median_error_share"),
     ("query 'SELECT * FROM records' --in {folder}", "step_s"),
@@ -42,7 +42,7 @@ def rows_of(text: str) -> list[dict[str, object]]:
     document = json.loads(text)
     if isinstance(document, list):
         return document
-    return next(document[key] for key in ("rows", "ops", "pairs", "cells") if document.get(key))
+    return next(document[key] for key in ("rows", "ops", "pairs") if document.get(key))
 
 
 @pytest.mark.parametrize(("line", "key"), LINES)

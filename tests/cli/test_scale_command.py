@@ -10,26 +10,26 @@ from steptime.cli.main import run
 from steptime.prediction.collectives import COLLECTIVES
 
 NET = ["scale", "fc:layers=1,nodes=64,inputs=32,outputs=8", "--device", "V100"]
-LINKED = [*NET, "--network", "ethernet-25"]
+LINKED = [*NET, "--link", "ethernet-25"]
 ROW = [
-    "workers",
+    "replicas",
     "global_batch",
-    "batch_per_worker",
+    "batch",
     "forward_s",
     "backward_s",
     "update_s",
     "compute_s",
-    "comm_s",
+    "communication_s",
     "overlap_s",
-    "exposed_comm_s",
+    "exposed_communication_s",
     "step_s",
     "speedup",
     "efficiency",
-    "samples_per_s",
+    "examples_per_s",
     "note",
     "low_s",
     "high_s",
-    "peak_memory_bytes",
+    "peak_bytes",
     "needed_bytes",
 ]
 
@@ -40,8 +40,8 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
 
 
 def test_document(capsys):
-    found = answer(capsys, *LINKED, "--workers", "1,2,4,...,16", "--batch", "8")
-    assert (found["network"], found["batch"], found["scaling"]) == ("ethernet-25", 8, "weak")
+    found = answer(capsys, *LINKED, "--replicas", "1,2,4,...,16", "--batch", "8")
+    assert (found["link"], found["batch"], found["scaling"]) == ("ethernet-25", 8, "weak")
     assert (found["parallel"], found["collective"], found["method"]) == (
         "data",
         "ring",
@@ -49,30 +49,30 @@ def test_document(capsys):
     )
     assert found["parameters"] == 32 * 64 + 64 + 64 * 8 + 8
     assert found["gradient_bytes"] == 4 * found["parameters"]
-    assert [row["workers"] for row in found["rows"]] == [1, 2, 4, 8, 16]
+    assert [row["replicas"] for row in found["rows"]] == [1, 2, 4, 8, 16]
     for row in found["rows"]:
         assert list(row) == ROW
-        assert list(row["comm_s"]) == list(COLLECTIVES)
-        assert row["global_batch"] == 8 * row["workers"]
-        assert row["step_s"] == pytest.approx(row["compute_s"] + row["comm_s"]["ring"])
+        assert list(row["communication_s"]) == list(COLLECTIVES)
+        assert row["global_batch"] == 8 * row["replicas"]
+        assert row["step_s"] == pytest.approx(row["compute_s"] + row["communication_s"]["ring"])
     assert found["training"] is None
     assert found["latency_s"] == pytest.approx(22e-6)
-    unknown = answer(capsys, *NET, "--network", "neuronlink-3", "--workers", "2")
+    unknown = answer(capsys, *NET, "--link", "neuronlink-3", "--replicas", "2")
     assert any("no latency is known" in note for note in unknown["notes"])
 
 
 def test_workers_default_and_order(capsys):
-    assert [r["workers"] for r in answer(capsys, *LINKED)["rows"]] == [1, 2, 4, 8, 16, 32, 64, 128]
-    found = answer(capsys, *LINKED, "--workers", "9,1..4")
-    assert [row["workers"] for row in found["rows"]] == [1, 2, 3, 4, 9]
-    alone = answer(capsys, *NET, "--workers", "1")
-    assert alone["network"] is None
+    assert [r["replicas"] for r in answer(capsys, *LINKED)["rows"]] == [1, 2, 4, 8, 16, 32, 64, 128]
+    found = answer(capsys, *LINKED, "--replicas", "9,1..4")
+    assert [row["replicas"] for row in found["rows"]] == [1, 2, 3, 4, 9]
+    alone = answer(capsys, *NET, "--replicas", "1")
+    assert alone["link"] is None
     assert alone["rows"][0]["speedup"] == 1
 
 
 def test_training_time_and_cost(capsys):
     money = ["--samples", "1000000", "--epochs", "90", "--price", "0.90"]
-    found = answer(capsys, *LINKED, "--batch", "10", "--workers", "4", *money)
+    found = answer(capsys, *LINKED, "--batch", "10", "--replicas", "4", *money)
     (row,) = found["rows"]
     assert row["epoch_s"] == pytest.approx(1_000_000 / 40 * row["step_s"])
     assert row["train_s"] == pytest.approx(90 * row["epoch_s"])
@@ -80,19 +80,29 @@ def test_training_time_and_cost(capsys):
     assert row["cost"] == pytest.approx(row["device_hours"] * 0.90)  # by the second
     training = {"samples": 1_000_000, "epochs": 90, "price": 0.9, "billing": "second"}
     assert found["training"] == training
-    priced = [*LINKED, "--workers", "4", "--samples", "1000000", "--epochs", "90", "--price", "0.9"]
+    priced = [
+        *LINKED,
+        "--replicas",
+        "4",
+        "--samples",
+        "1000000",
+        "--epochs",
+        "90",
+        "--price",
+        "0.9",
+    ]
     (by_hour,) = answer(capsys, *priced, "--billing", "hour")["rows"]
     started = -(-row["train_s"] // 3600)
     assert by_hour["cost"] == pytest.approx(started * 4 * 0.90)
-    (row,) = answer(capsys, *LINKED, "--workers", "4", "--samples", "1000")["rows"]
+    (row,) = answer(capsys, *LINKED, "--replicas", "4", "--samples", "1000")["rows"]
     assert row["train_s"] == row["epoch_s"]
     assert row["cost"] is None
 
 
 def test_options_of_the_exchange(capsys):
     def comm(*words: str) -> dict[str, float]:
-        (row,) = answer(capsys, *LINKED, "--workers", "16", *words)["rows"]
-        found: dict[str, float] = row["comm_s"]
+        (row,) = answer(capsys, *LINKED, "--replicas", "16", *words)["rows"]
+        found: dict[str, float] = row["communication_s"]
         return found
 
     plain = comm()
@@ -110,7 +120,7 @@ def test_options_of_the_exchange(capsys):
     shared = comm("--servers", "4")["parameter-server"]
     messages = start + 2 * 16 * 22e-6  # from and to each worker, one after another
     assert shared - messages == pytest.approx((plain["parameter-server"] - messages) / 4)
-    deep = ["scale", "resnet50", "--device", "V100", "--network", "ethernet-25", "--workers", "8"]
+    deep = ["scale", "resnet50", "--device", "V100", "--link", "ethernet-25", "--replicas", "8"]
     (plainly,) = answer(capsys, *deep)["rows"]
     (hidden,) = answer(capsys, *deep, "--overlap")["rows"]
     assert plainly["overlap_s"] == 0 < hidden["overlap_s"]
@@ -119,13 +129,13 @@ def test_options_of_the_exchange(capsys):
 
 def test_hybrid_and_model(capsys, tmp_path):
     net = str(split_alexnet.write(tmp_path, 2))
-    words = ["scale", net, "--device", "K20", "--network", "pcie2", "--method", "paleo"]
-    (row,) = answer(capsys, *words, "--parallel", "hybrid", "--workers", "2")["rows"]
+    words = ["scale", net, "--device", "K20", "--link", "pcie2", "--method", "paleo"]
+    (row,) = answer(capsys, *words, "--parallel", "hybrid", "--replicas", "2")["rows"]
     assert list(row["data"]) == ["forward_s", "backward_s", "update_s", "sync_s"]
     assert list(row["model"]) == ["forward_s", "backward_s", "update_s"]
     parts = [*row["data"].values(), *row["model"].values()]
     assert row["step_s"] == pytest.approx(sum(parts))
-    assert (row["workers"], row["global_batch"]) == (2, 256)
+    assert (row["replicas"], row["global_batch"]) == (2, 256)
     (row,) = answer(capsys, *words, "--parallel", "model")["rows"]
     for part in ("forward", "backward"):
         assert row[f"{part}_lower_s"] <= row[f"{part}_upper_s"]
@@ -145,7 +155,7 @@ def test_hybrid_and_model(capsys, tmp_path):
 
 
 def test_table(capsys):
-    words = ["scale", "vgg16", "--device", "K80", "--network", "aws", "--workers", "1,2,4"]
+    words = ["scale", "vgg16", "--device", "K80", "--link", "aws", "--replicas", "1,2,4"]
     title, head, *rows = shown(capsys, *words, "--samples", "100000", "--price", "0.9")
     assert title.startswith("vgg16 on K80 over aws, batch 64 a replica, weak scaling (calibrated")
     for column in ("replicas", "global batch", "communication", "speed-up", "samples/s", "cost"):
@@ -164,7 +174,7 @@ def test_table(capsys):
 
 
 def test_what_does_not_fit_is_told(capsys):
-    words = ["scale", "vgg16", "--device", "V100", "--workers", "1", "--batch", "1000"]
+    words = ["scale", "vgg16", "--device", "V100", "--replicas", "1", "--batch", "1000"]
     assert any(
         note.startswith("batch 1000 (optimizer sgd): out of memory by")
         for note in answer(capsys, *words)["notes"]

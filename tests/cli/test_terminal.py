@@ -123,9 +123,9 @@ TABLE = Table(
     columns("device", "step_s[low_s,high_s]=step", "verdict"),
     [
         {"device": "a-slower-card", "step_s": 1.0, "low_s": 0.5, "high_s": 2.0, "verdict": "slower",
-         "extrapolates": True},
+         "is_extrapolated": True},
         {"device": "b", "step_s": 2.0, "low_s": 1.0, "high_s": 4.0, "verdict": "same",
-         "extrapolates": False},
+         "is_extrapolated": False},
     ],
     "c - out of memory by 3 GB",
 )  # fmt: skip

@@ -16,8 +16,8 @@ COMMANDS = {
     "predict": "--device K40",
     "predict --grid": "--device K40",
     "explain": "--device K40",
-    "split": "--device K40 --server K20 --network aws",
-    "scale": "--device K40 --workers 1",
+    "split": "--device K40 --server K20 --link aws",
+    "scale": "--device K40 --replicas 1",
 }
 
 

@@ -260,7 +260,7 @@ def test_a_record_as_json_by_hand():
     }
     assert table["workload_key"] == WORKLOAD.key
     assert table["workload"]["plan"] == {"data": 1, "tensor": 1, "pipeline": 1}
-    assert (table["schema"], table["status"], table["cause"]) == (1, "ok", "")
+    assert (table["schema"], table["status"], table["cause"]) == (2, "ok", "")
 
 
 numbers = st.just(0.0) | st.floats(SMALLEST, 1e100)

@@ -236,5 +236,5 @@ def test_convert_writes_it(tmp_path, capsys):
     capsys.readouterr()
     found = answer(capsys, "count", "nin", "--batch", "3")
     again = answer(capsys, "count", str(file))
-    for key in ("batch", "parameters", "flop", "traffic_bytes", "peak_memory_bytes", "ops"):
+    for key in ("batch", "parameters", "flop", "traffic_bytes", "peak_bytes", "ops"):
         assert again[key] == found[key], key

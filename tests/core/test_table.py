@@ -44,10 +44,10 @@ DEVICES = Table(
     ("key", "value", "said"),
     [
         ("step_s", 0.0604, "60.4 ms"),
-        ("peak_memory_bytes", 11_360_000_000, "11.36 GB"),
+        ("peak_bytes", 11_360_000_000, "11.36 GB"),
         ("memory_bytes_per_s", 9e11, "900 GB/s"),
         ("flop_per_s", 1.041e14, "104.1 TFLOP/s"),
-        ("samples_per_s", 12345.6, "12,346"),
+        ("examples_per_s", 12345.6, "12,346"),
         ("intensity_flop_per_byte", 29.351, "29.35 FLOP/byte"),
         ("energy_j", 0.0142, "14.2 mJ"),
         ("power_w", 73, "73 W"),

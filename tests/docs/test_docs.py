@@ -139,7 +139,7 @@ def _measured(text: str, batch: int, step_s: float, platform: str) -> Record:
         quantities={
             "step_s": Quantity(samples=samples, columns=columns),
             "first_step_s": Quantity(2 * step_s),
-            "peak_memory_bytes": Quantity(1.1 * count(build_step(workload)).peak_memory_bytes),
+            "peak_bytes": Quantity(1.1 * count(build_step(workload)).peak_bytes),
         },
         env={"host": "example", "round": 0, "steady": True, "few_samples": False},
         taken_at="2026-01-01T00:00:00+00:00",
@@ -366,12 +366,12 @@ def _of_pages(*names: str) -> list[Any]:
 
 
 def _long_examples() -> list[Any]:
-    """Return the examples that measure; a whole calibration, the longest of them, is rare."""
+    """Return the examples that measure; those that calibrate a device, the longest, are rare."""
     examples = []
     for example in _of_pages("run", "sweep", "probe", "calibrate"):
         words = shlex.split(example.values[1])
-        is_whole_calibration = words[1] == "calibrate" and not {"--only", "--from"} & {*words}
-        marks = [*example.marks, pytest.mark.rare] if is_whole_calibration else example.marks
+        is_long = words[1] == "calibrate" and not {"link", "--from"} & {*words}
+        marks = [*example.marks, pytest.mark.rare] if is_long else example.marks
         examples.append(pytest.param(*example.values, marks=marks, id=example.id))
     return examples
 

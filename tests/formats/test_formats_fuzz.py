@@ -252,7 +252,7 @@ def test_mutations_are_networks_or_one_line(tmp_path, kind):
     assert endures(tmp_path, kind, 0, {"onnx": 600, "pt2": 600}.get(kind, 150)) >= 1
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.filterwarnings("ignore:invalid escape:DeprecationWarning")  # of google.protobuf
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.values[0] not in OF_THEIR_OWN])
 def test_ten_thousand_mutations_of_each_format(tmp_path, kind):

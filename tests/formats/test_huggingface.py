@@ -250,7 +250,7 @@ def test_the_family_and_the_configuration_say_one_network(zoo, table, length, ph
     )
     assert (ours.parameters, products(ours)) == (theirs.parameters, products(theirs))
     assert count(ours).flop == count(theirs).flop
-    assert count(ours).peak_memory_bytes == count(theirs).peak_memory_bytes
+    assert count(ours).peak_bytes == count(theirs).peak_bytes
 
 
 def test_fields_in_both_spellings(tmp_path):

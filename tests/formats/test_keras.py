@@ -517,7 +517,7 @@ def test_a_bomb_is_not_unpacked(tmp_path):
         read_model(str(path))
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_ten_thousand_mutations_are_networks_or_one_line(tmp_path):
     rng = random.Random(7)  # noqa: S311  # no secret
     text = json.dumps(functional(*CNN))

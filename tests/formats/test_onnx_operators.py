@@ -183,7 +183,7 @@ def test_a_weight_of_four_bits_is_counted_as_it_is_stored(tmp_path, dtype):
     (product,) = (op for op in counted.ops if op.kind == "linear")
     assert product.traffic_bytes == STORED + 2 * (2 * 1024 * size)
     x, copy = 2 * 1024 * 4, 0 if dtype == "float32" else 2 * 1024 * 2
-    assert counted.peak_memory_bytes == STORED + x + copy + 2 * 1024 * size
+    assert counted.peak_bytes == STORED + x + copy + 2 * 1024 * size
     computed = dtype.removesuffix("-mixed")
     assert graph.remarks == (f"1 quantised weight counted as stored, multiplied in {computed}",)
 

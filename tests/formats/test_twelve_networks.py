@@ -82,7 +82,10 @@ def form_of(name: str, folder: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.rare if name == "ViT" else ()) for name in CASES],
+)
 def test_a_network_goes_through_every_command_and_trains(name, tmp_path, capsys):
     from steptime.measure.backends.torch import backend
 

@@ -69,9 +69,6 @@ def _every() -> Iterator[Case]:
             yield ("predict", model, "--device", device, "--method", method, *given)
 
 
-RENAMED = {"--link": "--network", "--replicas": "--workers"}  # for trees before the words changed
-
-
 def printed(case: Case) -> tuple[int, str]:
     """The exit code of a command line and what it prints as JSON."""
     from steptime.cli.main import run
@@ -79,10 +76,6 @@ def printed(case: Case) -> tuple[int, str]:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run([*case, "--json"])
-        if code == 2 and "no such option" in err.getvalue():
-            out.truncate(out.seek(0))
-            err.truncate(err.seek(0))
-            code = run([*(RENAMED.get(word, word) for word in case), "--json"])
     return code, out.getvalue() if code == 0 else err.getvalue()
 
 

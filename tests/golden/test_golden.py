@@ -4,9 +4,11 @@ A change of physics writes them anew (`golden.py capture tests/golden/golden.jso
 docs/lab-book.md what was before and after.
 """
 
+import gzip
 import json
 import math
 import re
+import tomllib
 
 import pytest
 
@@ -14,6 +16,29 @@ import golden
 
 END = re.compile(r"\bbounds\b|(\b|_)low(\b|_)").search
 WRITTEN = json.loads(golden.COMMITTED.read_text(encoding="utf-8"))
+
+
+def rename_path(path, names):
+    """Return a path of `golden.flat` with each key under its new name."""
+    return "".join(names.get(part, part) for part in re.split(r"([.#\[\]]+)", path))
+
+
+def test_the_numbers_of_0_15_0_stand_under_the_new_names():
+    """The table `renamed.toml` leads from each key of 0.15.0 to the key now."""
+    names = tomllib.loads((golden.HERE / "renamed.toml").read_text("utf-8"))
+    of_command = {key: names.pop(key) for key in list(names) if isinstance(names[key], dict)}
+    packed = (golden.HERE / "golden-0.15.0.json.gz").read_bytes()
+    before = {}
+    for line, answer in json.loads(gzip.decompress(packed)).items():
+        all_names = names | of_command.get(line.split()[0], {})
+        values = {}
+        for path, value in answer["values"].items():
+            if isinstance(all_names.get(path), list):  # two ends that had one key
+                values |= dict(zip(all_names[path], value, strict=True))
+            else:
+                values[rename_path(path, all_names)] = value
+        before[line.replace("--workers", "--replicas")] = answer | {"values": values}
+    assert list(golden.differences(before, WRITTEN)) == []
 
 
 @pytest.mark.parametrize("line", WRITTEN)

@@ -77,6 +77,7 @@ def test_a_short_training_reaches_97_percent(mnist, capsys):
     assert not any("learned nothing" in remark for remark in document["remarks"])
 
 
+@pytest.mark.rare
 @pytest.mark.framework
 def test_labels_in_disorder_are_seen_in_the_accuracy(mnist, tmp_path, capsys):
     """The step is as fast, and nothing is learned."""

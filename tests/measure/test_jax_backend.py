@@ -243,14 +243,14 @@ def test_what_xla_plans_is_no_measured_memory():
 
     work = workload("fc:layers=2,nodes=64,inputs=32,outputs=16,batch=128")
     ready = prepared(work)
-    ours = count(training_graph(build(work), "sgd")).peak_memory_bytes
+    ours = count(training_graph(build(work), "sgd")).peak_bytes
     # updates are made as gradients come; temporaries are packed
     assert 0.5 < ready.planned_bytes / ours < 1.5
     assert ready.memory() == (None, "JAX tells no peak that is this network's")
     request = {"timing": {"budget_s": 0.01}, "parts": False, "energy": False}
     found = measure_cell(backend, work, Options(threads=1), request, lambda *_, **__: None)
     assert found.quantities["planned_memory_bytes"].value == ready.planned_bytes
-    assert "peak_memory_bytes" not in found.quantities
+    assert "peak_bytes" not in found.quantities
 
 
 def test_what_jax_does_not_run_is_named():

@@ -49,7 +49,7 @@ def test_every_strategy_is_one_record_with_the_fields_of_torch(pair, strategy):
     peaks = env["peak_memory_bytes_of_ranks"]
     assert peaks == [None, None]  # what XLA plans is no measurement
     assert {"forward_s", "backward_s", "update_s"} < set(record.quantities)
-    comm = record.quantities["comm_s"].samples
+    comm = record.quantities["communication_s"].samples
     if strategy == "independent":
         assert set(comm) == {0.0}
     else:
@@ -111,7 +111,9 @@ def test_run_counts_all_replicas(capsys):
     told = [document[name] for name in ("batch", "replicas", "global_batch", "strategy")]
     assert told == [8, 2, 16, "allreduce"]
     assert document["speed"]["mean"] == pytest.approx(16 / document["step_s"]["mean"])
-    assert document["comm_s"] is not None  # steps with it less steps without: around 0 and noise
+    assert (
+        document["communication_s"] is not None
+    )  # steps with it less steps without: around 0 and noise
 
 
 def test_a_launcher_of_ranks_is_refused_in_one_line():

@@ -102,12 +102,12 @@ def test_the_link_file_says_where_it_is_from():
 
 
 def test_scale_takes_the_link(capsys):
-    words = ["scale", "fc", "--device", "T4", "--network", "local", "--workers", "2", "--json"]
+    words = ["scale", "fc", "--device", "T4", "--link", "local", "--replicas", "2", "--json"]
     catalog.write_user_link(link_table(answer()))
     assert run(words) == 0
     document = json.loads(capsys.readouterr().out)
     wanted = ring_s(document["gradient_bytes"], 2, 20e-6, 1e9)
-    assert document["rows"][0]["comm_s"]["ring"] == pytest.approx(wanted)
+    assert document["rows"][0]["communication_s"]["ring"] == pytest.approx(wanted)
 
 
 def test_a_users_link_may_not_take_a_shipped_name():
@@ -154,7 +154,7 @@ def test_communication_by_hand(strategy, overlap, messages, added):
     alone, *_ = records(StepModel(workload, DEVICE, method="analytic"))
     count, size = messages
     comm = count * (20e-6 + size / 1e9) + 3 * added / 1e11
-    assert head.quantities["comm_s"].value == pytest.approx(comm)
+    assert head.quantities["communication_s"].value == pytest.approx(comm)
     update, step = (alone.quantities[name].value or 0 for name in ("update_s", "step_s"))
     if strategy == "sharded":  # each updates a third of the rows, 4 of 10 in the last layer
         assert head.quantities["update_s"].value == pytest.approx(update / 3, rel=0.05)
@@ -168,7 +168,7 @@ def test_overlap_waits_less_and_shards_send_as_much():
     def comm(strategy: str, overlap: bool) -> float:
         cluster = Cluster(DEVICE, ((2, LINK),))
         head, *_ = predict_replicas(fc(), cluster, strategy, overlap)
-        return head.quantities["comm_s"].value or 0.0
+        return head.quantities["communication_s"].value or 0.0
 
     adding = 3 * WEIGHTS / 2 / 1e11
     one_bucket = ring_s(WEIGHTS, 2, 20e-6, 1e9)  # which is full only at the end
@@ -186,11 +186,11 @@ def test_shards_share_memory_and_update():
         for strategy in ("allreduce", "sharded")
     )
     values = [
-        {name: head.quantities[name].value or 0.0 for name in ("update_s", "peak_memory_bytes")}
+        {name: head.quantities[name].value or 0.0 for name in ("update_s", "peak_bytes")}
         for head in (whole, half)
     ]
     assert values[1]["update_s"] == pytest.approx(values[0]["update_s"] / 2, rel=1e-2)
-    assert values[1]["peak_memory_bytes"] < values[0]["peak_memory_bytes"]
+    assert values[1]["peak_bytes"] < values[0]["peak_bytes"]
     assert not half.note
     with pytest.raises(InputError, match="paleo: no shards where steps are counted by layers"):
         predict_replicas(work, cluster, "sharded", True, "paleo")
@@ -204,7 +204,7 @@ def test_replicas_are_predicted_by_the_method_and_options_that_are_asked_for():
     paleo, *_ = predict_replicas(fc(), cluster, "allreduce", False, "paleo")
     assert (usual.method.name, paleo.method.name) == ("calibrated", "paleo")
     assert slow.method.options.items() >= half.items()
-    said = [head.quantities["comm_s"].value for head in (usual, slow, paleo)]
+    said = [head.quantities["communication_s"].value for head in (usual, slow, paleo)]
     adding = 3 * WEIGHTS / 2 / 1e11  # at the whole rate of the memory
     assert said[0] == pytest.approx(START_S + ring_s(WEIGHTS, 2, 20e-6, 1e9) + adding)
     assert said[1] == pytest.approx(ring_s(WEIGHTS, 2, 20e-6, 0.5e9) + adding)
@@ -215,12 +215,12 @@ def test_replicas_on_nodes_cross_the_slow_link_only_between_them():
     near = Link("near", 1e-6, 1e10, "a test")
     cluster = Cluster(DEVICE, ((2, near), (2, LINK)))
     head, *_ = predict_replicas(fc(4), cluster, "allreduce", False)
-    assert head.method.options["network"] == "link"
+    assert head.method.options["link"] == "link"
     adding = 3 * WEIGHTS * 3 / 4 / 1e11
     comm = START_S + 4 * 1e-6 + 2 * 20e-6 + 6 * WEIGHTS / 4 / 1e9 + adding  # 2 of 6 messages cross
-    assert head.quantities["comm_s"].value == pytest.approx(comm)
+    assert head.quantities["communication_s"].value == pytest.approx(comm)
     inside, *_ = predict_replicas(fc(2), cluster, "allreduce", False)
-    assert inside.method.options["network"] == "near"
+    assert inside.method.options["link"] == "near"
 
 
 def test_predictions_know_the_strategies_that_are_measured():
@@ -239,7 +239,7 @@ def test_inference_exchanges_nothing():
     model = read_model("fc:layers=2,nodes=100,inputs=50,outputs=10")
     workload = make_workload(model, 8, phase="infer", replicas=2)
     head, *_ = predict_replicas(workload, Cluster(DEVICE), "allreduce", True)
-    assert head.quantities["comm_s"].value == 0
+    assert head.quantities["communication_s"].value == 0
 
 
 def measured(strategy: str, overlap: bool, step_s: float) -> Record:
@@ -291,7 +291,7 @@ def test_a_sweep_predicts_replicas_over_its_network(tmp_path, capsys):
     run(["sweep", str(file), "--out", str(out)])
     said = capsys.readouterr().err
     assert "1 predictions of several replicas are left out: link = " in said
-    file.write_text('network = "aws"\n' + EXPERIMENT)
+    file.write_text('link = "aws"\n' + EXPERIMENT)
     run(["sweep", str(file), "--out", str(out)])
     assert "left out" not in capsys.readouterr().err
     predicted = [one for one in store.load(out, print) if one.origin == "predicted"]
@@ -299,10 +299,10 @@ def test_a_sweep_predicts_replicas_over_its_network(tmp_path, capsys):
     assert sorted(map(str, told)) == sorted(
         map(str, [(1, None), (2, "independent"), (2, "allreduce")])
     )
-    file.write_text(EXPERIMENT.replace('predict = "T4"', 'network = "aws"'))
+    file.write_text(EXPERIMENT.replace('predict = "T4"', 'link = "aws"'))
     assert run(["sweep", str(file), "--out", str(out)]) == 2
     assert "link is for predictions: it goes with predict" in capsys.readouterr().err
-    file.write_text('network = "asw"\n' + EXPERIMENT)
+    file.write_text('link = "asw"\n' + EXPERIMENT)
     assert run(["sweep", str(file), "--out", str(out)]) == 2
     assert "unknown link 'asw'; did you mean 'aws'?" in capsys.readouterr().err
 

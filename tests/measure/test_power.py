@@ -21,7 +21,7 @@ DEVICE = Device("d", "gpu", {"float32": 1e12}, 1e11, "a test", idle_w=100.0, pea
 def _times(forward: Interval, backward: Interval, update_s: float) -> Timeline:
     row = RowTime(Row("op", "matmul"), forward, backward, Interval(update_s), NOTHING, (1, 1, 1))
     parts = (forward.value, backward.value, update_s)
-    return Timeline((row,), *parts, None, None, None, extrapolates=False)
+    return Timeline((row,), *parts, None, None, None, is_extrapolated=False)
 
 
 def _seconds(compute_s: float, memory_s: float, value: float) -> Interval:
@@ -36,7 +36,7 @@ def test_energy_is_idle_power_and_the_share_of_the_rest():
     found = step_energy(HALF, DEVICE)
     assert found.utilisation == pytest.approx(0.5)
     assert found.energy_j == pytest.approx(100 * 2 + (300 - 100) * 0.5 * 2)
-    assert found.at_most_j == pytest.approx(300 * 2)
+    assert found.max_j == pytest.approx(300 * 2)
     assert found.note == ""
 
 
@@ -56,15 +56,15 @@ def test_waiting_for_the_host_is_not_arithmetic():
 
 def test_a_step_of_no_time_has_no_utilisation_and_no_energy():
     found = step_energy(_times(NOTHING, NOTHING, 0), DEVICE)
-    assert (found.utilisation, found.energy_j, found.at_most_j) == (None, 0, 0)
+    assert (found.utilisation, found.energy_j, found.max_j) == (None, 0, 0)
 
 
 def test_unknown_power_is_unknown_energy():
     no_idle = step_energy(HALF, replace(DEVICE, idle_w=None))
-    assert (no_idle.energy_j, no_idle.at_most_j) == (None, 600)
+    assert (no_idle.energy_j, no_idle.max_j) == (None, 600)
     assert no_idle.note == "d: idle_W unknown"
     no_peak = step_energy(HALF, replace(DEVICE, peak_w=None))
-    assert (no_peak.energy_j, no_peak.at_most_j) == (None, None)
+    assert (no_peak.energy_j, no_peak.max_j) == (None, None)
     assert no_peak.note == "d: tdp_W unknown"
     neither = step_energy(HALF, replace(DEVICE, idle_w=None, peak_w=None))
     assert neither.note == "d: idle_W and tdp_W unknown"
@@ -73,7 +73,7 @@ def test_unknown_power_is_unknown_energy():
 
 def test_doubtful_power_is_said():
     swapped = step_energy(HALF, replace(DEVICE, idle_w=301.0))
-    assert (swapped.energy_j, swapped.at_most_j) == (None, None)
+    assert (swapped.energy_j, swapped.max_j) == (None, None)
     assert swapped.note == "d: idle_W is above tdp_W"
     unverified = step_energy(HALF, replace(DEVICE, unverified=("clock_MHz", "idle_W")))
     assert unverified.energy_j == pytest.approx(400)
@@ -106,7 +106,7 @@ def test_predict_says_the_energy(tmp_path, capsys):
     busy_s = sum(op["forward_compute_s"] + op["backward_compute_s"] for op in found["ops"])
     assert found["utilisation"] == pytest.approx(busy_s / found["step_s"])
     assert found["energy_j"] == pytest.approx(50 * found["step_s"] + 200 * busy_s)
-    assert found["energy_at_most_j"] == pytest.approx(250 * found["step_s"])
+    assert found["energy_max_j"] == pytest.approx(250 * found["step_s"])
     assert run([*words, "t4"]) == 0
     shown = capsys.readouterr().out
     assert "energy       at most " in shown
@@ -120,7 +120,7 @@ def test_calibrated_knows_the_energy_of_a_gpu(tmp_path, capsys):
     path.write_text(FILE, encoding="utf-8")
     words = ["predict", "fc", "--batch", "64", "--method", "calibrated", "--device"]
     found = answer(capsys, *words, str(path))
-    assert 50 * found["step_s"] < found["energy_j"] <= found["energy_at_most_j"]
+    assert 50 * found["step_s"] < found["energy_j"] <= found["energy_max_j"]
     assert found["energy_low_j"] < found["energy_j"] < found["energy_high_j"]
     assert run([*words, "t4"]) == 0  # whose idle_W nobody says
     assert re.search(r"energy +[\d.]+ m?J \[[\d.]+-[\d.]+\]", capsys.readouterr().out)
@@ -136,7 +136,7 @@ def test_predict_says_the_energy_of_a_run(tmp_path, capsys):
     kwh = 1e6 * found["energy_j"] / 3.6e6
     assert whole["run_s"] == pytest.approx(1e6 * found["step_s"])
     assert whole["energy"] == pytest.approx({"kwh": kwh, "cost": 2 * kwh, "co2_g": 300 * kwh})
-    assert whole["at_most"]["kwh"] == pytest.approx(1e6 * found["energy_at_most_j"] / 3.6e6)
+    assert whole["at_most"]["kwh"] == pytest.approx(1e6 * found["energy_max_j"] / 3.6e6)
     whole = answer(capsys, *words, "t4")["run"]
     assert (whole["energy"], whole["at_most"]["co2_g"]) == (None, None)
     assert run([*words, "t4"]) == 0

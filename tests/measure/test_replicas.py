@@ -102,8 +102,8 @@ def test_every_strategy_is_one_record(pair, strategy, overlap):
     assert env["sample_ends"] == "with the slowest rank"
     peaks = env["peak_memory_bytes_of_ranks"]
     assert len(peaks) == 2
-    assert record.quantities["peak_memory_bytes"].value == max(peaks)
-    step, comm = (record.quantities[name].samples for name in ("step_s", "comm_s"))
+    assert record.quantities["peak_bytes"].value == max(peaks)
+    step, comm = (record.quantities[name].samples for name in ("step_s", "communication_s"))
     assert {"forward_s", "backward_s", "update_s"} < set(record.quantities)
     if strategy == "independent":
         assert set(comm) == {0.0}
@@ -121,7 +121,7 @@ def test_what_exchanges_more_waits_longer(pair):
         record_from_json(pair.ask(request("allreduce", model, options={"overlap": False}), 600))
         for model in (SMALL, "fc:layers=1,nodes=1000,inputs=2000,outputs=10")
     )
-    times = [min(one.quantities["comm_s"].samples) for one in (small, large)]
+    times = [min(one.quantities["communication_s"].samples) for one in (small, large)]
     assert times[1] > 2 * times[0]  # 8 MB against 31 kB, where nobody is in the way
 
 
@@ -180,7 +180,7 @@ def test_replicas_of_inference_are_independent(pair):
     asked["workload"] |= {"phase": "infer", "optimizer": "none"}
     record = record_from_json(pair.ask(asked, 600))
     assert record.status == "ok"
-    assert set(record.quantities["comm_s"].samples) == {0.0}
+    assert set(record.quantities["communication_s"].samples) == {0.0}
 
 
 def test_a_backend_of_one_device_has_no_replicas(capsys):
@@ -203,7 +203,7 @@ def test_run_counts_all_replicas(tmp_path, capsys):
     told = [document[name] for name in ("batch", "replicas", "global_batch", "strategy")]
     assert told == [8, 2, 16, "allreduce"]
     assert document["method"]["options"]["overlap"] is False
-    assert 0 < document["comm_s"] < document["step_s"]["median"]
+    assert 0 < document["communication_s"] < document["step_s"]["median"]
     assert document["speed"]["mean"] == pytest.approx(16 / document["step_s"]["mean"])
     (record,) = store.load(tmp_path / "out", print)
     assert record.workload.plan.data == 2

@@ -132,7 +132,7 @@ def test_a_measurement_is_answered_by_one_record():
     assert set(record.quantities) == {
         "step_s",
         "first_step_s",
-        "peak_memory_bytes",
+        "peak_bytes",
         "forward_s",
         "backward_s",
         "update_s",
@@ -237,7 +237,7 @@ def test_each_network_has_a_fresh_memory_meter():
             for model in (SMALL, "fc:layers=1,nodes=2000,inputs=4000,outputs=8", SMALL)
         )
     weights_bytes = 4 * 2000 * 4000
-    peaks = [one.quantities["peak_memory_bytes"].value or 0.0 for one in (small, large, after)]
+    peaks = [one.quantities["peak_bytes"].value or 0.0 for one in (small, large, after)]
     assert peaks[1] >= 2 * weights_bytes - (1 << 20)  # with gradients; Linux counts in batches
     assert peaks[2] < weights_bytes / 4
     assert small.env["memory_meter"] == large.env["memory_meter"]

@@ -9,7 +9,7 @@ import pytest
 from steptime.build import build_step, make_tuning, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, check
-from steptime.network.count import count, peak_memory_bytes
+from steptime.network.count import count, peak_bytes
 from steptime.network.recompute import needed
 
 DECODER = (
@@ -44,7 +44,7 @@ def test_layers_compute_again_what_their_gradients_read():
     whole = {op.name for ops in needed(plain).values() for op in ops}
     rows = {row.name: row.flop for row in count(plain).ops}
     assert flop(again) - flop(plain) == sum(rows[name] for name in whole)
-    assert peak_memory_bytes(again) < peak_memory_bytes(plain)
+    assert peak_bytes(again) < peak_bytes(plain)
 
 
 def test_beside_frozen_weights_less_is_computed_again():
@@ -67,7 +67,7 @@ def test_a_network_without_layers_is_refused():
 def test_gradients_that_are_applied_early_do_not_live_together():
     late, early = step(batch=1), step(batch=1, update_early=True)
     assert sorted(op.name for op in late.ops) == sorted(op.name for op in early.ops)
-    assert peak_memory_bytes(early) < peak_memory_bytes(late)
+    assert peak_bytes(early) < peak_bytes(late)
 
 
 def test_states_of_8_bits_take_a_byte_and_a_scale_for_256():

@@ -11,7 +11,7 @@ from steptime.build import build, build_step, make_tuning, make_workload, read_m
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, check
 from steptime.core.workload import Tuning, Workload, workload_from_json, workload_to_json
-from steptime.network.count import count, peak_memory_bytes
+from steptime.network.count import count, peak_bytes
 
 FC = "fc:layers=1,nodes=32,inputs=16,outputs=8"  # two products: 16 -> 32 -> 8
 DECODER = (
@@ -99,7 +99,7 @@ def test_what_is_made_wide_is_made_again_for_the_gradient_and_does_not_live_betw
     assert len(wide) - len(forward) == 24 * 7 - 3  # below the first adapters nothing is asked for
     all_wide = sum(few.tensors[op.outputs[0]].size_bytes for op in forward)
     whole = build_step(_workload(text, 1, rank=2, on="q+v"))
-    assert peak_memory_bytes(few) < peak_memory_bytes(whole) - 0.6 * all_wide
+    assert peak_bytes(few) < peak_bytes(whole) - 0.6 * all_wide
 
 
 def test_what_is_not_trained_needs_no_state():
@@ -109,7 +109,7 @@ def test_what_is_not_trained_needs_no_state():
     assert only_norms.parameters == 5 * 64
     state = [name for name in only_norms.buffers if "adam" in name]
     assert len(state) == 2 * 5
-    assert peak_memory_bytes(only_norms) < peak_memory_bytes(all_of_it)
+    assert peak_bytes(only_norms) < peak_bytes(all_of_it)
 
 
 def test_lora_and_norms_together():

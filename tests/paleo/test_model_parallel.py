@@ -62,9 +62,9 @@ def test_every_case_of_the_original(shared):
         row = hybrid(model, case["batch"], case["gpus"])
         parts: Any = row.parts
         found = [MS * parts["data"][key] for key in (*PASSES, "sync_s")]
-        assert [row.workers, row.global_batch, *found] == pytest.approx(data, rel=1e-9), name
+        assert [row.replicas, row.global_batch, *found] == pytest.approx(data, rel=1e-9), name
         found = [*(MS * parts["model"][key] for key in PASSES), 0.0]
-        assert [row.workers, row.global_batch, *found] == pytest.approx(split, rel=1e-9), name
+        assert [row.replicas, row.global_batch, *found] == pytest.approx(split, rel=1e-9), name
         if "model" in case:
             bounds: Any = model_parallel(model, case["batch"], case["gpus"]).parts
             expected = [value for _, *both in case["model"]["rows"] for value in both]
@@ -241,7 +241,7 @@ def test_eight_splits_in_model_mode(tmp_path):
 def test_inception_in_model_mode():
     """Its branches fork again; one device holds them all, so only Paleo has them at once."""
     paleo = model_parallel(StepModel("inception_v3", "K40", method="paleo"), 8)
-    assert (paleo.workers, paleo.note) == (1, f"{NESTED_NOTE}; {FORK_NOTE}")
+    assert (paleo.replicas, paleo.note) == (1, f"{NESTED_NOTE}; {FORK_NOTE}")
     bounds: Any = paleo.parts
     assert bounds["forward_lower_s"] < bounds["forward_upper_s"]
     model = StepModel("inception_v3", "K40")
@@ -337,13 +337,13 @@ def test_hybrid_by_hand(tmp_path):
     added = 4 * parameters * (splits - 1) / splits
     ring = 4e-5 + 2 * (splits - 1) * (1e-5 + 4 * parameters / splits / 1e9)
     ring += 3 * added / TOY.memory_bytes_per_s
-    assert parts["data"]["sync_s"] == row.exposed_comm_s == pytest.approx(ring)
+    assert parts["data"]["sync_s"] == row.exposed_communication_s == pytest.approx(ring)
     assert row.step_s == pytest.approx(row.compute_s + ring)
-    assert row.samples_per_s == pytest.approx(splits * batch / row.step_s)
+    assert row.examples_per_s == pytest.approx(splits * batch / row.step_s)
     small = hybrid(model, batch, splits, exchange=Sync("tree", compression=2.0))
     half = 4 * parameters / 2
     tree = 4e-5 + 2 * 2 * 1e-5 + 2 * half / 1e9 + 3 * half / TOY.memory_bytes_per_s
-    assert small.exposed_comm_s == pytest.approx(tree)
+    assert small.exposed_communication_s == pytest.approx(tree)
     shared = hybrid(model, splits * batch, splits, "strong")
     assert shared.global_batch == splits * batch
     assert shared.step_s == pytest.approx(row.step_s)

@@ -45,13 +45,13 @@ def test_a_step_lies_between_what_all_take_that_could_be_meant():
     )  # fmt: skip
     for one in assumed["others"]:
         named = answered(Request("llama3_8b", NODE, 16, split=split, stack=one["stack"]))
-        assert [named[key] for key in ("step_s", "low", "high")] == [
-            one[key] for key in ("step_s", "low", "high")
+        assert [named[key] for key in ("step_s", "low_s", "high_s")] == [
+            one[key] for key in ("step_s", "low_s", "high_s")
         ]
         assert named["assumed"] is None
     by_name = answered(Request("llama3_8b", NODE, 16, split=split, stack="fsdp"))
     assert by_name["step_s"] == told["step_s"]
-    assert told["low"] <= by_name["low"] < by_name["high"] <= told["high"]
+    assert told["low_s"] <= by_name["low_s"] < by_name["high_s"] <= told["high_s"]
     first = told["answer"]
     near = next(one for one in assumed["others"] if one["stack"] == "fsdp-compile-2025")
     assert "assumed fsdp-2025, with --stack fsdp-compile-2025" in first
@@ -71,8 +71,8 @@ def test_a_search_says_the_interval_of_its_best():
     told = plan("gpt2", "h100", 32, 8)
     best = told["best"]
     assert best["assumed"]["stack"] == best["stack"] == "fsdp-2025"
-    assert (told["rows"][0]["low"], told["rows"][0]["high"]) == pytest.approx(
-        (best["low"], best["high"])
+    assert (told["rows"][0]["low_s"], told["rows"][0]["high_s"]) == pytest.approx(
+        (best["low_s"], best["high_s"])
     )
 
 

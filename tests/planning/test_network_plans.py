@@ -46,7 +46,7 @@ def test_replicas_alone_take_what_scale_says(model, replicas):
     told = answered(Request(model, SITE, 256, split={"data": replicas}))
     beside, after = (scaled(model, replicas, 256, overlap) for overlap in (True, False))
     assert told["step_s"] == pytest.approx(beside.step_s, rel=1e-12)
-    assert (told["low"], told["high"]) == pytest.approx((beside.low_s, beside.high_s))
+    assert (told["low_s"], told["high_s"]) == pytest.approx((beside.low_s, beside.high_s))
     (exchange,) = told["exposed_communication"] or [{"total_s": 0.0, "exposed_s": 0.0}]
     later = told["step_s"] - exchange["exposed_s"] + exchange["total_s"]
     assert later == pytest.approx(after.step_s, rel=1e-12)
@@ -57,7 +57,7 @@ def test_one_device_needs_what_a_prediction_says(optimizer, device):
     told = answered(Request("resnet50", Site(device), 64, optimizer=optimizer))
     workload = make_workload(read_model("resnet50"), "64", "float32", "train", optimizer)
     needs = StepModel(workload, device).needs()
-    assert told["memory"]["total_bytes"] == needs.total_bytes
+    assert told["memory"]["needed_bytes"] == needs.total_bytes
     assert sum(told["memory"]["by_part"].values()) == needs.total_bytes
     assert told["memory"]["by_part"]["weights_bytes"] == 4 * 25_557_032
     assert told["usable_bytes"] == catalog.device(device).usable_bytes

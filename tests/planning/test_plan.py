@@ -94,7 +94,7 @@ def test_a_step_is_its_parts():
     late = 0.025 * log(1 + 63 / 1024)  # of the slowest of 64 devices
     assert found.rest_s == pytest.approx(0.01 + late * (found.step_s - found.rest_s))
     assert found.bubble == pytest.approx(3 / (32 + 3), rel=0.2)  # p - 1 of m + p - 1
-    assert found.low < found.step_s < found.high
+    assert found.low_s < found.step_s < found.high_s
     assert found.recompute_s == pytest.approx(found.compute_s / 3, rel=0.15)
     groups = {(one.group, one.collective) for one in found.exposures}
     assert groups == {
@@ -136,7 +136,7 @@ def test_the_command_answers_by_documented_keys(capsys):
     words = f"{GPT} --device h100-sxm5 --inside nvlink-4 --link infiniband-ndr --tensor 8"
     told = answer(f"{words} --pipeline 8 --batch 16 --dtype float8 --tokens 1e12", capsys)
     assert told["devices"] == 64
-    assert told["low"] < told["step_s"] < told["high"]
+    assert told["low_s"] < told["step_s"] < told["high_s"]
     assert set(told["mfu"]) == {"full", "half", "6N"}
     a_token = 72 * 96 * 12288**2 * (1 + 2048 / (6 * 12288) + 51200 / (12 * 96 * 12288))
     flop = a_token * 16 * 2048  # Narayanan and others 2021, without recomputation
@@ -144,7 +144,7 @@ def test_the_command_answers_by_documented_keys(capsys):
     assert told["mfu"]["full"] == pytest.approx(reached, rel=1e-9)
     assert len(told["memory"]["by_stage"]) == 8
     parts = told["memory"]["by_part"]
-    assert sum(parts.values()) == pytest.approx(told["memory"]["total_bytes"])
+    assert sum(parts.values()) == pytest.approx(told["memory"]["needed_bytes"])
     assert told["training"]["steps"] == pytest.approx(1e12 / 16 / 2048)
 
 
@@ -152,14 +152,14 @@ def test_what_does_not_fit_says_by_how_much_and_what_would(capsys):
     told = answer(f"{GPT} --device a100-sxm4-80gb --inside nvlink-3 --tensor 8", capsys)
     assert not told["fits"]
     memory = told["memory"]
-    assert memory["over_bytes"] == pytest.approx(memory["total_bytes"] - 80 * 2**30 * 0.99)
+    assert memory["over_bytes"] == pytest.approx(memory["needed_bytes"] - 80 * 2**30 * 0.99)
     assert told["nearest_that_fits"] is None  # 175e9 parameters on 8 devices
     small = GPT.replace("96,width=12288,heads=96", "24,width=4096,heads=32")
     words = f"{small} --device a100-sxm4-80gb --inside nvlink-3 --data 8 --batch 64"
     told = answer(f"{words} --micro-batch 8", capsys)
     near = told["nearest_that_fits"]
     assert not told["fits"]
-    assert near["total_bytes"] <= 80 * 2**30
+    assert near["needed_bytes"] <= 80 * 2**30
     assert near["step_s"] < told["step_s"] * 1.5
 
 
@@ -180,7 +180,8 @@ def test_devices_of_every_kind_are_answered(command, device, capsys):
     words = [command, "transformer:layers=2,width=256,heads=4,length=256", "--device", device]
     assert run([*words, *(["--input", "128"] if command == "serve" else []), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert 0 < told["low"] < told["high"]
+    of = "tpot_" if command == "serve" else ""
+    assert 0 < told[f"{of}low_s"] < told[f"{of}high_s"]
 
 
 def test_a_stack_that_saw_no_step_on_a_device_is_said(capsys):

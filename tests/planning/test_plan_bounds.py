@@ -32,7 +32,7 @@ def plan_drawn(seed: int) -> bool:
         _, found = timed(asked)
     except InputError:  # a network without such a part, a device without a type
         return False
-    assert 0 < found.low <= found.step_s <= found.high
+    assert 0 < found.low_s <= found.step_s <= found.high_s
     return True
 
 

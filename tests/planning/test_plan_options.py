@@ -352,7 +352,7 @@ def test_a_search_computes_as_few_layers_again_as_leave_a_share_of_the_memory():
         steptime.plan("llama3_8b", "h100-sxm5", **how, **own, recompute_layers=n)["memory"]
         for n in (fewest - 1, fewest)
     ]
-    assert [one["total_bytes"] <= 0.95 * one["device_bytes"] for one in held] == [False, True]
+    assert [one["needed_bytes"] <= 0.95 * one["usable_bytes"] for one in held] == [False, True]
     chosen = {**fixed, "recompute": "full"}
     told = steptime.plan("llama3_8b", "h100-sxm5", devices=8, **how, **chosen)
     assert "recompute_layers" not in told["best"]["plan"]  # as the user chose

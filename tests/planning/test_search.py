@@ -154,7 +154,7 @@ def test_no_single_plan_is_faster_than_the_searched_one(layers, more, devices):
         )  # fmt: skip
         assert single["fits"]
         assert single["step_s"] == pytest.approx(alone.step_s, rel=1e-9)
-        assert single["memory"]["total_bytes"] == pytest.approx(alone.bytes, rel=1e-9)
+        assert single["memory"]["needed_bytes"] == pytest.approx(alone.bytes, rel=1e-9)
         assert best <= single["step_s"] * (1 + 1e-9)
 
 
@@ -281,7 +281,7 @@ def test_several_devices_stand_side_by_side():
     fast, slow = told["by_devices"][3], told["by_devices"][1]
     assert told["best"]["device"] == "h100-sxm5"
     assert fast["alike"]
-    assert slow["alike"] == (slow["low"] <= fast["high"])  # of another type: intervals overlap
+    assert slow["alike"] == (slow["low_s"] <= fast["high_s"])  # of another type: intervals overlap
     cost = told["best_by"]["cost_per_step"]["cost_per_step"]
     assert cost == min(row["cost_per_step"] for row in told["rows"])
     assert told["answer"].startswith("16 h100-sxm5: ")
@@ -355,17 +355,17 @@ def test_experts_lie_inside_the_replicas():
 
 def test_what_fills_the_memory_is_said_with_the_fastest_plan_that_leaves_a_share():
     told = steptime.plan("mpt_30b", "a100-sxm4-80gb", 64, 8, length=2048, stack="megatron-2025")
-    room, first = told["best"]["memory"]["device_bytes"], told["rows"][0]
-    assert 0.95 * room < first["total_bytes"] <= room
+    room, first = told["best"]["memory"]["usable_bytes"], told["rows"][0]
+    assert 0.95 * room < first["needed_bytes"] <= room
     assert any("of the memory, which predictions miss" in note for note in told["best"]["notes"])
-    leaves = next(row for row in told["rows"] if row["total_bytes"] <= 0.95 * room)
+    leaves = next(row for row in told["rows"] if row["needed_bytes"] <= 0.95 * room)
     assert "it fills 98.3 % of the memory; tensor 4 x data 2" in told["answer"]
     assert told["answer"].endswith(f"leaves 5 % and takes {seconds(leaves['step_s'])}")
 
 
 def test_layers_computed_again_are_as_many_as_leave_a_share_of_the_memory():
     told = steptime.plan("llama2_13b", "a100-sxm4-40gb", 64, 8, length=4096)
-    room = told["best"]["memory"]["device_bytes"]
+    room = told["best"]["memory"]["usable_bytes"]
     some = [row for row in told["rows"] if row["recompute_layers"]]
     assert some
-    assert all(row["total_bytes"] <= 0.95 * room for row in some)
+    assert all(row["needed_bytes"] <= 0.95 * room for row in some)

@@ -13,7 +13,7 @@ from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.hardware.prices import Offer, cheapest, offers
-from steptime.network.count import peak_memory_bytes
+from steptime.network.count import peak_bytes
 from steptime.prediction.memory import blocks_bytes, memory_of, worst_moment
 from steptime.prediction.step_model import StepModel
 from steptime.questions.choose import choices, doubling, helps, knee, largest_batch, ordered
@@ -47,7 +47,7 @@ def test_the_largest_batch_of_a_network():
     model = StepModel(FC, toy(memory=1e6), method="analytic")
 
     def needs(batch: int) -> int:
-        return model.predict(batch).peak_memory_bytes
+        return model.predict(batch).peak_bytes
 
     batch = largest_batch(needs, 1e6)
     assert needs(batch) <= 1e6 < needs(batch + 1)
@@ -64,7 +64,7 @@ def test_the_best_batch_is_the_knee():
 def test_parts_of_memory_add_up(batch):
     workload = make_workload(read_model(FC), batch, "float32", "train", "adam")
     graph, stack = build_step(workload), catalog.stack()
-    peak = peak_memory_bytes(graph, stack)
+    peak = peak_bytes(graph, stack)
     parts = worst_moment(graph, stack).parts
     weights = 4 * (32 * 64 + 64 + 64 * 8 + 8)
     assert parts["weights"] == weights
@@ -80,7 +80,7 @@ def test_no_part_of_memory_is_larger_than_the_whole(text, dtype):
     workload = make_workload(read_model(text), 2, dtype, "train", "adam")
     graph, stack = build_step(workload), catalog.stack()
     parts = worst_moment(graph, stack).parts
-    assert sum(parts.values()) == peak_memory_bytes(graph, stack)
+    assert sum(parts.values()) == peak_bytes(graph, stack)
     assert all(part >= 0 for part in parts.values())
 
 
@@ -109,7 +109,7 @@ def test_what_helps_is_counted():
 def test_a_rank_under_zero_holds_its_share():
     graph = build_step(make_workload(read_model("gpt2_xl"), 1, "bfloat16", "train", "adam"))
     stack, n = catalog.stack(), graph.parameters
-    assert memory_of(graph, stack) == peak_memory_bytes(graph, stack)
+    assert memory_of(graph, stack) == peak_bytes(graph, stack)
     shared = memory_of(graph, stack, zero=1, shards=2)
     assert shared == pytest.approx((2 + 2 + (4 + 2) / 2) * n, rel=0.01)
     assert memory_of(graph, stack, zero=3, shards=64) < shared / 3
@@ -142,7 +142,7 @@ def test_what_a_gpu_holds_beside_tensors():
     ):
         made = StepModel(phase, name).predict()
         assert (made.needs.workspace_bytes, made.needs.context_bytes) == (workspace, context), name
-        assert made.peak_memory_bytes < made.needs.total_bytes or context is None
+        assert made.peak_bytes < made.needs.total_bytes or context is None
     old = StepModel(infer, "V100", options={"stack": "torch-eager-1"}).needs()
     assert (old.workspace_bytes, old.context_bytes) == (None, 1e9)
 
@@ -150,7 +150,7 @@ def test_what_a_gpu_holds_beside_tensors():
 def test_what_does_not_fit_by_the_context_alone():
     made = StepModel("resnet18", "A100").predict(64)
     toy_maker = replace(catalog.device("A100"), usable_share=1.0)
-    own = replace(toy_maker, memory_bytes=made.peak_memory_bytes + 1e8)
+    own = replace(toy_maker, memory_bytes=made.peak_bytes + 1e8)
     assert not StepModel("resnet18", own).predict(64).fits
     (cell,) = grid([lambda _: made_of("resnet18", 64)], [own], [64], [1], None, "analytic", {})
     assert cell.status == "oom"
@@ -175,7 +175,7 @@ def test_devices_side_by_side():
     assert slow["step_s"] is not None
     assert slow["train_s"] == pytest.approx(300 * slow["step_s"])  # 3 x 1000 examples / 10
     assert slow["cost"] == pytest.approx(2 * 300 * slow["step_s"] / 3600)
-    assert slow["energy_at_most_j"] == pytest.approx(100 * 300 * slow["step_s"])
+    assert slow["energy_max_j"] == pytest.approx(100 * 300 * slow["step_s"])
     assert fast["cost"] is None
     assert [one["device"] for one in ordered(found, "time")] == ["fast", "slow", "small", "tpu"]
     assert [one["device"] for one in ordered(found, "cost")] == ["slow", "fast", "small", "tpu"]
@@ -211,7 +211,7 @@ def test_each_device_has_its_best_batch_beside():
 def test_gradients_that_are_added_up_live_all_the_time():
     """At the worst moment of one forward pass all gradients of the one before are held."""
     graph = build_step(make_workload(read_model("fc"), 64, "float32", "train", "sgd"))
-    peak, stack = peak_memory_bytes(graph, catalog.stack()), catalog.stack()
+    peak, stack = peak_bytes(graph, catalog.stack()), catalog.stack()
     more = memory_of(graph, stack, accumulates=True) - peak
     assert 0 <= more <= 4 * graph.parameters
 

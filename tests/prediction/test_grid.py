@@ -21,7 +21,7 @@ from steptime.core.errors import InputError
 from steptime.core.units import size
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
-from steptime.network.count import peak_memory_bytes
+from steptime.network.count import peak_bytes
 from steptime.prediction.step_model import StepModel
 from steptime.questions.grid import Steps
 from steptime.questions.grid_table import MOST_CELLS, split_models
@@ -63,7 +63,7 @@ def check(model: StepModel, found: Steps) -> None:
         for values, part in zip(times, ("forward_s", "backward_s", "update_s"), strict=True):
             assert values[i] == pytest.approx(getattr(single, part), rel=1e-12, abs=1e-18)
         assert sum(values[i] for values in times) == pytest.approx(single.step_s, rel=1e-12)
-        assert found.peak_memory_bytes[i] == peak_memory_bytes(model.graph(batch))
+        assert found.peak_bytes[i] == peak_bytes(model.graph(batch))
 
 
 @pytest.mark.parametrize("text", NETWORKS)
@@ -188,30 +188,30 @@ def test_numbers_of_a_list():
 
 def cells(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:
     assert run(["predict", *words, "--grid", "--json"]) == 0
-    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["cells"]
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["rows"]
     return found
 
 
 def test_the_grid_of_the_command_line(capsys, tmp_path):
     words = ["nin,fc:layers=2,nodes=64", "--device", "K40,TITAN_X", "--batch", "1..5"]
-    more = ["--workers", "1,4", "--network", "ethernet"]
+    more = ["--replicas", "1,4", "--link", "ethernet"]
     found = cells(capsys, *words, *more)
-    keys = [(c["model"], c["device"], c["batch"], c["workers"]) for c in found]
+    keys = [(c["model"], c["device"], c["batch"], c["replicas"]) for c in found]
     assert len(set(keys)) == len(found) == 2 * 2 * 5 * 2
     assert keys[:3] == [("nin", "K40", 1, 1), ("nin", "K40", 1, 4), ("nin", "K40", 2, 1)]
     for cell in found:
         workload = make_workload(read_model(cell["model"]), cell["batch"])
         one = StepModel(workload, cell["device"]).predict()
         exchange = 0.0
-        if cell["workers"] == 4:  # a ring: 2 (n - 1) messages of a quarter at 1.25 GB/s
+        if cell["replicas"] == 4:  # a ring: 2 (n - 1) messages of a quarter at 1.25 GB/s
             size = 4 * build_step(workload).parameters
             adding = 3 * size * 3 / 4 / catalog.device(cell["device"]).memory_bytes_per_s
             exchange = 4e-5 + 6 * size / 4 / 1.25e9 + adding  # the first: what starts it
-        assert cell["comm_s"] == pytest.approx(exchange, rel=1e-12)
+        assert cell["communication_s"] == pytest.approx(exchange, rel=1e-12)
         assert cell["step_s"] == pytest.approx(one.times.step_s + exchange, rel=1e-12)
-        speed = cell["workers"] * cell["batch"] / cell["step_s"]
-        assert cell["samples_per_s"] == pytest.approx(speed, rel=1e-12)
-        assert cell["peak_memory_bytes"] == one.peak_memory_bytes
+        speed = cell["replicas"] * cell["batch"] / cell["step_s"]
+        assert cell["examples_per_s"] == pytest.approx(speed, rel=1e-12)
+        assert cell["peak_bytes"] == one.peak_bytes
         assert cell["status"] == "ok"
     out = tmp_path / "cells.csv"
     assert run(["predict", *words, *more, "--grid", "-o", str(out)]) == 0
@@ -223,7 +223,7 @@ def test_the_grid_of_the_command_line(capsys, tmp_path):
     assert [json.loads(line) for line in out.read_text().splitlines()] == found
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 def test_the_largest_grid_keeps_within_two_gigabytes_and_says_how_far_it_is(tmp_path):
     asked = ["predict", "fc", "--grid", "--device", "T4", "--batch", f"1..{MOST_CELLS}"]
     words = [*asked, "-o", str(tmp_path / "cells.csv")]
@@ -245,11 +245,13 @@ def test_a_grid_without_batches_takes_each_models_own(capsys):
 
 
 def test_paleo_in_a_grid_exchanges_by_a_tree(capsys):
-    words = ["nin", "--device", "K20X", "--batch", "8", "--workers", "32", "--method", "paleo",
-             "--option", "ppp_comm=0.56", "--network", "infiniband"]  # fmt: skip
+    words = ["nin", "--device", "K20X", "--batch", "8", "--replicas", "32", "--method", "paleo",
+             "--option", "ppp_comm=0.56", "--link", "infiniband"]  # fmt: skip
     (cell,) = cells(capsys, *words)
     # 2 log2 32 times the gradient, 4 bytes a parameter, over 70 Gbit/s at 56 %
-    assert cell["comm_s"] == pytest.approx(10 * 4 * 7_595_176 / (70e9 / 8) / 0.56, rel=1e-12)
+    assert cell["communication_s"] == pytest.approx(
+        10 * 4 * 7_595_176 / (70e9 / 8) / 0.56, rel=1e-12
+    )
 
 
 def test_a_device_without_the_type_does_not_end_the_grid(capsys):
@@ -275,10 +277,10 @@ def test_a_cell_that_does_not_fit_shows_what_the_process_needs(capsys):
     words = ["predict", "resnet50", "--device", "rtx-3090"]
     usable = catalog.device("rtx-3090").usable_bytes
     assert run(["predict", *words[1:], "--batch", "200..400 +2", "--grid", "--json"]) == 0
-    cells = json.loads(capsys.readouterr().out)["cells"]
+    cells = json.loads(capsys.readouterr().out)["rows"]
     assert all((cell["needed_bytes"] <= usable) == (cell["status"] == "ok") for cell in cells)
     cell = next(cell for cell in cells if cell["status"] == "oom")
-    assert cell["peak_memory_bytes"] < usable < cell["needed_bytes"]
+    assert cell["peak_bytes"] < usable < cell["needed_bytes"]
     assert run([*words, "--batch", str(cell["batch"]), "--json"]) == 0
     single = json.loads(capsys.readouterr().out)
     assert single["needed_bytes"] == pytest.approx(cell["needed_bytes"], rel=1e-2)
@@ -291,5 +293,5 @@ def test_the_remarks_of_a_prediction_reach_the_cell(capsys):
     assert run(words) == 0
     remarks = json.loads(capsys.readouterr().out)["note"]
     assert run([*words, "--grid"]) == 0
-    (cell,) = json.loads(capsys.readouterr().out)["cells"]
+    (cell,) = json.loads(capsys.readouterr().out)["rows"]
     assert cell["note"] == remarks

@@ -67,7 +67,7 @@ def test_what_was_not_measured_on_its_like_is_said_and_extrapolated(model, devic
     one = StepModel(model, device, method="calibrated")
     said = f"not measured on {one.device.name} or its like: {name};"
     assert any(note.startswith(said) for note in one.remarks(2)) == bool(name)
-    assert one.timeline(2).extrapolates == bool(name)
+    assert one.timeline(2).is_extrapolated == bool(name)
 
 
 def test_shared_parts_of_a_sum_add_up_and_own_ones_as_squares():

@@ -49,7 +49,9 @@ def test_a_step_is_that_of_the_original_paleo(row):
     (step,) = data_parallel(model, [int(row["workers"])], int(row["batch"]), row["scaling"])
     parts = [float(row[f"{part}_s"]) for part in ("forward", "backward", "update")]
     assert [step.forward_s, step.backward_s, step.update_s] == pytest.approx(parts, rel=1e-9)
-    assert [step.comm_s[name] for name in EXCHANGES] == pytest.approx(exchanges(row), rel=1e-9)
+    assert [step.communication_s[name] for name in EXCHANGES] == pytest.approx(
+        exchanges(row), rel=1e-9
+    )
 
 
 @every("row", rows_of("paleo_exchanges"), ids=told)

@@ -16,7 +16,7 @@ from steptime.core.graph import Graph, TensorSpec, check, frozen
 from steptime.core.workload import Plan, Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Cluster, Device, Link
-from steptime.network.count import peak_memory_bytes
+from steptime.network.count import peak_bytes
 from steptime.network.families import family
 from steptime.network.families.family import resolve
 from steptime.network.ops import exchanged_of, outputs_of
@@ -59,7 +59,7 @@ def test_shards_exchange_as_much_and_update_a_share(cluster):
     (plain,) = data_parallel(model, [n], 32)
     graph = rank_graph(build_step(work), n, inf)
     step = by_ops(work, cluster, graph, False)
-    ring = plain.comm_s["ring"] + START_S  # each half starts by itself
+    ring = plain.communication_s["ring"] + START_S  # each half starts by itself
     assert step.exchange_s == pytest.approx(ring, rel=1e-9)
     assert step.forward_s + step.backward_s == pytest.approx(plain.forward_s + plain.backward_s)
     assert step.update_s == pytest.approx(plain.update_s / n, rel=0.05)  # rows in whole shards
@@ -94,7 +94,7 @@ def test_sharded_states_are_a_share_of_the_memory():
     for n in (4, 16):
         graph = rank_graph(whole, n)
         assert states(work, graph) == pytest.approx(12 * parameters / n, rel=2e-3)
-        assert peak_memory_bytes(graph) < peak_memory_bytes(whole) / 1.5
+        assert peak_bytes(graph) < peak_bytes(whole) / 1.5
 
 
 @every("net", [*NETS, "resnet18", "transformer:layers=1,length=16", "gpt2"])

@@ -129,7 +129,7 @@ def test_parts_and_ops_add_up_to_the_step(toy, text, phase):
         counted = count(build_step(workload))
         assert value(step, "flop") == counted.flop
         assert value(step, "traffic_bytes") == counted.traffic_bytes
-        assert value(step, "peak_memory_bytes") == counted.peak_memory_bytes
+        assert value(step, "peak_bytes") == counted.peak_bytes
         forward = [op.name for op in counted.ops if op.part == "forward"]
         assert [r.scope for r in ops] == forward
 
@@ -181,7 +181,7 @@ def test_what_is_not_known_is_not_guessed(toy):
 def test_what_does_not_fit_is_said(toy):
     small, large = predicted(toy)[0], predicted(toy, batch=50_000)
     assert (small.status, small.cause, small.note) == ("ok", "", "")
-    memory = value(large[0], "peak_memory_bytes")
+    memory = value(large[0], "peak_bytes")
     assert memory > 1e6
     assert {(r.status, r.cause) for r in large} == {("oom", "predicted-not-to-fit")}
     needs = f"needs {memory / 1e6:.4g} MB, toy has 1 MB"
@@ -191,7 +191,7 @@ def test_what_does_not_fit_is_said(toy):
 
 
 def test_a_step_that_just_fits(toy):
-    memory = value(predicted(toy)[0], "peak_memory_bytes")
+    memory = value(predicted(toy)[0], "peak_bytes")
     assert predicted(replace(toy, memory_bytes=memory))[0].status == "ok"
     assert predicted(replace(toy, memory_bytes=memory - 1))[0].status == "oom"
 
@@ -208,7 +208,7 @@ def test_the_record_says_what_it_rests_on(toy):
         "launch_s": pytest.approx(LAUNCH_S),
     }
     assert predicted(toy, tf32="yes")[0].method.options["tf32"] == "yes"
-    assert "peak_memory_bytes" not in first.quantities  # of a step, not of an op
+    assert "peak_bytes" not in first.quantities  # of a step, not of an op
     assert record_from_json(record_to_json(step)) == step
     faster = replace(toy, memory_bytes_per_s=2e9)
     assert predicted(faster)[0].method.options["device_hash"] != device_hash(toy)

@@ -54,9 +54,9 @@ def test_every_table_of_the_original(shared):
             rows = data_parallel(model, counts, case["batch_size"], scaling)
             for row, expected in zip(rows, table["rows"], strict=True):
                 times = (row.forward_s, row.backward_s, row.update_s, row.compute_s)
-                exchanges = (row.comm_s[exchange] for exchange in EXCHANGES)
+                exchanges = (row.communication_s[exchange] for exchange in EXCHANGES)
                 found = [MS * seconds for seconds in (*times, *exchanges)]
-                assert [row.workers, row.global_batch] == expected[:2]
+                assert [row.replicas, row.global_batch] == expected[:2]
                 assert found == pytest.approx(expected[3:], rel=1e-9), (case["case"], name)
 
 
@@ -124,7 +124,7 @@ def test_data_parallel_alexnet_as_published(tmp_path):
     """1.72, 3.03 and 5.40 times one K20 on 2, 4 and 8 (Qi, Sparks, Talwalkar 2017), no update."""
     model = paleo(split_alexnet.write(tmp_path, None), "K20", "pcie2", 0.46, 0.75)
     alone, *rows = (
-        row.samples_per_s * row.step_s / (row.step_s - row.update_s)
+        row.examples_per_s * row.step_s / (row.step_s - row.update_s)
         for row in data_parallel(model, [1, 2, 4, 8], 128)
     )
     assert [row / alone for row in rows] == pytest.approx([1.72, 3.03, 5.40], rel=0.005)
@@ -141,30 +141,30 @@ def test_weak_scaling_by_hand():
     compute = model.timeline(5).step_s
     one, two, four = data_parallel(model, [1, 2, 4], 5)
     assert one.step_s == one.compute_s == compute
-    assert (one.speedup, one.efficiency, one.samples_per_s) == (1.0, 1.0, 5 / compute)
+    assert (one.speedup, one.efficiency, one.examples_per_s) == (1.0, 1.0, 5 / compute)
     ring = {
         2: START_S + 2 * (1e-5 + size / 2 * 1e-6) + 3 * size / 2 / 1e9,
         4: START_S + 6 * (1e-5 + size / 4 * 1e-6) + 3 * size * 3 / 4 / 1e9,
     }
     for row in (two, four):
-        n = row.workers
-        assert (row.global_batch, row.batch_per_worker) == (5 * n, 5)
-        assert row.comm_s["ring"] == row.exposed_comm_s == pytest.approx(ring[n])
+        n = row.replicas
+        assert (row.global_batch, row.batch) == (5 * n, 5)
+        assert row.communication_s["ring"] == row.exposed_communication_s == pytest.approx(ring[n])
         assert row.step_s == pytest.approx(compute + ring[n])
         assert row.speedup == pytest.approx(n * compute / row.step_s)
         assert row.efficiency == pytest.approx(row.speedup / n)
-        assert row.samples_per_s == pytest.approx(5 * n / row.step_s)
+        assert row.examples_per_s == pytest.approx(5 * n / row.step_s)
 
 
 def test_strong_scaling_shares_the_batch():
     model = StepModel(FC, TOY, WIRE)
     rows = data_parallel(model, [1, 2, 3, 8], 8, "strong")
-    assert [row.batch_per_worker for row in rows] == [8, 4, 3, 1]
+    assert [row.batch for row in rows] == [8, 4, 3, 1]
     assert {row.global_batch for row in rows} == {8}
     assert [bool(row.note) for row in rows] == [False, False, True, False]
     assert "the largest share is 3" in rows[2].note
     for row in rows:
-        assert row.compute_s == pytest.approx(model.timeline(row.batch_per_worker).step_s)
+        assert row.compute_s == pytest.approx(model.timeline(row.batch).step_s)
         assert row.speedup == pytest.approx(rows[0].step_s / row.step_s)
     with pytest.raises(InputError, match="9 replicas cannot share a batch of 8"):
         data_parallel(model, [9], 8, "strong")
@@ -172,8 +172,8 @@ def test_strong_scaling_shares_the_batch():
 
 def test_paleo_computes_an_example_each_where_there_are_too_few():
     (row,) = data_parallel(paleo("nin", "K40", "aws", 1, 1), [128], 16, "strong")
-    assert (row.global_batch, row.batch_per_worker) == (16, 1)
-    assert row.samples_per_s == pytest.approx(16 / row.step_s)
+    assert (row.global_batch, row.batch) == (16, 1)
+    assert row.examples_per_s == pytest.approx(16 / row.step_s)
     assert "128 replicas compute one example each" in row.note
 
 
@@ -182,12 +182,12 @@ def test_exchanges_follow_share_compression_and_collective():
     half = StepModel(FC, TOY, replace(WIRE, latency_s=None), options={"ppp_comm": 0.5})
     (row,), (slow,) = data_parallel(plain, [4], 5), data_parallel(half, [4], 5)
     (small,) = data_parallel(plain, [4], 5, exchange=Sync("tree", compression=4.0))
-    for name, seconds in row.comm_s.items():
+    for name, seconds in row.communication_s.items():
         moved_s = seconds - START_S
-        later_s = slow.comm_s[name] - START_S
+        later_s = slow.communication_s[name] - START_S
         assert later_s == pytest.approx(2 * moved_s, rel=1e-2)  # adding up is as slow
-        assert small.comm_s[name] - START_S == pytest.approx(moved_s / 4)
-    assert small.step_s == small.compute_s + small.comm_s["tree"]
+        assert small.communication_s[name] - START_S == pytest.approx(moved_s / 4)
+    assert small.step_s == small.compute_s + small.communication_s["tree"]
     with pytest.raises(InputError, match="did you mean 'ring'"):
         data_parallel(plain, [4], 5, exchange=Sync("rign"))
     with pytest.raises(InputError, match="2 replicas need a link"):
@@ -205,11 +205,11 @@ def test_paleo_knows_no_latency_and_mixes_with_one_worker_too():
     model = StepModel("nin", "K40", replace(WIRE, bytes_per_s=1e9), "paleo")
     (row,) = data_parallel(model, [1], 16)
     whole = model.gradient_bytes / 1e9
-    assert row.comm_s["butterfly-mixing"] == pytest.approx(whole)
-    assert row.comm_s["tree"] == row.comm_s["ring"] == 0
+    assert row.communication_s["butterfly-mixing"] == pytest.approx(whole)
+    assert row.communication_s["tree"] == row.communication_s["ring"] == 0
     (two,) = data_parallel(model, [2], 16)
-    assert two.comm_s["tree"] == pytest.approx(2 * whole)
-    assert two.comm_s["ring"] == pytest.approx(whole)
+    assert two.communication_s["tree"] == pytest.approx(2 * whole)
+    assert two.communication_s["ring"] == pytest.approx(whole)
 
 
 def test_overlap_by_hand():
@@ -227,9 +227,9 @@ def test_overlap_by_hand():
 
     first = ready + ring(wide + 4 * (4096 + 1))  # with what comes after: the output's gradients
     end = max(first, found.backward_s) + ring(wide)
-    assert row.exposed_comm_s == pytest.approx(end - found.backward_s)
-    assert row.overlap_s == pytest.approx(row.comm_s["ring"] - row.exposed_comm_s)
-    assert row.step_s == pytest.approx(row.compute_s + row.exposed_comm_s)
+    assert row.exposed_communication_s == pytest.approx(end - found.backward_s)
+    assert row.overlap_s == pytest.approx(row.communication_s["ring"] - row.exposed_communication_s)
+    assert row.step_s == pytest.approx(row.compute_s + row.exposed_communication_s)
     assert row.overlap_s > 0
     with pytest.raises(InputError, match="no overlap"):
         data_parallel(paleo("nin", "K40", "aws", 1, 1), [2], 16, exchange=Sync(overlap=True))
@@ -252,7 +252,9 @@ def test_overlap_never_hurts_and_nothing_beats_perfect(workers, latency_s, bytes
     assert row.compute_s <= row.step_s <= plain.step_s
     assert plain.efficiency <= row.efficiency <= 1 + 1e-12
     assert plain.overlap_s == 0
-    assert row.overlap_s + row.exposed_comm_s == pytest.approx(plain.exposed_comm_s)
+    assert row.overlap_s + row.exposed_communication_s == pytest.approx(
+        plain.exposed_communication_s
+    )
 
 
 def test_a_step_is_computed_once_for_each_batch(monkeypatch):

@@ -71,7 +71,7 @@ def test_the_ends_are_the_single_predictions(text, name):
 def test_the_command(capsys, tmp_path):
     wire = tmp_path / "wire.toml"
     wire.write_text('name = "wire"\nsource = "-"\nGB_per_s = 0.125\n')  # without a latency
-    words = f"split alexnet_v2 --device adreno-640 --server T4 --network {wire} --method analytic"
+    words = f"split alexnet_v2 --device adreno-640 --server T4 --link {wire} --method analytic"
     assert run([*words.split(), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     every = [cut["total_s"] for cut in document["cuts"]]

@@ -19,7 +19,7 @@ from steptime.core.graph import Graph, Op, TensorSpec
 from steptime.core.workload import OPTIMIZERS
 from steptime.hardware import catalog
 from steptime.hardware.stack import Execution, Stack, stack_from_table
-from steptime.network.count import count, peak_memory_bytes
+from steptime.network.count import count, peak_bytes
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.execution import Launch, executed, execution_of
@@ -138,7 +138,7 @@ def test_an_optimizer_runs_over_all_weights_together(optimizer, passes, kernels,
     states = STATES[optimizer]
     if temporaries:  # the mean's gradient, one tensor, is that of both weights; loss and seed
         held = (2 * (1 + states) + 1 + 2 * temporaries) * 6 * 4 + 2 * 4
-        assert peak_memory_bytes(graph, EAGER) == held
+        assert peak_bytes(graph, EAGER) == held
 
 
 @pytest.mark.parametrize("projected", [False, True])

@@ -81,7 +81,7 @@ def test_wrong_input_is_one_line():
         model.estimate_comm(1, "rong")
     with pytest.raises(InputError, match="batch: must be at least 1"):
         model.estimate_forward(0)
-    with pytest.raises(InputError, match="workers: must be at least 1"):
+    with pytest.raises(InputError, match="replicas: must be at least 1"):
         model.estimate_comm(0)
     with pytest.raises(InputError, match="unknown option 'ppp'"):
         StepModel("nin", "K40", options={"ppp": 1})
@@ -110,7 +110,7 @@ def test_a_price_typed_on_the_command_line_predicts_a_grid(tmp_path, capsys):
     kernels = len(StepModel("fc", "a100").lowered().kernels)
     words = "predict", "fc", "--device", "a100", "--json", "--grid", "--method"
     assert run([*words, method]) == 0
-    (cell,) = json.loads(capsys.readouterr().out)["cells"]
+    (cell,) = json.loads(capsys.readouterr().out)["rows"]
     assert (cell["step_s"], cell["low_s"], cell["high_s"]) == (kernels, None, None)
 
 

@@ -144,7 +144,7 @@ def networks(name: str) -> Iterator[Fact]:
         step = steptime.predict(model, device, batch, dtype, phase, options={"stack": stack})
         passes_s = step.forward_s + step.backward_s  # what was timed updates nothing
         share = passes_s / step.step_s
-        yield Fact(passes_s, step.low * share, step.high * share, published_ms / 1e3)
+        yield Fact(passes_s, step.low_s * share, step.high_s * share, published_ms / 1e3)
 
 
 def told(facts: list[Fact]) -> tuple[float, float, int]:

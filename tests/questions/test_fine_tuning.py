@@ -85,7 +85,7 @@ def test_what_of_paged_states_has_no_room_moves_twice_each_step():
     )
     plain = steptime.predict(model, "rtx-a6000", optimizer="adam8bit", **how)
     assert large.update_s == plain.update_s
-    states = plain.peak_memory_bytes - large.peak_memory_bytes
+    states = plain.peak_bytes - large.peak_bytes
     assert states == pytest.approx(2 * 8_030_261_248 * (1 + 4 / 256), rel=1e-3)
     away = small.of.needs().total_bytes + states - small.of.device.usable_bytes
     moved_s = (
@@ -98,7 +98,7 @@ def test_states_on_the_host_leave_the_card_and_take_its_memory():
     here, there = predicted(), predicted(offload="optimizer")
     slower = predicted(offload="optimizer", host_link="pcie-3-x16")
     # a moment that is not the update's is the worst one
-    assert there.peak_memory_bytes <= here.peak_memory_bytes - 2 * 2 * 1_235_814_400 * 0.99
+    assert there.peak_bytes <= here.peak_bytes - 2 * 2 * 1_235_814_400 * 0.99
     assert here.update_s < there.update_s < slower.update_s
 
 

@@ -163,11 +163,13 @@ def test_input_is_read_ahead_or_before():
     assert Input(3.0, ahead=False).wait_s(2.0) == 3.0
 
 
-def _record(step_s: float, input_s: float | None = None, comm_s: float | None = None, **options):
+def _record(
+    step_s: float, input_s: float | None = None, communication_s: float | None = None, **options
+):
     workload = make_workload(read_model("resnet50"), 64, "float32", "train", "sgd")
     columns = {"disturbed": (False,) * 4}
     quantities = {"step_s": Quantity(samples=(step_s,) * 4, columns=columns)}
-    for name, value in (("input_s", input_s), ("comm_s", comm_s)):
+    for name, value in (("input_s", input_s), ("communication_s", communication_s)):
         if value is not None:
             quantities[name] = Quantity(samples=(value,) * 4)
     return Record(
@@ -177,7 +179,7 @@ def _record(step_s: float, input_s: float | None = None, comm_s: float | None = 
 
 def test_a_measured_step_is_split_by_what_was_measured():
     alone = _why("resnet50", "v100", 64)
-    found = why_measured(_record(0.4, input_s=0.1, comm_s=0.08))
+    found = why_measured(_record(0.4, input_s=0.1, communication_s=0.08))
     assert found.origin == "measured"
     assert found.shares["input"] == pytest.approx(0.25)
     assert found.shares["communication"] == pytest.approx(0.2)
@@ -190,7 +192,7 @@ def test_a_measured_step_is_split_by_what_was_measured():
 
 
 def test_a_record_of_replicas_says_how_many():
-    alone = _record(0.4, comm_s=0.3)
+    alone = _record(0.4, communication_s=0.3)
     found = why_measured(replace(alone, workload=replace(alone.workload, plan=Plan(data=4))))
     assert (found.bound, found.replicas) == ("communication", 4)
     assert "on 4 x v100-sxm2-16gb" in found.sentences[0]

@@ -228,7 +228,7 @@ def test_the_place_of_a_record_is_where_its_line_begins(folder, monkeypatch):
     monkeypatch.setattr(rows, "AT_ONCE", 7)
     first, last = sorted(folder.glob("*.jsonl"))
     with last.open("a") as file:
-        file.write('{"schema":1,"orig')
+        file.write('{"schema":2,"orig')
     expected = query(Data.of(RECORDS), ASKED)
     for _ in range(2):  # the second time from the cache
         heard: list[str] = []
@@ -362,7 +362,7 @@ def test_a_torn_last_line_is_said_each_time_and_a_whole_one_counts(folder):
     sql = "SELECT count(*) AS n FROM records"
     assert query(Data.load([folder], print), sql) == [{"n": len(RECORDS) + 1}]
     with last.open("a") as file:
-        file.write('\n{"schema":1,"orig')
+        file.write('\n{"schema":2,"orig')
     number = len(RECORDS) - 40 + 2
     for _ in range(2):
         heard: list[str] = []
@@ -375,7 +375,7 @@ def test_a_torn_last_line_is_said_each_time_and_a_whole_one_counts(folder):
     [
         ("", "is no record"),
         ("[]", "Expected `object`, got `array`"),
-        ('{"schema":1}', "no 'origin'"),
+        ('{"schema":2}', "no 'origin'"),
         (store.line_of(RECORDS[0]).replace("predicted", "guessed"), "origin 'guessed'"),
         (store.line_of(RECORDS[0]).replace('"step_s":{"value":', '"step_s":{"value":NaN,"x":'), ""),
     ],
@@ -391,8 +391,8 @@ def test_what_is_no_record_is_named_with_file_and_line_and_left_out(folder, line
 
 def test_a_newer_schema_is_refused_and_nothing_is_kept(folder):
     first = min(folder.glob("*.jsonl"))
-    first.write_text(first.read_text() + '{"schema":2}\n')
-    with pytest.raises(InputError, match=r"line 41: has schema 2.*upgrade steptime") as caught:
+    first.write_text(first.read_text() + '{"schema":3}\n')
+    with pytest.raises(InputError, match=r"line 41: has schema 3.*upgrade steptime") as caught:
         query(Data.load([folder], print), ASKED)
     assert str(first) in str(caught.value)
     assert not list((folder / ".cache").glob("*.parquet"))

@@ -126,7 +126,7 @@ BROKEN = [
     b"hello",
     b"",
     b"[1, 2]",
-    b'{"schema": 1}',
+    b'{"schema": 2}',
     b'{"schema": "x"}',
     b"\xff\xfe",
     b"[" * 5000,
@@ -162,7 +162,7 @@ def test_many_lines_that_are_no_records_are_counted_once_and_the_first_are_named
 
 
 def test_a_folder_whose_every_line_is_no_record_is_no_store(tmp_path):
-    (tmp_path / "records-0.jsonl").write_text('hello\n{"schema": 1}\n')
+    (tmp_path / "records-0.jsonl").write_text('hello\n{"schema": 2}\n')
     for required in (True, False):  # nothing is added to what is no store
         with pytest.raises(InputError, match=r"no line of its .* is a record; .*: line 1: "):
             store.load(tmp_path, no_warning, required=required)
@@ -206,9 +206,12 @@ def test_communication_that_is_hidden_may_be_below_0():
     """It is the difference of two steps: around 0 where all of it hides behind the computation."""
     quantities = {
         **TABLE["quantities"],
-        "comm_s": {"samples": [-1e-4, 2e-4, -3e-4], "value": -1e-4},
+        "communication_s": {"samples": [-1e-4, 2e-4, -3e-4], "value": -1e-4},
     }
-    assert record_from_json(_changed(quantities=quantities)).quantities["comm_s"].value == -1e-4
+    assert (
+        record_from_json(_changed(quantities=quantities)).quantities["communication_s"].value
+        == -1e-4
+    )
 
 
 @every(("table", "says"), WRONG)
@@ -254,20 +257,27 @@ def test_what_is_no_store_is_refused(tmp_path):
 
 
 def test_a_newer_schema_asks_to_upgrade(tmp_path):
-    table = {**record_to_json(RECORD), "schema": 2}
+    table = {**record_to_json(RECORD), "schema": 3}
     (tmp_path / "records-x.jsonl").write_text(json.dumps(table) + "\n")
-    with pytest.raises(InputError, match=r"line 1: has schema 2, .* up to 1; upgrade"):
+    with pytest.raises(InputError, match=r"line 1: has schema 3, .* schema 2; upgrade"):
+        store.load(tmp_path, no_warning)
+
+
+def test_an_older_schema_is_refused(tmp_path):
+    table = {**record_to_json(RECORD), "schema": 1}
+    (tmp_path / "records-x.jsonl").write_text(json.dumps(table) + "\n")
+    with pytest.raises(InputError, match=r"line 1: has schema 1, .* schema 2; measure or predict"):
         store.load(tmp_path, no_warning)
 
 
 def test_a_newer_schema_is_named_by_file_and_line_without_an_end_of_line_too(tmp_path):
-    table = {**record_to_json(RECORD), "schema": 2}
+    table = {**record_to_json(RECORD), "schema": 3}
     path = write(tmp_path, numbered(0))
     path.write_text(path.read_text() + json.dumps(table))
-    with pytest.raises(InputError, match="has schema 2") as caught:
+    with pytest.raises(InputError, match="has schema 3") as caught:
         store.load(tmp_path, no_warning)
     assert str(caught.value).startswith(
-        f"{path}, line 2: has schema 2, this steptime knows up to 1"
+        f"{path}, line 2: has schema 3, this steptime knows schema 2"
     )
 
 

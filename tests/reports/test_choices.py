@@ -40,10 +40,10 @@ def test_a_row_is_what_scale_answers(tmp_path, capsys):
     command = "scale resnet50 --device t4 --batch 64 --link ethernet-10 --replicas 8"
     assert run([*command.split(), *data["words"], "--json"]) == 0
     (answer,) = json.loads(capsys.readouterr().out)["rows"]
-    for name in ("step_s", "low_s", "high_s", "forward_s", "speedup", "samples_per_s"):
+    for name in ("step_s", "low_s", "high_s", "forward_s", "speedup", "examples_per_s"):
         assert row[name] == pytest.approx(answer[name], rel=1e-5)
     assert row["train_h"] == pytest.approx(answer["train_s"] / 3600, rel=1e-5)
-    assert row["comm_s"] == pytest.approx(answer["exposed_comm_s"], rel=1e-5)
+    assert row["communication_s"] == pytest.approx(answer["exposed_communication_s"], rel=1e-5)
     text = page.read_text("utf-8")
     assert not re.search(r"""(src|href)=["']?https?:""", text)
     assert page.stat().st_size < 700_000  # most of it Vega
@@ -56,8 +56,8 @@ def test_the_best_batch_of_each_device_has_ninety_percent_of_the_best_speed(tmp_
     rows = rows_of(data_of(page))
     for device in {row["device"] for row in rows}:
         own = [row for row in rows if row["device"] == device and row["status"] == "ok"]
-        most = max(row["samples_per_s"] for row in own)
-        near = [row["examples"] for row in own if row["samples_per_s"] >= 0.9 * most]
+        most = max(row["examples_per_s"] for row in own)
+        near = [row["examples"] for row in own if row["examples_per_s"] >= 0.9 * most]
         (best,) = [row for row in own if row["batch"] == "best"]
         assert best["examples"] == min(near)
 

@@ -104,8 +104,8 @@ def test_what_does_not_fit_says_what_does():
 def test_a_request_is_the_first_token_and_the_steps_after_it():
     told = answered(Service("llama3_8b", H100, 4, 512, 32, replicas=2))
     assert told["request_s"] == pytest.approx(told["ttft_s"] + 31 * told["tpot_s"])
-    assert told["tokens_per_s"] == pytest.approx(2 * 4 * 32 / told["request_s"])
-    assert told["low"] < told["tpot_s"] < told["high"]
+    assert told["output_tokens_per_s"] == pytest.approx(2 * 4 * 32 / told["request_s"])
+    assert told["tpot_low_s"] < told["tpot_s"] < told["tpot_high_s"]
     for name, phase in (("tpot_s", "decode"),):
         assert told[name] == pytest.approx(sum(told["parts"][phase].values()))
 
@@ -119,7 +119,7 @@ def test_parts_of_a_phase_add_up_to_it():
 def test_methods_without_an_interval(capsys):
     for method in ("roofline", "analytic"):
         told = answer(capsys, "serve", "llama3_8b", "--device", "h100", "--method", method)
-        assert told["low"] is None
+        assert told["tpot_low_s"] is None
         assert told["tpot_s"] > 2 * (LLAMA - 128256 * 4096) / 3.36e12
 
 
@@ -145,7 +145,8 @@ def test_an_answer_has_one_first_token_time(stack):
         )  # fmt: skip
         for name in ("ttft_s", "tpot_s", "request_s"):
             assert told[name] == pytest.approx(told["load"][name]["mean"], rel=1e-9)
-            assert told["bounds"][name][0] < told[name] < told["bounds"][name][1]
+            low_s, high_s = (told[name.replace("_s", f"_{end}_s")] for end in ("low", "high"))
+            assert low_s < told[name] < high_s
 
 
 def test_a_first_token_of_one_user_is_that_of_one_prompt():

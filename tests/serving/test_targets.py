@@ -77,8 +77,8 @@ def test_a_row_is_one_answer(capsys):
         one = json.loads(capsys.readouterr().out)
         assert one["load"]["ttft_s"] == pytest.approx(row["ttft_s"], rel=1e-12)
         assert one["load"]["tpot_s"] == pytest.approx(row["tpot_s"], rel=1e-12)
-        assert one["tokens_per_s"] == pytest.approx(row["tokens_per_s"], rel=0.1)
-        assert row["tokens_per_s"] == 40 * 50
+        assert one["output_tokens_per_s"] == pytest.approx(row["output_tokens_per_s"], rel=0.1)
+        assert row["output_tokens_per_s"] == 40 * 50
         assert one["devices"] == row["devices"]
 
 
@@ -135,7 +135,7 @@ def test_a_device_without_a_price_stays_in_the_list(tmp_path):
     assert cost["h200-sxm"] is None
     best = told["best"]
     hour = 3.6 * best["devices"] / 3600
-    assert best["cost"]["million_tokens"] == pytest.approx(1e6 / best["tokens_per_s"] * hour)
+    assert best["cost"]["million_tokens"] == pytest.approx(1e6 / best["output_tokens_per_s"] * hour)
     assert best["cost"]["date"] == "2026-11-01"
 
 

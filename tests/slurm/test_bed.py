@@ -115,6 +115,7 @@ def test_a_job_put_back_keeps_its_id_and_loses_its_output(slurm):
     assert slurm.output(kept).endswith("restart 1\n")
 
 
+@pytest.mark.rare
 def test_a_node_without_power_is_noticed(tmp_path):
     with SlurmCluster(tmp_path / "own", {"k1": "k80"}, notice_s=5) as own:
         lost = own.submit("sleep 900", "--no-requeue")

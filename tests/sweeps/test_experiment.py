@@ -247,11 +247,3 @@ def test_garbage_as_an_experiment_is_refused_or_understood(table, networks):
         _is_one_line(str(error))
     else:
         assert len(found) == sum(1 for _ in found)
-
-
-def test_the_link_has_its_old_name_too():
-    table = {**tomllib.loads(EXAMPLE), "predict": ["h100-sxm5"]}
-    for name in ("link", "network"):
-        assert check_experiment({**table, name: "local"}, "e").link == "local"
-    with pytest.raises(InputError, match="'network' is the old name of 'link'; keep one of them"):
-        check_experiment({**table, "link": "local", "network": "local"}, "e")

@@ -154,7 +154,7 @@ def test_what_a_stack_does_not_run_is_not_predicted(tmp_path):
 def test_predictions_of_stacks_stand_side_by_side(capsys):
     line = ["predict", "resnet18", "--device", "t4", "--stack", "torch,torch-compile", "--json"]
     assert run(line) == 0
-    rows = json.loads(capsys.readouterr().out)["stacks"]
+    rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["stack"] for row in rows] == ["torch", "torch-compile"]
     for row in rows:
         options = {"stack": row["stack"]}

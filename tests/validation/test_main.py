@@ -89,6 +89,7 @@ def test_what_no_row_told_is_the_same_left_out(tmp_path, capsys):
     assert told(capsys, table, "--left-out")["cases"] == told(capsys, table)["cases"]
 
 
+@pytest.mark.rare
 @pytest.mark.slow  # all stages of the fit are read
 def test_ops_are_left_out_by_device(shared, tmp_path, capsys):
     rows = gzip.decompress((shared / "measured/deepbench/rnn.csv.gz").read_bytes()).split(b"\n")

@@ -85,8 +85,9 @@ _OF_OURS = f"""
         count(DISTINCT workload_key) AS networks,
         count(DISTINCT workload_key) FILTER (measured_s IS NOT NULL) AS measured,
         count(DISTINCT platform) AS platforms,
-        count(DISTINCT platform) FILTER (measured_s IS NOT NULL) AS measured_platforms, min(measured_s) AS fastest_s,
-        max(measured_s) AS slowest_s, count(*) FILTER (peak_fraction > 1) AS above_peak,
+        count(DISTINCT platform) FILTER (measured_s IS NOT NULL) AS measured_platforms,
+        min(measured_s) AS fastest_s, max(measured_s) AS slowest_s,
+        count(*) FILTER (peak_fraction > 1) AS above_peak,
         median(peak_fraction) AS median_peak_fraction, median(roof_fraction)
             FILTER (peak_fraction IS NOT NULL) AS median_roof_fraction
     FROM results WHERE NOT {_THEIRS}

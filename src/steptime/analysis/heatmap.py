@@ -17,7 +17,7 @@ from steptime.records.row import Row
 MEANT = {  # words for what is most often drawn
     "speed": "speed_per_s",
     "utilisation": "peak_fraction",
-    "memory": "peak_memory_bytes",
+    "memory": "peak_bytes",
     "error": "error_fraction",
 }
 MADE = {  # of columns of `results`

@@ -15,7 +15,7 @@ FACTS_SHOWN = ("status", "model", "replicas", "strategy", "phase", "dtype", "opt
 PARTS = ("forward_s", "backward_s", "update_s")
 OF_STEP = ("mean", "low", "high", "min", "p5", "p95", "interval")
 SHOWN = (
-    *("accuracy", "loss", "comm_s", "first_step_s", "peak_memory_bytes", "planned_memory_bytes"),
+    *("accuracy", "loss", "communication_s", "first_step_s", "peak_bytes", "planned_memory_bytes"),
     *("energy_j", "power_w"),
 )
 
@@ -74,7 +74,7 @@ def _remarks(record: Record, told: Row) -> list[str]:
     remarks = []
     if record.env.get("energy_meter") and "energy_j" not in record.quantities:
         remarks.append(f"no energy: {record.env['energy_meter']}")
-    if "comm_meter" in record.env and "comm_s" not in record.quantities:
+    if "comm_meter" in record.env and "communication_s" not in record.quantities:
         remarks.append(f"no time of communication: {record.env['comm_meter']}")
     if breaks := record.env.get("graph_breaks"):
         why = max(breaks, key=breaks.get)

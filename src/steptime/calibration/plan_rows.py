@@ -226,7 +226,7 @@ def step_reply(question: Question, planner: Planner, found: PlanTime) -> Reply:
     """Return what is told of a row's step."""
     devices, found = whole(question, "devices"), meant(planner, found)[0]
     values = {
-        "step_s": Interval(found.step_s, found.low, found.high),
+        "step_s": Interval(found.step_s, found.low_s, found.high_s),
         "memory_bytes": Interval(found.memory[found.fullest].total),
         "mfu": Interval(mfu(planner, found)["full"] or 0.0),
     }

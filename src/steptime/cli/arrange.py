@@ -10,7 +10,7 @@ from typing import Any
 from steptime.core.errors import InputError, unknown
 from steptime.core.table import Answer, Row, Table
 
-ROWS = ("rows", "ops", "pairs", "steps", "cuts", "stacks", "cells", "bounds")  # of a document
+ROWS = ("rows", "ops", "pairs", "steps", "cuts", "bounds")  # of a document
 _NUMBER = re.compile(r"[-+]?\d[\d,]*\.?\d*(e[-+]?\d+)?")
 
 Arrange = Callable[[Iterable[Row], str], Sequence[Row]]

@@ -38,7 +38,7 @@ def compare(
     by: Text = optional("COLUMN", "Each level of a column against the first: host, threads, ..."),
     against: Text = optional("VALUE", "With --by: the level the others face."),
     any_dtype: bool = flag("With --platforms or --by: pair types with other types."),
-    quantity: str = option("NAME", "step_s, peak_memory_bytes, ...", "step_s"),
+    quantity: str = option("NAME", "step_s, peak_bytes, ...", "step_s"),
     fail_on: Text = choice(
         watch.FAIL_ON, "Of two folders: exit with 3 on slower, faster, changed or vanished."
     ),

@@ -39,7 +39,7 @@ def explain(
         "paleo_s": steps[0]["step_s"],
         "analytic_s": steps[-1]["step_s"],
         "calibrated_s": times.step_s,
-        **picked(times, "low_s high_s extrapolates"),
+        **picked(times, "low_s high_s is_extrapolated"),
         "steps": steps,
         "ops": ops,
         "unmodelled": list(graph.unmodelled),

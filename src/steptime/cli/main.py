@@ -39,9 +39,6 @@ WORDS = {
     **{row.renamed: name for name, row in QUESTIONS.items() if row.renamed.startswith("sweep ")},
 }
 """What stands for other words on the command line: old names, and commands of two words."""
-RENAMED = {"--network": "--link", "--workers": "--replicas"}
-"""Names of options before 0.5, read where a command has the new one."""
-
 HELP = {"help_option_names": ["-h", "--help"]}
 INTERRUPTED = 130  # what Typer gives after Ctrl-C
 LONGEST_WORD = 300  # characters; a path may be so long in a message
@@ -81,16 +78,7 @@ def _value(one: Any, read: Callable[[Any, Any], Any], ctx: Any, value: Any) -> A
 
 
 class Command(_Quick, TyperCommand):
-    """A command that reads the old names of its options, too."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words after the name of the command."""
-        known = {name for parameter in self.params for name in parameter.opts}
-        for i, word in enumerate(args):
-            name, equals, value = word.partition("=")
-            if name in RENAMED and name not in known and RENAMED[name] in known:
-                args[i] = f"{RENAMED[name]}{equals}{value}"
-        return super().parse_args(ctx, args)
+    """A command whose help and parameters are read as `_Quick` says."""
 
 
 class Commands(_Quick, TyperGroup):

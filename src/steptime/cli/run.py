@@ -242,7 +242,7 @@ def _answer(document: dict[str, Any]) -> Answer:
     ]
     if document["replicas"] > 1:
         exposed = "  not hidden, of communication" if env["overlap"] else "  communication"
-        rows.append((exposed, shown("comm_s", document["comm_s"])))
+        rows.append((exposed, shown("communication_s", document["communication_s"])))
         rows.append(("global batch", shown("batch", document["global_batch"])))
     rows.append(("speed", f"{speed['mean']:.4g} examples/s"))
     rows.append(("  uncertainty, jitter", f"{speed['uncertainty']:.3g}, {speed['jitter']:.3g}"))
@@ -261,7 +261,7 @@ def _answer(document: dict[str, Any]) -> Answer:
         rows.append(("  loss of the last step", f"{document['loss']:.4g}"))
     if document["planned_memory_bytes"] is not None:
         rows.append(("memory, as compiled", size(document["planned_memory_bytes"])))
-    known = document["peak_memory_bytes"] is not None
+    known = document["peak_bytes"] is not None
     rows.append(("peak memory", options.memory_shown(document) if known else None))
     if document["energy_j"] is not None:
         power = f"{shown('power_w', document['power_w'])} ({env['energy_meter']})"

@@ -109,9 +109,9 @@ def scale(
         if len(counts) > MOST_ROWS:
             raise InputError(f"--replicas: {len(counts)} numbers of replicas, at most {MOST_ROWS}")
     rows = _rows(found, parallel, counts, scaling, how)
-    joined: dict[str, Any] = {"network": None}
+    joined: dict[str, Any] = {"link": None}
     if (seen := found.fabric) is not None:  # as the method sees it
-        joined = {"network": seen.between.name, "latency_s": seen.between.latency_s}
+        joined = {"link": seen.between.name, "latency_s": seen.between.latency_s}
         joined |= {"inside": getattr(seen.inside, "name", None)}
         joined |= picked(seen, "per_node links_per_node servers")
     document: dict[str, Any] = {
@@ -131,12 +131,12 @@ def scale(
         **picked(found, "parameters gradient_bytes"),
         "training": None if training is None else asdict(training),
         "rows": [_row(row, training) for row in rows],
-        "stops_paying": min(unpaid((r.workers, r.samples_per_s) for r in rows), default=None),
+        "stops_paying": min(unpaid((r.replicas, r.examples_per_s) for r in rows), default=None),
         "notes": notes_on(found, parallel, rows, how),
         "unmodelled": list(found.graph(workload.batch_per_replica).unmodelled),
     }
     if parallel != "data":
-        document["ops"] = layer_rows(found, rows[0].batch_per_worker, parallel)
+        document["ops"] = layer_rows(found, rows[0].batch, parallel)
     return Answer(document, [table(document)])
 
 
@@ -185,5 +185,5 @@ def _row(row: ScalingRow, training: Training | None) -> dict[str, Any]:
     table = asdict(row)
     table |= table.pop("parts")
     if training is not None:
-        table |= bill(training, row.step_s, row.global_batch, row.workers)
+        table |= bill(training, row.step_s, row.global_batch, row.replicas)
     return table

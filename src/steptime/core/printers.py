@@ -101,7 +101,7 @@ def _cells(table: Table, kept: Sequence[Column], most: int | None = None) -> Cel
             within = f" [{said[1]}-{said[2]}]" if len(said) > 2 else ""
             return f"{said[0]}{within}".replace("%", " %")
         text = interval(column.key if table.units else "", value, *ends)
-        if column.ends and row.get("extrapolates") is True:
+        if column.ends and row.get("is_extrapolated") is True:
             text = f"~{text}"
         return one_line(text.replace("\n", " "))
 

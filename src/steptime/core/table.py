@@ -1,6 +1,6 @@
 """An answer: one JSON document, and tables of named quantities for people.
 
-The keys of a row carry their units (`step_s`, `peak_memory_bytes`), so `units.shown` can write
+The keys of a row carry their units (`step_s`, `peak_bytes`), so `units.shown` can write
 every cell, and a column is only a key with a heading. `steptime.core.printers` has the printers.
 """
 
@@ -15,7 +15,7 @@ from steptime.core.registry import load
 Row = Mapping[str, Any]
 Item_co = TypeVar("Item_co", covariant=True)
 _PRINTERS = "steptime.core.printers"  # which know tables
-ROW_KEYS = ("rows", "cells", "pairs")  # under which a document holds its rows
+ROW_KEYS = ("rows", "pairs")  # under which a document holds its rows
 UNSUCCESSFUL = 3  # the exit code where some experiments did not succeed
 
 

@@ -114,7 +114,7 @@ class Training:
 
 
 def bill(
-    training: Training, step_s: float, global_batch: int, workers: int
+    training: Training, step_s: float, global_batch: int, replicas: int
 ) -> dict[str, float | None]:
     """Return time and cost of a training of `samples * epochs / global_batch` steps.
 
@@ -126,6 +126,6 @@ def bill(
     train_s = training.epochs * epoch_s
     hours = train_s / HOUR_S
     paid = math.ceil(round(hours, _DIGITS)) if training.billing == "hour" else hours
-    cost = None if training.price is None else training.price * paid * workers
-    times = {"epoch_s": epoch_s, "train_s": train_s, "device_hours": hours * workers}
+    cost = None if training.price is None else training.price * paid * replicas
+    times = {"epoch_s": epoch_s, "train_s": train_s, "device_hours": hours * replicas}
     return {**times, "cost": cost}

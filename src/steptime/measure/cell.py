@@ -66,7 +66,9 @@ def measure_cell(
         how: dict[str, Any] = {
             "timer": pace.take if pace else prepared.timer,
             "watch": Watch(
-                {**COUNTERS, "comm_s": lambda: lambda: pace.comm_s} if pace else COUNTERS
+                {**COUNTERS, "communication_s": lambda: lambda: pace.communication_s}
+                if pace
+                else COUNTERS
             ),
             "waited": prepared.waited,
             "started": lambda first_s, rest_s: tell(
@@ -93,7 +95,7 @@ def measure_cell(
         if samples is None:  # rank 0 reports
             return Measurement()
         if peak is not None:
-            found.quantities["peak_memory_bytes"] = Quantity(float(peak))
+            found.quantities["peak_bytes"] = Quantity(float(peak))
         if request["energy"]:
             _weigh(prepared, samples, options, request["timing"]["budget_s"], found)
     found.quantities["step_s"] = in_one_run(samples.step_s, **samples.columns)

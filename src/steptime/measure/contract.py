@@ -254,8 +254,8 @@ class ProcessGroup:
     """What joins the processes that run one step together; all of them make the same calls.
 
     `agree` gives every process the number of rank 0, and so waits for rank 0; `gather` gives every
-    process what all of them have, in the order of ranks, and so waits for all. `comm_s` gives the
-    seconds that this process has spent exchanging since the last call, or is None where
+    process what all of them have, in the order of ranks, and so waits for all. `communication_s`
+    gives the seconds that this process has spent exchanging since the last call, or is None where
     the exchange runs beside the computation: then `alone` gives a step that leaves it out.
     `comm_meter` says how communication is timed, `backend` by what (gloo, nccl).
     """
@@ -266,7 +266,7 @@ class ProcessGroup:
     agree: Callable[[int], int]
     gather: Callable[[object], list[Any]]
     comm_meter: str = ""
-    comm_s: Callable[[], float] | None = None
+    communication_s: Callable[[], float] | None = None
     alone: Callable[[], Callable[[], None]] | None = None
 
     @property

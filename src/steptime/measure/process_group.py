@@ -20,7 +20,7 @@ MOST_PAIRS, FEWEST_PAIRS = 20, 3  # of steps with and without an exchange
 
 @dataclass
 class Pace:
-    """Samples of the steps of one process group; `comm_s`: seconds of exchange so far, a rank.
+    """Samples of the steps of one process group, and its seconds of communication so far, a rank.
 
     `waited`, if given, is asked by each rank for how long its steps waited for their input.
     """
@@ -28,7 +28,7 @@ class Pace:
     group: ProcessGroup
     sync: Callable[[], object]
     waited: Callable[[], float] | None = None
-    comm_s: float = 0.0
+    communication_s: float = 0.0
 
     def end(self, step: Step) -> None:
         """End the sampling of rank 0; the others run until then what it asks for."""
@@ -51,9 +51,9 @@ class Pace:
         for _ in range(steps):
             step()
         self.sync()
-        exchange_s = self.group.comm_s() if self.group.comm_s else 0.0
+        exchange_s = self.group.communication_s() if self.group.communication_s else 0.0
         taken = self.group.gather((perf_counter() - began, exchange_s))
-        self.comm_s += fmean(comm for _, comm in taken)
+        self.communication_s += fmean(comm for _, comm in taken)
         return max(float(elapsed) for elapsed, _ in taken)
 
 
@@ -78,7 +78,7 @@ def shared_results(
         "comm_backend": pace.group.backend,
     }
     peak = None if None in peaks else max(peaks)
-    return peak, {"comm_s": comm} if comm else {}, facts
+    return peak, {"communication_s": comm} if comm else {}, facts
 
 
 def _communication(
@@ -94,7 +94,7 @@ def _communication(
     if group.alone is None:
         if samples is None:
             return None, group.comm_meter
-        counted = zip(samples.columns["comm_s"], samples.columns["steps"], strict=True)
+        counted = zip(samples.columns["communication_s"], samples.columns["steps"], strict=True)
         return Quantity(samples=tuple(s / n for s, n in counted)), group.comm_meter
     alone, lack = None, ""
     try:

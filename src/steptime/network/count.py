@@ -39,7 +39,7 @@ class Count:
     flop: int
     traffic_bytes: int
     activation_bytes: int
-    peak_memory_bytes: int
+    peak_bytes: int
     ops: tuple[OpCost, ...]
     executed_flop: float
     executed_traffic_bytes: float
@@ -74,7 +74,7 @@ def count(graph: Graph, stack: Stack | None = None) -> Count:
         flop=sum(op.flop for op in ops),
         traffic_bytes=sum(op.traffic_bytes for op in ops),
         activation_bytes=activations,
-        peak_memory_bytes=peak_memory_bytes(graph, stack),
+        peak_bytes=peak_bytes(graph, stack),
         ops=ops,
         executed_flop=sum(launch.flop for launch in launches),
         executed_traffic_bytes=sum(launch.traffic_bytes for launch in launches),
@@ -82,7 +82,7 @@ def count(graph: Graph, stack: Stack | None = None) -> Count:
     )
 
 
-def peak_memory_bytes(graph: Graph, stack: Stack | None = None) -> int:
+def peak_bytes(graph: Graph, stack: Stack | None = None) -> int:
     """Return the bytes that live at the worst moment of a step, run in order.
 
     Inputs, weights and buffers (optimizer state with them) live always; any other tensor from the
@@ -101,7 +101,7 @@ def live_bytes(
 ) -> list[int]:
     """Return the bytes that live before the first op of a step and during each op.
 
-    The peak of `peak_memory_bytes` is the largest of them. `sizes` are the bytes of tensors that
+    The peak of `peak_bytes` is the largest of them. `sizes` are the bytes of tensors that
     take others than their shape says, and of what ops drop inside, by the op's name.
     """
     taken = dict(sizes or {})

@@ -63,7 +63,7 @@ def splits_of(model: StepModel) -> int:
     return 1 + max((device_of(layer) for layer in layers), default=0)
 
 
-def model_parallel(model: StepModel, batch: int, workers: int | None = None) -> ScalingRow:
+def model_parallel(model: StepModel, batch: int, replicas: int | None = None) -> ScalingRow:
     """Return the row of one batch that runs through devices which hold a split each.
 
     The lower bounds count a group of chains as its slowest, the upper bounds add up everything;
@@ -71,7 +71,7 @@ def model_parallel(model: StepModel, batch: int, workers: int | None = None) -> 
     speed-up is over one device that does everything. Raises `InputError` for a number that is not
     the file's splits.
     """
-    count = _checked(model, workers)
+    count = _checked(model, replicas)
     every = nodes(model, batch, "model")
     items = nested([node.layer for node in every])
     forks = count == 1 and any(isinstance(item, Fork) for item in items)
@@ -101,7 +101,7 @@ def model_parallel(model: StepModel, batch: int, workers: int | None = None) -> 
 def hybrid(
     model: StepModel,
     batch: int,
-    workers: int | None = None,
+    replicas: int | None = None,
     scaling: str = "weak",
     exchange: Sync | None = None,
 ) -> ScalingRow:
@@ -112,7 +112,7 @@ def hybrid(
     t of which fetch, n devices take (F - t) n + t: the other fetches hide behind the work. Raises
     `InputError` for a number that is not the file's splits.
     """
-    count = _checked(model, workers)
+    count = _checked(model, replicas)
     how = exchange or Sync()
     if how.overlap:
         raise InputError("overlap of communication is for data parallelism, not hybrid")
@@ -138,8 +138,8 @@ def hybrid(
         update = max(_update_s(model, own) for own in devices)
     of_split = _slowest(model, devices, (forward, backward, update), count)
 
-    comm_s = exchange_s(model, _gradient_bytes(model, every) / how.compression, count)
-    sync = comm_s[model.collective(how.collective)]
+    communication_s = exchange_s(model, _gradient_bytes(model, every) / how.compression, count)
+    sync = communication_s[model.collective(how.collective)]
     parts = (data[0] + of_split[0], data[1] + of_split[1], data[2] + of_split[2])
     shown = {
         "data": {**dict(zip(PARTS, data, strict=True)), "sync_s": sync},
@@ -148,11 +148,13 @@ def hybrid(
     total = share * count if scaling == "weak" else batch
     alone = throughput(model, batch, model.timeline(batch).step_s)
     sizes = (count, total, share)
-    return scaling_row(model, sizes, parts, comm_s, sync, sync, alone, "; ".join(notes), shown)
+    return scaling_row(
+        model, sizes, parts, communication_s, sync, sync, alone, "; ".join(notes), shown
+    )
 
 
-def _by_device(every: Sequence[LayerTimes], workers: int) -> list[list[LayerTimes]]:
-    devices: list[list[LayerTimes]] = [[] for _ in range(workers)]
+def _by_device(every: Sequence[LayerTimes], replicas: int) -> list[list[LayerTimes]]:
+    devices: list[list[LayerTimes]] = [[] for _ in range(replicas)]
     for node in every:
         devices[device_of(node.layer)].append(node)
     return devices
@@ -166,7 +168,7 @@ def _lower(model: StepModel, items: Nested, counted: Sequence[LayerTimes], part:
     return lower_bound(items, lambda name: seconds.get(name, 0.0), on)
 
 
-def _hidden_s(model: StepModel, every: Sequence[LayerTimes], workers: int) -> float:
+def _hidden_s(model: StepModel, every: Sequence[LayerTimes], replicas: int) -> float:
     """Return the time of a fetch by split layers that hides behind work on another batch."""
     unsplit = {node.layer.name: node.layer for node in every if node.layer.split is None}
     split = (node for node in every if node.layer.split is not None)
@@ -177,7 +179,7 @@ def _hidden_s(model: StepModel, every: Sequence[LayerTimes], workers: int) -> fl
         return 0.0
     feeders = {name for node in fed for name in node.layer.parents if name in unsplit}
     elements = sum(prod(unsplit[name].outputs) for name in feeders)
-    return elements / GIB / (model.fabric.between.bytes_per_s / GB) * (workers - 1)
+    return elements / GIB / (model.fabric.between.bytes_per_s / GB) * (replicas - 1)
 
 
 def _update_s(model: StepModel, every: Sequence[LayerTimes], in_turn: bool = False) -> float:
@@ -221,12 +223,14 @@ def _gradient_bytes(model: StepModel, every: Sequence[LayerTimes]) -> float:
     return float(sum(size for op, size in gradients if layer_name(op, names, last) in unsplit))
 
 
-def _checked(model: StepModel, workers: int | None) -> int:
+def _checked(model: StepModel, replicas: int | None) -> int:
     """Return the number of devices, that of the file's splits."""
     splits = splits_of(model)
-    if workers is not None and workers != splits:
+    if replicas is not None and replicas != splits:
         has = f"has {splits} splits" if splits > 1 else "has no split layers"
-        raise InputError(f"{model.workload.label}: {has}: replicas must be {splits}, not {workers}")
+        raise InputError(
+            f"{model.workload.label}: {has}: replicas must be {splits}, not {replicas}"
+        )
     if splits > 1 and model.fabric is None:
         raise no_link(splits, model.device)
     return splits

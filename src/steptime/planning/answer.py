@@ -104,7 +104,7 @@ def document(
         "method": planner.method.name,
         "stack": planner.method.settings.stack,
         "assumed": assumed,
-        **picked(result, "step_s low high bubble"),
+        **picked(result, "step_s low_s high_s bubble"),
         "tokens_per_s": in_step / result.step_s,
         "tokens_per_s_per_device": in_step / result.step_s / devices,
         "parts": picked(result, "compute_s recompute_s exposed_s host_s bubble_s update_s rest_s"),
@@ -198,14 +198,14 @@ def _memory(planner: Planner, result: PlanTime) -> dict[str, Any]:
     stages = result.asked.plan.pipeline
     layers = [sum(result.layers[d::stages]) for d in range(stages)]
     return {
-        "total_bytes": fullest.total,
-        "device_bytes": room,
+        "needed_bytes": fullest.total,
+        "usable_bytes": room,
         "over_bytes": max(0.0, fullest.total - room) if room else None,
         "host_bytes": result.host_bytes,
         "fullest_stage": result.fullest,
         "by_part": fullest.parts,
         "by_stage": [
-            {"stage": d, "layers": layers[d], "total_bytes": one.total, **one.parts}
+            {"stage": d, "layers": layers[d], "needed_bytes": one.total, **one.parts}
             for d, one in enumerate(result.memory)
         ],
     }
@@ -226,7 +226,7 @@ def _training(
     if tokens is None:
         return None
     steps, energy = tokens / in_step, result.energy_j
-    hours, low, high = (steps * one / 3600 for one in (result.step_s, result.low, result.high))
+    hours, low, high = (steps * one / 3600 for one in (result.step_s, result.low_s, result.high_s))
     return {
         "tokens": tokens,
         "steps": steps,
@@ -261,7 +261,7 @@ def nearest(planner: Planner, asked: Asked) -> dict[str, Any] | None:
                 result.append({
                     "change": words_of_change(asked, change), "plan": asdict(time.asked.plan),
                     "micro_batch": time.asked.micro_batch, "step_s": time.step_s,
-                    "total_bytes": time.bytes,
+                    "needed_bytes": time.bytes,
                 })  # fmt: skip
         if result:
             return min(result, key=itemgetter("step_s"))
@@ -317,7 +317,7 @@ _SPLIT = ("tensor", "context", "data", "pipeline", "virtual", "expert")
 
 def sentence(values: Mapping[str, Any]) -> str:
     """Return the answer of a plan's document: devices, step, money, days, and what bounds it."""
-    low, high = (seconds(values[end]) for end in ("low", "high"))
+    low, high = (seconds(values[end]) for end in ("low_s", "high_s"))
     step = f"{seconds(values['step_s'])} a step ({low} to {high})"
     where = f"{values['devices']} {values['device']}"
     words = in_words(values["assumed"]) if values["devices"] > 1 else ""
@@ -376,7 +376,7 @@ def held(memory: Mapping[str, Any], parts: int = 4) -> str:
     """Return what a device holds, of how much, its largest parts, and how much is too much."""
     largest = sorted(memory["by_part"].items(), key=lambda item: -item[1])[:parts]
     most = ", ".join(f"{name.removesuffix('_bytes')} {size(value)}" for name, value in largest)
-    over, room = memory["over_bytes"], memory["device_bytes"]
+    over, room = memory["over_bytes"], memory["usable_bytes"]
     doubt = f", out of memory by {size(over)}" if over else ""
     of = f" of {size(room)}" if room else ""
-    return f"{size(memory['total_bytes'])}{of} ({most}){doubt}"
+    return f"{size(memory['needed_bytes'])}{of} ({most}){doubt}"

@@ -34,7 +34,7 @@ from steptime.planning.shape import Shape
 from steptime.planning.space import Space
 from steptime.planning.step import Quick, plan_time
 
-AMOUNTS = ("step_s", "cost_per_step", "energy_j", "total_bytes", "devices")  # fewer are better
+AMOUNTS = ("step_s", "cost_per_step", "energy_j", "needed_bytes", "devices")  # fewer are better
 SPLIT = (
     "tensor", "context", "pipeline", "virtual", "data", "expert", "zero", "recompute",
     "recompute_layers", "schedule", "shard", "offload",
@@ -107,7 +107,7 @@ def searched(request: Request) -> dict[str, Any]:
     by_devices = [rows[key] for key in fastest if rows[key]["within"]]
     best, hardly = _best(front[0], request), _hardly(front, groups[0].planner.spare)
     for row in rows.values():  # what could be meant is the same for all
-        for end in ("low", "high"):
+        for end in ("low_s", "high_s"):
             row[end] *= best[end] / front[0]["document"][end]
     alike = _alike(groups, front[0], [*rows.values()])
     if request.limits.get("budget_per_hour") is not None:
@@ -138,8 +138,8 @@ def _hardly(front: Sequence[Row], spare: float) -> str:
     """Return that the fastest plan hardly fits, if so, and the fastest one that leaves a share."""
 
     def share(row: Row) -> float:
-        room = row["document"]["memory"]["device_bytes"]
-        return row["total_bytes"] / room if room else 0.0
+        room = row["document"]["memory"]["usable_bytes"]
+        return row["needed_bytes"] / room if room else 0.0
 
     if (held := share(front[0])) <= 1 - spare:
         return ""
@@ -258,8 +258,8 @@ def _row(group: _Group, one: Quick, request: Request) -> dict[str, Any]:
         "device": values["device"],
         **{name: values["plan"].get(name, getattr(Plan(), name)) for name in SPLIT},
         "micro_batch": values["micro_batch"],
-        **_amounts(group, time.step_s, energy, values["memory"]["total_bytes"]),
-        **{key: values[key] for key in ("low", "high", "tokens_per_s_per_device")},
+        **_amounts(group, time.step_s, energy, values["memory"]["needed_bytes"]),
+        **{key: values[key] for key in ("low_s", "high_s", "tokens_per_s_per_device")},
         "bound_by": bound(values),
         "training_cost": training and training["cost"],
         "training_days": training and training["train_h"] / 24,
@@ -296,7 +296,7 @@ def _alike(
         name = group.planner.device.name
         low = group.planner.bounds.low
         same = name == best["device"]
-        most = best["step_s"] * told_apart(group.planner) if same else best["high"] / low
+        most = best["step_s"] * told_apart(group.planner) if same else best["high_s"] / low
         number += sum(step_s <= most for step_s in group.result.steps_s)
         for row in rows:
             if (row["device"], row["devices"]) == (name, group.devices):

@@ -32,13 +32,15 @@ def meant(planner: Planner, result: PlanTime) -> tuple[PlanTime, Assumed | None]
         except InputError:  # it has no such plan
             continue
     parts = [
-        (software.years.get(name, 1.0), Interval(one.step_s, one.low, one.high))
+        (software.years.get(name, 1.0), Interval(one.step_s, one.low_s, one.high_s))
         for name, one in times.items()
     ]
     if len(parts) > 1:
         low, high = mixed(parts)
-        result = replace(result, low=low, high=high)
-    return result, assumed(software, {n: picked(t, "step_s low high") for n, t in times.items()})
+        result = replace(result, low_s=low, high_s=high)
+    return result, assumed(
+        software, {n: picked(t, "step_s low_s high_s") for n, t in times.items()}
+    )
 
 
 def assumed(software: Software, every: Mapping[str, Mapping[str, float | None]]) -> Assumed:

@@ -43,7 +43,7 @@ class Pipeline(NamedTuple):
 
 @dataclass(frozen=True)
 class PlanTime:
-    """A plan's step: seconds between `low` and `high` (80 %), memory by device of the pipeline.
+    """A plan's step: seconds between `low_s` and `high_s` (80 %), memory by device of the pipeline.
 
     `compute_s` are the seconds of kernels of the busiest device, `update_s` those of its optimizer,
     `host_s` what it waits for the host, `recompute_s` what it computes again, `bubble_s` what it
@@ -55,8 +55,8 @@ class PlanTime:
 
     asked: Asked
     step_s: float
-    low: float
-    high: float
+    low_s: float
+    high_s: float
     compute_s: float
     recompute_s: float
     update_s: float

@@ -7,7 +7,7 @@ from steptime.core.units import interval, percent, seconds, shown, size
 from steptime.hardware.prices import NO_PRICE, by_offer
 from steptime.planning.answer import WORDS, held, money, split_in_words
 
-_FOUND = ("split=split", "step_s[low,high]=step", "same=")
+_FOUND = ("split=split", "step_s[low_s,high_s]=step", "same=")
 
 
 def search_tables(told: dict[str, Any]) -> list[Table]:
@@ -20,7 +20,7 @@ def search_tables(told: dict[str, Any]) -> list[Table]:
     many = [{**_in_words(told["rows"][k]), "least": ", ".join(least.get(k, ()))} for k in order]
     places = {(row["device"], row["devices"]) for row in told["rows"]}
     may = "?" if len(places) == 1 else ""  # in title
-    heads = columns(f"{may}device", f"{may}devices", *_FOUND, "total_bytes=memory", "least=least")
+    heads = columns(f"{may}device", f"{may}devices", *_FOUND, "needed_bytes=memory", "least=least")
     same = f"= {told['alike']:,} plans are as fast within the error of this prediction"
     below = [same, told["space"]]
     every = Table(heads, many, f"{notes}. Unbeaten in {', '.join(_LEAST.values())}", below, most=6)
@@ -37,7 +37,7 @@ def search_tables(told: dict[str, Any]) -> list[Table]:
 
 _MFU = {"full": "attention in full", "half": "half of it", "6N": "as 6N"}
 _LEAST = {
-    "step_s": "time", "cost_per_step": "cost", "energy_j": "energy", "total_bytes": "memory",
+    "step_s": "time", "cost_per_step": "cost", "energy_j": "energy", "needed_bytes": "memory",
     "devices": "devices",
 }  # fmt: skip
 
@@ -64,7 +64,7 @@ def tables(told: dict[str, Any]) -> list[Table]:
     title = f"{told['answer']}\n{told['model']}: {split_and_size(told)} {under}"
     parts, mfu, memory = told["parts"], told["mfu"], told["memory"]
     rows = [
-        ("step", interval("step_s", told["step_s"], told["low"], told["high"])),
+        ("step", interval("step_s", told["step_s"], told["low_s"], told["high_s"])),
         ("  computing", seconds(parts["compute_s"])),
     ]
     for key, word in WORDS.items():
@@ -79,7 +79,7 @@ def tables(told: dict[str, Any]) -> list[Table]:
     rows += [(told["unit"], speed), ("MFU", ", ".join(shares)), ("memory", where + held(memory))]
     near = told["nearest_that_fits"]
     if near is not None:
-        fits = f"{size(near['total_bytes'])}, {seconds(near['step_s'])}"
+        fits = f"{size(near['needed_bytes'])}, {seconds(near['step_s'])}"
         rows.append(("", f"nearest that fits: {near['change']} ({fits})"))
     elif not told["fits"]:
         rows.append(("", "no single or double change of this plan fits"))

@@ -89,7 +89,7 @@ class Kernel(NamedTuple):
 class Interval(NamedTuple):
     """Seconds: a value, and between which bounds they lie, None for a bound that is not known.
 
-    `extrapolates` says that the price was asked for something outside of what it was made from.
+    `is_extrapolated` says that the price was asked for something outside of what it was made from.
     `compute_s` and `memory_s` are the parts for arithmetic and for moving bytes. `shared` is how
     much of the way to the bounds all prices of a device go together; the rest is each one's own.
     """
@@ -97,7 +97,7 @@ class Interval(NamedTuple):
     value: float
     low: float | None = None
     high: float | None = None
-    extrapolates: bool = False
+    is_extrapolated: bool = False
     compute_s: float = 0.0
     memory_s: float = 0.0
     shared: float = 1.0
@@ -115,7 +115,7 @@ class Interval(NamedTuple):
         """Return so many times as many seconds."""
         low, high = (None if end is None else end * factor for end in (self.low, self.high))
         value, compute, memory = (x * factor for x in (self.value, self.compute_s, self.memory_s))
-        return Interval(value, low, high, self.extrapolates, compute, memory, self.shared)
+        return Interval(value, low, high, self.is_extrapolated, compute, memory, self.shared)
 
 
 NOTHING = Interval(0.0, 0.0, 0.0)

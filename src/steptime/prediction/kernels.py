@@ -77,7 +77,7 @@ class Prices(NamedTuple):
     value: Floats
     low: Floats
     high: Floats
-    extrapolates: Floats
+    is_extrapolated: Floats
     compute_s: Floats
     memory_s: Floats
     shared: Floats
@@ -93,9 +93,9 @@ class Prices(NamedTuple):
 
     def times(self, factor: Any) -> Prices:
         """Return so many times as many seconds."""
-        value, low, high, extrapolates, compute_s, memory_s, shared = self
+        value, low, high, is_extrapolated, compute_s, memory_s, shared = self
         seconds = [one * factor for one in (value, low, high, compute_s, memory_s)]
-        return Prices._make((*seconds[:3], extrapolates, *seconds[3:], shared))
+        return Prices._make((*seconds[:3], is_extrapolated, *seconds[3:], shared))
 
     def intervals(self) -> list[Interval]:
         """Return the seconds of each kernel."""
@@ -104,10 +104,10 @@ class Prices(NamedTuple):
                 value,
                 None if low != low else low,  # noqa: PLR0124  # NaN
                 None if high != high else high,  # noqa: PLR0124
-                extrapolates > 0,
+                is_extrapolated > 0,
                 *rest,
             )
-            for value, low, high, extrapolates, *rest in zip(
+            for value, low, high, is_extrapolated, *rest in zip(
                 *(column.tolist() for column in self), strict=True
             )
         ]
@@ -152,14 +152,14 @@ PARTS = 10  # of a sum
 
 def sums_of(parts: Sequence[Floats]) -> Prices:
     """Return sums of which parts are known: those of a price, both ends off, squares of those."""
-    value, low, high, extrapolates, compute_s, memory_s, below, above, below2, above2 = parts
+    value, low, high, is_extrapolated, compute_s, memory_s, below, above, below2, above2 = parts
     squares = below2 + above2 > 0  # not so of NaN
     off_low, off_high = np.sqrt(below**2 + below2), np.sqrt(above**2 + above2)
     return Prices(
         value,
         np.where(squares, value - off_low, low),
         np.where(squares, value + off_high, high),
-        extrapolates,
+        is_extrapolated,
         compute_s,
         memory_s,
         np.divide(above, off_high, out=np.ones_like(off_high), where=squares & (off_high > 0)),

@@ -25,7 +25,7 @@ class Prediction:
     remarks: tuple[str, ...]
 
     @property
-    def peak_memory_bytes(self) -> int:
+    def peak_bytes(self) -> int:
         """Bytes of all tensors at the worst moment of the step."""
         return self.needs.peak_bytes
 

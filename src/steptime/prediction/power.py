@@ -6,7 +6,7 @@ Else it is that of a line between the power that a device draws idle and at most
 
 Fan, Weber and Barroso (ISCA 2007) found servers to follow such a line. Utilisation is taken as the
 share of the step in which arithmetic runs, so moving bytes alone draws no more than idling: an
-estimate that is low for steps that wait for memory. `at_most_j` is the peak power for the whole
+estimate that is low for steps that wait for memory. `max_j` is the peak power for the whole
 step, of the predicted time: where the step takes longer, so is this too low.
 """
 
@@ -30,7 +30,7 @@ class StepEnergy:
 
     utilisation: float | None
     energy_j: float | None
-    at_most_j: float | None
+    max_j: float | None
     note: str
     low_j: float | None = None
     high_j: float | None = None
@@ -55,23 +55,23 @@ def step_energy(times: Timeline, device: Device, kernels: Kernels | None = None)
     A device that is said to draw more idle than at most has no energy, and the note says so.
     """
     share, idle_w, peak_w = utilisation(times), device.idle_w, device.peak_w
-    at_most_j = None if peak_w is None else peak_w * times.step_s
+    max_j = None if peak_w is None else peak_w * times.step_s
     if "power.flop_j" in device.constants and (idle_w or 0) <= (peak_w or 0):
         whole = times.step_s
         bounds = whole, times.low_s or whole, times.high_s or whole
         drawn = drawn_of(spent_j(kernels, device) if kernels else 0.0, bounds, device)
         if drawn is not None:
             doubt = f"{device.name}: tdp_W unverified" if "tdp_W" in device.unverified else ""
-            return StepEnergy(share, drawn[0], at_most_j, doubt, drawn[1], drawn[2])
+            return StepEnergy(share, drawn[0], max_j, doubt, drawn[1], drawn[2])
     if idle_w is None or peak_w is None:
         missing = [key for key, watts in (("idle_W", idle_w), ("tdp_W", peak_w)) if watts is None]
-        return StepEnergy(share, None, at_most_j, f"{device.name}: {' and '.join(missing)} unknown")
+        return StepEnergy(share, None, max_j, f"{device.name}: {' and '.join(missing)} unknown")
     if idle_w > peak_w:
         return StepEnergy(share, None, None, f"{device.name}: idle_W is above tdp_W")
     energy_j = (idle_w + (peak_w - idle_w) * (share or 0.0)) * times.step_s
     doubted = [key for key in ("idle_W", "tdp_W") if key in device.unverified]
     note = f"{device.name}: {' and '.join(doubted)} unverified" if doubted else ""
-    return StepEnergy(share, energy_j, at_most_j, note)
+    return StepEnergy(share, energy_j, max_j, note)
 
 
 def run_energy(

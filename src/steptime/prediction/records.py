@@ -30,7 +30,7 @@ def records(model: StepModel) -> Sequence[Record]:
     for kernel in made.lowered.kernels:
         if kernel.exchange is None and kernel.op in moved:
             moved[kernel.op] += kernel.bytes
-    whole = {**costs(model), "peak_memory_bytes": made.peak_memory_bytes}
+    whole = {**costs(model), "peak_bytes": made.peak_bytes}
     seconds = "step_s low_s high_s forward_s backward_s update_s"
     found = [record(whole, picked(made.times, seconds))]
     for one in made.times.rows:

@@ -49,8 +49,8 @@ class Timeline:
 
     The parts are those of the rows, or longer where the device waits for the host, which takes
     `host_s` to issue the step (None where that is unknown or left out). `low_s` and `high_s` bound
-    the step, None where no price gives a bound; `extrapolates` if any price does. All exchanges of
-    its ops take `exchange_s`, of which the step waits for `exposed_s`.
+    the step, None where no price gives a bound; `is_extrapolated` if any price is. All
+    exchanges of its ops take `exchange_s`, of which the step waits for `exposed_s`.
     """
 
     rows: tuple[RowTime, ...]
@@ -60,7 +60,7 @@ class Timeline:
     host_s: float | None
     low_s: float | None
     high_s: float | None
-    extrapolates: bool
+    is_extrapolated: bool
     exchange_s: float = 0.0
     exposed_s: float = 0.0
 
@@ -140,7 +140,7 @@ def schedule(
         None if host is None else host.issued_s[-1],
         None if low is None else low + exposed_s,
         None if high is None else high + exposed_s,
-        kernels.extrapolates,
+        kernels.is_extrapolated,
         exchange_s,
         exposed_s,
     )

@@ -100,7 +100,7 @@ class StepModel:
     def _fabric(
         self,
         link: str | Path | Link | Fabric | Cluster | None,
-        workers: int = 1,
+        replicas: int = 1,
         ranks: range | None = None,
     ) -> Fabric | None:
         """Return what joins ranks of a cluster, all of them if none are said, or other replicas."""
@@ -109,14 +109,14 @@ class StepModel:
         if link is None:
             return None
         found = catalog.link(link) if isinstance(link, str | Path) else link
-        return self.method.joins(found, self.device.memory_bytes_per_s, workers)
+        return self.method.joins(found, self.device.memory_bytes_per_s, replicas)
 
-    def among(self, workers: int) -> Fabric | None:
+    def among(self, replicas: int) -> Fabric | None:
         """Return what joins so many replicas, None without a link."""
-        if workers not in self._among:
+        if replicas not in self._among:
             again = not isinstance(self._link, Cluster)
-            self._among[workers] = self._fabric(self._link, workers) if again else self.fabric
-        return self._among[workers]
+            self._among[replicas] = self._fabric(self._link, replicas) if again else self.fabric
+        return self._among[replicas]
 
     def on(self, device: str | Path | Device) -> StepModel:
         """Return the model of the same network on another device; what it runs is kept.
@@ -354,14 +354,14 @@ class StepModel:
         """Return the seconds in which one device applies the gradients, whatever the batch."""
         return self.timeline().update_s
 
-    def estimate_comm(self, workers: int, collective: str | None = None) -> float:
-        """Return the seconds in which `workers` add up their gradients.
+    def estimate_comm(self, replicas: int, collective: str | None = None) -> float:
+        """Return the seconds in which `replicas` add up their gradients.
 
         `collective` is a name of the table of collectives; None is the method's own. Raises
         `InputError` for another name, and where more than one replica has no link.
         """
         name = self.collective(collective)
-        return self.collective_s(name, self.gradient_bytes, whole_number(workers, "workers"))
+        return self.collective_s(name, self.gradient_bytes, whole_number(replicas, "replicas"))
 
     def collective(self, name: str | None = None) -> str:
         """Return a collective's name, the method's own for None; raises `InputError` for others."""
@@ -369,26 +369,26 @@ class StepModel:
             return self.method.collective
         return one_of("collective", name, self.collectives)
 
-    def collective_s(self, name: str, size_bytes: float, workers: int) -> float:
+    def collective_s(self, name: str, size_bytes: float, replicas: int) -> float:
         """Return the seconds of an exchange of `size_bytes` by one collective.
 
         Without a link there is one replica only, which exchanges nothing.
         """
-        if (fabric := self.among(workers)) is None:
-            if workers > 1:
-                raise no_link(workers, self.device)
+        if (fabric := self.among(replicas)) is None:
+            if replicas > 1:
+                raise no_link(replicas, self.device)
             return 0.0
-        return self.start.after(self.collectives[name](size_bytes, workers, fabric), fabric)
+        return self.start.after(self.collectives[name](size_bytes, replicas, fabric), fabric)
 
 
 _KEPT = ("_lowered", "_counted", "_memory", "_timelines")  # by batch
 
 
-def no_link(workers: int, device: Device) -> InputError:
+def no_link(replicas: int, device: Device) -> InputError:
     """Return the error of replicas that nothing joins, with the link that their maker names."""
     near = catalog.links_of(device)
     inside = f"; in a node of {device.name} it is '{near[0].name}'" if len(near) == 1 else ""
-    return InputError(f"{workers} replicas need a link: --link LINK (steptime list links){inside}")
+    return InputError(f"{replicas} replicas need a link: --link LINK (steptime list links){inside}")
 
 
 def _text(value: object) -> str:

@@ -23,14 +23,14 @@ TRIED = tuple(1 << i for i in range(17))  # batches, where none is asked for
 
 Row = dict[str, Any]
 UNKNOWN = (  # of a device that does not fit, or that has no peak for the type
-    *("step_s", "low_s", "high_s", "extrapolates", "examples_per_s", "train_s"),
+    *("step_s", "low_s", "high_s", "is_extrapolated", "examples_per_s", "train_s"),
     *("best_batch", "best_examples_per_s"),
-    *("cost", "offer", "energy_j", "energy_at_most_j"),
+    *("cost", "offer", "energy_j", "energy_max_j"),
 )
 SORTS: Mapping[str, Callable[[Row], float | None]] = {
     "time": itemgetter("train_s"),
     "cost": itemgetter("cost"),
-    "energy": lambda row: row["energy_j"] or row["energy_at_most_j"],
+    "energy": lambda row: row["energy_j"] or row["energy_max_j"],
 }
 
 
@@ -108,13 +108,13 @@ def _choice(
             "batch": batch,
             "micro_batch": micro or None,
             "accumulation": batch // micro if micro else None,
-            "peak_memory_bytes": needs.peak_bytes,
+            "peak_bytes": needs.peak_bytes,
             "needed_bytes": needs.total_bytes,
             "memory_bytes": device.usable_bytes,
             "usable_bytes": device.usable_bytes,
             **dict.fromkeys(UNKNOWN),
             "assumed": {},
-            "extrapolates": False,
+            "is_extrapolated": False,
             "note": "",
             **told,
         }
@@ -134,14 +134,14 @@ def _choice(
     whole = bill(training, step_s, batch, 1)
     count = training.samples * training.epochs / batch * longer
     energy = step_energy(made, on.seen, on.lowered(micro).columns)
-    joules = {"energy_j": energy.energy_j, "energy_at_most_j": energy.at_most_j}
+    joules = {"energy_j": energy.energy_j, "energy_max_j": energy.max_j}
     return row(
         "ok",
         assumed=assumed_of(on),
         step_s=step_s,
         low_s=None if made.low_s is None else made.low_s * longer,
         high_s=None if made.high_s is None else made.high_s * longer,
-        extrapolates=made.extrapolates,
+        is_extrapolated=made.is_extrapolated,
         examples_per_s=batch / step_s if step_s else None,
         best_batch=best,
         best_examples_per_s=speed,

@@ -41,7 +41,7 @@ def table(document: dict[str, Any]) -> Table:
     rows, fitting = [], [row for row in document["rows"] if row["status"] == "ok"]
     is_paid = any(row["cost"] is not None for row in fitting)
     for row in fitting:
-        energy, most, said = row["energy_j"], row["energy_at_most_j"], None
+        energy, most, said = row["energy_j"], row["energy_max_j"], None
         if energy is not None or most is not None:
             kwh = shown("kwh", (most if energy is None else energy) / 3.6e6)
             said = f"at most {kwh}" if energy is None else kwh
@@ -59,7 +59,7 @@ def table(document: dict[str, Any]) -> Table:
         f"{document['samples']:,} examples, by {document['sort']}"
     )
     below = assumed_line((row["device"], assumed_text(row["assumed"])) for row in fitting)
-    below += [EXTRAPOLATED] if any(row["extrapolates"] for row in rows) else []
+    below += [EXTRAPOLATED] if any(row["is_extrapolated"] for row in rows) else []
     if is_paid:
         below.append(f"cost in {document['currency']}, paid by the second or as the offer says")
     return Table(heads, rows, title, below, most=SHOWN)

@@ -46,7 +46,7 @@ def count(
         "stack": stack,
         "executed_flop": round(found.executed_flop),
         "executed_traffic_bytes": round(found.executed_traffic_bytes),
-        **picked(found, "kernels activation_bytes peak_memory_bytes"),
+        **picked(found, "kernels activation_bytes peak_bytes"),
         "unmodelled": list(graph.unmodelled),
         "ops": ops,
     }

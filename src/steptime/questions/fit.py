@@ -53,7 +53,7 @@ class Fitting(Result):
     best_batch: int | None
     memory_bytes: float | None
     usable_bytes: float | None
-    peak_memory_bytes: int
+    peak_bytes: int
     needed_bytes: int
     worst_moment: str
     parts: Mapping[str, int]
@@ -166,7 +166,7 @@ def fit(
         best_batch=best,
         memory_bytes=has,
         usable_bytes=has,
-        peak_memory_bytes=made.peak_memory_bytes,
+        peak_bytes=made.peak_bytes,
         needed_bytes=made.needs.total_bytes,
         worst_moment=worst.name,
         parts={name: value for name, value in {**worst.parts, **beside}.items() if value},
@@ -254,6 +254,6 @@ def _row(model: StepModel, batch: int) -> dict[str, Any]:
         "fits": made.fits,
         **picked(made.times, "step_s low_s high_s"),
         "examples_per_s": batch / step_s if step_s else None,
-        "peak_memory_bytes": made.peak_memory_bytes,
+        "peak_bytes": made.peak_bytes,
         "needed_bytes": made.needs.total_bytes,
     }

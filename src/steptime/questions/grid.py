@@ -33,11 +33,11 @@ KEPT = 64  # batches whose kernels are kept from device to device
 
 
 class GridCell(NamedTuple):
-    """One prediction of a grid. `batch` is a replica's; `step_s` holds the exchange, `comm_s`.
+    """One prediction of a grid. `batch` is a replica's; `step_s` includes `communication_s`.
 
     `low_s` and `high_s` bound the step, None where the method gives no bound. Where a device has no
     peak for the dtype, `status` is `unsupported`, `note` says why, and there are no times.
-    `assumed` is the software, layout and host that it is a prediction of. `peak_memory_bytes` are
+    `assumed` is the software, layout and host that it is a prediction of. `peak_bytes` are
     of the tensors, `needed_bytes` of the whole process, which decides whether the step fits; None
     without times. Of a cell with times, `note` holds the remarks of its prediction.
     """
@@ -45,14 +45,14 @@ class GridCell(NamedTuple):
     model: str
     device: str
     batch: int
-    workers: int
+    replicas: int
     step_s: float | None = None
     forward_s: float | None = None
     backward_s: float | None = None
     update_s: float | None = None
-    comm_s: float | None = None
-    samples_per_s: float | None = None
-    peak_memory_bytes: int = 0
+    communication_s: float | None = None
+    examples_per_s: float | None = None
+    peak_bytes: int = 0
     status: str = "unsupported"
     note: str = ""
     low_s: float | None = None
@@ -69,7 +69,7 @@ def grid(
     models: Sequence[Maker],
     devices: Sequence[Device],
     batches: Sequence[int] | None,
-    workers: Sequence[int],
+    replicas: Sequence[int],
     link: Link | None,
     method: str | Method,
     options: Mapping[str, str],
@@ -91,12 +91,12 @@ def grid(
             raise spans_of[-1]  # type: ignore[misc]  # the last
         for on, span in zip(models_on, spans_of, strict=True):
             if isinstance(span, Span):
-                yield from _cells(on, steps.of(on), span, workers)
+                yield from _cells(on, steps.of(on), span, replicas)
                 continue
             cell = GridCell(first.label, on.device.name, 0, 0, note=str(span), dtype=first.dtype)
-            for batch, needed in zip(steps.batches, steps.of(on).peak_memory_bytes, strict=True):
-                one = cell._replace(batch=batch, peak_memory_bytes=needed)
-                yield from (one._replace(workers=count) for count in workers)
+            for batch, needed in zip(steps.batches, steps.of(on).peak_bytes, strict=True):
+                one = cell._replace(batch=batch, peak_bytes=needed)
+                yield from (one._replace(replicas=count) for count in replicas)
 
 
 def _spans(steps: Steps, models: Sequence[StepModel]) -> list[Span | InputError]:
@@ -110,25 +110,27 @@ def _spans(steps: Steps, models: Sequence[StepModel]) -> list[Span | InputError]
         return [*_spans(steps, models[:half]), *_spans(steps, models[half:])]
 
 
-def _cells(on: StepModel, steps: Steps, span: Span, workers: Sequence[int]) -> Iterator[GridCell]:
-    """Yield the cells of a device, made by columns: each batch, on each number of workers."""
+def _cells(on: StepModel, steps: Steps, span: Span, replicas: Sequence[int]) -> Iterator[GridCell]:
+    """Yield the cells of a device, made by columns: each batch, on each number of replicas."""
 
     def each(column: Any, more: Any = 0.0) -> Any:
         known = column is not None
-        return (np.repeat(column, len(workers)) + more).tolist() if known else repeat(None)
+        return (np.repeat(column, len(replicas)) + more).tolist() if known else repeat(None)
 
-    comm_s = np.tile([on.estimate_comm(n) if n > 1 else 0.0 for n in workers], len(steps.batches))
-    batches, step_s = each(steps.batches, 0), each(np.sum(span.times, axis=0), comm_s)
-    counted_s = zip(cycle(workers), batches, step_s, strict=False)
+    communication_s = np.tile(
+        [on.estimate_comm(n) if n > 1 else 0.0 for n in replicas], len(steps.batches)
+    )
+    batches, step_s = each(steps.batches, 0), each(np.sum(span.times, axis=0), communication_s)
+    counted_s = zip(cycle(replicas), batches, step_s, strict=False)
     remarks = "; ".join(on.remarks(steps.lines.low if steps.lines else None))
     needed_bytes = [needs.total_bytes for needs in steps.needs(on)]
     columns = (
-        *(repeat(on.workload.label), repeat(on.device.name), batches, cycle(workers), step_s),
-        *(*map(each, span.times), comm_s.tolist()),
+        *(repeat(on.workload.label), repeat(on.device.name), batches, cycle(replicas), step_s),
+        *(*map(each, span.times), communication_s.tolist()),
         (n * batch / step if step else None for n, batch, step in counted_s),
-        each(steps.peak_memory_bytes, 0),
+        each(steps.peak_bytes, 0),
         ("ok" if one else "oom" for one in each(steps.fit(on), 0)),
-        *(repeat(remarks), each(span.low_s, comm_s), each(span.high_s, comm_s)),
+        *(repeat(remarks), each(span.low_s, communication_s), each(span.high_s, communication_s)),
         *(repeat(on.workload.dtype), repeat(assumed_text(assumed_of(on)) or "")),
         each(needed_bytes, 0),
     )
@@ -138,7 +140,7 @@ def _cells(on: StepModel, steps: Steps, span: Span, workers: Sequence[int]) -> I
 class Steps:
     """A network's step at many batches: its memory, and its times on any device.
 
-    `batches` are those asked for, `peak_memory_bytes` what lives at the worst moment at each, and
+    `batches` are those asked for, `peak_bytes` what lives at the worst moment at each, and
     `blocks_bytes` what an allocator takes beyond that, by a line where there is one. They are of
     the `model`'s stack; a device that has another is asked under that.
     """
@@ -148,7 +150,7 @@ class Steps:
         self._under = {model.settings.stack: self}
         on_lines = model.method.arrays and len(wanted) > FEW
         self.lines: Lines | None = lines_of(model, wanted) if on_lines else None
-        self.peak_memory_bytes, self.blocks_bytes = self._memory(model)
+        self.peak_bytes, self.blocks_bytes = self._memory(model)
 
     def _memory(self, model: StepModel) -> tuple[list[int], list[float]]:
         if self.lines is None:
@@ -175,13 +177,13 @@ class Steps:
     def needs(self, on: StepModel) -> list[Needs]:
         """Return the memory that a step needs of a model's device at each batch."""
         of = self.of(on)
-        return [*map(on.needs_of, of.peak_memory_bytes, of.blocks_bytes)]
+        return [*map(on.needs_of, of.peak_bytes, of.blocks_bytes)]
 
     def fit(self, on: StepModel) -> list[bool]:
         """Return whether a model's device has the memory that a step needs, at each batch."""
         held, usable, of = on.needs_of(0, 0), on.device.usable_bytes, self.of(on)
         blocks = 0.0 if held.blocks_bytes is None else np.rint(of.blocks_bytes)
-        needed = np.array(of.peak_memory_bytes) + blocks + held.total_bytes
+        needed = np.array(of.peak_bytes) + blocks + held.total_bytes
         return [True] * len(needed) if usable is None else (needed <= usable).tolist()
 
     def spans(self, models: Sequence[StepModel]) -> list[Span]:
@@ -267,7 +269,7 @@ def _of_device(
         values = {**dict(zip((f"{one}_s" for one in PASSES), times, strict=True)), **cost}
         quantities = {name: Quantity(value) for name, value in values.items()}
         quantities["step_s"] = Quantity(sum(times), low=low, high=high)
-        quantities["peak_memory_bytes"] = Quantity(needs.peak_bytes)
+        quantities["peak_bytes"] = Quantity(needs.peak_bytes)
         workload = replace(on.workload, batch_per_replica=batch)
         fits = needs.fit(on.device)
         told = remarks if fits else (needs.too_large(on.device), *remarks)

@@ -38,13 +38,13 @@ class Grid:
     models: tuple[str, ...]
     places: tuple[Place, ...]
     batches: tuple[int, ...] | None
-    workers: tuple[int, ...]
+    replicas: tuple[int, ...]
     link: Link | None
 
     @property
     def cells(self) -> int:
         """The number of cells."""
-        of_network = len(self.places) * len(self.batches or (1,)) * len(self.workers)
+        of_network = len(self.places) * len(self.batches or (1,)) * len(self.replicas)
         return len(self.models) * of_network
 
 
@@ -64,7 +64,7 @@ def axes(
         None if link is None else catalog.link(link),
     )
     _checked([":".join(filter(None, (one.name, dtype))) for one, dtype in found.places], "--device")
-    if max(found.workers) > 1 and found.link is None:
+    if max(found.replicas) > 1 and found.link is None:
         raise InputError("several replicas all-reduce gradients: name a link with --link")
     if found.cells > MOST_CELLS:
         raise InputError(
@@ -142,7 +142,7 @@ def answer(
             grid(
                 [partial(made, name, dtype) for name in found.models],
                 [device for device, wanted in found.places if wanted == dtype],
-                *(found.batches, found.workers, found.link, method, given),
+                *(found.batches, found.replicas, found.link, method, given),
             )
             for dtype in dict.fromkeys(dtype for _, dtype in found.places)
         )
@@ -161,7 +161,7 @@ def answer(
         note(f"{len(kept)} cells in {out}")
     rows = LazySequence(len(kept), lambda: (cell._asdict() for cell in kept))
     tables = [] if out is not None else [_table(kept, number, found, first, method.name)]
-    return Answer({"cells": rows, "unmodelled": missing}, tables, unmodelled(missing))
+    return Answer({"rows": rows, "unmodelled": missing}, tables, unmodelled(missing))
 
 
 def _make_lazy_answer(
@@ -177,7 +177,7 @@ def _make_lazy_answer(
         yield _table([*make_cells()], axes.cells, axes, first, method)
 
     rows = LazySequence(axes.cells, lambda: (cell._asdict() for cell in make_cells()))
-    document = {"cells": rows, "unmodelled": missing_layers}
+    document = {"rows": rows, "unmodelled": missing_layers}
     return Answer(document, LazySequence(1, make_tables), unmodelled(missing_layers))
 
 
@@ -190,7 +190,7 @@ def _into_folder(
 ) -> Answer:
     from steptime.questions.predict_folder import predict_space
 
-    if found.link or found.workers != (1,):
+    if found.link or found.replicas != (1,):
         raise InputError("a folder of records takes one replica: leave out --replicas and --link")
     method.under(given)
     batches = found.batches or (None,)
@@ -234,10 +234,10 @@ def _table(cells: Sequence[GridCell], number: int, of: Grid, first: Workload, me
     dtypes = ["dtype"] if any(dtype for _, dtype in of.places) else []
     dtype = "" if dtypes else f"{first.dtype} "
     rows = [{**row._asdict(), "memory": _memory(row)} for row in cells]
-    may = "?" if len({row["workers"] for row in rows}) < 2 else ""
+    may = "?" if len({row["replicas"] for row in rows}) < 2 else ""
     heads = columns(
-        "model", "device", *dtypes, "batch", f"{may}workers=replicas", "step_s[low_s,high_s]=step",
-        "?comm_s=communication", "samples_per_s=examples/s", f"memory={memory}",
+        "model", "device", *dtypes, "batch", f"{may}replicas=replicas", "step_s[low_s,high_s]=step",
+        "?communication_s=communication", "examples_per_s=examples/s", f"memory={memory}",
     )  # fmt: skip
     below = assumed_line((row.device, row.assumed) for row in cells if row.step_s is not None)
     below += list(dict.fromkeys(row.note for row in cells if row.step_s is not None and row.note))
@@ -254,4 +254,4 @@ def _memory(cell: GridCell) -> str:
     reason = ""
     if cell.status == "unsupported":
         reason = cell.note.removeprefix(f"device '{cell.device}': ").partition(";")[0]
-    return size(cell.peak_memory_bytes) + (f" - {reason}" if reason else "")
+    return size(cell.peak_bytes) + (f" - {reason}" if reason else "")

@@ -159,7 +159,7 @@ def refuse(given: Mapping[str, object], why: str) -> None:
 
 def memory_shown(document: Mapping[str, Any]) -> str:
     """Return the peak memory of a document as people read it, with what it is for."""
-    said = size(document["peak_memory_bytes"])
+    said = size(document["peak_bytes"])
     return said if document["phase"] == "infer" else f"{said} (optimizer {document['optimizer']})"
 
 

@@ -135,7 +135,7 @@ def _side_by_side(every: list[StepTime], stacks: list[str]) -> Answer:
     rows = [{"stack": name, **one.document} for name, one in zip(stacks, every, strict=True)]
     heads = columns(
         "stack", "step_s[low_s,high_s]=step", *(f"{part}_s={part}" for part in PASSES),
-        "peak_memory_bytes=peak memory",
+        "peak_bytes=peak memory",
     )  # fmt: skip
     said = [answer_of(one).notes for one in every]
     notes = [
@@ -144,7 +144,7 @@ def _side_by_side(every: list[StepTime], stacks: list[str]) -> Answer:
         for one in lines
     ]
     tables = [Table(heads, rows, title(rows[0]))]
-    return Answer({"stacks": rows}, tables, [*dict.fromkeys(notes)])
+    return Answer({"rows": rows}, tables, [*dict.fromkeys(notes)])
 
 
 def _on_stack(name: str, given: dict[str, str]) -> dict[str, str]:

@@ -45,40 +45,40 @@ class Sync:
 
 @dataclass(frozen=True)
 class ScalingRow:
-    """The step of `workers` replicas; seconds. Parts are of the replica with the largest batch.
+    """The step of `replicas` replicas; seconds. Parts are of the replica with the largest batch.
 
-    `comm_s` holds every collective; the step is compute + the chosen one - `overlap_s`, the part
-    that hides behind the backward pass. `speedup` is the throughput over that of one replica;
-    `parts` are the further ones of model and hybrid parallelism. `low_s` and `high_s` bound the
-    step as far as its kernels have bounds; the exchange has none. `peak_memory_bytes` are those of
-    a replica's tensors at the worst moment, `needed_bytes` all that it needs of its device.
+    `communication_s` holds every collective; the step is compute + the chosen one - `overlap_s`,
+    the part that hides behind the backward pass. `speedup` is the throughput over that of one
+    replica; `parts` are the further ones of model and hybrid parallelism. `low_s` and `high_s`
+    bound the step as far as its kernels have bounds; the exchange has none. `peak_bytes` are those
+    of a replica's tensors at the worst moment, `needed_bytes` all that it needs of its device.
     """
 
-    workers: int
+    replicas: int
     global_batch: int
-    batch_per_worker: int
+    batch: int
     forward_s: float
     backward_s: float
     update_s: float
     compute_s: float
-    comm_s: Mapping[str, float]
+    communication_s: Mapping[str, float]
     overlap_s: float
-    exposed_comm_s: float
+    exposed_communication_s: float
     step_s: float
     speedup: float
     efficiency: float
-    samples_per_s: float
+    examples_per_s: float
     note: str = ""
     parts: Mapping[str, object] = field(default_factory=dict)
     low_s: float | None = None
     high_s: float | None = None
-    peak_memory_bytes: int | None = None
+    peak_bytes: int | None = None
     needed_bytes: int | None = None
 
 
 def data_parallel(
     model: StepModel,
-    workers: Sequence[int],
+    replicas: Sequence[int],
     batch: int,
     scaling: str = "weak",
     exchange: Sync | None = None,
@@ -97,20 +97,20 @@ def data_parallel(
 
     def row(n: int, whole: int, share: int, alone_per_s: float | None, note: str) -> ScalingRow:
         times, needs = model.timeline(share), model.needs(share)
-        comm_s = exchange_s(model, model.gradient_bytes / how.compression, n)
+        communication_s = exchange_s(model, model.gradient_bytes / how.compression, n)
         waited = exposed_s(model, share, n, how)
         parts = (times.forward_s, times.backward_s, times.update_s)
-        told = comm_s, comm_s[chosen], waited, alone_per_s, note
+        told = communication_s, communication_s[chosen], waited, alone_per_s, note
         return replace(
             scaling_row(model, (n, whole, share), parts, *told),
             low_s=None if times.low_s is None else times.low_s + waited,
             high_s=None if times.high_s is None else times.high_s + waited,
-            peak_memory_bytes=needs.peak_bytes,
+            peak_bytes=needs.peak_bytes,
             needed_bytes=needs.total_bytes,
         )
 
-    alone = row(1, batch, batch, None, "").samples_per_s
-    shares = [(n, *batch_share(model, n, batch, scaling)) for n in workers]
+    alone = row(1, batch, batch, None, "").examples_per_s
+    shares = [(n, *batch_share(model, n, batch, scaling)) for n in replicas]
     return tuple(
         row(n, share * n if scaling == "weak" else batch, share, alone, note)
         for n, share, note in shares
@@ -130,7 +130,7 @@ def unpaid(throughputs: Iterable[tuple[int, float]]) -> list[int]:
     ]
 
 
-def batch_share(model: StepModel, workers: int, batch: int, scaling: str) -> tuple[int, str]:
+def batch_share(model: StepModel, replicas: int, batch: int, scaling: str) -> tuple[int, str]:
     """Return the largest share of a batch that a replica has, and a note on it ("" if none).
 
     Raises `InputError` for an unknown scaling, and for more replicas than there are examples where
@@ -139,11 +139,11 @@ def batch_share(model: StepModel, workers: int, batch: int, scaling: str) -> tup
     one_of("scaling", scaling, SCALINGS)
     if scaling == "weak":
         return batch, ""
-    share, note = -(-batch // workers), ""
-    if batch < workers:
-        note = model.method.too_few(workers, batch)
-    elif batch % workers:
-        note = f"{batch} examples are no multiple of {workers}: the largest share is {share}"
+    share, note = -(-batch // replicas), ""
+    if batch < replicas:
+        note = model.method.too_few(replicas, batch)
+    elif batch % replicas:
+        note = f"{batch} examples are no multiple of {replicas}: the largest share is {share}"
     return share, note
 
 
@@ -159,14 +159,14 @@ def scaling_row(
     model: StepModel,
     sizes: tuple[int, int, int],
     parts: tuple[float, float, float],
-    comm_s: Mapping[str, float],
+    communication_s: Mapping[str, float],
     chosen_s: float,
     exposed_s: float,
     alone_per_s: float | None = None,
     note: str = "",
     more: Mapping[str, object] | None = None,
 ) -> ScalingRow:
-    """Return the row of workers, their batch and the share of one (`sizes`).
+    """Return the row of replicas, their batch and the share of one (`sizes`).
 
     `parts` are forward, backward and update; of the collective's `chosen_s` the step waits for
     `exposed_s`. `alone_per_s` is the throughput of one worker, None for that of the row itself.
@@ -177,14 +177,14 @@ def scaling_row(
     per_s = throughput(model, sizes[1], step_s)
     speedup = per_s / (alone_per_s or per_s)
     return ScalingRow(
-        *sizes, *parts, compute_s, comm_s, chosen_s - exposed_s, exposed_s, step_s,
+        *sizes, *parts, compute_s, communication_s, chosen_s - exposed_s, exposed_s, step_s,
         speedup, speedup / sizes[0], per_s, note, more or {},
     )  # fmt: skip
 
 
-def exposed_s(model: StepModel, batch: int, workers: int, how: Sync) -> float:
-    """Return for how long a step of workers waits for the exchange of their gradients."""
-    one = partial(model.collective_s, model.collective(how.collective), workers=workers)
+def exposed_s(model: StepModel, batch: int, replicas: int, how: Sync) -> float:
+    """Return for how long a step of replicas waits for the exchange of their gradients."""
+    one = partial(model.collective_s, model.collective(how.collective), replicas=replicas)
     whole_s = one(model.gradient_bytes / how.compression)
     return (
         min(whole_s, exposed_exchange_s(model, batch, one, how.compression))
@@ -193,9 +193,9 @@ def exposed_s(model: StepModel, batch: int, workers: int, how: Sync) -> float:
     )
 
 
-def exchange_s(model: StepModel, size_bytes: float, workers: int) -> dict[str, float]:
+def exchange_s(model: StepModel, size_bytes: float, replicas: int) -> dict[str, float]:
     """Return the seconds of an exchange of `size_bytes` by the name of each collective."""
-    return {name: model.collective_s(name, size_bytes, workers) for name in model.collectives}
+    return {name: model.collective_s(name, size_bytes, replicas) for name in model.collectives}
 
 
 @dataclass(frozen=True)
@@ -242,9 +242,10 @@ def predict_replicas(
     """Return the record of the step of all replicas, then one for each row of a replica's.
 
     The replicas are the first ranks of `cluster`, which needs no levels where nothing is exchanged,
-    as by one alone. `comm_s` is what the step of several waits for. Method and options are those of
-    a replica alone, and how they exchange. Raises `InputError` for an unknown strategy, another
-    plan than data parallel, no link, and shards under a method that counts by layers.
+    as by one alone. `communication_s` is what the step of several waits for. Method and
+    options are those of a replica alone, and how they exchange. Raises `InputError` for an unknown
+    strategy, another plan than data parallel, no link, and shards under a method that counts by
+    layers.
     """
     if workload.plan.data == 1:
         return records(StepModel(workload, cluster.device, None, method, options, assumes=True))
@@ -263,27 +264,27 @@ def predict_replicas(
     if how.shards and model.lowered().by_layer:
         raise InputError(f"{method}: no shards where steps are counted by layers")
     head, *rows = records(model)
-    comm_s = model.timeline().exposed_s
+    communication_s = model.timeline().exposed_s
     if how.collective and not how.shards:
         exchange = Sync(how.collective, overlap=beside)
-        comm_s = exposed_s(model, workload.batch_per_replica, replicas, exchange)
+        communication_s = exposed_s(model, workload.batch_per_replica, replicas, exchange)
     said: dict[str, object] = {**head.method.options, "strategy": strategy}
     notes = [head.note] if head.note else []
     if how.collective:
         said |= {"collective": how.collective}
         if fabric:
             link = fabric.between
-            said |= {"network": link.name, "network_latency_s": link.latency_s}
-            said |= {"network_bytes_per_s": link.bytes_per_s}
+            said |= {"link": link.name, "link_latency_s": link.latency_s}
+            said |= {"link_bytes_per_s": link.bytes_per_s}
         said |= {"overlap": False} if how.overlaps and not overlap else {}
         lacking = model.fabric.without_latency if model.fabric else ()
         notes += [f"{name}: no latency is known, so none is counted" for name in lacking]
     quantities = dict(head.quantities)
     forward_s, backward_s, update_s = (quantities[f"{one}_s"].value or 0.0 for one in PASSES)
     step = quantities["step_s"]
-    low, high = (end if end is None else end + comm_s for end in (step.low, step.high))
-    whole = Quantity(forward_s + backward_s + update_s + comm_s, low=low, high=high)
-    quantities |= {"comm_s": Quantity(comm_s), "step_s": whole}
+    low, high = (end if end is None else end + communication_s for end in (step.low, step.high))
+    whole = Quantity(forward_s + backward_s + update_s + communication_s, low=low, high=high)
+    quantities |= {"communication_s": Quantity(communication_s), "step_s": whole}
     named = replace(head.method, options=said)
     head = replace(head, quantities=quantities, note="; ".join(notes))
     return [replace(record, method=named) for record in (head, *rows)]

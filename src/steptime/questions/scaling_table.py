@@ -15,7 +15,7 @@ from steptime.questions.scaling import ScalingRow, Sync, unpaid
 def table(document: Mapping[str, Any]) -> Table:
     """Return what more devices bring, a row a number of replicas."""
     parallel, scaling = document["parallel"], document["scaling"]
-    over = f" over {document['network']}" if document["network"] else ""
+    over = f" over {document['link']}" if document["link"] else ""
     batch = f"batch {document['batch']}"
     if parallel != "model":
         batch += " a replica" if scaling == "weak" else " in all"
@@ -29,13 +29,13 @@ def table(document: Mapping[str, Any]) -> Table:
     return Table(heads, rows, title, _remarks(document))
 
 
-_BEFORE = ("workers=replicas", "?global_batch=global batch")
-_EACH = "?batch_per_worker=per replica"
+_BEFORE = ("replicas=replicas", "?global_batch=global batch")
+_EACH = "?batch=per replica"
 _AFTER = ("step_s[low_s,high_s]=step", "speedup=speed-up", "?efficiency",
-          "samples_per_s=samples/s", "?epoch_s=an epoch", "training_h=training",
+          "examples_per_s=samples/s", "?epoch_s=an epoch", "training_h=training",
           "cost")  # fmt: skip
 _COLUMNS: dict[str, tuple[Column, ...]] = {
-    "data": columns(*_BEFORE, _EACH, "?compute_s=compute", "exposed_comm_s=communication",
+    "data": columns(*_BEFORE, _EACH, "?compute_s=compute", "exposed_communication_s=communication",
                     "hidden_s=hidden", *_AFTER),
     "model": columns(*_BEFORE, "forward", "backward", "update_s=update", *_AFTER),
     "hybrid": columns(*_BEFORE, _EACH, "data_s=data parallel", "model_s=model parallel",
@@ -61,7 +61,7 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _remarks(document: Mapping[str, Any]) -> list[str]:
     said = [assumed_text(document["assumed"])]
-    if document["parallel"] == "data" and document["network"] and document["method"] != "paleo":
+    if document["parallel"] == "data" and document["link"] and document["method"] != "paleo":
         if not document["overlap"]:
             said.append("all-reduce after the backward pass, not during it (--overlap)")
         if document["inside"] and document["links_per_node"] == 1:
@@ -69,15 +69,15 @@ def _remarks(document: Mapping[str, Any]) -> list[str]:
                 f"{document['per_node']} devices share a node's one link (--links-per-node)"
             )
     lines = [f"assumed: {'; '.join(filter(None, said))}"] if any(said) else []
-    if little := unpaid((row["workers"], row["samples_per_s"]) for row in document["rows"]):
-        again = "" if document["rows"][-1]["workers"] in little else "; it pays again after that"
+    if little := unpaid((row["replicas"], row["examples_per_s"]) for row in document["rows"]):
+        again = "" if document["rows"][-1]["replicas"] in little else "; it pays again after that"
         lines.append(
             f"stops paying at {little[0]} replicas: from the row before, throughput "
             f"grows less than half as much as the number of replicas{again}"
         )
     lines += document["notes"]
     noted = (row for row in document["rows"] if row["note"])
-    lines += [f"{counted(row['workers'], 'replica')}: {row['note']}" for row in noted]
+    lines += [f"{counted(row['replicas'], 'replica')}: {row['note']}" for row in noted]
     training = document["training"]
     if training is not None:
         epochs = counted(training["epochs"], "epoch")
@@ -90,7 +90,7 @@ def _remarks(document: Mapping[str, Any]) -> list[str]:
 
 def notes_on(model: StepModel, parallel: str, rows: Sequence[ScalingRow], how: Sync) -> list[str]:
     """Return what a reader must know: what does not fit, has no effect, or is not counted."""
-    largest = max(row.batch_per_worker for row in rows)
+    largest = max(row.batch for row in rows)
     notes, needs = list(model.remarks(largest)), model.needs(largest)
     if parallel == "data" and not needs.fit(model.device):  # no device holds all splits
         said = f"batch {largest} (optimizer {model.workload.optimizer})"

@@ -106,7 +106,7 @@ def split(
         "model": workload.label,
         "device": first.name,
         "server": second.name,
-        "network": between.name,
+        "link": between.name,
         "method": method,
         "batch": workload.batch_per_replica,
         "dtype": dtype,

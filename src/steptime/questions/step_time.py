@@ -20,7 +20,7 @@ from steptime.questions.options import memory_shown
 
 @dataclass(frozen=True)
 class OpTime:
-    """The times of an op of a network in one step, in seconds; `low` and `high` bound them."""
+    """The times of an op of a network in one step, in seconds; `low_s` and `high_s` bound them."""
 
     name: str
     kind: str
@@ -28,16 +28,16 @@ class OpTime:
     forward_s: float
     backward_s: float
     update_s: float
-    low: float | None
-    high: float | None
+    low_s: float | None
+    high_s: float | None
 
 
 @dataclass(frozen=True)
 class StepTime(Result):
-    """How long a step takes: `step_s` seconds, between `low` and `high` (80 %), op by op in `ops`.
+    """How long a step takes: `step_s`, between `low_s` and `high_s` (80 %), op by op in `ops`.
 
     A bound is None where the method has none. `assumed` are what decides the time beside network
-    and device: stack, layout, TF32, host. `extrapolates` says that the device lies beyond what
+    and device: stack, layout, TF32, host. `is_extrapolated` says that the device lies beyond what
     the method was made from. `notes` are what a reader must know, a line each.
     """
 
@@ -47,14 +47,14 @@ class StepTime(Result):
     dtype: str
     method: str
     step_s: float
-    low: float | None
-    high: float | None
+    low_s: float | None
+    high_s: float | None
     forward_s: float
     backward_s: float
     update_s: float
-    peak_memory_bytes: int
+    peak_bytes: int
     fits: bool
-    extrapolates: bool
+    is_extrapolated: bool
     notes: tuple[str, ...]
     ops: tuple[OpTime, ...] = field(repr=False)
     assumed: Mapping[str, str]
@@ -98,12 +98,10 @@ def step_time(
     ops = []
     for row in times.rows:
         told = row.told
-        ops.append(OpTime(low=told.pop("low_s"), high=told.pop("high_s"), **told))
+        ops.append(OpTime(**told))
     alike = {one.name: document[one.name] for one in fields(StepTime) if one.name in document}
     return StepTime(
         **alike | {"ops": tuple(ops)},
-        low=times.low_s,
-        high=times.high_s,
         fits=made.fits,
         notes=tuple(" ".join(text.split()) for text in made.remarks),
         of=asked,
@@ -124,7 +122,7 @@ def document_of(asked: StepModel, steps: int = 0, *per_kwh: float | None) -> dic
     workload, found, made = asked.workload, asked.device, asked.predict()
     times = made.times
     energy = step_energy(times, asked.seen, made.lowered.columns)
-    bounds = picked(energy, "at_most_j low_j high_j note").items()
+    bounds = picked(energy, "max_j low_j high_j note").items()
     document = {
         "model": workload.label,
         "device": found.name,
@@ -136,13 +134,13 @@ def document_of(asked: StepModel, steps: int = 0, *per_kwh: float | None) -> dic
         "tokens": tokens_of(asked),
         **picked(workload, "phase dtype optimizer"),
         "tuning": workload.tuning.text or None,
-        **picked(times, "step_s forward_s backward_s update_s host_s low_s high_s extrapolates"),
+        **picked(times, "step_s forward_s backward_s update_s host_s low_s high_s is_extrapolated"),
         "assumed": assumed_of(asked),
         "parameters": made.lowered.parameters,
         "flop": round(made.flop),
         "executed_flop": round(made.lowered.executed_flop),
         "traffic_bytes": round(made.lowered.traffic_bytes),
-        "peak_memory_bytes": made.peak_memory_bytes,
+        "peak_bytes": made.peak_bytes,
         "needed_bytes": made.needs.total_bytes,
         **picked(made.needs, "blocks_bytes workspace_bytes context_bytes"),
         "usable_bytes": asked.device.usable_bytes,
@@ -154,7 +152,7 @@ def document_of(asked: StepModel, steps: int = 0, *per_kwh: float | None) -> dic
         "unmodelled": list(asked.graph().unmodelled),
     }
     if steps:
-        joules = {"energy": energy.energy_j, "at_most": energy.at_most_j}
+        joules = {"energy": energy.energy_j, "at_most": energy.max_j}
         of_run = {name: run_energy(steps, each, *per_kwh) for name, each in joules.items()}
         document["run"] = {"steps": steps, "run_s": steps * times.step_s, **of_run}
     ops = []
@@ -173,7 +171,7 @@ def document_of(asked: StepModel, steps: int = 0, *per_kwh: float | None) -> dic
 def totals(document: dict[str, Any], device: Device | None = None) -> Table:
     """Return a document for people, and where a device's numbers come from."""
     step = document["step_s"]
-    peak, needs = document["peak_memory_bytes"], document["needed_bytes"]
+    peak, needs = document["peak_bytes"], document["needed_bytes"]
     besides = f"; the process needs {size(needs)}" if needs != peak else ""
     waits = document["host_s"] is not None and document["host_s"] >= 0.99 * step
     rows: list[tuple[str, Any]] = [
@@ -191,7 +189,7 @@ def totals(document: dict[str, Any], device: Device | None = None) -> Table:
         rows += [("device data", text) for text in told]
     over = document["needed_bytes"] - (document["usable_bytes"] or 0)
     fits = "" if document["status"] == "ok" else f" - out of memory by {size(over)}"
-    below = [EXTRAPOLATED] if document["extrapolates"] else []
+    below = [EXTRAPOLATED] if document["is_extrapolated"] else []
     return replace(facts(title(document) + fits, "one step", rows), below=below)
 
 
@@ -217,12 +215,12 @@ def _speed(document: dict[str, Any]) -> str | None:
 
 def _step(document: dict[str, Any]) -> str:
     """Return the seconds of a step with their interval, or of what they are the bound."""
-    mark = "~" if document["extrapolates"] else ""
+    mark = "~" if document["is_extrapolated"] else ""
     return mark + interval("step_s", *(document[key] for key in ("step_s", "low_s", "high_s")))
 
 
 def _energy(document: dict[str, Any]) -> str:
-    energy, most, note = (document[k] for k in ("energy_j", "energy_at_most_j", "energy_note"))
+    energy, most, note = (document[k] for k in ("energy_j", "energy_max_j", "energy_note"))
     said = "unknown"
     if energy is not None:
         ends = (document[f"energy_{end}_j"] for end in ("low", "high"))

@@ -42,7 +42,7 @@ class Diagnosis(Result):
     """What a step waits for: `bound` by the largest of `shares`; why, and what would help.
 
     `step_s` is measured where `origin` says so, else predicted; `low_s` and `high_s` bound the
-    prediction, which needs `needed_bytes` of the device, `peak_memory_bytes` of them for tensors.
+    prediction, which needs `needed_bytes` of the device, `peak_bytes` of them for tensors.
     `ops` are the most expensive ones with those `alike`, each of which takes as long;
     `ceiling_fraction` is how near an op comes to what the peaks allow. `help` has what the model
     says of one change each. `evidence` are numbers of the measurement, {} without one.
@@ -65,7 +65,7 @@ class Diagnosis(Result):
     evidence: Mapping[str, Any]
     sentences: Sequence[str]
     assumed: Mapping[str, str] = field(default_factory=dict)
-    peak_memory_bytes: int | None = None
+    peak_bytes: int | None = None
     needed_bytes: int | None = None
     tabled = TABLED
 
@@ -137,7 +137,7 @@ def why_measured(
         raise InputError(f"no time of a step: {why}")
     where = device or device_of(record.platform)
     infeed = told["infeed"] if told["infeed"] is not None else told.get("published_infeed_share")
-    wait_s, exchange_s = (infeed or 0.0) * step_s, told.get("comm_s") or 0.0
+    wait_s, exchange_s = (infeed or 0.0) * step_s, told.get("communication_s") or 0.0
     alone = replace(workload, plan=Plan())
     asked = Setup(alone, where, method, options or {})
     asked = asked.under(**_options(record, asked.model))
@@ -155,7 +155,7 @@ def why_measured(
         "ratio": rest_s / predicted.step_s if predicted.step_s else None,
         "within": None if low is None or high is None else low <= rest_s <= high,
         "infeed": infeed,
-        "exchange_s": told.get("comm_s"),
+        "exchange_s": told.get("communication_s"),
         "samples_n": told.get("samples_n"),
         "samples_disturbed": told.get("samples_disturbed"),
         "interval_s": [told["low"], told["high"]],

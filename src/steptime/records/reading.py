@@ -33,7 +33,7 @@ PARTS = 1 << 14  # texts of workloads, methods, environments that are read once
 
 _OF_SAMPLES = {"run": int, "disturbed": bool}
 # What communication takes may be a difference of two steps, and so below 0 where it is hidden.
-_AMOUNTS = {name for name, (unit, _) in QUANTITIES.items() if unit != "1"} - {"comm_s"}
+_AMOUNTS = {name for name, (unit, _) in QUANTITIES.items() if unit != "1"} - {"communication_s"}
 
 
 class _Workload(msgspec.Struct):
@@ -94,7 +94,7 @@ def read_line(text: bytes) -> Line:
         line = _read(_LINES, text)
         _check_line(line)
     except ValueError:
-        _refuse_newer(text)
+        _refuse_other_schema(text)
         raise
     return line
 
@@ -108,7 +108,7 @@ def _read(decoder: msgspec.json.Decoder[Item], text: bytes, part: str = "") -> I
 
 def _check_line(line: Line) -> None:
     """Raise `ValueError` for what no type says of a record."""
-    if line.schema > SCHEMA:
+    if line.schema != SCHEMA:
         raise ValueError(f"schema {line.schema}")
     for what, value, known in (("origin", line.origin, ORIGINS), ("status", line.status, STATUSES)):
         if value not in known:
@@ -216,15 +216,17 @@ def _check_columns(name: str, one: Quantity) -> None:
             raise ValueError(f"{where}: {fault}")
 
 
-def _refuse_newer(text: bytes) -> None:
-    """Raise `InputError` for a schema of a later version, whatever else it has changed."""
+def _refuse_other_schema(text: bytes) -> None:
+    """Raise `InputError` for a record of another schema, whatever else it has changed."""
     try:
         version = _OBJECTS.decode(text).get("schema")
     except _NOT_READ:
         return
-    if type(version) is int and version > SCHEMA:
-        knows = f"this steptime knows up to {SCHEMA}; upgrade steptime"
-        raise InputError(f"has schema {shorten(version)[1:-1]}, {knows}")
+    if type(version) is not int or version == SCHEMA:
+        return
+    remedy = "upgrade steptime" if version > SCHEMA else "measure or predict again"
+    found = shorten(version)[1:-1]
+    raise InputError(f"has schema {found}, this steptime knows schema {SCHEMA}; {remedy}")
 
 
 def _reason(error: Exception, part: str = "") -> str:

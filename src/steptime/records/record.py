@@ -7,7 +7,7 @@ from typing import Any
 
 from steptime.core.workload import Workload, workload_to_json
 
-SCHEMA = 1
+SCHEMA = 2
 ORIGINS = ("measured", "predicted", "published")
 STATUSES = ("ok", "oom", "timeout", "unsupported", "failed")
 DONE = ("ok", "oom", "timeout", "unsupported")  # a second sweep does not try these again

@@ -37,7 +37,7 @@ OF_PREDICTION = {
     "predicted_high_s": "stated_high",
     "flop": "flop",
     "traffic_bytes": "traffic_bytes",
-    "predicted_memory_bytes": "peak_memory_bytes",
+    "predicted_memory_bytes": "peak_bytes",
     "peak_flop_per_s": "peak_flop_per_s",
     "memory_bytes_per_s": "memory_bytes_per_s",
 }
@@ -48,7 +48,7 @@ TRIES = """
         sum(step_s_mean * samples_n) FILTER (good) / sum(samples_n) FILTER (good) AS mean,
         coalesce(sum(samples_n) FILTER (good), 0)::BIGINT AS samples_n,
         sum(samples_disturbed) FILTER (good) / sum(marks_n) FILTER (good) AS disturbed_share,
-        max(peak_memory_bytes) FILTER (status = 'ok') AS measured_memory_bytes
+        max(peak_bytes) FILTER (status = 'ok') AS measured_memory_bytes
     FROM (SELECT group_, flat.*, status = 'ok' AND step_s IS NOT NULL AS good
         FROM {members} JOIN flat USING (seq)) GROUP BY group_
 """  # of each group: what all its records tell together

@@ -32,8 +32,8 @@ AXES = {
     "replicas": "Replicas",
 }
 _VALUES = (  # what a row says beside the axes
-    *("step_s", "low_s", "high_s", "forward_s", "backward_s", "update_s", "comm_s"),
-    *("samples_per_s", "speedup", "peak_memory_bytes", "train_h", "cost", "status", "examples"),
+    *("step_s", "low_s", "high_s", "forward_s", "backward_s", "update_s", "communication_s"),
+    *("examples_per_s", "speedup", "peak_bytes", "train_h", "cost", "status", "examples"),
 )
 
 
@@ -109,12 +109,12 @@ def choice_rows(asked: Choices) -> Iterator[dict[str, Any]]:
             rows = [{**_row(cell, link, asked), "model": text} for cell in of_device]
             alone = {row["batch"]: row for row in rows if row["replicas"] == asked.replicas[0]}
             for row in rows:
-                single = alone[row["batch"]]["samples_per_s"]
-                if single and row["samples_per_s"]:
-                    row["speedup"] = asked.replicas[0] * row["samples_per_s"] / single
+                single = alone[row["batch"]]["examples_per_s"]
+                if single and row["examples_per_s"]:
+                    row["speedup"] = asked.replicas[0] * row["examples_per_s"] / single
             fitting = [row for row in alone.values() if row["status"] == "ok"]
             if fitting:
-                steps = [row["batch"] / row["samples_per_s"] for row in fitting]
+                steps = [row["batch"] / row["examples_per_s"] for row in fitting]
                 best = knee([row["batch"] for row in fitting], steps)
                 yield from ({**row, "batch": BEST} for row in rows if row["batch"] == best)
             yield from rows
@@ -127,12 +127,12 @@ def _row(cell: GridCell, link: Link, asked: Choices) -> dict[str, Any]:
         training = replace(training, price=offer.price, billing=offer.billing)
     whole: Mapping[str, float | None] = {}
     if cell.step_s is not None:
-        whole = bill(training, cell.step_s, cell.batch * cell.workers, cell.workers)
+        whole = bill(training, cell.step_s, cell.batch * cell.replicas, cell.replicas)
     seconds = whole.get("train_s")
     return {
         **cell._asdict(),
         "link": link.name,
-        "replicas": cell.workers,
+        "replicas": cell.replicas,
         "examples": cell.batch,
         "speedup": None,
         "train_h": None if seconds is None else seconds / HOUR_S,

@@ -87,7 +87,12 @@ def _speed(rows: Sequence[style.Row]) -> style.Spec:
     y = {**style.number("step_s", "time of a step (s)", "s"), "scale": {"type": "log"}}
     y["axis"]["values"] = [float(f"{digit}e{at}") for at in range(-4, 6) for digit in (1, 2, 5)]
     told = {**style.told_by("device", rows), "tooltip": style.tooltip(("device", "devices"))}
-    between = {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": told["color"]}
+    between = {
+        "x": x,
+        "y": {**y, "field": "low_s"},
+        "y2": {"field": "high_s"},
+        "color": told["color"],
+    }
     layers = [
         style.layer("rule", between, strokeWidth=2),
         style.layer("line", {"x": x, "y": y, "color": told["color"]}),

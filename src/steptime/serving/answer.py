@@ -177,8 +177,8 @@ def memory_of(phases: Phases, batch: int, length: int, prompt: int) -> dict[str,
     total, room = sum(parts.values()), phases.planner.room_bytes
     known = room < inf
     return {
-        "total_bytes": total,
-        "device_bytes": room if known else None,
+        "needed_bytes": total,
+        "usable_bytes": room if known else None,
         "over_bytes": max(0.0, total - phases.usable_bytes) if known else None,
         "by_part": parts,
         "cache_bytes_per_token": phases.kv_token_bytes,
@@ -202,30 +202,33 @@ def answered(asked: Service) -> dict[str, Any]:
     each = phases.decode(batch, asked.input + asked.output / 2)
     within, told = meant(whole_asked, requests, phases, times_of(asked, phases, load))
     times = {name: time.value for name, time in within.items()}
-    bounds = {name: [*time[1:3]] for name, time in within.items()}
+    ends: dict[str, float | None] = {}
+    for name, time in within.items():
+        what = name.removesuffix("_s")
+        ends |= {f"{what}_low_s": time.low, f"{what}_high_s": time.high}
     room = batch if load is None else largest_batch(phases, asked.length, asked.input)
     memory = memory_of(phases, min(batch, room), asked.length, asked.input)
     devices, made = asked.devices * asked.replicas, asked.output * batch * asked.replicas
     fits, alone = not memory["over_bytes"], load is None and batch == asked.devices == 1
     rate = made / times["request_s"]
     if load is not None:
-        devices, rate = load["devices"], load["tokens_per_s"]
+        devices, rate = load["devices"], load["output_tokens_per_s"]
     return {
         "model": asked.model,
         "device": planner.device.name,
         "devices": devices,
         "plan": picked(asked, "tensor pipeline data expert replicas"),
         "batch": batch,
-        **picked(asked, "input output"),
+        "input_tokens": asked.input,
+        "output_tokens": asked.output,
         "dtype": planner.dtype,
         **picked(phases, "weights kv"),
         "method": planner.method.name,
         "stack": planner.method.settings.stack,
         "assumed": told,
         **times,
-        **dict(zip(("low", "high"), bounds["tpot_s"], strict=True)),
-        "bounds": bounds,
-        "tokens_per_s": rate,
+        **ends,
+        "output_tokens_per_s": rate,
         "tokens_per_s_per_device": rate / devices,
         "tokens_per_s_per_user": 1 / times["tpot_s"],
         "parts": {
@@ -392,5 +395,5 @@ def nearest(asked: Service) -> dict[str, Any] | None:
         except InputError:
             continue
         if not memory["over_bytes"]:
-            return {"change": f"--{name} {value}", "total_bytes": memory["total_bytes"]}
+            return {"change": f"--{name} {value}", "needed_bytes": memory["needed_bytes"]}
     return None

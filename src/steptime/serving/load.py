@@ -129,7 +129,7 @@ def summary(
         "tpot_s": _spread(tpot),
         "request_s": _spread([a + b for a, b in zip(ttft, rest, strict=True)]),
         "requests_per_s": rate,
-        "tokens_per_s": rate * sum(load.outputs) / count,
+        "output_tokens_per_s": rate * sum(load.outputs) / count,
         "in_time": in_time,
         "goodput_per_s": rate * in_time,
         "busy": [sum(s.busy_s for s in pool) / len(pool) / ends[-1] for pool in run.pools],

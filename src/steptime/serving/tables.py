@@ -49,7 +49,7 @@ def servers(told: dict[str, Any]) -> Table:
     ]
     title = f"{told['model']}, {told['requests_per_s']:,.4g} requests/s: {told['answer']}"
     ways = dict.fromkeys(f"{row['dtype']}, {row['stack']}" for row in told["rows"])
-    of = f"requests of {told['input']:,.4g} tokens in, {told['output']:,.4g} out"
+    of = f"requests of {told['input_tokens']:,.4g} tokens in, {told['output_tokens']:,.4g} out"
     title += f"\n{of}{''.join(f'; {way}' for way in ways)}"
     more = len(told["rows"]) - len(rows)
     offers = {row["device"]: row["cost"] for row in first.values() if row["cost"]}
@@ -84,7 +84,8 @@ def table(told: dict[str, Any]) -> Table:
     """Return an answer for people."""
     title = (
         f"{told['model']} on {told['devices']} {told['device']}, {_split(told)}, batch "
-        f"{told['batch']}, {told['input']} tokens in, {told['output']} out, {told['dtype']} "
+        f"{told['batch']}, {told['input_tokens']} tokens in, {told['output_tokens']} out, "
+        f"{told['dtype']} "
         f"({told['method']}, {told['stack']})"
     )
     if said := in_words(told["assumed"], "tpot_s"):
@@ -99,13 +100,15 @@ def table(told: dict[str, Any]) -> Table:
     for key, word, phase in (
         ("ttft_s", "TTFT", "prefill"), ("tpot_s", "TPOT", "decode"),
     ):  # fmt: skip
-        rows.append((word, interval(key, told[key], *told["bounds"][key])))
+        ends = (told[key.replace("_s", f"_{end}_s")] for end in ("low", "high"))
+        rows.append((word, interval(key, told[key], *ends)))
         parts = told["parts"][phase]
         rows += [(f"  {said}", seconds(parts[k])) for k, said in PARTS.items() if parts.get(k)]
         rest = told[key] - sum(parts.values())
         rows += [("  others, and the queue", seconds(rest))] if told["load"] and rest > 0 else []
     own = f"{told['tokens_per_s_per_device']:,.0f}/s per device"
-    speed = f"{told['tokens_per_s']:,.0f}/s, {own}, {told['tokens_per_s_per_user']:,.1f}/s per user"
+    of_user = f"{told['tokens_per_s_per_user']:,.1f}/s per user"
+    speed = f"{told['output_tokens_per_s']:,.0f}/s, {own}, {of_user}"
     most = told["memory"]["largest_batch"]
     room = f"; room for a batch of {most:,}" if told["fits"] and most is not None else ""
     rows += [

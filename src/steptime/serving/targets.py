@@ -46,7 +46,7 @@ def _row(search: ServerSearch, one: Candidate) -> dict[str, Any]:
         "plan": picked(service, PLAN),
         "prefill": reader and picked(reader, SPLIT),
         **{key: one.run[key] for key in ("ttft_s", "tpot_s", "request_s", "busy", "batch")},
-        "tokens_per_s": rate,
+        "output_tokens_per_s": rate,
         "tokens_per_s_per_device": rate / one.devices,
         "tokens_per_s_per_user": 1 / tpot["mean"],
         "bounds": {key: _bounds(one, key) for key in WORDS},
@@ -109,7 +109,7 @@ def _front(search: ServerSearch, kinds: Sequence[Kind]) -> Iterator[dict[str, An
                 "plan": picked(kind.service, PLAN),
                 "concurrency": users,
                 "tokens_per_s_per_user": 1 / run["tpot_s"]["mean"],
-                "tokens_per_s_per_device": run["tokens_per_s"] / kind.devices,
+                "tokens_per_s_per_device": run["output_tokens_per_s"] / kind.devices,
                 "ttft_s": run["ttft_s"]["mean"],
             }
 
@@ -149,8 +149,8 @@ def searched(search: ServerSearch) -> dict[str, Any]:
         "answer": "",
         "model": search.service.model,
         "requests_per_s": search.rate,
-        "input": round(fmean(search.load.inputs)),
-        "output": round(fmean(search.load.outputs)),
+        "input_tokens": round(fmean(search.load.inputs)),
+        "output_tokens": round(fmean(search.load.outputs)),
         **{name: None if most == inf else most for name, most in targets.items()},
         "max_devices": search.max_devices,
         "candidates": search.candidates,

@@ -23,7 +23,7 @@ from steptime.hardware import catalog
 from steptime.hardware.stack import label_of
 from steptime.measure import registry
 from steptime.measure.contract import Options, meaningful, method
-from steptime.network.count import count, peak_memory_bytes
+from steptime.network.count import count, peak_bytes
 from steptime.network.families.family import resolve
 from steptime.questions.scaling import graph_of_rank
 from steptime.records import stacks, store
@@ -43,7 +43,7 @@ PLURALS = {"batch": "batches", "dtype": "types", "request": "allocations"} | {
     name: f"{name}s" for name in ("stack", "backend", "device", "phase", "optimizer")
 }
 _OWN_AXES = {"stack", *PLACE_AXES, *FEED_AXES, *STEP_AXES, "request"}
-_COUNTED = "parameters flop traffic_bytes activation_bytes peak_memory_bytes"
+_COUNTED = "parameters flop traffic_bytes activation_bytes peak_bytes"
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def needed_bytes(cell: Cell, processes: int) -> int:
     """Return the bytes a cell's tensors need of a device, or of a machine with `processes`."""
     together = processes if cell.options.device == "cpu" else 1
     rank = graph_of_rank(cell.workload, cell.options.strategy, cell.options.overlap)
-    return together * peak_memory_bytes(rank)
+    return together * peak_bytes(rank)
 
 
 class CellList(NamedTuple):

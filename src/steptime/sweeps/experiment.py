@@ -108,7 +108,6 @@ class Experiment(BaseModel):
     slurm: Annotated[list[ResourceRequest], BeforeValidator(one_or_more)] = []
 
 
-OLD_KEYS = {"network": "link"}  # still read
 NETWORK_KEYS = ("model", "family")  # of the tables in `networks`
 
 
@@ -135,10 +134,6 @@ def check_experiment(table: object, where: str) -> Experiment:
     """Return the experiment that a table says; raises `InputError` with all faults on one line."""
     if not isinstance(table, dict):
         raise InputError(f"{where}: an experiment is a table, not {shorten(table)}")
-    for old, new in OLD_KEYS.items():
-        if {old, new} <= table.keys():
-            raise InputError(f"{where}: '{old}' is the old name of '{new}'; keep one of them")
-    table = {OLD_KEYS.get(key, key): value for key, value in table.items()}
     if of_network := [key for key in NETWORK_KEYS if key in table]:
         above = "write [[networks]] on the line above it"
         raise InputError(f"{where}: '{of_network[0]}' is a key of a table of networks: {above}")

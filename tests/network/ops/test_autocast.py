@@ -17,7 +17,7 @@ from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph
 from steptime.core.workload import Workload
-from steptime.network.count import peak_memory_bytes
+from steptime.network.count import peak_bytes
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.elementwise import FUNCTIONS
 
@@ -195,4 +195,4 @@ def tracked_bytes(work: Workload) -> int:
 def test_peak_memory_is_that_of_the_module_that_is_run(text, phase, dtype):
     """A tensor that the caller holds, as the input, is there to the end of the step."""
     work = make_workload(read_model(text), dtype=dtype, phase=phase)
-    assert peak_memory_bytes(build_step(work)) == pytest.approx(tracked_bytes(work), rel=0.001)
+    assert peak_bytes(build_step(work)) == pytest.approx(tracked_bytes(work), rel=0.001)

@@ -10,7 +10,7 @@ from every import every
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph, frozen
-from steptime.network.count import Count, OpCost, count, peak_memory_bytes
+from steptime.network.count import Count, OpCost, count, peak_bytes
 from steptime.network.ops import OPS, saved_of, scratch_of
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.training import training_graph
@@ -73,11 +73,11 @@ def test_peak_memory_of_training_in_float32():
 
     y 32, loss 4; y dies; dy 32; dw 48 beside x, w, loss and dy: 24+48+4 + 4+32+48 = 160.
     """
-    assert peak_memory_bytes(training_graph(linear_net(), "sgd")) == 160
+    assert peak_bytes(training_graph(linear_net(), "sgd")) == 160
     # momentum keeps one more of 48 bytes
-    assert peak_memory_bytes(training_graph(linear_net(), "momentum")) == 160 + 48
+    assert peak_bytes(training_graph(linear_net(), "momentum")) == 160 + 48
     # adam keeps two and makes one while it updates: (x, w, seed, loss, dw) + 3 * 48
-    assert peak_memory_bytes(training_graph(linear_net(), "adam")) == 24 + 48 + 8 + 48 + 3 * 48
+    assert peak_bytes(training_graph(linear_net(), "adam")) == 24 + 48 + 8 + 48 + 3 * 48
 
 
 def test_peak_memory_of_training_in_mixed_precision():
@@ -86,14 +86,14 @@ def test_peak_memory_of_training_in_mixed_precision():
     At the cast of dw: the loss 2, dw in bfloat16 24 and in float32 48 are live.
     """
     graph = linear_net("bfloat16-mixed")
-    assert peak_memory_bytes(training_graph(graph, "sgd")) == 24 + 48 + 2 + 2 + 24 + 48
+    assert peak_bytes(training_graph(graph, "sgd")) == 24 + 48 + 2 + 2 + 24 + 48
     adam = 24 + 48 + 2 + 2 + 48 + 3 * 48  # state and scratch of 48 bytes each: float32 too
-    assert peak_memory_bytes(training_graph(graph, "adam")) == adam
+    assert peak_bytes(training_graph(graph, "adam")) == adam
 
 
 def test_peak_memory_of_inference_in_mixed_precision():
     """The product has x and w beside their copies of half the size, and y."""
-    assert peak_memory_bytes(linear_net("float16-mixed")) == (24 + 48) + (12 + 24) + 8 * 2
+    assert peak_bytes(linear_net("float16-mixed")) == (24 + 48) + (12 + 24) + 8 * 2
 
 
 def test_half_precision_halves_everything():
@@ -101,7 +101,7 @@ def test_half_precision_halves_everything():
         whole, half = (
             count(training_graph(linear_net(dtype), optimizer)) for dtype in ("float32", "bfloat16")
         )
-        assert half.peak_memory_bytes * 2 == whole.peak_memory_bytes
+        assert half.peak_bytes * 2 == whole.peak_bytes
         assert half.traffic_bytes * 2 == whole.traffic_bytes
         assert half.flop == whole.flop
 
@@ -112,23 +112,23 @@ def test_a_tensor_dies_after_its_last_reader():
     x = b.input("x", (1,), "int8")
     a = b.op("relu", x, name="a")
     last = b.op("relu", b.op("relu", a, name="b"), name="c")
-    assert peak_memory_bytes(b.graph(last)) == 1 + 2
+    assert peak_bytes(b.graph(last)) == 1 + 2
     held = b.op("add", last, a, name="d")  # a lives on until here: a, c, d, or a, b, c
-    assert peak_memory_bytes(b.graph(held)) == 1 + 3
+    assert peak_bytes(b.graph(held)) == 1 + 3
 
 
 def test_an_output_lives_to_the_end():
     b = fresh()
     a = b.op("relu", b.input("x", (1,), "int8"), name="a")
     c = b.op("relu", b.op("relu", a, name="b"), name="c")
-    assert peak_memory_bytes(b.graph(a, c)) == 1 + 3
+    assert peak_bytes(b.graph(a, c)) == 1 + 3
 
 
 def test_a_result_that_nobody_reads_dies_at_once():
     b = fresh()
     x = b.input("x", (10,), "int8")
     b.op("relu", x, name="idle")
-    assert peak_memory_bytes(b.graph(b.op("relu", x, name="y"))) == 10 + 10
+    assert peak_bytes(b.graph(b.op("relu", x, name="y"))) == 10 + 10
 
 
 def test_views_take_no_memory_and_keep_alive_what_they_show():
@@ -139,21 +139,21 @@ def test_views_take_no_memory_and_keep_alive_what_they_show():
     y = b.op("relu", b.op("relu", x, name="other"), name="y")
     end = b.op("add", y, flat, name="end")
     # a is live to the end through its views: x, a, other and y
-    assert peak_memory_bytes(b.graph(end)) == 16 * 4
+    assert peak_bytes(b.graph(end)) == 16 * 4
     view = b.op("transpose", x, name="t", order=(1, 0))  # of an input: nothing is added
-    assert peak_memory_bytes(b.graph(view)) == 16 * 4
+    assert peak_bytes(b.graph(view)) == 16 * 4
 
 
 def test_a_view_of_an_input_takes_nothing():
     b = fresh()
-    assert peak_memory_bytes(b.graph(b.op("flatten", b.input("x", (2, 8), "int8"), name="f"))) == 16
+    assert peak_bytes(b.graph(b.op("flatten", b.input("x", (2, 8), "int8"), name="f"))) == 16
 
 
 def test_a_bias_is_added_in_place():
     b = fresh()
     y = b.op("linear", b.input("x", (2, 3)), b.weight("w", (4, 3)), name="y")
     z = b.op("bias", y, b.weight("b", (4,)), name="z")
-    assert peak_memory_bytes(b.graph(z)) == (6 + 12 + 4 + 8) * 4
+    assert peak_bytes(b.graph(z)) == (6 + 12 + 4 + 8) * 4
 
 
 def test_what_is_saved_lives_until_its_gradient():
@@ -162,9 +162,9 @@ def test_what_is_saved_lives_until_its_gradient():
     a = b.op("mul", b.input("x", (1, 1, 4, 4)), b.weight("w", (1, 1, 4, 4)), name="a")
     y = b.op("max_pool2d", a, name="y", kernel=(2, 2), stride=(2, 2))
     graph = b.graph(b.op("mean", y, name="loss"))
-    assert peak_memory_bytes(graph) == 64 + 64 + 64 + 16 + 32  # the places are made, and dropped
+    assert peak_bytes(graph) == 64 + 64 + 64 + 16 + 32  # the places are made, and dropped
     # the gradient: x, w, seed 4, loss 4, a, places, dy 16, da 64
-    assert peak_memory_bytes(training_graph(graph, "sgd")) == 64 * 2 + 8 + 64 + 32 + 16 + 64
+    assert peak_bytes(training_graph(graph, "sgd")) == 64 * 2 + 8 + 64 + 32 + 16 + 64
 
 
 def test_buffers_and_their_types_count():
@@ -172,7 +172,7 @@ def test_buffers_and_their_types_count():
     x = b.input("x", (2, 3, 4, 4))
     params = [b.weight("w", (3,)), b.weight("b", (3,)), b.buffer("m", (3,)), b.buffer("v", (3,))]
     y = b.op("batch_norm", x, *params, name="y", training=False)
-    assert peak_memory_bytes(b.graph(y)) == (96 + 4 * 3 + 96) * 2
+    assert peak_bytes(b.graph(y)) == (96 + 4 * 3 + 96) * 2
     assert b.graph(y).parameters == 6  # running statistics are not trained
 
 
@@ -183,10 +183,9 @@ def test_parameters_count_a_tied_table_once():
 
 def test_inference_needs_less_than_training_and_sgd_less_than_adam():
     for text in ("fc:layers=4,nodes=64", "cnn:blocks=1,filters=8,image=64", "rnn:layers=2"):
-        infer = counted(text, 8, phase="infer").peak_memory_bytes
+        infer = counted(text, 8, phase="infer").peak_bytes
         sgd, momentum, adam = (
-            counted(text, 8, optimizer=name).peak_memory_bytes
-            for name in ("sgd", "momentum", "adam")
+            counted(text, 8, optimizer=name).peak_bytes for name in ("sgd", "momentum", "adam")
         )
         assert infer < sgd < momentum < adam
         assert momentum - sgd == 4 * counted(text, 8).parameters
@@ -202,7 +201,7 @@ def test_inference_needs_less_than_training_and_sgd_less_than_adam():
 def test_peak_memory_grows_with_the_batch(layers, nodes, batch, dtype, phase):
     text = f"fc:layers={layers},nodes={nodes},inputs=20,outputs=10"
     one, more = (counted(text, n, dtype, phase) for n in (batch, batch + 1))
-    assert one.peak_memory_bytes < more.peak_memory_bytes
+    assert one.peak_bytes < more.peak_bytes
     assert one.flop < more.flop
     assert one.parameters == more.parameters
 
@@ -211,7 +210,7 @@ def test_peak_memory_grows_with_the_batch(layers, nodes, batch, dtype, phase):
 def test_peak_memory_lies_between_what_stays_and_all_there_is(layers, batch, cell):
     text = f"rnn:cell={cell},layers={layers},embedding=6,length=4,vocabulary=9"
     graph = build_step(make_workload(read_model(text), batch, "float32", "train", "adam"))
-    peak = peak_memory_bytes(graph)
+    peak = peak_bytes(graph)
     always = {*graph.inputs, *graph.weights, *graph.buffers}
     assert sum(graph.tensors[name].size_bytes for name in always) < peak
     made = {name for op in graph.ops if op.part != "update" for name in op.outputs}
@@ -227,7 +226,7 @@ def test_flop_of_a_convolutional_network_is_proportional_to_its_batch(batch):
 
 
 def slow_peak(graph: Graph) -> int:
-    """The docstring of `peak_memory_bytes` word for word: at every op, all that lives."""
+    """The docstring of `peak_bytes` word for word: at every op, all that lives."""
     owner = {name: name for name in graph.tensors}
     for op in graph.ops:
         storage = OPS[op.kind].storage
@@ -278,4 +277,4 @@ def slow_peak(graph: Graph) -> int:
 def test_peak_memory_is_what_its_words_say(text, phase):
     for dtype, optimizer in (("float32", "adam"), ("bfloat16-mixed", "sgd")):
         graph = build_step(make_workload(read_model(text), 3, dtype, phase, optimizer))
-        assert peak_memory_bytes(graph) == slow_peak(graph)
+        assert peak_bytes(graph) == slow_peak(graph)

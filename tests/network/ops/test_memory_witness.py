@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from steptime.build import build_step, make_workload, read_model
-from steptime.network.count import peak_memory_bytes
+from steptime.network.count import peak_bytes
 
 if TYPE_CHECKING:
     from torch import nn
@@ -301,4 +301,4 @@ def test_peak_memory(text, optimizer):
     phase = "train" if optimizer else "infer"
     workload = make_workload(read_model(text), shape[0], "float32", phase, optimizer or "sgd")
     tolerance = OF_TRAINING if optimizer and not text.startswith("rnn") else TOLERANCE
-    assert peak_memory_bytes(build_step(workload)) == pytest.approx(witness, rel=tolerance)
+    assert peak_bytes(build_step(workload)) == pytest.approx(witness, rel=tolerance)

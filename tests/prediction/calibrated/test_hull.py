@@ -70,7 +70,7 @@ def test_the_interval_is_wider_and_the_prediction_says_why():
     plain, far = (StepModel("resnet18", one, method="calibrated").predict(256) for one in (t4, hot))
     width = [log(one.times.high_s / one.times.low_s) for one in (plain, far)]
     assert width[1] > width[0]
-    assert (plain.times.extrapolates, far.times.extrapolates) == (False, True)
+    assert (plain.times.is_extrapolated, far.times.is_extrapolated) == (False, True)
     assert "hot lies beyond what was measured: Rubin; HBM5; the interval is wider" in far.remarks
 
 

@@ -208,7 +208,7 @@ half = "float16"
 
 [quantities]
 step_s = {column = "steps per s", inverse = true}
-peak_memory_bytes = {column = "GB", scale = 1e9}
+peak_bytes = {column = "GB", scale = 1e9}
 
 [[status]]
 column = "steps per s"
@@ -234,7 +234,7 @@ def test_a_table_by_a_mapping(tmp_path):
     assert (first.platform, first.workload.dtype, first.workload.plan.data) == (GPU, "float16", 2)
     assert {n: q.value for n, q in first.quantities.items()} == {
         "step_s": 0.02,
-        "peak_memory_bytes": 1.5e9,
+        "peak_bytes": 1.5e9,
     }
     assert first.method.options == {"gpu": "V100", "strategy": "allreduce"}
     assert (failed.status, failed.cause, failed.quantities) == ("oom", "did not fit", {})
@@ -255,19 +255,19 @@ def test_a_table_by_a_mapping(tmp_path):
         ('"{bs}"', "[64]", "batch: must be a text"),
         ("step_s", "steps_s", "unknown quantity 'steps_s'; did you mean 'step_s'?"),
         ('"oom"', '"omo"', "unknown status 'omo'; did you mean 'oom'?"),
-        ("scale = 1e9", "scale = -1", "quantities.peak_memory_bytes.scale"),
-        ("scale = 1e9", "scale = nan", "quantities.peak_memory_bytes.scale"),
+        ("scale = 1e9", "scale = -1", "quantities.peak_bytes.scale"),
+        ("scale = 1e9", "scale = nan", "quantities.peak_bytes.scale"),
         (
             "scale = 1e9",
             "sclae = 1e9",
-            "quantities.peak_memory_bytes: unknown key 'sclae'; did you mean 'scale'?",
+            "quantities.peak_bytes: unknown key 'sclae'; did you mean 'scale'?",
         ),
         (
             '{column = "GB", scale = 1e9}',
             '"GB +"',
-            "quantities.peak_memory_bytes.formula: formula 'GB +'",
+            "quantities.peak_bytes.formula: formula 'GB +'",
         ),
-        ('column = "GB", ', "", "quantities.peak_memory_bytes: says a formula or a column"),
+        ('column = "GB", ', "", "quantities.peak_bytes: says a formula or a column"),
         (MAPPING, "name =", "is no TOML"),
     ],
 )
@@ -333,7 +333,7 @@ def test_who_measured_is_no_template(tmp_path):
 def test_every_fault_of_a_mapping_is_named_at_once(tmp_path):
     text = MAPPING.replace('"mine"', "1.5").replace("1e9", "-1").replace("{bs}", "{")
     (tmp_path / "m.toml").write_text(text, encoding="utf-8")
-    with pytest.raises(InputError, match=r"quantities\.peak_memory_bytes.*; batch: .*; name: "):
+    with pytest.raises(InputError, match=r"quantities\.peak_bytes.*; batch: .*; name: "):
         read_mapping(tmp_path / "m.toml")
 
 

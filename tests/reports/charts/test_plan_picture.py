@@ -70,8 +70,8 @@ def test_the_memory_of_each_device_is_its_parts():
     rows = drawn.memory_rows(told)
     for stage in told["by_stage"]:
         mine = [row["bytes"] for row in rows if row["device"] == stage["stage"]]
-        assert sum(mine) == pytest.approx(stage["total_bytes"])
-    assert {row["room"] for row in rows} == {told["device_bytes"]}
+        assert sum(mine) == pytest.approx(stage["needed_bytes"])
+    assert {row["room"] for row in rows} == {told["usable_bytes"]}
 
 
 @pytest.mark.slow

@@ -137,9 +137,9 @@ def memory_rows(memory: Mapping[str, Any]) -> list[style.Row]:
             "part": part,
             "bytes": stage[f"{part}_bytes"],
             "at": Memory._fields.index(part),
-            "room": memory["device_bytes"],
+            "room": memory["usable_bytes"],
             "takes": size(stage[f"{part}_bytes"]),
-            "of": size(stage["total_bytes"]),
+            "of": size(stage["needed_bytes"]),
         }
         for stage in memory["by_stage"]
         for part in Memory._fields

@@ -11,11 +11,11 @@ const found = (name, write) => (row) => (row[name] === null ? "" : write(row[nam
 const FAILED = { oom: "out of memory", unsupported: "no known peak of this type" };
 const COLUMNS = [
   ["step", found("step_s", seconds)], ["80 % of steps", within],
-  ["communication", found("comm_s", seconds)],
-  ["examples/s", found("samples_per_s", (value) => grouped(Number(value.toPrecision(4)), 2))],
+  ["communication", found("communication_s", seconds)],
+  ["examples/s", found("examples_per_s", (value) => grouped(Number(value.toPrecision(4)), 2))],
   ["speed-up", found("speedup", (value) => digits(value))],
   ["hours", found("train_h", hoursText)], ["cost", found("cost", money)],
-  ["memory", found("peak_memory_bytes", (value) => prefixed(value, "B"))],
+  ["memory", found("peak_bytes", (value) => prefixed(value, "B"))],
   ["note", (row) => FAILED[row.status] ?? ""],
 ];
 
@@ -23,7 +23,7 @@ function draw(name, shown) {
   const known = shown.filter((row) => row.step_s !== null && row[name] !== null);
   put(name, known.map((row) => ({
     ...row, replicas: Number(row.replicas), forward: row.forward_s, backward: row.backward_s,
-    update: row.update_s, communication: row.comm_s,
+    update: row.update_s, communication: row.communication_s,
   })), name === "parts" ? 1 : 2);
 }
 
@@ -38,10 +38,10 @@ function show(values, row) {
   if (row.step_s !== null) {
     tiles([
       ["step", seconds(row.step_s), within(row)],
-      ["examples/s", grouped(Number(row.samples_per_s.toPrecision(4)), 2)],
+      ["examples/s", grouped(Number(row.examples_per_s.toPrecision(4)), 2)],
       ["speed-up", `${digits(row.speedup)}×`], ["hours", hoursText(row.train_h)],
       ["cost", money(row.cost), data.offers[row.device]],
-      ["peak memory", prefixed(row.peak_memory_bytes, "B"), bad ?? "tensors of a replica"],
+      ["peak memory", prefixed(row.peak_bytes, "B"), bad ?? "tensors of a replica"],
     ]);
     const shown = across(values, "replicas");
     for (const name of Object.keys(data.charts)) draw(name, shown);

@@ -21,10 +21,10 @@ function show(cell) {
   const { memory, mfu, cost, training, energy } = best;
   byId("headline").textContent = `${at.model}: ${best.answer}`;
   tiles([
-    ["step", seconds(best.step_s), span(best.low, best.high)],
+    ["step", seconds(best.step_s), span(best.low_s, best.high_s)],
     [`${best.unit}/s`, grouped(best.tokens_per_s), `${grouped(best.tokens_per_s_per_device)} a device`],
-    ["memory", prefixed(memory.total_bytes, "B"), memory.device_bytes
-      ? `of ${prefixed(memory.device_bytes, "B")}` : "of unknown room"],
+    ["memory", prefixed(memory.needed_bytes, "B"), memory.usable_bytes
+      ? `of ${prefixed(memory.usable_bytes, "B")}` : "of unknown room"],
     [`${cost?.currency ?? "cost"} per hour`, cost ? rounded(cost.hour) : "-",
       cost ? `${cost.date}` : "no price is known"],
     ...(training ? [
@@ -57,7 +57,7 @@ function show(cell) {
   fill(byId("splits"), [
     ["split", (row) => splitText(row, row.micro_batch)],
     ["step", (row) => `${row.alike ? "= " : ""}${seconds(row.step_s)}`],
-    ["80 % of steps", ({ low, high }) => span(low, high)], ["memory", (row) => prefixed(row.total_bytes, "B")],
+    ["80 % of steps", (row) => span(row.low_s, row.high_s)], ["memory", (row) => prefixed(row.needed_bytes, "B")],
     ...(cost ? [["a step", (row) => paid(cost, row.cost_per_step)]] : []),
   ], cell.rows, () => {});
 }
@@ -67,19 +67,19 @@ function beside(values) {
   const all = data.axes.device.flatMap((device) => data.axes.devices.map((devices) =>
     cells.get(keyOf({ ...values, device, devices }))));
   put("speed", all.filter((cell) => cell.best).map(({ at, best }) => ({
-    devices: best.devices, device: at.device, step_s: best.step_s, low: best.low, high: best.high,
+    devices: best.devices, device: at.device, step_s: best.step_s, low_s: best.low_s, high_s: best.high_s,
   })));
   const found = (write) => (cell) => (cell.best ? write(cell.best) : "");
   fill(byId("devices"), [
     ["device", (cell) => `${cell.at.devices} × ${cell.at.device}`],
     ["step", found((best) => seconds(best.step_s))],
-    ["80 % of steps", found((best) => span(best.low, best.high))],
+    ["80 % of steps", found((best) => span(best.low_s, best.high_s))],
     ["speed of a device", found((best) => grouped(best.tokens_per_s_per_device))],
     ["per hour", found((best) => paid(best.cost, best.cost?.hour))],
     ...(all.some((cell) => cell.best?.training) ? [
       ["training", found((best) => `${hoursText(best.training.train_h)} h`)],
       ["its cost", found((best) => paid(best.cost, best.training.cost ?? 0))]] : []),
-    ["memory", found((best) => prefixed(best.memory.total_bytes, "B"))],
+    ["memory", found((best) => prefixed(best.memory.needed_bytes, "B"))],
     ["split", (cell) => (cell.best ? splitText(cell.best.plan, cell.best.micro_batch) : cell.failed)],
   ], all, (made, cell) => {
     linked(made, cell.at, keyOf(cell.at) === keyOf(values));

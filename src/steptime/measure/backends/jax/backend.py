@@ -241,7 +241,7 @@ def prepare(
             agree=lambda number: number,
             gather=lambda value: [value] * replicas,
             comm_meter=pairs if exchanges else "nothing is exchanged",
-            comm_s=None if exchanges else lambda: 0.0,
+            communication_s=None if exchanges else lambda: 0.0,
             alone=alone if exchanges else None,
         )
     network = program.network_of(graph, options.seed, strategy)

@@ -134,7 +134,7 @@ def prepare(
 
     memory, reset_memory = _memory_meter(device)
     if group and spread.timed:
-        group = replace(group, comm_meter=BY_THE_HOST, comm_s=watch.read)
+        group = replace(group, comm_meter=BY_THE_HOST, communication_s=watch.read)
     elif group:
         meter = WITHOUT_SYNC if spread.quiet else BESIDE_A_COPY
         group = replace(group, comm_meter=meter, alone=alone)
