@@ -182,7 +182,9 @@ def serve(question: Question, method: str | Method) -> Reply:
     times, _ = meant(one, requests, phases, times_of(one, phases, load))
     devices = one.devices if load is None else load["devices"]
     rate = (
-        one.batch * one.output / times["request_s"].value if load is None else load["tokens_per_s"]
+        one.batch * one.output / times["request_s"].value
+        if load is None
+        else load["output_tokens_per_s"]
     )
     values = {**times, "tokens_per_s_per_device": phases.within(rate / devices)}
     is_held = not memory_of(phases, one.batch, one.length, one.input)["over_bytes"]

@@ -57,7 +57,7 @@ def test_fine_tunings_by_transformers():
         taken_s = int(row["batch"]) * int(row["length"]) / float(row["tokens_per_s"])
         seconds.append(abs(plan["step_s"] / taken_s - 1))
         memory.append(abs(plan["memory"]["needed_bytes"] / 2**30 / float(row["memory_GiB"]) - 1))
-        covered += plan["low"] <= taken_s <= plan["high"]
+        covered += plan["low_s"] <= taken_s <= plan["high_s"]
     assert fmean(seconds) == pytest.approx(0.038, abs=0.015)
     assert fmean(memory) == pytest.approx(0.019, abs=0.015)
     assert covered == 10

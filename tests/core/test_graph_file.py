@@ -95,7 +95,7 @@ def test_a_graph_in_memory_comes_back():
 def test_commands_take_it(tmp_path, capsys):
     file = in_file(tmp_path, small())
     for words in (["count"], ["predict", "--device", "t4"], ["scale", "--device", "t4"]):
-        more = ["--workers", "1"] if words[0] == "scale" else []
+        more = ["--replicas", "1"] if words[0] == "scale" else []
         found = answer(capsys, words[0], file, *words[1:], *more)
         assert found["batch"] == 5
         original = ["fc:layers=1,nodes=4,inputs=3,outputs=2", "--batch", "5"]

@@ -47,7 +47,7 @@ DEVICES = Table(
         ("peak_bytes", 11_360_000_000, "11.36 GB"),
         ("memory_bytes_per_s", 9e11, "900 GB/s"),
         ("flop_per_s", 1.041e14, "104.1 TFLOP/s"),
-        ("examples_per_s", 12345.6, "12,346"),
+        ("examples_per_s", 12345.6, "12,346 examples/s"),
         ("intensity_flop_per_byte", 29.351, "29.35 FLOP/byte"),
         ("energy_j", 0.0142, "14.2 mJ"),
         ("power_w", 73, "73 W"),

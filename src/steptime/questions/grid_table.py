@@ -237,7 +237,7 @@ def _table(cells: Sequence[GridCell], number: int, of: Grid, first: Workload, me
     may = "?" if len({row["replicas"] for row in rows}) < 2 else ""
     heads = columns(
         "model", "device", *dtypes, "batch", f"{may}replicas=replicas", "step_s[low_s,high_s]=step",
-        "?communication_s=communication", "examples_per_s=examples/s", f"memory={memory}",
+        "?communication_s=communication", "examples_per_s=speed", f"memory={memory}",
     )  # fmt: skip
     below = assumed_line((row.device, row.assumed) for row in cells if row.step_s is not None)
     below += list(dict.fromkeys(row.note for row in cells if row.step_s is not None and row.note))

@@ -32,7 +32,7 @@ def table(document: Mapping[str, Any]) -> Table:
 _BEFORE = ("replicas=replicas", "?global_batch=global batch")
 _EACH = "?batch=per replica"
 _AFTER = ("step_s[low_s,high_s]=step", "speedup=speed-up", "?efficiency",
-          "examples_per_s=samples/s", "?epoch_s=an epoch", "training_h=training",
+          "?examples_per_s=speed", "?epoch_s=an epoch", "training_h=training",
           "cost")  # fmt: skip
 _COLUMNS: dict[str, tuple[Column, ...]] = {
     "data": columns(*_BEFORE, _EACH, "?compute_s=compute", "exposed_communication_s=communication",
