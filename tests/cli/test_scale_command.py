@@ -158,7 +158,7 @@ def test_table(capsys):
     words = ["scale", "vgg16", "--device", "K80", "--link", "aws", "--replicas", "1,2,4"]
     title, head, *rows = shown(capsys, *words, "--samples", "100000", "--price", "0.9")
     assert title.startswith("vgg16 on K80 over aws, batch 64 a replica, weak scaling (calibrated")
-    for column in ("replicas", "global batch", "communication", "speed-up", "samples/s", "cost"):
+    for column in ("replicas", "global batch", "communication", "speed-up", "speed", "cost"):
         assert column in head
     assert "hidden" not in head  # nothing is
     assert len(rows) == 3 + 5
