@@ -199,6 +199,24 @@ def _finite(b: Builder, value: float) -> float:
     return max(-most, min(most, float(value)))
 
 
+def _simplify_clamp(
+    b: Builder, function: str, operands: tuple[Operand, ...], low: float, high: float
+) -> tuple[str, tuple[Operand, ...]]:
+    """Return a clamp with one limit as `maximum` or `minimum`, and a float's `maximum` of 0 as ReLU.
+
+    Any other function is returned as it is. The first tensor among the operands decides the type.
+    """
+    if function == "clamp" and high == math.inf:
+        function, operands = "maximum", (*operands, low)
+    elif function == "clamp" and low == -math.inf:
+        function, operands = "minimum", (*operands, high)
+    if function == "maximum" and 0.0 in operands[1:]:
+        first = next(operand for operand in operands if isinstance(operand, str))
+        if is_float(b, first):
+            function = "relu"
+    return function, operands
+
+
 def pointwise(
     b: Builder,
     function: str,
@@ -217,11 +235,7 @@ def pointwise(
         return COMPOSED[function](lambda f, *x: pointwise(b, f, *x, name=name), *operands)
     tensors = [x for x in operands if isinstance(x, str)]
     require(bool(tensors), f"{name}: {function} of numbers alone")
-    if function == "clamp" and math.inf in (high, -low):
-        one = "maximum" if high == math.inf else "minimum"
-        function, operands = one, (*operands, low if one == "maximum" else high)
-    if function == "maximum" and 0.0 in operands[1:] and is_float(b, tensors[0]):
-        function = "relu"
+    function, operands = _simplify_clamp(b, function, operands, low, high)
     if function in OF_THEIR_OWN:
         kind, how = ACTIVATIONS.get(function, (function, {}))
         return op(b, kind, tensors[0], name=name, **how)

@@ -31,6 +31,28 @@ class Measurement:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
+def _open_feed(
+    graph: Graph, workload: Workload, options: Options
+) -> tuple[Any, Feed | None, Mapping[str, Any]]:
+    """Open the input of a measurement: the data set, its batches, and facts for the record.
+
+    Both are None for input that is made on the device; the data set is None for a loader of the
+    user's.
+    """
+    rank = ranks.here().rank
+    if options.input == "dataset":
+        from steptime.measure.data.sources import open_input  # with numpy
+
+        dataset = open_input(graph, workload, options, rank, workload.plan.data)
+        return dataset, dataset.feed, dataset.facts
+    if options.input not in INPUTS:
+        from steptime.measure.data.iterable import open_loader  # with numpy
+
+        feed, facts = open_loader(graph, workload, options.input, options.seed, rank)
+        return None, feed, facts
+    return None, None, {}
+
+
 def measure_cell(
     backend: Any, workload: Workload, options: Options, request: Mapping[str, Any], tell: Tell
 ) -> Measurement:
@@ -43,19 +65,7 @@ def measure_cell(
     graph = dequantised(build(workload))
     _refuse(graph, workload, options, request)
     with ExitStack() as held:
-        given: Any = None
-        feed: Feed | None = None
-        facts: Mapping[str, Any] = {}
-        rank = ranks.here().rank
-        if options.input == "dataset":
-            from steptime.measure.data.sources import open_input  # with numpy
-
-            given = open_input(graph, workload, options, rank, workload.plan.data)
-            feed, facts = given.feed, given.facts
-        elif options.input not in INPUTS:
-            from steptime.measure.data.iterable import open_loader  # with numpy
-
-            feed, facts = open_loader(graph, workload, options.input, options.seed, rank)
+        given, feed, facts = _open_feed(graph, workload, options)
         if feed:
             held.callback(feed.close)
         read_resident = machine.resident_memory_meter()

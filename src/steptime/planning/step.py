@@ -274,6 +274,18 @@ def tail_of(one: Step, load: Load) -> _Tail:
     return one.planner.once(key, lambda: _tail(one, load))
 
 
+def _exposed_s(planner: Planner, exchange_s: float, hidden_s: float, piece_count: int) -> float:
+    """Return the seconds of an exchange that outlast `hidden_s` of computation beside it.
+
+    The last of its pieces is never hidden. What is hidden slows the computation by `slowed`.
+    """
+    exposed_s = max(exchange_s - hidden_s, exchange_s / max(2, piece_count))
+    exposed_s = min(exchange_s, exposed_s)
+    if hidden_s:
+        exposed_s += planner.constant("slowed") * (exchange_s - exposed_s)
+    return exposed_s
+
+
 def _tail(one: Step, load: Load) -> _Tail:
     plan, planner, groups = one.plan, one.planner, one.groups
     last_s = sum(one.pieces[part.name].backward_s * count for part, count in load)
@@ -288,11 +300,8 @@ def _tail(one: Step, load: Load) -> _Tail:
         result = planner.exchange(kind, size, ranks)
         exposed = planner.open_s(plan, kind, size, ranks, load, one.micro_batch)
         if exposed is None:
-            hides = planner.constant("data_hidden") * beside * times * (1 - 1 / pieces)
-            exposed = max(result.seconds - hides, result.seconds / max(2, pieces))
-            exposed = min(result.seconds, exposed)
-            if hides:
-                exposed += planner.constant("slowed") * (result.seconds - exposed)
+            hidden_s = planner.constant("data_hidden") * beside * times * (1 - 1 / pieces)
+            exposed = _exposed_s(planner, result.seconds, hidden_s, pieces)
         if result.seconds:
             moves.append(Wait(to, kind, result.link, size, result.seconds, exposed))
         return result.seconds

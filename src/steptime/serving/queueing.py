@@ -251,6 +251,21 @@ def _sum(first: float, slope: float, count: int) -> float:
     return count * first + slope * (count * (count - 1) // 2)
 
 
+def _check_room(load: Load, pools: Sequence[Pool]) -> None:
+    """Raise `InputError` if the longest request fits into no cache."""
+    lengths = zip(load.inputs, load.outputs, strict=True)
+    longest = max(input_tokens + output_tokens - 1 for input_tokens, output_tokens in lengths)
+    room = min(pool.blocks * pool.block for pool in pools)
+    if longest > room:
+        raise InputError(f"serve: a request of {longest:,} tokens, the cache has room for {room:,}")
+
+
+def _tell_progress(ended_count: int, request_count: int) -> None:
+    """Say how many requests have ended, now and then."""
+    if ended_count % TOLD == 0:
+        tell("requests", ended_count, request_count)
+
+
 def simulate(
     load: Load, pools: Sequence[Pool], sent_s: Callable[[int], float] = at_once
 ) -> QueueRun:
@@ -260,10 +275,7 @@ def simulate(
     many tokens is under way between pools. Raises `InputError` where a request fits into no cache.
     """
     inputs, outputs, arrivals, at_once = load
-    longest = max(i + o - 1 for i, o in zip(inputs, outputs, strict=True))
-    room = min(pool.blocks * pool.block for pool in pools)
-    if longest > room:
-        raise InputError(f"serve: a request of {longest:,} tokens, the cache has room for {room:,}")
+    _check_room(load, pools)
     count, last = len(inputs), len(pools) - 1
     lengths = [[1] * count, outputs] if last else [outputs]
     groups = [
@@ -300,8 +312,7 @@ def simulate(
                     continue
                 run.ended_s[request] = now
                 ended += 1
-                if ended % TOLD == 0:
-                    tell("requests", ended, count)
+                _tell_progress(ended, count)
                 if at_once and coming < count:
                     run.came_s[coming] = now
                     heappush(events, (now, 0, coming, 0))

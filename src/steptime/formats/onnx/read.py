@@ -47,6 +47,29 @@ class Sizes:
         return f"give the sizes of its inputs, FILE:{given}" if names else None
 
 
+def _output_tensors(model: Any, run: Visit) -> list[str]:
+    """Return the tensors of a walk that are outputs of the file; most ops lead to the first.
+
+    Raises `InputError` for an output that no node makes, a file without an output that depends on
+    an input, and a main output that lost its batch.
+    """
+    outputs: dict[str, str] = {}
+    for name in model.graph.outputs:
+        if name not in run.env:
+            raise InputError(f"{model.place}: output {shorten(name)} is made by nothing")
+        if isinstance(run.env[name], str):
+            outputs.setdefault(str(run.env[name]), name)
+    if not outputs:
+        raise InputError(f"{model.place}: no output depends on an input")
+    main = main_output(run.b, [*outputs])
+    own_shape = run.old(outputs[main])
+    if own_shape is not None:
+        fault = run.batches.fault_of_output(outputs[main], own_shape, run.b.shape(main))
+        if fault:
+            raise run.refusal(model.place, fault, [outputs[main]])
+    return [*outputs]
+
+
 def read(source: Source, allow_unknown: bool) -> Family:
     """Return the network of an ONNX file, whose inputs' named sizes are hyperparameters."""
     model = model_of(source)
@@ -72,24 +95,6 @@ def read(source: Source, allow_unknown: bool) -> Family:
         run.walk(model.graph)
         return run
 
-    def ended(run: Visit) -> list[str]:
-        """Return the outputs of a walk, the first of which is that which most ops lead to."""
-        outputs: dict[str, str] = {}
-        for name in model.graph.outputs:
-            if name not in run.env:
-                raise InputError(f"{model.place}: output {shorten(name)} is made by nothing")
-            if isinstance(run.env[name], str):
-                outputs.setdefault(str(run.env[name]), name)
-        if not outputs:
-            raise InputError(f"{model.place}: no output depends on an input")
-        main = main_output(run.b, [*outputs])
-        told = run.old(outputs[main])
-        if told is not None:
-            fault = run.batches.fault_of_output(outputs[main], told, run.b.shape(main))
-            if fault:
-                raise run.refusal(model.place, fault, [outputs[main]])
-        return [*outputs]
-
     def build(b: Builder, values: Mapping[str, Any], batch: int) -> str:
         before, batches = None, Batches(sizes.batch, batch, sizes.fixed)
         if batches.differ:  # what the file says of its own batch is followed
@@ -101,10 +106,13 @@ def read(source: Source, allow_unknown: bool) -> Family:
             own = Batches(sizes.batch, sizes.batch, sizes.fixed)
             before = source.once(Visit, lambda: walk(apart(), values, own, None), key)
             batches = followed(
-                batches, source, key, lambda one: ended(walk(apart(), values, one, before))
+                batches,
+                source,
+                key,
+                lambda one: _output_tensors(model, walk(apart(), values, one, before)),
             )
         run = walk(b, values, batches, before)
-        last = loss_of(b, ended(run))
+        last = loss_of(b, _output_tensors(model, run))
         b.remarks += [*store(run), *batches.doubt(b)]
         _leave_out_unread_weights(b)
         return last
