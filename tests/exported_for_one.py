@@ -15,7 +15,7 @@ NETWORKS = (
 
 
 @functools.cache
-def _class() -> Any:  # noqa: C901  # as many methods as networks
+def _class() -> Any:  # as many methods as networks
     import torch
     from torch import nn
 

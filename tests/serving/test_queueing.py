@@ -41,7 +41,7 @@ def one(load: Load, rules: Pool) -> QueueRun:
     return simulate(load, [rules])
 
 
-def step_by_step(  # noqa: C901, PLR0912, PLR0915
+def step_by_step(  # noqa: PLR0912, PLR0915
     load: Load, rules: Pool
 ) -> tuple[list[float], list[float], list[float], int]:
     """Each step alone, each request looked at in each: what the event loop must equal."""

@@ -202,7 +202,7 @@ def _finite(b: Builder, value: float) -> float:
 def _simplify_clamp(
     b: Builder, function: str, operands: tuple[Operand, ...], low: float, high: float
 ) -> tuple[str, tuple[Operand, ...]]:
-    """Return a clamp with one limit as `maximum` or `minimum`, and a float's `maximum` of 0 as ReLU.
+    """Return a clamp of one limit as `maximum` or `minimum`, a `maximum` of 0 and floats as ReLU.
 
     Any other function is returned as it is. The first tensor among the operands decides the type.
     """
