@@ -65,7 +65,7 @@ COMMANDS = (
 )
 
 
-CASES = [pytest.param(name, marks=[pytest.mark.onnx] * (name == "ViT")) for name in NETWORKS]
+CASES = [pytest.param(name, marks=[pytest.mark.onnx, pytest.mark.rare] * (name == "ViT")) for name in NETWORKS]
 
 
 def form_of(name: str, folder: Path) -> str:
@@ -82,10 +82,7 @@ def form_of(name: str, folder: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.rare if name == "ViT" else ()) for name in CASES],
-)
+@pytest.mark.parametrize("name", CASES)
 def test_a_network_goes_through_every_command_and_trains(name, tmp_path, capsys):
     from steptime.measure.backends.torch import backend
 
