@@ -65,7 +65,10 @@ COMMANDS = (
 )
 
 
-CASES = [pytest.param(name, marks=[pytest.mark.onnx, pytest.mark.rare] * (name == "ViT")) for name in NETWORKS]
+CASES = [
+    pytest.param(name, marks=[pytest.mark.onnx, pytest.mark.rare] * (name == "ViT"))
+    for name in NETWORKS
+]
 
 
 def form_of(name: str, folder: Path) -> str:
