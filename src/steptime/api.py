@@ -4,7 +4,8 @@ A question is one file in the room that answers it and one row here. Its command
 Python, its schema and its page of the documents are derived from both.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, get_type_hints
 
 PANELS = ("Predict", "Explain", "Measure", "Results", "Look up")
 
@@ -80,13 +81,38 @@ NAMES = BESIDE | {  # what Python finds, and where
 
 
 def schema(name: str) -> dict[str, Any]:
-    """Return what a question takes, in JSON schema; raises `InputError` for an unknown name."""
+    """Return the JSON schema of a question's input, with that of its answer under `output`.
+
+    Raises:
+        InputError: for an unknown question.
+    """
     from steptime.core.errors import one_of
     from steptime.core.registry import load
 
     one_of("question", name, QUESTIONS)
-    inquiry = getattr(load(QUESTIONS[name].answer), "inquiry", None)  # `analyse` has kinds
-    return {"title": name, **(inquiry.schema if inquiry else {})}
+    function = load(QUESTIONS[name].answer)
+    inquiry = getattr(function, "inquiry", None)
+    if inquiry is not None:
+        return {"title": name, **inquiry.schema}
+    return {"title": name, **_plain_schema(function)}
+
+
+def _plain_schema(function: Callable[..., Any]) -> dict[str, Any]:
+    from steptime.core.answer import Answer, answer_schema
+    from steptime.core.docstrings import summary
+    from steptime.core.signature import REQUIRED, parameters_of
+
+    parameters = parameters_of(function)
+    schema: dict[str, Any] = {
+        "description": summary(function.__doc__ or ""),
+        "type": "object",
+        "properties": {parameter.name: parameter.schema for parameter in parameters},
+        "required": [item.name for item in parameters if item.default is REQUIRED],
+    }
+    kind = get_type_hints(function)["return"]
+    if isinstance(kind, type) and issubclass(kind, Answer):
+        schema["output"] = answer_schema(kind)
+    return schema
 
 
 def __getattr__(name: str) -> Any:

@@ -13,6 +13,7 @@ from steptime.api import NAMES, QUESTIONS, schema
 from steptime.cli.command import PRINTED
 from steptime.cli.main import run, tree
 from steptime.core.errors import InputError
+from steptime.core.question import inquiry_of
 from steptime.core.table import Answer, Result
 from steptime.hardware import catalog
 from steptime.questions.options import workload_of
@@ -32,7 +33,8 @@ def test_a_shown_command_is_a_function_with_types(name):
 
 @every("name", [one for one in QUESTIONS if one != "analyse"])
 def test_command_function_and_schema_take_the_same(name):
-    asked = steptime.core.registry.load(QUESTIONS[name].answer).inquiry
+    function = steptime.core.registry.load(QUESTIONS[name].answer)
+    asked = getattr(function, "inquiry", None) or inquiry_of(function)
     command = {one.name for one in tree().get_command(None, name).params}
     told = schema(name)
     assert command >= PRINTED.keys()

@@ -8,7 +8,6 @@ from steptime.cli.picture import picture, picture_path
 from steptime.core.errors import InputError, one_of, unknown
 from steptime.core.progress import note
 from steptime.core.question import (
-    REQUIRED,
     File,
     Inquiry,
     Slot,
@@ -19,6 +18,7 @@ from steptime.core.question import (
     option,
     question,
 )
+from steptime.core.signature import REQUIRED
 from steptime.core.table import UNSUCCESSFUL, Answer, JsonRows
 from steptime.questions import options
 

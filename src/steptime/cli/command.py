@@ -19,11 +19,13 @@ import typer
 from steptime import cli
 from steptime.cli.arrange import arranged
 from steptime.cli.complete import completion
+from steptime.core.docstrings import summary
 from steptime.core.errors import InterruptError, one_line, one_of
 from steptime.core.printers import PRINTERS, json_parts, prose, text, write_csv
 from steptime.core.progress import Progress, listening, note
-from steptime.core.question import REQUIRED, Inquiry, Slot, named, question
+from steptime.core.question import Inquiry, Slot, named, question
 from steptime.core.ranges import whole_number
+from steptime.core.signature import REQUIRED
 from steptime.core.table import Answer, answer_of
 from steptime.core.units import duration
 
@@ -100,7 +102,7 @@ def command_of(inquiry: Inquiry) -> Callable[..., int]:
         *map(_typed, inquiry.parameters),
         *(_parameter(name, kind, default) for name, (kind, default) in printed.items()),
     ]
-    run.__doc__ = inquiry.function.__doc__
+    run.__doc__ = summary(inquiry.function.__doc__ or "")
     run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]  # read by inspect
     run.__annotations__ = {one.name: one.annotation for one in every}
     return run

@@ -26,7 +26,7 @@ from steptime.cli.command import command_of
 from steptime.core import registry
 from steptime.core.errors import SHOWN_CHARACTERS, InputError, OutsideError, one_line, shorten
 from steptime.core.progress import note
-from steptime.core.question import Inquiry
+from steptime.core.question import Inquiry, inquiry_of
 from steptime.core.spelling import meant_by
 from steptime.core.toml_files import packaged
 
@@ -203,7 +203,7 @@ def _question(name: str) -> Inquiry:
         from steptime.cli.analysis import drawing, question_of
 
         return drawing(name) if target is None else question_of(target)
-    inquiry: Inquiry = target.inquiry
+    inquiry: Inquiry = getattr(target, "inquiry", None) or inquiry_of(target)
     return inquiry
 
 

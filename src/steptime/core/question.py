@@ -18,11 +18,11 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from steptime.core.errors import one_of, unknown
 from steptime.core.ranges import amount, whole_number
+from steptime.core.signature import REQUIRED, Parameter, parameters_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Text = str | None
 File = Path | None
-REQUIRED: Any = ...
 _TYPED = str | int | float | Path  # what people type, as Python has it
 
 
@@ -247,3 +247,29 @@ def _flat(parameters: Any) -> Iterator[Slot]:
         empty = one.default is inspect.Parameter.empty
         default = told.default if empty or one.default is told else one.default
         yield Slot(one.name, kind, told, default)
+
+
+def inquiry_of(function: Callable[..., Any]) -> Inquiry:
+    """Return a plain question for the command line, which gives it texts, flags and lists."""
+    slots = []
+    for parameter in parameters_of(function):
+        kind = parameter.kind
+        wording = Wording(
+            parameter.default,
+            kind.names or (() if kind.is_argument else (parameter.option,)),
+            kind.metavar or None,
+            parameter.help,
+            is_argument=kind.is_argument,
+            known=kind.choices,
+        )
+        slots.append(Slot(parameter.name, _command_type(parameter), wording, parameter.default))
+    return Inquiry(function, parameters=tuple(slots))
+
+
+def _command_type(parameter: Parameter) -> Any:
+    """Return the type that a parameter has on the command line: a flag, a text or several."""
+    if parameter.is_flag:
+        return bool
+    if parameter.is_repeatable:
+        return list[str] if parameter.default is REQUIRED else list[str] | None
+    return str if isinstance(parameter.default, str) or parameter.default is REQUIRED else Text

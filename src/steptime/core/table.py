@@ -221,7 +221,10 @@ def frame(rows: Iterable[Row]) -> Any:
 
 
 def answer_of(result: Any) -> Answer:
-    """Return what a question found as an answer: a frozen result has its tables and sentences."""
+    """Return an answer as the command line prints it: its document, tables, lines and exit code."""
+    if hasattr(result, "printout"):
+        printout: Answer = result.printout()
+        return printout
     if isinstance(result, Answer):
         return result
     tabled = getattr(result, "tabled", ())

@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from os import PathLike
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -131,7 +132,7 @@ def user_folder(kind: str) -> Path:
     return (Path(data) if data else Path.home() / ".local" / "share") / "steptime" / kind
 
 
-def device(name: str | Path | Device) -> Device:
+def device(name: str | PathLike[str] | Device) -> Device:
     """Return the device of a name, a short name, `local`, a path that ends in .toml, or itself.
 
     A name may be spelled as others spell it (`meant`). Only the file of that device is read. Raises
@@ -179,11 +180,16 @@ def aliases() -> dict[str, str]:
     return read_toml(_ALIASES)
 
 
-def link(name: str | Path) -> Link:
+def link(name: str | PathLike[str] | Link) -> Link:
     """Return the link of a name (or of a device's, `NVLink3 x12`), `local`, or a path to .toml.
 
-    Raises `InputError` for an unknown name and for a file that is not a link.
+    A link itself is returned as it is.
+
+    Raises:
+        InputError: for an unknown name and for a file that is not a link.
     """
+    if isinstance(name, Link):
+        return name
     text = str(name)
     if text.lower() == LOCAL and _LINKS.path(LOCAL) is None:
         raise InputError("link 'local' is not known: run 'steptime calibrate --only link' first")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import isfunction
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -173,7 +174,7 @@ def one_device(name: Any) -> Any:
 
 
 def workload_of(
-    model: str | Path | Workload,
+    model: str | PathLike[str] | Workload,
     batch: str | int | None,
     dtype: str = "float32",
     phase: str = "train",
@@ -251,6 +252,11 @@ def price_of(text: Any) -> Any:
     return text if isfunction(text) else None
 
 
+def describe_unmodelled(names: Sequence[str]) -> list[str]:
+    """Return the note that says which layers of unknown type are not counted, if there are any."""
+    return [f"layers of unknown type count nothing: {', '.join(names)}"] if names else []
+
+
 def unmodelled(names: Sequence[str]) -> list[str]:
     """Return the line that says which layers of unknown type are not counted, where there are."""
-    return [f"note: layers of unknown type count nothing: {', '.join(names)}"] if names else []
+    return [f"note: {note}" for note in describe_unmodelled(names)]

@@ -5,117 +5,229 @@ tensors that cross it over the link, and the ops after it on the second device. 
 back is left out, and so is any overlap of one example's transfer with another's work.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
-from steptime.core.question import flag, option, question
-from steptime.core.table import Answer, Table, columns
+from steptime.core.answer import Answer, Row
+from steptime.core.kinds import setting_texts, text_of
+from steptime.core.table import Table, columns
 from steptime.hardware import catalog
 from steptime.hardware.device import Link
 from steptime.prediction import DEFAULT
-from steptime.prediction.lower import Row
+from steptime.prediction.lower import Row as LoweredRow
 from steptime.prediction.step_model import StepModel
-from steptime.questions import options
-from steptime.questions.options import unmodelled
+from steptime.questions import kinds, options
 
-SHOWN = 5  # best cuts beside the two ends
-KEYS = ["after", "flop", "output_bytes", "crossing_bytes", "first_s", "transfer_s", "second_s"]
+BEST_CUTS = 5  # shown beside the two ends
+ON_SERVER, ON_DEVICE = "the input (all on the server)", "{} (all on the device)"
+COLUMNS = columns(
+    "cut=cut after",
+    "?flop=FLOP so far",
+    "crossing_bytes=sent",
+    "first_s=device",
+    "transfer_s=link",
+    "second_s=server",
+    "total_s=in all",
+    "best=",
+)
 
 
-def cuts(here: StepModel, there: StepModel, link: Link) -> list[dict[str, Any]]:
-    """Return every cut of an inference, in order: first all on `there`, last all on `here`.
+class Cut(Row, frozen=True, kw_only=True):
+    """A cut of a network between two devices.
 
-    A cut is after an op or layer, "" for the first. `output_bytes` are those of the op itself,
-    `crossing_bytes` of all tensors that are made before the cut and read after it; `flop` is the
-    work up to the cut. Both are models of one network. Raises `InputError` as a prediction does.
+    Attributes:
+        after: the op or layer before the cut; "" where the server runs everything.
+        flop: work of the ops before the cut.
+        output_bytes: size of the output of the op before the cut.
+        crossing_bytes: size of all tensors that are made before the cut and read after it.
+        first_s: seconds of the ops before the cut, on the device.
+        transfer_s: seconds of the crossing tensors on the link.
+        second_s: seconds of the ops after the cut, on the server.
+        total_s: seconds of the whole inference.
     """
-    lowered, counted = here.lowered(), here.counted()
-    first, second = ({row.row.name: row for row in one.timeline().rows} for one in (here, there))
-    rows = [row for row in lowered.rows if not row.is_input]
-    names = ["", *(row.name for row in rows)]
-    sizes = [lowered.input_bytes, *(row.output_bytes for row in rows)]
-    sent = _crossing(names, sizes, rows)
-    joins = here.method.joins(link)
-    took = [joins.message_s(moved) if moved else 0.0 for moved in sent]
-    before, after = (
-        list(accumulate((times[row.name].forward.value for row in rows), initial=0.0))
-        for times in (first, second)
-    )
-    flop = accumulate((counted[row.name]["forward"] for row in rows), initial=0.0)
-    later = [after[-1] - until for until in after]
-    every = zip(names, flop, sizes, sent, before, took, later, strict=True)
-    found: list[dict[str, Any]] = [dict(zip(KEYS, one, strict=True)) for one in every]
-    return [
-        row | {"total_s": row["first_s"] + row["transfer_s"] + row["second_s"]} for row in found
-    ]
+
+    after: str
+    flop: float
+    output_bytes: int
+    crossing_bytes: int
+    first_s: float
+    transfer_s: float
+    second_s: float
+    total_s: float
 
 
-def _crossing(names: Sequence[str], sizes: Sequence[int], rows: Sequence[Row]) -> list[int]:
-    """Return, for the cut after each row, the bytes of what is made before and read after it."""
-    place = {name: i for i, name in enumerate(names)}
-    last = {parent: place[row.name] for row in rows for parent in row.parents}
-    change = [0] * len(names)
-    for i, name in enumerate(names):
-        if name in last:
-            change[i] += sizes[i]
-            change[last[name]] -= sizes[i]
-    return list(accumulate(change))
+class SplitAnswer(Answer, frozen=True, kw_only=True):
+    """Where to cut a network between a device and a server.
+
+    Attributes:
+        model: the network.
+        device: the device that runs the ops before a cut.
+        server: the device that runs the ops after a cut.
+        link: the link between the two.
+        method: the cost model.
+        batch: examples of the inference.
+        dtype: data type of weights and activations.
+        best: the cut with the least seconds in all.
+        rows: every cut in the order of execution, the first all on the server, the last all on the
+            device.
+        unmodelled: names of layers of unknown type, which count nothing.
+        notes: remarks that change how the answer is read.
+    """
+
+    model: str
+    device: str
+    server: str
+    link: str
+    method: str
+    batch: int
+    dtype: str
+    best: Cut
+    rows: tuple[Cut, ...]
+    unmodelled: tuple[str, ...]
+    notes: tuple[str, ...]
+    _by_op: bool = False
+
+    def tables(self) -> list[Table]:
+        """Return the best cuts and the two ends, or every cut."""
+        last = len(self.rows) - 1
+        ranked = sorted(range(len(self.rows)), key=lambda index: self.rows[index].total_s)
+        shown = range(len(self.rows)) if self._by_op else sorted({0, last, *ranked[:BEST_CUTS]})
+        rows = []
+        for index in shown:
+            cut = self.rows[index]
+            label = ON_SERVER if index == 0 else cut.after
+            label = ON_DEVICE.format(cut.after) if index == last else label
+            mark = "best" if cut is self.best else ""
+            rows.append({**cut.to_dict(), "cut": label, "best": mark})
+        title = (
+            f"{self.model}, batch {self.batch}, {self.dtype}: {self.device}, then {self.server} "
+            f"over {self.link} ({self.method})"
+        )
+        return [Table(COLUMNS, rows, title)]
 
 
-@question()
 def split(
-    model: options.Model,
-    device: str = option("NAME", "Runs the first part, such as a phone."),
-    server: str = option("NAME", "Runs the rest."),
-    link: str = option("LINK", "Between the two (steptime list links)."),
-    batch: options.Batch = "1",
-    dtype: options.Dtype = "float32",
-    method: options.Method = DEFAULT,
-    option_: options.Settings = None,
-    allow_unknown: options.AllowUnknown = False,
-    by_op: bool = flag("Show every cut."),
-) -> Answer:
+    model: kinds.Model,
+    device: kinds.Device,
+    server: kinds.Device,
+    link: kinds.Link,
+    batch: kinds.Batch = 1,
+    dtype: kinds.Dtype = "float32",
+    method: kinds.MethodName = DEFAULT,
+    settings: kinds.MethodSettings | None = None,
+    allow_unknown: bool = False,
+    by_op: bool = False,
+) -> SplitAnswer:
     """Find the best cut of a network between a device and a server.
 
     One inference: the ops before the cut, the tensors over the link, the ops after it.
+
+    Args:
+        model: A network: a family with its hyperparameters (fc:layers=4,nodes=1024), a name
+            (resnet50), a file, or code (model.py:NAME).
+        device: Runs the first part, such as a phone.
+        server: Runs the rest.
+        link: Between the two (steptime list links).
+        batch: Examples of the inference.
+        dtype: float32, float64, bfloat16 or float16.
+        method: The cost model (steptime list methods).
+        settings: An option of the method; repeatable.
+        allow_unknown: Let layers of unknown type in a network's file pass their input on.
+        by_op: Show every cut.
+
+    Raises:
+        InputError: for unknown names, and for a network that does not fit the question.
     """
-    workload = options.workload_of(model, batch, dtype, "infer", "sgd", allow_unknown)
+    workload = options.workload_of(model, text_of(batch), dtype, "infer", "sgd", allow_unknown)
     first, second = (catalog.device(options.one_device(name)) for name in (device, server))
-    between = catalog.link(link)
-    given = options.pairs(option_, "option")
-    here = StepModel(workload, first, method=method, options=given)
-    rows = cuts(here, here.on(second), between)
-    ranked = sorted(range(len(rows)), key=lambda i: rows[i]["total_s"])
-    unknown = between.latency_s is None
-    best = {ranked[0]: "best"}
-    ends = {0: "the input (all on the server)", len(rows) - 1: " (all on the device)"}
-    note = f"{between.name}: its latency is unknown, left out" if unknown else ""
-    shown = range(len(rows)) if by_op else sorted({0, len(rows) - 1, *ranked[:SHOWN]})
-    table = Table(
-        columns("cut=cut after", "?flop=FLOP so far", "crossing_bytes=sent", "first_s=device",
-                "transfer_s=link", "second_s=server", "total_s=in all", "best="),
-        [
-            {**rows[i], "cut": f"{rows[i]['after']}{ends.get(i, '')}", "best": best.get(i, "")}
-            for i in shown
-        ],
-        f"{workload.label}, batch {workload.batch_per_replica}, {dtype}: "
-        f"{first.name}, then {second.name} over {between.name} ({method})",
-    )  # fmt: skip
-    document = {
-        "model": workload.label,
-        "device": first.name,
-        "server": second.name,
-        "link": between.name,
-        "method": method,
-        "batch": workload.batch_per_replica,
-        "dtype": dtype,
-        "best": rows[ranked[0]],
-        "all_on_server": rows[0],
-        "all_on_device": rows[-1],
-        "cuts": rows,
-        "note": note,
-        "unmodelled": list(here.graph().unmodelled),
-    }
-    notes = [f"note: {note}"] if note else []
-    return Answer(document, [table], [*notes, *unmodelled(here.graph().unmodelled)])
+    joining_link = catalog.link(link)
+    method_settings = options.pairs(setting_texts(settings), "option")
+    first_model = StepModel(workload, first, method=method, options=method_settings)
+    rows = tuple(find_cuts(first_model, first_model.on(second), joining_link))
+    unmodelled = tuple(first_model.graph().unmodelled)
+    notes = options.describe_unmodelled(unmodelled)
+    if joining_link.latency_s is None:
+        notes.insert(0, f"{joining_link.name}: its latency is unknown, left out")
+    return SplitAnswer(
+        model=workload.label,
+        device=first.name,
+        server=second.name,
+        link=joining_link.name,
+        method=method,
+        batch=workload.batch_per_replica,
+        dtype=dtype,
+        best=min(rows, key=lambda cut: cut.total_s),
+        rows=rows,
+        unmodelled=unmodelled,
+        notes=tuple(notes),
+        _by_op=by_op,
+    )
+
+
+@dataclass(frozen=True)
+class _Tensors:
+    """The tensors of a network in order: the input, then the output of each op.
+
+    Args:
+        names: "" for the input, then the names of the ops.
+        sizes_bytes: their sizes.
+        crossing_bytes: sizes of all tensors that are made up to this one and read after it.
+    """
+
+    names: Sequence[str]
+    sizes_bytes: Sequence[int]
+    crossing_bytes: Sequence[int]
+
+
+def find_cuts(first: StepModel, second: StepModel, link: Link) -> Iterator[Cut]:
+    """Yield every cut of an inference in order: all on `second`, ..., all on `first`.
+
+    Args:
+        first: the network on the device of the ops before a cut.
+        second: the same network on the device of the ops after it.
+        link: between the two.
+
+    Raises:
+        InputError: as a prediction does.
+    """
+    lowered, counted = first.lowered(), first.counted()
+    ops = [row for row in lowered.rows if not row.is_input]
+    tensors = _order_tensors(lowered.input_bytes, ops)
+    transfer = first.method.joins(link)
+    first_s, second_s = (_elapsed_s(model, ops) for model in (first, second))
+    flop = list(accumulate((counted[op.name]["forward"] for op in ops), initial=0.0))
+    for index, name in enumerate(tensors.names):
+        crossing_bytes = tensors.crossing_bytes[index]
+        transfer_s = transfer.message_s(crossing_bytes) if crossing_bytes else 0.0
+        remaining_s = second_s[-1] - second_s[index]
+        yield Cut(
+            after=name,
+            flop=flop[index],
+            output_bytes=tensors.sizes_bytes[index],
+            crossing_bytes=crossing_bytes,
+            first_s=first_s[index],
+            transfer_s=transfer_s,
+            second_s=remaining_s,
+            total_s=first_s[index] + transfer_s + remaining_s,
+        )
+
+
+def _elapsed_s(model: StepModel, ops: Sequence[LoweredRow]) -> list[float]:
+    """Return the seconds of the forward pass before each op, and those of all at the end."""
+    times = {row.row.name: row.forward.value for row in model.timeline().rows}
+    return list(accumulate((times[op.name] for op in ops), initial=0.0))
+
+
+def _order_tensors(input_bytes: int, ops: Sequence[LoweredRow]) -> _Tensors:
+    """Return the tensors of a network with the sizes that cross the cut after each."""
+    names = ["", *(op.name for op in ops)]
+    sizes_bytes = [input_bytes, *(op.output_bytes for op in ops)]
+    index_of = {name: index for index, name in enumerate(names)}
+    last_reader = {parent: index_of[op.name] for op in ops for parent in op.parents}
+    change = [0] * len(names)
+    for index, name in enumerate(names):
+        if name in last_reader:
+            change[index] += sizes_bytes[index]
+            change[last_reader[name]] -= sizes_bytes[index]
+    return _Tensors(names, sizes_bytes, list(accumulate(change)))

@@ -1,0 +1,147 @@
+"""Answers: frozen structs that are the same text, JSON, CSV, HTML and DataFrame at every call.
+
+Every field has a line in its class's docstring under `Attributes`. Fields with one meaning in all
+answers: `rows` (structs), `assumed` (what decided the answer, by the option that changes it),
+`headline` (short lines, one fact each) and `notes` (remarks that change how it is read). Fields
+whose names begin with `_` are for tables alone: which rows people see, and the like.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, get_type_hints
+
+import msgspec
+
+from steptime.core.docstrings import argument_texts, summary
+from steptime.core.registry import load
+from steptime.core.table import Answer as Printout
+from steptime.core.table import LazySequence, Table, frame
+
+_PRINTERS = "steptime.core.printers"
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the rows of answers."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as plain values."""
+        table: dict[str, Any] = msgspec.to_builtins(self)
+        return table
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of the answers to questions; each says its tables."""
+
+    def tables(self) -> Sequence[Table]:
+        """Return the tables that people read, the one that answers the question first."""
+        raise NotImplementedError
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: 0, or 3 where some experiments did not succeed."""
+        return 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer as plain values, as `--json` prints it."""
+        document: dict[str, Any] = json.loads(self.to_json())
+        return document
+
+    def to_json(self) -> str:
+        """Return the answer as one JSON document."""
+        text: str = load(f"{_PRINTERS}:json_text")(document_of(self))
+        return text
+
+    def to_pandas(self) -> Any:
+        """Return a DataFrame of the rows, else of one row for the answer; needs pandas."""
+        document = self.to_dict()
+        rows = document.get("rows")
+        return frame([document] if rows is None else rows)
+
+    def printout(self) -> Printout:
+        """Return the answer as the command line prints it."""
+        headline = getattr(self, "headline", ())
+        notes = [f"note: {line}" for line in getattr(self, "notes", ())]
+        text = "".join(f"{line}\n" for line in headline)
+        return Printout(document_of(self), self.tables(), notes, text=text, code=self.exit_code)
+
+    def print(self) -> None:
+        """Print what the command prints."""
+        print(self, end="")  # the purpose of the method
+
+    def __str__(self) -> str:
+        """Return what the command prints."""
+        printout = self.printout()
+        notes = "".join(f"{line}\n" for line in printout.notes)
+        return "".join(map(load(f"{_PRINTERS}:text"), printout.tables)) + printout.text + notes
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return "".join(map(load(f"{_PRINTERS}:html"), self.tables()))
+
+
+def document_of(answer: Answer) -> dict[str, Any]:
+    """Return the public fields of an answer as plain values; lazy sequences stay lazy."""
+    return {name: _plain(getattr(answer, name)) for name in public_fields(type(answer))}
+
+
+def public_fields(kind: type[msgspec.Struct]) -> list[str]:
+    """Return the names of the fields of a struct that programs see."""
+    return [name for name in kind.__struct_fields__ if not name.startswith("_")]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, LazySequence):
+        return LazySequence(len(value), lambda: _plain_items(value))
+    return msgspec.to_builtins(value)
+
+
+def _plain_items(items: Sequence[Any]) -> Iterator[Any]:
+    return (msgspec.to_builtins(item) for item in items)
+
+
+@cache
+def field_texts(kind: type) -> Mapping[str, str]:
+    """Return the meanings of a struct's fields by name, those of its bases too."""
+    texts: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        texts |= argument_texts(base.__doc__ or "")
+    return texts
+
+
+def answer_schema(kind: type[Answer]) -> dict[str, Any]:
+    """Return the JSON schema of an answer, each field with its meaning."""
+    hints = get_type_hints(kind, include_extras=True)
+    fields = [(name, hints[name]) for name in public_fields(kind)]
+    public = msgspec.defstruct(kind.__name__, fields, kw_only=True)
+    _, components = msgspec.json.schema_components([public], ref_template="#/$defs/{name}")
+    schema: dict[str, Any] = dict(components.pop(kind.__name__))
+    schema["$defs"] = components
+    structs = {kind.__name__: kind} | {struct.__name__: struct for struct in structs_of(kind)}
+    for name, table in {kind.__name__: schema, **components}.items():
+        if name in structs:
+            texts = field_texts(structs[name])
+            table["description"] = summary(structs[name].__doc__ or "")
+            for field, field_schema in table.get("properties", {}).items():
+                if field in texts:
+                    field_schema["description"] = texts[field]
+    return schema
+
+
+def structs_of(kind: type) -> Iterator[type[msgspec.Struct]]:
+    """Yield the structs of rows and parts that a struct holds, at any depth."""
+    for hint in get_type_hints(kind).values():
+        for member in _members(hint):
+            if isinstance(member, type) and issubclass(member, msgspec.Struct):
+                yield member
+                yield from structs_of(member)
+
+
+def _members(hint: Any) -> Iterator[Any]:
+    """Yield a type and all types inside of it."""
+    yield hint
+    for member in getattr(hint, "__args__", ()):
+        yield from _members(member)

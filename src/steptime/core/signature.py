@@ -1,0 +1,179 @@
+"""The parameters of a question, read from its signature and its docstring.
+
+A question is a plain function with types, defaults and a Google docstring. The command line, the
+JSON schema and the pages of the documents are derived from its `Parameter`s. Options that belong
+together are a frozen dataclass, a subclass of `OptionGroup`; a question takes them flat, as
+`**options: Unpack[Keywords]`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
+
+from steptime.core.docstrings import argument_texts
+from steptime.core.errors import unknown
+from steptime.core.kinds import Kind
+
+REQUIRED: Any = ...
+
+
+class OptionGroup:
+    """Base of groups of options: frozen dataclasses whose fields are keywords of questions.
+
+    `class StepOptions(OptionGroup, keywords=StepKeywords)` joins the group, which has defaults and
+    texts, with the `TypedDict` that gives a question's `**options` their types.
+    """
+
+    of_keywords: ClassVar[dict[type, type[OptionGroup]]] = {}
+
+    def __init_subclass__(cls, keywords: type) -> None:
+        OptionGroup.of_keywords[keywords] = cls
+
+    @classmethod
+    def from_keywords(cls, keywords: Mapping[str, Any], question: str) -> Self:
+        """Return the group with the values of a question's keywords.
+
+        Raises:
+            InputError: for a keyword that the group does not have.
+        """
+        names = [field.name for field in fields(cls)]  # type: ignore[arg-type]  # a dataclass
+        for name in keywords:
+            if name not in names:
+                raise unknown("parameter", name, names, question)
+        return cls(**keywords)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a question.
+
+    Args:
+        name: its name in Python.
+        annotation: its type in Python, without its kind.
+        kind: how it is written on the command line.
+        default: its default, or `REQUIRED`.
+        help: its meaning, one or two sentences.
+    """
+
+    name: str
+    annotation: Any
+    kind: Kind
+    default: Any
+    help: str
+
+    @property
+    def option(self) -> str:
+        """The name of its option, `--device`, or of its argument, `MODEL`."""
+        if self.kind.is_argument:
+            return self.kind.metavar
+        return self.kind.names[0] if self.kind.names else option_name(self.name)
+
+    @property
+    def types(self) -> tuple[Any, ...]:
+        """The types that it takes, None apart: `str` and `Path` of `str | Path | None`."""
+        is_union = get_origin(self.annotation) in (Union, UnionType)
+        types = get_args(self.annotation) if is_union else (self.annotation,)
+        return tuple(member for member in types if member is not NoneType)
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether it is an option without a value."""
+        return self.types == (bool,)
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the option may stand several times: a sequence that is no text with commas."""
+        return str not in self.types and any(
+            _is_sequence(get_origin(member)) for member in self.types
+        )
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The parameter in JSON schema."""
+        names = list(dict.fromkeys(filter(None, map(_json_type, self.types))))
+        schema: dict[str, Any] = {"type": names[0] if len(names) == 1 else names}
+        schema["description"] = self.help
+        if self.kind.choices:
+            schema["enum"] = list(self.kind.choices)
+        if self.default not in (REQUIRED, None):
+            is_flag = isinstance(self.default, bool)
+            schema["default"] = self.default if is_flag else str(self.default)
+        return schema
+
+
+def option_name(parameter: str) -> str:
+    """Return the name of a parameter's option: `--by-op` of `by_op`, `--from` of `from_`."""
+    return f"--{parameter.strip('_').replace('_', '-')}"
+
+
+@cache
+def parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
+    """Return the parameters of a question, those of its groups of options in their places."""
+    hints = get_type_hints(function, include_extras=True)
+    texts = argument_texts(inspect.getdoc(function) or "")
+    parameters: list[Parameter] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            (keywords,) = get_args(hints[name])
+            parameters += _keyword_parameters(keywords)
+            continue
+        default = REQUIRED if parameter.default is inspect.Parameter.empty else parameter.default
+        parameters.append(_parameter(name, hints[name], default, texts))
+    return tuple(parameters)
+
+
+def _keyword_parameters(keywords: type) -> Iterator[Parameter]:
+    """Yield the parameters of a `TypedDict` of keywords; defaults and texts are its group's."""
+    group: Any = OptionGroup.of_keywords[keywords]
+    texts = argument_texts(inspect.getdoc(group) or "")
+    for name, hint in get_type_hints(keywords, include_extras=True).items():
+        field = group.__dataclass_fields__[name]
+        yield _parameter(name, hint, REQUIRED if field.default is MISSING else field.default, texts)
+
+
+def _parameter(name: str, hint: Any, default: Any, texts: Mapping[str, str]) -> Parameter:
+    kinds = [value for value in _metadata(hint) if isinstance(value, Kind)]
+    kind = kinds[0] if kinds else Kind()
+    return Parameter(name, _bare(hint), kind, default, texts.get(name, ""))
+
+
+def _metadata(hint: Any) -> Iterator[Any]:
+    """Yield what `Annotated` says of a type, the outermost first, also inside of a union."""
+    if get_origin(hint) is Annotated:
+        yield from hint.__metadata__
+        yield from _metadata(get_args(hint)[0])
+    elif get_origin(hint) in (Union, UnionType):
+        for member in get_args(hint):
+            yield from _metadata(member)
+
+
+def _bare(hint: Any) -> Any:
+    """Return a type without its kind."""
+    if get_origin(hint) is Annotated:
+        return _bare(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        return Union[tuple(_bare(member) for member in get_args(hint))]  # noqa: UP007  # made of many
+    return hint
+
+
+def _is_sequence(origin: Any) -> bool:
+    from collections.abc import Sequence
+
+    return isinstance(origin, type) and issubclass(origin, Sequence | Mapping)
+
+
+def _json_type(member: Any) -> str:
+    """Return the name of a type in JSON schema, "" of one that JSON does not have."""
+    words = {str: "string", Path: "string", int: "integer", float: "number", bool: "boolean"}
+    if member in words:
+        return words[member]
+    origin = get_origin(member)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return "object"
+    return "array" if _is_sequence(origin) else ""
