@@ -72,7 +72,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         print(self, end="")  # the purpose of the method
 
     def __str__(self) -> str:
-        """Return what the command prints."""
+        """Return the text that the command prints."""
         printout = self.printout()
         notes = "".join(f"{line}\n" for line in printout.notes)
         return "".join(map(load(f"{_PRINTERS}:text"), printout.tables)) + printout.text + notes

@@ -144,7 +144,7 @@ def _parameter(name: str, hint: Any, default: Any, texts: Mapping[str, str]) -> 
 
 
 def _metadata(hint: Any) -> Iterator[Any]:
-    """Yield what `Annotated` says of a type, the outermost first, also inside of a union."""
+    """Yield the metadata of a type, the outermost first, also inside of a union."""
     if get_origin(hint) is Annotated:
         yield from hint.__metadata__
         yield from _metadata(get_args(hint)[0])

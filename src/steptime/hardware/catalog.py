@@ -181,12 +181,9 @@ def aliases() -> dict[str, str]:
 
 
 def link(name: str | PathLike[str] | Link) -> Link:
-    """Return the link of a name (or of a device's, `NVLink3 x12`), `local`, or a path to .toml.
+    """Return the link of a name (or of a device's, `NVLink3 x12`), `local`, a .toml, or itself.
 
-    A link itself is returned as it is.
-
-    Raises:
-        InputError: for an unknown name and for a file that is not a link.
+    Raises `InputError` for an unknown name and for a file that is not a link.
     """
     if isinstance(name, Link):
         return name
