@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
 PREDICTED = "model device method step_s forward_s backward_s peak_bytes status ops"
 COUNTED = "model batch phase dtype parameters flop traffic_bytes activation_bytes peak_bytes ops"
 ROW = "origin method status model batch dtype phase optimizer platform scope workload_key step_s"
-DRAWING = ("report ", "plot ")  # commands that take long for their pictures
+DRAWING = ("report ", "analyse ")  # commands that take long for their pictures
 KEYS = [  # command, and the keys that others rely on
     *((f"list {topic}", "name source") for topic in ("models", "devices", "links")),
     ("list methods", "name"),
@@ -49,10 +49,10 @@ KEYS = [  # command, and the keys that others rely on
     (f"predict {SMALL} --device t4 --batch 4", PREDICTED),
     ("doctor", "problems"),
     ("query FROM_records --in records", f"{ROW} layers nodes"),
-    ("export --in records -o t.csv", "path rows"),
+    ("query --in records -o t.csv", "path rows"),
     ("compare records", "pairs unpaired"),
     ("report records", "path networks"),
-    ("plot memory --in records -o p.svg", "path plot"),
+    ("analyse memory records -o p.svg", "path plot"),
 ]
 
 

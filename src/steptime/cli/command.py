@@ -22,7 +22,7 @@ from steptime.cli.complete import completion
 from steptime.core.errors import InterruptError, one_line, one_of
 from steptime.core.printers import PRINTERS, json_parts, prose, text, write_csv
 from steptime.core.progress import Progress, listening, note
-from steptime.core.question import REQUIRED, Inquiry, Slot, named, question
+from steptime.core.question import REQUIRED, Inquiry, Slot, named
 from steptime.core.ranges import whole_number
 from steptime.core.table import Answer, answer_of
 from steptime.core.units import duration
@@ -66,11 +66,6 @@ PRINTED: dict[str, tuple[Any, Any]] = {  # what every command takes, and its def
     "form": (Format, "text"),
     "json": (Json, False),
 }
-
-
-def command(tabular: bool = False, long: str = "") -> Callable[[Any], Any]:
-    """Return the decorator `question`, as packages have called it: every answer is tabular."""
-    return question(long)
 
 
 def command_of(inquiry: Inquiry) -> Callable[..., int]:
