@@ -17,7 +17,7 @@ def command_lines() -> dict[str, Any]:
     return commands
 
 
-def command_of_line(words: list[str]) -> str:
-    """Return the command that a line begins with; its first word if it is none."""
+def command_line_name(words: list[str]) -> str:
+    """Return the name of the command that a line calls: one word, or two."""
     pair = " ".join(words[:2])
     return pair if pair in command_lines() else words[0]

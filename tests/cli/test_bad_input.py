@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import command_lines
 import idx_folder
 import mistakes
 import synthetic
@@ -17,7 +18,7 @@ from every import every
 from mistakes import LONG
 from steptime.cli import command as command_module
 from steptime.cli.command import PRINTED
-from steptime.cli.main import COMMANDS, run, tree
+from steptime.cli.main import run
 from steptime.measure.launch import Worker
 from steptime.records import store
 
@@ -264,9 +265,8 @@ OF_CHOOSE = {("choose", "sort"), ("choose", "top")}  # which are its own
 
 def test_every_command_and_every_option_has_its_mistakes():
     lines = [_split(line) for line, _ in _lines()]
-    for name in COMMANDS:
-        command = tree().get_command(None, name)
-        mine = [line for line in lines if line[:1] == [name]]
+    for name, command in command_lines.command_lines().items():
+        mine = [line for line in lines if command_lines.command_line_name(line) == name]
         assert mine, name
         for option in command.params:
             takes_a_value = option.opts[0].startswith("-") and not option.is_flag

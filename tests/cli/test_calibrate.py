@@ -30,6 +30,9 @@ def home(tmp_path, monkeypatch):
     return tmp_path / "home"
 
 
+CEILINGS = ["calibrate", "--only", "ceilings"]
+
+
 def answered(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], str]:
     assert run([*words, "--json"]) == 0
     printed = capsys.readouterr()

@@ -9,9 +9,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Annotated, Any
 
@@ -38,38 +36,7 @@ _EXTRA = re.compile(r"Got unexpected extra argument(?:\(?s?\)?) \((.*)\)")
 _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
 
-class _Quick:
-    """What reads texts, paths, and what is left out, and other values as Typer reads them.
-
-    Typer reads with pydantic, which takes as long to import as numpy; most values are texts.
-    """
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return all parameters."""
-        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # that of Typer
-        for one in found:
-            vars(one).setdefault("process_value", partial(_value, one, one.process_value))
-        return found
-
-
-def _is_closed(path: str) -> bool:
-    """Return whether there is a file that may not be read, of which Typer says so."""
-    return "\0" not in path and os.access(path, os.F_OK) and not os.access(path, os.R_OK)
-
-
-def _value(one: Any, read: Callable[[Any, Any], Any], ctx: Any, value: Any) -> Any:
-    several, kind = one.multiple or one.nargs != 1, one.type_descriptor
-    is_plain = kind.annotation in (str, Path) and not (several or kind.parameter_info.parser)
-    if value is None and not one.required:
-        value = () if several else None
-    elif is_plain and isinstance(value, str) and not _is_closed(value):
-        value = kind.annotation(value)
-    else:
-        return read(ctx, value)
-    return value if one.callback is None else one.callback(ctx, one, value)
-
-
-class Command(_Quick, TyperCommand):
+class Command(TyperCommand):
     """The command of one question; its help lists the commands that begin with its name."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -81,7 +48,7 @@ class Command(_Quick, TyperCommand):
                 formatter.write_dl(rows)
 
 
-class Commands(_Quick, TyperGroup):
+class Commands(TyperGroup):
     """The commands by name, each imported when it is asked for."""
 
     about = "How long does a step take, how long would it take elsewhere, and why?"
