@@ -344,7 +344,7 @@ SCENARIOS = (
         _words("query", SQL, "--in", "sound", "--format", "csv"), _nothing, check=_same_answer,
     ),
     Scenario("Slurm suite, a task", 60, _submit, _task, _cells),
-    Scenario("Slurm suite, collecting", 20, _lost_node, _words("status", "out"), _cells),
+    Scenario("Slurm suite, collecting", 20, _lost_node, _words("sweep", "status", "out"), _cells),
     Scenario(
         "replicas", 40, lambda _: None,
         _words("run", MODEL, "--batch", "2", "--replicas", "2", "--threads", "1", "--budget",

@@ -57,17 +57,19 @@ KEYS = {
     "name of an option": ("method", "options"), "name in env": ("env",),
 }  # fmt: skip
 SINKS: Mapping[str, str] = {
-    "table": "table IN", "table.csv": "table IN --format csv", "table.json": "table IN --json",
-    "results.html": "results IN --format html", "results.md": "results IN --format markdown",
-    "results": "results IN", "errors": "errors IN", "breakdown": "breakdown IN",
-    "nodes": "nodes IN", "compare": "compare IN --by platform", "status": "status IN",
-    "roofline": "roofline IN", "query.csv": "query FROM(records) --in IN --format csv",
+    "table": "analyse table IN", "table.csv": "analyse table IN --format csv",
+    "table.json": "analyse table IN --json", "results.html": "analyse results IN --format html",
+    "results.md": "analyse results IN --format markdown", "results": "analyse results IN",
+    "errors": "analyse errors IN", "breakdown": "analyse breakdown IN", "nodes": "analyse nodes IN",
+    "compare": "compare IN --by platform", "status": "sweep status IN",
+    "roofline": "analyse roofline IN", "query.csv": "query FROM(records) --in IN --format csv",
     "query": "query FROM(records) --in IN", "query.json": "query FROM(records) --in IN --json",
-    "export.csv": "export --in IN -o x.csv", "export.jsonl": "export --in IN -o x.jsonl",
+    "export.csv": "query --in IN -o x.csv", "export.jsonl": "query --in IN -o x.jsonl",
     "report.html": "report IN -o x.html", "report.md": "report IN -o x.md",
-    "plot.html": "plot roofline --in IN -o x.html", "plot.svg": "plot heatmap --in IN -o x.svg",
+    "plot.html": "analyse roofline IN -o x.html", "plot.svg": "analyse heatmap IN -o x.svg",
     "evaluate": "evaluate IN", "predict": "predict --in IN --device V100",
-    "sensitivity": "sensitivity IN", "speedup": "speedup IN", "history": "history IN IN",
+    "sensitivity": "analyse sensitivity IN", "speedup": "analyse speedup IN",
+    "history": "analyse history IN IN",
 }  # fmt: skip
 DEVICE = """name = {0}
 source = {0}

@@ -176,13 +176,34 @@ def commands(folder: Path, other: Path, out: Path) -> list[list[str]]:
     drawn += ["speedup"]
     one, two = [str(folder)], [str(folder), str(other)]
     found: list[list[str]] = [
-        *(["table", *one], ["table", *one, "--format", "csv"], ["table", *one, "--json"]),
-        *(["results", *one, "--format", "html"], ["results", *one], ["errors", *one]),
-        *(["roofline", *one], ["roofline", *one, "--ops"], ["heatmap", *one], ["nodes", *one]),
-        *(["history", *two], ["breakdown", *one], ["sensitivity", *one]),
-        *(["speedup", *one], ["speedup", *two, "--by", "folder"], ["compare", *one]),
-        *(["compare", *two], ["compare", *one, "--by", "platform"], ["status", *one]),
-        *(["compare", *one, "--by", "layers"], ["heatmap", *one, "--x", "layers"]),
+        *(
+            ["analyse", "table", *one],
+            ["analyse", "table", *one, "--format", "csv"],
+            ["analyse", "table", *one, "--json"],
+        ),
+        *(
+            ["analyse", "results", *one, "--format", "html"],
+            ["analyse", "results", *one],
+            ["analyse", "errors", *one],
+        ),
+        *(
+            ["analyse", "roofline", *one],
+            ["analyse", "roofline", *one, "--ops"],
+            ["analyse", "heatmap", *one],
+            ["analyse", "nodes", *one],
+        ),
+        *(
+            ["analyse", "history", *two],
+            ["analyse", "breakdown", *one],
+            ["analyse", "sensitivity", *one],
+        ),
+        *(
+            ["analyse", "speedup", *one],
+            ["analyse", "speedup", *two, "--by", "folder"],
+            ["compare", *one],
+        ),
+        *(["compare", *two], ["compare", *one, "--by", "platform"], ["sweep", "status", *one]),
+        *(["compare", *one, "--by", "layers"], ["analyse", "heatmap", *one, "--x", "layers"]),
         *(["evaluate", *one], ["why", "--in", *one], ["whatif", "v100", "--in", *one]),
         *(["query", "FROM records", "--in", *one, "--format", form] for form in ("text", "csv")),
         ["query", "FROM records", "--in", *one, "--json"],
@@ -194,6 +215,6 @@ def commands(folder: Path, other: Path, out: Path) -> list[list[str]]:
     return [
         *found,
         *(["report", *one, "-o", str(out / f"r.{ending}")] for ending in ("html", "md")),
-        *(["export", "--in", *one, "-o", str(out / f"e.{ending}")] for ending in files),
-        *(["plot", kind, "--in", *one, "-o", str(out / f"{kind}.html")] for kind in drawn),
+        *(["query", "--in", *one, "-o", str(out / f"e.{ending}")] for ending in files),
+        *(["analyse", kind, *one, "-o", str(out / f"{kind}.html")] for kind in drawn),
     ]

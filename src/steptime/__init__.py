@@ -1,11 +1,12 @@
 """How long a training step takes, how long it would take elsewhere, and why.
 
 What the command line answers is here as functions of the same names, imported when they are asked
-for: `predict`, `fit`, `choose`, `scale`, `plan`, `serve`; `count`, `why`, `whatif`; `doctor`,
-`calibrate`, `run`, `sweep`; `import_`, `report`, `compare`, `analyse`, `evaluate`; `list`, `query`.
+for: `predict`, `fit`, `choose`, `scale`, `plan`, `serve`, `split`, `energy_`, `systolic`; `count`,
+`why`, `whatif`; `doctor`, `calibrate`, `run`, `data_`, `sweep`, `sweep_status`, `sweep_collect`,
+`sweep_cancel`; `import_`, `report`, `compare`, `analyse`, `evaluate`; `list`, `query`, `convert`.
 So is what programs and extensions are made of: `predict_op`, `StepModel`, `count_step`, `device`,
 `link`, `Kernel`, `Interval`, `Method`, `Device`, `Link`, `Cluster`; and what there is by name:
-`METHODS`, `OPS` (kinds of ops), `stack_names()`. The rest is in the rooms; `docs/python.md` shows
+`METHODS`, `OPS` (kinds of ops), `stack_names()`. Subpackages hold the rest; `docs/python.md` shows
 them.
 """
 

@@ -43,10 +43,13 @@ __all__ = [
     "calibrate",
     "choose",
     "compare",
+    "convert",
     "count",
     "count_step",
+    "data_",
     "device",
     "doctor",
+    "energy_",
     "evaluate",
     "fit",
     "from_module",
@@ -61,8 +64,13 @@ __all__ = [
     "run",
     "scale",
     "serve",
+    "split",
     "stack_names",
     "sweep",
+    "sweep_cancel",
+    "sweep_collect",
+    "sweep_status",
+    "systolic",
     "whatif",
     "why",
 ]
@@ -273,6 +281,39 @@ def serve(
     out: str | Path | None = ...,
     option_: Mapping[str, object] | Sequence[str] | None = ...,
 ) -> Answer: ...
+def split(
+    model: str | Path | Workload,
+    device: str | Path | Device,
+    server: str,
+    link: str | Sequence[str],
+    batch: float | Sequence[int] | str | None = ...,
+    dtype: str = ...,
+    method: str | Method | Callable[[Kernel, Device], Interval | float] = ...,
+    option_: Mapping[str, object] | Sequence[str] | None = ...,
+    allow_unknown: bool = ...,
+    by_op: bool = ...,
+) -> Answer: ...
+def energy_(
+    network: str | None = ...,
+    accelerator: str = ...,
+    method: str | Method | Callable[[Kernel, Device], Interval | float] = ...,
+    process: str | None = ...,
+    scaling: str | None = ...,
+    nets: str | Path | None = ...,
+    dram: bool = ...,
+    diagnose: bool = ...,
+    by_op: bool = ...,
+) -> Answer: ...
+def systolic(
+    model: str | Path | Workload,
+    array: str = ...,
+    rows: float | Sequence[int] | str | None = ...,
+    columns_: float | Sequence[int] | str | None = ...,
+    dataflow: str = ...,
+    batch: float | Sequence[int] | str | None = ...,
+    value: str = ...,
+    out: str | Path | None = ...,
+) -> Answer: ...
 def count(
     model: str | Path | Workload,
     batch: float | Sequence[int] | str | None = ...,
@@ -360,6 +401,11 @@ def run(
     out: str | Path | None = ...,
     demo: bool = ...,
 ) -> Answer: ...
+def data_(
+    name: str,
+    out: str | Path,
+    source: str | Path | None = ...,
+) -> Answer: ...
 def sweep(
     file: str | Path,
     out: str | Path,
@@ -371,6 +417,15 @@ def sweep(
     launcher: str = ...,
     dry_run: bool = ...,
     shard: str | None = ...,
+) -> Answer: ...
+def sweep_status(
+    folder: str | Path,
+) -> Answer: ...
+def sweep_collect(
+    folder: str | Path,
+) -> Answer: ...
+def sweep_cancel(
+    folder: str | Path,
 ) -> Answer: ...
 def import_(
     paths: str | Iterable[Mapping[str, Any]] | Sequence[Path],
@@ -412,4 +467,13 @@ def query(
     in_dir: str | Path,
     sql: str | None = ...,
     out: str | Path | None = ...,
+) -> Answer: ...
+def convert(
+    model: str | Path | Workload,
+    input_: Sequence[str] | None = ...,
+    out: str | Path | None = ...,
+    batch: float | Sequence[int] | str | None = ...,
+    phase: str | None = ...,
+    dtype: str = ...,
+    allow_unknown: bool = ...,
 ) -> Answer: ...

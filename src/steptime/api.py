@@ -1,25 +1,23 @@
 """The table of questions, and what programs find in `steptime` by name.
 
-A question is one file in the room that answers it and one row here. Its command, its function of
-Python, its schema and its page of the documents are derived from both.
+A question is one function in the package that answers it and one row here. Its command, its
+function in Python, its schema and its section of the documents are derived from both.
 """
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, get_type_hints
 
-PANELS = ("Predict", "Explain", "Measure", "Results", "Look up")
+PANELS = ("Predict", "Explain", "Measure", "Results", "Look up and convert")
 
 
 class QuestionRow(NamedTuple):
-    """A row of the table: where it stands in the help, and what answers it.
+    """A row of the table of questions: `answer` is `module:function`; `panel` heads it in the help.
 
-    `answer` is `module:function`, of the command and of Python. Without a panel a command is not
-    shown, and its help says what it is called now: `renamed`.
+    A command of two words, such as `sweep status`, stands in the help of its first word.
     """
 
     panel: str
     answer: str
-    renamed: str = ""
 
 
 QUESTIONS = {
@@ -29,34 +27,40 @@ QUESTIONS = {
     "scale": QuestionRow("Predict", "steptime.cli.scale:scale"),
     "plan": QuestionRow("Predict", "steptime.cli.plan:plan"),
     "serve": QuestionRow("Predict", "steptime.cli.serve:serve"),
+    "split": QuestionRow("Predict", "steptime.questions.split:split"),
+    "energy": QuestionRow("Predict", "steptime.cli.energy:energy"),
+    "systolic": QuestionRow("Predict", "steptime.cli.systolic:systolic"),
     "count": QuestionRow("Explain", "steptime.questions.count:count"),
     "why": QuestionRow("Explain", "steptime.cli.why:why"),
     "whatif": QuestionRow("Explain", "steptime.cli.whatif:whatif"),
     "doctor": QuestionRow("Measure", "steptime.questions.doctor:doctor"),
     "calibrate": QuestionRow("Measure", "steptime.cli.calibrate:calibrate"),
     "run": QuestionRow("Measure", "steptime.cli.run:run"),
+    "data": QuestionRow("Measure", "steptime.cli.data:data"),
     "sweep": QuestionRow("Measure", "steptime.sweeps.question:sweep"),
+    "sweep status": QuestionRow("Measure", "steptime.sweeps.cluster.jobs:status"),
+    "sweep collect": QuestionRow("Measure", "steptime.sweeps.cluster.jobs:collect"),
+    "sweep cancel": QuestionRow("Measure", "steptime.sweeps.cluster.jobs:cancel"),
     "import": QuestionRow("Results", "steptime.cli.import_:import_"),
     "report": QuestionRow("Results", "steptime.cli.report:report"),
     "compare": QuestionRow("Results", "steptime.cli.compare:compare"),
     "analyse": QuestionRow("Results", "steptime.reports.answered:analyse"),
     "evaluate": QuestionRow("Results", "steptime.cli.evaluate:evaluate"),
-    "list": QuestionRow("Look up", "steptime.cli.list:list_"),
-    "query": QuestionRow("Look up", "steptime.cli.query:query"),
-    "explore": QuestionRow("", "steptime.cli.explore:explore", renamed="choose --page"),
-    "probe": QuestionRow("", "steptime.cli.probe:probe", renamed="calibrate --only ceilings"),
-    "status": QuestionRow("", "steptime.sweeps.cluster.jobs:status", renamed="sweep status"),
-    "collect": QuestionRow("", "steptime.sweeps.cluster.jobs:collect", renamed="sweep collect"),
-    "cancel": QuestionRow("", "steptime.sweeps.cluster.jobs:cancel", renamed="sweep cancel"),
-    "plot": QuestionRow("", "steptime.cli.analysis:plot", renamed="analyse"),
-    "export": QuestionRow("", "steptime.cli.query:export", renamed="query --out"),
-    "split": QuestionRow("", "steptime.questions.split:split"),
-    "convert": QuestionRow("", "steptime.cli.convert:convert"),
-    "energy": QuestionRow("", "steptime.cli.energy:energy"),
-    "systolic": QuestionRow("", "steptime.cli.systolic:systolic"),
-    "data": QuestionRow("", "steptime.cli.data:data"),
+    "list": QuestionRow("Look up and convert", "steptime.cli.list:list_"),
+    "query": QuestionRow("Look up and convert", "steptime.cli.query:query"),
+    "convert": QuestionRow("Look up and convert", "steptime.cli.convert:convert"),
 }
-BESIDE = {  # what is no question: what extensions are made of, and what there is by name
+RESERVED = ("import", "data", "energy")
+"""Names that a function of `steptime` cannot have: a keyword, and the package's own folders."""
+
+
+def python_name(command: str) -> str:
+    """Return the name of a command's function in Python: `sweep_status`, `import_`."""
+    name = command.replace(" ", "_")
+    return f"{name}_" if name in RESERVED else name
+
+
+EXTENSION_NAMES = {  # what programs and extensions build on, besides the questions
     "Cluster": "steptime.hardware.device:Cluster",
     "Device": "steptime.hardware.device:Device",
     "Interval": "steptime.prediction.kernel:Interval",
@@ -73,11 +77,8 @@ BESIDE = {  # what is no question: what extensions are made of, and what there i
     "predict_op": "steptime.calibration.one_op:predict_op",
     "stack_names": "steptime.hardware.catalog:stack_names",
 }
-NAMES = BESIDE | {  # what Python finds, and where
-    ("import_" if name == "import" else name): row.answer
-    for name, row in QUESTIONS.items()
-    if row.panel
-}
+NAMES = EXTENSION_NAMES | {python_name(name): row.answer for name, row in QUESTIONS.items()}
+"""What Python finds in `steptime` by name, as `module:attribute`."""
 
 
 def schema(name: str) -> dict[str, Any]:

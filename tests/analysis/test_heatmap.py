@@ -132,7 +132,18 @@ def test_paradnn_s_failures_are_cells(shared, tmp_path, capsys):
     folder = str(tmp_path / "tpu")
     run(["import", str(shared / "paradnn/tpu_fc.json.gz"), "--out", folder])
     capsys.readouterr()
-    line = ["heatmap", folder, "--x", "nodes", "--y", "batch", "--over", "layers", "--json"]
+    line = [
+        "analyse",
+        "heatmap",
+        folder,
+        "--x",
+        "nodes",
+        "--y",
+        "batch",
+        "--over",
+        "layers",
+        "--json",
+    ]
     assert run([*line, "-o", str(tmp_path / "x.svg")]) == 0
     found = json.loads(capsys.readouterr().out)
     assert sum(row["networks"] for row in found["rows"]) == 1724

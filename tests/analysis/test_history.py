@@ -134,7 +134,7 @@ def test_the_command(tmp_path, capsys):
         with store.open_writer(path) as writer:
             writer.append_all(records)
         folders.append(str(path))
-    assert run(["history", *folders, "--json"]) == 0
+    assert run(["analyse", "history", *folders, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     (event,) = document["summary"]["events"]
     assert event["after"] == str(tmp_path / "night-10/results")
@@ -161,5 +161,5 @@ def test_a_history_fails_on_what_became_slower_or_is_gone(tmp_path):
         with store.open_writer(tmp_path / str(at)) as writer:
             writer.append_all(records)
     paths = [str(tmp_path / str(at)) for at in range(3)]
-    assert run(["history", *paths, "--fail-on", "vanished"]) == 3
-    assert run(["history", *paths[:2], "--fail-on", "changed"]) == 0
+    assert run(["analyse", "history", *paths, "--fail-on", "vanished"]) == 3
+    assert run(["analyse", "history", *paths[:2], "--fail-on", "changed"]) == 0

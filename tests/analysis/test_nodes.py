@@ -196,7 +196,7 @@ def test_the_command_prints_the_verdict(tmp_path, capsys):
     rng = np.random.default_rng(5)
     with store.open_writer(tmp_path) as writer:
         writer.append_all(clusters.measured(rng, HOSTS[:16], CELLS, {"n04": 1.1}))
-    assert run(["nodes", str(tmp_path), "--json"]) == 0
+    assert run(["analyse", "nodes", str(tmp_path), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["summary"]["slow"] == ["n04"]
     assert document["rows"][0]["host"] == "n04"
@@ -204,6 +204,6 @@ def test_the_command_prints_the_verdict(tmp_path, capsys):
     assert run(["compare", str(tmp_path), "--by", "host", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["nodes"] == document
     for word, code in {"slow": 3, "slower": 3, "changed": 3, "vanished": 0}.items():
-        assert run(["nodes", str(tmp_path), "--fail-on", word]) == code
-    assert run(["nodes", str(tmp_path), "--fail-on", "slo"]) == 2
+        assert run(["analyse", "nodes", str(tmp_path), "--fail-on", word]) == code
+    assert run(["analyse", "nodes", str(tmp_path), "--fail-on", "slo"]) == 2
     assert "did you mean 'slow'?" in capsys.readouterr().err

@@ -78,7 +78,7 @@ def test_errors_by_family_by_hand(tmp_path, capsys):
     assert predicted_and_measured(records[:1]).found.summary()["median_error"] is None
     with store.open_writer(tmp_path) as writer:
         writer.append_all(records)
-    assert run(["errors", str(tmp_path)]) == 0
+    assert run(["analyse", "errors", str(tmp_path)]) == 0
     assert "50 %" in capsys.readouterr().out
     text, _ = page(records, "results")
     assert "How far predictions are from measurements</h2>" in text

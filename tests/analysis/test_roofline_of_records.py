@@ -77,7 +77,7 @@ def test_devices_alone_have_ceilings_and_ridges(tmp_path, capsys):
         'name = "mine"\nkind = "gpu"\nsource = "test"\nmemory_GB_per_s = 100\n'
         "[peak_TFLOP_per_s]\nfloat32 = 1\n"
     )
-    line = ["roofline", "--device", f"v100-sxm2-16gb,{tmp_path / 'mine.toml'}"]
+    line = ["analyse", "roofline", "--device", f"v100-sxm2-16gb,{tmp_path / 'mine.toml'}"]
     found = document([*line, "-o", str(tmp_path / "x.svg")], capsys)
     rows = {(r["platform"], r["dtype"]): r["ridge_flop_per_byte"] for r in found["rows"]}
     assert rows["mine", "float32"] == 10
@@ -134,7 +134,7 @@ def test_a_copied_file_is_left_out_however_it_is_written(separators, tmp_path, c
     copied = replace(one, env={**one.env, "duplicate_of": "first.txt"})
     lines = [json.dumps(record_to_json(each), separators=separators) for each in (told, copied)]
     (tmp_path / "records.jsonl").write_text("\n".join(lines) + "\n")
-    (row,) = document(["roofline", str(tmp_path)], capsys)["rows"]
+    (row,) = document(["analyse", "roofline", str(tmp_path)], capsys)["rows"]
     assert row["flop_per_s"] == 2e12
 
 
@@ -205,7 +205,7 @@ def test_paradnn_s_numbers(shared, tmp_path, capsys):
         path = shared / "paradnn" / f"{name}.json.gz"
         assert run(["import", str(path), "--out", str(folder)]) == 0
         capsys.readouterr()
-        found[name] = document(["roofline", str(folder)], capsys)
+        found[name] = document(["analyse", "roofline", str(folder)], capsys)
     tpu, gpu, trace = (found[name]["summary"] for name in found)
     assert tpu["best_flop_per_s"] == pytest.approx(115_712e9, rel=1e-5)
     assert tpu["best_peak_fraction"] == pytest.approx(0.6428, abs=5e-5)

@@ -88,9 +88,10 @@ FAILED = "no step here succeeded: 3 failed, most often (2) with oom: killed"
 @every(
     ("words", "code"),
     [
-        ("compare {r}", 2), ("speedup {r}", 2), ("sensitivity {r}", 2), ("table {r}", 0),
-        ("roofline {r}", 0), ("heatmap {r}", 0), ("breakdown {r}", 0), ("results {r}", 0),
-        ("plot samples --in {r} -o {r}/x.svg", 2), ("plot roofline --in {r} -o {r}/x.svg", 2),
+        ("compare {r}", 2), ("analyse speedup {r}", 2), ("analyse sensitivity {r}", 2),
+        ("analyse table {r}", 0), ("analyse roofline {r}", 0), ("analyse heatmap {r}", 0),
+        ("analyse breakdown {r}", 0), ("analyse results {r}", 0),
+        ("analyse samples {r} -o {r}/x.svg", 2), ("analyse roofline {r} -o {r}/x.svg", 2),
         ("report {r} -o {r}/x.md", 0),
     ],
 )  # fmt: skip

@@ -279,7 +279,19 @@ def test_its_picture(number, tmp_path, capsys):
     ]
     with store.open_writer(tmp_path / "records") as writer:
         writer.append_all(records)
-    assert run(["speedup", str(tmp_path / "records"), "-o", str(tmp_path / "s.png"), "--json"]) == 0
+    assert (
+        run(
+            [
+                "analyse",
+                "speedup",
+                str(tmp_path / "records"),
+                "-o",
+                str(tmp_path / "s.png"),
+                "--json",
+            ]
+        )
+        == 0
+    )
     document = json.loads(capsys.readouterr().out)
     assert len(document["summary"]["levels"]) == number
     assert (tmp_path / "s.png").stat().st_size > 5000

@@ -9,7 +9,7 @@ import pytest
 
 import steptime
 from every import every
-from steptime.api import NAMES, QUESTIONS, schema
+from steptime.api import NAMES, QUESTIONS, python_name, schema
 from steptime.cli.command import PRINTED
 from steptime.cli.main import run, tree
 from steptime.core.errors import InputError
@@ -18,12 +18,11 @@ from steptime.core.table import Answer, Result
 from steptime.hardware import catalog
 from steptime.questions.options import workload_of
 
-SHOWN = {("import_" if name == "import" else name): name for name in QUESTIONS
-         if QUESTIONS[name].panel}  # fmt: skip
+FUNCTIONS = [python_name(name) for name in QUESTIONS]
 
 
-@every("name", SHOWN)
-def test_a_shown_command_is_a_function_with_types(name):
+@every("name", FUNCTIONS)
+def test_a_command_is_a_function_with_types(name):
     function = getattr(steptime, name)
     assert callable(function)
     assert inspect.getdoc(function)
@@ -154,29 +153,6 @@ def test_python_and_command_give_one_answer_to_rows(line, given, tmp_path, capsy
         one.get("calibration", {}).pop("date", None)
     assert told == printed
     assert "<table" in result._repr_html_()
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [
-        ("whatif", {"device": "t4", "changes": {"peak": "x2"}, "models": ["fc"]},
-         {"device": "t4", "set_": ["peak=x2"], "model": "fc"}),
-        ("plan", {"model": "gpt2", "device": "h100-sxm5", "inside": "nvlink-4", "tensor": 2,
-                  "sequence": True},
-         {"model": "gpt2", "device": "h100-sxm5", "inside": "nvlink-4", "tensor": 2,
-          "sequence_parallel": True}),
-        ("calibrate", {"of": "t4", "rows": ROWS}, {"device": "t4", "records": ROWS}),
-        ("evaluate", {"rows": ROWS}, {"paths": ROWS}),
-    ],
-)  # fmt: skip
-def test_old_names_of_parameters_are_taken_with_a_warning(name, old, new):
-    function = getattr(steptime, name)
-    with pytest.warns(DeprecationWarning, match=f"{name}: .* is called .* now"):
-        was = function(**old)
-    told, is_now = (json.loads(json.dumps(one.to_dict())) for one in (was, function(**new)))
-    for one in (told, is_now):
-        one.get("calibration", {}).pop("date", None)
-    assert told == is_now
 
 
 def test_a_misspelt_parameter_is_asked_back():

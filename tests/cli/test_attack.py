@@ -6,10 +6,10 @@ import sys
 import pytest
 
 import record_cases
+from command_lines import command_line_name, command_lines
 from places import ROOT
-from steptime.cli import main
 
-UNREAD = {"collect", "cancel"}  # they ask jobs of a cluster; records are not read
+UNREAD = {"sweep collect", "sweep cancel"}  # they ask jobs of a cluster; records are not read
 
 
 def test_every_command_that_reads_records_is_attacked(tmp_path):
@@ -17,11 +17,11 @@ def test_every_command_that_reads_records_is_attacked(tmp_path):
     takes = {"folder", "folders", "--in"}
     reading = {
         name
-        for name in main.names()
-        for one in main.tree().get_command(None, name).params
+        for name, command in command_lines().items()
+        for one in command.params
         if takes & {*one.opts, one.name}
     }
-    assert reading - UNREAD <= {line[0] for line in words}
+    assert reading - UNREAD <= {command_line_name(line) for line in words}
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import command_lines
 import idx_folder
 import mistakes
 import synthetic
@@ -17,7 +18,7 @@ from every import every
 from mistakes import LONG
 from steptime.cli import command as command_module
 from steptime.cli.command import PRINTED
-from steptime.cli.main import COMMANDS, run, tree
+from steptime.cli.main import run
 from steptime.measure.launch import Worker
 from steptime.records import store
 
@@ -264,9 +265,8 @@ OF_CHOOSE = {("choose", "sort"), ("choose", "top")}  # which are its own
 
 def test_every_command_and_every_option_has_its_mistakes():
     lines = [_split(line) for line, _ in _lines()]
-    for name in COMMANDS:
-        command = tree().get_command(None, name)
-        mine = [line for line in lines if line[:1] == [name]]
+    for name, command in command_lines.command_lines().items():
+        mine = [line for line in lines if command_lines.command_line_name(line) == name]
         assert mine, name
         for option in command.params:
             takes_a_value = option.opts[0].startswith("-") and not option.is_flag
@@ -284,8 +284,8 @@ def test_a_mistake_leaves_the_folder_as_it_was(folder, monkeypatch, capsys):
         "sweep e-hyper.toml --out new",
         "sweep good.toml --out records --retry ook",
         "run fc:layers=0 --backend null --out new",
-        "export --in records -o t.csv --sql 'FROM recrds'",
-        "plot memory --in absent -o p.svg",
+        "query 'FROM recrds' --in records -o t.csv",
+        "analyse memory absent -o p.svg",
         "report absent -o r.html",
         "choose fc --devices t4 --page p.html --link nvlnk-3",
         "choose gpt2_xl --devices t4 --batch 512 --page p.html --replicas 1",

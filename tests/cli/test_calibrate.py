@@ -30,6 +30,9 @@ def home(tmp_path, monkeypatch):
     return tmp_path / "home"
 
 
+CEILINGS = ["calibrate", "--only", "ceilings"]
+
+
 def answered(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], str]:
     assert run([*words, "--json"]) == 0
     printed = capsys.readouterr()
@@ -63,7 +66,7 @@ def test_this_machine_from_end_to_end(capsys):
         ["predict", "fc", "--device", "local", "--method", "calibrated"], capsys
     )
     assert predicted["low_s"] < predicted["step_s"] < predicted["high_s"]
-    words = ["probe", "--backend", "null", "--threads", "1", "--budget", "1"]
+    words = [*CEILINGS, "--backend", "null", "--threads", "1", "--minutes", "0.05"]
     assert run(words) == 0
     printed = capsys.readouterr()
     assert "which is gone: steptime calibrate" in printed.err  # ceilings and shares go together
@@ -176,7 +179,7 @@ def test_points_of_a_killed_calibration_that_were_edited_are_one_line(tmp_path):
 
 def test_the_peak_that_a_probe_found_is_that_of_its_platform(capsys, home):
     """As of a shipped device, whose probed file has another name: `-probed` behind it."""
-    words = ["probe", "--backend", "null", "--threads", "1", "--budget", "1"]
+    words = [*CEILINGS, "--backend", "null", "--threads", "1", "--minutes", "0.05"]
     document, _ = answered(words, capsys)
     path = Path(document["path"])
     other = path.with_name(f"{path.stem}-probed.toml")
@@ -189,7 +192,7 @@ def test_the_peak_that_a_probe_found_is_that_of_its_platform(capsys, home):
     assert shares["datasheet"] is None
 
 
-@pytest.mark.parametrize("words", [["calibrate"], ["probe"], ["probe", "--collectives"]])
+@pytest.mark.parametrize("words", [["calibrate"], CEILINGS, ["calibrate", "--only", "link"]])
 def test_a_home_that_cannot_be_written_to_is_said_before_measuring(
     words, capsys, monkeypatch, home
 ):

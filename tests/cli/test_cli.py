@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
 PREDICTED = "model device method step_s forward_s backward_s peak_bytes status ops"
 COUNTED = "model batch phase dtype parameters flop traffic_bytes activation_bytes peak_bytes ops"
 ROW = "origin method status model batch dtype phase optimizer platform scope workload_key step_s"
-DRAWING = ("report ", "plot ")  # commands that take long for their pictures
+DRAWING = ("report ", "analyse ")  # commands that take long for their pictures
 KEYS = [  # command, and the keys that others rely on
     *((f"list {topic}", "name source") for topic in ("models", "devices", "links")),
     ("list methods", "name"),
@@ -49,10 +49,10 @@ KEYS = [  # command, and the keys that others rely on
     (f"predict {SMALL} --device t4 --batch 4", PREDICTED),
     ("doctor", "problems"),
     ("query FROM_records --in records", f"{ROW} layers nodes"),
-    ("export --in records -o t.csv", "path rows"),
+    ("query --in records -o t.csv", "path rows"),
     ("compare records", "pairs unpaired"),
     ("report records", "path networks"),
-    ("plot memory --in records -o p.svg", "path plot"),
+    ("analyse memory records -o p.svg", "path plot"),
 ]
 
 
@@ -105,7 +105,7 @@ def test_a_prediction_is_the_sum_of_its_ops(capsys):
 def test_what_needs_no_framework_loads_none(words, loaded):
     code = (
         "import sys; from steptime.cli.main import run; code = run(sys.argv[1:]); "
-        "print([m for m in ('torch', 'numpy', 'scipy', 'duckdb', 'jinja2', 'msgspec', 'pydantic') "
+        "print([m for m in ('torch', 'numpy', 'scipy', 'duckdb', 'jinja2', 'msgspec') "
         "if m in sys.modules], code)"
     )
     done = _python("-c", code, *words, "--json")
@@ -146,7 +146,7 @@ def test_the_package_offers_its_names_and_imports_nothing():
 def test_a_query_loads_what_it_needs(folder):
     code = (
         "import sys; from steptime.cli.main import run; code = run(sys.argv[1:]); "
-        "print(code, *(one for one in ('duckdb', 'msgspec', 'pydantic') if one in sys.modules))"
+        "print(code, *(one for one in ('duckdb', 'msgspec') if one in sys.modules))"
     )
     words = ("query", "SELECT count(*) AS n FROM records", "--in", str(folder / "records"))
     assert _python("-c", code, *words).stdout.splitlines()[-1] == "0 duckdb msgspec"

@@ -16,19 +16,34 @@ from typing import Any
 import pytest
 import typer
 
+from command_lines import command_lines
 from every import every
 from places import ROOT
-from steptime.analysis.analyses import ANALYSES, PLOTS
+from steptime.analysis.analyses import ANALYSES, PLOTS, analysis
 from steptime.api import PANELS, QUESTIONS
-from steptime.cli.main import COMMANDS, run, shown, tree
+from steptime.cli.main import root_commands, run, tree
 from steptime.core import registry
 
 PAGE = ROOT / "docs/commands.md"
 TABLE = re.compile(r"^\| option \| means \|\n(?:\|.*\n)+", re.MULTILINE)
 
 
+PICTURES = [f"analyse {name}" for name in PLOTS]
+COMMANDS = [name for name in command_lines() if name not in PICTURES]
+"""The commands with a section of their own; pictures share that of `analyse`."""
+
+
 def _command(name: str) -> Any:
-    return tree().get_command(None, name)
+    """Return the command of a section; of `analyse` that of a picture, which are all alike."""
+    return command_lines()["analyse memory" if name == "analyse" else name]
+
+
+def _description(name: str) -> str:
+    """Return the text of a new section."""
+    kind = name.removeprefix("analyse ")
+    is_analysis = name != kind
+    text = analysis(kind).about if is_analysis else registry.load(QUESTIONS[name].answer).__doc__
+    return inspect.cleandoc(text).replace("\n\n", " ", 1)
 
 
 def _row(option: Any) -> str:
@@ -52,18 +67,12 @@ def _section(text: str, name: str) -> tuple[int, int]:
     return start, len(text) if after < 0 else after
 
 
-TYPED = [name for name in COMMANDS if name != "analyse"]  # which has those of its kinds
-
-
-@every("name", TYPED)
+@every("name", [*COMMANDS, "analyse"])
 def test_the_options_of_a_command_are_documented(name):
     text = PAGE.read_text("utf-8")
     if os.environ.get("STEPTIME_RENEW_GOLDEN") and f"\n## {name}\n" not in text:
-        _, end = _section(text, list(COMMANDS)[list(COMMANDS).index(name) - 1])
-        found = registry.load(COMMANDS[name])
-        about = inspect.cleandoc(found.about if name in ANALYSES else found.__doc__)
-        about = about.replace("\n\n", " ", 1)
-        text = f"{text[:end]}\n## {name}\n\n{about}\n\n{_table(name)}{text[end:]}"
+        _, end = _section(text, COMMANDS[COMMANDS.index(name) - 1])
+        text = f"{text[:end]}\n## {name}\n\n{_description(name)}\n\n{_table(name)}{text[end:]}"
     start, end = _section(text, name)
     section = text[start:end]
     if os.environ.get("STEPTIME_RENEW_GOLDEN"):
@@ -78,42 +87,48 @@ def test_the_options_of_a_command_are_documented(name):
 def test_the_kinds_of_analyse_are_documented():
     text = PAGE.read_text("utf-8")
     start, end = _section(text, "analyse")
-    kinds = _command("analyse").list_commands(None)
+    kinds = tree().get_command(None, "analyse").list_commands(None)
     assert set(kinds) >= {*ANALYSES, *PLOTS}
     assert set(kinds) <= set(re.findall(r"`(\w+)`", text[start:end]))
 
 
 def test_the_commands_are_documented_in_their_order():
     headings = re.findall(r"^## (.*)$", PAGE.read_text("utf-8"), re.MULTILINE)
-    assert [one for one in headings if one in COMMANDS] == list(COMMANDS)
+    analyses = [f"analyse {name}" for name in ANALYSES]
+    questions = [*QUESTIONS]
+    after = questions.index("analyse") + 1
+    assert headings[1:] == [*questions[:after], *analyses, *questions[after:]]
 
 
-@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS)], ids=" ".join)
-def test_help_says_what_a_command_does(words, capsys, monkeypatch):
+@pytest.mark.parametrize("line", ["", "analyse", *command_lines()])
+def test_help_says_what_a_command_does(line, capsys, monkeypatch):
     monkeypatch.setenv("TERMINAL_WIDTH", "80")
     monkeypatch.setenv("COLUMNS", "80")
+    words = line.split()
     assert run([*words, "-h"]) == 0
     short = capsys.readouterr().out
     assert run([*words, "--help"]) == 0
     assert capsys.readouterr().out == short
-    assert short.startswith(f"Usage: steptime {' '.join(words)}".rstrip())
+    assert short.startswith(f"Usage: steptime {line}".rstrip())
     assert max(map(len, short.splitlines())) <= 80
-    listed = re.findall(r"^  (\w+) ", short, re.MULTILINE)
-    if not words:
-        assert len(short.splitlines()) <= 40
-        assert [name for name in listed if name in COMMANDS] == shown()
-        assert re.findall(r"^(.*):$", short, re.MULTILINE)[: len(PANELS)] == [*PANELS]
+    if line in ("", "analyse"):
         return
-    command = _command(words[0])
-    if words[0] == "analyse":
-        assert set(listed) >= {*ANALYSES, *PLOTS}
-        return
-    renamed = f"analyse {words[0]}" if words[0] in ANALYSES else QUESTIONS[words[0]].renamed
-    assert (f"Its name is now: {renamed}." in short) == bool(renamed)
     assert "--json" in short
-    for one in command.params:
-        assert one.help, one.name
-        assert one.help.endswith("."), one.help
+    for parameter in _command(line).params:
+        assert parameter.help, parameter.name
+        assert parameter.help.endswith("."), parameter.help
+
+
+def test_the_help_of_analyse_lists_its_kinds(capsys):
+    assert run(["analyse"]) == 0
+    listed = re.findall(r"^  (\w+) ", capsys.readouterr().out, re.MULTILINE)
+    assert set(listed) >= {*ANALYSES, *PLOTS}
+
+
+def test_the_help_of_sweep_lists_its_commands(capsys):
+    assert run(["sweep", "--help"]) == 0
+    listed = re.findall(r"^  (sweep \w+) ", capsys.readouterr().out, re.MULTILINE)
+    assert listed == ["sweep status", "sweep collect", "sweep cancel"]
 
 
 def test_the_version_has_a_short_option(capsys):
@@ -216,36 +231,44 @@ def test_completing_a_command_imports_none():
         [sys.executable, "-X", "importtime", "-m", "steptime"],
         capture_output=True, text=True, check=True, env=asked | {"COMP_CWORD": "1"},
     )  # fmt: skip
-    assert done.stdout.split() == shown()
+    assert done.stdout.split() == root_commands()
     assert "steptime.cli.plan" not in done.stderr
 
 
 def test_the_list_of_commands_is_one_screen_in_five_panels_and_not_cut(monkeypatch, capsys):
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
     monkeypatch.setenv("COLUMNS", "80")
     assert run(["--help"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 45
-    assert max(map(len, lines)) <= 80
-    panels = [line.removesuffix(":") for line in lines if re.match(r"\w[\w ]+:$", line)]
-    assert panels == [*PANELS, "Options"]
+    text = capsys.readouterr().out
+    assert len(text.splitlines()) <= 40
+    assert max(map(len, text.splitlines())) <= 80
+    assert re.findall(r"^(.*):$", text, re.MULTILINE) == [*PANELS]
     assert len(PANELS) == 5
-    commands = lines[lines.index(f"{PANELS[0]}:") :]
-    assert set(shown()) < {line.split()[0] for line in commands if line}
-    assert 18 <= len(shown()) <= 22
-    assert [line for line in commands if "..." in line] == []
+    assert re.findall(r"^  ([a-z]+) ", text, re.MULTILINE) == root_commands()
+    assert "..." not in text
 
 
 @every(
-    ("new", "old"),
+    ("word", "hint"),
     [
-        ("analyse roofline", "roofline"),
-        ("analyse memory", "plot"),
-        ("sweep status", "status"),
-        ("sweep collect", "collect"),
-        ("sweep cancel", "cancel"),
+        ("probe", ""),
+        ("explain", ""),
+        ("quickstart", ""),
+        ("show", ""),
+        ("explore", ""),
+        ("export", ""),
+        ("plot", ""),
+        ("status", "sweep status"),
+        ("collect", "sweep collect"),
+        ("cancel", "sweep cancel"),
+        ("predcit", "predict"),
+        *((name, f"analyse {name}") for name in (*ANALYSES, *PLOTS)),
     ],
 )
-def test_a_command_of_two_words_is_the_old_one(new, old, capsys):
-    assert run([*new.split(), "--help"]) == run([old, "--help"]) == 0
-    assert run([*new.split(), "nosuch", "-o", "x.svg"]) == 2
-    assert "no such command" not in capsys.readouterr().err
+def test_an_unknown_command_names_the_nearest(word, hint, capsys):
+    """No command that was renamed answers by its old name."""
+    assert run([word, "results"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"steptime: no such command '{word}'")
+    assert not hint or f"did you mean '{hint}'?" in error
+    assert len(error.splitlines()) == 1

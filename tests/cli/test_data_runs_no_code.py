@@ -259,9 +259,9 @@ RECORDS = {
     ),
     "code of a record": ({"workload": {"code": CODE}}, "predict --in out --device T4"),
     "method of a record": ({"method": {"name": "evil.py:price"}}, "compare out out"),
-    "backend of a record": ({"method": {"name": "evil"}}, "errors out"),
+    "backend of a record": ({"method": {"name": "evil"}}, "analyse errors out"),
     "platform of a record": ({"platform": "evil.py"}, "predict --in out"),
-    "stack of a record": ({"env": {"stack": CODE, "backend": "evil"}}, "history out"),
+    "stack of a record": ({"env": {"stack": CODE, "backend": "evil"}}, "analyse history out"),
     "page of records": ({"workload": {"model": CODE}}, "report out -o page.html"),
 }
 

@@ -177,10 +177,10 @@ def test_a_device_of_eight_numbers_works(capsys, mine, method):
         assert row["energy_max_j"] == pytest.approx(70 * row["train_s"])
 
 
-def test_explain_ends_with_the_calibrated_step_and_its_ops(capsys):
+def test_why_from_paleo_ends_with_the_calibrated_step_and_its_ops(capsys):
     """Bounds have no upper end; the step and the ops are those that `predict` says."""
     asked = ["alexnet_v2", "--device", "TITAN_X", "--batch", "16", "--json"]
-    assert run(["explain", *asked]) == 0
+    assert run(["why", *asked, "--from", "paleo"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert run(["predict", *asked]) == 0
     predicted = json.loads(capsys.readouterr().out)

@@ -97,21 +97,21 @@ def test_a_part_of_a_name_chooses(capsys):
     assert "source" in said(capsys, "list", "links", "--sources").splitlines()[1]
 
 
-def test_show_has_every_number_and_its_source(capsys):
-    assert answer(capsys, "show", "RTX 4090 Mobile")["name"] == "rtx-4090-laptop"
-    device = answer(capsys, "show", "A100")
+def test_list_of_a_name_has_every_number_and_its_source(capsys):
+    assert answer(capsys, "list", "RTX 4090 Mobile")["name"] == "rtx-4090-laptop"
+    device = answer(capsys, "list", "A100")
     assert (device["name"], device["memory_bytes"]) == ("a100-sxm4-80gb", 8e10)
-    text = said(capsys, "show", "a100")
+    text = said(capsys, "list", "a100")
     assert device["source"].split()[0] in text
     assert re.search(r"memory_bytes +80 GB", text)
     assert re.search(r"peak_flop_per_s.bfloat16 +312 TFLOP/s", text)
-    assert answer(capsys, "show", "infiniband")["bytes_per_s"] > 0
-    norm = next(row for row in answer(capsys, "show", "transformer")["parameters"]
+    assert answer(capsys, "list", "infiniband")["bytes_per_s"] > 0
+    norm = next(row for row in answer(capsys, "list", "transformer")["parameters"]
                 if row["name"] == "norm")  # fmt: skip
     assert norm["meaning"]
     assert set(norm["choices"]) >= {"layer", "rms"}
-    assert re.search(r"norm +layer +.*rms", said(capsys, "show", "transformer"))
-    assert re.search(r"^ *hyperparameters +none$", said(capsys, "show", "alexnet"), re.MULTILINE)
+    assert re.search(r"norm +layer +.*rms", said(capsys, "list", "transformer"))
+    assert re.search(r"^ *hyperparameters +none$", said(capsys, "list", "alexnet"), re.MULTILINE)
 
 
 @every(

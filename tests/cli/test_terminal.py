@@ -31,13 +31,13 @@ def test_no_text_of_a_record_reaches_the_terminal_with_control_characters(tmp_pa
             writer.append(replace(one, workload=workload, note=ESCAPE, platform=f"p{ESCAPE}"))
     folder = str(tmp_path)
     for words in (
-        ["table", folder],
-        ["table", folder, "--format", "csv"],
-        ["errors", folder],
-        ["roofline", folder],
+        ["analyse", "table", folder],
+        ["analyse", "table", folder, "--format", "csv"],
+        ["analyse", "errors", folder],
+        ["analyse", "roofline", folder],
         ["query", f"SELECT note, '{ESCAPE}' FROM records", "--in", folder],  # noqa: S608
         ["query", "FROM records", "--in", folder, "--format", "csv"],
-        ["show", f"a100{ESCAPE}"],
+        ["list", f"a100{ESCAPE}"],
     ):
         run(words)
         said = capsys.readouterr()

@@ -15,7 +15,7 @@ COMMANDS = {
     "count": "",
     "predict": "--device K40",
     "predict --grid": "--device K40",
-    "explain": "--device K40",
+    "why": "--device K40 --from paleo",
     "split": "--device K40 --server K20 --link aws",
     "scale": "--device K40 --replicas 1",
 }

@@ -77,13 +77,13 @@ def test_no_text_of_the_code_has_a_word_of_the_house():
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_help_has_a_word_of_the_house(name, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "10000")
-    assert run([name, "--help"]) == 0
+    assert run([*name.split(), "--help"]) == 0
     assert not WORDS.search(capsys.readouterr().out)
 
 
 def test_what_questions_mean_has_no_word_of_the_house():
     for target in COMMANDS.values():
-        inquiry = getattr(load(target), "inquiry", None) if isinstance(target, str) else None
+        inquiry = getattr(load(target), "inquiry", None)
         if isinstance(inquiry, Inquiry):
             assert not WORDS.search(inquiry.schema["description"]), target
 

@@ -38,11 +38,12 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 import steptime
+from command_lines import command_line_name, command_lines
 from places import ROOT
+from steptime.analysis.analyses import PLOTS
 from steptime.build import build, build_step, choice_of, make_workload, read_model
 from steptime.cli import command
-from steptime.cli.main import COMMANDS as NAMES
-from steptime.cli.main import WORDS, run, tree
+from steptime.cli.main import run
 from steptime.core.graph import frozen
 from steptime.core.units import QUANTITIES
 from steptime.hardware.catalog import device
@@ -66,13 +67,12 @@ EXACT = (
     "count", "predict", "fit", "choose", "split", "scale", "energy", "list", "why",
     "whatif", "systolic",
 )  # fmt: skip
-SLOW = ("run", "sweep", "probe", "calibrate", "data")
+SLOW = ("run", "sweep", "calibrate", "data")
+COMMANDS = command_lines()
 QUICK = (
-    *EXACT, "compare", "query", "export", "report", "explore", "plot", "doctor", "import", "table",
-    "results", "errors", "roofline", "heatmap", "nodes", "history", "breakdown", "sensitivity",
-    "speedup", "memory", "evaluate", "plan", "serve",
+    *EXACT, "compare", "query", "report", "doctor", "import", "evaluate", "plan", "serve",
+    *(name for name in COMMANDS if name.startswith("analyse ")),
 )  # fmt: skip
-COMMANDS: dict[str, Any] = {name: tree().get_command(None, name) for name in NAMES}
 
 LONG = re.compile(  # searches of many plans, servers under load, modules that torch reads
     r" plan .*(--devices \d|\.json)| serve .*--(rate|concurrency)"
@@ -107,12 +107,8 @@ STEPTIME = [e for e in EXAMPLES if e[1].startswith("steptime ")]
 
 
 def _name(line: str) -> str:
-    """Return the command of a line; the second word of `analyse KIND` and `sweep status`."""
-    _, first, second, *_ = [*line.split(), ""]
-    return second if first == "analyse" or f"{first} {second}" in TWO_WORDS else first
-
-
-TWO_WORDS = {words for words in WORDS if " " in words}
+    """Return the command of a line: one word, or two."""
+    return command_line_name(line.split()[1:])
 
 
 def _of(*names: str) -> list[Any]:
@@ -301,7 +297,8 @@ def test_quick_examples_run(page, line, shown, place, capsys, monkeypatch):
 @pytest.mark.parametrize(("page", "line", "shown"), _of(*SLOW))
 def test_slow_examples_are_understood(page, line, shown, place):
     _write_files(page, line, place)
-    name, *arguments = shlex.split(line)[1:]
+    name = _name(line)
+    arguments = shlex.split(line)[1 + len(name.split()) :]
     COMMANDS[name].make_context(name, list(arguments))  # raises for what the command line refuses
     if name == "sweep":
         file = next(word for word in arguments if word.endswith(".toml"))
@@ -310,7 +307,6 @@ def test_slow_examples_are_understood(page, line, shown, place):
 
 TINY = {
     "run": ["--budget", "0.05", "--runs", "1"],
-    "probe": ["--budget", "1"],
     "calibrate": ["--minutes", "1.5", "--points", "3"],
 }
 
@@ -323,8 +319,8 @@ def test_the_example_of_replicas_runs(tmp_path, monkeypatch):
     quick = re.sub(r"budget_s = .*", "budget_s = 0.02", text).replace("1024", "64")
     Path("replicas.toml").write_text(quick, encoding="utf-8")
     for line in (
-        "probe --threads 1 --budget 1",
-        "probe --collectives --threads 1 --budget 1",
+        "calibrate --only ceilings --threads 1 --minutes 0.05",
+        "calibrate --only link --threads 1 --minutes 0.05",
         "sweep replicas.toml --out replicas",
     ):
         command = [sys.executable, "-m", "steptime", *line.split()]
@@ -368,7 +364,7 @@ def _of_pages(*names: str) -> list[Any]:
 def _long_examples() -> list[Any]:
     """Return the examples that measure; those that calibrate a device, the longest, are rare."""
     examples = []
-    for example in _of_pages("run", "sweep", "probe", "calibrate"):
+    for example in _of_pages("run", "sweep", "calibrate"):
         words = shlex.split(example.values[1])
         is_long = words[1] == "calibrate" and not {"link", "--from"} & {*words}
         marks = [*example.marks, pytest.mark.rare] if is_long else example.marks
@@ -416,7 +412,7 @@ def test_other_commands_shown_exist():
         if words[0] == "make":
             assert set(words[1:]) <= targets, f"{page}: {line}"
         elif words[0] == "steptime":
-            assert words[1] in COMMANDS, f"{page}: {line}"
+            assert _name(line) in COMMANDS, f"{page}: {line}"
         else:
             assert words[0] in ("git", "cd", "python3", ".venv/bin/python", "pip", "pipx", "uvx"), (
                 f"{page}: {line}"
@@ -574,26 +570,30 @@ KEYS = {  # command: (arguments, whether its rows are a list)
     "why --from": "why fc --device t4 --from paleo",
     "split": "split fc --device t4 --server v100 --link aws",
     "scale": "scale fc --device t4 --link aws --samples 1000 --price 1",
-    "explore": "explore --models fc --devices t4,l4 -o keys.html",
     "energy": "energy fc",
     "systolic": "systolic fc",
     "doctor": "doctor",
     "import": "import timings.csv --mapping timings.toml --out keys",
-    "results": "results results",
-    "errors": "errors results",
-    "nodes": "nodes results",
-    "history": "history results tonight",
-    "roofline": "roofline results",
-    "breakdown": "breakdown results",
-    "sensitivity": "sensitivity results",
-    "heatmap": "heatmap results",
+    "analyse results": "analyse results results",
+    "analyse errors": "analyse errors results",
+    "analyse nodes": "analyse nodes results",
+    "analyse history": "analyse history results tonight",
+    "analyse roofline": "analyse roofline results",
+    "analyse breakdown": "analyse breakdown results",
+    "analyse sensitivity": "analyse sensitivity results",
+    "analyse heatmap": "analyse heatmap results",
     "compare": "compare results",
-    "speedup": "speedup results --by batch",
+    "analyse speedup": "analyse speedup results --by batch",
     "query": "query 'FROM records' --in results",
-    "export": "export --in results -o keys.csv",
+    "query --out": "query --in results -o keys.csv",
     "report": "report results -o keys.html",
-    "plot": "plot memory --in results -o keys.svg",
+    "analyse memory": "analyse memory results -o keys.svg",
 }
+
+
+def _section_name(command: str) -> str:
+    name = command_line_name(command.split())
+    return "analyse" if name.removeprefix("analyse ") in PLOTS else name
 
 
 @pytest.mark.parametrize("command", KEYS)
@@ -602,7 +602,7 @@ def test_keys_of_json(command, place, capsys):
     assert run([*shlex.split(KEYS[command]), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     tops = document if isinstance(document, list) else [document]
-    named = set(re.findall(r"`(\w+)`", _section("docs/commands.md", command.partition(" ")[0])))
+    named = set(re.findall(r"`(\w+)`", _section("docs/commands.md", _section_name(command))))
     inner = [
         value[0]
         for key, value in tops[0].items()
@@ -617,7 +617,7 @@ def test_keys_of_json(command, place, capsys):
 def test_columns_of_the_table(place, capsys):
     from steptime.analysis.devices_table import COLUMNS
 
-    assert run(["table", "results", "--format", "json"]) == 0
+    assert run(["analyse", "table", "results", "--format", "json"]) == 0
     assert list(json.loads(capsys.readouterr().out)[0]) == list(COLUMNS)
     assert set(_first_names(_section("docs/importing.md", "The table"))) == set(COLUMNS)
 

@@ -89,8 +89,8 @@ def test_the_link_file_says_where_it_is_from():
     path = catalog.write_user_link(link_table(answer()))
     table = tomllib.loads(path.read_text())
     assert table["source"] == (
-        "measured by steptime probe --collectives on 2026-11-21 on a, b with torch 2.13.0 (gloo), "
-        "2 processes of 1 threads"
+        "measured by steptime calibrate --only link on 2026-11-21 on a, b with torch 2.13.0 "
+        "(gloo), 2 processes of 1 threads"
     )
     assert re.search(r"median error 0 %, \+0 % at [\d.]+ [kM]?B$", table["note"])
     assert table["measured"]["bytes"] == list(SIZES_BYTES)
@@ -309,8 +309,8 @@ def test_a_sweep_predicts_replicas_over_its_network(tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.framework
-def test_a_probe_of_two_processes(capsys):
-    words = ["probe", "--collectives", "--threads", "1", "--budget", "1"]
+def test_the_link_between_two_processes(capsys):
+    words = ["calibrate", "--only", "link", "--threads", "1", "--minutes", "0.05"]
     assert run(words) == 0
     shown = capsys.readouterr()
     assert "67.11 MB" in shown.out

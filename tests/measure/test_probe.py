@@ -203,7 +203,9 @@ def test_device_table_of_a_recorded_answer():
     assert device.memory_bytes_per_s == pytest.approx(128e6 / 4e-3)  # not the 48e9 of 1.5 caches
     assert device.memory_bytes == 24e9
     assert device.launch_s == pytest.approx(8e-7)
-    assert device.source == "measured by steptime probe on 2026-11-21 with torch 2.13.0, 2 threads"
+    assert device.source == (
+        "measured by steptime calibrate --only ceilings on 2026-11-21 with torch 2.13.0, 2 threads"
+    )
     assert "gemm.float16 not measured: m=64" in device.note
     assert device.products == ()  # one thread of this CPU is another platform
     assert device.measured["gemm"]["float32"]["min_s"] == [0.002, 0.01]
@@ -256,7 +258,7 @@ def test_one_slow_sample_of_arrays_in_the_cache_is_no_bandwidth():
 @pytest.mark.parametrize("group", ["gemm.float32", "memory"])
 def test_no_roof_without_a_measurement(group):
     curves = {name: {} if name.startswith(group) else c for name, c in ANSWER["curves"].items()}
-    with pytest.raises(InputError, match="larger budget"):
+    with pytest.raises(InputError, match="more --minutes"):
         files.device_table(ANSWER | {"curves": curves})
 
 

@@ -144,8 +144,8 @@ def test_another_number_of_replicas_than_the_launchers(monkeypatch, capsys, tmp_
     file.write_text('name = "e"\nbackend = "null"\n[[networks]]\nfamily = "fc"\nlayers = 4\n')
     assert run(["sweep", str(file), "--out", str(tmp_path / "out")]) == 2
     assert "a sweep starts its processes itself" in capsys.readouterr().err
-    assert run(["probe", "--backend", "null"]) == 2
-    assert "probe measures one process" in capsys.readouterr().err
+    assert run(["calibrate", "--only", "ceilings", "--backend", "null"]) == 2
+    assert "calibrate measures one process" in capsys.readouterr().err
 
 
 def tree(root: Path, cpus: int) -> Path:

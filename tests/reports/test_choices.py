@@ -71,13 +71,6 @@ def test_what_does_not_fit_has_no_best_batch(tmp_path):
     assert {row["device"] for row in rows if row["batch"] == "best"} == {"a100-sxm4-80gb"}
 
 
-def test_the_old_name_writes_the_same_page(tmp_path, capsys):
-    page = tmp_path / "old.html"
-    assert run(["explore", "--models", "fc,nin", "--devices", "K80", "-o", str(page)]) == 0
-    assert data_of(page)["axes"]["model"] == ["fc", "nin"]
-    capsys.readouterr()
-
-
 @pytest.mark.parametrize(
     ("devices", "link"),
     [("rtx-4090", "pcie-4-x16"), ("h100,rtx-4090", "nvlink-4"), ("a100,h100,t4", "nvlink-3")],

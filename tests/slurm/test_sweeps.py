@@ -113,7 +113,7 @@ def test_24_cells_of_which_some_go_wrong_end_as_24_honest_records(slurm, steptim
 
     # two tasks of each type run, on one node, all others wait
     slurm.wait(lambda: all(_begun(folder, n) for n in (0, 1, 4, 5)), "their first cells")
-    status = steptime("status", out)
+    status = steptime("sweep", "status", out)
     assert (status["queued"], status["running"], status["done"]) == (20, 4, 0)
     states = Counter(re.sub("_.*", "", job["job"]) + job["state"] for job in status["jobs"])
     assert states == {f"{job}{state}": 2 for job in (k80, p100) for state in ("RUNNING", "PENDING")}
@@ -135,17 +135,21 @@ def test_24_cells_of_which_some_go_wrong_end_as_24_honest_records(slurm, steptim
     slurm.run("scontrol", "update", "nodename=k2,p2", "state=resume")
     slurm.wait(slurm.quiet, lambda: slurm.run("squeue"))
 
-    status = steptime("status", out)
+    status = steptime("sweep", "status", out)
     assert (status["cells"], status["done"], status["failed"]) == (24, 20, 4)
     assert status["causes"] == {"crashed": 1, "time-limit": 1, "cancelled": 3}
     assert status["status"] == {"ok": 19, "timeout": 1, "failed": 4}
-    assert steptime("collect", out) == {"out": str(out), "written": 3, "causes": {"cancelled": 3}}
+    assert steptime("sweep", "collect", out) == {
+        "out": str(out),
+        "written": 3,
+        "causes": {"cancelled": 3},
+    }
 
     # one resume
     again = steptime(*sweep)
     assert (again["done_before"], again["submitted"]) == (20, 4)
     slurm.wait(slurm.quiet, lambda: slurm.run("squeue"))
-    status = steptime("status", out)
+    status = steptime("sweep", "status", out)
     assert (status["done"], status["status"]) == (24, {"ok": 23, "timeout": 1})
     assert steptime(*sweep)["submitted"] == 0
 
@@ -190,11 +194,11 @@ def test_a_head_node_that_goes_away_loses_nothing(slurm, steptime, tmp_path):
     folder = Path(steptime(*sweep)["folder"])
     slurm.wait(lambda: bool(_begun(folder, 0)), "a task to begin")
     slurm.controller_stop()
-    assert "ontact slurm controller" in steptime("status", out, code=1)
+    assert "ontact slurm controller" in steptime("sweep", "status", out, code=1)
     slurm.wait(lambda: len(_records(out)) == 4, "tasks to go on without it")
     slurm.controller_start()
     slurm.wait(slurm.quiet, lambda: slurm.run("squeue"))
-    status = steptime("status", out)
+    status = steptime("sweep", "status", out)
     assert (status["done"], status["status"]) == (4, {"ok": 4})
 
 
@@ -209,11 +213,11 @@ def test_a_node_that_fails_for_good_is_said_so(slurm, steptime, tmp_path, gate):
     sweep = ["sweep", _file(tmp_path, **few), "--out", out, "--launcher", "slurm"]
     folder = Path(steptime(*sweep)["folder"])
     slurm.wait(lambda: bool(_begun(folder, 0)), "a task to begin")
-    (node,) = {job["text"] for job in steptime("status", out)["jobs"]}
+    (node,) = {job["text"] for job in steptime("sweep", "status", out)["jobs"]}
     slurm.node_down(node)
     slurm.run("scontrol", "update", f"nodename={node}", "state=down", "reason=power")
     slurm.wait(slurm.quiet, lambda: slurm.run("squeue"))
-    rows = steptime("status", out)["unsuccessful"]
+    rows = steptime("sweep", "status", out)["unsuccessful"]
     assert {(row["status"], row["cause"]) for row in rows} == {("failed", "node-fail")}
     assert [row["note"] for row in rows] == [
         f"job {row['note'].split()[1]} ended {when} (NODE_FAIL, exit code 0)"
@@ -233,14 +237,14 @@ def test_preemption_and_a_jobs_time_limit(slurm, steptime, tmp_path, gate):
     sent = steptime(*sweep)
     folder = Path(sent["folder"])
     slurm.wait(lambda: all(_begun(folder, n) for n in (0, 1)), "two tasks to begin")
-    jobs = {job["job"]: job["text"] for job in steptime("status", out)["jobs"]}
+    jobs = {job["job"]: job["text"] for job in steptime("sweep", "status", out)["jobs"]}
     node = jobs[f"{sent['jobs'][0]}_0"]
     slurm.submit("true", "--partition=urgent", "--exclusive", f"--nodelist={node}")
     soon = "date -d '+1 second' +%Y-%m-%dT%H:%M:%S"
     end = subprocess.run(["bash", "-c", soon], capture_output=True, text=True, check=True).stdout
     slurm.run("scontrol", "update", f"jobid={sent['jobs'][1]}_0", f"EndTime={end.strip()}")
     slurm.wait(slurm.quiet, lambda: slurm.run("squeue"))
-    rows = steptime("status", out)["unsuccessful"]
+    rows = steptime("sweep", "status", out)["unsuccessful"]
     assert {(row["gpu"], row["status"], row["cause"]) for row in rows} == {
         ("k80", "failed", "preempted"), ("p100", "failed", "time-limit"),
     }  # fmt: skip
@@ -285,7 +289,7 @@ def test_a_cell_over_two_nodes_is_one_record(slurm, steptime, tmp_path):
     sent = steptime("sweep", path, "--out", out, "--launcher", "slurm")
     assert (sent["cells"], sent["tasks"]) == (3, 2)
     slurm.wait(slurm.quiet, lambda: slurm.run("squeue"))
-    status = steptime("status", out)
+    status = steptime("sweep", "status", out)
     assert status["status"] == {"ok": 3}, status["unsuccessful"]
     two = [r for r in _records(out) if r["workload"]["plan"]["data"] == 2]
     assert {r["method"]["options"]["strategy"] for r in two} == {"allreduce", "independent"}

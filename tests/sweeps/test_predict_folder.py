@@ -112,13 +112,13 @@ def test_what_reads_the_folder_sees_published_beside_predicted(folder, capsys):
     pairs = json.loads(capsys.readouterr().out)["pairs"]
     assert [pair["b"]["value"] for pair in pairs] == [2e-3, 1e-3]  # the last one that is told
     assert all(pair["ratio"] == pair["b"]["value"] / pair["a"]["value"] for pair in pairs)
-    assert run(["results", str(folder), "--json"]) == 0
+    assert run(["analyse", "results", str(folder), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["measured_s"] for row in rows} == {2e-3, 1e-3}
     assert all(row["peak_fraction"] > 0 for row in rows if row["predicted_by"])
     for picture in ("predicted", "roofline"):
         target = folder.parent / f"{picture}.svg"
-        assert run(["plot", picture, "--in", str(folder), "-o", str(target)]) == 0
+        assert run(["analyse", picture, str(folder), "-o", str(target)]) == 0
         assert target.stat().st_size > 1000
 
 

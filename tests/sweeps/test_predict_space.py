@@ -128,7 +128,7 @@ def test_what_does_not_fit_is_a_failure_or_left_out(tmp_path, capsys):
     assert {(r.status, r.cause) for r in failed} == {("oom", "predicted-not-to-fit")}
     assert {r.workload.batch_per_replica for r in failed} == {16777216}
     capsys.readouterr()
-    assert run(["sensitivity", str(tmp_path / "all"), "--platform", "t4", "--json"]) == 0
+    assert run(["analyse", "sensitivity", str(tmp_path / "all"), "--platform", "t4", "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)["summary"]
     assert (summary["quantity"], summary["failed"]) == ("predicted_flop_per_s", 4)
     file.write_text(text.replace("measure", "where = 'fits in memory'\nmeasure"))

@@ -111,7 +111,7 @@ def sentences(found: Row) -> list[str]:
         )
     if found["above_peak"]:
         above = counted(found["above_peak"], "network")
-        said.append(f"{above} above 100 %: the device's figures are too low; probe again.")
+        said.append(f"{above} above 100 %: the device's figures are too low; calibrate again.")
     predicted = found["prediction"]
     if predicted["pairs"]:
         worst = predicted["worst"][0]

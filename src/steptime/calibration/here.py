@@ -33,21 +33,21 @@ def check_ceilings(backend: str) -> None:
     """Raise `InputError` for a backend that is not there, or that would not run what is timed."""
     if registry.backend(backend).rewrites:
         raise InputError(
-            f"probe: {backend} merges ops that are alike and leaves out what nobody reads, so many "
-            "of one kind measure nothing; probe with --backend torch"
+            f"calibrate: {backend} merges ops that are alike and leaves out what nobody reads, so "
+            "many of one kind measure nothing; calibrate with --backend torch"
         )
 
 
 def take_probe(backend: str, chosen: Options, budget: float) -> dict[str, Any]:
     """Probe this machine in a worker, and return the table of its device file."""
     if ranks.here().size > 1:
-        raise InputError("probe measures one process: leave out torchrun or srun")
+        raise InputError("calibrate measures one process: leave out torchrun or srun")
     with Worker(backend, chosen) as worker:
         arguments = {"budget_s": budget}
         try:
             answer = worker.ask({"do": "probe", "arguments": arguments}, 60 + 4 * budget)
         except WorkerDiedError as died:
-            raise InputError(f"probe: {died}") from None
+            raise InputError(f"calibrate: {died}") from None
     return device_table(answer)
 
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from steptime.analysis.analyses import PLOTS, Analysis, Setting
+from steptime.analysis.analyses import Analysis, Setting
 from steptime.cli.picture import picture, picture_path
-from steptime.core.errors import InputError, one_of, unknown
+from steptime.core.errors import InputError, unknown
 from steptime.core.progress import note
 from steptime.core.question import (
     File,
@@ -84,31 +84,18 @@ def drawing(kind: str) -> Inquiry:
 
     @question(long="reading the records and drawing")
     def draw(folder: options.Folder, out: Picture, model: Only = "") -> Answer:
-        return _drawn(kind, folder, out, model)
+        return _draw_picture(kind, folder, out, model)
 
     inquiry: Inquiry = draw.inquiry  # type: ignore[attr-defined]  # which the decorator adds
     return inquiry
 
 
-@question(long="reading the records and drawing")
-def plot(
-    kind: Annotated[
-        str, argument("KIND", f"{', '.join(PLOTS)}, or an analysis that has a picture.")
-    ],
-    in_dir: options.In,
-    out: Picture,
-    model: Only = "",
-) -> Answer:
-    """Draw one plot of the records as a file."""
-    return _drawn(kind, in_dir, out, model)
-
-
-def _drawn(kind: str, folder: Path, out: Path, model: str) -> Answer:
+def _draw_picture(kind: str, folder: Path, out: Path, model: str) -> Answer:
+    """Draw the records of the networks whose name begins with `model`, as the file `out`."""
     from steptime.records.data import Data
-    from steptime.reports.charts import draw, kinds
+    from steptime.reports.charts import draw
     from steptime.reports.files import save
 
-    one_of("plot", kind, kinds())
     data = Data.load([folder], note, model)
     data.most = MOST_SHOWN  # of a table: its picture asks for what it draws
     (number,) = data.one("SELECT count(*) FROM flat")

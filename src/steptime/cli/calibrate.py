@@ -2,7 +2,7 @@
 
 from steptime.calibration.from_rows import Calibration, calibrated_from
 from steptime.calibration.here import POINTS, check_ceilings, measured
-from steptime.cli.probe import probe
+from steptime.cli.probe import measure_ceilings, measure_link
 from steptime.core.question import File, Text, choice, flag, number, optional, question, whole
 from steptime.core.table import Answer
 from steptime.hardware.device import device_from_table
@@ -12,7 +12,7 @@ MINUTES = 3.0
 SHORT_S = 20.0  # of ceilings or a link alone
 
 
-@question(long="measuring", old={"rows": "records"})
+@question(long="measuring")
 def calibrate(
     of: Text = optional("NAME", "With --from: the device whose records they are."),
     records: File = optional(
@@ -38,17 +38,21 @@ def calibrate(
 ) -> Calibration | Answer:
     """Measure what predictions need of this machine.
 
-    Ceilings come first (as of probe), then small graphs and networks that tell most, until errors
-    on what is kept back fall no more; it becomes the device 'local'. With --from, records of any
-    device are taken in place of that, and its file is written with them; Python also takes rows
-    themselves (mappings, a DataFrame), of which none is written.
+    Ceilings come first (--only ceilings), then small graphs and networks that tell most, until
+    errors on what is kept back fall no more; it becomes the device 'local'. With --from, records
+    of any device are taken in place of that, and its file is written with them; Python also takes
+    rows themselves (mappings, a DataFrame), of which none is written.
     """
+    if only != "link":
+        options.refuse({"--processes": processes}, "{} needs --only link")
     if only is not None:
         of_rows = {"--from": records, "--map": mapping, "--of": of}
         options.refuse(of_rows, "{} measures nothing: leave out --only")
         limit_s = SHORT_S if minutes is None else minutes * 60
-        return probe(backend, device, threads, limit_s, only == "link", processes)
-    options.refuse({"--processes": processes}, "{} needs --only link")
+        worker = options.options_of(device, threads)
+        if only == "link":
+            return measure_link(backend, worker, processes, limit_s)
+        return measure_ceilings(backend, worker, limit_s)
     if records is not None:
         named = of if of is not None or device == "cpu" else device
         return calibrated_from(records, mapping, named, points, not dry_run)

@@ -23,7 +23,7 @@ from steptime.core.docstrings import summary
 from steptime.core.errors import InterruptError, one_line, one_of
 from steptime.core.printers import PRINTERS, json_parts, prose, text, write_csv
 from steptime.core.progress import Progress, listening, note
-from steptime.core.question import Inquiry, Slot, named, question
+from steptime.core.question import Inquiry, Slot, named
 from steptime.core.ranges import whole_number
 from steptime.core.signature import REQUIRED
 from steptime.core.table import Answer, answer_of
@@ -68,11 +68,6 @@ PRINTED: dict[str, tuple[Any, Any]] = {  # what every command takes, and its def
     "form": (Format, "text"),
     "json": (Json, False),
 }
-
-
-def command(tabular: bool = False, long: str = "") -> Callable[[Any], Any]:
-    """Return the decorator `question`, as packages have called it: every answer is tabular."""
-    return question(long)
 
 
 def command_of(inquiry: Inquiry) -> Callable[..., int]:

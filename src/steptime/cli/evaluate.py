@@ -16,7 +16,7 @@ from steptime.questions.options import price_of, refuse
 UNLIKELY = 50  # times longer or shorter than all methods say: more is a wrong unit
 
 
-@question(long="predicting what was measured", old={"rows": "paths"})
+@question(long="predicting what was measured")
 def evaluate(
     paths: Annotated[
         list[Path],

@@ -109,7 +109,6 @@ def _questions() -> Rows:
             "takes": schema(name),
         }
         for name, row in QUESTIONS.items()
-        if row.panel
     ]
 
 

@@ -6,13 +6,10 @@ Exit codes: 0 done; 2 wrong input; 3 some experiments did not succeed; 130 Ctrl-
 
 import errno
 import functools
-import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Annotated, Any
 
@@ -20,7 +17,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from steptime import __version__
-from steptime.analysis.analyses import ANALYSES, PLOTS, Analysis, analysis
+from steptime.analysis.analyses import ANALYSES, PLOTS, analysis
 from steptime.api import PANELS, QUESTIONS
 from steptime.cli.command import command_of
 from steptime.core import registry
@@ -30,15 +27,8 @@ from steptime.core.question import Inquiry, inquiry_of
 from steptime.core.spelling import meant_by
 from steptime.core.toml_files import packaged
 
-COMMANDS = {name: row.answer for name, row in QUESTIONS.items()} | ANALYSES
-"""What answers each command: those that are shown, old names, and analyses by their own."""
-WORDS = {
-    "explain": "why --from paleo",
-    "quickstart": "run --demo",
-    "show": "list",
-    **{row.renamed: name for name, row in QUESTIONS.items() if row.renamed.startswith("sweep ")},
-}
-"""What stands for other words on the command line: old names, and commands of two words."""
+COMMANDS = {name: row.answer for name, row in QUESTIONS.items()}
+"""The function that answers each command, as `module:function`."""
 HELP = {"help_option_names": ["-h", "--help"]}
 INTERRUPTED = 130  # what Typer gives after Ctrl-C
 LONGEST_WORD = 300  # characters; a path may be so long in a message
@@ -46,42 +36,19 @@ _EXTRA = re.compile(r"Got unexpected extra argument(?:\(?s?\)?) \((.*)\)")
 _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
 
-class _Quick:
-    """What reads texts, paths, and what is left out, and other values as Typer reads them.
+class Command(TyperCommand):
+    """The command of one question; its help lists the commands that begin with its name."""
 
-    Typer reads with pydantic, which takes as long to import as numpy; most values are texts.
-    """
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return all parameters."""
-        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # that of Typer
-        for one in found:
-            vars(one).setdefault("process_value", partial(_value, one, one.process_value))
-        return found
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options, then the commands of two words that belong to this one."""
+        super().format_options(ctx, formatter)
+        rows = [(name, _describe_command(name)) for name in _subcommands(self.name or "")]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
 
 
-def _is_closed(path: str) -> bool:
-    """Return whether there is a file that may not be read, of which Typer says so."""
-    return "\0" not in path and os.access(path, os.F_OK) and not os.access(path, os.R_OK)
-
-
-def _value(one: Any, read: Callable[[Any, Any], Any], ctx: Any, value: Any) -> Any:
-    several, kind = one.multiple or one.nargs != 1, one.type_descriptor
-    is_plain = kind.annotation in (str, Path) and not (several or kind.parameter_info.parser)
-    if value is None and not one.required:
-        value = () if several else None
-    elif is_plain and isinstance(value, str) and not _is_closed(value):
-        value = kind.annotation(value)
-    else:
-        return read(ctx, value)
-    return value if one.callback is None else one.callback(ctx, one, value)
-
-
-class Command(_Quick, TyperCommand):
-    """A command whose help and parameters are read as `_Quick` says."""
-
-
-class Commands(_Quick, TyperGroup):
+class Commands(TyperGroup):
     """The commands by name, each imported when it is asked for."""
 
     about = "How long does a step take, how long would it take elsewhere, and why?"
@@ -90,37 +57,38 @@ class Commands(_Quick, TyperGroup):
         """Return all names."""
         return names()
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  # as above
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command, None for an unknown one."""
-        try:
-            return _command(cmd_name, _renamed(cmd_name))
-        except InputError:
-            return None
+        return _build_command(cmd_name) if cmd_name in self.list_commands(ctx) else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the name, the command and its words, of others that stand for these: `WORDS`."""
-        many = 2 if " ".join(args[:2]) in WORDS else 1
-        first = " ".join(args[:many])
-        return super().resolve_command(ctx, [*WORDS.get(first, first).split(), *args[many:]])
+        """Return the name of the command, the command, and the words behind it.
+
+        The name is one word, or two: `sweep status`.
+        """
+        pair = " ".join(args[:2])
+        return super().resolve_command(ctx, [pair, *args[2:]] if pair in COMMANDS else args)
+
+    def describe(self, name: str) -> str:
+        """Return the line of the help that says what a command does."""
+        return _describe_command(name)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the options a line each, below the commands: all of it fits on a screen."""
+        """Write the commands, then the options on one line: all of it fits on a screen."""
         self.format_commands(ctx, formatter)
-        with formatter.section("Options"):
-            short = [(", ".join(one.opts), one.help.partition(",")[0].rstrip("."))
-                     for one in self.get_params(ctx)]  # fmt: skip
-            formatter.write_dl([(names, f"{what}.") for names, what in short])
+        options = ", ".join(" ".join(option.opts) for option in self.get_params(ctx))
+        formatter.write_paragraph()
+        formatter.write_text(f"Options: {options}")
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  # as above
-        """Write what each command is for, panel by panel; old names are left out."""
-        for panel, some in self.panels().items():
+        """Write what each command does, panel by panel."""
+        for panel, panel_names in self.panels().items():
             with formatter.section(panel):
-                formatter.write_dl([(name, _about(name)) for name in some])
+                formatter.write_dl([(name, self.describe(name)) for name in panel_names])
 
     def panels(self) -> dict[str, list[str]]:
-        """Return the names that are shown, by what stands above them."""
-        panels = {panel: [name for name in shown() if QUESTIONS[name].panel == panel]
-                  for panel in PANELS}  # fmt: skip
+        """Return the names in the help, by the heading above them."""
+        panels = {panel: _panel_commands(panel) for panel in PANELS}
         added = registry.added("commands")
         return panels | ({"From other packages": [*added]} if added else {})
 
@@ -128,12 +96,18 @@ class Commands(_Quick, TyperGroup):
         """Return the commands, or options, that begin so."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
-        found = [name for name in self.offered() if name.startswith(incomplete)]
-        return [SimpleNamespace(value=name, type="plain", help=_about(name)) for name in found]
+        matches = [name for name in self.offered() if name.startswith(incomplete)]
+        return [
+            SimpleNamespace(value=name, type="plain", help=self.describe(name)) for name in matches
+        ]
 
     def offered(self) -> list[str]:
         """Return the names that a shell completes."""
-        return [name for some in self.panels().values() for name in some]
+        return [name for panel_names in self.panels().values() for name in panel_names]
+
+    def suggestions(self) -> list[str]:
+        """Return the words of which the nearest is suggested for an unknown command."""
+        return [*names(), *(f"analyse {kind}" for kind in _kinds())]
 
 
 class Kinds(Commands):
@@ -143,74 +117,88 @@ class Kinds(Commands):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a kind's command, None for an unknown one."""
-        return _command(cmd_name) if cmd_name in self.list_commands(ctx) else None
+        return _build_kind(cmd_name) if cmd_name in self.list_commands(ctx) else None
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  # as above
         """Return all names."""
-        return self.offered()
+        return _kinds()
+
+    def describe(self, name: str) -> str:
+        """Return the line of the help that says what a kind shows."""
+        if name in PLOTS:
+            about = registry.about(PLOTS[name]).partition(";")[0]
+            return f"{about.replace('Return', 'Draw', 1)}."
+        if name in ANALYSES:
+            return registry.about(ANALYSES[name])
+        return str(_build_kind(name).get_short_help_str(limit=80))
 
     def panels(self) -> dict[str, list[str]]:
-        """Return the names that are shown, by what stands above them."""
-        return {"Kinds": [*registry.names(ANALYSES, "analyses"), *registry.names(PLOTS, "plots")]}
+        """Return the names in the help, by the heading above them."""
+        return {"Kinds": _kinds()}
+
+    def suggestions(self) -> list[str]:
+        """Return the words of which the nearest is suggested for an unknown kind."""
+        return _kinds()
 
 
-def shown() -> list[str]:
-    """Return the names of the commands that stand in a panel."""
-    return [name for name, row in QUESTIONS.items() if row.panel]
+def root_commands() -> list[str]:
+    """Return the commands of one word: they stand in the help of `steptime` itself."""
+    return [name for name in QUESTIONS if " " not in name]
 
 
-def _about(name: str) -> str:
-    """Return what a command is for; of ours, without importing it."""
+def _panel_commands(panel: str) -> list[str]:
+    return [name for name in root_commands() if QUESTIONS[name].panel == panel]
+
+
+def _subcommands(name: str) -> list[str]:
+    return [command for command in QUESTIONS if command.startswith(f"{name} ")]
+
+
+def _kinds() -> list[str]:
+    """Return the kinds of `analyse`: analyses, then pictures."""
+    return [*registry.names(ANALYSES, "analyses"), *registry.names(PLOTS, "plots")]
+
+
+def _describe_command(name: str) -> str:
+    """Return what a command does; for one of this package, without importing it."""
     if name == "analyse":
         return Kinds.about
     if name in COMMANDS:
         return registry.about(COMMANDS[name])
-    if name in PLOTS:
-        return registry.about(PLOTS[name]).partition(";")[0].replace("Return", "Draw", 1) + "."
-    return str(_command(name).get_short_help_str(limit=80))
+    return str(_build_command(name).get_short_help_str(limit=80))
 
 
 def names() -> list[str]:
     """Return the names of all commands, those of other packages last."""
-    return [*registry.names(COMMANDS, "commands"), *registry.added("analyses")]
+    return registry.names(COMMANDS, "commands")
 
 
 @functools.cache
-def _command(name: str, renamed: str = "") -> Any:
+def _build_command(name: str) -> Any:
+    """Return the command that answers a question."""
     if name == "analyse":
         return typer.main.get_command(_group(name, Kinds))
-    inquiry = _question(name)
-    run = command_of(inquiry)
-    if renamed:
-        run.__doc__ = f"{inspect.cleandoc(run.__doc__ or '')}\n\nIts name is now: {renamed}."
-    one = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    one.command(name, cls=Command, context_settings=HELP)(run)
-    made = typer.main.get_command(one)
-    for parameter in made.params:
+    function = registry.resolve(COMMANDS, "commands", "command", name)
+    return _typer_command(name, getattr(function, "inquiry", None) or inquiry_of(function))
+
+
+@functools.cache
+def _build_kind(name: str) -> Any:
+    """Return the command of an analysis, or of a picture that is of none."""
+    from steptime.cli.analysis import drawing, question_of
+
+    is_picture = name in registry.names(PLOTS, "plots")
+    return _typer_command(name, drawing(name) if is_picture else question_of(analysis(name)))
+
+
+def _typer_command(name: str, inquiry: Inquiry) -> Any:
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command(name, cls=Command, context_settings=HELP)(command_of(inquiry))
+    command = typer.main.get_command(app)
+    for parameter in command.params:
         if isinstance(parameter, TyperArgument):  # whose type reads `DIR <list[Path]>`
             parameter.__dict__["display_type_rich"] = lambda ctx: ""
-    return made
-
-
-def _question(name: str) -> Inquiry:
-    """Return a command's question, or that of an analysis or a picture by its own name."""
-    if name in COMMANDS or name in registry.added("commands"):
-        target = registry.resolve(COMMANDS, "commands", "command", name)
-    else:
-        drawn = name in registry.names(PLOTS, "plots")
-        target = None if drawn else analysis(name)
-    if target is None or isinstance(target, Analysis):
-        from steptime.cli.analysis import drawing, question_of
-
-        return drawing(name) if target is None else question_of(target)
-    inquiry: Inquiry = getattr(target, "inquiry", None) or inquiry_of(target)
-    return inquiry
-
-
-def _renamed(name: str) -> str:
-    """Return what an old name is called now."""
-    row = QUESTIONS.get(name)
-    return f"analyse {name}" if name in ANALYSES else row.renamed if row else ""
+    return command
 
 
 def _group(name: str, kind: type[Commands]) -> typer.Typer:
@@ -288,10 +276,9 @@ def _usage(error: typer.TyperException, words: Sequence[str]) -> str:
         return f"no such option {shorten(option)}{_hint(option, options, otherwise)}"
     command = re.match(r"No such command '(.*?)'", text)
     if command:
-        group = getattr(error, "ctx", None)
-        known = group.command.list_commands(group) if group else names()
-        offered = group.command.offered() if group else shown()
-        hint = _hint(command[1], known, f"known: {', '.join(offered)}")
+        context = getattr(error, "ctx", None)
+        group = context.command if context else tree()
+        hint = _hint(command[1], group.suggestions(), f"known: {', '.join(group.offered())}")
         return f"no such command {shorten(command[1])}{hint}"
     text = _EXTRA.sub(r"unexpected argument '\1'; see --help", text)
     for word in words:

@@ -119,10 +119,7 @@ class PlanOptions:
 OF_TUNING = ("lora", "weights", "train", "packed", "padded", "update_early")
 
 
-@question(
-    long="pricing the layers of the network",
-    old={"levels": "level", "sequence": "sequence_parallel"},
-)
+@question(long="pricing the layers of the network")
 def plan(
     model: options.Model,
     device: options.Device,

@@ -6,7 +6,7 @@ from typing import Annotated
 from steptime.analysis import query as sql_query
 from steptime.core.errors import InputError
 from steptime.core.progress import note
-from steptime.core.question import File, Text, argument, option, optional, question
+from steptime.core.question import File, Text, argument, optional, question
 from steptime.core.table import Answer, Column, Table
 from steptime.core.units import counted
 from steptime.questions import options
@@ -33,24 +33,19 @@ def query(
     One row is one record; times are in seconds.
     """
     if out is not None:
-        return export(in_dir, out, sql or ALL)
+        return _write_table(in_dir, out, sql or ALL)
     if sql is None:
         raise InputError("Missing argument 'SQL'.")
-    found = sql_query.query(Data.load([in_dir], note), sql)
-    heads = [Column(name, name) for name in (found[0] if found else ())]
-    table = Table(heads, found, units=False)
-    return Answer(found, [table], [counted(len(found), "row")])
+    rows = sql_query.query(Data.load([in_dir], note), sql)
+    heads = [Column(name, name) for name in (rows[0] if rows else ())]
+    table = Table(heads, rows, units=False)
+    return Answer(rows, [table], [counted(len(rows), "row")])
 
 
-@question(long="reading the records")
-def export(
-    in_dir: options.In,
-    out: Path = option("-o --out FILE", "A .csv, .parquet or .jsonl file."),
-    sql: str = option("SQL", "What to export. Default: all records.", ALL, show_default=False),
-) -> Answer:
-    """Write records as a table: CSV, Parquet or JSON lines."""
+def _write_table(in_dir: Path, out: Path, sql: str) -> Answer:
+    """Write the rows of a statement as CSV, Parquet or JSON lines."""
     if out.suffix.lower() == ".jsonl" and out.parent.resolve() == in_dir.resolve():
         raise InputError(f"{out}: rows of a table cannot lie among the records of {in_dir}")
     count = sql_query.export(Data.load([in_dir], note), out, sql)
-    said = f"{counted(count, 'row')} written to {out}"
-    return Answer({"path": str(out), "rows": count}, notes=[said])
+    summary = f"{counted(count, 'row')} written to {out}"
+    return Answer({"path": str(out), "rows": count}, notes=[summary])

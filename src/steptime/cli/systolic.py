@@ -35,7 +35,7 @@ def systolic(
     value: str = choice(VALUES, "What is drawn: utilisation or time.", default="utilisation"),
     out: File = picture("Draw the map of rows and columns"),
 ) -> Answer:
-    """Say how long a network takes on systolic arrays, and how busy they are."""
+    """Predict the time and utilisation of systolic arrays on a network."""
     basis = array_of(array)
     sizes = [
         [count] if text is None else numbers(text, where)

@@ -20,7 +20,7 @@ DTYPE = "As predict. Default: float32, or what a device without its peak is fast
 LARGEST = "largest"
 
 
-@question(long="predicting every network", old={"changes": "set_", "models": "model"})
+@question(long="predicting every network")
 def whatif(
     device: Annotated[str, argument("DEVICE", f"{options.DEVICE}.")],
     set_: list[str] | None = optional(

@@ -8,12 +8,11 @@ keeps in `inquiry`, has what the command line, the schema and the documents are 
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial, wraps
 from pathlib import Path
-from types import MappingProxyType, NoneType, UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from steptime.core.errors import one_of, unknown
@@ -191,15 +190,14 @@ class Inquiry:
         }
 
 
-def question(
-    long: str = "", old: Mapping[str, str] = MappingProxyType({})
-) -> Callable[[Function], Function]:
-    """Return a decorator: the function takes plain values, and is known to the command line.
+def question(long: str = "") -> Callable[[Function], Function]:
+    """Return a decorator that turns a function of plain values into a question.
 
-    `long` says what the command does where that takes its time, `old` what parameters were called
-    that Python still takes, with a warning, until 0.18. Parameters have a `Wording` as
-    default or in `Annotated`; one that is a dataclass of such fields is a group of options that
-    belong together.
+    Parameters have a `Wording` as default or in `Annotated`; one whose type is a dataclass of such
+    fields is a group of options that belong together.
+
+    Args:
+        long: the work that takes its time, said on a terminal; "" for none.
     """
 
     def decorate(function: Function) -> Function:
@@ -211,10 +209,6 @@ def question(
         @wraps(function)
         def ask(*values: Any, **given: Any) -> Any:
             given = {("option_" if name == "options" else name): it for name, it in given.items()}
-            for name in old.keys() & given.keys():
-                text = f"{function.__name__}: {name} is called {old[name]} now"
-                warnings.warn(text, DeprecationWarning, stacklevel=2)
-                given[old[name]] = given.pop(name)
             for name in given.keys() - inquiry.signature.parameters.keys():
                 raise unknown("parameter", name, inquiry.signature.parameters, function.__name__)
             bound = inquiry.signature.bind(*values, **given).arguments

@@ -13,7 +13,6 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from os import PathLike
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -132,7 +131,7 @@ def user_folder(kind: str) -> Path:
     return (Path(data) if data else Path.home() / ".local" / "share") / "steptime" / kind
 
 
-def device(name: str | PathLike[str] | Device) -> Device:
+def device(name: str | os.PathLike[str] | Device) -> Device:
     """Return the device of a name, a short name, `local`, a path that ends in .toml, or itself.
 
     A name may be spelled as others spell it (`meant`). Only the file of that device is read. Raises
@@ -180,11 +179,8 @@ def aliases() -> dict[str, str]:
     return read_toml(_ALIASES)
 
 
-def link(name: str | PathLike[str] | Link) -> Link:
-    """Return the link of a name (or of a device's, `NVLink3 x12`), `local`, a .toml, or itself.
-
-    Raises `InputError` for an unknown name and for a file that is not a link.
-    """
+def link(name: str | os.PathLike[str] | Link) -> Link:
+    """Return the link of a name (also `NVLink3 x12`), `local`, a .toml, or itself."""
     if isinstance(name, Link):
         return name
     text = str(name)

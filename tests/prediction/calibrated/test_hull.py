@@ -56,7 +56,7 @@ def test_a_cpu_whose_file_does_not_say_its_cores_has_those_of_its_peak():
     few = replace(known, maker=None, architecture=None, cores=None)
     assert beyond(known) == ()
     assert beyond(few) == ("not said: maker, cores",)
-    assert beyond(replace(few, measured={"threads": 64})) == ()  # `steptime probe` was there
+    assert beyond(replace(few, measured={"threads": 64})) == ()  # its ceilings were measured there
     plain, bare = (
         StepModel("resnet18", one, method="calibrated").predict(8) for one in (known, few)
     )

@@ -129,13 +129,13 @@ def test_forms_of_the_table(logs, tmp_path, capsys):
     rows = _json(capsys, "table", out, "--format", "json")
     assert [row["status"] for row in rows] == ["ok", "ok", "failed"]
     assert list(rows[0]) == list(COLUMNS)
-    assert run(["table", out, "--format", "csv"]) == 0
+    assert run(["analyse", "table", out, "--format", "csv"]) == 0
     read = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert list(read[0]) == list(COLUMNS)
     assert [row["mean_speed"] for row in read] == ["5000.0", "5000.0", ""]
     assert read[0]["staged_from"] == "$LOCAL"
     for form, start in (("markdown", "| mean_speed | "), ("text", " mean_speed")):
-        assert run(["table", out, "--format", form]) == 0
+        assert run(["analyse", "table", out, "--format", form]) == 0
         assert capsys.readouterr().out.startswith(start)
 
 
@@ -260,12 +260,12 @@ def test_columns_that_differ_are_in_the_table(tmp_path, capsys):
     assert ("torch", "train", "adam", "dataset", 0) in seen
     assert ("numpy", "infer", "none", "device", None) in seen
     for form in ("text", "markdown"):
-        assert run(["table", str(tmp_path / "out"), "--format", form]) == 0
+        assert run(["analyse", "table", str(tmp_path / "out"), "--format", form]) == 0
         (head, *_) = capsys.readouterr().out.splitlines()
         assert {"phase", "optimizer", "method", "input", "loaders"} <= set(head.split())
     with store.open_writer(tmp_path / "one") as writer:
         writer.append_all(_mixed()[:1])
-    assert run(["table", str(tmp_path / "one")]) == 0
+    assert run(["analyse", "table", str(tmp_path / "one")]) == 0
     printed = capsys.readouterr()
     assert not {"phase", "optimizer", "method", "input", "loaders"} & set(printed.out.split())
     assert printed.err == "1 row\n"

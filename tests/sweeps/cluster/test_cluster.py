@@ -462,7 +462,7 @@ def test_a_note_of_one_long_word_is_cut_and_not_left_out(sent, slurm, out, capsy
     row = dict.fromkeys(("status", "cause", "gpu", "staging", "model", "batch", "again"), "")
     found = {**cluster.status(out, _ignore), "unsuccessful": [{**row, "note": f"OSError: {path}"}]}
     monkeypatch.setattr(cluster, "status", lambda *_: found)
-    assert run(["status", str(out), "--format", "csv"]) == 0
+    assert run(["sweep", "status", str(out), "--format", "csv"]) == 0
     assert f"OSError: {path[:91]}..." in capsys.readouterr().out
 
 
@@ -494,7 +494,12 @@ def test_no_answer_of_a_scheduler_is_not_an_answer(sent, slurm, file, out, capsy
     slurm.away = "nobody answers"
     new = out.parent / "new"
     sweep = ["sweep", str(file), "--out", str(new), "--launcher", "slurm"]
-    for command in (["status", str(out)], ["collect", str(out)], ["cancel", str(out)], sweep):
+    for command in (
+        ["sweep", "status", str(out)],
+        ["sweep", "collect", str(out)],
+        ["sweep", "cancel", str(out)],
+        sweep,
+    ):
         assert run(command) == 1
         assert capsys.readouterr().err == "steptime: fake: nobody answers\n"
     assert store.load(out, _ignore, required=False) == []
@@ -666,7 +671,7 @@ def test_a_plan_of_a_newer_version_asks_to_upgrade(sent, out, capsys):
     table = json.loads(plan.read_text())
     assert (table["version"], table["scheduler"]) == (2, "slurm")
     plan.write_text(json.dumps({**table, "version": 3}))
-    assert run(["status", str(out)]) == 2
+    assert run(["sweep", "status", str(out)]) == 2
     said = f"{plan}: has version '3', this steptime knows up to 2; upgrade steptime"
     assert capsys.readouterr().err == f"steptime: {said}\n"
 
@@ -750,7 +755,7 @@ def test_a_submission_that_was_edited_is_one_line(sent, out, capsys):
         ]  # fmt: skip
         for tables in edited(lines):
             path.write_text("\n".join(map(json.dumps, tables)))
-            code = run(["status", str(out)])
+            code = run(["sweep", "status", str(out)])
             said = capsys.readouterr().err
             assert (code, said.count("\n")) == (2, 1) or code == 0, said
         path.write_text(whole)
@@ -759,7 +764,7 @@ def test_a_submission_that_was_edited_is_one_line(sent, out, capsys):
 def test_a_submission_that_lost_a_cell_is_refused(sent, out, capsys):
     cells = sent.folder / "cells.jsonl"
     cells.write_text("".join(cells.read_text().splitlines(keepends=True)[:-1]))
-    assert run(["status", str(out)]) == 2
+    assert run(["sweep", "status", str(out)]) == 2
     said = f"steptime: {sent.folder}: is no submission: cells.jsonl has 11 lines\n"
     assert capsys.readouterr().err == said
 

@@ -324,7 +324,7 @@ def test_a_scheduler_of_one_file_and_one_row_takes_a_sweep(fake, tmp_path, capsy
     assert run(["sweep", str(file), "--out", str(out), "--launcher", "fake"]) == 0
     fake.go_on()
     capsys.readouterr()
-    assert run(["status", str(out), "--json"]) == 0
+    assert run(["sweep", "status", str(out), "--json"]) == 0
     status = json.loads(capsys.readouterr().out)
     assert (status["cells"], status["done"], status["status"]) == (2, 2, {"ok": 2})
     records = store.load(out, pytest.fail)

@@ -51,7 +51,7 @@ def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
     }
     if not peaks or not streams:
         lack = f"no {'copy or add' if peaks else 'GEMM'} was measured in {answer['budget_s']:g} s"
-        raise InputError(f"probe: {lack}; give it a larger budget")
+        raise InputError(f"calibrate: {lack}; give it more --minutes")
     platform = machine.platform_name(answer["device"], answer["product"], answer["threads"])
     taken = platform in catalog.device_names(own=False)
     out = FAR_OUT_OF_CACHE * (answer["cache_bytes"] or math.inf)  # else the largest arrays
@@ -63,7 +63,7 @@ def device_table(answer: Mapping[str, Any]) -> dict[str, Any]:
         "name": f"{platform}-probed" if taken else platform,
         "kind": answer["kind"],
         "source": (
-            f"measured by steptime probe on {answer['taken_at'][:10]} "
+            f"measured by steptime calibrate --only ceilings on {answer['taken_at'][:10]} "
             f"with {answer['backend']} {answer['version']}{threads}"
         ),
         "note": "; ".join((COUNTED, *_doubts(answer, streams))),
@@ -162,7 +162,7 @@ def fit(sizes_bytes: Sequence[float], times_s: Sequence[float], processes: int) 
     relative = [[1 / t, x / t] for x, t in zip(sizes_bytes, times_s, strict=True)]
     start, slope = map(float, nnls(relative, [1.0] * len(relative))[0])  # neither is below 0
     if slope <= 0:
-        raise InputError("probe: larger all-reduces were not slower; give it a larger budget")
+        raise InputError("calibrate: larger all-reduces were not slower; give it more --minutes")
     messages, share = ring_messages(processes)
     latency_s = start / messages
     bytes_per_s = messages * share / slope
@@ -182,7 +182,7 @@ def link_table(answer: Mapping[str, Any]) -> dict[str, Any]:
     table: dict[str, Any] = {
         "name": catalog.LOCAL,
         "source": (
-            f"measured by steptime probe --collectives on {answer['taken_at'][:10]} on "
+            f"measured by steptime calibrate --only link on {answer['taken_at'][:10]} on "
             f"{', '.join(sorted(set(answer['hosts'])))} with torch {answer['version']} "
             f"({answer['comm_backend']}), {processes} processes of {answer['threads']} threads"
         ),
