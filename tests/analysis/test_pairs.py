@@ -347,7 +347,7 @@ def test_what_differs_inside_a_pair_is_said(tmp_path, capsys):
     assert "host n1 | n3, gpu p100 | -, staging - | local" in said
 
 
-@pytest.mark.parametrize("command", ["compare", "speedup"])
+@pytest.mark.parametrize("command", ["compare", "analyse speedup"])
 def test_more_rows_than_are_held_are_written_as_few_are(command, tmp_path, capsys, monkeypatch):
     far = RecordMethod("torch", "2.13.0", {"threads": 2, "gpu": "p\"'100"})
     records = [
@@ -357,7 +357,10 @@ def test_more_rows_than_are_held_are_written_as_few_are(command, tmp_path, capsy
     ]
     with store.open_writer(tmp_path) as writer:
         writer.append_all([*records, on_host("n4", 0.2, method=far)])
-    asked = [[command, str(tmp_path), "--by", "host", "--format", form] for form in ("json", "csv")]
+    asked = [
+        [*command.split(), str(tmp_path), "--by", "host", "--format", form]
+        for form in ("json", "csv")
+    ]
 
     def answers() -> list[str]:
         assert [run(words) for words in asked] == [0, 0]

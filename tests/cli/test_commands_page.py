@@ -245,7 +245,7 @@ def test_the_list_of_commands_is_one_screen_in_five_panels_and_not_cut(monkeypat
     assert re.findall(r"^(.*):$", text, re.MULTILINE) == [*PANELS]
     assert len(PANELS) == 5
     assert re.findall(r"^  ([a-z]+) ", text, re.MULTILINE) == root_commands()
-    assert "..." not in text
+    assert "..." not in text.partition("\n")[2]
 
 
 @every(

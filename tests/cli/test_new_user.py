@@ -193,10 +193,10 @@ peaks = steptime.reports.charts.memory:chart
     with store.open_writer(tmp_path / "results") as writer:
         writer.append_all(synthetic.sweep())
     folder = str(tmp_path / "results")
-    assert json.loads(ask("misses", folder, "--json")) == json.loads(
-        ask("errors", folder, "--json")
+    assert json.loads(ask("analyse", "misses", folder, "--json")) == json.loads(
+        ask("analyse", "errors", folder, "--json")
     )
-    drawn = ask("plot", "peaks", "--in", folder, "-o", str(tmp_path / "peaks.svg"), "--json")
+    drawn = ask("analyse", "peaks", folder, "-o", str(tmp_path / "peaks.svg"), "--json")
     assert json.loads(drawn)["plot"] == "peaks"
     for topic, name in (("models", "mine"), ("methods", "bound")):
         assert [row["name"] for row in json.loads(ask("list", topic, name, "--json"))] == [name]

@@ -49,6 +49,8 @@ def question_of(analysis: Analysis) -> Inquiry:
         table = analysis.answer(data, **given)
         failed = [data.failed] if folders and data.failed else []
         says = [*failed, *(analysis.says(table) if table.rows or not failed else ())]
+        if out and failed and not table.rows:
+            raise InputError(data.failed)
         if out:
             save(analysis.draw(table), out)
         rows = table.rows if isinstance(table.rows, JsonRows) else list(table.rows)

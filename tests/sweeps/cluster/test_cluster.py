@@ -258,7 +258,7 @@ def test_submit_ask_and_submit_again(slurm, file, out, capsys):
     assert [
         (job["array"].first, job["array"].tasks, job["array"].at_once) for job in arrays.values()
     ] == [(0, 2, 8), (2, 2, 8)]
-    status = answer(capsys, "status", out)
+    status = answer(capsys, "sweep", "status", out)
     assert (status["cells"], status["queued"], status["running"]) == (12, 12, 0)
     assert {job["state"] for job in status["jobs"]} == {"PENDING"}
     again = answer(capsys, *sweep)
@@ -266,15 +266,15 @@ def test_submit_ask_and_submit_again(slurm, file, out, capsys):
     assert len(slurm.jobs) == 2
     assert sent["remarks"] == ['12 cells ask for a GPU and run on device "cpu"']
     assert again["remarks"] == []
-    assert answer(capsys, "cancel", out)["cancelled"] == ["100", "101"]
-    assert answer(capsys, "cancel", out)["cancelled"] == []
-    status = answer(capsys, "status", out)
+    assert answer(capsys, "sweep", "cancel", out)["cancelled"] == ["100", "101"]
+    assert answer(capsys, "sweep", "cancel", out)["cancelled"] == []
+    status = answer(capsys, "sweep", "status", out)
     assert (status["failed"], status["causes"]) == (12, {"cancelled": 12})
     assert not list(out.glob("*.jsonl")), "status writes nothing"
-    assert answer(capsys, "collect", out) == {
+    assert answer(capsys, "sweep", "collect", out) == {
         "out": str(out), "written": 12, "causes": {"cancelled": 12},
     }  # fmt: skip
-    assert answer(capsys, "collect", out)["written"] == 0
+    assert answer(capsys, "sweep", "collect", out)["written"] == 0
     records = store.load(out, _ignore)
     assert {(r.status, r.cause, r.platform) for r in records} == {
         ("failed", "cancelled", "tesla-k80"), ("failed", "cancelled", "p100-pcie-16gb"),
@@ -293,19 +293,19 @@ def test_an_array_that_is_refused_waits_for_the_next_time(slurm, file, out, caps
     slurm.refuse = (1, "Batch job submission failed: QOSMaxSubmitJobPerUserLimit")
     sent = answer(capsys, *sweep, code=3)
     assert (sent["submitted"], sent["unsent"], sent["tasks"]) == (6, 6, 2)
-    status = answer(capsys, "status", out)
+    status = answer(capsys, "sweep", "status", out)
     assert (status["queued"], status["unsent"]) == (6, 6)
     slurm.refuse = None
     rest = answer(capsys, *sweep)
     assert (rest["in_flight"], rest["submitted"]) == (6, 6)
-    assert answer(capsys, "status", out)["queued"] == 12
+    assert answer(capsys, "sweep", "status", out)["queued"] == 12
 
 
 def test_an_array_whose_answer_was_lost_is_found_by_its_name(slurm, file, out, capsys):
     sweep = ["sweep", file, "--out", out, "--launcher", "slurm"]
     folder = Path(answer(capsys, *sweep)["folder"])
     (folder / files.SUBMITTED).unlink()
-    assert answer(capsys, "status", out)["queued"] == 12
+    assert answer(capsys, "sweep", "status", out)["queued"] == 12
     assert answer(capsys, *sweep)["submitted"] == 0
 
 
@@ -652,15 +652,15 @@ def test_a_submission_of_version_0_4_is_read_and_collected(tmp_path, slurm, caps
     out = tmp_path / "out"
     shutil.copytree(TESTS / "data" / "submission-0.4", out)
     counts = {"queued": 0, "running": 0, "done": 5, "failed": 3, "unsent": 0, "older": 0}
-    status = answer(capsys, "status", out)
+    status = answer(capsys, "sweep", "status", out)
     assert {word: status[word] for word in counts} == counts
     assert status["causes"] == {"cancelled": 3}
     notes = Counter(row["note"] for row in status["unsuccessful"])
     assert notes == {
         "its job ended while it was measured": 1, "its job ended before it was begun": 2,
     }  # fmt: skip
-    assert answer(capsys, "collect", out)["written"] == 3
-    assert answer(capsys, "status", out)["causes"] == {"cancelled": 3}
+    assert answer(capsys, "sweep", "collect", out)["written"] == 3
+    assert answer(capsys, "sweep", "status", out)["causes"] == {"cancelled": 3}
     (submission,) = files.submissions(out)
     trial = submission.tasks[0].trials[0]
     assert trial.id == trial.cell.id(submission.how.runs, trial.round), "its cells are today's"
@@ -682,11 +682,11 @@ def test_the_cells_of_an_experiment_before_it_was_mended_are_counted_apart(
     sweep = ["sweep", file, "--out", out, "--launcher", "slurm"]
     answer(capsys, *sweep)
     set_state("FAILED")
-    dtypes = Counter(row["dtype"] for row in answer(capsys, "status", out)["unsuccessful"])
+    dtypes = Counter(row["dtype"] for row in answer(capsys, "sweep", "status", out)["unsuccessful"])
     assert dtypes == {"float32": 12}, "rows say what tells them apart"
     file.write_text(json.dumps({**EXPERIMENT, "dtype": "float64"}))
     assert answer(capsys, *sweep)["submitted"] == 12
-    status = answer(capsys, "status", out)
+    status = answer(capsys, "sweep", "status", out)
     assert {key: status[key] for key in ("cells", "queued", "failed", "older")} == {
         "cells": 12, "queued": 12, "failed": 0, "older": 12,
     }  # fmt: skip
@@ -698,7 +698,7 @@ def test_the_parts_of_an_experiment_are_counted_together(slurm, file, out, capsy
     for part in ("1/2", "2/2"):
         sent = answer(capsys, *sweep, "--shard", part)
         assert (sent["submitted"], len(sent["remarks"])) == (6, 1)
-    status = answer(capsys, "status", out)
+    status = answer(capsys, "sweep", "status", out)
     assert (status["cells"], status["queued"], status["older"]) == (12, 12, 0)
     file.write_text(json.dumps({**EXPERIMENT, "dtype": "float64"}))
     said = "12 cells of the experiment as it was before still wait or run"

@@ -67,7 +67,7 @@ def test_every_cell_runs_once_on_each_node_that_is_up(slurm, sweep, tmp_path, ca
     assert left_out in sent["remarks"]
     assert [one["array"].at_once for one in slurm.jobs.values()] == [1, 1]
     fake_scheduler.run()
-    assert answer(capsys, "status", out)["done"] == 4
+    assert answer(capsys, "sweep", "status", out)["done"] == 4
     records = store.load(out, lambda _: None)
     assert Counter(record.env["host"] for record in records) == {"n1": 2, "n3": 2}
 
