@@ -16,10 +16,10 @@ from functools import partial
 
 from steptime.build import make_workload, read_model
 from steptime.core.workload import Workload
+from steptime.grids.grid import Steps
+from steptime.grids.grid import grid as grid_of
 from steptime.hardware import catalog
 from steptime.prediction.step_model import StepModel
-from steptime.questions.grid import Steps
-from steptime.questions.grid import grid as grid_of
 
 NETWORKS = ("resnet50", "vgg16", "nin", "densenet121", "inception_v3")
 DEVICES = ("K40", "K80", "A100", "T4")

@@ -22,6 +22,7 @@ from steptime.prediction.method import Method as Method
 from steptime.prediction.step_model import StepModel as StepModel
 from steptime.questions.fit import Fitting
 from steptime.questions.module_file import from_module as from_module
+from steptime.questions.split import split as split
 from steptime.questions.step_time import StepTime
 from steptime.questions.whatif import WhatIf
 from steptime.questions.why import Diagnosis
@@ -280,18 +281,6 @@ def serve(
     max_devices: int | None = ...,
     out: str | Path | None = ...,
     option_: Mapping[str, object] | Sequence[str] | None = ...,
-) -> Answer: ...
-def split(
-    model: str | Path | Workload,
-    device: str | Path | Device,
-    server: str,
-    link: str | Sequence[str],
-    batch: float | Sequence[int] | str | None = ...,
-    dtype: str = ...,
-    method: str | Method | Callable[[Kernel, Device], Interval | float] = ...,
-    option_: Mapping[str, object] | Sequence[str] | None = ...,
-    allow_unknown: bool = ...,
-    by_op: bool = ...,
 ) -> Answer: ...
 def energy_(
     network: str | None = ...,

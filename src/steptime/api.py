@@ -37,7 +37,7 @@ QUESTIONS = {
     "calibrate": QuestionRow("Measure", "steptime.cli.calibrate:calibrate"),
     "run": QuestionRow("Measure", "steptime.cli.run:run"),
     "data": QuestionRow("Measure", "steptime.cli.data:data"),
-    "sweep": QuestionRow("Measure", "steptime.sweeps.question:sweep"),
+    "sweep": QuestionRow("Measure", "steptime.questions.sweep:sweep"),
     "sweep status": QuestionRow("Measure", "steptime.sweeps.cluster.jobs:status"),
     "sweep collect": QuestionRow("Measure", "steptime.sweeps.cluster.jobs:collect"),
     "sweep cancel": QuestionRow("Measure", "steptime.sweeps.cluster.jobs:cancel"),

@@ -11,10 +11,10 @@ import pytest
 
 import steptime
 from steptime.build import make_workload, read_model
+from steptime.grids.replicas import ScalingRow, Sync, data_parallel
 from steptime.hardware import catalog
 from steptime.prediction.collectives import Fabric
 from steptime.prediction.step_model import StepModel
-from steptime.questions.scaling import ScalingRow, Sync, data_parallel
 
 DECODER = "transformer:kind=decoder,layers=2,width=64,heads=4,length=16,vocabulary=90"
 MODERN = f"{DECODER},kv_heads=2,norm=rms,activation=swiglu,positions=rotary,bias=no,tied=no"

@@ -17,11 +17,11 @@ from steptime.calibration.fit import constants_of
 from steptime.calibration.left_over import FEWEST, NOISE, OF_PRODUCT, SPREAD, learnt
 from steptime.core.errors import InputError
 from steptime.core.toml_files import toml_text
+from steptime.grids.grid import Steps
 from steptime.hardware import catalog
 from steptime.prediction import cost_model
 from steptime.prediction.host import Host, alike, behind_host, left_over
 from steptime.prediction.step_model import StepModel
-from steptime.questions.grid import Steps
 
 V100 = catalog.device("v100-sxm2-16gb")
 PRIORS = constants_of(catalog.priors("gpu"))

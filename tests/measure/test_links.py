@@ -15,6 +15,7 @@ from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.workload import STRATEGIES as MEASURED
 from steptime.core.workload import Workload
+from steptime.grids.replicas import STRATEGIES, predict_replicas
 from steptime.hardware import catalog
 from steptime.hardware.device import Cluster, Device, Link, link_from_table
 from steptime.measure.contract import Options, method
@@ -22,7 +23,6 @@ from steptime.measure.probe.files import SIZES_BYTES, fit, link_table, ring_s
 from steptime.prediction.collectives import COLLECTIVES, Fabric
 from steptime.prediction.records import records
 from steptime.prediction.step_model import StepModel
-from steptime.questions.scaling import STRATEGIES, predict_replicas
 from steptime.records import store
 from steptime.records.record import Quantity, Record
 from told import predicted_and_measured

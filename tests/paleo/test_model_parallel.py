@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import split_alexnet
 from every import every
 from steptime.core.errors import InputError
+from steptime.grids.replicas import Sync, data_parallel
 from steptime.hardware.device import Device, Link
 from steptime.paleo.layers import Layer
 from steptime.paleo.model_parallel import (
@@ -29,7 +30,6 @@ from steptime.paleo.model_parallel import (
 from steptime.paleo.nesting import Fork, Nested, has_nested_forks, lower_bound, nested
 from steptime.paleo.placement import LayerTimes, nodes
 from steptime.prediction.step_model import StepModel
-from steptime.questions.scaling import Sync, data_parallel
 
 MS = 1e3
 PASSES = ("forward_s", "backward_s", "update_s")

@@ -11,6 +11,7 @@ import steptime
 from every import every
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
+from steptime.grids.replicas import Sync, data_parallel
 from steptime.hardware import catalog
 from steptime.planning.answer import answered, timed
 from steptime.planning.best import searched
@@ -23,7 +24,6 @@ from steptime.planning.step import plan_time, quick
 from steptime.prediction.collectives import EXCHANGES, Fabric, ring
 from steptime.prediction.lower import Row
 from steptime.prediction.step_model import StepModel
-from steptime.questions.scaling import Sync, data_parallel
 
 SITE = Site("v100", 8, "nvlink-2", "infiniband-edr")
 NETWORKS = (

@@ -10,14 +10,15 @@ from every import every
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.workload import Workload
+from steptime.grids.batches import doubling, knee, largest_batch
+from steptime.grids.grid import grid
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.hardware.prices import Offer, cheapest, offers
 from steptime.network.count import peak_bytes
 from steptime.prediction.memory import blocks_bytes, memory_of, worst_moment
 from steptime.prediction.step_model import StepModel
-from steptime.questions.choose import choices, doubling, helps, knee, largest_batch, ordered
-from steptime.questions.grid import grid
+from steptime.questions.choose import choices, helps, ordered
 
 FC = "fc:layers=1,nodes=64,inputs=32,outputs=8"
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from steptime.core.errors import InputError
+from steptime.grids.grid import grid
 from steptime.hardware import catalog
 from steptime.hardware.stack import stack_from_table
 from steptime.prediction.host import Host, behind_host, calls_of, host_of, issuing
 from steptime.prediction.kernel import Exchange, Kernel
 from steptime.prediction.step_model import StepModel
-from steptime.questions.grid import grid
 
 SECONDS = {
     "host.step_s": 2.0,

@@ -13,6 +13,7 @@ from every import every
 from places import TESTS
 from steptime.build import build, make_workload, read_model
 from steptime.cli.main import run
+from steptime.grids.replicas import data_parallel
 from steptime.hardware import catalog
 from steptime.hardware.device import Link
 from steptime.network.count import count
@@ -22,7 +23,6 @@ from steptime.prediction.collectives import Fabric
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.price import roofline
 from steptime.prediction.step_model import StepModel
-from steptime.questions.scaling import data_parallel
 
 FOLDER = TESTS / "data" / "published"
 EXCHANGES = ("one-to-all", "tree", "butterfly", "butterfly-mixing")

@@ -16,10 +16,10 @@ from places import ROOT
 from steptime.build import make_workload, read_model
 from steptime.calibration.cases import Case, step_kernels
 from steptime.calibration.evaluate import score
+from steptime.grids.replicas import data_parallel
 from steptime.hardware import catalog
 from steptime.prediction import cost_model
 from steptime.prediction.step_model import StepModel
-from steptime.questions.scaling import data_parallel
 
 PAGE = ROOT / "docs/validation.md"
 

@@ -14,6 +14,7 @@ from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, TensorSpec, check, frozen
 from steptime.core.workload import Plan, Workload
+from steptime.grids.replicas import data_parallel
 from steptime.hardware import catalog
 from steptime.hardware.device import Cluster, Device, Link
 from steptime.network.count import peak_bytes
@@ -25,7 +26,6 @@ from steptime.network.ops.ranks import rank_graph
 from steptime.network.ops.training import training_graph
 from steptime.prediction.collectives import fabric_of_group
 from steptime.prediction.step_model import StepModel
-from steptime.questions.scaling import data_parallel
 
 TOY = Device("toy", "gpu", {"float32": 1e12}, 1e11, "made up for this test", launch_s=1e-6)
 NEAR = Link("near", 1e-6, 1e10, "made up for this test")

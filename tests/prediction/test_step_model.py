@@ -10,10 +10,10 @@ import pytest
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.errors import InputError
+from steptime.grids.replicas import data_parallel
 from steptime.hardware import catalog
 from steptime.prediction.collectives import Fabric
 from steptime.prediction.step_model import StepModel
-from steptime.questions.scaling import data_parallel
 
 
 def test_a_simulation_of_strong_scaling_in_ten_lines(capsys):

@@ -20,10 +20,10 @@ def quickstart(out: Path, backend: str, budget: float | None) -> Answer:
     from time import monotonic
 
     from steptime.calibration.here import measured
+    from steptime.questions.sweep import request_of, run_here
     from steptime.records import store
     from steptime.reports import write_report
     from steptime.sweeps.experiment import read_experiment
-    from steptime.sweeps.question import request_of, run_here
 
     check_ceilings(backend)
     store.load(out, note, required=False)  # a folder that is none is refused before probing,

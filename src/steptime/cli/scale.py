@@ -8,6 +8,7 @@ from steptime.core.errors import InputError
 from steptime.core.question import Text, choice, flag, named, number, optional, question, whole
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, picked
+from steptime.grids.replicas import SCALINGS, ScalingRow, Sync, data_parallel, unpaid
 from steptime.hardware import catalog
 from steptime.hardware.prices import BILLINGS, Training, bill
 from steptime.paleo.model_parallel import hybrid, model_parallel
@@ -17,7 +18,6 @@ from steptime.prediction.assumed import assumed_of
 from steptime.prediction.collectives import Fabric
 from steptime.prediction.step_model import StepModel
 from steptime.questions import options
-from steptime.questions.scaling import SCALINGS, ScalingRow, Sync, data_parallel, unpaid
 from steptime.questions.scaling_table import notes_on, table
 
 PARALLEL = ("data", "model", "hybrid")

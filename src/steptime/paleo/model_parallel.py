@@ -19,6 +19,14 @@ from math import prod
 from operator import attrgetter
 
 from steptime.core.errors import InputError
+from steptime.grids.replicas import (
+    ScalingRow,
+    Sync,
+    batch_share,
+    exchange_s,
+    scaling_row,
+    throughput,
+)  # fmt: skip
 from steptime.hardware.device import GB, GIB
 from steptime.paleo.layers import layers_in
 from steptime.paleo.lower import update_kernel
@@ -36,14 +44,6 @@ from steptime.paleo.rules import FLOAT_BYTES, settings_of
 from steptime.prediction.host import behind_host, issuing
 from steptime.prediction.schedule import overlapped
 from steptime.prediction.step_model import StepModel, no_link
-from steptime.questions.scaling import (
-    ScalingRow,
-    Sync,
-    batch_share,
-    exchange_s,
-    scaling_row,
-    throughput,
-)  # fmt: skip
 
 NESTED_NOTE = "forks within forks are nested; the original stops here"
 FORK_NOTE = (

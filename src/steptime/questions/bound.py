@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from steptime.core.graph import PASSES, PLACE
+from steptime.grids.replicas import Sync, exposed_s
 from steptime.prediction.host import Host
 from steptime.prediction.kernel import Interval, Kernel
 from steptime.prediction.kernels import Kernels, computed_as
 from steptime.prediction.price import at_peak
 from steptime.prediction.step_model import StepModel
-from steptime.questions.scaling import Sync, exposed_s
 
 BOUNDS = ("compute", "memory", "host", "input", "communication")
 

@@ -9,6 +9,8 @@ from typing import Any
 from steptime.core.errors import InputError
 from steptime.core.progress import watched
 from steptime.core.workload import Workload
+from steptime.grids.batches import knee, largest_batch
+from steptime.grids.grid import Steps
 from steptime.hardware.device import Device
 from steptime.hardware.prices import Offer, Training, bill
 from steptime.network.recompute import needed
@@ -16,7 +18,6 @@ from steptime.prediction.assumed import assumed_of
 from steptime.prediction.memory import Needs, memory_of
 from steptime.prediction.power import step_energy
 from steptime.prediction.step_model import StepModel
-from steptime.questions.grid import Steps
 
 TRIED = tuple(1 << i for i in range(17))  # batches, where none is asked for
 
@@ -206,49 +207,3 @@ def has_room(model: StepModel, needed_bytes: int) -> bool | None:
     """Whether a model's device has so many bytes, None where its memory is unknown."""
     usable = model.device.usable_bytes
     return None if usable is None else needed_bytes <= usable
-
-
-MOST = 1 << 20  # examples a step that are tried
-KNEE = 0.9
-
-
-def largest_batch(memory: Callable[[int], float], has_bytes: float, most: int = MOST) -> int:
-    """Return the largest batch whose step needs no more than `has_bytes`, 0 if not even 1 does.
-
-    `memory(batch)` are the bytes of a step, which do not fall as the batch grows. Batches above
-    `most` are not tried. 10 bytes and 3 an example fit 100 bytes up to a batch of 30.
-    """
-    low, high, needs = 0, 1, {}
-
-    def fits(batch: int) -> bool:
-        needs[batch] = memory(batch)
-        return needs[batch] <= has_bytes
-
-    while high <= most and fits(high):
-        low, high = high, 2 * high
-    high = min(high, most + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        guess = middle
-        if low and high in needs and needs[high] > needs[low]:  # memory is nearly a line
-            share = (has_bytes - needs[low]) / (needs[high] - needs[low])
-            guess = low + int(share * (high - low))
-        for batch in (guess, guess + 1, middle):
-            if low < batch < high:
-                low, high = (batch, high) if fits(batch) else (low, batch)
-    return low
-
-
-def doubling(most: int) -> list[int]:
-    """Return 1, 2, 4, ... up to `most`, and `most`."""
-    return sorted({1 << i for i in range(most.bit_length())} | {most})
-
-
-def knee(batches: Sequence[int], step_s: Sequence[float]) -> int:
-    """Return the least batch that has 90 % of the best speed, in examples a second.
-
-    Batches of 1, 2, 4 and 8 in 1, 1, 2 and 4 s: at 2 examples a second from 2 on, so 2.
-    """
-    both = zip(batches, step_s, strict=True)
-    speeds = {batch: batch / seconds if seconds else 0.0 for batch, seconds in both}
-    return min(one for one, speed in speeds.items() if speed >= KNEE * max(speeds.values()))

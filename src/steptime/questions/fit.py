@@ -10,6 +10,7 @@ from steptime.core.question import question
 from steptime.core.table import Result, Row, Table, columns, facts, of_steps, picked
 from steptime.core.units import percent, seconds, size
 from steptime.core.workload import WHOLE, Workload, departures
+from steptime.grids.batches import KNEE, MAX_BATCH, doubling, knee, largest_batch
 from steptime.hardware import catalog
 from steptime.hardware.prices import cheapest, offers
 from steptime.network.recompute import needed
@@ -19,7 +20,7 @@ from steptime.prediction.assumed import assumed_of, assumed_row
 from steptime.prediction.states import host_link
 from steptime.prediction.step_model import StepModel
 from steptime.questions import options
-from steptime.questions.choose import KNEE, MOST, doubling, helps, knee, largest_batch
+from steptime.questions.choose import helps
 from steptime.questions.step_options import StepOptions
 
 _COLUMNS = columns(
@@ -101,7 +102,7 @@ class Fitting(Result):
         marks = (
             (self.batch, "asked for"),
             (best, "best"),
-            (largest, "largest" if (largest or 0) < MOST else ""),
+            (largest, "largest" if (largest or 0) < MAX_BATCH else ""),
         )
         rows = []
         for row in self.rows:
@@ -114,7 +115,7 @@ def _format_largest(largest: int | None) -> str | None:
     """Format the largest batch, `1,024`; `at least 1,048,576` from the cap of the search on."""
     if largest == 0:
         return "none fits"
-    cap = "at least " if (largest or 0) >= MOST else ""
+    cap = "at least " if (largest or 0) >= MAX_BATCH else ""
     return None if largest is None else f"{cap}{largest:,}"
 
 
@@ -140,7 +141,7 @@ def fit(
         largest = None
     else:
         largest = largest_batch(lambda one: asked.needs(one).total_bytes, has)
-        if largest >= MOST:  # the search ended at its cap, not at the memory of the device
+        if largest >= MAX_BATCH:  # the search ended at its cap, not at the memory of the device
             largest = max(largest, own) if made.fits else largest
             notes.append(f"largest batch: at least {largest:,}, above which none was tried")
     best = None

@@ -22,9 +22,9 @@ from steptime.questions.options import unmodelled
 
 if TYPE_CHECKING:
     from steptime.core.workload import Workload
+    from steptime.grids.folder import Predicted
+    from steptime.grids.grid import GridCell, Place
     from steptime.hardware.device import Link
-    from steptime.questions.grid import GridCell, Place
-    from steptime.questions.predict_folder import Predicted
 
 MOST_CELLS = 1_000_000  # which take 1.5 GB
 SHOWN_ROWS = 40
@@ -52,8 +52,8 @@ def axes(
     models: str, devices: str, batches: str | None, replicas: str | None, link: str | None
 ) -> Grid:
     """Return the axes that the texts of the command line say; raises `InputError`."""
+    from steptime.grids.grid import place_of
     from steptime.hardware import catalog
-    from steptime.questions.grid import place_of
     from steptime.questions.networks import networks
 
     found = Grid(
@@ -123,7 +123,7 @@ def answer(
     """
     from steptime.core.dtypes import dtype_named
     from steptime.core.files import check_folder, write_whole
-    from steptime.questions.grid import grid
+    from steptime.grids.grid import grid
 
     first = workload_of(found.models[0], None)
     if out is not None and not Path(out).suffix:
@@ -188,7 +188,7 @@ def _into_folder(
     given: Mapping[str, str],
     out: Path,
 ) -> Answer:
-    from steptime.questions.predict_folder import predict_space
+    from steptime.grids.folder import predict_space
 
     if found.link or found.replicas != (1,):
         raise InputError("a folder of records takes one replica: leave out --replicas and --link")

@@ -7,11 +7,11 @@ from typing import Any
 
 from steptime.core.dtypes import HALVES
 from steptime.core.workload import Workload
+from steptime.grids.batches import knee
 from steptime.hardware.device import Device, Link
 from steptime.prediction.step_model import StepModel
 from steptime.questions.bound import Input, Path, path
 from steptime.questions.changes import Change, changed
-from steptime.questions.choose import knee
 
 OF_DEVICE = "launch.gap_s"  # between two kernels: no host shortens it
 UNEVEN = ("product.odd_", "product.uneven_")  # of rows that begin at no whole 16 bytes

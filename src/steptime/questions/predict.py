@@ -160,7 +160,7 @@ def _of_folder(
     link: str | None,
     ops: bool,
 ) -> Answer:
-    from steptime.questions.predict_folder import predict_folder
+    from steptime.grids.folder import predict_folder
 
     names = () if device is None else grid_table.names(device, "--device")
     devices = tuple(map(catalog.device, names)) or None

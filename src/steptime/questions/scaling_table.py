@@ -6,10 +6,10 @@ from typing import Any
 from steptime.core.graph import PASSES
 from steptime.core.table import Column, Table, columns, of_steps
 from steptime.core.units import counted, seconds
+from steptime.grids.replicas import ScalingRow, Sync, unpaid
 from steptime.prediction.assumed import assumed_text
 from steptime.prediction.collectives import COLLECTIVES, GROUP, Fabric
 from steptime.prediction.step_model import StepModel
-from steptime.questions.scaling import ScalingRow, Sync, unpaid
 
 
 def table(document: Mapping[str, Any]) -> Table:

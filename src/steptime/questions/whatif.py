@@ -13,11 +13,11 @@ from steptime.core.progress import watched
 from steptime.core.table import Result, Row, Table, columns, picked
 from steptime.core.units import percent
 from steptime.core.workload import Workload
+from steptime.grids.grid import Steps
 from steptime.hardware.device import Device
 from steptime.prediction.step_model import StepModel
 from steptime.questions.bound import Binding, Path, path
 from steptime.questions.changes import Change, changed
-from steptime.questions.grid import Steps
 from steptime.records.ratios import geometric_mean
 from steptime.records.row import grouped
 

@@ -1,6 +1,6 @@
 """The page of `choose`: networks, devices, links and replicas as rows, with filters and charts.
 
-Every row is a cell of a grid (`questions/grid.py`); the page shows those that its reader asks for,
+Every row is a cell of a grid (`grids/grid.py`); the page shows those that its reader asks for,
 and computes nothing.
 """
 
@@ -13,12 +13,12 @@ from typing import Any
 
 from steptime.core.errors import InputError
 from steptime.core.progress import watched
+from steptime.grids.batches import knee
+from steptime.grids.grid import GridCell, Maker, grid
 from steptime.hardware.device import Device, Link
 from steptime.hardware.prices import HOUR_S, Offer, Training, bill
 from steptime.planning.request import near_link
 from steptime.prediction.method import Method
-from steptime.questions.choose import knee
-from steptime.questions.grid import GridCell, Maker, grid
 from steptime.reports.charts import style
 
 MOST_ROWS = 60_000  # of a page: 3 MB

@@ -19,13 +19,13 @@ from steptime.core.progress import watched
 from steptime.core.table import picked
 from steptime.core.units import counted
 from steptime.core.workload import Workload
+from steptime.grids.replicas import graph_of_rank
 from steptime.hardware import catalog
 from steptime.hardware.stack import label_of
 from steptime.measure import registry
 from steptime.measure.contract import Options, meaningful, method
 from steptime.network.count import count, peak_bytes
 from steptime.network.families.family import resolve
-from steptime.questions.scaling import graph_of_rank
 from steptime.records import stacks, store
 from steptime.records.record import DONE, Record
 from steptime.sweeps.experiment import FEED_AXES, PLACE_AXES, STEP_AXES, Axes, Experiment, axes_of

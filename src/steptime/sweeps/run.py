@@ -15,14 +15,14 @@ from steptime.core.errors import InputError
 from steptime.core.table import picked
 from steptime.core.units import size
 from steptime.core.workload import workload_to_json
+from steptime.grids.folder import lacking, part_key
+from steptime.grids.grid import Place
+from steptime.grids.replicas import predict_replicas
 from steptime.hardware.device import Cluster, Device, Link
 from steptime.measure import cpus, ranks
 from steptime.measure.contract import method
 from steptime.measure.launch import Failure, OnEvent, WorkerDiedError
 from steptime.prediction.method import stack_option, tf32_option
-from steptime.questions.grid import Place
-from steptime.questions.predict_folder import lacking, part_key
-from steptime.questions.scaling import predict_replicas
 from steptime.records import store
 from steptime.records.reading import record_from_json
 from steptime.records.record import Quantity, Record, RecordMethod, now

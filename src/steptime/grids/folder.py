@@ -11,12 +11,12 @@ from typing import Self
 from steptime.core.errors import InputError
 from steptime.core.progress import watched
 from steptime.core.workload import Workload
+from steptime.grids.grid import Place, predicted
+from steptime.grids.replicas import predict_replicas
 from steptime.hardware import catalog
 from steptime.hardware.device import Cluster, Device, Link
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.method import Method, stack_option
-from steptime.questions.grid import Place, predicted
-from steptime.questions.scaling import predict_replicas
 from steptime.records import store
 from steptime.records.record import Record
 from steptime.records.stacks import stack_of

@@ -12,13 +12,13 @@ from steptime.core.question import Text, argument, flag, option, optional, quest
 from steptime.core.ranges import MOST_VISITS, whole_number
 from steptime.core.table import UNSUCCESSFUL, Answer, Column, Table, columns, picked
 from steptime.core.units import duration, size
+from steptime.grids.folder import Predicted, predict_space
+from steptime.grids.grid import Place, place_of
 from steptime.hardware import catalog
 from steptime.prediction import DEFAULT
 from steptime.prediction.method import stack_option
 from steptime.questions import options
-from steptime.questions.grid import Place, place_of
 from steptime.questions.grid_table import written
-from steptime.questions.predict_folder import Predicted, predict_space
 from steptime.records.record import STATUSES
 from steptime.records.row import grouped
 from steptime.sweeps.cells import Cell, cells_of

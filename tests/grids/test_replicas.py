@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 import split_alexnet
 from every import every
 from steptime.core.errors import InputError
+from steptime.grids.replicas import Sync, data_parallel, throughput, unpaid
 from steptime.hardware.device import Device, Link
 from steptime.hardware.prices import Training, bill
 from steptime.prediction import step_model
 from steptime.prediction.collectives import Fabric
 from steptime.prediction.step_model import StepModel
-from steptime.questions.scaling import Sync, data_parallel, throughput, unpaid
 
 MS = 1e3
 EXCHANGES = ("one-to-all", "tree", "butterfly", "butterfly-mixing")

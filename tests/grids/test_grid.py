@@ -19,11 +19,11 @@ from steptime.cli.main import run
 from steptime.core import ranges
 from steptime.core.errors import InputError
 from steptime.core.units import size
+from steptime.grids.grid import Steps
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.network.count import peak_bytes
 from steptime.prediction.step_model import StepModel
-from steptime.questions.grid import Steps
 from steptime.questions.grid_table import MOST_CELLS, split_models
 
 NETWORKS = (

@@ -1,0 +1,1 @@
+"""Many steps at once: grids of models, devices and batches, replicas, folders of records."""
