@@ -29,7 +29,7 @@ def toy(name: str = "toy", memory: float | None = None, peak: float = 1e12) -> D
 
 @every(("has", "batch"), [(100, 30), (99, 29), (13, 1), (12.9, 0), (1e9, 1024)])
 def test_the_largest_batch_that_fits(has, batch):
-    assert largest_batch(lambda n: 10 + 3 * n, has, most=1024) == batch
+    assert largest_batch(lambda n: 10 + 3 * n, has, max_batch=1024) == batch
 
 
 def test_the_largest_batch_of_memory_that_bends():
