@@ -28,16 +28,19 @@ COMMANDS = {
     "group": "query 'SELECT platform, status, count(*) AS n, median(step_s) AS step_s "
     "FROM records GROUP BY ALL'",
     "rows": "query 'SELECT model, batch, step_s, step_s_low FROM records WHERE nodes = 64 LIMIT 9'",
-    "export": "export --sql 'SELECT model, batch, step_s FROM records' -o {out}/all.parquet",
-    "errors": "errors",
-    "results": "results",
-    "table": "table",
+    "export": "query 'SELECT model, batch, step_s FROM records' -o {out}/all.parquet",
+    "errors": "analyse errors",
+    "results": "analyse results",
+    "table": "analyse table",
     "compare": "compare",
     "by platform": "compare --by platform",
-    **{one: one for one in ("speedup", "heatmap", "sensitivity", "breakdown", "roofline", "nodes")},
     **{
-        f"plot {one}": f"plot {one} -o {{out}}/{one}.png"
-        for one in (
+        kind: f"analyse {kind}"
+        for kind in ("speedup", "heatmap", "sensitivity", "breakdown", "roofline", "nodes")
+    },
+    **{
+        f"draw {kind}": f"analyse {kind} -o {{out}}/{kind}.png"
+        for kind in (
             "roofline",
             "speedup",
             "throughput",
@@ -50,7 +53,7 @@ COMMANDS = {
     "report": "report -o {out}/report.html",
     "report.md": "report -o {out}/report.md",
     "compare --json": "compare --json",
-    "speedup --json": "speedup --json",
+    "speedup --json": "analyse speedup --json",
     "watch": "compare {at} --fail-on slower",
 }
 
@@ -165,7 +168,7 @@ def asked(said: str, folder: Path, out: Path) -> tuple[float, float, float, int]
     import shlex
 
     name, *options = shlex.split(said.format(out=out, at=folder))
-    place = ["--in", str(folder)] if name in ("query", "export", "plot") else [str(folder)]
+    place = ["--in", str(folder)] if name == "query" else [str(folder)]
     start = time.perf_counter()
     with (out / "answer").open("w") as answer:
         process = subprocess.Popen(
