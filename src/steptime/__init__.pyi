@@ -86,10 +86,10 @@ def predict(
     update_early: bool = ...,
     packed: str | None = ...,
     padded: str | None = ...,
-    tf32: str | None = ...,
-    channels_last: bool | None = ...,
-    host: str | None = ...,
     stack: str | None = ...,
+    channels_last: str | None = ...,
+    tf32: str | None = ...,
+    host: str | None = ...,
     steps: int | None = ...,
     kwh_price: float | None = ...,
     kwh_co2: float | None = ...,
@@ -121,6 +121,10 @@ def fit(
     update_early: bool = ...,
     packed: str | None = ...,
     padded: str | None = ...,
+    stack: str | None = ...,
+    channels_last: str | None = ...,
+    tf32: str | None = ...,
+    host: str | None = ...,
 ) -> Fitting: ...
 def choose(
     model: str | Path | Workload,
@@ -149,6 +153,10 @@ def choose(
     update_early: bool = ...,
     packed: str | None = ...,
     padded: str | None = ...,
+    stack: str | None = ...,
+    channels_last: str | None = ...,
+    tf32: str | None = ...,
+    host: str | None = ...,
 ) -> Answer: ...
 def scale(
     model: str | Path | Workload,
@@ -175,6 +183,10 @@ def scale(
     inside: str | Sequence[str] | None = ...,
     links_per_node: int | None = ...,
     servers: int | None = ...,
+    stack: str | None = ...,
+    channels_last: str | None = ...,
+    tf32: str | None = ...,
+    host: str | None = ...,
 ) -> Answer: ...
 def plan(
     model: str | Path | Workload,
@@ -299,6 +311,10 @@ def why(
     start: str | None = ...,
     allow_unknown: bool = ...,
     out: str | Path | None = ...,
+    stack: str | None = ...,
+    channels_last: str | None = ...,
+    tf32: str | None = ...,
+    host: str | None = ...,
 ) -> Diagnosis | Answer: ...
 def whatif(
     device: str | Path | Device,
@@ -313,6 +329,10 @@ def whatif(
     method: str | Method | Callable[[Kernel, Device], Interval | float] = ...,
     option_: Mapping[str, object] | Sequence[str] | None = ...,
     out: str | Path | None = ...,
+    stack: str | None = ...,
+    channels_last: str | None = ...,
+    tf32: str | None = ...,
+    host: str | None = ...,
 ) -> WhatIf | Answer: ...
 def doctor() -> Answer: ...
 def calibrate(

@@ -19,6 +19,7 @@ from steptime.prediction.step_model import StepModel
 from steptime.questions import options
 from steptime.questions.scaling import SCALINGS, ScalingRow, Sync, data_parallel, unpaid
 from steptime.questions.scaling_table import notes_on, table
+from steptime.questions.step_options import ExecutionOptions
 
 PARALLEL = ("data", "model", "hybrid")
 MOST_ROWS = 100_000
@@ -85,6 +86,7 @@ def scale(
     allow_unknown: options.AllowUnknown = False,
     *,
     shape: JoinOptions,
+    execution: ExecutionOptions,
 ) -> Answer:
     """Predict training on many replicas: time, speed-up and cost.
 
@@ -98,7 +100,7 @@ def scale(
     if link is None:
         options.refuse({**told, "--latency-us": latency_us}, "{} needs --link LINK")
     fabric = None if link is None else _fabric(link, latency_us, options.given(shape))
-    given = options.pairs(option_, "option")
+    given = execution.method_options(option_)
     found = StepModel(workload, options.one_device(device), fabric, method, given, assumes=True)
     if latency_us is not None and not found.method.latency:
         raise InputError(f"--latency-us: method {found.method.name} knows no latency")

@@ -11,6 +11,7 @@ from steptime.core.question import File, Text, argument, choice, number, optiona
 from steptime.core.table import Answer
 from steptime.prediction import DEFAULT
 from steptime.questions import options
+from steptime.questions.step_options import ExecutionOptions
 from steptime.questions.why import Diagnosis
 
 
@@ -35,13 +36,15 @@ def why(
     ),
     allow_unknown: options.AllowUnknown = False,
     out: File = picture("With --from: draw it"),
+    *,
+    execution: ExecutionOptions,
 ) -> Diagnosis | Answer:
     """Say why a step takes as long as it does."""
     from steptime.hardware import catalog
     from steptime.questions import why as asked
     from steptime.questions.networks import dtype_for
 
-    given = options.pairs(option_, "option")
+    given = execution.method_options(option_)
     found = None if device is None else catalog.device(options.one_device(device))
     if folder is not None:
         options.refuse(
