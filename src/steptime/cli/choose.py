@@ -109,7 +109,9 @@ def _page(
     batches = numbers(batch, "--batch") if batch else sorted({*own, *BATCHES})
     near = ",".join(dict.fromkeys(map(near_link, devices)))
     usual = f"{near},{FAR}" if near.count(",") < MOST_NEAR else f"{FAR},{NEAR}"
-    words = picked(step, "dtype optimizer method option_") | picked(training, "samples epochs")
+    words = picked(step, "length dtype optimizer method option_") | picked(
+        training, "samples epochs"
+    )
     words |= execution.words()
     asked = Choices(
         makers,

@@ -84,6 +84,7 @@ def scale(
     method: options.Method = DEFAULT,
     option_: options.Settings = None,
     allow_unknown: options.AllowUnknown = False,
+    length: options.Length = None,
     *,
     shape: JoinOptions,
     execution: ExecutionOptions,
@@ -93,7 +94,9 @@ def scale(
     A step takes forward + backward + update + the all-reduce of gradients - what overlaps.
     """
     training = _training(samples, epochs, price, billing)
-    workload = options.workload_of(model, batch, dtype, "train", optimizer, allow_unknown)
+    workload = options.workload_of(
+        model, batch, dtype, "train", optimizer, allow_unknown, length=length
+    )
     told = {named(name): one for name, one in vars(shape).items()}
     if parallel == "model":
         options.refuse(told, "--parallel model all-reduces no gradients: leave out {}")

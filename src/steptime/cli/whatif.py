@@ -50,6 +50,7 @@ def whatif(
     folder: File = optional("--in DIR", "The networks of a folder of records."),
     phase: options.Phase = "train",
     optimizer: options.Optimizer = "sgd",
+    length: options.Length = None,
     method: options.Method = DEFAULT,
     option_: options.Settings = None,
     out: File = picture("Draw the map of two or three ranges"),
@@ -72,12 +73,14 @@ def whatif(
     changes.changed(found, first or single)  # raises before networks are built
     size = None if batch == LARGEST else batch
     if folder is not None:
-        options.refuse({"--model": model, "--batch": size}, "{} does not go with --in")
+        options.refuse(
+            {"--model": model, "--batch": size, "--length": length}, "{} does not go with --in"
+        )
         asked = networks.of_folder(folder)
     else:
         named = grid_table.split_models(model or networks.DEFAULT_SET)
         asked = networks.workloads(named, size if model or batch else networks.DEFAULT_BATCHES,
-                       (told["dtype"], phase, optimizer))  # fmt: skip
+                       (told["dtype"], phase, optimizer), length)  # fmt: skip
     every = cases(asked, found, method, execution.method_options(option_), batch == LARGEST)
     notes = changes.remarks(found, first or single, every[0].model.method)
     if not (single or of_range):

@@ -35,6 +35,7 @@ def why(
         ("paleo",), "paleo: show how corrections lead from Paleo's number to ours.", "--from"
     ),
     allow_unknown: options.AllowUnknown = False,
+    length: options.Length = None,
     out: File = picture("With --from: draw it"),
     *,
     execution: ExecutionOptions,
@@ -48,8 +49,8 @@ def why(
     found = None if device is None else catalog.device(options.one_device(device))
     if folder is not None:
         options.refuse(
-            {"--batch": batch, "--dtype": dtype, "--replicas": replicas, "--link": link,
-             "--input-per-s": input_per_s},
+            {"--batch": batch, "--length": length, "--dtype": dtype, "--replicas": replicas,
+             "--link": link, "--input-per-s": input_per_s},
             "{} does not go with --in, which takes all of a folder's records",
         )  # fmt: skip
         from steptime.questions.why_folder import of_folder
@@ -61,7 +62,9 @@ def why(
     if (replicas or 1) > 1 and link is None:
         raise InputError("several replicas all-reduce gradients: name a link with --link")
     kind = dtype_for(found, dtype)
-    workload = options.workload_of(model, batch, kind, phase, optimizer, allow_unknown)
+    workload = options.workload_of(
+        model, batch, kind, phase, optimizer, allow_unknown, length=length
+    )
     if start is not None:
         from steptime.cli.explain import explain
 

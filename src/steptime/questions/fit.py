@@ -251,14 +251,14 @@ def _shared_out(
         how["tuning"] = replace(step.tuning, recompute="none")
         try:
             planner, made = timed(
-                Request(name, site, count * batch, batch, dtype=step.dtype, **how)
+                Request(name, site, count * batch, batch, step.length, dtype=step.dtype, **how)
             )
         except InputError:
             return []
         if fits(planner, made):
             words: dict[str, Any] = {"device": device.name, "inside": inside}
             words |= {"batch": count * batch, "dtype": step.dtype, **split}
-            words |= picked(step, "lora weights train packed padded")
+            words |= picked(step, "length lora weights train packed padded")
             words["option_"] = [f"{key}={value}" for key, value in settings.items()]
             return [shlex.join(["steptime", "plan", name, *options.words_of(words)])]
     return []

@@ -77,7 +77,7 @@ def predict(
     if folder is not None:
         options.refuse(
             {"MODEL": model, "--grid": all_cells, "--batch": batch, "--steps": steps,
-             "--replicas": replicas, "--out": out, "--trace": trace},
+             "--replicas": replicas, "--out": out, "--trace": trace, "--length": step.length},
             "{} does not go with --in, which takes all of a folder's records",
         )  # fmt: skip
         return _of_folder(folder, device, chosen, given, link, by_op)
@@ -90,13 +90,14 @@ def predict(
     if all_cells:
         of_one = {"--by-op": by_op, "--trace": trace, "--steps": steps}
         options.refuse(of_one, "{} is of one prediction; leave out --grid")
-        from steptime.build import make_workload, read_model
+        from steptime.build import make_workload, read_model, set_length
 
         axes = grid_table.axes(model, device, batch, replicas, link)
         read = cache(read_model)  # a file is read once
 
         def cell(name: str, size: int | None) -> Workload:
             choice = read(name, step.allow_unknown, trusted=True)
+            choice = choice if step.length is None else set_length(choice, step.length)
             how = step.dtype, step.phase, step.optimizer
             return make_workload(choice, size, *how, tuning=step.tuning)
 

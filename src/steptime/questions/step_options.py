@@ -79,6 +79,7 @@ class StepOptions:
     method: options.Method = DEFAULT
     option_: options.Settings = None
     allow_unknown: options.AllowUnknown = False
+    length: options.Length = None
     lora: options.Lora = None
     weights: options.Weights = None
     train: options.Train = None
@@ -118,6 +119,7 @@ class StepOptions:
             self.optimizer,
             self.allow_unknown,
             self.tuning,
+            self.length,
         )
 
     def on(
