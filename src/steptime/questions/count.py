@@ -51,6 +51,7 @@ def count(
         "executed_traffic_bytes": round(found.executed_traffic_bytes),
         **picked(found, "kernels activation_bytes peak_bytes"),
         "unmodelled": list(graph.unmodelled),
+        "notes": list(graph.remarks),
         "ops": ops,
     }
     tables = [_totals(document)]
