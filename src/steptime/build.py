@@ -180,6 +180,25 @@ def family_of(choice: Choice) -> Family:
     return family(choice.model, choice.where if choice.where != choice.model else "")
 
 
+def set_length(choice: Choice, length: int) -> Choice:
+    """Return the network with sequences of `length` tokens.
+
+    Raises:
+        InputError: if the network has no length, or its text gives another one.
+    """
+    if "length" not in family_of(choice).parameters:
+        graph = build(make_workload(choice, phase="infer"))
+        inputs = (
+            f"{name} {'x'.join(map(str, graph.tensors[name].shape))}" for name in graph.inputs
+        )
+        name = choice.where or choice.model
+        raise InputError(f"--length: {name} has no length; its inputs are {', '.join(inputs)}")
+    in_text = choice.given.get("length", length)
+    if str(in_text) != str(length):
+        raise InputError(f"--length {length} contradicts length={in_text} of the model")
+    return replace(choice, given={**choice.given, "length": length})
+
+
 def read_table(text: str, what: str) -> object:
     """Return what a file holds, JSON if its name ends so and else TOML; `what` is named in errors.
 

@@ -106,8 +106,8 @@ def test_the_stub_has_what_python_finds():
             {"device": ["t4", "l4"], "batch": [8, 16], "all_cells": True},
         ),
         (
-            "predict resnet18 --device t4 --batch 8 --dtype float16 --channels-last --steps 100",
-            {"device": "t4", "batch": 8, "dtype": "float16", "channels_last": True, "steps": 100},
+            "predict resnet18 --device t4 --batch 8 --channels-last yes --steps 100",
+            {"device": "t4", "batch": 8, "channels_last": True, "steps": 100},
         ),
     ],
 )

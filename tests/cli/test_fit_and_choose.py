@@ -240,3 +240,19 @@ def test_what_helps_names_recompute_where_layers_can_be_computed_again(capsys):
         found = answer(capsys, "fit", model, "--device", "t4", "--batch", "100000")
         assert found["fits"] is False
         assert "full recompute" not in [one["change"] for one in found["helps"]]
+
+
+def test_commands_that_would_fit_keep_the_settings_that_were_given(capsys):
+    """`fit` names commands with the stack, the layout, TF32 and the host that were asked for."""
+    settings = ["--host", "slow", "--tf32", "off", "--stack", "torch-compile"]
+    model = ["llama3_8b", "--device", "rtx-4090", "--dtype", "bfloat16"]
+    found = answer(capsys, "fit", *model, *settings)
+    commands = found["would_fit"]
+    for line in (command for command in commands if command.startswith("steptime fit")):
+        for option in ("--host slow", "--tf32 off", "--stack torch-compile"):
+            assert option in line
+    plans = [command for command in commands if command.startswith("steptime plan")]
+    assert plans
+    for line in plans:
+        for option in ("host=slow", "tf32=off", "stack=torch-compile"):
+            assert f"--option {option}" in line

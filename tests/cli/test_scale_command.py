@@ -163,7 +163,7 @@ def test_table(capsys):
     assert "hidden" not in head  # nothing is
     assert len(rows) == 3 + 5
     assert rows[3] == (
-        "assumed: torch-eager, channels first, any server host; "
+        "assumed: --stack torch-eager, --channels-last no, --host any-server; "
         "all-reduce after the backward pass, not during it (--overlap)"
     )
     assert rows[4].startswith("stops paying at 2 replicas")

@@ -276,7 +276,7 @@ def test_what_is_not_counted_is_said(tmp_path):
     ]
     assert said == [
         "the code that auto_map names is not run",
-        "its weights are quantised (gptq in 4 bits); they are counted as they were before",
+        "its weights are quantised (gptq in 4 bits); only serve keeps them so (--weights int4)",
         "fields that are not read: novel_gate_depth",
     ]
 

@@ -19,7 +19,7 @@ from steptime.questions import options
 from steptime.questions.choose import SORTS, choices, ordered
 from steptime.questions.choose_table import notes_on, table
 from steptime.questions.grid_table import names, split_models
-from steptime.questions.step_options import StepOptions
+from steptime.questions.step_options import ExecutionOptions, StepOptions
 
 SAMPLES = 1_000_000
 BATCHES = (1, 8, 32, 128, 512)  # of a page, beside a network's own
@@ -53,19 +53,20 @@ def choose(
     top: int = whole("N", "Devices that are shown, best first.", 1000),
     *,
     step: StepOptions,
+    execution: ExecutionOptions,
 ) -> Answer:
     """Compare devices for a training, by time, cost or energy."""
     if page is None:
         options.refuse({"--link": link, "--replicas": replicas}, "{} goes with --page FILE")
     else:
         axes = split_models(model), devices_of(devices), batch, link, replicas or REPLICAS
-        return _page(page, step, axes, Training(samples, epochs), offers(prices))
+        return _page(page, step, execution, axes, Training(samples, epochs), offers(prices))
     asked = devices_of(devices)
     priced = offers(prices)
     currencies = sorted({one.currency for one in priced})
     if len(currencies) > 1:
         raise InputError(f"prices in several currencies: {', '.join(currencies)}")
-    asked_model = step.on(model, batch, asked[0])
+    asked_model = step.on(model, batch, asked[0], execution)
     workload = asked_model.workload
     found = choices(asked_model, asked, samples, epochs, cheapest(priced))
     if all(row["status"] == "unsupported" for row in found):
@@ -92,6 +93,7 @@ def choose(
 def _page(
     page: Path,
     step: StepOptions,
+    execution: ExecutionOptions,
     axes: tuple[Sequence[str], Sequence[Device], str | None, str | None, str],
     training: Training,
     priced: Sequence[Offer],
@@ -107,7 +109,10 @@ def _page(
     batches = numbers(batch, "--batch") if batch else sorted({*own, *BATCHES})
     near = ",".join(dict.fromkeys(map(near_link, devices)))
     usual = f"{near},{FAR}" if near.count(",") < MOST_NEAR else f"{FAR},{NEAR}"
-    words = picked(step, "dtype optimizer method") | picked(training, "samples epochs")
+    words = picked(step, "length dtype optimizer method option_") | picked(
+        training, "samples epochs"
+    )
+    words |= execution.words()
     asked = Choices(
         makers,
         devices,
@@ -117,7 +122,7 @@ def _page(
         training,
         cheapest(one for one in priced if one.currency == "USD"),
         step.method,
-        options.pairs(step.option_, "option"),
+        execution.method_options(step.option_),
         options.words_of(words),
     )
     document = write_choices(asked, page)

@@ -140,7 +140,7 @@ def plan(
     ),
     host_link: Text = optional("LINK", "With --offload: what joins a device to its host."),
     max_devices: int | None = whole("N", "Search over 1, 2, 4, ... devices.", most=MOST_DEVICES),
-    length: Text = optional("S", "Tokens of a sequence. Default: the model's."),
+    length: Text = optional("--length --seq-len S", f"{options.LENGTH}."),
     order: Text = optional(
         "NAME", "How groups lie, from the inside out. Default: tensor-context-data-pipeline."
     ),

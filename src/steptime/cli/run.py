@@ -49,6 +49,7 @@ def run(
     phase: options.Phase = "train",
     dtype: options.Dtype = "float32",
     optimizer: options.Optimizer = "sgd",
+    length: options.Length = None,
     threads: options.Threads = None,
     compile_: bool = flag("Use torch.compile."),
     tf32: bool = flag("Allow TF32 on a GPU."),
@@ -120,7 +121,7 @@ def run(
     given: dict[str, Any] = {"data": data, "staging": staging, "stage_to": stage_to}
     given |= {"loaders": loaders, "prefetch": prefetch, "train_steps": train_steps}
     feeding = _feeding(input_, {k: v for k, v in given.items() if v is not None}, phase)
-    workload = options.workload_of(model, batch, dtype, phase, optimizer)
+    workload = options.workload_of(model, batch, dtype, phase, optimizer, length=length)
     chosen = replace(options.options_of(device, threads, compile_, tf32), **feeding)
     workload, chosen = options.over_replicas(workload, chosen, replicas, strategy, no_overlap)
     flop = count(build_step(workload)).flop  # sizes that fit nowhere are refused here

@@ -19,6 +19,7 @@ from steptime.prediction.collectives import Fabric
 from steptime.prediction.step_model import StepModel
 from steptime.questions import options
 from steptime.questions.scaling_table import notes_on, table
+from steptime.questions.step_options import ExecutionOptions
 
 PARALLEL = ("data", "model", "hybrid")
 MOST_ROWS = 100_000
@@ -83,22 +84,26 @@ def scale(
     method: options.Method = DEFAULT,
     option_: options.Settings = None,
     allow_unknown: options.AllowUnknown = False,
+    length: options.Length = None,
     *,
     shape: JoinOptions,
+    execution: ExecutionOptions,
 ) -> Answer:
     """Predict training on many replicas: time, speed-up and cost.
 
     A step takes forward + backward + update + the all-reduce of gradients - what overlaps.
     """
     training = _training(samples, epochs, price, billing)
-    workload = options.workload_of(model, batch, dtype, "train", optimizer, allow_unknown)
+    workload = options.workload_of(
+        model, batch, dtype, "train", optimizer, allow_unknown, length=length
+    )
     told = {named(name): one for name, one in vars(shape).items()}
     if parallel == "model":
         options.refuse(told, "--parallel model all-reduces no gradients: leave out {}")
     if link is None:
         options.refuse({**told, "--latency-us": latency_us}, "{} needs --link LINK")
     fabric = None if link is None else _fabric(link, latency_us, options.given(shape))
-    given = options.pairs(option_, "option")
+    given = execution.method_options(option_)
     found = StepModel(workload, options.one_device(device), fabric, method, given, assumes=True)
     if latency_us is not None and not found.method.latency:
         raise InputError(f"--latency-us: method {found.method.name} knows no latency")

@@ -12,8 +12,18 @@ from steptime.core.table import Answer, Table, columns
 from steptime.core.units import counted
 from steptime.hardware import catalog
 from steptime.prediction import DEFAULT
+from steptime.prediction.assumed import assumed_line, assumed_text
 from steptime.questions import changes, grid_table, networks, options
-from steptime.questions.whatif import WhatIf, best_of, cases, sweep, upgrades, what_if
+from steptime.questions.step_options import ExecutionOptions
+from steptime.questions.whatif import (
+    WhatIf,
+    assumed_settings,
+    best_of,
+    cases,
+    sweep,
+    upgrades,
+    what_if,
+)
 from steptime.reports.charts.heatmap import grid as heatmap
 
 DTYPE = "As predict. Default: float32, or what a device without its peak is fastest in."
@@ -40,9 +50,12 @@ def whatif(
     folder: File = optional("--in DIR", "The networks of a folder of records."),
     phase: options.Phase = "train",
     optimizer: options.Optimizer = "sgd",
+    length: options.Length = None,
     method: options.Method = DEFAULT,
     option_: options.Settings = None,
     out: File = picture("Draw the map of two or three ranges"),
+    *,
+    execution: ExecutionOptions,
 ) -> WhatIf | Answer:
     """Say what changed hardware would do to the same networks."""
     found = catalog.device(options.one_device(device))
@@ -60,13 +73,15 @@ def whatif(
     changes.changed(found, first or single)  # raises before networks are built
     size = None if batch == LARGEST else batch
     if folder is not None:
-        options.refuse({"--model": model, "--batch": size}, "{} does not go with --in")
+        options.refuse(
+            {"--model": model, "--batch": size, "--length": length}, "{} does not go with --in"
+        )
         asked = networks.of_folder(folder)
     else:
         named = grid_table.split_models(model or networks.DEFAULT_SET)
         asked = networks.workloads(named, size if model or batch else networks.DEFAULT_BATCHES,
-                       (told["dtype"], phase, optimizer))  # fmt: skip
-    every = cases(asked, found, told["method"], options.pairs(option_, "option"), batch == LARGEST)
+                       (told["dtype"], phase, optimizer), length)  # fmt: skip
+    every = cases(asked, found, method, execution.method_options(option_), batch == LARGEST)
     notes = changes.remarks(found, first or single, every[0].model.method)
     if not (single or of_range):
         return replace(what_if(every, first), networks=len(every), notes=notes, **told)
@@ -86,8 +101,10 @@ def whatif(
         document |= {"axes": [one.key for one in first]}
     if out is not None:
         _draw(rows, [axis[0] for axis in axes if len(axis) > 1], title, found.source, out)
-    table = Table(columns(*heads), rows, title, most=40)
-    document |= {"rows": rows, "notes": notes}
+    assumed = assumed_settings(every)
+    below = assumed_line([(found.name, assumed_text(assumed))])
+    table = Table(columns(*heads), rows, title, below, most=40)
+    document |= {"assumed": assumed, "rows": rows, "notes": notes}
     return Answer(document, [table], (*document.get("says", ()), *notes))
 
 

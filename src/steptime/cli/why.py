@@ -11,6 +11,7 @@ from steptime.core.question import File, Text, argument, choice, number, optiona
 from steptime.core.table import Answer
 from steptime.prediction import DEFAULT
 from steptime.questions import options
+from steptime.questions.step_options import ExecutionOptions
 from steptime.questions.why import Diagnosis
 
 
@@ -34,19 +35,22 @@ def why(
         ("paleo",), "paleo: show how corrections lead from Paleo's number to ours.", "--from"
     ),
     allow_unknown: options.AllowUnknown = False,
+    length: options.Length = None,
     out: File = picture("With --from: draw it"),
+    *,
+    execution: ExecutionOptions,
 ) -> Diagnosis | Answer:
     """Say why a step takes as long as it does."""
     from steptime.hardware import catalog
     from steptime.questions import why as asked
     from steptime.questions.networks import dtype_for
 
-    given = options.pairs(option_, "option")
+    given = execution.method_options(option_)
     found = None if device is None else catalog.device(options.one_device(device))
     if folder is not None:
         options.refuse(
-            {"--batch": batch, "--dtype": dtype, "--replicas": replicas, "--link": link,
-             "--input-per-s": input_per_s},
+            {"--batch": batch, "--length": length, "--dtype": dtype, "--replicas": replicas,
+             "--link": link, "--input-per-s": input_per_s},
             "{} does not go with --in, which takes all of a folder's records",
         )  # fmt: skip
         from steptime.questions.why_folder import of_folder
@@ -58,7 +62,9 @@ def why(
     if (replicas or 1) > 1 and link is None:
         raise InputError("several replicas all-reduce gradients: name a link with --link")
     kind = dtype_for(found, dtype)
-    workload = options.workload_of(model, batch, kind, phase, optimizer, allow_unknown)
+    workload = options.workload_of(
+        model, batch, kind, phase, optimizer, allow_unknown, length=length
+    )
     if start is not None:
         from steptime.cli.explain import explain
 

@@ -21,6 +21,8 @@ from steptime.network.ops.builder import Builder
 
 KEY = "model_type"
 TIED = "tie_word_embeddings"
+QUANTISED = "quantization_config"
+_FORMATS = {"mxfp4": "mxfp4", "nvfp4": "float4", "fp8": "float8"}  # by a word of the method
 _FAMILY = "steptime.network.families.transformer:FAMILY"
 MOST_LAYERS = 2000  # of a file: some seconds, and a few hundred megabytes
 LONGEST_LIST = 10_000
@@ -99,7 +101,10 @@ def described(table: Mapping[str, Any], place: str, before: Sequence[str] = ()) 
         return base.check({**fixed, **p})
 
     about = f"a config.json of Hugging Face, model_type {name}"
-    return Family(place, build, free, about, 1, named=True, check=check, settings=fixed)
+    return Family(
+        place, build, free, about, 1, named=True, check=check, settings=fixed,
+        weights=weights_format(table),
+    )  # fmt: skip
 
 
 def _of_text(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> Family:
@@ -107,9 +112,11 @@ def _of_text(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> Fa
     _, remarks = _head(table, row, place)
     inner = _inner(table, "text_config", row["text"], place)
     tied = {"tie_word_embeddings": table[TIED]} if TIED in table and TIED not in inner else {}
+    quantised = {QUANTISED: table[QUANTISED]} if QUANTISED in table else {}
     whole = {
         **inner,
         **tied,
+        **quantised,
         KEY: row["text"],
         "architectures": [_class(row["text"], "ForCausalLM")],
     }
@@ -291,19 +298,51 @@ def _windows(names: list[Any], place: str) -> str:
     return "".join(_WORDS["layers"][name] for name in names)
 
 
+def weights_format(table: Mapping[str, Any]) -> str:
+    """Return the format of the quantised weights of a `config.json`: int4, float8, mxfp4, or "".
+
+    Read are `quant_method`, `quant_algo` (NVFP4, FP8 of ModelOpt), the first group of
+    compressed-tensors, and numbers of bits (AWQ, GPTQ, bitsandbytes).
+    """
+    config = table.get(QUANTISED)
+    if not isinstance(config, Mapping):
+        return ""
+    groups = config.get("config_groups")
+    group = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
+    weights = group.get("weights") if isinstance(group, Mapping) else None
+    weights = weights if isinstance(weights, Mapping) else {}
+    words = " ".join(str(config.get(key, "")) for key in ("quant_method", "quant_algo", "format"))
+    for word, format_ in _FORMATS.items():
+        if word in words.lower():
+            return format_
+    bits = weights.get("num_bits", config.get("bits", config.get("w_bit")))
+    kind = "float" if weights.get("type") == "float" else "int"
+    if config.get("load_in_4bit") or str(bits) == "4":
+        return f"{kind}4"
+    return f"{kind}8" if config.get("load_in_8bit") or str(bits) == "8" else ""
+
+
+def _describe_quantisation(table: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    """Return the remark on quantised weights: which method, and what counts them so."""
+    loaded = {"load_in_4bit": 4, "load_in_8bit": 8}
+    flag = next((key for key in loaded if config.get(key)), "")
+    bits = config.get("bits") or loaded.get(flag)
+    method = shorten(config.get("quant_method", "an unnamed method"))[1:-1]
+    method += f" in {shorten(bits)[1:-1]} bits" if bits else ""
+    storage = weights_format(table)
+    only = f"only serve keeps them so (--weights {storage})"
+    effect = only if storage else "they are counted as they were before"
+    return f"its weights are quantised ({method}); {effect}"
+
+
 def _remarks(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
     """Return what a reader must know: what of the file is not counted, or not read."""
     found = []
     if table.get("auto_map"):
         found.append("the code that auto_map names is not run")
-    how = table.get("quantization_config")
-    if isinstance(how, dict) and how:
-        bits = how.get("bits") or {"load_in_4bit": 4, "load_in_8bit": 8}.get(
-            next((key for key in ("load_in_4bit", "load_in_8bit") if how.get(key)), "")
-        )
-        said = shorten(how.get("quant_method", "an unnamed method"))[1:-1]
-        said += f" in {shorten(bits)[1:-1]} bits" if bits else ""
-        found.append(f"its weights are quantised ({said}); they are counted as they were before")
+    config = table.get(QUANTISED)
+    if isinstance(config, dict) and config:
+        found.append(_describe_quantisation(table, config))
     dtype = table.get("dtype") or table.get("torch_dtype")
     if isinstance(dtype, str) and dtype not in ("float32", "auto"):
         found.append(f"its weights are {shorten(dtype)[1:-1]}; --dtype says what is computed")

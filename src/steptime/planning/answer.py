@@ -164,9 +164,13 @@ def asking(request: Request, values: Mapping[str, Any]) -> Request:
 def fitted_notes(planner: Planner) -> list[str]:
     """Return what of device and stack lies beyond what was measured."""
     device, stack = planner.device, catalog.stack(planner.method.settings.stack)
-    notes = notes_of(device) if planner.method.name == "calibrated" else []
+    graph = planner.graph_of_kinds()
+    if planner.use == "training" and not planner.cluster.levels:
+        notes = [*planner.step.of(graph, 1).remarks(1)]  # those of `predict`
+    else:
+        notes = notes_of(device) if planner.method.name == "calibrated" else []
+        notes += [*calibrated_under(device, stack.name), *graph.remarks]
     fitted = planner.use == "serving" or planner.shape.unit == "tokens"
-    notes += calibrated_under(device, stack.name)
     if planner.use == "training" and not stack.training:
         notes.append(f"stack {stack.name}: constants of training are those of torch-eager")
     elif stack.seen and fitted and not device.calibration:

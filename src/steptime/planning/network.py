@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from steptime.build import Choice, build_step, family_of, make_workload
+from steptime.core.graph import Graph
 from steptime.core.workload import Plan, Workload
 from steptime.hardware.constants import typed
 from steptime.hardware.device import Cluster
@@ -166,6 +167,10 @@ class NetworkPlanner(Planner):
             seconds = [one.forward_s + one.backward_s for one in made]
             plan = replace(plan, stages=balanced(seconds, plan.pipeline))
         return super().layout(plan, micro_batch)
+
+    def graph_of_kinds(self) -> Graph:
+        """Return the graph of a step on one device."""
+        return self.step.graph()
 
     def alone(self, _batch: int, _recompute: str = "none") -> StepModel:
         """Return the step of the whole network on one device."""

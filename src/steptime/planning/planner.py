@@ -129,6 +129,10 @@ class Planner:
         graph = partial(self._rank, True, Plan(), batch, recompute)
         return self.once(("alone", batch, recompute), lambda: self.step.of(graph(), batch))
 
+    def graph_of_kinds(self) -> Graph:
+        """Return the graph of a step on one device, with one layer of each kind."""
+        return self.once(("kinds",), lambda: self._rank(False, Plan(), 1))
+
     def _rank(self, whole: bool, plan: Plan, batch: int, recompute: str = "none") -> Graph:
         shape, dtype = self.shape, graph_dtype(self.typed, self.stack.master_weights)
         tuning, of = replace(self.tuning, recompute=recompute), shape.whole if whole else shape.one

@@ -7,7 +7,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from steptime.build import Choice, family_of, read_model
+from steptime.build import Choice, family_of, read_model, set_length
 from steptime.core import dtypes
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.ranges import whole_number
@@ -174,10 +174,7 @@ class Request:
                 "--gradients goes" if self.gradients else f"{self.tuning.text}: fine-tuning goes"
             )
             raise InputError(f"{words} with language models")
-        if self.length is not None and "length" not in values:
-            raise InputError(f"--length: {self.model} has no tokens")
-        given = {**choice.given, **({"length": self.length} if self.length else {})}
-        choice = replace(choice, given=given)
+        choice = choice if self.length is None else set_length(choice, self.length)
         return network_of(choice, self.model, self.dtype, self.optimizer)
 
     def asked(self, shape: Shape) -> Asked:

@@ -22,6 +22,7 @@ def count(
     dtype: options.Dtype = "float32",
     optimizer: options.Optimizer = "sgd",
     allow_unknown: options.AllowUnknown = False,
+    length: options.Length = None,
     by_op: options.ByOp = False,
     stack: str = option(
         "NAME", "What runs it (steptime list stacks), or FILE.toml.", "torch-eager"
@@ -31,7 +32,9 @@ def count(
 
     A multiply-add is 2 FLOP.
     """
-    workload = options.workload_of(model, batch, dtype, phase, optimizer, allow_unknown)
+    workload = options.workload_of(
+        model, batch, dtype, phase, optimizer, allow_unknown, length=length
+    )
     graph = build_step(workload)
     found = count_graph(graph, catalog.stack(stack_named(stack)))
     ops: list[dict[str, Any]] = [
@@ -48,6 +51,7 @@ def count(
         "executed_traffic_bytes": round(found.executed_traffic_bytes),
         **picked(found, "kernels activation_bytes peak_bytes"),
         "unmodelled": list(graph.unmodelled),
+        "notes": list(graph.remarks),
         "ops": ops,
     }
     tables = [_totals(document)]

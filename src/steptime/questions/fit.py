@@ -12,6 +12,7 @@ from steptime.core.units import percent, seconds, size
 from steptime.core.workload import WHOLE, Workload, departures
 from steptime.grids.batches import KNEE, MAX_BATCH, doubling, knee, largest_batch
 from steptime.hardware import catalog
+from steptime.hardware.device import Device
 from steptime.hardware.prices import cheapest, offers
 from steptime.network.recompute import needed
 from steptime.planning.answer import fits, timed
@@ -21,7 +22,7 @@ from steptime.prediction.states import host_link
 from steptime.prediction.step_model import StepModel
 from steptime.questions import options
 from steptime.questions.choose import helps
-from steptime.questions.step_options import StepOptions
+from steptime.questions.step_options import ExecutionOptions, StepOptions
 
 _COLUMNS = columns(
     "batch", "step_s[low_s,high_s]=step", "examples_per_s=speed",
@@ -126,9 +127,10 @@ def fit(
     batch: options.Batch = None,
     *,
     step: StepOptions,
+    execution: ExecutionOptions,
 ) -> Fitting:
     """Say whether a network fits a device, and with which batch."""
-    asked = step.on(model, batch, device)
+    asked = step.on(model, batch, device, execution)
     workload = asked.workload
     has, own = asked.device.usable_bytes, workload.batch_per_replica
     made = asked.predict()
@@ -176,74 +178,98 @@ def fit(
         other_bytes=0,
         **picked(made.needs, "blocks_bytes workspace_bytes context_bytes"),
         rows=rows,
-        would_fit=[] if made.fits else _would_fit(asked, step, model, largest or 0),
+        would_fit=[] if made.fits else _would_fit(asked, step, execution, model, largest or 0),
         notes=notes,
     )
 
 
 def _would_fit(
-    asked: StepModel, step: StepOptions, model: str | Workload, largest: int
+    asked: StepModel,
+    step: StepOptions,
+    execution: ExecutionOptions,
+    model: str | Workload,
+    largest: int,
 ) -> list[str]:
-    """Return commands of changed steps that fit, by the options that were asked with.
+    """Return commands of changed steps that fit, with all other options as they were asked.
 
-    Those are a smaller batch, fewer bits, recompute, LoRA, LoRA beside weights of 4 bits, states on
-    the host, weights shared out over several such cards, and the cheapest card with a price.
+    The changes are a smaller batch, fewer bits, recompute, LoRA, LoRA beside weights of 4 bits,
+    states on the host, weights shared out over several such cards, and the cheapest card with a
+    price.
     """
-    work, device = asked.workload, asked.device
-    own, name = work.batch_per_replica, model if isinstance(model, str) else work.label
-    trains = step.phase == "train" and work.tuning == WHOLE
+    workload, device = asked.workload, asked.device
+    batch, name = workload.batch_per_replica, model if isinstance(model, str) else workload.label
+    is_training = step.phase == "train"
+    trains_all = is_training and workload.tuning == WHOLE
     graph = asked.graph()
-    reads = step.phase == "train" and graph.tokens is not None and bool(needed(graph, False))
-    again = replace(step, recompute="full")
-    light = replace(again, dtype="bfloat16", lora="r=16")
+    can_recompute = is_training and graph.tokens is not None and bool(needed(graph, to_end=False))
+    recomputed = replace(step, recompute="full")
+    light = replace(recomputed, dtype="bfloat16", lora="r=16")
     tries = (
         (largest > 0, step, largest),
-        (trains and step.dtype == "float32", replace(step, dtype="bfloat16-mixed"), own),
-        (reads and step.recompute is None, again, own),
-        (trains and reads, replace(light, recompute=step.recompute), own),
-        (trains and reads, light, own),
-        (trains and reads, replace(light, weights="nf4"), own),
-        (reads and step.offload is None, replace(again, offload="optimizer"), own),
+        (trains_all and step.dtype == "float32", replace(step, dtype="bfloat16-mixed"), batch),
+        (can_recompute and step.recompute is None, recomputed, batch),
+        (trains_all and can_recompute, replace(light, recompute=step.recompute), batch),
+        (trains_all and can_recompute, light, batch),
+        (trains_all and can_recompute, replace(light, weights="nf4"), batch),
+        (can_recompute and step.offload is None, replace(recomputed, offload="optimizer"), batch),
     )
-    found = [
-        _command(name, device.name, other, batch)
-        for can, other, batch in tries
-        if can and other.on(name, batch, device).needs().fit(device)
+    commands = [
+        _command(name, device.name, changed, execution, size)
+        for is_possible, changed, size in tries
+        if is_possible and changed.on(name, size, device, execution).needs().fit(device)
     ]
-    if reads:
-        found += _shared_out(name, asked, step)
-    priced = cheapest(one for one in offers() if one.currency == "USD")
-    for offer in sorted(priced.values(), key=lambda one: one.price):
+    if can_recompute:
+        commands += _shared_out(name, asked, step, execution)
+    offers_usd = cheapest(offer for offer in offers() if offer.currency == "USD")
+    for offer in sorted(offers_usd.values(), key=lambda offer: offer.price):
         card = catalog.device(offer.device)
-        if card.usable_bytes is not None and asked.on(card).needs().fit(card):
-            return [*found, _command(name, card.name, step, own)]
-    return found
+        if card.usable_bytes is not None and _runs_on(asked, card):
+            return [*commands, _command(name, card.name, step, execution, batch)]
+    return commands
 
 
-def _shared_out(name: str, asked: StepModel, step: StepOptions) -> list[str]:
+def _runs_on(asked: StepModel, card: Device) -> bool:
+    """Return whether a step fits another card that has all that its options ask for."""
+    model = asked.on(card)
+    try:
+        _ = model.seen  # raises for a card without TF32 under --tf32 on
+    except InputError:
+        return False
+    return bool(model.needs().fit(card))
+
+
+def _shared_out(
+    name: str, asked: StepModel, step: StepOptions, execution: ExecutionOptions
+) -> list[str]:
     """Return the command of the fewest such cards that hold the step with weights shared out."""
-    device, own = asked.device, asked.workload.batch_per_replica
+    device, batch = asked.device, asked.workload.batch_per_replica
     inside = None if own_link(device) else host_link(device)
+    settings = execution.method_options(step.option_)
     for count in MORE_CARDS:
         split = {"data": count, "zero": 3, "recompute": "full"}
         site = Site(device, inside=inside)
-        how: dict[str, Any] = {"split": split, "options": options.pairs(step.option_, "option")}
+        how: dict[str, Any] = {"split": split, "options": settings}
         how["tuning"] = replace(step.tuning, recompute="none")
         try:
-            planner, made = timed(Request(name, site, count * own, own, dtype=step.dtype, **how))
+            planner, made = timed(
+                Request(name, site, count * batch, batch, step.length, dtype=step.dtype, **how)
+            )
         except InputError:
             return []
         if fits(planner, made):
-            words: dict[str, Any] = {"device": device.name, "inside": inside, "batch": count * own}
-            words |= {"dtype": step.dtype, **split}
-            words |= picked(step, "lora weights train packed padded option_")
+            words: dict[str, Any] = {"device": device.name, "inside": inside}
+            words |= {"batch": count * batch, "dtype": step.dtype, **split}
+            words |= picked(step, "length lora weights train packed padded")
+            words["option_"] = [f"{key}={value}" for key, value in settings.items()]
             return [shlex.join(["steptime", "plan", name, *options.words_of(words)])]
     return []
 
 
-def _command(model: str, device: str, step: StepOptions, batch: int) -> str:
-    said = departures(step, StepOptions())
-    words = options.words_of({"device": device, "batch": batch, **said})
+def _command(
+    model: str, device: str, step: StepOptions, execution: ExecutionOptions, batch: int
+) -> str:
+    changed = departures(step, StepOptions())
+    words = options.words_of({"device": device, "batch": batch, **changed, **execution.words()})
     return shlex.join(["steptime", "fit", model, *words])
 
 

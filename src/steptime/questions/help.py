@@ -97,10 +97,15 @@ def _candidates(asked: Setup) -> Iterator[tuple[str, Setup]]:
     words = "twice the peak" if device.peak_w is None else "twice the peak, at twice the power"
     yield words, replace(asked, device=changed(device, peaks))
     of_host = [name for name in constants if name.startswith("launch.") and name != OF_DEVICE]
-    calls = {name: constants[name] / 2 for name in (*of_host, "host.factor") if name in constants}
+    calls = {name: value for name, value in constants.items() if name.startswith("host.")}
+    calls |= {name: constants[name] / 2 for name in (*of_host, "host.factor") if name in constants}
     launch_s = None if device.launch_s is None else device.launch_s / 2
     quick = replace(_with(device, calls), launch_s=launch_s)
-    yield "a host that issues and launches twice as fast", replace(asked, device=quick)
+    own_host = {name: text for name, text in asked.options.items() if name != "host"}
+    yield (
+        "a host that issues and launches twice as fast",
+        replace(asked, device=quick, options=own_host),
+    )
     even = {name: 1.0 for name in constants if name.startswith(UNEVEN)}
     yield "sizes padded to multiples of 8", replace(asked, device=_with(device, even))
     if asked.feed.period_s:
@@ -137,7 +142,12 @@ def _software(asked: Setup) -> Iterator[tuple[str, Setup]]:
         yield f"dtype {name}", replace(asked, workload=replace(asked.workload, dtype=name))
     if dtype == "float32" and "tf32" in device.peak_flop_per_s and "tf32" in options:
         yield "TF32 for float32", asked.under(tf32="yes")
-    if "stack" in options and "stack" not in asked.options:
-        yield "compiled (torch.compile)", asked.under(stack="torch-compile")
+    stack = asked.model.stack
+    if "stack" in options and stack.name.startswith("torch") and not stack.compile:
+        free = {name: it for name, it in asked.options.items() if name != "channels_last"}
+        yield (
+            "compiled (torch.compile)",  # which decides itself how images lie
+            replace(asked, options=free | {"stack": "torch-compile"}),
+        )
     elif "fuse" in options and "fuse" not in asked.options:
         yield "fused elementwise ops", asked.under(fuse="yes")

@@ -50,11 +50,13 @@ def dtype_for(device: Device, asked: str | None = None) -> str:
     return max(peaks, key=lambda name: (peaks[name], name.startswith("b")))
 
 
-def workloads(models: list[Any], batch: str | None, how: tuple[str, str, str]) -> list[Workload]:
+def workloads(
+    models: list[Any], batch: str | None, how: tuple[str, str, str], length: int | None = None
+) -> list[Workload]:
     """Return the networks of models with ranges, each at each batch; raises `InputError`."""
     sizes = [None] if batch is None else [str(one) for one in numbers(batch, "--batch")]
     texts = [one for text in models for one in networks(text)]
-    return [options.workload_of(one, size, *how) for one in texts for size in sizes]
+    return [options.workload_of(one, size, *how, length=length) for one in texts for size in sizes]
 
 
 def of_folder(folder: Path) -> list[Workload]:

@@ -30,6 +30,8 @@ MODEL = (
 Model = Annotated[str, argument("MODEL", f"{MODEL}.")]
 BATCH = "Batch size. Default: 64, transformers 1, a file's own"
 Batch = Annotated[Text, option("--batch N", f"{BATCH}.")]
+LENGTH = "Tokens of a sequence. Default: the model's"
+Length = Annotated[int | None, option("--length --seq-len N", f"{LENGTH}.", parser=whole_number)]
 AllowUnknown = Annotated[
     bool,
     option(
@@ -181,17 +183,21 @@ def workload_of(
     optimizer: str = "sgd",
     allow_unknown: bool = False,
     tuning: Tuning = WHOLE,
+    length: int | None = None,
 ) -> Workload:
     """Return the workload that the shared options name, or that it is; raises `InputError`."""
-    from steptime.build import is_path, make_workload, read_model
+    from steptime.build import is_path, make_workload, read_model, set_length
 
     if isinstance(model, Workload):
+        refuse({"--length": length}, "{} goes with the name of a model: a workload has its own")
         return model
     for what, text in (("models", str(model)), ("batches", str(batch))):
         is_list = "," in text and ":" not in text and not is_path(text)
         if is_list or (what == "batches" and ".." in text):
             raise InputError(f"{shorten(text)}: several {what} go with predict --grid")
     choice = read_model(str(model), allow_unknown, trusted=True)
+    if length is not None:
+        choice = set_length(choice, length)
     return make_workload(choice, batch, dtype, phase, optimizer, tuning=tuning)
 
 

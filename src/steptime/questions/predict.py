@@ -14,7 +14,6 @@ from steptime.core.question import (
     File,
     Text,
     argument,
-    choice,
     flag,
     number,
     optional,
@@ -24,12 +23,11 @@ from steptime.core.question import (
 from steptime.core.table import Answer, Table, answer_of, columns
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
-from steptime.hardware.software import stack_named
 from steptime.prediction import cost_model
 from steptime.prediction.method import Method, priced_by
 from steptime.prediction.step_model import StepModel
 from steptime.questions import grid_table, options
-from steptime.questions.step_options import StepOptions
+from steptime.questions.step_options import ExecutionOptions, StepOptions
 from steptime.questions.step_time import StepTime, step_time, title
 
 
@@ -41,17 +39,7 @@ def predict(
     batch: Text = optional("N", f"{options.BATCH}; with --grid several."),
     *,
     step: StepOptions,
-    tf32: Text = choice(
-        ("auto", "on", "off"),
-        "Products of float32 as TF32: on, off, or auto, as the software does (convolutions).",
-    ),
-    channels_last: bool | None = optional("", "Images lie with their channels last."),
-    host: Text = optional(
-        "NAME", "The host that issues kernels: fast, slow, or a device calibrated on it."
-    ),
-    stack: Text = optional(
-        "NAME,...", "What runs it (steptime list stacks); several side by side."
-    ),
+    execution: ExecutionOptions,
     steps: int | None = whole("N", "Steps of a run, for its energy."),
     kwh_price: float | None = number("P", "With --steps: price of a kWh.", least=0, most=1e6),
     kwh_co2: float | None = number("G", "With --steps: grams of CO2 of a kWh.", least=0, most=1e6),
@@ -73,11 +61,11 @@ def predict(
     ),
 ) -> StepTime | Answer:
     """Predict how long one step takes on a device."""
-    given = options.software(step.option_, tf32=tf32, channels_last=channels_last, host=host)
-    stacks = [] if stack is None else grid_table.names(stack, "--stack")
-    twice = bool(stacks) and "stack" in given
-    options.refuse({"--option stack": twice}, "{} says what --stack says")
-    given, *others = [_on_stack(name, given) for name in stacks] or [given]
+    names = execution.stack
+    stacks = [] if names is None else grid_table.names(names, "--stack")
+    given, *others = [
+        replace(execution, stack=name).method_options(step.option_) for name in stacks or [None]
+    ]
     if len(stacks) > 1:
         options.refuse(
             {"--in": folder, "--grid": all_cells, "--by-op": by_op, "--trace": trace,
@@ -89,7 +77,7 @@ def predict(
     if folder is not None:
         options.refuse(
             {"MODEL": model, "--grid": all_cells, "--batch": batch, "--steps": steps,
-             "--replicas": replicas, "--out": out, "--trace": trace},
+             "--replicas": replicas, "--out": out, "--trace": trace, "--length": step.length},
             "{} does not go with --in, which takes all of a folder's records",
         )  # fmt: skip
         return _of_folder(folder, device, chosen, given, link, by_op)
@@ -102,13 +90,14 @@ def predict(
     if all_cells:
         of_one = {"--by-op": by_op, "--trace": trace, "--steps": steps}
         options.refuse(of_one, "{} is of one prediction; leave out --grid")
-        from steptime.build import make_workload, read_model
+        from steptime.build import make_workload, read_model, set_length
 
         axes = grid_table.axes(model, device, batch, replicas, link)
         read = cache(read_model)  # a file is read once
 
         def cell(name: str, size: int | None) -> Workload:
             choice = read(name, step.allow_unknown, trusted=True)
+            choice = choice if step.length is None else set_length(choice, step.length)
             how = step.dtype, step.phase, step.optimizer
             return make_workload(choice, size, *how, tuning=step.tuning)
 
@@ -145,11 +134,6 @@ def _side_by_side(every: list[StepTime], stacks: list[str]) -> Answer:
     ]
     tables = [Table(heads, rows, title(rows[0]))]
     return Answer({"rows": rows}, tables, [*dict.fromkeys(notes)])
-
-
-def _on_stack(name: str, given: dict[str, str]) -> dict[str, str]:
-    found = catalog.stack(stack_named(name))
-    return {**given, "stack": name if name.lower().endswith(".toml") else found.name}
 
 
 def _of_folder(

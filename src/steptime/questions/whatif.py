@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
 from operator import itemgetter
@@ -15,6 +15,7 @@ from steptime.core.units import percent
 from steptime.core.workload import Workload
 from steptime.grids.grid import Steps
 from steptime.hardware.device import Device
+from steptime.prediction.assumed import assumed_line, assumed_of, assumed_text, common_settings
 from steptime.prediction.step_model import StepModel
 from steptime.questions.bound import Binding, Path, path
 from steptime.questions.changes import Change, changed
@@ -68,6 +69,7 @@ class WhatIf(Result):
     dtype: str = ""
     networks: int = 0
     notes: Sequence[str] = ()
+    assumed: Mapping[str, str] = field(default_factory=dict)
 
     def tables(self) -> list[Table]:
         """Return the classes of ops, the ops and the networks as tables."""
@@ -77,6 +79,7 @@ class WhatIf(Result):
                 columns("bound=bottleneck", "batch", "?traffic", "ops", "time_share=time",
                         "speedup=speed-up", "?least_speedup=least", "?most_speedup=most"),
                 self.classes, f"{title}: ops by what binds them",
+                assumed_line([(self.device, assumed_text(self.assumed))]),
             ),
             Table(
                 columns("kind=op", "unit", "bound=bottleneck", "ops", "time_share=time",
@@ -118,6 +121,12 @@ def cases(
     return found
 
 
+def assumed_settings(found: Sequence[Basis]) -> dict[str, str]:
+    """Return the settings that are assumed alike for all networks (`assumed_of`)."""
+    models = {id(case.model): case.model for case in found}
+    return common_settings(map(assumed_of, models.values()))
+
+
 def what_if(found: Sequence[Basis], changes: Sequence[Change]) -> WhatIf:
     """Return what changes of their device do to networks."""
     device = found[0].model.device
@@ -135,7 +144,8 @@ def what_if(found: Sequence[Basis], changes: Sequence[Change]) -> WhatIf:
     by_op = _classes([one for one in ops if one["batch"] == "same"], ("kind", "unit", "bound"))
     summary = _summary(rows, classes)
     named = {one.key: str(one) for one in changes}
-    return WhatIf(device.name, named, summary, _says(summary), rows, classes, by_op)
+    made = WhatIf(device.name, named, summary, _says(summary), rows, classes, by_op)
+    return replace(made, assumed=assumed_settings(found))
 
 
 def _ops(before: Path, after: Path, growth: float, batch: str) -> list[dict[str, Any]]:

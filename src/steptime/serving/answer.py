@@ -117,7 +117,7 @@ class Service:
         if said == usual.stack and self.stack is None:
             planner.software = usual
         weights, kv = format_of(self.weights, "--weights"), format_of(self.kv, "--kv")
-        return Phases(planner, plan, weights or alone, kv)
+        return Phases(planner, plan, weights or alone or shape.family.weights, kv)
 
     @property
     def weights_alone(self) -> str:

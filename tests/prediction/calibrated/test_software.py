@@ -92,7 +92,7 @@ def test_a_host_of_the_data_is_as_far_off_as_hosts_are_that_were_named():
     assert card.timeline(1).high_s / card.timeline(1).step_s == pytest.approx(exp(2 * half))
     desk = StepModel("fc", "rtx-4090")
     assert desk.timeline(1).host_s == pytest.approx(card.timeline(1).host_s / 2)
-    assert assumed_of(desk)["host"] == "any desktop"
+    assert assumed_of(desk)["host"] == "any-desktop"
 
 
 def test_the_host_of_a_calibrated_device_can_be_asked_for():
@@ -104,6 +104,24 @@ def test_the_host_of_a_calibrated_device_can_be_asked_for():
     found = StepModel("fc", own, options={"host": "fast"})
     any_host = StepModel("fc", "t4", options={"host": "fast"})
     assert found.timeline(1).host_s == any_host.timeline(1).host_s  # in place of its own
+
+
+def test_the_calibrated_host_is_the_assumed_one_and_another_can_take_its_place():
+    factor = 3 * catalog.stack().host["host.factor"].value
+    own = replace(
+        catalog.device("t4"),
+        calibration={"constants": {"host.factor": factor}, "intervals": {"host": [-0.1, 0.2]}},
+    )
+    usual = StepModel("fc", own)
+    assert assumed_of(usual)["host"] == "calibrated"
+    for host, expected in (("calibrated", usual), ("any-server", StepModel("fc", "t4"))):
+        timeline = StepModel("fc", own, options={"host": host}).timeline(1)
+        times = expected.timeline(1)
+        assert (timeline.host_s, timeline.low_s, timeline.high_s) == pytest.approx(
+            (times.host_s, times.low_s, times.high_s)
+        )
+    with pytest.raises(InputError, match="was not calibrated with steps"):
+        StepModel("fc", "t4", options={"host": "calibrated"}).timeline()
 
 
 @every(
@@ -127,14 +145,16 @@ def test_a_cpu_is_its_own_host():
 
 
 def test_command_line_and_python_ask_alike_and_say_what_they_assume():
-    line = "predict resnet50 --device a100 --batch 8 --tf32 off --channels-last --host slow --json"
+    line = (
+        "predict resnet50 --device a100 --batch 8 --tf32 off --channels-last yes --host slow --json"
+    )
     result = CliRunner().invoke(app, line.split())
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     made = steptime.predict("resnet50", "a100", 8, tf32="off", channels_last=True, host="slow")
     assert document["step_s"] == made.step_s
     assert document["assumed"] == made.assumed == {
-        "stack": "torch-eager", "channels_last": "yes", "tf32": "no", "host": "slow"
+        "stack": "torch-eager", "channels_last": "yes", "tf32": "off", "host": "slow"
     }  # fmt: skip
 
 
@@ -144,15 +164,19 @@ def test_what_is_assumed_stands_before_the_step():
     )
     lines = shown.splitlines()
     assert lines[2].split(maxsplit=1) == [
-        "assumed", "torch-eager, channels first, TF32 in convolutions, any server host"
-    ]  # fmt: skip
+        "assumed",
+        "--stack torch-eager, --channels-last no, --tf32 auto, --host any-server",
+    ]
     assert lines[3].split()[0] == "step"
     bare = steptime.predict("fc", "a100", method="roofline").assumed
-    assert bare == {"tf32": "no"}  # a roofline has no software
+    assert bare == {"tf32": "off"}  # a roofline has no software
 
 
 def test_a_bound_without_software_assumes_nothing_on_the_screen():
-    for words in ("predict fc --device a100", "fit fc --device a100 --dtype float16"):
+    for words in (
+        "predict fc --device a100 --dtype float16",
+        "fit fc --device a100 --dtype float16",
+    ):
         shown = CliRunner().invoke(app, [*words.split(), "--method", "roofline"])
         assert shown.exit_code == 0, shown.output
         assert "assumed" not in shown.stdout

@@ -52,6 +52,7 @@ class Family:
     `build(builder, params, batch)` gives the tensor that a step ends with: the loss in training,
     the output in inference. In a `named` network every hyperparameter is a detail, so that
     `resnet50` stays `resnet50`; `settings` are those of the family that it is a setting of.
+    `weights` is the format in which a file keeps the weights (int4, float8), "" if not quantised.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Family:
     named: bool = False
     check: Callable[[Mapping[str, Any]], str | None] = field(default=lambda _: None)
     settings: Mapping[str, Value] = field(default_factory=dict)
+    weights: str = ""
 
 
 def parameters_of(family: str, **more: Mapping[str, Any]) -> dict[str, Parameter]:

@@ -14,14 +14,25 @@ from steptime.prediction.method import Method, Option
 
 NAMES = tuple(sorted(path.stem for path in (DATA / "hosts").glob("*.toml")))
 SPEEDS = {"fast": -1, "slow": 1}  # ends of the interval of hosts, 80 % of which lie between
-ANY = "any"
-_KNOWN = (ANY, *SPEEDS, *NAMES)
+ANY, CALIBRATED = "any", "calibrated"
+UNNAMED = {f"any-{name}": name for name in NAMES}  # a host of a kind, nobody says which
+_KNOWN = (ANY, CALIBRATED, *SPEEDS, *NAMES, *UNNAMED)
 _OWN = ("interval.host_low", "interval.host_high")
+_NOT_CALIBRATED = "was not calibrated with steps (steptime calibrate)"
 
 
 def usual_host(device: Device) -> str:
     """Return the name of the host that a card is taken to have where nobody names one."""
     return "desktop" if is_geforce(device) else "server"
+
+
+def assumed_host(device: Device) -> str:
+    """Return the value of the option that a prediction assumes: `any-server`, `calibrated`."""
+    return CALIBRATED if _is_calibrated(device) else f"any-{usual_host(device)}"
+
+
+def _is_calibrated(device: Device) -> bool:
+    return "host.factor" in device.calibration.get("constants", {})
 
 
 def on_usual_host(device: Device, stack: str = catalog.DEFAULT_STACK) -> Mapping[str, Constant]:
@@ -40,16 +51,27 @@ def _on(name: str, priors: Mapping[str, Constant]) -> Mapping[str, Constant]:
 def host_constants(
     name: str, device: Device, stack: str, constants: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return constants in which the host is the one of a name, in place of a calibrated one.
+    """Return the constants of a device with the host that has this name.
 
-    One of `data/hosts` is as far off as `interval.host_own` and `_shared` say, since it was named.
-    A `fast` host takes as many times less than the usual one as hosts that nobody named differ by,
-    a `slow` one as many times longer; its interval is what hosts differ by from op to op. The name
-    of a device takes the host that it was calibrated with. Raises `InputError` for other names.
+    * `calibrated`: the host that the device itself was calibrated with.
+    * A host of `data/hosts` (`server`): its interval is `interval.host_own` and `_shared`.
+    * `any-server`: an unnamed host of that kind; `interval.host_unstated` widens the interval.
+    * `fast` and `slow`: the usual host of the device at the ends of the interval of unnamed hosts.
+    * The name of a device: the host that this device was calibrated with.
+
+    Raises:
+        InputError: for another name, and for a device that was not calibrated with steps.
     """
-    priors = _on(name if name in NAMES else usual_host(device), catalog.priors(device.kind, stack))
+    if name == CALIBRATED:
+        if not _is_calibrated(device):
+            raise InputError(f"device '{device.name}' {_NOT_CALIBRATED}")
+        return dict(constants)
+    kind = UNNAMED.get(name, name if name in NAMES else usual_host(device))
+    priors = _on(kind, catalog.priors(device.kind, stack))
     found = {key: value for key, value in constants.items() if key not in _OWN}
     found |= {key: one.value for key, one in priors.items() if key.startswith("host.")}
+    if name in UNNAMED:
+        return found
     wider = found.pop("interval.host_unstated")
     if name in NAMES:
         return found
@@ -67,8 +89,8 @@ def _of_device(name: str) -> dict[str, float]:
         raise unknown("host", name, _KNOWN, "--host") from None
     found = {key: v for key, v in told.get("constants", {}).items() if key.startswith("host.")}
     if not found:
-        why = "it was not calibrated with steps (steptime calibrate)"
-        raise InputError(f"host {shorten(name)}: {why}; else {', '.join(_KNOWN)}")
+        known = ", ".join(_KNOWN)
+        raise InputError(f"host {shorten(name)}: it {_NOT_CALIBRATED}; else {known}")
     ends = told.get("intervals", {}).get("host")
     return found | (dict(zip(_OWN, ends, strict=True)) if ends else {})
 
