@@ -100,6 +100,16 @@ def lines_of(model: StepModel, wanted: Sequence[int]) -> Lines | None:
     return Lines(points[0], points[2], steps[0], steps[2], lives, blocks)
 
 
+def merging_batches(lines: Lines) -> set[int]:
+    """Return batches at which two kernels are the same that differ at others.
+
+    Such are off alike there, so that the interval lies on no line.
+    """
+    kernels = Kernels(lines.first.kernels, lines.last.kernels)
+    length = lines.high - lines.low
+    return {lines.low + round(share * length) for share in kernels.merging_shares()}
+
+
 def spans(lines: Lines, models: Sequence[StepModel], batches: Sequence[int]) -> list[Span]:
     """Return the times of a network at each batch on each device.
 

@@ -22,7 +22,7 @@ from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Device, Link
 from steptime.prediction.assumed import assumed_of, assumed_text
-from steptime.prediction.lines import Lines, Span, lines_of, spans
+from steptime.prediction.lines import Lines, Span, lines_of, merging_batches, spans
 from steptime.prediction.memory import Needs
 from steptime.prediction.method import Method
 from steptime.prediction.records import costs, record_method, step_record
@@ -220,7 +220,13 @@ class Steps:
             found = {one: iter(one.spans(own)) for one, own in asked.items()}
             return [next(found[one]) for one, _ in every]
         if self.lines is not None and not any(map(_lies_on_no_line, models)):
-            return spans(self.lines, models, self.batches)
+            made = spans(self.lines, models, self.batches)
+            single = merging_batches(self.lines) & {*self.batches}
+            places = [i for i, batch in enumerate(self.batches) if batch in single]
+            return [
+                _with_single(span, places, _span(on, [self.batches[i] for i in places]))
+                for span, on in zip(made, models, strict=True)
+            ]
         return [_span(on, self.batches) for on in models]
 
 
@@ -228,6 +234,23 @@ def _lies_on_no_line(on: StepModel) -> bool:
     """Return whether times are no lines: new pages of a CPU, states in the host's memory."""
     has_new_pages = on.device.is_own_host and bool(on.seen.constants)
     return has_new_pages or may_leave(on.workload.tuning)
+
+
+def _with_single(span: Span, places: Sequence[int], single: Span) -> Span:
+    """Return times of batches, at some places those of single predictions."""
+    if not places:
+        return span
+
+    def merge(column: Any, values: Any) -> Any:
+        if column is None or values is None:
+            return None
+        merged = [*column]
+        for place, value in zip(places, values, strict=True):
+            merged[place] = value
+        return merged
+
+    times = [merge(*columns) for columns in zip(span.times, single.times, strict=True)]
+    return Span(times, *map(merge, span[1:], single[1:]))
 
 
 def _span(on: StepModel, batches: Sequence[int]) -> Span:
