@@ -187,10 +187,14 @@ def test_devices_of_every_kind_are_answered(command, device, capsys):
 def test_a_stack_that_saw_no_step_on_a_device_is_said(capsys):
     model = "transformer:layers=2,width=256,heads=4,length=256"
     under = f"{model} --stack megatron-2025"
-    text = "fitted to no step on"
-    assert f"{text} a100-sxm4-80gb" in " ".join(answer(f"{under} --device a100", capsys)["notes"])
-    assert text not in " ".join(answer(f"{under} --device h100", capsys)["notes"])
+    said = "fitted to no step on a100-sxm4-80gb"
+
+    def notes(words: str) -> str:
+        return "; ".join(answer(words, capsys)["notes"])
+
+    assert said in notes(f"{under} --device a100")
+    assert "fitted to no step" not in notes(f"{under} --device h100")
     # one device under a stack without such constants is what `predict` says
-    assert text not in " ".join(answer(f"{model} --device a100", capsys)["notes"])
+    assert "fitted to no step" not in notes(f"{model} --device a100")
     # another network takes no constant of the stack that was fitted to steps
     assert not answer("resnet50 --device v100 --batch 1", capsys)["notes"]

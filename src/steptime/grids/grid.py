@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import cycle, repeat
 from typing import Any, NamedTuple
 
@@ -15,16 +16,18 @@ import numpy as np
 
 from steptime.core.dtypes import dtype_named
 from steptime.core.errors import InputError
-from steptime.core.graph import PASSES
+from steptime.core.graph import PASSES, Graph
 from steptime.core.progress import watched
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Device, Link
 from steptime.prediction.assumed import assumed_of, assumed_text
-from steptime.prediction.lines import Lines, Span, lines_of, spans
+from steptime.prediction.lines import Lines, Span, lines_of, merging_batches, spans
 from steptime.prediction.memory import Needs
 from steptime.prediction.method import Method
 from steptime.prediction.records import costs, record_method, step_record
+from steptime.prediction.remarks import RemarkKey, remark_key
+from steptime.prediction.states import may_leave
 from steptime.prediction.step_model import StepModel
 from steptime.records.record import Quantity, Record, now
 
@@ -35,7 +38,8 @@ KEPT = 64  # batches whose kernels are kept from device to device
 class GridCell(NamedTuple):
     """One prediction of a grid. `batch` is a replica's; `step_s` includes `communication_s`.
 
-    `low_s` and `high_s` bound the step, None where the method gives no bound. Where a device has no
+    `low_s` and `high_s` bound the step, None where the method gives no bound; `is_extrapolated`
+    says that not all of its kernels were measured on a device of this kind. Where a device has no
     peak for the dtype, `status` is `unsupported`, `note` says why, and there are no times.
     `assumed` is the software, layout and host that it is a prediction of. `peak_bytes` are
     of the tensors, `needed_bytes` of the whole process, which decides whether the step fits; None
@@ -60,6 +64,7 @@ class GridCell(NamedTuple):
     dtype: str = ""
     assumed: str = ""
     needed_bytes: int | None = None
+    is_extrapolated: bool | None = None
 
 
 Maker = Callable[[int | None], Workload]
@@ -117,22 +122,26 @@ def _cells(on: StepModel, steps: Steps, span: Span, replicas: Sequence[int]) -> 
         known = column is not None
         return (np.repeat(column, len(replicas)) + more).tolist() if known else repeat(None)
 
+    def repeat_cells(column: Iterable[Any]) -> Iterator[Any]:
+        return (value for value in column for _ in replicas)
+
     communication_s = np.tile(
         [on.estimate_comm(n) if n > 1 else 0.0 for n in replicas], len(steps.batches)
     )
     batches, step_s = each(steps.batches, 0), each(np.sum(span.times, axis=0), communication_s)
     counted_s = zip(cycle(replicas), batches, step_s, strict=False)
-    remarks = "; ".join(on.remarks(steps.lines.low if steps.lines else None))
-    needed_bytes = [needs.total_bytes for needs in steps.needs(on)]
+    needs, join_remarks = steps.needs(on), cache("; ".join)  # one text for all alike
     columns = (
         *(repeat(on.workload.label), repeat(on.device.name), batches, cycle(replicas), step_s),
         *(*map(each, span.times), communication_s.tolist()),
         (n * batch / step if step else None for n, batch, step in counted_s),
         each(steps.peak_bytes, 0),
-        ("ok" if one else "oom" for one in each(steps.fit(on), 0)),
-        *(repeat(remarks), each(span.low_s, communication_s), each(span.high_s, communication_s)),
+        repeat_cells("ok" if need.fit(on.device) else "oom" for need in needs),
+        repeat_cells(map(join_remarks, steps.remarks(on, needs))),
+        *(each(span.low_s, communication_s), each(span.high_s, communication_s)),
         *(repeat(on.workload.dtype), repeat(assumed_text(assumed_of(on)) or "")),
-        each(needed_bytes, 0),
+        repeat_cells(need.total_bytes for need in needs),
+        repeat_cells(span.is_extrapolated),
     )
     yield from map(GridCell._make, zip(*columns, strict=False))
 
@@ -141,8 +150,8 @@ class Steps:
     """A network's step at many batches: its memory, and its times on any device.
 
     `batches` are those asked for, `peak_bytes` what lives at the worst moment at each, and
-    `blocks_bytes` what an allocator takes beyond that, by a line where there is one. They are of
-    the `model`'s stack; a device that has another is asked under that.
+    `blocks_bytes` what an allocator takes beyond that. They are of the `model`'s stack; a device
+    that has another is asked under that.
     """
 
     def __init__(self, model: StepModel, batches: Sequence[int]) -> None:
@@ -150,22 +159,30 @@ class Steps:
         self._under = {model.settings.stack: self}
         on_lines = model.method.arrays and len(wanted) > FEW
         self.lines: Lines | None = lines_of(model, wanted) if on_lines else None
+        self.graphs: dict[RemarkKey, Graph] = {}  # the first of each
+        self.remark_keys: list[RemarkKey] = []  # by batch, one for all on lines
         self.peak_bytes, self.blocks_bytes = self._memory(model)
 
-    def _memory(self, model: StepModel) -> tuple[list[int], list[float]]:
+    def _memory(self, model: StepModel) -> tuple[list[int], list[int]]:
         if self.lines is None:
             found: list[int] = []
-            blocks: list[float] = []
+            blocks: list[int] = []
             for batch in self.batches:
+                self._add_remark_key(model.graph(batch))
                 found.append(max(model.living(batch)))
                 blocks.append(model.blocks(found[-1], batch))
                 if len(self.batches) <= KEPT:  # while its graph is at hand
                     model.lowered(batch)
             return found, blocks
-        low, high = self.lines.blocks
-        shares = self.lines.share(self.batches)
+        self._add_remark_key(model.graph(self.lines.low))
         peaks = self.lines.highest(self.lines.memory, self.batches)
-        return peaks, (low + (high - low) * shares).tolist()
+        reserved = self.lines.blocks.reserved_bytes(self.lines.share(self.batches))
+        return peaks, (reserved - np.array(peaks)).tolist()
+
+    def _add_remark_key(self, graph: Graph) -> None:
+        key = remark_key(graph)
+        self.graphs.setdefault(key, graph)
+        self.remark_keys.append(key)
 
     def of(self, on: StepModel) -> Steps:
         """Return the steps as a model's stack runs them."""
@@ -181,10 +198,19 @@ class Steps:
 
     def fit(self, on: StepModel) -> list[bool]:
         """Return whether a model's device has the memory that a step needs, at each batch."""
-        held, usable, of = on.needs_of(0, 0), on.device.usable_bytes, self.of(on)
-        blocks = 0.0 if held.blocks_bytes is None else np.rint(of.blocks_bytes)
-        needed = np.array(of.peak_bytes) + blocks + held.total_bytes
-        return [True] * len(needed) if usable is None else (needed <= usable).tolist()
+        return [needs.fit(on.device) for needs in self.needs(on)]
+
+    def remarks(self, on: StepModel, needs: Sequence[Needs]) -> list[tuple[str, ...]]:
+        """Return the remarks of each batch on a model's device, of which it needs this memory."""
+        of = self.of(on)
+        remarks_of = {key: on.remarks_on(graph) for key, graph in of.graphs.items()}
+        keys = of.remark_keys * len(needs) if of.lines else of.remark_keys
+        return [
+            remarks_of[key]
+            if need.fit(on.device)
+            else (need.too_large(on.device), *remarks_of[key])
+            for key, need in zip(keys, needs, strict=True)
+        ]
 
     def spans(self, models: Sequence[StepModel]) -> list[Span]:
         """Return times with their bounds on several devices, by columns where lines tell all."""
@@ -193,17 +219,46 @@ class Steps:
             asked = {one: [on for of, on in every if of is one] for one, _ in every}
             found = {one: iter(one.spans(own)) for one, own in asked.items()}
             return [next(found[one]) for one, _ in every]
-        singly = any(on.device.is_own_host and on.seen.constants for on in models)
-        if self.lines is not None and not singly:  # new pages of a CPU lie on no line
-            return spans(self.lines, models, self.batches)
+        if self.lines is not None and not any(map(_lies_on_no_line, models)):
+            made = spans(self.lines, models, self.batches)
+            single = merging_batches(self.lines) & {*self.batches}
+            places = [i for i, batch in enumerate(self.batches) if batch in single]
+            return [
+                _with_single(span, places, _span(on, [self.batches[i] for i in places]))
+                for span, on in zip(made, models, strict=True)
+            ]
         return [_span(on, self.batches) for on in models]
+
+
+def _lies_on_no_line(on: StepModel) -> bool:
+    """Return whether times are no lines: new pages of a CPU, states in the host's memory."""
+    has_new_pages = on.device.is_own_host and bool(on.seen.constants)
+    return has_new_pages or may_leave(on.workload.tuning)
+
+
+def _with_single(span: Span, places: Sequence[int], single: Span) -> Span:
+    """Return times of batches, at some places those of single predictions."""
+    if not places:
+        return span
+
+    def merge(column: Any, values: Any) -> Any:
+        if column is None or values is None:
+            return None
+        merged = [*column]
+        for place, value in zip(places, values, strict=True):
+            merged[place] = value
+        return merged
+
+    times = [merge(*columns) for columns in zip(span.times, single.times, strict=True)]
+    return Span(times, *map(merge, span[1:], single[1:]))
 
 
 def _span(on: StepModel, batches: Sequence[int]) -> Span:
     found = [on.timeline(batch) for batch in batches]
     times = [[getattr(one, f"{name}_s") for one in found] for name in PASSES]
     ends: Any = ([getattr(one, end) for one in found] for end in ("low_s", "high_s"))
-    return Span(times, *(None if None in each else each for each in ends))
+    extrapolated = [one.is_extrapolated for one in found]
+    return Span(times, extrapolated, *(None if None in each else each for each in ends))
 
 
 Place = tuple[Device, str | None]  # and the dtype there, None for that of each workload
@@ -262,15 +317,15 @@ def _of_device(
 ) -> Iterator[Record]:
     """Yield the records of a network on a device; raises `InputError` as a prediction does."""
     (span,), named, taken_at = steps.spans([on]), record_method(on), now()
-    remarks = on.remarks(steps.lines.low if steps.lines else None)
+    step_needs = steps.needs(on)
+    remarks = steps.remarks(on, step_needs)
     ends = (end or repeat(None, len(counted)) for end in (span.low_s, span.high_s))
-    rows = zip(steps.batches, zip(*span.times, strict=True), *ends, steps.needs(on), strict=True)
-    for (batch, times, low, high, needs), cost in zip(rows, counted, strict=True):
+    rows = zip(steps.batches, zip(*span.times, strict=True), *ends, step_needs, strict=True)
+    for (batch, times, low, high, needs), cost, notes in zip(rows, counted, remarks, strict=True):
         values = {**dict(zip((f"{one}_s" for one in PASSES), times, strict=True)), **cost}
         quantities = {name: Quantity(value) for name, value in values.items()}
         quantities["step_s"] = Quantity(sum(times), low=low, high=high)
         quantities["peak_bytes"] = Quantity(needs.peak_bytes)
         workload = replace(on.workload, batch_per_replica=batch)
         fits = needs.fit(on.device)
-        told = remarks if fits else (needs.too_large(on.device), *remarks)
-        yield step_record(on, workload, named, quantities, fits, told, taken_at)
+        yield step_record(on, workload, named, quantities, fits, notes, taken_at)

@@ -10,6 +10,8 @@ from steptime.hardware.stack import Stack
 from steptime.network.ops.training import STATE_BLOCK
 from steptime.planning.pieces import Piece
 from steptime.prediction.calibrated.interval import Bounds, bounds
+from steptime.prediction.calibrated.power import spent_j
+from steptime.prediction.kernels import Kernels
 from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import FIRST, LAST, piece_of
 
@@ -65,6 +67,17 @@ def update_s(model: StepModel, batch: int) -> float:
     """Return the seconds of a step's update, without what comes after all (`Host.after_s`)."""
     host = model.host(model.lowered(batch))
     return model.timeline(batch).update_s - (0.0 if host is None else host.after_s)
+
+
+def spent_j_of(model: StepModel, batch: int) -> tuple[float, float]:
+    """Return the joules of a step's kernels beyond those of waiting: of both passes, of its update.
+
+    They are 0 where not known.
+    """
+    kernels = model.lowered(batch).kernels
+    passes = [kernel for kernel in kernels if kernel.pass_ != "update"]
+    updates = [kernel for kernel in kernels if kernel.pass_ == "update"]
+    return spent_j(Kernels(passes), model.seen), spent_j(Kernels(updates), model.seen)
 
 
 def between(model: StepModel, batch: int, step_s: float, exposed_s: float) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """A plan's step as rows of named quantities: what commands print and programs read."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from math import inf
 from operator import itemgetter
@@ -182,7 +182,8 @@ def fitted_notes(planner: Planner) -> list[str]:
 
 
 def _notes(planner: Planner, result: PlanTime) -> list[str]:
-    notes = fitted_notes(planner)
+    single = result.asked.plan, result.asked.micro_batch, result.asked.rounds
+    notes = list(dict.fromkeys([*fitted_notes(planner), *_remarks(planner, *single)]))
     if result.asked.plan.offload in ("optimizer", "both"):
         rate, devices = host_memory()
         memory = f"{rate / 1e9:,.0f} GB/s of memory for {devices} devices"
@@ -194,6 +195,13 @@ def _notes(planner: Planner, result: PlanTime) -> list[str]:
     if planner.device.kind != "gpu":
         notes.append(f"{planner.device.name}: collectives are rings, as those of GPUs")
     return notes
+
+
+def _remarks(planner: Planner, plan: Plan, batch: int, rounds: int) -> Sequence[str]:
+    """Return the remarks of a prediction of the step, where one device runs all of it at once."""
+    if planner.held_alone(plan, batch, rounds) is None:
+        return ()
+    return planner.alone(batch, plan.recompute).predict(batch).remarks
 
 
 def _memory(planner: Planner, result: PlanTime) -> dict[str, Any]:

@@ -54,7 +54,9 @@ def under(planner: Planner, stack: str) -> Planner:
     """Return the planner of the same devices under another stack."""
     method = planner.method.under({"stack": stack})
     of, how = (planner.shape, planner.cluster), (planner.dtype, planner.gradients)
-    result = Planner(*of, method, *how, use=planner.use, tuning=planner.tuning)
+    result = Planner(
+        *of, method, *how, use=planner.use, tuning=planner.tuning, optimizer=planner.optimizer
+    )
     result.host = planner.host
     return result
 

@@ -95,8 +95,9 @@ def rank_of_one(
     b: int,
     tuning: Tuning = WHOLE,
     whole: bool = False,
+    optimizer: str = "adam",
 ) -> Graph:
-    """Return a rank's graph of a training step, differentiated and updated by Adam.
+    """Return a rank's graph of a training step, differentiated and updated by an optimizer.
 
     Where it is not the `whole` one its layers stand for others, before which weights are trained.
     Raises `InputError` where the plan does not divide what it shares.
@@ -108,7 +109,7 @@ def rank_of_one(
         raise InputError(f"plan: {error}") from None
     trains_layers = {*map(piece_of, graph.weights)} - {FIRST, LAST}
     how = (*tuning.how, "inside") if trains_layers and not whole else tuning.how
-    return differentiated(graph, "adam", replace(tuning, how=how))
+    return differentiated(graph, optimizer, replace(tuning, how=how))
 
 
 def pieces(

@@ -73,8 +73,9 @@ class Flops(NamedTuple):
 class Planner:
     """Prices what plans are made of, once.
 
-    `levels` say how the devices are joined, from the inside out; `host` joins a device to its
-    host's memory, None where nobody says; `software` could be meant where nobody names a stack.
+    The `optimizer` is that of a training. `levels` say how the devices are joined, from the inside
+    out; `host` joins a device to its host's memory, None where nobody says; `software` could be
+    meant where nobody names a stack.
     """
 
     def __init__(
@@ -86,10 +87,12 @@ class Planner:
         gradients: int = 0,
         use: str = "training",
         tuning: Tuning = WHOLE,
+        optimizer: str = "adam",
     ) -> None:
         self.host: Link | None = None
         self.software: Software | None = None
         self.use, self.tuning, self.shape = use, tuning, shape
+        self.optimizer = optimizer if use == "training" else NO_OPTIMIZER
         self.method, self.dtype, self.gradients = method, dtype, gradients
         self.low = dtype if dtype in LOW_BYTES else ""
         self.device: Device = cluster.device
@@ -119,8 +122,8 @@ class Planner:
     @cached_property
     def step(self) -> StepModel:
         """What prices the graphs of ranks on the device."""
-        phase, updates = ("train", "adam") if self.use == "training" else ("infer", NO_OPTIMIZER)
-        name, how = self.shape.family.name, (self.typed, phase, updates)
+        phase = "train" if self.use == "training" else "infer"
+        name, how = self.shape.family.name, (self.typed, phase, self.optimizer)
         workload = Workload(name, {}, 1, *how, tuning=self.tuning)
         return StepModel(workload, self.device, method=self.method, low=self.low)
 
@@ -137,7 +140,7 @@ class Planner:
         shape, dtype = self.shape, graph_dtype(self.typed, self.stack.master_weights)
         tuning, of = replace(self.tuning, recompute=recompute), shape.whole if whole else shape.one
         how = batch, tuning.under(self.stack.tuned_how)
-        return rank_of_one(shape.family, of, plan, dtype, *how, whole)
+        return rank_of_one(shape.family, of, plan, dtype, *how, whole, self.optimizer)
 
     def on(self, cluster: Cluster) -> Planner:
         """Return the planner of another number of these devices, whose layers are priced."""

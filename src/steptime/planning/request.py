@@ -227,7 +227,8 @@ class Request:
         many = 1 if isinstance(shape, Network) else many
         usual = self.software(cluster.device, many)
         options = {"stack": usual.stack if self.named is None else self.named, **self.options}
-        how = self.gradients, "training", self.tuning
+        optimizer = "adamw" if self.optimizer == "adamw" else "adam"
+        how = self.gradients, "training", self.tuning, optimizer
         planner = planner_of(shape, cluster, self.dtype, method, options, *how)
         stack = planner.method.settings.stack
         if not catalog.stack(stack).trains:
@@ -336,6 +337,7 @@ def planner_of(
     gradients: int | None = None,
     use: str = "training",
     tuning: Tuning = WHOLE,
+    optimizer: str = "adam",
 ) -> Planner:
     """Return what prices plans of a network on a cluster, for a `use`; raises `InputError`.
 
@@ -362,7 +364,7 @@ def planner_of(
         raise InputError(f"{text}; nearest: --dtype {near}-mixed")
     if gradients not in (None, *GRADIENTS):
         raise unknown("bits of gradients", gradients, map(str, GRADIENTS), "plan")
-    return Planner(shape, cluster, chosen, word, gradients or 0, use, tuning)
+    return Planner(shape, cluster, chosen, word, gradients or 0, use, tuning, optimizer)
 
 
 def split_of(fields: Mapping[str, Any]) -> Plan:

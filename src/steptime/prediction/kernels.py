@@ -148,6 +148,7 @@ def _beyond(value: Floats, end: Floats, sign: int) -> Floats:
 Ask = Callable[[Rows, Ints], Interval | float]
 Adding = Callable[[Floats], Floats]
 PARTS = 10  # of a sum
+EQUAL_SHARES = 1e-9  # shares of the way between two batches that round to one batch
 
 
 def sums_of(parts: Sequence[Floats]) -> Prices:
@@ -242,6 +243,19 @@ class Kernels:
             found.groups.append((_side_by_side(one, every), own))
         return found
 
+    def merging_shares(self) -> list[float]:
+        """Return shares of the way to the `last` batch at which two kernels are the same.
+
+        Two products of 1 and 3 rows at the first batch, of 5 and 3 at the last are so halfway.
+        """
+        shares: set[float] = set()
+        for _, places, first, last in self._ends:
+            for i in range(len(places) - 1):
+                initial = first[:, i + 1 :] - first[:, i : i + 1]
+                final = last[:, i + 1 :] - last[:, i : i + 1]
+                shares.update(_find_zeros(initial, final))
+        return sorted(shares)
+
     @cached_property
     def often(self) -> Floats:
         """How often each kernel of those that differ comes."""
@@ -277,6 +291,19 @@ class Kernels:
             for into, part in zip(found, parts, strict=True):
                 into[own] += part
         return [*found]
+
+
+def _find_zeros(initial: Floats, final: Floats) -> list[float]:
+    """Return the shares at which all rows of a column, lines between both ends, are 0."""
+    moves = initial != final
+    share = np.divide(initial, initial - final, out=np.full_like(initial, np.nan), where=moves)
+    never = (~moves & (initial != 0)).any(axis=0) | ~moves.any(axis=0)
+    share = share[:, ~never]
+    lowest = np.nanmin(share, axis=0, initial=np.inf)
+    highest = np.nanmax(share, axis=0, initial=-np.inf)
+    is_zero = (highest - lowest <= EQUAL_SHARES) & (lowest >= 0) & (highest <= 1)
+    shares: list[float] = lowest[is_zero].tolist()
+    return shares
 
 
 def _columns(rows: Sequence[Numbers]) -> Floats:

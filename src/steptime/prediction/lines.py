@@ -15,9 +15,12 @@ import numpy as np
 
 from steptime.core.graph import PLACE
 from steptime.core.progress import tell
+from steptime.prediction.block_lines import BlockLines, block_lines_through
 from steptime.prediction.host import finish
-from steptime.prediction.kernels import Floats, Kernels, Numbers, numbers_of, sums_of
+from steptime.prediction.kernels import Floats, Kernels, Numbers, Prices, numbers_of, sums_of
 from steptime.prediction.lower import Lowered
+from steptime.prediction.memory import Allocation
+from steptime.prediction.remarks import RemarkKey, remark_key
 from steptime.prediction.step_model import StepModel
 
 CHUNK = 1 << 18  # numbers of a column at once
@@ -26,10 +29,11 @@ CHUNK = 1 << 18  # numbers of a column at once
 class Span(NamedTuple):
     """The seconds of each of a step's passes, and between which the step lies, batch by batch.
 
-    None for what the method does not say.
+    None for what the method does not say. `is_extrapolated` is that of a `Timeline`.
     """
 
     times: Sequence[Sequence[float]]
+    is_extrapolated: Sequence[bool]
     low_s: Sequence[float] | None = None
     high_s: Sequence[float] | None = None
 
@@ -38,7 +42,7 @@ class Span(NamedTuple):
 class Lines:
     """What a step runs at any batch from `low` to `high`: `first` and `last` at both ends.
 
-    `memory` are bytes that live, and `blocks` those that an allocator takes beyond, at both ends.
+    `memory` are bytes that live at both ends; `blocks` what an allocator takes for them.
     """
 
     low: int
@@ -46,7 +50,7 @@ class Lines:
     first: Lowered
     last: Lowered
     memory: Sequence[tuple[float, float]]
-    blocks: tuple[float, float]
+    blocks: BlockLines
 
     def highest(self, lines: Sequence[tuple[float, float]], batches: Sequence[int]) -> list[int]:
         """Return the highest of lines at each batch."""
@@ -65,25 +69,45 @@ class Lines:
 def lines_of(model: StepModel, wanted: Sequence[int]) -> Lines | None:
     """Return what a step runs at any of `wanted` batches, None if it does not lie on lines.
 
-    New pages of a CPU do not, and are left out: its batches are priced singly.
+    New pages of a CPU do not, and are left out: its batches are priced singly. Nor do steps of
+    which the graphs have other remarks at another batch.
     """
     points = (wanted[0], wanted[len(wanted) // 2], wanted[-1])
 
-    def at(batch: int) -> tuple[Lowered, Numbers, float]:
-        living = model.living(batch)
-        blocks = model.blocks(max(living), batch)
+    def at(batch: int) -> tuple[Lowered, Numbers, list[Allocation], RemarkKey]:
+        living, allocations = model.living(batch), model.allocations(batch)
         step = model.lowered(batch)
         kernels = tuple([one._replace(fresh=0.0) for one in step.kernels])
-        return replace(step, kernels=kernels), tuple(map(float, living)), blocks
+        return (
+            replace(step, kernels=kernels),
+            tuple(map(float, living)),
+            allocations,
+            remark_key(model.graph(batch)),
+        )
 
-    steps, memory, blocks = zip(*map(at, points), strict=True)
+    steps, memory, allocations, remark_keys = zip(*map(at, points), strict=True)
     numbers = [[numbers_of(kernel) for kernel in step.kernels] for step in steps]
-    if not _straight(points, memory) or len({len(one) for one in numbers}) > 1:
+    if len({*remark_keys}) > 1 or len({len(one) for one in numbers}) > 1:
+        return None
+    if not _straight(points, memory):
         return None
     if not all(_straight(points, same) for same in {*zip(*numbers, strict=True)}):
         return None
+    blocks = block_lines_through(points, allocations)
+    if blocks is None:
+        return None
     lives = list(zip(memory[0], memory[2], strict=True))
-    return Lines(points[0], points[2], steps[0], steps[2], lives, (blocks[0], blocks[2]))
+    return Lines(points[0], points[2], steps[0], steps[2], lives, blocks)
+
+
+def merging_batches(lines: Lines) -> set[int]:
+    """Return batches at which two kernels are the same that differ at others.
+
+    Such are off alike there, so that the interval lies on no line.
+    """
+    kernels = Kernels(lines.first.kernels, lines.last.kernels)
+    length = lines.high - lines.low
+    return {lines.low + round(share * length) for share in kernels.merging_shares()}
 
 
 def spans(lines: Lines, models: Sequence[StepModel], batches: Sequence[int]) -> list[Span]:
@@ -101,7 +125,7 @@ def spans(lines: Lines, models: Sequence[StepModel], batches: Sequence[int]) -> 
         if step < len(batches):  # of one piece somebody else says how far it is
             tell("batches", i, len(batches))
     of_models = (np.concatenate(same, axis=1).tolist() for same in zip(*pieces, strict=True))
-    return [Span(whole[:3], *whole[3:]) for whole in of_models]
+    return [Span(whole[:3], [count > 0 for count in whole[3]], *whole[4:]) for whole in of_models]
 
 
 def _often(lines: Lines, kernels: Kernels, pipelined: bool) -> Floats:
@@ -114,7 +138,7 @@ def _often(lines: Lines, kernels: Kernels, pipelined: bool) -> Floats:
 
 
 def _rows(lines: Lines, kernels: Kernels, often: Floats, on: StepModel) -> Floats:
-    """Return rows of numbers: passes, then the ends of the step where they are known."""
+    """Return rows of numbers: passes, extrapolated kernels, the ends of the step if known."""
     parts = kernels.weighted(on.method.ask(on.seen), often)
     if on.settings.pipelined:  # arithmetic and traffic of a row overlap
         parts[0] = parts[1] = np.maximum(parts[4], parts[5])
@@ -124,7 +148,8 @@ def _rows(lines: Lines, kernels: Kernels, often: Floats, on: StepModel) -> Float
         None if np.isnan(end).any() else end / whole.value for end in (whole.low, whole.high)
     )
     shown, *ends = finish(by_pass, (low, high), on.host(lines.first))
-    return np.array([*shown, *(end for end in ends if end is not None)])
+    extrapolated = parts[Prices._fields.index("is_extrapolated")].sum(axis=0)
+    return np.array([*shown, extrapolated, *(end for end in ends if end is not None)])
 
 
 def _straight(points: tuple[int, int, int], values: Sequence[Numbers]) -> bool:

@@ -74,6 +74,37 @@ def needs_of(
     return Needs(peak_bytes, round(blocks_bytes), *held) if any(held) else Needs(peak_bytes)
 
 
+class Allocation(NamedTuple):
+    """Sizes of tensors that a moment of a step allocates and frees, in bytes.
+
+    `allocated` live on after the moment, `scratch` only during it; `freed` are freed after it.
+    """
+
+    allocated: list[int]
+    scratch: list[int]
+    freed: list[int]
+
+
+def list_allocations(
+    graph: Graph, stack: Stack, sizes: Mapping[str, int] | None = None
+) -> list[Allocation]:
+    """Return the allocations before the first op of a step, then those of each op.
+
+    `sizes` are as those of `live_bytes`. The order of the sizes does not depend on the batch.
+    """
+    overrides = dict(sizes or {})
+    bytes_of = {name: spec.size_bytes for name, spec in graph.tensors.items()} | overrides
+    resident = Allocation([bytes_of[name] for name in sorted(always_living(graph))], [], [])
+    scratch = scratch_bytes(graph, stack) | overrides
+    return [
+        resident,
+        *(
+            Allocation(allocated, [scratch.get(op.name, 0)], freed)
+            for op, (allocated, freed) in zip(graph.ops, lives(graph, sizes), strict=True)
+        ),
+    ]
+
+
 def blocks_bytes(
     graph: Graph, stack: Stack, peak_bytes: int, sizes: Mapping[str, int] | None = None
 ) -> int:
@@ -82,27 +113,23 @@ def blocks_bytes(
     Three tensors of 100 bytes lie in one segment of 2 MiB; one of 11 MiB in one of 12. No gap
     between tensors that live is counted. `sizes` are as those of `live_bytes`.
     """
-    pools, other = [0, 0, 0], dict(sizes or {})
-    own = {name: spec.size_bytes for name, spec in graph.tensors.items()} | other
-    _put([own[name] for name in always_living(graph)], pools, 1)
-    inside, most = scratch_bytes(graph, stack) | other, _taken(pools)
-    for op, (made, ended) in zip(graph.ops, lives(graph, sizes), strict=True):
-        _put(made, pools, 1)
-        held = [inside.get(op.name, 0)]
-        _put(held, pools, 1)
-        most = max(most, _taken(pools))
-        _put(held, pools, -1)
-        _put(ended, pools, -1)
-    return most - peak_bytes
+    pools, highest = [0, 0, 0], 0
+    for allocation in list_allocations(graph, stack, sizes):
+        _put(allocation.allocated, pools, 1)
+        _put(allocation.scratch, pools, 1)
+        highest = max(highest, _taken(pools))
+        _put(allocation.scratch, pools, -1)
+        _put(allocation.freed, pools, -1)
+    return highest - peak_bytes
 
 
 def _put(sizes: Iterable[int], pools: list[int], sign: int) -> None:
     """Add tensors to the pools of small, middle and large ones, or take them out."""
-    for one in sizes:
-        if one > SHARED:
-            pools[2] += sign * -(-one // LARGE) * LARGE
+    for size_bytes in sizes:
+        if size_bytes > SHARED:
+            pools[2] += sign * -(-size_bytes // LARGE) * LARGE
         else:
-            pools[one > SMALL] += sign * -(-one // ROUNDED) * ROUNDED
+            pools[size_bytes > SMALL] += sign * -(-size_bytes // ROUNDED) * ROUNDED
 
 
 def _taken(pools: list[int]) -> int:

@@ -90,7 +90,7 @@ def with_states(step: Lowered, graph: Graph, tuning: Tuning) -> Lowered:
 
 def sizes_away(graph: Graph, tuning: Tuning) -> dict[str, int]:
     """Return 0 bytes for states that may lie in the host's memory, and inside of updates."""
-    away = states_of(graph) if _may_leave(tuning) else []
+    away = states_of(graph) if may_leave(tuning) else []
     inside = [op.name for op in _updates(graph)] if tuning.states else []
     return dict.fromkeys((*away, *inside), 0)
 
@@ -101,7 +101,7 @@ def beyond_device(times: Timeline, model: Stepped, batch: int) -> Timeline:
     Those that are paged and have no room go there and back.
     """
     tuning = model.workload.tuning
-    if not _may_leave(tuning):
+    if not may_leave(tuning):
         return times
     graph = model.graph(batch)
     link = model.method.joins(catalog.link(tuning.host_link or host_link(model.device)))
@@ -119,7 +119,8 @@ def beyond_device(times: Timeline, model: Stepped, batch: int) -> Timeline:
     return _later(times, made.update_s + made.exposed_s)
 
 
-def _may_leave(tuning: Tuning) -> bool:
+def may_leave(tuning: Tuning) -> bool:
+    """Return whether optimizer states may lie in the host's memory: paged or offloaded."""
     return PAGED in tuning.states or OFFLOADED in tuning.states
 
 

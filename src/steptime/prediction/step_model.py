@@ -28,16 +28,19 @@ from steptime.prediction.kernel import Exchange, Interval, Kernel
 from steptime.prediction.kernels import Kernels, Prices
 from steptime.prediction.lower import Lowered, stack_of
 from steptime.prediction.memory import (
+    Allocation,
     Moment,
     Needs,
     blocks_bytes,
     kept_sizes,
+    list_allocations,
     needs_of,
     worst_moment,
 )
 from steptime.prediction.method import Method, stack_option, usual_stack
 from steptime.prediction.outcome import Prediction
 from steptime.prediction.price import issue_s
+from steptime.prediction.remarks import list_remarks
 from steptime.prediction.schedule import Timeline, schedule
 from steptime.prediction.states import beyond_device, sizes_away, with_states
 from steptime.prediction.training import LOW_BYTES, as_trained, graph_dtype, in_training, sizes_of
@@ -250,6 +253,10 @@ class StepModel:
         """Return the bytes that live before the first op of a step, and during each op."""
         return live_bytes(self.graph(batch), self.stack, self.sizes(batch))
 
+    def allocations(self, batch: int | None = None) -> list[Allocation]:
+        """Return the sizes that each moment of a step allocates and frees."""
+        return list_allocations(self.graph(batch), self.stack, self.sizes(batch))
+
     def blocks(self, peak_bytes: int, batch: int | None = None) -> int:
         """Return what the allocator takes at most beyond the `peak_bytes` of tensors."""
         return blocks_bytes(self.graph(batch), self.stack, peak_bytes, self.sizes(batch))
@@ -333,14 +340,11 @@ class StepModel:
 
     def remarks(self, batch: int | None = None) -> tuple[str, ...]:
         """Return what the prediction leaves out: ops, layers, figures, wishes that it ignores."""
-        graph = self.graph(batch)
-        found = self.method.notes(graph, self.workload.dtype, self.device, self.settings)
-        if graph.unmodelled:
-            found = (*found, f"layers of unknown type count nothing: {', '.join(graph.unmodelled)}")
-        if self.device.kind == "cpu" and self.stack.on_cpu:
-            kinds = {op.kind for op in graph.ops}
-            found = (*found, *(said for kind, said in self.stack.on_cpu.items() if kind in kinds))
-        return (*found, *graph.remarks)
+        return self.remarks_on(self.graph(batch))
+
+    def remarks_on(self, graph: Graph) -> tuple[str, ...]:
+        """Return the remarks of a step of a graph, equal for graphs of equal `remark_key`."""
+        return list_remarks(graph, self.method, self.workload.dtype, self.device, self.stack)
 
     def estimate_forward(self, batch: int) -> float:
         """Return the seconds of the forward pass of `batch` examples on one device."""

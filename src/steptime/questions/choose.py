@@ -117,6 +117,7 @@ def _choice(
             "assumed": {},
             "is_extrapolated": False,
             "note": "",
+            "energy_note": "",
             **told,
         }
 
@@ -150,7 +151,8 @@ def _choice(
         cost=whole["cost"],
         offer=offer,
         **{name: None if value is None else value * count for name, value in joules.items()},
-        note=energy.note,
+        note="; ".join(on.remarks(micro)),
+        energy_note=energy.note,
     )
 
 

@@ -14,7 +14,7 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.printers import comma_separated
 from steptime.core.progress import note, tell
 from steptime.core.ranges import numbers
-from steptime.core.table import Answer, LazySequence, Table, columns, cut, of_steps
+from steptime.core.table import EXTRAPOLATED, Answer, LazySequence, Table, columns, cut, of_steps
 from steptime.core.units import counted, size
 from steptime.prediction.assumed import assumed_line
 from steptime.prediction.method import Method
@@ -240,11 +240,19 @@ def _table(cells: Sequence[GridCell], number: int, of: Grid, first: Workload, me
         "?communication_s=communication", "examples_per_s=speed", f"memory={memory}",
     )  # fmt: skip
     below = assumed_line((row.device, row.assumed) for row in cells if row.step_s is not None)
-    below += list(dict.fromkeys(row.note for row in cells if row.step_s is not None and row.note))
+    below += [EXTRAPOLATED] if any(row.is_extrapolated for row in cells) else []
+    below += list(dict.fromkeys(filter(None, map(_remarks, cells))))
     below += cut(number - len(rows), "--json")
     return Table(
         of_steps(heads, rows), rows, f"{number} cells, {first.phase}, {dtype}({method})", below
     )
+
+
+def _remarks(cell: GridCell) -> str:
+    """Return the remarks below a table: without the memory that lacks, which its column says."""
+    if cell.step_s is None:
+        return ""
+    return cell.note.partition("; ")[2] if cell.status == "oom" else cell.note
 
 
 def _memory(cell: GridCell) -> str:

@@ -93,8 +93,9 @@ def notes_on(model: StepModel, parallel: str, rows: Sequence[ScalingRow], how: S
     largest = max(row.batch for row in rows)
     notes, needs = list(model.remarks(largest)), model.needs(largest)
     if parallel == "data" and not needs.fit(model.device):  # no device holds all splits
-        said = f"batch {largest} (optimizer {model.workload.optimizer})"
-        notes.insert(0, f"{said}: {needs.too_large(model.device)}")
+        lack = needs.too_large(model.device)
+        batch = f"batch {largest} (optimizer {model.workload.optimizer}): "
+        notes.insert(0, lack if [row.replicas for row in rows] == [1] else batch + lack)
     chosen, fabric = model.collective(how.collective), model.fabric
     if fabric is not None and parallel != "model":
         notes += [f"{chosen} does not use {name}" for name in _unused(fabric, chosen)]

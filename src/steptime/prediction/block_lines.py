@@ -1,0 +1,117 @@
+"""What PyTorch's allocator reserves at many batches, from the sizes of tensors at two of them.
+
+The size of each tensor is a line in the batch, what it reserves is not: it rounds sizes
+up, and puts them into pools by their size. So sizes are interpolated, and rounded at each batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from steptime.prediction.kernels import Floats, Ints
+from steptime.prediction.memory import LARGE, ROUNDED, SEGMENTS, SHARED, SMALL, Allocation
+
+CHUNK = 1 << 18  # numbers of a column at once
+SIZE_STEP = 1 / 256  # of a byte: interpolated sizes are rounded to it, far above their error
+
+
+@dataclass(frozen=True)
+class BlockLines:
+    """The distinct sizes of a step's tensors at both ends of their lines, and how many live when.
+
+    `counts` has a row for each moment of the step and a column for each size.
+    """
+
+    first_bytes: Floats
+    last_bytes: Floats
+    counts: Floats
+
+    @classmethod
+    def between(cls, first: Sequence[Allocation], last: Sequence[Allocation]) -> BlockLines:
+        """Return the lines through the allocations of the same step at two batches."""
+        places: dict[tuple[int, int], int] = {}
+        moments = [
+            [
+                [places.setdefault(ends, len(places)) for ends in zip(*sizes, strict=True)]
+                for sizes in zip(*allocations, strict=True)
+            ]
+            for allocations in zip(first, last, strict=True)
+        ]
+        live = np.zeros(len(places))
+        counts = np.zeros((len(moments), len(places)))
+        for row, (allocated, scratch, freed) in zip(counts, moments, strict=True):
+            np.add.at(live, allocated, 1.0)
+            row[:] = live
+            np.add.at(row, scratch, 1.0)
+            np.add.at(live, freed, -1.0)
+        sizes = np.array([*places], dtype=float).reshape(-1, 2)
+        return cls(sizes[:, 0], sizes[:, 1], _largest_rows(counts))
+
+    def reserved_bytes(self, shares: Floats) -> Ints:
+        """Return the most bytes that the allocator reserves, at shares of the way to the end."""
+        pieces = np.array_split(shares, -(-len(shares) * len(self.counts) // CHUNK) or 1)
+        return np.concatenate([self._reserved_bytes(piece) for piece in pieces])
+
+    def _reserved_bytes(self, shares: Floats) -> Ints:
+        change = self.last_bytes - self.first_bytes
+        moves = change != 0
+        still, moving = self.first_bytes[~moves, None], self.first_bytes[moves, None]
+        along = moving + change[moves, None] * shares
+        sizes = np.rint(along / SIZE_STEP) * SIZE_STEP
+        reserved: Floats = np.zeros((len(self.counts), len(shares)))
+        for pool in range(3):
+            pool_bytes = self.counts[:, moves] @ _in_pool(sizes, pool)
+            pool_bytes += self.counts[:, ~moves] @ _in_pool(still, pool)
+            if pool < len(SEGMENTS):
+                pool_bytes = np.ceil(pool_bytes / SEGMENTS[pool]) * SEGMENTS[pool]
+            reserved += pool_bytes
+        peak_bytes: Ints = np.rint(reserved.max(axis=0)).astype(np.intp)
+        return peak_bytes
+
+
+def block_lines_through(
+    batches: tuple[int, int, int], allocations: Sequence[Sequence[Allocation]]
+) -> BlockLines | None:
+    """Return the lines through a step's allocations at three batches, None if they lie on none.
+
+    The lines go through the first and the last; what they say of the batch between must be what
+    its own allocations say.
+    """
+    first, between, last = allocations
+    if not _have_equal_shape(first, between) or not _have_equal_shape(first, last):
+        return None
+    lines = BlockLines.between(first, last)
+    low, middle, high = batches
+    share = np.array([(middle - low) / (high - low)])
+    exact = BlockLines.between(between, between).reserved_bytes(np.zeros(1))
+    return lines if lines.reserved_bytes(share) == exact else None
+
+
+def _have_equal_shape(first: Sequence[Allocation], second: Sequence[Allocation]) -> bool:
+    """Return whether both have equally many sizes at each moment."""
+    return [[*map(len, moment)] for moment in first] == [[*map(len, moment)] for moment in second]
+
+
+def _in_pool(sizes: Floats, pool: int) -> Floats:
+    """Return the rounded sizes of the tensors in a pool (small, middle, large), 0 for others."""
+    unit = LARGE if pool == len(SEGMENTS) else ROUNDED
+    is_inside = ((sizes > SMALL).astype(int) + (sizes > SHARED)) == pool
+    rounded: Floats = np.where(is_inside, np.ceil(sizes / unit) * unit, 0.0)
+    return rounded
+
+
+def _largest_rows(counts: Floats) -> Floats:
+    """Return the rows of which no other row has at least as many of every size.
+
+    At any batch the allocator reserves most in one of them.
+    """
+    rows = np.unique(counts, axis=0)
+    rows = rows[np.argsort(-rows.sum(axis=1), kind="stable")]
+    largest: Floats = rows[:0]
+    for row in rows:
+        if not (largest >= row).all(axis=1).any():
+            largest = np.vstack([largest, row])
+    return largest

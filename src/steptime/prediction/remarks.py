@@ -1,0 +1,35 @@
+"""Remarks of a prediction: what it leaves out, and what nobody measured."""
+
+from typing import NamedTuple
+
+from steptime.core.graph import Graph
+from steptime.hardware.device import Device
+from steptime.hardware.stack import Stack
+from steptime.prediction.method import Method
+
+
+class RemarkKey(NamedTuple):
+    """The properties of a graph that decide its remarks: kinds of ops, unknown layers, its own."""
+
+    kinds: frozenset[str]
+    unmodelled: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+
+def remark_key(graph: Graph) -> RemarkKey:
+    """Return the properties that decide the remarks of a step of a graph."""
+    kinds = frozenset(op.kind for op in graph.ops)
+    return RemarkKey(kinds, tuple(graph.unmodelled), tuple(graph.remarks))
+
+
+def list_remarks(
+    graph: Graph, method: Method, dtype: str, device: Device, stack: Stack
+) -> tuple[str, ...]:
+    """Return the remarks of a step of a graph; equal for graphs of equal `remark_key`."""
+    remarks = [*method.notes(graph, dtype, device, method.settings)]
+    if graph.unmodelled:
+        remarks.append(f"layers of unknown type count nothing: {', '.join(graph.unmodelled)}")
+    if device.kind == "cpu":
+        kinds = {op.kind for op in graph.ops}
+        remarks += [text for kind, text in stack.on_cpu.items() if kind in kinds]
+    return (*remarks, *graph.remarks)
