@@ -3,23 +3,24 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Annotated, Unpack
 
-from steptime.core.errors import InputError, unknown
+from steptime.core.errors import InputError, one_of, unknown
 from steptime.core.files import check_ending
+from steptime.core.kinds import Kind, setting_texts, text_of
 from steptime.core.progress import note
-from steptime.core.question import File, Text, choice, number, option, optional, question, whole
-from steptime.core.ranges import numbers
+from steptime.core.ranges import amount, numbers, whole_number
 from steptime.core.spelling import meant_by
 from steptime.core.table import Answer, picked
 from steptime.core.units import counted
 from steptime.hardware import catalog
 from steptime.hardware.device import KINDS, Device
 from steptime.hardware.prices import Offer, Training, cheapest, offers
-from steptime.questions import options
+from steptime.questions import kinds, options
 from steptime.questions.choose import SORTS, choices, ordered
 from steptime.questions.choose_table import notes_on, table
 from steptime.questions.grid_table import names, split_models
-from steptime.questions.step_options import ExecutionOptions, StepOptions
+from steptime.questions.step_options import StepKeywords, StepOptions
 
 SAMPLES = 1_000_000
 BATCHES = (1, 8, 32, 128, 512)  # of a page, beside a network's own
@@ -28,45 +29,60 @@ MOST_NEAR = 4  # links in nodes of a page where none is named
 REPLICAS = "1,2,4,...,64"
 
 
-@question(long="predicting every device")
 def choose(
-    model: options.Model,
-    devices: str = option(
-        "NAME", f"Devices with commas, a kind ({', '.join(KINDS)}), or all.", "all"
-    ),
-    batch: Text = optional("N", "Batch size, on every device. Default: the network's."),
-    samples: int = whole("N", "Examples of an epoch.", SAMPLES),
-    epochs: float = number("N", "Epochs.", 1.0, most=1e6),
-    prices: options.Prices = None,
-    page: File = optional(
-        "FILE",
-        "A page to choose in, an .html file: MODEL and --batch take lists there, and devices are "
-        "shown in each number, over each link.",
-    ),
-    link: Text = optional(
-        "LINK,...",
-        f"With --page: between replicas. Default: those that few devices have, and {FAR}; of many "
-        f"{FAR},{NEAR}.",
-    ),
-    replicas: Text = optional("N,...", f"With --page. Default: {REPLICAS}."),
-    sort: str = choice(SORTS, "time, cost or energy.", default="time"),
-    top: int = whole("N", "Devices that are shown, best first.", 1000),
-    *,
-    step: StepOptions,
-    execution: ExecutionOptions,
+    model: kinds.Model,
+    devices: kinds.Devices = "all",
+    batch: kinds.Counts | None = None,
+    samples: kinds.Count = SAMPLES,
+    epochs: kinds.Number = 1.0,
+    prices: kinds.PriceFile | None = None,
+    page: Annotated[kinds.File, Kind("FILE")] | None = None,
+    link: kinds.Links | None = None,
+    replicas: kinds.Counts | None = None,
+    sort: Annotated[str, Kind("NAME", choices=tuple(SORTS))] = "time",
+    top: kinds.Count = 1000,
+    **step_options: Unpack[StepKeywords],
 ) -> Answer:
-    """Compare devices for a training, by time, cost or energy."""
+    """Compare devices for a training, by time, cost or energy.
+
+    Args:
+        model: A family with its hyperparameters (fc:layers=4,nodes=1024), a named network
+            (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
+            code (model.py:NAME); with --page several.
+        devices: Devices with commas, a kind (cpu, gpu, tpu), or all.
+        batch: Batch size, on every device. Default: the network's.
+        samples: Examples of an epoch.
+        epochs: Epochs.
+        prices: Prices of devices. Default: the shipped ones, of their dates.
+        page: A page to choose in, an .html file: MODEL and --batch take lists there, and devices
+            are shown in each number, over each link.
+        link: With --page: between replicas. Default: the devices' own, infiniband-ndr and
+            ethernet-25.
+        replicas: With --page: numbers of replicas. Default: 1,2,4,...,64.
+        sort: time, cost or energy.
+        top: Devices that are shown, best first.
+        **step_options: Which step it is, and how it is executed: `StepOptions`.
+
+    Raises:
+        InputError: for unknown names, and options that do not go together.
+    """
+    step = StepOptions.from_keywords(step_options, "choose")
+    samples, top = whole_number(text_of(samples), "--samples"), whole_number(text_of(top), "--top")
+    epochs = amount(text_of(epochs), "--epochs", most=1e6)
+    one_of("--sort", sort, SORTS)
+    devices, batch, link, replicas = map(text_of, (devices, batch, link, replicas))
+    model = model if page is None else text_of(model)
     if page is None:
         options.refuse({"--link": link, "--replicas": replicas}, "{} goes with --page FILE")
     else:
         axes = split_models(model), devices_of(devices), batch, link, replicas or REPLICAS
-        return _page(page, step, execution, axes, Training(samples, epochs), offers(prices))
+        return _page(page, step, axes, Training(samples, epochs), offers(prices))
     asked = devices_of(devices)
     priced = offers(prices)
     currencies = sorted({one.currency for one in priced})
     if len(currencies) > 1:
         raise InputError(f"prices in several currencies: {', '.join(currencies)}")
-    asked_model = step.on(model, batch, asked[0], execution)
+    asked_model = step.on(model, batch, asked[0])
     workload = asked_model.workload
     found = choices(asked_model, asked, samples, epochs, cheapest(priced))
     if all(row["status"] == "unsupported" for row in found):
@@ -93,7 +109,6 @@ def choose(
 def _page(
     page: Path,
     step: StepOptions,
-    execution: ExecutionOptions,
     axes: tuple[Sequence[str], Sequence[Device], str | None, str | None, str],
     training: Training,
     priced: Sequence[Offer],
@@ -109,10 +124,8 @@ def _page(
     batches = numbers(batch, "--batch") if batch else sorted({*own, *BATCHES})
     near = ",".join(dict.fromkeys(map(near_link, devices)))
     usual = f"{near},{FAR}" if near.count(",") < MOST_NEAR else f"{FAR},{NEAR}"
-    words = picked(step, "length dtype optimizer method option_") | picked(
-        training, "samples epochs"
-    )
-    words |= execution.words()
+    words = picked(step, "length dtype optimizer method") | picked(training, "samples epochs")
+    words |= {"option": setting_texts(step.options)} | step.words()
     asked = Choices(
         makers,
         devices,
@@ -122,7 +135,7 @@ def _page(
         training,
         cheapest(one for one in priced if one.currency == "USD"),
         step.method,
-        execution.method_options(step.option_),
+        step.method_options(step.options),
         options.words_of(words),
     )
     document = write_choices(asked, page)

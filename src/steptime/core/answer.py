@@ -39,6 +39,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         """Return the tables that people read, the one that answers the question first."""
         raise NotImplementedError
 
+    def remarks(self) -> list[str]:
+        """Return the lines that a reader must know beside the tables: the notes, each marked."""
+        return [f"note: {line}" for line in getattr(self, "notes", ())]
+
     @property
     def exit_code(self) -> int:
         """The exit code of the command: 0, or 3 where some experiments did not succeed."""
@@ -63,9 +67,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     def printout(self) -> Printout:
         """Return the answer as the command line prints it."""
         headline = getattr(self, "headline", ())
-        notes = [f"note: {line}" for line in getattr(self, "notes", ())]
         text = "".join(f"{line}\n" for line in headline)
-        return Printout(document_of(self), self.tables(), notes, text=text, code=self.exit_code)
+        return Printout(
+            document_of(self), self.tables(), self.remarks(), text=text, code=self.exit_code
+        )
 
     def print(self) -> None:
         """Print what the command prints."""

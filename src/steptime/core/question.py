@@ -17,7 +17,13 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from steptime.core.errors import one_of, unknown
 from steptime.core.ranges import amount, whole_number
-from steptime.core.signature import REQUIRED, Parameter, parameters_of
+from steptime.core.signature import (
+    REQUIRED,
+    OptionGroup,
+    Parameter,
+    group_parameters,
+    parameters_of,
+)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Text = str | None
@@ -232,6 +238,9 @@ def _is_group(kind: Any) -> bool:
 def _flat(parameters: Any) -> Iterator[Slot]:
     """Yield parameters, and those of groups, each with its option."""
     for one in parameters:
+        if isinstance(one.annotation, type) and issubclass(one.annotation, OptionGroup):
+            yield from map(_slot_of, group_parameters(one.annotation))
+            continue
         if _is_group(one.annotation):
             yield from _flat(inspect.signature(one.annotation, eval_str=True).parameters.values())
             continue
@@ -245,19 +254,20 @@ def _flat(parameters: Any) -> Iterator[Slot]:
 
 def inquiry_of(function: Callable[..., Any]) -> Inquiry:
     """Return a plain question for the command line, which gives it texts, flags and lists."""
-    slots = []
-    for parameter in parameters_of(function):
-        kind = parameter.kind
-        wording = Wording(
-            parameter.default,
-            kind.names or (() if kind.is_argument else (parameter.option,)),
-            kind.metavar or None,
-            parameter.help,
-            is_argument=kind.is_argument,
-            known=kind.choices,
-        )
-        slots.append(Slot(parameter.name, _command_type(parameter), wording, parameter.default))
-    return Inquiry(function, parameters=tuple(slots))
+    return Inquiry(function, parameters=tuple(map(_slot_of, parameters_of(function))))
+
+
+def _slot_of(parameter: Parameter) -> Slot:
+    kind = parameter.kind
+    wording = Wording(
+        parameter.default,
+        kind.names or (() if kind.is_argument else (parameter.option,)),
+        kind.metavar or None,
+        parameter.help,
+        is_argument=kind.is_argument,
+        known=kind.choices,
+    )
+    return Slot(parameter.name, _command_type(parameter), wording, parameter.default)
 
 
 def _command_type(parameter: Parameter) -> Any:

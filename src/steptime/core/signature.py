@@ -31,8 +31,10 @@ class OptionGroup:
     """
 
     of_keywords: ClassVar[dict[type, type[OptionGroup]]] = {}
+    keywords: ClassVar[type]
 
     def __init_subclass__(cls, keywords: type) -> None:
+        cls.keywords = keywords
         OptionGroup.of_keywords[keywords] = cls
 
     @classmethod
@@ -130,9 +132,14 @@ def parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
 
 def _keyword_parameters(keywords: type) -> Iterator[Parameter]:
     """Yield the parameters of a `TypedDict` of keywords; defaults and texts are its group's."""
-    group: Any = OptionGroup.of_keywords[keywords]
+    yield from group_parameters(OptionGroup.of_keywords[keywords])
+
+
+def group_parameters(group: Any) -> Iterator[Parameter]:
+    """Yield the parameters of a group of options, with the types of its keywords."""
     texts = argument_texts(inspect.getdoc(group) or "")
-    for name, hint in get_type_hints(keywords, include_extras=True).items():
+    hints = get_type_hints(group.keywords, include_extras=True)
+    for name, hint in hints.items():
         field = group.__dataclass_fields__[name]
         yield _parameter(name, hint, REQUIRED if field.default is MISSING else field.default, texts)
 

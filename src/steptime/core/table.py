@@ -7,6 +7,7 @@ every cell, and a column is only a key with a heading. `steptime.core.printers` 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from typing import Any, TypeVar
 
 from steptime.core.errors import InputError
@@ -57,7 +58,11 @@ class LazySequence(Sequence[Item_co]):
         return iter(self.make_items())
 
     def __getitem__(self, index: Any) -> Any:
-        return [*self][index]
+        """Return an item, or a slice from the begin, computing no more than it needs."""
+        stop = index.stop if isinstance(index, slice) else index + 1
+        if stop is None or stop <= 0:
+            return [*self][index]
+        return [*islice(self, stop)][index]
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import cycle, repeat
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from steptime.core.progress import watched
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Device, Link
-from steptime.prediction.assumed import assumed_of, assumed_text
+from steptime.prediction.assumed import assumed_of
 from steptime.prediction.lines import Lines, Span, lines_of, merging_batches, spans
 from steptime.prediction.memory import Needs
 from steptime.prediction.method import Method
@@ -40,10 +40,10 @@ class GridCell(NamedTuple):
 
     `low_s` and `high_s` bound the step, None where the method gives no bound; `is_extrapolated`
     says that not all of its kernels were measured on a device of this kind. Where a device has no
-    peak for the dtype, `status` is `unsupported`, `note` says why, and there are no times.
+    peak for the dtype, `status` is `unsupported`, `notes` say why, and there are no times.
     `assumed` is the software, layout and host that it is a prediction of. `peak_bytes` are
     of the tensors, `needed_bytes` of the whole process, which decides whether the step fits; None
-    without times. Of a cell with times, `note` holds the remarks of its prediction.
+    without times. Of a cell with times, `notes` are the remarks of its prediction.
     """
 
     model: str
@@ -58,11 +58,11 @@ class GridCell(NamedTuple):
     examples_per_s: float | None = None
     peak_bytes: int = 0
     status: str = "unsupported"
-    note: str = ""
+    notes: tuple[str, ...] = ()
     low_s: float | None = None
     high_s: float | None = None
     dtype: str = ""
-    assumed: str = ""
+    assumed: Mapping[str, str] = MappingProxyType({})
     needed_bytes: int | None = None
     is_extrapolated: bool | None = None
 
@@ -98,7 +98,9 @@ def grid(
             if isinstance(span, Span):
                 yield from _cells(on, steps.of(on), span, replicas)
                 continue
-            cell = GridCell(first.label, on.device.name, 0, 0, note=str(span), dtype=first.dtype)
+            cell = GridCell(
+                first.label, on.device.name, 0, 0, notes=(str(span),), dtype=first.dtype
+            )
             for batch, needed in zip(steps.batches, steps.of(on).peak_bytes, strict=True):
                 one = cell._replace(batch=batch, peak_bytes=needed)
                 yield from (one._replace(replicas=count) for count in replicas)
@@ -130,16 +132,16 @@ def _cells(on: StepModel, steps: Steps, span: Span, replicas: Sequence[int]) -> 
     )
     batches, step_s = each(steps.batches, 0), each(np.sum(span.times, axis=0), communication_s)
     counted_s = zip(cycle(replicas), batches, step_s, strict=False)
-    needs, join_remarks = steps.needs(on), cache("; ".join)  # one text for all alike
+    needs = steps.needs(on)
     columns = (
         *(repeat(on.workload.label), repeat(on.device.name), batches, cycle(replicas), step_s),
         *(*map(each, span.times), communication_s.tolist()),
         (n * batch / step if step else None for n, batch, step in counted_s),
         each(steps.peak_bytes, 0),
         repeat_cells("ok" if need.fit(on.device) else "oom" for need in needs),
-        repeat_cells(map(join_remarks, steps.remarks(on, needs))),
+        repeat_cells(steps.remarks(on, needs)),
         *(each(span.low_s, communication_s), each(span.high_s, communication_s)),
-        *(repeat(on.workload.dtype), repeat(assumed_text(assumed_of(on)) or "")),
+        *(repeat(on.workload.dtype), repeat(assumed_of(on))),
         repeat_cells(need.total_bytes for need in needs),
         repeat_cells(span.is_extrapolated),
     )

@@ -72,14 +72,3 @@ def step_energy(times: Timeline, device: Device, kernels: Kernels | None = None)
     doubted = [key for key in ("idle_W", "tdp_W") if key in device.unverified]
     note = f"{device.name}: {' and '.join(doubted)} unverified" if doubted else ""
     return StepEnergy(share, energy_j, max_j, note)
-
-
-def run_energy(
-    steps: int, step_j: float | None, price: float | None = None, co2_g: float | None = None
-) -> dict[str, float | None] | None:
-    """Return energy, cost and CO2 of steps by those of a kWh: 36,000 of 100 J are 1 `kwh`."""
-    if step_j is None:
-        return None
-    kwh = steps * step_j / KWH_J
-    asked = {"cost": price, "co2_g": co2_g}
-    return {"kwh": kwh, **{key: None if per is None else kwh * per for key, per in asked.items()}}

@@ -1,44 +1,105 @@
 """Whether a step fits a device, the largest batch that does, and the best."""
 
-import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Unpack
 
-from steptime.core.errors import InputError
-from steptime.core.question import question
-from steptime.core.table import Result, Row, Table, columns, facts, of_steps, picked
+from steptime.core.answer import Answer, Row
+from steptime.core.kinds import text_of
+from steptime.core.table import Table, columns, facts, of_steps
 from steptime.core.units import percent, seconds, size
-from steptime.core.workload import WHOLE, Workload, departures
 from steptime.grids.batches import KNEE, MAX_BATCH, doubling, knee, largest_batch
-from steptime.hardware import catalog
-from steptime.hardware.device import Device
-from steptime.hardware.prices import cheapest, offers
-from steptime.network.recompute import needed
-from steptime.planning.answer import fits, timed
-from steptime.planning.request import Request, Site, own_link
 from steptime.prediction.assumed import assumed_of, assumed_row
-from steptime.prediction.states import host_link
 from steptime.prediction.step_model import StepModel
-from steptime.questions import options
+from steptime.questions import kinds
 from steptime.questions.choose import helps
-from steptime.questions.step_options import ExecutionOptions, StepOptions
+from steptime.questions.fit_commands import commands_that_fit
+from steptime.questions.step_options import StepKeywords, StepOptions
 
-_COLUMNS = columns(
-    "batch", "step_s[low_s,high_s]=step", "examples_per_s=speed",
-    "needed_bytes=memory", "what=",
-)  # fmt: skip
-MORE_CARDS = (2, 4, 8)  # of a node, over which weights may be shared out
-BESIDE = ("blocks", "workspace", "context")  # what a device holds beside tensors
+COLUMNS = columns(
+    "batch",
+    "step_s[low_s,high_s]=step",
+    "examples_per_s=speed",
+    "needed_bytes=memory",
+    "what=",
+)
+SMALLEST_SAVING = 0.01  # share of the needed memory from which on a saving is shown
 
 
-@dataclass(frozen=True)
-class Fitting(Result):
+class FitRow(Row, frozen=True, kw_only=True):
+    """A step at one batch.
+
+    Attributes:
+        batch: examples of a step.
+        fits: whether the step fits the device.
+        step_s: seconds of a step.
+        low_s: lower end of the 80 % interval of `step_s`; null where the method has none.
+        high_s: upper end of the 80 % interval of `step_s`; null where the method has none.
+        examples_per_s: throughput.
+        peak_bytes: size of all tensors at the worst moment.
+        needed_bytes: memory that the process needs.
+    """
+
+    batch: int
+    fits: bool
+    step_s: float
+    low_s: float | None
+    high_s: float | None
+    examples_per_s: float | None
+    peak_bytes: int
+    needed_bytes: int
+
+
+class Saving(Row, frozen=True, kw_only=True):
+    """A change that saves memory at the worst moment.
+
+    Attributes:
+        change: the change, such as `full recompute`.
+        saves_bytes: by how much the changed step needs less.
+        fits: whether the changed step fits; null where the memory of the device is unknown.
+    """
+
+    change: str
+    saves_bytes: int
+    fits: bool | None
+
+
+class FitAnswer(Answer, frozen=True, kw_only=True):
     """Whether a step fits a device: what it needs, and which batches would fit.
 
-    `fits` is None where the memory of the device is unknown, as `usable_bytes` is; `parts` are of
-    the `worst_moment`, `helps` what would save memory, `rows` a batch each. Of a step that does not
-    fit, `would_fit` are commands of those that do, the cheapest first.
+    Attributes:
+        model: the network.
+        device: the device.
+        method: the cost model.
+        phase: train or infer.
+        dtype: data type of weights and activations.
+        optimizer: the optimizer.
+        tuning: what of the network is trained; null where all is.
+        batch: examples of the step that was asked for.
+        assumed: settings that decide the answer, by the option that changes them.
+        fits: whether it fits; null where the memory of the device is unknown.
+        largest_batch: the largest batch that fits, 0 if none does; null where the memory of the
+            device is unknown.
+        best_batch: the smallest batch with 90 % of the best speed; null if none fits.
+        usable_bytes: memory that a process may use of the device; null where unknown.
+        peak_bytes: size of all tensors at the worst moment.
+        needed_bytes: memory that the process needs.
+        worst_moment: the op at which the tensors are largest.
+        parts: sizes of what is in memory at the worst moment, in bytes, by what it is.
+        helps: changes that save memory, the largest saving first.
+        weights_bytes: size of the weights at the worst moment.
+        state_bytes: size of the optimizer's states.
+        inputs_bytes: size of the inputs.
+        gradients_bytes: size of the gradients.
+        copies_bytes: size of copies of weights in another type.
+        activations_bytes: size of what the backward pass reads again.
+        temporaries_bytes: size of what one op makes and drops.
+        blocks_bytes: memory that the allocator holds beyond tensors; null where unknown.
+        workspace_bytes: memory of the library of matrix products; null where unknown.
+        context_bytes: memory of driver and kernels; null where unknown.
+        rows: the step at batches of powers of two up to the largest, and at the one asked for.
+        would_fit: of a step that does not fit, commands of changed ones that do, the cheapest
+            first.
+        notes: remarks that change how the answer is read.
     """
 
     model: str
@@ -49,17 +110,16 @@ class Fitting(Result):
     optimizer: str
     tuning: str | None
     batch: int
-    assumed: Mapping[str, str]
+    assumed: dict[str, str]
     fits: bool | None
     largest_batch: int | None
     best_batch: int | None
-    memory_bytes: float | None
     usable_bytes: float | None
     peak_bytes: int
     needed_bytes: int
     worst_moment: str
-    parts: Mapping[str, int]
-    helps: Sequence[Row]
+    parts: dict[str, int]
+    helps: tuple[Saving, ...]
     weights_bytes: int
     state_bytes: int
     inputs_bytes: int
@@ -67,220 +127,191 @@ class Fitting(Result):
     copies_bytes: int
     activations_bytes: int
     temporaries_bytes: int
-    other_bytes: int
     blocks_bytes: int | None
     workspace_bytes: int | None
     context_bytes: int | None
-    rows: Sequence[Row]
-    would_fit: Sequence[str]
-    notes: Sequence[str]
+    rows: tuple[FitRow, ...]
+    would_fit: tuple[str, ...]
+    notes: tuple[str, ...]
 
-    tabled = ("out of memory by ",)
+    def remarks(self) -> list[str]:
+        """Return the notes beside the tables, which say themselves how much memory lacks."""
+        return [line for line in super().remarks() if not line.startswith("note: out of memory")]
 
     def tables(self) -> list[Table]:
         """Return the answer as a table, and batches as another."""
-        needs, has = self.needed_bytes, self.memory_bytes
-        said = {True: "yes", False: "no", None: "unknown"}[self.fits]
-        largest, best = self.largest_batch, self.best_batch
-        step = next((row["step_s"] for row in self.rows if row["batch"] == best), None)
-        parts = ", ".join(f"{name} {size(value)}" for name, value in self.parts.items())
-        over = "" if self.fits is not False else f", out of memory by {size(needs - (has or 0))}"
-        told = ((row["change"], row["saves_bytes"]) for row in self.helps if self.fits is False)
-        saving = [f"{change} saves {size(less)}" for change, less in told if less >= needs / 100]
-        of = "" if has is None else f" of {size(has)}"
         kind = (self.model, self.tuning, self.phase, self.dtype, self.optimizer)
         title = f"{', '.join(filter(None, kind))} on {self.device} ({self.method})"
-        short = [
+        steps = {row.batch: row.step_s for row in self.rows}
+        best = self.best_batch
+        savings = _describe_savings(self)
+        lines = [
             *assumed_row(self.assumed),
-            ("fits", f"{said}: batch {self.batch} needs {size(needs)}{of}{over}"),
+            ("fits", _describe_verdict(self)),
             ("  most", self.worst_moment),
-            ("  that is", parts),
-            *([("  what helps", "; ".join(saving))] if saving else []),
-            *((("would fit", one) if not i else ("", one)) for i, one in enumerate(self.would_fit)),
-            ("largest batch", _format_largest(largest)),
-            ("best batch", best and f"{best:,}, a step of {seconds(step or 0.0)}"),
+            ("  that is", ", ".join(f"{name} {size(value)}" for name, value in self.parts.items())),
+            *([("  what helps", savings)] if savings else []),
+            *(("would fit" if i == 0 else "", line) for i, line in enumerate(self.would_fit)),
+            ("largest batch", _format_largest(self.largest_batch)),
+            ("best batch", None if best is None else f"{best:,}, a step of {seconds(steps[best])}"),
         ]
-        marks = (
-            (self.batch, "asked for"),
-            (best, "best"),
-            (largest, "largest" if (largest or 0) < MAX_BATCH else ""),
-        )
-        rows = []
-        for row in self.rows:
-            what = ", ".join(what for batch, what in marks if batch == row["batch"])
-            rows.append({**row, "what": what if row["fits"] else "does not fit"})
-        return [facts(title, "", short), Table(of_steps(_COLUMNS, rows), rows)]
+        rows = [{**row.to_dict(), "what": _describe_row(self, row)} for row in self.rows]
+        return [facts(title, "", lines), Table(of_steps(COLUMNS, rows), rows)]
 
 
-def _format_largest(largest: int | None) -> str | None:
+def _describe_verdict(answer: FitAnswer) -> str:
+    """Describe the verdict: `no: batch 64 needs 30 GB of 24 GB, out of memory by 6 GB`."""
+    verdict = {True: "yes", False: "no", None: "unknown"}[answer.fits]
+    needs, usable = answer.needed_bytes, answer.usable_bytes
+    capacity = "" if usable is None else f" of {size(usable)}"
+    lack = f", out of memory by {size(needs - (usable or 0))}" if answer.fits is False else ""
+    return f"{verdict}: batch {answer.batch} needs {size(needs)}{capacity}{lack}"
+
+
+def _describe_savings(answer: FitAnswer) -> str:
+    """Describe what would save memory: `batch 32 saves 4 GB; full recompute saves 7 GB`."""
+    if answer.fits is not False:
+        return ""
+    smallest = SMALLEST_SAVING * answer.needed_bytes
+    large = (saving for saving in answer.helps if saving.saves_bytes >= smallest)
+    return "; ".join(f"{saving.change} saves {size(saving.saves_bytes)}" for saving in large)
+
+
+def _describe_row(answer: FitAnswer, row: FitRow) -> str:
+    """Describe a batch: `asked for, best`, or `does not fit`."""
+    if not row.fits:
+        return "does not fit"
+    is_capped = (answer.largest_batch or 0) >= MAX_BATCH
+    marks = (
+        (answer.batch, "asked for"),
+        (answer.best_batch, "best"),
+        (answer.largest_batch, "" if is_capped else "largest"),
+    )
+    return ", ".join(mark for batch, mark in marks if batch == row.batch and mark)
+
+
+def _format_largest(batch: int | None) -> str | None:
     """Format the largest batch, `1,024`; `at least 1,048,576` from the cap of the search on."""
-    if largest == 0:
+    if batch is None:
+        return None
+    if batch == 0:
         return "none fits"
-    cap = "at least " if (largest or 0) >= MAX_BATCH else ""
-    return None if largest is None else f"{cap}{largest:,}"
+    return f"at least {batch:,}" if batch >= MAX_BATCH else f"{batch:,}"
 
 
-@question()
 def fit(
-    model: options.Model,
-    device: options.Device,
-    batch: options.Batch = None,
-    *,
-    step: StepOptions,
-    execution: ExecutionOptions,
-) -> Fitting:
-    """Say whether a network fits a device, and with which batch."""
-    asked = step.on(model, batch, device, execution)
-    workload = asked.workload
-    has, own = asked.device.usable_bytes, workload.batch_per_replica
-    made = asked.predict()
-    notes = list(made.remarks)
-    if asked.device.kind == "gpu" and made.needs.context_bytes is None:
-        of = f"{asked.device.name} under {asked.stack.name}"
-        notes.append(f"memory is at least what is said: that of the driver of {of} is not known")
-    if has is None:
-        notes.append(f"the memory of {asked.device.name} is unknown, so every batch fits")
-        largest = None
-    else:
-        largest = largest_batch(lambda one: asked.needs(one).total_bytes, has)
-        if largest >= MAX_BATCH:  # the search ended at its cap, not at the memory of the device
-            largest = max(largest, own) if made.fits else largest
-            notes.append(f"largest batch: at least {largest:,}, above which none was tried")
-    best = None
-    tried = [] if largest == 0 else doubling(largest or own)
-    rows = [_row(asked, one) for one in sorted({own, *tried})]
-    if tried:
-        fitting = [row for row in rows if row["batch"] in tried]
-        best = knee([row["batch"] for row in fitting], [row["step_s"] for row in fitting])
-        notes.append(f"best batch: the least with {percent(KNEE)} of the best speed")
+    model: kinds.Model,
+    device: kinds.Device,
+    batch: kinds.Batch | None = None,
+    **step_options: Unpack[StepKeywords],
+) -> FitAnswer:
+    """Say whether a network fits a device, and with which batch.
+
+    Args:
+        model: A family with its hyperparameters (fc:layers=4,nodes=1024), a named network
+            (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
+            code (model.py:NAME).
+        device: A device (steptime list devices), FILE.toml or local.
+        batch: Batch size. Default: 64, transformers 1, a file's own.
+        **step_options: Which step it is, and how it is executed: `StepOptions`.
+
+    Raises:
+        InputError: for unknown names, and options that do not go together.
+    """
+    step = StepOptions.from_keywords(step_options, "fit")
+    asked = step.on(model, batch, text_of(device))
+    workload, usable_bytes = asked.workload, asked.device.usable_bytes
+    prediction, needs = asked.predict(), asked.needs()
+    largest = _largest_fitting(asked)
+    batches = [] if largest == 0 else doubling(largest or workload.batch_per_replica)
+    rows = tuple(
+        _predict_row(asked, size) for size in sorted({workload.batch_per_replica, *batches})
+    )
+    best = _best_batch([row for row in rows if row.batch in batches])
     worst = asked.worst_moment()
-    beside = {one: getattr(made.needs, f"{one}_bytes") or 0 for one in BESIDE}
-    of_parts: dict[str, Any] = {f"{name}_bytes": value for name, value in worst.parts.items()}
-    return Fitting(
+    beside = {
+        "blocks": needs.blocks_bytes,
+        "workspace": needs.workspace_bytes,
+        "context": needs.context_bytes,
+    }
+    sizes: dict[str, Any] = {f"{name}_bytes": value for name, value in worst.parts.items()}
+    return FitAnswer(
         model=workload.label,
         device=asked.device.name,
-        method=step.method,
-        **picked(workload, "phase dtype optimizer"),
+        method=asked.method.name,
+        phase=workload.phase,
+        dtype=workload.dtype,
+        optimizer=workload.optimizer,
         tuning=workload.tuning.text or None,
-        batch=own,
+        batch=workload.batch_per_replica,
         assumed=assumed_of(asked),
-        fits=None if has is None else made.fits,
+        fits=None if usable_bytes is None else prediction.fits,
         largest_batch=largest,
         best_batch=best,
-        memory_bytes=has,
-        usable_bytes=has,
-        peak_bytes=made.peak_bytes,
-        needed_bytes=made.needs.total_bytes,
+        usable_bytes=usable_bytes,
+        peak_bytes=prediction.peak_bytes,
+        needed_bytes=needs.total_bytes,
         worst_moment=worst.name,
         parts={name: value for name, value in {**worst.parts, **beside}.items() if value},
-        helps=helps(asked),
-        **of_parts,
-        other_bytes=0,
-        **picked(made.needs, "blocks_bytes workspace_bytes context_bytes"),
+        helps=tuple(Saving(**row) for row in helps(asked)),
+        **sizes,
+        blocks_bytes=needs.blocks_bytes,
+        workspace_bytes=needs.workspace_bytes,
+        context_bytes=needs.context_bytes,
         rows=rows,
-        would_fit=[] if made.fits else _would_fit(asked, step, execution, model, largest or 0),
-        notes=notes,
+        would_fit=(
+            () if prediction.fits else tuple(commands_that_fit(asked, step, model, largest or 0))
+        ),
+        notes=tuple(_make_notes(asked, largest, best)),
     )
 
 
-def _would_fit(
-    asked: StepModel,
-    step: StepOptions,
-    execution: ExecutionOptions,
-    model: str | Workload,
-    largest: int,
-) -> list[str]:
-    """Return commands of changed steps that fit, with all other options as they were asked.
+def _largest_fitting(asked: StepModel) -> int | None:
+    """Return the largest batch that fits, None where the memory of the device is unknown."""
+    usable_bytes = asked.device.usable_bytes
+    if usable_bytes is None:
+        return None
+    largest = largest_batch(lambda size: asked.needs(size).total_bytes, usable_bytes)
+    is_capped = largest >= MAX_BATCH  # the search ended at its cap, not at the memory
+    if is_capped and asked.predict().fits:
+        return max(largest, asked.workload.batch_per_replica)
+    return largest
 
-    The changes are a smaller batch, fewer bits, recompute, LoRA, LoRA beside weights of 4 bits,
-    states on the host, weights shared out over several such cards, and the cheapest card with a
-    price.
-    """
-    workload, device = asked.workload, asked.device
-    batch, name = workload.batch_per_replica, model if isinstance(model, str) else workload.label
-    is_training = step.phase == "train"
-    trains_all = is_training and workload.tuning == WHOLE
-    graph = asked.graph()
-    can_recompute = is_training and graph.tokens is not None and bool(needed(graph, to_end=False))
-    recomputed = replace(step, recompute="full")
-    light = replace(recomputed, dtype="bfloat16", lora="r=16")
-    tries = (
-        (largest > 0, step, largest),
-        (trains_all and step.dtype == "float32", replace(step, dtype="bfloat16-mixed"), batch),
-        (can_recompute and step.recompute is None, recomputed, batch),
-        (trains_all and can_recompute, replace(light, recompute=step.recompute), batch),
-        (trains_all and can_recompute, light, batch),
-        (trains_all and can_recompute, replace(light, weights="nf4"), batch),
-        (can_recompute and step.offload is None, replace(recomputed, offload="optimizer"), batch),
+
+def _best_batch(rows: Sequence[FitRow]) -> int | None:
+    """Return the smallest batch with 90 % of the best speed, None without any."""
+    if not rows:
+        return None
+    return knee([row.batch for row in rows], [row.step_s for row in rows])
+
+
+def _make_notes(asked: StepModel, largest: int | None, best: int | None) -> list[str]:
+    """Return the remarks on a step, on its memory and on the batches."""
+    device = asked.device
+    notes = list(asked.predict().remarks)
+    if device.kind == "gpu" and asked.needs().context_bytes is None:
+        driver = f"that of the driver of {device.name} under {asked.stack.name} is not known"
+        notes.append(f"memory is at least what is said: {driver}")
+    if largest is None:
+        notes.append(f"the memory of {device.name} is unknown, so every batch fits")
+    elif largest >= MAX_BATCH:
+        notes.append(f"largest batch: at least {largest:,}, above which none was tried")
+    if best is not None:
+        notes.append(f"best batch: the least with {percent(KNEE)} of the best speed")
+    return notes
+
+
+def _predict_row(model: StepModel, batch: int) -> FitRow:
+    """Predict a step at one batch."""
+    prediction = model.predict(batch)
+    times = prediction.times
+    return FitRow(
+        batch=batch,
+        fits=prediction.fits,
+        step_s=times.step_s,
+        low_s=times.low_s,
+        high_s=times.high_s,
+        examples_per_s=batch / times.step_s if times.step_s else None,
+        peak_bytes=prediction.peak_bytes,
+        needed_bytes=prediction.needs.total_bytes,
     )
-    commands = [
-        _command(name, device.name, changed, execution, size)
-        for is_possible, changed, size in tries
-        if is_possible and changed.on(name, size, device, execution).needs().fit(device)
-    ]
-    if can_recompute:
-        commands += _shared_out(name, asked, step, execution)
-    offers_usd = cheapest(offer for offer in offers() if offer.currency == "USD")
-    for offer in sorted(offers_usd.values(), key=lambda offer: offer.price):
-        card = catalog.device(offer.device)
-        if card.usable_bytes is not None and _runs_on(asked, card):
-            return [*commands, _command(name, card.name, step, execution, batch)]
-    return commands
-
-
-def _runs_on(asked: StepModel, card: Device) -> bool:
-    """Return whether a step fits another card that has all that its options ask for."""
-    model = asked.on(card)
-    try:
-        _ = model.seen  # raises for a card without TF32 under --tf32 on
-    except InputError:
-        return False
-    return bool(model.needs().fit(card))
-
-
-def _shared_out(
-    name: str, asked: StepModel, step: StepOptions, execution: ExecutionOptions
-) -> list[str]:
-    """Return the command of the fewest such cards that hold the step with weights shared out."""
-    device, batch = asked.device, asked.workload.batch_per_replica
-    inside = None if own_link(device) else host_link(device)
-    settings = execution.method_options(step.option_)
-    for count in MORE_CARDS:
-        split = {"data": count, "zero": 3, "recompute": "full"}
-        site = Site(device, inside=inside)
-        how: dict[str, Any] = {"split": split, "options": settings}
-        how["tuning"] = replace(step.tuning, recompute="none")
-        try:
-            planner, made = timed(
-                Request(name, site, count * batch, batch, step.length, dtype=step.dtype, **how)
-            )
-        except InputError:
-            return []
-        if fits(planner, made):
-            words: dict[str, Any] = {"device": device.name, "inside": inside}
-            words |= {"batch": count * batch, "dtype": step.dtype, **split}
-            words |= picked(step, "length lora weights train packed padded")
-            words["option_"] = [f"{key}={value}" for key, value in settings.items()]
-            return [shlex.join(["steptime", "plan", name, *options.words_of(words)])]
-    return []
-
-
-def _command(
-    model: str, device: str, step: StepOptions, execution: ExecutionOptions, batch: int
-) -> str:
-    changed = departures(step, StepOptions())
-    words = options.words_of({"device": device, "batch": batch, **changed, **execution.words()})
-    return shlex.join(["steptime", "fit", model, *words])
-
-
-def _row(model: StepModel, batch: int) -> dict[str, Any]:
-    made = model.predict(batch)
-    step_s = made.times.step_s
-    return {
-        "batch": batch,
-        "fits": made.fits,
-        **picked(made.times, "step_s low_s high_s"),
-        "examples_per_s": batch / step_s if step_s else None,
-        "peak_bytes": made.peak_bytes,
-        "needed_bytes": made.needs.total_bytes,
-    }

@@ -1,30 +1,31 @@
 """A grid as it is printed and written: a cell for every model, device, batch and replicas."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from steptime.build import build
+from steptime.core.answer import Answer, Row
+from steptime.core.dtypes import dtype_named
 from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.files import check_folder, write_whole
 from steptime.core.printers import comma_separated
 from steptime.core.progress import note, tell
 from steptime.core.ranges import numbers
-from steptime.core.table import EXTRAPOLATED, Answer, LazySequence, Table, columns, cut, of_steps
+from steptime.core.table import EXTRAPOLATED, LazySequence, Table, columns, of_steps
 from steptime.core.units import counted, size
-from steptime.prediction.assumed import assumed_line
+from steptime.core.workload import Workload
+from steptime.grids.folder import Predicted
+from steptime.grids.grid import GridCell, Place, grid, place_of
+from steptime.hardware import catalog
+from steptime.hardware.device import Link
+from steptime.prediction.assumed import assumed_line, assumed_text
 from steptime.prediction.method import Method
-from steptime.questions.options import unmodelled
-
-if TYPE_CHECKING:
-    from steptime.core.workload import Workload
-    from steptime.grids.folder import Predicted
-    from steptime.grids.grid import GridCell, Place
-    from steptime.hardware.device import Link
+from steptime.questions import options
+from steptime.questions.networks import networks
 
 MOST_CELLS = 1_000_000  # which take 1.5 GB
 SHOWN_ROWS = 40
@@ -52,10 +53,6 @@ def axes(
     models: str, devices: str, batches: str | None, replicas: str | None, link: str | None
 ) -> Grid:
     """Return the axes that the texts of the command line say; raises `InputError`."""
-    from steptime.grids.grid import place_of
-    from steptime.hardware import catalog
-    from steptime.questions.networks import networks
-
     found = Grid(
         tuple(one for text in split_models(models) for one in networks(text)),
         tuple(place_of(name) for name in names(devices, "--device")),
@@ -108,158 +105,298 @@ def _checked(names: list[str], where: str) -> list[str]:
     return names
 
 
-def answer(
-    found: Grid,
-    workload_of: Callable[[str, int | None], Workload],
-    method: Method,
-    given: Mapping[str, str],
-    out: str | None,
-    whole: bool,
-) -> Answer:
-    """Predict every cell, write them to a file where one is named, and return the answer.
+WorkloadMaker = Callable[[Any, int | None], Workload]
+"""Makes the workload of a model at a batch, or at the model's own for None."""
 
-    `workload_of` makes a model's workload at a batch, or at the model's own. A program reads the
-    `whole`.
+
+@dataclass(frozen=True)
+class GridRequest:
+    """A grid to predict.
+
+    Args:
+        axes: its axes.
+        make_workload: makes the workload of a model at a batch.
+        method: the cost model.
+        settings: options of the method.
     """
-    from steptime.core.dtypes import dtype_named
-    from steptime.core.files import check_folder, write_whole
-    from steptime.grids.grid import grid
 
-    first = workload_of(found.models[0], None)
+    axes: Grid
+    make_workload: WorkloadMaker
+    method: Method
+    settings: Mapping[str, str]
+
+    def cells(self) -> Iterator[GridCell]:
+        """Yield the cells, computed anew at each call."""
+        axes = self.axes
+        for dtype in dict.fromkeys(dtype for _, dtype in axes.places):
+            devices = [device for device, wanted in axes.places if wanted == dtype]
+            makers = [partial(self._make, name, dtype) for name in axes.models]
+            yield from grid(
+                makers,
+                devices,
+                axes.batches,
+                axes.replicas,
+                axes.link,
+                self.method,
+                self.settings,
+            )
+
+    def _make(self, name: str, dtype: str | None, batch: int | None) -> Workload:
+        workload = self.make_workload(name, batch)
+        return replace(workload, dtype=dtype_named(dtype)) if dtype else workload
+
+    def unmodelled(self) -> tuple[str, ...]:
+        """Return the layers of unknown type, with their model where there are several models."""
+        batch = self.axes.batches[0] if self.axes.batches else None
+        layers: list[str] = []
+        for model in self.axes.models:
+            workload = self.make_workload(model, batch)
+            prefix = "" if len(self.axes.models) == 1 else f"{model}: "
+            if workload.file:
+                layers += [f"{prefix}{layer}" for layer in build(workload).unmodelled]
+        return tuple(layers)
+
+
+class GridRow(Row, frozen=True, kw_only=True):
+    """A cell of a grid: the step of one network on one device, at a batch and a number of replicas.
+
+    Attributes:
+        model: the network.
+        device: the device.
+        dtype: data type of weights and activations.
+        batch: examples of one replica in a step.
+        replicas: number of replicas; each keeps the batch.
+        step_s: seconds of a step with its communication; null where it cannot be predicted.
+        low_s: lower end of the 80 % interval of `step_s`; null where the method has none.
+        high_s: upper end of the 80 % interval of `step_s`; null where the method has none.
+        forward_s: seconds of the forward pass.
+        backward_s: seconds of the backward pass.
+        update_s: seconds of the optimizer.
+        communication_s: seconds of the collectives of a step.
+        examples_per_s: throughput of all replicas.
+        peak_bytes: size of all tensors at the worst moment.
+        needed_bytes: memory that the process needs; null where the step cannot be predicted.
+        status: ok, oom where the step does not fit, unsupported where the device has no peak for
+            the data type.
+        is_extrapolated: whether kernels lie beyond what was measured on a device of this kind.
+        assumed: settings that decide the time, by the option that changes them.
+        notes: remarks that change how the cell is read.
+    """
+
+    model: str
+    device: str
+    dtype: str
+    batch: int
+    replicas: int
+    step_s: float | None
+    low_s: float | None
+    high_s: float | None
+    forward_s: float | None
+    backward_s: float | None
+    update_s: float | None
+    communication_s: float | None
+    examples_per_s: float | None
+    peak_bytes: int
+    needed_bytes: int | None
+    status: str
+    is_extrapolated: bool | None
+    assumed: dict[str, str]
+    notes: tuple[str, ...]
+
+
+class GridAnswer(Answer, frozen=True, kw_only=True):
+    """The steps of a grid: each model on each device, at each batch and number of replicas.
+
+    Attributes:
+        rows: the cells; replicas change fastest, then batches, devices and models.
+        unmodelled: names of layers of unknown type, which count nothing.
+        notes: remarks that change how the answer is read.
+    """
+
+    rows: Sequence[GridRow]
+    unmodelled: tuple[str, ...]
+    notes: tuple[str, ...]
+    _first: Workload
+    _method: str
+    _is_written: bool = False
+
+    def tables(self) -> list[Table]:
+        """Return the cells, the first of them for people; none where a file has them."""
+        if self._is_written:
+            return []
+        return [_cell_table(self.rows, self._first, self._method)]
+
+
+class Refusal(Row, frozen=True, kw_only=True):
+    """Steps that were not predicted for one reason.
+
+    Attributes:
+        reason: why.
+        steps: how many.
+    """
+
+    reason: str
+    steps: int
+
+
+class FolderAnswer(Answer, frozen=True, kw_only=True):
+    """How many predictions a folder of records got.
+
+    Attributes:
+        folder: the folder.
+        method: the cost model.
+        written: predictions that were written.
+        there: predictions that the folder had already.
+        rows: why steps were not predicted.
+        headline: what was written, and where.
+        notes: remarks that change how the answer is read.
+    """
+
+    folder: str
+    method: str
+    written: int
+    there: int
+    rows: tuple[Refusal, ...]
+    headline: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return no table: the predictions are in the folder."""
+        return []
+
+
+def predict_grid(request: GridRequest, out: str | None = None) -> GridAnswer | FolderAnswer:
+    """Predict every cell of a grid, and write the cells to a file where one is named.
+
+    Args:
+        request: the grid.
+        out: a .csv or .jsonl file, or a folder of records.
+
+    Raises:
+        InputError: as a single prediction does, and for a file of another kind.
+    """
     if out is not None and not Path(out).suffix:
-        return _into_folder(found, workload_of, method, given, Path(out))
+        return _predict_into_folder(request, Path(out))
     if out is not None:
         if Path(out).suffix not in FORMATS:
             raise unknown("table format", Path(out).suffix or out, FORMATS, shorten(out))
         check_folder(Path(out))
-
-    def made(name: str, dtype: str | None, batch: int | None) -> Workload:
-        one = workload_of(name, batch)
-        return replace(one, dtype=dtype_named(dtype)) if dtype else one
-
-    def make_cells() -> Iterator[GridCell]:
-        return chain.from_iterable(
-            grid(
-                [partial(made, name, dtype) for name in found.models],
-                [device for device, wanted in found.places if wanted == dtype],
-                *(found.batches, found.replicas, found.link, method, given),
-            )
-            for dtype in dict.fromkeys(dtype for _, dtype in found.places)
-        )
-
-    missing = _unmodelled(found, workload_of)
-    if whole and out is None:
-        return _make_lazy_answer(found, make_cells, first, method.name, missing)
-    kept, number = [], 0
-    for number, cell in enumerate(make_cells(), start=1):
-        if out is not None or number <= SHOWN_ROWS:
-            kept.append(cell)
-        if number % TOLD_CELLS == 0:
-            tell("cells", number, found.cells)
+    axes, unmodelled = request.axes, request.unmodelled()
+    rows: Sequence[GridRow] = LazySequence(axes.cells, partial(_make_rows, request))
     if out is not None:
-        write_whole(Path(out), FORMATS[Path(out).suffix](kept))
-        note(f"{len(kept)} cells in {out}")
-    rows = LazySequence(len(kept), lambda: (cell._asdict() for cell in kept))
-    tables = [] if out is not None else [_table(kept, number, found, first, method.name)]
-    return Answer({"rows": rows, "unmodelled": missing}, tables, unmodelled(missing))
-
-
-def _make_lazy_answer(
-    axes: Grid,
-    make_cells: Callable[[], Iterator[GridCell]],
-    first: Workload,
-    method: str,
-    missing_layers: list[str],
-) -> Answer:
-    """Return an answer that predicts its cells on each pass, so that a million need no memory."""
-
-    def make_tables() -> Iterator[Table]:
-        yield _table([*make_cells()], axes.cells, axes, first, method)
-
-    rows = LazySequence(axes.cells, lambda: (cell._asdict() for cell in make_cells()))
-    document = {"rows": rows, "unmodelled": missing_layers}
-    return Answer(document, LazySequence(1, make_tables), unmodelled(missing_layers))
-
-
-def _into_folder(
-    found: Grid,
-    workload_of: Callable[[str, int | None], Workload],
-    method: Method,
-    given: Mapping[str, str],
-    out: Path,
-) -> Answer:
-    from steptime.grids.folder import predict_space
-
-    if found.link or found.replicas != (1,):
-        raise InputError("a folder of records takes one replica: leave out --replicas and --link")
-    method.under(given)
-    batches = found.batches or (None,)
-    workloads = [workload_of(name, batch) for name in found.models for batch in batches]
-    made = predict_space(out, workloads, found.places, note, method, given)
-    return written(out, method.name, made)
-
-
-def written(folder: Path, method: str, made: Predicted) -> Answer:
-    """Return how many predictions a folder got."""
-    said = f"{counted(made.written, 'prediction')} written to {folder}"
-    there = f", {made.there} were there" if made.there else ""
-    notes = [f"{count} not predicted: {why}" for why, count in made.refused.items()]
-    document = {"folder": str(folder), "method": method, **vars(made)}
-    return Answer(document, (), notes, text=f"{said}{there}\n")
-
-
-def _unmodelled(found: Grid, workload_of: Callable[[str, int | None], Workload]) -> list[str]:
-    """Return the layers of unknown type in all models, with the model where there are several."""
-    from steptime.build import build
-
-    batch = found.batches[0] if found.batches else None
-    return [
-        layer if len(found.models) == 1 else f"{model}: {layer}"
-        for model in found.models
-        if (one := workload_of(model, batch)).file
-        for layer in build(one).unmodelled
-    ]
-
-
-FORMATS: dict[str, Callable[[Sequence[GridCell]], str]] = {
-    ".csv": lambda cells: comma_separated(
-        Table(columns(*cells[0]._fields), [cell._asdict() for cell in cells])
-    ),
-    ".jsonl": lambda cells: "".join(json.dumps(cell._asdict()) + "\n" for cell in cells),
-}
-
-
-def _table(cells: Sequence[GridCell], number: int, of: Grid, first: Workload, method: str) -> Table:
-    memory = "peak memory" if first.phase == "infer" else f"peak memory ({first.optimizer})"
-    dtypes = ["dtype"] if any(dtype for _, dtype in of.places) else []
-    dtype = "" if dtypes else f"{first.dtype} "
-    rows = [{**row._asdict(), "memory": _memory(row)} for row in cells]
-    may = "?" if len({row["replicas"] for row in rows}) < 2 else ""
-    heads = columns(
-        "model", "device", *dtypes, "batch", f"{may}replicas=replicas", "step_s[low_s,high_s]=step",
-        "?communication_s=communication", "examples_per_s=speed", f"memory={memory}",
-    )  # fmt: skip
-    below = assumed_line((row.device, row.assumed) for row in cells if row.step_s is not None)
-    below += [EXTRAPOLATED] if any(row.is_extrapolated for row in cells) else []
-    below += list(dict.fromkeys(filter(None, map(_remarks, cells))))
-    below += cut(number - len(rows), "--json")
-    return Table(
-        of_steps(heads, rows), rows, f"{number} cells, {first.phase}, {dtype}({method})", below
+        rows = tuple(rows)
+        write_whole(Path(out), FORMATS[Path(out).suffix](rows))
+        note(f"{len(rows)} cells in {out}")
+    return GridAnswer(
+        rows=rows,
+        unmodelled=unmodelled,
+        notes=tuple(options.describe_unmodelled(unmodelled)),
+        _first=request.make_workload(axes.models[0], None),
+        _method=request.method.name,
+        _is_written=out is not None,
     )
 
 
-def _remarks(cell: GridCell) -> str:
-    """Return the remarks below a table: without the memory that lacks, which its column says."""
-    if cell.step_s is None:
+def _make_rows(request: GridRequest) -> Iterator[GridRow]:
+    """Yield the rows of a grid, and tell how far the work is."""
+    for number, cell in enumerate(request.cells(), start=1):
+        yield GridRow(**cell._asdict())
+        if number % TOLD_CELLS == 0:
+            tell("cells", number, request.axes.cells)
+
+
+def _predict_into_folder(request: GridRequest, out: Path) -> FolderAnswer:
+    """Predict a grid into a folder of records."""
+    from steptime.grids.folder import predict_space
+
+    axes = request.axes
+    if axes.link or axes.replicas != (1,):
+        raise InputError("a folder of records takes one replica: leave out --replicas and --link")
+    request.method.under(request.settings)
+    batches = axes.batches or (None,)
+    workloads = [request.make_workload(name, batch) for name in axes.models for batch in batches]
+    predicted = predict_space(out, workloads, axes.places, note, request.method, request.settings)
+    return describe_folder(out, request.method.name, predicted)
+
+
+def describe_folder(folder: Path, method: str, predicted: Predicted) -> FolderAnswer:
+    """Return how many predictions a folder got, and why others were not made."""
+    there = f", {predicted.there} were there" if predicted.there else ""
+    refusals = predicted.refused.items()
+    return FolderAnswer(
+        folder=str(folder),
+        method=method,
+        written=predicted.written,
+        there=predicted.there,
+        rows=tuple(Refusal(reason=reason, steps=steps) for reason, steps in refusals),
+        headline=(f"{counted(predicted.written, 'prediction')} written to {folder}{there}",),
+        notes=tuple(f"{steps} not predicted: {reason}" for reason, steps in refusals),
+    )
+
+
+def _flat(row: GridRow) -> dict[str, Any]:
+    """Return a row for a table: texts in place of assumed settings and of notes."""
+    flat = row.to_dict()
+    flat["assumed"] = assumed_text(row.assumed) or ""
+    flat["notes"] = "; ".join(row.notes)
+    return flat
+
+
+CELL_COLUMNS = columns(*GridRow.__struct_fields__)
+FORMATS: dict[str, Callable[[Sequence[GridRow]], str]] = {
+    ".csv": lambda rows: comma_separated(Table(CELL_COLUMNS, list(map(_flat, rows)))),
+    ".jsonl": lambda rows: "".join(json.dumps(row.to_dict()) + "\n" for row in rows),
+}
+
+
+def _cell_table(rows: Sequence[GridRow], first: Workload, method: str) -> Table:
+    """Return the table of cells, of which people see the first."""
+    shown = rows[:SHOWN_ROWS]
+    memory = "peak memory" if first.phase == "infer" else f"peak memory ({first.optimizer})"
+    is_of_several_types = any(row.dtype != first.dtype for row in shown)
+    dtypes = ["dtype"] if is_of_several_types else []
+    spare = "?" if len({row.replicas for row in shown}) < 2 else ""
+    heads = columns(
+        "model",
+        "device",
+        *dtypes,
+        "batch",
+        f"{spare}replicas=replicas",
+        "step_s[low_s,high_s]=step",
+        "?communication_s=communication",
+        "examples_per_s=speed",
+        f"memory={memory}",
+    )
+    texts = ((row.device, assumed_text(row.assumed)) for row in shown if row.step_s is not None)
+    below = assumed_line(texts)
+    below += [EXTRAPOLATED] if any(row.is_extrapolated for row in shown) else []
+    below += list(dict.fromkeys(filter(None, map(_describe_notes, shown))))
+    table_rows = LazySequence(
+        len(rows), lambda: (_flat(row) | {"memory": _describe_memory(row)} for row in rows)
+    )
+    dtype = "" if dtypes else f"{first.dtype} "
+    return Table(
+        of_steps(heads, [row.to_dict() for row in shown]),
+        table_rows,
+        f"{len(rows)} cells, {first.phase}, {dtype}({method})",
+        below,
+        most=SHOWN_ROWS,
+        full=CELL_COLUMNS,
+    )
+
+
+def _describe_notes(row: GridRow) -> str:
+    """Return the notes below a table: without the lack of memory, which has a column."""
+    if row.step_s is None:
         return ""
-    return cell.note.partition("; ")[2] if cell.status == "oom" else cell.note
+    return "; ".join(row.notes[1:] if row.status == "oom" else row.notes)
 
 
-def _memory(cell: GridCell) -> str:
+def _describe_memory(row: GridRow) -> str:
     """Format the memory of a cell, `24.85 GB`, or `25.61 GB needed - out of memory`."""
-    if cell.status == "oom" and cell.needed_bytes is not None:
-        return f"{size(cell.needed_bytes)} needed - out of memory"
+    if row.status == "oom" and row.needed_bytes is not None:
+        return f"{size(row.needed_bytes)} needed - out of memory"
     reason = ""
-    if cell.status == "unsupported":
-        reason = cell.note.removeprefix(f"device '{cell.device}': ").partition(";")[0]
-    return size(cell.peak_bytes) + (f" - {reason}" if reason else "")
+    if row.status == "unsupported":
+        reason = row.notes[0].removeprefix(f"device '{row.device}': ").partition(";")[0]
+    return size(row.peak_bytes) + (f" - {reason}" if reason else "")

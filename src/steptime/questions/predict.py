@@ -1,154 +1,234 @@
 """One step on one device, on several stacks, of a folder of records, or a grid of steps."""
 
 import json
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Unpack
 
+from steptime.core.answer import Answer
 from steptime.core.errors import InputError
 from steptime.core.files import check_folder, write_whole
 from steptime.core.graph import PASSES
+from steptime.core.kinds import File, Kind, text_of
 from steptime.core.progress import note
-from steptime.core.question import (
-    File,
-    Text,
-    argument,
-    flag,
-    number,
-    optional,
-    question,
-    whole,
-)
-from steptime.core.table import Answer, Table, answer_of, columns
+from steptime.core.ranges import amount, whole_number
+from steptime.core.table import Table, columns
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.prediction import cost_model
 from steptime.prediction.method import Method, priced_by
 from steptime.prediction.step_model import StepModel
-from steptime.questions import grid_table, options
-from steptime.questions.step_options import ExecutionOptions, StepOptions
-from steptime.questions.step_time import StepTime, step_time, title
+from steptime.questions import grid_table, kinds, options
+from steptime.questions.grid_table import FolderAnswer, GridAnswer, GridRequest
+from steptime.questions.step_options import StepKeywords, StepOptions
+from steptime.questions.step_time import Energy, StepTime, predict_step
+
+MAX_KWH_PRICE = 1e6
 
 
-@question()
+class StackTime(StepTime, frozen=True, kw_only=True):
+    """How long a step takes under one of several stacks; `stack` is the name that was asked for."""
+
+    stack_name: str
+
+
+class StacksAnswer(Answer, frozen=True, kw_only=True):
+    """A step under several stacks, side by side.
+
+    Attributes:
+        rows: the step under each stack, in the order of the question.
+        notes: remarks; one that is not of all stacks begins with the name of its stack.
+    """
+
+    rows: tuple[StackTime, ...]
+    notes: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return a row for each stack."""
+        heads = columns(
+            "stack_name=stack",
+            "step_s[low_s,high_s]=step",
+            *(f"{name}_s={name}" for name in PASSES),
+            "peak_bytes=peak memory",
+        )
+        return [Table(heads, [row.to_dict() for row in self.rows], self.rows[0].title)]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The steps of a run whose energy is asked for, and what a kWh costs."""
+
+    steps: int = 0
+    kwh_price: float | None = None
+    kwh_co2_g: float | None = None
+
+
 def predict(
-    whole: bool,
-    model: Annotated[Text, argument("MODEL", f"{options.MODEL}; with --grid several.")] = None,
-    device: Text = optional("NAME", f"{options.DEVICE}; with --grid or --in several."),
-    batch: Text = optional("N", f"{options.BATCH}; with --grid several."),
+    model: kinds.Model | None = None,
+    device: kinds.Devices | None = None,
+    batch: kinds.Counts | None = None,
     *,
-    step: StepOptions,
-    execution: ExecutionOptions,
-    steps: int | None = whole("N", "Steps of a run, for its energy."),
-    kwh_price: float | None = number("P", "With --steps: price of a kWh.", least=0, most=1e6),
-    kwh_co2: float | None = number("G", "With --steps: grams of CO2 of a kWh.", least=0, most=1e6),
-    by_op: options.ByOp = False,
-    trace: File = optional("FILE", "Write the timeline of the step, for ui.perfetto.dev (.json)."),
-    sources: bool = flag("Show where the device's numbers come from."),
-    all_cells: bool = flag(
-        "Predict every combination of what MODEL, --device, --batch and --replicas list.", "--grid"
-    ),
-    replicas: Text = optional("N,...", "With --grid: replicas, each keeps the batch."),
-    link: Text = optional("LINK", "With --grid or --in: what joins the replicas."),
-    out: Text = optional(
-        "--out -o FILE", "With --grid: a .csv or .jsonl file, or a folder of records."
-    ),
-    folder: File = optional(
-        "--in DIR",
-        "Predict every step in a folder of records and keep the predictions there; by default on "
-        "the device that each is from.",
-    ),
-) -> StepTime | Answer:
-    """Predict how long one step takes on a device."""
-    names = execution.stack
-    stacks = [] if names is None else grid_table.names(names, "--stack")
-    given, *others = [
-        replace(execution, stack=name).method_options(step.option_) for name in stacks or [None]
+    steps: kinds.Count | None = None,
+    kwh_price: kinds.Price | None = None,
+    kwh_co2: Annotated[float | str, Kind("G")] | None = None,
+    by_op: bool = False,
+    trace: kinds.Trace | None = None,
+    sources: bool = False,
+    all_cells: Annotated[bool, Kind(names=("--grid",))] = False,
+    replicas: kinds.Counts | None = None,
+    link: kinds.Link | None = None,
+    out: kinds.OutFile | None = None,
+    folder: kinds.RecordsIn | None = None,
+    **step_options: Unpack[StepKeywords],
+) -> StepTime | StacksAnswer | GridAnswer | FolderAnswer:
+    """Predict how long one step takes on a device.
+
+    Args:
+        model: A family with its hyperparameters (fc:layers=4,nodes=1024), a named network
+            (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
+            code (model.py:NAME); with --grid several.
+        device: A device (steptime list devices), FILE.toml or local; with --grid or --in several.
+        batch: Batch size. Default: 64, transformers 1, a file's own; with --grid several.
+        steps: Steps of a run, for its energy.
+        kwh_price: With --steps: price of a kWh.
+        kwh_co2: With --steps: grams of CO2 of a kWh.
+        by_op: Show every op.
+        trace: Write the timeline of the step, for ui.perfetto.dev (.json).
+        sources: Show where the device's numbers come from.
+        all_cells: Predict every combination of what MODEL, --device, --batch and --replicas list.
+        replicas: With --grid: replicas, each keeps the batch.
+        link: With --grid or --in: what joins the replicas.
+        out: With --grid: a .csv or .jsonl file, or a folder of records.
+        folder: Predict every step in a folder of records and keep the predictions there; by
+            default on the device that each is from.
+        **step_options: Which step it is, and how it is executed: `StepOptions`.
+
+    Returns:
+        A `StepTime`; with several stacks a `StacksAnswer`, with `all_cells` a `GridAnswer`, of a
+        folder a `FolderAnswer`.
+
+    Raises:
+        InputError: for unknown names, and options that do not go together.
+    """
+    step = StepOptions.from_keywords(step_options, "predict")
+    one_step = {"--by-op": by_op, "--trace": trace, "--steps": steps}
+    stacks = [] if step.stack is None else grid_table.names(text_of(step.stack), "--stack")
+    settings, *other_settings = [
+        replace(step, stack=name).method_options(step.options) for name in stacks or [None]
     ]
-    if len(stacks) > 1:
-        options.refuse(
-            {"--in": folder, "--grid": all_cells, "--by-op": by_op, "--trace": trace,
-             "--steps": steps},
-            "{} takes one --stack",
-        )  # fmt: skip
-    price = options.price_of(step.method)
-    chosen = cost_model(step.method) if price is None else priced_by(str(step.method), price)
+    if other_settings:
+        several = {"--in": folder, "--grid": all_cells, **one_step}
+        options.refuse(several, "{} takes one --stack")
+    method = _method_of(step.method)
     if folder is not None:
-        options.refuse(
-            {"MODEL": model, "--grid": all_cells, "--batch": batch, "--steps": steps,
-             "--replicas": replicas, "--out": out, "--trace": trace, "--length": step.length},
-            "{} does not go with --in, which takes all of a folder's records",
-        )  # fmt: skip
-        return _of_folder(folder, device, chosen, given, link, by_op)
+        single = {"MODEL": model, "--grid": all_cells, "--batch": batch, "--steps": steps}
+        single |= {"--replicas": replicas, "--out": out, "--trace": trace, "--length": step.length}
+        options.refuse(single, "{} does not go with --in, which takes all of a folder's records")
+        return _predict_folder(Path(folder), device, method, settings, link, by_op)
     if model is None or device is None:
         missing = "argument 'MODEL'" if model is None else "option '--device'"
         raise InputError(f"Missing {missing}.")
+    run = _read_run(steps, kwh_price, kwh_co2)
+    grid_options = {"--replicas": replicas, "--link": link, "--out": out}
+    if all_cells:
+        options.refuse(one_step, "{} is of one prediction; leave out --grid")
+        axes = grid_table.axes(model, device, text_of(batch), text_of(replicas), link)
+        request = GridRequest(axes, _workload_maker(step), method, settings)
+        return grid_table.predict_grid(request, None if out is None else str(out))
+    options.refuse(grid_options, "{} needs --grid (for one network see also steptime scale)")
+    workload = step.workload(model, batch)
+    one_device = options.one_device(text_of(device))
+    models = [
+        StepModel(workload, one_device, None, method, given, assumes=True)
+        for given in (settings, *other_settings)
+    ]
+    if trace is not None:
+        _write_timeline(models[0], trace)
+    if other_settings:
+        return _compare_stacks(models, stacks)
+    energy = Energy(run.steps, run.kwh_price, run.kwh_co2_g)
+    return predict_step(models[0], energy, by_op=by_op, sources=sources)
+
+
+def _method_of(method: Any) -> Method:
+    """Return the cost model of a name, of code (`FILE.py:NAME`) or of a function of Python."""
+    price = options.price_of(method)
+    return cost_model(method) if price is None else priced_by(str(method), price)
+
+
+def _read_run(steps: Any, kwh_price: Any, kwh_co2: Any) -> _Run:
+    """Return the run that the options say; raises `InputError`."""
     if steps is None:
         of_run = {"--kwh-price": kwh_price, "--kwh-co2": kwh_co2}
         options.refuse(of_run, "{} needs --steps N, the steps of a run")
-    if all_cells:
-        of_one = {"--by-op": by_op, "--trace": trace, "--steps": steps}
-        options.refuse(of_one, "{} is of one prediction; leave out --grid")
-        from steptime.build import make_workload, read_model, set_length
-
-        axes = grid_table.axes(model, device, batch, replicas, link)
-        read = cache(read_model)  # a file is read once
-
-        def cell(name: str, size: int | None) -> Workload:
-            choice = read(name, step.allow_unknown, trusted=True)
-            choice = choice if step.length is None else set_length(choice, step.length)
-            how = step.dtype, step.phase, step.optimizer
-            return make_workload(choice, size, *how, tuning=step.tuning)
-
-        return grid_table.answer(axes, cell, chosen, given, out, whole)
-    of_grid = {"--replicas": replicas, "--link": link, "--out": out}
-    options.refuse(of_grid, "{} needs --grid (for one network see also steptime scale)")
-    workload = step.workload(model, batch)
-    on = options.one_device(device)
-    asked = [StepModel(workload, on, None, chosen, one, assumes=True) for one in (given, *others)]
-    if trace:
-        from steptime.prediction.timeline import document as timeline
-        from steptime.prediction.timeline import trace_events
-
-        check_folder(trace)
-        write_whole(trace, json.dumps(timeline(trace_events(asked[0]))))
-        note(str(trace))
-    if len(stacks) > 1:
-        return _side_by_side([step_time(one) for one in asked], stacks)
-    made = step_time(asked[0], steps or 0, kwh_price, kwh_co2, sources=sources)
-    return replace(made, by_op=by_op)
+        return _Run()
+    price, co2_g = (
+        None if value is None else amount(value, name, 0, MAX_KWH_PRICE)
+        for name, value in (("--kwh-price", kwh_price), ("--kwh-co2", kwh_co2))
+    )
+    return _Run(whole_number(steps, "--steps"), price, co2_g)
 
 
-def _side_by_side(every: list[StepTime], stacks: list[str]) -> Answer:
-    rows = [{"stack": name, **one.document} for name, one in zip(stacks, every, strict=True)]
-    heads = columns(
-        "stack", "step_s[low_s,high_s]=step", *(f"{part}_s={part}" for part in PASSES),
-        "peak_bytes=peak memory",
-    )  # fmt: skip
-    said = [answer_of(one).notes for one in every]
+def _workload_maker(step: StepOptions) -> grid_table.WorkloadMaker:
+    """Return a function that makes the workload of a model at a batch, or at the model's own."""
+    from steptime.build import make_workload, read_model, set_length
+
+    read = cache(read_model)  # a file is read once
+    tuning = step.tuning
+
+    def make(name: Any, batch: int | None) -> Workload:
+        if isinstance(name, Workload):
+            return name
+        choice = read(name, step.allow_unknown, trusted=True)
+        if step.length is not None:
+            choice = set_length(choice, step.sequence_length)
+        return make_workload(choice, batch, step.dtype, step.phase, step.optimizer, tuning=tuning)
+
+    return make
+
+
+def _write_timeline(model: StepModel, path: File) -> None:
+    """Write the timeline of a step as a trace and say where it lies."""
+    from steptime.prediction.timeline import document, trace_events
+
+    check_folder(Path(path))
+    write_whole(Path(path), json.dumps(document(trace_events(model))))
+    note(str(path))
+
+
+def _compare_stacks(models: list[StepModel], names: list[str]) -> StacksAnswer:
+    """Return a step under several stacks, side by side."""
+    times = [predict_step(model) for model in models]
+    rows = tuple(
+        StackTime(
+            stack_name=name, **{field: getattr(time, field) for field in StepTime.__struct_fields__}
+        )
+        for name, time in zip(names, times, strict=True)
+    )
     notes = [
-        one if all(one in others for others in said) else f"{stack}: {one}"
-        for stack, lines in zip(stacks, said, strict=True)
-        for one in lines
+        remark if all(remark in other.notes for other in times) else f"{name}: {remark}"
+        for name, time in zip(names, times, strict=True)
+        for remark in time.notes
     ]
-    tables = [Table(heads, rows, title(rows[0]))]
-    return Answer({"rows": rows}, tables, [*dict.fromkeys(notes)])
+    return StacksAnswer(rows=rows, notes=tuple(dict.fromkeys(notes)))
 
 
-def _of_folder(
+def _predict_folder(
     folder: Path,
-    device: str | None,
+    device: Any,
     method: Method,
-    given: dict[str, str],
-    link: str | None,
-    ops: bool,
-) -> Answer:
+    settings: Mapping[str, str],
+    link: Any,
+    by_op: bool,
+) -> FolderAnswer:
+    """Predict every step in a folder of records and write the predictions there."""
     from steptime.grids.folder import predict_folder
 
-    names = () if device is None else grid_table.names(device, "--device")
+    names = () if device is None else grid_table.names(text_of(device), "--device")
     devices = tuple(map(catalog.device, names)) or None
-    method.under(given)
-    joined = None if link is None else catalog.link(link)
-    found = predict_folder(folder, note, devices, method, given, joined, ops)
-    return grid_table.written(folder, method.name, found)
+    method.under(settings)
+    joining_link = None if link is None else catalog.link(link)
+    predicted = predict_folder(folder, note, devices, method, settings, joining_link, by_op)
+    return grid_table.describe_folder(folder, method.name, predicted)

@@ -1,135 +1,215 @@
 """The options that several predictions share, and the step that they name."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from os import PathLike
+from typing import Annotated, Any, TypedDict
 
-from steptime.core.question import Text, choice, named, option, optional
+from steptime.core.errors import one_of
+from steptime.core.kinds import Kind, setting_texts, text_of
+from steptime.core.question import named
+from steptime.core.ranges import whole_number
+from steptime.core.signature import OptionGroup
 from steptime.core.workload import Tuning, Workload
 from steptime.hardware import catalog
+from steptime.hardware.device import Device
 from steptime.hardware.software import stack_named
 from steptime.prediction import DEFAULT
+from steptime.prediction.kernel import Interval, Kernel
+from steptime.prediction.method import Method as CostModel
 from steptime.prediction.step_model import StepModel
-from steptime.questions import options
+from steptime.questions import kinds, options
 
-OF_TRAINING = (
-    "lora", "train", "recompute", "offload", "host_link", "update_early", "packed", "padded",
-)  # fmt: skip
+TRAINING_OPTIONS = (
+    "lora",
+    "train",
+    "recompute",
+    "offload",
+    "host_link",
+    "update_early",
+    "packed",
+    "padded",
+)
+Method = Annotated[
+    str | CostModel | Callable[[Kernel, Device], Interval | float],
+    Kind("NAME", completes="steptime.prediction:METHODS"),
+]
+LAYOUTS = ("yes", "no")
+TF32_USES = ("auto", "on", "off")
+
+
+class ExecutionKeywords(TypedDict, total=False):
+    """Keywords of `ExecutionOptions`."""
+
+    stack: kinds.StackName | None
+    channels_last: Annotated[str | bool, Kind("yes|no", choices=LAYOUTS, panel="Software")] | None
+    tf32: Annotated[str, Kind("NAME", choices=TF32_USES, panel="Software")] | None
+    host: Annotated[str, Kind("NAME", panel="Software")] | None
 
 
 @dataclass(frozen=True)
-class ExecutionOptions:
-    """The options that say how a step is executed, by the keys of an answer's `assumed`."""
+class ExecutionOptions(OptionGroup, keywords=ExecutionKeywords):
+    """How a step is executed, by the keys of an answer's `assumed`.
 
-    stack: Annotated[
-        Text,
-        optional("NAME", "What runs it (steptime list stacks); of predict several, side by side."),
-    ] = None
-    channels_last: Annotated[
-        Text,
-        choice(
-            ("yes", "no"),
-            "Images lie with their channels last: yes or no. Default: as the stack does.",
-        ),
-    ] = None
-    tf32: Annotated[
-        Text,
-        choice(
-            ("auto", "on", "off"),
-            "Products of float32 as TF32: on, off, or auto, as the software does (convolutions).",
-        ),
-    ] = None
-    host: Annotated[
-        Text,
-        optional(
-            "NAME",
-            "The host that issues kernels: server, desktop, any-server, any-desktop, fast, slow, "
-            "calibrated (the device's own), or a device calibrated on it.",
-        ),
-    ] = None
+    Args:
+        stack: What runs it (steptime list stacks); of predict several, side by side.
+        channels_last: Images lie with their channels last. Default: as the stack does.
+        tf32: Products of float32 as TF32. Default: auto, as the software does (convolutions).
+        host: The host that issues kernels: server, desktop, any-server, any-desktop, fast, slow,
+            calibrated (the device's own), or a device calibrated on it.
+    """
 
-    def method_options(self, texts: list[str] | None) -> dict[str, str]:
+    stack: str | None = None
+    channels_last: str | bool | None = None
+    tf32: str | None = None
+    host: str | None = None
+
+    def method_options(self, settings: Any) -> dict[str, str]:
         """Return the options of a method: those of `--option` and these.
 
+        Args:
+            settings: `NAME=VALUE` texts, or a table of names and values.
+
         Raises:
-            InputError: if an option is given twice, or no stack has this name.
+            InputError: if an option is given twice, or a value is none that it takes.
         """
-        settings = dict(vars(self))
+        values = self._values()
         if self.stack is not None:
-            settings["stack"] = _stack_name(self.stack)
-        return options.software(texts, **settings)
+            values["stack"] = _stack_name(self.stack)
+        return options.software(setting_texts(settings), **values)
 
     def words(self) -> dict[str, str]:
         """Return the options that were given, as the texts of a command line."""
-        return options.software(None, **vars(self))
+        return options.software(None, **self._values())
+
+    def _values(self) -> dict[str, str | None]:
+        layout = self.channels_last
+        if isinstance(layout, bool):
+            layout = "yes" if layout else "no"
+        for name, value, known in (
+            ("--channels-last", layout, LAYOUTS),
+            ("--tf32", self.tf32, TF32_USES),
+        ):
+            if value is not None:
+                one_of(name, value, known)
+        return {
+            "stack": self.stack,
+            "channels_last": layout,
+            "tf32": self.tf32,
+            "host": self.host,
+        }
 
 
 def _stack_name(text: str) -> str:
     """Return the full name of a stack, a path as it is; raises `InputError` for an unknown one."""
-    found = catalog.stack(stack_named(text))
-    return text if text.lower().endswith(".toml") else found.name
+    stack = catalog.stack(stack_named(text))
+    return text if text.lower().endswith(".toml") else stack.name
+
+
+class StepKeywords(ExecutionKeywords, total=False):
+    """Keywords of `StepOptions`."""
+
+    dtype: kinds.Dtype
+    phase: kinds.Phase
+    optimizer: kinds.Optimizer
+    method: Method
+    options: kinds.MethodSettings | None
+    allow_unknown: Annotated[bool, Kind(panel="Model")]
+    length: kinds.Length | None
+    lora: Annotated[str, Kind("r=N[,on=WHERE][,dropout=P]", panel="Fine-tuning")] | None
+    weights: Annotated[str, Kind("NAME", panel="Fine-tuning")] | None
+    train: Annotated[str, Kind("PATTERN", panel="Fine-tuning")] | None
+    recompute: Annotated[str, Kind("WHAT", panel="Memory")] | None
+    offload: Annotated[str, Kind("WHAT", panel="Memory")] | None
+    host_link: Annotated[kinds.Link, Kind("LINK", panel="Memory")] | None
+    update_early: Annotated[bool, Kind(panel="Memory")]
+    packed: Annotated[int | str, Kind("TOKENS", panel="Fine-tuning")] | None
+    padded: Annotated[int | str, Kind("TOKENS", panel="Fine-tuning")] | None
 
 
 @dataclass(frozen=True)
-class StepOptions:
-    """The options that say which step of a network it is, and how it is predicted."""
+class StepOptions(ExecutionOptions, keywords=StepKeywords):
+    """Which step of a network it is, and how it is predicted.
 
-    dtype: options.Dtype = "float32"
-    phase: options.Phase = "train"
-    optimizer: options.Optimizer = "sgd"
-    method: options.Method = DEFAULT
-    option_: options.Settings = None
-    allow_unknown: options.AllowUnknown = False
-    length: options.Length = None
-    lora: options.Lora = None
-    weights: options.Weights = None
-    train: options.Train = None
-    recompute: Annotated[
-        Text,
-        option("WHAT", "none, or full: layers keep their input alone, and compute the rest again."),
-    ] = None
-    offload: Annotated[
-        Text, option("WHAT", "none, or optimizer: its states lie on the host, which updates.")
-    ] = None
-    host_link: Annotated[
-        Text,
-        option("LINK", "What joins a device to its host. Default: its PCIe, else pcie-4-x16."),
-    ] = None
-    update_early: options.UpdateEarly = False
-    packed: options.Packed = None
-    padded: options.Padded = None
+    Args:
+        dtype: float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed,
+            float16-mixed.
+        phase: train or infer.
+        optimizer: sgd, momentum, rmsprop, adam, adamw, or adam with states of 8 bits, or that may
+            be paged to the host: adam8bit, paged_adam, paged_adam8bit.
+        method: The cost model (steptime list methods).
+        options: An option of the method; repeatable.
+        allow_unknown: Let layers of unknown type in a network's file pass their input on.
+        length: Tokens of a sequence. Default: the model's.
+        lora: Fine-tune by LoRA of this rank; WHERE is attention (default), linear (every product
+            but the head), all, or names of products (q+v). All other weights are frozen.
+        weights: How frozen weights are kept: nf4, nf4-dq (scales in 8 bits), int8, float8.
+        train: Train the weights of these names alone, such as '*norm*'.
+        recompute: none, or full: layers keep their input alone, and compute the rest again.
+        offload: none, or optimizer: its states lie on the host, which updates.
+        host_link: What joins a device to its host. Default: its PCIe, else pcie-4-x16.
+        update_early: Each gradient is applied, and dropped, as soon as it is made.
+        packed: Sequences are packed from documents of so many tokens in the mean.
+        padded: So many tokens of a sequence are text in the mean, the rest padding.
+        stack: What runs it (steptime list stacks); of predict several, side by side.
+        channels_last: Images lie with their channels last. Default: as the stack does.
+        tf32: Products of float32 as TF32. Default: auto, as the software does (convolutions).
+        host: The host that issues kernels: server, desktop, any-server, any-desktop, fast, slow,
+            calibrated (the device's own), or a device calibrated on it.
+    """
+
+    dtype: str = "float32"
+    phase: str = "train"
+    optimizer: str = "sgd"
+    method: Any = DEFAULT
+    options: Any = None
+    allow_unknown: bool = False
+    length: int | str | None = None
+    lora: str | None = None
+    weights: str | None = None
+    train: str | None = None
+    recompute: str | None = None
+    offload: str | None = None
+    host_link: Any = None
+    update_early: bool = False
+    packed: int | str | None = None
+    padded: int | str | None = None
 
     @property
     def tuning(self) -> Tuning:
-        """What of the network is trained; raises `InputError`."""
+        """The part of the network that is trained, and how.
+
+        Raises:
+            InputError: for values that the options do not take.
+        """
         from steptime.build import make_tuning
 
-        said = {name: getattr(self, name) for name in OF_TRAINING}
+        values = {name: text_of(getattr(self, name)) for name in TRAINING_OPTIONS}
         if self.phase != "train":
-            given = {named(name): one for name, one in said.items()}
-            options.refuse(given, "{} is of a training: --phase train")
-        return make_tuning(**said, weights=self.weights, optimizer=self.optimizer)
+            typed = {named(name): value for name, value in values.items()}
+            options.refuse(typed, "{} is of a training: --phase train")
+        return make_tuning(**values, weights=self.weights, optimizer=self.optimizer)
 
-    def workload(self, model: str | Workload, batch: str | int | None) -> Workload:
+    @property
+    def sequence_length(self) -> int | None:
+        """The tokens of a sequence, None for the model's own; raises `InputError`."""
+        return None if self.length is None else whole_number(text_of(self.length), "--length")
+
+    def workload(self, model: str | PathLike[str] | Workload, batch: Any) -> Workload:
         """Return the workload of a network; raises `InputError`."""
         return options.workload_of(
             model,
-            batch,
+            text_of(batch),
             self.dtype,
             self.phase,
             self.optimizer,
             self.allow_unknown,
             self.tuning,
-            self.length,
+            self.sequence_length,
         )
 
-    def on(
-        self,
-        model: str | Workload,
-        batch: str | int | None,
-        device: Any,
-        execution: ExecutionOptions,
-    ) -> StepModel:
+    def on(self, model: str | PathLike[str] | Workload, batch: Any, device: Any) -> StepModel:
         """Return the step of a network on one device; raises `InputError`."""
-        workload, given = self.workload(model, batch), execution.method_options(self.option_)
-        on = options.one_device(device)
-        return StepModel(workload, on, None, self.method, given, assumes=True)
+        workload, settings = self.workload(model, batch), self.method_options(self.options)
+        device = options.one_device(device)
+        return StepModel(workload, device, None, self.method, settings, assumes=True)

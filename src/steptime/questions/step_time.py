@@ -1,244 +1,418 @@
-"""How long one step takes, as a result: its numbers, its document and what people read."""
+"""How long one step takes, as an answer: its numbers, those of its ops, and its table."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from steptime.core.answer import Answer, Row
 from steptime.core.graph import PASSES
 from steptime.core.printers import html
-from steptime.core.table import EXTRAPOLATED, Result, Table, columns, facts, frame, picked
+from steptime.core.table import EXTRAPOLATED, Table, columns, facts, frame
 from steptime.core.units import interval, rate, seconds, shown, size
-from steptime.hardware.device import Device
 from steptime.prediction.assumed import assumed_of, assumed_row
-from steptime.prediction.power import run_energy, step_energy
+from steptime.prediction.power import KWH_J, StepEnergy, step_energy
 from steptime.prediction.records import record_method
+from steptime.prediction.schedule import RowTime
 from steptime.prediction.step_model import StepModel
-from steptime.questions.options import memory_shown
+
+NOTEBOOK_OPS = 10  # slowest ops that a notebook shows
+HOST_BOUND_SHARE = 0.99  # of the step, from which on the host decides it
+OP_COLUMNS = columns(
+    "name=op",
+    "step_s=step",
+    "?kind",
+    *(f"{name}_s={name}" for name in PASSES),
+    "?parameters",
+    "flop=forward FLOP",
+)
 
 
-@dataclass(frozen=True)
-class OpTime:
-    """The times of an op of a network in one step, in seconds; `low_s` and `high_s` bound them."""
+class OpTime(Row, frozen=True, kw_only=True):
+    """The time of an op of a network in one step.
+
+    Attributes:
+        name: the op.
+        kind: its kind (`steptime list ops`).
+        step_s: seconds of all its passes.
+        low_s: lower end of the 80 % interval of `step_s`; null where the method has none.
+        high_s: upper end of the 80 % interval of `step_s`; null where the method has none.
+        forward_s: seconds of the forward pass.
+        backward_s: seconds of the backward pass.
+        update_s: seconds of the optimizer.
+        forward_compute_s: seconds of the forward pass at the peak of the device.
+        forward_memory_s: seconds of the forward pass's traffic at the bandwidth of the memory.
+        backward_compute_s: the same of the backward pass.
+        backward_memory_s: the same of the backward pass.
+        parameters: number of its parameters.
+        flop: work of the forward pass; a multiply-add is 2.
+    """
 
     name: str
     kind: str
     step_s: float
+    low_s: float | None
+    high_s: float | None
     forward_s: float
     backward_s: float
     update_s: float
-    low_s: float | None
-    high_s: float | None
+    forward_compute_s: float | None
+    forward_memory_s: float | None
+    backward_compute_s: float | None
+    backward_memory_s: float | None
+    parameters: int
+    flop: int
 
 
-@dataclass(frozen=True)
-class StepTime(Result):
-    """How long a step takes: `step_s`, between `low_s` and `high_s` (80 %), op by op in `ops`.
+class RunEnergy(Row, frozen=True, kw_only=True):
+    """The energy of a run of many steps.
 
-    A bound is None where the method has none. `assumed` are what decides the time beside network
-    and device: stack, layout, TF32, host. `is_extrapolated` says that the device lies beyond what
-    the method was made from. `notes` are what a reader must know, a line each.
+    Attributes:
+        steps: number of steps.
+        run_s: seconds of the run.
+        energy_kwh: energy; null where the power of the device is unknown.
+        energy_max_kwh: energy at the highest power of the device.
+        cost_total: price of the energy, of the highest where the energy is unknown; null without
+            the price of a kWh.
+        co2_g: grams of CO2, of the highest energy where the energy is unknown; null without the
+            grams of a kWh.
+    """
+
+    steps: int
+    run_s: float
+    energy_kwh: float | None
+    energy_max_kwh: float | None
+    cost_total: float | None
+    co2_g: float | None
+
+
+class StepTime(Answer, frozen=True, kw_only=True):
+    """How long one step of a network takes on a device.
+
+    Attributes:
+        model: the network.
+        device: the device.
+        device_note: remark on the device's data, "" without one.
+        device_unverified: numbers of the device that nobody has verified.
+        method: the cost model.
+        options: options of the method that decide the answer.
+        batch: examples of one replica in a step.
+        tokens: tokens of a step that are text; null of a network that reads none.
+        phase: train or infer.
+        dtype: data type of weights and activations.
+        optimizer: the optimizer.
+        tuning: what of the network is trained; null where all is.
+        step_s: seconds of a step.
+        low_s: lower end of the 80 % interval of `step_s`; null where the method has none.
+        high_s: upper end of the 80 % interval of `step_s`; null where the method has none.
+        forward_s: seconds of the forward pass.
+        backward_s: seconds of the backward pass.
+        update_s: seconds of the optimizer.
+        host_s: seconds that the host needs to issue the kernels; null where the method has none.
+        is_extrapolated: whether kernels lie beyond what was measured on a device of this kind.
+        assumed: settings that decide the time, by the option that changes them.
+        parameters: number of parameters.
+        flop: work of a step; a multiply-add is 2.
+        executed_flop: work of the kernels as executed.
+        traffic_bytes: bytes that the kernels read and write.
+        peak_bytes: size of all tensors at the worst moment.
+        needed_bytes: memory that the process needs.
+        blocks_bytes: memory that the allocator holds beyond tensors; null where unknown.
+        workspace_bytes: memory of the library of matrix products; null where unknown.
+        context_bytes: memory of driver and kernels; null where unknown.
+        usable_bytes: memory that a process may use of the device; null where unknown.
+        fits: whether the step fits the device.
+        utilisation: share of the peak that the step reaches; null where no peak is known.
+        energy_j: energy of a step; null where the power of the device is unknown.
+        energy_low_j: lower end of the 80 % interval of `energy_j`.
+        energy_high_j: upper end of the 80 % interval of `energy_j`.
+        energy_max_j: energy of a step at the highest power of the device.
+        energy_note: numbers of the device that the energy lacks, or that are not verified.
+        run: the energy of a run; null where no steps are asked for.
+        status: ok, or oom where the step does not fit.
+        unmodelled: names of layers of unknown type, which count nothing.
+        notes: remarks that change how the answer is read.
+        ops: every op, in the order of execution.
     """
 
     model: str
     device: str
-    batch: int
-    dtype: str
+    device_note: str
+    device_unverified: tuple[str, ...]
     method: str
+    options: dict[str, Any]
+    batch: int
+    tokens: int | None
+    phase: str
+    dtype: str
+    optimizer: str
+    tuning: str | None
     step_s: float
     low_s: float | None
     high_s: float | None
     forward_s: float
     backward_s: float
     update_s: float
-    peak_bytes: int
-    fits: bool
+    host_s: float | None
     is_extrapolated: bool
+    assumed: dict[str, str]
+    parameters: int
+    flop: int
+    executed_flop: int
+    traffic_bytes: int
+    peak_bytes: int
+    needed_bytes: int
+    blocks_bytes: int | None
+    workspace_bytes: int | None
+    context_bytes: int | None
+    usable_bytes: float | None
+    fits: bool
+    utilisation: float | None
+    energy_j: float | None
+    energy_low_j: float | None
+    energy_high_j: float | None
+    energy_max_j: float | None
+    energy_note: str
+    run: RunEnergy | None
+    status: str
+    unmodelled: tuple[str, ...]
     notes: tuple[str, ...]
-    ops: tuple[OpTime, ...] = field(repr=False)
-    assumed: Mapping[str, str]
-    of: StepModel = field(repr=False, compare=False)
-    document: Mapping[str, Any] = field(repr=False, compare=False)
-    table: Table = field(repr=False, compare=False)
-    says: tuple[str, ...] = ()
-    by_op: bool = False
+    ops: tuple[OpTime, ...]
+    _by_op: bool = False
+    _sources: tuple[str, ...] = ()
 
     def to_pandas(self) -> Any:
         """Return a DataFrame with a row for each op; needs pandas."""
-        return frame(map(asdict, self.ops))
+        return frame(op.to_dict() for op in self.ops)
+
+    def remarks(self) -> list[str]:
+        """Return the lines that a reader must know beside the tables."""
+        unverified = ", ".join(self.device_unverified)
+        lines = [f"not verified: {unverified} of {self.device}"] if unverified else []
+        return [*lines, *super().remarks()]
 
     def tables(self) -> list[Table]:
         """Return the step, and every op where that is wanted."""
-        return [self.table, *([_by_op(self.document["ops"])] if self.by_op else [])]
+        return [self._totals(), *([_op_table(self.ops)] if self._by_op else [])]
 
     def _repr_html_(self) -> str:
-        slowest = sorted(self.document["ops"], key=lambda op: -op["step_s"])[:_SHOWN]
-        return "".join(map(html, (self.table, _by_op(slowest))))
+        slowest = sorted(self.ops, key=lambda op: -op.step_s)[:NOTEBOOK_OPS]
+        return html(self._totals()) + html(_op_table(slowest))
+
+    @property
+    def title(self) -> str:
+        """The question in a line: network, batch, phase, dtype, device and method."""
+        tuning = f", {self.tuning}" if self.tuning else ""
+        return (
+            f"{self.model}{tuning}, batch {self.batch}, {self.phase}, {self.dtype} "
+            f"on {self.device} ({self.method})"
+        )
+
+    def _totals(self) -> Table:
+        is_host_bound = self.host_s is not None and self.host_s >= HOST_BOUND_SHARE * self.step_s
+        step = interval("step_s", self.step_s, self.low_s, self.high_s)
+        step = f"~{step}" if self.is_extrapolated else step
+        step += ", as long as the host takes to issue it" if is_host_bound else ""
+        achieved = shown("flop_per_s", self.flop / self.step_s) if self.step_s else None
+        rows: list[tuple[str, Any]] = [
+            *assumed_row(self.assumed),
+            ("step", step),
+            ("  forward", seconds(self.forward_s)),
+            ("  backward", seconds(self.backward_s)),
+            ("  update", seconds(self.update_s)),
+            ("speed", _describe_speed(self)),
+            ("achieved", achieved),
+            ("peak memory", _describe_memory(self)),
+            ("energy", _describe_energy(self)),
+            *_run_rows(self.run),
+            *(("device data", text) for text in self._sources),
+        ]
+        lacking_bytes = self.needed_bytes - (self.usable_bytes or 0)
+        verdict = "" if self.status == "ok" else f" - out of memory by {size(lacking_bytes)}"
+        below = [EXTRAPOLATED] if self.is_extrapolated else []
+        table = facts(f"{self.title}{verdict}", "one step", rows)
+        return Table(table.columns, table.rows, table.title, below)
 
 
-_SHOWN = 10  # ops in a notebook
+@dataclass(frozen=True)
+class Energy:
+    """The run whose energy is asked for.
+
+    Args:
+        steps: number of steps, 0 where no run is asked for.
+        kwh_price: price of a kWh.
+        kwh_co2_g: grams of CO2 of a kWh.
+    """
+
+    steps: int = 0
+    kwh_price: float | None = None
+    kwh_co2_g: float | None = None
+
+    def of_run(self, step_s: float, energy: StepEnergy) -> RunEnergy | None:
+        """Return the energy of the run: 36,000 steps of 100 J are 1 kWh."""
+        if not self.steps:
+            return None
+        energy_kwh, energy_max_kwh = (
+            None if step_j is None else self.steps * step_j / KWH_J
+            for step_j in (energy.energy_j, energy.max_j)
+        )
+        billed_kwh = energy_max_kwh if energy_kwh is None else energy_kwh
+        cost_total, co2_g = (
+            None if per_kwh is None or billed_kwh is None else per_kwh * billed_kwh
+            for per_kwh in (self.kwh_price, self.kwh_co2_g)
+        )
+        return RunEnergy(
+            steps=self.steps,
+            run_s=self.steps * step_s,
+            energy_kwh=energy_kwh,
+            energy_max_kwh=energy_max_kwh,
+            cost_total=cost_total,
+            co2_g=co2_g,
+        )
 
 
-def _by_op(ops: Sequence[Mapping[str, Any]]) -> Table:
-    heads = columns(
-        "name=op", "step_s=step", "?kind", *(f"{part}_s={part}" for part in PASSES), "?parameters",
-        "flop=forward FLOP",
-    )  # fmt: skip
-    return Table(heads, ops)
-
-
-def step_time(
-    asked: StepModel, steps: int = 0, *per_kwh: float | None, sources: bool = False
+def predict_step(
+    model: StepModel, run: Energy = Energy(), *, by_op: bool = False, sources: bool = False
 ) -> StepTime:
-    """Return how long a step takes, with the energy of a run of so many steps."""
-    made = asked.predict()
-    times, document = made.times, document_of(asked, steps, *per_kwh)
-    doubted = ", ".join(document["device_unverified"])
-    ops = []
-    for row in times.rows:
-        told = row.told
-        ops.append(OpTime(**told))
-    alike = {one.name: document[one.name] for one in fields(StepTime) if one.name in document}
+    """Return how long a step takes.
+
+    Args:
+        model: the step on its device.
+        run: a run of many steps whose energy is asked for.
+        by_op: show every op in the tables.
+        sources: show where the numbers of the device come from.
+
+    Raises:
+        InputError: where the method cannot price the step on the device.
+    """
+    workload, device, prediction = model.workload, model.device, model.predict()
+    times, needs, lowered = prediction.times, prediction.needs, prediction.lowered
+    energy = step_energy(times, model.seen, lowered.columns)
+    source_texts = (device.source, device.note) if sources else ()
     return StepTime(
-        **alike | {"ops": tuple(ops)},
-        fits=made.fits,
-        notes=tuple(" ".join(text.split()) for text in made.remarks),
-        of=asked,
-        document=document,
-        table=totals(document, asked.device if sources else None),
-        says=(f"not verified: {doubted} of {document['device']}",) if doubted else (),
+        model=workload.label,
+        device=device.name,
+        device_note=device.note,
+        device_unverified=tuple(device.unverified),
+        method=model.method.name,
+        options=dict(record_method(model).options),
+        batch=workload.batch_per_replica,
+        tokens=tokens_of(model),
+        phase=workload.phase,
+        dtype=workload.dtype,
+        optimizer=workload.optimizer,
+        tuning=workload.tuning.text or None,
+        step_s=times.step_s,
+        low_s=times.low_s,
+        high_s=times.high_s,
+        forward_s=times.forward_s,
+        backward_s=times.backward_s,
+        update_s=times.update_s,
+        host_s=times.host_s,
+        is_extrapolated=times.is_extrapolated,
+        assumed=assumed_of(model),
+        parameters=lowered.parameters,
+        flop=round(prediction.flop),
+        executed_flop=round(lowered.executed_flop),
+        traffic_bytes=round(lowered.traffic_bytes),
+        peak_bytes=prediction.peak_bytes,
+        needed_bytes=needs.total_bytes,
+        blocks_bytes=needs.blocks_bytes,
+        workspace_bytes=needs.workspace_bytes,
+        context_bytes=needs.context_bytes,
+        usable_bytes=device.usable_bytes,
+        fits=prediction.fits,
+        utilisation=energy.utilisation,
+        energy_j=energy.energy_j,
+        energy_low_j=energy.low_j,
+        energy_high_j=energy.high_j,
+        energy_max_j=energy.max_j,
+        energy_note=energy.note,
+        run=run.of_run(times.step_s, energy),
+        status=prediction.status,
+        unmodelled=tuple(model.graph().unmodelled),
+        notes=tuple(" ".join(text.split()) for text in prediction.remarks),
+        ops=tuple(
+            _op_time(row, round(prediction.counted[row.row.name]["forward"])) for row in times.rows
+        ),
+        _by_op=by_op,
+        _sources=tuple(" ".join(text.split()) for text in source_texts if text),
     )
 
 
-def tokens_of(asked: StepModel) -> int | None:
+def _op_time(row: RowTime, flop: int) -> OpTime:
+    """Return the time of an op from its row of the schedule."""
+    return OpTime(
+        name=row.row.name,
+        kind=row.row.kind,
+        step_s=row.step_s,
+        low_s=row.step.low,
+        high_s=row.step.high,
+        forward_s=row.forward.value,
+        backward_s=row.backward.value,
+        update_s=row.update.value,
+        forward_compute_s=row.forward.compute_s,
+        forward_memory_s=row.forward.memory_s,
+        backward_compute_s=row.backward.compute_s,
+        backward_memory_s=row.backward.memory_s,
+        parameters=row.row.parameters,
+        flop=flop,
+    )
+
+
+def tokens_of(model: StepModel) -> int | None:
     """Return the tokens of a step that are text, None of a network that reads none."""
-    tokens, padded = asked.graph().tokens, asked.workload.tuning.padded
-    return tokens and min(tokens, padded * asked.workload.batch_per_replica or tokens)
+    tokens, padded = model.graph().tokens, model.workload.tuning.padded
+    return tokens and min(tokens, padded * model.workload.batch_per_replica or tokens)
 
 
-def document_of(asked: StepModel, steps: int = 0, *per_kwh: float | None) -> dict[str, Any]:
-    """Return what a step takes as one document, with the energy of a run of so many steps."""
-    workload, found, made = asked.workload, asked.device, asked.predict()
-    times = made.times
-    energy = step_energy(times, asked.seen, made.lowered.columns)
-    bounds = picked(energy, "max_j low_j high_j note").items()
-    document = {
-        "model": workload.label,
-        "device": found.name,
-        "device_note": found.note,
-        "device_unverified": list(found.unverified),
-        "method": asked.method.name,
-        "options": dict(record_method(asked).options),
-        "batch": workload.batch_per_replica,
-        "tokens": tokens_of(asked),
-        **picked(workload, "phase dtype optimizer"),
-        "tuning": workload.tuning.text or None,
-        **picked(times, "step_s forward_s backward_s update_s host_s low_s high_s is_extrapolated"),
-        "assumed": assumed_of(asked),
-        "parameters": made.lowered.parameters,
-        "flop": round(made.flop),
-        "executed_flop": round(made.lowered.executed_flop),
-        "traffic_bytes": round(made.lowered.traffic_bytes),
-        "peak_bytes": made.peak_bytes,
-        "needed_bytes": made.needs.total_bytes,
-        **picked(made.needs, "blocks_bytes workspace_bytes context_bytes"),
-        "usable_bytes": asked.device.usable_bytes,
-        **picked(energy, "utilisation energy_j"),
-        **{f"energy_{name}": value for name, value in bounds},
-        "run": None,
-        "status": made.status,
-        "note": "; ".join(made.remarks),
-        "unmodelled": list(asked.graph().unmodelled),
-    }
-    if steps:
-        joules = {"energy": energy.energy_j, "at_most": energy.max_j}
-        of_run = {name: run_energy(steps, each, *per_kwh) for name, each in joules.items()}
-        document["run"] = {"steps": steps, "run_s": steps * times.step_s, **of_run}
-    ops = []
-    for row in times.rows:
-        parts = {"forward": row.forward, "backward": row.backward}
-        ceilings = {
-            f"{part}_{name}": value
-            for part, time in parts.items()
-            for name, value in picked(time, "compute_s memory_s").items()
-        }
-        flop = round(made.counted[row.row.name]["forward"])
-        ops.append(row.told | ceilings | {"parameters": row.row.parameters, "flop": flop})
-    return {**document, "ops": ops}
+def _op_table(ops: Sequence[OpTime]) -> Table:
+    return Table(OP_COLUMNS, [op.to_dict() for op in ops])
 
 
-def totals(document: dict[str, Any], device: Device | None = None) -> Table:
-    """Return a document for people, and where a device's numbers come from."""
-    step = document["step_s"]
-    peak, needs = document["peak_bytes"], document["needed_bytes"]
-    besides = f"; the process needs {size(needs)}" if needs != peak else ""
-    waits = document["host_s"] is not None and document["host_s"] >= 0.99 * step
-    rows: list[tuple[str, Any]] = [
-        *assumed_row(document["assumed"]),
-        ("step", _step(document) + (", as long as the host takes to issue it" if waits else "")),
-        *((f"  {part}", seconds(document[f"{part}_s"])) for part in PASSES),
-        ("speed", _speed(document)),
-        ("achieved", shown("flop_per_s", document["flop"] / step) if step else None),
-        ("peak memory", memory_shown(document) + besides),
-        ("energy", _energy(document)),
-        *_run_rows(document["run"]),
-    ]
-    if device is not None:
-        told = (" ".join(text.split()) for text in (device.source, device.note) if text)
-        rows += [("device data", text) for text in told]
-    over = document["needed_bytes"] - (document["usable_bytes"] or 0)
-    fits = "" if document["status"] == "ok" else f" - out of memory by {size(over)}"
-    below = [EXTRAPOLATED] if document["is_extrapolated"] else []
-    return replace(facts(title(document) + fits, "one step", rows), below=below)
-
-
-def title(document: dict[str, Any]) -> str:
-    """Return what was predicted, in a line."""
-    tuning = f", {document['tuning']}" if document["tuning"] else ""
-    return (
-        f"{document['model']}{tuning}, batch {document['batch']}, {document['phase']}, "
-        f"{document['dtype']} on {document['device']} ({document['method']})"
-    )
-
-
-def _speed(document: dict[str, Any]) -> str | None:
-    """Return examples a second, of a language model tokens and their length too."""
-    step, batch, tokens = (document[key] for key in ("step_s", "batch", "tokens"))
-    if not step:
+def _describe_speed(time: StepTime) -> str | None:
+    """Describe the throughput: `640 /s`, of a language model with its tokens too."""
+    if not time.step_s:
         return None
-    said = shown("examples_per_s", batch / step)
-    if tokens is None:
-        return said
-    return f"{said}, {rate(tokens / step)} tokens/s ({tokens // batch:,} tokens each)"
+    examples = shown("examples_per_s", time.batch / time.step_s)
+    if time.tokens is None:
+        return examples
+    tokens_per_s = rate(time.tokens / time.step_s)
+    return f"{examples}, {tokens_per_s} tokens/s ({time.tokens // time.batch:,} tokens each)"
 
 
-def _step(document: dict[str, Any]) -> str:
-    """Return the seconds of a step with their interval, or of what they are the bound."""
-    mark = "~" if document["is_extrapolated"] else ""
-    return mark + interval("step_s", *(document[key] for key in ("step_s", "low_s", "high_s")))
+def _describe_memory(time: StepTime) -> str:
+    """Describe the memory: `3.1 GB (optimizer sgd); the process needs 3.9 GB`."""
+    purpose = "" if time.phase == "infer" else f" (optimizer {time.optimizer})"
+    is_more = time.needed_bytes != time.peak_bytes
+    process = f"; the process needs {size(time.needed_bytes)}" if is_more else ""
+    return f"{size(time.peak_bytes)}{purpose}{process}"
 
 
-def _energy(document: dict[str, Any]) -> str:
-    energy, most, note = (document[k] for k in ("energy_j", "energy_max_j", "energy_note"))
-    said = "unknown"
-    if energy is not None:
-        ends = (document[f"energy_{end}_j"] for end in ("low", "high"))
-        said = interval("energy_j", energy, *ends)
-    elif most is not None:
-        said = f"at most {shown('energy_j', most)}"
-    return f"{said} ({note})" if note else said
+def _describe_energy(time: StepTime) -> str:
+    """Describe the energy: `12 J [10-14]`, `at most 30 J (T4: idle_W unknown)` or `unknown`."""
+    text = "unknown"
+    if time.energy_j is not None:
+        text = interval("energy_j", time.energy_j, time.energy_low_j, time.energy_high_j)
+    elif time.energy_max_j is not None:
+        text = f"at most {shown('energy_j', time.energy_max_j)}"
+    return f"{text} ({time.energy_note})" if time.energy_note else text
 
 
-def _run_rows(run: dict[str, Any] | None) -> list[tuple[str, Any]]:
+def _run_rows(run: RunEnergy | None) -> list[tuple[str, Any]]:
+    """Return the rows of a run for people: its hours, energy, cost and CO2."""
     if run is None:
         return []
-    rows: list[tuple[str, Any]] = [(f"{run['steps']:,} steps", shown("h", run["run_s"] / 3600))]
-    found = run["energy"] or run["at_most"]
-    if found is None:
-        return [*rows, ("  energy", "unknown")]
-    most = "" if run["energy"] else "at most "
-    for name, key in (("energy", "kwh"), ("cost of it", "cost"), ("CO2", "co2_g")):
-        if found[key] is not None:
-            rows.append((f"  {name}", most + shown(key, found[key])))
-    return rows
+    hours = (f"{run.steps:,} steps", shown("h", run.run_s / 3600))
+    energy_kwh = run.energy_max_kwh if run.energy_kwh is None else run.energy_kwh
+    if energy_kwh is None:
+        return [hours, ("  energy", "unknown")]
+    bound = "at most " if run.energy_kwh is None else ""
+    values = (
+        ("energy", "kwh", energy_kwh),
+        ("cost of it", "cost", run.cost_total),
+        ("CO2", "co2_g", run.co2_g),
+    )
+    rows = [
+        (f"  {name}", bound + shown(key, value)) for name, key, value in values if value is not None
+    ]
+    return [hours, *rows]

@@ -18,7 +18,7 @@ from steptime.hardware import catalog
 from steptime.prediction import DEFAULT
 from steptime.prediction.method import stack_option
 from steptime.questions import options
-from steptime.questions.grid_table import written
+from steptime.questions.grid_table import describe_folder
 from steptime.records.record import STATUSES
 from steptime.records.row import grouped
 from steptime.sweeps.cells import Cell, cells_of
@@ -85,7 +85,7 @@ def _predicted_only(experiment: Experiment, where: str, out: Path) -> Answer:
     for stack, held in grouped(asked, lambda cell: cell.stack).items():
         workloads, told = [cell.workload for cell in held], stack_option(stack)
         found += predict_space(out, workloads, places, note, options=told, must_fit=must_fit)
-    answer = written(out, DEFAULT, found)
+    answer = describe_folder(out, DEFAULT, found)
     return replace(answer, before=[f"{experiment.name}: {text}"])
 
 

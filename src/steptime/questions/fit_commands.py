@@ -1,0 +1,112 @@
+"""Commands of changed steps that fit a device on which the step that was asked for does not."""
+
+import shlex
+from dataclasses import replace
+from typing import Any
+
+from steptime.core.errors import InputError
+from steptime.core.kinds import setting_texts
+from steptime.core.workload import WHOLE, departures
+from steptime.hardware import catalog
+from steptime.hardware.device import Device
+from steptime.hardware.prices import cheapest, offers
+from steptime.network.recompute import needed
+from steptime.planning.answer import fits, timed
+from steptime.planning.request import Request, Site, own_link
+from steptime.prediction.states import host_link
+from steptime.prediction.step_model import StepModel
+from steptime.questions import options
+from steptime.questions.step_options import StepOptions
+
+CARDS_OF_NODE = (2, 4, 8)  # over which weights may be shared out
+PLAN_OPTIONS = ("length", "lora", "weights", "train", "packed", "padded")
+
+
+def commands_that_fit(
+    asked: StepModel, step: StepOptions, model: Any, largest_batch: int
+) -> list[str]:
+    """Return commands of changed steps that fit, with all other options as they were asked.
+
+    The changes are a smaller batch, fewer bits, recompute, LoRA, LoRA beside weights of 4 bits,
+    states on the host, weights shared out over several such cards, and the cheapest card with a
+    price.
+    """
+    workload, device = asked.workload, asked.device
+    batch, name = workload.batch_per_replica, model if isinstance(model, str) else workload.label
+    is_training = step.phase == "train"
+    trains_all = is_training and workload.tuning == WHOLE
+    graph = asked.graph()
+    can_recompute = is_training and graph.tokens is not None and bool(needed(graph, to_end=False))
+    recomputed = replace(step, recompute="full")
+    light = replace(recomputed, dtype="bfloat16", lora="r=16")
+    tries = (
+        (largest_batch > 0, step, largest_batch),
+        (trains_all and step.dtype == "float32", replace(step, dtype="bfloat16-mixed"), batch),
+        (can_recompute and step.recompute is None, recomputed, batch),
+        (trains_all and can_recompute, replace(light, recompute=step.recompute), batch),
+        (trains_all and can_recompute, light, batch),
+        (trains_all and can_recompute, replace(light, weights="nf4"), batch),
+        (can_recompute and step.offload is None, replace(recomputed, offload="optimizer"), batch),
+    )
+    commands = [
+        _command(name, device.name, changed, size)
+        for is_possible, changed, size in tries
+        if is_possible and changed.on(name, size, device).needs().fit(device)
+    ]
+    if can_recompute:
+        commands += _shared_out(name, asked, step)
+    offers_usd = cheapest(offer for offer in offers() if offer.currency == "USD")
+    for offer in sorted(offers_usd.values(), key=lambda offer: offer.price):
+        card = catalog.device(offer.device)
+        if card.usable_bytes is not None and _runs_on(asked, card):
+            return [*commands, _command(name, card.name, step, batch)]
+    return commands
+
+
+def _runs_on(asked: StepModel, card: Device) -> bool:
+    """Return whether a step fits another card that has all that its options ask for."""
+    model = asked.on(card)
+    try:
+        _ = model.seen  # raises for a card without TF32 under --tf32 on
+    except InputError:
+        return False
+    return bool(model.needs().fit(card))
+
+
+def _shared_out(name: str, asked: StepModel, step: StepOptions) -> list[str]:
+    """Return the command of the fewest such cards that hold the step with weights shared out."""
+    device, batch = asked.device, asked.workload.batch_per_replica
+    inside = None if own_link(device) else host_link(device)
+    settings = step.method_options(step.options)
+    for count in CARDS_OF_NODE:
+        split = {"data": count, "zero": 3, "recompute": "full"}
+        site = Site(device, inside=inside)
+        request = Request(
+            name,
+            site,
+            count * batch,
+            batch,
+            step.sequence_length,
+            dtype=step.dtype,
+            split=split,
+            options=settings,
+            tuning=replace(step.tuning, recompute="none"),
+        )
+        try:
+            planner, plan_time = timed(request)
+        except InputError:
+            return []
+        if fits(planner, plan_time):
+            words: dict[str, Any] = {"device": device.name, "inside": inside}
+            words |= {"batch": count * batch, "dtype": step.dtype, **split}
+            words |= {key: getattr(step, key) for key in PLAN_OPTIONS}
+            words["option"] = setting_texts(settings)
+            return [shlex.join(["steptime", "plan", name, *options.words_of(words)])]
+    return []
+
+
+def _command(model: str, device: str, step: StepOptions, batch: int) -> str:
+    changed = departures(step, StepOptions())
+    changed["option"] = setting_texts(changed.pop("options", None))
+    words = options.words_of({"device": device, "batch": batch, **changed, **step.words()})
+    return shlex.join(["steptime", "fit", model, *words])
