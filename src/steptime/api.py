@@ -36,7 +36,7 @@ QUESTIONS = {
     "doctor": QuestionRow("Measure", "steptime.questions.doctor:doctor"),
     "calibrate": QuestionRow("Measure", "steptime.cli.calibrate:calibrate"),
     "run": QuestionRow("Measure", "steptime.cli.run:run"),
-    "data": QuestionRow("Measure", "steptime.cli.data:data"),
+    "data": QuestionRow("Measure", "steptime.questions.data:data"),
     "sweep": QuestionRow("Measure", "steptime.sweeps.question:sweep"),
     "sweep status": QuestionRow("Measure", "steptime.sweeps.cluster.jobs:status"),
     "sweep collect": QuestionRow("Measure", "steptime.sweeps.cluster.jobs:collect"),
