@@ -70,8 +70,8 @@ def data(
     """
     module = registry.resolve(SOURCES, "data_sources", "data set", name)
     source = module.installed() if from_ is None else Path(from_)
-    written = module.write(source, Path(out))
-    images = written["images"]
+    contents = module.write(source, Path(out))
+    images = contents["images"]
     headline = (
         f"{name}: {images['train']:,} training and {images['test']:,} test images in {out}, "
         "each file as published (sha256)"
@@ -79,11 +79,11 @@ def data(
     return DataAnswer(
         name=name,
         out=str(out),
-        source=written["source"],
+        source=contents["source"],
         training_examples=images["train"],
         test_examples=images["test"],
         rows=tuple(
-            DataFile(file=file, sha256=sha256) for file, sha256 in written["sha256"].items()
+            DataFile(file=file, sha256=sha256) for file, sha256 in contents["sha256"].items()
         ),
         headline=(headline,),
     )
