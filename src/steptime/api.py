@@ -29,7 +29,7 @@ QUESTIONS = {
     "serve": QuestionRow("Predict", "steptime.cli.serve:serve"),
     "split": QuestionRow("Predict", "steptime.questions.split:split"),
     "energy": QuestionRow("Predict", "steptime.cli.energy:energy"),
-    "systolic": QuestionRow("Predict", "steptime.cli.systolic:systolic"),
+    "systolic": QuestionRow("Predict", "steptime.questions.systolic:systolic"),
     "count": QuestionRow("Explain", "steptime.questions.count:count"),
     "why": QuestionRow("Explain", "steptime.cli.why:why"),
     "whatif": QuestionRow("Explain", "steptime.cli.whatif:whatif"),
