@@ -48,7 +48,7 @@ QUESTIONS = {
     "evaluate": QuestionRow("Results", "steptime.cli.evaluate:evaluate"),
     "list": QuestionRow("Look up and convert", "steptime.cli.list:list_"),
     "query": QuestionRow("Look up and convert", "steptime.cli.query:query"),
-    "convert": QuestionRow("Look up and convert", "steptime.cli.convert:convert"),
+    "convert": QuestionRow("Look up and convert", "steptime.questions.convert:convert"),
 }
 RESERVED = ("import", "data", "energy")
 """Names that a function of `steptime` cannot have: a keyword, and the package's own folders."""
