@@ -28,15 +28,15 @@ QUESTIONS = {
     "plan": QuestionRow("Predict", "steptime.cli.plan:plan"),
     "serve": QuestionRow("Predict", "steptime.cli.serve:serve"),
     "split": QuestionRow("Predict", "steptime.questions.split:split"),
-    "energy": QuestionRow("Predict", "steptime.cli.energy:energy"),
-    "systolic": QuestionRow("Predict", "steptime.cli.systolic:systolic"),
+    "energy": QuestionRow("Predict", "steptime.questions.energy:energy"),
+    "systolic": QuestionRow("Predict", "steptime.questions.systolic:systolic"),
     "count": QuestionRow("Explain", "steptime.questions.count:count"),
     "why": QuestionRow("Explain", "steptime.cli.why:why"),
     "whatif": QuestionRow("Explain", "steptime.cli.whatif:whatif"),
     "doctor": QuestionRow("Measure", "steptime.questions.doctor:doctor"),
     "calibrate": QuestionRow("Measure", "steptime.cli.calibrate:calibrate"),
     "run": QuestionRow("Measure", "steptime.cli.run:run"),
-    "data": QuestionRow("Measure", "steptime.cli.data:data"),
+    "data": QuestionRow("Measure", "steptime.questions.data:data"),
     "sweep": QuestionRow("Measure", "steptime.questions.sweep:sweep"),
     "sweep status": QuestionRow("Measure", "steptime.sweeps.cluster.jobs:status"),
     "sweep collect": QuestionRow("Measure", "steptime.sweeps.cluster.jobs:collect"),
@@ -48,7 +48,7 @@ QUESTIONS = {
     "evaluate": QuestionRow("Results", "steptime.cli.evaluate:evaluate"),
     "list": QuestionRow("Look up and convert", "steptime.cli.list:list_"),
     "query": QuestionRow("Look up and convert", "steptime.cli.query:query"),
-    "convert": QuestionRow("Look up and convert", "steptime.cli.convert:convert"),
+    "convert": QuestionRow("Look up and convert", "steptime.questions.convert:convert"),
 }
 RESERVED = ("import", "data", "energy")
 """Names that a function of `steptime` cannot have: a keyword, and the package's own folders."""
@@ -99,7 +99,7 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def _plain_schema(function: Callable[..., Any]) -> dict[str, Any]:
-    from steptime.core.answer import Answer, answer_schema
+    from steptime.core.answer import answer_kinds, answer_schema
     from steptime.core.docstrings import summary
     from steptime.core.signature import REQUIRED, parameters_of
 
@@ -110,9 +110,9 @@ def _plain_schema(function: Callable[..., Any]) -> dict[str, Any]:
         "properties": {parameter.name: parameter.schema for parameter in parameters},
         "required": [item.name for item in parameters if item.default is REQUIRED],
     }
-    kind = get_type_hints(function)["return"]
-    if isinstance(kind, type) and issubclass(kind, Answer):
-        schema["output"] = answer_schema(kind)
+    hint = get_type_hints(function)["return"]
+    if answer_kinds(hint):
+        schema["output"] = answer_schema(hint)
     return schema
 
 

@@ -18,7 +18,8 @@ from steptime.core.files import read_lines
 from steptime.core.toml_files import toml_text
 from steptime.hardware import catalog
 from steptime.hardware.device import device_from_table
-from steptime.measure.doctor import stale
+from steptime.measure.drivers import NvidiaGpu
+from steptime.questions.doctor import find_stale, read_calibration
 
 FEW = ["--threads", "1", "--minutes", "0.1", "--points", "4"]
 
@@ -152,9 +153,7 @@ def test_what_was_edited_by_hand_is_one_line_that_names_the_file(capsys, step):
         else:
             device = catalog.device(path)
             assert ceilings_of(device)
-            probe = {"calibration": dict(device.calibration)}
-            machine = {"frameworks": {}, "cpu": {"default_threads": 1}, "gpus": None}
-            list(stale({"user_devices": {"probe": probe}, **machine}))
+            list(find_stale(read_calibration(device.calibration), 1, None, {}))
     assert refused > 100 / step
 
 
@@ -260,21 +259,16 @@ step_s = {column = "time"}
 
 
 def test_a_calibration_of_other_versions_is_stale():
-    made = {"backend": "torch", "version": "2.12.0", "threads": 2, "date": "2026-01-01"}
-    report = {
-        "user_devices": {"probe": {"calibration": made}},
-        "gpus": None,
-        "frameworks": {"torch": "2.13.0+cpu"},
-        "cpu": {"default_threads": 4},
-    }
-    assert list(stale(report)) == [("torch", "2.12.0", "2.13.0"), ("threads", "2", "4")]
-    report["frameworks"]["torch"] = "2.12.0"  # type: ignore[index]
-    report["cpu"]["default_threads"] = 2  # type: ignore[index]
-    assert not list(stale(report))
-    on_gpu = made | {"driver": "550.1", "threads": 9}  # threads are not what a GPU waits for
-    report["user_devices"]["probe"]["calibration"] = on_gpu  # type: ignore[index]
-    report["gpus"] = [{"driver_version": "560.2"}]  # type: ignore[assignment]
-    assert list(stale(report)) == [("driver", "550.1", "560.2")]
+    table = {"backend": "torch", "version": "2.12.0", "threads": 2, "date": "2026-01-01"}
+    on_cpu, on_gpu = read_calibration(table), read_calibration(table | {"driver": "550.1"})
+    differences = find_stale(on_cpu, 4, None, {"torch": "2.13.0+cpu"})
+    assert list(differences) == [("torch", "2.12.0", "2.13.0"), ("threads", "2", "4")]
+    assert not list(find_stale(on_cpu, 2, None, {"torch": "2.12.0"}))
+    gpu = NvidiaGpu(
+        name="T4", driver="560.2", capacity_bytes=None, power_limit_w=None, mig_mode="[N/A]"
+    )
+    differences = find_stale(on_gpu, 9, (gpu,), {"torch": "2.12.0"})  # threads do not matter
+    assert list(differences) == [("driver", "550.1", "560.2")]
 
 
 @pytest.mark.rare

@@ -41,7 +41,7 @@ def test_code_is_converted_on_the_way_and_its_file_is_kept(folder, capsys):
     Path("unet.py").write_text(Path("unet.py").read_text().replace("width: int = 16", "width=8"))
     assert _answer("count unet.py:UNet", capsys)["parameters"] != one["parameters"]
     converted = _answer("convert unet.py:UNet --input x=2x3x32x32:float32 -o small.pt2", capsys)
-    assert (converted["file"], converted["static"]) == ("small.pt2", "")
+    assert (converted["file"], converted["fixed_batch_reason"]) == ("small.pt2", "")
     quarter = _answer("count small.pt2 --batch 1 --phase infer", capsys)
     whole = _answer("count unet.py:UNet --batch 1 --phase infer", capsys)
     assert whole["flop"] == 4 * quarter["flop"]  # type: ignore[operator]

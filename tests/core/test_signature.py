@@ -77,6 +77,16 @@ def ask(
     return Lines(rows=(Line(step_s=1.0),))
 
 
+class Totals(Answer, frozen=True, kw_only=True):
+    """A total.
+
+    Attributes:
+        total_s: seconds.
+    """
+
+    total_s: float
+
+
 def test_parameters_have_kinds_texts_and_defaults():
     model, steps, settings, lora, fused = parameters_of(ask)
     assert (model.option, model.default, model.help) == ("MODEL", REQUIRED, "A network.")
@@ -128,3 +138,12 @@ def test_the_schema_of_an_answer_says_every_public_field():
         "notes": "remarks.",
     }
     assert schema["$defs"]["Line"]["properties"]["step_s"]["description"] == "seconds of a step."
+
+
+def test_the_schema_of_a_union_is_any_of_its_answers():
+    schema = answer_schema(Lines | Totals)
+    first, second = schema["anyOf"]
+    assert set(first["properties"]) == {"rows", "headline", "notes"}
+    assert set(second["properties"]) == {"total_s"}
+    assert second["properties"]["total_s"]["description"] == "seconds."
+    assert set(schema["$defs"]) == {"Line"}

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import steptime
 from every import every
 from steptime.build import build, build_step, make_workload, read_model
 from steptime.cli.main import run
@@ -302,3 +303,14 @@ def test_the_command_asks_every_size(capsys, tmp_path):
     macs = 6 * (5 * 4 + 4 * 3)
     assert two["utilisation"] == pytest.approx(macs / (two["cycles"] * 6))
     assert "utilisation" in picture.read_text("utf-8")
+
+
+def test_python_and_command_give_one_table_of_arrays(tmp_path, capsys):
+    out = tmp_path / "map.svg"
+    answer = steptime.systolic("fc", rows=[8, 16], columns_=32, value="time", out=out)
+    assert [(row.rows, row.columns) for row in answer.rows] == [(8, 32), (16, 32)]
+    assert out.exists()
+    assert run(["systolic", "fc", "--rows", "8,16", "--columns", "32", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == answer.to_dict()
+    with pytest.raises(InputError, match="--rows: must be at least 1"):
+        steptime.systolic("fc", rows=0)

@@ -492,18 +492,19 @@ def test_the_command_that_writes_mnist(tmp_path, monkeypatch, capsys):
     _published(monkeypatch)
     command = ["data", "mnist", "--out", str(out), "--from", str(data)]
     assert run(command) == 0
-    said = capsys.readouterr().err
-    assert (
-        said == f"mnist: 3 training and 3 test images in {out}, each file as published (sha256)\n"
-    )
+    line = f"mnist: 3 training and 3 test images in {out}, each file as published (sha256)"
+    assert capsys.readouterr().out == f"{line}\n"
     assert run([*command, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document.pop("sha256") == mnist.PUBLISHED
+    files = document.pop("rows")
+    assert {row["file"]: row["sha256"] for row in files} == mnist.PUBLISHED
     assert document == {
         "name": "mnist",
         "out": str(out),
         "source": str(data),
-        "images": {"train": 3, "test": 3},
+        "training_examples": 3,
+        "test_examples": 3,
+        "headline": [line],
     }
     for name, checksum in mnist.PUBLISHED.items():
         assert hashlib.sha256((out / name).read_bytes()).hexdigest() == checksum

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 import machine_tree
 from every import every
 from steptime.core.errors import InputError
-from steptime.measure import cpus, doctor, machine
+from steptime.measure import cpus, drivers, machine
 from steptime.measure.procfs import number_list
+from steptime.questions.doctor import examine_machine
+from steptime.questions.doctor_answer import DoctorAnswer
 
 MEGA = 1 << 20
 
@@ -247,8 +250,9 @@ def test_peak_memory_counts_this_network_and_not_the_one_before():
 
 def test_doctor_knows_this_machine_and_imports_no_framework():
     code = (
-        "import sys, json; from steptime.measure import doctor; report = doctor.examine();"
-        "json.dumps(report); assert not {'torch', 'numpy', 'jax', 'tensorflow'} & set(sys.modules)"
+        "import sys; from steptime.questions.doctor import examine_machine;"
+        "examine_machine().to_json();"
+        "assert not {'torch', 'numpy', 'jax', 'tensorflow'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -256,22 +260,33 @@ def test_doctor_knows_this_machine_and_imports_no_framework():
 def test_doctor_says_what_is_missing_and_how_to_get_it(epyc, monkeypatch):
     monkeypatch.setattr(machine, "installed_version", lambda _: None)
     monkeypatch.setattr(machine, "load", lambda: 0.75)
-    report = doctor.examine(epyc)
-    remedies = {row["what"]: row["remedy"] for row in report["missing"]}
+    answer = examine_machine(epyc)
+    remedies = {row.name: row.remedy for row in answer.missing}
     assert "pytorch.org" in remedies["PyTorch"]
     assert "steptime calibrate" in remedies["probe"]
     assert remedies["rapl"].startswith("no RAPL counters under /sys/class/powercap: energy needs")
-    problems = " ".join(report["problems"])
+    problems = " ".join(answer.problems)
     assert "load is 75 % of its CPUs" in problems
     assert "2.5 CPUs of the 7" in problems
-    rows = doctor.doctor_table(report)
-    assert ("CPU", "AMD EPYC 9R14 (virtual machine)") in rows
-    assert ("cores", "4 physical, 8 CPUs, 7 allowed, quota 2.5") in rows
-    assert all(isinstance(name, str) and text for name, text in rows)
+    rows = {row["name"]: row["value"] for row in answer.tables()[0].rows}
+    assert rows["CPU"] == "AMD EPYC 9R14 (virtual machine)"
+    assert rows["cores"] == "4 physical, 8 CPUs, 7 allowed, quota 2.5"
+    assert all(rows.values())
+    assert str(answer).count("\n! ") == len(answer.problems) == 2
+    assert msgspec.convert(answer.to_dict(), DoctorAnswer) == answer
+
+
+def test_the_gpus_of_a_driver_have_sizes_in_bytes(monkeypatch):
+    lines = "Tesla T4, 550.54, 15360 MiB, 70.00 W, [N/A]\nA100, 550.54, [N/A], [N/A], Disabled\n"
+    monkeypatch.setattr(machine, "output", lambda *_: lines)
+    first, second = drivers.read_nvidia_gpus()
+    assert (first.capacity_bytes, first.power_limit_w) == (15360 * 2**20, 70.0)
+    assert (second.capacity_bytes, second.power_limit_w) == (None, None)
+    assert drivers.driver_of("cuda:0") == {"driver": "550.54"}
 
 
 def test_doctor_finds_energy_counters_that_may_be_read(tmp_path):
     zone = "sys/class/powercap/intel-rapl:0"
     files = {"energy_uj": "123", "max_energy_range_uj": "999", "name": "package-0"}
     root = machine_tree.write(tmp_path, {f"{zone}/{name}": text for name, text in files.items()})
-    assert doctor.meters(root)["rapl"] is None
+    assert drivers.meter_remedies(root)["rapl"] == ""

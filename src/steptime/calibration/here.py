@@ -18,7 +18,7 @@ from steptime.hardware import catalog
 from steptime.hardware.device import device_from_table
 from steptime.measure import ranks, registry
 from steptime.measure.contract import Options
-from steptime.measure.doctor import driver_of
+from steptime.measure.drivers import driver_of
 from steptime.measure.launch import Worker, WorkerDiedError
 from steptime.measure.probe.files import device_table
 

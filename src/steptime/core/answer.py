@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
@@ -117,8 +117,31 @@ def field_texts(kind: type) -> Mapping[str, str]:
     return texts
 
 
-def answer_schema(kind: type[Answer]) -> dict[str, Any]:
-    """Return the JSON schema of an answer, each field with its meaning."""
+def answer_kinds(hint: Any) -> tuple[type[Answer], ...]:
+    """Return the answers of a question's return type, several of a union, none of another type."""
+    kinds = get_args(hint) or (hint,)
+    is_typed = all(isinstance(kind, type) and issubclass(kind, Answer) for kind in kinds)
+    return kinds if is_typed else ()
+
+
+def answer_schema(hint: Any) -> dict[str, Any]:
+    """Return the JSON schema of an answer, each field with its meaning.
+
+    A union of answers is `anyOf` their schemas, with all definitions under one `$defs`.
+
+    Args:
+        hint: a subclass of `Answer`, or a union of such classes.
+    """
+    schemas = [_struct_schema(kind) for kind in answer_kinds(hint)]
+    if len(schemas) == 1:
+        return schemas[0]
+    definitions: dict[str, Any] = {}
+    for schema in schemas:
+        definitions |= schema.pop("$defs")
+    return {"anyOf": schemas, "$defs": definitions}
+
+
+def _struct_schema(kind: type[Answer]) -> dict[str, Any]:
     hints = get_type_hints(kind, include_extras=True)
     fields = [(name, hints[name]) for name in public_fields(kind)]
     public = msgspec.defstruct(kind.__name__, fields, kw_only=True)

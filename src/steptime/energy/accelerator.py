@@ -169,14 +169,6 @@ def published_chips(accelerators: Sequence[Accelerator]) -> tuple[Chip, ...]:
     return chips_at(accelerators, PROCESS, SCALING, whole_batch=True)
 
 
-def published_form(found: Estimate) -> dict[str, dict[str, float | None]]:
-    """Return `energy` in joules and `latency` in seconds of each part and of all, keys sorted."""
-    return {
-        part: {"energy": sums["energy_j"], "latency": sums["latency_s"]}
-        for part, sums in sorted(found.sums().items())
-    }
-
-
 def estimate(request: ChipRequest, chips: Sequence[Chip]) -> Estimate:
     """Return the cost of each layer of a request.
 

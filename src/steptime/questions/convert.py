@@ -1,0 +1,223 @@
+"""A network that can be read, or code, as a file of another form: the question `convert`."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from steptime.build import build, make_workload, read_model
+from steptime.core.answer import Answer
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.files import check_folder, write_whole
+from steptime.core.graph import Graph
+from steptime.core.graph_json import graph_to_json
+from steptime.core.kinds import Kind, text_of
+from steptime.core.table import Table, facts
+from steptime.core.units import shown
+from steptime.core.workload import PHASES, Workload
+from steptime.formats.code import Code, code_of, file_of, inputs_of
+from steptime.network.count import count
+from steptime.questions import kinds, options
+
+Inputs = Annotated[Sequence[str], Kind("NAME=SHAPE:TYPE", names=("--input",))]
+EXPORT_ENDING = ".pt2"
+
+
+class ConvertAnswer(Answer, frozen=True, kw_only=True):
+    """A network that was written as a file of another form.
+
+    Attributes:
+        model: the network.
+        file: the file that was written.
+        batch: examples that the file is made for.
+        phase: train or infer.
+        dtype: data type of weights and activations.
+        parameters: parameters of the network.
+        flop: work of the forward pass.
+        op_count: ops of the graph.
+        fixed_batch_reason: why the batch of code is fixed; "" where it is free.
+        unmodelled: layers of unknown type, which count as nothing.
+        notes: remarks.
+    """
+
+    model: str
+    file: str
+    batch: int
+    phase: str
+    dtype: str
+    parameters: int
+    flop: int
+    op_count: int
+    fixed_batch_reason: str
+    unmodelled: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return the size and the file of the network down the side."""
+        rows = [
+            ("parameters", shown("parameters", self.parameters)),
+            ("forward work", shown("flop", self.flop)),
+            ("ops", str(self.op_count)),
+            ("file", self.file),
+        ]
+        return [facts(self.model, "converted", rows)]
+
+
+def convert(
+    model: kinds.Model,
+    input_: Inputs | None = None,
+    out: kinds.OutFile | None = None,
+    batch: kinds.Batch | None = None,
+    phase: kinds.Phase | None = None,
+    dtype: kinds.Dtype = "float32",
+    allow_unknown: bool = False,
+) -> ConvertAnswer:
+    """Write a network as a file of another form.
+
+    A MODEL that is code, model.py:UNet, is run to export it: in a process of its own, with PyTorch.
+
+    Args:
+        model: A network: a family with its hyperparameters (fc:layers=4,nodes=1024), a name
+            (resnet50), a file, or code (model.py:NAME).
+        input_: Of code: an input, x=2x3x256x256:float32, its first size the batch; repeatable.
+        out: Where it goes: .json (a graph), .onnx, .csv (SCALE-Sim) or .pt2 (of code). Default:
+            beside the code.
+        batch: Batch size. Default: 64, transformers 1, a file's own.
+        phase: train or infer. Default: infer for .onnx and .csv, else train.
+        dtype: float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed,
+            float16-mixed.
+        allow_unknown: Let layers of unknown type in a network's file pass their input on.
+
+    Raises:
+        InputError: for a network that cannot be read or exported, an unknown ending of `out`, and a
+            network that the form cannot hold.
+    """
+    source = _export_code(model, list(input_ or ()), None if out is None else Path(out))
+    path = source.out
+    if path is None:
+        raise InputError(f"-o FILE is needed, with one of the endings {', '.join(TARGETS)}")
+    ending = path.suffix.lower()
+    if ending not in TARGETS or (ending == EXPORT_ENDING and not source.is_code):
+        raise unknown("ending of the new file", ending, TARGETS, "-o")
+    target = TARGETS[ending]
+    if isinstance(source.model, Workload):
+        workload = source.model
+    else:
+        choice = read_model(str(source.model), allow_unknown, trusted=True)
+        workload = make_workload(choice, text_of(batch), dtype, phase or target.phases[0])
+    if workload.phase not in target.phases:
+        raise InputError(f"-o: {ending} says a network that infers: --phase infer")
+    graph = build(workload)
+    notes = [*target.write(path, graph, workload), *options.describe_unmodelled(graph.unmodelled)]
+    if source.fixed_batch_reason:
+        notes.append(f"its batch is fixed: {source.fixed_batch_reason}")
+    return ConvertAnswer(
+        model=workload.label,
+        file=str(path),
+        batch=workload.batch_per_replica,
+        phase=workload.phase,
+        dtype=workload.dtype,
+        parameters=graph.parameters,
+        flop=count(graph).flop,
+        op_count=len(graph.ops),
+        fixed_batch_reason=source.fixed_batch_reason,
+        unmodelled=tuple(graph.unmodelled),
+        notes=tuple(notes),
+    )
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The network to write.
+
+    Args:
+        model: the network, or the file that its code was exported to.
+        out: the file to write, or None.
+        is_code: the network is code.
+        fixed_batch_reason: why the batch of code is fixed; "" where it is free.
+    """
+
+    model: kinds.Model
+    out: Path | None
+    is_code: bool = False
+    fixed_batch_reason: str = ""
+
+
+def _export_code(model: kinds.Model, input_texts: list[str], out: Path | None) -> _Source:
+    """Export a network that is code to a `.pt2` file, and return any network with its new file.
+
+    Raises:
+        InputError: for inputs of a network that is no code, and for code that cannot be exported.
+    """
+    code = None if isinstance(model, Workload) else code_of(str(model))
+    inputs = inputs_of(input_texts, "--input")
+    if out is not None:
+        check_folder(out)
+    if code is None:
+        if inputs:
+            raise InputError("--input is of code: model.py:UNet")
+        return _Source(model, out)
+    if inputs and code.inputs:
+        raise InputError(f"model {shorten(model)} says its inputs, too; leave out --input")
+    code = Code(code.where, code.name, inputs or code.inputs)
+    if out is None or out.suffix.lower() == EXPORT_ENDING:
+        path, reason = file_of(code, out or code.beside)
+        return _Source(str(path), path, is_code=True, fixed_batch_reason=reason)
+    path, reason = file_of(code)
+    return _Source(str(path), out, is_code=True, fixed_batch_reason=reason)
+
+
+def _write_graph(path: Path, graph: Graph, workload: Workload) -> list[str]:
+    batch = workload.batch_per_replica
+    table = graph_to_json(graph, phase=workload.phase, dtype=workload.dtype, batch=batch)
+    write_whole(path, json.dumps(table) + "\n", f"-o {shorten(path)}")
+    return []
+
+
+def _write_onnx(path: Path, graph: Graph, _: Workload) -> list[str]:
+    from steptime.formats.export.onnx import model_of
+    from steptime.formats.export.onnx_nodes import NoOnnxError
+
+    try:
+        content = model_of(graph)
+    except NoOnnxError as error:
+        raise InputError(f"-o {shorten(path)}: {error}") from None
+    write_whole(path, content, f"-o {shorten(path)}")
+    return []
+
+
+def _write_topology(path: Path, graph: Graph, _: Workload) -> list[str]:
+    from steptime.energy.scale_sim import topology
+
+    text, omitted = topology(graph)
+    write_whole(path, text, f"-o {shorten(path)}")
+    kinds_omitted = ", ".join(f"{kind} {number}" for kind, number in omitted.items())
+    return [f"no products, so not in the file: {kinds_omitted}"] if omitted else []
+
+
+def _keep_export(_path: Path, _graph: Graph, _workload: Workload) -> list[str]:
+    """Write nothing: the export is the file."""
+    return []
+
+
+@dataclass(frozen=True)
+class Target:
+    """A form of a file.
+
+    Args:
+        write: writes a graph into a file and returns remarks.
+        phases: the phases that the form can hold, the default first.
+    """
+
+    write: Callable[[Path, Graph, Workload], list[str]]
+    phases: tuple[str, ...]
+
+
+TARGETS: Mapping[str, Target] = {
+    ".json": Target(_write_graph, PHASES),
+    ".onnx": Target(_write_onnx, ("infer",)),
+    ".csv": Target(_write_topology, ("infer",)),
+    EXPORT_ENDING: Target(_keep_export, PHASES),
+}
+"""The forms by the ending of their files."""

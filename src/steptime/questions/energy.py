@@ -1,0 +1,259 @@
+"""Latency and energy of a network on published accelerators: the question `energy`."""
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from steptime.build import build, make_workload, read_model
+from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.graph import Graph
+from steptime.core.kinds import File, Kind, text_of
+from steptime.core.progress import note
+from steptime.core.workload import Plan, Workload
+from steptime.energy.accelerator import (
+    PROCESS,
+    SCALING,
+    Chip,
+    Estimate,
+    chips_at,
+    diagnosis,
+    estimate,
+    published_chips,
+)
+from steptime.energy.accelerators import accelerators
+from steptime.energy.operations import estimated_energy
+from steptime.energy.process import Process, beyond, read_process
+from steptime.energy.request import (
+    ChipRequest,
+    is_configuration,
+    json_document,
+    request_of_configuration,
+    request_of_graph,
+)
+from steptime.formats import LARGEST_FILE_BYTES, read_content
+from steptime.questions import options
+from steptime.questions.energy_answer import (
+    AveragePerMac,
+    CostSums,
+    CrossPrediction,
+    DiagnosisAnswer,
+    DramEnergy,
+    EnergyAnswer,
+    EstimatedEnergy,
+    FodlamAnswer,
+    FodlamSums,
+    LayerPerMac,
+    OpCost,
+    OpEnergyRow,
+    RivalPlatform,
+    UncoveredOp,
+)
+
+METHODS = ("accelerator", "fodlam")
+STANDARD_INPUT = "standard input"
+NO_COST = FodlamSums(energy=0.0, latency=0.0)
+Network = Annotated[File | Workload, Kind("CONFIG|MODEL", is_argument=True)]
+
+
+@dataclass(frozen=True)
+class _ScaledChips:
+    """Accelerators at the process that they are scaled to.
+
+    Args:
+        chips: the accelerators with the factors of their scaling.
+        process: the process.
+        scaling: the rule of scaling.
+    """
+
+    chips: Sequence[Chip]
+    process: Process
+    scaling: str
+
+    def as_texts(self) -> dict[str, str]:
+        """Return the process and the scaling by the names of their options."""
+        return {"process": self.process.label, "scaling": self.scaling}
+
+
+def energy(
+    network: Network | None = None,
+    accelerator: Annotated[str | Sequence[str], Kind("NAME+...")] = "eyeriss+eie",
+    method: Annotated[str, Kind("NAME", choices=METHODS)] = "accelerator",
+    process: Annotated[str, Kind("NODE")] | None = None,
+    scaling: Annotated[str, Kind("NAME")] | None = None,
+    nets: Annotated[File, Kind("DIR")] | None = None,
+    dram: bool = False,
+    diagnose: bool = False,
+    by_op: bool = False,
+) -> EnergyAnswer | FodlamAnswer | DiagnosisAnswer:
+    """Estimate latency and energy on published accelerators.
+
+    Of one example; layers run one after another.
+
+    Args:
+        network: A configuration of FODLAM (.json with net or netfile), or a network as for count.
+            Default: a configuration from standard input.
+        accelerator: The chips, each for its kind of layer.
+        method: accelerator, or fodlam: as published.
+        process: The process to scale to: 65nm (default), 45nm-lp, 65nm@1.1V.
+        scaling: dennard (default), constant-voltage, stillmaker-baas or none.
+        nets: Where a netfile is looked for, before its own folder.
+        dram: Show the energy of DRAM too, on a line of its own.
+        diagnose: Show cost a multiply-add, and each network from the others.
+        by_op: Show every op.
+
+    Raises:
+        InputError: for unknown names, options that do not go together, and a configuration or
+            network that cannot be read.
+    """
+    one_of("--method", method, METHODS)
+    names = accelerator if isinstance(accelerator, str) else "+".join(accelerator)
+    scaled = _scale_chips(names, method, process, scaling)
+    costs = _diagnose(scaled.chips) if diagnose else None
+    if costs is not None and network is None:
+        if by_op or dram or nets is not None:
+            raise InputError("--by-op, --dram and --nets need a network beside --diagnose")
+        return costs
+    request, graph = _read_request(network, None if nets is None else Path(nets))
+    estimated = estimate(request, scaled.chips)
+    if method == "fodlam":
+        refused = {"--by-op": by_op, "--dram": dram, "--diagnose": diagnose}
+        options.refuse(refused, "{}: method fodlam prints only what the original does")
+        for line in _describe_limits(estimated, "counted as nothing"):
+            note(f"note: {line}")
+        return _fodlam_answer(estimated)
+    return _energy_answer(request, graph, scaled, estimated, costs, dram, by_op)
+
+
+def _scale_chips(names: str, method: str, process: str | None, scaling: str | None) -> _ScaledChips:
+    """Return the accelerators at a process, those of FODLAM at its own."""
+    designs = accelerators(names)
+    if method == "fodlam":
+        fixed = {"--process": process, "--scaling": scaling}
+        options.refuse(fixed, "{} is of method accelerator; fodlam has a fixed one")
+        return _ScaledChips(published_chips(designs), PROCESS, SCALING)
+    target = PROCESS if process is None else read_process(process)
+    rule = SCALING if scaling is None else scaling
+    return _ScaledChips(chips_at(designs, target, rule), target, rule)
+
+
+def _read_request(network: Network | None, nets: Path | None) -> tuple[ChipRequest, Graph | None]:
+    """Return the layers to run, from a configuration or a network; a network has a graph."""
+    if nets is not None and not nets.is_dir():
+        raise InputError(f"--nets {shorten(str(nets))}: no such folder")
+    folders = [] if nets is None else [nets]
+    if network is None:
+        table = json_document(_read_standard_input(), STANDARD_INPUT)
+        return request_of_configuration(table, STANDARD_INPUT, [*folders, Path()]), None
+    if not isinstance(network, Workload) and str(network).lower().endswith(".json"):
+        path = str(network)
+        table = json_document(read_content(path, "configuration"), path)
+        if is_configuration(table):
+            folders.append(Path(path).parent)
+            return request_of_configuration(table, path, folders), None
+    if nets is not None:
+        raise InputError("--nets is for the netfile of a configuration; this is a network")
+    workload = _infer_single_example(network)
+    graph = build(workload)
+    return request_of_graph(workload.label, graph), graph
+
+
+def _read_standard_input() -> bytes:
+    if sys.stdin is None or sys.stdin.isatty():
+        raise InputError("give CONFIG or MODEL, or a configuration on standard input")
+    content = sys.stdin.buffer.read(LARGEST_FILE_BYTES + 1)
+    if len(content) > LARGEST_FILE_BYTES:
+        raise InputError(f"{STANDARD_INPUT}: larger than {LARGEST_FILE_BYTES} bytes")
+    return content
+
+
+def _infer_single_example(network: Network) -> Workload:
+    """Return the inference of one example, whatever the batch of the network."""
+    if isinstance(network, Workload):
+        return replace(network, batch_per_replica=1, phase="infer", optimizer="none", plan=Plan())
+    choice = read_model(str(text_of(network)), trusted=True)
+    return make_workload(replace(choice, batch=None), 1, phase="infer")
+
+
+def _diagnose(chips: Sequence[Chip]) -> DiagnosisAnswer:
+    costs: Mapping[str, Any] = diagnosis(chips)
+    return DiagnosisAnswer(
+        layers=tuple(LayerPerMac(**row) for row in costs["layers"]),
+        averages=tuple(AveragePerMac(**row) for row in costs["averages"]),
+        cross=tuple(CrossPrediction(**row) for row in costs["cross"]),
+        rivals=tuple(RivalPlatform(**row) for row in costs["rivals"]),
+    )
+
+
+def _fodlam_answer(estimated: Estimate) -> FodlamAnswer:
+    parts = {
+        name: FodlamSums(energy=costs.energy_j, latency=costs.latency_s)
+        for name, costs in _sum_parts(estimated).items()
+    }
+    return FodlamAnswer(
+        conv=parts.get("conv", NO_COST), fc=parts.get("fc", NO_COST), total=parts["total"]
+    )
+
+
+def _sum_parts(estimated: Estimate) -> dict[str, CostSums]:
+    """Return the sums of `conv`, `fc` and `total`."""
+    sums: Mapping[str, Any] = estimated.sums()
+    return {part: CostSums(**costs) for part, costs in sums.items()}
+
+
+def _energy_answer(
+    request: ChipRequest,
+    graph: Graph | None,
+    scaled: _ScaledChips,
+    estimated: Estimate,
+    costs: DiagnosisAnswer | None,
+    dram: bool,
+    by_op: bool,
+) -> EnergyAnswer:
+    parts = _sum_parts(estimated)
+    notes = _describe_limits(
+        estimated,
+        "counted as nothing" if graph is None else "energy estimated, latency left out",
+    )
+    unknown_process = beyond(scaled.process)
+    if scaled.scaling != "none" and unknown_process:
+        notes.append(f"{unknown_process}: scaled by the rule of {scaled.scaling} alone")
+    return EnergyAnswer(
+        model=request.name,
+        method="accelerator",
+        accelerators=tuple(chip.accelerator.name for chip in scaled.chips),
+        **scaled.as_texts(),
+        sources=tuple(chip.accelerator.source for chip in scaled.chips),
+        conv=parts.get("conv"),
+        fc=parts.get("fc"),
+        total=parts["total"],
+        not_covered=tuple(UncoveredOp(**asdict(layer)) for layer in estimated.not_covered),
+        supposed_pruned=estimated.supposed_pruned,
+        rows=tuple(OpCost(**asdict(layer)) for layer in estimated.layers),
+        estimated=None if graph is None else _estimate_uncovered(graph, estimated, scaled),
+        dram=DramEnergy(**estimated.dram()) if dram else None,
+        diagnosis=costs,
+        notes=tuple(notes),
+        _by_op=by_op,
+    )
+
+
+def _estimate_uncovered(graph: Graph, estimated: Estimate, scaled: _ScaledChips) -> EstimatedEnergy:
+    """Return the energy of the ops that no accelerator runs, from their operations."""
+    names = {layer.name for layer in estimated.not_covered}
+    table = estimated_energy(graph, names, scaled.as_texts())
+    rows = tuple(OpEnergyRow(**row) for row in table.pop("ops"))
+    return EstimatedEnergy(rows=rows, **table)
+
+
+def _describe_limits(estimated: Estimate, treatment: str) -> list[str]:
+    """Return remarks on the ops that no accelerator runs, and on pruned weights."""
+    kind_counts = Counter(layer.kind for layer in estimated.not_covered)
+    names = ", ".join(f"{kind} ({number})" for kind, number in kind_counts.items())
+    lines = [f"not covered by the chips, {treatment}: {names}"] if names else []
+    if estimated.supposed_pruned:
+        layers = ", ".join(estimated.supposed_pruned)
+        lines.append(f"supposed to be pruned as the measured layers were: {layers}")
+    return lines

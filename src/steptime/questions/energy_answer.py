@@ -1,0 +1,371 @@
+"""The answers of `energy`: an estimate, the form of FODLAM, and a diagnosis of the tables."""
+
+from steptime.core.answer import Answer, Row
+from steptime.core.table import Column, Table, columns
+from steptime.core.units import shown
+
+COST_COLUMNS = columns(
+    "latency_s=latency", "latency=low..high", "energy_j=energy", "energy=low..high"
+)
+LAYER_COLUMNS = columns(
+    "accelerator",
+    "net",
+    "layer",
+    "macs=MAC",
+    "latency_s_per_mac=time",
+    "energy_j_per_mac=energy",
+)
+CROSS_COLUMNS = columns(
+    "accelerator",
+    "net",
+    "latency_s=latency",
+    "predicted_latency_s=predicted",
+    "latency_ratio:.3f=ratio",
+    "energy_j=energy",
+    "predicted_energy_j=predicted",
+    "energy_ratio:.3f=ratio",
+)
+RIVAL_COLUMNS = columns(
+    "accelerator",
+    "platform",
+    "weights",
+    "batch",
+    "latency_ratio:.4g=latency",
+    "energy_ratio:,.0f=energy",
+)
+
+
+class CostSums(Row, frozen=True, kw_only=True):
+    """Latency and energy of one example; ends are null where a layer was measured itself.
+
+    Attributes:
+        latency_s: seconds.
+        latency_low_s: lower end of the seconds.
+        latency_high_s: upper end of the seconds.
+        energy_j: joules.
+        energy_low_j: lower end of the joules.
+        energy_high_j: upper end of the joules.
+    """
+
+    latency_s: float
+    latency_low_s: float | None
+    latency_high_s: float | None
+    energy_j: float
+    energy_low_j: float | None
+    energy_high_j: float | None
+
+
+class OpCost(CostSums, frozen=True, kw_only=True):
+    """Latency and energy of one op for one example.
+
+    Attributes:
+        name: the op or layer.
+        part: conv or fc: the part of the network that the accelerator runs.
+        accelerator: the accelerator.
+        macs: multiply-adds of one example; null where the table does not say them.
+        dram_bytes: bytes of DRAM; null where the accelerator's table has none.
+        dram_low_bytes: lower end of the bytes.
+        dram_high_bytes: upper end of the bytes.
+    """
+
+    name: str
+    part: str
+    accelerator: str
+    macs: int | None
+    dram_bytes: float | None
+    dram_low_bytes: float | None
+    dram_high_bytes: float | None
+
+
+class UncoveredOp(Row, frozen=True, kw_only=True):
+    """An op that no accelerator runs.
+
+    Attributes:
+        name: the op or layer.
+        kind: its kind.
+        macs: its multiply-adds; null where unknown.
+    """
+
+    name: str
+    kind: str
+    macs: int | None
+
+
+class OpEnergyRow(Row, frozen=True, kw_only=True):
+    """The energy of an op, estimated from its operations.
+
+    Attributes:
+        name: the op.
+        energy_j: joules.
+    """
+
+    name: str
+    energy_j: float
+
+
+class EstimatedEnergy(Row, frozen=True, kw_only=True):
+    """The energy of the ops that no accelerator runs, estimated from operations; in no sum.
+
+    Attributes:
+        dtype: data type of the arithmetic.
+        hierarchy: the memory hierarchy.
+        energy_j: joules.
+        energy_low_j: joules with DRAM at its least energy a byte.
+        energy_high_j: joules with DRAM at its greatest energy a byte.
+        rows: the ops.
+    """
+
+    dtype: str
+    hierarchy: str
+    energy_j: float
+    energy_low_j: float
+    energy_high_j: float
+    rows: tuple[OpEnergyRow, ...]
+
+
+class DramEnergy(Row, frozen=True, kw_only=True):
+    """The energy of DRAM for the layers whose bytes are known; in no sum.
+
+    Attributes:
+        dram_bytes: bytes of DRAM.
+        energy_j: joules.
+        energy_low_j: joules of the fewest bytes at the least energy a byte.
+        energy_high_j: joules of the most bytes at the greatest energy a byte.
+    """
+
+    dram_bytes: float
+    energy_j: float
+    energy_low_j: float
+    energy_high_j: float
+
+
+class LayerPerMac(Row, frozen=True, kw_only=True):
+    """Cost per multiply-add of a measured layer.
+
+    Attributes:
+        accelerator: the accelerator.
+        net: the network.
+        layer: the layer.
+        macs: multiply-adds of one example.
+        latency_s_per_mac: seconds.
+        energy_j_per_mac: joules.
+    """
+
+    accelerator: str
+    net: str
+    layer: str
+    macs: int | None
+    latency_s_per_mac: float
+    energy_j_per_mac: float
+
+
+class AveragePerMac(Row, frozen=True, kw_only=True):
+    """Cost per multiply-add that unmeasured layers take.
+
+    Attributes:
+        accelerator: the accelerator.
+        latency_s_per_mac: seconds.
+        energy_j_per_mac: joules.
+    """
+
+    accelerator: str
+    latency_s_per_mac: float
+    energy_j_per_mac: float
+
+
+class CrossPrediction(Row, frozen=True, kw_only=True):
+    """A network of a table, predicted from the other networks of that table.
+
+    Attributes:
+        accelerator: the accelerator.
+        net: the network.
+        latency_s: measured seconds.
+        predicted_latency_s: predicted seconds.
+        latency_ratio: predicted over measured.
+        energy_j: measured joules.
+        predicted_energy_j: predicted joules.
+        energy_ratio: predicted over measured.
+    """
+
+    accelerator: str
+    net: str
+    latency_s: float
+    predicted_latency_s: float
+    latency_ratio: float
+    energy_j: float
+    predicted_energy_j: float
+    energy_ratio: float
+
+
+class RivalPlatform(Row, frozen=True, kw_only=True):
+    """Another platform of a paper; ratios are geometric means over the layers.
+
+    Attributes:
+        accelerator: the accelerator of the paper.
+        platform: the other platform.
+        weights: dense, or sparse where they are pruned.
+        batch: examples that run together.
+        latency_ratio: its latency over that of the accelerator.
+        energy_ratio: its energy over that of the accelerator.
+    """
+
+    accelerator: str
+    platform: str
+    weights: str
+    batch: int
+    latency_ratio: float
+    energy_ratio: float
+
+
+class DiagnosisAnswer(Answer, frozen=True, kw_only=True):
+    """Cost per multiply-add in the tables of accelerators, and how well they predict each other.
+
+    Attributes:
+        layers: the measured layers.
+        averages: costs that unmeasured layers take.
+        cross: networks predicted from the others of their table.
+        rivals: other platforms of the papers.
+    """
+
+    layers: tuple[LayerPerMac, ...]
+    averages: tuple[AveragePerMac, ...]
+    cross: tuple[CrossPrediction, ...]
+    rivals: tuple[RivalPlatform, ...]
+
+    def tables(self) -> list[Table]:
+        """Return the layers with the averages, the networks, and the other platforms."""
+        layers = [row.to_dict() | {"macs": row.macs or None} for row in self.layers]
+        layers += [
+            {**average.to_dict(), "net": "all", "layer": "average", "macs": None}
+            for average in self.averages
+        ]
+        title = "other platforms of the papers, times the accelerator (geometric means of layers)"
+        tables = [
+            Table(LAYER_COLUMNS, layers, "cost a multiply-add of each measured layer"),
+            Table(
+                CROSS_COLUMNS,
+                [row.to_dict() for row in self.cross],
+                "each network from the others of its table",
+            ),
+            Table(RIVAL_COLUMNS, [row.to_dict() for row in self.rivals], title),
+        ]
+        return [table for table in tables if table.rows]
+
+
+class FodlamSums(Row, frozen=True, kw_only=True):
+    """Energy and latency of a part of a network.
+
+    Attributes:
+        energy: joules.
+        latency: seconds.
+    """
+
+    energy: float
+    latency: float
+
+
+class FodlamAnswer(Answer, frozen=True, kw_only=True):
+    """Energy and latency of one example, in the form that FODLAM prints.
+
+    Attributes:
+        conv: the convolutions.
+        fc: the fully connected layers.
+        total: all layers.
+    """
+
+    conv: FodlamSums
+    fc: FodlamSums
+    total: FodlamSums
+
+    @property
+    def headline(self) -> tuple[str, ...]:
+        """The JSON document, which people see, too."""
+        return tuple(self.to_json().splitlines())
+
+    def tables(self) -> list[Table]:
+        """Return no table: FODLAM prints JSON alone."""
+        return []
+
+
+class EnergyAnswer(Answer, frozen=True, kw_only=True):
+    """Latency and energy of one example on published accelerators.
+
+    Attributes:
+        model: the network.
+        method: the method, accelerator.
+        accelerators: the accelerators.
+        process: the process that they are scaled to.
+        scaling: the rule of scaling.
+        sources: the papers, one per accelerator.
+        conv: sums of the convolutions; null where no accelerator runs them.
+        fc: sums of the fully connected layers; null where no accelerator runs them.
+        total: sums of all layers.
+        not_covered: ops that no accelerator runs.
+        supposed_pruned: layers whose times suppose pruned weights.
+        rows: the ops that the accelerators run.
+        estimated: energy of the other ops; null for a configuration.
+        dram: energy of DRAM; null without --dram.
+        diagnosis: costs in the tables; null without --diagnose.
+        notes: remarks.
+    """
+
+    model: str
+    method: str
+    accelerators: tuple[str, ...]
+    process: str
+    scaling: str
+    sources: tuple[str, ...]
+    conv: CostSums | None
+    fc: CostSums | None
+    total: CostSums
+    not_covered: tuple[UncoveredOp, ...]
+    supposed_pruned: tuple[str, ...]
+    rows: tuple[OpCost, ...]
+    estimated: EstimatedEnergy | None
+    dram: DramEnergy | None
+    diagnosis: DiagnosisAnswer | None
+    notes: tuple[str, ...]
+    _by_op: bool = False
+
+    def tables(self) -> list[Table]:
+        """Return the sums; with --by-op the ops, with --diagnose the tables of the diagnosis."""
+        parts: dict[str, CostSums | DramEnergy | EstimatedEnergy | None] = {
+            "conv": self.conv,
+            "fc": self.fc,
+            "total": self.total,
+            "DRAM, not in the total": self.dram,
+        }
+        if self.estimated is not None and self.estimated.rows:
+            parts["other ops, estimated with DRAM"] = self.estimated
+        rows = [_cost_row(name, costs) for name, costs in parts.items() if costs is not None]
+        chips = "+".join(self.accelerators)
+        title = f"{self.model}, one example on {chips}, {self.process} ({self.scaling})"
+        tables = [Table((Column("name", ""), *COST_COLUMNS), rows, title)]
+        if self._by_op:
+            ops = [_cost_row(op.name, op) for op in self.rows]
+            tables.append(Table((Column("name", "op"), *COST_COLUMNS), ops))
+        return tables if self.diagnosis is None else [*tables, *self.diagnosis.tables()]
+
+
+def _cost_row(
+    name: str, costs: CostSums | DramEnergy | EstimatedEnergy
+) -> dict[str, str | float | None]:
+    """Return a row of a table; DRAM and estimates have no latency."""
+    latency_s, latency_range = None, None
+    if isinstance(costs, CostSums):
+        latency_s = costs.latency_s
+        latency_range = _range_text("s", costs.latency_low_s, costs.latency_high_s)
+    return {
+        "name": name,
+        "latency_s": latency_s,
+        "latency": latency_range,
+        "energy_j": costs.energy_j,
+        "energy": _range_text("j", costs.energy_low_j, costs.energy_high_j),
+    }
+
+
+def _range_text(unit: str, low: float | None, high: float | None) -> str | None:
+    """Return an interval as text, `23.02 ms .. 192 ms`; None where it is unknown."""
+    if low is None or high is None:
+        return None
+    return f"{shown(unit, low)} .. {shown(unit, high)}"

@@ -1,0 +1,56 @@
+"""Pictures of questions: their files are checked before anything is computed, then drawn.
+
+The charts belong to `reports`, a room above this one, and are found by name.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from steptime.core.kinds import File
+from steptime.core.progress import note
+from steptime.core.registry import load
+
+_FILES = "steptime.reports.files"
+
+
+def check_picture(out: File | None) -> Path | None:
+    """Return the path of a picture, None where none is asked for.
+
+    Raises:
+        InputError: for an unknown ending, and for a folder that does not exist.
+    """
+    if out is None:
+        return None
+    path = Path(out)
+    load(f"{_FILES}:check_path")(path)
+    return path
+
+
+def draw_heat_map(
+    title: str,
+    caption: Sequence[str],
+    cells: Sequence[Mapping[str, Any]],
+    axes: tuple[str, str],
+    value: str,
+    out: Path,
+) -> None:
+    """Draw cells with `x`, `y` and `value` into a file, and say its path to people.
+
+    Args:
+        title: the text above the chart.
+        caption: lines below the title.
+        cells: rows with `x`, `y` and `value`.
+        axes: the names of the x and y axis.
+        value: the name of the value, which ends with its unit.
+        out: the file.
+
+    Raises:
+        InputError: where the file cannot be written.
+    """
+    x_name, y_name = axes
+    chart = load("steptime.reports.charts.heatmap:grid")(
+        title, caption, cells, x=x_name, y=y_name, value=value
+    )
+    load(f"{_FILES}:save")(chart, out)
+    note(f"picture: {out}")

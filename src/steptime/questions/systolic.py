@@ -1,0 +1,172 @@
+"""A network on systolic arrays of several sizes: the question `systolic`."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Annotated, cast
+
+from steptime.build import build
+from steptime.core.answer import Answer, Row
+from steptime.core.errors import InputError, one_of
+from steptime.core.graph import Graph
+from steptime.core.kinds import File, Kind, text_of
+from steptime.core.ranges import numbers
+from steptime.core.table import Table, columns
+from steptime.core.units import counted
+from steptime.energy.systolic import DATAFLOWS, Array, Dataflow, NetworkRun, network
+from steptime.energy.systolic_arrays import array as array_of
+from steptime.questions import kinds, options
+from steptime.questions.pictures import check_picture, draw_heat_map
+
+VALUE_KEYS = {"utilisation": "utilisation", "time": "time_s"}
+"""What can be drawn, with its key in a row."""
+MAX_ARRAYS = 10_000
+"""Arrays of one answer, so that its rows fit a table and a picture."""
+COLUMNS = columns(
+    "rows", "columns", "cycles:,", "time_s=time", "utilisation:.3f", "dram_bytes=DRAM"
+)
+
+
+class SystolicRow(Row, frozen=True, kw_only=True):
+    """A network on a systolic array of one size.
+
+    Attributes:
+        rows: rows of PEs.
+        columns: columns of PEs.
+        cycles: cycles of the arithmetic, one op after another.
+        time_s: seconds: the longer of arithmetic and DRAM, op by op.
+        utilisation: multiply-adds as a share of all cycles of all PEs; null without cycles.
+        dram_bytes: bytes between memory and buffer.
+    """
+
+    rows: int
+    columns: int
+    cycles: int
+    time_s: float
+    utilisation: float | None
+    dram_bytes: int
+
+
+class SystolicAnswer(Answer, frozen=True, kw_only=True):
+    """The time and utilisation of systolic arrays on a network.
+
+    Attributes:
+        model: the network.
+        batch: examples of the inference.
+        array: the array whose rows and columns of PEs vary.
+        dataflow: the operand that stays in the PEs: weight, input or output.
+        rows: the arrays.
+        not_covered: ops that no array runs; they count as nothing.
+        notes: remarks.
+    """
+
+    model: str
+    batch: int
+    array: str
+    dataflow: str
+    rows: tuple[SystolicRow, ...]
+    not_covered: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """The network and the kind of array."""
+        return f"{self.model}, batch {self.batch}, on {self.array}, {self.dataflow}-stationary"
+
+    def tables(self) -> list[Table]:
+        """Return one row per array."""
+        return [Table(COLUMNS, [row.to_dict() for row in self.rows], self.title)]
+
+
+def systolic(
+    model: kinds.Model,
+    array: Annotated[
+        File, Kind("NAME", completes="steptime.energy.systolic_arrays:array_names")
+    ] = "tpu-v1",
+    rows: kinds.Counts | None = None,
+    columns_: kinds.Counts | None = None,
+    dataflow: Annotated[str, Kind("NAME", choices=DATAFLOWS)] = "weight",
+    batch: kinds.Batch | None = None,
+    value: Annotated[str, Kind("NAME", choices=tuple(VALUE_KEYS))] = "utilisation",
+    out: kinds.OutFile | None = None,
+) -> SystolicAnswer:
+    """Predict the time and utilisation of systolic arrays on a network.
+
+    Args:
+        model: A network: a family with its hyperparameters (fc:layers=4,nodes=1024), a name
+            (resnet50), a file, or code (model.py:NAME).
+        array: tpu-v1, tpu-v2, tpu-v3, or FILE.toml.
+        rows: Rows of PEs: numbers or a range (16..256x2).
+        columns_: Columns of PEs, as --rows.
+        dataflow: What stays in the PEs: weight, input or output.
+        batch: Batch size. Default: 64, transformers 1, a file's own.
+        value: What is drawn: utilisation or time.
+        out: Draw the map of rows and columns: .png, .svg, .pdf or .html.
+
+    Raises:
+        InputError: for unknown names, more than 10,000 arrays, and a network that cannot be read.
+    """
+    one_of("--dataflow", dataflow, DATAFLOWS)
+    one_of("--value", value, VALUE_KEYS)
+    picture = check_picture(out)
+    basis = array_of(str(array))
+    row_counts = _read_counts(rows, basis.rows, "--rows")
+    column_counts = _read_counts(columns_, basis.columns, "--columns")
+    array_count = len(row_counts) * len(column_counts)
+    if array_count > MAX_ARRAYS:
+        raise InputError(f"{array_count} arrays; at most {MAX_ARRAYS}")
+    workload = options.workload_of(model, text_of(batch), phase="infer")
+    graph = build(workload)
+    runs = [
+        (sized, network(sized, graph, cast(Dataflow, dataflow)))
+        for sized in _resize(basis, row_counts, column_counts)
+    ]
+    not_covered = runs[0][1].not_covered
+    answer = SystolicAnswer(
+        model=workload.label,
+        batch=workload.batch_per_replica,
+        array=basis.name,
+        dataflow=dataflow,
+        rows=tuple(_summarise_run(sized, run) for sized, run in runs),
+        not_covered=not_covered,
+        notes=_describe_uncovered(not_covered, graph),
+    )
+    if picture is not None:
+        _draw(answer, basis.source, VALUE_KEYS[value], picture)
+    return answer
+
+
+def _read_counts(counts: kinds.Counts | None, default: int, option: str) -> list[int]:
+    return [default] if counts is None else numbers(text_of(counts), option)
+
+
+def _resize(basis: Array, row_counts: Sequence[int], column_counts: Sequence[int]) -> list[Array]:
+    """Return the array in all sizes, rows by rows."""
+    sizes = product(row_counts, column_counts)
+    return [replace(basis, rows=rows, columns=columns) for rows, columns in sizes]
+
+
+def _summarise_run(array: Array, run: NetworkRun) -> SystolicRow:
+    macs = sum(op.run.macs for op in run.ops)
+    pe_cycles = run.cycles * array.rows * array.columns
+    return SystolicRow(
+        rows=array.rows,
+        columns=array.columns,
+        cycles=run.cycles,
+        time_s=run.time_s,
+        utilisation=macs / pe_cycles if run.cycles else None,
+        dram_bytes=sum(op.run.dram_bytes for op in run.ops),
+    )
+
+
+def _describe_uncovered(names: Sequence[str], graph: Graph) -> tuple[str, ...]:
+    if not names:
+        return ()
+    ops = f"{counted(len(names), 'op')} of {len(graph.ops)}"
+    return (f"{ops} not on the array, counted as nothing",)
+
+
+def _draw(answer: SystolicAnswer, source: str, key: str, out: Path) -> None:
+    cells = [{"x": row.columns, "y": row.rows, "value": getattr(row, key)} for row in answer.rows]
+    draw_heat_map(answer.title, [source], cells, ("columns", "rows"), key, out)
