@@ -5,7 +5,7 @@ function in Python, its schema and its section of the documents are derived from
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 PANELS = ("Predict", "Explain", "Measure", "Results", "Look up and convert")
 
@@ -38,9 +38,9 @@ QUESTIONS = {
     "run": QuestionRow("Measure", "steptime.cli.run:run"),
     "data": QuestionRow("Measure", "steptime.cli.data:data"),
     "sweep": QuestionRow("Measure", "steptime.questions.sweep:sweep"),
-    "sweep status": QuestionRow("Measure", "steptime.sweeps.cluster.jobs:status"),
-    "sweep collect": QuestionRow("Measure", "steptime.sweeps.cluster.jobs:collect"),
-    "sweep cancel": QuestionRow("Measure", "steptime.sweeps.cluster.jobs:cancel"),
+    "sweep status": QuestionRow("Measure", "steptime.questions.sweep_jobs:status"),
+    "sweep collect": QuestionRow("Measure", "steptime.questions.sweep_jobs:collect"),
+    "sweep cancel": QuestionRow("Measure", "steptime.questions.sweep_jobs:cancel"),
     "import": QuestionRow("Results", "steptime.cli.import_:import_"),
     "report": QuestionRow("Results", "steptime.cli.report:report"),
     "compare": QuestionRow("Results", "steptime.cli.compare:compare"),
@@ -110,9 +110,14 @@ def _plain_schema(function: Callable[..., Any]) -> dict[str, Any]:
         "properties": {parameter.name: parameter.schema for parameter in parameters},
         "required": [item.name for item in parameters if item.default is REQUIRED],
     }
-    kind = get_type_hints(function)["return"]
-    if isinstance(kind, type) and issubclass(kind, Answer):
-        schema["output"] = answer_schema(kind)
+    result = get_type_hints(function)["return"]
+    outputs = [
+        answer_schema(kind)
+        for kind in get_args(result) or (result,)
+        if isinstance(kind, type) and issubclass(kind, Answer)
+    ]
+    if outputs:
+        schema["output"] = outputs[0] if len(outputs) == 1 else {"anyOf": outputs}
     return schema
 
 

@@ -15,14 +15,14 @@ from steptime.core.printers import comma_separated
 from steptime.core.progress import note, tell
 from steptime.core.ranges import numbers
 from steptime.core.table import Answer, LazySequence, Table, columns, cut, of_steps
-from steptime.core.units import counted, size
+from steptime.core.units import size
 from steptime.prediction.assumed import assumed_line
 from steptime.prediction.method import Method
 from steptime.questions.options import unmodelled
+from steptime.questions.written_predictions import WrittenPredictions, describe_predictions
 
 if TYPE_CHECKING:
     from steptime.core.workload import Workload
-    from steptime.grids.folder import Predicted
     from steptime.grids.grid import GridCell, Place
     from steptime.hardware.device import Link
 
@@ -115,7 +115,7 @@ def answer(
     given: Mapping[str, str],
     out: str | None,
     whole: bool,
-) -> Answer:
+) -> Answer | WrittenPredictions:
     """Predict every cell, write them to a file where one is named, and return the answer.
 
     `workload_of` makes a model's workload at a batch, or at the model's own. A program reads the
@@ -187,7 +187,7 @@ def _into_folder(
     method: Method,
     given: Mapping[str, str],
     out: Path,
-) -> Answer:
+) -> WrittenPredictions:
     from steptime.grids.folder import predict_space
 
     if found.link or found.replicas != (1,):
@@ -196,16 +196,7 @@ def _into_folder(
     batches = found.batches or (None,)
     workloads = [workload_of(name, batch) for name in found.models for batch in batches]
     made = predict_space(out, workloads, found.places, note, method, given)
-    return written(out, method.name, made)
-
-
-def written(folder: Path, method: str, made: Predicted) -> Answer:
-    """Return how many predictions a folder got."""
-    said = f"{counted(made.written, 'prediction')} written to {folder}"
-    there = f", {made.there} were there" if made.there else ""
-    notes = [f"{count} not predicted: {why}" for why, count in made.refused.items()]
-    document = {"folder": str(folder), "method": method, **vars(made)}
-    return Answer(document, (), notes, text=f"{said}{there}\n")
+    return describe_predictions(out, method.name, made)
 
 
 def _unmodelled(found: Grid, workload_of: Callable[[str, int | None], Workload]) -> list[str]:

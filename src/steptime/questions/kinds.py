@@ -43,3 +43,6 @@ Optimizer = Annotated[str, Kind("NAME", completes="steptime.core.workload:OPTIMI
 Folder = Annotated[File, Kind("DIR", is_argument=True)]
 OutFile = Annotated[File, Kind("FILE", names=("--out", "-o"))]
 OutFolder = Annotated[File, Kind("DIR", names=("--out",))]
+ExperimentFile = Annotated[File, Kind("FILE.toml", is_argument=True)]
+Statuses = Annotated[str | Sequence[str], Kind("STATUS,...")]
+Shard = Annotated[str, Kind("I/N")]

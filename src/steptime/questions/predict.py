@@ -31,6 +31,7 @@ from steptime.prediction.step_model import StepModel
 from steptime.questions import grid_table, options
 from steptime.questions.step_options import StepOptions
 from steptime.questions.step_time import StepTime, step_time, title
+from steptime.questions.written_predictions import WrittenPredictions, describe_predictions
 
 
 @question()
@@ -71,7 +72,7 @@ def predict(
         "Predict every step in a folder of records and keep the predictions there; by default on "
         "the device that each is from.",
     ),
-) -> StepTime | Answer:
+) -> StepTime | Answer | WrittenPredictions:
     """Predict how long one step takes on a device."""
     given = options.software(step.option_, tf32=tf32, channels_last=channels_last, host=host)
     stacks = [] if stack is None else grid_table.names(stack, "--stack")
@@ -159,7 +160,7 @@ def _of_folder(
     given: dict[str, str],
     link: str | None,
     ops: bool,
-) -> Answer:
+) -> WrittenPredictions:
     from steptime.grids.folder import predict_folder
 
     names = () if device is None else grid_table.names(device, "--device")
@@ -167,4 +168,4 @@ def _of_folder(
     method.under(given)
     joined = None if link is None else catalog.link(link)
     found = predict_folder(folder, note, devices, method, given, joined, ops)
-    return grid_table.written(folder, method.name, found)
+    return describe_predictions(folder, method.name, found)
