@@ -34,7 +34,7 @@ QUESTIONS = {
     "why": QuestionRow("Explain", "steptime.cli.why:why"),
     "whatif": QuestionRow("Explain", "steptime.cli.whatif:whatif"),
     "doctor": QuestionRow("Measure", "steptime.questions.doctor:doctor"),
-    "calibrate": QuestionRow("Measure", "steptime.cli.calibrate:calibrate"),
+    "calibrate": QuestionRow("Measure", "steptime.questions.calibrate:calibrate"),
     "run": QuestionRow("Measure", "steptime.cli.run:run"),
     "data": QuestionRow("Measure", "steptime.cli.data:data"),
     "sweep": QuestionRow("Measure", "steptime.questions.sweep:sweep"),
