@@ -4,7 +4,6 @@ from typing import Any
 
 from steptime.build import count_step as count_step
 from steptime.calibration.evaluation import Evaluation
-from steptime.calibration.from_rows import Calibration
 from steptime.calibration.one_op import predict_op as predict_op
 from steptime.core.table import Answer
 from steptime.core.workload import Workload
@@ -20,12 +19,19 @@ from steptime.prediction.kernel import Interval as Interval
 from steptime.prediction.kernel import Kernel as Kernel
 from steptime.prediction.method import Method as Method
 from steptime.prediction.step_model import StepModel as StepModel
+from steptime.questions.calibrate import calibrate as calibrate
 from steptime.questions.fit import Fitting
 from steptime.questions.module_file import from_module as from_module
+from steptime.questions.quickstart import DemoAnswer
 from steptime.questions.split import split as split
 from steptime.questions.step_time import StepTime
+from steptime.questions.sweep import sweep as sweep
+from steptime.questions.sweep_jobs import cancel as sweep_cancel
+from steptime.questions.sweep_jobs import collect as sweep_collect
+from steptime.questions.sweep_jobs import status as sweep_status
 from steptime.questions.whatif import WhatIf
 from steptime.questions.why import Diagnosis
+from steptime.questions.written_predictions import WrittenPredictions
 from steptime.reports.answered import analyse as analyse
 
 __version__: str
@@ -111,7 +117,7 @@ def predict(
     link: str | Sequence[str] | None = ...,
     out: str | None = ...,
     folder: str | Path | None = ...,
-) -> StepTime | Answer: ...
+) -> StepTime | Answer | WrittenPredictions: ...
 def fit(
     model: str | Path | Workload,
     device: str | Path | Device,
@@ -372,19 +378,6 @@ def whatif(
     host: str | None = ...,
 ) -> WhatIf | Answer: ...
 def doctor() -> Answer: ...
-def calibrate(
-    of: str | Path | Device | None = ...,
-    records: str | Iterable[Mapping[str, Any]] | Path | None = ...,
-    points: int | None = ...,
-    mapping: str | Path | None = ...,
-    dry_run: bool = ...,
-    backend: str = ...,
-    device: str | Path | Device = ...,
-    threads: int | None = ...,
-    minutes: float | None = ...,
-    only: str | None = ...,
-    processes: int | None = ...,
-) -> Calibration | Answer: ...
 def run(
     model: str | Path | Workload | None = ...,
     batch: float | Sequence[int] | str | None = ...,
@@ -417,32 +410,11 @@ def run(
     trace: str | Path | None = ...,
     out: str | Path | None = ...,
     demo: bool = ...,
-) -> Answer: ...
+) -> Answer | DemoAnswer: ...
 def data_(
     name: str,
     out: str | Path,
     source: str | Path | None = ...,
-) -> Answer: ...
-def sweep(
-    file: str | Path,
-    out: str | Path,
-    rounds: int | None = ...,
-    runs: int | None = ...,
-    retry: str = ...,
-    force: bool = ...,
-    try_all: bool = ...,
-    launcher: str = ...,
-    dry_run: bool = ...,
-    shard: str | None = ...,
-) -> Answer: ...
-def sweep_status(
-    folder: str | Path,
-) -> Answer: ...
-def sweep_collect(
-    folder: str | Path,
-) -> Answer: ...
-def sweep_cancel(
-    folder: str | Path,
 ) -> Answer: ...
 def import_(
     paths: str | Iterable[Mapping[str, Any]] | Sequence[Path],

@@ -88,7 +88,7 @@ def test_an_op_by_its_common_name():
 
 def test_rows_calibrate_and_score():
     made = steptime.calibrate("t4", ROWS)
-    assert made.device.calibration["points"] == len(ROWS)
+    assert made.calibrated_device.calibration["points"] == len(ROWS)
     assert "errors of points left out" in made._repr_html_()
     rows = [{**row, "device": "t4"} for row in ROWS]
     found = steptime.evaluate(rows, "roofline", by=["kind"])
@@ -111,9 +111,9 @@ class Frame:
 
 
 def test_a_data_frame_is_rows():
-    assert steptime.calibrate("t4", Frame(ROWS)).table["points"] == len(ROWS)
+    assert steptime.calibrate("t4", Frame(ROWS)).points == len(ROWS)
     rows = [{**row, "attrs": float("nan"), "batch": float("nan")} for row in ROWS]  # empty cells
-    assert steptime.calibrate("t4", Frame(rows)).table["points"] == len(ROWS)
+    assert steptime.calibrate("t4", Frame(rows)).points == len(ROWS)
 
 
 def test_a_data_frame_may_have_columns_of_its_own(tmp_path):
@@ -136,12 +136,12 @@ def test_a_data_frame_may_have_columns_of_its_own(tmp_path):
 def test_rows_of_a_file_may_name_no_device(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(map(json.dumps, ROWS)))
-    assert steptime.calibrate("t4", path).table["points"] == len(ROWS)
+    assert steptime.calibrate("t4", path).points == len(ROWS)
 
 
 def test_rows_of_other_devices_do_not_calibrate():
     mixed = [{**row, "device": device} for row in ROWS for device in ("t4", "l4")]
-    assert steptime.calibrate("l4", mixed).table["points"] == len(ROWS)
+    assert steptime.calibrate("l4", mixed).points == len(ROWS)
     with pytest.raises(InputError, match="no row of h100-sxm5; there are those of l4, t4"):
         steptime.calibrate("h100", mixed)
 

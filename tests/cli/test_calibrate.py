@@ -49,13 +49,13 @@ def unhurried(monkeypatch):
 @pytest.mark.usefixtures("unhurried")
 def test_this_machine_from_end_to_end(capsys):
     document, said = answered(["calibrate", "--backend", "null", *FEW], capsys)
-    made = document["calibration"]
+    made = document
     assert (made["backend"], made["version"], made["threads"]) == ("null", "1.0", 1)
     assert made["measured_points"] == 4
     assert made["check_points"] == 1
     assert made["drift"] == 0.0  # its clock is made up
     assert made["constants"]
-    assert "all" in made["errors"]
+    assert "all" in [row["kind"] for row in made["rows"]]
     assert "[1/4, " in said
     device = catalog.device("local")
     assert device.calibration["constants"] == made["constants"]
@@ -97,8 +97,10 @@ def test_what_was_measured_before_an_interrupt_is_kept(capsys, monkeypatch):
     assert re.fullmatch(r"steptime: interrupted; 3 points kept in \S+\.toml\n", said[0])
     assert said[1] == "steptime: interrupted\n"
     whole, _ = answered(["calibrate", "--backend", "null", *FEW], capsys)
-    assert whole["calibration"]["measured_points"] == 4
-    assert interrupted_at("3") == catalog.device("local").calibration == whole["calibration"]
+    assert whole["measured_points"] == 4
+    kept = interrupted_at("3")
+    assert kept == catalog.device("local").calibration
+    assert kept["constants"] == whole["constants"]
 
 
 @pytest.mark.slow
@@ -127,7 +129,7 @@ def test_a_kill_loses_one_point_at_most(capsys, monkeypatch, home):
     whole, said = answered(words, capsys)
     assert "going on after 3 points of a calibration that was killed" in said
     assert "measuring ceilings" not in said
-    assert whole["calibration"]["measured_points"] == 4
+    assert whole["measured_points"] == 4
     assert not kept.exists()
     ceilings["of"]["version"] = "0.9"  # of the framework
     kept.write_text("".join(json.dumps(line) + "\n" for line in (ceilings, *two)), "utf-8")
@@ -199,7 +201,7 @@ def test_a_home_that_cannot_be_written_to_is_said_before_measuring(
         raise AssertionError("it measured")
 
     monkeypatch.setattr("steptime.calibration.here.Worker", measures)
-    monkeypatch.setattr("steptime.cli.probe.Workers", measures)
+    monkeypatch.setattr("steptime.questions.ceilings.Workers", measures)
     home.write_text("a file, not a folder")
     assert run(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -219,8 +221,8 @@ def test_records_of_a_device_in_place_of_measuring(capsys):
     capsys.readouterr()
     document, _ = answered(["calibrate", "--from", "records", "--points", "8"], capsys)
     assert document["device"] == "t4-calibrated"
-    assert document["calibration"]["points"] == 8
-    assert document["calibration"]["source"] == "15 steps of records"
+    assert document["points"] == 8
+    assert document["source"] == "15 steps of records"
     found = catalog.device("t4-calibrated")
     assert found.peak_flop_per_s == catalog.device("t4").peak_flop_per_s
     with pytest.raises(Exception, match="device 'local' is not known"):
@@ -238,7 +240,7 @@ def test_rows_of_a_device_in_a_file(capsys):
     assert "choose its file: --of card.toml" in capsys.readouterr().err
     words = ["calibrate", "--from", "rows.jsonl", "--of", "card.toml"]
     made, _ = answered(words, capsys)
-    assert made["calibration"]["source"] == "12 rows of rows.jsonl"
+    assert made["source"] == "12 rows of rows.jsonl"
     assert catalog.device("card").memory_bytes_per_s == 3e11
     Path("rows.jsonl").write_text(Path("rows.jsonl").read_text().replace("card.toml", "card"))
     assert run(["evaluate", "rows.jsonl"]) == 0
@@ -277,11 +279,11 @@ def test_a_calibration_of_other_versions_is_stale():
 def test_this_machine_for_real(capsys):
     words = ["calibrate", "--threads", "1", "--minutes", "0.4", "--points", "8"]
     document, said = answered(words, capsys)
-    made = document["calibration"]
+    made = document
     assert made["backend"] == "torch"
     assert not made["failed"]
     assert made["measured_points"] >= 4
-    assert 0 < made["errors"]["all"]["mape"] < 2
+    assert 0 < next(row["mape"] for row in made["rows"] if row["kind"] == "all") < 2
     assert "left] " in said
 
 

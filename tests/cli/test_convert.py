@@ -136,7 +136,7 @@ def test_records_of_code_by_its_old_name_pair_with_those_by_the_name_that_was_ty
     Path("old", written.name).write_text(old)
     compared = _answer("compare old new", capsys)
     assert [row["name"] for row in compared["pairs"]] == ["unet.py:UNet batch 2"]  # type: ignore[attr-defined]
-    assert _answer("predict --in old --device a100", capsys)["written"] == 1
+    assert _answer("predict --in old --device a100", capsys)["added"] == 1
 
 
 def test_a_module_that_is_there_becomes_a_file(folder):

@@ -349,7 +349,9 @@ def test_the_example_of_stacks_runs(tmp_path, monkeypatch):
         done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 0, done.stderr
         found.append(json.loads(done.stdout))
-    assert found[0]["status"] == {"ok": 16}  # four networks on four stacks
+    assert found[0]["cells_by_status"] == [
+        {"status": "ok", "cells": 16}
+    ]  # four networks on four stacks
     levels = {row["level"]: row["pairs"] for row in found[1]["levels"]}
     assert levels == {"torch-compile": 4, "jax": 4, "onnxruntime": 4}
     assert all(row["verdict"] for row in found[1]["pairs"])

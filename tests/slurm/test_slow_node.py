@@ -61,9 +61,9 @@ def test_a_node_that_takes_longer_is_named(slurm, tmp_path):
     assert steptime(*sweep, "--dry-run")["jobs"][0]["nodes"] == 7
     sent = steptime(*sweep)
     assert (sent["submitted"], len(sent["jobs"])) == (21, 7)
-    assert any(line.startswith("node n8 is left out: drained") for line in sent["remarks"])
+    assert any(line.startswith("node n8 is left out: drained") for line in sent["notes"])
     slurm.wait(slurm.quiet, lambda: slurm.run("squeue"))
-    assert steptime("sweep", "status", out)["done"] == 21, steptime("sweep", "collect", out)
+    assert steptime("sweep", "status", out)["finished"] == 21, steptime("sweep", "collect", out)
     document = steptime("compare", out, "--by", "host")["nodes"]
     assert Counter(row["cells"] for row in document["rows"]) == {3: 7}
     # what else runs here may slow another node for a moment, but by nothing like this

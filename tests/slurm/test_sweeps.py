@@ -95,6 +95,10 @@ def _worker(task: int) -> int:
     return int(Path(f"/proc/{task}/task/{task}/children").read_text().split()[0])
 
 
+def _statuses(status: dict[str, Any]) -> dict[str, int]:
+    return {row["status"]: row["cells"] for row in status["cells_by_status"]}
+
+
 def _begun(folder: Path, number: int) -> list[str]:
     """Return the cells that a task began when it was started first."""
     path = folder / "progress" / f"{number}.0.jsonl"
@@ -114,7 +118,7 @@ def test_24_cells_of_which_some_go_wrong_end_as_24_honest_records(slurm, steptim
     # two tasks of each type run, on one node, all others wait
     slurm.wait(lambda: all(_begun(folder, n) for n in (0, 1, 4, 5)), "their first cells")
     status = steptime("sweep", "status", out)
-    assert (status["queued"], status["running"], status["done"]) == (20, 4, 0)
+    assert (status["queued"], status["running"], status["finished"]) == (20, 4, 0)
     states = Counter(re.sub("_.*", "", job["job"]) + job["state"] for job in status["jobs"])
     assert states == {f"{job}{state}": 2 for job in (k80, p100) for state in ("RUNNING", "PENDING")}
 
@@ -136,21 +140,23 @@ def test_24_cells_of_which_some_go_wrong_end_as_24_honest_records(slurm, steptim
     slurm.wait(slurm.quiet, lambda: slurm.run("squeue"))
 
     status = steptime("sweep", "status", out)
-    assert (status["cells"], status["done"], status["failed"]) == (24, 20, 4)
-    assert status["causes"] == {"crashed": 1, "time-limit": 1, "cancelled": 3}
-    assert status["status"] == {"ok": 19, "timeout": 1, "failed": 4}
+    assert (status["cells"], status["finished"], status["failed"]) == (24, 20, 4)
+    causes = {row["cause"]: row["cells"] for row in status["cells_by_cause"]}
+    assert causes == {"crashed": 1, "time-limit": 1, "cancelled": 3}
+    assert _statuses(status) == {"ok": 19, "timeout": 1, "failed": 4}
     assert steptime("sweep", "collect", out) == {
         "out": str(out),
-        "written": 3,
-        "causes": {"cancelled": 3},
+        "records": 3,
+        "cells_by_cause": [{"cause": "cancelled", "cells": 3}],
+        "headline": [f"{out}: 3 cells lost by their jobs: 3 cancelled"],
     }
 
     # one resume
     again = steptime(*sweep)
-    assert (again["done_before"], again["submitted"]) == (20, 4)
+    assert (again["finished_before"], again["submitted"]) == (20, 4)
     slurm.wait(slurm.quiet, lambda: slurm.run("squeue"))
     status = steptime("sweep", "status", out)
-    assert (status["done"], status["status"]) == (24, {"ok": 23, "timeout": 1})
+    assert (status["finished"], _statuses(status)) == (24, {"ok": 23, "timeout": 1})
     assert steptime(*sweep)["submitted"] == 0
 
     last = _last(out)
@@ -199,7 +205,7 @@ def test_a_head_node_that_goes_away_loses_nothing(slurm, steptime, tmp_path):
     slurm.controller_start()
     slurm.wait(slurm.quiet, lambda: slurm.run("squeue"))
     status = steptime("sweep", "status", out)
-    assert (status["done"], status["status"]) == (4, {"ok": 4})
+    assert (status["finished"], _statuses(status)) == (4, {"ok": 4})
 
 
 def test_a_node_that_fails_for_good_is_said_so(slurm, steptime, tmp_path, gate):
@@ -290,7 +296,7 @@ def test_a_cell_over_two_nodes_is_one_record(slurm, steptime, tmp_path):
     assert (sent["cells"], sent["tasks"]) == (3, 2)
     slurm.wait(slurm.quiet, lambda: slurm.run("squeue"))
     status = steptime("sweep", "status", out)
-    assert status["status"] == {"ok": 3}, status["unsuccessful"]
+    assert _statuses(status) == {"ok": 3}, status["unsuccessful"]
     two = [r for r in _records(out) if r["workload"]["plan"]["data"] == 2]
     assert {r["method"]["options"]["strategy"] for r in two} == {"allreduce", "independent"}
     for record in two:

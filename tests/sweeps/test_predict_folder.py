@@ -45,13 +45,13 @@ def test_each_step_is_predicted_once_on_its_own_device(folder, capsys):
     words = ["predict", "--in", str(folder), "--method", "analytic", "--json"]
     assert run(words) == 0
     first = json.loads(capsys.readouterr().out)
-    assert (first["written"], first["there"]) == (2, 0)
+    assert (first["added"], first["present"]) == (2, 0)
     unknown = "no device file has the name of platform 'a machine of theirs'"
-    assert first["refused"] == {unknown: 1}
+    assert first["refused"] == [{"reason": unknown, "steps": 1}]
     assert predicted(folder) == [(8, "t4", "analytic"), (16, "t4", "analytic")]
     assert run(words) == 0
     again = json.loads(capsys.readouterr().out)
-    assert (again["written"], again["there"]) == (0, 2)
+    assert (again["added"], again["present"]) == (0, 2)
     assert run([*words[:-2], "roofline", "--by-op"]) == 0
     assert "2 predictions written" in capsys.readouterr().out
     assert len(predicted(folder)) == 4

@@ -55,7 +55,7 @@ def test_a_grid_into_a_folder_is_what_predictions_say_one_by_one(tmp_path, capsy
     line += ["--device", "t4:float16-mixed,V100:float32"]
     assert run(line) == 0
     document = json.loads(capsys.readouterr().out)
-    assert (document["written"], document["there"], document["refused"]) == (4 * 5 * 2, 0, {})
+    assert (document["added"], document["present"], document["refused"]) == (4 * 5 * 2, 0, [])
     found = held(out)
     assert len({(r.workload.key, r.platform) for r in found}) == 40
     assert {(r.platform, r.workload.dtype) for r in found} == {
@@ -64,7 +64,7 @@ def test_a_grid_into_a_folder_is_what_predictions_say_one_by_one(tmp_path, capsy
     assert all(same(one) for one in found)
     assert run(line) == 0
     again = json.loads(capsys.readouterr().out)
-    assert (again["written"], again["there"]) == (0, 40)
+    assert (again["added"], again["present"]) == (0, 40)
 
 
 @pytest.mark.parametrize("model", ["deep_mnist", "transformer:layers=1,width=32,heads=2,length=16"])

@@ -139,13 +139,13 @@ def rounds_and_nodes(records: list[Record]) -> list[tuple[int, int]]:
 
 def test_a_second_sweep_does_what_is_missing(experiment, tmp_path, capsys):
     assert sweep(experiment(), tmp_path / "out") == 0
-    assert "2 cells, 0 done before, now 2 ok" in capsys.readouterr().err
+    assert "2 cells, 0 done before, now 2 ok" in capsys.readouterr().out
     file = experiment(nodes="[4, 8]")
     assert sweep(file, tmp_path / "out", "--json") == 0
     document = json.loads(capsys.readouterr().out)
-    assert (document["cells"], document["done_before"], document["measured"]) == (4, 2, 2)
+    assert (document["cells"], document["finished_before"], document["measured"]) == (4, 2, 2)
     assert sweep(file, tmp_path / "out") == 0
-    assert "4 done before, now none" in capsys.readouterr().err
+    assert "4 done before, now none" in capsys.readouterr().out
     assert len(records_in(tmp_path / "out")) == 4
     assert sweep(file, tmp_path / "out", "--force") == 0
     assert len(records_in(tmp_path / "out")) == 8
@@ -231,9 +231,9 @@ def test_a_torn_last_line_is_a_warning_and_its_cell_is_measured_again(experiment
     path.write_bytes(torn)
     capsys.readouterr()
     assert sweep(file, out) == 0
-    said = capsys.readouterr().err
-    assert f"{path}, line 2: skipped a torn last line" in said
-    assert "2 cells, 1 done before, now 1 ok" in said
+    shown = capsys.readouterr()
+    assert f"{path}, line 2: skipped a torn last line" in shown.err
+    assert "2 cells, 1 done before, now 1 ok" in shown.out
     assert path.read_bytes() == torn
 
 
@@ -280,7 +280,7 @@ def test_what_cannot_fit_is_recorded_and_not_tried(experiment, tmp_path, capsys)
     assert (too_large.status, too_large.cause) == ("oom", "predicted-not-to-fit")
     assert re.fullmatch(r"needs 11.2 PB, \S+ has .*B; not tried", too_large.note)
     assert fine.status == "ok"
-    assert f"  oom (predicted-not-to-fit): fc:layers=1,nodes={HUGE}" in capsys.readouterr().err
+    assert f"  oom (predicted-not-to-fit): fc:layers=1,nodes={HUGE}" in capsys.readouterr().out
     assert sweep(file, out) == 0
     assert len(records_in(out)) == 2
     assert sweep(file, out, "--retry", "oom,timeout") == 3

@@ -6,153 +6,184 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from steptime.calibration.cases import Case
 from steptime.calibration.here import POINTS
+from steptime.calibration.plan_rows import Question, Reply
 from steptime.core.errors import InputError
 from steptime.core.progress import note
-from steptime.core.table import Result, Table, columns, frame
 from steptime.core.toml_files import read_toml
-from steptime.core.units import counted, percent
+from steptime.core.units import counted
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.records.row import grouped
 
-MEND = "measure some by `steptime run --out DIR`, or name the columns by --map"
+MEASURE_HINT = "measure some by `steptime run --out DIR`, or name the columns by --map"
+Refusal = tuple[str, str]  # place of a row, and why no prediction can be asked for it
 
 
 @dataclass(frozen=True)
-class Calibration(Result):
-    """A device with what rows told of it: `device` goes into `predict`, `table` into its file.
+class Calibration:
+    """A calibrated device.
 
-    `path` is where that was written, None where it was not.
+    Args:
+        device: the device, whose `calibration` is the table below.
+        table: constants, intervals and errors, as the device's file has them.
+        path: the file that was written, None if none was.
+        usage: how commands name the device, "" without a file.
     """
 
     device: Device
     table: Mapping[str, Any]
     path: Path | None = None
-    used: str = ""
+    usage: str = ""
+
+
+@dataclass(frozen=True)
+class _RowSet:
+    """The rows of a source: steps of trainings with their predictions, or else cases."""
+
+    steps: list[tuple[Question, Reply]]
+    cases: list[Case]
+    refusals: list[Refusal]
 
     @property
-    def document(self) -> dict[str, Any]:
-        """The calibration as one JSON document."""
-        path = None if self.path is None else str(self.path)
-        return {"device": self.device.name, "path": path, "calibration": dict(self.table)}
-
-    def tables(self) -> list[Table]:
-        """Return the errors of what was left out of the fit, by kind."""
-        heads = columns("kind", "points", "mape:.1%=MAPE", "bias:+.2f=bias")
-        title = f"{self.device.name}: errors of points left out of the fit"
-        return [Table(heads, self._errors, title)]
-
-    @property
-    def _errors(self) -> list[dict[str, Any]]:
-        return [{"kind": kind, **row} for kind, row in self.table["errors"].items()]
-
-    def to_pandas(self) -> Any:
-        """Return a DataFrame with the cross-validated error of each kind; needs pandas."""
-        return frame(self._errors)
-
-    @property
-    def says(self) -> list[str]:
-        """What a reader must know, a line each."""
-        made = self.table
-        said = []
-        if "check_mape" in made:
-            kept = made["check_points"]
-            said.append(f"of {kept} points that were kept back: {percent(made['check_mape'])}")
-        if "drift" in made:
-            said.append(f"the first point, again at the end: {percent(made['drift'], '+')}")
-        if made.get("disturbed", 0) > 0.5:
-            of = f"{percent(made['disturbed'])} of the rounds"
-            said.append(f"other work disturbed {of}: calibrate again when it is done")
-        said += [f"not measured: {name}: {why}" for name, why in made.get("failed", {}).items()]
-        return [*said, self.used] if self.used else said
+    def devices(self) -> list[str]:
+        """The device of each row."""
+        names = [question.texts["device"] for question, _ in self.steps]
+        return names + [case.device.name for case in self.cases]
 
 
-def calibrated_from(
+def calibrate_from_rows(
     rows: Any, mapping: Path | None, of: str | Device | None, points: int | None, write: bool = True
 ) -> Calibration:
-    """Return a device that rows calibrate, with `write` its file too, and how it is used.
+    """Calibrate a device with rows that were measured before.
 
-    `rows` are a folder or a file, or mappings or a DataFrame, of which no file is written. Raises
-    `InputError`.
+    Args:
+        rows: a folder or a file as a `Path`; or mappings, or a DataFrame, of which no file is
+            written.
+        mapping: what the columns of a table mean.
+        of: the device, None for the only one of the rows.
+        points: rows to fit at most; None for 60 of a path, and for all other rows.
+        write: whether the device's file is written.
+
+    Raises:
+        InputError: for unreadable rows, and for rows of several devices without `of`.
     """
-    from steptime.calibration.device import calibrate as calibrated
-    from steptime.calibration.mapped import cases as cases_in
-    from steptime.calibration.plan_errors import calibration
-
     path = rows if isinstance(rows, Path) else None
     points = points or (POINTS if path else None)
-    where = "" if path is None else f"{path}: "
+    device = None if of is None else catalog.device(of)
+    row_set = _read_rows(rows, path, mapping, device)
+    name = _choose_device(row_set, path, device)
+    indices = [index for index, row_name in enumerate(row_set.devices) if row_name == name]
+    if device is None:
+        first_case = row_set.cases[indices[0]].device if row_set.cases else None
+        device = first_case or catalog.device(name)
+    if row_set.steps:
+        table = _fit_steps([row_set.steps[index] for index in indices], points, path)
+    else:
+        table = _fit_cases(device, [row_set.cases[index] for index in indices], points, path)
+    if path is None or not write:
+        return Calibration(replace(device, calibration=table), table)
+    file = _write_device(device, of, table, path)
+    stack_option = f" --stack {table['stack']}" if row_set.steps else ""
+    usage = f"written to {file}; use --device {file.stem}{stack_option}"
+    return Calibration(replace(device, name=file.stem, calibration=table), table, file, usage)
+
+
+def _read_rows(
+    rows: Any, path: Path | None, mapping: Path | None, device: Device | None
+) -> _RowSet:
+    """Read rows; those that cannot be asked are refusals, each cause of which is noted."""
+    from steptime.calibration.mapped import cases as read_cases
+
     if path is not None and not path.exists():
         raise InputError(f"{path}: no such file or folder")
-    device = None if of is None else catalog.device(of)
-    left: list[tuple[str, str]] = []
-    steps = [] if mapping or path is None else _rows(path, left)
-    how: Any = {"warn": note, "unasked": None if path is None else left}
-    cases = [] if steps else cases_in(rows, mapping, device, **how)
-    devices = [asked.texts["device"] for asked, _ in steps] + [case.device.name for case in cases]
-    names = sorted({*devices})
+    refusals: list[Refusal] = []
+    steps = [] if mapping or path is None else _read_steps(path, refusals)
+    cases = []
+    if not steps:
+        unasked = None if path is None else refusals
+        cases = read_cases(rows, mapping, device, warn=note, unasked=unasked)
+    return _RowSet(steps, list(cases), refusals)
+
+
+def _choose_device(row_set: _RowSet, path: Path | None, device: Device | None) -> str:
+    """Return the name of the device whose rows are taken; raises `InputError` without any."""
+    source = "" if path is None else f"{path}: "
+    names = sorted(set(row_set.devices))
+    refusals = row_set.refusals
     if not names and (path is not None or device is None):
-        why = f": {': '.join(left[0])}" if left else f"; {MEND}"
-        raise InputError(f"{where}no measured step of a device that is known{why}")
-    for cause, alike in grouped(left, itemgetter(1)).items():
-        note(f"{counted(len(alike), 'row')} left out: {cause} ({alike[0][0]})")
+        cause = f": {': '.join(refusals[0])}" if refusals else f"; {MEASURE_HINT}"
+        raise InputError(f"{source}no measured step of a device that is known{cause}")
+    for cause, rows in grouped(refusals, itemgetter(1)).items():
+        note(f"{counted(len(rows), 'row')} left out: {cause} ({rows[0][0]})")
     if device is None and len(names) > 1:
-        raise InputError(f"{where}steps of {', '.join(names)}; choose one with --of NAME")
+        raise InputError(f"{source}steps of {', '.join(names)}; choose one with --of NAME")
     name = names[0] if device is None else device.name
-    own = [i for i, one in enumerate(devices) if one == name]
-    if names and not own:
+    if names and name not in names:
         word = "step" if path else "row"
-        raise InputError(f"{where}no {word} of {name}; there are those of {', '.join(names)}")
-    device = device or (catalog.device(name) if steps else cases[own[0]].device)
-    if steps:
-        made = calibration([steps[i] for i in own], points or len(own))
-        made |= {"source": f"{made['points']} steps of {path}"}
-    else:
-        some = [cases[i] for i in own]
-        word = "rows" if any(case.alone for case in some) else "steps"
-        source = f"{len(own)} {word} of {path}" if path else ""
-        made = calibrated(device, some, points, source=source)
-        stacks = {case.stack or catalog.DEFAULT_STACK for case in some if not case.alone}
-        if others := sorted(stacks - {made.get("stack")}):
-            note(f"steps of stack {made['stack']} alone are taken, none of {', '.join(others)}")
-    if path is None or not write:
-        return Calibration(replace(device, calibration=made), made)
-    written = _written(device, of, made, path)
-    under = f" --stack {made['stack']}" if steps else ""
-    used = f"written to {written}; use --device {written.stem}{under}"
-    return Calibration(replace(device, name=written.stem, calibration=made), made, written, used)
+        raise InputError(f"{source}no {word} of {name}; there are those of {', '.join(names)}")
+    return name
 
 
-def _written(device: Device, of: object, made: Mapping[str, Any], path: Path) -> Path:
-    """Return the file of the device, with what rows of a path tell of it."""
+def _fit_steps(
+    steps: list[tuple[Question, Reply]], points: int | None, path: Path | None
+) -> Mapping[str, Any]:
+    """Return the table `calibration` that steps of trainings say."""
+    from steptime.calibration.plan_errors import calibration
+
+    table = calibration(steps, points or len(steps))
+    return table | {"source": f"{table['points']} steps of {path}"}
+
+
+def _fit_cases(
+    device: Device, cases: list[Case], points: int | None, path: Path | None
+) -> Mapping[str, Any]:
+    """Return the table `calibration` that cases say, with a note on stacks that are left out."""
+    from steptime.calibration.device import calibrate
+
+    word = "rows" if any(case.alone for case in cases) else "steps"
+    source = f"{len(cases)} {word} of {path}" if path else ""
+    table = calibrate(device, cases, points, source=source)
+    stacks = {case.stack or catalog.DEFAULT_STACK for case in cases if not case.alone}
+    ignored_stacks = sorted(stacks - {table.get("stack")})
+    if ignored_stacks:
+        names = ", ".join(ignored_stacks)
+        note(f"steps of stack {table['stack']} alone are taken, none of {names}")
+    return table
+
+
+def _write_device(device: Device, of: object, calibration: Mapping[str, Any], path: Path) -> Path:
+    """Write the file of a device with its calibration, and return the file."""
     if isinstance(of, str) and of.lower().endswith(".toml"):
         table = read_toml(Path(of))
     elif device.name.lower() in catalog.device_names():
         table = catalog.device_table(device.name)
     else:
-        said = f"{device.name} is no device by name; choose its file: --of {device.name}.toml"
-        raise InputError(f"{path}: {said}")
+        hint = f"{device.name} is no device by name; choose its file: --of {device.name}.toml"
+        raise InputError(f"{path}: {hint}")
     if device.name in catalog.device_names(own=False):
         table["name"] = f"{device.name}-calibrated"
     if table["name"] in catalog.device_names():
         note(f"{table['name']} was calibrated before: that is replaced")
-    return catalog.write_user_device(table | {"calibration": made}, table["name"], local=False)
+    file_table = table | {"calibration": calibration}
+    return catalog.write_user_device(file_table, table["name"], local=False)
 
 
-def _rows(path: Path, left: list[tuple[str, str]]) -> list[Any]:
-    """Return the rows of a table of trainings and what is predicted of each, or none.
+def _read_steps(path: Path, refusals: list[Refusal]) -> list[tuple[Question, Reply]]:
+    """Return the rows of a table of trainings with their predictions, none of another file.
 
-    Those that cannot be asked go to the list `left`, with their causes.
+    Rows that cannot be asked are added to the refusals.
     """
     from steptime.calibration.plan_errors import replies
     from steptime.calibration.plan_rows import lacking, questions, tables_in
 
     tables, _ = tables_in([path]) if path.is_file() else ([], [])
     if not tables:
-        if path.is_file() and (said := lacking(path)):
-            raise InputError(said)
+        missing_columns = lacking(path) if path.is_file() else ""
+        if missing_columns:
+            raise InputError(missing_columns)
         return []
-    every = [one for *_, one in replies(questions(path), "calibrated")]
-    left += [(path.name, str(one)) for one in every if isinstance(one, InputError)]
-    return [one for one in every if not isinstance(one, InputError)]
+    answers = [answer for *_, answer in replies(questions(path), "calibrated")]
+    refusals += [(path.name, str(answer)) for answer in answers if isinstance(answer, InputError)]
+    return [answer for answer in answers if not isinstance(answer, InputError)]

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Unpack
+from typing import Annotated, Any, Unpack
 
 from steptime.core.errors import InputError, one_of, unknown
 from steptime.core.files import check_ending
-from steptime.core.kinds import Kind, setting_texts, text_of
+from steptime.core.kinds import File, Kind, setting_texts, text_of
 from steptime.core.progress import note
 from steptime.core.ranges import amount, numbers, whole_number
 from steptime.core.spelling import meant_by
@@ -36,7 +36,7 @@ def choose(
     samples: kinds.Count = SAMPLES,
     epochs: kinds.Number = 1.0,
     prices: kinds.PriceFile | None = None,
-    page: Annotated[kinds.File, Kind("FILE")] | None = None,
+    page: Annotated[File, Kind("FILE")] | None = None,
     link: kinds.Links | None = None,
     replicas: kinds.Counts | None = None,
     sort: Annotated[str, Kind("NAME", choices=tuple(SORTS))] = "time",
@@ -70,15 +70,15 @@ def choose(
     samples, top = whole_number(text_of(samples), "--samples"), whole_number(text_of(top), "--top")
     epochs = amount(text_of(epochs), "--epochs", most=1e6)
     one_of("--sort", sort, SORTS)
-    devices, batch, link, replicas = map(text_of, (devices, batch, link, replicas))
-    model = model if page is None else text_of(model)
+    price_file = None if prices is None else Path(prices)
     if page is None:
         options.refuse({"--link": link, "--replicas": replicas}, "{} goes with --page FILE")
     else:
-        axes = split_models(model), devices_of(devices), batch, link, replicas or REPLICAS
-        return _page(page, step, axes, Training(samples, epochs), offers(prices))
-    asked = devices_of(devices)
-    priced = offers(prices)
+        texts = map(text_of, (batch, link, replicas or REPLICAS))
+        axes = split_models(text_of(model)), devices_of(text_of(devices)), *texts
+        return _page(Path(page), step, axes, Training(samples, epochs), offers(price_file))
+    asked = devices_of(text_of(devices))
+    priced = offers(price_file)
     currencies = sorted({one.currency for one in priced})
     if len(currencies) > 1:
         raise InputError(f"prices in several currencies: {', '.join(currencies)}")
@@ -142,8 +142,10 @@ def _page(
     return Answer(document, notes=[f"{counted(document['rows'], 'row')}: {page}"])
 
 
-def devices_of(text: str) -> list[Device]:
+def devices_of(text: Any) -> list[Device]:
     """Return the devices that a list with commas names, those of a kind, or all."""
+    if not isinstance(text, str):
+        return [catalog.device(one) for one in names(text, "--devices")]
     word = text.strip().lower()
     if word == "all" or word in KINDS:
         every = [one for one in catalog.devices(note) if not one.only_by_name]

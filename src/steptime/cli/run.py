@@ -29,6 +29,7 @@ from steptime.core.workload import STAGINGS, STRATEGIES
 from steptime.hardware.device import Device
 from steptime.measure.contract import LEAST_TRAINED, check_input
 from steptime.questions import options
+from steptime.questions.quickstart import DemoAnswer, run_demo
 from steptime.records.record import Record
 
 LARGE_FLOP = 1e11  # a second or so on a CPU: worth a word before the first step
@@ -99,7 +100,7 @@ def run(
         "Calibrate, measure and predict 24 small networks in the folder of --out (results), and "
         "write a report."
     ),
-) -> Answer:
+) -> Answer | DemoAnswer:
     """Measure one network on this machine."""
     from steptime.analysis.measurement import measurement
     from steptime.build import build_step
@@ -111,10 +112,8 @@ def run(
     from steptime.sweeps.workers import Workers
 
     if demo:
-        from steptime.cli.quickstart import quickstart
-
         options.refuse({"MODEL": model}, "{} goes without --demo")
-        return quickstart(out or Path("results"), backend, budget)
+        return run_demo(out or Path("results"), backend, budget)
     if model is None:
         raise InputError("Missing argument 'MODEL'.")
     backend, compile_ = options.stack_of(stack, backend, compile_)

@@ -16,9 +16,8 @@ from steptime.core.printers import comma_separated
 from steptime.core.progress import note, tell
 from steptime.core.ranges import numbers
 from steptime.core.table import EXTRAPOLATED, LazySequence, Table, columns, of_steps
-from steptime.core.units import counted, size
+from steptime.core.units import size
 from steptime.core.workload import Workload
-from steptime.grids.folder import Predicted
 from steptime.grids.grid import GridCell, Place, grid, place_of
 from steptime.hardware import catalog
 from steptime.hardware.device import Link
@@ -26,6 +25,7 @@ from steptime.prediction.assumed import assumed_line, assumed_text
 from steptime.prediction.method import Method
 from steptime.questions import options
 from steptime.questions.networks import networks
+from steptime.questions.written_predictions import WrittenPredictions, describe_predictions
 
 MOST_CELLS = 1_000_000  # which take 1.5 GB
 SHOWN_ROWS = 40
@@ -49,9 +49,7 @@ class Grid:
         return len(self.models) * of_network
 
 
-def axes(
-    models: str, devices: str, batches: str | None, replicas: str | None, link: str | None
-) -> Grid:
+def axes(models: Any, devices: Any, batches: Any, replicas: Any, link: Any) -> Grid:
     """Return the axes that the texts of the command line say; raises `InputError`."""
     found = Grid(
         tuple(one for text in split_models(models) for one in networks(text)),
@@ -227,45 +225,7 @@ class GridAnswer(Answer, frozen=True, kw_only=True):
         return [_cell_table(self.rows, self._first, self._method)]
 
 
-class Refusal(Row, frozen=True, kw_only=True):
-    """Steps that were not predicted for one reason.
-
-    Attributes:
-        reason: why.
-        steps: how many.
-    """
-
-    reason: str
-    steps: int
-
-
-class FolderAnswer(Answer, frozen=True, kw_only=True):
-    """How many predictions a folder of records got.
-
-    Attributes:
-        folder: the folder.
-        method: the cost model.
-        written: predictions that were written.
-        there: predictions that the folder had already.
-        rows: why steps were not predicted.
-        headline: what was written, and where.
-        notes: remarks that change how the answer is read.
-    """
-
-    folder: str
-    method: str
-    written: int
-    there: int
-    rows: tuple[Refusal, ...]
-    headline: tuple[str, ...]
-    notes: tuple[str, ...]
-
-    def tables(self) -> list[Table]:
-        """Return no table: the predictions are in the folder."""
-        return []
-
-
-def predict_grid(request: GridRequest, out: str | None = None) -> GridAnswer | FolderAnswer:
+def predict_grid(request: GridRequest, out: str | None = None) -> GridAnswer | WrittenPredictions:
     """Predict every cell of a grid, and write the cells to a file where one is named.
 
     Args:
@@ -305,7 +265,7 @@ def _make_rows(request: GridRequest) -> Iterator[GridRow]:
             tell("cells", number, request.axes.cells)
 
 
-def _predict_into_folder(request: GridRequest, out: Path) -> FolderAnswer:
+def _predict_into_folder(request: GridRequest, out: Path) -> WrittenPredictions:
     """Predict a grid into a folder of records."""
     from steptime.grids.folder import predict_space
 
@@ -316,22 +276,7 @@ def _predict_into_folder(request: GridRequest, out: Path) -> FolderAnswer:
     batches = axes.batches or (None,)
     workloads = [request.make_workload(name, batch) for name in axes.models for batch in batches]
     predicted = predict_space(out, workloads, axes.places, note, request.method, request.settings)
-    return describe_folder(out, request.method.name, predicted)
-
-
-def describe_folder(folder: Path, method: str, predicted: Predicted) -> FolderAnswer:
-    """Return how many predictions a folder got, and why others were not made."""
-    there = f", {predicted.there} were there" if predicted.there else ""
-    refusals = predicted.refused.items()
-    return FolderAnswer(
-        folder=str(folder),
-        method=method,
-        written=predicted.written,
-        there=predicted.there,
-        rows=tuple(Refusal(reason=reason, steps=steps) for reason, steps in refusals),
-        headline=(f"{counted(predicted.written, 'prediction')} written to {folder}{there}",),
-        notes=tuple(f"{steps} not predicted: {reason}" for reason, steps in refusals),
-    )
+    return describe_predictions(out, request.method.name, predicted)
 
 
 def _flat(row: GridRow) -> dict[str, Any]:

@@ -4,13 +4,23 @@ Each is a type for Python with, by `Annotated`, how the command line writes it. 
 parameter stands in the docstring of the question.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from steptime.core.kinds import File, Kind, Settings
 from steptime.core.workload import Workload
 from steptime.hardware import device as hardware
+
+PROBES = ("ceilings", "link")
+
+
+class DataFrame(Protocol):
+    """A table of pandas, or one like it."""
+
+    def to_dict(self, orient: str) -> object:
+        """Return its rows as mappings, for the orient `records`."""
+
 
 _DEVICES = "steptime.cli.complete:device_names"
 _LINKS = "steptime.hardware.catalog:link_names"
@@ -51,3 +61,15 @@ Optimizer = Annotated[str, Kind("NAME", completes="steptime.core.workload:OPTIMI
 Folder = Annotated[File, Kind("DIR", is_argument=True)]
 OutFile = Annotated[File, Kind("FILE", names=("--out", "-o"))]
 OutFolder = Annotated[File, Kind("DIR", names=("--out",))]
+ExperimentFile = Annotated[File, Kind("FILE.toml", is_argument=True)]
+Statuses = Annotated[str | Sequence[str], Kind("STATUS,...")]
+Shard = Annotated[str, Kind("I/N")]
+Backend = Annotated[str, Kind("NAME", completes="steptime.measure.registry:BACKENDS")]
+Place = Annotated[str, Kind("NAME", completes="steptime.questions.options:PLACES")]
+Threads = Annotated[int | str, Kind("K")]
+Minutes = Annotated[float | str, Kind("M")]
+Probe = Annotated[str, Kind("NAME", choices=PROBES)]
+MappingFile = Annotated[File, Kind("MAP.toml", names=("--map", "--mapping"))]
+Cases = Annotated[
+    File | Sequence[Mapping[str, object]] | DataFrame, Kind("DIR|FILE", names=("--from",))
+]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from steptime.core import ranges
 from steptime.core.errors import InputError, shorten
+from steptime.core.kinds import text_of
 from steptime.core.python_file import is_code, run_file
 from steptime.core.question import Text, argument, named, option, optional, whole
 from steptime.core.ranges import whole_number
@@ -229,6 +230,11 @@ def options_of(
     from steptime.measure.contract import Options
 
     return Options(device=device, threads=threads, compile=compile_, tf32=tf32)
+
+
+def thread_count(threads: int | str | None) -> int | None:
+    """Return the number of `--threads`, None for all cores; raises `InputError`."""
+    return None if threads is None else whole_number(text_of(threads), "--threads")
 
 
 def stack_of(name: str | None, backend: str, compiled: bool) -> tuple[str, bool]:

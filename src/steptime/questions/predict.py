@@ -21,9 +21,10 @@ from steptime.prediction import cost_model
 from steptime.prediction.method import Method, priced_by
 from steptime.prediction.step_model import StepModel
 from steptime.questions import grid_table, kinds, options
-from steptime.questions.grid_table import FolderAnswer, GridAnswer, GridRequest
+from steptime.questions.grid_table import GridAnswer, GridRequest
 from steptime.questions.step_options import StepKeywords, StepOptions
 from steptime.questions.step_time import Energy, StepTime, predict_step
+from steptime.questions.written_predictions import WrittenPredictions, describe_predictions
 
 MAX_KWH_PRICE = 1e6
 
@@ -82,7 +83,7 @@ def predict(
     out: kinds.OutFile | None = None,
     folder: kinds.RecordsIn | None = None,
     **step_options: Unpack[StepKeywords],
-) -> StepTime | StacksAnswer | GridAnswer | FolderAnswer:
+) -> StepTime | StacksAnswer | GridAnswer | WrittenPredictions:
     """Predict how long one step takes on a device.
 
     Args:
@@ -107,7 +108,7 @@ def predict(
 
     Returns:
         A `StepTime`; with several stacks a `StacksAnswer`, with `all_cells` a `GridAnswer`, of a
-        folder a `FolderAnswer`.
+        folder a `WrittenPredictions`.
 
     Raises:
         InputError: for unknown names, and options that do not go together.
@@ -134,7 +135,7 @@ def predict(
     grid_options = {"--replicas": replicas, "--link": link, "--out": out}
     if all_cells:
         options.refuse(one_step, "{} is of one prediction; leave out --grid")
-        axes = grid_table.axes(model, device, text_of(batch), text_of(replicas), link)
+        axes = grid_table.axes(*map(text_of, (model, device, batch, replicas, link)))
         request = GridRequest(axes, _workload_maker(step), method, settings)
         return grid_table.predict_grid(request, None if out is None else str(out))
     options.refuse(grid_options, "{} needs --grid (for one network see also steptime scale)")
@@ -182,7 +183,7 @@ def _workload_maker(step: StepOptions) -> grid_table.WorkloadMaker:
         if isinstance(name, Workload):
             return name
         choice = read(name, step.allow_unknown, trusted=True)
-        if step.length is not None:
+        if step.sequence_length is not None:
             choice = set_length(choice, step.sequence_length)
         return make_workload(choice, batch, step.dtype, step.phase, step.optimizer, tuning=tuning)
 
@@ -222,7 +223,7 @@ def _predict_folder(
     settings: Mapping[str, str],
     link: Any,
     by_op: bool,
-) -> FolderAnswer:
+) -> WrittenPredictions:
     """Predict every step in a folder of records and write the predictions there."""
     from steptime.grids.folder import predict_folder
 
@@ -231,4 +232,4 @@ def _predict_folder(
     method.under(settings)
     joining_link = None if link is None else catalog.link(link)
     predicted = predict_folder(folder, note, devices, method, settings, joining_link, by_op)
-    return grid_table.describe_folder(folder, method.name, predicted)
+    return describe_predictions(folder, method.name, predicted)

@@ -3,7 +3,6 @@
 Predictions of the cells are kept beside what is measured.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -26,6 +25,8 @@ from steptime.prediction.method import stack_option, tf32_option
 from steptime.records import store
 from steptime.records.reading import record_from_json
 from steptime.records.record import Quantity, Record, RecordMethod, now
+from steptime.sweeps.answers import FailedCell, SweepAnswer, describe_progress
+from steptime.sweeps.cell_rows import count_statuses
 from steptime.sweeps.cells import Cell, Mark, Trial, done_marks, needed_bytes, trials_of
 from steptime.sweeps.progress import Report
 from steptime.sweeps.workers import WorkerKey, Workers, key_of
@@ -191,60 +192,83 @@ class SweepRequest:
     text: str = ""
 
 
-def sweep(request: SweepRequest, warn: Callable[[str], None], report: Report) -> dict[str, Any]:
-    """Measure and predict the cells that a folder lacks, and return what came out as JSON values.
+def sweep(request: SweepRequest, warn: Callable[[str], None], report: Report) -> SweepAnswer:
+    """Measure and predict the cells that a folder lacks.
 
-    What is reported is on the disk.
-    `report(record, done, total)` is called after each measurement. Raises `InputError` for a
-    folder that is no store, or in use, and under a launcher of several processes.
+    Each record is on the disk before it is reported by `report(record, number, total)`.
+
+    Raises:
+        InputError: for a folder that is no store, or in use, and under a launcher of several
+            processes.
     """
     if ranks.here().size > 1:
         raise InputError("a sweep starts its processes itself: leave out torchrun or srun")
-    cells, out, how = request.cells, request.out, request.how
-    statuses = Counter[str]()
-    unsuccessful = list[dict[str, Any]]()
+    out, means = request.out, request.how
+    records: list[Record] = []
     with ExitStack() as stack:
         stack.enter_context(store.exclusive(out))
-        known = store.load(out, warn, required=False)
-        done = done_marks(known, request.retry, request.force)
+        earlier = store.load(out, warn, required=False)
+        final_marks = done_marks(earlier, request.retry, request.force)
         writer = stack.enter_context(store.open_writer(out))
         workers = Workers()
         stack.callback(workers.close)
-        cells = [workers.settled(cell) for cell in cells]
+        cells = [workers.settled(cell) for cell in request.cells]
         keys = {cell.process: workers.key(cell) for cell in cells}
         if request.must_fit:
             cells = [cell for cell in cells if not _lacks_bytes(cell, keys[cell.process])]
-        predict(cells, request, writer, known, warn)
+        predict(cells, request, writer, earlier, warn)
         warn(f"{request.name}: {request.text}")
 
-        trials = list(trials_of(cells, how.runs, request.rounds))
-        missing = [one for one in trials if not _is_done(one, keys[one.cell.process], how, done)]
-        place = {process: i for i, process in enumerate(keys)}  # each change of worker costs one
-        missing.sort(key=lambda one: (one.round, place[one.cell.process]))
-        total = len(missing)
+        trials = list(trials_of(cells, means.runs, request.rounds))
+        missing = [
+            trial
+            for trial in trials
+            if not _is_done(trial, keys[trial.cell.process], means, final_marks)
+        ]
+        place = {process: i for i, process in enumerate(keys)}  # a change of worker costs a start
+        missing.sort(key=lambda trial: (trial.round, place[trial.cell.process]))
         for number, trial in enumerate(missing, start=1):
-            record = attempt(workers, trial, how)
+            record = attempt(workers, trial, means)
             writer.append(record)
-            statuses[record.status] += 1
-            if record.status != "ok":
-                unsuccessful.append(_row_of(record))
-            report(record, number, total)
-    return {
-        "cells": len(trials),
-        "done_before": len(trials) - total,
-        "measured": total,
-        "status": statuses,
-        "unsuccessful": unsuccessful,
-    }
+            records.append(record)
+            report(record, number, len(missing))
+    return _sweep_answer(request, len(trials), records)
 
 
-def _row_of(record: Record) -> dict[str, Any]:
-    return {
-        "model": record.workload.label,
-        "batch": record.workload.batch_per_replica,
-        "replicas": record.workload.plan.data,
-        **picked(record, "status cause note"),
-    }
+def _sweep_answer(request: SweepRequest, cells: int, records: Sequence[Record]) -> SweepAnswer:
+    """Return the answer that describes the records of a sweep on this machine."""
+    counts = count_statuses(record.status for record in records)
+    unsuccessful = tuple(_failed_cell(record) for record in records if record.status != "ok")
+    finished_before = cells - len(records)
+    progress = describe_progress(request.name, cells, finished_before)
+    counts_text = ", ".join(f"{count.cells} {count.status}" for count in counts) or "none"
+    return SweepAnswer(
+        name=request.name,
+        out=str(request.out),
+        cells=cells,
+        finished_before=finished_before,
+        measured=len(records),
+        cells_by_status=counts,
+        unsuccessful=unsuccessful,
+        headline=(
+            f"{progress}, now {counts_text}; records in {request.out}",
+            *(
+                f"  {cell.status} ({cell.cause}): {cell.model}, batch {cell.batch}: {cell.note}"
+                for cell in unsuccessful
+            ),
+        ),
+    )
+
+
+def _failed_cell(record: Record) -> FailedCell:
+    return FailedCell(
+        model=record.workload.label,
+        batch=record.workload.batch_per_replica,
+        replicas=record.workload.plan.data,
+        status=record.status,
+        cause=record.cause,
+        note=record.note,
+    )
 
 
 def _is_done(trial: Trial, key: WorkerKey, how: Means, done: Collection[Mark]) -> bool:

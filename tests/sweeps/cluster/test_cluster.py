@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import fake_scheduler
+import msgspec
 import pytest
 from fake_scheduler import set_state
 
@@ -25,6 +26,7 @@ from record_cases import edited
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.files import append_line
+from steptime.questions import sweep_jobs
 from steptime.records import store
 from steptime.records.record import STATUSES
 from steptime.sweeps.cells import Trial, cells_of, needed_bytes, trials_of
@@ -251,8 +253,9 @@ def test_what_is_submitted_can_be_read_again(out):
 def test_submit_ask_and_submit_again(slurm, file, out, capsys):
     sweep = ["sweep", file, "--out", out, "--launcher", "slurm"]
     sent = answer(capsys, *sweep)
-    assert {k: sent[k] for k in ("cells", "done_before", "in_flight", "submitted", "tasks")} == {
-        "cells": 12, "done_before": 0, "in_flight": 0, "submitted": 12, "tasks": 4,
+    keys = ("cells", "finished_before", "in_flight", "submitted", "tasks")
+    assert {key: sent[key] for key in keys} == {
+        "cells": 12, "finished_before": 0, "in_flight": 0, "submitted": 12, "tasks": 4,
     }  # fmt: skip
     arrays = slurm.jobs
     assert [
@@ -264,17 +267,18 @@ def test_submit_ask_and_submit_again(slurm, file, out, capsys):
     again = answer(capsys, *sweep)
     assert (again["in_flight"], again["submitted"], again["jobs"]) == (12, 0, [])
     assert len(slurm.jobs) == 2
-    assert sent["remarks"] == ['12 cells ask for a GPU and run on device "cpu"']
-    assert again["remarks"] == []
+    assert sent["notes"] == ['12 cells ask for a GPU and run on device "cpu"']
+    assert again["notes"] == []
     assert answer(capsys, "sweep", "cancel", out)["cancelled"] == ["100", "101"]
     assert answer(capsys, "sweep", "cancel", out)["cancelled"] == []
     status = answer(capsys, "sweep", "status", out)
-    assert (status["failed"], status["causes"]) == (12, {"cancelled": 12})
+    assert (status["failed"], _causes(status)) == (12, {"cancelled": 12})
     assert not list(out.glob("*.jsonl")), "status writes nothing"
     assert answer(capsys, "sweep", "collect", out) == {
-        "out": str(out), "written": 12, "causes": {"cancelled": 12},
+        "out": str(out), "records": 12, "cells_by_cause": [{"cause": "cancelled", "cells": 12}],
+        "headline": [f"{out}: 12 cells lost by their jobs: 12 cancelled"],
     }  # fmt: skip
-    assert answer(capsys, "sweep", "collect", out)["written"] == 0
+    assert answer(capsys, "sweep", "collect", out)["records"] == 0
     records = store.load(out, _ignore)
     assert {(r.status, r.cause, r.platform) for r in records} == {
         ("failed", "cancelled", "tesla-k80"), ("failed", "cancelled", "p100-pcie-16gb"),
@@ -328,6 +332,10 @@ def _began(submission: Submission, number: int, cells: int = 1, restart: int = 0
         append_line(path, {"cell": visit.id})
 
 
+def _causes(status: dict[str, Any]) -> dict[str, int]:
+    return {row["cause"]: row["cells"] for row in status["cells_by_cause"]}
+
+
 def _printed(submission: Submission, number: int, text: str) -> None:
     job, index = submission.sent[number]
     (submission.folder / "logs" / f"{job}_{index}.out").write_text(text)
@@ -338,7 +346,7 @@ def test_what_was_torn_is_passed_over(sent, out, slurm):
     for path in (sent.folder / files.SUBMITTED, sent.folder / "progress" / "0.0.jsonl"):
         text = path.read_bytes()
         path.write_bytes(text[:20] + b"\xff\n" + text + b'{"cell": "to')
-    assert cluster.status(out, _ignore)["running"] == 1
+    assert sweep_jobs.status(out).running == 1
 
 
 def test_a_start_that_died_again_is_not_the_start_before(sent, slurm, out):
@@ -347,10 +355,10 @@ def test_a_start_that_died_again_is_not_the_start_before(sent, slurm, out):
     with store.open_writer(out) as writer:
         placement = Placement(1, {"restart": "1"})
         task.left(task.Start(sent, sent.tasks[0], placement, Workers()), writer)
-    assert cluster.status(out, _ignore)["running"] == 1
+    assert sweep_jobs.status(out).running == 1
     _printed(sent, 0, "steptime: begun 7\nsteptime: begun 7\nDUE TO PREEMPTION")
     set_state("PREEMPTED", "100", 0)
-    assert cluster.status(out, _ignore)["causes"] == {"preempted": 4}
+    assert _causes(sweep_jobs.status(out).to_dict()) == {"preempted": 4}
     assert len(cluster.collect(out, _ignore)) == 4
 
 
@@ -376,7 +384,7 @@ def test_what_a_script_prints_before_its_task_is_not_the_tasks(
 ):
     _printed(sent, 0, text)
     set_state(state, "100", 0)
-    assert cluster.status(out, _ignore)["causes"] == {cause: 4}
+    assert _causes(sweep_jobs.status(out).to_dict()) == {cause: 4}
 
 
 def test_a_line_with_a_comment_is_a_line(tmp_path):
@@ -410,9 +418,9 @@ def test_a_file_that_the_node_lacks(tmp_path, slurm, out, monkeypatch):
 def test_what_runs_is_told_from_what_waits_behind_it(sent, out):
     _began(sent, 0)
     _began(sent, 2)
-    status = cluster.status(out, _ignore)
-    assert {word: status[word] for word in cluster.WORDS} == {
-        "queued": 10, "running": 2, "done": 0, "failed": 0, "unsent": 0,
+    status = sweep_jobs.status(out)
+    assert {word: getattr(status, word) for word in cluster.WORDS} == {
+        "queued": 10, "running": 2, "finished": 0, "failed": 0, "unsent": 0,
     }  # fmt: skip
 
 
@@ -449,21 +457,21 @@ def test_a_kill_for_memory_is_oom_only_of_the_cell_in_flight(sent, slurm, out):
     _began(sent, 0, cells=2)
     _printed(sent, 0, "steptime: begun 7\nerror: Exceeded job memory limit")
     set_state("FAILED", "100", 0)
-    rows = cluster.status(out, _ignore)["unsuccessful"]
-    assert Counter((row["status"], row["cause"]) for row in rows) == {
+    rows = sweep_jobs.status(out).unsuccessful
+    assert Counter((row.status, row.cause) for row in rows) == {
         ("oom", "killed"): 1, ("failed", "killed"): 3,
     }  # fmt: skip
-    assert {row["again"] for row in rows} == {"only --retry oom", "the next sweep"}
+    assert {row.retried_by for row in rows} == {"only --retry oom", "the next sweep"}
     assert len(cluster.collect(out, _ignore)) == 4
 
 
 def test_a_note_of_one_long_word_is_cut_and_not_left_out(sent, slurm, out, capsys, monkeypatch):
     path = f"/{'x' * 150}"
-    row = dict.fromkeys(("status", "cause", "gpu", "staging", "model", "batch", "again"), "")
-    found = {**cluster.status(out, _ignore), "unsuccessful": [{**row, "note": f"OSError: {path}"}]}
-    monkeypatch.setattr(cluster, "status", lambda *_: found)
-    assert run(["sweep", "status", str(out), "--format", "csv"]) == 0
-    assert f"OSError: {path[:91]}..." in capsys.readouterr().out
+    set_state("FAILED")
+    status = sweep_jobs.status(out)
+    cell = msgspec.structs.replace(status.unsuccessful[0], note=f"OSError: {path}")
+    (table,) = msgspec.structs.replace(status, unsuccessful=(cell,)).tables()
+    assert table.rows[0]["note"] == f"OSError: {path[:91]}..."
 
 
 def test_what_is_final_when_it_is_collected_is_not_sent_again(sent, slurm, out):
@@ -472,21 +480,21 @@ def test_what_is_final_when_it_is_collected_is_not_sent_again(sent, slurm, out):
     set_state("FAILED")
     cells = [visit.cell for visit in _trials()]
     again = send(SweepRequest("small", cells, out, Means()), _ignore)
-    assert (again["collected"], again["done_before"], again["submitted"]) == (12, 1, 11)
+    assert (again.collected, again.finished_before, again.submitted) == (12, 1, 11)
 
 
 def test_only_the_last_start_of_a_job_says_why(sent, slurm, out):
     text = "steptime: begun 7\nDUE TO PREEMPTION\nsteptime: begun 7\nSegmentation fault"
     _printed(sent, 0, text)
     set_state("FAILED", "100", 0)
-    assert cluster.status(out, _ignore)["causes"] == {"crashed": 4}
+    assert _causes(sweep_jobs.status(out).to_dict()) == {"crashed": 4}
 
 
 def test_a_job_that_nobody_remembers_has_vanished(sent, slurm, out):
     _printed(sent, 0, "steptime: begun 7\n")
     set_state("COMPLETED")
     slurm.forgotten = True
-    causes = cluster.status(out, _ignore)["causes"]
+    causes = _causes(sweep_jobs.status(out).to_dict())
     assert causes == {"vanished": 4, "cancelled": 8}, "what never began was cancelled"
 
 
@@ -524,7 +532,7 @@ def test_a_task_runs_its_cells_and_starts_again_where_it_stopped(sent, out, monk
     assert signal.getsignal(signal.SIGTERM) is before, "what ends it when all is done is no error"
     assert len(store.load(out, _ignore)) == len(records), "all was done"
     states = cluster.snapshot(out, _ignore).states
-    assert Counter(one.word for one in states) == {"done": 4, "queued": 8}
+    assert Counter(one.word for one in states) == {"finished": 4, "queued": 8}
 
 
 def test_a_cell_that_takes_its_job_down_again_and_again_is_given_up(sent, out, monkeypatch):
@@ -567,7 +575,7 @@ def test_a_dry_run_shows_script_cells_time_memory_and_what_will_not_fit(tmp_path
     sweep = ["sweep", file, "--out", out, "--launcher", "slurm", "--dry-run"]
     seen = answer(capsys, *sweep)
     assert not out.exists()
-    assert (seen["cells"], len(seen["visits"])) == (14, 14)
+    assert (seen["cells"], len(seen["rows"])) == (14, 14)
     jobs = seen["jobs"]
     assert [(job["gpu"], job["cells"], job["tasks"]) for job in jobs] == [
         ("k80", 7, 2), ("p100", 7, 2),
@@ -586,7 +594,7 @@ def test_a_dry_run_shows_script_cells_time_memory_and_what_will_not_fit(tmp_path
     shown = capsys.readouterr()
     assert "would be submitted" in shown.out
     assert "#SBATCH --gres=gpu:p100:1" in shown.out
-    assert "! will not fit: fc:layers=4,nodes=49152" in shown.err
+    assert "note: will not fit: fc:layers=4,nodes=49152" in shown.err
 
 
 def test_what_must_fit_and_is_known_not_to_is_left_out(tmp_path, out, capsys):
@@ -651,16 +659,16 @@ def test_a_submission_of_version_0_4_is_read_and_collected(tmp_path, slurm, caps
     """Captured from a real Slurm: of eight tasks one was cancelled as it ran, two while waiting."""
     out = tmp_path / "out"
     shutil.copytree(TESTS / "data" / "submission-0.4", out)
-    counts = {"queued": 0, "running": 0, "done": 5, "failed": 3, "unsent": 0, "older": 0}
+    counts = {"queued": 0, "running": 0, "finished": 5, "failed": 3, "unsent": 0, "older": 0}
     status = answer(capsys, "sweep", "status", out)
     assert {word: status[word] for word in counts} == counts
-    assert status["causes"] == {"cancelled": 3}
+    assert _causes(status) == {"cancelled": 3}
     notes = Counter(row["note"] for row in status["unsuccessful"])
     assert notes == {
         "its job ended while it was measured": 1, "its job ended before it was begun": 2,
     }  # fmt: skip
-    assert answer(capsys, "sweep", "collect", out)["written"] == 3
-    assert answer(capsys, "sweep", "status", out)["causes"] == {"cancelled": 3}
+    assert answer(capsys, "sweep", "collect", out)["records"] == 3
+    assert _causes(answer(capsys, "sweep", "status", out)) == {"cancelled": 3}
     (submission,) = files.submissions(out)
     trial = submission.tasks[0].trials[0]
     assert trial.id == trial.cell.id(submission.how.runs, trial.round), "its cells are today's"
@@ -690,19 +698,19 @@ def test_the_cells_of_an_experiment_before_it_was_mended_are_counted_apart(
     assert {key: status[key] for key in ("cells", "queued", "failed", "older")} == {
         "cells": 12, "queued": 12, "failed": 0, "older": 12,
     }  # fmt: skip
-    assert status["causes"] == {}
+    assert _causes(status) == {}
 
 
 def test_the_parts_of_an_experiment_are_counted_together(slurm, file, out, capsys):
     sweep = ["sweep", file, "--out", out, "--launcher", "slurm"]
     for part in ("1/2", "2/2"):
         sent = answer(capsys, *sweep, "--shard", part)
-        assert (sent["submitted"], len(sent["remarks"])) == (6, 1)
+        assert (sent["submitted"], len(sent["notes"])) == (6, 1)
     status = answer(capsys, "sweep", "status", out)
     assert (status["cells"], status["queued"], status["older"]) == (12, 12, 0)
     file.write_text(json.dumps({**EXPERIMENT, "dtype": "float64"}))
     said = "12 cells of the experiment as it was before still wait or run"
-    assert answer(capsys, *sweep)["remarks"][1:] == [said]
+    assert answer(capsys, *sweep)["notes"][1:] == [said]
 
 
 def test_a_data_set_that_is_not_here_is_said_before_jobs_are_sent(slurm, file, out, capsys):
@@ -713,7 +721,7 @@ def test_a_data_set_that_is_not_here_is_said_before_jobs_are_sent(slurm, file, o
         "data 'nowhere': no such folder on this machine, for 12 cells; where the nodes have it, "
         "say so: data_on_nodes = true in [slurm]"
     )
-    assert answer(capsys, *sweep, "--dry-run")["remarks"][0] == said
+    assert answer(capsys, *sweep, "--dry-run")["notes"][0] == said
     assert run(list(map(str, sweep))) == 2
     assert capsys.readouterr().err == f"steptime: {said}\n"
     assert (slurm.jobs, out.exists()) == ({}, False)
@@ -737,8 +745,8 @@ def test_a_dry_run_counts_python_the_framework_and_the_data_and_shows_what_diffe
     assert 0 < step < 1e6, "two processes, each with a few kB of its own"
     assert (job["node_needs_bytes"], job["has_bytes"]) == (job["needs_bytes"], 0.5e9)
     assert len(seen["not_fitting"]) == seen["cells"], "655 MB of 500"
-    assert len({tuple(sorted(row.items())) for row in seen["visits"]}) == len(seen["visits"])
-    without_id = [json.dumps({k: v for k, v in row.items() if k != "id"}) for row in seen["visits"]]
+    assert len({tuple(sorted(row.items())) for row in seen["rows"]}) == len(seen["rows"])
+    without_id = [json.dumps({k: v for k, v in row.items() if k != "id"}) for row in seen["rows"]]
     assert len(set(without_id)) == len(without_id), "every column that differs is shown"
 
 

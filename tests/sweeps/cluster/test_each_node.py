@@ -57,23 +57,23 @@ def test_every_cell_runs_once_on_each_node_that_is_up(slurm, sweep, tmp_path, ca
     preview = answer(capsys, *sweep, "--dry-run")
     assert preview["cells"] == 4  # two on n1, two on n3
     assert [(job["nodes"], job["cells"], job["tasks"]) for job in preview["jobs"]] == [(2, 4, 4)]
-    assert Counter(visit["node"] for visit in preview["visits"]) == {"n1": 2, "n3": 2}
-    assert len({visit["id"] for visit in preview["visits"]}) == 4
+    assert Counter(visit["node"] for visit in preview["rows"]) == {"n1": 2, "n3": 2}
+    assert len({visit["id"] for visit in preview["rows"]}) == 4
     left_out = "node n2 is left out: drained (fan); the same command takes it in once it is back"
-    assert left_out in preview["remarks"]
+    assert left_out in preview["notes"]
 
     sent = answer(capsys, *sweep)
     assert (sent["cells"], sent["submitted"], len(sent["jobs"])) == (4, 4, 2)
-    assert left_out in sent["remarks"]
+    assert left_out in sent["notes"]
     assert [one["array"].at_once for one in slurm.jobs.values()] == [1, 1]
     fake_scheduler.run()
-    assert answer(capsys, "sweep", "status", out)["done"] == 4
+    assert answer(capsys, "sweep", "status", out)["finished"] == 4
     records = store.load(out, lambda _: None)
     assert Counter(record.env["host"] for record in records) == {"n1": 2, "n3": 2}
 
     slurm.nodes["n2"] = ""  # it is back: its cells are what lacks
     again = answer(capsys, *sweep)
-    assert (again["cells"], again["done_before"], again["submitted"]) == (6, 4, 2)
+    assert (again["cells"], again["finished_before"], again["submitted"]) == (6, 4, 2)
     fake_scheduler.run()
     assert answer(capsys, *sweep)["submitted"] == 0
 

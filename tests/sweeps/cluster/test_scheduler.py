@@ -326,7 +326,9 @@ def test_a_scheduler_of_one_file_and_one_row_takes_a_sweep(fake, tmp_path, capsy
     capsys.readouterr()
     assert run(["sweep", "status", str(out), "--json"]) == 0
     status = json.loads(capsys.readouterr().out)
-    assert (status["cells"], status["done"], status["status"]) == (2, 2, {"ok": 2})
+    assert (status["cells"], status["finished"], status["cells_by_status"]) == (
+        2, 2, [{"status": "ok", "cells": 2}],
+    )  # fmt: skip
     records = store.load(out, pytest.fail)
     assert all("fake" in record.env and "slurm" not in record.env for record in records)
 

@@ -3,30 +3,40 @@
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, replace
-from typing import Any
 
 from steptime.core.errors import InputError
 from steptime.core.progress import watched
-from steptime.core.table import picked
 from steptime.core.units import size
 from steptime.hardware.device import Device
 from steptime.records.record import Quantity
 from steptime.records.row import grouped
+from steptime.sweeps.answers import (
+    JobEstimate,
+    LargeCell,
+    PreviewAnswer,
+    describe_large_cell,
+    describe_progress,
+)
+from steptime.sweeps.cell_rows import CellRow, make_cell_row
 from steptime.sweeps.cells import Trial
 from steptime.sweeps.cluster.resources import CellMemory, device_of, memories
 from steptime.sweeps.cluster.scheduler import Need
 from steptime.sweeps.cluster.status import Warn, snapshot
-from steptime.sweeps.cluster.submission import Job, compose, row_of
-from steptime.sweeps.cluster.submit import counts, missing
+from steptime.sweeps.cluster.submission import Job, Submission, compose
+from steptime.sweeps.cluster.submit import describe_cells, missing
 from steptime.sweeps.run import Means, SweepRequest, predictions
 
-LARGEST = 1001  # tasks of an array: a dry run asks nobody
+MAX_TASKS = 1001  # tasks of an array: a dry run asks nobody
 START_S = 5.0  # of a worker with its framework, once a task and once a further run of a cell
-LEAST_STEPS = 4  # the first one and three samples
+MIN_STEPS = 4  # the first one and three samples
+
+OversizedTrials = list[tuple[Trial, CellMemory]]
 
 
-def estimate(job: Job, how: Means) -> tuple[dict[str, Any], list[tuple[Trial, CellMemory]]]:
-    """Return what a job would take, as JSON values, and the cells with too little memory.
+def estimate_job(
+    job: Job, means: Means, nodes: int, script: str
+) -> tuple[JobEstimate, OversizedTrials]:
+    """Return the estimate of a job, and its cells with too little memory.
 
     A cell takes its budget, or as many steps as it must run where they take longer, in each run.
     It is predicted where a data file has the type of GPU. `needs_bytes` and `has_bytes` are of the
@@ -34,43 +44,56 @@ def estimate(job: Job, how: Means) -> tuple[dict[str, Any], list[tuple[Trial, Ce
     """
     need = job[0].need
     device = device_of(need.request.gpu[0])
-    own = [(trial, memories(trial.cell)) for task in job for trial in task.trials]
-    too_large = [(trial, memory) for trial, both in own for memory in both if not memory.suffices]
-    untried = set() if how.try_all else {trial.id for trial, _ in too_large}
+    trials = [(trial, memories(trial.cell)) for task in job for trial in task.trials]
+    oversized = [
+        (trial, memory)
+        for trial, trial_memories in trials
+        for memory in trial_memories
+        if not memory.suffices
+    ]
+    untried = set() if means.try_all else {trial.id for trial, _ in oversized}
     seconds = {
-        trial.id: 0.0 if trial.id in untried else _seconds(trial, how, device)
-        for trial, _ in watched(own, "cells estimated")
+        trial.id: 0.0 if trial.id in untried else _trial_s(trial, means, device)
+        for trial, _ in watched(trials, "cells estimated")
     }
-    tasks = [START_S + sum(seconds[trial.id] for trial in task.trials) for task in job]
-    memory, on_node = (
-        max((both[which] for _, both in own), key=lambda one: one.needs_bytes) for which in (0, -1)
+    tasks_s = [START_S + sum(seconds[trial.id] for trial in task.trials) for task in job]
+    memory = max((pair[0] for _, pair in trials), key=_needed_bytes)
+    node_memory = max((pair[-1] for _, pair in trials), key=_needed_bytes)
+    estimate = JobEstimate(
+        gpu=need.request.gpu[0],
+        partition=need.request.partition,
+        replicas=need.replicas,
+        nodes=nodes,
+        cells=len(trials),
+        tasks=len(tasks_s),
+        longest_task_s=max(tasks_s),
+        node_hours=need.nodes * sum(tasks_s) / 3600,
+        needs_bytes=memory.needs_bytes,
+        has_bytes=memory.has_bytes,
+        node_needs_bytes=node_memory.needs_bytes,
+        node_has_bytes=node_memory.has_bytes,
+        predicted_on=device.name if device else None,
+        script=script,
     )
-    return {
-        "gpu": need.request.gpu[0],
-        "partition": need.request.partition,
-        **picked(need, "replicas nodes"),
-        "cells": len(own),
-        "tasks": len(tasks),
-        "longest_task_s": max(tasks),
-        "node_hours": need.nodes * sum(tasks) / 3600,
-        **picked(memory, "needs_bytes has_bytes"),
-        "node_needs_bytes": on_node.needs_bytes,
-        "node_has_bytes": on_node.has_bytes,
-        "predicted_on": device.name if device else None,
-    }, too_large
+    return estimate, oversized
 
 
-def _seconds(trial: Trial, how: Means, device: Device | None) -> float:
-    steps = max(LEAST_STEPS, trial.cell.options.train_steps)
-    each = how.budget_s
-    with suppress(InputError):  # then the budget alone tells
+def _needed_bytes(memory: CellMemory) -> int:
+    return memory.needs_bytes
+
+
+def _trial_s(trial: Trial, means: Means, device: Device | None) -> float:
+    """Return the predicted seconds of a trial in all its runs."""
+    steps = max(MIN_STEPS, trial.cell.options.train_steps)
+    run_s = means.budget_s
+    with suppress(InputError):  # then the budget alone decides
         for record in predictions(trial.cell, device, None, by_op=False)[:1] if device else ():
             step_s = record.quantities.get("step_s", Quantity()).value
-            each = max(each, steps * (step_s or 0.0))
-    return how.runs * min(each, how.time_limit_s) + (how.runs - 1) * START_S
+            run_s = max(run_s, steps * (step_s or 0.0))
+    return means.runs * min(run_s, means.time_limit_s) + (means.runs - 1) * START_S
 
 
-def grouped_by_node(jobs: Iterable[Job]) -> list[list[Job]]:
+def group_by_node(jobs: Iterable[Job]) -> list[list[Job]]:
     """Return the jobs, those together that differ in their nodes alone."""
 
     def anywhere(job: Job) -> Need:
@@ -82,27 +105,53 @@ def grouped_by_node(jobs: Iterable[Job]) -> list[list[Job]]:
     return list(grouped(jobs, anywhere).values())
 
 
-def preview(request: SweepRequest, warn: Warn, scheduler: str = "slurm") -> dict[str, Any]:
-    """Return what would be submitted, with the scripts and what it would take, as JSON values."""
+def preview(request: SweepRequest, warn: Warn, scheduler: str = "slurm") -> PreviewAnswer:
+    """Return the jobs that would be submitted, with their scripts and their cost."""
     lacks = missing(request, snapshot(request.out, warn))
-    submission = compose(request.out, request.how, lacks.trials, LARGEST, scheduler)
-    jobs, not_fitting = [], []
-    document = counts(request, lacks)
-    for alike in grouped_by_node(submission.jobs):
-        job = tuple(task for one in alike for task in one)  # all tasks of jobs of many nodes
+    submission = compose(request.out, request.how, lacks.trials, MAX_TASKS, scheduler)
+    jobs, not_fitting, remarks = _estimate_jobs(submission, request.how)
+    cells = len(lacks.wanted)
+    progress = describe_progress(request.name, cells, lacks.done)
+    waiting = f"{lacks.in_flight} waiting or running; nothing is submitted"
+    return PreviewAnswer(
+        name=request.name,
+        out=str(request.out),
+        cells=cells,
+        finished_before=lacks.done,
+        in_flight=lacks.in_flight,
+        rows=tuple(
+            make_cell_row(trial, CellRow) for task in submission.tasks for trial in task.trials
+        ),
+        jobs=tuple(jobs),
+        node_hours=sum(job.node_hours for job in jobs),
+        not_fitting=tuple(not_fitting),
+        headline=(f"{request.name}: {request.text}", f"{progress}, {waiting}"),
+        notes=(
+            *describe_cells(request, lacks),
+            *remarks,
+            *(describe_large_cell(cell) for cell in not_fitting),
+        ),
+    )
+
+
+def _estimate_jobs(
+    submission: Submission, means: Means
+) -> tuple[list[JobEstimate], list[LargeCell], list[str]]:
+    """Return the jobs of a submission, the cells that will not fit, and remarks."""
+    jobs: list[JobEstimate] = []
+    not_fitting: list[LargeCell] = []
+    remarks: list[str] = []
+    for node_jobs in group_by_node(submission.jobs):
+        job = tuple(task for node_job in node_jobs for task in node_job)
         need = job[0].need
-        made, too_large = estimate(job, request.how)
-        if need.request.node:
-            made["nodes"] = len(alike)
-        jobs.append({**made, "script": submission.script(need)})
-        not_fitting += [row_of(trial) | asdict(memory) for trial, memory in too_large]
-        if made["node_has_bytes"] is None:
-            needs = f"a node needs at least {size(made['node_needs_bytes'])}"
-            text = f"{need.text}: {needs}; without memory_GB the site says what a job gets"
-            document["remarks"].append(text)
-    return document | {
-        "jobs": jobs,
-        "node_hours": sum(job["node_hours"] for job in jobs),
-        "visits": [row_of(trial) for task in submission.tasks for trial in task.trials],
-        "not_fitting": not_fitting,
-    }
+        nodes = len(node_jobs) if need.request.node else need.nodes
+        estimate, oversized = estimate_job(job, means, nodes, submission.script(need))
+        jobs.append(estimate)
+        not_fitting += [
+            make_cell_row(trial, LargeCell, **asdict(memory)) for trial, memory in oversized
+        ]
+        if estimate.node_has_bytes is None:
+            needs = f"a node needs at least {size(estimate.node_needs_bytes)}"
+            unknown = "without memory_GB the site says what a job gets"
+            remarks.append(f"{need.text}: {needs}; {unknown}")
+    return jobs, not_fitting, remarks

@@ -4,14 +4,10 @@ Everything is found again from the folder and the scheduler, so the process that
 and another may ask, resume or cancel.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from steptime.core.causes import again
-from steptime.core.table import picked
 from steptime.measure.launch import Failure
 from steptime.records import store
 from steptime.records.record import DONE, Record
@@ -22,7 +18,7 @@ from steptime.sweeps.cluster.scheduler import JobExit, Queued, TaskJob, TaskName
 from steptime.sweeps.cluster.submission import Submission, Task
 
 NODE_FAIL = "node-fail"
-WORDS = ("queued", "running", "done", "failed", "unsent")
+WORDS = ("queued", "running", "finished", "failed", "unsent")
 Warn = Callable[[str], None]
 
 
@@ -72,7 +68,7 @@ def snapshot(out: Path, warn: Warn) -> Snapshot:
             for trial in task.trials:
                 record = own.get((submission.folder.name, trial.id))
                 if record:
-                    word = "done" if record.status in DONE else "failed"
+                    word = "finished" if record.status in DONE else "failed"
                 elif queued:
                     word = "running" if began[-1:] == [trial.id] else "queued"
                 else:
@@ -92,7 +88,7 @@ def _queued(every: Sequence[Submission]) -> dict[TaskName, Queued]:
 def collect(out: Path, warn: Warn, seen: Snapshot | None = None) -> list[Record]:
     """Write a record of every trial whose job is over without one, and return these records."""
     seen = seen or snapshot(out, warn)
-    why = _failures(seen.lost)
+    why = failures_of_lost(seen.lost)
     made = []
     for one in seen.lost:
         record = failure_record(one.trial, one.submission.how, why[one.trial.id])
@@ -102,7 +98,7 @@ def collect(out: Path, warn: Warn, seen: Snapshot | None = None) -> list[Record]
     return made
 
 
-def _failures(states: Iterable[CellState]) -> dict[str, Failure]:
+def failures_of_lost(states: Iterable[CellState]) -> dict[str, Failure]:
     """Return why each lost trial has no record, by its id, asking the scheduler once."""
     lost = list(states)
     tasks = {(one.submission.folder, one.task.number): one.submission for one in lost}
@@ -126,41 +122,3 @@ def cancel(out: Path) -> list[str]:
     if jobs:
         scheduler_of(every[0].scheduler).cancel(jobs)
     return jobs
-
-
-def status(out: Path, warn: Warn) -> dict[str, Any]:
-    """Return how many cells of this folder stand where, and why those that failed did, as JSON.
-
-    Counted are the cells of the experiment as it was submitted last; `older` is how many more there
-    are of what it was before.
-    """
-    seen = snapshot(out, warn)
-    wanted = files.wanted(out)
-    states = [one for one in seen.states if wanted is None or one.trial.id in wanted]
-    lost = _failures(one for one in seen.lost if wanted is None or one.trial.id in wanted)
-    over = []
-    for one in states:
-        if one.word in {"done", "failed"}:
-            end = one.record or lost[one.trial.id]
-            why = picked(end, "status cause note") | {"again": again(end.status, end.cause)}
-            over.append(files.row_of(one.trial) | why)
-    troubles = [row for row in over if row["status"] != "ok"]
-    words = Counter(one.word for one in states)
-    left: Counter[tuple[str, str, str]] = Counter()  # cells of the tasks that wait or run
-    for one in seen.states:
-        if one.queued:
-            key = one.queued.job, one.queued.state, one.queued.text
-            left[key] += one.word in {"queued", "running"}
-    return {
-        "out": str(out),
-        "cells": len(states),
-        **{word: words[word] for word in WORDS},
-        "older": len(seen.states) - len(states),
-        "status": dict(Counter(row["status"] for row in over)),
-        "causes": dict(Counter(row["cause"] for row in troubles)),
-        "jobs": [
-            {"job": job, "state": state, "text": text, "cells_left": cells}
-            for (job, state, text), cells in left.items()
-        ],
-        "unsuccessful": troubles,
-    }

@@ -84,25 +84,6 @@ class _Sent(msgspec.Struct):
     at: datetime
 
 
-def row_of(trial: Trial) -> dict[str, Any]:
-    """Return what tells a trial from others: every column in which two of a sweep can differ."""
-    workload, options = trial.cell.workload, trial.cell.options
-    return {
-        "id": trial.id,
-        "model": workload.label,
-        "batch": workload.batch_per_replica,
-        "replicas": workload.plan.data,
-        "gpu": options.gpu,
-        "node": trial.cell.request.node if trial.cell.request else "",
-        "staging": options.staging,
-        **picked(workload, "dtype phase optimizer"),
-        "backend": trial.cell.backend,
-        **picked(options, "device threads compile tf32 input loaders prefetch strategy"),
-        **picked(options, "overlap allocation"),
-        "round": trial.round,
-    }
-
-
 @dataclass(frozen=True)
 class Task:
     """Trials that one task of an array measures: its number, and the job (by need) it is of."""

@@ -8,13 +8,14 @@ import shutil
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
 
 from steptime.core.errors import InputError
 from steptime.core.files import append_line
 from steptime.core.table import picked
 from steptime.records import store
 from steptime.records.record import now
+from steptime.sweeps.answers import SubmissionAnswer, describe_progress
 from steptime.sweeps.cells import Trial, done_marks, trials_of
 from steptime.sweeps.cluster import submission as files
 from steptime.sweeps.cluster.resources import fits, unseen_data
@@ -57,65 +58,95 @@ def missing(request: SweepRequest, seen: Snapshot) -> Missing:
     return Missing(tuple(wanted), where["done"], where["in flight"], older, tuple(trials))
 
 
-def send(request: SweepRequest, warn: Warn, scheduler: str = "slurm") -> dict[str, Any]:
-    """Submit what a folder lacks, and return what happened as JSON values.
+def send(request: SweepRequest, warn: Warn, scheduler: str = "slurm") -> SubmissionAnswer:
+    """Submit what a folder lacks, and return what was submitted.
 
-    Raises `InputError` where all is refused, and for a data set that this machine does not see,
-    `SchedulerError` where nobody answers; then nothing is left of it.
+    Raises:
+        InputError: where all is refused, and for a data set that this machine does not see.
+        SchedulerError: where nobody answers; then nothing is left of the submission.
     """
     out = request.out
     with store.exclusive(out):
-        largest = scheduler_of(
-            scheduler
-        ).limits()  # first: where nobody answers, nothing is written
-        seen = snapshot(out, warn)
-        lost = collect(out, warn, seen)
-        if other := {one.submission.scheduler for one in seen.states} - {scheduler}:
-            raise InputError(f"{out}: belongs to the scheduler {other.pop()}; use another folder")
-        lacks = missing(request, replace(seen, records=(*seen.records, *lost)))
-        if unseen := "; ".join(unseen_data(one.cell for one in lacks.trials)):
+        # First of all: where nobody answers, nothing is written.
+        max_tasks = scheduler_of(scheduler).limits()
+        snapshot_before = snapshot(out, warn)
+        collected = collect(out, warn, snapshot_before)
+        _check_scheduler(snapshot_before, scheduler, out)
+        records = (*snapshot_before.records, *collected)
+        lacks = missing(request, replace(snapshot_before, records=records))
+        if unseen := "; ".join(unseen_data(trial.cell for trial in lacks.trials)):
             raise InputError(unseen)
+        submission = None
         with store.open_writer(out) as writer:
-            predict(request.cells, request, writer, (*seen.records, *lost), warn)
-            document = counts(request, lacks) | {"collected": len(lost)}
-            nothing = {"submitted": 0, "unsent": 0, "tasks": 0, "jobs": [], "folder": None}
-            if not lacks.trials:
-                files.note_wanted(out, lacks.wanted, request.whole)
-                return document | nothing
-            try:
-                submission = files.compose(out, request.how, lacks.trials, largest, scheduler)
-                submit(submission, warn)
-            except InputError:
-                writer.discard()
-                raise
+            predict(request.cells, request, writer, records, warn)
+            if lacks.trials:
+                try:
+                    submission = files.compose(out, request.how, lacks.trials, max_tasks, scheduler)
+                    submit(submission, warn)
+                except InputError:
+                    writer.discard()
+                    raise
         files.note_wanted(out, lacks.wanted, request.whole)
-    submitted = sum(len(one.trials) for one in submission.tasks if one.number in submission.sent)
-    return document | {
-        "submitted": submitted,
-        "unsent": len(lacks.trials) - submitted,
-        "tasks": len(submission.sent),
-        "jobs": list(dict.fromkeys(job for job, _ in submission.sent.values())),
-        "folder": str(submission.folder),
-    }
+    return _submission_answer(request, lacks, submission, len(collected))
 
 
-def counts(request: SweepRequest, lacks: Missing) -> dict[str, Any]:
-    """Return how many cells are wanted, done and in flight, and what to mind, as JSON values."""
+def _check_scheduler(snapshot_before: Snapshot, scheduler: str, out: Path) -> None:
+    """Raise `InputError` for a folder that another scheduler's jobs write into."""
+    foreign = {state.submission.scheduler for state in snapshot_before.states} - {scheduler}
+    if foreign:
+        raise InputError(f"{out}: belongs to the scheduler {foreign.pop()}; use another folder")
+
+
+def _submission_answer(
+    request: SweepRequest, lacks: Missing, submission: Submission | None, collected: int
+) -> SubmissionAnswer:
+    """Return the answer that says what was submitted; `submission` is None for nothing."""
+    numbers = submission.sent if submission else {}
+    tasks = submission.tasks if submission else ()
+    submitted = sum(len(task.trials) for task in tasks if task.number in numbers)
+    jobs = tuple(dict.fromkeys(job for job, _ in numbers.values()))
+    unsent = len(lacks.trials) - submitted
+    cells = len(lacks.wanted)
+    progress = describe_progress(request.name, cells, lacks.done)
+    counts = f"{submitted} submitted now in {len(numbers)} tasks"
+    headline = [
+        f"{request.name}: {request.text}",
+        f"{progress}, {lacks.in_flight} waiting or running, {counts}",
+    ]
+    if jobs:
+        headline.append(f"jobs:  {', '.join(jobs)}")
+        headline.append(f"next:  steptime sweep status {request.out}")
+    notes = describe_cells(request, lacks)
+    if unsent:
+        notes.append(f"{unsent} cells wait here: run the same command again later")
+    return SubmissionAnswer(
+        name=request.name,
+        out=str(request.out),
+        cells=cells,
+        finished_before=lacks.done,
+        in_flight=lacks.in_flight,
+        collected=collected,
+        submitted=submitted,
+        unsent=unsent,
+        tasks=len(numbers),
+        jobs=jobs,
+        folder=str(submission.folder) if submission else None,
+        headline=tuple(headline),
+        notes=tuple(notes),
+    )
+
+
+def describe_cells(request: SweepRequest, lacks: Missing) -> list[str]:
+    """Return remarks on the cells that are to be submitted, and on those in flight."""
     cells = [trial.cell for trial in lacks.trials]
     remarks = [*request.remarks, *unseen_data(cells)]
-    if idle := sum(one.options.gpu != "" and one.options.device == "cpu" for one in cells):
+    idle = sum(cell.options.gpu != "" and cell.options.device == "cpu" for cell in cells)
+    if idle:
         remarks.append(f'{idle} cells ask for a GPU and run on device "cpu"')
     if lacks.older:
-        was = "cells of the experiment as it was before"
-        remarks.append(f"{lacks.older} {was} still wait or run")
-    return {
-        "name": request.name,
-        "out": str(request.out),
-        "cells": len(lacks.wanted),
-        "done_before": lacks.done,
-        "in_flight": lacks.in_flight,
-        "remarks": remarks,
-    }
+        older = "cells of the experiment as it was before"
+        remarks.append(f"{lacks.older} {older} still wait or run")
+    return remarks
 
 
 def submit(submission: Submission, warn: Warn) -> None:

@@ -1,0 +1,262 @@
+"""The question `calibrate`: measure what predictions of this machine need, or take it of rows."""
+
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from steptime.calibration.from_rows import Calibration, calibrate_from_rows
+from steptime.calibration.here import POINTS, check_ceilings, measured
+from steptime.core.answer import Answer, Row
+from steptime.core.errors import one_of
+from steptime.core.kinds import text_of
+from steptime.core.ranges import amount, whole_number
+from steptime.core.table import Table, columns
+from steptime.core.units import percent
+from steptime.hardware.device import Device, device_from_table
+from steptime.measure.contract import Options
+from steptime.questions import kinds, options
+from steptime.questions.ceilings import (
+    CeilingsAnswer,
+    LinkAnswer,
+    measure_ceilings,
+    measure_link,
+)
+
+DEFAULT_MINUTES = 3.0
+DEFAULT_ONLY_S = 20.0  # of ceilings or a link alone
+MAX_MINUTES = 1440.0  # a day
+MAX_DISTURBED_SHARE = 0.5  # of the rounds, before a note says to calibrate again
+ERROR_COLUMNS = columns("kind", "points", "mape:.1%=MAPE", "bias:+.2f=bias")
+
+
+class KindErrors(Row, frozen=True, kw_only=True):
+    """Errors of the points of a kind, each as if it was left out of the fit.
+
+    Attributes:
+        kind: the kind of op, or `all`.
+        points: their number.
+        mape: mean of |predicted / measured - 1|.
+        bias: mean of ln(predicted / measured).
+    """
+
+    kind: str
+    points: int
+    mape: float
+    bias: float
+
+
+class FormInterval(Row, frozen=True, kw_only=True):
+    """The interval that holds 80 % of the kernels of a form.
+
+    Attributes:
+        form: the form of kernel.
+        low: the lower end of ln(measured / predicted).
+        high: the upper end of ln(measured / predicted).
+    """
+
+    form: str
+    low: float
+    high: float
+
+
+class FailedPoint(Row, frozen=True, kw_only=True):
+    """A point that could not be measured.
+
+    Attributes:
+        point: its name.
+        reason: why it could not be measured.
+    """
+
+    point: str
+    reason: str
+
+
+class CalibrateAnswer(Answer, frozen=True, kw_only=True):
+    """A calibrated device: the constants that moved, and how far predictions are off.
+
+    Attributes:
+        device: the name of the device.
+        path: its file, which also has what the constants leave over; None if none was written.
+        date: when it was calibrated.
+        source: what was fitted.
+        points: number of points that were fitted.
+        stack: the software that ran the steps, "" if there were none.
+        constants: constants that moved from the priors, by name.
+        intervals: intervals of kernels, by form.
+        rows: errors of points that were left out of the fit, by kind.
+        backend: the library that ran the points here, None of rows.
+        version: its version, None of rows.
+        threads: CPU threads of the points here, None of rows.
+        driver: the driver of a GPU here, None of another device.
+        measured_points: points that were measured here, None of rows.
+        check_points: points that were kept back to check the fit, None of rows.
+        check_mape: mean of |predicted / measured - 1| of these, None without any.
+        drift: relative change of the first point, again at the end, None if it was not repeated.
+        disturbed_share: median share of the rounds that other work disturbed, None of rows.
+        failed: points that could not be measured.
+        headline: the answer in words.
+    """
+
+    device: str
+    path: str | None
+    date: str
+    source: str
+    points: int
+    stack: str
+    constants: dict[str, float]
+    intervals: tuple[FormInterval, ...]
+    rows: tuple[KindErrors, ...]
+    backend: str | None
+    version: str | None
+    threads: int | None
+    driver: str | None
+    measured_points: int | None
+    check_points: int | None
+    check_mape: float | None
+    drift: float | None
+    disturbed_share: float | None
+    failed: tuple[FailedPoint, ...]
+    headline: tuple[str, ...]
+    _device: Device
+
+    @property
+    def calibrated_device(self) -> Device:
+        """The device with its calibration, as `predict` takes it."""
+        return self._device
+
+    def tables(self) -> list[Table]:
+        """Return the errors of points that were left out of the fit, by kind."""
+        title = f"{self.device}: errors of points left out of the fit"
+        return [Table(ERROR_COLUMNS, [row.to_dict() for row in self.rows], title)]
+
+
+def calibrate(
+    of: kinds.Device | None = None,
+    records: kinds.Cases | None = None,
+    points: kinds.Count | None = None,
+    mapping: kinds.MappingFile | None = None,
+    dry_run: bool = False,
+    backend: kinds.Backend = "torch",
+    device: kinds.Place = "cpu",
+    threads: kinds.Threads | None = None,
+    minutes: kinds.Minutes | None = None,
+    only: kinds.Probe | None = None,
+    processes: kinds.Count | None = None,
+) -> CalibrateAnswer | CeilingsAnswer | LinkAnswer:
+    """Measure what predictions need of this machine.
+
+    Ceilings come first (--only ceilings), then small graphs and networks that tell most, until
+    errors on what is kept back fall no more; it becomes the device 'local'. With --from, records
+    of any device are taken in place of that, and its file is written with them; Python also takes
+    rows themselves (mappings, a DataFrame), of which none is written.
+
+    Args:
+        of: With --from: the device whose records they are.
+        records: Take records, cases, or a table of steps of trainings, in place of measuring.
+        points: At most so many. Default: 60; of rows in Python all.
+        mapping: With --from: what the columns of a table mean.
+        dry_run: With --from: write no file of the device.
+        backend: torch, jax, onnxruntime, or one that a package adds.
+        device: Where to run: cpu, cuda[:n], mps, tpu[:n].
+        threads: CPU threads. Default: all cores.
+        minutes: In all. Default: 3, with --only a third of one.
+        only: ceilings: the most that the machine reaches, alone; link: all-reduces among processes.
+        processes: With --only link: how many. Default: 2.
+
+    Raises:
+        InputError: for options that do not go together, and for rows that cannot be read.
+    """
+    limit_s = _read_minutes(minutes, DEFAULT_ONLY_S if only else 60 * DEFAULT_MINUTES)
+    point_count = None if points is None else whole_number(text_of(points), "--points")
+    worker = options.options_of(device, options.thread_count(threads))
+    if only != "link":
+        options.refuse({"--processes": processes}, "{} needs --only link")
+    if only is not None:
+        of_rows = {"--from": records, "--map": mapping, "--of": of}
+        options.refuse(of_rows, "{} measures nothing: leave out --only")
+        return _measure_only(only, backend, worker, processes, limit_s)
+    if records is not None:
+        rows = Path(records) if isinstance(records, str | PathLike) else records
+        map_file = None if mapping is None else Path(mapping)
+        name = of if of is not None or device == "cpu" else device
+        target = str(name) if isinstance(name, PathLike) else name
+        return _answer(calibrate_from_rows(rows, map_file, target, point_count, not dry_run))
+    of_records = {"--of": of, "--map": mapping, "--dry-run": dry_run or None}
+    options.refuse(of_records, "{} needs --from DIR")
+    check_ceilings(backend)
+    table, path = measured(backend, worker, limit_s, point_count or POINTS)
+    calibrated = device_from_table(table, table["name"])
+    usage = f"written to {path}; use it as --device local"
+    return _answer(Calibration(calibrated, table["calibration"], path, usage))
+
+
+def _measure_only(
+    only: str, backend: str, worker: Options, processes: int | str | None, limit_s: float
+) -> CeilingsAnswer | LinkAnswer:
+    """Measure the ceilings alone, or the link alone."""
+    one_of("--only", only, kinds.PROBES)
+    if only == "ceilings":
+        return measure_ceilings(backend, worker, limit_s)
+    count = None
+    if processes is not None:
+        count = whole_number(text_of(processes), "--processes", least=2)
+    return measure_link(backend, worker, count, limit_s)
+
+
+def _read_minutes(minutes: kinds.Minutes | None, default_s: float) -> float:
+    """Return the seconds of an option of minutes."""
+    if minutes is None:
+        return default_s
+    return 60 * amount(text_of(minutes), "--minutes", least=0.05, most=MAX_MINUTES)
+
+
+def _answer(calibration: Calibration) -> CalibrateAnswer:
+    """Return the answer that describes a calibration."""
+    table = calibration.table
+    path = calibration.path
+    failed = tuple(
+        FailedPoint(point=point, reason=reason) for point, reason in table.get("failed", {}).items()
+    )
+    return CalibrateAnswer(
+        device=calibration.device.name,
+        path=None if path is None else str(path),
+        date=str(table["date"]),
+        source=table["source"],
+        points=table["points"],
+        stack=table.get("stack", ""),
+        constants=dict(table["constants"]),
+        intervals=tuple(
+            FormInterval(form=form, low=low, high=high)
+            for form, (low, high) in table.get("intervals", {}).items()
+        ),
+        rows=tuple(KindErrors(kind=kind, **errors) for kind, errors in table["errors"].items()),
+        backend=table.get("backend"),
+        version=table.get("version"),
+        threads=table.get("threads"),
+        driver=table.get("driver"),
+        measured_points=table.get("measured_points"),
+        check_points=table.get("check_points"),
+        check_mape=table.get("check_mape"),
+        drift=table.get("drift"),
+        disturbed_share=table.get("disturbed"),
+        failed=failed,
+        headline=(*_describe_checks(table, failed), *filter(None, [calibration.usage])),
+        _device=calibration.device,
+    )
+
+
+def _describe_checks(table: Mapping[str, Any], failed: tuple[FailedPoint, ...]) -> list[str]:
+    """Return the checks of a calibration in words, and the points that failed."""
+    lines = []
+    if "check_mape" in table:
+        mape = percent(table["check_mape"])
+        lines.append(f"of {table['check_points']} points that were kept back: {mape}")
+    if "drift" in table:
+        lines.append(f"the first point, again at the end: {percent(table['drift'], '+')}")
+    disturbed_share = table.get("disturbed", 0)
+    if disturbed_share > MAX_DISTURBED_SHARE:
+        share = f"{percent(disturbed_share)} of the rounds"
+        lines.append(f"other work disturbed {share}: calibrate again when it is over")
+    lines += [f"not measured: {point.point}: {point.reason}" for point in failed]
+    return lines

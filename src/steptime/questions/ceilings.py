@@ -1,0 +1,231 @@
+"""The answers of `calibrate --only`: the ceilings of this machine, or the link of processes."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from steptime.calibration.here import check_ceilings, take_probe
+from steptime.core.answer import Answer, Row
+from steptime.core.errors import InputError
+from steptime.core.files import check_writable
+from steptime.core.table import Answer as Printout
+from steptime.core.table import Table, columns, facts
+from steptime.core.units import percent, seconds, shown
+from steptime.hardware import catalog
+from steptime.hardware.device import GB, TFLOP
+from steptime.measure import ranks
+from steptime.measure.contract import Options
+from steptime.measure.launch import WorkerDiedError
+from steptime.measure.probe.files import SIZES_BYTES, link_table
+from steptime.sweeps.workers import Workers
+
+DEFAULT_PROCESSES = 2
+LINK_COLUMNS = columns("bytes", "all_reduce_s=median", "off=ring formula is off")
+
+
+class DtypePeak(Row, frozen=True, kw_only=True):
+    """The highest rate of matrix products of a data type.
+
+    Attributes:
+        dtype: the data type.
+        flop_per_s: the highest rate that was measured.
+    """
+
+    dtype: str
+    flop_per_s: float
+
+
+class CeilingsAnswer(Answer, frozen=True, kw_only=True):
+    """The highest rates that this machine reaches.
+
+    Attributes:
+        device: the name of the device that was written.
+        path: its file, which also has all curves.
+        kind: cpu, gpu or tpu.
+        source: when, and with which library, it was measured.
+        rows: the highest rates of matrix products, by data type.
+        memory_bytes_per_s: the highest rate of memory, beyond the caches.
+        capacity_bytes: size of the memory, None if unknown.
+        launch_s: seconds to issue an op, None if it was not measured.
+        headline: where the device was written.
+        notes: remarks that change how the answer is read.
+    """
+
+    device: str
+    path: str
+    kind: str
+    source: str
+    rows: tuple[DtypePeak, ...]
+    memory_bytes_per_s: float
+    capacity_bytes: float | None
+    launch_s: float | None
+    headline: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return the ceilings as facts."""
+        rows = [(f"peak {row.dtype}", shown("flop_per_s", row.flop_per_s)) for row in self.rows]
+        rows.append(("memory bandwidth", shown("bytes_per_s", self.memory_bytes_per_s)))
+        if self.launch_s is not None:
+            rows.append(("time to issue an op", seconds(self.launch_s)))
+        return [facts(f"{self.device} ({self.source})", "measured", rows)]
+
+
+class AllReduceTime(Row, frozen=True, kw_only=True):
+    """The all-reduces of one size.
+
+    Attributes:
+        bytes: what each process holds.
+        all_reduce_s: their median seconds.
+        fit_error: predicted / measured - 1, by the ring formula with the link that was fitted.
+    """
+
+    bytes: int
+    all_reduce_s: float
+    fit_error: float
+
+
+class LinkAnswer(Answer, frozen=True, kw_only=True):
+    """The link between processes, as all-reduces show it.
+
+    Attributes:
+        link: the name of the link that was written.
+        path: its file.
+        source: when, and with which library, it was measured.
+        processes: number of processes.
+        bytes_per_s: bandwidth of the link.
+        latency_s: latency of the link, None where none shows.
+        rows: the times of all-reduces, by size.
+        headline: the link in words, and where it was written.
+    """
+
+    link: str
+    path: str
+    source: str
+    processes: int
+    bytes_per_s: float
+    latency_s: float | None
+    rows: tuple[AllReduceTime, ...]
+    headline: tuple[str, ...]
+    _is_first_rank: bool = True
+
+    def tables(self) -> list[Table]:
+        """Return the times of all-reduces, by size."""
+        rows = [row.to_dict() | {"off": percent(row.fit_error, "+")} for row in self.rows]
+        return [Table(LINK_COLUMNS, rows, f"all-reduce, {self.source}")]
+
+    def printout(self) -> Printout:
+        """Return the answer as rank 0 prints it; the other ranks print nothing."""
+        return super().printout() if self._is_first_rank else Printout(None)
+
+
+def measure_ceilings(backend: str, options: Options, budget_s: float) -> CeilingsAnswer:
+    """Measure the ceilings of this machine and write them as the device `local`.
+
+    Ceilings are the most that the machine reaches: the rates of matrix products and of memory, and
+    the time to issue an op. A calibration of the device `local` is lost, and a note says so.
+
+    Raises:
+        InputError: if the backend cannot be probed, or the device file cannot be written.
+    """
+    check_ceilings(backend)
+    check_writable(catalog.user_folder("devices"))
+    calibrated_on = ""
+    with suppress(InputError):  # there is no device `local` yet, or its file cannot be read
+        calibrated_on = str(catalog.device(catalog.LOCAL).calibration.get("date", ""))[:10]
+    table = take_probe(backend, options, budget_s)
+    path = catalog.write_user_device(table, table["name"])
+    notes = [table["note"]] if table.get("note") else []
+    if calibrated_on:
+        notes.append(
+            f"'local' was calibrated on {calibrated_on}, which is gone: steptime calibrate"
+        )
+    return CeilingsAnswer(
+        device=table["name"],
+        path=str(path),
+        kind=table["kind"],
+        source=table["source"],
+        rows=tuple(
+            DtypePeak(dtype=dtype, flop_per_s=peak * TFLOP)
+            for dtype, peak in table["peak_TFLOP_per_s"].items()
+        ),
+        memory_bytes_per_s=table["memory_GB_per_s"] * GB,
+        capacity_bytes=table["memory_GB"] * GB if "memory_GB" in table else None,
+        launch_s=table["launch_us"] * 1e-6 if "launch_us" in table else None,
+        headline=(f"written to {path}; use it as --device local",),
+        notes=tuple(notes),
+    )
+
+
+def measure_link(
+    backend: str, options: Options, processes: int | None, budget_s: float
+) -> LinkAnswer:
+    """Measure all-reduces among processes and write the link `local`.
+
+    Of the processes that a launcher started, rank 0 alone writes and prints the link.
+
+    Args:
+        backend: the library that runs the all-reduces; only torch can.
+        options: the device and the threads of each process.
+        processes: their number; None takes those of the launcher, or 2 without one.
+        budget_s: the time for all sizes.
+
+    Raises:
+        InputError: if the backend has no collectives, or a process dies.
+    """
+    check_ceilings(backend)
+    check_writable(catalog.user_folder("links"))
+    if backend != "torch":
+        raise InputError(f"--only link: {backend} runs on one device; torch has several")
+    launched = ranks.here().size
+    default_processes = launched if launched > 1 else DEFAULT_PROCESSES
+    workers = Workers()
+    try:
+        arguments = {"sizes": SIZES_BYTES, "budget_s": budget_s}
+        worker = workers.get(backend, options, processes or default_processes)
+        answer = worker.ask({"do": "collectives", "arguments": arguments}, 60 + 4 * budget_s)
+    except WorkerDiedError as error:
+        raise InputError(f"calibrate --only link: {error}") from None
+    finally:
+        workers.close()
+    if not workers.rank.is_zero:
+        return LinkAnswer(
+            link="",
+            path="",
+            source="",
+            processes=launched,
+            bytes_per_s=0.0,
+            latency_s=None,
+            rows=(),
+            headline=(),
+            _is_first_rank=False,
+        )
+    table = link_table(answer)
+    return _describe_link(table, str(catalog.write_user_link(table)))
+
+
+def _describe_link(table: Mapping[str, Any], path: str) -> LinkAnswer:
+    """Return the answer that shows a measured link and the file that holds it."""
+    measured = table["measured"]
+    latency_us = table.get("latency_us")
+    latency_s = None if latency_us is None else latency_us * 1e-6
+    latency = "none shows" if latency_s is None else seconds(latency_s)
+    bytes_per_s = table["GB_per_s"] * GB
+    bandwidth = shown("bytes_per_s", bytes_per_s)
+    times = zip(measured["bytes"], measured["all_reduce_s"], measured["fit_error"], strict=True)
+    return LinkAnswer(
+        link=table["name"],
+        path=path,
+        source=table["source"],
+        processes=measured["processes"],
+        bytes_per_s=bytes_per_s,
+        latency_s=latency_s,
+        rows=tuple(
+            AllReduceTime(bytes=size_bytes, all_reduce_s=all_reduce_s, fit_error=fit_error)
+            for size_bytes, all_reduce_s, fit_error in times
+        ),
+        headline=(
+            f"latency {latency}, bandwidth {bandwidth}: {table['note']}",
+            f"written to {path}; use it as --link local",
+        ),
+    )

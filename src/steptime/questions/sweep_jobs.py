@@ -1,0 +1,283 @@
+"""The questions about a submitted sweep: where its cells stand, their lost records, their end."""
+
+from collections import Counter
+from pathlib import Path
+
+from steptime.core.answer import Answer, Row
+from steptime.core.causes import again as retry_of
+from steptime.core.errors import InputError
+from steptime.core.progress import note
+from steptime.core.table import Table, columns
+from steptime.questions import kinds
+from steptime.records import store
+from steptime.sweeps.cell_rows import (
+    CauseCount,
+    CellRow,
+    StatusCount,
+    column_differs,
+    count_causes,
+    count_statuses,
+    make_cell_row,
+)
+from steptime.sweeps.cluster import status as cluster
+from steptime.sweeps.cluster import submission
+from steptime.sweeps.cluster.status import CellState, Snapshot
+
+MAX_TABLE_ROWS = 20
+MAX_NOTE_CHARACTERS = 100  # of a note in a table
+CELL_COLUMNS = ("status", "cause", "gpu", "?staging", "model", "batch")  # those of every table
+NOTE_COLUMNS = ("note", "retried_by=tried again by")
+NO_COLUMNS = ("id", "note", "retried_by", "status", "cause", "gpu", "staging", "model", "batch")
+
+
+class TaskState(Row, frozen=True, kw_only=True):
+    """A task of a job that waits or runs.
+
+    Attributes:
+        job: the scheduler's name of the task.
+        state: the scheduler's word for its state.
+        text: why it waits, or where it runs.
+        cells_left: cells that it has still to measure.
+    """
+
+    job: str
+    state: str
+    text: str
+    cells_left: int
+
+
+class EndedCell(CellRow, frozen=True, kw_only=True):
+    """A cell that has no number.
+
+    Attributes:
+        status: oom, timeout, unsupported or failed.
+        cause: a word of the table of causes.
+        note: the same in a sentence.
+        retried_by: the command that tries it again.
+    """
+
+    status: str
+    cause: str
+    note: str
+    retried_by: str
+
+
+class StatusAnswer(Answer, frozen=True, kw_only=True):
+    """Where the cells of a submitted sweep stand.
+
+    Attributes:
+        out: the folder of the sweep.
+        cells: cells of the experiment as it was submitted last.
+        queued: those that wait.
+        running: those that are measured now.
+        finished: those with a final record.
+        failed: those that ended without a number and would be tried again.
+        unsent: those that no scheduler took.
+        older: cells of the experiment as it was before, which are counted nowhere else.
+        cells_by_status: number of ended cells of each status.
+        cells_by_cause: number of cells without a number of each cause.
+        jobs: the tasks that wait or run.
+        unsuccessful: the cells that ended without a number.
+        headline: the folder with the number of cells in each state.
+        notes: remarks that change how the answer is read.
+    """
+
+    out: str
+    cells: int
+    queued: int
+    running: int
+    finished: int
+    failed: int
+    unsent: int
+    older: int
+    cells_by_status: tuple[StatusCount, ...]
+    cells_by_cause: tuple[CauseCount, ...]
+    jobs: tuple[TaskState, ...]
+    unsuccessful: tuple[EndedCell, ...]
+    headline: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return the tasks that wait or run, and the cells without a number."""
+        job_columns = columns("job", "state", "text=why or where", "cells_left=cells left")
+        job_rows = [job.to_dict() for job in self.jobs]
+        differing = [
+            name
+            for name in EndedCell.__struct_fields__
+            if name not in NO_COLUMNS and column_differs(self.unsuccessful, name)
+        ]
+        cell_columns = columns(*CELL_COLUMNS, *differing, *NOTE_COLUMNS)
+        cell_rows = [cell.to_dict() | {"note": _shorten(cell.note)} for cell in self.unsuccessful]
+        tables = (
+            Table(job_columns, job_rows, most=MAX_TABLE_ROWS),
+            Table(cell_columns, cell_rows, most=MAX_TABLE_ROWS),
+        )
+        return [table for table in tables if table.rows]
+
+
+class CollectAnswer(Answer, frozen=True, kw_only=True):
+    """The records that were written for cells whose jobs ended without them.
+
+    Attributes:
+        out: the folder of the sweep.
+        records: number of records that were written.
+        cells_by_cause: their number for each cause.
+        headline: the same in words.
+    """
+
+    out: str
+    records: int
+    cells_by_cause: tuple[CauseCount, ...]
+    headline: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return no table: the headline says it all."""
+        return []
+
+
+class CancelAnswer(Answer, frozen=True, kw_only=True):
+    """The jobs that were cancelled.
+
+    Attributes:
+        out: the folder of the sweep.
+        cancelled: the scheduler's names of the jobs.
+        headline: the same in words.
+    """
+
+    out: str
+    cancelled: tuple[str, ...]
+    headline: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return no table: the headline says it all."""
+        return []
+
+
+def status(folder: kinds.Folder) -> StatusAnswer:
+    """Show where the cells of a submitted sweep stand, and why.
+
+    Args:
+        folder: The folder of a submitted sweep.
+
+    Raises:
+        InputError: for a folder from which nothing was submitted.
+        SchedulerError: if the scheduler does not answer.
+    """
+    path = _submitted_folder(folder)
+    snapshot = cluster.snapshot(path, note)
+    current_ids = submission.wanted(path)
+    states = [
+        state for state in snapshot.states if current_ids is None or state.trial.id in current_ids
+    ]
+    ended = _ended_cells(states)
+    unsuccessful = tuple(cell for cell in ended if cell.status != "ok")
+    words = Counter(state.word for state in states)
+    older = len(snapshot.states) - len(states)
+    counts = ", ".join(f"{words[word]} {word}" for word in cluster.WORDS if words[word])
+    older_text = f"{older} more are of the experiment as it was before; they are not counted"
+    return StatusAnswer(
+        out=str(path),
+        cells=len(states),
+        queued=words["queued"],
+        running=words["running"],
+        finished=words["finished"],
+        failed=words["failed"],
+        unsent=words["unsent"],
+        older=older,
+        cells_by_status=count_statuses(cell.status for cell in ended),
+        cells_by_cause=count_causes(cell.cause for cell in unsuccessful),
+        jobs=_live_tasks(snapshot),
+        unsuccessful=unsuccessful,
+        headline=(f"{path}: {len(states)} cells: {counts or 'none'}",),
+        notes=(older_text,) if older else (),
+    )
+
+
+def collect(folder: kinds.Folder) -> CollectAnswer:
+    """Write a record of every cell whose job is over without one.
+
+    Args:
+        folder: The folder of a submitted sweep.
+
+    Raises:
+        InputError: for a folder from which nothing was submitted, and for one in use.
+        SchedulerError: if the scheduler does not answer.
+    """
+    path = _submitted_folder(folder)
+    with store.exclusive(path):
+        records = cluster.collect(path, note)
+    counts = count_causes(record.cause for record in records)
+    causes = ", ".join(f"{count.cells} {count.cause}" for count in counts)
+    headline = f"{path}: {len(records)} cells lost by their jobs"
+    return CollectAnswer(
+        out=str(path),
+        records=len(records),
+        cells_by_cause=counts,
+        headline=(f"{headline}: {causes}" if causes else headline,),
+    )
+
+
+def cancel(folder: kinds.Folder) -> CancelAnswer:
+    """Cancel the jobs of a submitted sweep that wait or run.
+
+    Args:
+        folder: The folder of a submitted sweep.
+
+    Raises:
+        InputError: for a folder from which nothing was submitted.
+        SchedulerError: if the scheduler does not answer.
+    """
+    path = _submitted_folder(folder)
+    jobs = tuple(cluster.cancel(path))
+    text = f"cancelled {', '.join(jobs)}" if jobs else "no job waits or runs"
+    return CancelAnswer(out=str(path), cancelled=jobs, headline=(f"{path}: {text}",))
+
+
+def _submitted_folder(folder: kinds.Folder) -> Path:
+    """Return the folder of a submitted sweep; raises `InputError` for another folder."""
+    path = Path(folder)
+    if not path.is_dir():
+        raise InputError(f"{path}: no such folder")
+    if not submission.folders(path):
+        raise InputError(f"{path}: nothing was submitted from here (sweep --launcher slurm)")
+    return path
+
+
+def _ended_cells(states: list[CellState]) -> list[EndedCell]:
+    """Return the cells whose measurement is over, with what became of them."""
+    lost = [state for state in states if state.word == "failed" and state.record is None]
+    failures = cluster.failures_of_lost(lost)
+    cells = []
+    for state in states:
+        if state.word not in {"finished", "failed"}:
+            continue
+        end = state.record or failures[state.trial.id]
+        cell = make_cell_row(
+            state.trial,
+            EndedCell,
+            status=end.status,
+            cause=end.cause,
+            note=end.note,
+            retried_by=retry_of(end.status, end.cause),
+        )
+        cells.append(cell)
+    return cells
+
+
+def _live_tasks(snapshot: Snapshot) -> tuple[TaskState, ...]:
+    """Return the tasks that wait or run, each with its number of cells left."""
+    cells_left: Counter[tuple[str, str, str]] = Counter()
+    for state in snapshot.states:
+        if state.queued:
+            key = state.queued.job, state.queued.state, state.queued.text
+            cells_left[key] += state.word in {"queued", "running"}
+    return tuple(
+        TaskState(job=job, state=state, text=text, cells_left=cells)
+        for (job, state, text), cells in cells_left.items()
+    )
+
+
+def _shorten(text: str) -> str:
+    """Return a note that fits in a table: `OSError: [Errno 28] No space...`."""
+    is_long = len(text) > MAX_NOTE_CHARACTERS
+    return f"{text[:MAX_NOTE_CHARACTERS]}..." if is_long else text

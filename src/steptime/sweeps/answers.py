@@ -1,0 +1,251 @@
+"""The answers of `sweep`: cells measured here or submitted, and the cost of a submission."""
+
+from dataclasses import replace
+
+from steptime.core.answer import Answer, Row
+from steptime.core.table import UNSUCCESSFUL, Column, Table, columns
+from steptime.core.table import Answer as Printout
+from steptime.core.units import duration, size
+from steptime.sweeps.cell_rows import CellRow, StatusCount, column_differs
+
+MAX_TABLE_ROWS = 20
+CELL_HEADINGS = {
+    "id": "cell",
+    "model": "network",
+    "batch": "batch",
+    "replicas": "replicas",
+    "gpu": "gpu",
+    "staging": "staging",
+}
+"""Columns of a preview with their headings; other columns stand only where they differ."""
+JOB_COLUMNS = columns(
+    "gpu",
+    "replicas",
+    "nodes",
+    "cells",
+    "tasks",
+    "longest=longest task",
+    "node_hours:.3g=node-hours",
+    "needs_bytes=memory",
+    "?has_bytes=of",
+    "node_needs_bytes=of a node",
+    "?predicted_on=by",
+)
+
+
+class FailedCell(Row, frozen=True, kw_only=True):
+    """A cell that was tried and has no number.
+
+    Attributes:
+        model: the network.
+        batch: examples of one replica in a step.
+        replicas: number of data-parallel copies.
+        status: oom, timeout, unsupported or failed.
+        cause: a word of the table of causes.
+        note: the same in a sentence.
+    """
+
+    model: str
+    batch: int
+    replicas: int
+    status: str
+    cause: str
+    note: str
+
+
+class SweepAnswer(Answer, frozen=True, kw_only=True):
+    """What a sweep on this machine measured.
+
+    Attributes:
+        name: the name of the experiment.
+        out: the folder of the records.
+        cells: visits of cells that the experiment has.
+        finished_before: those that had a final record before.
+        measured: those that were tried now.
+        cells_by_status: number of cells tried now of each status.
+        unsuccessful: the cells tried now that have no number.
+        headline: the same in words.
+    """
+
+    name: str
+    out: str
+    cells: int
+    finished_before: int
+    measured: int
+    cells_by_status: tuple[StatusCount, ...]
+    unsuccessful: tuple[FailedCell, ...]
+    headline: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """3 if a cell has no number."""
+        return UNSUCCESSFUL if self.unsuccessful else 0
+
+    def tables(self) -> list[Table]:
+        """Return no table: the headline says it all."""
+        return []
+
+
+class SubmissionAnswer(Answer, frozen=True, kw_only=True):
+    """The cells that were sent to a scheduler.
+
+    Attributes:
+        name: the name of the experiment.
+        out: the folder of the records.
+        cells: visits of cells that the experiment has.
+        finished_before: those that had a final record before.
+        in_flight: those that wait or run.
+        collected: lost cells whose records were written now.
+        submitted: those that the scheduler took now.
+        unsent: those that a limit of the site kept back.
+        tasks: tasks that measure the submitted cells.
+        jobs: the scheduler's names of their jobs.
+        folder: the folder of the submission, None where nothing was to submit.
+        headline: the same in words.
+        notes: remarks that change how the answer is read.
+    """
+
+    name: str
+    out: str
+    cells: int
+    finished_before: int
+    in_flight: int
+    collected: int
+    submitted: int
+    unsent: int
+    tasks: int
+    jobs: tuple[str, ...]
+    folder: str | None
+    headline: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """3 if a cell was kept back."""
+        return UNSUCCESSFUL if self.unsent else 0
+
+    def tables(self) -> list[Table]:
+        """Return no table: the headline says it all."""
+        return []
+
+
+class JobEstimate(Row, frozen=True, kw_only=True):
+    """A job that would be submitted, and what it would take.
+
+    Attributes:
+        gpu: type of GPU, "" for none.
+        partition: the partition of the scheduler, "" for its default.
+        replicas: data-parallel copies of each cell.
+        nodes: nodes of a task.
+        cells: cells of all tasks.
+        tasks: number of tasks.
+        longest_task_s: predicted seconds of the longest task.
+        node_hours: predicted hours of all tasks, times their nodes.
+        needs_bytes: memory that the largest cell needs of a GPU, of the node if there is no GPU.
+        has_bytes: memory of that GPU or node, None if unknown.
+        node_needs_bytes: memory that the largest cell needs of a node.
+        node_has_bytes: memory of a node that the job may use, None if unknown.
+        predicted_on: the device that predicts the times, None where the budget alone counts.
+        script: the batch script.
+    """
+
+    gpu: str
+    partition: str
+    replicas: int
+    nodes: int
+    cells: int
+    tasks: int
+    longest_task_s: float
+    node_hours: float
+    needs_bytes: int
+    has_bytes: float | None
+    node_needs_bytes: int
+    node_has_bytes: float | None
+    predicted_on: str | None
+    script: str
+
+
+class LargeCell(CellRow, frozen=True, kw_only=True):
+    """A cell that needs more memory than there is.
+
+    Attributes:
+        of: what lacks memory: a GPU or a node.
+        needs_bytes: memory that the cell needs.
+        has_bytes: memory that there is.
+    """
+
+    of: str
+    needs_bytes: int
+    has_bytes: float | None
+
+
+class PreviewAnswer(Answer, frozen=True, kw_only=True):
+    """What a sweep would submit, and what it would take.
+
+    Attributes:
+        name: the name of the experiment.
+        out: the folder of the records.
+        cells: visits of cells that the experiment has.
+        finished_before: those that have a final record.
+        in_flight: those that wait or run.
+        rows: the cells that would be submitted.
+        jobs: the jobs that would be submitted.
+        node_hours: predicted node-hours of all jobs.
+        not_fitting: cells that need more memory than there is.
+        headline: the same in words.
+        notes: remarks that change how the answer is read.
+    """
+
+    name: str
+    out: str
+    cells: int
+    finished_before: int
+    in_flight: int
+    rows: tuple[CellRow, ...]
+    jobs: tuple[JobEstimate, ...]
+    node_hours: float
+    not_fitting: tuple[LargeCell, ...]
+    headline: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return the cells and the jobs that would be submitted."""
+        names = [
+            name
+            for name in CellRow.__struct_fields__
+            if self.rows and (name in CELL_HEADINGS or column_differs(self.rows, name))
+        ]
+        heads = [Column(name, CELL_HEADINGS.get(name, name)) for name in names or CELL_HEADINGS]
+        cell_rows = [
+            {name: None if value == "" else value for name, value in row.to_dict().items()}
+            for row in self.rows
+        ]
+        job_rows = [
+            job.to_dict()
+            | {"gpu": job.gpu or None, "longest": duration(job.longest_task_s)}
+            | {"predicted_on": job.predicted_on or "the budget alone"}
+            for job in self.jobs
+        ]
+        title = f"predicted: {self.node_hours:.3g} node-hours"
+        return [
+            Table(heads, cell_rows, "would be submitted", most=MAX_TABLE_ROWS),
+            Table(JOB_COLUMNS, job_rows, title),
+        ]
+
+    def printout(self) -> Printout:
+        """Return the answer as the command line prints it, the batch scripts last."""
+        printout = super().printout()
+        scripts = "".join(job.script for job in self.jobs)
+        return replace(printout, text=printout.text + scripts)
+
+
+def describe_large_cell(cell: LargeCell) -> str:
+    """Return `will not fit: fc, batch 8: needs 2 GB, a GPU has 1 GB`."""
+    memory = "unknown" if cell.has_bytes is None else size(cell.has_bytes)
+    needs = f"needs {size(cell.needs_bytes)}, {cell.of} has {memory}"
+    return f"will not fit: {cell.model}, batch {cell.batch}: {needs}"
+
+
+def describe_progress(name: str, cells: int, finished_before: int) -> str:
+    """Return `small: 12 cells, 4 done before`."""
+    return f"{name}: {cells} cells, {finished_before} done before"
