@@ -124,9 +124,9 @@ def fit(
 ) -> Fitting: ...
 def choose(
     model: str | Path | Workload,
-    devices: str = ...,
+    device: str | Path | Device = ...,
     batch: float | Sequence[int] | str | None = ...,
-    samples: int = ...,
+    examples: int = ...,
     epochs: float = ...,
     prices: str | Path | None = ...,
     page: str | Path | None = ...,
@@ -162,7 +162,7 @@ def scale(
     overlap: bool = ...,
     compression: float = ...,
     latency_us: float | None = ...,
-    samples: int | None = ...,
+    examples: int | None = ...,
     epochs: float | None = ...,
     price: float | None = ...,
     billing: str | None = ...,

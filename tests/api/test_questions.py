@@ -67,7 +67,7 @@ def test_the_stub_has_what_python_finds():
             "scale resnet18 --device t4 --replicas 1,4 --link aws --per-node 4",
             {"device": "t4", "replicas": [1, 4], "link": "aws", "per_node": 4},
         ),
-        ("choose resnet18 --devices t4,l4 --epochs 2", {"devices": ["t4", "l4"], "epochs": 2}),
+        ("choose resnet18 --device t4,l4 --epochs 2", {"device": ["t4", "l4"], "epochs": 2}),
         (
             "plan resnet18 --device v100 --batch 64 --devices 2,4",
             {"device": ["v100"], "batch": 64, "devices": [2, 4]},

@@ -287,8 +287,8 @@ def test_a_mistake_leaves_the_folder_as_it_was(folder, monkeypatch, capsys):
         "export --in records -o t.csv --sql 'FROM recrds'",
         "plot memory --in absent -o p.svg",
         "report absent -o r.html",
-        "choose fc --devices t4 --page p.html --link nvlnk-3",
-        "choose gpt2_xl --devices t4 --batch 512 --page p.html --replicas 1",
+        "choose fc --device t4 --page p.html --link nvlnk-3",
+        "choose gpt2_xl --device t4 --batch 512 --page p.html --replicas 1",
     ):
         assert run(_split(line)) == 2
     assert sorted((path.name, path.read_bytes()) for path in Path("records").iterdir()) == before

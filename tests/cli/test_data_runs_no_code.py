@@ -249,7 +249,7 @@ WAYS: dict[str, tuple[dict[str, str], str, str]] = {  # files, command, what the
         "scale fc --device T4 --replicas 2 --link l.toml",
         "unknown key 'like'",
     ),
-    "prices": ({"p.toml": f'model = "{CODE}"'}, "choose fc --devices T4 --prices p.toml", ""),
+    "prices": ({"p.toml": f'model = "{CODE}"'}, "choose fc --device T4 --prices p.toml", ""),
 }
 RECORDS = {
     "model of a record": ({"workload": {"model": CODE}}, "predict --in out --device T4"),

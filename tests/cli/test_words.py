@@ -103,7 +103,7 @@ def test_no_page_has_a_word_of_the_house(path):
         "predict resnet50 --device t4",
         "predict resnet50,gpt2 --device t4,a100 --batch 8,4096 --grid --replicas 1,8 --link aws",
         "fit gpt2 --device t4 --batch 4096",
-        "choose gpt2 --devices t4,a100,h100",
+        "choose gpt2 --device t4,a100,h100",
         "scale resnet50 --device v100 --link ethernet-25 --overlap",
         "plan gpt2 --device a100-sxm4-80gb --inside nvlink-3 --devices 2,4 --batch 32",
         "plan llama2_70b --device h100-sxm5",

@@ -37,7 +37,8 @@ def test_the_numbers_of_0_15_0_stand_under_the_new_names():
                 values |= dict(zip(all_names[path], value, strict=True))
             else:
                 values[rename_path(path, all_names)] = value
-        before[line.replace("--workers", "--replicas")] = answer | {"values": values}
+        renamed = line.replace("--workers", "--replicas").replace("--samples", "--examples")
+        before[renamed] = answer | {"values": values}
     assert list(golden.differences(before, WRITTEN)) == []
 
 

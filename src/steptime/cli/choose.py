@@ -21,7 +21,7 @@ from steptime.questions.choose_table import notes_on, table
 from steptime.questions.grid_table import names, split_models
 from steptime.questions.step_options import StepOptions
 
-SAMPLES = 1_000_000
+EXAMPLES = 1_000_000
 BATCHES = (1, 8, 32, 128, 512)  # of a page, beside a network's own
 NEAR, FAR = "nvlink-4,pcie-4-x16", "infiniband-ndr,ethernet-25"  # links, in a node and beyond
 MOST_NEAR = 4  # links in nodes of a page where none is named
@@ -31,11 +31,11 @@ REPLICAS = "1,2,4,...,64"
 @question(long="predicting every device")
 def choose(
     model: options.Model,
-    devices: str = option(
-        "NAME", f"Devices with commas, a kind ({', '.join(KINDS)}), or all.", "all"
+    device: str = option(
+        "NAME,...", f"Devices with commas, a kind ({', '.join(KINDS)}), or all.", "all"
     ),
     batch: Text = optional("N", "Batch size, on every device. Default: the network's."),
-    samples: int = whole("N", "Examples of an epoch.", SAMPLES),
+    examples: int = whole("N", "Examples of an epoch.", EXAMPLES),
     epochs: float = number("N", "Epochs.", 1.0, most=1e6),
     prices: options.Prices = None,
     page: File = optional(
@@ -58,16 +58,16 @@ def choose(
     if page is None:
         options.refuse({"--link": link, "--replicas": replicas}, "{} goes with --page FILE")
     else:
-        axes = split_models(model), devices_of(devices), batch, link, replicas or REPLICAS
-        return _page(page, step, axes, Training(samples, epochs), offers(prices))
-    asked = devices_of(devices)
+        axes = split_models(model), devices_of(device), batch, link, replicas or REPLICAS
+        return _page(page, step, axes, Training(examples, epochs), offers(prices))
+    devices = devices_of(device)
     priced = offers(prices)
     currencies = sorted({one.currency for one in priced})
     if len(currencies) > 1:
         raise InputError(f"prices in several currencies: {', '.join(currencies)}")
-    asked_model = step.on(model, batch, asked[0])
+    asked_model = step.on(model, batch, devices[0])
     workload = asked_model.workload
-    found = choices(asked_model, asked, samples, epochs, cheapest(priced))
+    found = choices(asked_model, devices, examples, epochs, cheapest(priced))
     if all(row["status"] == "unsupported" for row in found):
         raise InputError(found[0]["note"])
     keys = {"price": "price", "offer": "name", "price_date": "date", "price_verified": "verified"}
@@ -79,7 +79,7 @@ def choose(
         "method": step.method,
         **picked(workload, "phase dtype optimizer"),
         "tuning": workload.tuning.text or None,
-        "samples": samples,
+        "examples": examples,
         "epochs": epochs,
         "currency": currencies[0] if currencies else None,
         "sort": sort,
@@ -107,7 +107,7 @@ def _page(
     batches = numbers(batch, "--batch") if batch else sorted({*own, *BATCHES})
     near = ",".join(dict.fromkeys(map(near_link, devices)))
     usual = f"{near},{FAR}" if near.count(",") < MOST_NEAR else f"{FAR},{NEAR}"
-    words = picked(step, "dtype optimizer method") | picked(training, "samples epochs")
+    words = picked(step, "dtype optimizer method") | picked(training, "examples epochs")
     asked = Choices(
         makers,
         devices,
@@ -133,5 +133,5 @@ def devices_of(text: str) -> list[Device]:
             return [one for one in every if one.details.get("used_in") != "phones"]
         return [one for one in every if one.kind == word]
     if meant_by(word, KINDS) and not catalog.meant(word):
-        raise unknown("kind of devices", text, ("all", *KINDS), "--devices")
-    return list({one.name: one for one in map(catalog.device, names(text, "--devices"))}.values())
+        raise unknown("kind of devices", text, ("all", *KINDS), "--device")
+    return list({one.name: one for one in map(catalog.device, names(text, "--device"))}.values())

@@ -37,12 +37,12 @@ SORTS: Mapping[str, Callable[[Row], float | None]] = {
 def choices(
     model: StepModel,
     devices: Iterable[Device],
-    samples: int,
+    examples: int,
     epochs: float = 1.0,
     offers: Mapping[str, Offer] | None = None,
     batch: int | None = None,
 ) -> list[Row]:
-    """Return what a training of `samples * epochs` examples takes on each device, a row each.
+    """Return what a training of `examples * epochs` examples takes on each device, a row each.
 
     All run the same global `batch`, that of the model where none is said. Where it does not fit,
     gradients of the largest `micro_batch` that fits are added up `accumulation` times before an
@@ -52,7 +52,7 @@ def choices(
     are of the whole training; `low_s` and `high_s` of a step. `offers` are the prices by device.
     """
     whole = model.workload.batch_per_replica if batch is None else batch
-    steps, training, known = Steps(model, TRIED), Training(samples, epochs), offers or {}
+    steps, training, known = Steps(model, TRIED), Training(examples, epochs), offers or {}
 
     @cache
     def held(of: Steps, micro: int) -> int:  # of a micro-batch beside the gradients of those before
@@ -132,7 +132,7 @@ def _choice(
     if offer is not None:
         training = replace(training, price=offer.price, billing=offer.billing)
     whole = bill(training, step_s, batch, 1)
-    count = training.samples * training.epochs / batch * longer
+    count = training.examples * training.epochs / batch * longer
     energy = step_energy(made, on.seen, on.lowered(micro).columns)
     joules = {"energy_j": energy.energy_j, "energy_max_j": energy.max_j}
     return row(

@@ -56,7 +56,7 @@ def table(document: dict[str, Any]) -> Table:
     title = (
         f"{document['model']}, {tuning}{document['phase']}, {document['dtype']}, "
         f"{document['optimizer']} ({document['method']}): {epochs} of "
-        f"{document['samples']:,} examples, by {document['sort']}"
+        f"{document['examples']:,} examples, by {document['sort']}"
     )
     below = assumed_line((row["device"], assumed_text(row["assumed"])) for row in fitting)
     below += [EXTRAPOLATED] if any(row["is_extrapolated"] for row in rows) else []
