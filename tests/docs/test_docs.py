@@ -75,9 +75,9 @@ QUICK = (
 COMMANDS: dict[str, Any] = {name: tree().get_command(None, name) for name in NAMES}
 
 LONG = re.compile(  # searches of many plans, servers under load, modules that torch reads
-    r" plan .*(--devices \d|\.json)| serve .*--(rate|concurrency)"
+    r" plan .*(--device-count \d|\.json)| serve .*--(rate|concurrency)"
     r"| (predict|fit|choose|why) \S+\.py:"
-    r"|measure_cell|devices=\[|ttft_target=|max_devices="
+    r"|measure_cell|devices=\[|ttft_target=|max_device_count="
 )
 
 Example = tuple[str, str, str]  # page, command line, output shown

@@ -125,7 +125,7 @@ def test_a_pipeline_has_all_of_the_network():
 
 @pytest.mark.parametrize("model", ["resnet50", "rnn:length=20"])
 def test_the_search_is_that_of_brute_force(model):
-    request = Request(model, SITE, 24, devices=(4,), optimizer="adam")
+    request = Request(model, SITE, 24, device_counts=(4,), optimizer="adam")
     planner = request.planner(request.shape, 4)
     ways = [*Space(planner, 4, 24, 8, {}).ways()]
     space = [Asked(plan, b, 24) for plan, sizes in ways for b in sizes]

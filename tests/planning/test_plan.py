@@ -33,7 +33,7 @@ def layer(plan: Plan, micro_batch: int = 1) -> Piece:
 
 
 def step(plan: Plan, micro_batch: int, batch: int, model: str = GPT) -> PlanTime:
-    found = planner(model, plan.devices)
+    found = planner(model, plan.device_count)
     asked = checked(found.shape, Asked(plan, micro_batch, batch))
     return plan_time(found, asked)
 
@@ -135,7 +135,7 @@ def test_flop_of_a_plan_are_those_that_count_says(model):
 def test_the_command_answers_by_documented_keys(capsys):
     words = f"{GPT} --device h100-sxm5 --inside nvlink-4 --link infiniband-ndr --tensor 8"
     told = answer(f"{words} --pipeline 8 --batch 16 --dtype float8 --tokens 1e12", capsys)
-    assert told["devices"] == 64
+    assert told["device_count"] == 64
     assert told["low_s"] < told["step_s"] < told["high_s"]
     assert set(told["mfu"]) == {"full", "half", "6N"}
     a_token = 72 * 96 * 12288**2 * (1 + 2048 / (6 * 12288) + 51200 / (12 * 96 * 12288))

@@ -37,7 +37,7 @@ def planner(devices: int, site: Site = ROOM, model: str = SMALL, stack: str = ""
 
 
 def step(plan: Plan, batch: int, on: Planner | None = None, micro_batch: int = 1) -> PlanTime:
-    on = on or planner(plan.devices)
+    on = on or planner(plan.device_count)
     asked = checked(on.shape, Asked(plan, micro_batch, batch))
     return plan_time(on, asked)
 
@@ -344,7 +344,7 @@ def test_memory_by_part_is_that_of_hand_arithmetic():
 def test_a_search_computes_as_few_layers_again_as_leave_a_share_of_the_memory():
     fixed: dict[str, Any] = {"tensor": 8, "context": 1, "pipeline": 1, "zero": 0, "micro_batch": 1}
     how: dict[str, Any] = {"batch": 1, "length": 98304, "inside": "nvlink-4"}
-    best = steptime.plan("llama3_8b", "h100-sxm5", devices=8, **how, **fixed)["best"]
+    best = steptime.plan("llama3_8b", "h100-sxm5", device_count=8, **how, **fixed)["best"]
     fewest = best["plan"]["recompute_layers"]
     assert best["plan"]["recompute"] == "full"
     own = {**fixed, "data": 1, "sequence_parallel": True, "recompute": "full"}
@@ -354,5 +354,5 @@ def test_a_search_computes_as_few_layers_again_as_leave_a_share_of_the_memory():
     ]
     assert [one["needed_bytes"] <= 0.95 * one["usable_bytes"] for one in held] == [False, True]
     chosen = {**fixed, "recompute": "full"}
-    told = steptime.plan("llama3_8b", "h100-sxm5", devices=8, **how, **chosen)
+    told = steptime.plan("llama3_8b", "h100-sxm5", device_count=8, **how, **chosen)
     assert "recompute_layers" not in told["best"]["plan"]  # as the user chose

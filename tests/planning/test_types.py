@@ -33,7 +33,7 @@ def test_without_a_type_it_is_mixed_and_the_answer_says_it():
     assert plain == mixed
     assert plain["dtype"] == "bfloat16-mixed"
     assert steptime.plan("gpt2", "v100-sxm2-16gb")["dtype"] == "float16-mixed"
-    best = steptime.plan("gpt2", "h100-sxm5", devices=(2,), batch=8, dtype="bfloat16")["best"]
+    best = steptime.plan("gpt2", "h100-sxm5", device_count=(2,), batch=8, dtype="bfloat16")["best"]
     assert best["dtype"] == "bfloat16"
 
 

@@ -70,7 +70,11 @@ def test_a_row_says_whether_it_is_a_training_or_decoding(tmp_path):
     )
     training, decoding, part = asked(tmp_path / "a.csv", MEASURED, *rows)
     reply = training.reply("calibrated")
-    assert (training.set, reply.stack, reply.devices) == ("MaxText, tpu-v6e", "maxtext-2025", 256)
+    assert (training.set, reply.stack, reply.device_count) == (
+        "MaxText, tpu-v6e",
+        "maxtext-2025",
+        256,
+    )
     assert 0.5 < reply.values["step_s"].value / 4.5 < 1.5
     assert decoding.measured == {"tpot_s": 0.03}
     assert "tpot_s" in decoding.reply("calibrated").values

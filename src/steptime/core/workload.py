@@ -85,7 +85,7 @@ class Plan:
                 raise unknown(name, table[name], map(str, known), "plan")
 
     @property
-    def devices(self) -> int:
+    def device_count(self) -> int:
         """The number of devices of a step."""
         return self.tensor * self.context * self.data * self.pipeline
 

@@ -52,7 +52,7 @@ def mfu(planner: Planner, result: PlanTime) -> dict[str, float | None]:
     gradients are not made, 6N has no meaning.
     """
     (products, attention), times = planner.flops, _forwards(planner)
-    whole = planner.peak * result.step_s * result.asked.plan.devices
+    whole = planner.peak * result.step_s * result.asked.plan.device_count
     of_a_sequence = {
         "full": times * (products + attention),
         "half": times * (products + attention / 2),
@@ -87,13 +87,14 @@ def document(
     `assumed` are the stacks that could be meant (`meant`), None where one is named.
     """
     shape, asked = planner.shape, result.asked
-    devices, in_step = asked.plan.devices, asked.batch * shape.length
+    device_count = asked.plan.device_count
+    in_step = asked.batch * shape.length
     does_fit = fits(planner, result)
     values = {
         "answer": "",
         "model": shape.label,
         "device": planner.device.name,
-        "devices": devices,
+        "device_count": device_count,
         **picked(planner, "levels parameters"),
         "plan": {**plan_to_json(asked.plan), "order": asked.order},
         **picked(asked, "micro_batch batch"),
@@ -106,7 +107,7 @@ def document(
         "assumed": assumed,
         **picked(result, "step_s low_s high_s bubble"),
         "tokens_per_s": in_step / result.step_s,
-        "tokens_per_s_per_device": in_step / result.step_s / devices,
+        "tokens_per_s_per_device": in_step / result.step_s / device_count,
         "parts": picked(result, "compute_s recompute_s exposed_s host_s bubble_s update_s rest_s"),
         "fits": does_fit,
         "usable_bytes": planner.device.usable_bytes,
@@ -116,14 +117,14 @@ def document(
             for one in result.exposures
         ],
         "mfu": mfu(planner, result),
-        "cost": cost_of(offer, devices, "step", result.step_s),
+        "cost": cost_of(offer, device_count, "step", result.step_s),
         "energy": result.energy_j
         and {
             "step_j": result.energy_j,
-            "device_w": result.energy_j / result.step_s / devices,
+            "device_w": result.energy_j / result.step_s / device_count,
             "of": "devices alone: nodes add 20 to 40 %",
         },
-        "training": _training(result, offer, devices, in_step, tokens),
+        "training": _training(result, offer, device_count, in_step, tokens),
         "notes": _notes(planner, result),
         "nearest_that_fits": None if does_fit else nearest(planner, asked),
     }
@@ -134,7 +135,7 @@ def timed(request: Request) -> tuple[Planner, PlanTime]:
     """Return the step of the plan that a user asks for, and what priced it; raises `InputError`."""
     shape = request.shape
     asked = request.asked(shape)
-    planner = request.planner(shape, asked.plan.devices)
+    planner = request.planner(shape, asked.plan.device_count)
     return planner, plan_time(planner, asked)
 
 
@@ -155,7 +156,7 @@ def asking(request: Request, values: Mapping[str, Any]) -> Request:
     several = (request.site, *request.others)
     site = next(one for one in several if catalog.device(one.device).name == values["device"])
     return replace(
-        request, site=site, others=(), split=split, devices=(),
+        request, site=site, others=(), split=split, device_counts=(),
         batch=values["batch"], micro_batch=values["micro_batch"], length=values["length"],
         order=values["plan"]["order"], stack=values["stack"],
     )  # fmt: skip
@@ -211,17 +212,19 @@ def _memory(planner: Planner, result: PlanTime) -> dict[str, Any]:
     }
 
 
-def cost_of(offer: Offer | None, devices: int, what: str, took_s: float) -> dict[str, Any] | None:
+def cost_of(
+    offer: Offer | None, device_count: int, what: str, took_s: float
+) -> dict[str, Any] | None:
     """Return what devices cost for something that takes so long, and an hour; None: unknown."""
     if offer is None:
         return None
-    hour = offer.price * devices
+    hour = offer.price * device_count
     about = {"currency": offer.currency, "offer": offer.name, "date": offer.date}
     return {what: hour * took_s / 3600, "hour": hour, **about}
 
 
 def _training(
-    result: PlanTime, offer: Offer | None, devices: int, in_step: int, tokens: float | None
+    result: PlanTime, offer: Offer | None, device_count: int, in_step: int, tokens: float | None
 ) -> dict[str, Any] | None:
     if tokens is None:
         return None
@@ -233,8 +236,8 @@ def _training(
         "train_h": hours,
         "low_h": low,
         "high_h": high,
-        "device_hours": hours * devices,
-        "cost": None if offer is None else hours * offer.price * devices,
+        "device_hours": hours * device_count,
+        "cost": None if offer is None else hours * offer.price * device_count,
         "energy_kwh": None if energy is None else energy * steps / KWH_J,
     }
 
@@ -319,8 +322,8 @@ def sentence(values: Mapping[str, Any]) -> str:
     """Return the answer of a plan's document: devices, step, money, days, and what bounds it."""
     low, high = (seconds(values[end]) for end in ("low_s", "high_s"))
     step = f"{seconds(values['step_s'])} a step ({low} to {high})"
-    where = f"{values['devices']} {values['device']}"
-    words = in_words(values["assumed"]) if values["devices"] > 1 else ""
+    where = f"{values['device_count']} {values['device']}"
+    words = in_words(values["assumed"]) if values["device_count"] > 1 else ""
     assumed = f", {words}" if words else ""
     if not values["fits"]:
         over = size(values["memory"]["over_bytes"])

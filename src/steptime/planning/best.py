@@ -34,7 +34,13 @@ from steptime.planning.shape import Shape
 from steptime.planning.space import Space
 from steptime.planning.step import Quick, plan_time
 
-AMOUNTS = ("step_s", "cost_per_step", "energy_j", "needed_bytes", "devices")  # fewer are better
+AMOUNTS = (
+    "step_s",
+    "cost_per_step",
+    "energy_j",
+    "needed_bytes",
+    "device_count",
+)  # fewer are better
 SPLIT = (
     "tensor", "context", "pipeline", "virtual", "data", "expert", "zero", "recompute",
     "recompute_layers", "schedule", "shard", "offload",
@@ -53,7 +59,7 @@ Row = dict[str, Any]
 class _Group(NamedTuple):
     """What was found on a number of devices of a type."""
 
-    devices: int
+    device_count: int
     planner: Planner
     offer: Offer | None
     caps: Sequence[Cap]
@@ -63,11 +69,11 @@ class _Group(NamedTuple):
 
 def answer(request: Request) -> dict[str, Any]:
     """Return the answer to a request: one plan, or the best of those that it leaves open."""
-    refuse_idle(request.split, bool(request.devices))
-    if request.others and not request.devices:
-        raise InputError("plan: several devices go with --devices or --max-devices")
-    values = searched(request) if request.devices else answered(request)
-    stays = request.split.get("offload", None if request.devices else "none") == "none"
+    refuse_idle(request.split, bool(request.device_counts))
+    if request.others and not request.device_counts:
+        raise InputError("plan: several devices go with --device-count or --max-device-count")
+    values = searched(request) if request.device_counts else answered(request)
+    stays = request.split.get("offload", None if request.device_counts else "none") == "none"
     if request.site.host_link and stays and values.get("fits", True):
         raise InputError("plan: --host-link goes with --offload; nearest: leave out --host-link")
     return values
@@ -79,7 +85,7 @@ def searched(request: Request) -> dict[str, Any]:
     Raises `InputError` where a request says no batch, and where no plan is left.
     """
     if request.batch is None:
-        raise InputError("--devices: a search needs --batch, the sequences of a step")
+        raise InputError("--device-count: a search needs --batch, the sequences of a step")
     if request.limits.get("days") is not None and request.tokens is None:
         raise InputError("--days needs --tokens, those of the training")
     shape = request.shape
@@ -104,7 +110,7 @@ def searched(request: Request) -> dict[str, Any]:
     front = _unbeaten([row for row in rows.values() if row["within"]])
     if not front:
         raise InputError("plan: what fits by closed forms is beyond the limits once simulated")
-    by_devices = [rows[key] for key in fastest if rows[key]["within"]]
+    by_device_count = [rows[key] for key in fastest if rows[key]["within"]]
     best, hardly = _best(front[0], request), _hardly(front, groups[0].planner.spare)
     for row in rows.values():  # what could be meant is the same for all
         for end in ("low_s", "high_s"):
@@ -114,8 +120,8 @@ def searched(request: Request) -> dict[str, Any]:
         unpriced = sorted({one.planner.device.name for one in groups if one.offer is None})
         best["notes"] += [f"{name}: {NO_PRICE}, so no budget holds it" for name in unpriced]
     first: dict[str, float] = {}  # what a step of the least number takes of devices
-    for row in by_devices:
-        took = row["step_s"] * row["devices"]
+    for row in by_device_count:
+        took = row["step_s"] * row["device_count"]
         row["efficiency"] = first.setdefault(row["device"], took) / took
     for row in rows.values():
         del row["document"], row["within"], row["found"]
@@ -129,7 +135,7 @@ def searched(request: Request) -> dict[str, Any]:
         "bound_by": bound(best),
         "best": best,
         "best_by": _least(front),
-        "by_devices": by_devices,
+        "by_device_count": by_device_count,
         "rows": front,
     }
 
@@ -157,7 +163,7 @@ def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
     every = (request.site, *request.others)
     for site in every:
         one, planner = replace(request, site=site, others=every if request.others else ()), None
-        for count in sorted(set(request.devices)):
+        for count in sorted(set(request.device_counts)):
             planner = one.planner(shape, count, planner)
             offer = offer_of(planner, request.prices)
             caps = _caps(request, count, batch * shape.length, offer)
@@ -171,9 +177,9 @@ def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
             yield _Group(count, planner, offer, caps, result, space.in_words())
 
 
-def _caps(request: Request, devices: int, in_step: int, offer: Offer | None) -> list[Cap]:
+def _caps(request: Request, device_count: int, in_step: int, offer: Offer | None) -> list[Cap]:
     steps = (request.tokens or 0.0) / in_step
-    hour = 0.0 if offer is None else offer.price * devices
+    hour = 0.0 if offer is None else offer.price * device_count
     values: dict[str, Callable[[Quick], float]] = {
         "budget_per_hour": lambda _: hour,
         "days": lambda result: result.step_s * steps / DAY_S,
@@ -193,7 +199,7 @@ def _none(
     if not every:
         return "plan: the power of these devices is not known"
     group, least = min(every, key=lambda pair: (pair[1].name == MEMORY, pair[1].ratio))
-    where, value = f"{group.devices} {group.planner.device.name}", least.value
+    where, value = f"{group.device_count} {group.planner.device.name}", least.value
     if least.name == MEMORY:
         near = f"the nearest needs {(value - least.most) / 1e9:,.1f} GB more ({where})"
         return f"plan: none of {considered:,} splits fits; {near}"
@@ -206,10 +212,12 @@ def _none(
 def _more(request: Request, shape: Shape) -> str:
     """Return the least of 2, 4 and 8 times as many devices that have room for a plan, in words."""
     for times in (2, 4, 8):
-        many = times * max(request.devices)
+        many = times * max(request.device_counts)
         try:
-            if any(one.result.front for one in _groups(replace(request, devices=(many,)), shape)):
-                return f"; nearest: --devices {many}"
+            if any(
+                one.result.front for one in _groups(replace(request, device_counts=(many,)), shape)
+            ):
+                return f"; nearest: --device-count {many}"
         except InputError as error:  # nothing joins so many
             return f"; {many} devices: {error}"
     return ""
@@ -231,8 +239,8 @@ def _every(groups: Sequence[_Group]) -> Iterator[tuple[int, Quick]]:
 def _amounts(
     group: _Group, step_s: float, energy_j: float | None, held: float
 ) -> dict[str, float | None]:
-    paid = cost_of(group.offer, group.devices, "step", step_s)
-    values = (step_s, None if paid is None else paid["step"], energy_j, held, group.devices)
+    paid = cost_of(group.offer, group.device_count, "step", step_s)
+    values = (step_s, None if paid is None else paid["step"], energy_j, held, group.device_count)
     return dict(zip(AMOUNTS, values, strict=True))
 
 
@@ -299,6 +307,6 @@ def _alike(
         most = best["step_s"] * told_apart(group.planner) if same else best["high_s"] / low
         number += sum(step_s <= most for step_s in group.result.steps_s)
         for row in rows:
-            if (row["device"], row["devices"]) == (name, group.devices):
+            if (row["device"], row["device_count"]) == (name, group.device_count):
                 row["alike"] = row["step_s"] <= most
     return number

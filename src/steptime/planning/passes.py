@@ -223,7 +223,7 @@ class Step:
     def called_s(self, part: Part) -> float:
         """Return the seconds of what many devices call beside a layer's ops, in a pass."""
         plan, planner = self.plan, self.planner
-        if part.is_end or plan.devices == 1 or planner.is_whole(plan):
+        if part.is_end or plan.device_count == 1 or planner.is_whole(plan):
             return 0.0
         seconds = planner.constant("layer_s")
         if self.pieces[part.name].routed:

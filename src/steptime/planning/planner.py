@@ -234,7 +234,11 @@ class Planner:
 
     def held_alone(self, plan: Plan, batch: int, rounds: int) -> Mapping[str, float] | None:
         """Return what one device holds that runs the whole step at once; None for other plans."""
-        one = plan.devices == rounds == 1 and plan.offload == "none" and not plan.recompute_layers
+        one = (
+            plan.device_count == rounds == 1
+            and plan.offload == "none"
+            and not plan.recompute_layers
+        )
         if not one or plan.recompute == "selective" or self.low or self.use != "training":
             return None
         return alone.held_alone(self.alone(batch, plan.recompute), batch)

@@ -129,7 +129,7 @@ class Site(NamedTuple):
 class Request:
     """What a user asks of a training: the network, where it runs, and what is chosen of its split.
 
-    `split` are fields of `Plan`. With numbers of `devices`, what it leaves open is searched within
+    `split` are fields of `Plan`. With `device_counts`, what it leaves open is searched within
     `limits`; without, it is the one plan, in an `order` of its groups. A step has `batch`
     sequences of `length` tokens; `tokens` are those of the whole training. Software is a `stack`
     (None for the plan's usual), predicted by a `method` under its `options`; prices are read from
@@ -144,7 +144,7 @@ class Request:
     micro_batch: int | None = None
     length: int | None = None
     split: Mapping[str, Any] = field(default_factory=dict)
-    devices: tuple[int, ...] = ()
+    device_counts: tuple[int, ...] = ()
     order: str | None = None
     dtype: str | None = None
     gradients: int | None = None
@@ -201,10 +201,10 @@ class Request:
         """The stack that is named; None for nothing, and for a year alone."""
         return None if year_of(self.stack) else self.stack
 
-    def software(self, device: Device, devices: int) -> Software:
+    def software(self, device: Device, device_count: int) -> Software:
         """Return what runs the plan where no stack is named, of the year that is asked for."""
-        plan = split_of(self.split) if devices > 1 else Plan()
-        plan = replace(plan, data=max(plan.data, plan.data * devices // plan.devices))
+        plan = split_of(self.split) if device_count > 1 else Plan()
+        plan = replace(plan, data=max(plan.data, plan.data * device_count // plan.device_count))
         year = year_of(self.stack)
         words = self.shape.unit == "tokens"
         first, *more = (
@@ -216,15 +216,15 @@ class Request:
         )
         return first._replace(stack=newest)  # what stands side by side has one
 
-    def planner(self, shape: Shape, devices: int, like: Planner | None = None) -> Planner:
+    def planner(self, shape: Shape, device_count: int, like: Planner | None = None) -> Planner:
         """Return what prices plans on so many devices; raises `InputError`.
 
         One `like` it, on another number of devices, has its layers priced already.
         """
-        cluster = cluster_of(self.site, devices)
+        cluster = cluster_of(self.site, device_count)
         if like is not None:
             return like.on(cluster)
-        method, many = cost_model(self.method), max(self.devices, default=devices)
+        method, many = cost_model(self.method), max(self.device_counts, default=device_count)
         if method.name != DEFAULT:
             raise InputError(f"plan: {method.name} prices no plans; nearest: --method {DEFAULT}")
         many = 1 if isinstance(shape, Network) else many
@@ -286,15 +286,15 @@ def usual_site(device: str | Path | Device) -> dict[str, Any]:
 _sites = cache(lambda: packaged("sites.toml"))
 
 
-def cluster_of(site: Site, devices: int) -> Cluster:
+def cluster_of(site: Site, device_count: int) -> Cluster:
     """Return the cluster of so many devices; raises `InputError` where they are not joined."""
-    if devices > MOST_DEVICES:
-        raise InputError(f"{devices:,} devices, at most {MOST_DEVICES:,}")
+    if device_count > MOST_DEVICES:
+        raise InputError(f"{device_count:,} devices, at most {MOST_DEVICES:,}")
     device = catalog.device(site.device)
     for one in (site.inside, site.link, *(level.link for level in site.levels)):
         if one is not None:
             catalog.link(one)  # a misspelt one is said, needed or not
-    near, nodes = min(site.per_node, devices), -(-devices // site.per_node)
+    near, nodes = min(site.per_node, device_count), -(-device_count // site.per_node)
     levels: list[Level] = []
     if near > 1:
         own = own_link(device) if site.inside is None else None
@@ -304,7 +304,7 @@ def cluster_of(site: Site, devices: int) -> Cluster:
             raise InputError(f"{near} {device.name} {need}")
         levels.append(Level(near, own or catalog.link(str(name))))
     links, below = site.links_per_node or site.per_node, 1
-    for size, far, each in (*site.levels, Further(devices, site.link or "")):
+    for size, far, each in (*site.levels, Further(device_count, site.link or "")):
         if nodes > 1:
             if not far:
                 what = "parts of the last --level" if site.levels else "nodes"

@@ -231,7 +231,7 @@ def with_fewer_again(planner: Planner, result: Search, caps: Sequence[Cap]) -> S
 def _without_s(planner: Planner, asked: Asked) -> float:
     """Return the seconds below which a plan is not that computes nothing again."""
     none = asked.but({"recompute": "none"})
-    return planner.whole_s(none.rounds * busiest_s(Step(planner, none)), none.plan.devices)
+    return planner.whole_s(none.rounds * busiest_s(Step(planner, none)), none.plan.device_count)
 
 
 def _with_fewest(planner: Planner, asked: Asked) -> Quick | None:

@@ -33,7 +33,7 @@ class Space(NamedTuple):
     """
 
     planner: Planner
-    devices: int
+    device_count: int
     batch: int
     per_node: int
     fixed: Mapping[str, Any]
@@ -45,16 +45,16 @@ class Space(NamedTuple):
 
     def choices(self) -> dict[str, Iterable[Any]]:
         """Return what is tried of each part by itself, most of which hang on others, too."""
-        shape, devices = self.planner.shape, self.devices
+        shape, device_count = self.planner.shape, self.device_count
         some = {
-            "tensor": [t for t in powers(min(devices, self.per_node)) if self.divides(t)],
+            "tensor": [t for t in powers(min(device_count, self.per_node)) if self.divides(t)],
             "context": [
-                c for c in powers(devices) if not shape.length % c and
+                c for c in powers(device_count) if not shape.length % c and
                 (c == 1 or shape.length // c >= LEAST_TOKENS)
             ],
-            "pipeline": [p for p in divisors(devices) if p <= len(shape.kinds)],
+            "pipeline": [p for p in divisors(device_count) if p <= len(shape.kinds)],
             "virtual": range(1, MOST_VIRTUAL + 1),
-            "expert": [e for e in powers(devices) if shape.experts and not shape.experts % e]
+            "expert": [e for e in powers(device_count) if shape.experts and not shape.experts % e]
             or [1],
             "zero": (0, 1, 3),
             "recompute": ("none", "selective", "full"),
@@ -76,7 +76,7 @@ class Space(NamedTuple):
         checks = self.fixed.keys() & {"shard", "recompute_layers"}
         names = ("tensor", "context", "pipeline", "virtual", "expert")
         for t, c, p, v, e in product(*(choices[name] for name in names)):
-            data, left = divmod(self.devices, t * c * p)
+            data, left = divmod(self.device_count, t * c * p)
             if left or data < 1 or self.batch % data:
                 continue
             sizes = self.sizes(self.batch // data)

@@ -105,7 +105,7 @@ def plan_time(planner: Planner, asked: Asked) -> PlanTime:
     most = most_held(plan.schedule, devices, plan.virtual, m)
     tails = [tail_of(one, load) for load in one.shape.devices]
     end_s = max(end + tail.seconds for end, tail in zip(ends, tails, strict=True))
-    step_s = planner.whole_s(end_s, plan.devices)
+    step_s = planner.whole_s(end_s, plan.device_count)
     waited = [idle[d] + (end_s - (ends[d] + tails[d].seconds)) for d in range(devices)]
     last = min(range(devices), key=waited.__getitem__)
     load = one.shape.devices[last]
@@ -185,7 +185,7 @@ def quick(planner: Planner, asked: Asked, near: int = WHOLE) -> Quick:
             end_s = max(map(add, ends_of(*runs.pipeline.of(m)), runs.tails_s))
         else:
             end_s = runs.least.after_s(m)
-    step_s = planner.whole_s(end_s, plan.devices)
+    step_s = planner.whole_s(end_s, plan.device_count)
     return Quick(step_s, held, energy_of(planner, asked, step_s, loads), asked)
 
 
@@ -223,7 +223,7 @@ def energy_of(
     waiting_w, most_w = draws
     m, waiting_j, most_j = asked.rounds, waiting_w * step_s, most_w * step_s
     spent = [count * min(waiting_j + each_j * m, most_j) for count, each_j in loads]
-    return sum(spent) * (asked.plan.devices // asked.plan.pipeline)
+    return sum(spent) * (asked.plan.device_count // asked.plan.pipeline)
 
 
 def _holds(one: Step) -> list[tuple[float, Kept]]:

@@ -178,7 +178,7 @@ def picture(told: Mapping[str, Any], found: PlanTime, split: str) -> style.Spec:
     for chart in charts:
         about = {name: chart.pop(name) for name in ("$schema", "config")}
     said = [told["answer"], f"{split} ({told['method']}, {told['stack']})"]
-    title = f"{told['model']} on {told['devices']} {told['device']}"
+    title = f"{told['model']} on {told['device_count']} {told['device']}"
     return about | {
         "vconcat": charts, "spacing": 34,
         "title": {"text": title, "subtitle": said, "fontSize": 18},

@@ -64,14 +64,14 @@ function show(cell) {
 
 // Every device and number beside, for the same network, length and batch; a row leads to its choice.
 function beside(values) {
-  const all = data.axes.device.flatMap((device) => data.axes.devices.map((devices) =>
-    cells.get(keyOf({ ...values, device, devices }))));
+  const all = data.axes.device.flatMap((device) => data.axes.device_count.map((device_count) =>
+    cells.get(keyOf({ ...values, device, device_count }))));
   put("speed", all.filter((cell) => cell.best).map(({ at, best }) => ({
-    devices: best.devices, device: at.device, step_s: best.step_s, low_s: best.low_s, high_s: best.high_s,
+    device_count: best.device_count, device: at.device, step_s: best.step_s, low_s: best.low_s, high_s: best.high_s,
   })));
   const found = (write) => (cell) => (cell.best ? write(cell.best) : "");
   fill(byId("devices"), [
-    ["device", (cell) => `${cell.at.devices} × ${cell.at.device}`],
+    ["device", (cell) => `${cell.at.device_count} × ${cell.at.device}`],
     ["step", found((best) => seconds(best.step_s))],
     ["80 % of steps", found((best) => span(best.low_s, best.high_s))],
     ["speed of a device", found((best) => grouped(best.tokens_per_s_per_device))],
@@ -93,11 +93,11 @@ function update() {
   byId("shown").hidden = !cell.best;
   byId("headline").classList.toggle("bad", !cell.best);
   if (cell.best) show(cell);
-  else byId("headline").textContent = `${values.devices} × ${values.device}: ${cell.failed}`;
+  else byId("headline").textContent = `${values.device_count} × ${values.device}: ${cell.failed}`;
   beside(values);
   byId("command").textContent = quoted(["steptime", "plan", values.model,
-    ...["device", "devices", "batch", ...(values.length ? ["length"] : [])].flatMap((name) =>
-      [`--${name}`, values[name]]), ...cell.where, ...data.words]);
+    ...["device", "device_count", "batch", ...(values.length ? ["length"] : [])].flatMap((name) =>
+      [`--${name.replaceAll("_", "-")}`, values[name]]), ...cell.where, ...data.words]);
   byId("result").textContent = JSON.stringify({ at: values, best: cell.best ?? null });
 }
 
