@@ -87,7 +87,7 @@ def fine_tuning(question: Question, method: str | Method) -> Reply:
     planner, sound = planned(question, method, tuning)
     found, plan = plan_time(planner, sound), sound.plan
     if planner.is_whole(plan):
-        step = planner.alone(sound.micro_batch, plan.recompute).lowered(sound.micro_batch)
+        step = planner.alone(sound.microbatch, plan.recompute).lowered(sound.microbatch)
         if step.executed_flop > planner.peak * question.measured["step_s"]:
             raise InputError(
                 f"more FLOP/s than the peak of {texts['device']}, as it is taken to run"

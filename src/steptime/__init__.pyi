@@ -203,7 +203,7 @@ def plan(
     schedule: str | None = ...,
     stages: float | Sequence[int] | str | None = ...,
     offload: str | None = ...,
-    micro_batch: int | None = ...,
+    microbatch: int | None = ...,
     dtype: str | None = ...,
     optimizer: str | None = ...,
     lora: str | None = ...,

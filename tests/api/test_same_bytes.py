@@ -51,7 +51,7 @@ def test_every_way_says_the_same_bytes(capsys, model, device, dtype):
         plan = answer(capsys, "plan", model, "--device", device, *of)
         ways["plan"] = {**plan, "needed_bytes": plan["memory"]["needed_bytes"]}
     fit, chosen = ways["fit"], ways["choose"]
-    if (chosen["status"], chosen["micro_batch"]) != ("ok", NETWORKS[model]):
+    if (chosen["status"], chosen["microbatch"]) != ("ok", NETWORKS[model]):
         assert not fit["fits"]  # so that it answers for what does fit, or not at all
         assert "out of memory by" in chosen["note"] or chosen["accumulation"] > 1
         del ways["choose"]

@@ -18,7 +18,7 @@ from steptime.planning.stages import layers_of
 from steptime.planning.step import PlanTime, plan_time
 
 GPT = "transformer:layers=96,width=12288,heads=96,length=2048,vocabulary=51200,dropout=0.1"
-SBH = 2048 * 12288  # of a micro-batch of one sequence
+SBH = 2048 * 12288  # of a microbatch of one sequence
 NORMS = 2 * 2 * 4 * 2048  # mean and deviation of two norms, in float32, which the paper neglects
 
 
@@ -28,13 +28,13 @@ def planner(model: str = GPT, devices: int = 64, **options: str) -> Planner:
     return planner_of(shape_of(model), cluster, "float16-mixed", "calibrated", options)
 
 
-def layer(plan: Plan, micro_batch: int = 1) -> Piece:
-    return planner().pieces(plan, micro_batch)["block1"]
+def layer(plan: Plan, microbatch: int = 1) -> Piece:
+    return planner().pieces(plan, microbatch)["block1"]
 
 
-def step(plan: Plan, micro_batch: int, batch: int, model: str = GPT) -> PlanTime:
+def step(plan: Plan, microbatch: int, batch: int, model: str = GPT) -> PlanTime:
     found = planner(model, plan.device_count)
-    asked = checked(found.shape, Asked(plan, micro_batch, batch))
+    asked = checked(found.shape, Asked(plan, microbatch, batch))
     return plan_time(found, asked)
 
 
@@ -69,7 +69,7 @@ def test_states_of_a_parameter_are_18_bytes_less_what_zero_shares_out():
     assert (shared.weights, shared.gradients) == (whole.weights, whole.gradients)
 
 
-def test_the_first_stage_of_1f1b_holds_a_micro_batch_a_stage():
+def test_the_first_stage_of_1f1b_holds_a_microbatch_a_stage():
     kept = layer(Plan(tensor=8)).held
     found = step(Plan(tensor=8, pipeline=8, recompute="full"), 1, 64).memory
     flights = [8, 7, 6, 5, 4, 3, 2, 1]
@@ -156,7 +156,7 @@ def test_what_does_not_fit_says_by_how_much_and_what_would(capsys):
     assert told["nearest_that_fits"] is None  # 175e9 parameters on 8 devices
     small = GPT.replace("96,width=12288,heads=96", "24,width=4096,heads=32")
     words = f"{small} --device a100-sxm4-80gb --inside nvlink-3 --data 8 --batch 64"
-    told = answer(f"{words} --micro-batch 8", capsys)
+    told = answer(f"{words} --microbatch 8", capsys)
     near = told["nearest_that_fits"]
     assert not told["fits"]
     assert near["needed_bytes"] <= 80 * 2**30

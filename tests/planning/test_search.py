@@ -75,7 +75,7 @@ def typed(one: Planner, devices: int, batch: int) -> Iterator[Asked]:
     """Yield the plans that a person may type, within what a search says that it tries.
 
     That is tensor ranks inside a node of 8, each with at least 2,048 tokens of a sequence, ZeRO 0,
-    1 or 3 over all or over a node, and micro-batches that are, or are as many as, powers of 2.
+    1 or 3 over all or over a node, and microbatches that are, or are as many as, powers of 2.
     """
     powers = (1, 2, 4, 8)
     contexts = [c for c in powers if one.shape.length >= 2048 * c]
@@ -145,12 +145,12 @@ def test_no_single_plan_is_faster_than_the_searched_one(layers, more, devices):
         assert all(best <= alone.step_s * (1 + 1e-9) for alone in fewer)
     for alone in fit[:3]:
         plan = {name: value for name, value in vars(alone.asked.plan).items() if value}
-        del plan["micro_batches"]
+        del plan["microbatches"]
         if plan.pop("sequence", False):
             plan["sequence_parallel"] = True
         single = steptime.plan(
             model, SITE.device, batch, inside=SITE.inside, link=SITE.link,
-            micro_batch=alone.asked.micro_batch, stack="megatron-2025", **plan,
+            microbatch=alone.asked.microbatch, stack="megatron-2025", **plan,
         )  # fmt: skip
         assert single["fits"]
         assert single["step_s"] == pytest.approx(alone.step_s, rel=1e-9)
@@ -187,7 +187,7 @@ def test_a_search_is_that_of_brute_force(seed):
             name: random.choice(choices)
             for name, choices in (
                 ("tensor", (1, 2, 4)), ("pipeline", (1, 2, 4)), ("zero", (0, 1, 3)),
-                ("recompute", RECOMPUTES), ("micro_batch", (1, 2, 4)), ("virtual", (1, 2)),
+                ("recompute", RECOMPUTES), ("microbatch", (1, 2, 4)), ("virtual", (1, 2)),
                 ("schedule", ("1f1b", "gpipe", "zero-bubble")),
             )
             if random.random() < 0.5

@@ -39,7 +39,7 @@ def test_without_a_type_it_is_mixed_and_the_answer_says_it():
 
 def test_float32_computes_in_float32():
     whole, mixed = (
-        steptime.plan("mpt_125m", "a100", batch=8, micro_batch=8, dtype=t)["parts"]["compute_s"]
+        steptime.plan("mpt_125m", "a100", batch=8, microbatch=8, dtype=t)["parts"]["compute_s"]
         for t in ("float32", "bfloat16-mixed")
     )
     # peaks, of which small products in 16 bit reach less; its vocabulary is a multiple of 8

@@ -29,11 +29,11 @@ from steptime.prediction.kernel import Interval
 from steptime.prediction.method import Method
 
 COLUMNS = (
-    "set", "model", "device", "device_count", "length", "micro_batch", "batch", "tensor",
+    "set", "model", "device", "device_count", "length", "microbatch", "batch", "tensor",
     "pipeline", "virtual", "recompute", "sequence_parallel", "dtype", "stack", "step_s",
 )  # fmt: skip
 COUNT_COLUMNS = ("device_count", "devices")  # by which a table of trainings is known
-NUMBERS = ("device_count", "length", "micro_batch", "batch", "tensor", "pipeline", "virtual")
+NUMBERS = ("device_count", "length", "microbatch", "batch", "tensor", "pipeline", "virtual")
 MORE_NUMBERS = (  # that a table may have, too
     "context", "expert", "expert_tensor", "data", "zero", "shard", "gradients", "per_node",
     "links_per_node",
@@ -42,7 +42,7 @@ TEXTS, MORE_TEXTS = ("model", "device", "dtype", "stack", "recompute"), ("inside
 SPLIT = (
     "tensor", "context", "expert", "expert_tensor", "data", "pipeline", "virtual", "zero", "shard",
 )  # fmt: skip
-SIZES = ("micro_batch", "batch", "length", "gradients")
+SIZES = ("microbatch", "batch", "length", "gradients")
 PARTS = ("compute_s", "recompute_s", "exposed_s", "host_s", "bubble_s", "update_s")
 MIXED = {
     name: f"{name}-mixed" for name in ("bfloat16", "float16")
@@ -131,7 +131,7 @@ def _question(row: Mapping[str, Any], label: str, place: str) -> Question:
     words = {name: str(row[name]).strip() for name in (*TEXTS, *MORE_TEXTS) if name in row}
     texts = {**words, "model": model_named(words["model"])}
     texts["device"] = catalog.device(texts["device"]).name
-    usual = {"tensor": 1, "pipeline": 1, "virtual": 1, "micro_batch": 1, "zero": 0}
+    usual = {"tensor": 1, "pipeline": 1, "virtual": 1, "microbatch": 1, "zero": 0}
     given = {name: row.get(name) for name in (*NUMBERS, *MORE_NUMBERS)}
     numbers = {name: one or usual.get(name, one) for name, one in given.items()}
     numbers["sequence"] = truth(row["sequence_parallel"], "sequence_parallel")
@@ -219,9 +219,9 @@ def planned(
     length = sizes.get("length")
     gradients = sizes.get("gradients")
     asked = texts["model"], site_of(question), dtype, stack, device_count, method, length, gradients
-    parts = () if stack else tuple(one for one in vars(plan).items() if one[0] != "micro_batches")
+    parts = () if stack else tuple(one for one in vars(plan).items() if one[0] != "microbatches")
     planner = planner_of(*asked, parts, tuning or WHOLE)
-    micro = sizes.get("micro_batch", 1)
+    micro = sizes.get("microbatch", 1)
     return planner, checked(
         planner.shape, Asked(plan, micro, sizes.get("batch", micro * plan.data))
     )

@@ -60,7 +60,7 @@ class SplitOptions:
     imbalance: float | None = number(
         "X", "Tokens of the busiest of these devices over the mean. Default: 1.", least=1.0
     )
-    expert_overlap: bool = flag("Tokens are sent beside another micro-batch's products.")
+    expert_overlap: bool = flag("Tokens are sent beside another microbatch's products.")
     recompute: Text = choice(RECOMPUTES, "none, selective (attention) or full. Default: none.")
     recompute_layers: int | None = whole(
         "N", "In the first N layers of each stage alone. Default: all."
@@ -89,7 +89,7 @@ class SplitOptions:
 class PlanOptions:
     """The options of a training, by the fields of `Request`."""
 
-    micro_batch: int | None = whole("B", "Sequences that pass at once. Default: 1.")
+    microbatch: int | None = whole("B", "Sequences that pass at once. Default: 1.")
     dtype: Text = optional(
         "NAME",
         "bfloat16-mixed (default; states in float32), float16-mixed; float8 or float4 for the "
@@ -127,7 +127,7 @@ def plan(
     model: options.Model,
     device: options.Device,
     batch: Text = optional(
-        "B", "Sequences of a step, of all replicas. Default: a micro-batch each."
+        "B", "Sequences of a step, of all replicas. Default: a microbatch each."
     ),
     device_count: Text = optional(
         "N,...", "Search the best split of so many, of what is not given here."

@@ -97,7 +97,7 @@ def document(
         "device_count": device_count,
         **picked(planner, "levels parameters"),
         "plan": {**plan_to_json(asked.plan), "order": asked.order},
-        **picked(asked, "micro_batch batch"),
+        **picked(asked, "microbatch batch"),
         "length": shape.length if shape.unit == "tokens" else None,
         "unit": shape.unit,
         "dtype": planner.dtype,
@@ -152,12 +152,12 @@ def answered(request: Request) -> dict[str, Any]:
 def asking(request: Request, values: Mapping[str, Any]) -> Request:
     """Return what asks for the very plan of an answer, such as the best that was searched."""
     split = {name: value for name, value in values["plan"].items() if name in vars(Plan())}
-    split.pop("micro_batches", None)
+    split.pop("microbatches", None)
     several = (request.site, *request.others)
     site = next(one for one in several if catalog.device(one.device).name == values["device"])
     return replace(
         request, site=site, others=(), split=split, device_counts=(),
-        batch=values["batch"], micro_batch=values["micro_batch"], length=values["length"],
+        batch=values["batch"], microbatch=values["microbatch"], length=values["length"],
         order=values["plan"]["order"], stack=values["stack"],
     )  # fmt: skip
 
@@ -245,7 +245,7 @@ def _training(
 def nearest(planner: Planner, asked: Asked) -> dict[str, Any] | None:
     """Return the change of a plan that fits and is fastest, one change before two; None for none.
 
-    Tried are recomputing (the first layers of each stage, or all), smaller micro-batches, states,
+    Tried are recomputing (the first layers of each stage, or all), smaller microbatches, states,
     gradients and weights shared out, what the host can take if it is joined, and the same devices
     with more tensor, pipeline or context parallel.
     """
@@ -263,7 +263,7 @@ def nearest(planner: Planner, asked: Asked) -> dict[str, Any] | None:
             if time.step_s < inf:
                 result.append({
                     "change": words_of_change(asked, change), "plan": asdict(time.asked.plan),
-                    "micro_batch": time.asked.micro_batch, "step_s": time.step_s,
+                    "microbatch": time.asked.microbatch, "step_s": time.step_s,
                     "needed_bytes": time.bytes,
                 })  # fmt: skip
         if result:
@@ -282,8 +282,8 @@ def _changes(planner: Planner, asked: Asked) -> Iterator[tuple[dict[str, Any], A
         changes += [{"recompute": "full", "recompute_layers": n} for n in some]
     elif plan.recompute_layers:
         changes.append({"recompute_layers": 0})
-    halves = (asked.micro_batch >> k for k in range(1, asked.micro_batch.bit_length()))
-    changes += [{"micro_batch": half} for half in halves if not asked.micro_batch % half]
+    halves = (asked.microbatch >> k for k in range(1, asked.microbatch.bit_length()))
+    changes += [{"microbatch": half} for half in halves if not asked.microbatch % half]
     if plan.replicas > 1:
         changes += [{"zero": zero} for zero in range(plan.zero + 1, 4)]
     if plan.zero and plan.shards < plan.replicas:
@@ -313,7 +313,7 @@ _MORE = {  # that a plan says where it departs from the usual
     "recompute_layers": "of {} layers a stage", "shard": "shards of {}", "schedule": "{}",
     "context_method": "context by {}", "offload": "offload {}",
     "expert_tensor": "whole experts", "imbalance": "imbalance {:g}",
-    "expert_overlap": "tokens beside another micro-batch",
+    "expert_overlap": "tokens beside another microbatch",
 }  # fmt: skip
 _SPLIT = ("tensor", "context", "data", "pipeline", "virtual", "expert")
 
@@ -363,7 +363,7 @@ def bound(values: Mapping[str, Any]) -> str:
 
 
 def split_in_words(values: Mapping[str, Any]) -> str:
-    """Return how a step is split: `tensor 8 x data 16, ZeRO 1, micro-batch 2`."""
+    """Return how a step is split: `tensor 8 x data 16, ZeRO 1, microbatch 2`."""
     usual = vars(Plan())
     plan = {**usual, **values["plan"]}
     sizes = [f"{name} {plan[name]}" for name in _SPLIT if plan[name] > 1]
@@ -372,7 +372,7 @@ def split_in_words(values: Mapping[str, Any]) -> str:
     words += [f"ZeRO {plan['zero']}"] if plan["zero"] else []
     words += [f"recompute {plan['recompute']}"] if plan["recompute"] != "none" else []
     words += [text.format(plan[name]) for name, text in _MORE.items() if plan[name] != usual[name]]
-    return ", ".join([*words, f"micro-batch {values['micro_batch']}"])
+    return ", ".join([*words, f"microbatch {values['microbatch']}"])
 
 
 def held(memory: Mapping[str, Any], parts: int = 4) -> str:

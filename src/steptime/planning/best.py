@@ -94,7 +94,7 @@ def searched(request: Request) -> dict[str, Any]:
     considered = sum(group.result.considered for group in groups)
     if not any(group.result.front for group in groups):
         if not considered:
-            each = request.micro_batch or 1  # says what of it does not divide
+            each = request.microbatch or 1  # says what of it does not divide
             checked(shape, Asked(split_of(request.split), each, request.batch))
             given = [
                 option_of(name) if one is True else f"{option_of(name)} {one}"
@@ -158,8 +158,8 @@ def _hardly(front: Sequence[Row], spare: float) -> str:
 
 
 def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
-    batch, each = request.batch or 1, request.micro_batch
-    fixed = {**request.split, **({} if each is None else {"micro_batch": each})}
+    batch, each = request.batch or 1, request.microbatch
+    fixed = {**request.split, **({} if each is None else {"microbatch": each})}
     every = (request.site, *request.others)
     for site in every:
         one, planner = replace(request, site=site, others=every if request.others else ()), None
@@ -265,7 +265,7 @@ def _row(group: _Group, one: Quick, request: Request) -> dict[str, Any]:
     return {
         "device": values["device"],
         **{name: values["plan"].get(name, getattr(Plan(), name)) for name in SPLIT},
-        "micro_batch": values["micro_batch"],
+        "microbatch": values["microbatch"],
         **_amounts(group, time.step_s, energy, values["memory"]["needed_bytes"]),
         **{key: values[key] for key in ("low_s", "high_s", "tokens_per_s_per_device")},
         "bound_by": bound(values),

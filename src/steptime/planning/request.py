@@ -141,7 +141,7 @@ class Request:
     model: str
     site: Site
     batch: int | None = None
-    micro_batch: int | None = None
+    microbatch: int | None = None
     length: int | None = None
     split: Mapping[str, Any] = field(default_factory=dict)
     device_counts: tuple[int, ...] = ()
@@ -183,17 +183,17 @@ class Request:
     def asked(self, shape: Shape) -> Asked:
         """Return the one plan; raises `InputError` where it cannot be.
 
-        Without a batch each replica has one micro-batch: of one sequence, or of a network's usual
+        Without a batch each replica has one microbatch: of one sequence, or of a network's usual
         batch. With one, that of a network is as large as its pipeline lets it be.
         """
-        plan, micro_batch = split_of(self.split), self.micro_batch or shape.batch or 1
-        if self.micro_batch is None and self.batch is not None and shape.batch is not None:
+        plan, microbatch = split_of(self.split), self.microbatch or shape.batch or 1
+        if self.microbatch is None and self.batch is not None and shape.batch is not None:
             share = max(1, self.batch // plan.data)
             most = max(1, share // plan.pipeline)
-            micro_batch = next(size for size in range(most, 0, -1) if share % size == 0)
-        whole = micro_batch * plan.data if self.batch is None else self.batch
+            microbatch = next(size for size in range(most, 0, -1) if share % size == 0)
+        whole = microbatch * plan.data if self.batch is None else self.batch
         return checked(
-            shape, Asked(plan, micro_batch, whole, USUAL if self.order is None else self.order)
+            shape, Asked(plan, microbatch, whole, USUAL if self.order is None else self.order)
         )
 
     @property
@@ -370,7 +370,7 @@ def planner_of(
 
 def split_of(fields: Mapping[str, Any]) -> Plan:
     """Return the plan of some of its fields; raises `InputError` for others."""
-    known = [name for name in vars(Plan()) if name != "micro_batches"]
+    known = [name for name in vars(Plan()) if name != "microbatches"]
     for name in fields:
         one_of("part of a plan", name, known)
     return Plan(**fields)

@@ -21,7 +21,7 @@ from steptime.planning.step import BUSY, WHOLE, Quick, busiest_s, holds_of, quic
 Kind = TypeVar("Kind")
 MOST_PLANS = 1_000_000
 MEMORY = "memory"
-GROWS = 1 - 1e-9  # of what micro-batches keep, beside their size: whole bytes are rounded
+GROWS = 1 - 1e-9  # of what microbatches keep, beside their size: whole bytes are rounded
 
 
 class Cap(NamedTuple):
@@ -89,7 +89,7 @@ def _search(
     for way in ways:
         considered += len(way.sizes)
         if considered > MOST_PLANS:
-            raise InputError(f"more than {MOST_PLANS:,} plans: fix --tensor or --micro-batch")
+            raise InputError(f"more than {MOST_PLANS:,} plans: fix --tensor or --microbatch")
         if (floor := _floor(planner, way.plan)) > planner.room_bytes:
             refused[MEMORY] += len(way.sizes)
             large.append((floor, Asked(way.plan, way.sizes[0], batch)))
@@ -133,7 +133,7 @@ def _floor(planner: Planner, plan: Plan) -> float:
 def _sizes(planner: Planner, way: Way, batch: int) -> Iterable[Asked]:
     """Yield the plans of a way but for those whose layers need not be priced to know their memory.
 
-    What the micro-batches in flight keep grows with them, but where more than a round of them, of
+    What the microbatches in flight keep grows with them, but where more than a round of them, of
     interleaved stages, are no whole rounds: the last one is longer.
     """
     plan, known = way.plan, None
@@ -236,7 +236,7 @@ def _without_s(planner: Planner, asked: Asked) -> float:
 
 def _with_fewest(planner: Planner, asked: Asked) -> Quick | None:
     plan, least, most = asked.plan, None, (1 - planner.spare) * planner.room_bytes
-    low, high = 1, max(planner.layout(plan, asked.micro_batch).layers) - 1
+    low, high = 1, max(planner.layout(plan, asked.microbatch).layers) - 1
     while low <= high:
         n = (low + high) // 2
         at = quick(planner, asked.but({"recompute_layers": n}), BUSY)

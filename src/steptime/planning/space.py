@@ -20,7 +20,7 @@ LEFT_OUT = {  # what is not tried, by the field with which a user asks for it
 
 
 class Way(NamedTuple):
-    """A plan, and the sequences of a micro-batch that it may have, ascending."""
+    """A plan, and the sequences of a microbatch that it may have, ascending."""
 
     plan: Plan
     sizes: tuple[int, ...]
@@ -29,7 +29,7 @@ class Way(NamedTuple):
 class Space(NamedTuple):
     """What a search tries: on so many devices, for a batch, with what a user has `fixed`.
 
-    `fixed` are fields of `Plan`, and `micro_batch`.
+    `fixed` are fields of `Plan`, and `microbatch`.
     """
 
     planner: Planner
@@ -71,7 +71,7 @@ class Space(NamedTuple):
 
     def ways(self) -> Iterator[Way]:
         """Yield the plans that these devices, the network and the batch allow."""
-        shape, choices, each = self.planner.shape, self.choices(), self.fixed.get("micro_batch")
+        shape, choices, each = self.planner.shape, self.choices(), self.fixed.get("microbatch")
         more = {name: value for name, value in self.fixed.items() if name in _ALONE}
         checks = self.fixed.keys() & {"shard", "recompute_layers"}
         names = ("tensor", "context", "pipeline", "virtual", "expert")
@@ -100,12 +100,12 @@ class Space(NamedTuple):
                         yield Way(way, sizes)
 
     def sizes(self, share: int) -> tuple[int, ...]:
-        """Return the micro-batches that are tried of what a replica has of a batch.
+        """Return the microbatches that are tried of what a replica has of a batch.
 
         They, or how many of them there are, are powers of 2.
         """
         every = divisors(share)
-        if self.is_network or "micro_batch" in self.fixed:
+        if self.is_network or "microbatch" in self.fixed:
             return every
         return tuple([b for b in every if not (b & (b - 1) and share // b & (share // b - 1))])
 
@@ -149,9 +149,7 @@ class Space(NamedTuple):
         if "schedule" not in self.fixed and not self.is_network:
             words += ["1F1B, interleaved or zero bubble"]
         words += (
-            []
-            if "micro_batch" in self.fixed
-            else ["micro-batches of 2^k sequences, or 2^k of them"]
+            [] if "microbatch" in self.fixed else ["microbatches of 2^k sequences, or 2^k of them"]
         )
         left = [word for name, word in LEFT_OUT.items() if name not in self.fixed]
         if self.planner.host is None and "offload" not in self.fixed:

@@ -45,7 +45,7 @@ def choices(
     """Return what a training of `examples * epochs` examples takes on each device, a row each.
 
     All run the same global `batch`, that of the model where none is said. Where it does not fit,
-    gradients of the largest `micro_batch` that fits are added up `accumulation` times before an
+    gradients of the largest `microbatch` that fits are added up `accumulation` times before an
     update. `best_batch` is the least power of two that has 90 % of the best speed among those that
     fit (`knee`), at `best_examples_per_s`. `status` is `ok`, `oom` where not even one example
     fits, `unsupported` where no peak of the dtype is known, as `note` says. Times, cost and energy
@@ -55,7 +55,7 @@ def choices(
     steps, training, known = Steps(model, TRIED), Training(examples, epochs), offers or {}
 
     @cache
-    def held(of: Steps, micro: int) -> int:  # of a micro-batch beside the gradients of those before
+    def held(of: Steps, micro: int) -> int:  # of a microbatch beside the gradients of those before
         how: Any = {"accumulates": True, "own": of.model.sizes(micro)}
         return memory_of(of.model.graph(micro), of.model.stack, **how)
 
@@ -67,7 +67,7 @@ def choices(
     return found
 
 
-def _micro_batch(on: StepModel, batch: int, held: Callable[[int], int]) -> int:
+def _microbatch(on: StepModel, batch: int, held: Callable[[int], int]) -> int:
     """Return the largest part of a batch that fits, 0 if not even one example does."""
     if on.needs(batch).fit(on.device):
         return batch
@@ -98,7 +98,7 @@ def _choice(
     training: Training,
     offer: Offer | None,
 ) -> Row:
-    device, micro = on.device, _micro_batch(on, batch, held)
+    device, micro = on.device, _microbatch(on, batch, held)
     needs = _accumulated(on, micro, held) if 0 < micro < batch else on.needs(micro or 1)
 
     def row(status: str, **told: Any) -> Row:
@@ -106,7 +106,7 @@ def _choice(
             "device": device.name,
             "status": status,
             "batch": batch,
-            "micro_batch": micro or None,
+            "microbatch": micro or None,
             "accumulation": batch // micro if micro else None,
             "peak_bytes": needs.peak_bytes,
             "needed_bytes": needs.total_bytes,
