@@ -179,7 +179,7 @@ def scale(
 def plan(
     model: str | Path | Workload,
     device: str | Path | Device | Sequence[str | Device],
-    batch: float | Sequence[int] | str | None = ...,
+    global_batch: float | Sequence[int] | str | None = ...,
     device_count: float | Sequence[int] | str | None = ...,
     per_node: int | None = ...,
     inside: str | Sequence[str] | None = ...,

@@ -35,7 +35,7 @@ peak_TFLOP_per_s = {{float32 = 15, bfloat16 = 30}}
 """
 PAGES = {  # a page: what writes it of a network's file and a device's
     "explore": "explore --models {model} --device {device} -o {out}",
-    "plan": "plan {model} --device {device} --device-count 2 --batch 4 --inside nvlink-3 "
+    "plan": "plan {model} --device {device} --device-count 2 --global-batch 4 --inside nvlink-3 "
     "--link infiniband-ndr --page {out}",
 }
 

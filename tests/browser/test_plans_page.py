@@ -18,7 +18,7 @@ SMALL = "transformer:layers=8,width=1024,heads=8,vocabulary=32000"
 LARGE = "transformer:layers=96,width=12288,heads=96,vocabulary=51200"
 WORDS = (
     f"{SMALL},{LARGE} --device a100-sxm4-80gb,h100-sxm5 --device-count 4,16 "
-    "--batch 32,64 --length 1024 --inside nvlink-3,nvlink-4 --link infiniband-ndr "
+    "--global-batch 32,64 --length 1024 --inside nvlink-3,nvlink-4 --link infiniband-ndr "
     "--tokens 1e11 --zero 1 --sequence-parallel"
 )
 
@@ -66,7 +66,7 @@ def asked(
 
 
 def test_a_choice_is_what_the_command_line_answers(chromium, folder, capsys):
-    choices = ({}, {"device": "h100-sxm5", "device_count": "16", "batch": "64"})
+    choices = ({}, {"device": "h100-sxm5", "device_count": "16", "global_batch": "64"})
     capsys.readouterr()
     for found in asked(chromium, folder, *choices):
         assert found["shown"]
@@ -95,8 +95,8 @@ def test_an_address_is_a_choice_and_what_it_has_not_is_said(chromium, folder):
     (found,) = asked(chromium, folder, {}, first=first)
     assert found["at"]["device"] == "h100-sxm5"
     assert found["at"]["device_count"] == "4"
-    (kept,) = asked(chromium, folder, {"batch": "64"})
-    assert "batch=64" in kept["address"]
+    (kept,) = asked(chromium, folder, {"global_batch": "64"})
+    assert "global_batch=64" in kept["address"]
 
 
 @pytest.mark.parametrize("dark", [False, True])

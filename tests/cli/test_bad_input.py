@@ -30,8 +30,8 @@ FILES: dict[str, str | bytes] = {
     "empty.toml": "",
     "timings.csv": ",mean_speed,Mean_Time_Per_Step,speed_uncertainty,Speed_Jitter,gpu_type,num_gpu,"
     "staged_from\n0,5000,0.01,1,2,k80,2,$LOCAL\n",
-    "steps.csv": "set,model,device,device_count,length,microbatch,batch,tensor,pipeline,virtual,"
-    "recompute,sequence_parallel,dtype,stack,step_s\n"
+    "steps.csv": "set,model,device,device_count,length,microbatch,global_batch,tensor,pipeline,"
+    "virtual,recompute,sequence_parallel,dtype,stack,step_s\n"
     "mine,gpt3_126m,A100,8,2048,4,32,1,1,1,none,no,float16,megatron-2021,0.5\n",
     "published.csv": "model_B,devices,tp,dp,pp,micro_batch,global_batch,sequence,hidden,layers,"
     "heads,step_s\n3.6,64,2,32,1,4,512,2048,3072,30,32,4.0\n",

@@ -58,7 +58,7 @@ batch = "4"
 BUILD = {"module": "evil", "class_name": "Net", "registered_name": "evil>Net"}
 LAMBDA = {"class_name": "Lambda", "config": {"name": "l", "function": ["evil", None, None]}}
 TRAINED = (  # the columns of a table of steps of trainings
-    "set,model,device,device_count,length,microbatch,batch,tensor,pipeline,virtual,recompute,"
+    "set,model,device,device_count,length,microbatch,global_batch,tensor,pipeline,virtual,recompute,"
     "sequence_parallel,dtype,stack,step_s"
 )
 INPUT = {"class_name": "InputLayer", "config": {"batch_shape": [None, 8], "name": "i"}}

@@ -105,7 +105,7 @@ def test_no_page_has_a_word_of_the_house(path):
         "fit gpt2 --device t4 --batch 4096",
         "choose gpt2 --device t4,a100,h100",
         "scale resnet50 --device v100 --link ethernet-25 --overlap",
-        "plan gpt2 --device a100-sxm4-80gb --inside nvlink-3 --device-count 2,4 --batch 32",
+        "plan gpt2 --device a100-sxm4-80gb --inside nvlink-3 --device-count 2,4 --global-batch 32",
         "plan llama2_70b --device h100-sxm5",
         "serve llama3_8b --device h100 --rate 2 --count 50 --output 16 --ttft-target 0.5",
         "serve llama3_8b --device h100,l4 --rate 1 --output 16 --tpot 0.05 --max-device-count 2",

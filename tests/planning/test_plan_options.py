@@ -343,7 +343,7 @@ def test_memory_by_part_is_that_of_hand_arithmetic():
 
 def test_a_search_computes_as_few_layers_again_as_leave_a_share_of_the_memory():
     fixed: dict[str, Any] = {"tensor": 8, "context": 1, "pipeline": 1, "zero": 0, "microbatch": 1}
-    how: dict[str, Any] = {"batch": 1, "length": 98304, "inside": "nvlink-4"}
+    how: dict[str, Any] = {"global_batch": 1, "length": 98304, "inside": "nvlink-4"}
     best = steptime.plan("llama3_8b", "h100-sxm5", device_count=8, **how, **fixed)["best"]
     fewest = best["plan"]["recompute_layers"]
     assert best["plan"]["recompute"] == "full"

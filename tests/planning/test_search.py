@@ -335,9 +335,11 @@ def test_a_search_loads_nothing_heavy():
 
 
 def test_python_asks_for_one_plan_or_for_the_best():
-    told = steptime.plan(SMALL, "h100-sxm5", batch=32, inside="nvlink-4", tensor=4, data=2, zero=1)
+    told = steptime.plan(
+        SMALL, "h100-sxm5", global_batch=32, inside="nvlink-4", tensor=4, data=2, zero=1
+    )
     assert told["device_count"] == 8
-    best = steptime.plan(SMALL, "h100-sxm5", batch=32, device_count=8, inside="nvlink-4")
+    best = steptime.plan(SMALL, "h100-sxm5", global_batch=32, device_count=8, inside="nvlink-4")
     assert best["best"]["step_s"] <= told["step_s"] * 1.001
     with pytest.raises(InputError, match="did you mean 'tensor'"):
         steptime.plan(SMALL, "h100-sxm5", tensr=4)

@@ -15,7 +15,7 @@ WHERE = "--device h100-sxm5 --inside nvlink-4 --length 512"
 
 def test_every_search_is_on_the_page(tmp_path, capsys):
     page = tmp_path / "plans.html"
-    words = f"{SMALL},{LARGE} {WHERE} --device-count 1,4 --batch 8,16 --page {page} --json"
+    words = f"{SMALL},{LARGE} {WHERE} --device-count 1,4 --global-batch 8,16 --page {page} --json"
     words += " --optimizer adam --zero 0 --sequence-parallel"
     assert run(["plan", *words.split()]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -45,7 +45,14 @@ def test_every_search_is_on_the_page(tmp_path, capsys):
 def test_no_plan_at_all_is_no_page(tmp_path, capsys):
     page = tmp_path / "plans.html"
     assert (
-        run(["plan", LARGE, *WHERE.split(), *f"--device-count 1 --batch 8 --page {page}".split()])
+        run(
+            [
+                "plan",
+                LARGE,
+                *WHERE.split(),
+                *f"--device-count 1 --global-batch 8 --page {page}".split(),
+            ]
+        )
         == 2
     )
     assert "none of 1 searches finds a plan: plan: none of" in capsys.readouterr().err

@@ -44,7 +44,7 @@ def test_a_pipeline_of_torchtitan_has_as_many_microbatches_as_devices(tmp_path):
         planner, one = planned(question, "calibrated")
         plan = one.plan
         assert (plan.data, plan.tensor, plan.pipeline, plan.virtual) == (8, 8, 8, virtual)
-        assert (plan.zero, one.microbatch, one.rounds, one.batch) == (1, 4, 8, 256)
+        assert (plan.zero, one.microbatch, one.rounds, one.global_batch) == (1, 4, 8, 256)
         assert planner.stack.name == "fsdp-async-tp-2025"
     assert plain.measured["step_s"] == pytest.approx(256 * 8192 / 100 / 512)
 

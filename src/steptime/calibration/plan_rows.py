@@ -29,11 +29,11 @@ from steptime.prediction.kernel import Interval
 from steptime.prediction.method import Method
 
 COLUMNS = (
-    "set", "model", "device", "device_count", "length", "microbatch", "batch", "tensor",
+    "set", "model", "device", "device_count", "length", "microbatch", "global_batch", "tensor",
     "pipeline", "virtual", "recompute", "sequence_parallel", "dtype", "stack", "step_s",
 )  # fmt: skip
 COUNT_COLUMNS = ("device_count", "devices")  # by which a table of trainings is known
-NUMBERS = ("device_count", "length", "microbatch", "batch", "tensor", "pipeline", "virtual")
+NUMBERS = ("device_count", "length", "microbatch", "global_batch", "tensor", "pipeline", "virtual")
 MORE_NUMBERS = (  # that a table may have, too
     "context", "expert", "expert_tensor", "data", "zero", "shard", "gradients", "per_node",
     "links_per_node",
@@ -42,7 +42,7 @@ TEXTS, MORE_TEXTS = ("model", "device", "dtype", "stack", "recompute"), ("inside
 SPLIT = (
     "tensor", "context", "expert", "expert_tensor", "data", "pipeline", "virtual", "zero", "shard",
 )  # fmt: skip
-SIZES = ("microbatch", "batch", "length", "gradients")
+SIZES = ("microbatch", "global_batch", "length", "gradients")
 PARTS = ("compute_s", "recompute_s", "exposed_s", "host_s", "bubble_s", "update_s")
 MIXED = {
     name: f"{name}-mixed" for name in ("bfloat16", "float16")
@@ -223,7 +223,7 @@ def planned(
     planner = planner_of(*asked, parts, tuning or WHOLE)
     micro = sizes.get("microbatch", 1)
     return planner, checked(
-        planner.shape, Asked(plan, micro, sizes.get("batch", micro * plan.data))
+        planner.shape, Asked(plan, micro, sizes.get("global_batch", micro * plan.data))
     )
 
 

@@ -126,7 +126,7 @@ OF_TUNING = ("lora", "weights", "train", "packed", "padded", "update_early")
 def plan(
     model: options.Model,
     device: options.Device,
-    batch: Text = optional(
+    global_batch: Text = optional(
         "B", "Sequences of a step, of all replicas. Default: a microbatch each."
     ),
     device_count: Text = optional(
@@ -156,7 +156,8 @@ def plan(
     out: File = picture("Draw the pipeline and the memory"),
     page: File = optional(
         "FILE.html",
-        "A page to choose in: MODEL, --device, --device-count, --length and --batch take lists.",
+        "A page to choose in: MODEL, --device, --device-count, --length and --global-batch "
+        "take lists.",
     ),
     option_: options.Settings = None,
 ) -> Answer:
@@ -190,7 +191,7 @@ def plan(
         chosen["sequence"] = True
     lengths, batches = (
         [None] if text is None else numbers(text, name) if page else [whole_number(text, name)]
-        for text, name in ((length, "--length"), (batch, "--batch"))
+        for text, name in ((length, "--length"), (global_batch, "--global-batch"))
     )
     models = split_models(model) if page else [model]
     further = tuple(map(level_of, level or ())), host_link
@@ -209,7 +210,9 @@ def plan(
         each |= {"host_link": host_link, **vars(split), **vars(how), **limits}
         cells = product(models, (site, *others), numbers_, lengths, batches)
         searches = [
-            replace(request, model=m, site=at, others=(), device_counts=(n,), length=s, batch=b)
+            replace(
+                request, model=m, site=at, others=(), device_counts=(n,), length=s, global_batch=b
+            )
             for m, at, n, s, b in cells
         ]
         return _page(searches, options.words_of(each), page)

@@ -58,7 +58,9 @@ def mfu(planner: Planner, result: PlanTime) -> dict[str, float | None]:
         "half": times * (products + attention / 2),
         "6N": 6.0 * planner.active * planner.shape.length,
     }
-    shares = {name: result.asked.batch * flop / whole for name, flop in of_a_sequence.items()}
+    shares = {
+        name: result.asked.global_batch * flop / whole for name, flop in of_a_sequence.items()
+    }
     known = (*shares,) if planner.shape.unit == "tokens" else ("full",)
     known = known[:2] if planner.tuning.freezes else known
     return {name: share if name in known else None for name, share in shares.items()}
@@ -88,7 +90,7 @@ def document(
     """
     shape, asked = planner.shape, result.asked
     device_count = asked.plan.device_count
-    in_step = asked.batch * shape.length
+    in_step = asked.global_batch * shape.length
     does_fit = fits(planner, result)
     values = {
         "answer": "",
@@ -97,7 +99,7 @@ def document(
         "device_count": device_count,
         **picked(planner, "levels parameters"),
         "plan": {**plan_to_json(asked.plan), "order": asked.order},
-        **picked(asked, "microbatch batch"),
+        **picked(asked, "microbatch global_batch"),
         "length": shape.length if shape.unit == "tokens" else None,
         "unit": shape.unit,
         "dtype": planner.dtype,
@@ -157,8 +159,8 @@ def asking(request: Request, values: Mapping[str, Any]) -> Request:
     site = next(one for one in several if catalog.device(one.device).name == values["device"])
     return replace(
         request, site=site, others=(), split=split, device_counts=(),
-        batch=values["batch"], microbatch=values["microbatch"], length=values["length"],
-        order=values["plan"]["order"], stack=values["stack"],
+        global_batch=values["global_batch"], microbatch=values["microbatch"],
+        length=values["length"], order=values["plan"]["order"], stack=values["stack"],
     )  # fmt: skip
 
 

@@ -84,8 +84,8 @@ def searched(request: Request) -> dict[str, Any]:
 
     Raises `InputError` where a request says no batch, and where no plan is left.
     """
-    if request.batch is None:
-        raise InputError("--device-count: a search needs --batch, the sequences of a step")
+    if request.global_batch is None:
+        raise InputError("--device-count: a search needs --global-batch, the sequences of a step")
     if request.limits.get("days") is not None and request.tokens is None:
         raise InputError("--days needs --tokens, those of the training")
     shape = request.shape
@@ -95,7 +95,7 @@ def searched(request: Request) -> dict[str, Any]:
     if not any(group.result.front for group in groups):
         if not considered:
             each = request.microbatch or 1  # says what of it does not divide
-            checked(shape, Asked(split_of(request.split), each, request.batch))
+            checked(shape, Asked(split_of(request.split), each, request.global_batch))
             given = [
                 option_of(name) if one is True else f"{option_of(name)} {one}"
                 for name, one in request.split.items()
@@ -158,7 +158,8 @@ def _hardly(front: Sequence[Row], spare: float) -> str:
 
 
 def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
-    batch, each = request.batch or 1, request.microbatch
+    global_batch = request.global_batch or 1
+    each = request.microbatch
     fixed = {**request.split, **({} if each is None else {"microbatch": each})}
     every = (request.site, *request.others)
     for site in every:
@@ -166,12 +167,12 @@ def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
         for count in sorted(set(request.device_counts)):
             planner = one.planner(shape, count, planner)
             offer = offer_of(planner, request.prices)
-            caps = _caps(request, count, batch * shape.length, offer)
-            space = Space(planner, count, batch, site.per_node, fixed)
+            caps = _caps(request, count, global_batch * shape.length, offer)
+            space = Space(planner, count, global_batch, site.per_node, fixed)
             alike = told_apart(planner)
             if request.others:
                 alike = max(alike, planner.bounds.high / planner.bounds.low) ** 2
-            result = search(planner, space.ways(), batch, caps, alike)
+            result = search(planner, space.ways(), global_batch, caps, alike)
             if not fixed.keys() & {"recompute", "recompute_layers"}:
                 result = with_fewer_again(planner, result, caps)
             yield _Group(count, planner, offer, caps, result, space.in_words())

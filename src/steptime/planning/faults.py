@@ -27,14 +27,14 @@ class Asked:
 
     plan: Plan
     microbatch: int
-    batch: int
+    global_batch: int
     order: str = USUAL
     pads_tokens: bool = False
 
     @property
     def rounds(self) -> int:
         """The microbatches of a replica in a step."""
-        return self.batch // (self.microbatch * self.plan.data)
+        return self.global_batch // (self.microbatch * self.plan.data)
 
     def but(self, change: Mapping[str, Any]) -> Asked:
         """Return it with other fields: of its own, or of its plan."""
@@ -235,8 +235,8 @@ def _of_stages(shape: Shape, asked: Asked) -> Found:
 
 
 def _of_batch(shape: Shape, asked: Asked) -> Found:
-    share = max(1, asked.batch // asked.plan.data)
-    yield from _divides("data", asked.plan.data, {"sequences": asked.batch})
+    share = max(1, asked.global_batch // asked.plan.data)
+    yield from _divides("data", asked.plan.data, {"sequences": asked.global_batch})
     yield from _divides("microbatch", asked.microbatch, {"sequences of a replica": share})
 
 

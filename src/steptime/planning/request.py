@@ -130,7 +130,7 @@ class Request:
     """What a user asks of a training: the network, where it runs, and what is chosen of its split.
 
     `split` are fields of `Plan`. With `device_counts`, what it leaves open is searched within
-    `limits`; without, it is the one plan, in an `order` of its groups. A step has `batch`
+    `limits`; without, it is the one plan, in an `order` of its groups. A step has `global_batch`
     sequences of `length` tokens; `tokens` are those of the whole training. Software is a `stack`
     (None for the plan's usual), predicted by a `method` under its `options`; prices are read from
     a file `prices`, the run of a pipeline written to `trace`. `others` are searched beside `site`.
@@ -140,7 +140,7 @@ class Request:
 
     model: str
     site: Site
-    batch: int | None = None
+    global_batch: int | None = None
     microbatch: int | None = None
     length: int | None = None
     split: Mapping[str, Any] = field(default_factory=dict)
@@ -187,11 +187,11 @@ class Request:
         batch. With one, that of a network is as large as its pipeline lets it be.
         """
         plan, microbatch = split_of(self.split), self.microbatch or shape.batch or 1
-        if self.microbatch is None and self.batch is not None and shape.batch is not None:
-            share = max(1, self.batch // plan.data)
+        if self.microbatch is None and self.global_batch is not None and shape.batch is not None:
+            share = max(1, self.global_batch // plan.data)
             most = max(1, share // plan.pipeline)
             microbatch = next(size for size in range(most, 0, -1) if share % size == 0)
-        whole = microbatch * plan.data if self.batch is None else self.batch
+        whole = microbatch * plan.data if self.global_batch is None else self.global_batch
         return checked(
             shape, Asked(plan, microbatch, whole, USUAL if self.order is None else self.order)
         )

@@ -62,7 +62,11 @@ class Search(NamedTuple):
 
 
 def search(
-    planner: Planner, ways: Iterable[Way], batch: int, caps: Sequence[Cap] = (), alike: float = 1.0
+    planner: Planner,
+    ways: Iterable[Way],
+    global_batch: int,
+    caps: Sequence[Cap] = (),
+    alike: float = 1.0,
 ) -> Search:
     """Return the plans within the caps that no other one beats in time, memory and energy.
 
@@ -72,14 +76,14 @@ def search(
     collects = gc.isenabled()
     gc.disable()  # nothing that is made here is garbage: looking for it takes half of the time
     try:
-        return _search(planner, ways, batch, caps, alike)
+        return _search(planner, ways, global_batch, caps, alike)
     finally:
         if collects:
             gc.enable()
 
 
 def _search(
-    planner: Planner, ways: Iterable[Way], batch: int, caps: Sequence[Cap], alike: float
+    planner: Planner, ways: Iterable[Way], global_batch: int, caps: Sequence[Cap], alike: float
 ) -> Search:
     kept: list[Quick] = []
     refused: Counter[str] = Counter()
@@ -92,10 +96,10 @@ def _search(
             raise InputError(f"more than {MOST_PLANS:,} plans: fix --tensor or --microbatch")
         if (floor := _floor(planner, way.plan)) > planner.room_bytes:
             refused[MEMORY] += len(way.sizes)
-            large.append((floor, Asked(way.plan, way.sizes[0], batch)))
+            large.append((floor, Asked(way.plan, way.sizes[0], global_batch)))
             continue
         try:
-            sizes = [*_sizes(planner, way, batch)]
+            sizes = [*_sizes(planner, way, global_batch)]
         except InputError:
             considered -= len(way.sizes)
             continue  # a rank's graph that the plan does not divide
@@ -130,7 +134,7 @@ def _floor(planner: Planner, plan: Plan) -> float:
     return planner.once(key, lambda: least_bytes(planner, plan))
 
 
-def _sizes(planner: Planner, way: Way, batch: int) -> Iterable[Asked]:
+def _sizes(planner: Planner, way: Way, global_batch: int) -> Iterable[Asked]:
     """Yield the plans of a way but for those whose layers need not be priced to know their memory.
 
     What the microbatches in flight keep grows with them, but where more than a round of them, of
@@ -139,7 +143,7 @@ def _sizes(planner: Planner, way: Way, batch: int) -> Iterable[Asked]:
     plan, known = way.plan, None
     grows = planner.shape.batch is None  # others have other stages
     for b in way.sizes:
-        asked = Asked(plan, b, batch)
+        asked = Asked(plan, b, global_batch)
         if known is not None:
             m = asked.rounds
             most = most_held(plan.schedule, plan.pipeline, plan.virtual, m)

@@ -34,7 +34,7 @@ class Space(NamedTuple):
 
     planner: Planner
     device_count: int
-    batch: int
+    global_batch: int
     per_node: int
     fixed: Mapping[str, Any]
 
@@ -67,7 +67,7 @@ class Space(NamedTuple):
 
     def divides(self, tensor: int) -> bool:
         """Whether so many tensor ranks divide the network."""
-        return fault(self.planner.shape, Asked(Plan(tensor=tensor), 1, self.batch)) is None
+        return fault(self.planner.shape, Asked(Plan(tensor=tensor), 1, self.global_batch)) is None
 
     def ways(self) -> Iterator[Way]:
         """Yield the plans that these devices, the network and the batch allow."""
@@ -77,16 +77,16 @@ class Space(NamedTuple):
         names = ("tensor", "context", "pipeline", "virtual", "expert")
         for t, c, p, v, e in product(*(choices[name] for name in names)):
             data, left = divmod(self.device_count, t * c * p)
-            if left or data < 1 or self.batch % data:
+            if left or data < 1 or self.global_batch % data:
                 continue
-            sizes = self.sizes(self.batch // data)
+            sizes = self.sizes(self.global_batch // data)
             if each is not None:
                 sizes = (each,) if each in sizes else ()
             wide = t > 1 and self.fixed.get("sequence", True) and not shape.length // c % t
             for schedule in self.schedules(p, v) if sizes else ():
                 plan = Plan(data, t, p, e, wide, c, schedule=schedule, virtual=v, **more)
                 base = vars(plan)
-                if fault(shape, Asked(plan, sizes[0], self.batch)) is not None:
+                if fault(shape, Asked(plan, sizes[0], self.global_batch)) is not None:
                     continue
                 for zero, recompute, offload in product(
                     choices["zero"] if data * c > 1 else {0}.intersection(choices["zero"]),
@@ -95,7 +95,7 @@ class Space(NamedTuple):
                     for shard in self.shards(t, data * c, e, zero):
                         parts = {"zero": zero, "recompute": recompute, "offload": offload}
                         way = Plan(**{**base, **parts, "shard": shard, **self.again()})
-                        if checks and fault(shape, Asked(way, sizes[0], self.batch)):
+                        if checks and fault(shape, Asked(way, sizes[0], self.global_batch)):
                             continue
                         yield Way(way, sizes)
 

@@ -56,7 +56,7 @@ def split_and_size(told: dict[str, Any]) -> str:
     """Return how a step is split, its batch, length and type, in words."""
     length = f" of {told['length']} tokens" if told["length"] else ""
     tuning = f", {told['tuning']}" if told["tuning"] else ""
-    of = f"batch {told['batch']}{length}, {told['dtype']}{tuning}"
+    of = f"global batch {told['global_batch']}{length}, {told['dtype']}{tuning}"
     return f"{split_in_words(told)}, {of}"
 
 

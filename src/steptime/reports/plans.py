@@ -13,7 +13,7 @@ from steptime.reports.charts import style, waterfall
 from steptime.reports.charts.plan import bars, memory, memory_rows, pipeline
 
 BARS = 240  # of a pipeline, about: a page has hundreds of them
-AXES = ("model", "device", "device_count", "length", "batch")
+AXES = ("model", "device", "device_count", "length", "global_batch")
 
 
 def write_plans(asked: Sequence[Request], words: Sequence[str], path: Path) -> dict[str, Any]:
@@ -29,7 +29,13 @@ def write_plans(asked: Sequence[Request], words: Sequence[str], path: Path) -> d
     for done, request in enumerate(asked):
         tell("searches", done, len(asked))
         site, length = request.site, request.length or ""
-        words_ = (request.model, site.device, request.device_counts[0], length, request.batch)
+        words_ = (
+            request.model,
+            site.device,
+            request.device_counts[0],
+            length,
+            request.global_batch,
+        )
         at = dict(zip(AXES, map(str, words_), strict=True))
         links = (("--inside", site.inside), ("--link", site.link))
         where = [word for pair in links if pair[1] for word in pair]
