@@ -48,7 +48,8 @@ def test_every_way_says_the_same_bytes(capsys, model, device, dtype):
         "choose": answer(capsys, "choose", model, "--device", device, *of)["rows"][0],
     }
     if model in PLANNED:
-        plan = answer(capsys, "plan", model, "--device", device, *of)
+        plan_options = ("--dtype", dtype, "--global-batch", str(NETWORKS[model]))
+        plan = answer(capsys, "plan", model, "--device", device, *plan_options)
         ways["plan"] = {**plan, "needed_bytes": plan["memory"]["needed_bytes"]}
     fit, chosen = ways["fit"], ways["choose"]
     if (chosen["status"], chosen["microbatch"]) != ("ok", NETWORKS[model]):
