@@ -81,8 +81,8 @@ peak_TFLOP_per_s = {{float32 = 15, bfloat16 = 30}}
 """
 OF_DEVICES: Mapping[str, str] = {  # by each text as name, source and note of a device's file
     "device": "predict fc --device d.toml", "device.json": "fit fc --device d.toml --json",
-    "device.csv": "choose fc --devices d.toml,T4 --batch 4 --format csv",
-    "choices.html": "choose fc --devices d.toml --batch 4 --page x.html",
+    "device.csv": "choose fc --device d.toml,T4 --batch 4 --format csv",
+    "choices.html": "choose fc --device d.toml --batch 4 --page x.html",
 }  # fmt: skip
 FOLDER = "name of the folder"
 FORMULA = re.compile(r"^\s*[=+@-](?![\d.]+([eE][+-]?\d+)?$)")

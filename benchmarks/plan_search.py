@@ -27,7 +27,7 @@ def once() -> dict[str, float]:
 
     site = Site("h100-sxm5", link="infiniband-ndr")
     start = process_time()
-    request = Request(MODEL, site, BATCH, length=LENGTH, devices=(DEVICES,))
+    request = Request(MODEL, site, BATCH, length=LENGTH, device_counts=(DEVICES,))
     planner = request.planner(request.shape, DEVICES)
     found = search(planner, Space(planner, DEVICES, BATCH, 8, {}).ways(), BATCH)
     cold = process_time() - start

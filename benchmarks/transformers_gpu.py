@@ -188,7 +188,7 @@ def main() -> None:
                 "set": "measured",
                 "model": name,
                 "device": chosen.device_name,
-                "devices": 1,
+                "device_count": 1,
                 "batch": batch,
                 "length": size,
                 "lora": f"r={lora[0]},on={lora[1]}" if lora else "",

@@ -28,8 +28,9 @@ from steptime.prediction.collectives import EXCHANGES
 from steptime.prediction.kernel import Interval
 from steptime.prediction.method import Method
 from steptime.prediction.step_model import StepModel
-from steptime.serving.answer import Service, loaded, meant, memory_of, times_of
+from steptime.serving.answer import Service, loaded, meant, times_of
 from steptime.serving.load import PREFILL, ROUNDS, Demand
+from steptime.serving.memory import memory_of
 from steptime.serving.phases import Phases
 
 PARALLEL = ("tensor", "pipeline", "data", "expert")
@@ -86,7 +87,7 @@ def fine_tuning(question: Question, method: str | Method) -> Reply:
     planner, sound = planned(question, method, tuning)
     found, plan = plan_time(planner, sound), sound.plan
     if planner.is_whole(plan):
-        step = planner.alone(sound.micro_batch, plan.recompute).lowered(sound.micro_batch)
+        step = planner.alone(sound.microbatch, plan.recompute).lowered(sound.microbatch)
         if step.executed_flop > planner.peak * question.measured["step_s"]:
             raise InputError(
                 f"more FLOP/s than the peak of {texts['device']}, as it is taken to run"
@@ -141,14 +142,15 @@ def changed(name: str, changes: Mapping[str, object]) -> str:
 
 def exchange(question: Question, method: str | Method) -> Reply:
     """Return the seconds of a collective among devices: `exchange_s`."""
-    devices, site = whole(question, "devices"), site_of(question)
+    device_count = whole(question, "device_count")
+    site = site_of(question)
     stack = question.texts["stack"]
-    planner = planner_of("transformer:layers=1", site, "float16", stack, devices, method)
+    planner = planner_of("transformer:layers=1", site, "float16", stack, device_count, method)
     kind = question.texts["collective"]
     one_of("collective", kind, COLLECTIVES)
-    ranks = range(0, devices, devices - 1) if kind == "send" else range(devices)
+    ranks = range(0, device_count, device_count - 1) if kind == "send" else range(device_count)
     found = planner.exchange(kind, whole(question, "bytes"), ranks)
-    return Reply({"exchange_s": Interval(found.seconds)}, devices, stack)
+    return Reply({"exchange_s": Interval(found.seconds)}, device_count, stack)
 
 
 def parameters(question: Question, method: str | Method) -> Reply:
@@ -180,15 +182,17 @@ def serve(question: Question, method: str | Method) -> Reply:
     requests = demand.load(one.input, one.output) if demand.concurrency else None
     load = None if requests is None else loaded(one, requests, phases)
     times, _ = meant(one, requests, phases, times_of(one, phases, load))
-    devices = one.devices if load is None else load["devices"]
+    device_count = one.device_count if load is None else load["device_count"]
     rate = (
         one.batch * one.output / times["request_s"].value
         if load is None
         else load["output_tokens_per_s"]
     )
-    values = {**times, "tokens_per_s_per_device": phases.within(rate / devices)}
+    values = {**times, "tokens_per_s_per_device": phases.within(rate / device_count)}
     is_held = not memory_of(phases, one.batch, one.length, one.input)["over_bytes"]
-    return Reply(values, devices, phases.planner.method.settings.stack, is_held, form=phases.form)
+    return Reply(
+        values, device_count, phases.planner.method.settings.stack, is_held, form=phases.form
+    )
 
 
 @lru_cache(maxsize=512)

@@ -40,7 +40,9 @@ def both(model: str, device: str, dtype: str, stack: str | None, batch: int = 4)
     except InputError as error:
         yield str(error)
     try:
-        told = steptime.plan(model, device, batch=batch, micro_batch=batch, stack=stack, **how)
+        told = steptime.plan(
+            model, device, global_batch=batch, microbatch=batch, stack=stack, **how
+        )
         yield [told[name] for name in ("step_s", "low_s", "high_s")] + [
             told["memory"]["needed_bytes"]
         ]

@@ -48,7 +48,7 @@ def said(stack: str, name: str) -> float:
 def hold(network: str, device: str, dtype: str, stack: str, replicas: int) -> None:
     how: Any = {"dtype": dtype, "stack": stack, "optimizer": "adam"}
     links: Any = {"inside": INSIDE, "link": BETWEEN, "data": replicas}
-    told = steptime.plan(network, device, BATCH * replicas, micro_batch=BATCH, **how, **links)
+    told = steptime.plan(network, device, BATCH * replicas, microbatch=BATCH, **how, **links)
     row = scaled(network, device, dtype, stack, replicas)
     late, after_s = 0.0, 0.0
     if network not in OTHERS.values():

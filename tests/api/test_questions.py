@@ -68,10 +68,10 @@ def test_the_stub_has_what_python_finds():
             "scale resnet18 --device t4 --replicas 1,4 --link aws --per-node 4",
             {"device": "t4", "replicas": [1, 4], "link": "aws", "per_node": 4},
         ),
-        ("choose resnet18 --devices t4,l4 --epochs 2", {"devices": ["t4", "l4"], "epochs": 2}),
+        ("choose resnet18 --device t4,l4 --epochs 2", {"device": ["t4", "l4"], "epochs": 2}),
         (
-            "plan resnet18 --device v100 --batch 64 --devices 2,4",
-            {"device": ["v100"], "batch": 64, "devices": [2, 4]},
+            "plan resnet18 --device v100 --global-batch 64 --device-count 2,4",
+            {"device": ["v100"], "global_batch": 64, "device_count": [2, 4]},
         ),
         (
             "plan gpt2 --device h100-sxm5 --inside nvlink-4 --link aws --data 64 "  # noqa: ISC004

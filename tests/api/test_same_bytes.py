@@ -45,13 +45,14 @@ def test_every_way_says_the_same_bytes(capsys, model, device, dtype):
     ways = {
         "predict": answer(capsys, "predict", model, "--device", device, *of),
         "fit": answer(capsys, "fit", model, "--device", device, *of),
-        "choose": answer(capsys, "choose", model, "--devices", device, *of)["rows"][0],
+        "choose": answer(capsys, "choose", model, "--device", device, *of)["rows"][0],
     }
     if model in PLANNED:
-        plan = answer(capsys, "plan", model, "--device", device, *of)
+        plan_options = ("--dtype", dtype, "--global-batch", str(NETWORKS[model]))
+        plan = answer(capsys, "plan", model, "--device", device, *plan_options)
         ways["plan"] = {**plan, "needed_bytes": plan["memory"]["needed_bytes"]}
     fit, chosen = ways["fit"], ways["choose"]
-    if (chosen["status"], chosen["micro_batch"]) != ("ok", NETWORKS[model]):
+    if (chosen["status"], chosen["microbatch"]) != ("ok", NETWORKS[model]):
         assert not fit["fits"]  # so that it answers for what does fit, or not at all
         assert "out of memory by" in chosen["note"] or chosen["accumulation"] > 1
         del ways["choose"]
@@ -71,7 +72,7 @@ def test_every_way_says_the_same_bytes(capsys, model, device, dtype):
 def test_what_no_device_holds_is_said_where_no_time_is(capsys):
     """`choose` prices no training that cannot run; `predict` says its step, and that it is none."""
     of = ("llama3_8b", "--batch", "1")
-    (chosen,) = answer(capsys, "choose", *of, "--devices", "rtx-4090")["rows"]
+    (chosen,) = answer(capsys, "choose", *of, "--device", "rtx-4090")["rows"]
     made = answer(capsys, "predict", *of, "--device", "rtx-4090")
     assert (chosen["status"], made["status"]) == ("oom", "oom")
     assert chosen["step_s"] is None

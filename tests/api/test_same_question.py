@@ -138,7 +138,7 @@ def grid(question: Question) -> Answers:
 
 
 def choose(question: Question) -> Answers:
-    on = "--devices", ",".join(question.devices)
+    on = "--device", ",".join(question.devices)
     return _beside(question, lambda m: ("choose", m, *on), "rows")
 
 

@@ -26,8 +26,9 @@ setTimeout(async () => {
 </script></body>"""
 PAGES = {
     "report": "report results -o page.html",
-    "choose": "choose resnet50,gpt2 --devices t4,h100 --batch 8,32 --page page.html",
-    "plan": "plan gpt2 --device h100 --inside nvlink-4 --devices 2 --batch 8 --page page.html",
+    "choose": "choose resnet50,gpt2 --device t4,h100 --batch 8,32 --page page.html",
+    "plan": "plan gpt2 --device h100 --inside nvlink-4 --device-count 2 --global-batch 8 "
+    "--page page.html",
     "picture": "analyse roofline results -o page.html",
 }
 

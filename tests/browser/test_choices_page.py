@@ -15,8 +15,8 @@ from steptime.cli.main import run
 pytestmark = pytest.mark.browser
 
 WORDS = (
-    "resnet50,bert_base --devices a100,t4,k20,h100 --batch 8,512 --link nvlink-3,ethernet-10 "
-    "--replicas 1,2,8 --samples 1000000 --epochs 3 --dtype float32 --optimizer adam"
+    "resnet50,bert_base --device a100,t4,k20,h100 --batch 8,512 --link nvlink-3,ethernet-10 "
+    "--replicas 1,2,8 --examples 1000000 --epochs 3 --dtype float32 --optimizer adam"
 )
 
 ASK = """

@@ -34,8 +34,8 @@ memory_GB_per_s = 900
 peak_TFLOP_per_s = {{float32 = 15, bfloat16 = 30}}
 """
 PAGES = {  # a page: what writes it of a network's file and a device's
-    "choose": "choose {model} --devices {device} --page {out}",
-    "plan": "plan {model} --device {device} --devices 2 --batch 4 --inside nvlink-3 "
+    "choose": "choose {model} --device {device} --page {out}",
+    "plan": "plan {model} --device {device} --device-count 2 --global-batch 4 --inside nvlink-3 "
     "--link infiniband-ndr --page {out}",
 }
 

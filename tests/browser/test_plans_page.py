@@ -17,8 +17,9 @@ pytestmark = pytest.mark.browser
 SMALL = "transformer:layers=8,width=1024,heads=8,vocabulary=32000"
 LARGE = "transformer:layers=96,width=12288,heads=96,vocabulary=51200"
 WORDS = (
-    f"{SMALL},{LARGE} --device a100-sxm4-80gb,h100-sxm5 --devices 4,16 --batch 32,64 --length 1024 "
-    "--inside nvlink-3,nvlink-4 --link infiniband-ndr --tokens 1e11 --zero 1 --sequence-parallel"
+    f"{SMALL},{LARGE} --device a100-sxm4-80gb,h100-sxm5 --device-count 4,16 "
+    "--global-batch 32,64 --length 1024 --inside nvlink-3,nvlink-4 --link infiniband-ndr "
+    "--tokens 1e11 --zero 1 --sequence-parallel"
 )
 
 ASK = """
@@ -65,7 +66,7 @@ def asked(
 
 
 def test_a_choice_is_what_the_command_line_answers(chromium, folder, capsys):
-    choices = ({}, {"device": "h100-sxm5", "devices": "16", "batch": "64"})
+    choices = ({}, {"device": "h100-sxm5", "device_count": "16", "global_batch": "64"})
     capsys.readouterr()
     for found in asked(chromium, folder, *choices):
         assert found["shown"]
@@ -90,16 +91,16 @@ def test_what_no_split_fits_is_said(chromium, folder):
 
 
 def test_an_address_is_a_choice_and_what_it_has_not_is_said(chromium, folder):
-    first = "device=h100-sxm5&devices=5<b>"
+    first = "device=h100-sxm5&device_count=5<b>"
     (found,) = asked(chromium, folder, {}, first=first)
     assert found["at"]["device"] == "h100-sxm5"
-    assert found["at"]["devices"] == "4"
-    (kept,) = asked(chromium, folder, {"batch": "64"})
-    assert "batch=64" in kept["address"]
+    assert found["at"]["device_count"] == "4"
+    (kept,) = asked(chromium, folder, {"global_batch": "64"})
+    assert "global_batch=64" in kept["address"]
 
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_it_fits_a_phone(chromium, folder, dark):
-    (found,) = asked(chromium, folder, {"devices": "16"}, width=390, dark=dark)
+    (found,) = asked(chromium, folder, {"device_count": "16"}, width=390, dark=dark)
     assert found["wider"] <= 0
     assert found["back"] == ("rgb(21, 24, 28)" if dark else "rgb(255, 255, 255)")

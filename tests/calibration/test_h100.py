@@ -46,7 +46,7 @@ def test_fine_tunings_by_transformers():
             row["model"],
             device=row["device"],
             batch=int(row["batch"]),
-            micro_batch=int(row["batch"]),
+            microbatch=int(row["batch"]),
             length=int(row["length"]),
             dtype=row["dtype"],
             optimizer=row["optimizer"],

@@ -48,7 +48,7 @@ def test_a_table_in_the_columns_of_others_says_what_it_lacks(words, tmp_path, ca
     assert run([*words, str(path)]) == 2
     err = capsys.readouterr().err
     assert err.startswith("steptime: rows.csv: no column 'seconds'; --map MAP.toml says")
-    assert "it lacks set, model, device, length, batch, tensor" in err
+    assert "it lacks set, model, device, device_count, length, microbatch, tensor" in err
     assert err.count("\n") == 1
 
 

@@ -31,8 +31,8 @@ FILES: dict[str, str | bytes] = {
     "empty.toml": "",
     "timings.csv": ",mean_speed,Mean_Time_Per_Step,speed_uncertainty,Speed_Jitter,gpu_type,num_gpu,"
     "staged_from\n0,5000,0.01,1,2,k80,2,$LOCAL\n",
-    "steps.csv": "set,model,device,devices,length,micro_batch,batch,tensor,pipeline,virtual,"
-    "recompute,sequence_parallel,dtype,stack,step_s\n"
+    "steps.csv": "set,model,device,device_count,length,microbatch,global_batch,tensor,pipeline,"
+    "virtual,recompute,sequence_parallel,dtype,stack,step_s\n"
     "mine,gpt3_126m,A100,8,2048,4,32,1,1,1,none,no,float16,megatron-2021,0.5\n",
     "published.csv": "model_B,devices,tp,dp,pp,micro_batch,global_batch,sequence,hidden,layers,"
     "heads,step_s\n3.6,64,2,32,1,4,512,2048,3072,30,32,4.0\n",
@@ -287,8 +287,8 @@ def test_a_mistake_leaves_the_folder_as_it_was(folder, monkeypatch, capsys):
         "query 'FROM recrds' --in records -o t.csv",
         "analyse memory absent -o p.svg",
         "report absent -o r.html",
-        "choose fc --devices t4 --page p.html --link nvlnk-3",
-        "choose gpt2_xl --devices t4 --batch 512 --page p.html --replicas 1",
+        "choose fc --device t4 --page p.html --link nvlnk-3",
+        "choose gpt2_xl --device t4 --batch 512 --page p.html --replicas 1",
     ):
         assert run(_split(line)) == 2
     assert sorted((path.name, path.read_bytes()) for path in Path("records").iterdir()) == before

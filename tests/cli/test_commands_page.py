@@ -151,7 +151,7 @@ def test_a_shell_has_a_script(shell, monkeypatch, capsys):
     ("line", "offered"),
     [
         ("predict resnet18 --device rtx-4090", ["rtx-4090", "rtx-4090-d", "rtx-4090-laptop"]),
-        ("choose fc --devices t4,H100-p", ["t4,H100-pcie"]),
+        ("choose fc --device t4,H100-p", ["t4,H100-pcie"]),
         ("count resnet10", ["resnet101"]),
         ("fit fc --dtype bfl", ["bfloat16", "bfloat16-mixed"]),
         ("fit fc --dtype bfloat16-", ["bfloat16-mixed"]),

@@ -58,7 +58,7 @@ batch = "4"
 BUILD = {"module": "evil", "class_name": "Net", "registered_name": "evil>Net"}
 LAMBDA = {"class_name": "Lambda", "config": {"name": "l", "function": ["evil", None, None]}}
 TRAINED = (  # the columns of a table of steps of trainings
-    "set,model,device,devices,length,micro_batch,batch,tensor,pipeline,virtual,recompute,"
+    "set,model,device,device_count,length,microbatch,global_batch,tensor,pipeline,virtual,recompute,"
     "sequence_parallel,dtype,stack,step_s"
 )
 INPUT = {"class_name": "InputLayer", "config": {"batch_shape": [None, 8], "name": "i"}}
@@ -249,7 +249,7 @@ WAYS: dict[str, tuple[dict[str, str], str, str]] = {  # files, command, what the
         "scale fc --device T4 --replicas 2 --link l.toml",
         "unknown key 'like'",
     ),
-    "prices": ({"p.toml": f'model = "{CODE}"'}, "choose fc --devices T4 --prices p.toml", ""),
+    "prices": ({"p.toml": f'model = "{CODE}"'}, "choose fc --device T4 --prices p.toml", ""),
 }
 RECORDS = {
     "model of a record": ({"workload": {"model": CODE}}, "predict --in out --device T4"),

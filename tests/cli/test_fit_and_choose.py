@@ -100,13 +100,13 @@ def test_gpus_of_phones_are_chosen_where_they_are_asked_for(capsys):
     phones = {one.name for one in catalog.devices() if one.details.get("used_in") == "phones"}
     assert "adreno-640" in phones
     for words, are in (("all", False), ("gpu", True), ("t4,adreno-640", True)):
-        line = ("choose", "fc", "--method", "analytic", "--devices", words)
+        line = ("choose", "fc", "--method", "analytic", "--device", words)
         found = {row["device"] for row in answer(capsys, *line)["rows"]}
         assert (phones <= found, bool(phones & found)) == (are, are)
 
 
 def test_choose(capsys, mine):
-    words = ["choose", "resnet18", "--devices", f"t4,h100,K40,{mine}", "--samples", "1000"]
+    words = ["choose", "resnet18", "--device", f"t4,h100,K40,{mine}", "--examples", "1000"]
     found = answer(capsys, *words, "--method", "analytic")
     assert found["rows"][0]["device"] == "h100-sxm5"
     times = [row["train_s"] for row in found["rows"]]
@@ -131,10 +131,10 @@ def test_choose(capsys, mine):
 
 
 def test_choose_of_intervals_and_kinds(capsys):
-    words = ["choose", "resnet18", "--devices", "t4,v100", "--batch", "64"]
+    words = ["choose", "resnet18", "--device", "t4,v100", "--batch", "64"]
     for row in answer(capsys, *words, "--method", "calibrated")["rows"]:
         assert row["low_s"] < row["step_s"] < row["high_s"]
-    tpus = answer(capsys, "choose", "fc", "--devices", "tpu", "--dtype", "bfloat16")["rows"]
+    tpus = answer(capsys, "choose", "fc", "--device", "tpu", "--dtype", "bfloat16")["rows"]
     assert {row["device"] for row in tpus} >= {"tpu-v3", "tpu-v5e"}
     assert next(row for row in tpus if row["device"] == "tpu-v1")["status"] == "unsupported"
 
@@ -170,7 +170,7 @@ def test_a_device_of_eight_numbers_works(capsys, mine, method):
         said = ("--dtype", dtype, "--method", method)
         predicted = answer(capsys, "predict", "resnet18", "--device", mine, "--batch", "4", *said)
         assert predicted["step_s"] > 0
-        (row,) = answer(capsys, "choose", "resnet18", "--devices", mine, "--batch", "4", *said)[
+        (row,) = answer(capsys, "choose", "resnet18", "--device", mine, "--batch", "4", *said)[
             "rows"
         ]
         assert row["step_s"] == pytest.approx(predicted["step_s"])

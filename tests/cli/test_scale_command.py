@@ -71,20 +71,20 @@ def test_workers_default_and_order(capsys):
 
 
 def test_training_time_and_cost(capsys):
-    money = ["--samples", "1000000", "--epochs", "90", "--price", "0.90"]
+    money = ["--examples", "1000000", "--epochs", "90", "--price", "0.90"]
     found = answer(capsys, *LINKED, "--batch", "10", "--replicas", "4", *money)
     (row,) = found["rows"]
     assert row["epoch_s"] == pytest.approx(1_000_000 / 40 * row["step_s"])
     assert row["train_s"] == pytest.approx(90 * row["epoch_s"])
     assert row["device_hours"] == pytest.approx(row["train_s"] * 4 / 3600)
     assert row["cost"] == pytest.approx(row["device_hours"] * 0.90)  # by the second
-    training = {"samples": 1_000_000, "epochs": 90, "price": 0.9, "billing": "second"}
+    training = {"examples": 1_000_000, "epochs": 90, "price": 0.9, "billing": "second"}
     assert found["training"] == training
     priced = [
         *LINKED,
         "--replicas",
         "4",
-        "--samples",
+        "--examples",
         "1000000",
         "--epochs",
         "90",
@@ -94,7 +94,7 @@ def test_training_time_and_cost(capsys):
     (by_hour,) = answer(capsys, *priced, "--billing", "hour")["rows"]
     started = -(-row["train_s"] // 3600)
     assert by_hour["cost"] == pytest.approx(started * 4 * 0.90)
-    (row,) = answer(capsys, *LINKED, "--replicas", "4", "--samples", "1000")["rows"]
+    (row,) = answer(capsys, *LINKED, "--replicas", "4", "--examples", "1000")["rows"]
     assert row["train_s"] == row["epoch_s"]
     assert row["cost"] is None
 
@@ -156,7 +156,7 @@ def test_hybrid_and_model(capsys, tmp_path):
 
 def test_table(capsys):
     words = ["scale", "vgg16", "--device", "K80", "--link", "aws", "--replicas", "1,2,4"]
-    title, head, *rows = shown(capsys, *words, "--samples", "100000", "--price", "0.9")
+    title, head, *rows = shown(capsys, *words, "--examples", "100000", "--price", "0.9")
     assert title.startswith("vgg16 on K80 over aws, batch 64 a replica, weak scaling (calibrated")
     for column in ("replicas", "global batch", "communication", "speed-up", "speed", "cost"):
         assert column in head

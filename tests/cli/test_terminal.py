@@ -91,10 +91,13 @@ def test_ctrl_c_is_130_whatever_a_library_makes_of_it(capsys, monkeypatch, tmp_p
     [
         "predict resnet18 --device a100 --stack torch-eager,torch-compile",
         "predict resnet18 --grid --device t4,a100 --batch 8 --replicas 1,8 --link ethernet-25",
-        "choose resnet18 --devices t4,l4,a100 --epochs 2",
+        "choose resnet18 --device t4,l4,a100 --epochs 2",
         "fit resnet18 --device t4",
         "scale resnet18 --device v100 --link ethernet-25 --replicas 1,4",
-        "plan transformer:layers=2 --device h100 --inside nvlink-4 --devices 2,4 --batch 8",
+        (
+            "plan transformer:layers=2 --device h100 --inside nvlink-4 --device-count 2,4 "
+            "--global-batch 8"
+        ),
         "serve transformer:layers=2 --device h100 --input 64 --output 8",
         "why resnet18 --device t4",
     ],

@@ -29,7 +29,7 @@ HALL = Cluster(TOY, ((4, NEAR), (8, FAR, 2), (3, FARTHEST)))
 
 
 def test_a_cluster_says_which_link_a_group_crosses():
-    assert HALL.devices == 4 * 8 * 3
+    assert HALL.device_count == 4 * 8 * 3
     assert HALL.ladder[1] == Level(8, FAR, 2)
     for ranks, link in (
         ([5], None),
@@ -41,7 +41,7 @@ def test_a_cluster_says_which_link_a_group_crosses():
         (range(0, 96, 32), FARTHEST),
     ):
         assert HALL.link_of(ranks) == link, ranks
-    assert Cluster(TOY).devices == 1
+    assert Cluster(TOY).device_count == 1
     assert Cluster(TOY).link_of([0]) is None
 
 
@@ -79,7 +79,7 @@ def test_an_old_plan_keeps_its_key():
 
 
 def test_groups_of_a_plan():
-    assert Plan(data=3, tensor=4, pipeline=2, context=2).devices == 48
+    assert Plan(data=3, tensor=4, pipeline=2, context=2).device_count == 48
     found = groups((4, 2, 3, 2), 1, 1)  # tensor, context, data, pipeline
     assert found["tensor"] == range(4)
     assert found["context"] == range(0, 8, 4)
@@ -167,7 +167,7 @@ def test_every_exchange_has_a_price_and_no_flop():
 def test_links_of_the_catalog_make_a_cluster():
     levels = ((8, catalog.link("nvlink-3")), (16, catalog.link("infiniband-hdr")))
     cluster = Cluster(catalog.device("a100 80gb"), levels)
-    assert cluster.devices == 128
+    assert cluster.device_count == 128
     link = cluster.link_of(groups((8, 1, 16, 1), 1, 1)["replicas"])
     assert link is not None
     assert link.name == "infiniband-hdr"

@@ -75,9 +75,9 @@ QUICK = (
 )  # fmt: skip
 
 LONG = re.compile(  # searches of many plans, servers under load, modules that torch reads
-    r" plan .*(--devices \d|\.json)| serve .*--(rate|concurrency)"
+    r" plan .*(--device-count \d|\.json)| serve .*--(rate|concurrency)"
     r"| (predict|fit|choose|why) \S+\.py:"
-    r"|measure_cell|devices=\[|ttft_target=|max_devices="
+    r"|measure_cell|devices=\[|ttft_target=|max_device_count="
 )
 
 Example = tuple[str, str, str]  # page, command line, output shown
@@ -566,12 +566,12 @@ KEYS = {  # command: (arguments, whether its rows are a list)
     "count": "count fc --json",
     "predict": "predict fc --device t4",
     "fit": "fit fc --device t4",
-    "choose": "choose fc --devices t4,l4",
+    "choose": "choose fc --device t4,l4",
     "whatif": "whatif t4 --set peak=x2 --model fc",
     "why": "why fc --device t4",
     "why --from": "why fc --device t4 --from paleo",
     "split": "split fc --device t4 --server v100 --link aws",
-    "scale": "scale fc --device t4 --link aws --samples 1000 --price 1",
+    "scale": "scale fc --device t4 --link aws --examples 1000 --price 1",
     "energy": "energy fc",
     "systolic": "systolic fc",
     "doctor": "doctor",

@@ -59,7 +59,7 @@ COMMANDS = (
     ("predict", "{}", *ON, "--method", "analytic"),
     ("scale", "{}", *ON, "--replicas", "1,8", "--link", "ethernet-25"),
     ("fit", "{}", *ON),
-    ("choose", "{}", "--devices", "V100,T4"),
+    ("choose", "{}", "--device", "V100,T4"),
     ("why", "{}", *ON),
     ("energy", "{}"),
 )

@@ -84,7 +84,7 @@ def test_what_stands_side_by_side_has_one_stack():
     both = plan("gpt2", ["a100-sxm4-80gb", "h100"], 64, 16, **link)
     newer = plan("gpt2", "a100-sxm4-80gb", 64, 16, **link, stack=both["best"]["stack"])
     assert alone["best"]["stack"] < both["best"]["stack"]
-    rows = {row["device"]: row["step_s"] for row in both["by_devices"]}
+    rows = {row["device"]: row["step_s"] for row in both["by_device_count"]}
     assert rows["a100-sxm4-80gb"] == newer["best"]["step_s"]
 
 
@@ -94,7 +94,7 @@ def test_one_device_is_predicted_as_by_predict():
 
 def test_devices_without_a_price_stay_under_a_budget():
     told = plan("gpt2", ["h100", "mi300x"], 64, 8, budget_per_hour=1000)
-    assert {row["device"] for row in told["by_devices"]} == {"h100-sxm5", "mi300x"}
+    assert {row["device"] for row in told["by_device_count"]} == {"h100-sxm5", "mi300x"}
     assert any("mi300x: no price is known" in note for note in told["best"]["notes"])
 
 

@@ -88,7 +88,7 @@ def test_whole_experts_beside_tensor_ranks():
     ] * 2
 
 
-def test_tokens_hide_behind_another_micro_batch():
+def test_tokens_hide_behind_another_microbatch():
     on = planner(16)
     plans = [Plan(data=8, pipeline=2, expert=8, expert_overlap=beside) for beside in (False, True)]
     one, other = (Step(on, checked(on.shape, Asked(plan, 1, 64))) for plan in plans)
@@ -111,7 +111,7 @@ def test_the_bubble_of_dualpipe_is_that_of_its_paper(p):
     assert least("dualpipe", stages, p, 0.0, [0.5] * p).after_s(m) == pytest.approx(end + 0.5)
 
 
-def test_dualpipe_holds_weights_twice_and_one_micro_batch_more():
+def test_dualpipe_holds_weights_twice_and_one_microbatch_more():
     on = planner(32)
     one, both = (
         step(on, Plan(data=8, pipeline=4, expert=8, zero=1, schedule=way), 128)
@@ -129,7 +129,7 @@ def test_dualpipe_holds_weights_twice_and_one_micro_batch_more():
 def deepseek():
     return dict(
         steptime.plan(
-            "deepseek_v3", "h800-sxm5", link="infiniband-ndr", batch=15360, length=4096,
+            "deepseek_v3", "h800-sxm5", link="infiniband-ndr", global_batch=15360, length=4096,
             dtype="float8", tokens=14.8e12, stack="hai-llm-2024", data=128, pipeline=16, expert=64,
             zero=1, schedule="dualpipe", recompute="selective",
         )

@@ -118,20 +118,20 @@ def test_a_pipeline_has_all_of_the_network():
     assert sum(busy) == pytest.approx(4 * (one.forward_s + one.backward_s))
     assert max(busy) < 1.35 * sum(busy) / 4
     (sent,) = [move for move in found.exposures if move.collective == "send"]
-    crossing = sent.bytes / (2 * 4) / 8 / 4  # there and back, 4 micro-batches of 8, 4 bytes
+    crossing = sent.bytes / (2 * 4) / 8 / 4  # there and back, 4 microbatches of 8, 4 bytes
     assert crossing in {56 * 56 * 256, 28 * 28 * 512, 14 * 14 * 1024}  # behind a residual block
     assert whole.recompute_s == pytest.approx(4 * one.forward_s)
 
 
 @pytest.mark.parametrize("model", ["resnet50", "rnn:length=20"])
 def test_the_search_is_that_of_brute_force(model):
-    request = Request(model, SITE, 24, devices=(4,), optimizer="adam")
+    request = Request(model, SITE, 24, device_counts=(4,), optimizer="adam")
     planner = request.planner(request.shape, 4)
     ways = [*Space(planner, 4, 24, 8, {}).ways()]
     space = [Asked(plan, b, 24) for plan, sizes in ways for b in sizes]
     assert {asked.plan.zero for asked in space} == {0, 1, 3}
     assert {asked.plan.pipeline for asked in space} == {1, 2, 4}
-    assert {asked.micro_batch for asked in space} >= {1, 2, 3, 6}
+    assert {asked.microbatch for asked in space} >= {1, 2, 3, 6}
     fastest = []
     for asked in space:
         whole = plan_time(planner, asked)

@@ -18,7 +18,7 @@ def _end_s(flow: Flow) -> float:
 
 
 def held_in(flow: Flow, stages: int) -> tuple[int, ...]:
-    """Return how many micro-batches each stage holds when its device first holds most."""
+    """Return how many microbatches each stage holds when its device first holds most."""
     devices = len(flow.ends_s)
     most, held, fullest = [0] * devices, [0] * stages, [0] * stages
     ending = WEIGHT if any(event.direction == WEIGHT for event in flow.events) else BACKWARD
@@ -64,7 +64,7 @@ def test_ends_are_those_of_the_simulation(seed):
 
 
 def test_what_repeats_is_skipped():
-    """100,000 micro-batches are no more work than some hundreds."""
+    """100,000 microbatches are no more work than some hundreds."""
     stages = (
         Stage(1.0, 2.0, 1.0),
         Stage(1.5, 2.5, 1.0),
@@ -78,7 +78,7 @@ def test_what_repeats_is_skipped():
 
 
 @every(
-    ("schedule", "devices", "virtual", "micro_batches"),
+    ("schedule", "devices", "virtual", "microbatches"),
     [
         *(("gpipe", p, 1, m) for p, m in ((2, 2), (4, 8), (8, 3))),
         *(("1f1b", p, 1, m) for p, m in ((2, 2), (4, 8), (8, 9))),
@@ -86,24 +86,24 @@ def test_what_repeats_is_skipped():
         *(("zero-bubble", p, 1, m) for p, m in ((2, 4), (4, 8), (8, 32))),
     ],
 )
-def test_the_closed_form_is_the_simulation(schedule, devices, virtual, micro_batches):
+def test_the_closed_form_is_the_simulation(schedule, devices, virtual, microbatches):
     stages = [SAME] * (devices * virtual)
-    flow = simulate(schedule, stages, devices, micro_batches)
+    flow = simulate(schedule, stages, devices, microbatches)
     spared = 2 * SAME.weight_s if schedule == "zero-bubble" else 0.0
     waits = (devices - 1) * (SAME.forward_s + SAME.backward_s - spared)  # B makes W's, too
-    assert _end_s(flow) == pytest.approx(micro_batches * virtual * 3.0 + waits)
-    assert _least_s(schedule, stages, devices, micro_batches) == pytest.approx(_end_s(flow))
+    assert _end_s(flow) == pytest.approx(microbatches * virtual * 3.0 + waits)
+    assert _least_s(schedule, stages, devices, microbatches) == pytest.approx(_end_s(flow))
 
 
-@every("micro_batches", range(1, 30))
+@every("microbatches", range(1, 30))
 @every("schedule", ["interleaved", "1f1b", "gpipe", "zero-bubble"])
-def test_any_number_of_micro_batches(schedule, micro_batches):
+def test_any_number_of_microbatches(schedule, microbatches):
     virtual = 3 if schedule == "interleaved" else 1
     stages = [SAME] * (4 * virtual)
-    flow = simulate(schedule, stages, 4, micro_batches)
-    assert len(flow.events) == (3 if schedule == "zero-bubble" else 2 * virtual) * 4 * micro_batches
-    found = _least_s(schedule, stages, 4, micro_batches)
-    if schedule == "zero-bubble" and micro_batches < 7:  # W fills less of the time of draining
+    flow = simulate(schedule, stages, 4, microbatches)
+    assert len(flow.events) == (3 if schedule == "zero-bubble" else 2 * virtual) * 4 * microbatches
+    found = _least_s(schedule, stages, 4, microbatches)
+    if schedule == "zero-bubble" and microbatches < 7:  # W fills less of the time of draining
         assert 0.9 * _end_s(flow) < found <= _end_s(flow)
     else:
         assert found == pytest.approx(_end_s(flow))
@@ -111,26 +111,26 @@ def test_any_number_of_micro_batches(schedule, micro_batches):
 
 def test_gpipe_goes_back_in_the_reverse_order():
     flow = simulate("gpipe", [SAME] * 2, 2, 3)
-    first = [(one.direction, one.micro_batch) for one in flow.events if one.device == 0]
+    first = [(one.direction, one.microbatch) for one in flow.events if one.device == 0]
     forward, backward = ([(way, i) for i in range(3)] for way in ("forward", "backward"))
     assert first == [*forward, *reversed(backward)]  # what was made last is dropped first
 
 
-@every("micro_batches", [2, 4, 8, 16])
-def test_sends_between_stages(micro_batches):
+@every("microbatches", [2, 4, 8, 16])
+def test_sends_between_stages(microbatches):
     for schedule, virtual, sends in (("interleaved", 3, 11), ("gpipe", 1, 3)):
         stages = [SAME] * (4 * virtual)
-        flow = simulate(schedule, stages, 4, micro_batches, 0.1)
-        dry = _end_s(simulate(schedule, stages, 4, micro_batches))
+        flow = simulate(schedule, stages, 4, microbatches, 0.1)
+        dry = _end_s(simulate(schedule, stages, 4, microbatches))
         assert _end_s(flow) == pytest.approx(dry + 2 * sends * 0.1)  # from the first to the last
-        assert ends_of(schedule, tuple(stages), 4, micro_batches, 0.1) == flow.ends_s
-    waits = _end_s(simulate("1f1b", [SAME] * 4, 4, micro_batches, 0.1)) - 3 * (micro_batches + 3)
-    rounds = micro_batches / 4  # of equal stages, each waits for a way there and back
+        assert ends_of(schedule, tuple(stages), 4, microbatches, 0.1) == flow.ends_s
+    waits = _end_s(simulate("1f1b", [SAME] * 4, 4, microbatches, 0.1)) - 3 * (microbatches + 3)
+    rounds = microbatches / 4  # of equal stages, each waits for a way there and back
     assert 2 * 3 * 0.1 <= waits + 1e-9 <= 2 * 3 * 0.1 * (1 + rounds)
 
 
 def test_what_the_page_says_of_bubbles():
-    ideal = 8 * 3.0  # 8 micro-batches, forward 1 and backward 2
+    ideal = 8 * 3.0  # 8 microbatches, forward 1 and backward 2
     assert _end_s(simulate("1f1b", [SAME] * 4, 4, 8)) / ideal - 1 == pytest.approx(3 / 8)
     small = Stage(0.5, 1.0)
     found = simulate("interleaved", [small] * 8, 4, 8)

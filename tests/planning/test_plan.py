@@ -18,7 +18,7 @@ from steptime.planning.stages import layers_of
 from steptime.planning.step import PlanTime, plan_time
 
 GPT = "transformer:layers=96,width=12288,heads=96,length=2048,vocabulary=51200,dropout=0.1"
-SBH = 2048 * 12288  # of a micro-batch of one sequence
+SBH = 2048 * 12288  # of a microbatch of one sequence
 NORMS = 2 * 2 * 4 * 2048  # mean and deviation of two norms, in float32, which the paper neglects
 
 
@@ -28,13 +28,13 @@ def planner(model: str = GPT, devices: int = 64, **options: str) -> Planner:
     return planner_of(shape_of(model), cluster, "float16-mixed", "calibrated", options)
 
 
-def layer(plan: Plan, micro_batch: int = 1) -> Piece:
-    return planner().pieces(plan, micro_batch)["block1"]
+def layer(plan: Plan, microbatch: int = 1) -> Piece:
+    return planner().pieces(plan, microbatch)["block1"]
 
 
-def step(plan: Plan, micro_batch: int, batch: int, model: str = GPT) -> PlanTime:
-    found = planner(model, plan.devices)
-    asked = checked(found.shape, Asked(plan, micro_batch, batch))
+def step(plan: Plan, microbatch: int, batch: int, model: str = GPT) -> PlanTime:
+    found = planner(model, plan.device_count)
+    asked = checked(found.shape, Asked(plan, microbatch, batch))
     return plan_time(found, asked)
 
 
@@ -69,7 +69,7 @@ def test_states_of_a_parameter_are_18_bytes_less_what_zero_shares_out():
     assert (shared.weights, shared.gradients) == (whole.weights, whole.gradients)
 
 
-def test_the_first_stage_of_1f1b_holds_a_micro_batch_a_stage():
+def test_the_first_stage_of_1f1b_holds_a_microbatch_a_stage():
     kept = layer(Plan(tensor=8)).held
     found = step(Plan(tensor=8, pipeline=8, recompute="full"), 1, 64).memory
     flights = [8, 7, 6, 5, 4, 3, 2, 1]
@@ -126,7 +126,7 @@ def answer(words: str, capsys: pytest.CaptureFixture[str]) -> Any:
 @pytest.mark.parametrize("model", ["gemma3_12b", "llama3_2_1b"])
 def test_flop_of_a_plan_are_those_that_count_says(model):
     """Of unlike layers each stands for its kind alone: gemma's sixth of a window's five."""
-    told = steptime.plan(model, device="h100", batch=1, length=2048).to_dict()
+    told = steptime.plan(model, device="h100", global_batch=1, length=2048).to_dict()
     whole = steptime.count(f"{model}:length=2048", batch=1, phase="infer").to_dict()["flop"]
     products = told["mfu"]["full"] * told["step_s"] * 989e12 / 3
     assert 0.999 * whole < products < whole  # norms and activations are none
@@ -134,8 +134,8 @@ def test_flop_of_a_plan_are_those_that_count_says(model):
 
 def test_the_command_answers_by_documented_keys(capsys):
     words = f"{GPT} --device h100-sxm5 --inside nvlink-4 --link infiniband-ndr --tensor 8"
-    told = answer(f"{words} --pipeline 8 --batch 16 --dtype float8 --tokens 1e12", capsys)
-    assert told["devices"] == 64
+    told = answer(f"{words} --pipeline 8 --global-batch 16 --dtype float8 --tokens 1e12", capsys)
+    assert told["device_count"] == 64
     assert told["low_s"] < told["step_s"] < told["high_s"]
     assert set(told["mfu"]) == {"full", "half", "6N"}
     a_token = 72 * 96 * 12288**2 * (1 + 2048 / (6 * 12288) + 51200 / (12 * 96 * 12288))
@@ -155,8 +155,8 @@ def test_what_does_not_fit_says_by_how_much_and_what_would(capsys):
     assert memory["over_bytes"] == pytest.approx(memory["needed_bytes"] - 80 * 2**30 * 0.99)
     assert told["nearest_that_fits"] is None  # 175e9 parameters on 8 devices
     small = GPT.replace("96,width=12288,heads=96", "24,width=4096,heads=32")
-    words = f"{small} --device a100-sxm4-80gb --inside nvlink-3 --data 8 --batch 64"
-    told = answer(f"{words} --micro-batch 8", capsys)
+    words = f"{small} --device a100-sxm4-80gb --inside nvlink-3 --data 8 --global-batch 64"
+    told = answer(f"{words} --microbatch 8", capsys)
     near = told["nearest_that_fits"]
     assert not told["fits"]
     assert near["needed_bytes"] <= 80 * 2**30
@@ -165,7 +165,7 @@ def test_what_does_not_fit_says_by_how_much_and_what_would(capsys):
 
 def test_the_run_of_a_pipeline_is_a_trace(tmp_path, capsys):
     path = tmp_path / "run.json"
-    words = f"{GPT} --device a100-sxm4-80gb --inside nvlink-3 --pipeline 4 --batch 8"
+    words = f"{GPT} --device a100-sxm4-80gb --inside nvlink-3 --pipeline 4 --global-batch 8"
     told = answer(f"{words} --trace {path}", capsys)
     events = json.loads(path.read_text("utf-8"))["traceEvents"]
     run = [event for event in events if event["ph"] == "X"]
@@ -197,4 +197,4 @@ def test_a_stack_that_saw_no_step_on_a_device_is_said(capsys):
     # one device under a stack without such constants is what `predict` says
     assert "fitted to no step" not in notes(f"{model} --device a100")
     # another network takes no constant of the stack that was fitted to steps
-    assert not answer("resnet50 --device v100 --batch 1", capsys)["notes"]
+    assert not answer("resnet50 --device v100 --global-batch 1", capsys)["notes"]

@@ -95,12 +95,12 @@ def refused(shape: Shape, asked: Asked) -> str:
 @given(
     which=st.integers(0, len(MODELS) - 1),
     plan=PLANS,
-    micro_batch=st.integers(1, 5),
+    microbatch=st.integers(1, 5),
     batch=st.integers(1, 60),
     order=st.sampled_from(sorted(ORDERS)),
 )
-def test_a_plan_is_answered_or_told_the_nearest(which, plan, micro_batch, batch, order):
-    shape, asked = SHAPES[which], Asked(plan, micro_batch, batch, order)
+def test_a_plan_is_answered_or_told_the_nearest(which, plan, microbatch, batch, order):
+    shape, asked = SHAPES[which], Asked(plan, microbatch, batch, order)
     says, _, nearest = refused(shape, asked).partition("; nearest: ")
     assert "\n" not in says
     assert bool(says) == bool(nearest)

@@ -36,9 +36,9 @@ def planner(devices: int, site: Site = ROOM, model: str = SMALL, stack: str = ""
     )
 
 
-def step(plan: Plan, batch: int, on: Planner | None = None, micro_batch: int = 1) -> PlanTime:
-    on = on or planner(plan.devices)
-    asked = checked(on.shape, Asked(plan, micro_batch, batch))
+def step(plan: Plan, batch: int, on: Planner | None = None, microbatch: int = 1) -> PlanTime:
+    on = on or planner(plan.device_count)
+    asked = checked(on.shape, Asked(plan, microbatch, batch))
     return plan_time(on, asked)
 
 
@@ -58,7 +58,7 @@ def test_shard_groups_gather_inside_and_add_up_across():
     inside, across = waits(found, "data"), waits(found, "copies")["all_reduce"]
     assert {one.link for one in inside.values()} == {"nvlink-4"}
     assert {one.link for one in waits(whole, "data").values()} == {"infiniband-ndr"}
-    assert inside["all_gather"].bytes == 2 * 2 * 2 * n  # both passes, 2 micro-batches, 16 bit
+    assert inside["all_gather"].bytes == 2 * 2 * 2 * n  # both passes, 2 microbatches, 16 bit
     assert inside["reduce_scatter"].bytes == 2 * 4 * n
     assert across.bytes == 4 * n / 8
     assert across.link == "infiniband-ndr"
@@ -83,7 +83,7 @@ def test_each_zero_shares_its_part_among_a_group(zero, shares):
     assert waits(found, "copies")["all_reduce"].bytes == pytest.approx(4 * n / 4)
 
 
-def test_zero_2_scatters_the_gradients_of_every_micro_batch():
+def test_zero_2_scatters_the_gradients_of_every_microbatch():
     on = planner(8)
     one, four = (step(Plan(data=8, zero=2), 8 * m, on) for m in (1, 4))
     n = on.parameters
@@ -136,7 +136,7 @@ def test_the_first_layers_of_each_stage_are_computed_again():
     held = layer(on, Plan()).held
     grown = 1 + on.constant("fragmented")
     less = [a.activations - b.activations for a, b in zip(none.memory, two.memory, strict=True)]
-    for d, saved in enumerate(less):  # of each micro-batch in flight, in two layers
+    for d, saved in enumerate(less):  # of each microbatch in flight, in two layers
         expected = (4 - d) * 2 * (held.kept - held.input) - held.kept  # one is there again
         assert saved == pytest.approx(expected * grown)
     chunks = layout_of(on.shape.kinds, Plan(pipeline=2, virtual=2, recompute="full",
@@ -291,8 +291,8 @@ def test_405b_has_126_layers_on_16_stages():
     plan = Plan(tensor=8, pipeline=16, data=4, zero=1, sequence=True)
     found = step(plan, 256, on)
     assert found.layers == (7, *[8] * 14, 7)
-    assert found.fullest == 1  # 15 micro-batches of 8 layers; the first has 16 of 7
-    same = step(Plan(**{**vars(plan), "stages": found.layers, "micro_batches": 1}), 256, on)
+    assert found.fullest == 1  # 15 microbatches of 8 layers; the first has 16 of 7
+    same = step(Plan(**{**vars(plan), "stages": found.layers, "microbatches": 1}), 256, on)
     assert same.step_s == found.step_s
 
 
@@ -342,9 +342,9 @@ def test_memory_by_part_is_that_of_hand_arithmetic():
 
 
 def test_a_search_computes_as_few_layers_again_as_leave_a_share_of_the_memory():
-    fixed: dict[str, Any] = {"tensor": 8, "context": 1, "pipeline": 1, "zero": 0, "micro_batch": 1}
-    how: dict[str, Any] = {"batch": 1, "length": 98304, "inside": "nvlink-4"}
-    best = steptime.plan("llama3_8b", "h100-sxm5", devices=8, **how, **fixed)["best"]
+    fixed: dict[str, Any] = {"tensor": 8, "context": 1, "pipeline": 1, "zero": 0, "microbatch": 1}
+    how: dict[str, Any] = {"global_batch": 1, "length": 98304, "inside": "nvlink-4"}
+    best = steptime.plan("llama3_8b", "h100-sxm5", device_count=8, **how, **fixed)["best"]
     fewest = best["plan"]["recompute_layers"]
     assert best["plan"]["recompute"] == "full"
     own = {**fixed, "data": 1, "sequence_parallel": True, "recompute": "full"}
@@ -354,5 +354,5 @@ def test_a_search_computes_as_few_layers_again_as_leave_a_share_of_the_memory():
     ]
     assert [one["needed_bytes"] <= 0.95 * one["usable_bytes"] for one in held] == [False, True]
     chosen = {**fixed, "recompute": "full"}
-    told = steptime.plan("llama3_8b", "h100-sxm5", devices=8, **how, **chosen)
+    told = steptime.plan("llama3_8b", "h100-sxm5", device_count=8, **how, **chosen)
     assert "recompute_layers" not in told["best"]["plan"]  # as the user chose

@@ -75,7 +75,7 @@ def typed(one: Planner, devices: int, batch: int) -> Iterator[Asked]:
     """Yield the plans that a person may type, within what a search says that it tries.
 
     That is tensor ranks inside a node of 8, each with at least 2,048 tokens of a sequence, ZeRO 0,
-    1 or 3 over all or over a node, and micro-batches that are, or are as many as, powers of 2.
+    1 or 3 over all or over a node, and microbatches that are, or are as many as, powers of 2.
     """
     powers = (1, 2, 4, 8)
     contexts = [c for c in powers if one.shape.length >= 2048 * c]
@@ -127,7 +127,7 @@ def test_every_split_is_tried_that_a_user_may_ask_for():
 def test_no_single_plan_is_faster_than_the_searched_one(layers, more, devices):
     """Layers that stages do not divide: each plan that a person may type is asked for alone."""
     model, batch = ODD.format(layers, more), 32
-    request = Request(model, SITE, batch, devices=(devices,), stack="megatron-2025")
+    request = Request(model, SITE, batch, device_counts=(devices,), stack="megatron-2025")
     told = searched(request)
     one = request.planner(request.shape, devices)
     found = [quick(one, asked) for asked in typed(one, devices, batch)]
@@ -145,12 +145,12 @@ def test_no_single_plan_is_faster_than_the_searched_one(layers, more, devices):
         assert all(best <= alone.step_s * (1 + 1e-9) for alone in fewer)
     for alone in fit[:3]:
         plan = {name: value for name, value in vars(alone.asked.plan).items() if value}
-        del plan["micro_batches"]
+        del plan["microbatches"]
         if plan.pop("sequence", False):
             plan["sequence_parallel"] = True
         single = steptime.plan(
             model, SITE.device, batch, inside=SITE.inside, link=SITE.link,
-            micro_batch=alone.asked.micro_batch, stack="megatron-2025", **plan,
+            microbatch=alone.asked.microbatch, stack="megatron-2025", **plan,
         )  # fmt: skip
         assert single["fits"]
         assert single["step_s"] == pytest.approx(alone.step_s, rel=1e-9)
@@ -187,7 +187,7 @@ def test_a_search_is_that_of_brute_force(seed):
             name: random.choice(choices)
             for name, choices in (
                 ("tensor", (1, 2, 4)), ("pipeline", (1, 2, 4)), ("zero", (0, 1, 3)),
-                ("recompute", RECOMPUTES), ("micro_batch", (1, 2, 4)), ("virtual", (1, 2)),
+                ("recompute", RECOMPUTES), ("microbatch", (1, 2, 4)), ("virtual", (1, 2)),
                 ("schedule", ("1f1b", "gpipe", "zero-bubble")),
             )
             if random.random() < 0.5
@@ -242,20 +242,20 @@ def _is_front(found: Search, known: list[tuple[float, float, float]]) -> None:
 def test_offload_is_searched_where_a_host_is_joined():
     site = SITE._replace(host_link="pcie-4-x16")
     model = "transformer:layers=24,width=4096,heads=32,vocabulary=32000,length=2048"
-    told = answer(Request(model, site, 16, devices=(2,)))
+    told = answer(Request(model, site, 16, device_counts=(2,)))
     assert {row["offload"] for row in told["rows"]} - {"none"}
     assert "offload" not in told["space"]
-    without = answer(Request(model, SITE, 16, devices=(4,)))
+    without = answer(Request(model, SITE, 16, device_counts=(4,)))
     assert without["space"].endswith("offload without --host-link")
 
 
 def test_a_search_by_what_is_chosen_and_limited():
-    told = searched(Request(SMALL, SITE, 64, devices=(8, 16), split={"tensor": 2, "zero": 1}))
+    told = searched(Request(SMALL, SITE, 64, device_counts=(8, 16), split={"tensor": 2, "zero": 1}))
     assert {row["tensor"] for row in told["rows"]} == {2}
     assert {row["zero"] for row in told["rows"]} <= {0, 1}
     assert told["best"]["step_s"] == min(row["step_s"] for row in told["rows"])
     assert told["fitting"] <= told["considered"]
-    few = searched(Request(SMALL, SITE, 64, devices=(8, 16), limits={"watts": 8 * 400}))
+    few = searched(Request(SMALL, SITE, 64, device_counts=(8, 16), limits={"watts": 8 * 400}))
     assert few["best"]["step_s"] > told["best"]["step_s"]
     assert all(row["energy_j"] / row["step_s"] <= 8 * 400 for row in few["rows"])
     assert few["refused"]["watts"] > 0
@@ -266,26 +266,28 @@ def test_a_search_by_what_is_chosen_and_limited():
 def test_several_devices_stand_side_by_side():
     many = sites(["a100-sxm4-80gb", "h100-sxm5"], link="infiniband-ndr")
     how = {"tokens": 1e9, "stack": "megatron-2025", "split": {"zero": 1}}
-    asked = Request(SMALL, many[0], 64, devices=(8, 16), others=(many[1],), **how)
+    asked = Request(SMALL, many[0], 64, device_counts=(8, 16), others=(many[1],), **how)
     told = searched(asked)
-    assert [(row["device"], row["devices"]) for row in told["by_devices"]] == [
+    assert [(row["device"], row["device_count"]) for row in told["by_device_count"]] == [
         ("a100-sxm4-80gb", 8), ("a100-sxm4-80gb", 16), ("h100-sxm5", 8), ("h100-sxm5", 16),
     ]  # fmt: skip
-    for at, row in enumerate(told["by_devices"]):
-        alone = searched(Request(SMALL, many[at // 2], 64, devices=(row["devices"],), **how))
+    for at, row in enumerate(told["by_device_count"]):
+        alone = searched(
+            Request(SMALL, many[at // 2], 64, device_counts=(row["device_count"],), **how)
+        )
         assert row["step_s"] == alone["best"]["step_s"]
         assert row["cost_per_step"] == pytest.approx(alone["best"]["cost"]["step"])
-    first, second = told["by_devices"][:2]
+    first, second = told["by_device_count"][:2]
     share = first["step_s"] * 8 / (second["step_s"] * 16)
     assert (first["efficiency"], second["efficiency"]) == (1.0, pytest.approx(share))
-    fast, slow = told["by_devices"][3], told["by_devices"][1]
+    fast, slow = told["by_device_count"][3], told["by_device_count"][1]
     assert told["best"]["device"] == "h100-sxm5"
     assert fast["alike"]
     assert slow["alike"] == (slow["low_s"] <= fast["high_s"])  # of another type: intervals overlap
     cost = told["best_by"]["cost_per_step"]["cost_per_step"]
     assert cost == min(row["cost_per_step"] for row in told["rows"])
     assert told["answer"].startswith("16 h100-sxm5: ")
-    with pytest.raises(InputError, match="several devices go with --devices"):
+    with pytest.raises(InputError, match="several devices go with --device-count"):
         answer(Request(SMALL, many[0], 64, others=(many[1],)))
 
 
@@ -307,16 +309,16 @@ def test_nothing_fits_is_said_with_what_lacks():
     with pytest.raises(
         InputError, match=r"none of [\d,]+ splits fits; the nearest needs .* GB more"
     ):
-        searched(Request(huge, SITE, 8, devices=(8,)))
+        searched(Request(huge, SITE, 8, device_counts=(8,)))
     # 18 bytes a parameter of 174e9 are 49 GB a device of 64, and 24.5 of 128; there are 42.5
-    with pytest.raises(InputError, match=r"\(32 a100-sxm4-40gb\); nearest: --devices 128$"):
-        searched(Request(huge, SITE, 64, devices=(32,)))
+    with pytest.raises(InputError, match=r"\(32 a100-sxm4-40gb\); nearest: --device-count 128$"):
+        searched(Request(huge, SITE, 64, device_counts=(32,)))
     with pytest.raises(InputError, match=r"GB more .*; 16 devices: 2 nodes need a link: --link"):
-        searched(Request(huge, SITE._replace(link=None), 8, devices=(8,)))
-    slow = Request(SMALL, SITE, 64, devices=(8,), tokens=1e12, limits={"days": 1})
+        searched(Request(huge, SITE._replace(link=None), 8, device_counts=(8,)))
+    slow = Request(SMALL, SITE, 64, device_counts=(8,), tokens=1e12, limits={"days": 1})
     with pytest.raises(InputError, match=r"take more than --days; the nearest has .* not 1 \(8 "):
         searched(slow)
-    dear = Request(SMALL, SITE, 64, devices=(8,), limits={"budget_per_hour": 1})
+    dear = Request(SMALL, SITE, 64, device_counts=(8,), limits={"budget_per_hour": 1})
     with pytest.raises(InputError, match="cost more than --budget-per-hour; the nearest has"):
         searched(dear)
 
@@ -333,9 +335,11 @@ def test_a_search_loads_nothing_heavy():
 
 
 def test_python_asks_for_one_plan_or_for_the_best():
-    told = steptime.plan(SMALL, "h100-sxm5", batch=32, inside="nvlink-4", tensor=4, data=2, zero=1)
-    assert told["devices"] == 8
-    best = steptime.plan(SMALL, "h100-sxm5", batch=32, devices=8, inside="nvlink-4")
+    told = steptime.plan(
+        SMALL, "h100-sxm5", global_batch=32, inside="nvlink-4", tensor=4, data=2, zero=1
+    )
+    assert told["device_count"] == 8
+    best = steptime.plan(SMALL, "h100-sxm5", global_batch=32, device_count=8, inside="nvlink-4")
     assert best["best"]["step_s"] <= told["step_s"] * 1.001
     with pytest.raises(InputError, match="did you mean 'tensor'"):
         steptime.plan(SMALL, "h100-sxm5", tensr=4)

@@ -33,13 +33,17 @@ def test_without_a_type_it_is_mixed_and_the_answer_says_it():
     assert plain == mixed
     assert plain["dtype"] == "bfloat16-mixed"
     assert steptime.plan("gpt2", "v100-sxm2-16gb")["dtype"] == "float16-mixed"
-    best = steptime.plan("gpt2", "h100-sxm5", devices=(2,), batch=8, dtype="bfloat16")["best"]
+    best = steptime.plan("gpt2", "h100-sxm5", device_count=(2,), global_batch=8, dtype="bfloat16")[
+        "best"
+    ]
     assert best["dtype"] == "bfloat16"
 
 
 def test_float32_computes_in_float32():
     whole, mixed = (
-        steptime.plan("mpt_125m", "a100", batch=8, micro_batch=8, dtype=t)["parts"]["compute_s"]
+        steptime.plan("mpt_125m", "a100", global_batch=8, microbatch=8, dtype=t)["parts"][
+            "compute_s"
+        ]
         for t in ("float32", "bfloat16-mixed")
     )
     # peaks, of which small products in 16 bit reach less; its vocabulary is a multiple of 8

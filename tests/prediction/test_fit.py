@@ -157,7 +157,7 @@ def test_what_does_not_fit_by_the_context_alone():
     assert cell.status == "oom"
     (row,) = choices(StepModel("resnet18", own), [own], 1000, 1, batch=64)
     assert (row["status"], row["batch"]) == ("ok", 64)  # by gradients that are added up
-    assert row["micro_batch"] * row["accumulation"] == 64 > row["micro_batch"]
+    assert row["microbatch"] * row["accumulation"] == 64 > row["microbatch"]
 
 
 def made_of(text: str, batch: int) -> Workload:
@@ -183,13 +183,13 @@ def test_devices_side_by_side():
 
 
 def test_devices_are_compared_at_one_global_batch():
-    """A small device adds up the gradients of micro-batches: n of them, and one update."""
+    """A small device adds up the gradients of microbatches: n of them, and one update."""
     workload = make_workload(read_model("resnet18"), None, "float32", "train", "adam")
     model = StepModel(workload, toy(), method="analytic")
     roomy, tight = choices(model, [toy(), toy(memory=1e9)], 1000)
     assert roomy["batch"] == tight["batch"] == workload.batch_per_replica == 64
-    assert (roomy["micro_batch"], roomy["accumulation"]) == (64, 1)
-    micro, times = tight["micro_batch"], tight["accumulation"]
+    assert (roomy["microbatch"], roomy["accumulation"]) == (64, 1)
+    micro, times = tight["microbatch"], tight["accumulation"]
     assert micro * times == 64
     assert tight["needed_bytes"] <= 1e9
     one = model.timeline(micro)

@@ -51,10 +51,10 @@ def by_ops(work: Workload, cluster: Cluster, graph: Graph, overlap: bool, **opti
     return model.timeline()
 
 
-@every("cluster", CLUSTERS, ids=lambda cluster: f"{cluster.devices} devices")
+@every("cluster", CLUSTERS, ids=lambda cluster: f"{cluster.device_count} devices")
 def test_shards_exchange_as_much_and_update_a_share(cluster):
     """Scattering gradients and gathering weights are the two halves of a ring."""
-    n, work = cluster.devices, workload()
+    n, work = cluster.device_count, workload()
     model = StepModel(work, TOY, fabric_of_group(cluster, range(n)))
     (plain,) = data_parallel(model, [n], 32)
     graph = rank_graph(build_step(work), n, inf)

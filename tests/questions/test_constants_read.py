@@ -53,18 +53,18 @@ predict rnn:cell=gru --device core-i9-9900k
 predict rnn --device core-i9-9900k
 predict rnn --device v100
 predict rnn --device p100-pcie-16gb
-plan llama3_8b --device h100-sxm5 --inside nvlink-4 --data 2 --tensor 4 --batch 16 \
+plan llama3_8b --device h100-sxm5 --inside nvlink-4 --data 2 --tensor 4 --global-batch 16 \
 --recompute selective
-plan llama3_8b --device h100-sxm5 --inside nvlink-4 --data 8 --batch 16 --zero 3 \
+plan llama3_8b --device h100-sxm5 --inside nvlink-4 --data 8 --global-batch 16 --zero 3 \
 --recompute full --dtype float8
-plan llama3_8b --device b200 --inside nvlink-5 --data 4 --pipeline 2 --batch 16 --dtype float8 \
---zero 1
-plan llama3_8b --device b200 --inside nvlink-5 --data 8 --batch 16 --dtype float4
-plan qwen3_30b_a3b --device a100 --inside nvlink-3 --data 8 --expert 8 --batch 16 --zero 1
-plan llama3_8b --device mi300x --inside nvlink-4 --data 8 --batch 16
-plan llama3_8b --device h100-sxm5 --inside nvlink-4 --data 8 --batch 8 --offload optimizer \
+plan llama3_8b --device b200 --inside nvlink-5 --data 4 --pipeline 2 --global-batch 16 \
+--dtype float8 --zero 1
+plan llama3_8b --device b200 --inside nvlink-5 --data 8 --global-batch 16 --dtype float4
+plan qwen3_30b_a3b --device a100 --inside nvlink-3 --data 8 --expert 8 --global-batch 16 --zero 1
+plan llama3_8b --device mi300x --inside nvlink-4 --data 8 --global-batch 16
+plan llama3_8b --device h100-sxm5 --inside nvlink-4 --data 8 --global-batch 8 --offload optimizer \
 --host-link pcie-5-x16
-plan resnet50 --device v100 --devices 8 --batch 64
+plan resnet50 --device v100 --device-count 8 --global-batch 64
 serve llama3_8b --device h100 --batch 4 --dtype float8
 serve llama3_8b --device a100 --inside nvlink-3 --tensor 2 --rate 2
 serve qwen3_30b_a3b --device h100 --batch 4 --stack trt-llm-2025

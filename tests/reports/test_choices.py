@@ -10,8 +10,8 @@ from page_data import data_of
 from steptime.cli.main import run
 
 NETWORKS = "fc:layers=2,nodes=256,resnet50"
-WORDS = f"choose {NETWORKS} --devices a100,t4 --batch 4,64 --link nvlink-3,ethernet-10"
-HOW = "--replicas 1,8 --samples 1000 --epochs 2 --dtype float16 --optimizer adam"
+WORDS = f"choose {NETWORKS} --device a100,t4 --batch 4,64 --link nvlink-3,ethernet-10"
+HOW = "--replicas 1,8 --examples 1000 --epochs 2 --dtype float16 --optimizer adam"
 
 
 def rows_of(data: dict[str, Any]) -> list[dict[str, Any]]:
@@ -51,7 +51,7 @@ def test_a_row_is_what_scale_answers(tmp_path, capsys):
 
 def test_the_best_batch_of_each_device_has_ninety_percent_of_the_best_speed(tmp_path):
     page = tmp_path / "page.html"
-    words = "choose resnet50 --devices a100,t4,v100 --batch 1,2,4,8,16,32 --link nvlink-3"
+    words = "choose resnet50 --device a100,t4,v100 --batch 1,2,4,8,16,32 --link nvlink-3"
     assert run([*words.split(), "--replicas", "1", "--page", str(page)]) == 0
     rows = rows_of(data_of(page))
     for device in {row["device"] for row in rows}:
@@ -64,7 +64,7 @@ def test_the_best_batch_of_each_device_has_ninety_percent_of_the_best_speed(tmp_
 
 def test_what_does_not_fit_has_no_best_batch(tmp_path):
     page = tmp_path / "page.html"
-    words = "choose resnet50 --devices t4,a100 --batch 512 --link nvlink-3 --replicas 1,2"
+    words = "choose resnet50 --device t4,a100 --batch 512 --link nvlink-3 --replicas 1,2"
     assert run([*words.split(), "--page", str(page)]) == 0
     rows = rows_of(data_of(page))
     assert {row["status"] for row in rows if row["device"] == "t4"} == {"oom"}
@@ -77,7 +77,7 @@ def test_what_does_not_fit_has_no_best_batch(tmp_path):
 )
 def test_a_page_opens_with_a_link_that_its_device_has(devices, link, tmp_path):
     page = tmp_path / "page.html"
-    words = f"choose fc --devices {devices} --batch 8 --replicas 1,2 --page {page}"
+    words = f"choose fc --device {devices} --batch 8 --replicas 1,2 --page {page}"
     assert run(words.split()) == 0
     data = data_of(page)
     assert data["start"]["link"] == link

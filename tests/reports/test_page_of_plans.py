@@ -15,14 +15,14 @@ WHERE = "--device h100-sxm5 --inside nvlink-4 --length 512"
 
 def test_every_search_is_on_the_page(tmp_path, capsys):
     page = tmp_path / "plans.html"
-    words = f"{SMALL},{LARGE} {WHERE} --devices 1,4 --batch 8,16 --page {page} --json"
+    words = f"{SMALL},{LARGE} {WHERE} --device-count 1,4 --global-batch 8,16 --page {page} --json"
     words += " --optimizer adam --zero 0 --sequence-parallel"
     assert run(["plan", *words.split()]) == 0
     told = json.loads(capsys.readouterr().out)
     data = data_of(page)
     assert told["searches"] == len(data["cells"]) == 8
     assert told["model"] == [SMALL, LARGE]
-    assert told["devices"] == ["1", "4"]
+    assert told["device_count"] == ["1", "4"]
     good = [cell for cell in data["cells"] if "best" in cell]
     assert told["found"] == len(good) == 4
     said = " ".join(data["words"])  # of the line to copy
@@ -45,7 +45,15 @@ def test_every_search_is_on_the_page(tmp_path, capsys):
 def test_no_plan_at_all_is_no_page(tmp_path, capsys):
     page = tmp_path / "plans.html"
     assert (
-        run(["plan", LARGE, *WHERE.split(), *f"--devices 1 --batch 8 --page {page}".split()]) == 2
+        run(
+            [
+                "plan",
+                LARGE,
+                *WHERE.split(),
+                *f"--device-count 1 --global-batch 8 --page {page}".split(),
+            ]
+        )
+        == 2
     )
     assert "none of 1 searches finds a plan: plan: none of" in capsys.readouterr().err
     assert not page.exists()

@@ -241,7 +241,7 @@ def test_a_model_under_load_in_python():
         "llama3_8b", "h100", link="infiniband-ndr", rate=2.0, count=100, prefill_replicas=2,
         prefill_tensor=2,
     )  # fmt: skip
-    assert apart["devices"] == 5
+    assert apart["device_count"] == 5
     assert apart["ttft_s"] == apart["load"]["ttft_s"]["mean"]
     assert apart["load"]["varied"] is None
 

@@ -9,8 +9,9 @@ from steptime.core.errors import InputError
 from steptime.network.ops.sequence import experts_read
 from steptime.planning.request import Site
 from steptime.prediction.kernel import Kernel
-from steptime.serving.answer import Service, answered, largest_batch, paged
+from steptime.serving.answer import Service, answered
 from steptime.serving.kernels import Group, attention
+from steptime.serving.memory import largest_batch, paged
 from steptime.serving.phases import Phases
 
 H100 = Site("h100-sxm5", 8, "nvlink-4")

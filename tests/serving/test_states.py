@@ -40,7 +40,9 @@ def test_decoding_reads_and_writes_a_state_whatever_the_context():
 def test_a_sequence_does_not_divide_into_context_ranks_of_states():
     split = {"tensor": 2, "context": 2, "data": 4}
     with pytest.raises(InputError, match="do not divide a sequence into context ranks"):
-        steptime.plan(QWEN, "h100", batch=64, inside="nvlink-4", link="infiniband-ndr", **split)
+        steptime.plan(
+            QWEN, "h100", global_batch=64, inside="nvlink-4", link="infiniband-ndr", **split
+        )
 
 
 def test_experts_of_odd_sides_are_padded_in_blocks_of_4_bit():

@@ -28,7 +28,7 @@ def load_of(*split: tuple[str, int]) -> Any:
 
 @cache
 def searched(ttft: float, tpot: float, most: int = 5) -> Any:
-    return steptime.serve("llama3_8b", **H100, **ASKED, ttft=ttft, tpot=tpot, max_devices=most)
+    return steptime.serve("llama3_8b", **H100, **ASKED, ttft=ttft, tpot=tpot, max_device_count=most)
 
 
 def cards(devices: int, ttft: float, tpot: float) -> dict[str, int]:
@@ -62,9 +62,9 @@ def test_the_fewest_devices_are_those_of_all_single_answers(ttft, tpot):
     fewest: dict[str, int] = {}
     for row in told["rows"]:
         way = row["arrangement"]
-        fewest[way] = min(row["devices"], fewest.get(way, 5))
+        fewest[way] = min(row["device_count"], fewest.get(way, 5))
     assert fewest == cards(5, ttft, tpot)
-    assert told["fewest"]["devices"] == min(fewest.values())
+    assert told["fewest"]["device_count"] == min(fewest.values())
 
 
 def test_a_row_is_one_answer(capsys):
@@ -79,13 +79,13 @@ def test_a_row_is_one_answer(capsys):
         assert one["load"]["tpot_s"] == pytest.approx(row["tpot_s"], rel=1e-12)
         assert one["output_tokens_per_s"] == pytest.approx(row["output_tokens_per_s"], rel=0.1)
         assert row["output_tokens_per_s"] == 40 * 50
-        assert one["devices"] == row["devices"]
+        assert one["device_count"] == row["device_count"]
 
 
 def ways_of(**how: Any) -> dict[str, dict[str, Any]]:
-    told = steptime.serve("llama3_70b", **H100, rate=10, output=256, max_devices=16, **how)
+    told = steptime.serve("llama3_70b", **H100, rate=10, output=256, max_device_count=16, **how)
     best: dict[str, dict[str, Any]] = {}
-    for row in sorted(told["rows"], key=lambda one: one["devices"]):
+    for row in sorted(told["rows"], key=lambda one: one["device_count"]):
         best.setdefault(row["arrangement"], row)
     return best | {"told": told}
 
@@ -94,7 +94,7 @@ def ways_of(**how: Any) -> dict[str, dict[str, Any]]:
 def test_apart_wins_where_prompts_stretch_the_tokens_of_others():
     """A step that reads 2,048 tokens of prompts takes longer than a token may."""
     ways = ways_of(ttft=1.0, tpot=0.025)
-    assert ways["apart"]["devices"] < ways["together"]["devices"]
+    assert ways["apart"]["device_count"] < ways["together"]["device_count"]
     assert ways["together"]["bounded_by"] == "TPOT"
     phases = Service("llama3_70b", Site("h100-sxm5", 8, "nvlink-4"), tensor=4).phases()
     assert phases.mixed(8, 1100, 2, 1024).seconds > 0.025 > phases.decode(8, 1100).seconds
@@ -105,18 +105,18 @@ def test_apart_wins_where_prompts_stretch_the_tokens_of_others():
 def test_together_wins_where_prompts_are_short():
     """Two devices that hold the weights wait half of the time for prompts of 128 tokens."""
     ways = ways_of(input=128, ttft=1.0, tpot=0.04)
-    assert ways["together"]["devices"] < ways["apart"]["devices"]
+    assert ways["together"]["device_count"] < ways["apart"]["device_count"]
     assert ways["apart"]["busy"][0] < 0.6
 
 
 def test_what_holds_nothing_is_said_first(capsys):
-    words = "serve llama3_70b --device t4,h100 --rate 1 --ttft 0.5 --tpot 0.05 --max-devices 4"
+    words = "serve llama3_70b --device t4,h100 --rate 1 --ttft 0.5 --tpot 0.05 --max-device-count 4"
     assert run([*words.split(), "--count", "100", "--output", "32"]) == 0
     first, second, *rest = capsys.readouterr().out.splitlines()
     assert first.startswith("t4: out of memory on at most 4 devices")
     assert second.startswith("llama3_70b, 1 requests/s: ")
     assert any(line.startswith("one answer of the first: steptime serve") for line in rest)
-    told = steptime.serve("llama3_8b", "h100", rate=1, ttft=0.001, output=32, max_devices=2)
+    told = steptime.serve("llama3_8b", "h100", rate=1, ttft=0.001, output=32, max_device_count=2)
     assert told["best"] is None
     assert told["answer"] == "no server holds the targets"
     assert "TTFT of" in told["missing"][0]
@@ -129,19 +129,26 @@ def test_a_device_without_a_price_stays_in_the_list(tmp_path):
         'name = "own"\ndate = "2026-11-01"\ncurrency = "USD"\nbilling = "second"\nsource = "me"\n'
         '[[offers]]\nname = "one"\ndevices = ["h100-sxm5"]\nper_hour = 3.6\n'
     )
-    how: dict[str, Any] = {"ttft": 0.5, "tpot": 0.05, "max_devices": 2, "prices": prices}
+    how: dict[str, Any] = {"ttft": 0.5, "tpot": 0.05, "max_device_count": 2, "prices": prices}
     told = steptime.serve("llama3_8b", ["h100", "h200"], rate=2, count=100, output=32, **how)
     cost = {row["device"]: row["cost"] for row in told["rows"]}
     assert cost["h200-sxm"] is None
     best = told["best"]
-    hour = 3.6 * best["devices"] / 3600
+    hour = 3.6 * best["device_count"] / 3600
     assert best["cost"]["million_tokens"] == pytest.approx(1e6 / best["output_tokens_per_s"] * hour)
     assert best["cost"]["date"] == "2026-11-01"
 
 
 def test_devices_that_nothing_joins_serve_together_alone():
     told = steptime.serve(
-        "llama3_8b", ["rtx-3090"], rate=2, ttft=1.0, tpot=0.1, max_devices=2, input=64, output=16
+        "llama3_8b",
+        ["rtx-3090"],
+        rate=2,
+        ttft=1.0,
+        tpot=0.1,
+        max_device_count=2,
+        input=64,
+        output=16,
     )
     assert told["rows"]
     assert {row["arrangement"] for row in told["rows"]} == {"together"}
@@ -150,7 +157,7 @@ def test_devices_that_nothing_joins_serve_together_alone():
 def test_a_front_has_no_point_that_another_beats(tmp_path):
     out = tmp_path / "front.svg"
     words = "serve llama3_8b --device h100 --rate 4 --tpot 0.02 --output 32 --count 100"
-    assert run([*words.split(), "--max-devices", "2", "--out", str(out)]) == 0
+    assert run([*words.split(), "--max-device-count", "2", "--out", str(out)]) == 0
     assert "tokens/s of a device" in out.read_text()
     names = ("tokens_per_s_per_user", "tokens_per_s_per_device")
     points = [(9, 1), (8, 3), (7, 2), (6, 4), (6, 5)]
@@ -197,7 +204,7 @@ def test_eager_decoding_is_bound_by_the_host_and_says_so():
     [
         ({"ttft": 0.5}, "requests come by one of"),
         ({"ttft": 0.5, "concurrency": 2}, "needs --rate R or --requests FILE"),
-        ({"rate": 1, "max_devices": 2}, "holds --ttft S, --tpot S or both"),
+        ({"rate": 1, "max_device_count": 2}, "holds --ttft S, --tpot S or both"),
         ({"rate": 1, "tpot": 0.1, "tensor": 2}, "leave out --tensor"),
         ({"rate": 1, "tpot": 0.1, "prefill_replicas": 2}, "chooses --prefill-replicas"),
         ({"rate": 1, "tpot": inf}, "tpot"),

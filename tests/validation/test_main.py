@@ -195,7 +195,7 @@ def test_published_servers_with_prompts_apart_are_asked(tmp_path, capsys):
     assert main([str(table), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["unasked"] == []
-    assert {case["devices"] for case in told["cases"]} == {2 * 2 + 4}
+    assert {case["device_count"] for case in told["cases"]} == {2 * 2 + 4}
     ratios = {case["quantity"]: case["ratio"] for case in told["cases"]}
     how: dict[str, Any] = {"inside": "nvlink-4", "tensor": 4, "stack": "vllm-2025"}
     alone = serve("qwen3_32b", "h100", 16, 2000, 200, **how)

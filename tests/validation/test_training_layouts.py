@@ -35,7 +35,7 @@ def asked(path: Path, head: str, *rows: str) -> list[Any]:
     return [one for _, _, one in questions(path, layout)]
 
 
-def test_a_pipeline_of_torchtitan_has_as_many_micro_batches_as_devices(tmp_path):
+def test_a_pipeline_of_torchtitan_has_as_many_microbatches_as_devices(tmp_path):
     """Its states alone are shared out: weights stay, and 32 sequences are 8 times 4."""
     row = "llama3_1_405b,512,8,8,8,1,32,8192,float8,yes,yes,{},full,100,80,h100"
     rows = [row.format(way) for way in ("1F1B", "Interleaved 1F1B")]
@@ -44,7 +44,7 @@ def test_a_pipeline_of_torchtitan_has_as_many_micro_batches_as_devices(tmp_path)
         planner, one = planned(question, "calibrated")
         plan = one.plan
         assert (plan.data, plan.tensor, plan.pipeline, plan.virtual) == (8, 8, 8, virtual)
-        assert (plan.zero, one.micro_batch, one.rounds, one.batch) == (1, 4, 8, 256)
+        assert (plan.zero, one.microbatch, one.rounds, one.global_batch) == (1, 4, 8, 256)
         assert planner.stack.name == "fsdp-async-tp-2025"
     assert plain.measured["step_s"] == pytest.approx(256 * 8192 / 100 / 512)
 
@@ -70,7 +70,11 @@ def test_a_row_says_whether_it_is_a_training_or_decoding(tmp_path):
     )
     training, decoding, part = asked(tmp_path / "a.csv", MEASURED, *rows)
     reply = training.reply("calibrated")
-    assert (training.set, reply.stack, reply.devices) == ("MaxText, tpu-v6e", "maxtext-2025", 256)
+    assert (training.set, reply.stack, reply.device_count) == (
+        "MaxText, tpu-v6e",
+        "maxtext-2025",
+        256,
+    )
     assert 0.5 < reply.values["step_s"].value / 4.5 < 1.5
     assert decoding.measured == {"tpot_s": 0.03}
     assert "tpot_s" in decoding.reply("calibrated").values

@@ -112,7 +112,7 @@ def summary(score: Score) -> str:
 
 
 def _scale(row: Row) -> str:
-    return next(words for most, words in SCALES if row.reply.devices <= most)
+    return next(words for most, words in SCALES if row.reply.device_count <= most)
 
 
 GROUPS: Mapping[str, Callable[[Row], str]] = {

@@ -32,13 +32,13 @@ from steptime.records.ratios import farness
 from steptime.records.record import now
 from steptime.records.row import grouped
 
-GROUPS = ("model", "device", "block", "stack", "dtype", "devices")
+GROUPS = ("model", "device", "block", "stack", "dtype", "device_count")
 HEADS = columns(
     "asked=rows", "cases=scored", "mape=MAPE", "median", "p90", "coverage", "width", "bias", "max",
     "fits",
 )  # fmt: skip
 OF_SET = columns("set", "quantity")
-OF_ROW = columns("place", "model", "device", "devices", "stack", "quantity", "ratio:.2f=p / m")
+OF_ROW = columns("place", "model", "device", "device_count", "stack", "quantity", "ratio:.2f=p / m")
 OF_TOLD = (*OF_SET, *columns("device", "stack", "points", "before=MAPE before"), *HEADS[1:-1],
            *columns("spread=MAPE of draws"))  # fmt: skip
 _NUMBERS = itemgetter("measured", "predicted", "low", "high")

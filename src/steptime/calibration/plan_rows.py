@@ -29,10 +29,11 @@ from steptime.prediction.kernel import Interval
 from steptime.prediction.method import Method
 
 COLUMNS = (
-    "set", "model", "device", "devices", "length", "micro_batch", "batch", "tensor", "pipeline",
-    "virtual", "recompute", "sequence_parallel", "dtype", "stack", "step_s",
+    "set", "model", "device", "device_count", "length", "microbatch", "global_batch", "tensor",
+    "pipeline", "virtual", "recompute", "sequence_parallel", "dtype", "stack", "step_s",
 )  # fmt: skip
-NUMBERS = ("devices", "length", "micro_batch", "batch", "tensor", "pipeline", "virtual")
+COUNT_COLUMNS = ("device_count", "devices")  # by which a table of trainings is known
+NUMBERS = ("device_count", "length", "microbatch", "global_batch", "tensor", "pipeline", "virtual")
 MORE_NUMBERS = (  # that a table may have, too
     "context", "expert", "expert_tensor", "data", "zero", "shard", "gradients", "per_node",
     "links_per_node",
@@ -41,7 +42,7 @@ TEXTS, MORE_TEXTS = ("model", "device", "dtype", "stack", "recompute"), ("inside
 SPLIT = (
     "tensor", "context", "expert", "expert_tensor", "data", "pipeline", "virtual", "zero", "shard",
 )  # fmt: skip
-SIZES = ("micro_batch", "batch", "length", "gradients")
+SIZES = ("microbatch", "global_batch", "length", "gradients")
 PARTS = ("compute_s", "recompute_s", "exposed_s", "host_s", "bubble_s", "update_s")
 MIXED = {
     name: f"{name}-mixed" for name in ("bfloat16", "float16")
@@ -57,7 +58,7 @@ class Reply:
     """
 
     values: Mapping[str, Interval]
-    devices: int = 1
+    device_count: int = 1
     stack: str = ""
     fits: bool | None = None
     parts: Mapping[str, float] = field(default_factory=dict)
@@ -109,7 +110,7 @@ def lacking(path: Path) -> str | None:
     left = [name for name in COLUMNS if name not in columns]
     if len(left) <= len(COLUMNS) / 4:
         return f"{path.name}: columns of {NAME}, without {', '.join(left)}"
-    if "devices" not in columns or "seconds" in columns:
+    if columns.isdisjoint(COUNT_COLUMNS) or "seconds" in columns:
         return None
     words = "no column 'seconds'; --map MAP.toml says what columns mean. As a table of trainings"
     return f"{path.name}: {words} it lacks {', '.join(left)}"
@@ -130,7 +131,7 @@ def _question(row: Mapping[str, Any], label: str, place: str) -> Question:
     words = {name: str(row[name]).strip() for name in (*TEXTS, *MORE_TEXTS) if name in row}
     texts = {**words, "model": model_named(words["model"])}
     texts["device"] = catalog.device(texts["device"]).name
-    usual = {"tensor": 1, "pipeline": 1, "virtual": 1, "micro_batch": 1, "zero": 0}
+    usual = {"tensor": 1, "pipeline": 1, "virtual": 1, "microbatch": 1, "zero": 0}
     given = {name: row.get(name) for name in (*NUMBERS, *MORE_NUMBERS)}
     numbers = {name: one or usual.get(name, one) for name, one in given.items()}
     numbers["sequence"] = truth(row["sequence_parallel"], "sequence_parallel")
@@ -160,7 +161,7 @@ def row_of(question: Question, reply: Reply, quantity: str) -> dict[str, Any]:
         **picked(question, "set place"),
         **{name: question.texts.get(name) for name in ("model", "device", "dtype")},
         "stack": reply.stack or None,
-        "devices": reply.devices,
+        "device_count": reply.device_count,
         "block": _block(question, reply),
         "quantity": quantity,
         "measured": measured,
@@ -180,7 +181,11 @@ def _block(question: Question, reply: Reply) -> str | None:
     for name in ("model", "device"):
         if name in question.texts and question.texts[name] not in seen.get(f"{name}s", ()):
             return f"unseen {name}"
-    return "larger scale" if reply.devices > seen.get("most_devices", reply.devices) else "seen"
+    return (
+        "larger scale"
+        if reply.device_count > seen.get("most_devices", reply.device_count)
+        else "seen"
+    )
 
 
 def step(question: Question, method: str | Method) -> Reply:
@@ -194,17 +199,17 @@ def planned(
 ) -> tuple[Planner, Asked]:
     """Return what prices a row's plan, and the plan, of a fine-tuning where one is said.
 
-    `data` follows from `devices`; of what is not said, the defaults of `steptime plan` hold. Rows
-    of other trainings mean mixed precision by a type of 16 bit.
+    `data` follows from `device_count`. Empty cells have the defaults of `steptime plan`. Rows of
+    other trainings mean mixed precision by a type of 16 bit.
     """
     numbers, texts = question.numbers, question.texts
     split = {name: whole(question, name) for name in SPLIT if numbers.get(name) not in (None, "")}
-    devices = whole(question, "devices")
+    device_count = whole(question, "device_count")
     if "data" not in split:
         of = split.get("tensor", 1) * split.get("context", 1) * split.get("pipeline", 1)
-        if devices % of:
-            raise InputError(f"{of} devices of a replica do not divide {devices}")
-        split["data"] = devices // of
+        if device_count % of:
+            raise InputError(f"{of} devices of a replica do not divide {device_count}")
+        split["data"] = device_count // of
     sequence = bool(numbers.get("sequence")) and split.get("tensor", 1) > 1
     recompute = texts.get("recompute") or "none"
     plan = split_of({**split, "sequence": sequence, "recompute": recompute})
@@ -213,29 +218,30 @@ def planned(
     stack = texts["stack"]
     length = sizes.get("length")
     gradients = sizes.get("gradients")
-    asked = texts["model"], site_of(question), dtype, stack, devices, method, length, gradients
-    parts = () if stack else tuple(one for one in vars(plan).items() if one[0] != "micro_batches")
+    asked = texts["model"], site_of(question), dtype, stack, device_count, method, length, gradients
+    parts = () if stack else tuple(one for one in vars(plan).items() if one[0] != "microbatches")
     planner = planner_of(*asked, parts, tuning or WHOLE)
-    micro = sizes.get("micro_batch", 1)
+    micro = sizes.get("microbatch", 1)
     return planner, checked(
-        planner.shape, Asked(plan, micro, sizes.get("batch", micro * plan.data))
+        planner.shape, Asked(plan, micro, sizes.get("global_batch", micro * plan.data))
     )
 
 
 def step_reply(question: Question, planner: Planner, found: PlanTime) -> Reply:
     """Return what is told of a row's step."""
-    devices, found = whole(question, "devices"), meant(planner, found)[0]
+    device_count = whole(question, "device_count")
+    found = meant(planner, found)[0]
     values = {
         "step_s": Interval(found.step_s, found.low_s, found.high_s),
         "memory_bytes": Interval(found.memory[found.fullest].total),
         "mfu": Interval(mfu(planner, found)["full"] or 0.0),
     }
     if found.energy_j is not None:
-        values["device_w"] = Interval(found.energy_j / found.step_s / devices)
+        values["device_w"] = Interval(found.energy_j / found.step_s / device_count)
     form = "experts" if planner.shape.experts else "plan"
     stack = planner.method.settings.stack
     parts = {name: getattr(found, name) for name in PARTS}
-    return Reply(values, devices, stack, fits(planner, found), parts, form)
+    return Reply(values, device_count, stack, fits(planner, found), parts, form)
 
 
 @lru_cache(maxsize=512)
@@ -244,7 +250,7 @@ def planner_of(
     site: Site,
     dtype: str,
     stack: str,
-    devices: int,
+    device_count: int,
     method: str | Method,
     length: int | None = None,
     gradients: int | None = None,
@@ -266,7 +272,7 @@ def planner_of(
         split=dict(split),
         tuning=tuning,
     )
-    return one.planner(shape_of(model, length), devices)
+    return one.planner(shape_of(model, length), device_count)
 
 
 def site_of(question: Question) -> Site:

@@ -22,7 +22,7 @@ from steptime.questions.choose_table import notes_on, table
 from steptime.questions.grid_table import names, split_models
 from steptime.questions.step_options import StepKeywords, StepOptions
 
-SAMPLES = 1_000_000
+EXAMPLES = 1_000_000
 BATCHES = (1, 8, 32, 128, 512)  # of a page, beside a network's own
 NEAR, FAR = "nvlink-4,pcie-4-x16", "infiniband-ndr,ethernet-25"  # links, in a node and beyond
 MOST_NEAR = 4  # links in nodes of a page where none is named
@@ -31,9 +31,9 @@ REPLICAS = "1,2,4,...,64"
 
 def choose(
     model: kinds.Model,
-    devices: kinds.Devices = "all",
+    device: kinds.Devices = "all",
     batch: kinds.Counts | None = None,
-    samples: kinds.Count = SAMPLES,
+    examples: kinds.Count = EXAMPLES,
     epochs: kinds.Number = 1.0,
     prices: kinds.PriceFile | None = None,
     page: Annotated[File, Kind("FILE")] | None = None,
@@ -49,9 +49,9 @@ def choose(
         model: A family with its hyperparameters (fc:layers=4,nodes=1024), a named network
             (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
             code (model.py:NAME); with --page several.
-        devices: Devices with commas, a kind (cpu, gpu, tpu), or all.
+        device: Devices with commas, a kind (cpu, gpu, tpu), or all.
         batch: Batch size, on every device. Default: the network's.
-        samples: Examples of an epoch.
+        examples: Examples of an epoch.
         epochs: Epochs.
         prices: Prices of devices. Default: the shipped ones, of their dates.
         page: A page to choose in, an .html file: MODEL and --batch take lists there, and devices
@@ -67,7 +67,8 @@ def choose(
         InputError: for unknown names, and options that do not go together.
     """
     step = StepOptions.from_keywords(step_options, "choose")
-    samples, top = whole_number(text_of(samples), "--samples"), whole_number(text_of(top), "--top")
+    examples = whole_number(text_of(examples), "--examples")
+    top = whole_number(text_of(top), "--top")
     epochs = amount(text_of(epochs), "--epochs", most=1e6)
     one_of("--sort", sort, SORTS)
     price_file = None if prices is None else Path(prices)
@@ -75,16 +76,16 @@ def choose(
         options.refuse({"--link": link, "--replicas": replicas}, "{} goes with --page FILE")
     else:
         texts = map(text_of, (batch, link, replicas or REPLICAS))
-        axes = split_models(text_of(model)), devices_of(text_of(devices)), *texts
-        return _page(Path(page), step, axes, Training(samples, epochs), offers(price_file))
-    asked = devices_of(text_of(devices))
+        axes = split_models(text_of(model)), devices_of(text_of(device)), *texts
+        return _page(Path(page), step, axes, Training(examples, epochs), offers(price_file))
+    devices = devices_of(text_of(device))
     priced = offers(price_file)
     currencies = sorted({one.currency for one in priced})
     if len(currencies) > 1:
         raise InputError(f"prices in several currencies: {', '.join(currencies)}")
-    asked_model = step.on(model, batch, asked[0])
+    asked_model = step.on(model, batch, devices[0])
     workload = asked_model.workload
-    found = choices(asked_model, asked, samples, epochs, cheapest(priced))
+    found = choices(asked_model, devices, examples, epochs, cheapest(priced))
     if all(row["status"] == "unsupported" for row in found):
         raise InputError(found[0]["note"])
     keys = {"price": "price", "offer": "name", "price_date": "date", "price_verified": "verified"}
@@ -96,7 +97,7 @@ def choose(
         "method": step.method,
         **picked(workload, "phase dtype optimizer"),
         "tuning": workload.tuning.text or None,
-        "samples": samples,
+        "examples": examples,
         "epochs": epochs,
         "currency": currencies[0] if currencies else None,
         "sort": sort,
@@ -124,7 +125,7 @@ def _page(
     batches = numbers(batch, "--batch") if batch else sorted({*own, *BATCHES})
     near = ",".join(dict.fromkeys(map(near_link, devices)))
     usual = f"{near},{FAR}" if near.count(",") < MOST_NEAR else f"{FAR},{NEAR}"
-    words = picked(step, "length dtype optimizer method") | picked(training, "samples epochs")
+    words = picked(step, "length dtype optimizer method") | picked(training, "examples epochs")
     words |= {"option": setting_texts(step.options)} | step.words()
     asked = Choices(
         makers,
@@ -153,5 +154,5 @@ def devices_of(text: Any) -> list[Device]:
             return [one for one in every if one.details.get("used_in") != "phones"]
         return [one for one in every if one.kind == word]
     if meant_by(word, KINDS) and not catalog.meant(word):
-        raise unknown("kind of devices", text, ("all", *KINDS), "--devices")
-    return list({one.name: one for one in map(catalog.device, names(text, "--devices"))}.values())
+        raise unknown("kind of devices", text, ("all", *KINDS), "--device")
+    return list({one.name: one for one in map(catalog.device, names(text, "--device"))}.values())

@@ -33,7 +33,7 @@ def _topics() -> list[str]:
 MODELS = _of("steptime.network.families:names")
 LINKS = _of("steptime.hardware.catalog:link_names")
 OFFERED: dict[str, Names] = {  # parameters: what they take
-    **dict.fromkeys(("device", "devices", "of", "server"), _devices),
+    **dict.fromkeys(("device", "of", "server"), _devices),
     **dict.fromkeys(("model", "models", "draft"), MODELS),
     **dict.fromkeys(("link", "inside", "host_link"), LINKS),
     "stack": _of("steptime.hardware.catalog:stack_names"),

@@ -35,7 +35,7 @@ def evaluate(
     by: Text = optional(
         "NAMES",
         "Groups: kind, device, family, condition, regime; of trainings model, device, "
-        "block, stack, dtype, devices.",
+        "block, stack, dtype, device_count.",
     ),
     mapping: File = optional("--map --mapping MAP.toml", "What the columns of a table mean."),
     draws: int = whole("K", "With --calibrate-with: draws of the N cases.", 5),

@@ -60,7 +60,7 @@ class SplitOptions:
     imbalance: float | None = number(
         "X", "Tokens of the busiest of these devices over the mean. Default: 1.", least=1.0
     )
-    expert_overlap: bool = flag("Tokens are sent beside another micro-batch's products.")
+    expert_overlap: bool = flag("Tokens are sent beside another microbatch's products.")
     recompute: Text = choice(RECOMPUTES, "none, selective (attention) or full. Default: none.")
     recompute_layers: int | None = whole(
         "N", "In the first N layers of each stage alone. Default: all."
@@ -89,7 +89,7 @@ class SplitOptions:
 class PlanOptions:
     """The options of a training, by the fields of `Request`."""
 
-    micro_batch: int | None = whole("B", "Sequences that pass at once. Default: 1.")
+    microbatch: int | None = whole("B", "Sequences that pass at once. Default: 1.")
     dtype: Text = optional(
         "NAME",
         "bfloat16-mixed (default; states in float32), float16-mixed; float8 or float4 for the "
@@ -123,10 +123,10 @@ OF_TUNING = ("lora", "weights", "train", "packed", "padded", "update_early")
 def plan(
     model: options.Model,
     device: options.Device,
-    batch: Text = optional(
-        "B", "Sequences of a step, of all replicas. Default: a micro-batch each."
+    global_batch: Text = optional(
+        "B", "Sequences of a step, of all replicas. Default: a microbatch each."
     ),
-    devices: Text = optional(
+    device_count: Text = optional(
         "N,...", "Search the best split of so many, of what is not given here."
     ),
     *,
@@ -139,7 +139,9 @@ def plan(
         "the links of a node. Repeatable, from the inside out.",
     ),
     host_link: Text = optional("LINK", "With --offload: what joins a device to its host."),
-    max_devices: int | None = whole("N", "Search over 1, 2, 4, ... devices.", most=MOST_DEVICES),
+    max_device_count: int | None = whole(
+        "N", "Search over 1, 2, 4, ... devices.", most=MOST_DEVICES
+    ),
     length: Text = optional("--length --seq-len S", f"{options.LENGTH}."),
     order: Text = optional(
         "NAME", "How groups lie, from the inside out. Default: tensor-context-data-pipeline."
@@ -151,7 +153,8 @@ def plan(
     out: File = picture("Draw the pipeline and the memory"),
     page: File = optional(
         "FILE.html",
-        "A page to choose in: MODEL, --device, --devices, --length and --batch take lists.",
+        "A page to choose in: MODEL, --device, --device-count, --length and --global-batch "
+        "take lists.",
     ),
     option_: options.Settings = None,
 ) -> Answer:
@@ -162,28 +165,30 @@ def plan(
     if trace is not None:
         check_folder(trace)
     limits = {"budget_per_hour": budget_per_hour, "days": days, "watts": watts}
-    numbers_ = [2**k for k in range((max_devices or 0).bit_length())]
-    if devices is not None:
-        options.refuse({"--max-devices": max_devices}, "--devices and {}: give one of them")
-        numbers_ = numbers(devices, "--devices")
+    numbers_ = [2**k for k in range((max_device_count or 0).bit_length())]
+    if device_count is not None:
+        options.refuse(
+            {"--max-device-count": max_device_count}, "--device-count and {}: give one of them"
+        )
+        numbers_ = numbers(device_count, "--device-count")
     if len(numbers_) > MOST_NUMBERS:
-        raise InputError(f"--devices: {len(numbers_)} numbers, at most {MOST_NUMBERS}")
+        raise InputError(f"--device-count: {len(numbers_)} numbers, at most {MOST_NUMBERS}")
     if not numbers_:
         options.refuse(
             {named(name): one for name, one in limits.items()},
-            "{} goes with --devices or --max-devices",
+            "{} goes with --device-count or --max-device-count",
         )
     else:
         options.refuse(
             {"--order": order, "--data": split.data, "--trace": trace},
-            "a search (--devices, --max-devices) chooses it: leave out {}",
+            "a search (--device-count, --max-device-count) chooses it: leave out {}",
         )
     chosen = options.given(split)
     if chosen.pop("sequence_parallel", False):
         chosen["sequence"] = True
     lengths, batches = (
         [None] if text is None else numbers(text, name) if page else [whole_number(text, name)]
-        for text, name in ((length, "--length"), (batch, "--batch"))
+        for text, name in ((length, "--length"), (global_batch, "--global-batch"))
     )
     models = split_models(model) if page else [model]
     further = tuple(map(level_of, level or ())), host_link
@@ -193,7 +198,7 @@ def plan(
     site, *others = nodes.sites(names(device, "--device"), *further)
     request = Request(
         models[0], site, batches[0], length=lengths[0], split=chosen,
-        devices=tuple(numbers_), order=order, options=options.pairs(option_, "option"),
+        device_counts=tuple(numbers_), order=order, options=options.pairs(option_, "option"),
         limits=limits, trace=trace, others=tuple(others), trusted=True, tuning=tuning, **asked,
     )  # fmt: skip
     if page is not None:
@@ -202,7 +207,9 @@ def plan(
         each |= {"host_link": host_link, **vars(split), **vars(how), **limits}
         cells = product(models, (site, *others), numbers_, lengths, batches)
         searches = [
-            replace(request, model=m, site=at, others=(), devices=(n,), length=s, batch=b)
+            replace(
+                request, model=m, site=at, others=(), device_counts=(n,), length=s, global_batch=b
+            )
             for m, at, n, s, b in cells
         ]
         return _page(searches, options.words_of(each), page)
@@ -230,13 +237,13 @@ def _page(asked: list[Request], words: list[str], page: Path) -> Answer:
 
     check_ending(page, (".html",), "ending of a page")
     if not asked:
-        raise InputError("--page needs --devices N,..., the numbers to choose among")
+        raise InputError("--page needs --device-count N,..., the numbers to choose among")
     if len(asked) > MOST_SEARCHES:
         said = f"{len(asked)} searches (models x devices x numbers x lengths x batches)"
         raise InputError(f"--page: {said}, at most {MOST_SEARCHES}")
     for model in {one.model: None for one in asked}:
         family_of(read_model(model, trusted=True))
     for one in asked:  # what is misspelt is no search that finds nothing
-        cluster_of(one.site, one.devices[0])
+        cluster_of(one.site, one.device_counts[0])
     told = write_plans(asked, words, page)
     return Answer(told, notes=[f"{told['found']} of {told['searches']} searches: {page}"])

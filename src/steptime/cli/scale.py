@@ -75,7 +75,7 @@ def scale(
     overlap: bool = flag("All-reduce gradients in buckets during the backward pass (not paleo)."),
     compression: float = number("F", "Gradients are compressed F times.", 1.0, least=1.0),
     latency_us: float | None = number("T", "Latency of a message over the link (not paleo)."),
-    samples: int | None = whole("N", "Examples of an epoch: shows time and cost."),
+    examples: int | None = whole("N", "Examples of an epoch: shows time and cost."),
     epochs: float | None = number("E", "Epochs of a training. Default 1."),
     price: float | None = number("P", "Price of a device for an hour."),
     billing: Text = choice(BILLINGS, "What is paid: every second (default), or started hour."),
@@ -93,7 +93,7 @@ def scale(
 
     A step takes forward + backward + update + the all-reduce of gradients - what overlaps.
     """
-    training = _training(samples, epochs, price, billing)
+    training = _training(examples, epochs, price, billing)
     workload = options.workload_of(
         model, batch, dtype, "train", optimizer, allow_unknown, length=length
     )
@@ -175,15 +175,15 @@ def _fabric(link: str, latency_us: float | None, shape: dict[str, Any]) -> Fabri
 
 
 def _training(
-    samples: int | None, epochs: float | None, price: float | None, billing: Text
+    examples: int | None, epochs: float | None, price: float | None, billing: Text
 ) -> Training | None:
-    if samples is None:
+    if examples is None:
         given = {"--epochs": epochs, "--price": price}
-        options.refuse(given, "{} needs --samples N, the examples of an epoch")
+        options.refuse(given, "{} needs --examples N, the examples of an epoch")
     if price is None:
         options.refuse({"--billing": billing}, "{} needs --price P")
     paid = billing or BILLINGS[0]
-    return None if samples is None else Training(samples, epochs or 1.0, price, paid)
+    return None if examples is None else Training(examples, epochs or 1.0, price, paid)
 
 
 def _row(row: ScalingRow, training: Training | None) -> dict[str, Any]:

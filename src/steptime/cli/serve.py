@@ -85,7 +85,7 @@ class SearchOptions:
     tpot: float | None = optional(
         "S", "Search: TPOT p90 at most, in seconds, or 20ms.", parser=read_tpot
     )
-    max_devices: int | None = whole(
+    max_device_count: int | None = whole(
         "N", "Search: at most so many. Default: 64.", most=MOST_SEARCHED
     )
     out: File = picture("Search: draw tokens/s of a device over those of a user")
@@ -123,7 +123,7 @@ def serve(
         options=options.pairs(option_, "option"), trusted=True,
     )  # fmt: skip
     if goals or len(every) > 1:
-        told = searched(ServerSearch(service, every, search.max_devices or MOST_DEVICES))
+        told = searched(ServerSearch(service, every, search.max_device_count or MOST_DEVICES))
         notes = [f"note: {said}" for said in told["notes"]]
         if search.out is not None:
             from steptime.reports.charts.serving import front

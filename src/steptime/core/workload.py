@@ -34,7 +34,7 @@ class Plan:
 
     `data` replicas, `tensor`-parallel width, `context` parts of a sequence and `pipeline` stages
     multiply to the devices; `expert` groups lie inside `data * context`. `sequence` splits what
-    lies between tensor-parallel products too. A step has `micro_batches`, in order of `schedule`;
+    lies between tensor-parallel products too. A step has `microbatches`, in order of `schedule`;
     interleaved, a device has `virtual` stages of the pipeline.
     `zero` shards optimizer states (1), gradients too (2), weights too (3) over the replicas, or
     over groups of `shard` of them, which have copies of each other (0: all replicas).
@@ -45,7 +45,7 @@ class Plan:
     the innermost: tensor, context, data, pipeline. Each expert is split over `expert_tensor` ranks
     (0: over `tensor`, 1: not, and tensor ranks are among those that share experts out); the busiest
     of these ranks has `imbalance` times the mean of tokens. With `expert_overlap` tokens are
-    exchanged beside what is computed for another micro-batch. Raises `InputError` for a value that
+    exchanged beside what is computed for another microbatch. Raises `InputError` for a value that
     there is not.
     """
 
@@ -55,7 +55,7 @@ class Plan:
     expert: int = 1
     sequence: bool = False
     context: int = 1
-    micro_batches: int = 1
+    microbatches: int = 1
     schedule: str = "1f1b"
     zero: int = 0
     recompute: str = "none"
@@ -85,7 +85,7 @@ class Plan:
                 raise unknown(name, table[name], map(str, known), "plan")
 
     @property
-    def devices(self) -> int:
+    def device_count(self) -> int:
         """The number of devices of a step."""
         return self.tensor * self.context * self.data * self.pipeline
 
@@ -96,12 +96,12 @@ class Plan:
 
     @property
     def goes_both_ways(self) -> bool:
-        """Whether half of the micro-batches go through the pipeline from its other end."""
+        """Whether half of the microbatches go through the pipeline from its other end."""
         return self.schedule == "dualpipe"
 
     @property
     def overlaps(self) -> bool:
-        """Whether tokens are exchanged beside what is computed for another micro-batch."""
+        """Whether tokens are exchanged beside what is computed for another microbatch."""
         return self.expert_overlap or self.goes_both_ways
 
     @property
@@ -125,7 +125,7 @@ class Plan:
         return (self.shard or self.replicas) if self.zero else 1
 
 
-_AT_LEAST_1 = (*_OF_OLD, "expert", "context", "micro_batches", "virtual", "imbalance")
+_AT_LEAST_1 = (*_OF_OLD, "expert", "context", "microbatches", "virtual", "imbalance")
 _WORDS_OF_PLAN: Mapping[str, tuple[object, ...]] = {
     "schedule": SCHEDULES,
     "zero": (0, 1, 2, 3),

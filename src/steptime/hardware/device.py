@@ -188,7 +188,7 @@ class Cluster:
         return tuple(Level(*level) for level in self.levels)
 
     @property
-    def devices(self) -> int:
+    def device_count(self) -> int:
         """The number of devices, which are ranks 0, 1, ..."""
         return math.prod(level.size for level in self.ladder)
 
@@ -198,8 +198,10 @@ class Cluster:
         None for a single rank. Raises `InputError` for ranks that the cluster does not have.
         """
         group = set(ranks)
-        if min(group) < 0 or max(group) >= self.devices:
-            raise InputError(f"the cluster has ranks 0 to {self.devices - 1}, not {max(group)}")
+        if min(group) < 0 or max(group) >= self.device_count:
+            raise InputError(
+                f"the cluster has ranks 0 to {self.device_count - 1}, not {max(group)}"
+            )
         outermost, size = None, 1
         for place, level in enumerate(self.ladder):
             if len({rank // size for rank in group}) > 1:

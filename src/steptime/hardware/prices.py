@@ -107,7 +107,7 @@ def offers_of(table: Mapping[str, Any], where: str) -> list[Offer]:
 class Training:
     """A training to pay for: examples, epochs, price of a device-hour, paid as `billing` says."""
 
-    samples: int
+    examples: int
     epochs: float = 1.0
     price: float | None = None
     billing: str = "second"
@@ -116,13 +116,13 @@ class Training:
 def bill(
     training: Training, step_s: float, global_batch: int, replicas: int
 ) -> dict[str, float | None]:
-    """Return time and cost of a training of `samples * epochs / global_batch` steps.
+    """Return time and cost of a training of `examples * epochs / global_batch` steps.
 
     Every device is paid for from the first second to the last: 1.2 hours on 4 devices cost 4.8
     device-hours. With billing by the hour a started hour counts in full, as in Paleo's live demo
     at $0.90 an hour of a GPU: 8 device-hours.
     """
-    epoch_s = training.samples / global_batch * step_s
+    epoch_s = training.examples / global_batch * step_s
     train_s = training.epochs * epoch_s
     hours = train_s / HOUR_S
     paid = math.ceil(round(hours, _DIGITS)) if training.billing == "hour" else hours

@@ -74,12 +74,12 @@ def _kind(device: Device, plan: Plan, per_node: int, use: str, reads_words: bool
         return use
     if device.kind == "tpu":
         return "tpu" if reads_words else "tpu, other networks"
-    if plan.devices == 1:
+    if plan.device_count == 1:
         return "device"
     if plan.zero == 3:
         return "sharded"
     is_split = any(getattr(plan, name) > 1 for name in _SPLITS)
-    return "nodes" if is_split or plan.devices > min(per_node, _SERVER) else "node"
+    return "nodes" if is_split or plan.device_count > min(per_node, _SERVER) else "node"
 
 
 def since_of_all() -> dict[str, str]:

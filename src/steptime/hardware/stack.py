@@ -123,7 +123,7 @@ TUNES = {
     "head": "the weight of the head is kept in few bits, too",
     "halves": "weights of few bits become float16, and then what products read",
     "keeps": "a product of such a weight keeps its input, whether it is needed or not",
-    "former": "what these keep of the micro-batch before, and its logits, live on in the next one",
+    "former": "what these keep of the microbatch before, and its logits, live on in the next one",
     "sources": "LoRA of a part of a product's columns keeps what it adds to them",
 }
 _HOST_PASSES = ("host.forward", "host.backward", "host.update")  # of one kind: `..._conv2d_s`

@@ -2,5 +2,5 @@
 
 One rank's graph (`network.ops.builder`) is priced part by part by a method of prediction
 (`pieces`); a step is arithmetic over the parts (`step`), its pipeline a graph of stages,
-micro-batches and directions (`pipeline`).
+microbatches and directions (`pipeline`).
 """

@@ -52,13 +52,15 @@ def mfu(planner: Planner, result: PlanTime) -> dict[str, float | None]:
     gradients are not made, 6N has no meaning.
     """
     (products, attention), times = planner.flops, _forwards(planner)
-    whole = planner.peak * result.step_s * result.asked.plan.devices
+    whole = planner.peak * result.step_s * result.asked.plan.device_count
     of_a_sequence = {
         "full": times * (products + attention),
         "half": times * (products + attention / 2),
         "6N": 6.0 * planner.active * planner.shape.length,
     }
-    shares = {name: result.asked.batch * flop / whole for name, flop in of_a_sequence.items()}
+    shares = {
+        name: result.asked.global_batch * flop / whole for name, flop in of_a_sequence.items()
+    }
     known = (*shares,) if planner.shape.unit == "tokens" else ("full",)
     known = known[:2] if planner.tuning.freezes else known
     return {name: share if name in known else None for name, share in shares.items()}
@@ -87,16 +89,17 @@ def document(
     `assumed` are the stacks that could be meant (`meant`), None where one is named.
     """
     shape, asked = planner.shape, result.asked
-    devices, in_step = asked.plan.devices, asked.batch * shape.length
+    device_count = asked.plan.device_count
+    in_step = asked.global_batch * shape.length
     does_fit = fits(planner, result)
     values = {
         "answer": "",
         "model": shape.label,
         "device": planner.device.name,
-        "devices": devices,
+        "device_count": device_count,
         **picked(planner, "levels parameters"),
         "plan": {**plan_to_json(asked.plan), "order": asked.order},
-        **picked(asked, "micro_batch batch"),
+        **picked(asked, "microbatch global_batch"),
         "length": shape.length if shape.unit == "tokens" else None,
         "unit": shape.unit,
         "dtype": planner.dtype,
@@ -106,7 +109,7 @@ def document(
         "assumed": assumed,
         **picked(result, "step_s low_s high_s bubble"),
         "tokens_per_s": in_step / result.step_s,
-        "tokens_per_s_per_device": in_step / result.step_s / devices,
+        "tokens_per_s_per_device": in_step / result.step_s / device_count,
         "parts": picked(result, "compute_s recompute_s exposed_s host_s bubble_s update_s rest_s"),
         "fits": does_fit,
         "usable_bytes": planner.device.usable_bytes,
@@ -116,14 +119,14 @@ def document(
             for one in result.exposures
         ],
         "mfu": mfu(planner, result),
-        "cost": cost_of(offer, devices, "step", result.step_s),
+        "cost": cost_of(offer, device_count, "step", result.step_s),
         "energy": result.energy_j
         and {
             "step_j": result.energy_j,
-            "device_w": result.energy_j / result.step_s / devices,
+            "device_w": result.energy_j / result.step_s / device_count,
             "of": "devices alone: nodes add 20 to 40 %",
         },
-        "training": _training(result, offer, devices, in_step, tokens),
+        "training": _training(result, offer, device_count, in_step, tokens),
         "notes": _notes(planner, result),
         "nearest_that_fits": None if does_fit else nearest(planner, asked),
     }
@@ -134,7 +137,7 @@ def timed(request: Request) -> tuple[Planner, PlanTime]:
     """Return the step of the plan that a user asks for, and what priced it; raises `InputError`."""
     shape = request.shape
     asked = request.asked(shape)
-    planner = request.planner(shape, asked.plan.devices)
+    planner = request.planner(shape, asked.plan.device_count)
     return planner, plan_time(planner, asked)
 
 
@@ -151,13 +154,13 @@ def answered(request: Request) -> dict[str, Any]:
 def asking(request: Request, values: Mapping[str, Any]) -> Request:
     """Return what asks for the very plan of an answer, such as the best that was searched."""
     split = {name: value for name, value in values["plan"].items() if name in vars(Plan())}
-    split.pop("micro_batches", None)
+    split.pop("microbatches", None)
     several = (request.site, *request.others)
     site = next(one for one in several if catalog.device(one.device).name == values["device"])
     return replace(
-        request, site=site, others=(), split=split, devices=(),
-        batch=values["batch"], micro_batch=values["micro_batch"], length=values["length"],
-        order=values["plan"]["order"], stack=values["stack"],
+        request, site=site, others=(), split=split, device_counts=(),
+        global_batch=values["global_batch"], microbatch=values["microbatch"],
+        length=values["length"], order=values["plan"]["order"], stack=values["stack"],
     )  # fmt: skip
 
 
@@ -223,17 +226,19 @@ def _memory(planner: Planner, result: PlanTime) -> dict[str, Any]:
     }
 
 
-def cost_of(offer: Offer | None, devices: int, what: str, took_s: float) -> dict[str, Any] | None:
+def cost_of(
+    offer: Offer | None, device_count: int, what: str, took_s: float
+) -> dict[str, Any] | None:
     """Return what devices cost for something that takes so long, and an hour; None: unknown."""
     if offer is None:
         return None
-    hour = offer.price * devices
+    hour = offer.price * device_count
     about = {"currency": offer.currency, "offer": offer.name, "date": offer.date}
     return {what: hour * took_s / 3600, "hour": hour, **about}
 
 
 def _training(
-    result: PlanTime, offer: Offer | None, devices: int, in_step: int, tokens: float | None
+    result: PlanTime, offer: Offer | None, device_count: int, in_step: int, tokens: float | None
 ) -> dict[str, Any] | None:
     if tokens is None:
         return None
@@ -245,8 +250,8 @@ def _training(
         "train_h": hours,
         "low_h": low,
         "high_h": high,
-        "device_hours": hours * devices,
-        "cost": None if offer is None else hours * offer.price * devices,
+        "device_hours": hours * device_count,
+        "cost": None if offer is None else hours * offer.price * device_count,
         "energy_kwh": None if energy is None else energy * steps / KWH_J,
     }
 
@@ -254,7 +259,7 @@ def _training(
 def nearest(planner: Planner, asked: Asked) -> dict[str, Any] | None:
     """Return the change of a plan that fits and is fastest, one change before two; None for none.
 
-    Tried are recomputing (the first layers of each stage, or all), smaller micro-batches, states,
+    Tried are recomputing (the first layers of each stage, or all), smaller microbatches, states,
     gradients and weights shared out, what the host can take if it is joined, and the same devices
     with more tensor, pipeline or context parallel.
     """
@@ -272,7 +277,7 @@ def nearest(planner: Planner, asked: Asked) -> dict[str, Any] | None:
             if time.step_s < inf:
                 result.append({
                     "change": words_of_change(asked, change), "plan": asdict(time.asked.plan),
-                    "micro_batch": time.asked.micro_batch, "step_s": time.step_s,
+                    "microbatch": time.asked.microbatch, "step_s": time.step_s,
                     "needed_bytes": time.bytes,
                 })  # fmt: skip
         if result:
@@ -291,8 +296,8 @@ def _changes(planner: Planner, asked: Asked) -> Iterator[tuple[dict[str, Any], A
         changes += [{"recompute": "full", "recompute_layers": n} for n in some]
     elif plan.recompute_layers:
         changes.append({"recompute_layers": 0})
-    halves = (asked.micro_batch >> k for k in range(1, asked.micro_batch.bit_length()))
-    changes += [{"micro_batch": half} for half in halves if not asked.micro_batch % half]
+    halves = (asked.microbatch >> k for k in range(1, asked.microbatch.bit_length()))
+    changes += [{"microbatch": half} for half in halves if not asked.microbatch % half]
     if plan.replicas > 1:
         changes += [{"zero": zero} for zero in range(plan.zero + 1, 4)]
     if plan.zero and plan.shards < plan.replicas:
@@ -322,7 +327,7 @@ _MORE = {  # that a plan says where it departs from the usual
     "recompute_layers": "of {} layers a stage", "shard": "shards of {}", "schedule": "{}",
     "context_method": "context by {}", "offload": "offload {}",
     "expert_tensor": "whole experts", "imbalance": "imbalance {:g}",
-    "expert_overlap": "tokens beside another micro-batch",
+    "expert_overlap": "tokens beside another microbatch",
 }  # fmt: skip
 _SPLIT = ("tensor", "context", "data", "pipeline", "virtual", "expert")
 
@@ -331,8 +336,8 @@ def sentence(values: Mapping[str, Any]) -> str:
     """Return the answer of a plan's document: devices, step, money, days, and what bounds it."""
     low, high = (seconds(values[end]) for end in ("low_s", "high_s"))
     step = f"{seconds(values['step_s'])} a step ({low} to {high})"
-    where = f"{values['devices']} {values['device']}"
-    words = in_words(values["assumed"]) if values["devices"] > 1 else ""
+    where = f"{values['device_count']} {values['device']}"
+    words = in_words(values["assumed"]) if values["device_count"] > 1 else ""
     assumed = f", {words}" if words else ""
     if not values["fits"]:
         over = size(values["memory"]["over_bytes"])
@@ -372,7 +377,7 @@ def bound(values: Mapping[str, Any]) -> str:
 
 
 def split_in_words(values: Mapping[str, Any]) -> str:
-    """Return how a step is split: `tensor 8 x data 16, ZeRO 1, micro-batch 2`."""
+    """Return how a step is split: `tensor 8 x data 16, ZeRO 1, microbatch 2`."""
     usual = vars(Plan())
     plan = {**usual, **values["plan"]}
     sizes = [f"{name} {plan[name]}" for name in _SPLIT if plan[name] > 1]
@@ -381,7 +386,7 @@ def split_in_words(values: Mapping[str, Any]) -> str:
     words += [f"ZeRO {plan['zero']}"] if plan["zero"] else []
     words += [f"recompute {plan['recompute']}"] if plan["recompute"] != "none" else []
     words += [text.format(plan[name]) for name, text in _MORE.items() if plan[name] != usual[name]]
-    return ", ".join([*words, f"micro-batch {values['micro_batch']}"])
+    return ", ".join([*words, f"microbatch {values['microbatch']}"])
 
 
 def held(memory: Mapping[str, Any], parts: int = 4) -> str:

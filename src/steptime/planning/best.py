@@ -34,7 +34,13 @@ from steptime.planning.shape import Shape
 from steptime.planning.space import Space
 from steptime.planning.step import Quick, plan_time
 
-AMOUNTS = ("step_s", "cost_per_step", "energy_j", "needed_bytes", "devices")  # fewer are better
+AMOUNTS = (
+    "step_s",
+    "cost_per_step",
+    "energy_j",
+    "needed_bytes",
+    "device_count",
+)  # fewer are better
 SPLIT = (
     "tensor", "context", "pipeline", "virtual", "data", "expert", "zero", "recompute",
     "recompute_layers", "schedule", "shard", "offload",
@@ -53,7 +59,7 @@ Row = dict[str, Any]
 class _Group(NamedTuple):
     """What was found on a number of devices of a type."""
 
-    devices: int
+    device_count: int
     planner: Planner
     offer: Offer | None
     caps: Sequence[Cap]
@@ -63,11 +69,11 @@ class _Group(NamedTuple):
 
 def answer(request: Request) -> dict[str, Any]:
     """Return the answer to a request: one plan, or the best of those that it leaves open."""
-    refuse_idle(request.split, bool(request.devices))
-    if request.others and not request.devices:
-        raise InputError("plan: several devices go with --devices or --max-devices")
-    values = searched(request) if request.devices else answered(request)
-    stays = request.split.get("offload", None if request.devices else "none") == "none"
+    refuse_idle(request.split, bool(request.device_counts))
+    if request.others and not request.device_counts:
+        raise InputError("plan: several devices go with --device-count or --max-device-count")
+    values = searched(request) if request.device_counts else answered(request)
+    stays = request.split.get("offload", None if request.device_counts else "none") == "none"
     if request.site.host_link and stays and values.get("fits", True):
         raise InputError("plan: --host-link goes with --offload; nearest: leave out --host-link")
     return values
@@ -78,8 +84,8 @@ def searched(request: Request) -> dict[str, Any]:
 
     Raises `InputError` where a request says no batch, and where no plan is left.
     """
-    if request.batch is None:
-        raise InputError("--devices: a search needs --batch, the sequences of a step")
+    if request.global_batch is None:
+        raise InputError("--device-count: a search needs --global-batch, the sequences of a step")
     if request.limits.get("days") is not None and request.tokens is None:
         raise InputError("--days needs --tokens, those of the training")
     shape = request.shape
@@ -88,8 +94,8 @@ def searched(request: Request) -> dict[str, Any]:
     considered = sum(group.result.considered for group in groups)
     if not any(group.result.front for group in groups):
         if not considered:
-            each = request.micro_batch or 1  # says what of it does not divide
-            checked(shape, Asked(split_of(request.split), each, request.batch))
+            each = request.microbatch or 1  # says what of it does not divide
+            checked(shape, Asked(split_of(request.split), each, request.global_batch))
             given = [
                 option_of(name) if one is True else f"{option_of(name)} {one}"
                 for name, one in request.split.items()
@@ -104,7 +110,7 @@ def searched(request: Request) -> dict[str, Any]:
     front = _unbeaten([row for row in rows.values() if row["within"]])
     if not front:
         raise InputError("plan: what fits by closed forms is beyond the limits once simulated")
-    by_devices = [rows[key] for key in fastest if rows[key]["within"]]
+    by_device_count = [rows[key] for key in fastest if rows[key]["within"]]
     best, hardly = _best(front[0], request), _hardly(front, groups[0].planner.spare)
     for row in rows.values():  # what could be meant is the same for all
         for end in ("low_s", "high_s"):
@@ -114,8 +120,8 @@ def searched(request: Request) -> dict[str, Any]:
         unpriced = sorted({one.planner.device.name for one in groups if one.offer is None})
         best["notes"] += [f"{name}: {NO_PRICE}, so no budget holds it" for name in unpriced]
     first: dict[str, float] = {}  # what a step of the least number takes of devices
-    for row in by_devices:
-        took = row["step_s"] * row["devices"]
+    for row in by_device_count:
+        took = row["step_s"] * row["device_count"]
         row["efficiency"] = first.setdefault(row["device"], took) / took
     for row in rows.values():
         del row["document"], row["within"], row["found"]
@@ -129,7 +135,7 @@ def searched(request: Request) -> dict[str, Any]:
         "bound_by": bound(best),
         "best": best,
         "best_by": _least(front),
-        "by_devices": by_devices,
+        "by_device_count": by_device_count,
         "rows": front,
     }
 
@@ -152,28 +158,29 @@ def _hardly(front: Sequence[Row], spare: float) -> str:
 
 
 def _groups(request: Request, shape: Shape) -> Iterator[_Group]:
-    batch, each = request.batch or 1, request.micro_batch
-    fixed = {**request.split, **({} if each is None else {"micro_batch": each})}
+    global_batch = request.global_batch or 1
+    each = request.microbatch
+    fixed = {**request.split, **({} if each is None else {"microbatch": each})}
     every = (request.site, *request.others)
     for site in every:
         one, planner = replace(request, site=site, others=every if request.others else ()), None
-        for count in sorted(set(request.devices)):
+        for count in sorted(set(request.device_counts)):
             planner = one.planner(shape, count, planner)
             offer = offer_of(planner, request.prices)
-            caps = _caps(request, count, batch * shape.length, offer)
-            space = Space(planner, count, batch, site.per_node, fixed)
+            caps = _caps(request, count, global_batch * shape.length, offer)
+            space = Space(planner, count, global_batch, site.per_node, fixed)
             alike = told_apart(planner)
             if request.others:
                 alike = max(alike, planner.bounds.high / planner.bounds.low) ** 2
-            result = search(planner, space.ways(), batch, caps, alike)
+            result = search(planner, space.ways(), global_batch, caps, alike)
             if not fixed.keys() & {"recompute", "recompute_layers"}:
                 result = with_fewer_again(planner, result, caps)
             yield _Group(count, planner, offer, caps, result, space.in_words())
 
 
-def _caps(request: Request, devices: int, in_step: int, offer: Offer | None) -> list[Cap]:
+def _caps(request: Request, device_count: int, in_step: int, offer: Offer | None) -> list[Cap]:
     steps = (request.tokens or 0.0) / in_step
-    hour = 0.0 if offer is None else offer.price * devices
+    hour = 0.0 if offer is None else offer.price * device_count
     values: dict[str, Callable[[Quick], float]] = {
         "budget_per_hour": lambda _: hour,
         "days": lambda result: result.step_s * steps / DAY_S,
@@ -193,7 +200,7 @@ def _none(
     if not every:
         return "plan: the power of these devices is not known"
     group, least = min(every, key=lambda pair: (pair[1].name == MEMORY, pair[1].ratio))
-    where, value = f"{group.devices} {group.planner.device.name}", least.value
+    where, value = f"{group.device_count} {group.planner.device.name}", least.value
     if least.name == MEMORY:
         near = f"the nearest needs {(value - least.most) / 1e9:,.1f} GB more ({where})"
         return f"plan: none of {considered:,} splits fits; {near}"
@@ -206,10 +213,12 @@ def _none(
 def _more(request: Request, shape: Shape) -> str:
     """Return the least of 2, 4 and 8 times as many devices that have room for a plan, in words."""
     for times in (2, 4, 8):
-        many = times * max(request.devices)
+        many = times * max(request.device_counts)
         try:
-            if any(one.result.front for one in _groups(replace(request, devices=(many,)), shape)):
-                return f"; nearest: --devices {many}"
+            if any(
+                one.result.front for one in _groups(replace(request, device_counts=(many,)), shape)
+            ):
+                return f"; nearest: --device-count {many}"
         except InputError as error:  # nothing joins so many
             return f"; {many} devices: {error}"
     return ""
@@ -231,8 +240,8 @@ def _every(groups: Sequence[_Group]) -> Iterator[tuple[int, Quick]]:
 def _amounts(
     group: _Group, step_s: float, energy_j: float | None, held: float
 ) -> dict[str, float | None]:
-    paid = cost_of(group.offer, group.devices, "step", step_s)
-    values = (step_s, None if paid is None else paid["step"], energy_j, held, group.devices)
+    paid = cost_of(group.offer, group.device_count, "step", step_s)
+    values = (step_s, None if paid is None else paid["step"], energy_j, held, group.device_count)
     return dict(zip(AMOUNTS, values, strict=True))
 
 
@@ -257,7 +266,7 @@ def _row(group: _Group, one: Quick, request: Request) -> dict[str, Any]:
     return {
         "device": values["device"],
         **{name: values["plan"].get(name, getattr(Plan(), name)) for name in SPLIT},
-        "micro_batch": values["micro_batch"],
+        "microbatch": values["microbatch"],
         **_amounts(group, time.step_s, energy, values["memory"]["needed_bytes"]),
         **{key: values[key] for key in ("low_s", "high_s", "tokens_per_s_per_device")},
         "bound_by": bound(values),
@@ -299,6 +308,6 @@ def _alike(
         most = best["step_s"] * told_apart(group.planner) if same else best["high_s"] / low
         number += sum(step_s <= most for step_s in group.result.steps_s)
         for row in rows:
-            if (row["device"], row["devices"]) == (name, group.devices):
+            if (row["device"], row["device_count"]) == (name, group.device_count):
                 row["alike"] = row["step_s"] <= most
     return number

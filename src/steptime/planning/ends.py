@@ -13,47 +13,47 @@ from typing import NamedTuple
 from steptime.planning.pipeline import FORWARD, ORDERS, Stage, busy_s, simulate
 
 SAME = 1e-12  # of a period: two of them differ by less
-ROUNDS = 6  # of micro-batches: later ones hold no more
+ROUNDS = 6  # of microbatches: later ones hold no more
 IN_TURN = ("1f1b", "interleaved", "zero-bubble")
 State = tuple[float, ...]
 
 
 @lru_cache(maxsize=1 << 12)
 def ends_of(
-    schedule: str, stages: tuple[Stage, ...], devices: int, micro_batches: int, send_s: float
+    schedule: str, stages: tuple[Stage, ...], devices: int, microbatches: int, send_s: float
 ) -> tuple[float, ...]:
     """Return when each device of a pipeline has done its last part, as `simulate` does.
 
     Raises `InputError` for an unknown schedule.
     """
     if schedule == "dualpipe":
-        return _both_ways(stages, micro_batches)
+        return _both_ways(stages, microbatches)
     if schedule in IN_TURN and len(stages) == devices:
-        return _in_turn(schedule == "zero-bubble", stages, micro_batches, send_s)
-    if schedule in IN_TURN and devices > 1 and not micro_batches % devices:
-        return _interleaved(stages, devices, micro_batches, send_s)
-    return simulate(schedule, stages, devices, micro_batches, send_s).ends_s
+        return _in_turn(schedule == "zero-bubble", stages, microbatches, send_s)
+    if schedule in IN_TURN and devices > 1 and not microbatches % devices:
+        return _interleaved(stages, devices, microbatches, send_s)
+    return simulate(schedule, stages, devices, microbatches, send_s).ends_s
 
 
-def _both_ways(stages: Sequence[Stage], micro_batches: int) -> tuple[float, ...]:
+def _both_ways(stages: Sequence[Stage], microbatches: int) -> tuple[float, ...]:
     """Return the ends of a pipeline whose devices each have a stage of both directions.
 
-    Half of the micro-batches enter at either end, and a pass forward of one runs beside a pass back
+    Half of the microbatches enter at either end, and a pass forward of one runs beside a pass back
     of another. With F, B and W of a stage, W the part of B that makes gradients of weights, all
     devices wait (p / 2 - 1) (F + B + B - 3 W) (DeepSeek-AI 2024, DeepSeek-V3, table 2).
     """
     wait, each = bubble(stages), max(paired(stages))
-    return (micro_batches * each + wait,) * len(stages)
+    return (microbatches * each + wait,) * len(stages)
 
 
 def paired(stages: Sequence[Stage]) -> list[float]:
-    """Return the seconds of a micro-batch on devices that have half of those of two stages."""
+    """Return the seconds of a microbatch on devices that have half of those of two stages."""
     both = [one.forward_s + one.backward_s for one in stages]
     return [(one + other) / 2 for one, other in zip(both, both[::-1], strict=True)]
 
 
 def bubble(stages: Sequence[Stage]) -> float:
-    """Return the seconds that a pipeline waits whose micro-batches enter at both ends."""
+    """Return the seconds that a pipeline waits whose microbatches enter at both ends."""
     many = len(stages)
     fore, back, weight = (sum(stage[i] for stage in stages) / many for i in range(3))
     return (many / 2 - 1) * max(0.0, fore + 2 * back - 3 * weight)
@@ -101,7 +101,7 @@ def _in_turn(splits: bool, stages: Sequence[Stage], m: int, send_s: float) -> tu
 
 
 def _interleaved(stages: Sequence[Stage], p: int, m: int, send_s: float) -> tuple[float, ...]:
-    """Return the ends of several stages a device, whose micro-batches go in groups of p.
+    """Return the ends of several stages a device, whose microbatches go in groups of p.
 
     At step j, device d goes forward with its part j - d, and back with one that is as many parts
     behind as it was ahead at first.
@@ -167,17 +167,17 @@ class Least(NamedTuple):
     """Seconds below which no run of a pipeline is, with what follows it on each device.
 
     Each line is the seconds of a chain of parts that wait for each other: once, and for each
-    micro-batch; `full` are those of pipelines that have more micro-batches than devices.
+    microbatch; `full` are those of pipelines that have more microbatches than devices.
     """
 
     lines: tuple[tuple[float, float], ...]
     full: tuple[tuple[float, float], ...]
     devices: int
 
-    def after_s(self, micro_batches: int) -> float:
-        """Return the least seconds of so many micro-batches."""
-        lines = self.full if micro_batches > self.devices else self.lines
-        return max([once + micro_batches * each for once, each in lines])
+    def after_s(self, microbatches: int) -> float:
+        """Return the least seconds of so many microbatches."""
+        lines = self.full if microbatches > self.devices else self.lines
+        return max([once + microbatches * each for once, each in lines])
 
 
 def least(
@@ -185,7 +185,7 @@ def least(
 ) -> Least:
     """Return what a run takes at least, with what each device does after its last part.
 
-    A chain goes forward to a device, has its part in all micro-batches, and goes back to one that
+    A chain goes forward to a device, has its part in all microbatches, and goes back to one that
     ends with it. It is what equal stages take whose sends hide.
     """
     if schedule == "dualpipe":
@@ -211,7 +211,7 @@ def least(
                 if schedule == "1f1b" and virtual == 1
                 else 0.0
             )
-            if splits:  # gradients of weights are late, where there are few micro-batches
+            if splits:  # gradients of weights are late, where there are few microbatches
                 lines.append((there + max(home, 0.0), both))
                 waits.append(0.0)
             home = max(last, home)
@@ -225,7 +225,7 @@ def least(
 
 
 def _highest(lines: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """Return the lines that are the highest somewhere, or next to it, from one micro-batch on."""
+    """Return the lines that are the highest somewhere, or next to it, from one microbatch on."""
     result: list[tuple[float, float]] = []
     for once, each in sorted(lines, key=lambda line: line[::-1], reverse=True):
         if not result or once + each > max(first + more for first, more in result):
@@ -234,9 +234,9 @@ def _highest(lines: Sequence[tuple[float, float]]) -> tuple[tuple[float, float],
 
 
 @lru_cache(maxsize=1 << 12)
-def most_held(schedule: str, devices: int, virtual: int, micro_batches: int) -> tuple[int, ...]:
-    """Return how many micro-batches each stage holds when its device holds most, as `simulate`."""
-    m = micro_batches
+def most_held(schedule: str, devices: int, virtual: int, microbatches: int) -> tuple[int, ...]:
+    """Return how many microbatches each stage holds when its device holds most, as `simulate`."""
+    m = microbatches
     if schedule == "gpipe":
         return (m,) * devices * virtual
     if schedule == "zero-bubble":

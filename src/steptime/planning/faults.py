@@ -26,15 +26,15 @@ class Asked:
     """
 
     plan: Plan
-    micro_batch: int
-    batch: int
+    microbatch: int
+    global_batch: int
     order: str = USUAL
     pads_tokens: bool = False
 
     @property
     def rounds(self) -> int:
-        """The micro-batches of a replica in a step."""
-        return self.batch // (self.micro_batch * self.plan.data)
+        """The microbatches of a replica in a step."""
+        return self.global_batch // (self.microbatch * self.plan.data)
 
     def but(self, change: Mapping[str, Any]) -> Asked:
         """Return it with other fields: of its own, or of its plan."""
@@ -51,14 +51,14 @@ class Fault(NamedTuple):
 
 
 def checked(shape: Shape, asked: Asked, command: str = "plan") -> Asked:
-    """Return the plan that a command asks for, its micro-batches counted.
+    """Return the plan that a command asks for, its microbatches counted.
 
     Raises `InputError` for one that cannot be, with the nearest that can.
     """
     one_of("order", asked.order, ORDERS, "plan")
     first = fault(shape, asked)
     if first is None:
-        return asked.but({"micro_batches": asked.rounds})
+        return asked.but({"microbatches": asked.rounds})
     change: dict[str, Any] = {}
     other: Fault | None = first
     for _ in range(MOST_CHANGES):
@@ -221,7 +221,7 @@ def _of_stages(shape: Shape, asked: Asked) -> Found:
         if plan.pipeline % 2:
             yield Fault(f"{says}: --pipeline {plan.pipeline} is odd", {"schedule": "1f1b"})
         if asked.rounds % 2 or asked.rounds < 2 * plan.pipeline:
-            need = f"dualpipe needs an even number of micro-batches, {2 * plan.pipeline} or more"
+            need = f"dualpipe needs an even number of microbatches, {2 * plan.pipeline} or more"
             yield Fault(f"--schedule {need}, not {asked.rounds}", {"schedule": "1f1b"})
     stages, own = plan.pipeline * plan.virtual, plan.stages
     if own and (len(own) != stages or sum(own) != layers or 0 in own[1:-1]):
@@ -235,9 +235,9 @@ def _of_stages(shape: Shape, asked: Asked) -> Found:
 
 
 def _of_batch(shape: Shape, asked: Asked) -> Found:
-    share = max(1, asked.batch // asked.plan.data)
-    yield from _divides("data", asked.plan.data, {"sequences": asked.batch})
-    yield from _divides("micro_batch", asked.micro_batch, {"sequences of a replica": share})
+    share = max(1, asked.global_batch // asked.plan.data)
+    yield from _divides("data", asked.plan.data, {"sequences": asked.global_batch})
+    yield from _divides("microbatch", asked.microbatch, {"sequences of a replica": share})
 
 
 def _replicas(plan: Plan) -> dict[str, int]:

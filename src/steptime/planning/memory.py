@@ -13,7 +13,7 @@ from steptime.prediction.training import FIRST, LAST, LOW_BYTES
 class Memory(NamedTuple):
     """Bytes of a device of a plan by part, at the worst moment of a step.
 
-    `activations` are of all micro-batches in flight, with what lives for a moment in the backward
+    `activations` are of all microbatches in flight, with what lives for a moment in the backward
     pass of a layer; `gathered` are whole layers of weights that are shared out otherwise; `logits`
     those of head and loss; `context` is what driver and libraries take. Of networks that are no
     language models, on one device, all is what `predict` says, with its `inputs`, `temporaries` and
@@ -45,19 +45,19 @@ class Memory(NamedTuple):
         return {f"{name}_bytes": value for name, value in parts if value or name not in later}
 
 
-def memory_of(one: Step, d: int, most: Sequence[int], micro_batches: int) -> Memory:
-    """Return the memory of a device of the pipeline, whose stages hold `most` micro-batches."""
+def memory_of(one: Step, d: int, most: Sequence[int], microbatches: int) -> Memory:
+    """Return the memory of a device of the pipeline, whose stages hold `most` microbatches."""
     still, kept = parts_of(one, d)
-    return still._replace(activations=still.activations + in_flight(kept, most, micro_batches))
+    return still._replace(activations=still.activations + in_flight(kept, most, microbatches))
 
 
-Kept = tuple[tuple[int, float], ...]  # stages of a device, and bytes that a micro-batch keeps there
+Kept = tuple[tuple[int, float], ...]  # stages of a device, and bytes that a microbatch keeps there
 
 
 def parts_of(one: Step, d: int) -> tuple[Memory, Kept]:
-    """Return what a device of the pipeline holds beside micro-batches, and what each of these."""
+    """Return what a device of the pipeline holds beside microbatches, and what each of these."""
     load, plan, stages = one.shape.devices[d], one.plan, one.shape.stages
-    if (whole := one.planner.held_alone(plan, one.micro_batch, one.rounds)) is not None:
+    if (whole := one.planner.held_alone(plan, one.microbatch, one.rounds)) is not None:
         return Memory(**whole), ()
     of_plan = (plan.zero, plan.recompute, plan.replicas, plan.offload, plan.shards, plan.schedule)
     key = ("standing", id(one.pieces), load, *of_plan)
@@ -70,7 +70,7 @@ def parts_of(one: Step, d: int) -> tuple[Memory, Kept]:
 
 
 def kept_of(one: Step, load: Load) -> tuple[float, float]:
-    """Return the bytes that a micro-batch keeps of a stage: on the device, and on the host."""
+    """Return the bytes that a microbatch keeps of a stage: on the device, and on the host."""
 
     def added() -> tuple[float, float]:
         ends = sum(one.kept(part) * count for part, count in load if part.name == FIRST)
@@ -84,22 +84,22 @@ def kept_of(one: Step, load: Load) -> tuple[float, float]:
     )
 
 
-def host_bytes(one: Step, d: int, most: Sequence[int], micro_batches: int) -> float:
+def host_bytes(one: Step, d: int, most: Sequence[int], microbatches: int) -> float:
     """Return the bytes that a device of the pipeline has in its host's memory."""
     result, own = 0.0, range(d, len(most), one.plan.pipeline)
     if one.plan.offload in ("optimizer", "both"):
         result = shared_of(one, one.shape.devices[d], 1) * one.planner.constant("state_bytes")
     kept = tuple((k, kept_of(one, one.shape.stages[k])[1]) for k in own)
-    return result + in_flight(kept, most, micro_batches)
+    return result + in_flight(kept, most, microbatches)
 
 
-def in_flight(kept: Kept, most: Sequence[int], micro_batches: int) -> float:
-    """Return the bytes of the micro-batches in flight of a device."""
-    return sum([each * min(most[k], micro_batches) for k, each in kept])
+def in_flight(kept: Kept, most: Sequence[int], microbatches: int) -> float:
+    """Return the bytes of the microbatches in flight of a device."""
+    return sum([each * min(most[k], microbatches) for k, each in kept])
 
 
 def _standing(one: Step, load: Load) -> Memory:
-    """Return what a device holds beside the micro-batches in flight."""
+    """Return what a device holds beside the microbatches in flight."""
     plan, constant = one.plan, one.planner.constant
     layers = [part for part, _ in load if not part.is_end]
     helds = {part: one.pieces[part.name].held for part in layers}
@@ -120,7 +120,7 @@ def _standing(one: Step, load: Load) -> Memory:
     logits = 0.0
     if any(part.name == LAST for part, _ in load):
         head, shape = one.pieces[LAST].held, one.planner.shape
-        words = one.micro_batch * shape.length / plan.context * shape.vocabulary / plan.tensor
+        words = one.microbatch * shape.length / plan.context * shape.vocabulary / plan.tensor
         logits = head.kept + head.working + words * constant("logit_bytes")
     weights, gradients, states = of_parameters(one.planner, plan, parameters_of(one, load))
     frozen = sum(one.pieces[part.name].frozen_bytes * count for part, count in load)

@@ -112,19 +112,19 @@ class NetworkPlanner(Planner):
         of = zip(shape.kinds, shape.rows, strict=True)
         self.piece = {row.name: name for name, rows in of for row in rows}
 
-    def pieces(self, plan: Plan, micro_batch: int) -> dict[str, Piece]:
-        """Return the pieces of a rank, for micro-batches of so many examples."""
-        return self.of_rank(plan, micro_batch)
+    def pieces(self, plan: Plan, microbatch: int) -> dict[str, Piece]:
+        """Return the pieces of a rank, for microbatches of so many examples."""
+        return self.of_rank(plan, microbatch)
 
-    def of_rank(self, plan: Plan, micro_batch: int) -> dict[str, Piece]:
+    def of_rank(self, plan: Plan, microbatch: int) -> dict[str, Piece]:
         """Return the pieces of a rank, cut as its stages are."""
-        counts = self.layout(plan, micro_batch).layers
-        key = (micro_batch, counts)
+        counts = self.layout(plan, microbatch).layers
+        key = (microbatch, counts)
         if key not in self._pieces:
-            sizes = {row.name: row.output_bytes for row in self.step.lowered(micro_batch).rows}
+            sizes = {row.name: row.output_bytes for row in self.step.lowered(microbatch).rows}
             cuts = [self.shape.kinds[end - 1] for end in [*accumulate(counts)][:-1]]
             sent = Kept(input=max((sizes[name] for name in cuts), default=0))
-            made = self.priced(micro_batch)
+            made = self.priced(microbatch)
             self._pieces[key] = {**made, FIRST: Piece(), LAST: Piece(held=sent)}
         return self._pieces[key]
 
@@ -160,13 +160,13 @@ class NetworkPlanner(Planner):
         """Return the piece of a row; what is of no row is of the last one."""
         return self.piece.get(row, self.shape.kinds[-1])
 
-    def layout(self, plan: Plan, micro_batch: int) -> Layout:
+    def layout(self, plan: Plan, microbatch: int) -> Layout:
         """Return who has which pieces under a plan: the stages shared out by their seconds."""
         if plan.pipeline > 1 and not plan.stages:
-            made = self.priced(micro_batch).values()
+            made = self.priced(microbatch).values()
             seconds = [one.forward_s + one.backward_s for one in made]
             plan = replace(plan, stages=balanced(seconds, plan.pipeline))
-        return super().layout(plan, micro_batch)
+        return super().layout(plan, microbatch)
 
     def graph_of_kinds(self) -> Graph:
         """Return the graph of a step on one device."""

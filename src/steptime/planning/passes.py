@@ -31,7 +31,7 @@ class Wait(NamedTuple):
 class Pass(NamedTuple):
     """A part's forward or backward pass: seconds, what they are made of, and its host's.
 
-    By `saved_s` it is shorter than without another micro-batch beside it.
+    By `saved_s` it is shorter than without another microbatch beside it.
     """
 
     seconds: float
@@ -47,17 +47,17 @@ class Step:
 
     def __init__(self, planner: Planner, asked: Asked) -> None:
         self.planner, self.plan, self.order = planner, asked.plan, asked.order
-        self.micro_batch, self.rounds = asked.micro_batch, asked.rounds
-        self.pieces = planner.pieces(self.plan, self.micro_batch)
+        self.microbatch, self.rounds = asked.microbatch, asked.rounds
+        self.pieces = planner.pieces(self.plan, self.microbatch)
 
     @cached_property
     def shape(self) -> Layout:
         """Who has which layers."""
-        return self.planner.layout(self.plan, self.micro_batch)
+        return self.planner.layout(self.plan, self.microbatch)
 
     @property
     def own_share(self) -> float:
-        """The share of micro-batches that pass each of a device's layers."""
+        """The share of microbatches that pass each of a device's layers."""
         return 0.5 if self.plan.goes_both_ways else 1.0
 
     @property
@@ -76,7 +76,7 @@ class Step:
 
     @cached_property
     def send(self) -> Wait:
-        """What a stage hands to the next for a micro-batch, and how long it computes nothing."""
+        """What a stage hands to the next for a microbatch, and how long it computes nothing."""
         if self.plan.pipeline == 1:
             return Wait("pipeline", "send", "", 0.0, 0.0, 0.0)
         size = float(self.pieces[LAST].held.input)
@@ -88,7 +88,7 @@ class Step:
 
     @cached_property
     def stages(self) -> list[Stage]:
-        """The seconds of each stage of the pipeline for a micro-batch."""
+        """The seconds of each stage of the pipeline for a microbatch."""
         of_load = {load: self.stage(load) for load in {*self.shape.stages}}
         return [of_load[load] for load in self.shape.stages]
 
@@ -116,7 +116,7 @@ class Step:
         return groups(sizes, plan.expert, plan.shards, self.order, plan.routers)
 
     def exchanges(self, name: str, pass_: str) -> list[Wait]:
-        """Return what a piece exchanges in a pass of a micro-batch, and what of it is not hidden.
+        """Return what a piece exchanges in a pass of a microbatch, and what of it is not hidden.
 
         What goes round a ring is sent once for keys and values.
         """
@@ -223,7 +223,7 @@ class Step:
     def called_s(self, part: Part) -> float:
         """Return the seconds of what many devices call beside a layer's ops, in a pass."""
         plan, planner = self.plan, self.planner
-        if part.is_end or plan.devices == 1 or planner.is_whole(plan):
+        if part.is_end or plan.device_count == 1 or planner.is_whole(plan):
             return 0.0
         seconds = planner.constant("layer_s")
         if self.pieces[part.name].routed:
@@ -234,7 +234,7 @@ class Step:
     def beside(self, fore: Pass, back: Pass) -> tuple[Pass, Pass]:
         """Return both passes where tokens of one are exchanged beside the other's kernels.
 
-        These are of another micro-batch. Of exchanges longer than all else the rest is waited for;
+        These are of another microbatch. Of exchanges longer than all else the rest is waited for;
         what is hidden slows kernels down.
         """
         both = [[one for one in pass_.waits if one.group == "expert"] for pass_ in (fore, back)]
@@ -254,10 +254,10 @@ class Step:
         return result[0], result[1]
 
     def alone_s(self, load: Load) -> float:
-        """Return what is waited for tokens of micro-batches that have no other one beside them.
+        """Return what is waited for tokens of microbatches that have no other one beside them.
 
         While a pipeline fills and drains its devices have a pass forward and one back of a
-        micro-batch alone, with dualpipe one of half of the devices' less one back.
+        microbatch alone, with dualpipe one of half of the devices' less one back.
         """
         plan, saved = self.plan, 0.0
         for part, count in load if plan.overlaps else ():
@@ -268,7 +268,7 @@ class Step:
         return saved * plan.pipeline / plan.virtual
 
     def kept(self, part: Part) -> float:
-        """Return the bytes that a part keeps of a micro-batch for its backward pass."""
+        """Return the bytes that a part keeps of a microbatch for its backward pass."""
         held = self.pieces[part.name].held
         if not part.again:
             return held.kept

@@ -1,4 +1,4 @@
-"""One rank's graph in pieces: an end of the network, or a layer, for one micro-batch.
+"""One rank's graph in pieces: an end of the network, or a layer, for one microbatch.
 
 A network's layers are few kinds, so one of each is built, differentiated, lowered and priced, and a
 stage is arithmetic over them.
@@ -38,7 +38,7 @@ GROUPS = {  # of ranks, by what exchanges: the last part of a row's name, else t
 
 
 class Trade(NamedTuple):
-    """An exchange of a micro-batch: pass, op kind, group of ranks (`stages.groups`), and bytes.
+    """An exchange of a microbatch: pass, op kind, group of ranks (`stages.groups`), and bytes.
 
     What `goes_out` are tokens on their way to experts, or gradients to those that made the sum.
     """
@@ -60,7 +60,7 @@ class Kept(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What a layer, or an end of the network, takes of one rank for one micro-batch.
+    """What a layer, or an end of the network, takes of one rank for one microbatch.
 
     `forward_s` and `backward_s` are those of kernels, without exchanges; `weight_s` of the
     backward ones make gradients of weights, `core_s` (forward, backward) are attention itself and

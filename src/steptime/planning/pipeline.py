@@ -1,4 +1,4 @@
-"""A pipeline's schedule as a graph of stage, micro-batch and direction, and when each part runs.
+"""A pipeline's schedule as a graph of stage, microbatch and direction, and when each part runs.
 
 A device runs its own parts in the order of the schedule, each as soon as what it needs is there. Of
 `devices` devices, device d has the stages d, d + devices, ... (one, or `virtual` ones interleaved).
@@ -15,7 +15,7 @@ MOST_EVENTS = 400_000  # simulated; larger pipelines repeat what they do
 
 
 class Stage(NamedTuple):
-    """Seconds of a stage for a micro-batch: `weight_s` of `backward_s` make weights' gradients.
+    """Seconds of a stage for a microbatch: `weight_s` of `backward_s` make weights' gradients.
 
     For `host_s` of both passes it waits for its host.
     """
@@ -27,11 +27,11 @@ class Stage(NamedTuple):
 
 
 class Event(NamedTuple):
-    """What a device does: a stage's direction of a micro-batch, from `start_s` to `end_s`."""
+    """What a device does: a stage's direction of a microbatch, from `start_s` to `end_s`."""
 
     device: int
     stage: int
-    micro_batch: int
+    microbatch: int
     direction: str
     start_s: float
     end_s: float
@@ -45,30 +45,30 @@ class Flow:
     ends_s: tuple[float, ...]
 
 
-Step = tuple[str, int, int]  # direction, stage, micro-batch
+Step = tuple[str, int, int]  # direction, stage, microbatch
 
 
-def gpipe(device: int, devices: int, virtual: int, micro_batches: int) -> Iterator[Step]:
+def gpipe(device: int, devices: int, virtual: int, microbatches: int) -> Iterator[Step]:
     """Yield all forward parts, then all backward ones (Huang and others 2019)."""
     stages = range(device, devices * virtual, devices)
-    yield from ((FORWARD, stage, i) for stage in stages for i in range(micro_batches))
+    yield from ((FORWARD, stage, i) for stage in stages for i in range(microbatches))
     yield from (
-        (BACKWARD, stage, i) for stage in reversed(stages) for i in reversed(range(micro_batches))
+        (BACKWARD, stage, i) for stage in reversed(stages) for i in reversed(range(microbatches))
     )
 
 
 def one_forward_one_backward(
-    device: int, devices: int, virtual: int, micro_batches: int
+    device: int, devices: int, virtual: int, microbatches: int
 ) -> Iterator[Step]:
     """Yield forward parts until the pipeline is full, then one of each (Narayanan 2021).
 
-    With several stages a device takes `devices` micro-batches through each before the next stage,
+    With several stages a device takes `devices` microbatches through each before the next stage,
     the last time those that are left over with them.
     """
     forward, backward = [], []
-    rounds = max(1, micro_batches // devices)
+    rounds = max(1, microbatches // devices)
     for number in range(rounds):
-        end = (number + 1) * devices if number + 1 < rounds else micro_batches
+        end = (number + 1) * devices if number + 1 < rounds else microbatches
         group = range(number * devices, end)
         for place in range(virtual):
             forward += [(FORWARD, place * devices + device, i) for i in group]
@@ -84,22 +84,22 @@ def one_forward_one_backward(
     yield from backward[len(forward) - ahead :]
 
 
-def zero_bubble(device: int, devices: int, _virtual: int, micro_batches: int) -> Iterator[Step]:
+def zero_bubble(device: int, devices: int, _virtual: int, microbatches: int) -> Iterator[Step]:
     """Yield 1F1B, with gradients of weights as far behind as devices are from the first.
 
-    This is zero bubble H1 (Qi and others 2024): a device holds as many micro-batches as the first
+    This is zero bubble H1 (Qi and others 2024): a device holds as many microbatches as the first
     one does in 1F1B.
     """
-    ahead, late = min(devices - device, micro_batches), 0
+    ahead, late = min(devices - device, microbatches), 0
     yield from ((FORWARD, device, i) for i in range(ahead))
-    for i in range(micro_batches):
+    for i in range(microbatches):
         yield BACKWARD, device, i
         if i >= device:
             yield WEIGHT, device, late
             late += 1
-        if i + ahead < micro_batches:
+        if i + ahead < microbatches:
             yield FORWARD, device, i + ahead
-    yield from ((WEIGHT, device, k) for k in range(late, micro_batches))
+    yield from ((WEIGHT, device, k) for k in range(late, microbatches))
 
 
 Order = Callable[[int, int, int, int], Iterator[Step]]
@@ -112,7 +112,7 @@ ORDERS: dict[str, Order] = {
 
 
 def simulate(
-    schedule: str, stages: Sequence[Stage], devices: int, micro_batches: int, send_s: float = 0.0
+    schedule: str, stages: Sequence[Stage], devices: int, microbatches: int, send_s: float = 0.0
 ) -> Flow:
     """Return when each device does what; `send_s` is between neighbouring stages.
 
@@ -125,7 +125,7 @@ def simulate(
         {FORWARD: fore, BACKWARD: back - weight * splits, WEIGHT: weight}
         for fore, back, weight, _ in stages
     ]
-    orders = [list(ORDERS[schedule](d, devices, virtual, micro_batches)) for d in range(devices)]
+    orders = [list(ORDERS[schedule](d, devices, virtual, microbatches)) for d in range(devices)]
     done: dict[Step, float] = {}
     free, next_, events = [0.0] * devices, [0] * devices, []
     waiting: dict[Step, int] = {}
@@ -164,6 +164,6 @@ def _needed(direction: str, stage: int, i: int, last: int) -> Step | None:
 
 
 def busy_s(stages: Sequence[Stage], devices: int) -> list[float]:
-    """Return the seconds in which each device computes a micro-batch."""
+    """Return the seconds in which each device computes a microbatch."""
     both = [stage.forward_s + stage.backward_s for stage in stages]
     return [sum(both[d::devices]) for d in range(devices)]

@@ -128,7 +128,7 @@ class Planner:
         return StepModel(workload, self.device, method=self.method, low=self.low)
 
     def alone(self, batch: int, recompute: str = "none") -> StepModel:
-        """Return the step of the whole network on one device, on a micro-batch."""
+        """Return the step of the whole network on one device, on a microbatch."""
         graph = partial(self._rank, True, Plan(), batch, recompute)
         return self.once(("alone", batch, recompute), lambda: self.step.of(graph(), batch))
 
@@ -172,7 +172,7 @@ class Planner:
             result = self._known[key] = make()
         return cast("T", result)
 
-    def layout(self, plan: Plan, _micro_batch: int) -> Layout:
+    def layout(self, plan: Plan, _microbatch: int) -> Layout:
         """Return who has which layers under a plan."""
         return layout_of(self.shape.kinds, plan)
 
@@ -241,7 +241,11 @@ class Planner:
 
     def held_alone(self, plan: Plan, batch: int, rounds: int) -> Mapping[str, float] | None:
         """Return what one device holds that runs the whole step at once; None for other plans."""
-        one = plan.devices == rounds == 1 and plan.offload == "none" and not plan.recompute_layers
+        one = (
+            plan.device_count == rounds == 1
+            and plan.offload == "none"
+            and not plan.recompute_layers
+        )
         if not one or plan.recompute == "selective" or self.low or self.use != "training":
             return None
         return alone.held_alone(self.alone(batch, plan.recompute), batch)
@@ -265,26 +269,26 @@ class Planner:
         """Whether a stack does what a constant that is true or false says."""
         return self._flags[one_of("flag", name, self._flags, self.use)]
 
-    def pieces(self, plan: Plan, micro_batch: int) -> dict[str, Piece]:
-        """Return the pieces of a rank under a plan, for micro-batches of so many sequences.
+    def pieces(self, plan: Plan, microbatch: int) -> dict[str, Piece]:
+        """Return the pieces of a rank under a plan, for microbatches of so many sequences.
 
         Of the whole network their seconds are those of its step.
         """
         whole = self.is_whole(plan)
-        return self.of_all(micro_batch) if whole else self.of_rank(plan, micro_batch)
+        return self.of_all(microbatch) if whole else self.of_rank(plan, microbatch)
 
-    def of_rank(self, plan: Plan, micro_batch: int) -> dict[str, Piece]:
+    def of_rank(self, plan: Plan, microbatch: int) -> dict[str, Piece]:
         """Return the pieces of a rank's graph, which has one layer of each kind."""
         sizes = picked(plan, "tensor context expert expert_tensor")
         sizes["sequence"] = plan.sequence and plan.tensor > 1
         sizes["context_method"] = plan.context_method if plan.context > 1 else "gather"
-        key = (micro_batch, plan.imbalance, *sizes.values())
+        key = (microbatch, plan.imbalance, *sizes.values())
         if key not in self._pieces:
             one = Plan(**sizes, data=plan.expert)  # inside which experts lie
-            graph = self._rank(False, one, micro_batch)
+            graph = self._rank(False, one, microbatch)
             regathers = ("tensor", "context") if one.sequence else ()
             regathers = ("context", *regathers) if one.context_method == "ring" else regathers
-            model = self.step.of(graph, micro_batch)
+            model = self.step.of(graph, microbatch)
             self._pieces[key] = pieces(model, regathers, plan.imbalance)
         return self._pieces[key]
 

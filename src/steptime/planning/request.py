@@ -129,8 +129,8 @@ class Site(NamedTuple):
 class Request:
     """What a user asks of a training: the network, where it runs, and what is chosen of its split.
 
-    `split` are fields of `Plan`. With numbers of `devices`, what it leaves open is searched within
-    `limits`; without, it is the one plan, in an `order` of its groups. A step has `batch`
+    `split` are fields of `Plan`. With `device_counts`, what it leaves open is searched within
+    `limits`; without, it is the one plan, in an `order` of its groups. A step has `global_batch`
     sequences of `length` tokens; `tokens` are those of the whole training. Software is a `stack`
     (None for the plan's usual), predicted by a `method` under its `options`; prices are read from
     a file `prices`, the run of a pipeline written to `trace`. `others` are searched beside `site`.
@@ -140,11 +140,11 @@ class Request:
 
     model: str
     site: Site
-    batch: int | None = None
-    micro_batch: int | None = None
+    global_batch: int | None = None
+    microbatch: int | None = None
     length: int | None = None
     split: Mapping[str, Any] = field(default_factory=dict)
-    devices: tuple[int, ...] = ()
+    device_counts: tuple[int, ...] = ()
     order: str | None = None
     dtype: str | None = None
     gradients: int | None = None
@@ -180,17 +180,17 @@ class Request:
     def asked(self, shape: Shape) -> Asked:
         """Return the one plan; raises `InputError` where it cannot be.
 
-        Without a batch each replica has one micro-batch: of one sequence, or of a network's usual
+        Without a batch each replica has one microbatch: of one sequence, or of a network's usual
         batch. With one, that of a network is as large as its pipeline lets it be.
         """
-        plan, micro_batch = split_of(self.split), self.micro_batch or shape.batch or 1
-        if self.micro_batch is None and self.batch is not None and shape.batch is not None:
-            share = max(1, self.batch // plan.data)
+        plan, microbatch = split_of(self.split), self.microbatch or shape.batch or 1
+        if self.microbatch is None and self.global_batch is not None and shape.batch is not None:
+            share = max(1, self.global_batch // plan.data)
             most = max(1, share // plan.pipeline)
-            micro_batch = next(size for size in range(most, 0, -1) if share % size == 0)
-        whole = micro_batch * plan.data if self.batch is None else self.batch
+            microbatch = next(size for size in range(most, 0, -1) if share % size == 0)
+        whole = microbatch * plan.data if self.global_batch is None else self.global_batch
         return checked(
-            shape, Asked(plan, micro_batch, whole, USUAL if self.order is None else self.order)
+            shape, Asked(plan, microbatch, whole, USUAL if self.order is None else self.order)
         )
 
     @property
@@ -198,10 +198,10 @@ class Request:
         """The stack that is named; None for nothing, and for a year alone."""
         return None if year_of(self.stack) else self.stack
 
-    def software(self, device: Device, devices: int) -> Software:
+    def software(self, device: Device, device_count: int) -> Software:
         """Return what runs the plan where no stack is named, of the year that is asked for."""
-        plan = split_of(self.split) if devices > 1 else Plan()
-        plan = replace(plan, data=max(plan.data, plan.data * devices // plan.devices))
+        plan = split_of(self.split) if device_count > 1 else Plan()
+        plan = replace(plan, data=max(plan.data, plan.data * device_count // plan.device_count))
         year = year_of(self.stack)
         words = self.shape.unit == "tokens"
         first, *more = (
@@ -213,15 +213,15 @@ class Request:
         )
         return first._replace(stack=newest)  # what stands side by side has one
 
-    def planner(self, shape: Shape, devices: int, like: Planner | None = None) -> Planner:
+    def planner(self, shape: Shape, device_count: int, like: Planner | None = None) -> Planner:
         """Return what prices plans on so many devices; raises `InputError`.
 
         One `like` it, on another number of devices, has its layers priced already.
         """
-        cluster = cluster_of(self.site, devices)
+        cluster = cluster_of(self.site, device_count)
         if like is not None:
             return like.on(cluster)
-        method, many = cost_model(self.method), max(self.devices, default=devices)
+        method, many = cost_model(self.method), max(self.device_counts, default=device_count)
         if method.name != DEFAULT:
             raise InputError(f"plan: {method.name} prices no plans; nearest: --method {DEFAULT}")
         many = 1 if isinstance(shape, Network) else many
@@ -284,15 +284,15 @@ def usual_site(device: str | Path | Device) -> dict[str, Any]:
 _sites = cache(lambda: packaged("sites.toml"))
 
 
-def cluster_of(site: Site, devices: int) -> Cluster:
+def cluster_of(site: Site, device_count: int) -> Cluster:
     """Return the cluster of so many devices; raises `InputError` where they are not joined."""
-    if devices > MOST_DEVICES:
-        raise InputError(f"{devices:,} devices, at most {MOST_DEVICES:,}")
+    if device_count > MOST_DEVICES:
+        raise InputError(f"{device_count:,} devices, at most {MOST_DEVICES:,}")
     device = catalog.device(site.device)
     for one in (site.inside, site.link, *(level.link for level in site.levels)):
         if one is not None:
             catalog.link(one)  # a misspelt one is said, needed or not
-    near, nodes = min(site.per_node, devices), -(-devices // site.per_node)
+    near, nodes = min(site.per_node, device_count), -(-device_count // site.per_node)
     levels: list[Level] = []
     if near > 1:
         own = own_link(device) if site.inside is None else None
@@ -302,7 +302,7 @@ def cluster_of(site: Site, devices: int) -> Cluster:
             raise InputError(f"{near} {device.name} {need}")
         levels.append(Level(near, own or catalog.link(str(name))))
     links, below = site.links_per_node or site.per_node, 1
-    for size, far, each in (*site.levels, Further(devices, site.link or "")):
+    for size, far, each in (*site.levels, Further(device_count, site.link or "")):
         if nodes > 1:
             if not far:
                 what = "parts of the last --level" if site.levels else "nodes"
@@ -369,7 +369,7 @@ def planner_of(
 
 def split_of(fields: Mapping[str, Any]) -> Plan:
     """Return the plan of some of its fields; raises `InputError` for others."""
-    known = [name for name in vars(Plan()) if name != "micro_batches"]
+    known = [name for name in vars(Plan()) if name != "microbatches"]
     for name in fields:
         one_of("part of a plan", name, known)
     return Plan(**fields)

@@ -21,7 +21,7 @@ from steptime.planning.step import BUSY, WHOLE, Quick, busiest_s, holds_of, quic
 Kind = TypeVar("Kind")
 MOST_PLANS = 1_000_000
 MEMORY = "memory"
-GROWS = 1 - 1e-9  # of what micro-batches keep, beside their size: whole bytes are rounded
+GROWS = 1 - 1e-9  # of what microbatches keep, beside their size: whole bytes are rounded
 
 
 class Cap(NamedTuple):
@@ -62,7 +62,11 @@ class Search(NamedTuple):
 
 
 def search(
-    planner: Planner, ways: Iterable[Way], batch: int, caps: Sequence[Cap] = (), alike: float = 1.0
+    planner: Planner,
+    ways: Iterable[Way],
+    global_batch: int,
+    caps: Sequence[Cap] = (),
+    alike: float = 1.0,
 ) -> Search:
     """Return the plans within the caps that no other one beats in time, memory and energy.
 
@@ -72,14 +76,14 @@ def search(
     collects = gc.isenabled()
     gc.disable()  # nothing that is made here is garbage: looking for it takes half of the time
     try:
-        return _search(planner, ways, batch, caps, alike)
+        return _search(planner, ways, global_batch, caps, alike)
     finally:
         if collects:
             gc.enable()
 
 
 def _search(
-    planner: Planner, ways: Iterable[Way], batch: int, caps: Sequence[Cap], alike: float
+    planner: Planner, ways: Iterable[Way], global_batch: int, caps: Sequence[Cap], alike: float
 ) -> Search:
     kept: list[Quick] = []
     refused: Counter[str] = Counter()
@@ -89,13 +93,13 @@ def _search(
     for way in ways:
         considered += len(way.sizes)
         if considered > MOST_PLANS:
-            raise InputError(f"more than {MOST_PLANS:,} plans: fix --tensor or --micro-batch")
+            raise InputError(f"more than {MOST_PLANS:,} plans: fix --tensor or --microbatch")
         if (floor := _floor(planner, way.plan)) > planner.room_bytes:
             refused[MEMORY] += len(way.sizes)
-            large.append((floor, Asked(way.plan, way.sizes[0], batch)))
+            large.append((floor, Asked(way.plan, way.sizes[0], global_batch)))
             continue
         try:
-            sizes = [*_sizes(planner, way, batch)]
+            sizes = [*_sizes(planner, way, global_batch)]
         except InputError:
             considered -= len(way.sizes)
             continue  # a rank's graph that the plan does not divide
@@ -130,16 +134,16 @@ def _floor(planner: Planner, plan: Plan) -> float:
     return planner.once(key, lambda: least_bytes(planner, plan))
 
 
-def _sizes(planner: Planner, way: Way, batch: int) -> Iterable[Asked]:
+def _sizes(planner: Planner, way: Way, global_batch: int) -> Iterable[Asked]:
     """Yield the plans of a way but for those whose layers need not be priced to know their memory.
 
-    What the micro-batches in flight keep grows with them, but where more than a round of them, of
+    What the microbatches in flight keep grows with them, but where more than a round of them, of
     interleaved stages, are no whole rounds: the last one is longer.
     """
     plan, known = way.plan, None
     grows = planner.shape.batch is None  # others have other stages
     for b in way.sizes:
-        asked = Asked(plan, b, batch)
+        asked = Asked(plan, b, global_batch)
         if known is not None:
             m = asked.rounds
             most = most_held(plan.schedule, plan.pipeline, plan.virtual, m)
@@ -231,12 +235,12 @@ def with_fewer_again(planner: Planner, result: Search, caps: Sequence[Cap]) -> S
 def _without_s(planner: Planner, asked: Asked) -> float:
     """Return the seconds below which a plan is not that computes nothing again."""
     none = asked.but({"recompute": "none"})
-    return planner.whole_s(none.rounds * busiest_s(Step(planner, none)), none.plan.devices)
+    return planner.whole_s(none.rounds * busiest_s(Step(planner, none)), none.plan.device_count)
 
 
 def _with_fewest(planner: Planner, asked: Asked) -> Quick | None:
     plan, least, most = asked.plan, None, (1 - planner.spare) * planner.room_bytes
-    low, high = 1, max(planner.layout(plan, asked.micro_batch).layers) - 1
+    low, high = 1, max(planner.layout(plan, asked.microbatch).layers) - 1
     while low <= high:
         n = (low + high) // 2
         at = quick(planner, asked.but({"recompute_layers": n}), BUSY)

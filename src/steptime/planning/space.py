@@ -20,7 +20,7 @@ LEFT_OUT = {  # what is not tried, by the field with which a user asks for it
 
 
 class Way(NamedTuple):
-    """A plan, and the sequences of a micro-batch that it may have, ascending."""
+    """A plan, and the sequences of a microbatch that it may have, ascending."""
 
     plan: Plan
     sizes: tuple[int, ...]
@@ -29,12 +29,12 @@ class Way(NamedTuple):
 class Space(NamedTuple):
     """What a search tries: on so many devices, for a batch, with what a user has `fixed`.
 
-    `fixed` are fields of `Plan`, and `micro_batch`.
+    `fixed` are fields of `Plan`, and `microbatch`.
     """
 
     planner: Planner
-    devices: int
-    batch: int
+    device_count: int
+    global_batch: int
     per_node: int
     fixed: Mapping[str, Any]
 
@@ -45,16 +45,16 @@ class Space(NamedTuple):
 
     def choices(self) -> dict[str, Iterable[Any]]:
         """Return what is tried of each part by itself, most of which hang on others, too."""
-        shape, devices = self.planner.shape, self.devices
+        shape, device_count = self.planner.shape, self.device_count
         some = {
-            "tensor": [t for t in powers(min(devices, self.per_node)) if self.divides(t)],
+            "tensor": [t for t in powers(min(device_count, self.per_node)) if self.divides(t)],
             "context": [
-                c for c in powers(devices) if not shape.length % c and
+                c for c in powers(device_count) if not shape.length % c and
                 (c == 1 or shape.length // c >= LEAST_TOKENS)
             ],
-            "pipeline": [p for p in divisors(devices) if p <= len(shape.kinds)],
+            "pipeline": [p for p in divisors(device_count) if p <= len(shape.kinds)],
             "virtual": range(1, MOST_VIRTUAL + 1),
-            "expert": [e for e in powers(devices) if shape.experts and not shape.experts % e]
+            "expert": [e for e in powers(device_count) if shape.experts and not shape.experts % e]
             or [1],
             "zero": (0, 1, 3),
             "recompute": ("none", "selective", "full"),
@@ -67,26 +67,26 @@ class Space(NamedTuple):
 
     def divides(self, tensor: int) -> bool:
         """Whether so many tensor ranks divide the network."""
-        return fault(self.planner.shape, Asked(Plan(tensor=tensor), 1, self.batch)) is None
+        return fault(self.planner.shape, Asked(Plan(tensor=tensor), 1, self.global_batch)) is None
 
     def ways(self) -> Iterator[Way]:
         """Yield the plans that these devices, the network and the batch allow."""
-        shape, choices, each = self.planner.shape, self.choices(), self.fixed.get("micro_batch")
+        shape, choices, each = self.planner.shape, self.choices(), self.fixed.get("microbatch")
         more = {name: value for name, value in self.fixed.items() if name in _ALONE}
         checks = self.fixed.keys() & {"shard", "recompute_layers"}
         names = ("tensor", "context", "pipeline", "virtual", "expert")
         for t, c, p, v, e in product(*(choices[name] for name in names)):
-            data, left = divmod(self.devices, t * c * p)
-            if left or data < 1 or self.batch % data:
+            data, left = divmod(self.device_count, t * c * p)
+            if left or data < 1 or self.global_batch % data:
                 continue
-            sizes = self.sizes(self.batch // data)
+            sizes = self.sizes(self.global_batch // data)
             if each is not None:
                 sizes = (each,) if each in sizes else ()
             wide = t > 1 and self.fixed.get("sequence", True) and not shape.length // c % t
             for schedule in self.schedules(p, v) if sizes else ():
                 plan = Plan(data, t, p, e, wide, c, schedule=schedule, virtual=v, **more)
                 base = vars(plan)
-                if fault(shape, Asked(plan, sizes[0], self.batch)) is not None:
+                if fault(shape, Asked(plan, sizes[0], self.global_batch)) is not None:
                     continue
                 for zero, recompute, offload in product(
                     choices["zero"] if data * c > 1 else {0}.intersection(choices["zero"]),
@@ -95,17 +95,17 @@ class Space(NamedTuple):
                     for shard in self.shards(t, data * c, e, zero):
                         parts = {"zero": zero, "recompute": recompute, "offload": offload}
                         way = Plan(**{**base, **parts, "shard": shard, **self.again()})
-                        if checks and fault(shape, Asked(way, sizes[0], self.batch)):
+                        if checks and fault(shape, Asked(way, sizes[0], self.global_batch)):
                             continue
                         yield Way(way, sizes)
 
     def sizes(self, share: int) -> tuple[int, ...]:
-        """Return the micro-batches that are tried of what a replica has of a batch.
+        """Return the microbatches that are tried of what a replica has of a batch.
 
         They, or how many of them there are, are powers of 2.
         """
         every = divisors(share)
-        if self.is_network or "micro_batch" in self.fixed:
+        if self.is_network or "microbatch" in self.fixed:
             return every
         return tuple([b for b in every if not (b & (b - 1) and share // b & (share // b - 1))])
 
@@ -149,9 +149,7 @@ class Space(NamedTuple):
         if "schedule" not in self.fixed and not self.is_network:
             words += ["1F1B, interleaved or zero bubble"]
         words += (
-            []
-            if "micro_batch" in self.fixed
-            else ["micro-batches of 2^k sequences, or 2^k of them"]
+            [] if "microbatch" in self.fixed else ["microbatches of 2^k sequences, or 2^k of them"]
         )
         left = [word for name, word in LEFT_OUT.items() if name not in self.fixed]
         if self.planner.host is None and "offload" not in self.fixed:

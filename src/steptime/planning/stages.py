@@ -120,7 +120,7 @@ def layout(
     """Return who has which layers of these kinds; raises `InputError` for an empty stage.
 
     The first `again` layers of each stage are computed again; `counts` are the stages' layers where
-    they are chosen. Where micro-batches go `both_ways`, devices have the stages of both.
+    they are chosen. Where microbatches go `both_ways`, devices have the stages of both.
     """
     counts = counts or layers_of(len(kinds), pipeline * virtual)
     result, start = [], 0

@@ -40,9 +40,9 @@ class Pipeline(NamedTuple):
     devices: int
     send_s: float
 
-    def of(self, micro_batches: int) -> tuple[str, tuple[Stage, ...], int, int, float]:
+    def of(self, microbatches: int) -> tuple[str, tuple[Stage, ...], int, int, float]:
         """Return what `simulate` and `ends_of` ask for."""
-        return *self[:3], micro_batches, self.send_s
+        return *self[:3], microbatches, self.send_s
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def plan_time(planner: Planner, asked: Asked) -> PlanTime:
     most = most_held(plan.schedule, devices, plan.virtual, m)
     tails = [tail_of(one, load) for load in one.shape.devices]
     end_s = max(end + tail.seconds for end, tail in zip(ends, tails, strict=True))
-    step_s = planner.whole_s(end_s, plan.devices)
+    step_s = planner.whole_s(end_s, plan.device_count)
     waited = [idle[d] + (end_s - (ends[d] + tails[d].seconds)) for d in range(devices)]
     last = min(range(devices), key=waited.__getitem__)
     load = one.shape.devices[last]
@@ -123,7 +123,7 @@ def plan_time(planner: Planner, asked: Asked) -> PlanTime:
         exposures.append(Wait(*send[:3], moved, all_s, waits + open_))
     exposed_s = sum(wait.exposed_s for wait in exposures)
     return PlanTime(
-        asked, step_s, *planner.within(plan, asked.micro_batch, step_s, exposed_s),
+        asked, step_s, *planner.within(plan, asked.microbatch, step_s, exposed_s),
         sum((f.compute + b.compute) * count for (f, b), count in passes),
         sum((f.recompute + b.recompute) * count for (f, b), count in passes),
         tails[last].update_s,
@@ -151,10 +151,10 @@ class Quick(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a plan takes whatever the number of its micro-batches.
+    """What a plan takes whatever the number of its microbatches.
 
     `tails_s` follow the pipeline on each of its devices. `loads` are how many of these have the
-    same to do, and the joules of a micro-batch on one.
+    same to do, and the joules of a microbatch on one.
     """
 
     pipeline: Pipeline
@@ -189,12 +189,12 @@ def quick(planner: Planner, asked: Asked, near: int = WHOLE) -> Quick:
             end_s = max(map(add, ends_of(*runs.pipeline.of(m)), runs.tails_s))
         else:
             end_s = runs.least.after_s(m)
-    step_s = planner.whole_s(end_s, plan.devices)
+    step_s = planner.whole_s(end_s, plan.device_count)
     return Quick(step_s, held, energy_of(planner, asked, step_s, loads), asked)
 
 
 def busiest_s(one: Step) -> float:
-    """Return what a micro-batch takes of the device that has most to do, wherever its host is."""
+    """Return what a microbatch takes of the device that has most to do, wherever its host is."""
 
     def most() -> float:
         unlike = {*one.shape.devices}
@@ -206,13 +206,13 @@ def busiest_s(one: Step) -> float:
 
 
 def holds_of(planner: Planner, asked: Asked) -> list[tuple[float, Kept]]:
-    """Return what unlike devices of a pipeline hold: beside micro-batches, and of each."""
+    """Return what unlike devices of a pipeline hold: beside microbatches, and of each."""
     return planner.once(("holds", *_key(asked)), lambda: _holds(Step(planner, asked)))
 
 
 def _key(asked: Asked) -> tuple[object, ...]:
-    """Return what tells a plan from others, but for the number of its micro-batches."""
-    return asked.order, asked.micro_batch, asked.rounds > 1, *vars(asked.plan).values()
+    """Return what tells a plan from others, but for the number of its microbatches."""
+    return asked.order, asked.microbatch, asked.rounds > 1, *vars(asked.plan).values()
 
 
 def energy_of(
@@ -232,7 +232,7 @@ def energy_of(
     waiting_w, most_w = draws
     m, waiting_j, most_j = asked.rounds, waiting_w * step_s, most_w * step_s
     spent = [count * min(waiting_j + each_j * m, most_j) for count, each_j in loads]
-    return sum(spent) * (asked.plan.devices // asked.plan.pipeline)
+    return sum(spent) * (asked.plan.device_count // asked.plan.pipeline)
 
 
 def _single_device_j(
@@ -273,7 +273,7 @@ def pipeline_of(one: Step) -> Pipeline:
 
 
 def loads_of(one: Step) -> list[tuple[int, float]]:
-    """Return how many devices have the same to do, and the joules of a micro-batch on one."""
+    """Return how many devices have the same to do, and the joules of a microbatch on one."""
 
     def counted() -> list[tuple[int, float]]:
         loads = Counter(one.shape.devices).items()
@@ -317,13 +317,13 @@ def _tail(one: Step, load: Load) -> _Tail:
     first_s = sum(one.pieces[part.name].forward_s * count for part, count in load)
     parts = sum(count for _, count in load)
     pieces, times = parts, 1
-    if plan.virtual > 1:  # a stage of the device is done with a round of micro-batches at a time
+    if plan.virtual > 1:  # a stage of the device is done with a round of microbatches at a time
         pieces, times = plan.virtual, plan.pipeline
     moves: list[Wait] = []
 
     def exchange(to: str, kind: str, size: float, ranks: Group, beside: float) -> float:
         result = planner.exchange(kind, size, ranks)
-        exposed = planner.open_s(plan, kind, size, ranks, load, one.micro_batch)
+        exposed = planner.open_s(plan, kind, size, ranks, load, one.microbatch)
         if exposed is None:
             hidden_s = planner.constant("data_hidden") * beside * times * (1 - 1 / pieces)
             exposed = _exposed_s(planner, result.seconds, hidden_s, pieces)
@@ -353,7 +353,7 @@ def _tail(one: Step, load: Load) -> _Tail:
         )
     sharded = shared_of(one, load, 1)
     bytes_ = planner.constant("update_bytes") * sharded
-    update_s = planner.update_s(plan, bytes_, sharded, one.micro_batch)
+    update_s = planner.update_s(plan, bytes_, sharded, one.microbatch)
     if alone_s := one.alone_s(load):
         moves.append(Wait("expert", "all_to_all", "", 0.0, 0.0, alone_s))
     if plan.offload in ("optimizer", "both"):
@@ -374,18 +374,18 @@ def _on_host(one: Step, sharded: float, beside: float) -> tuple[float, Wait]:
     return made.update_s, Wait("host", "states", link, sum(sizes), made.moved_s, made.exposed_s)
 
 
-def _exposures(one: Step, load: Load, micro_batches: float, tail: _Tail) -> list[Wait]:
+def _exposures(one: Step, load: Load, microbatches: float, tail: _Tail) -> list[Wait]:
     result: dict[tuple[str, str, str], Wait] = {}
     for part, count in load:
         for wait in (wait for pass_ in one.passes(part) for wait in pass_.waits):
-            key, more = wait[:3], (count * micro_batches * value for value in wait[3:])
+            key, more = wait[:3], (count * microbatches * value for value in wait[3:])
             before = result.get(key, (*key, 0.0, 0.0, 0.0))[3:]
             result[key] = Wait(*key, *map(add, before, more))
     return [*result.values(), *tail.exposures]
 
 
 def dynamic_of(one: Step, load: Load) -> float:
-    """Return the joules of a micro-batch on a device beyond those of waiting."""
+    """Return the joules of a microbatch on a device beyond those of waiting."""
     full, result = one.plan.recompute == "full", 0.0
     for part, count in load:
         again = 4 / 3 if part.again and full else 1

@@ -18,27 +18,29 @@ def search_tables(told: dict[str, Any]) -> list[Table]:
         least.setdefault(told["rows"].index(row), []).append(_LEAST[name])
     order = sorted(range(len(told["rows"])), key=lambda at: (at not in least, at))
     many = [{**_in_words(told["rows"][k]), "least": ", ".join(least.get(k, ()))} for k in order]
-    places = {(row["device"], row["devices"]) for row in told["rows"]}
+    places = {(row["device"], row["device_count"]) for row in told["rows"]}
     may = "?" if len(places) == 1 else ""  # in title
-    heads = columns(f"{may}device", f"{may}devices", *_FOUND, "needed_bytes=memory", "least=least")
+    heads = columns(
+        f"{may}device", f"{may}device_count", *_FOUND, "needed_bytes=memory", "least=least"
+    )
     same = f"= {told['alike']:,} plans are as fast within the error of this prediction"
     below = [same, told["space"]]
     every = Table(heads, many, f"{notes}. Unbeaten in {', '.join(_LEAST.values())}", below, most=6)
-    if len(told["by_devices"]) == 1:
+    if len(told["by_device_count"]) == 1:
         return [every]
     paid = ["cost_per_step:.3g=cost a step"]
     if told["best"]["training"]:
         paid = ["training_days:,.3g=days", "training_cost:,.0f=cost"]
     rest = ("efficiency:.0%", *paid, "energy_j=energy a step", "?bound_by=bottleneck")
-    heads = columns("device", "devices", *_FOUND, *rest)
-    rows = [_in_words(row) for row in told["by_devices"]]
+    heads = columns("device", "device_count", *_FOUND, *rest)
+    rows = [_in_words(row) for row in told["by_device_count"]]
     return [Table(heads, rows, "The fastest of each number of devices"), every]
 
 
 _MFU = {"full": "attention in full", "half": "half of it", "6N": "as 6N"}
 _LEAST = {
     "step_s": "time", "cost_per_step": "cost", "energy_j": "energy", "needed_bytes": "memory",
-    "devices": "devices",
+    "device_count": "device_count",
 }  # fmt: skip
 
 
@@ -54,7 +56,7 @@ def split_and_size(told: dict[str, Any]) -> str:
     """Return how a step is split, its batch, length and type, in words."""
     length = f" of {told['length']} tokens" if told["length"] else ""
     tuning = f", {told['tuning']}" if told["tuning"] else ""
-    of = f"batch {told['batch']}{length}, {told['dtype']}{tuning}"
+    of = f"global batch {told['global_batch']}{length}, {told['dtype']}{tuning}"
     return f"{split_in_words(told)}, {of}"
 
 

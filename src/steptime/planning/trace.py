@@ -23,7 +23,7 @@ def write_trace(result: PlanTime, label: str, path: Path) -> None:
 def lines(result: PlanTime) -> list[list[Part]]:
     """Return what each device of the pipeline does until the last has done, waits as `bubble`.
 
-    Nothing where the pipeline was not simulated. What is of no micro-batch has -1 for it.
+    Nothing where the pipeline was not simulated. What is of no microbatch has -1 for it.
     """
     if (flow := result.flow) is None:
         return []
@@ -51,8 +51,8 @@ def events(result: PlanTime, label: str) -> Iterator[Event]:
     yield from names(1, label, {d + 1: f"device {d} of the pipeline" for d in range(len(held))})
     for one in (part for line in held for part in line):
         name, about = one.direction, {}
-        if one.micro_batch >= 0:
-            name = f"{name} {one.micro_batch}"
-            about = {"stage": one.stage, "micro_batch": one.micro_batch}
+        if one.microbatch >= 0:
+            name = f"{name} {one.microbatch}"
+            about = {"stage": one.stage, "microbatch": one.microbatch}
         took_s = one.end_s - one.start_s
         yield event(1, one.device + 1, name, one.direction, one.start_s, took_s, about)

@@ -224,7 +224,7 @@ def memory_of(
     ZeRO shares out optimizer states (1), gradients (2) and weights (3) over `shards` ranks; the
     largest weight, or 25 MiB of them, is whole for a moment, with the one that is gathered next. A
     `fused` optimizer makes no temporaries; `state_bytes` are those of an element of its states. A
-    step that `accumulates` holds the gradients of former micro-batches from its start. What has
+    step that `accumulates` holds the gradients of former microbatches from its start. What has
     sizes of its `own` has them before it is shared out (`training.sizes_of`).
     """
     tensors, ops = graph.tensors, [op for op in graph.ops if op.part == "update"]

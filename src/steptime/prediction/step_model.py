@@ -108,7 +108,7 @@ class StepModel:
     ) -> Fabric | None:
         """Return what joins ranks of a cluster, all of them if none are said, or other replicas."""
         if isinstance(link, Cluster):
-            link = fabric_of_group(link, range(link.devices) if ranks is None else ranks)
+            link = fabric_of_group(link, range(link.device_count) if ranks is None else ranks)
         if link is None:
             return None
         found = catalog.link(link) if isinstance(link, str | Path) else link

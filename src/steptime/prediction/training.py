@@ -145,7 +145,7 @@ def _added(
     """Yield kernels that a stack adds.
 
     They are casts of logits and of operands, what experts do beside their products, and the sums of
-    gradients with those of other micro-batches, of each layer at once.
+    gradients with those of other microbatches, of each layer at once.
     """
     passes: Sequence[Part] = ("forward", "backward")
     seen: set[str] = set()

@@ -38,25 +38,25 @@ SORTS: Mapping[str, Callable[[Row], float | None]] = {
 def choices(
     model: StepModel,
     devices: Iterable[Device],
-    samples: int,
+    examples: int,
     epochs: float = 1.0,
     offers: Mapping[str, Offer] | None = None,
     batch: int | None = None,
 ) -> list[Row]:
-    """Return what a training of `samples * epochs` examples takes on each device, a row each.
+    """Return what a training of `examples * epochs` examples takes on each device, a row each.
 
     All run the same global `batch`, that of the model where none is said. Where it does not fit,
-    gradients of the largest `micro_batch` that fits are added up `accumulation` times before an
+    gradients of the largest `microbatch` that fits are added up `accumulation` times before an
     update. `best_batch` is the least power of two that has 90 % of the best speed among those that
     fit (`knee`), at `best_examples_per_s`. `status` is `ok`, `oom` where not even one example
     fits, `unsupported` where no peak of the dtype is known, as `note` says. Times, cost and energy
     are of the whole training; `low_s` and `high_s` of a step. `offers` are the prices by device.
     """
     whole = model.workload.batch_per_replica if batch is None else batch
-    steps, training, known = Steps(model, TRIED), Training(samples, epochs), offers or {}
+    steps, training, known = Steps(model, TRIED), Training(examples, epochs), offers or {}
 
     @cache
-    def held(of: Steps, micro: int) -> int:  # of a micro-batch beside the gradients of those before
+    def held(of: Steps, micro: int) -> int:  # of a microbatch beside the gradients of those before
         how: Any = {"accumulates": True, "own": of.model.sizes(micro)}
         return memory_of(of.model.graph(micro), of.model.stack, **how)
 
@@ -68,7 +68,7 @@ def choices(
     return found
 
 
-def _micro_batch(on: StepModel, batch: int, held: Callable[[int], int]) -> int:
+def _microbatch(on: StepModel, batch: int, held: Callable[[int], int]) -> int:
     """Return the largest part of a batch that fits, 0 if not even one example does."""
     if on.needs(batch).fit(on.device):
         return batch
@@ -99,7 +99,7 @@ def _choice(
     training: Training,
     offer: Offer | None,
 ) -> Row:
-    device, micro = on.device, _micro_batch(on, batch, held)
+    device, micro = on.device, _microbatch(on, batch, held)
     needs = _accumulated(on, micro, held) if 0 < micro < batch else on.needs(micro or 1)
 
     def row(status: str, **told: Any) -> Row:
@@ -107,7 +107,7 @@ def _choice(
             "device": device.name,
             "status": status,
             "batch": batch,
-            "micro_batch": micro or None,
+            "microbatch": micro or None,
             "accumulation": batch // micro if micro else None,
             "peak_bytes": needs.peak_bytes,
             "needed_bytes": needs.total_bytes,
@@ -134,7 +134,7 @@ def _choice(
     if offer is not None:
         training = replace(training, price=offer.price, billing=offer.billing)
     whole = bill(training, step_s, batch, 1)
-    count = training.samples * training.epochs / batch * longer
+    count = training.examples * training.epochs / batch * longer
     energy = step_energy(made, on.seen, on.lowered(micro).columns)
     joules = {"energy_j": energy.energy_j, "energy_max_j": energy.max_j}
     return row(

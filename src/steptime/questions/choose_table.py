@@ -29,7 +29,7 @@ def notes_on(rows: list[dict[str, Any]]) -> list[str]:
 
 _UNFIT = {"oom": " that it does not fit", "unsupported": " without a known peak of this type"}
 _COLUMNS = columns(
-    "device", "batch", "?micro=micro-batch", "step_s[low_s,high_s]=step",
+    "device", "batch", "?micro=microbatch", "step_s[low_s,high_s]=step",
     "?examples_per_s=speed", "train_h=training", "cost", "energy", "?paid_by=price of",
     "?needed_bytes=memory",
     "?best_batch=best batch", "?best_examples_per_s=its speed",
@@ -45,7 +45,7 @@ def table(document: dict[str, Any]) -> Table:
         if energy is not None or most is not None:
             kwh = shown("kwh", (most if energy is None else energy) / 3.6e6)
             said = f"at most {kwh}" if energy is None else kwh
-        micro = row["micro_batch"] if row["micro_batch"] < row["batch"] else None
+        micro = row["microbatch"] if row["microbatch"] < row["batch"] else None
         by = by_offer(row["offer"], row["price_date"]) if is_paid else None
         more = {"micro": micro, "train_h": row["train_s"] / 3600, "energy": said, "paid_by": by}
         rows.append(row | more)
@@ -56,7 +56,7 @@ def table(document: dict[str, Any]) -> Table:
     title = (
         f"{document['model']}, {tuning}{document['phase']}, {document['dtype']}, "
         f"{document['optimizer']} ({document['method']}): {epochs} of "
-        f"{document['samples']:,} examples, by {document['sort']}"
+        f"{document['examples']:,} examples, by {document['sort']}"
     )
     below = assumed_line((row["device"], assumed_text(row["assumed"])) for row in fitting)
     below += [EXTRAPOLATED] if any(row["is_extrapolated"] for row in rows) else []

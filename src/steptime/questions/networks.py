@@ -62,7 +62,7 @@ def workloads(
 def of_folder(folder: Path) -> list[Workload]:
     """Return the networks of one device in a folder of records; raises `InputError`."""
     every = [one.workload for one in store.load(folder, note) if not one.scope]
-    found = {one.key: one for one in every if one.plan.devices == 1}
+    found = {one.key: one for one in every if one.plan.device_count == 1}
     if not found:
         raise InputError(f"{folder}: holds no network of one device")
     return list(found.values())

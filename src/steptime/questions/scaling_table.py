@@ -84,7 +84,7 @@ def _remarks(document: Mapping[str, Any]) -> list[str]:
         price = training["price"]
         each = f"{price:g} per hour, paid by the {training['billing']}" if price is not None else ""
         costs = f"; a device costs {each}" if each else ""
-        lines.append(f"training: {epochs} of {training['samples']:,} examples{costs}")
+        lines.append(f"training: {epochs} of {training['examples']:,} examples{costs}")
     return lines
 
 

@@ -88,7 +88,7 @@ def write_choices(asked: Choices, path: Path) -> dict[str, Any]:
         },
         "charts": charts(),
         "words": asked.words,
-        "training": {"samples": asked.training.samples, "epochs": asked.training.epochs},
+        "training": {"examples": asked.training.examples, "epochs": asked.training.epochs},
         "offers": {name: f"{one.name}, {one.date}" for name, one in asked.offers.items()},
     }
     write_whole(path, rendered("choose.html", data=data, method=str(asked.method)))

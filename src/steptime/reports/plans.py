@@ -13,7 +13,7 @@ from steptime.reports.charts import style, waterfall
 from steptime.reports.charts.plan import bars, memory, memory_rows, pipeline
 
 BARS = 240  # of a pipeline, about: a page has hundreds of them
-AXES = ("model", "device", "devices", "length", "batch")
+AXES = ("model", "device", "device_count", "length", "global_batch")
 
 
 def write_plans(asked: Sequence[Request], words: Sequence[str], path: Path) -> dict[str, Any]:
@@ -28,8 +28,14 @@ def write_plans(asked: Sequence[Request], words: Sequence[str], path: Path) -> d
     rows: dict[str, list[style.Row]] = {"why": [], "pipeline": [], "memory": []}
     for done, request in enumerate(asked):
         tell("searches", done, len(asked))
-        site, devices, length = request.site, request.devices[0], request.length or ""
-        words_ = (request.model, site.device, devices, length, request.batch)
+        site, length = request.site, request.length or ""
+        words_ = (
+            request.model,
+            site.device,
+            request.device_counts[0],
+            length,
+            request.global_batch,
+        )
         at = dict(zip(AXES, map(str, words_), strict=True))
         links = (("--inside", site.inside), ("--link", site.link))
         where = [word for pair in links if pair[1] for word in pair]
@@ -83,10 +89,10 @@ def _packed(rows: Sequence[style.Row]) -> list[list[Any]]:
 def _speed(rows: Sequence[style.Row]) -> style.Spec:
     """Return the chart of how long a step takes on every device and number of them."""
     whole: style.Spec = {"labelExpr": "format(datum.value, 'd')", "grid": False}
-    x = {**style.number("devices", "devices", **whole), "scale": {"type": "log", "base": 2}}
+    x = {**style.number("device_count", "devices", **whole), "scale": {"type": "log", "base": 2}}
     y = {**style.number("step_s", "time of a step (s)", "s"), "scale": {"type": "log"}}
     y["axis"]["values"] = [float(f"{digit}e{at}") for at in range(-4, 6) for digit in (1, 2, 5)]
-    told = {**style.told_by("device", rows), "tooltip": style.tooltip(("device", "devices"))}
+    told = {**style.told_by("device", rows), "tooltip": style.tooltip(("device", "device_count"))}
     between = {
         "x": x,
         "y": {**y, "field": "low_s"},

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +31,10 @@ from steptime.prediction.method import Method
 from steptime.prediction.training import LOW_BYTES
 from steptime.serving.kernels import FORMATS
 from steptime.serving.load import PREFILL, Demand, pool_of, summary, under_load, varied
+from steptime.serving.memory import largest_batch, memory_of
 from steptime.serving.phases import Phases, Spent, describe_excess
 from steptime.serving.queueing import Load, at_once, cached_of
 
-BLOCK = 16  # tokens of a page of the cache
 TIMES = ("ttft_s", "tpot_s", "request_s")
 HOST_BOUND = "decoding is bound by the host"
 
@@ -75,7 +74,7 @@ class Service:
         return self.input + self.output
 
     @property
-    def devices(self) -> int:
+    def device_count(self) -> int:
         """Devices of a replica."""
         return self.tensor * self.pipeline * self.data
 
@@ -107,7 +106,7 @@ class Service:
         usual = defaults_for(catalog.device(self.site.device), plan, use="serving")
         if "stack" in method.options:
             options = {"stack": usual.stack if self.stack is None else self.stack, **options}
-        cluster, alone = cluster_of(self.site, self.devices), self.weights_alone
+        cluster, alone = cluster_of(self.site, self.device_count), self.weights_alone
         dtype = None if alone else self.dtype
         planner = planner_of(shape, cluster, dtype, method, options, use="serving")
         said = planner.method.settings.stack
@@ -149,43 +148,6 @@ def format_of(word: str | None, option: str) -> str:
     return found
 
 
-def paged(tokens: int) -> int:
-    """Return the tokens that the pages of a sequence's cache have room for."""
-    return -(-tokens // BLOCK) * BLOCK
-
-
-def largest_batch(phases: Phases, length: int, prompt: int) -> int:
-    """Return how many sequences of so many tokens a device has room for, those of all its ranks.
-
-    Where a step has no budget of tokens, the prompts of all are read at once.
-    """
-    is_fixed = phases.fixed["activations_bytes"]
-    each = phases.kv_bytes(paged(length)) + (0 if is_fixed else phases.activation_bytes(prompt))
-    room = phases.room_bytes
-    return 0 if room < each else phases.plan.data * int(min(room / each, 1e9))
-
-
-def memory_of(phases: Phases, batch: int, length: int, prompt: int) -> dict[str, Any]:
-    """Return the bytes of a device by part, with so many sequences at their end."""
-    each = -(-batch // phases.plan.data)
-    weights, *rest = phases.fixed
-    parts = {weights: phases.weight_bytes, "cache_bytes": each * phases.kv_bytes(paged(length))}
-    parts |= {name: phases.fixed[name] for name in rest}
-    parts["activations_bytes"] = parts["activations_bytes"] or phases.activation_bytes(
-        each * prompt
-    )
-    total, room = sum(parts.values()), phases.planner.room_bytes
-    known = room < inf
-    return {
-        "needed_bytes": total,
-        "usable_bytes": room if known else None,
-        "over_bytes": max(0.0, total - phases.usable_bytes) if known else None,
-        "by_part": parts,
-        "cache_bytes_per_token": phases.kv_token_bytes,
-        "largest_batch": largest_batch(phases, length, prompt) if known else None,
-    }
-
-
 def answered(asked: Service) -> dict[str, Any]:
     """Return the answer to what a user asks of serving, as JSON values; raises `InputError`."""
     requests = None if asked.demand is None else asked.demand.load(asked.input, asked.output)
@@ -208,15 +170,13 @@ def answered(asked: Service) -> dict[str, Any]:
         ends |= {f"{what}_low_s": time.low, f"{what}_high_s": time.high}
     room = batch if load is None else largest_batch(phases, asked.length, asked.input)
     memory = memory_of(phases, min(batch, room), asked.length, asked.input)
-    devices, made = asked.devices * asked.replicas, asked.output * batch * asked.replicas
-    fits, alone = not memory["over_bytes"], load is None and batch == asked.devices == 1
-    rate = made / times["request_s"]
-    if load is not None:
-        devices, rate = load["devices"], load["output_tokens_per_s"]
+    fits, alone = not memory["over_bytes"], load is None and batch == asked.device_count == 1
+    device_count, rate = _throughput(asked, load, times["request_s"])
+    price = offer_of(planner, asked.prices)
     return {
         "model": asked.model,
         "device": planner.device.name,
-        "devices": devices,
+        "device_count": device_count,
         "plan": picked(asked, "tensor pipeline data expert replicas"),
         "batch": batch,
         "input_tokens": asked.input,
@@ -229,7 +189,7 @@ def answered(asked: Service) -> dict[str, Any]:
         **times,
         **ends,
         "output_tokens_per_s": rate,
-        "tokens_per_s_per_device": rate / devices,
+        "tokens_per_s_per_device": rate / device_count,
         "tokens_per_s_per_user": 1 / times["tpot_s"],
         "parts": {
             "prefill": first.parts | {"prompt_s": phases.constant("prompt_s")},
@@ -240,11 +200,21 @@ def answered(asked: Service) -> dict[str, Any]:
         "fits": fits,
         "usable_bytes": planner.device.usable_bytes,
         "memory": memory,
-        "cost": cost_of(offer_of(planner, asked.prices), devices, "million_tokens", 1e6 / rate),
+        "cost": cost_of(price, device_count, "million_tokens", 1e6 / rate),
         "notes": [*fitted_notes(planner), *_notes(asked, phases, each)],
         "nearest_that_fits": None if fits else nearest(asked),
         "load": load,
     }
+
+
+def _throughput(
+    service: Service, load: Mapping[str, Any] | None, request_s: float
+) -> tuple[int, float]:
+    """Return the number of devices of a service and its output tokens per second."""
+    if load is not None:
+        return load["device_count"], load["output_tokens_per_s"]
+    made = service.output * service.batch * service.replicas
+    return service.device_count * service.replicas, made / request_s
 
 
 def _notes(asked: Service, phases: Phases, each: Spent) -> list[str]:
@@ -329,16 +299,16 @@ def loaded(asked: Service, load: Load, phases: Phases) -> dict[str, Any]:
         raise InputError(f"serve: weights leave no room for a cache; nearest: {near['change']}")
     draft = replace(asked, model=demand.draft, demand=None).phases() if demand.draft else None
     pools = [pool_of(phases, demand, load, asked.replicas, draft, asked.prefix)]
-    devices = asked.devices * asked.replicas
+    device_count = asked.device_count * asked.replicas
     sent_s: Callable[[int], float] = at_once
     if demand.prefill_replicas:
         split = {name: getattr(demand, word) for word, name in PREFILL.items()}
         other = replace(asked, **{name: n for name, n in split.items() if n})
         first, many = other.phases(), demand.prefill_replicas
         pools.insert(0, pool_of(first, demand, load, many, prefix=asked.prefix))
-        devices += other.devices * many
+        device_count += other.device_count * many
         sent_s = sent_by(first, asked.site)
-    told = under_load(demand, load, pools, sent_s) | {"devices": devices, "varied": None}
+    told = under_load(demand, load, pools, sent_s) | {"device_count": device_count, "varied": None}
     if (unlike := varied(load)) != load and not pools[-1].mixed:
         run = summary(demand, unlike, pools, sent_s)
         told["varied"] = {name: run[name] for name in TIMES}
@@ -372,7 +342,7 @@ def _energy(asked: Service, phases: Phases, first: Spent, each: Spent) -> dict[s
         if drawn is None:
             return None
         whole, took_s = whole + times * drawn[0], took_s + times * spent.seconds
-    token_j = whole * asked.devices / (asked.batch * asked.output)
+    token_j = whole * asked.device_count / (asked.batch * asked.output)
     return {"token_j": token_j, "device_w": whole / took_s, "of": "devices alone: nodes add more"}
 
 

@@ -50,9 +50,9 @@ class Kind(NamedTuple):
     reads_s: float
 
     @property
-    def devices(self) -> int:
+    def device_count(self) -> int:
         """Devices of a replica."""
-        return self.service.devices
+        return self.service.device_count
 
 
 class Candidate(NamedTuple):
@@ -68,10 +68,10 @@ class Candidate(NamedTuple):
     first: tuple[Kind, int] | None = None
 
     @property
-    def devices(self) -> int:
+    def device_count(self) -> int:
         """Devices of all replicas."""
-        apart = self.first[0].devices * self.first[1] if self.first else 0
-        return self.kind.devices * self.replicas + apart
+        apart = self.first[0].device_count * self.first[1] if self.first else 0
+        return self.kind.device_count * self.replicas + apart
 
 
 @dataclass
@@ -80,7 +80,7 @@ class ServerSearch:
 
     service: Service
     sites: Sequence[Site]
-    max_devices: int = MOST_DEVICES
+    max_device_count: int = MOST_DEVICES
     refused: Counter[tuple[str, str]] = field(default_factory=Counter)
     alone: dict[str, tuple[float, float]] = field(default_factory=dict)
     candidates: int = 0
@@ -133,12 +133,12 @@ class ServerSearch:
         base = replace(self.service, site=site, input=inputs, output=outputs)
         tensors = [2**k for k in range(site.per_node.bit_length())]
         mixed = shape_of(base.model, trusted=base.trusted).experts
-        shares = [2**k for k in range(self.max_devices.bit_length() if mixed else 1)]
+        shares = [2**k for k in range(self.max_device_count.bit_length() if mixed else 1)]
         found = []
         for tensor, pipeline, data in product(tensors, STAGES, shares):
             for expert in {1, data}:
                 one = replace(base, tensor=tensor, pipeline=pipeline, data=data, expert=expert)
-                if one.devices <= self.max_devices and (kind := self._kind(one)):
+                if one.device_count <= self.max_device_count and (kind := self._kind(one)):
                     found.append(kind)
         return found
 
@@ -151,7 +151,7 @@ class ServerSearch:
             self.refused[name, str(error)] += 1
             return None
         pool = pool_of(phases, self.demand, self.load, 1, prefix=service.prefix)
-        self.candidates += self.max_devices // service.devices
+        self.candidates += self.max_device_count // service.device_count
         if phases.room_bytes <= 0 or pool.blocks * pool.block < service.length:
             self.refused[name, DOES_NOT_FIT] += 1
             return None
@@ -182,7 +182,7 @@ class ServerSearch:
                 busy += rate * mean.output / many * pool.pace.decode(many, tokens)[0]
             return busy <= 1
 
-        return 1 + bisect_left(range(1, int(FAR * self.max_devices) + 2), True, key=holds)
+        return 1 + bisect_left(range(1, int(FAR * self.max_device_count) + 2), True, key=holds)
 
     def fewest(
         self, first: int, most: int, run: Callable[[int], dict[str, Any]]
@@ -229,21 +229,21 @@ class ServerSearch:
             if not (reads and kind.first_s > self.demand.ttft_target)
             and not (decodes and kind.each_s > self.demand.tpot_target)
         ]
-        return sorted(found, key=lambda one: one[0] * one[1].devices)
+        return sorted(found, key=lambda one: one[0] * one[1].device_count)
 
     def together(self, kinds: Sequence[Kind]) -> Iterator[Candidate]:
         """Yield servers that do both, each kind with the fewest replicas that hold."""
-        best = self.max_devices
+        best = self.max_device_count
         for number, kind in self.ordered(kinds, True, True):
-            if number * kind.devices > FAR * best:
+            if number * kind.device_count > FAR * best:
                 continue
-            most = self.max_devices // kind.devices
+            most = self.max_device_count // kind.device_count
             run = self._run(kind, self.load)
             result = self.fewest(number, most, run)
             if result:
                 one = Candidate(kind, *result)
                 yield one
-                best = min(best, one.devices)
+                best = min(best, one.device_count)
 
     def apart(self, kinds: Sequence[Kind]) -> Iterator[Candidate]:
         """Yield servers that decode, each kind with the fewest of those that read prompts for it.
@@ -257,27 +257,29 @@ class ServerSearch:
         ones = self.load._replace(outputs=[1] * len(self.load.inputs))
         for number, kind in self.ordered(kinds, True, False):
             known = readers.get(kind.service.pipeline)
-            least = known[0].devices * known[1] if known else self.max_devices
-            if number * kind.devices > least:
+            least = known[0].device_count * known[1] if known else self.max_device_count
+            if number * kind.device_count > least:
                 continue
             both = kind._replace(pool=kind.pool._replace(prompt_s=2 * kind.pool.prompt_s))
-            result = self.fewest(number, self.max_devices // kind.devices, self._run(both, ones))
-            if result and (known is None or kind.devices * result[0] < least):
+            result = self.fewest(
+                number, self.max_device_count // kind.device_count, self._run(both, ones)
+            )
+            if result and (known is None or kind.device_count * result[0] < least):
                 readers[kind.service.pipeline] = kind, result[0]
-        best = self.max_devices
+        best = self.max_device_count
         for number, kind in self.ordered(kinds, False, True):
             first = readers.get(kind.service.pipeline)
             if not first:
                 continue
-            left = (self.max_devices - first[0].devices * first[1]) // kind.devices
+            left = (self.max_device_count - first[0].device_count * first[1]) // kind.device_count
             self.candidates += max(0, left) * first[1]
-            if left < 1 or number * kind.devices > FAR * best:
+            if left < 1 or number * kind.device_count > FAR * best:
                 continue
             result = self.fewest(number, left, self._run(kind, self.load, first))
             if result:
                 one = Candidate(kind, *result, first)
                 yield one
-                best = min(best, kind.devices * one.replicas)
+                best = min(best, kind.device_count * one.replicas)
 
     def _run(
         self, kind: Kind, load: Load, first: tuple[Kind, int] | None = None

@@ -18,7 +18,7 @@ PARTS = {
 
 
 SERVERS = columns(
-    "device", "?devices", "servers", "ttft_s[ttft_s_0,ttft_s_1]=TTFT p90",
+    "device", "?device_count", "servers", "ttft_s[ttft_s_0,ttft_s_1]=TTFT p90",
     "tpot_s[tpot_s_0,tpot_s_1]=TPOT p90",
     "cost=cost of 1M tokens", "?bounded_by=bottleneck",
 )  # fmt: skip
@@ -33,7 +33,7 @@ def servers(told: dict[str, Any]) -> Table:
         first.setdefault((row["device"], row["arrangement"]), row)
     rows = [
         {
-            **{name: row[name] for name in ("device", "devices", "bounded_by")},
+            **{name: row[name] for name in ("device", "device_count", "bounded_by")},
             "servers": split_of(row),
             **{key: (row[key] or {}).get("p90") for key in row["bounds"]},
             **{
@@ -56,8 +56,9 @@ def servers(told: dict[str, Any]) -> Table:
     paid = (f"{name}: {by_offer(cost['offer'], cost['date'])}" for name, cost in offers.items())
     below = [
         *([f"prices: {'; '.join(paid)}"] if offers else []),
-        f"the best of {told['candidates']:,} services of at most {told['max_devices']} devices, "
-        f"{told['runs']:,} of them run" + (f"; --json has {more} more" if more > 0 else ""),
+        f"the best of {told['candidates']:,} services of at most "
+        f"{told['max_device_count']} devices, {told['runs']:,} of them run"
+        + (f"; --json has {more} more" if more > 0 else ""),
         *([f"one answer of the first: {told['best']['command']}"] if rows else []),
     ]
     return Table(SERVERS, rows, "\n".join([*told["missing"], title]), below)
@@ -83,7 +84,7 @@ def _split(told: dict[str, Any]) -> str:
 def table(told: dict[str, Any]) -> Table:
     """Return an answer for people."""
     title = (
-        f"{told['model']} on {told['devices']} {told['device']}, {_split(told)}, batch "
+        f"{told['model']} on {told['device_count']} {told['device']}, {_split(told)}, batch "
         f"{told['batch']}, {told['input_tokens']} tokens in, {told['output_tokens']} out, "
         f"{told['dtype']} "
         f"({told['method']}, {told['stack']})"

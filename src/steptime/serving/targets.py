@@ -26,7 +26,7 @@ from steptime.serving.search import (
 
 SPLIT = "replicas tensor pipeline data expert"  # of servers that read prompts
 TARGETS = ("ttft_target", "tpot_target")
-GOALS = ("ttft", "tpot", "max_devices")  # of a search
+GOALS = ("ttft", "tpot", "max_device_count")  # of a search
 USERS = tuple(4**k for k in range(5))  # at once, of a point of the front
 FRONT = 1000  # requests of a point
 MOST_KINDS = 8  # of a device, on the front
@@ -41,17 +41,17 @@ def _row(search: ServerSearch, one: Candidate) -> dict[str, Any]:
     tpot = one.run["tpot_s"] or {"mean": inf}
     return {
         "device": name,
-        "devices": one.devices,
+        "device_count": one.device_count,
         "arrangement": "apart" if reader else "together",
         "plan": picked(service, PLAN),
         "prefill": reader and picked(reader, SPLIT),
         **{key: one.run[key] for key in ("ttft_s", "tpot_s", "request_s", "busy", "batch")},
         "output_tokens_per_s": rate,
-        "tokens_per_s_per_device": rate / one.devices,
+        "tokens_per_s_per_device": rate / one.device_count,
         "tokens_per_s_per_user": 1 / tpot["mean"],
         "bounds": {key: _bounds(one, key) for key in WORDS},
         "bounded_by": one.bounded_by,
-        "cost": cost_of(search.offers.get(name), one.devices, "million_tokens", 1e6 / rate),
+        "cost": cost_of(search.offers.get(name), one.device_count, "million_tokens", 1e6 / rate),
         "dtype": one.kind.phases.planner.dtype,
         "stack": one.kind.phases.planner.method.settings.stack,
         "command": _command(search, service, reader),
@@ -109,7 +109,7 @@ def _front(search: ServerSearch, kinds: Sequence[Kind]) -> Iterator[dict[str, An
                 "plan": picked(kind.service, PLAN),
                 "concurrency": users,
                 "tokens_per_s_per_user": 1 / run["tpot_s"]["mean"],
-                "tokens_per_s_per_device": run["output_tokens_per_s"] / kind.devices,
+                "tokens_per_s_per_device": run["output_tokens_per_s"] / kind.device_count,
                 "ttft_s": run["ttft_s"]["mean"],
             }
 
@@ -138,11 +138,11 @@ def searched(search: ServerSearch) -> dict[str, Any]:
         both = [*search.together(kinds), *search.apart(kinds)]
         rows += [_row(search, one) for one in both]
         fast = {id(one.kind): one.kind for one in both if one.first is None}
-        few = sorted(kinds, key=lambda one: one.devices)
+        few = sorted(kinds, key=lambda one: one.device_count)
         front += _front(search, [*fast.values(), *few][:MOST_KINDS])
         notes += fitted_notes(kinds[0].phases.planner) if kinds else []
     rows.sort(
-        key=lambda row: (row["cost"]["million_tokens"] if row["cost"] else inf, row["devices"])
+        key=lambda row: (row["cost"]["million_tokens"] if row["cost"] else inf, row["device_count"])
     )
     targets = {name: getattr(search.demand, name) for name in TARGETS}
     told = {
@@ -152,7 +152,7 @@ def searched(search: ServerSearch) -> dict[str, Any]:
         "input_tokens": round(fmean(search.load.inputs)),
         "output_tokens": round(fmean(search.load.outputs)),
         **{name: None if most == inf else most for name, most in targets.items()},
-        "max_devices": search.max_devices,
+        "max_device_count": search.max_device_count,
         "candidates": search.candidates,
         "runs": search.runs,
         "best": rows[0] if rows else None,
@@ -168,13 +168,13 @@ def searched(search: ServerSearch) -> dict[str, Any]:
 def _order(row: Mapping[str, Any]) -> tuple[float, int, bool, float]:
     """Return what rows are sorted by: cost, devices, simple before apart, and a request's time."""
     cost = row["cost"]["million_tokens"] if row["cost"] else inf
-    return cost, row["devices"], row["prefill"] is not None, row["request_s"]["mean"]
+    return cost, row["device_count"], row["prefill"] is not None, row["request_s"]["mean"]
 
 
 def _missing(search: ServerSearch, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a line for each device that no server holds the targets on, and why."""
     found, held = [], {row["device"] for row in rows}
-    most = f"at most {counted(search.max_devices, 'device')}"
+    most = f"at most {counted(search.max_device_count, 'device')}"
     for name in (catalog.device(site.device).name for site in search.sites):
         refused = [said for device, said in search.refused if device == name]
         if name in held:
@@ -208,16 +208,16 @@ def sentence(told: Mapping[str, Any]) -> str:
     best, fewest = told["best"], told["fewest"]
     if best is None:
         return "no server holds the targets"
-    said = [f"{best['devices']} {best['device']} ({split_of(best)})"]
+    said = [f"{best['device_count']} {best['device']} ({split_of(best)})"]
     if cost := best["cost"]:
         said[0] += f", {cost['million_tokens']:,.2f} {cost['currency']} a million tokens"
-    if fewest["devices"] < best["devices"]:
-        said.append(f"fewest: {fewest['devices']} {fewest['device']} ({split_of(fewest)})")
+    if fewest["device_count"] < best["device_count"]:
+        said.append(f"fewest: {fewest['device_count']} {fewest['device']} ({split_of(fewest)})")
     rows = [row for row in reversed(told["rows"]) if row["device"] == best["device"]]
-    ways = {row["arrangement"]: row for row in sorted(rows, key=lambda row: -row["devices"])}
+    ways = {row["arrangement"]: row for row in sorted(rows, key=lambda row: -row["device_count"])}
     if len(ways) == 2:
-        less, more = sorted(ways, key=lambda way: ways[way]["devices"])
-        number, other = ways[less]["devices"], ways[more]["devices"]
+        less, more = sorted(ways, key=lambda way: ways[way]["device_count"])
+        number, other = ways[less]["device_count"], ways[more]["device_count"]
         bound = ways[more]["bounded_by"]
         why = f" (with a replica less {bound} is late)" if bound and number < other else ""
         said.append(f"prompts and decoding {less} take {number}, {more} {other}{why}")

@@ -75,7 +75,9 @@ def test_the_memory_of_each_device_is_its_parts():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", ["--pipeline 4 --batch 8", "--devices 1,4 --batch 8"])
+@pytest.mark.parametrize(
+    "words", ["--pipeline 4 --global-batch 8", "--device-count 1,4 --global-batch 8"]
+)
 def test_plan_draws_one_plan_or_a_search(words, tmp_path):
     out = tmp_path / "plan.svg"
     where = "--device h100-sxm5 --inside nvlink-4 --length 512"

@@ -14,7 +14,7 @@ Names = tuple[str, ...]
 STATE_BLOCK = 256  # elements of a state of 8 bits that share a scale
 SCALES = "_scales"  # what the names of these end with
 KEPT, SOURCE, LOSS = "/kept", "/source", "cross_entropy"
-FORMER = "/former"  # what the names end with of what lives on from the micro-batch before
+FORMER = "/former"  # what the names end with of what lives on from the microbatch before
 FEW_FROM = 4096  # elements of a weight whose states are so kept: bitsandbytes, min_8bit_size
 
 
@@ -69,7 +69,7 @@ def training_graph(
 
     `how` says what software keeps though no gradient needs it: `keeps` the inputs of products with
     frozen weights of few bits, `sources` what is joined with a frozen tensor, `former` the logits
-    and those inputs of the micro-batch before. With `few` bits a state has 8 (Dettmers et al. 2022,
+    and those inputs of the microbatch before. With `few` bits a state has 8 (Dettmers et al. 2022,
     section 2: blocks with a float32 scale each). `inside` of a network its input asks for a
     gradient, too, since something before it does.
 
@@ -169,7 +169,7 @@ def _read_again(op: Op, tape: _Tape) -> Op:
 
 
 def _former(tape: _Tape) -> Iterator[str]:
-    """Yield what a loop holds of the micro-batch before, whose output it still names.
+    """Yield what a loop holds of the microbatch before, whose output it still names.
 
     Those are the logits, and what products keep by themselves: nothing else of its graph is left.
     """

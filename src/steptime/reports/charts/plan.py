@@ -77,9 +77,9 @@ def _bar(run: Sequence[Event]) -> style.Row:
     kind = first.direction
     batches, stages = (
         sorted({value for one in run if (value := getattr(one, name)) >= 0})
-        for name in ("micro_batch", "stage")
+        for name in ("microbatch", "stage")
     )
-    number = str(first.micro_batch) if len(run) == 1 and batches else ""
+    number = str(first.microbatch) if len(run) == 1 and batches else ""
     return {
         "device": first.device,
         "kind": WEIGHTS if kind == WEIGHT else kind,
@@ -89,7 +89,7 @@ def _bar(run: Sequence[Event]) -> style.Row:
         "lower": first.device + EDGE,
         "word": number,
         "takes": seconds(sum(one.end_s - one.start_s for one in run)),
-        "micro-batch": f"{batches[0]} to {batches[-1]}" if len(batches) > 1 else number,
+        "microbatch": f"{batches[0]} to {batches[-1]}" if len(batches) > 1 else number,
         "stage": ", ".join(map(str, stages)),
     }
 
@@ -109,7 +109,7 @@ def pipeline(
     kinds = {row["kind"] for row in rows}
     here = {kind: colour for kind, colour in COLOURS.items() if kind in kinds}
     of_kinds = {"domain": list(here), "range": list(here.values())}
-    tip = style.tooltip(("kind", "takes", "micro-batch", "stage", "device"))
+    tip = style.tooltip(("kind", "takes", "microbatch", "stage", "device"))
     rects = {
         "x": x, "x2": {"field": "to"}, "y": y, "y2": {"field": "lower"}, "tooltip": tip,
         "color": style.name("kind", scale=of_kinds, legend=LEGEND),
@@ -172,13 +172,13 @@ def picture(told: Mapping[str, Any], found: PlanTime, split: str) -> style.Spec:
         said = [f"Grey: {BUBBLE}, {percent(told['bubble'])} of the devices' time."]
         whole = any(row["word"] for row in drawn)
         thin = "What is too thin is drawn as shares of a bar's height."
-        said += ["A number is that of a micro-batch." if whole else thin]
+        said += ["A number is that of a microbatch." if whole else thin]
         charts.append(pipeline(drawn, caption=said[not told["bubble"] :]))
     charts.append(memory(memory_rows(told["memory"])))
     for chart in charts:
         about = {name: chart.pop(name) for name in ("$schema", "config")}
     said = [told["answer"], f"{split} ({told['method']}, {told['stack']})"]
-    title = f"{told['model']} on {told['devices']} {told['device']}"
+    title = f"{told['model']} on {told['device_count']} {told['device']}"
     return about | {
         "vconcat": charts, "spacing": 34,
         "title": {"text": title, "subtitle": said, "fontSize": 18},

@@ -8,11 +8,11 @@ const paid = (cost, what) => (cost ? `${rounded(what)} ${cost.currency}` : "-");
 const unpacked = ([names, ...rows]) => rows.map((row) =>
   Object.fromEntries(names.map((name, place) => [name, row[place]])));
 
-function splitText(plan, microBatch) {
+function splitText(plan, microbatch) {
   const wide = SPLIT.filter((name) => (plan[name] ?? 1) > 1).map((name) => `${name} ${plan[name]}`);
   const more = [plan.zero && `ZeRO ${plan.zero}`, plan.sequence && "sequence parallel",
     (plan.recompute ?? "none") !== "none" && `recompute ${plan.recompute}`,
-    microBatch > 1 && `micro-batch ${microBatch}`].filter(Boolean);
+    microbatch > 1 && `microbatch ${microbatch}`].filter(Boolean);
   return [...wide, ...more].join(", ") || "one device";
 }
 
@@ -39,7 +39,7 @@ function show(cell) {
   ]);
   byId("notes").replaceChildren(...[
     `Best of ${grouped(cell.considered)} splits, of which ${grouped(cell.fitting)} fit: `
-      + `${splitText(best.plan, best.micro_batch)}.`,
+      + `${splitText(best.plan, best.microbatch)}.`,
     ...(best.bubble > 0
       ? [`Devices of the pipeline wait ${percent(best.bubble)} of their time.`] : []),
     ...best.exposed_communication.filter((one) => one.exposed_s > 0.005 * best.step_s).map((one) =>
@@ -55,7 +55,7 @@ function show(cell) {
   byId("alike").textContent = `= ${grouped(cell.alike)} of all that fit are so near to the fastest `
     + "that this prediction does not tell them apart.";
   fill(byId("splits"), [
-    ["split", (row) => splitText(row, row.micro_batch)],
+    ["split", (row) => splitText(row, row.microbatch)],
     ["step", (row) => `${row.alike ? "= " : ""}${seconds(row.step_s)}`],
     ["80 % of steps", (row) => span(row.low_s, row.high_s)], ["memory", (row) => prefixed(row.needed_bytes, "B")],
     ...(cost ? [["a step", (row) => paid(cost, row.cost_per_step)]] : []),
@@ -64,14 +64,14 @@ function show(cell) {
 
 // Every device and number beside, for the same network, length and batch; a row leads to its choice.
 function beside(values) {
-  const all = data.axes.device.flatMap((device) => data.axes.devices.map((devices) =>
-    cells.get(keyOf({ ...values, device, devices }))));
+  const all = data.axes.device.flatMap((device) => data.axes.device_count.map((device_count) =>
+    cells.get(keyOf({ ...values, device, device_count }))));
   put("speed", all.filter((cell) => cell.best).map(({ at, best }) => ({
-    devices: best.devices, device: at.device, step_s: best.step_s, low_s: best.low_s, high_s: best.high_s,
+    device_count: best.device_count, device: at.device, step_s: best.step_s, low_s: best.low_s, high_s: best.high_s,
   })));
   const found = (write) => (cell) => (cell.best ? write(cell.best) : "");
   fill(byId("devices"), [
-    ["device", (cell) => `${cell.at.devices} × ${cell.at.device}`],
+    ["device", (cell) => `${cell.at.device_count} × ${cell.at.device}`],
     ["step", found((best) => seconds(best.step_s))],
     ["80 % of steps", found((best) => span(best.low_s, best.high_s))],
     ["speed of a device", found((best) => grouped(best.tokens_per_s_per_device))],
@@ -80,7 +80,7 @@ function beside(values) {
       ["training", found((best) => `${hoursText(best.training.train_h)} h`)],
       ["its cost", found((best) => paid(best.cost, best.training.cost ?? 0))]] : []),
     ["memory", found((best) => prefixed(best.memory.needed_bytes, "B"))],
-    ["split", (cell) => (cell.best ? splitText(cell.best.plan, cell.best.micro_batch) : cell.failed)],
+    ["split", (cell) => (cell.best ? splitText(cell.best.plan, cell.best.microbatch) : cell.failed)],
   ], all, (made, cell) => {
     linked(made, cell.at, keyOf(cell.at) === keyOf(values));
     made.lastChild.className = cell.failed ? "bad" : "";
@@ -93,11 +93,11 @@ function update() {
   byId("shown").hidden = !cell.best;
   byId("headline").classList.toggle("bad", !cell.best);
   if (cell.best) show(cell);
-  else byId("headline").textContent = `${values.devices} × ${values.device}: ${cell.failed}`;
+  else byId("headline").textContent = `${values.device_count} × ${values.device}: ${cell.failed}`;
   beside(values);
   byId("command").textContent = quoted(["steptime", "plan", values.model,
-    ...["device", "devices", "batch", ...(values.length ? ["length"] : [])].flatMap((name) =>
-      [`--${name}`, values[name]]), ...cell.where, ...data.words]);
+    ...["device", "device_count", "global_batch", ...(values.length ? ["length"] : [])].flatMap((name) =>
+      [`--${name.replaceAll("_", "-")}`, values[name]]), ...cell.where, ...data.words]);
   byId("result").textContent = JSON.stringify({ at: values, best: cell.best ?? null });
 }
 
