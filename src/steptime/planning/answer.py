@@ -185,7 +185,7 @@ def fitted_notes(planner: Planner) -> list[str]:
 
 
 def _notes(planner: Planner, result: PlanTime) -> list[str]:
-    single = result.asked.plan, result.asked.micro_batch, result.asked.rounds
+    single = result.asked.plan, result.asked.microbatch, result.asked.rounds
     notes = list(dict.fromkeys([*fitted_notes(planner), *_remarks(planner, *single)]))
     if result.asked.plan.offload in ("optimizer", "both"):
         rate, devices = host_memory()

@@ -225,8 +225,8 @@ def energy_of(
     """
     plan = asked.plan
     if planner.is_whole(plan) and (plan.recompute, plan.offload) == ("none", "none"):
-        device_j = _single_device_j(planner, plan, asked.micro_batch, asked.rounds, step_s)
-        return None if device_j is None else device_j * plan.devices
+        device_j = _single_device_j(planner, plan, asked.microbatch, asked.rounds, step_s)
+        return None if device_j is None else device_j * plan.device_count
     if (draws := planner.draws) is None:
         return None
     waiting_w, most_w = draws
@@ -243,7 +243,7 @@ def _single_device_j(
     Kernels of its forward and backward pass run once a micro-batch, those of its update once.
     """
     model = planner.alone(batch)
-    if plan.devices == rounds == 1:
+    if plan.device_count == rounds == 1:
         energy = step_energy(model.timeline(batch), model.seen, model.lowered(batch).columns)
         return energy.energy_j
     passes_j, update_j = planner.once(("alone_j", batch), lambda: spent_j_of(model, batch))

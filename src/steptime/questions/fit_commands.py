@@ -98,7 +98,7 @@ def _shared_out(name: str, asked: StepModel, step: StepOptions) -> list[str]:
             return []
         if fits(planner, plan_time):
             words: dict[str, Any] = {"device": device.name, "inside": inside}
-            words |= {"batch": count * batch, "dtype": step.dtype, **split}
+            words |= {"global_batch": count * batch, "dtype": step.dtype, **split}
             words |= {key: getattr(step, key) for key in PLAN_OPTIONS}
             words["option"] = setting_texts(settings)
             return [shlex.join(["steptime", "plan", name, *options.words_of(words)])]
