@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from every import every
 from steptime.build import build_step, make_workload, read_model
 from steptime.cli.main import run
-from steptime.core import ranges
 from steptime.core.errors import InputError
 from steptime.core.units import size
+from steptime.core.values import parse_counts, parse_models
 from steptime.grids.grid import Steps
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.network.count import peak_bytes
 from steptime.prediction.step_model import StepModel
-from steptime.questions.grid_table import MOST_CELLS, split_models
+from steptime.questions.grid_table import MOST_CELLS
 
 NETWORKS = (
     "resnet18",
@@ -156,16 +156,16 @@ def test_a_price_that_takes_no_arrays_is_asked_batch_by_batch():
 
 def test_models_of_a_list():
     text = "fc:layers=4,nodes=64,resnet50, nin ,a/b.json,rnn:cell=gru"
-    assert split_models(text) == ["fc:layers=4,nodes=64", "resnet50", "nin", "a/b.json",
+    assert parse_models(text) == ["fc:layers=4,nodes=64", "resnet50", "nin", "a/b.json",
                                   "rnn:cell=gru"]  # fmt: skip
     for wrong, message in ((",fc", "an empty name"), ("fc,fc", "'fc' is given twice")):
         with pytest.raises(InputError, match=message):
-            split_models(wrong)
+            parse_models(wrong)
 
 
 def test_numbers_of_a_list():
     def numbers(text: str) -> list[int]:
-        return ranges.numbers(text, "--replicas")
+        return parse_counts(text, "--replicas")
 
     assert numbers("1,2,4,...,128") == [1, 2, 4, 8, 16, 32, 64, 128]
     assert numbers("1,2,...,16") == [1, 2, 4, 8, 16]

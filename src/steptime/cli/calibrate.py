@@ -3,7 +3,7 @@
 from steptime.calibration.from_rows import Calibration, calibrated_from
 from steptime.calibration.here import POINTS, check_ceilings, measured
 from steptime.cli.probe import measure_ceilings, measure_link
-from steptime.core.question import File, Text, choice, flag, number, optional, question, whole
+from steptime.core.question import File, Text, choice, flag, optional, question, time_option, whole
 from steptime.core.table import Answer
 from steptime.hardware.device import device_from_table
 from steptime.questions import options
@@ -27,14 +27,18 @@ def calibrate(
     backend: options.Backend = "torch",
     device: options.Place = "cpu",
     threads: options.Threads = None,
-    minutes: float | None = number(
-        "M", "In all. Default: 3, with --only a third of one.", least=0.05, most=1440.0
+    minutes: float | None = time_option(
+        "M",
+        "In all: 3 (default; with --only a third of one), 90s.",
+        unit="min",
+        at_least=0.05,
+        at_most=1440.0,
     ),
     only: Text = choice(
         ("ceilings", "link"),
         "ceilings: the most that the machine reaches, alone; link: all-reduces among processes.",
     ),
-    processes: int | None = whole("N", "With --only link: how many. Default: 2.", least=2),
+    processes: int | None = whole("N", "With --only link: how many. Default: 2.", at_least=2),
 ) -> Calibration | Answer:
     """Measure what predictions need of this machine.
 

@@ -8,17 +8,16 @@ from steptime.core.errors import InputError, unknown
 from steptime.core.files import check_ending
 from steptime.core.progress import note
 from steptime.core.question import File, Text, choice, number, option, optional, question, whole
-from steptime.core.ranges import numbers
 from steptime.core.spelling import meant_by
 from steptime.core.table import Answer, picked
 from steptime.core.units import counted
+from steptime.core.values import parse_counts, parse_devices, parse_links, parse_models
 from steptime.hardware import catalog
 from steptime.hardware.device import KINDS, Device
 from steptime.hardware.prices import Offer, Training, cheapest, offers
 from steptime.questions import options
 from steptime.questions.choose import SORTS, choices, ordered
 from steptime.questions.choose_table import notes_on, table
-from steptime.questions.grid_table import names, split_models
 from steptime.questions.step_options import ExecutionOptions, StepOptions
 
 SAMPLES = 1_000_000
@@ -36,7 +35,7 @@ def choose(
     ),
     batch: Text = optional("N", "Batch size, on every device. Default: the network's."),
     samples: int = whole("N", "Examples of an epoch.", SAMPLES),
-    epochs: float = number("N", "Epochs.", 1.0, most=1e6),
+    epochs: float = number("N", "Epochs.", 1.0, at_most=1e6),
     prices: options.Prices = None,
     page: File = optional(
         "FILE",
@@ -59,7 +58,7 @@ def choose(
     if page is None:
         options.refuse({"--link": link, "--replicas": replicas}, "{} goes with --page FILE")
     else:
-        axes = split_models(model), devices_of(devices), batch, link, replicas or REPLICAS
+        axes = parse_models(model), devices_of(devices), batch, link, replicas or REPLICAS
         return _page(page, step, execution, axes, Training(samples, epochs), offers(prices))
     asked = devices_of(devices)
     priced = offers(prices)
@@ -106,7 +105,7 @@ def _page(
     models, devices, batch, links, replicas = axes
     makers = {name: partial(step.workload, name) for name in models}
     own = [make(None).batch_per_replica for make in makers.values()]
-    batches = numbers(batch, "--batch") if batch else sorted({*own, *BATCHES})
+    batches = parse_counts(batch, "--batch") if batch else sorted({*own, *BATCHES})
     near = ",".join(dict.fromkeys(map(near_link, devices)))
     usual = f"{near},{FAR}" if near.count(",") < MOST_NEAR else f"{FAR},{NEAR}"
     words = picked(step, "length dtype optimizer method option_") | picked(
@@ -117,8 +116,8 @@ def _page(
         makers,
         devices,
         batches,
-        [catalog.link(name) for name in names(links or usual, "--link")],
-        numbers(replicas, "--replicas"),
+        [catalog.link(name) for name in parse_links(links or usual)],
+        parse_counts(replicas, "--replicas"),
         training,
         cheapest(one for one in priced if one.currency == "USD"),
         step.method,
@@ -139,4 +138,6 @@ def devices_of(text: str) -> list[Device]:
         return [one for one in every if one.kind == word]
     if meant_by(word, KINDS) and not catalog.meant(word):
         raise unknown("kind of devices", text, ("all", *KINDS), "--devices")
-    return list({one.name: one for one in map(catalog.device, names(text, "--devices"))}.values())
+    return list(
+        {one.name: one for one in map(catalog.device, parse_devices(text, "--devices"))}.values()
+    )

@@ -9,9 +9,9 @@ from steptime.cli.picture import drawn, picture
 from steptime.core.errors import InputError
 from steptime.core.progress import note
 from steptime.core.question import File, Text, choice, option, optional, question
-from steptime.core.ranges import numbers
 from steptime.core.table import Answer, Table, columns
 from steptime.core.units import counted
+from steptime.core.values import parse_counts
 from steptime.energy.systolic import DATAFLOWS, Dataflow, network
 from steptime.energy.systolic_arrays import array as array_of
 from steptime.energy.systolic_arrays import array_names
@@ -38,7 +38,7 @@ def systolic(
     """Predict the time and utilisation of systolic arrays on a network."""
     basis = array_of(array)
     sizes = [
-        [count] if text is None else numbers(text, where)
+        [count] if text is None else parse_counts(text, where)
         for count, text, where in (
             (basis.rows, rows, "--rows"),
             (basis.columns, columns_, "--columns"),

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from steptime.build import Choice, family_of, read_model, set_length
 from steptime.core import dtypes
 from steptime.core.errors import InputError, one_of, shorten, unknown
-from steptime.core.ranges import whole_number
 from steptime.core.toml_files import packaged
+from steptime.core.values import parse_count
 from steptime.core.workload import STATES, WHOLE, Plan, Tuning
 from steptime.hardware import catalog
 from steptime.hardware.device import Cluster, Device, Level, Link
@@ -89,8 +89,8 @@ def level_of(text: str) -> Further:
     if not link:
         form = "of the form SIZE:LINK, such as 4:infiniband-ndr"
         raise InputError(f"--level {shorten(text)}: {form}")
-    own = whole_number(links, "--level, links of a node") if links else None
-    return Further(whole_number(size, "--level, its size"), link, own)
+    own = parse_count(links, "--level, links of a node") if links else None
+    return Further(parse_count(size, "--level, its size"), link, own)
 
 
 def _values_of(choice: Choice, length: int | None) -> tuple[Family, dict[str, Any]]:

@@ -13,7 +13,7 @@ from steptime.build import build_step, make_workload, read_model
 from steptime.core.dtypes import PRECISIONS
 from steptime.core.errors import InputError, one_of
 from steptime.core.graph import PASSES, Graph, Part
-from steptime.core.ranges import whole_number
+from steptime.core.values import parse_count
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.constants import value_of
@@ -224,7 +224,7 @@ class StepModel:
 
         The latest one is kept.
         """
-        wanted = self.workload.batch_per_replica if batch is None else whole_number(batch, "batch")
+        wanted = self.workload.batch_per_replica if batch is None else parse_count(batch, "batch")
         if self._latest is None or self._latest[0] != wanted:
             dtype = graph_dtype(self.workload.dtype, self.stack.master_weights)
             tuning = self.workload.tuning.under(self.stack.tuned_how)
@@ -365,7 +365,7 @@ class StepModel:
         `InputError` for another name, and where more than one replica has no link.
         """
         name = self.collective(collective)
-        return self.collective_s(name, self.gradient_bytes, whole_number(replicas, "replicas"))
+        return self.collective_s(name, self.gradient_bytes, parse_count(replicas, "replicas"))
 
     def collective(self, name: str | None = None) -> str:
         """Return a collective's name, the method's own for None; raises `InputError` for others."""

@@ -21,6 +21,7 @@ from steptime.core.question import (
     whole,
 )
 from steptime.core.table import Answer, Table, answer_of, columns
+from steptime.core.values import parse_devices, parse_names
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.prediction import cost_model
@@ -41,8 +42,10 @@ def predict(
     step: StepOptions,
     execution: ExecutionOptions,
     steps: int | None = whole("N", "Steps of a run, for its energy."),
-    kwh_price: float | None = number("P", "With --steps: price of a kWh.", least=0, most=1e6),
-    kwh_co2: float | None = number("G", "With --steps: grams of CO2 of a kWh.", least=0, most=1e6),
+    kwh_price: float | None = number("P", "With --steps: price of a kWh.", at_least=0, at_most=1e6),
+    kwh_co2: float | None = number(
+        "G", "With --steps: grams of CO2 of a kWh.", at_least=0, at_most=1e6
+    ),
     by_op: options.ByOp = False,
     trace: File = optional("FILE", "Write the timeline of the step, for ui.perfetto.dev (.json)."),
     sources: bool = flag("Show where the device's numbers come from."),
@@ -62,7 +65,7 @@ def predict(
 ) -> StepTime | Answer:
     """Predict how long one step takes on a device."""
     names = execution.stack
-    stacks = [] if names is None else grid_table.names(names, "--stack")
+    stacks = [] if names is None else parse_names(names, "--stack")
     given, *others = [
         replace(execution, stack=name).method_options(step.option_) for name in stacks or [None]
     ]
@@ -146,7 +149,7 @@ def _of_folder(
 ) -> Answer:
     from steptime.grids.folder import predict_folder
 
-    names = () if device is None else grid_table.names(device, "--device")
+    names = () if device is None else parse_devices(device)
     devices = tuple(map(catalog.device, names)) or None
     method.under(given)
     joined = None if link is None else catalog.link(link)

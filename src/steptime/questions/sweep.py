@@ -9,9 +9,9 @@ from steptime.core import registry
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.progress import note
 from steptime.core.question import Text, argument, flag, option, optional, question, whole
-from steptime.core.ranges import MOST_VISITS, whole_number
 from steptime.core.table import UNSUCCESSFUL, Answer, Column, Table, columns, picked
 from steptime.core.units import duration, size
+from steptime.core.values import MAX_VISITS, parse_count
 from steptime.grids.folder import Predicted, predict_space
 from steptime.grids.grid import Place, place_of
 from steptime.hardware import catalog
@@ -40,8 +40,8 @@ Found = TypeVar("Found")
 def sweep(
     file: Annotated[Path, argument("FILE.toml", "The experiment file.")],
     out: options.Out,
-    rounds: int | None = whole("N", "Visit all cells so often, interleaved.", most=MOST_VISITS),
-    runs: int | None = whole("N", "Fresh processes for each cell.", most=MOST_VISITS),
+    rounds: int | None = whole("N", "Visit all cells so often, interleaved.", at_most=MAX_VISITS),
+    runs: int | None = whole("N", "Fresh processes for each cell.", at_most=MAX_VISITS),
     retry: str = option("STATUS,...", "Try these again, too.", ""),
     force: bool = flag("Measure all cells again."),
     try_all: bool = flag("Try what is predicted not to fit in memory."),
@@ -151,7 +151,7 @@ def _shard(text: str, cells: int) -> tuple[int, int]:
     part, slash, parts = text.partition("/")
     if not slash:
         raise InputError(f"--shard is I/N, such as 1/4, not {shorten(text)}")
-    number, of = whole_number(part, "--shard"), whole_number(parts, "--shard")
+    number, of = parse_count(part, "--shard"), parse_count(parts, "--shard")
     if number > of:
         raise InputError(f"--shard: there is no part {number} of {of}")
     if of > cells:
