@@ -116,7 +116,7 @@ def _page(
         makers,
         devices,
         batches,
-        [catalog.link(name) for name in parse_links(links or usual)],
+        [catalog.link(name, "--link") for name in parse_links(links or usual)],
         parse_counts(replicas, "--replicas"),
         training,
         cheapest(one for one in priced if one.currency == "USD"),

@@ -181,11 +181,11 @@ def _rows(
 
 
 def _fabric(link: str, latency_us: float | None, shape: dict[str, Any]) -> Fabric:
-    between = catalog.link(link)
+    between = catalog.link(link, "--link")
     if latency_us is not None:
         between = replace(between, latency_s=latency_us * 1e-6)
     if "inside" in shape:
-        shape["inside"] = catalog.link(shape["inside"])
+        shape["inside"] = catalog.link(shape["inside"], "--inside")
     return Fabric(between, **shape)
 
 

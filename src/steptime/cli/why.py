@@ -74,5 +74,5 @@ def why(
         )
         return explain(workload, found, given, out)
     options.refuse({"--out": out}, "{} needs --from paleo")
-    joined = None if link is None else catalog.link(link)
+    joined = None if link is None else catalog.link(link, "--link")
     return asked.why(workload, found, method, given, joined, replicas or 1, input_per_s)

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
-from steptime.core.errors import one_of, unknown
+from steptime.core.errors import InputError, one_of, unknown
 from steptime.core.signature import REQUIRED, Parameter, parameters_of
 from steptime.core.values import parse_count, parse_duration, parse_number, parse_price
 
@@ -149,6 +149,8 @@ class Slot:
             given = ",".join(map(str, given)) if is_typed else given
         if isinstance(given, bool) or not isinstance(given, _TYPED):
             return given
+        if given == "" != self.default:
+            raise InputError(f"{self.name}: an empty value; leave it out, or give a value")
         if self.option.read is not None:
             return self.option.read(str(given), where=self.name)
         return next((one(str(given)) for one in (Path, str) if one in self.kinds), given)

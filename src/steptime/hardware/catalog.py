@@ -79,17 +79,17 @@ class _Shelf(Generic[_Item]):
         """Return what a file holds that is found by its name, which must be its own."""
         return _checked(self.at(path), path)
 
-    def file(self, name: str) -> Path:
-        """Return the file of a name, or of a path that ends in .toml."""
+    def file(self, name: str, option: str = "") -> Path:
+        """Return the file of a name, or of a path that ends in .toml; `option` is for messages."""
         key = name.lower()
         path = Path(name) if key.endswith(".toml") else self.path(key)
         if path is None:
-            raise unknown(self.what, name, self.files())
+            raise unknown(self.what, name, self.files(), option)
         return path
 
-    def one(self, name: str) -> _Item:
+    def one(self, name: str, option: str = "") -> _Item:
         """Return what the file of a name holds, or a path that ends in .toml."""
-        return self.at(self.file(name))
+        return self.at(self.file(name, option))
 
     def write(self, table: Mapping[str, Any], name: str) -> Path:
         """Write the user's NAME.toml, replacing one that is there at once, and return its path."""
@@ -179,7 +179,7 @@ def aliases() -> dict[str, str]:
     return read_toml(_ALIASES)
 
 
-def link(name: str | os.PathLike[str] | Link) -> Link:
+def link(name: str | os.PathLike[str] | Link, option: str = "") -> Link:
     """Return the link of a name (also `NVLink3 x12`), `local`, a .toml, or itself."""
     if isinstance(name, Link):
         return name
@@ -192,8 +192,8 @@ def link(name: str | os.PathLike[str] | Link) -> Link:
         if len(near) == 1:
             return near.popitem()[1]
         if near:
-            raise unknown("link", text, near)
-    return _LINKS.one(text)
+            raise unknown("link", text, near, option)
+    return _LINKS.one(text, option)
 
 
 def links_of(device: Device) -> list[Link]:

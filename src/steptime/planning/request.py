@@ -237,7 +237,7 @@ class Request:
         if self.stack is None and "stack" not in self.options and many > 1:
             planner.software = usual
         if self.site.host_link is not None:
-            planner.host = catalog.link(self.site.host_link)
+            planner.host = catalog.link(self.site.host_link, "--host-link")
         if self.split.get("offload", "none") != "none":
             planner.moved(0.0)  # says what is missing
         return planner
@@ -289,18 +289,20 @@ def cluster_of(site: Site, devices: int) -> Cluster:
     if devices > MOST_DEVICES:
         raise InputError(f"{devices:,} devices, at most {MOST_DEVICES:,}")
     device = catalog.device(site.device)
-    for one in (site.inside, site.link, *(level.link for level in site.levels)):
-        if one is not None:
-            catalog.link(one)  # a misspelt one is said, needed or not
+    names = [(site.inside, "--inside"), (site.link, "--link")]
+    names += [(level.link, "--level") for level in site.levels]
+    for name, option in names:
+        if name is not None:
+            catalog.link(name, option)  # a misspelt name is refused, needed or not
     near, nodes = min(site.per_node, devices), -(-devices // site.per_node)
     levels: list[Level] = []
     if near > 1:
         own = own_link(device) if site.inside is None else None
-        name = site.link if site.inside is None else site.inside
-        if own is None and name is None:
+        near_link = site.link if site.inside is None else site.inside
+        if own is None and near_link is None:
             need = "of a node need a link: --inside LINK (steptime list links)"
             raise InputError(f"{near} {device.name} {need}")
-        levels.append(Level(near, own or catalog.link(str(name))))
+        levels.append(Level(near, own or catalog.link(str(near_link))))
     links, below = site.links_per_node or site.per_node, 1
     for size, far, each in (*site.levels, Further(devices, site.link or "")):
         if nodes > 1:

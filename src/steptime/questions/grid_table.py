@@ -61,7 +61,7 @@ def axes(
         tuple(place_of(name) for name in parse_devices(devices, "--device")),
         None if batches is None else tuple(parse_counts(batches, "--batch")),
         (1,) if replicas is None else tuple(parse_counts(replicas, "--replicas")),
-        None if link is None else catalog.link(link),
+        None if link is None else catalog.link(link, "--link"),
     )
     check_names(
         [":".join(filter(None, (one.name, dtype))) for one, dtype in found.places], "--device"

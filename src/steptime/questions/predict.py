@@ -152,6 +152,6 @@ def _of_folder(
     names = () if device is None else parse_devices(device)
     devices = tuple(map(catalog.device, names)) or None
     method.under(given)
-    joined = None if link is None else catalog.link(link)
+    joined = None if link is None else catalog.link(link, "--link")
     found = predict_folder(folder, note, devices, method, given, joined, ops)
     return grid_table.written(folder, method.name, found)

@@ -141,7 +141,7 @@ def split(
     """
     workload = options.workload_of(model, text_of(batch), dtype, "infer", "sgd", allow_unknown)
     first, second = (catalog.device(options.one_device(name)) for name in (device, server))
-    joining_link = catalog.link(link)
+    joining_link = catalog.link(link, "--link")
     method_settings = options.pairs(setting_texts(settings), "option")
     first_model = StepModel(workload, first, method=method, options=method_settings)
     rows = tuple(find_cuts(first_model, first_model.on(second), joining_link))

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from steptime.core.errors import InputError
 from steptime.core.question import Text, choice, named, option, optional
 from steptime.core.workload import Tuning, Workload
 from steptime.hardware import catalog
@@ -107,6 +108,11 @@ class StepOptions:
         if self.phase != "train":
             given = {named(name): one for name, one in said.items()}
             options.refuse(given, "{} is of a training: --phase train")
+        if self.host_link is not None:
+            catalog.link(self.host_link, "--host-link")
+            if self.offload != "optimizer" and "paged" not in self.optimizer:
+                need = "--offload optimizer or an optimizer such as paged_adam"
+                raise InputError(f"--host-link goes with {need}; leave it out")
         return make_tuning(**said, weights=self.weights, optimizer=self.optimizer)
 
     def workload(self, model: str | Workload, batch: str | int | None) -> Workload:

@@ -385,7 +385,7 @@ def describe_excess(shape: Shape, length: int) -> list[str]:
     """
     trained = language.rows().get(shape.family.name, {}).get("max_length")
     max_length = int(shape.one["max_length"] if trained is None else trained)
-    is_known = trained is not None or max_length > shape.length
-    if not is_known or length <= max_length:
+    has_limit = trained is not None or max_length > shape.length
+    if not has_limit or length <= max_length:
         return []
     return [f"{length:,} tokens are beyond the length of {shape.label}, {max_length:,}"]
