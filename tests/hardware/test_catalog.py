@@ -499,6 +499,15 @@ def test_every_file_of_the_data_is_read():
     assert files == {*(device.name.lower() for device in DEVICES), "aliases"}
 
 
+def test_a_short_word_one_digit_from_a_short_name_is_refused_with_both():
+    with pytest.raises(
+        InputError, match=r"^ambiguous device 'a1000'; did you mean 'rtx-a1000' or "
+    ):
+        catalog.device("a1000")
+    assert catalog.device("rtx a1000").name == "rtx-a1000"
+    assert catalog.device("4090").name == "rtx-4090"
+
+
 @every("number", ["6000", "5000", "4000"])
 def test_a_number_that_later_cards_took_over_is_asked_back(number):
     with pytest.raises(InputError) as caught:

@@ -79,6 +79,19 @@ def by_likeness(typed: str, known: Iterable[str]) -> list[str]:
     return sorted(known, key=lambda name: -_similarity(wanted, name.lower()))
 
 
+def digit_slips(typed: str, names: Iterable[str]) -> list[str]:
+    """Return the names that a text is but for one digit too many or too few: A1000, A100."""
+    key = key_of(typed)
+    letters = re.sub(r"\d", "", key)
+    return [
+        name
+        for name in names
+        if abs(len(key_of(name)) - len(key)) == 1
+        and re.sub(r"\d", "", key_of(name)) == letters
+        and _edits(key_of(name), key) == 1
+    ]
+
+
 def _holds(name: str, words: list[str]) -> bool:
     parts, many = _PARTS.findall(name), len(words)
     return many > 0 and any(parts[i : i + many] == words for i in range(len(parts) - many + 1))

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import write_whole
-from steptime.core.spelling import VARIANT, key_of, model_tokens, tokens
+from steptime.core.spelling import VARIANT, digit_slips, key_of, model_tokens, tokens
 from steptime.core.toml_files import DATA, read_toml, shown, toml_text
 from steptime.hardware import links
 from steptime.hardware.constants import Constant, constants_from_table
@@ -255,10 +255,7 @@ def constants_of(owner: str) -> Mapping[str, Constant]:
 
 
 def write_user_link(table: Mapping[str, Any]) -> Path:
-    """Write a link in datasheet units as the user's link `local` and return its path.
-
-    Raises `InputError` if the table is not a link, or the folder cannot be written to.
-    """
+    """Write a link as the user's `local`, return its path; raises `InputError` if it is none."""
     return _LINKS.write(table, LOCAL)
 
 
@@ -363,7 +360,10 @@ def _spelled(text: str) -> Device | None:
 def _one_meant(text: str) -> str:
     names = meant(text)
     if len(names) == 1:
-        return names[0]
+        slips = [] if key_of(text) in _shipped_words() else digit_slips(text, aliases())
+        if not slips:
+            return names[0]
+        names.append(min(slips, key=len))  # A1000 may be an RTX A1000, or A100 with a digit more
     asked = model_tokens(text)
     every = _tokens_of_shipped().items()
     near = names or [name for name, own in every if asked and asked <= own]
