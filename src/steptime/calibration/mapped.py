@@ -337,7 +337,4 @@ def _attr(said: object, row: Row) -> Any:
     return formula(said)(row) if isinstance(said, str) else said
 
 
-@lru_cache(maxsize=256)
-def _device(name: str) -> Device:
-    found = catalog.device(name)  # the "k80" of a table is the card, not a paper's figures
-    return catalog.device(catalog.platform_of(name) or name) if found.only_by_name else found
+_device = lru_cache(maxsize=256)(catalog.device)

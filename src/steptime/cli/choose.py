@@ -58,9 +58,10 @@ def choose(
     if page is None:
         options.refuse({"--link": link, "--replicas": replicas}, "{} goes with --page FILE")
     else:
-        axes = parse_models(model), devices_of(devices), batch, link, replicas or REPLICAS
+        rivals = devices_of(devices, step.method)
+        axes = parse_models(model), rivals, batch, link, replicas or REPLICAS
         return _page(page, step, execution, axes, Training(samples, epochs), offers(prices))
-    asked = devices_of(devices)
+    asked = devices_of(devices, step.method)
     priced = offers(prices)
     currencies = sorted({one.currency for one in priced})
     if len(currencies) > 1:
@@ -128,7 +129,7 @@ def _page(
     return Answer(document, notes=[f"{counted(document['rows'], 'row')}: {page}"])
 
 
-def devices_of(text: str) -> list[Device]:
+def devices_of(text: str, method: str = "") -> list[Device]:
     """Return the devices that a list with commas names, those of a kind, or all."""
     word = text.strip().lower()
     if word == "all" or word in KINDS:
@@ -139,5 +140,8 @@ def devices_of(text: str) -> list[Device]:
     if meant_by(word, KINDS) and not catalog.meant(word):
         raise unknown("kind of devices", text, ("all", *KINDS), "--devices")
     return list(
-        {one.name: one for one in map(catalog.device, parse_devices(text, "--devices"))}.values()
+        {
+            one.name: one
+            for one in (catalog.device(name, method) for name in parse_devices(text, "--devices"))
+        }.values()
     )

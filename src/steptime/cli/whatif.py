@@ -59,7 +59,7 @@ def whatif(
     execution: ExecutionOptions,
 ) -> WhatIf | Answer:
     """Say what changed hardware would do to the same networks."""
-    found = catalog.device(options.one_device(device))
+    found = catalog.device(options.one_device(device), method)
     told: dict[str, Any] = {"method": method, "dtype": networks.dtype_for(found, dtype)}
     axes = changes.read_changes(set_ or ())
     texts = (one for text in upgrade or () for one in text.split(","))

@@ -81,7 +81,7 @@ class StepModel:
             choice = read_model(str(network), trusted=True)
             network = make_workload(choice, None, dtype, phase, optimizer)
         self.workload = network
-        self.device = catalog.device(device).in_phase(network.phase)
+        self.device = catalog.device(device, chosen.name).in_phase(network.phase)
         self.options = {name: _text(value) for name, value in (options or {}).items()}
         self.assumes = assumes and "stack" in chosen.options and "stack" not in self.options
         self._chosen = chosen, dict(self.options)
@@ -126,7 +126,7 @@ class StepModel:
 
         That is so under one stack: where none is named, another device may have another.
         """
-        found = catalog.device(device)
+        found = catalog.device(device, self.method.name)
         again = self.assumes and usual_stack(self.workload, found) != self.settings.stack
         method, options = self._chosen if again else (self.method, None)
         how = self.workload, found, self._link, method, options

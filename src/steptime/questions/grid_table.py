@@ -49,7 +49,12 @@ class Grid:
 
 
 def axes(
-    models: str, devices: str, batches: str | None, replicas: str | None, link: str | None
+    models: str,
+    devices: str,
+    batches: str | None,
+    replicas: str | None,
+    link: str | None,
+    method: str = "",
 ) -> Grid:
     """Return the axes that the texts of the command line say; raises `InputError`."""
     from steptime.grids.grid import place_of
@@ -58,7 +63,7 @@ def axes(
 
     found = Grid(
         tuple(one for text in parse_models(models) for one in networks(text)),
-        tuple(place_of(name) for name in parse_devices(devices, "--device")),
+        tuple(place_of(name, method) for name in parse_devices(devices, "--device")),
         None if batches is None else tuple(parse_counts(batches, "--batch")),
         (1,) if replicas is None else tuple(parse_counts(replicas, "--replicas")),
         None if link is None else catalog.link(link, "--link"),

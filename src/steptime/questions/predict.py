@@ -95,7 +95,7 @@ def predict(
         options.refuse(of_one, "{} is of one prediction; leave out --grid")
         from steptime.build import make_workload, read_model, set_length
 
-        axes = grid_table.axes(model, device, batch, replicas, link)
+        axes = grid_table.axes(model, device, batch, replicas, link, chosen.name)
         read = cache(read_model)  # a file is read once
 
         def cell(name: str, size: int | None) -> Workload:
