@@ -13,8 +13,8 @@ from typing import Any
 from steptime.core.dtypes import dtype_named, precision
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.graph import Graph
-from steptime.core.ranges import LARGEST, amount, pairs, whole_number
 from steptime.core.table import picked
+from steptime.core.values import MAX_COUNT, parse_count, parse_number, parse_pairs
 from steptime.core.workload import (
     LORA_ON,
     NO_OPTIMIZER,
@@ -144,7 +144,7 @@ def _read_code(code: Code, allow_unknown: bool, text: str) -> Choice:
 
 
 def _settings(settings: str, text: str) -> dict[str, object]:
-    return {**pairs(settings.split(",") if settings else (), f"model {shorten(text)}:")}
+    return {**parse_pairs(settings.split(",") if settings else (), f"model {shorten(text)}:")}
 
 
 def is_path(text: str) -> bool:
@@ -252,7 +252,7 @@ def make_workload(
     """
     chosen = family_of(choice)
     params = stored(chosen, resolve(chosen, choice.given, choice.where or choice.model))
-    sizes = [whole_number(size, "batch") for size in (batch, choice.batch) if size is not None]
+    sizes = [parse_count(size, "batch") for size in (batch, choice.batch) if size is not None]
     if len(set(sizes)) > 1:
         raise InputError(f"batch {sizes[0]} contradicts {sizes[1]} of the model")
     dtype = dtype_named(dtype)
@@ -269,7 +269,7 @@ def make_workload(
         dtype,
         phase,
         lower if phase == "train" else NO_OPTIMIZER,
-        Plan(data=whole_number(replicas, "replicas")),
+        Plan(data=parse_count(replicas, "replicas")),
         file=choice.file,
         sha256=choice.sha256,
         allow_unknown=choice.allow_unknown,
@@ -301,14 +301,16 @@ def make_tuning(
     said: dict[str, Any] = {}
     if lora is not None:
         text = lora if "=" in lora else f"r={lora}"
-        given = pairs(text.split(","), "--lora")
+        given = parse_pairs(text.split(","), "--lora")
         for key in given:
             one_of("key", key, ("r", "on", "dropout"), "--lora")
         said = {
-            "rank": whole_number(given.get("r", "16"), "--lora r"),
+            "rank": parse_count(given.get("r", "16"), "--lora r"),
             "on": given.get("on", LORA_ON[0]),
         }
-        said["dropout"] = amount(given.get("dropout", "0"), "--lora dropout", least=0.0, most=0.99)
+        said["dropout"] = parse_number(
+            given.get("dropout", "0"), "--lora dropout", at_least=0.0, at_most=0.99
+        )
     if recompute == "selective":
         raise InputError("--recompute selective: by plan alone; nearest: --recompute full")
     one_of("offload", offload or "none", OFFLOADS)
@@ -318,7 +320,7 @@ def make_tuning(
     words += ["early"] if update_early else []
     for name, tokens in (("packed", packed), ("padded", padded)):
         if tokens is not None:
-            said[name] = whole_number(tokens, f"--{name}")
+            said[name] = parse_count(tokens, f"--{name}")
     return Tuning(
         **said,
         weights=weights or "",
@@ -343,7 +345,7 @@ def _built(text: str) -> Graph:
     except ShapeError as error:
         raise InputError(f"{table['model']}: {error}") from None
     for name, spec in builder.tensors.items():
-        if spec.size_bytes > LARGEST:
+        if spec.size_bytes > MAX_COUNT:
             raise InputError(f"{table['model']}: tensor '{name}' has more than 2^53 bytes")
     return tuned(builder.graph(output), Tuning(**table["tuning"]))
 

@@ -9,6 +9,7 @@ import pytest
 
 from printed import answer
 from steptime.cli.main import run
+from steptime.core.toml_files import DATA
 from steptime.hardware import catalog
 
 EIGHT = """
@@ -179,7 +180,8 @@ def test_a_device_of_eight_numbers_works(capsys, mine, method):
 
 def test_why_from_paleo_ends_with_the_calibrated_step_and_its_ops(capsys):
     """Bounds have no upper end; the step and the ops are those that `predict` says."""
-    asked = ["alexnet_v2", "--device", "TITAN_X", "--batch", "16", "--json"]
+    device = str(DATA / "devices/titan_x.toml")
+    asked = ["alexnet_v2", "--device", device, "--batch", "16", "--json"]
     assert run(["why", *asked, "--from", "paleo"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert run(["predict", *asked]) == 0

@@ -7,6 +7,7 @@ import pytest
 import split_alexnet
 from printed import answer
 from steptime.cli.main import run
+from steptime.core.toml_files import DATA
 from steptime.prediction.collectives import COLLECTIVES
 
 NET = ["scale", "fc:layers=1,nodes=64,inputs=32,outputs=8", "--device", "V100"]
@@ -155,7 +156,8 @@ def test_hybrid_and_model(capsys, tmp_path):
 
 
 def test_table(capsys):
-    words = ["scale", "vgg16", "--device", "K80", "--link", "aws", "--replicas", "1,2,4"]
+    words = ["scale", "vgg16", "--device", str(DATA / "devices/k80.toml")]
+    words += ["--link", "aws", "--replicas", "1,2,4"]
     title, head, *rows = shown(capsys, *words, "--examples", "100000", "--price", "0.9")
     assert title.startswith("vgg16 on K80 over aws, batch 64 a replica, weak scaling (calibrated")
     for column in ("replicas", "global batch", "communication", "speed-up", "speed", "cost"):

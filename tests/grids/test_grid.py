@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from every import every
 from steptime.build import build_step, make_workload, read_model
 from steptime.cli.main import run
-from steptime.core import ranges
 from steptime.core.errors import InputError
 from steptime.core.units import size
+from steptime.core.values import parse_counts, parse_models
 from steptime.grids.grid import Steps
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.network.count import peak_bytes
 from steptime.prediction.step_model import StepModel
-from steptime.questions.grid_table import MOST_CELLS, split_models
+from steptime.questions.grid_table import MOST_CELLS
 
 NETWORKS = (
     "resnet18",
@@ -44,7 +44,7 @@ METHODS = (
     ("paleo", {}),
     ("paleo", {"pipeline": "true", "ppp_comp": "0.5"}),
 )
-K80 = catalog.device("K80")
+K80 = catalog.device("K80", "paleo")
 WAITS = Device("waits", "gpu", {"float32": 4e12}, 3e11, "made up", launch_s=5e-6, clock_hz=1e9)
 OWN_HOST = Device("own host", "cpu", {"float32": 1e11}, 2e10, "made up", launch_s=2e-6)
 
@@ -156,16 +156,16 @@ def test_a_price_that_takes_no_arrays_is_asked_batch_by_batch():
 
 def test_models_of_a_list():
     text = "fc:layers=4,nodes=64,resnet50, nin ,a/b.json,rnn:cell=gru"
-    assert split_models(text) == ["fc:layers=4,nodes=64", "resnet50", "nin", "a/b.json",
+    assert parse_models(text) == ["fc:layers=4,nodes=64", "resnet50", "nin", "a/b.json",
                                   "rnn:cell=gru"]  # fmt: skip
     for wrong, message in ((",fc", "an empty name"), ("fc,fc", "'fc' is given twice")):
         with pytest.raises(InputError, match=message):
-            split_models(wrong)
+            parse_models(wrong)
 
 
 def test_numbers_of_a_list():
     def numbers(text: str) -> list[int]:
-        return ranges.numbers(text, "--replicas")
+        return parse_counts(text, "--replicas")
 
     assert numbers("1,2,4,...,128") == [1, 2, 4, 8, 16, 32, 64, 128]
     assert numbers("1,2,...,16") == [1, 2, 4, 8, 16]
@@ -193,12 +193,14 @@ def cells(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any
 
 
 def test_the_grid_of_the_command_line(capsys, tmp_path):
-    words = ["nin,fc:layers=2,nodes=64", "--device", "K40,TITAN_X", "--batch", "1..5"]
+    words = ["nin,fc:layers=2,nodes=64", "--device", "tesla-k40,titan-x-maxwell", "--batch", "1..5"]
     more = ["--replicas", "1,4", "--link", "ethernet"]
     found = cells(capsys, *words, *more)
     keys = [(c["model"], c["device"], c["batch"], c["replicas"]) for c in found]
     assert len(set(keys)) == len(found) == 2 * 2 * 5 * 2
-    assert keys[:3] == [("nin", "K40", 1, 1), ("nin", "K40", 1, 4), ("nin", "K40", 2, 1)]
+    assert keys[:3] == [
+        (name, "tesla-k40", *cell) for name, *cell in (("nin", 1, 1), ("nin", 1, 4), ("nin", 2, 1))
+    ]
     for cell in found:
         workload = make_workload(read_model(cell["model"]), cell["batch"])
         one = StepModel(workload, cell["device"]).predict()
@@ -256,16 +258,16 @@ def test_paleo_in_a_grid_exchanges_by_a_tree(capsys):
 
 def test_a_device_without_the_type_does_not_end_the_grid(capsys):
     words = ["fc", "--batch", "1..5", "--dtype", "bfloat16", "--device"]
-    found = cells(capsys, *words, "K40,A100")
-    why = "device 'K40': no peak is known for bfloat16; known: float32"
+    found = cells(capsys, *words, "tesla-k40,A100")
+    why = "device 'tesla-k40': no peak is known for bfloat16; known: float64, float32"
     for cell in found:
-        if cell["device"] == "K40":
+        if cell["device"] == "tesla-k40":
             assert (cell["status"], cell["note"], cell["step_s"]) == ("unsupported", why, None)
         else:
             assert (cell["status"], cell["note"]) == ("ok", "")
             assert cell["step_s"] > 0
-    assert run(["predict", *words, "K40,A100", "--grid"]) == 0
-    shown = [line for line in capsys.readouterr().out.splitlines() if "K40" in line]
+    assert run(["predict", *words, "tesla-k40,A100", "--grid"]) == 0
+    shown = [line for line in capsys.readouterr().out.splitlines() if "tesla-k40" in line]
     assert len(shown) == 5
     assert all(line.endswith("- no peak is known for bfloat16") for line in shown)
     assert run(["predict", *words, "K80,K40", "--grid"]) == 2

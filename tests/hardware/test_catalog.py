@@ -197,14 +197,18 @@ def test_one_reading_of_the_words_of_others(word, name):
     assert machine.platform_name("cuda", word, None) == (name or machine.slug(word))
 
 
-def test_figures_of_a_paper_are_found_by_their_own_name_only():
+def test_figures_of_a_paper_are_found_by_their_own_name_under_its_method_only():
     own = [device.name for device in DEVICES if device.only_by_name]
     assert sorted(own) == [
         *("CPU_I7", "GEFORCE_750_M", "GEFORCE_780_TI", "K20", "K20X", "K40", "K80", "TITAN_X"),
     ]
     for name in own:
-        assert catalog.device(name).name == catalog.device(name.lower()).name == name
+        assert catalog.device(name, "paleo").name == name
+        assert catalog.device(name.lower(), "paleo").name == name
         assert catalog.platform_of(name) not in own
+    assert catalog.device("K80").name == catalog.device("k80", "calibrated").name == "tesla-k80"
+    with pytest.raises(InputError, match=r"^device 'TITAN_X' is of Paleo's table: --method paleo"):
+        catalog.device("TITAN_X")
 
 
 def test_every_word_of_a_shipped_device_means_that_device():
@@ -227,7 +231,7 @@ def test_details_are_read():
     assert (a100.maker, a100.architecture, a100.memory_type) == ("NVIDIA", "Ampere", "HBM2e")
     assert catalog.device("mi300x").multiprocessors == 304  # AMD's word: compute units
     assert catalog.device("epyc-7742").cores == 64
-    assert catalog.device("K80").multiprocessors is None
+    assert catalog.device("K80", "paleo").multiprocessors is None
     for device in DEVICES:  # every file's l2_MiB is what the device has
         mib = device.details.get("l2_MiB")
         assert device.l2_bytes == (None if mib is None else mib * 2**20)
@@ -497,6 +501,15 @@ def test_what_was_measured_comes_back(measured):
 def test_every_file_of_the_data_is_read():
     files = {path.stem for path in (DATA / "devices").iterdir()}
     assert files == {*(device.name.lower() for device in DEVICES), "aliases"}
+
+
+def test_a_short_word_one_digit_from_a_short_name_is_refused_with_both():
+    with pytest.raises(
+        InputError, match=r"^ambiguous device 'a1000'; did you mean 'rtx-a1000' or "
+    ):
+        catalog.device("a1000")
+    assert catalog.device("rtx a1000").name == "rtx-a1000"
+    assert catalog.device("4090").name == "rtx-4090"
 
 
 @every("number", ["6000", "5000", "4000"])

@@ -9,6 +9,7 @@ import pytest
 
 from printed import answer
 from steptime.cli.main import run
+from steptime.core.toml_files import DATA
 from steptime.hardware.device import Device
 from steptime.prediction.kernel import NOTHING, Interval
 from steptime.prediction.lower import Row
@@ -111,7 +112,7 @@ def test_predict_says_the_energy(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "energy       at most " in shown
     assert "(t4: idle_W unknown)" in shown
-    assert run([*words, "K40"]) == 0
+    assert run([*words, str(DATA / "devices/k40.toml")]) == 0
     assert "energy       unknown (K40: idle_W and tdp_W unknown)" in capsys.readouterr().out
 
 
@@ -141,5 +142,5 @@ def test_predict_says_the_energy_of_a_run(tmp_path, capsys):
     assert (whole["energy"], whole["at_most"]["co2_g"]) == (None, None)
     assert run([*words, "t4"]) == 0
     assert "energy         at most " in capsys.readouterr().out
-    assert run([*words, "K40"]) == 0
+    assert run([*words, str(DATA / "devices/k40.toml")]) == 0
     assert "energy         unknown" in capsys.readouterr().out

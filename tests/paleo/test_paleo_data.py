@@ -32,7 +32,7 @@ LINKS = [  # name, Gbit/s
 @every(("name", "kind", "mhz", "gflop_per_s", "gb_per_s"), DEVICES)
 def test_devices_of_paleo_have_its_figures(name, kind, mhz, gflop_per_s, gb_per_s):
     for spelling in (name, name.lower(), name.title()):
-        device = catalog.device(spelling)
+        device = catalog.device(spelling, "paleo")
         assert device.name == name
         assert device.kind == kind
         assert device.clock_hz == pytest.approx(mhz * 1e6, rel=1e-15)
@@ -55,7 +55,7 @@ def test_all_devices_and_links_of_the_original(shared):
     tables = json.loads((shared / "paleo/devices.json").read_text())
     assert {name for name, *_ in DEVICES} == set(tables["devices"])
     for name, row in tables["devices"].items():
-        device = catalog.device(name)
+        device = catalog.device(name, "paleo")
         assert device.kind == ("gpu" if row["is_gpu"] else "cpu")
         figures = (device.clock_hz, device.peak_flop_per_s["float32"], device.memory_bytes_per_s)
         expected = (
@@ -71,7 +71,7 @@ def test_all_devices_and_links_of_the_original(shared):
 
 def test_a_datasheet_device_is_not_the_one_of_paleo():
     # both GPUs of a board in Paleo, one of them in what a driver shows
-    whole, one = catalog.device("K80"), catalog.device("tesla-k80")
+    whole, one = catalog.device("K80", "paleo"), catalog.device("tesla-k80")
     assert whole.memory_bytes_per_s == pytest.approx(2 * one.memory_bytes_per_s, rel=0.01)
     assert catalog.platform_of("Tesla K80") == "tesla-k80"
     assert not {name.lower() for name, *_ in DEVICES} & {a.lower() for a in catalog.aliases()}
@@ -91,7 +91,7 @@ FORKS = [
 
 @every(("name", "gflop_per_s", "gb_per_s", "tolerance"), FORKS)
 def test_devices_of_the_forks_are_datasheets(name, gflop_per_s, gb_per_s, tolerance):
-    device = catalog.device(name)
+    device = catalog.device(name, "paleo")
     assert device.peak_flop_per_s["float32"] == pytest.approx(gflop_per_s * 1e9, rel=tolerance)
     assert device.memory_bytes_per_s == pytest.approx(gb_per_s * 1e9, rel=tolerance)
 

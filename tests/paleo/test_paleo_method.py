@@ -26,7 +26,7 @@ from steptime.prediction.lower import Lowered
 from steptime.prediction.schedule import Timeline
 
 REL = 1e-9
-K40 = catalog.device("K40")
+K40 = catalog.device("K40", "paleo")
 
 
 def network(text: str, batch: int | None = None, phase: str = "train") -> Graph:
@@ -68,7 +68,7 @@ def test_every_case_of_the_original(paleo):
     assert len(cases) == 54
     for name, case in cases.items():
         graph = network(str(paleo / "nets" / f"{case['net']}.json"), case["batch_size"])
-        device = catalog.device(case["device"])
+        device = catalog.device(case["device"], "paleo")
         ppp = {"ppp_comp": str(case["ppp_comp"]), "ppp_comm": str(case["ppp_comm"])}
         plain = times(graph, device, **ppp)
         lower = times(graph, device, **ppp, pipeline="true")
@@ -107,7 +107,7 @@ def test_small_networks_of_the_original(paleo):
         net, device, ppp = name.split("__")
         comp, comm = ppp.removeprefix("ppp").split("-")
         graph = network(str(paleo / "synthetic_nets" / f"{net}.json"))
-        found = times(graph, catalog.device(device), ppp_comp=comp, ppp_comm=comm)
+        found = times(graph, catalog.device(device, "paleo"), ppp_comp=comp, ppp_comm=comm)
         tables = [
             {layer: (ms["comp_ms"], ms["comm_ms"]) for layer, ms in case[part].items()}
             for part in ("forward", "backward")
@@ -211,7 +211,7 @@ def test_a_zoo_network_costs_what_paleos_file_of_it_costs(paleo):
 
 def test_published_totals_without_the_reference():
     """Layer sums that a fork of Paleo printed for a Titan X, ppp 1, products only, in ms."""
-    found = times(network("alexnet_v2", 128), catalog.device("TITAN_X"))
+    found = times(network("alexnet_v2", 128), catalog.device("TITAN_X", "paleo"))
     assert 1e3 * found.forward_s == pytest.approx(33.1617, rel=0.001)
     assert 1e3 * found.backward_s == pytest.approx(56.5851 + 32.4992, rel=0.001)
     assert sum(row.row.parameters for row in found.rows) == 50_303_912

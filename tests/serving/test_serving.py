@@ -6,6 +6,7 @@ import steptime
 from every import every
 from printed import answer
 from steptime.core.errors import InputError
+from steptime.network.families import language
 from steptime.network.ops.sequence import experts_read
 from steptime.planning.request import Site
 from steptime.prediction.kernel import Kernel
@@ -267,12 +268,29 @@ def test_ranks_that_share_experts_read_a_prompt_each():
 
 
 def test_tokens_beyond_the_length_of_a_model_are_noted():
-    """Gemma has 8,192 tokens; what length Llama can read is not known."""
-    noted = "200,128 tokens are beyond the length of gemma_7b, 8,192"
-    assert noted in steptime.serve("gemma_7b", "h100", input=200_000)["notes"]
-    for model, tokens in (("gemma_7b", 8064), ("llama3_8b", 200_000)):
+    """Gemma and Llama 3 have 8,192 tokens; what a network without `max_length` can read is open."""
+    own = "transformer:kind=decoder,positions=rotary"
+    for model, tokens, is_noted in (
+        ("gemma_7b", 200_000, True),
+        ("gemma_7b", 8064, False),
+        ("llama3_8b", 200_000, True),
+        ("llama3_8b", 8064, False),
+        ("llama_7b", 4000, True),
+        (own, 200_000, False),
+    ):
         notes = steptime.serve(model, "h100", input=tokens)["notes"]
-        assert not any("beyond" in note for note in notes)
+        assert any("beyond the length of" in note for note in notes) == is_noted, (model, tokens)
+    assert "200,128 tokens are beyond the length of llama3_8b, 8,192" in notes_of("llama3_8b")
+
+
+def notes_of(model: str) -> list[str]:
+    return steptime.serve(model, "h100", input=200_000)["notes"]
+
+
+def test_every_decoder_of_the_catalogue_says_its_trained_length():
+    decoders = [row for row in language.rows().values() if row.get("kind", "decoder") == "decoder"]
+    assert len(decoders) > 60
+    assert all(row["max_length"] >= row.get("length", 1) for row in decoders)
 
 
 def test_ranks_of_experts_need_not_divide_the_tokens():

@@ -10,9 +10,9 @@ import numpy as np
 
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.outliers import EFFICIENCY
-from steptime.core.ranges import share
 from steptime.core.table import Table, columns, cut
 from steptime.core.units import counted, first_of, percent
+from steptime.core.values import parse_share
 from steptime.records.data import Data
 from steptime.records.row import Row, grouped
 from steptime.records.sides import Sides
@@ -98,7 +98,7 @@ def change_points(
 
 def history_table(data: Data, margin: str) -> Table:
     """Return a row for each network and folder, folders by date; the summary has what changed."""
-    at_least = math.log1p(share(margin, "--margin"))
+    at_least = math.log1p(parse_share(margin, "--margin"))
     told = {row["folder"]: row for row in data.rows(FOLDERS)}
     folders = sorted(told, key=lambda name: (told[name]["at"] is None, told[name]["at"], name))
     place = {name: at for at, name in enumerate(folders)}

@@ -10,9 +10,9 @@ import numpy as np
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.outliers import FALSE_ALARMS, THRESHOLD, Deviation, deviations
 from steptime.analysis.verdict import MARGIN
-from steptime.core.ranges import amount, share
 from steptime.core.table import Column, Table, columns
 from steptime.core.units import counted, percent
+from steptime.core.values import parse_number, parse_share
 from steptime.records.data import Data
 from steptime.records.row import Row, grouped
 from steptime.records.sides import Sides
@@ -37,8 +37,8 @@ def node_table(data: Data, margin: str, threshold: str) -> Table:
 
     The slow come first, then what else is not like the others; of these people see a line.
     """
-    at_least = math.log1p(share(margin, "--margin"))
-    least = amount(threshold, "--threshold")
+    at_least = math.log1p(parse_share(margin, "--margin"))
+    least = parse_number(threshold, "--threshold")
     shared = data.rows(f"SELECT 1 {GOOD} {CELL} HAVING count(*) > 2 LIMIT 1")
     measured = _measured(data) if shared else []
     good = grouped((row for row in measured if row["step_s"]), itemgetter("visit"))

@@ -16,7 +16,7 @@ from steptime.calibration.columns import Columns
 from steptime.calibration.fit import SIGMA, constants_of, fitted, left_out, together, told_by
 from steptime.calibration.left_over import learnt
 from steptime.core.errors import InputError
-from steptime.core.ranges import whole_number
+from steptime.core.values import parse_count
 from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
 from steptime.hardware.device import Device
@@ -58,7 +58,7 @@ def calibrate(
     if not cases:
         raise InputError(f"{device.name}: no row to calibrate with")
     if points is not None:
-        points = whole_number(points, "points")
+        points = parse_count(points, "points")
     bare = replace(device, calibration={})
     steps = Counter(_stack_of(case) for case in cases if not case.alone)
     (stack, _), *_ = (steps or Counter(map(_stack_of, cases))).most_common(1)

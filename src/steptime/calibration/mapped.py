@@ -17,10 +17,10 @@ from steptime.calibration.cases import PRICED, Case, Unasked, leave_out, op_kern
 from steptime.core.dtypes import dtype_named
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.formula import filled, formula
-from steptime.core.ranges import truth
 from steptime.core.table import picked
 from steptime.core.table_files import ENDINGS, Words, table_rows
 from steptime.core.toml_files import shown
+from steptime.core.values import parse_truth
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.network.ops.table import ShapeError
@@ -154,7 +154,7 @@ def plain_case(row: Row, place: str = "row", device: Device | None = None) -> Ca
     if "batch" in said:
         said["batch"] = str(said["batch"])
     if "channels_last" in said:
-        said["channels_last"] = str(truth(said["channels_last"], f"{place}: channels_last"))
+        said["channels_last"] = str(parse_truth(said["channels_last"], f"{place}: channels_last"))
     keys = keys_of(said, RowKeys, place)
     for name in ("seconds", *(() if device else ("device",))):
         if row.get(name) is None:
@@ -309,7 +309,7 @@ def _asked(row: MappedRow) -> dict[str, str]:
     keys = row.keys
     found = {"tf32": row.text(keys.tf32), "host": row.text(keys.host)}
     if keys.channels_last and keys.model:
-        last = truth(formula(keys.channels_last)(row.values), "channels_last of a model")
+        last = parse_truth(formula(keys.channels_last)(row.values), "channels_last of a model")
         found["channels_last"] = "yes" if last else "no"
     return {name: text for name, text in found.items() if text}
 
@@ -337,7 +337,4 @@ def _attr(said: object, row: Row) -> Any:
     return formula(said)(row) if isinstance(said, str) else said
 
 
-@lru_cache(maxsize=256)
-def _device(name: str) -> Device:
-    found = catalog.device(name)  # the "k80" of a table is the card, not a paper's figures
-    return catalog.device(catalog.platform_of(name) or name) if found.only_by_name else found
+_device = lru_cache(maxsize=256)(catalog.device)

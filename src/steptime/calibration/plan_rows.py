@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.ranges import LARGEST, truth
 from steptime.core.table import picked
 from steptime.core.table_files import table_rows
+from steptime.core.values import MAX_COUNT, parse_truth
 from steptime.core.workload import WHOLE, Tuning
 from steptime.hardware import catalog
 from steptime.network import families as models
@@ -134,7 +134,7 @@ def _question(row: Mapping[str, Any], label: str, place: str) -> Question:
     usual = {"tensor": 1, "pipeline": 1, "virtual": 1, "microbatch": 1, "zero": 0}
     given = {name: row.get(name) for name in (*NUMBERS, *MORE_NUMBERS)}
     numbers = {name: one or usual.get(name, one) for name, one in given.items()}
-    numbers["sequence"] = truth(row["sequence_parallel"], "sequence_parallel")
+    numbers["sequence"] = parse_truth(row["sequence_parallel"], "sequence_parallel")
     seconds = row["step_s"]
     if not isinstance(seconds, int | float) or not 0 < seconds < inf:
         raise InputError("no step_s is told")
@@ -290,6 +290,6 @@ def whole(question: Question, name: str) -> int:
     """Return a number of a row that is a whole one; raises `InputError`."""
     value = question.numbers[name]
     least = 0 if name in ("zero", "shard") else 1
-    if not isinstance(value, int | float) or not least <= value <= LARGEST or value % 1:
+    if not isinstance(value, int | float) or not least <= value <= MAX_COUNT or value % 1:
         raise InputError(f"{name} is a whole number of at least {least}, not {value!r}")
     return int(value)

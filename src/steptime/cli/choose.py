@@ -9,17 +9,23 @@ from steptime.core.errors import InputError, one_of, unknown
 from steptime.core.files import check_ending
 from steptime.core.kinds import File, Kind, setting_texts, text_of
 from steptime.core.progress import note
-from steptime.core.ranges import amount, numbers, whole_number
 from steptime.core.spelling import meant_by
 from steptime.core.table import Answer, picked
 from steptime.core.units import counted
+from steptime.core.values import (
+    parse_count,
+    parse_counts,
+    parse_devices,
+    parse_links,
+    parse_models,
+    parse_number,
+)
 from steptime.hardware import catalog
 from steptime.hardware.device import KINDS, Device
 from steptime.hardware.prices import Offer, Training, cheapest, offers
 from steptime.questions import kinds, options
 from steptime.questions.choose import SORTS, choices, ordered
 from steptime.questions.choose_table import notes_on, table
-from steptime.questions.grid_table import names, split_models
 from steptime.questions.step_options import StepKeywords, StepOptions
 
 EXAMPLES = 1_000_000
@@ -67,18 +73,18 @@ def choose(
         InputError: for unknown names, and options that do not go together.
     """
     step = StepOptions.from_keywords(step_options, "choose")
-    examples = whole_number(text_of(examples), "--examples")
-    top = whole_number(text_of(top), "--top")
-    epochs = amount(text_of(epochs), "--epochs", most=1e6)
+    examples = parse_count(text_of(examples), "--examples")
+    top = parse_count(text_of(top), "--top")
+    epochs = parse_number(text_of(epochs), "--epochs", at_most=1e6)
     one_of("--sort", sort, SORTS)
     price_file = None if prices is None else Path(prices)
     if page is None:
         options.refuse({"--link": link, "--replicas": replicas}, "{} goes with --page FILE")
     else:
         texts = map(text_of, (batch, link, replicas or REPLICAS))
-        axes = split_models(text_of(model)), devices_of(text_of(device)), *texts
+        axes = parse_models(text_of(model)), devices_of(text_of(device), step.method), *texts
         return _page(Path(page), step, axes, Training(examples, epochs), offers(price_file))
-    devices = devices_of(text_of(device))
+    devices = devices_of(text_of(device), step.method)
     priced = offers(price_file)
     currencies = sorted({one.currency for one in priced})
     if len(currencies) > 1:
@@ -122,7 +128,7 @@ def _page(
     models, devices, batch, links, replicas = axes
     makers = {name: partial(step.workload, name) for name in models}
     own = [make(None).batch_per_replica for make in makers.values()]
-    batches = numbers(batch, "--batch") if batch else sorted({*own, *BATCHES})
+    batches = parse_counts(batch, "--batch") if batch else sorted({*own, *BATCHES})
     near = ",".join(dict.fromkeys(map(near_link, devices)))
     usual = f"{near},{FAR}" if near.count(",") < MOST_NEAR else f"{FAR},{NEAR}"
     words = picked(step, "length dtype optimizer method") | picked(training, "examples epochs")
@@ -131,8 +137,8 @@ def _page(
         makers,
         devices,
         batches,
-        [catalog.link(name) for name in names(links or usual, "--link")],
-        numbers(replicas, "--replicas"),
+        [catalog.link(name, "--link") for name in parse_links(links or usual)],
+        parse_counts(replicas, "--replicas"),
         training,
         cheapest(one for one in priced if one.currency == "USD"),
         step.method,
@@ -143,10 +149,10 @@ def _page(
     return Answer(document, notes=[f"{counted(document['rows'], 'row')}: {page}"])
 
 
-def devices_of(text: Any) -> list[Device]:
+def devices_of(text: Any, method: Any = "") -> list[Device]:
     """Return the devices that a list with commas names, those of a kind, or all."""
     if not isinstance(text, str):
-        return [catalog.device(one) for one in names(text, "--devices")]
+        return [catalog.device(one) for one in parse_devices(text)]
     word = text.strip().lower()
     if word == "all" or word in KINDS:
         every = [one for one in catalog.devices(note) if not one.only_by_name]
@@ -155,4 +161,5 @@ def devices_of(text: Any) -> list[Device]:
         return [one for one in every if one.kind == word]
     if meant_by(word, KINDS) and not catalog.meant(word):
         raise unknown("kind of devices", text, ("all", *KINDS), "--device")
-    return list({one.name: one for one in map(catalog.device, names(text, "--device"))}.values())
+    devices = (catalog.device(name, str(method)) for name in parse_devices(text))
+    return list({device.name: device for device in devices}.values())

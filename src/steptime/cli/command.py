@@ -24,10 +24,10 @@ from steptime.core.errors import InterruptError, one_line, one_of
 from steptime.core.printers import PRINTERS, json_parts, prose, text, write_csv
 from steptime.core.progress import Progress, listening, note
 from steptime.core.question import Inquiry, Slot, named
-from steptime.core.ranges import whole_number
 from steptime.core.signature import REQUIRED
 from steptime.core.table import Answer, answer_of
 from steptime.core.units import duration
+from steptime.core.values import parse_count
 
 PATIENCE_S = 2.0  # between two lines on how far work is
 SILENT_S = 1.0  # before the first sign of life
@@ -57,7 +57,7 @@ Top = Annotated[
     typer.Option(
         "--top",
         metavar="N",
-        parser=partial(whole_number, where="--top"),
+        parser=partial(parse_count, where="--top"),
         help="The first N rows alone.",
     ),
 ]

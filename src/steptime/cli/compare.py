@@ -15,9 +15,9 @@ from steptime.cli.analysis import MOST_SHOWN
 from steptime.core.errors import InputError, shorten
 from steptime.core.progress import note
 from steptime.core.question import Text, argument, choice, flag, option, optional, question
-from steptime.core.ranges import share
 from steptime.core.table import UNSUCCESSFUL, Answer, JsonRows, LazySequence, Table, columns, cut
 from steptime.core.units import QUANTITIES, counted, percent, seconds, si
+from steptime.core.values import parse_share
 from steptime.questions.options import refuse
 from steptime.records.data import Data
 
@@ -56,7 +56,7 @@ def compare(
         raise InputError("--by and --platforms: give one of them")
     if not by and (len(folders) > 2 or (platforms and len(folders) > 1)):
         raise InputError("compare takes one folder, two folders, or one with --platforms A,B")
-    at_least = share(margin or "5%", "--margin")
+    at_least = parse_share(margin or "5%", "--margin")
     if not (by or platforms):
         refuse({"--any-dtype": any_dtype}, "{} goes with --platforms A,B or --by COLUMN")
     if not by:

@@ -40,7 +40,7 @@ def evaluate(
     mapping: File = optional("--map --mapping MAP.toml", "What the columns of a table mean."),
     draws: int = whole("K", "With --calibrate-with: draws of the N cases.", 5),
     most: int | None = whole("--rows N", "With --map: score N rows of each kind on each device."),
-    worst: int = whole("K", "Show the K cases that are missed by most.", 5, least=0),
+    worst: int = whole("K", "Show the K cases that are missed by most.", 5, at_least=0),
     strict: bool = flag("Refuse the table at the first row that cannot be asked."),
     out: File = picture("A picture"),
 ) -> Evaluation | Answer:

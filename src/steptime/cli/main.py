@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Annotated, Any
 
@@ -33,6 +34,7 @@ HELP = {"help_option_names": ["-h", "--help"]}
 INTERRUPTED = 130  # what Typer gives after Ctrl-C
 LONGEST_WORD = 300  # characters; a path may be so long in a message
 _EXTRA = re.compile(r"Got unexpected extra argument(?:\(?s?\)?) \((.*)\)")
+_EMPTY = re.compile(r"(--[\w-]+)=\s*")
 _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
 
@@ -244,6 +246,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     words += ["--help"] if words in ([], ["analyse"]) else []
     try:
+        check_empty(words)
         code = tree()(words, prog_name="steptime", standalone_mode=False)
         sys.stdout.flush()
     except (InputError, OutsideError) as error:
@@ -261,6 +264,16 @@ def run(arguments: Sequence[str] | None = None) -> int:
     if code == INTERRUPTED:
         return _fail("interrupted", INTERRUPTED)
     return code if isinstance(code, int) else 0
+
+
+def check_empty(words: Sequence[str]) -> None:
+    """Raise `InputError` for an option with an empty value: `--out=`, `--out ""`."""
+    for previous, word in pairwise(("", *words)):
+        option = _EMPTY.fullmatch(word)
+        is_value = previous.startswith("-") and "=" not in previous
+        if option is not None or (is_value and not word.strip()):
+            name = previous if option is None else option[1]
+            raise InputError(f"{name}: an empty value; leave it out, or give a value (--help)")
 
 
 def _usage(error: typer.TyperException, words: Sequence[str]) -> str:

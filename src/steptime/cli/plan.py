@@ -17,11 +17,13 @@ from steptime.core.question import (
     named,
     number,
     optional,
+    price_option,
     question,
+    time_option,
     whole,
 )
-from steptime.core.ranges import numbers, whole_number
 from steptime.core.table import Answer
+from steptime.core.values import parse_count, parse_counts, parse_devices, parse_models
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES
 from steptime.planning.answer import asking, timed
 from steptime.planning.best import answer
@@ -29,14 +31,13 @@ from steptime.planning.request import MOST_DEVICES, Request, cluster_of, level_o
 from steptime.planning.tables import search_tables, split_and_size, tables
 from steptime.prediction import DEFAULT
 from steptime.questions import options
-from steptime.questions.grid_table import names, split_models
 
 MOST_NUMBERS = 32  # of devices that are searched
 MOST_SEARCHES = 400  # on a page
 
 
 def _stages(text: str, where: str) -> tuple[int, ...]:
-    return tuple(whole_number(one, where, 0) for one in text.split(","))
+    return tuple(parse_count(one, where, 0) for one in text.split(","))
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class SplitOptions:
         "T", "1: tensor-parallel devices have whole experts. Default: these are split, too."
     )
     imbalance: float | None = number(
-        "X", "Tokens of the busiest of these devices over the mean. Default: 1.", least=1.0
+        "X", "Tokens of the busiest of these devices over the mean. Default: 1.", at_least=1.0
     )
     expert_overlap: bool = flag("Tokens are sent beside another microbatch's products.")
     recompute: Text = choice(RECOMPUTES, "none, selective (attention) or full. Default: none.")
@@ -68,7 +69,7 @@ class SplitOptions:
     zero: int | None = whole(
         "N",
         "Shared out over the replicas: 1 states, 2 gradients too, 3 weights too. Default: 0.",
-        least=0,
+        at_least=0,
     )
     shard: int | None = whole(
         "N", "Replicas that share these; the others are copies. Default: all."
@@ -140,14 +141,14 @@ def plan(
     ),
     host_link: Text = optional("LINK", "With --offload: what joins a device to its host."),
     max_device_count: int | None = whole(
-        "N", "Search over 1, 2, 4, ... devices.", most=MOST_DEVICES
+        "N", "Search over 1, 2, 4, ... devices.", at_most=MOST_DEVICES
     ),
     length: Text = optional("--length --seq-len S", f"{options.LENGTH}."),
     order: Text = optional(
         "NAME", "How groups lie, from the inside out. Default: tensor-context-data-pipeline."
     ),
-    budget_per_hour: float | None = number("P", "Search: all devices cost less."),
-    days: float | None = number("N", "Search: the training (--tokens) takes less."),
+    budget_per_hour: float | None = price_option("P", "Search: all devices cost less."),
+    days: float | None = time_option("N", "Search: the training (--tokens) takes less.", unit="d"),
     watts: float | None = number("W", "Search: all devices draw less."),
     trace: File = optional("FILE", "Write the pipeline's run as JSON for ui.perfetto.dev."),
     out: File = picture("Draw the pipeline and the memory"),
@@ -170,7 +171,7 @@ def plan(
         options.refuse(
             {"--max-device-count": max_device_count}, "--device-count and {}: give one of them"
         )
-        numbers_ = numbers(device_count, "--device-count")
+        numbers_ = parse_counts(device_count, "--device-count")
     if len(numbers_) > MOST_NUMBERS:
         raise InputError(f"--device-count: {len(numbers_)} numbers, at most {MOST_NUMBERS}")
     if not numbers_:
@@ -187,15 +188,15 @@ def plan(
     if chosen.pop("sequence_parallel", False):
         chosen["sequence"] = True
     lengths, batches = (
-        [None] if text is None else numbers(text, name) if page else [whole_number(text, name)]
+        [None] if text is None else parse_counts(text, name) if page else [parse_count(text, name)]
         for text, name in ((length, "--length"), (global_batch, "--global-batch"))
     )
-    models = split_models(model) if page else [model]
+    models = parse_models(model) if page else [model]
     further = tuple(map(level_of, level or ())), host_link
     asked = dict(vars(how))
     of_tuning = {name: asked.pop(name) for name in OF_TUNING}
     tuning = make_tuning(**of_tuning, optimizer=how.optimizer or "")
-    site, *others = nodes.sites(names(device, "--device"), *further)
+    site, *others = nodes.sites(parse_devices(device), *further)
     request = Request(
         models[0], site, batches[0], length=lengths[0], split=chosen,
         device_counts=tuple(numbers_), order=order, options=options.pairs(option_, "option"),

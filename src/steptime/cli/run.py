@@ -16,15 +16,15 @@ from steptime.core.question import (
     choice,
     flag,
     named,
-    number,
     option,
     optional,
     question,
+    time_option,
     whole,
 )
-from steptime.core.ranges import MOST_PROCESSES, MOST_STEPS, MOST_VISITS
 from steptime.core.table import UNSUCCESSFUL, Answer, facts
 from steptime.core.units import duration, percent, seconds, shown, si, size
+from steptime.core.values import MAX_PROCESSES, MAX_STEPS, MAX_VISITS
 from steptime.core.workload import STAGINGS, STRATEGIES
 from steptime.hardware.device import Device
 from steptime.measure.contract import LEAST_TRAINED, check_input
@@ -66,16 +66,16 @@ def run(
     ),
     stage_to: Text = optional("DIR", "Where copies go. Default: $LOCAL, $TMPDIR, the system's."),
     loaders: int | None = whole(
-        "K", "Processes that read ahead. Default: 0, none.", least=0, most=MOST_PROCESSES
+        "K", "Processes that read ahead. Default: 0, none.", at_least=0, at_most=MAX_PROCESSES
     ),
     prefetch: int | None = whole(
-        "K", "Batches that each loader has ready. Default: 2.", most=MOST_PROCESSES
+        "K", "Batches that each loader has ready. Default: 2.", at_most=MAX_PROCESSES
     ),
     train_steps: int | None = whole(
         "N",
         "Train so many steps, then take the test accuracy.",
-        least=LEAST_TRAINED,
-        most=MOST_STEPS,
+        at_least=LEAST_TRAINED,
+        at_most=MAX_STEPS,
     ),
     replicas: int | None = whole(
         "N",
@@ -86,11 +86,13 @@ def run(
         STRATEGIES, "Of replicas: allreduce (default), independent, sharded or parameter-server."
     ),
     no_overlap: bool = flag("Communicate after the backward pass, not during it."),
-    budget: float | None = number(
-        "S", "Seconds a network and run. Default: 3.", least=0.001, most=86_400
+    budget: float | None = time_option(
+        "S", "Time of a network and run: 3 (default), 500ms.", at_least=0.001, at_most=86_400
     ),
-    limit: float = number("S", "Seconds before a run is ended.", 600.0, least=0.1, most=864_000),
-    runs: int = whole("N", "Fresh processes.", 1, most=MOST_VISITS),
+    limit: float = time_option(
+        "S", "Time before a run is ended: 600, 10min.", 600.0, at_least=0.1, at_most=864_000
+    ),
+    runs: int = whole("N", "Fresh processes.", 1, at_most=MAX_VISITS),
     parts: bool = flag("Time forward, backward and update apart, too."),
     energy: bool = flag("Meter the energy of a step, in as long again."),
     profile: bool = flag("Time each op, too, in further steps."),

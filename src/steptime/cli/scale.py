@@ -5,9 +5,20 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from steptime.core.errors import InputError
-from steptime.core.question import Text, choice, flag, named, number, optional, question, whole
-from steptime.core.ranges import numbers
+from steptime.core.question import (
+    Text,
+    choice,
+    flag,
+    named,
+    number,
+    optional,
+    price_option,
+    question,
+    time_option,
+    whole,
+)
 from steptime.core.table import Answer, picked
+from steptime.core.values import parse_counts
 from steptime.grids.replicas import SCALINGS, ScalingRow, Sync, data_parallel, unpaid
 from steptime.hardware import catalog
 from steptime.hardware.prices import BILLINGS, Training, bill
@@ -73,11 +84,13 @@ def scale(
         "halving-doubling, hierarchical or parameter-server. Default: ring, of paleo tree.",
     ),
     overlap: bool = flag("All-reduce gradients in buckets during the backward pass (not paleo)."),
-    compression: float = number("F", "Gradients are compressed F times.", 1.0, least=1.0),
-    latency_us: float | None = number("T", "Latency of a message over the link (not paleo)."),
+    compression: float = number("F", "Gradients are compressed F times.", 1.0, at_least=1.0),
+    latency_us: float | None = time_option(
+        "T", "Latency of a message over the link (not paleo).", unit="us"
+    ),
     examples: int | None = whole("N", "Examples of an epoch: shows time and cost."),
     epochs: float | None = number("E", "Epochs of a training. Default 1."),
-    price: float | None = number("P", "Price of a device for an hour."),
+    price: float | None = price_option("P", "Price of a device for an hour."),
     billing: Text = choice(BILLINGS, "What is paid: every second (default), or started hour."),
     dtype: options.Dtype = "float32",
     optimizer: options.Optimizer = "sgd",
@@ -110,7 +123,9 @@ def scale(
     how = Sync(collective, compression, overlap)
     counts = None
     if replicas is not None or parallel == "data":
-        counts = sorted(numbers(DEFAULT_REPLICAS if replicas is None else replicas, "--replicas"))
+        counts = sorted(
+            parse_counts(DEFAULT_REPLICAS if replicas is None else replicas, "--replicas")
+        )
         if len(counts) > MOST_ROWS:
             raise InputError(f"--replicas: {len(counts)} numbers of replicas, at most {MOST_ROWS}")
     rows = _rows(found, parallel, counts, scaling, how)
@@ -166,11 +181,11 @@ def _rows(
 
 
 def _fabric(link: str, latency_us: float | None, shape: dict[str, Any]) -> Fabric:
-    between = catalog.link(link)
+    between = catalog.link(link, "--link")
     if latency_us is not None:
         between = replace(between, latency_s=latency_us * 1e-6)
     if "inside" in shape:
-        shape["inside"] = catalog.link(shape["inside"])
+        shape["inside"] = catalog.link(shape["inside"], "--inside")
     return Fabric(between, **shape)
 
 

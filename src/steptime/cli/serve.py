@@ -6,11 +6,10 @@ from typing import Annotated
 
 from steptime.cli.picture import drawn, picture
 from steptime.core.question import File, Text, option, optional, question, whole
-from steptime.core.ranges import latency_s, share
 from steptime.core.table import Answer
+from steptime.core.values import parse_devices, parse_latency_s, parse_share
 from steptime.prediction import DEFAULT
 from steptime.questions import options
-from steptime.questions.grid_table import names
 from steptime.serving.answer import HOST_BOUND, Service, answered
 from steptime.serving.load import Demand
 from steptime.serving.search import MOST_DEVICES, MOST_SEARCHED, ServerSearch
@@ -24,8 +23,8 @@ Devices = Annotated[
 # A bare number above these is meant in milliseconds: no user waits so many seconds for a token.
 MAX_BARE_TTFT_S = 60.0
 MAX_BARE_TPOT_S = 2.0
-read_ttft = partial(latency_s, bare_max_s=MAX_BARE_TTFT_S)
-read_tpot = partial(latency_s, bare_max_s=MAX_BARE_TPOT_S)
+read_ttft = partial(parse_latency_s, bare_max_s=MAX_BARE_TTFT_S)
+read_tpot = partial(parse_latency_s, bare_max_s=MAX_BARE_TPOT_S)
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class ServeOptions:
     kv: Text = optional("NAME", "How keys and values are kept: float8 or int8.")
     prices: options.Prices = None
     prefix: float | None = optional(
-        "W", "Share of each prompt that the cache has already, such as 0.3.", parser=share
+        "W", "Share of each prompt that the cache has already, such as 0.3.", parser=parse_share
     )
     stack: Text = optional(
         "NAME",
@@ -86,7 +85,7 @@ class SearchOptions:
         "S", "Search: TPOT p90 at most, in seconds, or 20ms.", parser=read_tpot
     )
     max_device_count: int | None = whole(
-        "N", "Search: at most so many. Default: 64.", most=MOST_SEARCHED
+        "N", "Search: at most so many. Default: 64.", at_most=MOST_SEARCHED
     )
     out: File = picture("Search: draw tokens/s of a device over those of a user")
 
@@ -112,7 +111,7 @@ def serve(
     if load.requests is not None:
         said = {"--input": input, "--output": output}
         options.refuse(said, "--requests says it: leave out {}")
-    goals, every = options.given(search), nodes.sites(names(device, "--device"))
+    goals, every = options.given(search), nodes.sites(parse_devices(device))
     clash = {"--ttft-target": load.ttft_target, "--tpot-target": load.tpot_target}
     if goals or len(every) > 1:
         options.refuse(clash, "a search has --ttft and --tpot: leave out {}")

@@ -25,7 +25,7 @@ def show(name: str, topics: Iterable[str]) -> Answer:
     if name in names():
         return _network(family(name))
     if catalog.meant(name):
-        return _hardware(catalog.device(name))
+        return _hardware(catalog.device(name, "" if catalog.meant(name) else catalog.PAPER_METHOD))
     every = (*topics, *devices, *links, *names())
     raise unknown("name", name, every if meant_by(name, every) else topics)
 

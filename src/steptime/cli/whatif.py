@@ -10,10 +10,11 @@ from steptime.core.progress import note
 from steptime.core.question import File, Text, argument, optional, question
 from steptime.core.table import Answer, Table, columns
 from steptime.core.units import counted
+from steptime.core.values import parse_models
 from steptime.hardware import catalog
 from steptime.prediction import DEFAULT
 from steptime.prediction.assumed import assumed_line, assumed_text
-from steptime.questions import changes, grid_table, networks, options
+from steptime.questions import changes, networks, options
 from steptime.questions.step_options import ExecutionOptions
 from steptime.questions.whatif import (
     WhatIf,
@@ -58,7 +59,7 @@ def whatif(
     execution: ExecutionOptions,
 ) -> WhatIf | Answer:
     """Say what changed hardware would do to the same networks."""
-    found = catalog.device(options.one_device(device))
+    found = catalog.device(options.one_device(device), method)
     told: dict[str, Any] = {"method": method, "dtype": networks.dtype_for(found, dtype)}
     axes = changes.read_changes(set_ or ())
     texts = (one for text in upgrade or () for one in text.split(","))
@@ -78,7 +79,7 @@ def whatif(
         )
         asked = networks.of_folder(folder)
     else:
-        named = grid_table.split_models(model or networks.DEFAULT_SET)
+        named = parse_models(model or networks.DEFAULT_SET)
         asked = networks.workloads(named, size if model or batch else networks.DEFAULT_BATCHES,
                        (told["dtype"], phase, optimizer), length)  # fmt: skip
     every = cases(asked, found, method, execution.method_options(option_), batch == LARGEST)

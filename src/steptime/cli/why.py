@@ -46,7 +46,7 @@ def why(
     from steptime.questions.networks import dtype_for
 
     given = execution.method_options(option_)
-    found = None if device is None else catalog.device(options.one_device(device))
+    found = None if device is None else catalog.device(options.one_device(device), start or method)
     if folder is not None:
         options.refuse(
             {"--batch": batch, "--length": length, "--dtype": dtype, "--replicas": replicas,
@@ -74,5 +74,5 @@ def why(
         )
         return explain(workload, found, given, out)
     options.refuse({"--out": out}, "{} needs --from paleo")
-    joined = None if link is None else catalog.link(link)
+    joined = None if link is None else catalog.link(link, "--link")
     return asked.why(workload, found, method, given, joined, replicas or 1, input_per_s)

@@ -15,7 +15,7 @@ from types import CodeType, MappingProxyType
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.ranges import number_of
+from steptime.core.values import number_of
 
 LONGEST = 500  # characters
 MOST_REPEATED = 10_000  # characters

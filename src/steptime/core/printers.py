@@ -12,9 +12,9 @@ from itertools import zip_longest
 from typing import Any, TextIO
 
 from steptime.core.errors import one_line
-from steptime.core.ranges import number_of
 from steptime.core.table import Column, JsonRows, LazySequence, Row, Table, cut
 from steptime.core.units import interval
+from steptime.core.values import number_of
 
 Cells = list[list[str]]
 APOSTROPHE = "'"  # before what would be a formula

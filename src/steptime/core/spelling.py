@@ -1,6 +1,5 @@
 """How names are spelled: by people, drivers, schedulers and logs, and what one was meant to be."""
 
-import difflib
 import re
 from collections.abc import Iterable
 from functools import partial
@@ -46,7 +45,7 @@ def model_tokens(text: str) -> set[str]:
 
 _PARTS = re.compile(r"\d+|[^\W\d_]+")
 _LONGEST = 200  # characters of what somebody typed
-_ALIKE, _SPLIT = 0.6, 0.9  # of the letters of two words, of all words
+_SIMILAR_WORDS, _SIMILAR_NAMES = 0.6, 0.9  # similarity of two words, of all words in one
 _SIZE = re.compile(r"x+l")  # those of models that are spelled alike
 _SHORT = 2  # letters: no word, such as the unit in 80gb
 
@@ -63,18 +62,34 @@ def meant_by(typed: str, known: Iterable[str]) -> list[str]:
     by_lower = {name.lower(): name for name in known}
     wanted = typed.lower()[:_LONGEST]
     words = _PARTS.findall(wanted)
-    holding = [wanted] if wanted in by_lower else [one for one in by_lower if _holds(one, words)]
+    holding = [wanted] if wanted in by_lower else [name for name in by_lower if _holds(name, words)]
     if holding and len(wanted) > 1:
         return [by_lower[name] for name in holding]
-    near = difflib.get_close_matches(wanted, by_lower, n=len(by_lower) or 1)
-    alike = [name for name in near if _alike(words, _PARTS.findall(name))]
+    alike = [
+        name
+        for name in by_lower
+        if _similarity(wanted, name) >= _SIMILAR_WORDS and _alike(words, _PARTS.findall(name))
+    ]
     return [by_lower[name] for name in sorted(alike, key=partial(_distance, wanted))[:1]]
 
 
 def by_likeness(typed: str, known: Iterable[str]) -> list[str]:
     """Return the known names, those most like the typed one first."""
-    like = partial(difflib.SequenceMatcher, None, typed.lower()[:_LONGEST])
-    return sorted(known, key=lambda name: -like(name.lower()).ratio())
+    wanted = typed.lower()[:_LONGEST]
+    return sorted(known, key=lambda name: -_similarity(wanted, name.lower()))
+
+
+def digit_slips(typed: str, names: Iterable[str]) -> list[str]:
+    """Return the names that a text is but for one digit too many or too few: A1000, A100."""
+    key = key_of(typed)
+    letters = re.sub(r"\d", "", key)
+    return [
+        name
+        for name in names
+        if abs(len(key_of(name)) - len(key)) == 1
+        and re.sub(r"\d", "", key_of(name)) == letters
+        and _edits(key_of(name), key) == 1
+    ]
 
 
 def _holds(name: str, words: list[str]) -> bool:
@@ -82,34 +97,34 @@ def _holds(name: str, words: list[str]) -> bool:
     return many > 0 and any(parts[i : i + many] == words for i in range(len(parts) - many + 1))
 
 
-def _alike(one: list[str], other: list[str]) -> bool:
+def _alike(typed: list[str], name: list[str]) -> bool:
     """Whether names in parts have the same numbers, and in the same places words that are alike."""
-    numbers = [[part for part in parts if part.isdigit()] for parts in (one, other)]
-    if len(numbers[0]) != len(numbers[1]) or not all(map(_same_digits, *numbers)):
+    typed_numbers, numbers = ([part for part in parts if part.isdigit()] for parts in (typed, name))
+    if len(typed_numbers) != len(numbers) or not all(map(_same_digits, typed_numbers, numbers)):
         return False
-    words = [[part for part in parts if not part.isdigit()] for parts in (one, other)]
-    if len(words[0]) != len(words[1]):  # one that was split or joined
-        whole, parts = ("".join(some) for some in words)
-        like = difflib.SequenceMatcher(None, whole, parts)
-        return like.ratio() >= _SPLIT or _edits(whole, parts) == 1
-    return all(map(_same_word, *words))
+    typed_words, words = ([part for part in parts if not part.isdigit()] for parts in (typed, name))
+    if len(typed_words) == len(words):
+        return all(map(_same_word, typed_words, words))
+    typed_text, text = "".join(typed_words), "".join(words)  # a word was split or joined
+    return _similarity(typed_text, text) >= _SIMILAR_NAMES or _edits(typed_text, text) == 1
 
 
-def _same_word(one: str, other: str) -> bool:
+def _same_word(typed: str, word: str) -> bool:
     """Whether words are alike: short, or most letters; not of other sizes (`xl`, `s`)."""
-    if max(len(one), len(other)) <= _SHORT:
-        return one == other or len(one + other) > _SHORT
-    is_size = one != other and all(map(_SIZE.fullmatch, (one, other)))
-    return not is_size and difflib.SequenceMatcher(None, one, other).ratio() >= _ALIKE
+    if max(len(typed), len(word)) <= _SHORT:
+        return typed == word or len(typed + word) > _SHORT
+    is_size = typed != word and all(map(_SIZE.fullmatch, (typed, word)))
+    return not is_size and _similarity(typed, word) >= _SIMILAR_WORDS
 
 
-def _same_digits(one: str, other: str) -> bool:
+def _same_digits(typed: str, digits: str) -> bool:
     """Whether a digit was lost, added, wrong behind the first, or swapped with another, at most.
 
     A wrong one of four is another product: an RTX 4080 Ti is no RTX 4070 Ti.
     """
-    wrong = len(one) == len(other) and sorted(one) != sorted(other)
-    return _edits(one, other) <= 1 and not (wrong and (one[0] != other[0] or len(one) > 3))
+    is_wrong = len(typed) == len(digits) and sorted(typed) != sorted(digits)
+    is_product = is_wrong and (typed[0] != digits[0] or len(typed) > 3)
+    return _edits(typed, digits) <= 1 and not is_product
 
 
 def _distance(typed: str, name: str) -> tuple[int, int, bool, int]:
@@ -117,16 +132,21 @@ def _distance(typed: str, name: str) -> tuple[int, int, bool, int]:
 
     Resnet10 is as near to resnet101 as to resnet18, which has as many digits.
     """
-    digits, others = (sum(map(str.isdigit, text)) for text in (typed, name))
-    begin = len([*takewhile(lambda both: both[0] == both[1], zip(typed, name, strict=False))])
-    return _edits(typed, name), abs(digits - others), sorted(typed) != sorted(name), -begin
+    typed_digits, digits = (sum(map(str.isdigit, text)) for text in (typed, name))
+    begin = len([*takewhile(lambda pair: pair[0] == pair[1], zip(typed, name, strict=False))])
+    is_other = sorted(typed) != sorted(name)
+    return _edits(typed, name), abs(typed_digits - digits), is_other, -begin
 
 
-def _edits(one: str, other: str) -> int:
-    """Return the least letters to add, drop, change or, two in all, swap to make a text another."""
-    row: list[int] = [*range(len(other) + 1)]
-    for i, letter in enumerate(one, 1):
-        above, row = row, [i]
-        for j, old in enumerate(other):
-            row.append(min(row[-1] + 1, above[j + 1] + 1, above[j] + (letter != old)))
-    return row[-1] - (one != other and sorted(one) == sorted(other))
+def _edits(typed: str, name: str) -> int:
+    """Return the letters to add, drop, change or swap with a neighbour to make a text another."""
+    from rapidfuzz.distance import OSA
+
+    return OSA.distance(typed, name)
+
+
+def _similarity(typed: str, name: str) -> float:
+    """Return the share of letters that two texts have in common, in the same order: 0 to 1."""
+    from rapidfuzz import fuzz
+
+    return fuzz.ratio(typed, name) / 100

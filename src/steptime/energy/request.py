@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.graph import Graph, Op
-from steptime.core.ranges import LARGEST
+from steptime.core.values import MAX_COUNT
 from steptime.formats import json_of, read_content
 from steptime.network.count import op_work
 from steptime.network.ops import products_of
@@ -173,6 +173,6 @@ def _file_layer(row: object, where: str) -> ChipLayer:
     if macs is not None:
         if isinstance(macs, bool) or not isinstance(macs, int):
             raise InputError(f"{place}: 'macs' must be a whole number, not {shorten(macs)}")
-        if not 0 <= macs <= LARGEST:
+        if not 0 <= macs <= MAX_COUNT:
             raise InputError(f"{place}: 'macs' must be from 0 to 2^53, not {shorten(macs)}")
     return ChipLayer(row["name"], kind, macs)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime.core.errors import InputError, one_of, shorten
-from steptime.core.ranges import whole_number
+from steptime.core.values import parse_count
 from steptime.formats import Source, opened, read_content
 from steptime.formats.archive import member
 from steptime.hardware.catalog import user_folder
@@ -91,7 +91,7 @@ def inputs_of(texts: list[str], where: str) -> Inputs:
         if not found:
             raise InputError(f"{where}: input {shorten(text)} is not NAME=2x3x256x256:float32")
         here = f"{where}: input {shorten(text)}"
-        shape = tuple(whole_number(n, here, most=2**40) for n in found["shape"].split("x"))
+        shape = tuple(parse_count(n, here, at_most=2**40) for n in found["shape"].split("x"))
         if len(shape) > MOST_AXES:
             raise InputError(f"{here}: more than {MOST_AXES} axes")
         dtype = found["dtype"] or "float32"

@@ -12,8 +12,8 @@ from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import Graph, GraphError, Op, check
 from steptime.core.graph_json import KEY, VERSION, graph_from_json
-from steptime.core.ranges import LARGEST
 from steptime.core.typed import typed
+from steptime.core.values import MAX_COUNT
 from steptime.core.workload import Phase
 from steptime.formats import WRONG, Source, line_of
 from steptime.network import ops
@@ -22,8 +22,8 @@ from steptime.network.ops.builder import MOST_OPS, Builder
 from steptime.network.ops.training import training_graph
 
 SOURCE = "a graph as JSON"
-_Whole = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
-_Size = Annotated[int, Meta(ge=1, le=LARGEST, description="a whole number from 1 to 2^53")]
+_Whole = Annotated[int, Meta(ge=-MAX_COUNT, le=MAX_COUNT)]
+_Size = Annotated[int, Meta(ge=1, le=MAX_COUNT, description="a whole number from 1 to 2^53")]
 _Name = Annotated[str, Meta(min_length=1, max_length=500, description="a name, not too long")]
 _Names = Annotated[list[_Name], Meta(min_length=1, description="a list of at least one name")]
 _Shape = Annotated[list[_Size], Meta(max_length=16, description="a list of at most 16 sizes")]
@@ -149,7 +149,7 @@ def _misfit(graph: Graph, op: Op) -> str:
     if made != written:
         follow, said = ([[one.dtype, list(one.shape)] for one in ones] for ones in (made, written))
         return f"{op.kind} makes {shorten(follow)}, not {shorten(said)}"
-    if not all(type(size) is int and 0 < size <= LARGEST for one in made for size in one.shape):
+    if not all(type(size) is int and 0 < size <= MAX_COUNT for one in made for size in one.shape):
         return f"{op.kind} makes a tensor without a size"
     numbers = [*ops.cost_of(*case, written), ops.scratch_of(*case), ops.serial_of(*case)]
     numbers += [n for product in ops.products_of(*case) for n in product]

@@ -12,8 +12,8 @@ from typing import Any
 from steptime.core import registry
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.formula import formula
-from steptime.core.ranges import LARGEST
 from steptime.core.toml_files import packaged
+from steptime.core.values import MAX_COUNT
 from steptime.core.workload import Value
 from steptime.formats import Source
 from steptime.network.families.family import Family, Parameter, resolve
@@ -244,9 +244,9 @@ def _checked(value: object, default: Any, where: str) -> Any:
         fits = isinstance(value, list) and len(value) <= LONGEST_LIST
     elif isinstance(default, float):
         number = isinstance(value, int | float) and type(value) is not bool
-        fits = number and isfinite(value) and abs(value) <= LARGEST  # type: ignore[arg-type]
+        fits = number and isfinite(value) and abs(value) <= MAX_COUNT  # type: ignore[arg-type]
     elif type(default) is int:
-        fits = type(value) is int and 0 <= value <= LARGEST
+        fits = type(value) is int and 0 <= value <= MAX_COUNT
     else:
         fits = type(value) is type(default)
     if not fits:

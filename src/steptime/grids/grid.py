@@ -266,10 +266,12 @@ def _span(on: StepModel, batches: Sequence[int]) -> Span:
 Place = tuple[Device, str | None]  # and the dtype there, None for that of each workload
 
 
-def place_of(text: str) -> Place:
+def place_of(text: str, method: str = "") -> Place:
     """Return the device that a text such as `tpu-v2-8:bfloat16-mixed` names, and its dtype."""
     name, _, dtype = text.rpartition(":") if ":" in text else (text, "", "")
-    return catalog.device(name.strip()), dtype_named(dtype.strip()) if dtype.strip() else None
+    return catalog.device(name.strip(), method), dtype_named(
+        dtype.strip()
+    ) if dtype.strip() else None
 
 
 def predicted(

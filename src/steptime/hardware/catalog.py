@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import write_whole
-from steptime.core.spelling import VARIANT, key_of, model_tokens, tokens
+from steptime.core.spelling import VARIANT, digit_slips, key_of, model_tokens, tokens
 from steptime.core.toml_files import DATA, read_toml, shown, toml_text
 from steptime.hardware import links
 from steptime.hardware.constants import Constant, constants_from_table
@@ -28,6 +28,7 @@ from steptime.hardware.stack import Stack, stack_from_table
 
 LOCAL = "local"
 DEFAULT_STACK = "torch-eager"
+PAPER_METHOD = "paleo"  # the method whose table of devices is its own
 _ALIASES = DATA / "devices" / "aliases.toml"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]{0,99}")
 _TOOK_OVER = {"ada", "blackwell"}  # generations whose cards have a Quadro's number
@@ -79,17 +80,17 @@ class _Shelf(Generic[_Item]):
         """Return what a file holds that is found by its name, which must be its own."""
         return _checked(self.at(path), path)
 
-    def file(self, name: str) -> Path:
-        """Return the file of a name, or of a path that ends in .toml."""
+    def file(self, name: str, option: str = "") -> Path:
+        """Return the file of a name, or of a path that ends in .toml; `option` is for messages."""
         key = name.lower()
         path = Path(name) if key.endswith(".toml") else self.path(key)
         if path is None:
-            raise unknown(self.what, name, self.files())
+            raise unknown(self.what, name, self.files(), option)
         return path
 
-    def one(self, name: str) -> _Item:
+    def one(self, name: str, option: str = "") -> _Item:
         """Return what the file of a name holds, or a path that ends in .toml."""
-        return self.at(self.file(name))
+        return self.at(self.file(name, option))
 
     def write(self, table: Mapping[str, Any], name: str) -> Path:
         """Write the user's NAME.toml, replacing one that is there at once, and return its path."""
@@ -106,8 +107,8 @@ _LINKS = _Shelf("link", "links", link_from_table)
 
 def _read_stack(table: Mapping[str, Any], where: str) -> Stack:
     """Return the stack of a table, told over the one that it is `like`."""
-    like = table.get("like")
-    return stack_from_table(table, where, stack(like) if isinstance(like, str) else None)
+    like = _like(table, where)
+    return stack_from_table(table, where, stack(like) if like else None)
 
 
 _STACKS = _Shelf("stack", "stacks", _read_stack)
@@ -131,19 +132,24 @@ def user_folder(kind: str) -> Path:
     return (Path(data) if data else Path.home() / ".local" / "share") / "steptime" / kind
 
 
-def device(name: str | os.PathLike[str] | Device) -> Device:
+def device(name: str | os.PathLike[str] | Device, method: str = "") -> Device:
     """Return the device of a name, a short name, `local`, a path that ends in .toml, or itself.
 
-    A name may be spelled as others spell it (`meant`). Only the file of that device is read. Raises
-    `InputError` for an unknown or ambiguous name and for a file that is not a device.
+    A name may be spelled as others spell it (`meant`). Only the file of that device is read. Under
+    the method `paleo` a name of Paleo's table means Paleo's figures, else the datasheet's: K80.
+    Raises `InputError` for an unknown or ambiguous name and for a file that is not a device.
     """
     if isinstance(name, Device):
         return name
     text, key = str(name), str(name).lower()
     if key == LOCAL or key.endswith(".toml"):
         return _DEVICES.at(_local_file() if key == LOCAL else Path(text))
-    if path := _device_path(key):
-        return _DEVICES.named(path)
+    path = _device_path(key)
+    item = path and _DEVICES.named(path)
+    if item and (method == PAPER_METHOD or not item.only_by_name):
+        return item
+    if item and not meant(text):
+        raise InputError(f"device {shorten(text)} is of Paleo's table: --method {PAPER_METHOD}")
     return _spelled(text) or _DEVICES.named(_DEVICES.shipped()[_one_meant(text)])
 
 
@@ -158,10 +164,9 @@ def is_own(name: str) -> bool:
 
 
 def devices(warn: Callable[[str], object] | None = None) -> list[Device]:
-    """Return all devices, sorted by name.
+    """Return all devices by name; `warn` is told of a user's file that is not a device.
 
-    A user's file that is not a device is left out and told to `warn` in one line; without `warn`
-    it raises `InputError`.
+    Without `warn` such a file raises `InputError`.
     """
     readable = []
     for path in _DEVICES.files().values():
@@ -179,7 +184,7 @@ def aliases() -> dict[str, str]:
     return read_toml(_ALIASES)
 
 
-def link(name: str | os.PathLike[str] | Link) -> Link:
+def link(name: str | os.PathLike[str] | Link, option: str = "") -> Link:
     """Return the link of a name (also `NVLink3 x12`), `local`, a .toml, or itself."""
     if isinstance(name, Link):
         return name
@@ -192,8 +197,8 @@ def link(name: str | os.PathLike[str] | Link) -> Link:
         if len(near) == 1:
             return near.popitem()[1]
         if near:
-            raise unknown("link", text, near)
-    return _LINKS.one(text)
+            raise unknown("link", text, near, option)
+    return _LINKS.one(text, option)
 
 
 def links_of(device: Device) -> list[Link]:
@@ -212,10 +217,7 @@ def stack_names(own: bool = True) -> list[str]:
 
 
 def stack(name: str = DEFAULT_STACK) -> Stack:
-    """Return the software stack of a name, or of a path that ends in .toml.
-
-    Raises `InputError` for an unknown name and for a file that is not a stack.
-    """
+    """Return the software stack of a name or of a .toml file; raises `InputError` for another."""
     path = _STACKS.file(DEFAULT_STACK if name == "torch" else name)
     return kept(path, lambda: (_with_bases(path), _STACKS.at(path)))
 
@@ -239,10 +241,9 @@ def _like(table: Mapping[str, Any], _: str) -> str:
 
 
 def priors(kind: str, software: str = DEFAULT_STACK) -> Mapping[str, Constant]:
-    """Return the constants of the model of calibrated times for a kind of device.
+    """Return the constants of calibrated times for a kind of device, unmeasured kinds as a GPU.
 
-    Kinds that nobody measured take those of a GPU. Those of the host (a CPU is its own) are the
-    stack's, with those of its uses.
+    Those of the host (a CPU is its own) are the stack's, with those of its uses.
     """
     owner = kind if (DATA / "priors" / f"{kind}.toml").is_file() else "gpu"
     found = {**constants_of(owner), **stack().uses, **stack(software).uses}
@@ -255,18 +256,14 @@ def constants_of(owner: str) -> Mapping[str, Constant]:
 
 
 def write_user_link(table: Mapping[str, Any]) -> Path:
-    """Write a link in datasheet units as the user's link `local` and return its path.
-
-    Raises `InputError` if the table is not a link, or the folder cannot be written to.
-    """
+    """Write a link as the user's `local`, return its path; raises `InputError` if it is none."""
     return _LINKS.write(table, LOCAL)
 
 
 def write_user_device(table: Mapping[str, Any], name: str, local: bool = True) -> Path:
     """Write a device in datasheet units as the user's NAME.toml, `local` or not; return its path.
 
-    Raises `InputError` if the table is not a device, its name is not `name`, the name is taken by a
-    shipped device, or the folder cannot be written to.
+    Raises `InputError` for another table or name, one that is taken, and a folder without access.
     """
     key = name.lower()
     if not _NAME.fullmatch(key) or key == LOCAL:
@@ -363,7 +360,10 @@ def _spelled(text: str) -> Device | None:
 def _one_meant(text: str) -> str:
     names = meant(text)
     if len(names) == 1:
-        return names[0]
+        slips = [] if key_of(text) in _shipped_words() else digit_slips(text, aliases())
+        if not slips:
+            return names[0]
+        names.append(min(slips, key=len))  # A1000 may be an RTX A1000, or A100 with a digit more
     asked = model_tokens(text)
     every = _tokens_of_shipped().items()
     near = names or [name for name, own in every if asked and asked <= own]

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from steptime.build import Choice, family_of, read_model, set_length
 from steptime.core import dtypes
 from steptime.core.errors import InputError, one_of, shorten, unknown
-from steptime.core.ranges import whole_number
 from steptime.core.toml_files import packaged
+from steptime.core.values import parse_count
 from steptime.core.workload import STATES, WHOLE, Plan, Tuning
 from steptime.hardware import catalog
 from steptime.hardware.device import Cluster, Device, Level, Link
@@ -89,8 +89,8 @@ def level_of(text: str) -> Further:
     if not link:
         form = "of the form SIZE:LINK, such as 4:infiniband-ndr"
         raise InputError(f"--level {shorten(text)}: {form}")
-    own = whole_number(links, "--level, links of a node") if links else None
-    return Further(whole_number(size, "--level, its size"), link, own)
+    own = parse_count(links, "--level, links of a node") if links else None
+    return Further(parse_count(size, "--level, its size"), link, own)
 
 
 def _values_of(choice: Choice, length: int | None) -> tuple[Family, dict[str, Any]]:
@@ -237,7 +237,7 @@ class Request:
         if self.stack is None and "stack" not in self.options and many > 1:
             planner.software = usual
         if self.site.host_link is not None:
-            planner.host = catalog.link(self.site.host_link)
+            planner.host = catalog.link(self.site.host_link, "--host-link")
         if self.split.get("offload", "none") != "none":
             planner.moved(0.0)  # says what is missing
         return planner
@@ -289,18 +289,20 @@ def cluster_of(site: Site, device_count: int) -> Cluster:
     if device_count > MOST_DEVICES:
         raise InputError(f"{device_count:,} devices, at most {MOST_DEVICES:,}")
     device = catalog.device(site.device)
-    for one in (site.inside, site.link, *(level.link for level in site.levels)):
-        if one is not None:
-            catalog.link(one)  # a misspelt one is said, needed or not
+    names = [(site.inside, "--inside"), (site.link, "--link")]
+    names += [(level.link, "--level") for level in site.levels]
+    for name, option in names:
+        if name is not None:
+            catalog.link(name, option)  # a misspelt name is refused, needed or not
     near, nodes = min(site.per_node, device_count), -(-device_count // site.per_node)
     levels: list[Level] = []
     if near > 1:
         own = own_link(device) if site.inside is None else None
-        name = site.link if site.inside is None else site.inside
-        if own is None and name is None:
+        near_link = site.link if site.inside is None else site.inside
+        if own is None and near_link is None:
             need = "of a node need a link: --inside LINK (steptime list links)"
             raise InputError(f"{near} {device.name} {need}")
-        levels.append(Level(near, own or catalog.link(str(name))))
+        levels.append(Level(near, own or catalog.link(str(near_link))))
     links, below = site.links_per_node or site.per_node, 1
     for size, far, each in (*site.levels, Further(device_count, site.link or "")):
         if nodes > 1:

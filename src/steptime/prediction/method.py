@@ -10,7 +10,7 @@ from typing import Any
 from steptime.build import build
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.graph import Graph
-from steptime.core.ranges import number_of
+from steptime.core.values import number_of
 from steptime.core.workload import Plan, Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Device, Link

@@ -13,7 +13,7 @@ from steptime.build import build_step, make_workload, read_model
 from steptime.core.dtypes import PRECISIONS
 from steptime.core.errors import InputError, one_of
 from steptime.core.graph import PASSES, Graph, Part
-from steptime.core.ranges import whole_number
+from steptime.core.values import parse_count
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.constants import value_of
@@ -81,7 +81,7 @@ class StepModel:
             choice = read_model(str(network), trusted=True)
             network = make_workload(choice, None, dtype, phase, optimizer)
         self.workload = network
-        self.device = catalog.device(device).in_phase(network.phase)
+        self.device = catalog.device(device, chosen.name).in_phase(network.phase)
         self.options = {name: _text(value) for name, value in (options or {}).items()}
         self.assumes = assumes and "stack" in chosen.options and "stack" not in self.options
         self._chosen = chosen, dict(self.options)
@@ -126,7 +126,7 @@ class StepModel:
 
         That is so under one stack: where none is named, another device may have another.
         """
-        found = catalog.device(device)
+        found = catalog.device(device, self.method.name)
         again = self.assumes and usual_stack(self.workload, found) != self.settings.stack
         method, options = self._chosen if again else (self.method, None)
         how = self.workload, found, self._link, method, options
@@ -224,7 +224,7 @@ class StepModel:
 
         The latest one is kept.
         """
-        wanted = self.workload.batch_per_replica if batch is None else whole_number(batch, "batch")
+        wanted = self.workload.batch_per_replica if batch is None else parse_count(batch, "batch")
         if self._latest is None or self._latest[0] != wanted:
             dtype = graph_dtype(self.workload.dtype, self.stack.master_weights)
             tuning = self.workload.tuning.under(self.stack.tuned_how)
@@ -365,7 +365,7 @@ class StepModel:
         `InputError` for another name, and where more than one replica has no link.
         """
         name = self.collective(collective)
-        return self.collective_s(name, self.gradient_bytes, whole_number(replicas, "replicas"))
+        return self.collective_s(name, self.gradient_bytes, parse_count(replicas, "replicas"))
 
     def collective(self, name: str | None = None) -> str:
         """Return a collective's name, the method's own for None; raises `InputError` for others."""

@@ -10,9 +10,9 @@ from steptime.calibration.here import POINTS, check_ceilings, measured
 from steptime.core.answer import Answer, Row
 from steptime.core.errors import one_of
 from steptime.core.kinds import text_of
-from steptime.core.ranges import amount, whole_number
 from steptime.core.table import Table, columns
 from steptime.core.units import percent
+from steptime.core.values import parse_count, parse_number
 from steptime.hardware.device import Device, device_from_table
 from steptime.measure.contract import Options
 from steptime.questions import kinds, options
@@ -168,7 +168,7 @@ def calibrate(
         InputError: for options that do not go together, and for rows that cannot be read.
     """
     limit_s = _read_minutes(minutes, DEFAULT_ONLY_S if only else 60 * DEFAULT_MINUTES)
-    point_count = None if points is None else whole_number(text_of(points), "--points")
+    point_count = None if points is None else parse_count(text_of(points), "--points")
     worker = options.options_of(device, options.thread_count(threads))
     if only != "link":
         options.refuse({"--processes": processes}, "{} needs --only link")
@@ -200,7 +200,7 @@ def _measure_only(
         return measure_ceilings(backend, worker, limit_s)
     count = None
     if processes is not None:
-        count = whole_number(text_of(processes), "--processes", least=2)
+        count = parse_count(text_of(processes), "--processes", at_least=2)
     return measure_link(backend, worker, count, limit_s)
 
 
@@ -208,7 +208,7 @@ def _read_minutes(minutes: kinds.Minutes | None, default_s: float) -> float:
     """Return the seconds of an option of minutes."""
     if minutes is None:
         return default_s
-    return 60 * amount(text_of(minutes), "--minutes", least=0.05, most=MAX_MINUTES)
+    return 60 * parse_number(text_of(minutes), "--minutes", at_least=0.05, at_most=MAX_MINUTES)
 
 
 def _answer(calibration: Calibration) -> CalibrateAnswer:

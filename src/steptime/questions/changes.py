@@ -6,8 +6,9 @@ from itertools import product
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.ranges import amount, expand_range, is_range
+from steptime.core.values import is_range, parse_bytes, parse_duration, parse_number, parse_range
 from steptime.hardware.device import (
+    GB,
     OF_DETAILS,
     OF_DEVICE,
     PEAK_DTYPES,
@@ -61,15 +62,24 @@ def read_changes(texts: Iterable[str], where: str = "--set") -> list[list[Change
         if key in found:
             raise InputError(f"{where} '{key}' is given twice")
         times, place = value.startswith("x"), f"{where} {key}"
-        found[key] = [Change(key, one, times) for one in _values(value, place)]
+        found[key] = [Change(key, number, times) for number in _values(value, place, key)]
     return list(found.values())
 
 
-def _values(text: str, where: str) -> list[float]:
+def _values(text: str, where: str, key: str) -> list[float]:
+    """Return the numbers of a value, in the unit of the device's file where it has one of its own.
+
+    `memory_GB=24GiB` is 25.77, `launch_us=0.005ms` is 5.
+    """
     plain = text.removeprefix("x")
     if is_range(plain):
-        return [float(one) for one in expand_range(plain.replace("..x", ".."), where)]
-    return [amount(plain, where)]
+        return [float(number) for number in parse_range(plain.replace("..x", ".."), where)]
+    is_bare = plain[-1:].isdigit() or text.startswith("x")
+    if key.endswith("_GB") and not is_bare:
+        return [parse_bytes(plain, where) / GB]
+    if key.endswith("_us") and not is_bare:
+        return [parse_duration(plain, where, "us")]
+    return [parse_number(plain, where)]
 
 
 def combined(axes: Sequence[Sequence[Change]]) -> list[tuple[Change, ...]]:

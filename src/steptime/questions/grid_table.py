@@ -14,9 +14,9 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import check_folder, write_whole
 from steptime.core.printers import comma_separated
 from steptime.core.progress import note, tell
-from steptime.core.ranges import numbers
 from steptime.core.table import EXTRAPOLATED, LazySequence, Table, columns, of_steps
 from steptime.core.units import size
+from steptime.core.values import check_names, parse_counts, parse_devices, parse_models
 from steptime.core.workload import Workload
 from steptime.grids.grid import GridCell, Place, grid, place_of
 from steptime.hardware import catalog
@@ -49,16 +49,20 @@ class Grid:
         return len(self.models) * of_network
 
 
-def axes(models: Any, devices: Any, batches: Any, replicas: Any, link: Any) -> Grid:
+def axes(
+    models: Any, devices: Any, batches: Any, replicas: Any, link: Any, method: str = ""
+) -> Grid:
     """Return the axes that the texts of the command line say; raises `InputError`."""
     found = Grid(
-        tuple(one for text in split_models(models) for one in networks(text)),
-        tuple(place_of(name) for name in names(devices, "--device")),
-        None if batches is None else tuple(numbers(batches, "--batch")),
-        (1,) if replicas is None else tuple(numbers(replicas, "--replicas")),
-        None if link is None else catalog.link(link),
+        tuple(one for text in parse_models(models) for one in networks(text)),
+        tuple(place_of(name, method) for name in parse_devices(devices, "--device")),
+        None if batches is None else tuple(parse_counts(batches, "--batch")),
+        (1,) if replicas is None else tuple(parse_counts(replicas, "--replicas")),
+        None if link is None else catalog.link(link, "--link"),
     )
-    _checked([":".join(filter(None, (one.name, dtype))) for one, dtype in found.places], "--device")
+    check_names(
+        [":".join(filter(None, (one.name, dtype))) for one, dtype in found.places], "--device"
+    )
     if max(found.replicas) > 1 and found.link is None:
         raise InputError("several replicas all-reduce gradients: name a link with --link")
     if found.cells > MOST_CELLS:
@@ -66,41 +70,6 @@ def axes(models: Any, devices: Any, batches: Any, replicas: Any, link: Any) -> G
             f"a grid of {found.cells} cells; at most {MOST_CELLS}: a range has steps, 8..4096 +8"
         )
     return found
-
-
-def split_models(text: Any) -> list[Any]:
-    """Return the models of a list: `fc:layers=4,nodes=64,resnet50` is two.
-
-    What is no text is one network, or a list of them.
-    """
-    if not isinstance(text, str):
-        return [*text] if isinstance(text, list | tuple) else [text]
-    found: list[str] = []
-    for piece in text.split(","):
-        if "=" in piece and ":" not in piece and found and ":" in found[-1]:
-            found[-1] += f",{piece}"
-        else:
-            found.append(piece)
-    return _checked([piece.strip() for piece in found], "MODEL")
-
-
-def names(text: Any, where: str) -> list[Any]:
-    """Return the names of a list; raises `InputError` for an empty one and for one given twice.
-
-    What is no text is one thing, or a list of them, such as of devices.
-    """
-    if not isinstance(text, str):
-        return [*text] if isinstance(text, list | tuple) else [text]
-    return _checked([piece.strip() for piece in text.split(",")], where)
-
-
-def _checked(names: list[str], where: str) -> list[str]:
-    if not all(names):
-        raise InputError(f"{where}: {shorten(','.join(names))} has an empty name")
-    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
-    if twice is not None:
-        raise InputError(f"{where}: {shorten(twice)} is given twice")
-    return names
 
 
 WorkloadMaker = Callable[[Any, int | None], Workload]

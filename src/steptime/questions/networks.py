@@ -6,7 +6,7 @@ from typing import Any
 
 from steptime.core.errors import InputError
 from steptime.core.progress import note
-from steptime.core.ranges import expand_range, is_range, numbers
+from steptime.core.values import is_range, parse_counts, parse_range
 from steptime.core.workload import Workload
 from steptime.hardware.device import Device
 from steptime.questions import options
@@ -30,7 +30,7 @@ def networks(text: Any) -> list[Any]:
     axes = []
     for piece in settings.split(","):
         key, equals, value = (part.strip() for part in piece.partition("="))
-        values = expand_range(value, f"{name}: {key}") if is_range(value) else [value]
+        values = parse_range(value, f"{name}: {key}") if is_range(value) else [value]
         axes.append([f"{key}{equals}{one}" for one in values])
     found = [f"{name}:{','.join(one)}" for one in product(*axes)]
     if len(found) > MOST_NETWORKS:
@@ -54,7 +54,7 @@ def workloads(
     models: list[Any], batch: str | None, how: tuple[str, str, str], length: int | None = None
 ) -> list[Workload]:
     """Return the networks of models with ranges, each at each batch; raises `InputError`."""
-    sizes = [None] if batch is None else [str(one) for one in numbers(batch, "--batch")]
+    sizes = [None] if batch is None else [str(one) for one in parse_counts(batch, "--batch")]
     texts = [one for text in models for one in networks(text)]
     return [options.workload_of(one, size, *how, length=length) for one in texts for size in sizes]
 

@@ -9,13 +9,13 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from steptime.core import ranges
+from steptime.core import values
 from steptime.core.errors import InputError, shorten
 from steptime.core.kinds import text_of
 from steptime.core.python_file import is_code, run_file
 from steptime.core.question import Text, argument, named, option, optional, whole
-from steptime.core.ranges import whole_number
 from steptime.core.units import size
+from steptime.core.values import parse_count
 from steptime.core.workload import WHOLE, Plan, Tuning, Workload
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from steptime.planning.request import Site
 
 
-pairs = ranges.pairs
+pairs = values.parse_pairs
 MODEL = (
     "A family with its hyperparameters (fc:layers=4,nodes=1024), a named network (resnet50), a "
     "ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or code (model.py:NAME)"
@@ -32,7 +32,7 @@ Model = Annotated[str, argument("MODEL", f"{MODEL}.")]
 BATCH = "Batch size. Default: 64, transformers 1, a file's own"
 Batch = Annotated[Text, option("--batch N", f"{BATCH}.")]
 LENGTH = "Tokens of a sequence. Default: the model's"
-Length = Annotated[int | None, option("--length --seq-len N", f"{LENGTH}.", parser=whole_number)]
+Length = Annotated[int | None, option("--length --seq-len N", f"{LENGTH}.", parser=parse_count)]
 AllowUnknown = Annotated[
     bool,
     option(
@@ -98,9 +98,7 @@ PLACES = ("cpu", "cuda", "mps", "tpu")
 Place = Annotated[
     str, option("--device NAME", "Where to run: cpu, cuda[:n], mps, tpu[:n].", known=PLACES)
 ]
-Threads = Annotated[
-    int | None, option("K", "CPU threads. Default: all cores.", parser=whole_number)
-]
+Threads = Annotated[int | None, option("K", "CPU threads. Default: all cores.", parser=parse_count)]
 
 
 @dataclass(frozen=True)
@@ -234,7 +232,7 @@ def options_of(
 
 def thread_count(threads: int | str | None) -> int | None:
     """Return the number of `--threads`, None for all cores; raises `InputError`."""
-    return None if threads is None else whole_number(text_of(threads), "--threads")
+    return None if threads is None else parse_count(text_of(threads), "--threads")
 
 
 def stack_of(name: str | None, backend: str, compiled: bool) -> tuple[str, bool]:

@@ -13,8 +13,8 @@ from steptime.core.files import check_folder, write_whole
 from steptime.core.graph import PASSES
 from steptime.core.kinds import File, Kind, text_of
 from steptime.core.progress import note
-from steptime.core.ranges import amount, whole_number
 from steptime.core.table import Table, columns
+from steptime.core.values import parse_count, parse_devices, parse_names, parse_number
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.prediction import cost_model
@@ -115,7 +115,7 @@ def predict(
     """
     step = StepOptions.from_keywords(step_options, "predict")
     one_step = {"--by-op": by_op, "--trace": trace, "--steps": steps}
-    stacks = [] if step.stack is None else grid_table.names(text_of(step.stack), "--stack")
+    stacks = [] if step.stack is None else parse_names(text_of(step.stack), "--stack")
     settings, *other_settings = [
         replace(step, stack=name).method_options(step.options) for name in stacks or [None]
     ]
@@ -135,7 +135,8 @@ def predict(
     grid_options = {"--replicas": replicas, "--link": link, "--out": out}
     if all_cells:
         options.refuse(one_step, "{} is of one prediction; leave out --grid")
-        axes = grid_table.axes(*map(text_of, (model, device, batch, replicas, link)))
+        texts = tuple(map(text_of, (model, device, batch, replicas, link)))
+        axes = grid_table.axes(*texts, method=method.name)
         request = GridRequest(axes, _workload_maker(step), method, settings)
         return grid_table.predict_grid(request, None if out is None else str(out))
     options.refuse(grid_options, "{} needs --grid (for one network see also steptime scale)")
@@ -166,10 +167,10 @@ def _read_run(steps: Any, kwh_price: Any, kwh_co2: Any) -> _Run:
         options.refuse(of_run, "{} needs --steps N, the steps of a run")
         return _Run()
     price, co2_g = (
-        None if value is None else amount(value, name, 0, MAX_KWH_PRICE)
+        None if value is None else parse_number(value, name, 0, MAX_KWH_PRICE)
         for name, value in (("--kwh-price", kwh_price), ("--kwh-co2", kwh_co2))
     )
-    return _Run(whole_number(steps, "--steps"), price, co2_g)
+    return _Run(parse_count(steps, "--steps"), price, co2_g)
 
 
 def _workload_maker(step: StepOptions) -> grid_table.WorkloadMaker:
@@ -227,9 +228,9 @@ def _predict_folder(
     """Predict every step in a folder of records and write the predictions there."""
     from steptime.grids.folder import predict_folder
 
-    names = () if device is None else grid_table.names(text_of(device), "--device")
+    names = () if device is None else parse_devices(text_of(device))
     devices = tuple(map(catalog.device, names)) or None
     method.under(settings)
-    joining_link = None if link is None else catalog.link(link)
+    joining_link = None if link is None else catalog.link(link, "--link")
     predicted = predict_folder(folder, note, devices, method, settings, joining_link, by_op)
     return describe_predictions(folder, method.name, predicted)

@@ -140,8 +140,8 @@ def split(
         InputError: for unknown names, and for a network that does not fit the question.
     """
     workload = options.workload_of(model, text_of(batch), dtype, "infer", "sgd", allow_unknown)
-    first, second = (catalog.device(options.one_device(name)) for name in (device, server))
-    joining_link = catalog.link(link)
+    first, second = (catalog.device(options.one_device(name), method) for name in (device, server))
+    joining_link = catalog.link(link, "--link")
     method_settings = options.pairs(setting_texts(settings), "option")
     first_model = StepModel(workload, first, method=method, options=method_settings)
     rows = tuple(find_cuts(first_model, first_model.on(second), joining_link))

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Annotated, Any, TypedDict
 
-from steptime.core.errors import one_of
+from steptime.core.errors import InputError, one_of
 from steptime.core.kinds import Kind, setting_texts, text_of
 from steptime.core.question import named
-from steptime.core.ranges import whole_number
 from steptime.core.signature import OptionGroup
+from steptime.core.values import parse_count
 from steptime.core.workload import Tuning, Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
@@ -188,12 +188,17 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
         if self.phase != "train":
             typed = {named(name): value for name, value in values.items()}
             options.refuse(typed, "{} is of a training: --phase train")
+        if self.host_link is not None:
+            catalog.link(self.host_link, "--host-link")
+            if self.offload != "optimizer" and "paged" not in self.optimizer:
+                need = "--offload optimizer or an optimizer such as paged_adam"
+                raise InputError(f"--host-link goes with {need}; leave it out")
         return make_tuning(**values, weights=self.weights, optimizer=self.optimizer)
 
     @property
     def sequence_length(self) -> int | None:
         """The tokens of a sequence, None for the model's own; raises `InputError`."""
-        return None if self.length is None else whole_number(text_of(self.length), "--length")
+        return None if self.length is None else parse_count(text_of(self.length), "--length")
 
     def workload(self, model: str | PathLike[str] | Workload, batch: Any) -> Workload:
         """Return the workload of a network; raises `InputError`."""

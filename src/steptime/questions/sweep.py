@@ -8,8 +8,8 @@ from steptime.core import registry
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.kinds import text_of
 from steptime.core.progress import note
-from steptime.core.ranges import MOST_VISITS, whole_number
 from steptime.core.table import picked
+from steptime.core.values import MAX_VISITS, parse_count
 from steptime.grids.folder import Predicted, predict_space
 from steptime.grids.grid import Place, place_of
 from steptime.hardware import catalog
@@ -67,7 +67,7 @@ def sweep(
         SchedulerError: if the scheduler does not answer.
     """
     visits = {
-        name: whole_number(text_of(value), f"--{name}", most=MOST_VISITS)
+        name: parse_count(text_of(value), f"--{name}", at_most=MAX_VISITS)
         for name, value in (("rounds", rounds), ("runs", runs))
         if value is not None
     }
@@ -200,8 +200,8 @@ def _read_shard(text: str, cells: int) -> tuple[int, int]:
     part, slash, parts = text.partition("/")
     if not slash:
         raise InputError(f"--shard is I/N, such as 1/4, not {shorten(text)}")
-    number = whole_number(part, "--shard")
-    part_count = whole_number(parts, "--shard")
+    number = parse_count(part, "--shard")
+    part_count = parse_count(parts, "--shard")
     if number > part_count:
         raise InputError(f"--shard: there is no part {number} of {part_count}")
     if part_count > cells:

@@ -11,9 +11,9 @@ from steptime.core.answer import Answer, Row
 from steptime.core.errors import InputError, one_of
 from steptime.core.graph import Graph
 from steptime.core.kinds import File, Kind, text_of
-from steptime.core.ranges import numbers
 from steptime.core.table import Table, columns
 from steptime.core.units import counted
+from steptime.core.values import parse_counts
 from steptime.energy.systolic import DATAFLOWS, Array, Dataflow, NetworkRun, network
 from steptime.energy.systolic_arrays import array as array_of
 from steptime.questions import kinds, options
@@ -138,7 +138,7 @@ def systolic(
 
 
 def _read_counts(counts: kinds.Counts | None, default: int, option: str) -> list[int]:
-    return [default] if counts is None else numbers(text_of(counts), option)
+    return [default] if counts is None else parse_counts(text_of(counts), option)
 
 
 def _resize(basis: Array, row_counts: Sequence[int], column_counts: Sequence[int]) -> list[Array]:

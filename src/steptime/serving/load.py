@@ -14,9 +14,9 @@ from typing import Any
 from numpy import percentile
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.ranges import amount, share, whole_number
 from steptime.core.table_files import table_rows
 from steptime.core.toml_files import shown
+from steptime.core.values import parse_count, parse_number, parse_share
 from steptime.serving.pace import Paced
 from steptime.serving.phases import Phases
 from steptime.serving.queueing import Load, Pool, at_once, cached_of, simulate
@@ -160,9 +160,9 @@ COLUMNS = {  # of traces: when, tokens in and out; and the seconds of a unit of 
 }
 PREFILL = {f"prefill_{name}": name for name in ("tensor", "data", "expert")}
 READ: dict[str, Callable[[Any, str], Any]] = {  # options that are no whole numbers from 1
-    **dict.fromkeys(("rate", "ttft_target", "tpot_target"), amount),
-    "accept": lambda value, where: share(str(value), where),
-    "seed": lambda value, where: whole_number(value, where, 0),
+    **dict.fromkeys(("rate", "ttft_target", "tpot_target"), parse_number),
+    "accept": lambda value, where: parse_share(str(value), where),
+    "seed": lambda value, where: parse_count(value, where, 0),
     "requests": lambda value, _: Path(value),
     "draft": lambda value, _: str(value),
 }
@@ -199,7 +199,7 @@ class Demand:
         """Return what options ask, None where none is given; raises `InputError`."""
         texts = {name: value for name, value in given.items() if value is not None}
         found = cls(**{
-            name: READ.get(name, whole_number)(value, "--" + name.replace("_", "-"))
+            name: READ.get(name, parse_count)(value, "--" + name.replace("_", "-"))
             for name, value in texts.items()
         })  # fmt: skip
         if texts and sum(map(bool, (found.concurrency, found.rate, found.requests))) != 1:
@@ -245,7 +245,7 @@ def trace(path: Path) -> Load:
         time = row[names[0]]
         if not (type(time) in {int, float} and 0 <= time <= MOST_S / COLUMNS[names]):
             raise InputError(f"{where}: {names[0]}: from 0 to 1e9 s, not {shorten(time)}")
-        tokens = [whole_number(row[n], f"{where}: {n}", 1, MOST_TOKENS) for n in names[1:]]
+        tokens = [parse_count(row[n], f"{where}: {n}", 1, MOST_TOKENS) for n in names[1:]]
         found.append((time * COLUMNS[names], tokens[0], tokens[1]))
         if len(found) > MOST_REQUESTS:
             raise InputError(f"{where}: more than {MOST_REQUESTS:,} requests")

@@ -12,6 +12,7 @@ from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.workload import Plan
+from steptime.network.families import language
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.sequence import experts_read
 from steptime.network.ops.table import ShapeError
@@ -377,11 +378,14 @@ class Phases:
 
 
 def describe_excess(shape: Shape, length: int) -> list[str]:
-    """Describe by how much a request is longer than a model's sequences.
+    """Describe by how much a request is longer than the sequences that a model is trained for.
 
-    A `max_length` that only follows from the usual `length` says nothing of what the model can do.
+    Outside of the catalogue, a `max_length` that only follows from the usual `length` says nothing
+    of what the model can do.
     """
-    max_length = int(shape.one["max_length"])
-    if not shape.length < max_length < length:
+    trained = language.rows().get(shape.family.name, {}).get("max_length")
+    max_length = int(shape.one["max_length"] if trained is None else trained)
+    has_limit = trained is not None or max_length > shape.length
+    if not has_limit or length <= max_length:
         return []
     return [f"{length:,} tokens are beyond the length of {shape.label}, {max_length:,}"]

@@ -10,10 +10,18 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 
 from steptime.build import Choice, choice_of, family_of, read_table
-from steptime.core import ranges
 from steptime.core.dtypes import dtype_named
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.validated import read_by, validated
+from steptime.core.values import (
+    MAX_PROCESSES,
+    MAX_STEPS,
+    MAX_VISITS,
+    is_range,
+    parse_count,
+    parse_range,
+    parse_seconds,
+)
 from steptime.core.workload import Optimizer, Phase, Staging, Strategy
 from steptime.measure import contract, registry
 from steptime.sweeps.resource_request import ResourceRequest, one_or_more
@@ -25,13 +33,16 @@ Value = TypeVar("Value")
 _read_by = partial(read_by, kind=BeforeValidator)
 
 
-def _whole(least: int) -> Any:
-    most = ranges.MOST_PROCESSES
-    return _read_by(partial(ranges.whole_number, where="", least=least, most=most))
+def _count(at_least: int, at_most: int = MAX_PROCESSES) -> Any:
+    return _read_by(partial(parse_count, where="", at_least=at_least, at_most=at_most))
+
+
+def _duration(at_most_s: float) -> Any:
+    return _read_by(partial(parse_seconds, where="", at_most=at_most_s))
 
 
 def _threads(value: object) -> int | None:
-    return None if value is None else ranges.whole_number(value, "")
+    return None if value is None else parse_count(value, "")
 
 
 def _values(value: object, where: str = "", whole: object = ()) -> list[object]:
@@ -44,7 +55,7 @@ def _values(value: object, where: str = "", whole: object = ()) -> list[object]:
         if one == ALL and whole:
             values += _values(whole, where)
             continue
-        values += ranges.expand_range(str(one), where) if ranges.is_range(one) else [one]
+        values += parse_range(str(one), where) if is_range(one) else [one]
     wrong = next(
         (f"{shorten(one)} is not a value" for one in values if isinstance(one, list | dict)), ""
     )
@@ -80,9 +91,9 @@ class Experiment(BaseModel):
     tf32: Axis[StrictBool] = [False]
     input: Axis[Annotated[str, _read_by(partial(contract.check_input, where=""))]] = ["device"]
     staging: Axis[Staging] = ["shared"]
-    loaders: Axis[Annotated[int, _whole(0)]] = [0]
-    prefetch: Axis[Annotated[int, _whole(1)]] = [2]
-    replicas: Axis[Annotated[int, _whole(1)]] = [1]
+    loaders: Axis[Annotated[int, _count(0)]] = [0]
+    prefetch: Axis[Annotated[int, _count(1)]] = [2]
+    replicas: Axis[Annotated[int, _count(1)]] = [1]
     strategy: Axis[Strategy] = ["allreduce"]
     overlap: Axis[StrictBool] = [True]
     phase: Axis[Phase] = ["train"]
@@ -97,14 +108,14 @@ class Experiment(BaseModel):
     link: str = ""
     by_op: StrictBool = False
     parts: StrictBool = False
-    rounds: int = Field(default=1, ge=1, le=ranges.MOST_VISITS)
-    runs: int = Field(default=1, ge=1, le=ranges.MOST_VISITS)
-    budget_s: float = Field(default=3.0, gt=0, le=86_400)
-    time_limit_s: float = Field(default=600.0, gt=0, le=864_000)
+    rounds: Annotated[int, _count(1, MAX_VISITS)] = 1
+    runs: Annotated[int, _count(1, MAX_VISITS)] = 1
+    budget_s: Annotated[float, _duration(86_400)] = 3.0
+    time_limit_s: Annotated[float, _duration(864_000)] = 600.0
     try_all: StrictBool = False
     data: str = ""
     stage_to: str = ""
-    train_steps: int = Field(default=0, ge=0, le=ranges.MOST_STEPS)
+    train_steps: Annotated[int, _count(0, MAX_STEPS)] = 0
     slurm: Annotated[list[ResourceRequest], BeforeValidator(one_or_more)] = []
 
 

@@ -66,8 +66,8 @@ def test_the_batch_is_given_once_or_twice_alike():
         ((64, "float32", "train", "adan"), "unknown optimizer 'adan'; did you mean 'adam'?"),
         ((0,), "batch: must be at least 1, not 0"),
         ((2**53 + 1,), "batch: '9007199254740993' is larger than 2^53"),
-        ((True,), "batch: must be a whole number, not 'True'"),
-        ((2.0,), "batch: must be a whole number, not '2.0'"),
+        ((True,), "batch: must be a whole number, not 'True'; write it as 8, 1e3 or 1.2M"),
+        ((2.5,), "batch: must be a whole number, not '2.5'; write it as 8, 1e3 or 1.2M"),
     ],
 )
 def test_settings_that_are_none(settings, message):

@@ -12,7 +12,7 @@ from every import every
 from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
-from steptime.core.ranges import expand_range, is_range
+from steptime.core.values import is_range, parse_range
 from steptime.network.count import op_cost
 from steptime.network.families import FAMILIES, ZOO, family, named
 from steptime.network.families.family import Family, Parameter, resolve
@@ -242,7 +242,7 @@ def test_an_encoder_has_segments_and_a_pooler_unless_told_not_to():
 
 def expanded(sweep: object) -> list[object]:
     if is_range(sweep):
-        return list(expand_range(str(sweep), "sweep"))
+        return list(parse_range(str(sweep), "sweep"))
     assert isinstance(sweep, tuple)
     return list(sweep)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.ranges import LARGEST
+from steptime.core.values import MAX_COUNT
 
 Shape = tuple[int, ...]
 Shapes = list[Shape | None]
@@ -45,7 +45,7 @@ def _shape(dims: Iterable[int], place: str) -> Shape:
     if not 1 <= len(shape) <= MOST_AXES:
         raise InputError(f"{place}: {len(shape)} sizes, not 1 to {MOST_AXES}")
     for size in shape:
-        if not 1 <= size <= LARGEST:
+        if not 1 <= size <= MAX_COUNT:
             raise InputError(f"{place}: size {size} is not from 1 to 2^53")
     return shape
 

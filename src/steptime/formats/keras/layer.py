@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError, one_of, shorten, unknown
-from steptime.core.ranges import LARGEST
+from steptime.core.values import MAX_COUNT
 from steptime.formats import elements
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import require
@@ -74,7 +74,7 @@ class KerasLayer:
         value = self.config.get(key)
         if value is None and default is not None:
             return default
-        if type(value) is not int or not least <= value <= LARGEST:
+        if type(value) is not int or not least <= value <= MAX_COUNT:
             raise self.refuse(f"{key} is a whole number from {least} on, not {shorten(value)}")
         return value
 

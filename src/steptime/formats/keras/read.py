@@ -11,7 +11,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from steptime.core.errors import InputError, one_of, shorten, unknown
-from steptime.core.ranges import LARGEST
+from steptime.core.values import MAX_COUNT
 from steptime.formats import WRONG, Source, elements, line_of, told
 from steptime.formats.archive import member
 from steptime.formats.keras import layers, operations, sequences
@@ -148,7 +148,7 @@ class _Network:
         for n in shape[1:]:
             key = next(free, "") if n is None else ""
             size = self.sizes.get(key) if n is None else n
-            if type(size) is not int or not 1 <= size <= LARGEST or len(shape) > MOST_AXES:
+            if type(size) is not int or not 1 <= size <= MAX_COUNT or len(shape) > MOST_AXES:
                 raise InputError(f"{self.place}: input {shorten(name)} of shape {shorten(shape)}")
             sizes.append(size)
         dtype = str(layer["config"].get("dtype"))

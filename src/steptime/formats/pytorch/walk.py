@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.ranges import LARGEST
+from steptime.core.values import MAX_COUNT
 from steptime.formats import elements as el
 from steptime.formats.batches import Batches
 from steptime.formats.followed import Follower
@@ -165,7 +165,7 @@ class Walk(Follower):
     def size(self, size: Size) -> int:
         """Return a size of the file with its symbols bound."""
         found = size if isinstance(size, int) else int(value_of(size, self.bound))
-        require(0 <= found <= LARGEST, f"a size {shorten(found)}")
+        require(0 <= found <= MAX_COUNT, f"a size {shorten(found)}")
         return found
 
     def told(self, name: str) -> Shape:

@@ -9,8 +9,8 @@ from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.formula import formula
-from steptime.core.ranges import number_of, truth, value_text, whole_number
 from steptime.core.toml_files import packaged
+from steptime.core.values import number_of, parse_count, parse_text, parse_truth
 from steptime.core.workload import Value
 from steptime.network.ops.builder import Builder
 
@@ -145,7 +145,7 @@ def stored(family: Family, values: Mapping[str, Value]) -> dict[str, Value]:
 
 def _read(value: object, name: str, parameter: Parameter, default: Value, place: str) -> Value:
     where = f"{place}: {name}"
-    text = value_text(value, where)
+    text = parse_text(value, where)
     if parameter.form and not re.fullmatch(parameter.form[0], text):
         raise InputError(f"{where}: must be {parameter.form[1]}, not {shorten(text)}")
     if parameter.form or parameter.read is not str:
@@ -159,9 +159,9 @@ def _read(value: object, name: str, parameter: Parameter, default: Value, place:
             raise unknown(name, value, parameter.choices, place)
         return text
     if isinstance(default, bool):
-        return truth(text, f"{where}:")
+        return parse_truth(text, f"{where}:")
     if not isinstance(default, float):
-        return whole_number(value, where, parameter.least)
+        return parse_count(value, where, parameter.least)
     number = number_of(text)
     if not isfinite(number):
         raise InputError(f"{where}: must be a number, not {shorten(value)}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.ranges import LARGEST
+from steptime.core.values import MAX_COUNT
 from steptime.core.windows import positions
 from steptime.formats.windows import sides_of
 from steptime.network.layers import image
@@ -64,7 +64,7 @@ class At:
 
     def size(self, what: str, value: Any, least: int = 1) -> int:
         """Return a whole number."""
-        if type(value) is not int or not least <= value <= LARGEST:
+        if type(value) is not int or not least <= value <= MAX_COUNT:
             raise self.fault(
                 f"{what} must be whole numbers from {least} to 2^53, not {shorten(value)}"
             )
@@ -134,7 +134,7 @@ class At:
 
     def checked(self, shape: Sequence[int], what: str) -> Shape:
         """Return `shape` if it has at most 2^53 elements."""
-        if math.prod(shape) > LARGEST:
+        if math.prod(shape) > MAX_COUNT:
             raise self.fault(f"{what} {shorten(list(shape))} has more than 2^53 elements")
         return tuple(shape)
 

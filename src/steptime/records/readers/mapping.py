@@ -17,11 +17,11 @@ from pydantic import BaseModel
 from steptime.build import make_workload, read_model, read_table
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.formula import filled, formula, named, valued
-from steptime.core.ranges import whole_number
 from steptime.core.table_files import ENDINGS, Cells, Words, cells_of, table_cells, values_of
 from steptime.core.toml_files import packaged
 from steptime.core.units import QUANTITIES
 from steptime.core.validated import validated
+from steptime.core.values import parse_count
 from steptime.core.workload import STAGINGS, STRATEGIES, Workload
 from steptime.records.readers.mapping_keys import UNITS, Amount, Keys, RowKeys
 from steptime.records.readers.sources import Reading, RecordSource, Unread, platform_of
@@ -120,7 +120,7 @@ class MappedRow(NamedTuple):
             text = template if isinstance(template, int) else self.text(template)
             if name in OF_CHOICE and text not in OF_CHOICE[name]:
                 raise unknown(name, text, filter(None, OF_CHOICE[name]), "options")
-            found[name] = whole_number(text, "options.devices") if name == "devices" else text
+            found[name] = parse_count(text, "options.devices") if name == "devices" else text
         return found
 
     def _cell(self, column: str) -> Any:

@@ -1,0 +1,157 @@
+"""Mistakes made up for every option of every command: one line, with the option, and exit code 2.
+
+Each option of the table of questions gets no value, an empty one, and those that no option of its
+kind takes: words and wrong units for numbers, negatives, unknown names, and near names of choices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
+from math import inf
+from typing import Any, NamedTuple
+
+import pytest
+
+import synthetic
+from steptime.api import QUESTIONS
+from steptime.cli import command as command_module
+from steptime.cli.main import run
+from steptime.core import values
+from steptime.core.question import Slot, named
+from steptime.core.registry import load
+from steptime.measure.launch import Worker
+from steptime.records import store
+
+MODEL = "fc:layers=1,nodes=8"
+BASES = {  # a right command line of each command that is shown
+    "predict": f"predict {MODEL} --device t4",
+    "fit": f"fit {MODEL} --device t4",
+    "choose": f"choose {MODEL} --devices t4,a100",
+    "scale": f"scale {MODEL} --device t4 --link aws --replicas 1,2",
+    "plan": "plan gpt2 --device a100",
+    "serve": "serve gpt2 --device a100 --input 512",
+    "count": f"count {MODEL}",
+    "why": f"why {MODEL} --device t4",
+    "whatif": f"whatif t4 --model {MODEL} --set memory_GB_per_s=x2",
+    "doctor": "doctor",
+    "calibrate": "calibrate --backend null",
+    "run": f"run {MODEL} --backend null",
+    "sweep": "sweep good.toml --out new",
+    "import": "import records --out new",
+    "report": "report records",
+    "compare": "compare records",
+    "evaluate": "evaluate records",
+    "list": "list devices",
+    "query": "query 'SELECT 1' --in records",
+}
+NO_OPTIONS = {"analyse"}  # a group of commands, whose kinds come from the table of analyses
+EXPERIMENT = 'name = "e"\nbackend = "null"\n[[networks]]\nfamily = "fc"\nlayers = 1\nnodes = 8\n'
+NUMBERS = ("", "x", "-1", "nan", "5GB")
+WRONG_VALUES = {  # values that no option of a kind takes
+    values.parse_count: (*NUMBERS, "1.5"),
+    values.parse_number: NUMBERS,
+    values.parse_duration: NUMBERS,
+    values.parse_price: NUMBERS,
+    values.parse_share: NUMBERS,
+    values.parse_latency_s: NUMBERS,
+}
+METAVARS_OF_NAMES = {"LINK", "NAME", "WHAT"}
+FREE_NAMES = {  # any name is right there, or whether one is right shows only once work begins
+    ("calibrate", "--device"),
+    ("calibrate", "--of"),
+}
+OTHER_WORDS = {  # a backend says what it runs on: 'zzz' is not available to null; there is: cpu
+    ("run", "--device"),
+}
+
+
+class Mistake(NamedTuple):
+    """A command line that is wrong in one option."""
+
+    option: str
+    words: list[str]
+
+
+def _wrong_values(command: str, option: str, slot: Slot) -> tuple[str, ...]:
+    parse = slot.option.read
+    parse = parse.func if isinstance(parse, partial) else parse
+    if parse in WRONG_VALUES:
+        return WRONG_VALUES[parse]
+    if (command, option) in FREE_NAMES:
+        return ("",)
+    if slot.option.known:
+        first = next(iter(slot.option.known))
+        return ("", "zzz", f"{first[:-1]}_")
+    return ("", "zzz") if slot.option.metavar in METAVARS_OF_NAMES else ("",)
+
+
+def _mistakes(command: str) -> Iterator[Mistake]:
+    parts = re.findall(r"'([^']*)'|([^\s']+)", BASES[command])
+    base = [quoted or bare for quoted, bare in parts]
+    for slot in load(QUESTIONS[command].answer).inquiry.parameters:
+        if slot.option.is_argument or slot.option.metavar is None:
+            continue
+        option = (slot.option.names or (named(slot.name),))[0]
+        line = base
+        if option in base:
+            at = base.index(option)
+            line = base[:at] + base[at + 2 :]
+        yield Mistake(option, [*line, option])
+        for value in _wrong_values(command, option, slot):
+            yield Mistake(
+                option, [*line, *([f"{option}={value}"] if "--" in option else [option, value])]
+            )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("generated")
+    (root / "good.toml").write_text(EXPERIMENT, encoding="utf-8")
+    with store.open_writer(root / "records") as writer:
+        for workload in synthetic.workloads()[:2]:
+            writer.append(synthetic.measured(workload))
+            writer.append(synthetic.predicted(workload)[0])
+    return root
+
+
+def _refuse_to_measure(
+    worker: Worker, request: Mapping[str, Any], limit_s: float
+) -> dict[str, Any]:
+    assert request["do"] == "start", "a wrong command line got to be measured"
+    return ASK(worker, request, limit_s)
+
+
+ASK = Worker.ask
+
+
+def test_every_command_that_is_shown_has_a_base_line():
+    assert BASES.keys() | NO_OPTIONS == {name for name, row in QUESTIONS.items() if row.panel}
+
+
+@pytest.mark.parametrize("command", BASES)
+def test_a_generated_mistake_is_one_line_with_the_option(command, folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("steptime.measure.launch.Worker.ask", _refuse_to_measure)
+    monkeypatch.setattr(command_module, "PATIENCE_S", inf)
+    faults = []
+    for mistake in _mistakes(command):
+        code = run(mistake.words)
+        out, err = capsys.readouterr()
+        if not _is_right(command, mistake, code, out, err):
+            faults.append(f"{' '.join(mistake.words)}: {code} {err}")
+    assert not faults, "\n".join(faults)
+    assert not (folder / "new").exists()
+
+
+def _is_right(command: str, mistake: Mistake, code: int, out: str, err: str) -> bool:
+    is_one_line = err.startswith("steptime: ") and len(err.splitlines()) == 1
+    return (code, out) == (2, "") and is_one_line and _names_option(command, mistake.option, err)
+
+
+def _names_option(command: str, option: str, err: str) -> bool:
+    """Whether a message has the option, or the kind of thing that its name says: `dtype 'zzz'`."""
+    word = option.strip("-")
+    words = {option, f"unknown {word}", f"unknown {word.removesuffix('s')}", word.replace("-", " ")}
+    return (command, option) in OTHER_WORDS or any(name in err for name in words)
