@@ -5,6 +5,7 @@ from typing import Any
 from steptime.build import count_step as count_step
 from steptime.calibration.evaluation import Evaluation
 from steptime.calibration.one_op import predict_op as predict_op
+from steptime.cli.choose import choose as choose
 from steptime.core.table import Answer
 from steptime.core.workload import Workload
 from steptime.hardware.catalog import device as device
@@ -20,18 +21,22 @@ from steptime.prediction.kernel import Kernel as Kernel
 from steptime.prediction.method import Method as Method
 from steptime.prediction.step_model import StepModel as StepModel
 from steptime.questions.calibrate import calibrate as calibrate
-from steptime.questions.fit import Fitting
+from steptime.questions.convert import convert as convert
+from steptime.questions.data import data as data_
+from steptime.questions.doctor import doctor as doctor
+from steptime.questions.energy import energy as energy_
+from steptime.questions.fit import fit as fit
 from steptime.questions.module_file import from_module as from_module
+from steptime.questions.predict import predict as predict
 from steptime.questions.quickstart import DemoAnswer
 from steptime.questions.split import split as split
-from steptime.questions.step_time import StepTime
 from steptime.questions.sweep import sweep as sweep
 from steptime.questions.sweep_jobs import cancel as sweep_cancel
 from steptime.questions.sweep_jobs import collect as sweep_collect
 from steptime.questions.sweep_jobs import status as sweep_status
+from steptime.questions.systolic import systolic as systolic
 from steptime.questions.whatif import WhatIf
 from steptime.questions.why import Diagnosis
-from steptime.questions.written_predictions import WrittenPredictions
 from steptime.reports.answered import analyse as analyse
 
 __version__: str
@@ -82,100 +87,6 @@ __all__ = [
     "why",
 ]
 
-def predict(
-    model: str | Path | Workload | None = ...,
-    device: str | Path | Device | None = ...,
-    batch: float | Sequence[int] | str | None = ...,
-    dtype: str = ...,
-    phase: str = ...,
-    optimizer: str = ...,
-    method: str | Method | Callable[[Kernel, Device], Interval | float] = ...,
-    option_: Mapping[str, object] | Sequence[str] | None = ...,
-    allow_unknown: bool = ...,
-    length: int | None = ...,
-    lora: str | None = ...,
-    weights: str | None = ...,
-    train: str | None = ...,
-    recompute: str | None = ...,
-    offload: str | None = ...,
-    host_link: str | None = ...,
-    update_early: bool = ...,
-    packed: str | None = ...,
-    padded: str | None = ...,
-    stack: str | None = ...,
-    channels_last: str | None = ...,
-    tf32: str | None = ...,
-    host: str | None = ...,
-    steps: int | None = ...,
-    kwh_price: float | None = ...,
-    kwh_co2: float | None = ...,
-    by_op: bool = ...,
-    trace: str | Path | None = ...,
-    sources: bool = ...,
-    all_cells: bool = ...,
-    replicas: float | Sequence[int] | str | None = ...,
-    link: str | Sequence[str] | None = ...,
-    out: str | None = ...,
-    folder: str | Path | None = ...,
-) -> StepTime | Answer | WrittenPredictions: ...
-def fit(
-    model: str | Path | Workload,
-    device: str | Path | Device,
-    batch: float | Sequence[int] | str | None = ...,
-    dtype: str = ...,
-    phase: str = ...,
-    optimizer: str = ...,
-    method: str | Method | Callable[[Kernel, Device], Interval | float] = ...,
-    option_: Mapping[str, object] | Sequence[str] | None = ...,
-    allow_unknown: bool = ...,
-    length: int | None = ...,
-    lora: str | None = ...,
-    weights: str | None = ...,
-    train: str | None = ...,
-    recompute: str | None = ...,
-    offload: str | None = ...,
-    host_link: str | None = ...,
-    update_early: bool = ...,
-    packed: str | None = ...,
-    padded: str | None = ...,
-    stack: str | None = ...,
-    channels_last: str | None = ...,
-    tf32: str | None = ...,
-    host: str | None = ...,
-) -> Fitting: ...
-def choose(
-    model: str | Path | Workload,
-    device: str | Path | Device = ...,
-    batch: float | Sequence[int] | str | None = ...,
-    examples: int = ...,
-    epochs: float = ...,
-    prices: str | Path | None = ...,
-    page: str | Path | None = ...,
-    link: str | Sequence[str] | None = ...,
-    replicas: float | Sequence[int] | str | None = ...,
-    sort: str = ...,
-    top: int = ...,
-    dtype: str = ...,
-    phase: str = ...,
-    optimizer: str = ...,
-    method: str | Method | Callable[[Kernel, Device], Interval | float] = ...,
-    option_: Mapping[str, object] | Sequence[str] | None = ...,
-    allow_unknown: bool = ...,
-    length: int | None = ...,
-    lora: str | None = ...,
-    weights: str | None = ...,
-    train: str | None = ...,
-    recompute: str | None = ...,
-    offload: str | None = ...,
-    host_link: str | None = ...,
-    update_early: bool = ...,
-    packed: str | None = ...,
-    padded: str | None = ...,
-    stack: str | None = ...,
-    channels_last: str | None = ...,
-    tf32: str | None = ...,
-    host: str | None = ...,
-) -> Answer: ...
 def scale(
     model: str | Path | Workload,
     device: str | Path | Device,
@@ -304,27 +215,6 @@ def serve(
     out: str | Path | None = ...,
     option_: Mapping[str, object] | Sequence[str] | None = ...,
 ) -> Answer: ...
-def energy_(
-    network: str | None = ...,
-    accelerator: str = ...,
-    method: str | Method | Callable[[Kernel, Device], Interval | float] = ...,
-    process: str | None = ...,
-    scaling: str | None = ...,
-    nets: str | Path | None = ...,
-    dram: bool = ...,
-    diagnose: bool = ...,
-    by_op: bool = ...,
-) -> Answer: ...
-def systolic(
-    model: str | Path | Workload,
-    array: str = ...,
-    rows: float | Sequence[int] | str | None = ...,
-    columns_: float | Sequence[int] | str | None = ...,
-    dataflow: str = ...,
-    batch: float | Sequence[int] | str | None = ...,
-    value: str = ...,
-    out: str | Path | None = ...,
-) -> Answer: ...
 def count(
     model: str | Path | Workload,
     batch: float | Sequence[int] | str | None = ...,
@@ -377,7 +267,6 @@ def whatif(
     tf32: str | None = ...,
     host: str | None = ...,
 ) -> WhatIf | Answer: ...
-def doctor() -> Answer: ...
 def run(
     model: str | Path | Workload | None = ...,
     batch: float | Sequence[int] | str | None = ...,
@@ -411,11 +300,6 @@ def run(
     out: str | Path | None = ...,
     demo: bool = ...,
 ) -> Answer | DemoAnswer: ...
-def data_(
-    name: str,
-    out: str | Path,
-    source: str | Path | None = ...,
-) -> Answer: ...
 def import_(
     paths: str | Iterable[Mapping[str, Any]] | Sequence[Path],
     out: str | Path,
@@ -456,13 +340,4 @@ def query(
     in_dir: str | Path,
     sql: str | None = ...,
     out: str | Path | None = ...,
-) -> Answer: ...
-def convert(
-    model: str | Path | Workload,
-    input_: Sequence[str] | None = ...,
-    out: str | Path | None = ...,
-    batch: float | Sequence[int] | str | None = ...,
-    phase: str | None = ...,
-    dtype: str = ...,
-    allow_unknown: bool = ...,
 ) -> Answer: ...

@@ -135,8 +135,9 @@ def predict(
     grid_options = {"--replicas": replicas, "--link": link, "--out": out}
     if all_cells:
         options.refuse(one_step, "{} is of one prediction; leave out --grid")
-        texts = tuple(map(text_of, (model, device, batch, replicas, link)))
-        axes = grid_table.axes(*texts, method=method.name)
+        axes = grid_table.axes(
+            text_of(model), text_of(device), text_of(batch), text_of(replicas), link, method.name
+        )
         request = GridRequest(axes, _workload_maker(step), method, settings)
         return grid_table.predict_grid(request, None if out is None else str(out))
     options.refuse(grid_options, "{} needs --grid (for one network see also steptime scale)")
