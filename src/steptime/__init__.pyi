@@ -3,7 +3,6 @@ from pathlib import Path
 from typing import Any
 
 from steptime.build import count_step as count_step
-from steptime.calibration.evaluation import Evaluation
 from steptime.calibration.one_op import predict_op as predict_op
 from steptime.core.table import Answer
 from steptime.core.workload import Workload
@@ -20,6 +19,7 @@ from steptime.prediction.kernel import Kernel as Kernel
 from steptime.prediction.method import Method as Method
 from steptime.prediction.step_model import StepModel as StepModel
 from steptime.questions.calibrate import calibrate as calibrate
+from steptime.questions.evaluate import evaluate as evaluate
 from steptime.questions.fit import Fitting
 from steptime.questions.module_file import from_module as from_module
 from steptime.questions.quickstart import DemoAnswer
@@ -435,18 +435,6 @@ def compare(
     fail_on: str | None = ...,
     margin: str | None = ...,
 ) -> Answer: ...
-def evaluate(
-    paths: str | Iterable[Mapping[str, Any]] | Sequence[Path],
-    method: str | Method | Callable[[Kernel, Device], Interval | float] = ...,
-    calibrate_with: int | None = ...,
-    by: str | Sequence[str] | None = ...,
-    mapping: str | Path | None = ...,
-    draws: int = ...,
-    most: int | None = ...,
-    worst: int = ...,
-    strict: bool = ...,
-    out: str | Path | None = ...,
-) -> Evaluation | Answer: ...
 def list(
     topic: str = ...,
     only: str | None = ...,
