@@ -3,7 +3,6 @@ from pathlib import Path
 from typing import Any
 
 from steptime.build import count_step as count_step
-from steptime.calibration.evaluation import Evaluation
 from steptime.calibration.one_op import predict_op as predict_op
 from steptime.cli.choose import choose as choose
 from steptime.core.table import Answer
@@ -25,6 +24,7 @@ from steptime.questions.convert import convert as convert
 from steptime.questions.data import data as data_
 from steptime.questions.doctor import doctor as doctor
 from steptime.questions.energy import energy as energy_
+from steptime.questions.evaluate import evaluate as evaluate
 from steptime.questions.fit import fit as fit
 from steptime.questions.module_file import from_module as from_module
 from steptime.questions.predict import predict as predict
@@ -319,18 +319,6 @@ def compare(
     fail_on: str | None = ...,
     margin: str | None = ...,
 ) -> Answer: ...
-def evaluate(
-    paths: str | Iterable[Mapping[str, Any]] | Sequence[Path],
-    method: str | Method | Callable[[Kernel, Device], Interval | float] = ...,
-    calibrate_with: int | None = ...,
-    by: str | Sequence[str] | None = ...,
-    mapping: str | Path | None = ...,
-    draws: int = ...,
-    most: int | None = ...,
-    worst: int = ...,
-    strict: bool = ...,
-    out: str | Path | None = ...,
-) -> Evaluation | Answer: ...
 def list(
     topic: str = ...,
     only: str | None = ...,

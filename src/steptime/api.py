@@ -45,7 +45,7 @@ QUESTIONS = {
     "report": QuestionRow("Results", "steptime.cli.report:report"),
     "compare": QuestionRow("Results", "steptime.cli.compare:compare"),
     "analyse": QuestionRow("Results", "steptime.reports.answered:analyse"),
-    "evaluate": QuestionRow("Results", "steptime.cli.evaluate:evaluate"),
+    "evaluate": QuestionRow("Results", "steptime.questions.evaluate:evaluate"),
     "list": QuestionRow("Look up and convert", "steptime.cli.list:list_"),
     "query": QuestionRow("Look up and convert", "steptime.cli.query:query"),
     "convert": QuestionRow("Look up and convert", "steptime.questions.convert:convert"),

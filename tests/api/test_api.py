@@ -92,11 +92,11 @@ def test_rows_calibrate_and_score():
     assert "errors of points left out" in made._repr_html_()
     rows = [{**row, "device": "t4"} for row in ROWS]
     found = steptime.evaluate(rows, "roofline", by=["kind"])
-    assert found.rows[0]["cases"] == len(ROWS)
-    assert found.groups[0]["kind"] == "linear"
+    assert found.rows[0].cases == len(ROWS)
+    assert found.groups[0].kind == "linear"
     mine = steptime.evaluate(rows, lambda kernel, device: 1e-4)
     wrong = [abs(1e-4 / row["seconds"] - 1) for row in ROWS]
-    assert mine.rows[0]["mape"] == pytest.approx(sum(wrong) / len(wrong))
+    assert mine.rows[0].mape == pytest.approx(sum(wrong) / len(wrong))
 
 
 class Frame:

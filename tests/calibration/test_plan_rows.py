@@ -64,7 +64,7 @@ def test_a_row_that_cannot_be_asked_is_counted_with_its_reason(tmp_path, capsys)
     assert run(["evaluate", str(path), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     [row] = told["rows"]
-    assert (row["set"], row["quantity"], row["asked"], row["cases"]) == ("mine", "step_s", 5, 1)
+    assert (row["set"], row["quantity"], row["row_count"], row["cases"]) == ("mine", "step_s", 5, 1)
     assert row["max"] == pytest.approx(abs(told["cases"][0]["ratio"] - 1))
     assert [(one["rows"], one["reason"]) for one in told["unasked"]] == [
         (2, "5 devices of a replica do not divide 64"),

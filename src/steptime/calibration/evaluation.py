@@ -20,7 +20,7 @@ from steptime.calibration.evaluate import (
 )
 from steptime.core import units
 from steptime.core.errors import InputError
-from steptime.core.table import Result, Table, columns, frame, picked
+from steptime.core.table import Table, columns, picked
 from steptime.prediction import METHODS, cost_model
 from steptime.prediction.method import Method, Price, priced_by
 from steptime.records.ratios import farness
@@ -41,7 +41,7 @@ OF_CASE = columns(
 
 
 @dataclass(frozen=True)
-class Evaluation(Result):
+class Evaluation:
     """What an evaluation found: a row a method over all cases, rows of groups, the worst cases.
 
     `scored` are the cases with what the method that was asked for predicts, `compared_cases` how
@@ -57,8 +57,6 @@ class Evaluation(Result):
     scored: tuple[Scored, ...] = field(repr=False)
     compared_cases: int
     unasked: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
-    path: str = ""
-    says: tuple[str, ...] = field(default=(), repr=False)
 
     def tables(self) -> list[Table]:
         """Return the tables for people: methods, groups, the worst cases op by op."""
@@ -72,18 +70,6 @@ class Evaluation(Result):
             (OF_CASE, worst, f"The cases that {self.method} misses by most"),
         )
         return [Table(heads, some, title) for heads, some, title in every if some]
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The evaluation as one JSON document, with where its rows lie."""
-        names = ("by", "rows", "groups", "worst", "unasked")
-        lists = {name: list(getattr(self, name)) for name in names}
-        told = {"method": self.method, **lists, "compared_cases": self.compared_cases}
-        return {"path": self.path, **told}
-
-    def to_pandas(self) -> Any:
-        """Return a DataFrame with a row a case; needs pandas."""
-        return frame(map(case_row, self.scored))
 
 
 def case_row(one: Scored) -> dict[str, Any]:

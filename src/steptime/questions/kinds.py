@@ -4,13 +4,14 @@ Each is a type for Python with, by `Annotated`, how the command line writes it. 
 parameter stands in the docstring of the question.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Annotated, Protocol
 
 from steptime.core.kinds import File, Kind, Settings
 from steptime.core.workload import Workload
 from steptime.hardware import device as hardware
+from steptime.prediction.method import Method
 
 PROBES = ("ceilings", "link")
 
@@ -73,3 +74,13 @@ MappingFile = Annotated[File, Kind("MAP.toml", names=("--map", "--mapping"))]
 Cases = Annotated[
     File | Sequence[Mapping[str, object]] | DataFrame, Kind("DIR|FILE", names=("--from",))
 ]
+CasePaths = Annotated[
+    Sequence[str | PathLike[str]] | Sequence[Mapping[str, object]] | DataFrame,
+    Kind("DIR|FILE", is_argument=True),
+]
+PricedMethod = Annotated[
+    str | Method | Callable[..., float], Kind("M", completes="steptime.prediction:METHODS")
+]
+Groups = Annotated[str | Sequence[str], Kind("NAMES")]
+DrawCount = Annotated[int | str, Kind("K")]
+RowCount = Annotated[int | str, Kind("N", names=("--rows",))]

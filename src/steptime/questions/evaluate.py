@@ -1,0 +1,329 @@
+"""The question `evaluate`: how far predictions are from what was measured."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from steptime.calibration.cases import Case
+from steptime.calibration.evaluate import Scored, by_group
+from steptime.calibration.evaluation import Evaluation, case_row
+from steptime.calibration.evaluation import evaluate as evaluate_cases
+from steptime.calibration.mapped import cases as read_cases
+from steptime.calibration.plan_errors import PlanErrors, evaluate_tables
+from steptime.calibration.plan_rows import lacking, tables_in
+from steptime.core.answer import Answer
+from steptime.core.errors import InputError, shorten
+from steptime.core.kinds import text_of
+from steptime.core.progress import note
+from steptime.core.table import Table, frame
+from steptime.core.values import parse_count
+from steptime.prediction import DEFAULT, cost_model
+from steptime.prediction.method import Method, Price
+from steptime.questions import kinds, options
+from steptime.questions.evaluation_rows import (
+    CalibratedErrors,
+    CaseErrors,
+    GroupErrors,
+    MethodErrors,
+    SetErrors,
+    TrainingCase,
+    TrainingGroupErrors,
+    UnaskedRows,
+    UnaskedTrainings,
+)
+from steptime.reports.charts.evaluated import chart
+from steptime.reports.files import check_path, save
+
+MAX_LIKELY_FACTOR = 50  # predictions of all methods that are further off have a wrong unit
+
+
+class EvaluateAnswer(Answer, frozen=True, kw_only=True):
+    """How far predictions are from measured cases.
+
+    Attributes:
+        path: the folder or file of the cases, "" of rows.
+        method: the method.
+        by: what the groups are made by.
+        rows: errors of the method, of other methods and of published predictions.
+        groups: errors of the method in each group.
+        worst: the cases that the method misses by most.
+        unasked: rows for which no prediction can be asked, by cause.
+        compared_cases: cases that all methods predict, on which they are compared.
+        headline: where a picture was drawn.
+        notes: remarks that change how the answer is read.
+    """
+
+    path: str
+    method: str
+    by: tuple[str, ...]
+    rows: tuple[MethodErrors, ...]
+    groups: tuple[GroupErrors, ...]
+    worst: tuple[CaseErrors, ...]
+    unasked: tuple[UnaskedRows, ...]
+    compared_cases: int
+    headline: tuple[str, ...]
+    notes: tuple[str, ...]
+    _evaluation: Evaluation
+
+    @property
+    def scored(self) -> tuple[Scored, ...]:
+        """The cases with the predictions of the method."""
+        return self._evaluation.scored
+
+    def tables(self) -> list[Table]:
+        """Return the errors of methods and groups, and the worst cases op by op."""
+        return self._evaluation.tables()
+
+    def to_pandas(self) -> Any:
+        """Return a DataFrame with a row for each case; needs pandas."""
+        return frame(map(case_row, self.scored))
+
+
+class EvaluateTrainingsAnswer(Answer, frozen=True, kw_only=True):
+    """How far predictions are from measured steps of trainings.
+
+    Attributes:
+        path: the table, "" of several.
+        method: the method.
+        by: what the groups are made by.
+        rows: errors of each quantity of each set.
+        groups: errors of their groups.
+        calibrated: errors of rows that did not calibrate their device, with `--calibrate-with`.
+        unasked: rows for which no prediction can be asked, by reason.
+        worst: the rows that the method misses by most.
+        cases: all rows that were scored.
+        headline: where a picture was drawn.
+        notes: remarks that change how the answer is read.
+    """
+
+    path: str
+    method: str
+    by: tuple[str, ...]
+    rows: tuple[SetErrors, ...]
+    groups: tuple[TrainingGroupErrors, ...]
+    calibrated: tuple[CalibratedErrors, ...]
+    unasked: tuple[UnaskedTrainings, ...]
+    worst: tuple[TrainingCase, ...]
+    cases: tuple[TrainingCase, ...]
+    headline: tuple[str, ...]
+    notes: tuple[str, ...]
+    _errors: PlanErrors
+
+    def tables(self) -> list[Table]:
+        """Return the errors of sets and groups, and the worst rows."""
+        return self._errors.tables()
+
+
+@dataclass(frozen=True)
+class _Request:
+    """The options of `evaluate`, read.
+
+    Args:
+        method: a method, or a price of the user's own.
+        name: its name.
+        groups: what the groups are made by.
+        mapping: what the columns of a table mean.
+        points: cases of each device that calibrate it, None for none.
+        draws: draws of these cases.
+        max_rows: rows of each kind on each device that are scored, None for all.
+        worst: number of cases that are shown.
+        is_strict: whether a row that cannot be asked is an error.
+        picture: the file of a picture, None for none.
+    """
+
+    method: Method | Price
+    name: str
+    groups: list[str]
+    mapping: Path | None
+    points: int | None
+    draws: int
+    max_rows: int | None
+    worst: int
+    is_strict: bool
+    picture: Path | None
+
+
+def evaluate(
+    paths: kinds.CasePaths,
+    method: kinds.PricedMethod = DEFAULT,
+    calibrate_with: kinds.Count | None = None,
+    by: kinds.Groups | None = None,
+    mapping: kinds.MappingFile | None = None,
+    draws: kinds.DrawCount = 5,
+    max_rows: kinds.RowCount | None = None,
+    worst: kinds.DrawCount = 5,
+    strict: bool = False,
+    out: kinds.OutFile | None = None,
+) -> EvaluateAnswer | EvaluateTrainingsAnswer:
+    """Hold predictions against what was measured.
+
+    Errors by MAPE, median, 90th percentile, bias (mean ln of predicted / measured) and factor;
+    coverage and width of the intervals; beside other methods and published predictions. Python
+    also takes rows themselves (mappings, a DataFrame), and a function as method.
+
+    Args:
+        paths: A folder of records, or a .csv, .tsv, .jsonl or .json (.gz) of cases; or tables of
+            steps of trainings.
+        method: A method, or FILE.py:NAME, a price (kernel, device) -> seconds.
+        calibrate_with: Calibrate each device with N of its cases; score the rest.
+        by: Groups: kind, device, family, condition, regime; of trainings model, device, block,
+            stack, dtype, devices.
+        mapping: What the columns of a table mean.
+        draws: With --calibrate-with: draws of the N cases.
+        max_rows: With --map: score N rows of each kind on each device.
+        worst: Show the K cases that are missed by most.
+        strict: Refuse the table at the first row that cannot be asked.
+        out: A picture: .png, .svg, .pdf or .html.
+
+    Raises:
+        InputError: for cases that cannot be read, unknown methods and groups.
+    """
+    if out is not None:
+        check_path(Path(out))
+    house_method = method if isinstance(method, Method) else str(method)
+    request = _Request(
+        method=options.price_of(method) or cost_model(house_method),
+        name=str(getattr(method, "__name__", getattr(method, "name", method))),
+        groups=[word.strip() for word in text_of(by).split(",")] if by else [],
+        mapping=None if mapping is None else Path(mapping),
+        points=_read_count(calibrate_with, "--calibrate-with"),
+        draws=parse_count(text_of(draws), "--draws"),
+        max_rows=_read_count(max_rows, "--rows"),
+        worst=parse_count(text_of(worst), "--worst", at_least=0),
+        is_strict=strict,
+        picture=None if out is None else Path(out),
+    )
+    files = _file_paths(paths)
+    if files is None:
+        return _evaluate_cases(request, paths, None)
+    tables, unread = ([], []) if mapping else tables_in(files)
+    if tables:
+        return _evaluate_trainings(request, files, tables, unread)
+    if len(files) > 1:
+        name = shorten(files[-1])
+        raise InputError(f"{len(files)} paths: {name} is no table of steps of trainings")
+    return _evaluate_cases(request, files[0], files[0])
+
+
+def _read_count(value: int | str | None, option: str) -> int | None:
+    """Return a whole number from 1 on, or None."""
+    return None if value is None else parse_count(text_of(value), option)
+
+
+def _file_paths(paths: Any) -> list[Path] | None:
+    """Return the paths of files and folders, None of rows."""
+    if isinstance(paths, str | PathLike):
+        return [Path(paths)]
+    is_list = isinstance(paths, list | tuple) and len(paths) > 0
+    if is_list and all(isinstance(path, str | PathLike) for path in paths):
+        return [Path(path) for path in paths]
+    return None
+
+
+def _evaluate_cases(request: _Request, rows: Any, path: Path | None) -> EvaluateAnswer:
+    """Evaluate a method on cases of a file, a folder or rows."""
+    by_group([], request.groups)  # refuses unknown groups before anything is read
+    if path is not None and not request.mapping:
+        missing_columns = lacking(path)
+        if missing_columns:
+            raise InputError(missing_columns)
+    unasked: list[tuple[str, str]] | None = None if request.is_strict else []
+    cases = read_cases(rows, request.mapping, at_most=request.max_rows, warn=note, unasked=unasked)
+    evaluation = evaluate_cases(
+        cases,
+        request.method,
+        request.name,
+        request.points,
+        request.groups,
+        request.draws,
+        request.worst,
+        unasked or (),
+    )
+    return EvaluateAnswer(
+        path="" if path is None else str(path),
+        method=request.name,
+        by=tuple(request.groups),
+        rows=msgspec.convert(evaluation.rows, tuple[MethodErrors, ...]),
+        groups=msgspec.convert(evaluation.groups, tuple[GroupErrors, ...]),
+        worst=msgspec.convert(evaluation.worst, tuple[CaseErrors, ...]),
+        unasked=msgspec.convert(evaluation.unasked, tuple[UnaskedRows, ...]),
+        compared_cases=evaluation.compared_cases,
+        headline=_draw(request, [case_row(case) for case in evaluation.scored]),
+        notes=tuple(_describe_cases(cases, evaluation, len(unasked or ()))),
+        _evaluation=evaluation,
+    )
+
+
+def _describe_cases(cases: Sequence[Case], evaluation: Evaluation, unasked: int) -> list[str]:
+    """Return remarks on an evaluation: the cases that are left out, and doubts about them."""
+    notes = []
+    if unasked:
+        total = len(cases) + unasked
+        notes.append(f"{unasked:,} of {total:,} rows cannot be asked; --strict refuses")
+    if evaluation.compared_cases < len(evaluation.scored):
+        count = f"{evaluation.compared_cases:,} of {len(cases):,} cases"
+        notes.append(f"methods are compared on the {count} that all of them predict")
+    methods = [row for row in evaluation.rows if "(published)" not in row["method"]]
+    factor = min(row["factor"] for row in methods)
+    if factor > MAX_LIKELY_FACTOR:
+        notes.append(f"all are off by a factor of {factor:,.0f} or more: is the unit right?")
+    calibrations = {case.device.name: case.device.calibration for case in cases}
+    for device, table in sorted(calibrations.items()):
+        if "source" in table and "measured_points" not in table:
+            notes.append(f"{device} was calibrated with {table['source']}: they are no check")
+    unpredicted = len(cases) - len(evaluation.scored)
+    if unpredicted:
+        count = f"{unpredicted:,} of {len(cases):,} cases"
+        notes.append(f"{evaluation.method} predicts nothing for {count}")
+    return notes
+
+
+def _evaluate_trainings(
+    request: _Request, files: Sequence[Path], tables: Sequence[Path], unread: Sequence[Path]
+) -> EvaluateTrainingsAnswer:
+    """Evaluate a method on tables of steps of trainings."""
+    options.refuse(
+        {"--rows": request.max_rows, "--strict": request.is_strict},
+        "steps of trainings are scored as they are: leave out {}",
+    )
+    if request.points and request.name != "calibrated":
+        raise InputError("--calibrate-with: steps of trainings calibrate --method calibrated")
+    if ".py:" in request.name:
+        method = f"--method {shorten(request.name)}"
+        raise InputError(f"{method}: steps of trainings need a method of the house")
+    errors = evaluate_tables(
+        tables,
+        request.name,
+        by=request.groups or ("block",),
+        worst=request.worst,
+        points=request.points,
+        draws=request.draws,
+    )
+    document = errors.document
+    set_rows = [{**row, "row_count": row["asked"]} for row in document["rows"]]
+    return EvaluateTrainingsAnswer(
+        path=str(files[0]) if len(files) == 1 else "",
+        method=request.name,
+        by=tuple(document["by"]),
+        rows=msgspec.convert(set_rows, tuple[SetErrors, ...]),
+        groups=msgspec.convert(document["groups"], tuple[TrainingGroupErrors, ...]),
+        calibrated=msgspec.convert(document["calibrated"], tuple[CalibratedErrors, ...]),
+        unasked=msgspec.convert(document["unasked"], tuple[UnaskedTrainings, ...]),
+        worst=msgspec.convert(document["worst"], tuple[TrainingCase, ...]),
+        cases=msgspec.convert(document["cases"], tuple[TrainingCase, ...]),
+        headline=_draw(request, errors.times),
+        notes=tuple(f"{path}: no table of steps of trainings" for path in unread),
+        _errors=errors,
+    )
+
+
+def _draw(request: _Request, rows: Sequence[Any]) -> tuple[str, ...]:
+    """Draw rows into the file that was asked for, and return the line that names it."""
+    if request.picture is None:
+        return ()
+    save(chart(rows, request.name), request.picture)
+    return (f"picture: {request.picture}",)

@@ -1,0 +1,253 @@
+"""The rows of the answers of `evaluate`: errors of methods, of groups, and of single cases."""
+
+import msgspec
+
+from steptime.core.answer import Row
+
+
+class ErrorFigures(Row, frozen=True, kw_only=True):
+    """Errors of predictions of some cases.
+
+    Attributes:
+        cases: number of cases.
+        mape: mean of |predicted / measured - 1|.
+        median: median of the same.
+        p90: 90th percentile of the same.
+        max: maximum of the same.
+        bias: mean of ln(predicted / measured).
+        factor: exp of the mean of |ln(predicted / measured)|.
+        balanced: mean of the `mape` of each kind on each device.
+        coverage: share of the cases that lie in their interval, None without intervals.
+        width: median of (high - low) / predicted, None without intervals.
+    """
+
+    cases: int
+    mape: float
+    median: float
+    p90: float
+    max: float
+    bias: float
+    factor: float
+    balanced: float
+    coverage: float | None
+    width: float | None
+
+
+class MethodErrors(ErrorFigures, frozen=True, kw_only=True):
+    """Errors of a method on all cases, or on those of a group.
+
+    Attributes:
+        method: the method, and on which cases.
+        spread: the smallest and the largest `mape` of the draws, None without draws.
+        constants: number of constants that the method has, or that a calibration moved.
+        points: cases of each device that calibrated it.
+    """
+
+    method: str
+    spread: tuple[float, float] | None
+    constants: float | None
+    points: int
+
+
+class GroupErrors(MethodErrors, frozen=True, kw_only=True):
+    """Errors of a method on the cases of a group; what `--by` does not name is None.
+
+    Attributes:
+        kind: the kind of op, or `step`.
+        device: the device.
+        family: the family of network.
+        condition: `isolated`, `repeated` or `step`.
+        regime: how long the cases took, in words.
+    """
+
+    kind: str | None = None
+    device: str | None = None
+    family: str | None = None
+    condition: str | None = None
+    regime: str | None = None
+
+
+class OpTime(Row, frozen=True, kw_only=True):
+    """The predicted time of an op of a case.
+
+    Attributes:
+        kind: the kind of op.
+        pass_: forward or backward.
+        sizes: sizes of its matrix products, or its bytes.
+        count: how often it stands in the case.
+        step_s: seconds of all of them.
+        compute_s: seconds of their arithmetic.
+        memory_s: seconds of their memory traffic.
+    """
+
+    kind: str
+    pass_: str = msgspec.field(name="pass")
+    sizes: tuple[int | tuple[int, ...], ...]
+    count: int
+    step_s: float
+    compute_s: float
+    memory_s: float
+
+
+class CaseErrors(Row, frozen=True, kw_only=True):
+    """A case, measured and predicted.
+
+    Attributes:
+        place: where the case stands: file and line.
+        kind: the kind of op, or `step`.
+        device: the device.
+        family: the family of network.
+        condition: `isolated`, `repeated` or `step`.
+        regime: how long it took, in words.
+        measured_s: measured seconds.
+        predicted_s: predicted seconds.
+        low_s: lower end of the interval of the prediction, None without one.
+        high_s: upper end of the same.
+        ratio: predicted / measured.
+        ops: its slowest ops.
+    """
+
+    place: str
+    kind: str
+    device: str
+    family: str
+    condition: str
+    regime: str
+    measured_s: float
+    predicted_s: float
+    low_s: float | None
+    high_s: float | None
+    ratio: float
+    ops: tuple[OpTime, ...]
+
+
+class UnaskedRows(Row, frozen=True, kw_only=True):
+    """Rows for which no prediction can be asked.
+
+    Attributes:
+        cause: why not.
+        rows: their number.
+        example: the place of one of them.
+    """
+
+    cause: str
+    rows: int
+    example: str
+
+
+class TrainingErrors(ErrorFigures, frozen=True, kw_only=True):
+    """Errors of a quantity of steps of trainings in a set.
+
+    Attributes:
+        set: the set of rows.
+        quantity: the quantity.
+        fits: share of rows of which it is rightly said whether they fit, None if none says it.
+    """
+
+    set: str
+    quantity: str
+    fits: float | None
+
+
+class SetErrors(TrainingErrors, frozen=True, kw_only=True):
+    """Errors of a quantity in a whole set.
+
+    Attributes:
+        row_count: rows of the set, those that cannot be asked among them.
+    """
+
+    row_count: int
+
+
+class TrainingGroupErrors(TrainingErrors, frozen=True, kw_only=True):
+    """Errors of a quantity in a group of a set; what `--by` does not name is None.
+
+    Attributes:
+        model: the network.
+        device: the device.
+        block: what of the rows the constants of their stack were not fitted on.
+        stack: the software that ran the steps.
+        dtype: data type.
+        devices: number of devices.
+    """
+
+    model: str | None = None
+    device: str | None = None
+    block: str | None = None
+    stack: str | None = None
+    dtype: str | None = None
+    devices: str | None = None
+
+
+class CalibratedErrors(TrainingErrors, frozen=True, kw_only=True):
+    """Errors of the rows of a device and stack that did not calibrate it.
+
+    Attributes:
+        device: the device.
+        stack: the software that ran the steps.
+        points: rows that calibrated it.
+        before: `mape` without calibration.
+        spread: the smallest and the largest `mape` of the draws.
+    """
+
+    device: str
+    stack: str
+    points: int
+    before: float
+    spread: tuple[float, float]
+
+
+class TrainingCase(Row, frozen=True, kw_only=True):
+    """A quantity of a step of a training, in the SI unit of the quantity.
+
+    Attributes:
+        set: the set of rows.
+        place: where the row stands: file and line.
+        model: the network.
+        device: the device.
+        dtype: data type.
+        stack: the software that ran the step, None if it is not said.
+        devices: number of devices.
+        block: what of the row the constants of its stack were not fitted on.
+        quantity: the quantity.
+        measured: measured value.
+        predicted: predicted value.
+        low: lower end of the interval of the prediction, None without one.
+        high: upper end of the same.
+        ratio: predicted / measured.
+        fits: whether it is rightly said that the plan fits, None if nothing is said.
+        parts: predicted seconds of the parts of a step.
+    """
+
+    set: str
+    place: str
+    model: str | None
+    device: str | None
+    dtype: str | None
+    stack: str | None
+    devices: int
+    block: str | None
+    quantity: str
+    measured: float
+    predicted: float
+    low: float | None
+    high: float | None
+    ratio: float
+    fits: bool | None
+    parts: dict[str, float]
+
+
+class UnaskedTrainings(Row, frozen=True, kw_only=True):
+    """Rows of a set for which no prediction can be asked.
+
+    Attributes:
+        set: the set.
+        rows: their number.
+        reason: why not.
+        first: the place of the first of them.
+    """
+
+    set: str
+    rows: int
+    reason: str
+    first: str
