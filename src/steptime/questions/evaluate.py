@@ -232,7 +232,7 @@ def _evaluate_cases(request: _Request, rows: Any, path: Path | None) -> Evaluate
         if missing_columns:
             raise InputError(missing_columns)
     unasked: list[tuple[str, str]] | None = None if request.is_strict else []
-    cases = read_cases(rows, request.mapping, at_most=request.max_rows, warn=note, unasked=unasked)
+    cases = read_cases(rows, request.mapping, most=request.max_rows, warn=note, unasked=unasked)
     evaluation = evaluate_cases(
         cases,
         request.method,
