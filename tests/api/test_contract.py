@@ -109,7 +109,7 @@ def grid(question: Question) -> Row:
 def choose(question: Question) -> Row:
     how = {"batch": question.batch, **question.how}
     (row,) = steptime.choose(question.model, question.device, **how).to_dict()["rows"]
-    return dict(row) if row["micro_batch"] == question.batch else {}
+    return dict(row) if row["microbatch"] == question.batch else {}
 
 
 def scale(question: Question) -> Row:
@@ -135,7 +135,7 @@ def why(question: Question) -> Row:
 
 def plan(question: Question) -> Row:
     """Return a plan of one device; language models are planned with adam and adamw alone."""
-    how = {"batch": question.batch, "micro_batch": question.batch, **question.how}
+    how = {"global_batch": question.batch, "microbatch": question.batch, **question.how}
     try:
         made = dict(steptime.plan(question.model, question.device, **how).to_dict())
     except InputError as error:

@@ -28,7 +28,7 @@ MODEL = "fc:layers=1,nodes=8"
 BASES = {  # a right command line of each command that is shown
     "predict": f"predict {MODEL} --device t4",
     "fit": f"fit {MODEL} --device t4",
-    "choose": f"choose {MODEL} --devices t4,a100",
+    "choose": f"choose {MODEL} --device t4,a100",
     "scale": f"scale {MODEL} --device t4 --link aws --replicas 1,2",
     "plan": "plan gpt2 --device a100",
     "serve": "serve gpt2 --device a100 --input 512",

@@ -15,7 +15,7 @@ COMMANDS = {
     "predict": ON_A100,
     "fit": ON_A100,
     "why": ON_A100,
-    "choose": ("--devices", "a100,t4"),
+    "choose": ("--device", "a100,t4"),
     "scale": (*ON_A100, "--link", "ethernet-25", "--replicas", "1,2"),
     "whatif": ("--set", "peak=x2"),
 }

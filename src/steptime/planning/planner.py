@@ -92,7 +92,7 @@ class Planner:
         self.host: Link | None = None
         self.software: Software | None = None
         self.use, self.tuning, self.shape = use, tuning, shape
-        self.optimizer = optimizer if use == "training" else NO_OPTIMIZER
+        self.optimizer = optimizer
         self.method, self.dtype, self.gradients = method, dtype, gradients
         self.low = dtype if dtype in LOW_BYTES else ""
         self.device: Device = cluster.device
@@ -122,8 +122,9 @@ class Planner:
     @cached_property
     def step(self) -> StepModel:
         """What prices the graphs of ranks on the device."""
-        phase = "train" if self.use == "training" else "infer"
-        name, how = self.shape.family.name, (self.typed, phase, self.optimizer)
+        trains = self.use == "training"
+        phase, optimizer = ("train", self.optimizer) if trains else ("infer", NO_OPTIMIZER)
+        name, how = self.shape.family.name, (self.typed, phase, optimizer)
         workload = Workload(name, {}, 1, *how, tuning=self.tuning)
         return StepModel(workload, self.device, method=self.method, low=self.low)
 

@@ -240,7 +240,7 @@ def _single_device_j(
 ) -> float | None:
     """Return the joules of a step on a device that runs the whole network.
 
-    Kernels of its forward and backward pass run once a micro-batch, those of its update once.
+    Kernels of its forward and backward pass run once a microbatch, those of its update once.
     """
     model = planner.alone(batch)
     if plan.device_count == rounds == 1:
