@@ -195,7 +195,8 @@ def find_item(name: str, topics: Iterable[str]) -> DeviceAnswer | LinkAnswer | N
     devices = [*catalog.device_names(), *catalog.aliases()]
     links = catalog.link_names()
     if key.endswith(".toml") or key in map(str.lower, (*devices, "local")):
-        return _device_answer(catalog.device(name))
+        method = "" if catalog.meant(name) else catalog.PAPER_METHOD
+        return _device_answer(catalog.device(name, method))
     if key in map(str.lower, links):
         return _link_answer(catalog.link(name))
     if name in names():
