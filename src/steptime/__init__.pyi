@@ -26,6 +26,7 @@ from steptime.questions.doctor import doctor as doctor
 from steptime.questions.energy import energy as energy_
 from steptime.questions.evaluate import evaluate as evaluate
 from steptime.questions.fit import fit as fit
+from steptime.questions.list import list_ as list
 from steptime.questions.module_file import from_module as from_module
 from steptime.questions.predict import predict as predict
 from steptime.questions.quickstart import DemoAnswer
@@ -318,11 +319,6 @@ def compare(
     quantity: str = ...,
     fail_on: str | None = ...,
     margin: str | None = ...,
-) -> Answer: ...
-def list(
-    topic: str = ...,
-    only: str | None = ...,
-    sources: bool = ...,
 ) -> Answer: ...
 def query(
     in_dir: str | Path,

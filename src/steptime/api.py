@@ -46,7 +46,7 @@ QUESTIONS = {
     "compare": QuestionRow("Results", "steptime.cli.compare:compare"),
     "analyse": QuestionRow("Results", "steptime.reports.answered:analyse"),
     "evaluate": QuestionRow("Results", "steptime.questions.evaluate:evaluate"),
-    "list": QuestionRow("Look up and convert", "steptime.cli.list:list_"),
+    "list": QuestionRow("Look up and convert", "steptime.questions.list:list_"),
     "query": QuestionRow("Look up and convert", "steptime.cli.query:query"),
     "convert": QuestionRow("Look up and convert", "steptime.questions.convert:convert"),
 }

@@ -14,8 +14,9 @@ from steptime.cli.command import PRINTED
 from steptime.cli.main import run, tree
 from steptime.core.errors import InputError
 from steptime.core.question import inquiry_of
-from steptime.core.table import Answer, Result
+from steptime.core.table import Result
 from steptime.hardware import catalog
+from steptime.questions.list_topics import LinksAnswer
 from steptime.questions.options import workload_of
 
 FUNCTIONS = [python_name(name) for name in QUESTIONS]
@@ -172,7 +173,7 @@ def test_python_takes_what_it_has_in_place_of_names():
 def test_an_answer_is_rows_of_a_frame():
     pandas = pytest.importorskip("pandas")
     found = steptime.list("links")
-    assert isinstance(found, Answer)
+    assert isinstance(found, LinksAnswer)
     assert isinstance(found.to_pandas(), pandas.DataFrame)
-    assert len(found.to_pandas()) == len(found.to_dict())
+    assert len(found.to_pandas()) == len(found.rows)
     assert len(steptime.fit("fc", "t4").to_pandas()) == len(steptime.fit("fc", "t4").rows)

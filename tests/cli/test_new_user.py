@@ -87,12 +87,12 @@ def test_figures_of_one_paper_stand_apart(capsys):
 
 def test_a_part_of_a_name_chooses(capsys):
     found = answer(capsys, "list", "devices", "a100 sxm")
-    assert [row["name"] for row in found] == ["a100-sxm4-40gb", "a100-sxm4-80gb"]
+    assert [row["name"] for row in found["rows"]] == ["a100-sxm4-40gb", "a100-sxm4-80gb"]
     found = answer(capsys, "list", "models", "llama3")
-    assert {"llama3_8b", "llama3_70b"} <= {row["name"] for row in found}
-    assert all("llama3" in row["name"] for row in found)
+    assert {"llama3_8b", "llama3_70b"} <= {row["name"] for row in found["rows"]}
+    assert all("llama3" in row["name"] for row in found["rows"])
     found = answer(capsys, "list", "devices", "RTX 4090")
-    assert [row["name"] for row in found] == ["rtx-4090", "rtx-4090-d", "rtx-4090-laptop"]
+    assert [row["name"] for row in found["rows"]] == ["rtx-4090", "rtx-4090-d", "rtx-4090-laptop"]
     assert "source" not in said(capsys, "list", "links").splitlines()[1]
     assert "source" in said(capsys, "list", "links", "--sources").splitlines()[1]
 
@@ -100,13 +100,13 @@ def test_a_part_of_a_name_chooses(capsys):
 def test_list_of_a_name_has_every_number_and_its_source(capsys):
     assert answer(capsys, "list", "RTX 4090 Mobile")["name"] == "rtx-4090-laptop"
     device = answer(capsys, "list", "A100")
-    assert (device["name"], device["memory_bytes"]) == ("a100-sxm4-80gb", 8e10)
+    assert (device["name"], device["capacity_bytes"]) == ("a100-sxm4-80gb", 8e10)
     text = said(capsys, "list", "a100")
     assert device["source"].split()[0] in text
-    assert re.search(r"memory_bytes +80 GB", text)
+    assert re.search(r"capacity_bytes +80 GB", text)
     assert re.search(r"peak_flop_per_s.bfloat16 +312 TFLOP/s", text)
     assert answer(capsys, "list", "infiniband")["bytes_per_s"] > 0
-    norm = next(row for row in answer(capsys, "list", "transformer")["parameters"]
+    norm = next(row for row in answer(capsys, "list", "transformer")["rows"]
                 if row["name"] == "norm")  # fmt: skip
     assert norm["meaning"]
     assert set(norm["choices"]) >= {"layer", "rms"}

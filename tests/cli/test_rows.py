@@ -13,7 +13,7 @@ from steptime.cli.main import run
 from steptime.records.store import open_writer
 
 LINES = [  # and a column by its key
-    ("list devices", "memory_bytes"),
+    ("list devices", "capacity_bytes"),
     ("list links", "bytes_per_s"),
     ("predict fc --device t4,v100 --grid --batch 8,64", "step_s"),
     ("predict fc --device t4 --by-op", "step_s"),
@@ -68,14 +68,14 @@ def test_rows_are_sorted_and_cut(line, key, folder, capsys):
 
 
 def test_a_column_may_be_called_by_its_heading(capsys):
-    by_key = printed(["list", "devices", "--sort", "-memory_bytes", "--top", "5"], capsys)
+    by_key = printed(["list", "devices", "--sort", "-capacity_bytes", "--top", "5"], capsys)
     assert printed(["list", "devices", "--sort", "-Memory", "--top", "5"], capsys) == by_key
 
 
 @pytest.mark.parametrize(
     ("line", "heading", "key"),
     [
-        ("list devices", "Memory", "memory_bytes"),
+        ("list devices", "Memory", "capacity_bytes"),
         ("fit resnet50 --device a100", "step", "step_s"),
         ("fit resnet50 --device a100", "speed", "examples_per_s"),
     ],

@@ -638,11 +638,21 @@ def test_formats_and_keys_of_importing():
 
 @pytest.mark.parametrize(
     "topic",
-    ["models", "devices", "links", "methods", "ops", "quantities", "accelerators", "questions"],
+    [
+        "models",
+        "devices",
+        "links",
+        "stacks",
+        "methods",
+        "ops",
+        "quantities",
+        "accelerators",
+        "questions",
+    ],
 )
 def test_keys_of_lists(topic, capsys):
     assert run(["list", topic, "--json"]) == 0
-    keys = list(json.loads(capsys.readouterr().out)[0])
+    keys = list(json.loads(capsys.readouterr().out)["rows"][0])
     text = " ".join(_section("docs/commands.md", "list").split())
     said = re.search(rf"`list {topic}`: ((?:`\w+`(?: \([^)]*\))?(?:, )?)+)", text)
     assert said

@@ -124,9 +124,9 @@ def test_simba_is_published_in_agreeing_numbers():
 
 def test_listed(capsys):
     assert run(["list", "accelerators", "--json"]) == 0
-    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     assert set(rows) == set(DESIGNS)
-    assert rows["eyeriss"]["tables"] == ["AlexNet", "VGG16"]
+    assert rows["eyeriss"]["networks"] == ["AlexNet", "VGG16"]
     assert rows["tpu-v1"]["published"][1] == {
         "workload": "MLP0",
         "batch": None,

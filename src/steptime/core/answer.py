@@ -9,6 +9,7 @@ whose names begin with `_` are for tables alone: which rows people see, and the 
 from __future__ import annotations
 
 import json
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, get_args, get_type_hints
@@ -134,14 +135,13 @@ def answer_schema(hint: Any) -> dict[str, Any]:
     """
     schemas = [_struct_schema(kind) for kind in answer_kinds(hint)]
     if len(schemas) == 1:
-        return schemas[0]
-    definitions: dict[str, Any] = {}
-    for schema in schemas:
-        definitions |= schema.pop("$defs")
-    return {"anyOf": schemas, "$defs": definitions}
+        return dict(schemas[0])
+    definitions = ChainMap(*(schema["$defs"] for schema in schemas))
+    alternatives = [{key: schema[key] for key in schema if key != "$defs"} for schema in schemas]
+    return {"anyOf": alternatives, "$defs": dict(definitions)}
 
 
-def _struct_schema(kind: type[Answer]) -> dict[str, Any]:
+def _struct_schema(kind: type[Answer]) -> Mapping[str, Any]:
     hints = get_type_hints(kind, include_extras=True)
     fields = [(name, hints[name]) for name in public_fields(kind)]
     public = msgspec.defstruct(kind.__name__, fields, kw_only=True)

@@ -122,8 +122,8 @@ def parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
     parameters: list[Parameter] = []
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            (keywords,) = get_args(hints[name])
-            parameters += _keyword_parameters(keywords)
+            for keywords in get_args(hints[name]):
+                parameters += _keyword_parameters(keywords)
             continue
         default = REQUIRED if parameter.default is inspect.Parameter.empty else parameter.default
         parameters.append(_parameter(name, hints[name], default, texts))

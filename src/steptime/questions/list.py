@@ -1,0 +1,236 @@
+"""What there is: the question `list`, of a topic or of one device, link or network."""
+
+import re
+from collections.abc import Callable
+from dataclasses import asdict
+from inspect import getdoc
+from typing import Annotated
+
+from steptime.core import registry
+from steptime.core.answer import Row
+from steptime.core.errors import one_of, unknown
+from steptime.core.kinds import File, Kind
+from steptime.core.progress import note
+from steptime.core.units import QUANTITIES
+from steptime.hardware import catalog
+from steptime.questions.list_item import FOLLOWS, DeviceAnswer, LinkAnswer, NetworkAnswer, find_item
+from steptime.questions.list_stacks import StacksAnswer, read_stacks
+from steptime.questions.list_topics import (
+    AcceleratorRow,
+    AcceleratorsAnswer,
+    DeviceRow,
+    DevicesAnswer,
+    FigureRow,
+    LinkRow,
+    LinksAnswer,
+    MethodRow,
+    MethodsAnswer,
+    ModelRow,
+    ModelsAnswer,
+    OpRow,
+    OpsAnswer,
+    OptionRow,
+    QuantitiesAnswer,
+    QuantityRow,
+    QuestionRow,
+    QuestionsAnswer,
+)
+
+ListAnswer = (
+    ModelsAnswer
+    | DevicesAnswer
+    | LinksAnswer
+    | StacksAnswer
+    | MethodsAnswer
+    | OpsAnswer
+    | QuantitiesAnswer
+    | AcceleratorsAnswer
+    | QuestionsAnswer
+    | DeviceAnswer
+    | LinkAnswer
+    | NetworkAnswer
+)
+
+
+def list_(
+    topic: Annotated[
+        File, Kind("TOPIC|NAME", is_argument=True, completes="steptime.questions.list:topic_names")
+    ] = "models",
+    only: Annotated[str, Kind("TEXT", is_argument=True)] | None = None,
+    sources: bool = False,
+) -> ListAnswer:
+    """List models, devices, links and more, or show one of them.
+
+    Args:
+        topic: models, devices, links, stacks, methods, ops, quantities, accelerators, questions; or
+            the name of one device, link or model, or a device's FILE.toml, to see each of its
+            numbers and their source.
+        only: Only what has this in its name, or in a short name.
+        sources: Show where the numbers come from, too.
+
+    Raises:
+        InputError: for an unknown topic or name, and where no name has the text.
+    """
+    name = str(topic)
+    if name not in TOPICS and only is None:
+        return find_item(name, TOPICS)
+    one_of("topic", name, TOPICS)
+    answer_kind, read_rows = TOPICS[name]
+    rows = read_rows()
+    listed_rows = rows if only is None else tuple(row for row in rows if _has_text(row, only))
+    if not listed_rows:
+        singular = "quantity" if name == "quantities" else name.removesuffix("s")
+        raise unknown(singular, only, [_name_of(row) for row in rows])
+    return answer_kind(topic=name, rows=listed_rows, _show_sources=sources)
+
+
+def topic_names() -> list[str]:
+    """Return the topics and the names of devices, for a shell."""
+    return [*TOPICS, *catalog.device_names(), *catalog.aliases(), catalog.LOCAL]
+
+
+def _name_of(row: Row) -> str:
+    return row.kind if isinstance(row, OpRow) else str(getattr(row, "name", ""))
+
+
+def _has_text(row: Row, text: str) -> bool:
+    """Return whether a name of a row has a text in it, however spelled: `rtx 4090` has rtx-4090."""
+    aliases = row.aliases if isinstance(row, DeviceRow) else ()
+    plain_text, *plain_names = (
+        re.sub("[-_ ]", "", name.lower()) for name in (text, _name_of(row), *aliases)
+    )
+    return any(plain_text in name for name in plain_names)
+
+
+def _read_models() -> tuple[ModelRow, ...]:
+    from steptime.network.families import family, names
+
+    return tuple(
+        ModelRow(
+            name=name,
+            parameters={
+                key: FOLLOWS if callable(parameter.default) else parameter.default
+                for key, parameter in family(name).parameters.items()
+            },
+            source=family(name).source,
+        )
+        for name in names()
+    )
+
+
+def _read_devices() -> tuple[DeviceRow, ...]:
+    aliases: dict[str, list[str]] = {}
+    for alias, name in catalog.aliases().items():
+        aliases.setdefault(name, []).append(alias)
+    return tuple(
+        DeviceRow(
+            name=device.name,
+            kind=device.kind,
+            peak_flop_per_s=dict(device.peak_flop_per_s),
+            capacity_bytes=device.memory_bytes,
+            memory_bytes_per_s=device.memory_bytes_per_s,
+            multiprocessors=device.multiprocessors,
+            cores=device.cores,
+            l2_bytes=device.l2_bytes,
+            process_nm=device.process_nm,
+            clock_hz=device.clock_hz,
+            idle_w=device.idle_w,
+            peak_w=device.peak_w,
+            only_by_name=device.only_by_name,
+            details=dict(device.details),
+            aliases=tuple(aliases.get(device.name, ())),
+            source=device.source,
+        )
+        for device in catalog.devices(note)
+    )
+
+
+def _read_links() -> tuple[LinkRow, ...]:
+    links = [catalog.link(name) for name in catalog.link_names()]
+    return tuple(
+        LinkRow(
+            name=link.name,
+            bytes_per_s=link.bytes_per_s,
+            latency_s=link.latency_s,
+            source=link.source,
+        )
+        for link in links
+    )
+
+
+def _read_methods() -> tuple[MethodRow, ...]:
+    from steptime.prediction import METHODS, cost_model
+
+    targets = {**METHODS, **registry.added("methods")}
+    return tuple(
+        MethodRow(
+            name=name,
+            description=(getdoc(registry.load(target.partition(":")[0])) or "").partition("\n")[0],
+            options=tuple(
+                OptionRow(name=key, meaning=option.meaning)
+                for key, option in cost_model(name).options.items()
+            ),
+        )
+        for name, target in targets.items()
+    )
+
+
+def _read_ops() -> tuple[OpRow, ...]:
+    kinds = registry.load("steptime.network.ops:OPS")
+    return tuple(
+        OpRow(kind=kind, has_gradient=op.gradient is not None, source=op.source)
+        for kind, op in kinds.items()
+    )
+
+
+def _read_quantities() -> tuple[QuantityRow, ...]:
+    return tuple(
+        QuantityRow(name=name, unit=unit, meaning=meaning)
+        for name, (unit, meaning) in QUANTITIES.items()
+    )
+
+
+def _read_accelerators() -> tuple[AcceleratorRow, ...]:
+    from steptime.energy.accelerators import designs
+
+    return tuple(
+        AcceleratorRow(
+            name=design.name,
+            process_nm=design.process_nm,
+            clock_hz=design.clock_hz,
+            area_mm2=design.area_mm2,
+            power_w=design.power_w,
+            networks=design.networks,
+            published=tuple(FigureRow(**asdict(figure)) for figure in design.figures),
+            source=design.source,
+        )
+        for design in designs()
+    )
+
+
+def _read_questions() -> tuple[QuestionRow, ...]:
+    """Return the questions; their table belongs to `api`, a room above this one."""
+    api = registry.load("steptime.api")
+    return tuple(
+        QuestionRow(
+            name=name,
+            panel=row.panel,
+            description=registry.about(row.answer),
+            schema=api.schema(name),
+        )
+        for name, row in api.QUESTIONS.items()
+    )
+
+
+TOPICS: dict[str, tuple[Callable[..., ListAnswer], Callable[[], tuple[Row, ...]]]] = {
+    "models": (ModelsAnswer, _read_models),
+    "devices": (DevicesAnswer, _read_devices),
+    "links": (LinksAnswer, _read_links),
+    "stacks": (StacksAnswer, read_stacks),
+    "methods": (MethodsAnswer, _read_methods),
+    "ops": (OpsAnswer, _read_ops),
+    "quantities": (QuantitiesAnswer, _read_quantities),
+    "accelerators": (AcceleratorsAnswer, _read_accelerators),
+    "questions": (QuestionsAnswer, _read_questions),
+}
+"""The topics with their answers and the functions that read their rows."""

@@ -1,0 +1,295 @@
+"""The answers of `list NAME`: one device, link or network, each number with its source."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from steptime.core.answer import Answer, Row, public_fields
+from steptime.core.errors import unknown
+from steptime.core.spelling import meant_by
+from steptime.core.table import Table, columns, facts
+from steptime.core.units import shown
+from steptime.hardware import catalog
+from steptime.hardware.device import DETAILS, Device, Link
+from steptime.network.families import family, names
+from steptime.network.families.family import Family
+from steptime.questions.list_topics import Scalar
+
+FOLLOWS = "..."
+"""The default of a hyperparameter that follows from the others."""
+TEXT_FIELDS = ("name", "notes")
+
+
+class SettingRow(Row, frozen=True, kw_only=True):
+    """A value of a table in a device's file.
+
+    Attributes:
+        name: its key; keys of inner tables follow after dots.
+        value: its value; lists are JSON texts.
+    """
+
+    name: str
+    value: Scalar | None
+
+
+class DeviceAnswer(Answer, frozen=True, kw_only=True):
+    """A device with every number; null is unknown.
+
+    Attributes:
+        name: its name.
+        kind: gpu, tpu or cpu.
+        peak_flop_per_s: peaks of matrix products by data type.
+        vector_flop_per_s: peaks of other arithmetic by data type, where they differ.
+        capacity_bytes: size of its memory.
+        usable_bytes: the part of its memory that a process may use.
+        memory_bytes_per_s: bandwidth of its memory.
+        launch_s: seconds in which the host issues an op.
+        clock_hz: clock of its cores, boosted.
+        idle_w: power at idle.
+        peak_w: power limit.
+        multiprocessors: multiprocessors; compute units of AMD.
+        arrays: systolic arrays.
+        array_side: rows of PEs of a systolic array.
+        cores: cores of a CPU.
+        l2_bytes: size of its L2 cache.
+        process_nm: process of its chip.
+        maker: its maker.
+        architecture: its architecture.
+        memory_type: its kind of memory.
+        only_by_name: true for figures of a paper, which no other word stands for.
+        products: names that a driver reports.
+        details: what else its file says, units in the names.
+        measured: values that a calibration measured.
+        calibration: what calibrate wrote.
+        constants: constants of the model of calibrated times.
+        unverified: figures that should be checked before they are relied on.
+        source: where its figures come from.
+        notes: remarks.
+    """
+
+    name: str
+    kind: str
+    peak_flop_per_s: dict[str, float]
+    vector_flop_per_s: dict[str, float]
+    capacity_bytes: float | None
+    usable_bytes: int | None
+    memory_bytes_per_s: float
+    launch_s: float | None
+    clock_hz: float | None
+    idle_w: float | None
+    peak_w: float | None
+    multiprocessors: int | None
+    arrays: int | None
+    array_side: int | None
+    cores: int | None
+    l2_bytes: float | None
+    process_nm: float | None
+    maker: str | None
+    architecture: str | None
+    memory_type: str | None
+    only_by_name: bool
+    products: tuple[str, ...]
+    details: dict[str, Scalar]
+    measured: tuple[SettingRow, ...]
+    calibration: tuple[SettingRow, ...]
+    constants: dict[str, float]
+    unverified: tuple[str, ...]
+    source: str
+    notes: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return the figures that are known, down the side."""
+        return [facts(self.name, "", list(_fact_rows(self)))]
+
+
+class LinkAnswer(Answer, frozen=True, kw_only=True):
+    """A link with every number; null is unknown.
+
+    Attributes:
+        name: its name.
+        bytes_per_s: its rate in one direction.
+        collective_bytes_per_s: the largest bus bandwidth that collectives are published to reach.
+        latency_s: its latency.
+        latency_low_s: the smallest latency of sources and software.
+        latency_high_s: the largest latency of sources and software.
+        topology: how its parts are joined; "" where each reaches each other one.
+        hops: links that a byte of an all-to-all passes in the mean.
+        measured: values that a calibration measured.
+        unverified: figures that should be checked before they are relied on.
+        source: where its figures come from.
+        notes: remarks.
+    """
+
+    name: str
+    bytes_per_s: float
+    collective_bytes_per_s: float | None
+    latency_s: float | None
+    latency_low_s: float | None
+    latency_high_s: float | None
+    topology: str
+    hops: float
+    measured: tuple[SettingRow, ...]
+    unverified: tuple[str, ...]
+    source: str
+    notes: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return the figures that are known, down the side."""
+        return [facts(self.name, "", list(_fact_rows(self)))]
+
+
+class HyperparameterRow(Row, frozen=True, kw_only=True):
+    """A hyperparameter of a network.
+
+    Attributes:
+        name: its name.
+        default: its default; "..." follows from the other hyperparameters.
+        meaning: one line on it.
+        choices: the only texts that are valid; none for a number.
+    """
+
+    name: str
+    default: Scalar
+    meaning: str
+    choices: tuple[str, ...]
+
+
+class NetworkAnswer(Answer, frozen=True, kw_only=True):
+    """A network with its hyperparameters.
+
+    Attributes:
+        name: its name.
+        source: where it is described.
+        batch: its default batch.
+        rows: its hyperparameters.
+        headline: its source and its default batch.
+        notes: remarks.
+    """
+
+    name: str
+    source: str
+    batch: int
+    rows: tuple[HyperparameterRow, ...]
+    headline: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return the hyperparameters."""
+        if not self.rows:
+            return [facts(self.name, "", [("hyperparameters", "none")])]
+        heads = columns("name", "default", "meaning", "choices")
+        return [Table(heads, [row.to_dict() for row in self.rows], self.name)]
+
+
+def find_item(name: str, topics: Iterable[str]) -> DeviceAnswer | LinkAnswer | NetworkAnswer:
+    """Return a device, link or network: each number and its source.
+
+    Args:
+        name: its name, or a device's file.
+        topics: names that the user may have meant instead.
+
+    Raises:
+        InputError: for an unknown name, and for a file that is not a device.
+    """
+    key = name.lower()
+    devices = [*catalog.device_names(), *catalog.aliases()]
+    links = catalog.link_names()
+    if key.endswith(".toml") or key in map(str.lower, (*devices, "local")):
+        method = "" if catalog.meant(name) else catalog.PAPER_METHOD
+        return _device_answer(catalog.device(name, method))
+    if key in map(str.lower, links):
+        return _link_answer(catalog.link(name))
+    if name in names():
+        return _network_answer(family(name))
+    if catalog.meant(name):
+        return _device_answer(catalog.device(name))
+    candidates = (*topics, *devices, *links, *names())
+    raise unknown("name", name, candidates if meant_by(name, candidates) else topics)
+
+
+def _device_answer(device: Device) -> DeviceAnswer:
+    special = {"capacity_bytes", "details", "measured", "calibration", "notes"}
+    return DeviceAnswer(
+        capacity_bytes=device.memory_bytes,
+        details={name: value for name, value in device.details.items() if value is not None},
+        measured=tuple(_flatten(device.measured)),
+        calibration=tuple(_flatten(device.calibration)),
+        notes=_notes(device),
+        **_copy_fields(DeviceAnswer, device, special),
+    )
+
+
+def _link_answer(link: Link) -> LinkAnswer:
+    low_s, high_s = link.latency_range_s or (None, None)
+    special = {"collective_bytes_per_s", "latency_low_s", "latency_high_s", "measured", "notes"}
+    return LinkAnswer(
+        collective_bytes_per_s=link.reached_bytes_per_s,
+        latency_low_s=low_s,
+        latency_high_s=high_s,
+        measured=tuple(_flatten(link.measured)),
+        notes=_notes(link),
+        **_copy_fields(LinkAnswer, link, special),
+    )
+
+
+def _copy_fields(kind: type[Answer], item: Device | Link, special: set[str]) -> Mapping[str, Any]:
+    """Return the fields of an answer that have the same name and value in the item."""
+    plain_names = [name for name in public_fields(kind) if name not in special]
+    values = {name: getattr(item, name) for name in plain_names}
+    return {
+        name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()
+    }
+
+
+def _notes(item: Device | Link) -> tuple[str, ...]:
+    """Return the remark of a file and its unverified figures."""
+    doubts = f"not verified: {', '.join(item.unverified)}" if item.unverified else ""
+    return tuple(" ".join(text.split()) for text in (item.note, doubts) if text)
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[SettingRow]:
+    """Yield the values of nested tables under names with dots."""
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{name}.")
+        elif isinstance(value, list | tuple):
+            yield SettingRow(name=name, value=json.dumps(value))
+        else:
+            yield SettingRow(name=name, value=value)
+
+
+def _fact_rows(answer: DeviceAnswer | LinkAnswer) -> Iterator[tuple[str, str]]:
+    """Yield the figures that are known as names and texts; figures of details only once."""
+    for key in public_fields(type(answer)):
+        value = getattr(answer, key)
+        if isinstance(value, dict):
+            for name, item in value.items():
+                if key != "details" or name not in DETAILS:
+                    yield f"{key}.{name}", shown(key, item)
+        elif key in ("measured", "calibration"):
+            for row in value:
+                yield f"{key}.{row.name}", shown(row.name, row.value)
+        elif value is not False and value not in ("", (), None) and key not in TEXT_FIELDS:
+            yield key, shown(key, value)
+
+
+def _network_answer(network: Family) -> NetworkAnswer:
+    rows = tuple(
+        HyperparameterRow(
+            name=name,
+            default=FOLLOWS if callable(parameter.default) else parameter.default,
+            meaning=parameter.meaning,
+            choices=tuple(parameter.choices),
+        )
+        for name, parameter in network.parameters.items()
+    )
+    follows = any(row.default == FOLLOWS for row in rows)
+    return NetworkAnswer(
+        name=network.name,
+        source=network.source,
+        batch=network.batch,
+        rows=rows,
+        headline=(f"source: {network.source}", f"default batch: {network.batch}"),
+        notes=("...: follows from the other hyperparameters",) if follows else (),
+    )
