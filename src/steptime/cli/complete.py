@@ -27,7 +27,7 @@ def _devices() -> list[str]:
 
 
 def _topics() -> list[str]:
-    return [*load("steptime.cli.list:TOPICS"), *_devices()]
+    return [*load("steptime.questions.list:TOPICS"), *_devices()]
 
 
 MODELS = _of("steptime.network.families:names")
