@@ -28,12 +28,12 @@ MIN_GROUPED = 12
 
 PARAMETERS = {
     "Model": ("allow_unknown", "batch", "dtype", "epochs", "length", "optimizer", "packed",
-              "padded", "phase", "samples", "steps", "tokens"),
+              "examples", "padded", "phase", "steps", "tokens"),
     "Software": ("accept", "backend", "channels_last", "compile_", "draft", "host", "method",
                  "option_", "settings", "speculate", "stack", "tf32", "threads"),
     "Parallelism": ("collective", "compression", "context", "context_method", "data", "expert",
                     "expert_overlap", "expert_tensor", "gradients", "imbalance", "inside",
-                    "latency_us", "level", "link", "links_per_node", "micro_batch", "no_overlap",
+                    "latency_us", "level", "link", "links_per_node", "microbatch", "no_overlap",
                     "overlap", "parallel", "per_node", "pipeline", "prefill_data",
                     "prefill_expert", "prefill_replicas", "prefill_tensor", "replicas", "scaling",
                     "schedule", "sequence_parallel", "servers", "shard", "stages", "strategy",
@@ -41,7 +41,7 @@ PARAMETERS = {
     "Memory": ("host_link", "kv", "offload", "recompute", "recompute_layers", "update_early"),
     "Fine-tuning": ("lora", "train", "weights"),
     "Load": ("concurrency", "count", "input", "output", "prefix", "rate", "requests", "seed"),
-    "Search": ("budget_per_hour", "days", "max_batch", "max_devices", "order", "tpot",
+    "Search": ("budget_per_hour", "days", "max_batch", "max_device_count", "order", "tpot",
                "tpot_target", "ttft", "ttft_target"),
     "Output": ("by_op", "form", "json", "out", "page", "sort", "sources", "top", "trace"),
 }  # fmt: skip
