@@ -48,7 +48,7 @@ PARAMETERS = {
 PANEL_OF_PARAMETER = {name: panel for panel, names in PARAMETERS.items() for name in names}
 """The heading of a parameter by its name, where its kind says none."""
 PANEL_OF_OPTION = {
-    ("plan", "devices"): "Search",
+    ("plan", "device_count"): "Search",
     ("plan", "order"): "Search",
     ("run", "data"): "Load",
     ("run", "input_"): "Load",
