@@ -94,6 +94,7 @@ def command_of(inquiry: Inquiry, command: str = "") -> Callable[..., int]:
         return _answer_question(inquiry, values, output)
 
     run.__doc__ = inquiry.function.__doc__
+    run.__annotations__ = {}  # cyclopts would read that of `options` for a parameter of this name
     run.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect
     return run
 
