@@ -161,7 +161,7 @@ def warm(act: Act, folder: Path) -> End:
         if bundle.__module__ != __name__:  # it is not kept yet
             vl_convert.javascript_bundle = bundled  # type: ignore[assignment]  # for this process
         code = act()
-        ours = ("steptime", "duckdb", "numpy", "scipy", "pydantic", "msgspec", "typer", "rich")
+        ours = ("steptime", "duckdb", "numpy", "scipy", "pydantic", "msgspec", "cyclopts", "rich")
         names = [one for one in sys.modules if one.partition(".")[0] in ours and "__" not in one]
         (folder / "modules").write_text("\n".join(names))
         return code

@@ -2,19 +2,60 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from steptime.cli.main import names, tree
+from steptime.cli.command import OUTPUT_OPTIONS
+from steptime.cli.commands import build_app, command_names, find_inquiry, kind_names
 
 
-def command_lines() -> dict[str, Any]:
-    """Return the commands that answer: `fit`, `sweep status`, `analyse roofline`."""
-    root = tree()
-    commands = {name: root.get_command(None, name) for name in names()}
-    kinds = commands.pop("analyse")
-    for name in kinds.list_commands(None):
-        commands[f"analyse {name}"] = kinds.get_command(None, name)
-    return commands
+@dataclass(frozen=True)
+class Option:
+    """A parameter of a command: an option, or an argument, whose name has no dashes."""
+
+    name: str
+    names: tuple[str, ...]
+    help: str
+    is_required: bool
+    default: Any
+    is_flag: bool
+
+    @property
+    def is_argument(self) -> bool:
+        """Whether it stands without an option's name."""
+        return not self.names[0].startswith("-")
+
+
+def find_app(line: str) -> Any:
+    """Return the command that a line calls, as cyclopts has it."""
+    app = build_app(line.split())
+    for word in line.split():
+        app = app[word]
+    return app
+
+
+@cache
+def command_lines() -> dict[str, tuple[Option, ...]]:
+    """Return the commands that answer, `fit`, `sweep status`, `analyse roofline`, and options."""
+    kinds = [f"analyse {kind}" for kind in kind_names()]
+    names = [*(name for name in command_names() if name != "analyse"), *kinds]
+    return {name: _options(name) for name in names}
+
+
+def _options(name: str) -> tuple[Option, ...]:
+    slots = OUTPUT_OPTIONS | {slot.name: slot for slot in find_inquiry(name).parameters}
+    return tuple(
+        Option(
+            argument.field_info.name,
+            tuple(argument.names),
+            argument.parameter.help or "",
+            argument.required,
+            slots[argument.field_info.name].default,
+            argument.is_flag(),
+        )
+        for argument in find_app(name).assemble_argument_collection()
+    )
 
 
 def command_line_name(words: list[str]) -> str:

@@ -65,6 +65,8 @@ NETWORKS: dict[str, tuple[str | bytes, str]] = {  # file: what it holds, what th
     ),
 }  # fmt: skip
 
+REPEATABLE = {"--option", "--set", "--level"}
+
 
 def lines() -> Iterator[tuple[str, str]]:
     """Yield each wrong command line, and what is said of it."""
@@ -74,10 +76,19 @@ def lines() -> Iterator[tuple[str, str]]:
         for head in heads:
             for row in rows[len(heads) :]:
                 words, _, message = row.partition(" => ")
-                yield head.replace("{}", words.replace("\\n", "\n")), message
+                words = words.replace("\\n", "\n")
+                yield _drop_options(head, words).replace("{}", words), message
     for file, (_, message) in NETWORKS.items():
         yield f"predict {file} --device T4", message
         yield f"count {file}", message
+
+
+def _drop_options(head: str, words: str) -> str:
+    """Return a head without the options, and their values, that the row has as well."""
+    names = {word.partition("=")[0] for word in words.split()} - REPEATABLE
+    return re.sub(
+        r" (--[\w-]+) [^\s{]+", lambda option: "" if option[1] in names else option[0], head
+    )
 
 
 def _many(match: re.Match[str]) -> str:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 import steptime
+from command_lines import command_lines
 from every import every
 from steptime.api import NAMES, QUESTIONS, python_name, schema
-from steptime.cli.command import PRINTED
-from steptime.cli.main import run, tree
+from steptime.cli.command import OUTPUT_OPTIONS
+from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.question import inquiry_of
 from steptime.core.table import Result
@@ -35,11 +36,11 @@ def test_a_command_is_a_function_with_types(name):
 def test_command_function_and_schema_take_the_same(name):
     function = steptime.core.registry.load(QUESTIONS[name].answer)
     asked = getattr(function, "inquiry", None) or inquiry_of(function)
-    command = {one.name for one in tree().get_command(None, name).params}
+    command = {option.name for option in command_lines()[name]}
     told = schema(name)
-    assert command >= PRINTED.keys()
+    assert command >= OUTPUT_OPTIONS.keys()
     takes = set(asked.signature.parameters)
-    assert command == takes | PRINTED.keys()
+    assert command == takes | OUTPUT_OPTIONS.keys()
     assert takes == set(told["properties"])
     positional = asked.signature.parameters.values()
     assert set(told["required"]) == {one.name for one in positional if one.default is one.empty}

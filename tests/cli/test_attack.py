@@ -17,9 +17,9 @@ def test_every_command_that_reads_records_is_attacked(tmp_path):
     takes = {"folder", "folders", "--in"}
     reading = {
         name
-        for name, command in command_lines().items()
-        for one in command.params
-        if takes & {*one.opts, one.name}
+        for name, options in command_lines().items()
+        for option in options
+        if takes & {*option.names, option.name}
     }
     assert reading - UNREAD <= {command_line_name(line) for line in words}
 

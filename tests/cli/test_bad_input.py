@@ -17,7 +17,7 @@ import synthetic
 from every import every
 from mistakes import LONG
 from steptime.cli import command as command_module
-from steptime.cli.command import PRINTED
+from steptime.cli.command import OUTPUT_OPTIONS
 from steptime.cli.main import run
 from steptime.measure.launch import Worker
 from steptime.records import store
@@ -265,15 +265,15 @@ OF_CHOOSE = {("choose", "sort"), ("choose", "top")}  # which are its own
 
 def test_every_command_and_every_option_has_its_mistakes():
     lines = [_split(line) for line, _ in _lines()]
-    for name, command in command_lines.command_lines().items():
+    for name, options in command_lines.command_lines().items():
         mine = [line for line in lines if command_lines.command_line_name(line) == name]
         assert mine, name
-        for option in command.params:
-            takes_a_value = option.opts[0].startswith("-") and not option.is_flag
-            is_printed = option.name in PRINTED and (name, option.name) not in OF_CHOOSE
+        for option in options:
+            takes_a_value = not option.is_argument and not option.is_flag
+            is_printed = option.name in OUTPUT_OPTIONS and (name, option.name) not in OF_CHOOSE
             if takes_a_value and not is_printed:  # of every command: one way
                 words = {word.partition("=")[0] for line in mine for word in line}
-                assert words & set(option.opts), (name, option.opts)
+                assert words & set(option.names), (name, option.names)
 
 
 def test_a_mistake_leaves_the_folder_as_it_was(folder, monkeypatch, capsys):

@@ -158,6 +158,4 @@ def test_a_path_that_may_not_be_read_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(os, "access", lambda _, mode: mode != os.R_OK)
     monkeypatch.chdir(tmp_path)
     assert run(["query", "SELECT 1", "--in", "."]) == 2
-    assert capsys.readouterr().err == (
-        "steptime: Invalid value for '--in': path '.' is not readable.\n"
-    )
+    assert capsys.readouterr().err == ("steptime: --in: '.' is not readable\n")

@@ -9,19 +9,21 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import shlex
 import subprocess
 import sys
-from typing import Any
 
 import pytest
-import typer
 
-from command_lines import command_lines
+from command_lines import Option, command_lines
 from every import every
 from places import ROOT
 from steptime.analysis.analyses import ANALYSES, PLOTS, analysis
 from steptime.api import PANELS, QUESTIONS
-from steptime.cli.main import root_commands, run, tree
+from steptime.cli.commands import SHELLS, kind_names, root_commands
+from steptime.cli.main import run
+from steptime.cli.panels import PANEL_OF_OPTION, PANEL_OF_PARAMETER
+from steptime.cli.panels import PANELS as PANELS_OF_OPTIONS
 from steptime.core import registry
 
 PAGE = ROOT / "docs/commands.md"
@@ -33,8 +35,8 @@ COMMANDS = [name for name in command_lines() if name not in PICTURES]
 """The commands with a section of their own; pictures share that of `analyse`."""
 
 
-def _command(name: str) -> Any:
-    """Return the command of a section; of `analyse` that of a picture, which are all alike."""
+def _options(name: str) -> tuple[Option, ...]:
+    """Return the options of a section; `analyse` has those of a picture, which are all alike."""
     return command_lines()["analyse memory" if name == "analyse" else name]
 
 
@@ -46,10 +48,10 @@ def _description(name: str) -> str:
     return inspect.cleandoc(text).replace("\n\n", " ", 1)
 
 
-def _row(option: Any) -> str:
-    names = ", ".join(f"`{name}`" for name in sorted(option.opts, key=len, reverse=True))
+def _row(option: Option) -> str:
+    names = ", ".join(f"`{name}`" for name in sorted(option.names, key=len, reverse=True))
     means = option.help.replace("|", "\\|")
-    if option.required:
+    if option.is_required:
         means = f"Required. {means}"
     elif option.default not in (None, False, "", ()) and "efault" not in means:
         means = f"{means} Default: {option.default}."
@@ -57,7 +59,7 @@ def _row(option: Any) -> str:
 
 
 def _table(name: str) -> str:
-    options = [one for one in _command(name).params if one.opts[0].startswith("-")]
+    options = [option for option in _options(name) if not option.is_argument]
     return "\n".join(["| option | means |", "|---|---|", *map(_row, options), ""])
 
 
@@ -87,7 +89,7 @@ def test_the_options_of_a_command_are_documented(name):
 def test_the_kinds_of_analyse_are_documented():
     text = PAGE.read_text("utf-8")
     start, end = _section(text, "analyse")
-    kinds = tree().get_command(None, "analyse").list_commands(None)
+    kinds = kind_names()
     assert set(kinds) >= {*ANALYSES, *PLOTS}
     assert set(kinds) <= set(re.findall(r"`(\w+)`", text[start:end]))
 
@@ -102,7 +104,6 @@ def test_the_commands_are_documented_in_their_order():
 
 @pytest.mark.parametrize("line", ["", "analyse", *command_lines()])
 def test_help_says_what_a_command_does(line, capsys, monkeypatch):
-    monkeypatch.setenv("TERMINAL_WIDTH", "80")
     monkeypatch.setenv("COLUMNS", "80")
     words = line.split()
     assert run([*words, "-h"]) == 0
@@ -114,9 +115,10 @@ def test_help_says_what_a_command_does(line, capsys, monkeypatch):
     if line in ("", "analyse"):
         return
     assert "--json" in short
-    for parameter in _command(line).params:
-        assert parameter.help, parameter.name
-        assert parameter.help.endswith("."), parameter.help
+    for option in _options(line):
+        assert option.help, option.name
+        assert option.help.endswith("."), option.help
+        assert option.is_argument or f" {option.names[0]} " in short, option.name
 
 
 def test_the_help_of_analyse_lists_its_kinds(capsys):
@@ -127,8 +129,8 @@ def test_the_help_of_analyse_lists_its_kinds(capsys):
 
 def test_the_help_of_sweep_lists_its_commands(capsys):
     assert run(["sweep", "--help"]) == 0
-    listed = re.findall(r"^  (sweep \w+) ", capsys.readouterr().out, re.MULTILINE)
-    assert listed == ["sweep status", "sweep collect", "sweep cancel"]
+    commands = capsys.readouterr().out.partition("Commands:\n")[2]
+    assert re.findall(r"^  (\w+) ", commands, re.MULTILINE) == ["status", "collect", "cancel"]
 
 
 def test_the_version_has_a_short_option(capsys):
@@ -138,105 +140,172 @@ def test_the_version_has_a_short_option(capsys):
     assert first.startswith("steptime ")
 
 
-@every("shell", ["bash", "zsh", "fish"])
-def test_a_shell_has_a_script(shell, monkeypatch, capsys):
-    monkeypatch.setenv("_STEPTIME_COMPLETE", f"source_{shell}")
-    with pytest.raises(SystemExit) as ended:
-        tree()(prog_name="steptime")
-    assert not ended.value.code
-    assert f"_STEPTIME_COMPLETE=complete_{shell}" in capsys.readouterr().out
+@every("shell", SHELLS)
+def test_a_shell_has_a_script_with_commands_and_options(shell, capsys):
+    assert run(["--show-completion", shell]) == 0
+    script = capsys.readouterr().out
+    for word in ("predict", "roofline", "collect", "optimizer", "install-completion"):
+        assert word in script, word
+    assert "__complete" in script
 
 
-@pytest.mark.parametrize(
-    ("line", "offered"),
+def test_an_unknown_shell_is_refused(capsys):
+    assert run(["--show-completion", "bahs"]) == 2
+    assert capsys.readouterr().err == "steptime: unknown shell 'bahs'; did you mean 'bash'?\n"
+
+
+@every(
+    ("line", "names"),
     [
         ("predict resnet18 --device rtx-4090", ["rtx-4090", "rtx-4090-d", "rtx-4090-laptop"]),
         ("choose fc --device t4,H100-p", ["t4,H100-pcie"]),
+        ("choose fc --device=t4,H100-p", ["t4,H100-pcie"]),
         ("count resnet10", ["resnet101"]),
         ("fit fc --dtype bfl", ["bfloat16", "bfloat16-mixed"]),
         ("fit fc --dtype bfloat16-", ["bfloat16-mixed"]),
         ("run fc --stack torch-c", ["torch-compile"]),
         ("run fc --device c", ["cpu", "cuda"]),
-        ("analyse roo", ["roofline"]),
         ("plan gpt2 --recompute sel", ["selective"]),
         ("scale fc --link nvlink-4", ["nvlink-4"]),
         ("list quan", ["quantities"]),
         ("list devices --format m", ["markdown"]),
         ("predict fc --method pal", ["paleo"]),
+        ("count --batch ", []),
     ],
 )
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_completes_values(line, offered, shell, monkeypatch, capsys):
-    printed = completed(line, shell, monkeypatch, capsys)
-    told = re.findall(r'"(.*?)"', printed) if shell == "zsh" else printed.split()
-    assert told[: len(offered)] == offered
-    assert line.startswith("analyse") or len(told) == len(offered)  # which says what kinds are
+def test_a_shell_completes_values(line, names, capsys):
+    assert run(["__complete", *line.split(" ")]) == 0
+    _, begin, *candidates = capsys.readouterr().out.splitlines()
+    assert begin == "\x1fbegin"
+    assert candidates == names
 
 
-@every(("line", "offered"), [("pre", "predict"), ("count --opt", "--optimizer")])
-def test_a_shell_completes(line, offered, monkeypatch, capsys):
-    for shell in ("bash", "zsh", "fish"):
-        assert offered in completed(line, shell, monkeypatch, capsys)
-
-
-def completed(line: str, shell: str, monkeypatch: Any, capsys: Any) -> str:
-    """Return what the command line prints for a shell that asks how a line may go on."""
-    words = f"steptime {line}"
-    for name, value in {
-        "_STEPTIME_COMPLETE": f"complete_{shell}", "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split()) - 1), "_TYPER_COMPLETE_ARGS": words,
-        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-    }.items():  # fmt: skip
-        monkeypatch.setenv(name, value)
-    with pytest.raises(SystemExit):
-        tree()(prog_name="steptime")
-    return str(capsys.readouterr().out)
-
-
-@every("shell", ["bash", "zsh", "fish"])
-def test_completion_is_installed_for_the_shell_that_is_named(shell, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for word in ("--show-completion", "--install-completion"):
-        with pytest.raises(SystemExit) as ended:
-            run([word, shell])
-        assert not ended.value.code
-        said = capsys.readouterr().out
-        assert ("_STEPTIME_COMPLETE" in said) == word.startswith("--show")
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert any(f"complete_{shell}" in path.read_text("utf-8") for path in files)
-
-
-def test_bash_completes_with_the_script(tmp_path):
-    command = tmp_path / "steptime"
+@pytest.fixture(scope="module")
+def bash(tmp_path_factory):
+    """Return a function that completes a line as bash does, with the script of `steptime`."""
+    folder = tmp_path_factory.mktemp("shell")
+    command = folder / "steptime"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -m steptime "$@"\n')
     command.chmod(0o755)
-    script = (
-        'eval "$(steptime --show-completion bash)"; COMP_WORDS=(steptime sca); COMP_CWORD=1; '
-        '_steptime_completion steptime; echo "${COMPREPLY[@]}"'
-    )
-    env = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, check=True, env=env
-    )
-    assert done.stdout.split() == ["scale"]
+    script = folder / "completion"
+    with script.open("w") as file:
+        subprocess.run([command, "--show-completion", "bash"], stdout=file, check=True)
+
+    def complete(*words: str) -> list[str]:
+        typed = shlex.join(["steptime", *words])
+        lines = f". {script}; COMP_WORDS=({typed}); COMP_CWORD={len(words)}; "
+        lines += '_steptime; printf "%s\\n" "${COMPREPLY[@]}"'
+        environment = os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+        shell = subprocess.run(
+            ["bash", "-c", lines], capture_output=True, text=True, check=True, env=environment
+        )
+        assert not shell.stderr
+        return shlex.split(shell.stdout)
+
+    return complete
 
 
-def test_completing_a_command_imports_none():
-    context = typer.Context(tree(), info_name="steptime")
-    found = {one.value: one.help for one in tree().shell_complete(context, "pl")}
-    assert found == {"plan": "Predict a language model trained on many devices."}
-    assert [one.value for one in tree().shell_complete(context, "--vers")] == ["--version"]
-    asked = os.environ | {"_STEPTIME_COMPLETE": "complete_bash", "COMP_WORDS": "steptime "}
+@every(
+    ("words", "candidates"),
+    [
+        (["sca"], ["scale"]),
+        (["--vers"], ["--version"]),
+        (["sweep", "stat"], ["status"]),
+        (["analyse", "roo"], ["roofline"]),
+        (["count", "--opt"], ["--optimizer"]),
+        (["predict", "fc", "--device", "t4,H100-p"], ["t4,H100-pcie"]),
+    ],
+)
+def test_bash_completes_with_the_script(words, candidates, bash):
+    assert bash(*words) == candidates
+
+
+def test_completing_a_command_starts_no_command(bash, monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONHOME", str(tmp_path))  # no Python runs there
+    assert set(bash("")) == set(root_commands())
+    assert bash("pl") == ["plan"]
+
+
+@every("shell", SHELLS)
+def test_completion_is_installed_for_the_shell_that_is_named(shell, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("ZSH", raising=False)
+    assert run(["--install-completion", shell]) == 0
+    path = capsys.readouterr().out.partition(":")[0]
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert tmp_path / path in files
+    assert "__complete" in (tmp_path / path).read_text("utf-8")
+
+
+def test_the_help_of_all_commands_imports_none():
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "steptime"],
-        capture_output=True, text=True, check=True, env=asked | {"COMP_CWORD": "1"},
+        [sys.executable, "-X", "importtime", "-m", "steptime", "--help"],
+        capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert done.stdout.split() == root_commands()
     assert "steptime.cli.plan" not in done.stderr
+    assert "steptime.cli.command\n" not in done.stderr
+
+
+def test_a_command_imports_no_other_and_builds_no_help():
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "steptime", "count", "fc"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    for module in ("rich", "steptime.cli.plan", "cyclopts.help"):
+        assert not re.search(rf" {module}\n", done.stderr), module
+
+
+@every(
+    ("line", "message"),
+    [
+        ("predict --devce a100", "no such option '--devce'; did you mean '--device'?"),
+        ("predict fc --devce=a100", "no such option '--devce'; did you mean '--device'?"),
+        ("split fc --devce t4 --link aws", "no such option '--devce'; did you mean '--device'?"),
+        ("split fc --devce t4 --link", "no such option '--devce'; did you mean '--device'?"),
+        ("count fc --model fc", "no such option '--model'; MODEL needs no option"),
+        ("count fc --no-json", "no such option '--no-json'; see --help"),
+        ("count fc --batch 1 --batch 2", "option '--batch' is given twice"),
+        ("count fc --batch", "option '--batch' needs a value"),
+        ("count fc --batch --json", "option '--batch' needs a value"),
+        ("count fc --json=", "option '--json' takes no value"),
+        ("count fc fc alexnet", "unexpected argument 'fc alexnet'; see --help"),
+        ("count", "Missing argument 'MODEL'."),
+        ("analyse memory records", "Missing option '-o' / '--out'."),
+        ("sweep stats", "Missing option '--out'."),
+        ("--json count fc", "no such option '--json'; see --help"),
+    ],
+)
+def test_a_wrong_line_is_told_in_our_words(line, message, capsys):
+    assert run(line.split()) == 2
+    assert capsys.readouterr().err == f"steptime: {message}\n"
+
+
+def test_an_empty_value_is_refused_for_what_it_is(capsys):
+    for words in (["--dtype="], ["--dtype", ""]):
+        assert run(["count", "fc", *words]) == 2
+        assert "--dtype: an empty value" in capsys.readouterr().err
+
+
+def test_options_of_a_long_help_stand_under_their_panels(capsys):
+    assert run(["plan", "--help"]) == 0
+    text = capsys.readouterr().out
+    headings = ["Arguments", *PANELS_OF_OPTIONS]
+    headings.remove("Load")
+    assert re.findall(r"^(\S.*):$", text, re.MULTILINE) == headings
+    last = text.partition("\nOutput:\n")[2]
+    assert re.findall(r"^  (--(?:sort|top|format|json)) ", last, re.MULTILINE) == [
+        "--sort", "--top", "--format", "--json",
+    ]  # fmt: skip
+
+
+def test_a_panel_names_parameters_that_there_are():
+    names = {option.name for options in command_lines().values() for option in options}
+    assert set(PANEL_OF_PARAMETER) <= names
+    for command, name in PANEL_OF_OPTION:
+        assert name in {option.name for option in command_lines()[command]}, (command, name)
 
 
 def test_the_list_of_commands_is_one_screen_in_five_panels_and_not_cut(monkeypatch, capsys):
-    monkeypatch.setenv("TERMINAL_WIDTH", "80")
     monkeypatch.setenv("COLUMNS", "80")
     assert run(["--help"]) == 0
     text = capsys.readouterr().out

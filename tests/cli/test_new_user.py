@@ -144,11 +144,11 @@ def test_the_bar_says_a_time_once():
 
 
 COMMAND = """
-from steptime.cli.command import command
+from steptime.core.question import question
 from steptime.core.table import Answer, Table, columns
 
 
-@command(tabular=True)
+@question()
 def hello() -> Answer:
     '''Say hello.'''
     rows = [{"who": "world", "step_s": 0.002}]
@@ -225,5 +225,5 @@ def test_what_takes_long_gives_a_sign_of_life_on_a_terminal(terminal, monkeypatc
     monkeypatch.setattr("threading.Timer", Due)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     assert command_of(slow.inquiry)(json=False, form="text") == 0
-    said = ["reading the records ...", "done"] if terminal else ["done"]
-    assert capsys.readouterr().err.splitlines() == said
+    erased = "reading the records ...\r\x1b[K" if terminal else ""
+    assert capsys.readouterr().err == f"{erased}done\n"

@@ -8,13 +8,14 @@ import sys
 from dataclasses import replace
 
 import pytest
-import typer
 
 import synthetic
 from every import every
 from steptime.cli import command as command_module
 from steptime.cli.command import command_of
-from steptime.cli.main import COMMANDS, run
+from steptime.cli.commands import COMMANDS
+from steptime.cli.main import run
+from steptime.core.errors import InterruptError
 from steptime.core.printers import text
 from steptime.core.progress import note
 from steptime.core.question import question
@@ -62,9 +63,9 @@ def test_ctrl_c_says_what_is_kept_where_something_is(tmp_path):
         with open_writer(tmp_path):
             raise KeyboardInterrupt
 
-    with pytest.raises(typer.Abort, match=f"^1 record kept in {tmp_path}$"):
+    with pytest.raises(InterruptError, match=f"^1 record kept in {tmp_path}$"):
         command_of(keeps.inquiry)(json=False, form="text")
-    with pytest.raises(typer.Abort, match=r"^$"):
+    with pytest.raises(InterruptError, match=r"^$"):
         command_of(keeps_nothing.inquiry)(json=False, form="text")
 
 

@@ -11,7 +11,8 @@ import pytest
 
 import steptime
 from places import ROOT
-from steptime.cli.main import COMMANDS, run
+from steptime.cli.commands import COMMANDS
+from steptime.cli.main import run
 from steptime.core.question import Inquiry
 from steptime.core.registry import load
 

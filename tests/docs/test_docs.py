@@ -43,6 +43,7 @@ from places import ROOT
 from steptime.analysis.analyses import PLOTS
 from steptime.build import build, build_step, choice_of, make_workload, read_model
 from steptime.cli import command
+from steptime.cli.commands import build_app
 from steptime.cli.main import run
 from steptime.core.graph import frozen
 from steptime.core.units import QUANTITIES
@@ -299,7 +300,9 @@ def test_slow_examples_are_understood(page, line, shown, place):
     _write_files(page, line, place)
     name = _name(line)
     arguments = shlex.split(line)[1 + len(name.split()) :]
-    COMMANDS[name].make_context(name, list(arguments))  # raises for what the command line refuses
+    build_app().parse_args(  # raises for what the command line refuses
+        [*name.split(), *arguments], exit_on_error=False, print_error=False
+    )
     if name == "sweep":
         file = next(word for word in arguments if word.endswith(".toml"))
         read_experiment(Path(file))

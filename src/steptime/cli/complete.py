@@ -2,68 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from functools import partial
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from steptime.core.question import Slot
 from steptime.core.registry import load
 
-Names = Callable[[], Iterable[str]]
+if TYPE_CHECKING:
+    from cyclopts.completion import CompletionContext
 
 
-def _of(target: str) -> Names:
-    """Return what gives the names that are at `module:attribute`: a function or a table of them."""
-
-    def names() -> Iterable[str]:
-        known = load(target)
-        return list(known() if callable(known) else known)
-
-    return names
-
-
-def _devices() -> list[str]:
+def device_names() -> list[str]:
+    """Return the names and aliases of all devices, and the name of this machine."""
     catalog = "steptime.hardware.catalog"
     return [*load(f"{catalog}:device_names")(), *load(f"{catalog}:aliases")(), "local"]
 
 
-def _topics() -> list[str]:
-    return [*load("steptime.questions.list:TOPICS"), *_devices()]
+def topics() -> list[str]:
+    """Return the topics of `list` and the names of all devices."""
+    return [*load("steptime.questions.list:TOPICS"), *device_names()]
 
 
-MODELS = _of("steptime.network.families:names")
-LINKS = _of("steptime.hardware.catalog:link_names")
-OFFERED: dict[str, Names] = {  # parameters: what they take
-    **dict.fromkeys(("device", "of", "server"), _devices),
-    **dict.fromkeys(("model", "models", "draft"), MODELS),
-    **dict.fromkeys(("link", "inside", "host_link"), LINKS),
-    "stack": _of("steptime.hardware.catalog:stack_names"),
-    "method": _of("steptime.prediction:METHODS"),
-    "dtype": _of("steptime.core.dtypes:PRECISIONS"),
-    "phase": _of("steptime.core.workload:PHASES"),
-    "optimizer": _of("steptime.core.workload:OPTIMIZERS"),
-    "backend": _of("steptime.measure.registry:BACKENDS"),
-    "kind": _of("steptime.analysis.analyses:PLOTS"),
-    "topic": _topics,
+_DEVICES = f"{__name__}:device_names"
+_LINKS = "steptime.hardware.catalog:link_names"
+_MODELS = "steptime.network.families:names"
+NAMES_OF_PARAMETER = {
+    **dict.fromkeys(("device", "of", "server"), _DEVICES),
+    **dict.fromkeys(("model", "models", "draft"), _MODELS),
+    **dict.fromkeys(("link", "inside", "host_link"), _LINKS),
+    "stack": "steptime.hardware.catalog:stack_names",
+    "method": "steptime.prediction:METHODS",
+    "dtype": "steptime.core.dtypes:PRECISIONS",
+    "phase": "steptime.core.workload:PHASES",
+    "optimizer": "steptime.core.workload:OPTIMIZERS",
+    "backend": "steptime.measure.registry:BACKENDS",
+    "kind": "steptime.analysis.analyses:PLOTS",
+    "topic": f"{__name__}:topics",
 }
+"""A table or a function with the valid names of a parameter, where its kind names none."""
 
 
-def completion(slot: Slot) -> Callable[[str], list[str]] | None:
-    """Return what completes the value of a parameter as Typer asks for it, None for any text."""
-    offered = slot.option.known or OFFERED.get(slot.name)
-    if not offered:
+def completer_of(slot: Slot) -> Callable[[CompletionContext], list[str]] | None:
+    """Return the function that completes a parameter's value, None for a parameter of any text."""
+    target = slot.completes or NAMES_OF_PARAMETER.get(slot.name, "")
+    if not slot.option.known and not target:
         return None
-    names = offered if callable(offered) else partial(iter, offered)
 
-    def complete(incomplete: str) -> list[str]:
-        return begin(incomplete, names())
+    def complete(context: CompletionContext) -> list[str]:
+        return complete_text(context.incomplete, slot.option.known or _load_names(target))
 
     return complete
 
 
-def begin(incomplete: str, names: Collection[str] | Iterable[str]) -> list[str]:
-    """Return the names that begin so, of a list with commas those of its last piece.
+def _load_names(target: str) -> list[str]:
+    """Return the names at `module:attribute`, which is a table or a function."""
+    names = load(target)
+    return list(names() if callable(names) else names)
 
-    What was typed stays, small or large letters: Typer drops what does not begin with it.
+
+def complete_text(incomplete: str, names: Iterable[str]) -> list[str]:
+    """Return the names that continue a text; in a list with commas they continue its last item.
+
+    The typed text stays as it is, because shells drop candidates that do not begin with it:
+    `t4,H100-p` becomes `t4,H100-pcie`.
     """
-    last = incomplete.rpartition(",")[2].lower()
-    return [incomplete + name[len(last) :] for name in names if name.lower().startswith(last)]
+    item = incomplete.rpartition(",")[2].lower()
+    return [incomplete + name[len(item) :] for name in names if name.lower().startswith(item)]

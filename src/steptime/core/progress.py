@@ -15,6 +15,7 @@ Item = TypeVar("Item")
 Progress = Callable[[str, int, int], None]  # what is done, and how many parts of how many
 
 EVERY = 200  # items are told of together
+ERASE_LINE = "\r\x1b[K"  # moves a terminal's cursor to the begin of the line and clears the rest
 
 
 _listener: ContextVar[Progress] = ContextVar("listener", default=lambda *_: None)
@@ -44,7 +45,31 @@ def watched(items: Sequence[Item], what: str, every: int = 0) -> Iterator[Item]:
         yield item
 
 
+class Status:
+    """A line on a terminal that says what a command does; the next note replaces it."""
+
+    def __init__(self) -> None:
+        self.is_shown = False
+
+    def show(self, line: str) -> None:
+        """Write the line on stderr; the cursor stays behind it."""
+        self.is_shown = True
+        sys.stderr.write(one_line(line))
+        sys.stderr.flush()
+
+    def erase(self) -> None:
+        """Erase the line, if it is shown."""
+        if self.is_shown:
+            self.is_shown = False
+            sys.stderr.write(ERASE_LINE)
+            sys.stderr.flush()
+
+
+status = Status()
+
+
 def note(line: str) -> None:
     """Print one line for people on stderr."""
+    status.erase()
     sys.stderr.write(one_line(line) + "\n")
     sys.stderr.flush()

@@ -119,12 +119,19 @@ def named(parameter: str) -> str:
 
 @dataclass(frozen=True)
 class Slot:
-    """A parameter of a question: its type, what it means, and what it is if it is left out."""
+    """A parameter of a question: its type, what it means, and what it is if it is left out.
+
+    Args:
+        completes: `module:attribute` of a table or a function with the names that a shell offers.
+        panel: the heading under which a long help lists the option.
+    """
 
     name: str
     kind: Any
     option: Wording
     default: Any
+    completes: str = ""
+    panel: str = ""
 
     @property
     def kinds(self) -> tuple[Any, ...]:
@@ -289,7 +296,14 @@ def _slot_of(parameter: Parameter) -> Slot:
         is_argument=kind.is_argument,
         known=kind.choices,
     )
-    return Slot(parameter.name, _command_type(parameter), wording, parameter.default)
+    return Slot(
+        parameter.name,
+        _command_type(parameter),
+        wording,
+        parameter.default,
+        kind.completes,
+        kind.panel,
+    )
 
 
 def _command_type(parameter: Parameter) -> Any:

@@ -1,15 +1,14 @@
 """What can be asked of the software: TF32, the layout of images, the host."""
 
-import json
 from dataclasses import replace
 from math import exp, sqrt
 
 import pytest
-from typer.testing import CliRunner
 
 import steptime
 from every import every
-from steptime.cli.main import app
+from printed import answer
+from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.hardware import catalog
 from steptime.prediction.assumed import assumed_of
@@ -144,13 +143,9 @@ def test_a_cpu_is_its_own_host():
         StepModel("fc", "epyc-7742", options={"host": "slow"}).timeline()
 
 
-def test_command_line_and_python_ask_alike_and_say_what_they_assume():
-    line = (
-        "predict resnet50 --device a100 --batch 8 --tf32 off --channels-last yes --host slow --json"
-    )
-    result = CliRunner().invoke(app, line.split())
-    assert result.exit_code == 0, result.output
-    document = json.loads(result.stdout)
+def test_command_line_and_python_ask_alike_and_say_what_they_assume(capsys):
+    line = "predict resnet50 --device a100 --batch 8 --tf32 off --channels-last yes --host slow"
+    document = answer(capsys, *line.split())
     made = steptime.predict("resnet50", "a100", 8, tf32="off", channels_last=True, host="slow")
     assert document["step_s"] == made.step_s
     assert document["assumed"] == made.assumed == {
@@ -158,11 +153,9 @@ def test_command_line_and_python_ask_alike_and_say_what_they_assume():
     }  # fmt: skip
 
 
-def test_what_is_assumed_stands_before_the_step():
-    shown = (
-        CliRunner().invoke(app, ["predict", "resnet50", "--device", "a100", "--batch", "8"]).stdout
-    )
-    lines = shown.splitlines()
+def test_what_is_assumed_stands_before_the_step(capsys):
+    assert run(["predict", "resnet50", "--device", "a100", "--batch", "8"]) == 0
+    lines = capsys.readouterr().out.splitlines()
     assert lines[2].split(maxsplit=1) == [
         "assumed",
         "--stack torch-eager, --channels-last no, --tf32 auto, --host any-server",
@@ -172,14 +165,13 @@ def test_what_is_assumed_stands_before_the_step():
     assert bare == {"tf32": "off"}  # a roofline has no software
 
 
-def test_a_bound_without_software_assumes_nothing_on_the_screen():
+def test_a_bound_without_software_assumes_nothing_on_the_screen(capsys):
     for words in (
         "predict fc --device a100 --dtype float16",
         "fit fc --device a100 --dtype float16",
     ):
-        shown = CliRunner().invoke(app, [*words.split(), "--method", "roofline"])
-        assert shown.exit_code == 0, shown.output
-        assert "assumed" not in shown.stdout
+        assert run([*words.split(), "--method", "roofline"]) == 0
+        assert "assumed" not in capsys.readouterr().out
 
 
 @every("name", ["trainium1", "trainium2", "gaudi3", "inferentia2"])

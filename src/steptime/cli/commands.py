@@ -1,0 +1,241 @@
+"""The tree of commands: each is found by its name and imported when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
+
+from cyclopts import App, Group, Parameter
+
+from steptime import __version__
+from steptime.analysis.analyses import ANALYSES, PLOTS, analysis
+from steptime.api import PANELS, QUESTIONS
+from steptime.cli.help import PlainHelp, write_names
+from steptime.cli.panels import ARGUMENTS, PANEL_GROUPS
+from steptime.core import registry
+from steptime.core.docstrings import summary
+from steptime.core.errors import InputError, one_of
+
+if TYPE_CHECKING:
+    from steptime.core.question import Inquiry
+
+COMMANDS = {name: row.answer for name, row in QUESTIONS.items()}
+"""The function that answers each command, as `module:function`."""
+ROOT_TEXT = "How long does a step take, how long would it take elsewhere, and why?"
+ANALYSE_TEXT = "Answer one question on records, as a table and a picture."
+OTHER_PACKAGES = "From other packages"
+SHELLS = ("bash", "zsh", "fish")
+COMPLETION_COMMANDS = ("--install-completion", "--show-completion")
+HELP_FLAGS = ("--help", "-h")
+VERSION_FLAGS = ("--version", "-V")
+
+_COMMAND_GROUPS = {
+    panel: Group(panel, sort_key=rank) for rank, panel in enumerate((*PANELS, OTHER_PACKAGES))
+}
+_ROOT_OPTIONS = Group("Options", sort_key=len(_COMMAND_GROUPS), help_formatter=write_names)
+_SUBCOMMANDS = Group("Commands", sort_key=99)
+_KINDS = Group("Kinds", sort_key=0)
+_NO_NEGATIVES = Parameter(negative=())  # no --no-json, no --empty-option
+_TARGET = "command "  # begins the attributes of this module that stand for commands
+
+
+def command_names() -> list[str]:
+    """Return the names of all commands, those of other packages last."""
+    return registry.names(COMMANDS, "commands")
+
+
+def kind_names() -> list[str]:
+    """Return the kinds of `analyse`: analyses, then pictures that belong to none."""
+    return [*registry.names(ANALYSES, "analyses"), *registry.names(PLOTS, "plots")]
+
+
+def root_commands(names: Iterable[str] = QUESTIONS) -> list[str]:
+    """Return the commands of one word, which the help of `steptime` lists."""
+    return [name for name in names if " " not in name]
+
+
+def describe_command(name: str) -> str:
+    """Describe a command in one line, without importing one of this package."""
+    if name == "analyse":
+        return ANALYSE_TEXT
+    if name in COMMANDS:
+        return registry.about(COMMANDS[name])
+    kind = name.removeprefix("analyse ")
+    if kind != name and kind in PLOTS:
+        line = registry.about(PLOTS[kind]).partition(";")[0]
+        return f"{line.replace('Return', 'Draw', 1)}."
+    if kind != name and kind in ANALYSES:
+        return registry.about(ANALYSES[kind])
+    return summary(find_inquiry(name).function.__doc__ or "").partition("\n")[0]
+
+
+@cache
+def find_inquiry(name: str) -> Inquiry:
+    """Return the question of a command: `fit`, `sweep status`, `analyse roofline`.
+
+    Raises:
+        InputError: for an unknown command.
+    """
+    kind = name.removeprefix("analyse ")
+    if kind != name:
+        from steptime.cli.analysis import drawing, question_of
+
+        is_picture = kind in registry.names(PLOTS, "plots")
+        return drawing(kind) if is_picture else question_of(analysis(kind))
+    from steptime.core.question import inquiry_of
+
+    function = registry.resolve(COMMANDS, "commands", "command", name)
+    return getattr(function, "inquiry", None) or inquiry_of(function)
+
+
+def build_app(words: Sequence[str] = ()) -> App:
+    """Return the tree of commands for a command line.
+
+    The lines that describe commands, and the commands of other packages, take their time: a line
+    that names a known command goes without.
+    """
+    command = words[0] if words else ""
+    is_completion = command in COMPLETION_COMMANDS
+    is_kind = bool(words[1:]) and (words[1] in ANALYSES or words[1] in PLOTS)
+    is_analyse_listed = is_completion or (command == "analyse" and not is_kind)
+    return _build_app(command not in COMMANDS, is_analyse_listed)
+
+
+@cache
+def _build_app(is_root_listed: bool, is_analyse_listed: bool) -> App:
+    app = _new_app(
+        "steptime",
+        PlainHelp(lambda: ROOT_TEXT),
+        usage="steptime COMMAND [OPTIONS]",
+        help_format="plaintext",
+        suppress_keyboard_interrupt=False,
+    )
+    for rank, name in enumerate(root_commands(command_names() if is_root_listed else COMMANDS)):
+        if name == "analyse":
+            app.command(_build_analyse(is_analyse_listed, rank))
+            continue
+        app.command(
+            f"{__name__}:{_TARGET}{name}",
+            name=name,
+            help=describe_command(name) if is_root_listed else None,
+            group=_COMMAND_GROUPS[QUESTIONS[name].panel if name in QUESTIONS else OTHER_PACKAGES],
+            sort_key=rank,
+        )
+    for flag in (*VERSION_FLAGS, *HELP_FLAGS):
+        app[flag].group = (_ROOT_OPTIONS,)
+    for name, function in zip(
+        COMPLETION_COMMANDS, (_install_completion, _show_completion), strict=True
+    ):
+        app.command(_completion_app(name, partial(function, app)))
+    return app
+
+
+def _build_analyse(is_listed: bool, rank: int) -> App:
+    app = _new_app(
+        "analyse",
+        PlainHelp(lambda: ANALYSE_TEXT),
+        help=ANALYSE_TEXT,
+        usage="steptime analyse KIND [OPTIONS]",
+        group=_COMMAND_GROUPS[QUESTIONS["analyse"].panel],
+        sort_key=rank,
+    )
+    for kind_rank, kind in enumerate(kind_names() if is_listed else (*ANALYSES, *PLOTS)):
+        app.command(
+            f"{__name__}:{_TARGET}analyse {kind}",
+            name=kind,
+            help=describe_command(f"analyse {kind}") if is_listed else None,
+            group=_KINDS,
+            sort_key=kind_rank,
+        )
+    return app
+
+
+def _build_command(name: str) -> App:
+    """Return the command that answers a question, with the commands that begin with its name."""
+    from steptime.cli.command import command_of  # a help of all commands does without it
+
+    inquiry = find_inquiry(name)
+    function = command_of(inquiry, name)
+    app = _new_app(
+        name.rsplit(maxsplit=1)[-1],
+        PlainHelp(lambda: summary(inquiry.function.__doc__ or "")),
+        usage=f"steptime {name} {_describe_arguments(inquiry)}",
+    )
+    app.default(function)
+    commands = [command for command in QUESTIONS if command.startswith(f"{name} ")]
+    for rank, command in enumerate(commands):
+        app.command(
+            f"{__name__}:{_TARGET}{command}",
+            name=command.removeprefix(f"{name} "),
+            help=describe_command(command),
+            sort_key=rank,
+        )
+    return app
+
+
+def __getattr__(name: str) -> Any:
+    """Return a command, for cyclopts, which imports commands by names of attributes."""
+    if not name.startswith(_TARGET):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _build_command(name.removeprefix(_TARGET))
+
+
+def _new_app(name: str, formatter: PlainHelp, **settings: Any) -> App:
+    return App(
+        name=name,
+        version=f"steptime {__version__}",
+        version_flags=VERSION_FLAGS,
+        version_format="plaintext",
+        default_parameter=_NO_NEGATIVES,
+        help_flags=HELP_FLAGS,
+        help_formatter=formatter,
+        group_arguments=ARGUMENTS,
+        group_parameters=PANEL_GROUPS["Options"],
+        group_commands=_SUBCOMMANDS,
+        **settings,
+    )
+
+
+def _describe_arguments(inquiry: Inquiry) -> str:
+    """Describe what follows the name of a command: `[OPTIONS] MODEL`."""
+    words = ["[OPTIONS]"]
+    for slot in inquiry.parameters:
+        if slot.option.is_argument:
+            label = slot.option.metavar or slot.name.upper()
+            words.append(label if slot.default is ... else f"[{label}]")
+    return " ".join(words)
+
+
+def _completion_app(name: str, function: Any) -> App:
+    app = _new_app(name, PlainHelp(lambda: str(function.func.__doc__)), group=_ROOT_OPTIONS)
+    app.default(function)
+    return app
+
+
+def _install_completion(app: App, shell: str = "", /) -> int:
+    """Install the completion of commands, options and their values for bash, zsh or fish."""
+    path = app.install_completion(shell=_find_shell(shell))
+    print(f"{path}: installed; it is read when the shell starts")
+    return 0
+
+
+def _show_completion(app: App, shell: str = "", /) -> int:
+    """Print what `--install-completion` would install."""
+    print(app.generate_completion(shell=_find_shell(shell)))
+    return 0
+
+
+def _find_shell(shell: str) -> Any:
+    """Return the name of a shell, without one that of the shell that calls.
+
+    Raises:
+        InputError: for another shell.
+    """
+    from cyclopts.completion import detect_shell
+    from cyclopts.completion.detect import ShellDetectionError
+
+    try:
+        return one_of("shell", shell or detect_shell(), SHELLS)
+    except ShellDetectionError:
+        raise InputError(f"name the shell: {', '.join(SHELLS)}") from None

@@ -1,0 +1,71 @@
+"""The headings under which long helps list the options of a command."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cyclopts import Group
+
+if TYPE_CHECKING:
+    from steptime.core.question import Slot
+
+PANELS = (
+    "Options",
+    "Model",
+    "Software",
+    "Parallelism",
+    "Memory",
+    "Fine-tuning",
+    "Load",
+    "Search",
+    "Output",
+)
+"""The headings in the order of a help; `Options` heads what no other heading does."""
+ARGUMENTS = Group("Arguments", sort_key=-1)
+PANEL_GROUPS = {panel: Group(panel, sort_key=rank) for rank, panel in enumerate(PANELS)}
+MIN_GROUPED = 12
+"""A command with fewer options of its own lists them under one heading: a screen holds them all."""
+
+PARAMETERS = {
+    "Model": ("allow_unknown", "batch", "dtype", "epochs", "length", "optimizer", "packed",
+              "examples", "padded", "phase", "steps", "tokens"),
+    "Software": ("accept", "backend", "channels_last", "compile_", "draft", "host", "method",
+                 "option_", "settings", "speculate", "stack", "tf32", "threads"),
+    "Parallelism": ("collective", "compression", "context", "context_method", "data", "expert",
+                    "expert_overlap", "expert_tensor", "gradients", "imbalance", "inside",
+                    "latency_us", "level", "link", "links_per_node", "microbatch", "no_overlap",
+                    "overlap", "parallel", "per_node", "pipeline", "prefill_data",
+                    "prefill_expert", "prefill_replicas", "prefill_tensor", "replicas", "scaling",
+                    "schedule", "sequence_parallel", "servers", "shard", "stages", "strategy",
+                    "tensor", "virtual", "zero"),
+    "Memory": ("host_link", "kv", "offload", "recompute", "recompute_layers", "update_early"),
+    "Fine-tuning": ("lora", "train", "weights"),
+    "Load": ("concurrency", "count", "input", "output", "prefix", "rate", "requests", "seed"),
+    "Search": ("budget_per_hour", "days", "max_batch", "max_device_count", "order", "tpot",
+               "tpot_target", "ttft", "ttft_target"),
+    "Output": ("by_op", "form", "json", "out", "page", "sort", "sources", "top", "trace"),
+}  # fmt: skip
+PANEL_OF_PARAMETER = {name: panel for panel, names in PARAMETERS.items() for name in names}
+"""The heading of a parameter by its name, where its kind says none."""
+PANEL_OF_OPTION = {
+    ("plan", "device_count"): "Search",
+    ("plan", "order"): "Search",
+    ("run", "data"): "Load",
+    ("run", "input_"): "Load",
+    ("run", "loaders"): "Load",
+    ("run", "prefetch"): "Load",
+    ("run", "staging"): "Load",
+    ("run", "stage_to"): "Load",
+    ("serve", "weights"): "Memory",
+    ("sweep", "shard"): "Options",
+}
+"""The heading of a command's parameter whose name means something else there."""
+
+
+def panel_of(command: str, slot: Slot) -> str:
+    """Return the heading of a parameter in the help of a command."""
+    return (
+        slot.panel
+        or PANEL_OF_OPTION.get((command, slot.name))
+        or PANEL_OF_PARAMETER.get(slot.name, "Options")
+    )

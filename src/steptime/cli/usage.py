@@ -1,0 +1,124 @@
+"""Wrong command lines: what cyclopts refuses, on one line in our words with the nearest name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from cyclopts import App, Argument, CycloptsError
+from cyclopts.exceptions import (
+    CoercionError,
+    MissingArgumentError,
+    RepeatArgumentError,
+    UnknownCommandError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
+
+from steptime.cli.commands import command_names, kind_names, root_commands
+from steptime.core.errors import shorten
+from steptime.core.spelling import meant_by
+from steptime.core.toml_files import packaged
+
+_OPTION = re.compile(r"--?[^\d\W].*", re.DOTALL)  # no number below zero, no lone dash
+
+
+def describe_usage_error(error: CycloptsError) -> str:
+    """Describe what is wrong with a command line: `no such option '--bacth'; did you mean ...`.
+
+    An unknown option is named first: where `--devce` is typed, `--device` is missing as well.
+    """
+    app = error.app
+    if app is None:
+        return str(error)
+    option = _find_unknown_option(error, app)
+    if option:
+        return _describe_unknown_option(option, app)
+    tokens = error.unused_tokens or []
+    if isinstance(error, UnknownCommandError) and tokens:
+        return _describe_unknown_command(tokens[0], app)
+    if isinstance(error, UnusedCliTokensError):
+        return f"unexpected argument {shorten(' '.join(tokens))}; see --help"
+    return _describe_value_error(error)
+
+
+def _describe_value_error(error: CycloptsError) -> str:
+    """Describe an option or an argument that is missing, repeated or without its value."""
+    argument = error.argument
+    if isinstance(error, RepeatArgumentError):
+        return f"option {shorten(error.token.keyword)} is given twice"
+    if argument is None:
+        return " ".join(str(error).split())
+    if isinstance(error, MissingArgumentError) and error.keyword:
+        return f"option {shorten(error.keyword)} needs a value"
+    if isinstance(error, MissingArgumentError):
+        kind = "argument" if argument.field_info.is_positional else "option"
+        return f"Missing {kind} {' / '.join(map(shorten, argument.names))}."
+    if isinstance(error, CoercionError):
+        return f"option {shorten(argument.name)} takes no value"
+    return " ".join(str(error).split())
+
+
+def _find_unknown_option(error: CycloptsError, app: App) -> str:
+    """Return the name of the first unknown option of a line, "" where there is none."""
+    if isinstance(error, UnknownOptionError):
+        word = error.token.keyword or error.token.value
+        return word.partition("=")[0]
+    tokens = error.unused_tokens or []
+    if isinstance(error, UnknownCommandError):
+        tokens = tokens[:1]
+    arguments = _arguments(app)
+    names = set(_option_names(app))
+    previous = ""
+    for token in tokens:
+        if token == "--":
+            break
+        name = token.partition("=")[0]
+        is_value = any(
+            previous in argument.names and argument.parameter.allow_leading_hyphen
+            for argument in arguments
+        )
+        previous = token
+        is_option = _OPTION.fullmatch(name) and not is_value
+        if is_option and name not in names and name[:2] not in names:
+            return name
+    return ""
+
+
+def _describe_unknown_option(option: str, app: App) -> str:
+    bare = option.lstrip("-")
+    labels = [argument.name for argument in _arguments(app) if argument.field_info.is_positional]
+    is_argument = bare.upper() in labels
+    advice = f"{bare.upper()} needs no option" if is_argument else "see --help"
+    return f"no such option {shorten(option)}{_hint(option, _option_names(app), advice)}"
+
+
+def _describe_unknown_command(word: str, app: App) -> str:
+    if app.name[0] == "analyse":
+        names = help_names = kind_names()
+    else:
+        help_names = root_commands(command_names())
+        names = [*command_names(), *(f"analyse {kind}" for kind in kind_names())]
+    advice = f"known: {', '.join(help_names)}"
+    return f"no such command {shorten(word)}{_hint(word, names, advice)}"
+
+
+def _arguments(app: App) -> Iterable[Argument]:
+    return app.assemble_argument_collection() if app.default_command else ()
+
+
+def _option_names(app: App) -> Iterator[str]:
+    """Yield the names of a command's options, `--help` among them."""
+    for argument in _arguments(app):
+        yield from (name for name in argument.names if name.startswith("-"))
+    yield from (name for name in app if name.startswith("-"))
+
+
+def _hint(word: str, names: Iterable[str], advice: str) -> str:
+    """Return a question with the nearest of the names, whatever their dashes, or the advice."""
+    name_of = {name.lstrip("-"): name for name in names}
+    habits = packaged("other_options.toml").items()  # options, and what people type for them
+    by_habit = (name for name, words in habits if word in words and name in name_of.values())
+    nearest = min(meant_by(word.lstrip("-"), name_of), key=len, default="")
+    suggestion = next(by_habit, name_of.get(nearest))
+    return f"; did you mean '{suggestion}'?" if suggestion else f"; {advice}"
