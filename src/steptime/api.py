@@ -35,7 +35,7 @@ QUESTIONS = {
     "whatif": QuestionRow("Explain", "steptime.cli.whatif:whatif"),
     "doctor": QuestionRow("Measure", "steptime.questions.doctor:doctor"),
     "calibrate": QuestionRow("Measure", "steptime.questions.calibrate:calibrate"),
-    "run": QuestionRow("Measure", "steptime.cli.run:run"),
+    "run": QuestionRow("Measure", "steptime.questions.run:run"),
     "data": QuestionRow("Measure", "steptime.questions.data:data"),
     "sweep": QuestionRow("Measure", "steptime.questions.sweep:sweep"),
     "sweep status": QuestionRow("Measure", "steptime.questions.sweep_jobs:status"),

@@ -77,7 +77,7 @@ def test_a_run_in_json(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     found = answer(capsys, "run", SMALL, "--batch", "2", "--budget", "0.05", *NUMPY)
     assert {"status", "step_s", "speed", "peak_bytes", "flop_per_s", "env"} <= set(found)
-    assert {"median", "mean", "low", "high", "min", "p95", "samples"} <= set(found["step_s"])
+    assert {"median", "mean", "low_s", "high_s", "min", "p95", "samples"} <= set(found["step_s"])
     assert {"mean", "uncertainty", "jitter"} <= set(found["speed"])
     refused = answer(capsys, "run", SMALL, "--dtype", "bfloat16", *NUMPY, code=3)
     assert refused["status"] == "unsupported"

@@ -19,10 +19,10 @@ import synthetic
 from every import every
 from steptime.cli.command import command_of
 from steptime.cli.main import run
-from steptime.cli.run import PEAKS
 from steptime.core.question import question
 from steptime.core.table import Answer
 from steptime.hardware.catalog import devices
+from steptime.questions.measured_step import UNKNOWN_PEAK
 from steptime.records import store
 from steptime.sweeps import progress
 
@@ -133,7 +133,7 @@ def test_memory_says_for_which_optimizer(words, line, capsys):
 
 
 def test_an_unknown_peak_says_what_measures_it():
-    assert "steptime calibrate" in PEAKS["probed"]
+    assert "steptime calibrate" in UNKNOWN_PEAK["probed"]
 
 
 def test_the_bar_says_a_time_once():

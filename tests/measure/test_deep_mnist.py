@@ -74,7 +74,7 @@ def test_a_short_training_reaches_97_percent(mnist, capsys):
     assert document["env"]["dataset"]["images"] == {"train": 60_000, "test": 10_000}
     assert len(document["step_s"]["samples"]) >= 500
     assert 0 < document["infeed"] < 0.5
-    assert not any("learned nothing" in remark for remark in document["remarks"])
+    assert not any("learned nothing" in remark for remark in document["notes"])
 
 
 @pytest.mark.rare

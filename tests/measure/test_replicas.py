@@ -186,7 +186,7 @@ def test_replicas_of_inference_are_independent(pair):
 def test_a_backend_of_one_device_has_no_replicas(capsys):
     words = ["run", SMALL, "--backend", "null", "--replicas", "2", "--threads", "1"]
     assert run(words) == 3
-    assert "unsupported): null runs on one device" in capsys.readouterr().err
+    assert "unsupported): null runs on one device" in capsys.readouterr().out
 
 
 def test_too_many_processes_are_one_line(capsys):

@@ -9,7 +9,7 @@ from os import PathLike
 from typing import Annotated, Protocol
 
 from steptime.core.kinds import File, Kind, Settings
-from steptime.core.workload import Workload
+from steptime.core.workload import STAGINGS, STRATEGIES, Workload
 from steptime.hardware import device as hardware
 from steptime.prediction.method import Method
 
@@ -84,3 +84,10 @@ PricedMethod = Annotated[
 Groups = Annotated[str | Sequence[str], Kind("NAMES")]
 DrawCount = Annotated[int | str, Kind("K")]
 RowCount = Annotated[int | str, Kind("N", names=("--rows",))]
+RunStack = Annotated[str, Kind("NAME", completes="steptime.hardware.catalog:stack_names")]
+DataFolder = Annotated[File, Kind("DIR")]
+Staging = Annotated[str, Kind("NAME", choices=tuple(STAGINGS))]
+Strategy = Annotated[str, Kind("NAME", choices=tuple(STRATEGIES))]
+LoaderCount = Annotated[int | str, Kind("K")]
+SecondCount = Annotated[float | str, Kind("S")]
+TraceFile = Annotated[File, Kind("FILE")]

@@ -1,0 +1,288 @@
+"""The answer of `run`: one network, measured on this machine."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from steptime.core.answer import Answer, Row
+from steptime.core.table import UNSUCCESSFUL, Table, facts
+from steptime.core.table import Answer as Printout
+from steptime.core.units import percent, seconds, shown, size
+from steptime.questions import options
+
+Scalar = str | int | float | bool | None
+UNKNOWN_PEAK = {
+    "probed": "unknown; steptime calibrate measures it",
+    "datasheet": "unknown; steptime list devices",
+}
+
+
+class StepStatistics(Row, frozen=True, kw_only=True):
+    """Statistics of the seconds of a step.
+
+    Attributes:
+        median: the median.
+        mean: the mean.
+        low_s: lower end of the 95 % interval of the median, None if unknown.
+        high_s: upper end of the same.
+        min: the minimum.
+        p5: the 5th percentile.
+        p95: the 95th percentile.
+        interval: within-run or between-runs: which variation the interval has.
+        samples: the seconds of each step.
+        run_of_sample: the number of the run of each step.
+    """
+
+    median: float
+    mean: float
+    low_s: float | None
+    high_s: float | None
+    min: float
+    p5: float
+    p95: float
+    interval: str
+    samples: tuple[float, ...]
+    run_of_sample: tuple[int, ...]
+
+
+class Speed(Row, frozen=True, kw_only=True):
+    """Throughput in examples per second, of all replicas.
+
+    Attributes:
+        mean: the mean.
+        uncertainty: its standard error.
+        jitter: standard deviation of single steps.
+    """
+
+    mean: float
+    uncertainty: float
+    jitter: float
+
+
+class StepParts(Row, frozen=True, kw_only=True):
+    """Seconds of the parts of a step, None for parts that were not timed.
+
+    Attributes:
+        forward_s: the forward pass.
+        backward_s: the backward pass.
+        update_s: the update of the weights.
+    """
+
+    forward_s: float | None = None
+    backward_s: float | None = None
+    update_s: float | None = None
+
+
+class PeakShares(Row, frozen=True, kw_only=True):
+    """Achieved FLOP/s of a replica over peaks, None for unknown ones.
+
+    Attributes:
+        probed: over the peak that a probe found.
+        datasheet: over the peak of the datasheet.
+    """
+
+    probed: float | None
+    datasheet: float | None
+
+
+class MeasuringMethod(Row, frozen=True, kw_only=True):
+    """The software that ran the steps.
+
+    Attributes:
+        name: the backend.
+        version: its version.
+        options: every option that changes the numbers.
+    """
+
+    name: str
+    version: str
+    options: dict[str, Scalar]
+
+
+class RunAnswer(Answer, frozen=True, kw_only=True):
+    """A step of a network, measured on this machine.
+
+    Attributes:
+        status: ok, oom, timeout, unsupported or failed.
+        cause: why nothing was measured, a word of the table of causes.
+        note: the same in a sentence.
+        model: the network.
+        batch: examples of one replica in a step.
+        replicas: number of data-parallel copies.
+        global_batch: examples of all replicas in a step.
+        strategy: how replicas exchange gradients, None for one replica.
+        phase: train or infer.
+        dtype: data type.
+        optimizer: the optimizer.
+        platform: the device that ran the steps.
+        method: the software that ran the steps.
+        step_s: seconds of a step, None if nothing was measured.
+        speed: throughput, None if nothing was measured.
+        parts: seconds of the parts of a step, None if nothing was measured.
+        communication_s: seconds of communication of a step, None if unknown.
+        input_s: seconds of a step that waited for input, None where input is resident.
+        infeed: their share.
+        accuracy: test accuracy after `--train-steps`, None without.
+        loss: loss of the last step of `--train-steps`, None without.
+        first_step_s: seconds of the first step.
+        peak_bytes: peak of the tensors, None if unknown.
+        planned_memory_bytes: peak that a compiler plans, None without one.
+        energy_j: energy of a step, None without a meter.
+        power_w: mean power, None without a meter.
+        flop: work of a step of all replicas.
+        flop_per_s: achieved rate of all replicas.
+        fraction_of_peak: the same of one replica, over the peaks of the device.
+        disturbed: samples that other work disturbed, None if nothing was measured.
+        env: what the record says of the machine and of the run.
+        breakdown: the profiled ops by kind, empty without `--profile`.
+        headline: the failure in words, and files that were written.
+        notes: remarks that change how the answer is read.
+    """
+
+    status: str
+    cause: str
+    note: str
+    model: str
+    batch: int
+    replicas: int
+    global_batch: int
+    strategy: str | None
+    phase: str
+    dtype: str
+    optimizer: str
+    platform: str
+    method: MeasuringMethod
+    step_s: StepStatistics | None
+    speed: Speed | None
+    parts: StepParts | None
+    communication_s: float | None
+    input_s: float | None
+    infeed: float | None
+    accuracy: float | None
+    loss: float | None
+    first_step_s: float | None
+    peak_bytes: float | None
+    planned_memory_bytes: float | None
+    energy_j: float | None
+    power_w: float | None
+    flop: float
+    flop_per_s: float | None
+    fraction_of_peak: PeakShares
+    disturbed: int | None
+    env: Mapping[str, Any]
+    breakdown: tuple[Mapping[str, Any], ...]
+    headline: tuple[str, ...]
+    notes: tuple[str, ...]
+    _tables: tuple[Table, ...] = ()
+    _is_first_rank: bool = True
+
+    @property
+    def exit_code(self) -> int:
+        """3 if nothing was measured."""
+        return 0 if self.status == "ok" else UNSUCCESSFUL
+
+    def tables(self) -> list[Table]:
+        """Return the measured step as facts, and the breakdown of a profile."""
+        if self.step_s is None or self.speed is None:
+            return []
+        title = f"{self.model}, batch {self.batch} on {self.platform}"
+        if self.replicas > 1:
+            title = f"{title}, {self.replicas} replicas, {self.strategy}"
+        rows = [
+            *_describe_step(self.step_s),
+            *_describe_replicas(self),
+            *_describe_speed(self, self.speed),
+            *_describe_training(self),
+            *_describe_resources(self),
+        ]
+        count = f"{len(self.step_s.samples)}, {self.disturbed} of them disturbed"
+        return [facts(title, "measured", [*rows, ("samples", count)]), *self._tables]
+
+    def printout(self) -> Printout:
+        """Return the answer as rank 0 prints it; the other ranks print nothing."""
+        if self._is_first_rank:
+            return super().printout()
+        return replace(Printout(None), code=self.exit_code)
+
+
+Fact = tuple[str, str | None]
+
+
+def _describe_step(step: StepStatistics) -> list[Fact]:
+    ends = [seconds(end) for end in (step.low_s, step.high_s) if end is not None]
+    return [
+        ("step, median", seconds(step.median)),
+        ("  95 % interval", f"{' .. '.join(ends)} ({step.interval})" if ends else "unknown"),
+        ("  minimum, p5, p95", ", ".join(map(seconds, (step.min, step.p5, step.p95)))),
+    ]
+
+
+def _describe_replicas(answer: RunAnswer) -> list[Fact]:
+    if answer.replicas == 1:
+        return []
+    exposed = "  not hidden, of communication" if answer.env["overlap"] else "  communication"
+    return [
+        (exposed, shown("communication_s", answer.communication_s)),
+        ("global batch", shown("batch", answer.global_batch)),
+    ]
+
+
+def _describe_speed(answer: RunAnswer, speed: Speed) -> list[Fact]:
+    shares = answer.fraction_of_peak.to_dict()
+    return [
+        ("speed", f"{speed.mean:.4g} examples/s"),
+        ("  uncertainty, jitter", f"{speed.uncertainty:.3g}, {speed.jitter:.3g}"),
+        ("work", shown("flop_per_s", answer.flop_per_s)),
+        *(
+            (f"  of the {name} peak", UNKNOWN_PEAK[name] if share is None else percent(share))
+            for name, share in shares.items()
+        ),
+    ]
+
+
+def _describe_training(answer: RunAnswer) -> list[Fact]:
+    rows: list[Fact] = []
+    compile_s = answer.env.get("compile_s")
+    if compile_s is not None and answer.first_step_s is not None:
+        first = seconds(answer.first_step_s)
+        rows.append(("compiling", f"{seconds(compile_s)}; the first step took {first}"))
+    if answer.input_s is not None and answer.infeed is not None:
+        share = f"{percent(answer.infeed)} of all steps' time"
+        rows.append(("waiting for input", f"{seconds(answer.input_s)} ({share})"))
+    if answer.accuracy is not None:
+        training = answer.env["training"]
+        steps = f"after {training['steps']:,} steps, {training['epochs']:.3g} epochs"
+        rows.append(("test accuracy", f"{100 * answer.accuracy:.2f} % {steps}"))
+        rows.append(("  loss of the last step", f"{answer.loss:.4g}"))
+    return rows
+
+
+def _describe_resources(answer: RunAnswer) -> list[Fact]:
+    rows: list[Fact] = []
+    if answer.planned_memory_bytes is not None:
+        rows.append(("memory, as compiled", size(answer.planned_memory_bytes)))
+    has_peak = answer.peak_bytes is not None
+    memory = options.memory_shown(msgspec.structs.asdict(answer)) if has_peak else None
+    rows.append(("peak memory", memory))
+    if answer.energy_j is not None:
+        power = f"{shown('power_w', answer.power_w)} ({answer.env['energy_meter']})"
+        rows += [("energy", shown("energy_j", answer.energy_j)), ("  mean power", power)]
+    return rows
+
+
+def describe_measurement(document: Mapping[str, Any], **fields: Any) -> RunAnswer:
+    """Return the answer of a document of `measurement`, with further fields of it."""
+    headline: tuple[str, ...] = ()
+    step = document["step_s"]
+    if step is None:
+        name = f"{document['model']}, batch {document['batch']} on {document['platform']}"
+        failure = f"{document['status']} ({document['cause']}): {document['note']}"
+        headline = (f"{name}: {failure}",)
+    else:
+        step = {**step, "low_s": step["low"], "high_s": step["high"]}
+    values = {**document, "step_s": step, "breakdown": (), "headline": headline}
+    values["notes"] = document["remarks"]
+    answer = msgspec.convert(values, RunAnswer, strict=False)
+    return msgspec.structs.replace(answer, **fields) if fields else answer

@@ -1,0 +1,286 @@
+"""The question `run`: measure one network on this machine."""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from steptime.core.errors import InputError, one_of
+from steptime.core.files import check_folder
+from steptime.core.kinds import text_of
+from steptime.core.progress import note
+from steptime.core.signature import option_name
+from steptime.core.units import duration, seconds, si
+from steptime.core.values import (
+    MAX_PROCESSES,
+    MAX_STEPS,
+    MAX_VISITS,
+    parse_count,
+    parse_duration,
+)
+from steptime.core.workload import STAGINGS, STRATEGIES, Workload
+from steptime.hardware.device import Device
+from steptime.measure.contract import LEAST_TRAINED, Options, check_input
+from steptime.questions import kinds, options
+from steptime.questions.measured_step import RunAnswer, describe_measurement
+from steptime.questions.quickstart import DemoAnswer, run_demo
+from steptime.records.record import Record
+from steptime.sweeps.run import Means
+
+LARGE_FLOP = 1e11  # a second or so on a CPU: worth a word before the first step
+BUDGET_S = 3.0  # of a network and run
+LONG_S = 10.0  # a run that may take longer says so
+
+
+def run(
+    model: kinds.Model | None = None,
+    batch: kinds.Batch | None = None,
+    stack: kinds.RunStack | None = None,
+    backend: kinds.Backend = "torch",
+    device: kinds.Place = "cpu",
+    phase: kinds.Phase = "train",
+    dtype: kinds.Dtype = "float32",
+    optimizer: kinds.Optimizer = "sgd",
+    threads: kinds.Threads | None = None,
+    compile_: bool = False,
+    tf32: bool = False,
+    input_: kinds.Name = "device",
+    data: kinds.DataFolder | None = None,
+    staging: kinds.Staging | None = None,
+    stage_to: kinds.DataFolder | None = None,
+    loaders: kinds.LoaderCount | None = None,
+    prefetch: kinds.LoaderCount | None = None,
+    train_steps: kinds.Count | None = None,
+    replicas: kinds.Count | None = None,
+    strategy: kinds.Strategy | None = None,
+    no_overlap: bool = False,
+    budget: kinds.SecondCount | None = None,
+    limit: kinds.SecondCount = 600.0,
+    runs: kinds.Count = 1,
+    parts: bool = False,
+    energy: bool = False,
+    profile: bool = False,
+    trace: kinds.TraceFile | None = None,
+    out: kinds.OutFolder | None = None,
+    demo: bool = False,
+) -> RunAnswer | DemoAnswer:
+    """Measure one network on this machine.
+
+    Args:
+        model: A family with its hyperparameters (fc:layers=4,nodes=1024), a named network
+            (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
+            code (model.py:NAME); with --demo none.
+        batch: Batch size. Default: 64, transformers 1, a file's own.
+        stack: A backend and how it is told to run: torch, torch-compile, ... (steptime list
+            stacks).
+        backend: torch, jax, onnxruntime, or one that a package adds.
+        device: Where to run: cpu, cuda[:n], mps, tpu[:n].
+        phase: train or infer.
+        dtype: float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed,
+            float16-mixed.
+        optimizer: sgd, momentum, rmsprop, adam, adamw, or adam with states of 8 bits, or that may
+            be paged to the host: adam8bit, paged_adam, paged_adam8bit.
+        threads: CPU threads. Default: all cores.
+        compile_: Use torch.compile.
+        tf32: Allow TF32 on a GPU.
+        input_: device (synthetic, resident), host (synthetic, copied each step), dataset, or
+            FILE.py:make_loader, which returns any iterable of batches.
+        data: Folder of the data set.
+        staging: shared (files where they are, the default) or local (copied here).
+        stage_to: Where copies go. Default: $LOCAL, $TMPDIR, the system's.
+        loaders: Processes that read ahead. Default: 0, none.
+        prefetch: Batches that each loader has ready. Default: 2.
+        train_steps: Train so many steps, then take the test accuracy.
+        replicas: Train data-parallel in N processes, one per device; --batch is of each. Default:
+            what torchrun or srun started, else 1.
+        strategy: Of replicas: allreduce (default), independent, sharded or parameter-server.
+        no_overlap: Communicate after the backward pass, not during it.
+        budget: Time of a network and run: 3 (default), 500ms.
+        limit: Time before a run is ended: 600, 10min.
+        runs: Fresh processes.
+        parts: Time forward, backward and update apart, too.
+        energy: Meter the energy of a step, in as long again.
+        profile: Time each op, too, in further steps.
+        trace: Write what the profiler saw, for ui.perfetto.dev (.json).
+        out: Keep the record in this folder.
+        demo: Calibrate, measure and predict 24 small networks in the folder of --out (results),
+            and write a report.
+
+    Raises:
+        InputError: for unknown names, and for options that do not go together.
+    """
+    budget_s = None
+    if budget is not None:
+        budget_s = parse_duration(text_of(budget), "--budget", "s", at_least=0.001, at_most=86_400)
+    limit_s = parse_duration(text_of(limit), "--limit", "s", at_least=0.1, at_most=864_000)
+    run_count = parse_count(text_of(runs), "--runs", at_most=MAX_VISITS)
+    replica_count = _count(replicas, "--replicas")
+    folder = None if out is None else Path(out)
+    if demo:
+        options.refuse({"MODEL": model}, "{} goes without --demo")
+        return run_demo(folder or Path("results"), backend, budget_s)
+    if model is None:
+        raise InputError("Missing argument 'MODEL'.")
+    backend, is_compiled = options.stack_of(stack, backend, compile_)
+    input_options = {
+        "data": None if data is None else str(data),
+        "staging": staging and one_of("--staging", staging, STAGINGS),
+        "stage_to": None if stage_to is None else str(stage_to),
+        "loaders": _count(loaders, "--loaders", at_least=0, at_most=MAX_PROCESSES),
+        "prefetch": _count(prefetch, "--prefetch", at_most=MAX_PROCESSES),
+        "train_steps": _count(
+            train_steps, "--train-steps", at_least=LEAST_TRAINED, at_most=MAX_STEPS
+        ),
+    }
+    feeding = _read_feeding(
+        input_, {name: value for name, value in input_options.items() if value is not None}, phase
+    )
+    thread_count = options.thread_count(threads)
+    workload = options.workload_of(model, text_of(batch), dtype, phase, optimizer)
+    worker = replace(options.options_of(device, thread_count, is_compiled, tf32), **feeding)
+    if strategy is not None:
+        one_of("--strategy", strategy, STRATEGIES)
+    cell_parts = options.over_replicas(workload, worker, replica_count, strategy, no_overlap)
+    means = Means(
+        budget_s=BUDGET_S if budget_s is None else budget_s,
+        time_limit_s=limit_s,
+        parts=parts,
+        runs=run_count,
+        energy=energy,
+    )
+    trace_file = None if trace is None else Path(trace)
+    return _measure(
+        *cell_parts, backend, means, profile or trace_file is not None, trace_file, folder
+    )
+
+
+def _count(value: int | str | None, option: str, **bounds: int) -> int | None:
+    """Return a whole number within bounds, or None."""
+    return None if value is None else parse_count(text_of(value), option, **bounds)
+
+
+def _measure(
+    workload: Workload,
+    worker_options: Options,
+    backend: str,
+    means: Means,
+    is_profiled: bool,
+    trace: Path | None,
+    out: Path | None,
+) -> RunAnswer:
+    """Measure a workload, keep its records in a folder, and return the answer."""
+    from steptime.analysis.measurement import measurement
+    from steptime.build import build_step
+    from steptime.hardware import catalog
+    from steptime.network.count import count
+    from steptime.records import store
+    from steptime.sweeps.cells import Cell, trials_of
+    from steptime.sweeps.run import measure_cell, profile_cell
+    from steptime.sweeps.workers import Workers
+
+    flop = count(build_step(workload)).flop  # sizes that fit nowhere are refused here
+    if is_profiled and workload.plan.data > 1:
+        raise InputError("--profile is of one device, not of replicas")
+    if trace:
+        check_folder(trace)
+    devices = catalog.devices(note)  # warnings on their files come before the measurement, too
+    workers = Workers()
+    is_first_rank = workers.rank.is_zero
+    progress = _progress(workload.label, flop) if is_first_rank else None
+    ops: list[Record] = []
+    with ExitStack() as stack:
+        stack.callback(workers.close)
+        writer = stack.enter_context(store.open_writer(out)) if out and is_first_rank else None
+        cell = workers.settled(Cell(workload, backend, worker_options))
+        (trial,) = trials_of([cell], means.runs)
+        record = measure_cell(workers, trial, means, on_event=progress)
+        if writer:
+            writer.append(record)
+        if is_profiled and record.status == "ok":
+            ops = profile_cell(workers, trial, means, str(trace.resolve()) if trace else "")
+            if writer and ops[0].status == "ok":
+                writer.append_all(ops)
+    if not is_first_rank and record.status != "ok":
+        note(f"rank {workers.rank.rank}: {record.status}: {record.note}")
+    answer = describe_measurement(
+        measurement(record, flop, _peaks(record, devices)), _is_first_rank=is_first_rank
+    )
+    return _add_ops(answer, record, ops, trace) if ops else answer
+
+
+def _add_ops(answer: RunAnswer, record: Record, ops: list[Record], trace: Path | None) -> RunAnswer:
+    """Return the answer with the breakdown of the profiled ops."""
+    from steptime.analysis.analyses import analysis
+    from steptime.records.data import Data
+
+    if ops[0].status != "ok":
+        return msgspec.structs.replace(answer, notes=(*answer.notes, f"no profile: {ops[0].note}"))
+    breakdown = analysis("breakdown")
+    table = breakdown.answer(Data.of([record, *ops]))
+    files = [str(trace)] if trace else []
+    return msgspec.structs.replace(
+        answer,
+        breakdown=tuple(dict(row) for row in table.rows),
+        headline=(*answer.headline, *breakdown.says(table)[:-1], *files),
+        _tables=(table,),
+    )
+
+
+def _read_feeding(input_: str, values: Mapping[str, Any], phase: str) -> Mapping[str, Any]:
+    """Return the options of the worker that say where input comes from; raises `InputError`.
+
+    An option that would mean nothing beside the others is refused, not ignored.
+    """
+    from steptime.measure.data.dataset import find
+    from steptime.measure.data.sources import place
+
+    check_input(input_, "--input")
+    if input_ != "dataset":
+        options.refuse(
+            {option_name(name): value for name, value in values.items()}, "{} needs --input dataset"
+        )
+        return {"input": input_}
+    if "data" not in values:
+        raise InputError("--input dataset needs --data DIR, the folder of the data set")
+    staging = values.get("staging", "shared")
+    if "stage_to" in values and staging != "local":
+        raise InputError("--stage-to needs --staging local")
+    if "prefetch" in values and not values.get("loaders"):
+        raise InputError("--prefetch needs --loaders")
+    if "train_steps" in values and phase != "train":
+        raise InputError(f"--train-steps needs --phase train, not {phase}")
+    find(values["data"])
+    if staging == "local":
+        place(values.get("stage_to", ""))
+    return {"input": input_, **values}
+
+
+def _progress(name: str, flop: float) -> Callable[[Mapping[str, Any]], None]:
+    """Note the work of a large network; return a callback that notes the length of a long run."""
+    if flop > LARGE_FLOP:
+        note(f"{name}: {si(flop, 'FLOP')} a step, of which at least four are run")
+
+    def say(event: Mapping[str, Any]) -> None:
+        first_s, remaining_s = event["first_step_s"], event["rest_s"]
+        if first_s + remaining_s > LONG_S:
+            first = f"the first step took {seconds(first_s)}"
+            note(f"{name}: {first}; about {duration(remaining_s)} more")
+
+    return say
+
+
+def _peaks(record: Record, devices: Iterable[Device]) -> dict[str, float | None]:
+    """Return the peaks of the platform of a record: the probed one and the datasheet's."""
+    from steptime.core.dtypes import precision
+
+    dtype = precision(record.workload.dtype).compute
+    if record.method.options.get("tf32") and dtype == "float32":
+        dtype = "tf32"
+    peaks: dict[str, float | None] = {"probed": None, "datasheet": None}
+    for device in devices:
+        if record.platform in (device.name, device.measured.get("platform")):
+            peaks["probed" if device.measured else "datasheet"] = device.peak_flop_per_s.get(dtype)
+    return peaks
