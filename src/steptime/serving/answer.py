@@ -10,7 +10,6 @@ from steptime.core.table import picked
 from steptime.core.units import seconds
 from steptime.core.workload import Plan
 from steptime.hardware import catalog
-from steptime.hardware.device import Device, Link
 from steptime.hardware.software import defaults_for
 from steptime.planning.answer import cost_of, fitted_notes, offer_of
 from steptime.planning.faults import Asked, checked
@@ -19,7 +18,6 @@ from steptime.planning.request import (
     ALIASES,
     Site,
     cluster_of,
-    own_link,
     planner_of,
     shape_of,
 )
@@ -30,7 +28,15 @@ from steptime.prediction.kernel import Interval
 from steptime.prediction.method import Method
 from steptime.prediction.training import LOW_BYTES
 from steptime.serving.kernels import FORMATS
-from steptime.serving.load import PREFILL, Demand, pool_of, summary, under_load, varied
+from steptime.serving.load import (
+    PREFILL,
+    Demand,
+    pool_of,
+    sent_by,
+    summary,
+    under_load,
+    varied,
+)
 from steptime.serving.memory import largest_batch, memory_of
 from steptime.serving.phases import Phases, Spent, describe_excess
 from steptime.serving.queueing import Load, at_once, cached_of
@@ -158,16 +164,12 @@ def answered(asked: Service) -> dict[str, Any]:
         asked = replace(asked, input=inputs, output=outputs)
     phases, whole_asked = asked.phases(), asked
     load = None if requests is None else loaded(asked, requests, phases)
-    asked = _at(asked, load)
+    asked = average_service(asked, load)
     planner, batch = phases.planner, asked.batch
     first = asked.read(phases, batch if load is None else 1)
     each = phases.decode(batch, asked.input + asked.output / 2)
     within, told = meant(whole_asked, requests, phases, times_of(asked, phases, load))
     times = {name: time.value for name, time in within.items()}
-    ends: dict[str, float | None] = {}
-    for name, time in within.items():
-        what = name.removesuffix("_s")
-        ends |= {f"{what}_low_s": time.low, f"{what}_high_s": time.high}
     room = batch if load is None else largest_batch(phases, asked.length, asked.input)
     memory = memory_of(phases, min(batch, room), asked.length, asked.input)
     fits, alone = not memory["over_bytes"], load is None and batch == asked.device_count == 1
@@ -187,7 +189,7 @@ def answered(asked: Service) -> dict[str, Any]:
         "stack": planner.method.settings.stack,
         "assumed": told,
         **times,
-        **ends,
+        **interval_ends(within),
         "output_tokens_per_s": rate,
         "tokens_per_s_per_device": rate / device_count,
         "tokens_per_s_per_user": 1 / times["tpot_s"],
@@ -215,6 +217,15 @@ def _throughput(
         return load["device_count"], load["output_tokens_per_s"]
     made = service.output * service.batch * service.replicas
     return service.device_count * service.replicas, made / request_s
+
+
+def interval_ends(times: Mapping[str, Interval]) -> dict[str, float | None]:
+    """Return the ends of intervals by key: `ttft_low_s` and `ttft_high_s` of `ttft_s`."""
+    return {
+        name.replace("_s", f"_{end}_s"): getattr(time, end)
+        for name, time in times.items()
+        for end in ("low", "high")
+    }
 
 
 def _notes(asked: Service, phases: Phases, each: Spent) -> list[str]:
@@ -276,23 +287,28 @@ def meant(
     for name in (name for name in software.years if name != software.stack):
         try:
             other = replace(asked, stack=name).phases()
-            load = None if requests is None else loaded(asked, requests, other)
-            every[name] = times_of(_at(asked, load), other, load)
+            load = None if requests is None else loaded(asked, requests, other, summary)
+            every[name] = times_of(average_service(asked, load), other, load)
         except InputError:  # it does not run here
             continue
     values = {n: {key: time.value for key, time in one.items()} for n, one in every.items()}
     return among([*every.values()]), assumed(software, values)
 
 
-def _at(asked: Service, load: Mapping[str, Any] | None) -> Service:
+def average_service(asked: Service, load: Mapping[str, Any] | None) -> Service:
     """Return a service with the batch and the lengths that it has under load."""
     if load is None:
         return asked
     return replace(asked, **{n: max(1, round(load[n])) for n in ("batch", "input", "output")})
 
 
-def loaded(asked: Service, load: Load, phases: Phases) -> dict[str, Any]:
-    """Return what becomes of a service under load; raises `InputError`."""
+def loaded(
+    asked: Service, load: Load, phases: Phases, run_load: Callable[..., dict[str, Any]] = under_load
+) -> dict[str, Any]:
+    """Return what becomes of a service under load; raises `InputError`.
+
+    Where `run_load` is `summary`, the highest rate that meets targets is not searched.
+    """
     demand = asked.demand or Demand()
     if phases.room_bytes <= 0:
         near = nearest(replace(asked, batch=1)) or {"change": "none"}
@@ -308,29 +324,11 @@ def loaded(asked: Service, load: Load, phases: Phases) -> dict[str, Any]:
         pools.insert(0, pool_of(first, demand, load, many, prefix=asked.prefix))
         device_count += other.device_count * many
         sent_s = sent_by(first, asked.site)
-    told = under_load(demand, load, pools, sent_s) | {"device_count": device_count, "varied": None}
+    told = run_load(demand, load, pools, sent_s) | {"device_count": device_count, "varied": None}
     if (unlike := varied(load)) != load and not pools[-1].mixed:
         run = summary(demand, unlike, pools, sent_s)
         told["varied"] = {name: run[name] for name in TIMES}
     return told
-
-
-def sent_by(phases: Phases, site: Site) -> Callable[[int], float]:
-    """Return what gives the seconds that the cache of so many tokens is under way to a server.
-
-    Raises `InputError` where nothing joins servers.
-    """
-    link = link_of(site, phases.planner.device)
-    if link is None:
-        raise InputError("serve: --prefill-replicas send the cache on: --link LINK")
-    joins = phases.planner.method.joins(link)
-    return lambda tokens: joins.message_s(phases.kv_bytes(tokens))
-
-
-def link_of(site: Site, device: Device) -> Link | None:
-    """Return what joins servers: where nobody says it, what the device's file names for a node."""
-    name = site.link or site.inside
-    return own_link(device) if name is None else catalog.link(name)
 
 
 def _energy(asked: Service, phases: Phases, first: Spent, each: Spent) -> dict[str, Any] | None:

@@ -17,6 +17,9 @@ from steptime.core.errors import InputError, shorten
 from steptime.core.table_files import table_rows
 from steptime.core.toml_files import shown
 from steptime.core.values import parse_count, parse_number, parse_share
+from steptime.hardware import catalog
+from steptime.hardware.device import Device, Link
+from steptime.planning.request import Site, own_link
 from steptime.serving.pace import Paced
 from steptime.serving.phases import Phases
 from steptime.serving.queueing import Load, Pool, at_once, cached_of, simulate
@@ -253,3 +256,21 @@ def trace(path: Path) -> Load:
         raise InputError(f"{shown(path)}: holds no requests")
     times, inputs, outputs = zip(*sorted(found, key=lambda one: one[0]), strict=True)
     return Load(inputs, outputs, [time - times[0] for time in times])
+
+
+def sent_by(phases: Phases, site: Site) -> Callable[[int], float]:
+    """Return what gives the seconds that the cache of so many tokens is under way to a server.
+
+    Raises `InputError` where nothing joins servers.
+    """
+    link = link_of(site, phases.planner.device)
+    if link is None:
+        raise InputError("serve: --prefill-replicas send the cache on: --link LINK")
+    joins = phases.planner.method.joins(link)
+    return lambda tokens: joins.message_s(phases.kv_bytes(tokens))
+
+
+def link_of(site: Site, device: Device) -> Link | None:
+    """Return what joins servers: where nobody says it, what the device's file names for a node."""
+    name = site.link or site.inside
+    return own_link(device) if name is None else catalog.link(name)

@@ -18,8 +18,17 @@ from steptime.core.table import picked
 from steptime.hardware import catalog
 from steptime.hardware.prices import Offer, cheapest, offers
 from steptime.planning.request import Site, shape_of
-from steptime.serving.answer import Service, link_of, sent_by
-from steptime.serving.load import ATTAINED, COUNT, TRIED, Demand, pool_of, summary
+from steptime.serving.answer import Service
+from steptime.serving.load import (
+    ATTAINED,
+    COUNT,
+    TRIED,
+    Demand,
+    link_of,
+    pool_of,
+    sent_by,
+    summary,
+)
 from steptime.serving.phases import Phases
 from steptime.serving.queueing import Load, Pool, at_once
 

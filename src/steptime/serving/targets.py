@@ -1,5 +1,6 @@
 """The answer to a search for servers that hold targets: rows, the front, and what is missing."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -11,8 +12,17 @@ from steptime.core.table import picked
 from steptime.core.units import counted, seconds
 from steptime.hardware import catalog
 from steptime.planning.answer import cost_of, fitted_notes
-from steptime.serving.answer import Service
-from steptime.serving.load import Demand, summary
+from steptime.planning.meant import Assumed
+from steptime.prediction.kernel import Interval
+from steptime.serving.answer import (
+    Service,
+    average_service,
+    interval_ends,
+    loaded,
+    meant,
+    times_of,
+)
+from steptime.serving.load import PREFILL, Demand, summary
 from steptime.serving.queueing import Load
 from steptime.serving.search import (
     DOES_NOT_FIT,
@@ -33,12 +43,11 @@ MOST_KINDS = 8  # of a device, on the front
 
 
 def _row(search: ServerSearch, one: Candidate) -> dict[str, Any]:
-    """Return a candidate as JSON values."""
+    """Return a candidate as JSON values: those of the one answer that its command gives."""
     service = replace(one.kind.service, replicas=one.replicas)
     reader = one.first and replace(one.first[0].service, replicas=one.first[1])
-    name = one.kind.phases.planner.device.name
-    rate = search.rate * one.run["output"]  # what holds serves all that comes
-    tpot = one.run["tpot_s"] or {"mean": inf}
+    name, rate = one.kind.phases.planner.device.name, one.run["output_tokens_per_s"]
+    times, assumed = _times(search, one, service, reader)
     return {
         "device": name,
         "device_count": one.device_count,
@@ -48,8 +57,10 @@ def _row(search: ServerSearch, one: Candidate) -> dict[str, Any]:
         **{key: one.run[key] for key in ("ttft_s", "tpot_s", "request_s", "busy", "batch")},
         "output_tokens_per_s": rate,
         "tokens_per_s_per_device": rate / one.device_count,
-        "tokens_per_s_per_user": 1 / tpot["mean"],
-        "bounds": {key: _bounds(one, key) for key in WORDS},
+        "tokens_per_s_per_user": 1 / times["tpot_s"].value,
+        **interval_ends(times),
+        "bounds": {key: _bounds(one.run[key], times[key]) for key in WORDS},
+        "assumed": assumed,
         "bounded_by": one.bounded_by,
         "cost": cost_of(search.offers.get(name), one.device_count, "million_tokens", 1e6 / rate),
         "dtype": one.kind.phases.planner.dtype,
@@ -58,17 +69,31 @@ def _row(search: ServerSearch, one: Candidate) -> dict[str, Any]:
     }
 
 
-def _bounds(one: Candidate, key: str) -> list[float | None]:
-    """Return between which seconds the times lie that 90 % of the requests have."""
-    if one.run[key] is None:
+def _times(
+    search: ServerSearch, one: Candidate, service: Service, reader: Service | None
+) -> tuple[Mapping[str, Interval], Assumed | None]:
+    """Return the mean times of requests, under all stacks that could be meant, and these."""
+    demand, phases = search.demand, one.kind.phases
+    if reader:
+        split = {word: getattr(reader, name) for word, name in PREFILL.items()}
+        demand = replace(demand, prefill_replicas=reader.replicas, **split)
+    service = replace(service, demand=demand)
+    load = loaded(service, search.load, phases, summary)
+    times = times_of(average_service(service, load), phases, load)
+    return meant(service, search.load, phases, times)
+
+
+def _bounds(spread: Mapping[str, float] | None, mean: Interval) -> list[float | None]:
+    """Return the ends of the 90th percentile, which is as far off as the mean."""
+    if spread is None:
         return [None, None]
-    form = "served" if key == "ttft_s" else ""
-    return [*one.kind.phases.within(one.run[key][P90], form)[1:3]]
+    longer = spread[P90] / mean.value
+    return [None if end is None else longer * end for end in (mean.low, mean.high)]
 
 
 def _command(search: ServerSearch, service: Service, reader: Service | None) -> str:
     """Return the command line whose one answer a row is."""
-    names = f"{PLAN} dtype weights kv stack prefix"
+    names = f"{PLAN} dtype weights kv stack prefix prices"
     every: list[tuple[Any, dict[str, Any]]] = [
         (Service, picked(search.service, "input output") | picked(service, names)),
         (Demand, vars(search.demand)),
@@ -83,12 +108,19 @@ def _command(search: ServerSearch, service: Service, reader: Service | None) -> 
             for name, number in picked(reader, SPLIT).items()
             if name == "replicas" or number != getattr(service, name)
         }
-    texts = (
-        f"--{name.replace('_', '-')} {f'{one:g}' if isinstance(one, float) else one}"
-        for name, one in words.items()
-        if one is not None
-    )
-    return f"steptime serve {search.service.model} {' '.join(texts)}"
+    texts = ["steptime", "serve", search.service.model]
+    for name, value in words.items():
+        if value is not None:
+            texts += [f"--{name.replace('_', '-')}", _format_value(value)]
+    for name, value in search.service.options.items():
+        texts += ["--option", f"{name}={value}"]
+    return shlex.join(texts)
+
+
+def _format_value(value: Any) -> str:
+    """Format the value of an option so that it reads back alike: `0.5`, `10`, `nvlink-4`."""
+    is_short = isinstance(value, float) and float(f"{value:g}") == value
+    return f"{value:g}" if is_short else str(value)
 
 
 def _front(search: ServerSearch, kinds: Sequence[Kind]) -> Iterator[dict[str, Any]]:
