@@ -19,7 +19,7 @@ from steptime.api import QUESTIONS
 from steptime.cli import command as command_module
 from steptime.cli.main import run
 from steptime.core import values
-from steptime.core.question import Slot, named
+from steptime.core.question import Slot, inquiry_of, named
 from steptime.core.registry import load
 from steptime.measure.launch import Worker
 from steptime.records import store
@@ -32,6 +32,14 @@ BASES = {  # a right command line of each command that is shown
     "scale": f"scale {MODEL} --device t4 --link aws --replicas 1,2",
     "plan": "plan gpt2 --device a100",
     "serve": "serve gpt2 --device a100 --input 512",
+    "split": f"split {MODEL} --device t4 --server a100 --link ethernet-10",
+    "energy": "energy alexnet_v2",
+    "systolic": f"systolic {MODEL}",
+    "data": "data mnist --out new",
+    "sweep status": "sweep status records",
+    "sweep collect": "sweep collect records",
+    "sweep cancel": "sweep cancel records",
+    "convert": f"convert {MODEL} --out new.json",
     "count": f"count {MODEL}",
     "why": f"why {MODEL} --device t4",
     "whatif": f"whatif t4 --model {MODEL} --set memory_GB_per_s=x2",
@@ -90,7 +98,9 @@ def _wrong_values(command: str, option: str, slot: Slot) -> tuple[str, ...]:
 def _mistakes(command: str) -> Iterator[Mistake]:
     parts = re.findall(r"'([^']*)'|([^\s']+)", BASES[command])
     base = [quoted or bare for quoted, bare in parts]
-    for slot in load(QUESTIONS[command].answer).inquiry.parameters:
+    function = load(QUESTIONS[command].answer)
+    inquiry = getattr(function, "inquiry", None) or inquiry_of(function)
+    for slot in inquiry.parameters:
         if slot.option.is_argument or slot.option.metavar is None:
             continue
         option = (slot.option.names or (named(slot.name),))[0]

@@ -19,15 +19,20 @@ def show(name: str, topics: Iterable[str]) -> Answer:
     A name that is none of these was meant to be one, or one of the `topics`.
     """
     devices, links = [*catalog.device_names(), *catalog.aliases()], catalog.link_names()
-    for find, known in ((catalog.device, [*devices, "local"]), (catalog.link, links)):
+    for find, known in ((_find_device, [*devices, "local"]), (catalog.link, links)):
         if name.lower().endswith(".toml") or name.lower() in map(str.lower, known):
             return _hardware(find(name))
     if name in names():
         return _network(family(name))
     if catalog.meant(name):
-        return _hardware(catalog.device(name, "" if catalog.meant(name) else catalog.PAPER_METHOD))
+        return _hardware(_find_device(name))
     every = (*topics, *devices, *links, *names())
     raise unknown("name", name, every if meant_by(name, every) else topics)
+
+
+def _find_device(name: str) -> Device:
+    """Return a device; a name that only Paleo's table has means its figures."""
+    return catalog.device(name, "" if catalog.meant(name) else catalog.PAPER_METHOD)
 
 
 def _hardware(found: Device | Link) -> Answer:
