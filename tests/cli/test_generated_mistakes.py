@@ -28,7 +28,7 @@ MODEL = "fc:layers=1,nodes=8"
 BASES = {  # a right command line of each command that is shown
     "predict": f"predict {MODEL} --device t4",
     "fit": f"fit {MODEL} --device t4",
-    "choose": f"choose {MODEL} --devices t4,a100",
+    "choose": f"choose {MODEL} --device t4,a100",
     "scale": f"scale {MODEL} --device t4 --link aws --replicas 1,2",
     "plan": "plan gpt2 --device a100",
     "serve": "serve gpt2 --device a100 --input 512",
@@ -61,9 +61,17 @@ WRONG_VALUES = {  # values that no option of a kind takes
     values.parse_count: (*NUMBERS, "1.5"),
     values.parse_number: NUMBERS,
     values.parse_duration: NUMBERS,
+    values.parse_bytes: ("", "x", "-1", "nan", "5ms"),
     values.parse_price: NUMBERS,
     values.parse_share: NUMBERS,
     values.parse_latency_s: NUMBERS,
+}
+PARSERS = {  # of options without a parser of their own, by what stands for their value
+    "N": values.parse_count,
+    "K": values.parse_count,
+    "M": values.parse_duration,
+    "TIME": values.parse_duration,
+    "SIZE": values.parse_bytes,
 }
 METAVARS_OF_NAMES = {"LINK", "NAME", "WHAT"}
 FREE_NAMES = {  # any name is right there, or whether one is right shows only once work begins
@@ -85,6 +93,7 @@ class Mistake(NamedTuple):
 def _wrong_values(command: str, option: str, slot: Slot) -> tuple[str, ...]:
     parse = slot.option.read
     parse = parse.func if isinstance(parse, partial) else parse
+    parse = parse or PARSERS.get(slot.option.metavar or "")
     if parse in WRONG_VALUES:
         return WRONG_VALUES[parse]
     if (command, option) in FREE_NAMES:
