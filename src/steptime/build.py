@@ -14,7 +14,7 @@ from steptime.core.dtypes import dtype_named, precision
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.graph import Graph
 from steptime.core.table import picked
-from steptime.core.values import MAX_COUNT, parse_count, parse_number, parse_pairs
+from steptime.core.values import MAX_COUNT, MAX_DROPOUT, parse_count, parse_number, parse_pairs
 from steptime.core.workload import (
     LORA_ON,
     NO_OPTIMIZER,
@@ -308,9 +308,8 @@ def make_tuning(
             "rank": parse_count(given.get("r", "16"), "--lora r"),
             "on": given.get("on", LORA_ON[0]),
         }
-        said["dropout"] = parse_number(
-            given.get("dropout", "0"), "--lora dropout", at_least=0.0, at_most=0.99
-        )
+        dropout = given.get("dropout", "0")
+        said["dropout"] = parse_number(dropout, "--lora dropout", 0.0, MAX_DROPOUT)
     if recompute == "selective":
         raise InputError("--recompute selective: by plan alone; nearest: --recompute full")
     one_of("offload", offload or "none", OFFLOADS)

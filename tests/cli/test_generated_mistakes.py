@@ -19,7 +19,7 @@ from steptime.api import QUESTIONS
 from steptime.cli import command as command_module
 from steptime.cli.main import run
 from steptime.core import values
-from steptime.core.question import Slot, named
+from steptime.core.question import Slot, inquiry_of, named
 from steptime.core.registry import load
 from steptime.measure.launch import Worker
 from steptime.records import store
@@ -32,6 +32,14 @@ BASES = {  # a right command line of each command that is shown
     "scale": f"scale {MODEL} --device t4 --link aws --replicas 1,2",
     "plan": "plan gpt2 --device a100",
     "serve": "serve gpt2 --device a100 --input 512",
+    "split": f"split {MODEL} --device t4 --server a100 --link ethernet-10",
+    "energy": "energy alexnet_v2",
+    "systolic": f"systolic {MODEL}",
+    "data": "data mnist --out new",
+    "sweep status": "sweep status records",
+    "sweep collect": "sweep collect records",
+    "sweep cancel": "sweep cancel records",
+    "convert": f"convert {MODEL} --out new.json",
     "count": f"count {MODEL}",
     "why": f"why {MODEL} --device t4",
     "whatif": f"whatif t4 --model {MODEL} --set memory_GB_per_s=x2",
@@ -53,9 +61,17 @@ WRONG_VALUES = {  # values that no option of a kind takes
     values.parse_count: (*NUMBERS, "1.5"),
     values.parse_number: NUMBERS,
     values.parse_duration: NUMBERS,
+    values.parse_bytes: ("", "x", "-1", "nan", "5ms"),
     values.parse_price: NUMBERS,
     values.parse_share: NUMBERS,
     values.parse_latency_s: NUMBERS,
+}
+PARSERS = {  # of options without a parser of their own, by what stands for their value
+    "N": values.parse_count,
+    "K": values.parse_count,
+    "M": values.parse_duration,
+    "TIME": values.parse_duration,
+    "SIZE": values.parse_bytes,
 }
 METAVARS_OF_NAMES = {"LINK", "NAME", "WHAT"}
 FREE_NAMES = {  # any name is right there, or whether one is right shows only once work begins
@@ -77,6 +93,7 @@ class Mistake(NamedTuple):
 def _wrong_values(command: str, option: str, slot: Slot) -> tuple[str, ...]:
     parse = slot.option.read
     parse = parse.func if isinstance(parse, partial) else parse
+    parse = parse or PARSERS.get(slot.option.metavar or "")
     if parse in WRONG_VALUES:
         return WRONG_VALUES[parse]
     if (command, option) in FREE_NAMES:
@@ -90,7 +107,9 @@ def _wrong_values(command: str, option: str, slot: Slot) -> tuple[str, ...]:
 def _mistakes(command: str) -> Iterator[Mistake]:
     parts = re.findall(r"'([^']*)'|([^\s']+)", BASES[command])
     base = [quoted or bare for quoted, bare in parts]
-    for slot in load(QUESTIONS[command].answer).inquiry.parameters:
+    function = load(QUESTIONS[command].answer)
+    inquiry = getattr(function, "inquiry", None) or inquiry_of(function)
+    for slot in inquiry.parameters:
         if slot.option.is_argument or slot.option.metavar is None:
             continue
         option = (slot.option.names or (named(slot.name),))[0]

@@ -45,7 +45,7 @@ def test_what_a_driver_gave_goes_before_the_maker():
 
 def test_no_shipped_device_has_more_than_its_gigabytes_in_gib():
     for name in catalog.device_names(own=False):
-        device = catalog.device(name)
+        device = catalog.device(name, "paleo")
         if device.memory_bytes is not None:
             assert device.memory_bytes * 0.9 <= (device.usable_bytes or 0), name
             assert (device.usable_bytes or 0) <= device.memory_bytes * GIB / 1e9, name

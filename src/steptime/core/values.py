@@ -28,12 +28,6 @@ Price = float | str
 """An amount of money: `2.5`, `$2.50`."""
 Batches = int | str | Sequence[int]
 """Whole numbers: `64`, `16,32`, `8..64 x2`."""
-Devices = str | Sequence[str]
-"""Names of devices: `A100,H100`."""
-Links = str | Sequence[str]
-"""Names of links: `nvlink-4,pcie-4-x16`."""
-Models = str | Sequence[str]
-"""Networks: `resnet50,fc:layers=4,nodes=64`."""
 
 MAX_COUNT = 2**53  # up to here a float holds every whole number
 MAX_VALUES = 10_000_000  # of one range
@@ -41,6 +35,7 @@ MAX_VISITS = 10_000  # rounds of a sweep, or runs of a cell
 MAX_STEPS = 10_000_000  # of a training
 MAX_PROCESSES = 100_000  # of one cell
 MAX_BYTES = 2.0**63
+MAX_DROPOUT = 0.99  # share of values that are dropped; 1 leaves none
 MAX_SHARE = 1000.0  # of a share in %: more is a slip
 LONGEST_NUMBER = 40  # characters; more are no number that people mean
 COUNT_SCALES = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}

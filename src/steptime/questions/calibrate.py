@@ -12,7 +12,7 @@ from steptime.core.errors import one_of
 from steptime.core.kinds import text_of
 from steptime.core.table import Table, columns
 from steptime.core.units import percent
-from steptime.core.values import parse_count, parse_number
+from steptime.core.values import parse_count, parse_duration
 from steptime.hardware.device import Device, device_from_table
 from steptime.measure.contract import Options
 from steptime.questions import kinds, options
@@ -25,6 +25,7 @@ from steptime.questions.ceilings import (
 
 DEFAULT_MINUTES = 3.0
 DEFAULT_ONLY_S = 20.0  # of ceilings or a link alone
+MIN_MINUTES = 0.05  # fewer time not even the ceilings
 MAX_MINUTES = 1440.0  # a day
 MAX_DISTURBED_SHARE = 0.5  # of the rounds, before a note says to calibrate again
 ERROR_COLUMNS = columns("kind", "points", "mape:.1%=MAPE", "bias:+.2f=bias")
@@ -160,7 +161,7 @@ def calibrate(
         backend: torch, jax, onnxruntime, or one that a package adds.
         device: Where to run: cpu, cuda[:n], mps, tpu[:n].
         threads: CPU threads. Default: all cores.
-        minutes: In all. Default: 3, with --only a third of one.
+        minutes: In all: 3 (default; with --only a third of one), 90s.
         only: ceilings: the most that the machine reaches, alone; link: all-reduces among processes.
         processes: With --only link: how many. Default: 2.
 
@@ -192,7 +193,7 @@ def calibrate(
 
 
 def _measure_only(
-    only: str, backend: str, worker: Options, processes: int | str | None, limit_s: float
+    only: str, backend: str, worker: Options, processes: kinds.Count | None, limit_s: float
 ) -> CeilingsAnswer | LinkAnswer:
     """Measure the ceilings alone, or the link alone."""
     one_of("--only", only, kinds.PROBES)
@@ -208,7 +209,7 @@ def _read_minutes(minutes: kinds.Minutes | None, default_s: float) -> float:
     """Return the seconds of an option of minutes."""
     if minutes is None:
         return default_s
-    return 60 * parse_number(text_of(minutes), "--minutes", at_least=0.05, at_most=MAX_MINUTES)
+    return 60 * parse_duration(minutes, "--minutes", "min", MIN_MINUTES, MAX_MINUTES)
 
 
 def _answer(calibration: Calibration) -> CalibrateAnswer:

@@ -209,7 +209,7 @@ def evaluate(
     return _evaluate_cases(request, files[0], files[0])
 
 
-def _read_count(value: int | str | None, option: str) -> int | None:
+def _read_count(value: kinds.Count | None, option: str) -> int | None:
     """Return a whole number from 1 on, or None."""
     return None if value is None else parse_count(text_of(value), option)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Annotated, Protocol
 
+from steptime.core import values
 from steptime.core.kinds import File, Kind, Settings
 from steptime.core.workload import STAGINGS, STRATEGIES, Workload
 from steptime.hardware import device as hardware
@@ -39,11 +40,11 @@ Links = Annotated[
     str | hardware.Link | Sequence[str | hardware.Link], Kind("LINK,...", completes=_LINKS)
 ]
 Batch = Annotated[int | str, Kind("N")]
-Count = Annotated[int | str, Kind("N")]
-Counts = Annotated[int | str | Sequence[int], Kind("N,...")]
+Count = Annotated[values.Count, Kind("N")]
+Counts = Annotated[values.Batches, Kind("N,...")]
 Number = Annotated[float | str, Kind("X")]
-Seconds = Annotated[float | str, Kind("TIME")]
-Bytes = Annotated[float | str, Kind("SIZE")]
+Seconds = Annotated[values.Seconds, Kind("TIME")]
+Bytes = Annotated[values.Bytes, Kind("SIZE")]
 Name = Annotated[str, Kind("NAME")]
 Names = Annotated[str | Sequence[str], Kind("NAME,...")]
 MethodName = Annotated[str, Kind("NAME", completes="steptime.prediction:METHODS")]

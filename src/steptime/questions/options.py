@@ -17,6 +17,8 @@ from steptime.core.question import Text, argument, named, option, optional, whol
 from steptime.core.units import size
 from steptime.core.values import parse_count
 from steptime.core.workload import WHOLE, Plan, Tuning, Workload
+from steptime.hardware import catalog
+from steptime.hardware.device import Device as HardwareDevice
 
 if TYPE_CHECKING:
     from steptime.measure.contract import Options
@@ -172,6 +174,14 @@ def one_device(name: Any) -> Any:
             f"--device {shorten(name)}: several devices go with predict --grid, choose"
         )
     return name
+
+
+def find_device(name: Any, option: str, method: str = "") -> HardwareDevice:
+    """Return the device of an option's value; raises `InputError` that names the option."""
+    try:
+        return catalog.device(one_device(name), method)
+    except InputError as error:
+        raise InputError(f"{option}: {error}") from None
 
 
 def workload_of(

@@ -140,7 +140,8 @@ def split(
         InputError: for unknown names, and for a network that does not fit the question.
     """
     workload = options.workload_of(model, text_of(batch), dtype, "infer", "sgd", allow_unknown)
-    first, second = (catalog.device(options.one_device(name), method) for name in (device, server))
+    first = options.find_device(device, "--device", method)
+    second = options.find_device(server, "--server", method)
     joining_link = catalog.link(link, "--link")
     method_settings = options.pairs(setting_texts(settings), "option")
     first_model = StepModel(workload, first, method=method, options=method_settings)
