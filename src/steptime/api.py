@@ -41,7 +41,7 @@ QUESTIONS = {
     "sweep status": QuestionRow("Measure", "steptime.sweeps.cluster.jobs:status"),
     "sweep collect": QuestionRow("Measure", "steptime.sweeps.cluster.jobs:collect"),
     "sweep cancel": QuestionRow("Measure", "steptime.sweeps.cluster.jobs:cancel"),
-    "import": QuestionRow("Results", "steptime.cli.import_:import_"),
+    "import": QuestionRow("Results", "steptime.questions.import_:import_"),
     "report": QuestionRow("Results", "steptime.cli.report:report"),
     "compare": QuestionRow("Results", "steptime.cli.compare:compare"),
     "analyse": QuestionRow("Results", "steptime.reports.answered:analyse"),
