@@ -42,7 +42,7 @@ QUESTIONS = {
     "sweep collect": QuestionRow("Measure", "steptime.sweeps.cluster.jobs:collect"),
     "sweep cancel": QuestionRow("Measure", "steptime.sweeps.cluster.jobs:cancel"),
     "import": QuestionRow("Results", "steptime.questions.import_:import_"),
-    "report": QuestionRow("Results", "steptime.cli.report:report"),
+    "report": QuestionRow("Results", "steptime.questions.report:report"),
     "compare": QuestionRow("Results", "steptime.cli.compare:compare"),
     "analyse": QuestionRow("Results", "steptime.reports.answered:analyse"),
     "evaluate": QuestionRow("Results", "steptime.cli.evaluate:evaluate"),
