@@ -21,7 +21,10 @@ from steptime.prediction.kernel import Kernel as Kernel
 from steptime.prediction.method import Method as Method
 from steptime.prediction.step_model import StepModel as StepModel
 from steptime.questions.fit import Fitting
+from steptime.questions.import_ import import_ as import_
 from steptime.questions.module_file import from_module as from_module
+from steptime.questions.query import query as query
+from steptime.questions.report import report as report
 from steptime.questions.split import split as split
 from steptime.questions.step_time import StepTime
 from steptime.questions.whatif import WhatIf
@@ -444,15 +447,6 @@ def sweep_collect(
 def sweep_cancel(
     folder: str | Path,
 ) -> Answer: ...
-def import_(
-    paths: str | Iterable[Mapping[str, Any]] | Sequence[Path],
-    out: str | Path,
-    mapping: str | Path | None = ...,
-) -> Answer: ...
-def report(
-    folder: str | Path,
-    out: str | Path | None = ...,
-) -> Answer: ...
 def compare(
     folders: str | Sequence[Path],
     platforms: float | Sequence[int] | str | None = ...,
@@ -479,11 +473,6 @@ def list(
     topic: str = ...,
     only: str | None = ...,
     sources: bool = ...,
-) -> Answer: ...
-def query(
-    in_dir: str | Path,
-    sql: str | None = ...,
-    out: str | Path | None = ...,
 ) -> Answer: ...
 def convert(
     model: str | Path | Workload,

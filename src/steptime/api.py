@@ -47,7 +47,7 @@ QUESTIONS = {
     "analyse": QuestionRow("Results", "steptime.reports.answered:analyse"),
     "evaluate": QuestionRow("Results", "steptime.cli.evaluate:evaluate"),
     "list": QuestionRow("Look up and convert", "steptime.cli.list:list_"),
-    "query": QuestionRow("Look up and convert", "steptime.cli.query:query"),
+    "query": QuestionRow("Look up and convert", "steptime.questions.query:query"),
     "convert": QuestionRow("Look up and convert", "steptime.cli.convert:convert"),
 }
 RESERVED = ("import", "data", "energy")

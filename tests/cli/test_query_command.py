@@ -47,13 +47,15 @@ def test_whatever_a_column_is_called_the_answer_comes_in_every_form(
         assert run(["query", sql, "--in", str(folder), *more]) == 0
         return capsys.readouterr().out
 
-    assert json.loads(answer("--json")) == [{head: value}]
+    document = json.loads(answer("--json"))
+    assert document["rows"] == [{head: value}]
+    assert (document["row_count"], document["path"]) == (1, None)
     assert list(csv.reader(io.StringIO(answer("--format", "csv")))) == [[head], [cell]]
-    assert [line.strip() for line in answer().splitlines()] == [head, shown]
+    assert [line.strip() for line in answer().splitlines()] == [head, shown, "1 row"]
 
 
 def test_ctrl_c_while_the_database_ends_ends_the_command(folder, capsys, monkeypatch):
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # and so as before at the end
     monkeypatch.setattr(tables, "rmtree", lambda *_, **__: signal.raise_signal(signal.SIGINT))
     assert run(["query", "SELECT 1", "--in", str(folder)]) == 130
-    assert capsys.readouterr().err == "1 row\nsteptime: interrupted\n"
+    assert capsys.readouterr().err == "steptime: interrupted\n"
