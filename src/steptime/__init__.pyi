@@ -20,6 +20,7 @@ from steptime.prediction.kernel import Interval as Interval
 from steptime.prediction.kernel import Kernel as Kernel
 from steptime.prediction.method import Method as Method
 from steptime.prediction.step_model import StepModel as StepModel
+from steptime.questions.compare import compare as compare
 from steptime.questions.fit import Fitting
 from steptime.questions.import_ import import_ as import_
 from steptime.questions.module_file import from_module as from_module
@@ -446,16 +447,6 @@ def sweep_collect(
 ) -> Answer: ...
 def sweep_cancel(
     folder: str | Path,
-) -> Answer: ...
-def compare(
-    folders: str | Sequence[Path],
-    platforms: float | Sequence[int] | str | None = ...,
-    by: str | Sequence[str] | None = ...,
-    against: str | None = ...,
-    any_dtype: bool = ...,
-    quantity: str = ...,
-    fail_on: str | None = ...,
-    margin: str | None = ...,
 ) -> Answer: ...
 def evaluate(
     paths: str | Iterable[Mapping[str, Any]] | Sequence[Path],

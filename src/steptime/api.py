@@ -43,7 +43,7 @@ QUESTIONS = {
     "sweep cancel": QuestionRow("Measure", "steptime.sweeps.cluster.jobs:cancel"),
     "import": QuestionRow("Results", "steptime.questions.import_:import_"),
     "report": QuestionRow("Results", "steptime.questions.report:report"),
-    "compare": QuestionRow("Results", "steptime.cli.compare:compare"),
+    "compare": QuestionRow("Results", "steptime.questions.compare:compare"),
     "analyse": QuestionRow("Results", "steptime.reports.answered:analyse"),
     "evaluate": QuestionRow("Results", "steptime.cli.evaluate:evaluate"),
     "list": QuestionRow("Look up and convert", "steptime.cli.list:list_"),

@@ -7,6 +7,7 @@ every cell, and a column is only a key with a heading. `steptime.core.printers` 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from typing import Any, TypeVar
 
 from steptime.core.errors import InputError
@@ -57,7 +58,12 @@ class LazySequence(Sequence[Item_co]):
         return iter(self.make_items())
 
     def __getitem__(self, index: Any) -> Any:
-        return [*self][index]
+        positions = range(self.length)[index]
+        if isinstance(positions, int):
+            return next(islice(self, positions, None))
+        if positions.step < 0:
+            return [*self][index]
+        return [*islice(self, positions.start, positions.stop, positions.step)]
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class ImportAnswer(Answer, frozen=True, kw_only=True):
         out: the folder of records.
         files: files at the paths.
         records: records that were written.
-        already_there: records that the folder held before, not written again.
+        skipped_records: records that the folder held before, not written again.
         rows: the files by format.
         unread: files and entries that were not read, with the reasons.
         duplicates: files with the content of another file.
@@ -74,7 +74,7 @@ class ImportAnswer(Answer, frozen=True, kw_only=True):
     out: str
     files: int
     records: int
-    already_there: int
+    skipped_records: int
     rows: tuple[ImportedFormat, ...]
     unread: tuple[UnreadEntry, ...]
     duplicates: tuple[DuplicateFile, ...]
@@ -131,7 +131,7 @@ def _answer(content: Import, new_count: int, folder: Path) -> ImportAnswer:
         out=str(folder),
         files=content.files,
         records=new_count,
-        already_there=len(content.records) - new_count,
+        skipped_records=len(content.records) - new_count,
         rows=tuple(
             ImportedFormat(format=name, files=count) for name, count in content.formats.items()
         ),

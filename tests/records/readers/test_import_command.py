@@ -74,7 +74,7 @@ def test_two_imports_of_one_source_at_once_write_it_once(logs, tmp_path, monkeyp
     monkeypatch.setattr(store, "load", loaded)
     first = import_([logs], out=out).to_dict()
     other.join()
-    assert (first["records"], second[0]["records"], second[0]["already_there"]) == (3, 0, 3)
+    assert (first["records"], second[0]["records"], second[0]["skipped_records"]) == (3, 0, 3)
     assert len(load(out, pytest.fail)) == 3
     assert {one.suffix for one in out.iterdir()} == {".jsonl"}
 
@@ -86,7 +86,7 @@ def test_importing_twice_adds_nothing(logs, tmp_path, capsys):
         "out": out,
         "files": 4,
         "records": 3,
-        "already_there": 0,
+        "skipped_records": 0,
         "rows": [{"format": "psc-log", "files": 3}],
         "unread": [
             {"file": "README", "line": None,
@@ -104,7 +104,7 @@ def test_importing_twice_adds_nothing(logs, tmp_path, capsys):
     before = sorted(path.name for path in Path(out).iterdir())
     (logs / "2018-06-06-k80:1").write_text(psc_log(3), encoding="utf-8")
     again = _json(capsys, "import", str(logs), "--out", out, "--json")
-    assert (again["records"], again["already_there"]) == (1, 3)
+    assert (again["records"], again["skipped_records"]) == (1, 3)
     assert run(["import", str(logs), "--out", out]) == 0
     printed = capsys.readouterr()
     assert printed.out.splitlines() == [
@@ -322,6 +322,6 @@ def test_several_paths_are_one_import_and_a_path_twice_is_one(logs, tmp_path, ca
     found = _json(capsys, "import", *files, files[0], "--out", out, "--json")
     assert (found["files"], found["records"], found["duplicates"]) == (2, 2, [])
     found = _json(capsys, "import", str(logs), *files, "--out", out, "--json")
-    assert found["already_there"] + found["records"] == 5
+    assert found["skipped_records"] + found["records"] == 5
     assert run(["import", *files, str(tmp_path / "absent"), "--out", out]) == 2
     assert "absent: no such file or folder" in capsys.readouterr().err
