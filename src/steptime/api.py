@@ -41,13 +41,13 @@ QUESTIONS = {
     "sweep status": QuestionRow("Measure", "steptime.questions.sweep_jobs:status"),
     "sweep collect": QuestionRow("Measure", "steptime.questions.sweep_jobs:collect"),
     "sweep cancel": QuestionRow("Measure", "steptime.questions.sweep_jobs:cancel"),
-    "import": QuestionRow("Results", "steptime.cli.import_:import_"),
-    "report": QuestionRow("Results", "steptime.cli.report:report"),
-    "compare": QuestionRow("Results", "steptime.cli.compare:compare"),
+    "import": QuestionRow("Results", "steptime.questions.import_:import_"),
+    "report": QuestionRow("Results", "steptime.questions.report:report"),
+    "compare": QuestionRow("Results", "steptime.questions.compare:compare"),
     "analyse": QuestionRow("Results", "steptime.reports.answered:analyse"),
     "evaluate": QuestionRow("Results", "steptime.questions.evaluate:evaluate"),
     "list": QuestionRow("Look up and convert", "steptime.questions.list:list_"),
-    "query": QuestionRow("Look up and convert", "steptime.cli.query:query"),
+    "query": QuestionRow("Look up and convert", "steptime.questions.query:query"),
     "convert": QuestionRow("Look up and convert", "steptime.questions.convert:convert"),
 }
 RESERVED = ("import", "data", "energy")

@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
+import steptime
 import synthetic
 from steptime.analysis import pairing
 from steptime.analysis.errors import error_table
 from steptime.cli.main import run
 from steptime.core.errors import InputError
+from steptime.core.table import LazySequence
 from steptime.core.workload import Workload
+from steptime.questions import compare_answer
 from steptime.records import store
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record, RecordMethod
@@ -156,7 +159,7 @@ def test_two_folders_pair_equal_options_and_say_what_differs():
     verdicts = [pair["verdict"] for pair in two_folders(a, b).pairs]
     assert verdicts == ["same", "slower"]
     (pair,) = two_folders(a[:1], b[1:]).pairs
-    assert pair["options_that_differ"] == ["threads"]
+    assert pair["differing_options"] == ["threads"]
     assert two_folders(a, b[1:]).unpaired[0]["reason"] == (
         "not with these options in the second folder"
     )
@@ -228,7 +231,7 @@ def test_two_platforms_of_a_cluster_pair_whatever_word_a_gpu_was_asked_for_by():
     ]
     found = two_platforms(records, "p100-pcie-16gb", "v100-sxm2-16gb")
     assert found.unpaired == []
-    assert [pair["options_that_differ"] for pair in found.pairs] == [["allocation", "gpu"]] * 2
+    assert [pair["differing_options"] for pair in found.pairs] == [["allocation", "gpu"]] * 2
     assert {pair["verdict"] for pair in found.pairs} == {"faster"}
 
 
@@ -247,9 +250,9 @@ def test_a_handful_of_what_has_no_partner_is_shown(tmp_path, capsys):
     with store.open_writer(tmp_path) as writer:
         writer.append_all([r for w in synthetic.workloads() for r in synthetic.predicted(w)])
     assert run(["compare", str(tmp_path)]) == 0
-    lines = [x for x in capsys.readouterr().err.splitlines() if x.startswith("unpaired: ")]
+    lines = [x for x in capsys.readouterr().err.splitlines() if x.startswith("note: unpaired: ")]
     assert len(lines) == 9
-    assert re.fullmatch(r"unpaired: and \d+ more; --json has all", lines[-1])
+    assert re.fullmatch(r"note: unpaired: and \d+ more; --json has all", lines[-1])
 
 
 def test_another_quantity_and_an_unknown_one():
@@ -378,3 +381,21 @@ def test_more_rows_than_are_held_are_written_as_few_are(command, tmp_path, capsy
         assert names[-6:] == ["a", "b", "ratio", "ratio_low", "ratio_high", "verdict"]
         for *_, a, b, ratio, _low, _high, _verdict in pairs:  # plain numbers
             assert float(ratio) == pytest.approx(float(b) / float(a))
+
+
+def test_many_pairs_are_made_anew_on_each_pass(tmp_path, monkeypatch):
+    with store.open_writer(tmp_path) as writer:
+        writer.append_all(synthetic.sweep())
+    few = steptime.compare(tmp_path, by="batch")
+    assert len(few.rows) > 3
+    monkeypatch.setattr(pairing, "MOST_HELD", 2)
+    monkeypatch.setattr(pairing, "AT_ONCE", 3)
+    monkeypatch.setattr(compare_answer, "MAX_PRINTED_PAIRS", 3)
+    many = steptime.compare(tmp_path, by="batch")
+    assert isinstance(few.rows, tuple)
+    assert isinstance(many.rows, LazySequence)
+    assert many.rows[1:3] == [*many.rows][1:3]
+    assert many.rows[-1] == few.rows[-1]
+    assert many.to_dict() == many.to_dict() == few.to_dict()
+    hidden = len(many.rows) - 3
+    assert f"... and {hidden} more; --json has all" in str(many)

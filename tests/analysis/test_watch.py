@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ import pytest
 import clusters
 import synthetic
 from steptime.analysis import pairs
-from steptime.analysis.watch import FAIL_ON, sentences, watch
+from steptime.analysis.watch import FAIL_ON, FolderChanges, describe_changes, find_changes
 from steptime.cli.main import run
 from steptime.core.workload import Workload
 from steptime.records import store
@@ -40,8 +39,8 @@ def night(
     return found
 
 
-def _seen(a: Sequence[Record], b: Sequence[Record], margin: float = 0.05) -> dict[str, Any]:
-    return watch(two_folders(a, b, "step_s", margin).found)
+def _seen(a: Sequence[Record], b: Sequence[Record], margin: float = 0.05) -> FolderChanges:
+    return find_changes(two_folders(a, b, "step_s", margin).found)
 
 
 def _folder(path: Path, records: Sequence[Record]) -> str:
@@ -53,10 +52,10 @@ def _folder(path: Path, records: Sequence[Record]) -> str:
 @pytest.mark.parametrize("nights", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_what_is_alike_raises_no_alarm(nights):
     both = [Data(("a", night(2 * k)), ("b", night(2 * k + 1))) for k in range(nights)]
-    of_a_margin = [watch(pairs.two_folders(data, margin=0.05)) for data in both]
-    assert not any(one["regressions"] or one["improvements"] for one in of_a_margin)
-    of_none = [watch(pairs.two_folders(data, margin=0.0)) for data in both]
-    alarms = sum(bool(one["regressions"]) for one in of_none)
+    of_a_margin = [find_changes(pairs.two_folders(data, margin=0.05)) for data in both]
+    assert not any(one.regressions or one.improvements for one in of_a_margin)
+    of_none = [find_changes(pairs.two_folders(data, margin=0.0)) for data in both]
+    alarms = sum(bool(one.regressions) for one in of_none)
     assert alarms <= 0.15 * nights  # 5 % expected, for both signs
 
 
@@ -65,24 +64,24 @@ def test_single_runs_are_held_against_the_spread_of_all():
     a, b = night(1, runs=1, common=0.04), night(2, runs=1, common=0.04)
     naive = [row for row in two_folders(a, b).pairs if row["p_value"] < 0.01]
     assert len(naive) > 5
-    assert _seen(a, b, 0.02)["regressions"] == []
+    assert _seen(a, b, 0.02).regressions == ()
     slow = night(2, runs=1, common=0.04, slower={"rnn": 1.5})
-    assert {row["family"] for row in _seen(a, slow)["regressions"]} == {"rnn"}
+    assert {row.family for row in _seen(a, slow).regressions} == {"rnn"}
 
 
 def test_a_family_that_became_slower_is_named_largest_first():
     seen = _seen(night(1), night(2, slower={"rnn": 1.1, "cnn": 1.2, "transformer": 0.8}))
-    families = [row["family"] for row in seen["regressions"]]
+    families = [row.family for row in seen.regressions]
     assert families == ["cnn"] * 6 + ["rnn"] * 6
-    assert {row["family"] for row in seen["improvements"]} == {"transformer"}
-    assert seen["verdicts"]["slower"] == 12
-    ratios = [row["ratio"] for row in seen["regressions"]]
+    assert {row.family for row in seen.improvements} == {"transformer"}
+    assert seen.verdicts.slower == 12
+    ratios = [row.ratio for row in seen.regressions]
     assert ratios == sorted(ratios, reverse=True)
     assert ratios == pytest.approx([1.2] * 6 + [1.1] * 6, abs=0.04)
-    (cnn,) = (row for row in seen["groups"] if row["group"] == "cnn")
-    assert (cnn["pairs"], cnn["slower"], cnn["faster"]) == (6, 6, 0)
-    assert cnn["geometric_mean_ratio"] == pytest.approx(1.2, abs=0.02)
-    assert _seen(night(1), night(2, slower={"rnn": 1.1}), 0.2)["regressions"] == []
+    (cnn,) = (row for row in seen.groups if row.group == "cnn")
+    assert (cnn.pairs, cnn.slower, cnn.faster) == (6, 6, 0)
+    assert cnn.geometric_mean_ratio == pytest.approx(1.2, abs=0.02)
+    assert _seen(night(1), night(2, slower={"rnn": 1.1}), 0.2).regressions == ()
 
 
 def test_ops_are_grouped_by_their_kind():
@@ -100,9 +99,9 @@ def test_ops_are_grouped_by_their_kind():
         return [*records, *ops]
 
     seen = _seen(with_ops(night(1), 1.0), with_ops(night(2), 1.3))
-    (group,) = (row for row in seen["groups"] if row["by"] == "op")
-    assert (group["group"], group["slower"]) == ("matmul", 24)
-    assert sentences(seen)[-1] == "beyond 5 % and noise: 24 slower, 24 same"
+    (group,) = (row for row in seen.groups if row.by == "op")
+    assert (group.group, group.slower) == ("matmul", 24)
+    assert describe_changes(seen, "step_s")[-1] == "beyond 5 % and noise: 24 slower, 24 same"
 
 
 def test_the_command_fails_on_what_it_is_told(tmp_path, capsys):
@@ -113,7 +112,7 @@ def test_the_command_fails_on_what_it_is_told(tmp_path, capsys):
     same = _folder(tmp_path / "same", night(3))
     words = ["compare", old, new, "--json"]
     assert run([*words, "--fail-on", "slower", "--margin", "5%"]) == 3
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(capsys.readouterr().out)["changes"]
     assert document["margin"] == 0.05
     first, *others = document["regressions"]
     assert (first["family"], first["ratio"]) == ("fc", None)
@@ -125,7 +124,7 @@ def test_the_command_fails_on_what_it_is_told(tmp_path, capsys):
     assert run(["compare", old, same, "--fail-on", "changed", "--margin", "0.05"]) == 0
     capsys.readouterr()
     assert run(["compare", old, new, "--fail-on", "slower"]) == 3
-    said = capsys.readouterr().err.splitlines()
+    said = capsys.readouterr().out.splitlines()
     assert sum("% slower (" in line for line in said) == 6
     assert said[-1].startswith("beyond 5 % and noise: ")
     assert run(["compare", new, old, "--fail-on", "slower"]) == 0  # the failure is gone
@@ -137,13 +136,15 @@ def test_folders_that_are_not_alike_are_said_so(tmp_path):
         for one in night(2)
     ]
     seen = _seen(night(1), other)
-    assert seen["unlike"] == ["host test-host | b", "version 2.13.0 | 2.14.0"]
-    assert any(line.startswith("not like with like: host") for line in sentences(seen))
+    assert seen.unlike == ("host test-host | b", "version 2.13.0 | 2.14.0")
+    assert any(
+        line.startswith("not like with like: host") for line in describe_changes(seen, "step_s")
+    )
 
 
 def test_a_workload_of_its_own():
     one = synthetic.measured(Workload("fc", {"layers": 1}, 1))
-    assert _seen([one], [replace(one, taken_at="later")])["verdicts"]["failed"] == 0
+    assert _seen([one], [replace(one, taken_at="later")]).verdicts.failed == 0
 
 
 def _trained(tmp_path: Path, name: str, accuracy: float) -> str:
@@ -164,13 +165,14 @@ def test_an_accuracy_that_rises_is_better_and_one_that_falls_is_worse(tmp_path, 
     words = ["--quantity", "accuracy", "--fail-on", "slower"]
     assert run(["compare", half, most, *words, "--json"]) == 0
     seen = json.loads(capsys.readouterr().out)
-    assert (len(seen["improvements"]), seen["regressions"]) == (24, [])
-    assert {row["verdict"] for row in seen["pairs"]} == {"faster"}
+    changes = seen["changes"]
+    assert (len(changes["improvements"]), changes["regressions"]) == (24, [])
+    assert {row["verdict"] for row in seen["rows"]} == {"faster"}
     assert run(["compare", most, half, *words]) == 3
     out, err = capsys.readouterr()
     assert "worse" in out
     assert "slower" not in out + err
-    assert "worse, accuracy -4" in err  # 0.50 / 0.95 - 1 is -47.4 %
+    assert "worse, accuracy -4" in out  # 0.50 / 0.95 - 1 is -47.4 %
 
 
 def test_a_wasted_share_is_no_good_one():
@@ -189,7 +191,7 @@ def test_a_network_that_is_gone_fails(tmp_path, capsys):
     assert run(["compare", new, old, "--fail-on", "changed"]) == 0  # one is new
     capsys.readouterr()
     assert run(["compare", old, new, "--json", "--fail-on", "changed"]) == 3
-    seen = json.loads(capsys.readouterr().out)
+    seen = json.loads(capsys.readouterr().out)["changes"]
     (gone,) = seen["vanished"]
     assert (gone["family"], gone["reason"]) == ("fc", "not in the second folder")
     fails = {word: any(seen[key] for key in keys) for word, keys in FAIL_ON.items()}
@@ -202,5 +204,5 @@ def test_table_and_line_hold_one_margin(tmp_path, capsys):
     for margin, number in (("5%", 6), ("20%", 0)):
         assert run(["compare", old, new, "--margin", margin, "--json"]) == 0
         seen = json.loads(capsys.readouterr().out)
-        verdicts = [row["verdict"] for row in seen["pairs"]]
-        assert verdicts.count("slower") == seen["verdicts"].get("slower", 0) == number
+        verdicts = [row["verdict"] for row in seen["rows"]]
+        assert verdicts.count("slower") == seen["changes"]["verdicts"]["slower"] == number

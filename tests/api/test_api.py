@@ -324,8 +324,8 @@ def test_a_comparison_can_be_read_any_number_of_times(tmp_path):
     with store.open_writer(tmp_path) as writer:
         writer.append_all(synthetic.sweep())
     answer = steptime.compare([tmp_path])
-    _assert_reads_twice(answer, row_count=len(answer["pairs"]))
-    assert len(answer["pairs"]) > 1
+    _assert_reads_twice(answer, row_count=len(answer.rows))
+    assert len(answer.rows) > 1
 
 
 @pytest.mark.parametrize("name", ["errors", "roofline", "results"])

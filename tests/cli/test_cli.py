@@ -38,7 +38,6 @@ def folder(tmp_path_factory):
 
 PREDICTED = "model device method step_s forward_s backward_s peak_bytes status ops"
 COUNTED = "model batch phase dtype parameters flop traffic_bytes activation_bytes peak_bytes ops"
-ROW = "origin method status model batch dtype phase optimizer platform scope workload_key step_s"
 DRAWING = ("report ", "analyse ")  # commands that take long for their pictures
 KEYS = [  # command, and the keys that others rely on
     *((f"list {topic}", "name source") for topic in ("models", "devices", "links")),
@@ -48,9 +47,9 @@ KEYS = [  # command, and the keys that others rely on
     (f"count {SMALL} --batch 4", COUNTED),
     (f"predict {SMALL} --device t4 --batch 4", PREDICTED),
     ("doctor", "problems"),
-    ("query FROM_records --in records", f"{ROW} layers nodes"),
+    ("query FROM_records --in records", "rows row_count"),
     ("query --in records -o t.csv", "path rows"),
-    ("compare records", "pairs unpaired"),
+    ("compare records", "rows unpaired"),
     ("report records", "path networks"),
     ("analyse memory records -o p.svg", "path plot"),
 ]

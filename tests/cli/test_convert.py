@@ -135,7 +135,7 @@ def test_records_of_code_by_its_old_name_pair_with_those_by_the_name_that_was_ty
     old = written.read_text().replace('"file":"unet.py:UNet"', '"file":"unet.UNet.pt2"')
     Path("old", written.name).write_text(old)
     compared = _answer("compare old new", capsys)
-    assert [row["name"] for row in compared["pairs"]] == ["unet.py:UNet batch 2"]  # type: ignore[attr-defined]
+    assert [row["name"] for row in compared["rows"]] == ["unet.py:UNet batch 2"]  # type: ignore[attr-defined]
     assert _answer("predict --in old --device a100", capsys)["added"] == 1
 
 

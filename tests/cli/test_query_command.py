@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+import steptime
 import synthetic
 from steptime.cli.main import run
 from steptime.records import tables
@@ -47,13 +48,22 @@ def test_whatever_a_column_is_called_the_answer_comes_in_every_form(
         assert run(["query", sql, "--in", str(folder), *more]) == 0
         return capsys.readouterr().out
 
-    assert json.loads(answer("--json")) == [{head: value}]
+    document = json.loads(answer("--json"))
+    assert document["rows"] == [{head: value}]
+    assert (document["row_count"], document["path"]) == (1, None)
     assert list(csv.reader(io.StringIO(answer("--format", "csv")))) == [[head], [cell]]
-    assert [line.strip() for line in answer().splitlines()] == [head, shown]
+    assert [line.strip() for line in answer().splitlines()] == [head, shown, "1 row"]
+
+
+def test_a_row_of_all_records_has_their_columns(folder):
+    answer = steptime.query(folder, "FROM records")
+    names = "origin method status model batch dtype phase optimizer platform scope workload_key"
+    assert {*names.split(), "step_s", "layers", "nodes"} <= set(answer.rows[0])
+    assert len(answer.rows) == answer.row_count == len(answer.to_pandas())
 
 
 def test_ctrl_c_while_the_database_ends_ends_the_command(folder, capsys, monkeypatch):
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # and so as before at the end
     monkeypatch.setattr(tables, "rmtree", lambda *_, **__: signal.raise_signal(signal.SIGINT))
     assert run(["query", "SELECT 1", "--in", str(folder)]) == 130
-    assert capsys.readouterr().err == "1 row\nsteptime: interrupted\n"
+    assert capsys.readouterr().err == "steptime: interrupted\n"

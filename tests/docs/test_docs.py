@@ -357,7 +357,7 @@ def test_the_example_of_stacks_runs(tmp_path, monkeypatch):
     ]  # four networks on four stacks
     levels = {row["level"]: row["pairs"] for row in found[1]["levels"]}
     assert levels == {"torch-compile": 4, "jax": 4, "onnxruntime": 4}
-    assert all(row["verdict"] for row in found[1]["pairs"])
+    assert all(row["verdict"] for row in found[1]["rows"])
 
 
 def _of_pages(*names: str) -> list[Any]:

@@ -432,7 +432,7 @@ def test_the_whole_way_on_the_command_line(command, folder, tmp_path, capsys):
         "train_steps": 1000,
     }
     sql = "SELECT input_s, infeed, accuracy, loss FROM records"
-    (row,) = command("query", sql, "--in", str(tmp_path / "kept"))
+    (row,) = command("query", sql, "--in", str(tmp_path / "kept"))["rows"]
     assert row["accuracy"] == document["accuracy"]
     assert row["infeed"] == document["infeed"]
     assert run([*model, "--budget", "0.05", "--runs", "2"]) == 0

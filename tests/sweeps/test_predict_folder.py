@@ -109,7 +109,7 @@ def test_what_reads_the_folder_sees_published_beside_predicted(folder, capsys):
     assert run(["predict", "--in", str(folder), "--method", "analytic"]) == 0
     capsys.readouterr()
     assert run(["compare", str(folder), "--json"]) == 0
-    pairs = json.loads(capsys.readouterr().out)["pairs"]
+    pairs = json.loads(capsys.readouterr().out)["rows"]
     assert [pair["b"]["value"] for pair in pairs] == [2e-3, 1e-3]  # the last one that is told
     assert all(pair["ratio"] == pair["b"]["value"] / pair["a"]["value"] for pair in pairs)
     assert run(["analyse", "results", str(folder), "--json"]) == 0

@@ -320,7 +320,8 @@ def held(which: Ids, made: Callable[[Ids], list[Row]]) -> Sequence[Row]:
     """Return rows of these places: made at once where they are few, else whenever asked for."""
     if len(which) <= MOST_HELD:
         return made(which) if len(which) else []
-    parts = [which[at : at + AT_ONCE] for at in range(0, len(which), AT_ONCE)]
+    first_rows = MOST_HELD or AT_ONCE  # people read these alone, so they are made by themselves
+    parts = np.split(which, [*range(first_rows, len(which), AT_ONCE)])
 
     def texts(part: Ids) -> list[str]:
         with no_collection():
@@ -348,7 +349,7 @@ def _apart(left: Row, right: Row, column: str) -> Row:
     known = ("version", *OF_STACK) if column in ("stack", "method") else ()
     shown_ = [name for name in differ if name not in (column, *OF_PLATFORM[1:], *known)]
     return {
-        "options_that_differ": [name for name in differ if name in {**told[0], **told[1]}],
+        "differing_options": [name for name in differ if name in {**told[0], **told[1]}],
         "differ": [
             f"{name} {' | '.join(str(shown(name, way.get(name))) for way in ways)}"
             for name in shown_

@@ -1,127 +1,222 @@
-"""What became slower or faster from one folder to another, beyond noise and beyond a margin."""
+"""Changes from one folder to another, beyond noise and beyond a margin."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from steptime.analysis.pairing import Pairing
 from steptime.analysis.verdict import MARGIN, screen_words
+from steptime.core.answer import Row
 from steptime.core.units import counted, percent
 from steptime.records.ratios import farthest, geometric_mean
-from steptime.records.row import Row, grouped
+from steptime.records.row import grouped
 from steptime.records.sides import Columns
 
-FAIL_ON: Mapping[str, tuple[str, ...]] = {
+FAIL_ON: Mapping[str, tuple[str, ...]] = {  # fields of `FolderChanges` that must be empty
     "slower": ("regressions", "vanished"),
     "faster": ("improvements",),
     "changed": ("regressions", "improvements", "vanished"),
     "vanished": ("vanished",),
 }
-OF_GROUP = {
+MAX_UNLIKE = 4  # differences of the folders in a line
+_GROUP_COLUMNS = {
     "by": "if(scope = '', 'family', 'op')",
     "name": "if(scope = '', family, coalesce(nullif(op_kind, ''), scope))",
 }
-TOLD = ("name", "scope", "family", "op_kind", "platform", "ratio", "ratio_low", "ratio_high",
-        "p_value", "interval")  # fmt: skip
 
 
-def watch(found: Pairing) -> Row:
-    """Return what changed by more than the margin, largest first, and how many did what.
+class Change(Row, frozen=True, kw_only=True):
+    """A step or an op that changed from the first folder to the second.
 
-    A regression is what is worse, whichever way that is for the quantity. A network that ran and
-    now fails is one without a ratio; what the second folder lacks has `vanished`.
+    Attributes:
+        name: the network, with what tells it from the others.
+        scope: the op; "" for a whole step.
+        family: family of the network.
+        op_kind: kind of the op.
+        platform: platform of the second folder's record.
+        ratio: second / first; None if the second folder has no number.
+        ratio_low: low end of the ratio's 95 % interval.
+        ratio_high: high end of the ratio's 95 % interval.
+        p_value: probability of such a ratio without a difference.
+        interval: between-runs, or within-run where a side has a single run.
+        reason: why there is no ratio.
     """
-    told = {n: column[found.columns["sampled"]] for n, column in found.columns.items()}
-    places = np.flatnonzero(found.columns["sampled"])
-    words = told["verdict"]
-    changed = {}
-    for word in ("slower", "faster"):
-        mine = np.flatnonzero(words == word)
-        mine = mine[farthest(told["ratio"][mine])]
-        changed[word] = [_told(row) for row in found.rows(places[mine])]
-    failed = [
-        _told(row) | {"reason": row["reason"]}
-        for row in found.unpaired_rows(np.flatnonzero(found.unpaired["is_lost"]))
-    ]
-    of_words = {word: int((words == word).sum()) for word in ("slower", "faster", "same", "unsure")}
-    alone, is_a = ~found.unpaired["is_both"], found.unpaired["is_a"]
-    gone = found.unpaired_rows(np.flatnonzero(alone & is_a))
-    return {
-        "margin": MARGIN if found.margin is None else found.margin,
-        "quantity": found.sides.quantity,
-        "regressions": [*failed, *changed["slower"]],
-        "improvements": changed["faster"],
-        "vanished": [_told(row) | {"reason": row["reason"]} for row in gone],
-        "verdicts": of_words
-        | {
-            "failed": len(failed),
-            "vanished": len(gone),
-            "new": int((alone & ~is_a).sum()),
-        },
-        "groups": _groups(found, told, words),
-        "unlike": [text for text, _ in found.differences().most_common()],
-    }
+
+    name: str
+    scope: str | None
+    family: str | None
+    op_kind: str | None
+    platform: str | None
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    p_value: float | None = None
+    interval: str | None = None
+    reason: str | None = None
 
 
-def _told(row: Mapping[str, Any]) -> Row:
-    return {name: row.get(name) for name in TOLD}
+class VerdictCounts(Row, frozen=True, kw_only=True):
+    """The number of steps and ops by verdict.
+
+    Attributes:
+        slower: worse beyond the margin and noise.
+        faster: better beyond the margin and noise.
+        same: certainly within the margin.
+        unsure: neither.
+        failed: steps that ran in the first folder and failed in the second.
+        vanished: steps that only the first folder has.
+        new: steps that only the second folder has.
+    """
+
+    slower: int
+    faster: int
+    same: int
+    unsure: int
+    failed: int
+    vanished: int
+    new: int
 
 
-def _groups(found: Pairing, told: Columns, words: NDArray[Any]) -> list[Row]:
-    """Return how many changed and the mean ratio, by family for steps and by kind for ops."""
-    facts = found.sides.facts(told["b"], OF_GROUP)
-    ids = told["b"].tolist()
-    keys = [tuple(facts[one].values()) for one in ids]
-    groups = grouped(np.argsort(told["b"], kind="stable").tolist(), keys.__getitem__)
-    return [
-        {
-            "by": by,
-            "group": name,
-            "pairs": len(mine),
-            "geometric_mean_ratio": geometric_mean(told["ratio"][mine]),
-            **{word: int((words[mine] == word).sum()) for word in ("slower", "faster")},
-        }
-        for (by, name), mine in groups.items()
-    ]
+class ChangedGroup(Row, frozen=True, kw_only=True):
+    """The changes of one family of networks, or of one kind of op.
+
+    Attributes:
+        by: family or op.
+        group: name of the family or of the kind of op.
+        pairs: number of pairs.
+        geometric_mean_ratio: geometric mean of second / first.
+        slower: number of pairs that are slower.
+        faster: number of pairs that are faster.
+    """
+
+    by: str
+    group: str | None
+    pairs: int
+    geometric_mean_ratio: float | None
+    slower: int
+    faster: int
 
 
-def sentences(found: Mapping[str, Any]) -> list[str]:
-    """Return a line for each regression, the largest first, then the groups, then the summary."""
-    quantity = found["quantity"]
-    word_of = screen_words(found["quantity"])
-    worse = word_of["slower"]
-    what = "the time" if quantity == "step_s" else quantity
-    said = [
-        f"{_name(row)}: {row['reason']}"
-        if row["ratio"] is None
-        else f"{_name(row)}: {_by(row, worse, quantity)}"
-        for row in found["regressions"]
-    ]
-    said += [
-        f"{one['by']} {one['group']}: {one['slower']} of {counted(one['pairs'], 'pair')} {worse}, "
-        f"{one['geometric_mean_ratio']:.3g} times {what} in the mean"
-        for one in found["groups"]
-        if one["slower"]
-    ]
-    if found["unlike"]:
-        said.append(f"not like with like: {'; '.join(found['unlike'][:4])}")
-    counts = ", ".join(
-        f"{number} {word_of.get(word, word)}"
-        for word, number in found["verdicts"].items()
-        if number
+class FolderChanges(Row, frozen=True, kw_only=True):
+    """Changes from one folder to another.
+
+    Attributes:
+        margin: share below which a difference counts as none.
+        regressions: steps that failed, then those that are worse, the largest ratio first.
+        improvements: steps that are better, the largest ratio first.
+        vanished: steps that only the first folder has.
+        verdicts: number of steps and ops by verdict.
+        groups: changes by family for steps, by kind for ops.
+        unlike: differences of the two folders beside time, such as the host.
+    """
+
+    margin: float
+    regressions: tuple[Change, ...]
+    improvements: tuple[Change, ...]
+    vanished: tuple[Change, ...]
+    verdicts: VerdictCounts
+    groups: tuple[ChangedGroup, ...]
+    unlike: tuple[str, ...]
+
+
+def find_changes(pairing: Pairing) -> FolderChanges:
+    """Return the changes beyond the margin from the first folder to the second.
+
+    A regression is a worse number, whether that is a larger or a smaller one.
+    """
+    is_sampled = pairing.columns["sampled"]
+    columns = {name: column[is_sampled] for name, column in pairing.columns.items()}
+    verdicts, positions = columns["verdict"], np.flatnonzero(is_sampled)
+
+    def changes_of(word: str) -> Iterator[Change]:
+        indices = np.flatnonzero(verdicts == word)
+        ordered = indices[farthest(columns["ratio"][indices])]
+        return _changes(pairing.rows(positions[ordered]))
+
+    unpaired = pairing.unpaired
+    is_first_only = ~unpaired["is_both"] & unpaired["is_a"]
+    is_second_only = ~unpaired["is_both"] & ~unpaired["is_a"]
+    failed = tuple(_changes(pairing.unpaired_rows(np.flatnonzero(unpaired["is_lost"]))))
+    vanished = tuple(_changes(pairing.unpaired_rows(np.flatnonzero(is_first_only))))
+    return FolderChanges(
+        margin=MARGIN if pairing.margin is None else pairing.margin,
+        regressions=(*failed, *changes_of("slower")),
+        improvements=tuple(changes_of("faster")),
+        vanished=vanished,
+        verdicts=VerdictCounts(
+            slower=_count(verdicts, "slower"),
+            faster=_count(verdicts, "faster"),
+            same=_count(verdicts, "same"),
+            unsure=_count(verdicts, "unsure"),
+            failed=len(failed),
+            vanished=len(vanished),
+            new=int(is_second_only.sum()),
+        ),
+        groups=tuple(_groups(pairing, columns)),
+        unlike=tuple(text for text, _ in pairing.differences().most_common()),
     )
-    return [*said, f"beyond {percent(found['margin'])} and noise: {counts or 'nothing to compare'}"]
 
 
-def _name(row: Mapping[str, Any]) -> str:
-    return f"{row['name']} {row['scope']}".rstrip()
+def _changes(rows: Sequence[Mapping[str, Any]]) -> Iterator[Change]:
+    return (msgspec.convert(row, Change) for row in rows)
 
 
-def _by(row: Mapping[str, Any], worse: str, quantity: str) -> str:
-    """Return by how much it is worse: `20 % slower (18 % to 22 %)`, `worse, loss +9 % (...)`."""
-    between = " to ".join(percent(row[f"ratio_{end}"] - 1) for end in ("low", "high"))
-    if quantity.endswith("_s") and row["ratio"] > 1:
-        return f"{percent(row['ratio'] - 1)} {worse} ({between})"
-    return f"{worse}, {quantity} {percent(row['ratio'] - 1, '+')} ({between})"
+def _count(words: NDArray[Any], word: str) -> int:
+    return int((words == word).sum())
+
+
+def _groups(pairing: Pairing, columns: Columns) -> Iterator[ChangedGroup]:
+    """Yield the changes by family for steps and by kind for ops."""
+    ids = columns["b"].tolist()
+    facts = pairing.sides.facts(columns["b"], _GROUP_COLUMNS)
+    keys = [tuple(facts[group_id].values()) for group_id in ids]
+    order = np.argsort(columns["b"], kind="stable").tolist()
+    for (by, name), indices in grouped(order, keys.__getitem__).items():
+        verdicts = columns["verdict"][indices]
+        yield ChangedGroup(
+            by=by,
+            group=name,
+            pairs=len(indices),
+            geometric_mean_ratio=geometric_mean(columns["ratio"][indices]),
+            slower=_count(verdicts, "slower"),
+            faster=_count(verdicts, "faster"),
+        )
+
+
+def describe_changes(changes: FolderChanges, quantity: str) -> list[str]:
+    """Return a line for each regression, the largest first, then the groups, then the summary."""
+    words = screen_words(quantity)
+    worse = words["slower"]
+    noun = "the time" if quantity == "step_s" else quantity
+    lines = [_describe_regression(change, worse, quantity) for change in changes.regressions]
+    for group in changes.groups:
+        if group.slower:
+            pairs = counted(group.pairs, "pair")
+            lines.append(
+                f"{group.by} {group.group}: {group.slower} of {pairs} {worse}, "
+                f"{group.geometric_mean_ratio:.3g} times {noun} in the mean"
+            )
+    if changes.unlike:
+        lines.append(f"not like with like: {'; '.join(changes.unlike[:MAX_UNLIKE])}")
+    counts = [
+        f"{number} {words.get(word, word)}"
+        for word, number in changes.verdicts.to_dict().items()
+        if number
+    ]
+    summary = ", ".join(counts) or "nothing to compare"
+    return [*lines, f"beyond {percent(changes.margin)} and noise: {summary}"]
+
+
+def _describe_regression(change: Change, worse: str, quantity: str) -> str:
+    """Return a line such as "fc, batch 64: 12 % slower (10 % to 14 %)"."""
+    name = f"{change.name} {change.scope or ''}".rstrip()
+    if change.ratio is None:
+        return f"{name}: {change.reason}"
+    ends = [end for end in (change.ratio_low, change.ratio_high) if end is not None]
+    interval = " to ".join(percent(end - 1) for end in ends)
+    if quantity.endswith("_s") and change.ratio > 1:
+        return f"{name}: {percent(change.ratio - 1)} {worse} ({interval})"
+    return f"{name}: {worse}, {quantity} {percent(change.ratio - 1, '+')} ({interval})"

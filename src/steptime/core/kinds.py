@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
 from typing import Annotated, Any
 
 from steptime.core.errors import InputError, shorten
@@ -75,3 +76,9 @@ def setting_texts(settings: Settings | None) -> list[str]:
     if not isinstance(settings, Sequence):
         raise InputError(f"--option: must be a table of names and values, not {shorten(settings)}")
     return [str(text) for text in settings]
+
+
+def paths_of(value: File | Sequence[File]) -> list[Path]:
+    """Return a path of Python, or several, as a list of paths."""
+    values = [value] if isinstance(value, str | PathLike) else value
+    return [Path(item) for item in values]

@@ -58,11 +58,12 @@ class LazySequence(Sequence[Item_co]):
         return iter(self.make_items())
 
     def __getitem__(self, index: Any) -> Any:
-        """Return an item, or a slice from the begin, computing no more than it needs."""
-        stop = index.stop if isinstance(index, slice) else index + 1
-        if stop is None or stop <= 0:
+        positions = range(self.length)[index]
+        if isinstance(positions, int):
+            return next(islice(self, positions, None))
+        if positions.step < 0:
             return [*self][index]
-        return [*islice(self, stop)][index]
+        return [*islice(self, positions.start, positions.stop, positions.step)]
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,7 @@ def run(
     )
 
 
-def _count(value: int | str | None, option: str, **bounds: int) -> int | None:
+def _count(value: float | str | None, option: str, **bounds: int) -> int | None:
     """Return a whole number within bounds, or None."""
     return None if value is None else parse_count(text_of(value), option, **bounds)
 

@@ -17,9 +17,9 @@ import synthetic
 from psc_log_text import psc_log
 from steptime.analysis.devices_table import COLUMNS
 from steptime.build import make_workload, read_model
-from steptime.cli.import_ import import_
 from steptime.cli.main import run
 from steptime.core.workload import Plan
+from steptime.questions.import_ import import_
 from steptime.records import store
 from steptime.records.readers import read_path
 from steptime.records.record import Quantity, Record, RecordMethod
@@ -53,7 +53,7 @@ def test_two_imports_of_one_source_at_once_write_it_once(logs, tmp_path, monkeyp
 
     def beside() -> None:
         try:
-            second.append(import_([logs], out=out).document)
+            second.append(import_([logs], out=out).to_dict())
         finally:
             arrived.set()
 
@@ -72,9 +72,9 @@ def test_two_imports_of_one_source_at_once_write_it_once(logs, tmp_path, monkeyp
     other = threading.Thread(target=beside)
     monkeypatch.setattr(fcntl, "flock", told)
     monkeypatch.setattr(store, "load", loaded)
-    first = import_([logs], out=out).document
+    first = import_([logs], out=out).to_dict()
     other.join()
-    assert (first["records"], second[0]["records"], second[0]["already_there"]) == (3, 0, 3)
+    assert (first["records"], second[0]["records"], second[0]["skipped_records"]) == (3, 0, 3)
     assert len(load(out, pytest.fail)) == 3
     assert {one.suffix for one in out.iterdir()} == {".jsonl"}
 
@@ -86,8 +86,8 @@ def test_importing_twice_adds_nothing(logs, tmp_path, capsys):
         "out": out,
         "files": 4,
         "records": 3,
-        "already_there": 0,
-        "formats": {"psc-log": 3},
+        "skipped_records": 0,
+        "rows": [{"format": "psc-log", "files": 3}],
         "unread": [
             {"file": "README", "line": None,
              "reason": "no known format: begins with 'of no format'"}
@@ -95,19 +95,27 @@ def test_importing_twice_adds_nothing(logs, tmp_path, capsys):
         "duplicates": [
             {"file": "2018-06-05-k80:1:local", "duplicate_of": "old/2018-06-05-k80:1:local"}
         ],
+        "headline": [f"3 records of 4 files written to {out}"],
+        "notes": [
+            "1 file with the content of another (duplicate_of)",
+            "not read: README: no known format: begins with 'of no format'",
+        ],
     }  # fmt: skip
     before = sorted(path.name for path in Path(out).iterdir())
     (logs / "2018-06-06-k80:1").write_text(psc_log(3), encoding="utf-8")
     again = _json(capsys, "import", str(logs), "--out", out, "--json")
-    assert (again["records"], again["already_there"]) == (1, 3)
+    assert (again["records"], again["skipped_records"]) == (1, 3)
     assert run(["import", str(logs), "--out", out]) == 0
     printed = capsys.readouterr()
-    assert printed.out == ""
+    assert printed.out.splitlines() == [
+        " format   files",
+        " psc-log      4",
+        f"0 records of 5 files written to {out}",
+    ]
     assert printed.err.splitlines() == [
-        f"0 records of 5 files (4 psc-log) written to {out}",
-        "4 records there already, not written again",
-        "1 file with the content of another (duplicate_of)",
-        "not read: README: no known format: begins with 'of no format'",
+        "note: 4 records there already, not written again",
+        "note: 1 file with the content of another (duplicate_of)",
+        "note: not read: README: no known format: begins with 'of no format'",
     ]
     assert len(list(Path(out).iterdir())) == len(before) + 1
     assert len(store.load(Path(out), pytest.fail)) == 4
@@ -118,8 +126,8 @@ def test_a_handful_of_what_is_not_read_is_shown(logs, tmp_path, capsys):
         (logs / f"x{number}").write_text("x", encoding="utf-8")
     assert run(["import", str(logs), "--out", str(tmp_path / "out")]) == 0
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 11
-    assert lines[-1] == "not read: 13 more, all in --json"
+    assert len(lines) == 10
+    assert lines[-1] == "note: not read: 13 more, all in --json"
 
 
 def test_forms_of_the_table(logs, tmp_path, capsys):
@@ -314,6 +322,6 @@ def test_several_paths_are_one_import_and_a_path_twice_is_one(logs, tmp_path, ca
     found = _json(capsys, "import", *files, files[0], "--out", out, "--json")
     assert (found["files"], found["records"], found["duplicates"]) == (2, 2, [])
     found = _json(capsys, "import", str(logs), *files, "--out", out, "--json")
-    assert found["already_there"] + found["records"] == 5
+    assert found["skipped_records"] + found["records"] == 5
     assert run(["import", *files, str(tmp_path / "absent"), "--out", out]) == 2
     assert "absent: no such file or folder" in capsys.readouterr().err

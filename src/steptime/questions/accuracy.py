@@ -1,0 +1,37 @@
+"""The accuracy of predictions, as several answers hold it."""
+
+from steptime.core.answer import Row
+
+
+class PairRatio(Row, frozen=True, kw_only=True):
+    """The ratio of one pair.
+
+    Attributes:
+        name: the network, with what tells it from the others.
+        model: the network.
+        batch: examples of one replica in a step.
+        ratio: b / a, for a prediction measured / predicted.
+    """
+
+    name: str
+    model: str | None
+    batch: int | None
+    ratio: float
+
+
+class Accuracy(Row, frozen=True, kw_only=True):
+    """The errors of many pairs, a predicted from b.
+
+    Attributes:
+        pairs: their number.
+        median_error: median of |a / b - 1|; None without a pair.
+        geometric_mean_ratio: geometric mean of b / a; None without a pair.
+        within_factor_2: share of the pairs with b / a from 0.5 to 2; None without a pair.
+        worst: the pairs with the ratios farthest from 1.
+    """
+
+    pairs: int
+    median_error: float | None
+    geometric_mean_ratio: float | None
+    within_factor_2: float | None
+    worst: tuple[PairRatio, ...]

@@ -1,0 +1,286 @@
+"""Compare one side with the other, pair by pair."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from steptime.analysis import pairs, watch
+from steptime.analysis.analyses import analysis
+from steptime.analysis.pairing import Pairing
+from steptime.analysis.verdict import screen_words
+from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.kinds import Kind, paths_of, text_of
+from steptime.core.progress import note
+from steptime.core.table import JsonRows, LazySequence
+from steptime.core.units import counted, percent
+from steptime.questions import kinds
+from steptime.questions.accuracy import Accuracy
+from steptime.questions.compare_answer import (
+    CompareAnswer,
+    HostNodes,
+    LevelRow,
+    PairRow,
+    UnpairedRow,
+)
+from steptime.questions.options import refuse
+from steptime.records.data import Data
+
+DEFAULT_MARGIN = "5%"
+MAX_UNPAIRED_NOTES = 8
+_VERDICTS = ("faster", "slower", "same", "unsure")
+Item = TypeVar("Item")
+Platforms = Annotated[str | Sequence[str], Kind("A,B")]
+Column = Annotated[str, Kind("COLUMN")]
+Level = Annotated[str | float, Kind("VALUE")]
+Margin = Annotated[str | float, Kind("SHARE")]
+FailOn = Annotated[str, Kind("NAME", choices=tuple(watch.FAIL_ON))]
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What is compared.
+
+    Args:
+        folders: one folder, two folders, or with `by` any number of folders.
+        platforms: two names with a comma, or None.
+        by: a column, or None.
+        against: the level that the other levels face, or None.
+        any_dtype: whether types may differ.
+        quantity: the quantity.
+        fail_on: a key of `watch.FAIL_ON`, or None.
+        margin: share below which a difference counts as none, or None for the default.
+    """
+
+    folders: Sequence[Path]
+    platforms: str | None
+    by: str | None
+    against: str | None
+    any_dtype: bool
+    quantity: str
+    fail_on: str | None
+    margin: float | None
+
+    @property
+    def has_two_folders(self) -> bool:
+        """Whether the second folder is compared with the first."""
+        return len(self.folders) == 2 and self.by is None
+
+
+def compare(
+    folders: kinds.Folders,
+    platforms: Platforms | None = None,
+    by: Column | None = None,
+    against: Level | None = None,
+    any_dtype: bool = False,
+    quantity: kinds.Name = "step_s",
+    fail_on: FailOn | None = None,
+    margin: Margin | None = None,
+) -> CompareAnswer:
+    """Compare predictions, folders, or the levels of any column.
+
+    Ratios of medians with intervals, verdicts, and what has no partner. A
+    column is platform, host, gpu, threads, dtype, method, predicted_by,
+    staging, folder, any option or hyperparameter. The exit code is 0
+    whatever the verdict, but with --fail-on.
+
+    Args:
+        folders: One folder: predicted beside measured. Two: the second against the first.
+        platforms: Platform B against A, in one folder.
+        by: Each level of a column against the first: host, threads, ...
+        against: With --by: the level the others face.
+        any_dtype: With --platforms or --by: pair types with other types.
+        quantity: step_s, peak_bytes, ...
+        fail_on: Of two folders: exit with 3 on slower, faster, changed or vanished.
+        margin: Smaller changes count as none. Default: 5%.
+
+    Raises:
+        InputError: for folders without records, options that do not go together, and unknown
+            platforms, columns, levels and quantities.
+    """
+    request = _Request(
+        folders=paths_of(folders),
+        platforms=text_of(platforms),
+        by=by,
+        against=text_of(against),
+        any_dtype=any_dtype,
+        quantity=quantity,
+        fail_on=None if fail_on is None else one_of("--fail-on", fail_on, watch.FAIL_ON),
+        margin=None if margin is None else parse_share(text_of(margin), "--margin"),
+    )
+    _check(request)
+    data = Data.load(request.folders, note)
+    a, b, pairing = _pair(request, data)
+    return _answer(request, data, pairing, a, b)
+
+
+def _check(request: _Request) -> None:
+    """Raise `InputError` for options that do not go together."""
+    by, platforms, folder_count = request.by, request.platforms, len(request.folders)
+    if by and platforms:
+        raise InputError("--by and --platforms: give one of them")
+    if not by and (folder_count > 2 or (platforms and folder_count > 1)):
+        raise InputError("compare takes one folder, two folders, or one with --platforms A,B")
+    if not (by or platforms):
+        refuse({"--any-dtype": request.any_dtype}, "{} goes with --platforms A,B or --by COLUMN")
+    if not by:
+        refuse({"--against": request.against}, "{} goes with --by COLUMN")
+    if not request.has_two_folders:
+        refuse(
+            {"--fail-on": request.fail_on, "--margin": request.margin},
+            "{} goes with two folders",
+        )
+
+
+def _pair(request: _Request, data: Data) -> tuple[str, str, Pairing]:
+    """Return the names of the sides a and b, and their pairs."""
+    quantity, any_dtype = request.quantity, request.any_dtype
+    if request.by:
+        pairing = pairs.by_column(
+            data, request.by, quantity, against=request.against, any_dtype=any_dtype
+        )
+        return pairing.against, ", ".join(pairing.levels), pairing
+    if request.has_two_folders:
+        margin = (
+            parse_share(DEFAULT_MARGIN, "--margin") if request.margin is None else request.margin
+        )
+        first, second = request.folders
+        return str(first), str(second), pairs.two_folders(data, quantity, margin)
+    if request.platforms:
+        names = [name.strip() for name in request.platforms.split(",")]
+        if len(names) != 2:
+            text = shorten(request.platforms)
+            raise InputError(f"--platforms is two names, A,B, not {text}")
+        a, b = names
+        return a, b, pairs.two_platforms(data, a, b, quantity, any_dtype=any_dtype)
+    return "predicted", "measured", pairs.predicted_and_measured(data, quantity)
+
+
+def _answer(request: _Request, data: Data, pairing: Pairing, a: str, b: str) -> CompareAnswer:
+    # All names are made together, so that each name tells a step from all other steps.
+    pairing.learn(np.r_[pairing.columns["b"], pairing.unpaired["id"]])
+    changes = watch.find_changes(pairing) if request.has_two_folders else None
+    nodes = _find_slow_nodes(data) if request.by == "host" else None
+    errors = msgspec.convert(pairing.summary(), Accuracy)
+    levels = msgspec.convert(pairing.of_levels(), tuple[LevelRow, ...])
+    has_verdicts = any(pairing.columns["verdict"])
+    headline: list[str] = []
+    if len(pairing) and request.by:
+        headline = _describe_levels(levels, request.quantity)
+    elif len(pairing) and not has_verdicts:
+        headline = [_describe_errors(errors, a)]
+    if changes and (request.fail_on or request.margin is not None):
+        headline += watch.describe_changes(changes, request.quantity)
+    headline += nodes.headline if nodes else ()
+    failing = watch.FAIL_ON[request.fail_on] if request.fail_on else ()
+    unpaired = _structs(pairing.unpaired_rows(), UnpairedRow)
+    return CompareAnswer(
+        a=a,
+        b=b,
+        by=request.by,
+        quantity=request.quantity,
+        rows=_structs(pairing.rows(), PairRow),
+        unpaired=unpaired,
+        levels=levels,
+        errors=errors,
+        changes=changes,
+        nodes=nodes,
+        headline=tuple(headline),
+        notes=(
+            *_describe_intervals(pairing, has_verdicts, a, unpaired),
+            *_describe_unpaired(unpaired),
+        ),
+        _has_verdicts=has_verdicts,
+        _has_failed=any(getattr(changes, name) for name in failing),
+    )
+
+
+def _structs(rows: Sequence[Mapping[str, Any]], kind: type[Item]) -> Sequence[Item]:
+    """Return rows as structs; many thousand rows are made anew on each pass."""
+    if not isinstance(rows, JsonRows):
+        return tuple(msgspec.convert(row, kind) for row in rows)
+    decoder = msgspec.json.Decoder(kind)
+    texts = rows.texts
+    return LazySequence(
+        len(rows), lambda: (decoder.decode(text) for part in texts() for text in part)
+    )
+
+
+def _find_slow_nodes(data: Data) -> HostNodes:
+    nodes = analysis("nodes")
+    table = nodes.answer(data)
+    return HostNodes(
+        summary=table.summary, headline=tuple(nodes.says(table)), rows=tuple(table.rows)
+    )
+
+
+def _describe_levels(levels: Sequence[LevelRow], quantity: str) -> list[str]:
+    """Return a line for each level: its ratio in the mean, and its pairs by verdict."""
+    words = screen_words(quantity)
+    lines = []
+    for level in levels:
+        if not level.pairs:
+            lines.append(f"{level.level}: no pair")
+            continue
+        numbers = level.to_dict()
+        counts = [
+            f"{numbers[verdict]} {words.get(verdict, verdict)}"
+            for verdict in _VERDICTS
+            if numbers[verdict]
+        ]
+        mean = f"b / a is {level.geometric_mean_ratio:.3g} in the geometric mean"
+        detail = "; ".join([counted(level.pairs, "pair"), *counts])
+        lines.append(f"{level.level}: {mean} ({detail})")
+    return lines
+
+
+def _describe_errors(errors: Accuracy, a: str) -> str:
+    """Return the ratio of all pairs in the mean, of a prediction with its errors."""
+    mean = f"b / a is {errors.geometric_mean_ratio:.3g} in the geometric mean"
+    median_error, share_within = errors.median_error, errors.within_factor_2
+    if a != "predicted" or median_error is None or share_within is None:
+        return f"{mean} ({errors.pairs} pairs)"
+    return (
+        f"median error of a against b {percent(median_error)} "
+        f"({counted(errors.pairs, 'pair')}); {mean}; "
+        f"{percent(share_within)} lie within a factor of 2"
+    )
+
+
+def _describe_intervals(
+    pairing: Pairing, has_verdicts: bool, a: str, unpaired: Sequence[UnpairedRow]
+) -> list[str]:
+    """Return remarks on the pairs: that there is none, or why intervals are wide."""
+    if not len(pairing):
+        quantity = pairing.sides.quantity
+        line = f"nothing to compare: no network has its {quantity} on both sides"
+        if a != "predicted" and _have_different_types(unpaired):
+            line += "; their types differ: --any-dtype pairs them"
+        return [line]
+    lines = []
+    if (pairing.columns["steady"] == 0).any():
+        lines.append("no steady state on a side of some pairs: their intervals are wide")
+    if has_verdicts and pairing.columns["single"].any():
+        lines.append("one run on a side: its interval leaves out how processes differ; use --runs")
+    return lines
+
+
+def _have_different_types(unpaired: Sequence[UnpairedRow]) -> bool:
+    """Whether both sides have steps, and no data type is on both sides."""
+    types_a = {row.dtype for row in unpaired if row.side == "a"}
+    types_b = {row.dtype for row in unpaired if row.side == "b"}
+    return bool(types_a) and bool(types_b) and types_a.isdisjoint(types_b)
+
+
+def _describe_unpaired(unpaired: Sequence[UnpairedRow]) -> list[str]:
+    """Return the first steps without a partner, one a line."""
+    lines = []
+    for index, row in enumerate(unpaired):
+        if index == MAX_UNPAIRED_NOTES:
+            lines.append(f"unpaired: and {len(unpaired) - index:,} more; --json has all")
+            break
+        lines.append(f"unpaired: {row.name} ({row.platform}): {row.reason}")
+    return lines

@@ -1,0 +1,260 @@
+"""The answer to `compare`: pairs of steps, what has no partner, and what changed."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from steptime.analysis.verdict import screen_words
+from steptime.analysis.watch import FolderChanges
+from steptime.core.answer import Answer, Row
+from steptime.core.table import UNSUCCESSFUL, LazySequence, Table, columns
+from steptime.core.units import QUANTITIES, seconds, si
+from steptime.questions.accuracy import Accuracy
+
+MAX_PRINTED_PAIRS = 1000  # rows that people read
+_RATIO_COLUMNS = ("a_shown=a", "b_shown=b", "ratio[ratio_low,ratio_high]:.3g=b / a [95 %]")
+
+
+class PairSide(Row, frozen=True, kw_only=True):
+    """One side of a pair.
+
+    Attributes:
+        origin: measured, predicted or published.
+        method: cost model or framework.
+        platform: device or host.
+        dtype: data type of the step.
+        version: version of the method.
+        value: the quantity, a median for a time.
+        low: low end of its 95 % interval.
+        high: high end of its 95 % interval.
+        interval: between-runs, or within-run for a single run.
+        runs: number of runs; None if unknown.
+    """
+
+    origin: str
+    method: str | None
+    platform: str | None
+    dtype: str | None
+    version: str | None
+    value: float
+    low: float | None
+    high: float | None
+    interval: str | None
+    runs: int | None
+
+
+class PairStep(Row, frozen=True, kw_only=True):
+    """The step of a pair, or of what has no partner.
+
+    Attributes:
+        name: the network, with what tells it from the others.
+        model: the network.
+        family: family of the network.
+        batch: examples of one replica in a step.
+        replicas: number of data-parallel replicas.
+        strategy: how replicas exchange gradients.
+        overlap: whether the exchange runs beside the backward pass.
+        dtype: data type of the step; None where the sides have different types.
+        phase: train or infer.
+        optimizer: the optimizer.
+        platform: device or host of side b.
+        workload_key: hash of the workload.
+        scope: the op; "" for a whole step.
+        op_kind: kind of the op.
+    """
+
+    name: str
+    model: str | None
+    family: str | None
+    batch: int | None
+    replicas: int | None
+    strategy: str | None
+    overlap: bool | None
+    dtype: str | None
+    phase: str | None
+    optimizer: str | None
+    platform: str | None
+    workload_key: str | None
+    scope: str | None
+    op_kind: str | None
+
+
+class PairRow(PairStep, frozen=True, kw_only=True):
+    """A pair: side b against side a.
+
+    Attributes:
+        a: the side that b is compared with.
+        b: the other side.
+        quantity: the quantity that is compared.
+        level: with --by, the level of b.
+        against: with --by, the level of a.
+        ratio: b / a.
+        ratio_low: low end of the ratio's 95 % interval.
+        ratio_high: high end of the ratio's 95 % interval.
+        verdict: verdict on b: faster, slower, same or unsure; None where a side is no sample.
+        p_value: probability of such a ratio without a difference.
+        interval: between-runs, or within-run where a side has a single run.
+        steady: whether both sides reached a steady state; None if unknown.
+        differing_options: options of the method that differ.
+        differ: all differences beside the compared one, such as "threads 1 | 2".
+        flop_per_s: speed of a measured step, by its predicted FLOP.
+        peak_fraction: this speed over the device's peak.
+        roof_fraction: this speed over the roofline's bound.
+    """
+
+    a: PairSide
+    b: PairSide
+    quantity: str
+    ratio: float
+    ratio_low: float | None
+    ratio_high: float | None
+    verdict: str | None
+    p_value: float | None
+    interval: str | None
+    steady: bool | None
+    differing_options: tuple[str, ...]
+    differ: tuple[str, ...]
+    level: str | None = None
+    against: str | None = None
+    flop_per_s: float | None = None
+    peak_fraction: float | None = None
+    roof_fraction: float | None = None
+
+
+class UnpairedRow(PairStep, frozen=True, kw_only=True):
+    """A step without a partner.
+
+    Attributes:
+        side: the side that has the step: a, b, or both where a number is missing.
+        reason: why there is no pair.
+        lacks: the sides without a number, where both have the step.
+    """
+
+    side: str
+    reason: str
+    lacks: tuple[str, ...] = ()
+
+
+class LevelRow(Row, frozen=True, kw_only=True):
+    """The pairs of one level of a column.
+
+    Attributes:
+        level: the level of side b.
+        pairs: number of pairs.
+        geometric_mean_ratio: geometric mean of b / a; None without a pair.
+        median_ratio: median of b / a.
+        min_ratio: smallest b / a.
+        max_ratio: largest b / a.
+        faster: number of pairs with a faster b.
+        slower: number of pairs with a slower b.
+        same: number of pairs that are certainly the same.
+        unsure: number of pairs that cannot be told apart.
+    """
+
+    level: str
+    pairs: int
+    geometric_mean_ratio: float | None
+    median_ratio: float | None
+    min_ratio: float | None
+    max_ratio: float | None
+    faster: int
+    slower: int
+    same: int
+    unsure: int
+
+
+class HostNodes(Row, frozen=True, kw_only=True):
+    """The nodes that are slow beyond noise, as `analyse nodes` finds them.
+
+    Attributes:
+        summary: numbers that hold for all nodes.
+        headline: the slow nodes in sentences.
+        rows: one mapping a node.
+    """
+
+    summary: Mapping[str, Any]
+    headline: tuple[str, ...]
+    rows: tuple[Mapping[str, Any], ...]
+
+
+class CompareAnswer(Answer, frozen=True, kw_only=True):
+    """Pairs of steps, side b against side a.
+
+    Attributes:
+        a: the side that b is compared with.
+        b: the other side, or the levels against the first.
+        by: the column whose levels are compared.
+        quantity: the quantity that is compared.
+        rows: the pairs.
+        unpaired: steps without a partner.
+        levels: with --by, the pairs of each level but the first.
+        errors: errors of a as a prediction of b.
+        changes: of two folders, what became slower or faster.
+        nodes: with --by host, the nodes that are slow.
+        headline: the ratios in the mean, and what changed.
+        notes: remarks on intervals and on steps without a partner.
+    """
+
+    a: str
+    b: str
+    by: str | None
+    quantity: str
+    rows: Sequence[PairRow]
+    unpaired: Sequence[UnpairedRow]
+    levels: tuple[LevelRow, ...]
+    errors: Accuracy
+    changes: FolderChanges | None
+    nodes: HostNodes | None
+    headline: tuple[str, ...]
+    notes: tuple[str, ...]
+    _has_verdicts: bool = False
+    _has_failed: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: 3 where something changed that `--fail-on` names."""
+        return UNSUCCESSFUL if self._has_failed else 0
+
+    def tables(self) -> list[Table]:
+        """Return the pairs, people see the first of them."""
+        if not self.rows:
+            return []
+        level = [f"level={self.by}"] if len(self.levels) > 1 else []
+        names = ["name=network", *level, "replicas", "?platform", "?dtype=type", "?method"]
+        names.append("?differ=a | b")
+        verdict = ["verdict_shown=verdict on b"] if self._has_verdicts else []
+        full_verdict = ["verdict=verdict on b"] if self._has_verdicts else []
+        make_row = partial(_table_row, quantity=self.quantity)
+        rows = LazySequence(len(self.rows), lambda: map(make_row, self.rows))
+        return [
+            Table(
+                columns(*names, *_RATIO_COLUMNS, *verdict),
+                rows,
+                f"{self.quantity}: b = {self.b} against a = {self.a}",
+                most=MAX_PRINTED_PAIRS,
+                full=columns(*names, "a", "b", "ratio", "ratio_low", "ratio_high", *full_verdict),
+            )
+        ]
+
+
+def _table_row(pair: PairRow, quantity: str) -> dict[str, object]:
+    unit = QUANTITIES[quantity][0] if quantity in QUANTITIES else ""
+    format_value = seconds if unit == "s" else partial(si, unit=unit)
+    a, b = pair.a, pair.b
+    return pair.to_dict() | {
+        "name": f"{pair.name} {pair.scope or ''}".rstrip(),
+        "platform": _join_sides(a.platform, b.platform),
+        "dtype": _join_sides(a.dtype, b.dtype),
+        "method": _join_sides(a.method, b.method),
+        "differ": ", ".join(pair.differ),
+        "a": a.value,
+        "b": b.value,
+        "a_shown": format_value(a.value),
+        "b_shown": format_value(b.value),
+        "verdict_shown": screen_words(quantity).get(pair.verdict or "", pair.verdict),
+    }
+
+
+def _join_sides(a: str | None, b: str | None) -> str:
+    """Return the value of both sides: "t4", or "t4 | l4" where they differ."""
+    return " | ".join(dict.fromkeys(value or "" for value in (a, b)))

@@ -1,0 +1,182 @@
+"""Import other people's results as records."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from steptime.core.answer import Answer, Row
+from steptime.core.errors import InputError
+from steptime.core.kinds import paths_of
+from steptime.core.progress import note
+from steptime.core.table import Table, columns
+from steptime.core.units import counted
+from steptime.questions import kinds
+from steptime.records import store
+from steptime.records.readers import NO_FORMAT, Import, read_path, source_key
+from steptime.records.readers.sources import Unread
+
+MAX_UNREAD_NOTES = 8
+MAX_REASON_CHARACTERS = 300
+
+
+class ImportedFormat(Row, frozen=True, kw_only=True):
+    """The files of one format.
+
+    Attributes:
+        format: name of the reader that took the files.
+        files: their number.
+    """
+
+    format: str
+    files: int
+
+
+class UnreadEntry(Row, frozen=True, kw_only=True):
+    """A file, or an entry of a file, that did not become a record.
+
+    Attributes:
+        file: its path in the folder or in the archive.
+        line: the place in the file; None for the file as a whole.
+        reason: why it was not read.
+    """
+
+    file: str
+    line: int | str | None
+    reason: str
+
+
+class DuplicateFile(Row, frozen=True, kw_only=True):
+    """A file with the content of another file.
+
+    Attributes:
+        file: its path in the folder or in the archive.
+        duplicate_of: the file that is taken for the original.
+    """
+
+    file: str
+    duplicate_of: str
+
+
+class ImportAnswer(Answer, frozen=True, kw_only=True):
+    """Other people's results as records in a folder.
+
+    Attributes:
+        out: the folder of records.
+        files: files at the paths.
+        records: records that were written.
+        skipped_records: records that the folder held before, not written again.
+        rows: the files by format.
+        unread: files and entries that were not read, with the reasons.
+        duplicates: files with the content of another file.
+        headline: the number of records and of files.
+        notes: remarks on records that were not written and on files that were not read.
+    """
+
+    out: str
+    files: int
+    records: int
+    skipped_records: int
+    rows: tuple[ImportedFormat, ...]
+    unread: tuple[UnreadEntry, ...]
+    duplicates: tuple[DuplicateFile, ...]
+    headline: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return the files by format."""
+        return [Table(columns("format", "files"), [row.to_dict() for row in self.rows])]
+
+
+def import_(
+    paths: kinds.Paths, out: kinds.RecordsFolder, mapping: kinds.MappingFile | None = None
+) -> ImportAnswer:
+    """Read other people's results into a folder of records.
+
+    The format of a file is recognised by its content. Files that are not read are listed with the
+    reason.
+
+    Args:
+        paths: Files, folders, .tar or .tar.gz archives.
+        out: Folder of records.
+        mapping: What the columns of CSV files mean.
+
+    Raises:
+        InputError: if no file became a record, and for a mapping that is not valid.
+        StoreError: if the records cannot be written.
+    """
+    from steptime.records.readers.mapping import read_mapping
+
+    sources = paths_of(paths)
+    folder = Path(out)
+    content = read_path(*sources, mapping=read_mapping(Path(mapping)) if mapping else None)
+    if not content.records:
+        raise InputError(f"{', '.join(map(str, sources))}: {_describe_failure(content)}")
+    new_count = _write_new_records(content, folder)
+    return _answer(content, new_count, folder)
+
+
+def _write_new_records(content: Import, folder: Path) -> int:
+    """Write the records that the folder does not hold yet, and return their number."""
+    # A second import of the same source may run at this moment.
+    with store.exclusive(folder, store.OF_IMPORT, waits=True):
+        old_keys = {source_key(record) for record in store.load(folder, note, required=False)}
+        records = [record for record in content.records if source_key(record) not in old_keys]
+        with store.open_writer(folder) as writer:
+            writer.append_all(records)
+    return len(records)
+
+
+def _answer(content: Import, new_count: int, folder: Path) -> ImportAnswer:
+    files = counted(content.files, "file")
+    return ImportAnswer(
+        out=str(folder),
+        files=content.files,
+        records=new_count,
+        skipped_records=len(content.records) - new_count,
+        rows=tuple(
+            ImportedFormat(format=name, files=count) for name, count in content.formats.items()
+        ),
+        unread=tuple(
+            UnreadEntry(file=entry.file, line=entry.line, reason=entry.reason)
+            for entry in content.unread
+        ),
+        duplicates=tuple(
+            DuplicateFile(file=file, duplicate_of=original)
+            for file, original in content.duplicates.items()
+        ),
+        headline=(f"{counted(new_count, 'record')} of {files} written to {folder}",),
+        notes=tuple(_describe_omissions(content, len(content.records) - new_count)),
+    )
+
+
+def _describe_failure(content: Import) -> str:
+    """Return why there is no record: "nothing here became a record (x: no known format)"."""
+    entries = sorted(content.unread, key=lambda entry: entry.reason.startswith(NO_FORMAT))
+    if entries:
+        cause = f"{entries[0].file}: {entries[0].reason}"
+    else:
+        cause = "no row or entry is in it" if content.files else "an empty folder"
+    remainder = f", and {len(entries) - 1} more" if len(entries) > 1 else ""
+    return f"nothing here became a record ({cause}{remainder})"
+
+
+def _describe_omissions(content: Import, old_count: int) -> list[str]:
+    """Return a line for each kind of record and of file that was left out."""
+    lines = []
+    if old_count:
+        lines.append(f"{counted(old_count, 'record')} there already, not written again")
+    if content.duplicates:
+        files = counted(len(content.duplicates), "file")
+        lines.append(f"{files} with the content of another (duplicate_of)")
+    return lines + _describe_unread(content.unread)
+
+
+def _describe_unread(entries: Sequence[Unread]) -> list[str]:
+    """Return the first reasons why entries were not read, one a line."""
+    lines = []
+    for entry in entries[:MAX_UNREAD_NOTES]:
+        place = entry.file if entry.line is None else f"{entry.file}, {entry.line}"
+        lines.append(f"not read: {place}: {entry.reason[:MAX_REASON_CHARACTERS]}")
+    remaining_count = len(entries) - MAX_UNREAD_NOTES
+    if remaining_count > 0:
+        lines.append(f"not read: {remaining_count} more, all in --json")
+    return lines
