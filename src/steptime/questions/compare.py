@@ -17,6 +17,7 @@ from steptime.core.kinds import Kind, paths_of, text_of
 from steptime.core.progress import note
 from steptime.core.table import JsonRows, LazySequence
 from steptime.core.units import counted, percent
+from steptime.core.values import parse_share
 from steptime.questions import kinds
 from steptime.questions.accuracy import Accuracy
 from steptime.questions.compare_answer import (

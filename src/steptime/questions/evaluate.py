@@ -23,7 +23,7 @@ from steptime.core.table import Table, frame
 from steptime.core.values import parse_count
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.method import Method, Price
-from steptime.questions import kinds, options
+from steptime.questions import kinds, options, step_options
 from steptime.questions.evaluation_rows import (
     CalibratedErrors,
     CaseErrors,
@@ -149,7 +149,7 @@ class _Request:
 
 def evaluate(
     paths: kinds.CasePaths,
-    method: kinds.PricedMethod = DEFAULT,
+    method: step_options.Method = DEFAULT,
     calibrate_with: kinds.Count | None = None,
     by: kinds.Groups | None = None,
     mapping: kinds.MappingFile | None = None,

@@ -4,7 +4,7 @@ Each is a type for Python with, by `Annotated`, how the command line writes it. 
 parameter stands in the docstring of the question.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Annotated, Protocol
 
@@ -12,7 +12,6 @@ from steptime.core import values
 from steptime.core.kinds import File, Kind, Settings
 from steptime.core.workload import STAGINGS, STRATEGIES, Workload
 from steptime.hardware import device as hardware
-from steptime.prediction.method import Method
 
 PROBES = ("ceilings", "link")
 
@@ -82,9 +81,6 @@ Cases = Annotated[
 CasePaths = Annotated[
     Sequence[str | PathLike[str]] | Sequence[Mapping[str, object]] | DataFrame,
     Kind("DIR|FILE", is_argument=True),
-]
-PricedMethod = Annotated[
-    str | Method | Callable[..., float], Kind("M", completes="steptime.prediction:METHODS")
 ]
 Groups = Annotated[str | Sequence[str], Kind("NAMES")]
 DrawCount = Annotated[int | str, Kind("K")]
