@@ -1,6 +1,5 @@
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from steptime.build import count_step as count_step
 from steptime.calibration.one_op import predict_op as predict_op
@@ -20,16 +19,20 @@ from steptime.prediction.kernel import Kernel as Kernel
 from steptime.prediction.method import Method as Method
 from steptime.prediction.step_model import StepModel as StepModel
 from steptime.questions.calibrate import calibrate as calibrate
+from steptime.questions.compare import compare as compare
 from steptime.questions.convert import convert as convert
 from steptime.questions.data import data as data_
 from steptime.questions.doctor import doctor as doctor
 from steptime.questions.energy import energy as energy_
 from steptime.questions.evaluate import evaluate as evaluate
 from steptime.questions.fit import fit as fit
+from steptime.questions.import_ import import_ as import_
 from steptime.questions.list import list_ as list
 from steptime.questions.module_file import from_module as from_module
 from steptime.questions.predict import predict as predict
-from steptime.questions.quickstart import DemoAnswer
+from steptime.questions.query import query as query
+from steptime.questions.report import report as report
+from steptime.questions.run import run as run
 from steptime.questions.split import split as split
 from steptime.questions.sweep import sweep as sweep
 from steptime.questions.sweep_jobs import cancel as sweep_cancel
@@ -268,60 +271,3 @@ def whatif(
     tf32: str | None = ...,
     host: str | None = ...,
 ) -> WhatIf | Answer: ...
-def run(
-    model: str | Path | Workload | None = ...,
-    batch: float | Sequence[int] | str | None = ...,
-    stack: str | None = ...,
-    backend: str = ...,
-    device: str | Path | Device = ...,
-    phase: str = ...,
-    dtype: str = ...,
-    optimizer: str = ...,
-    length: int | None = ...,
-    threads: int | None = ...,
-    compile_: bool = ...,
-    tf32: bool = ...,
-    input_: str = ...,
-    data: str | None = ...,
-    staging: str | None = ...,
-    stage_to: str | None = ...,
-    loaders: int | None = ...,
-    prefetch: int | None = ...,
-    train_steps: int | None = ...,
-    replicas: int | None = ...,
-    strategy: str | None = ...,
-    no_overlap: bool = ...,
-    budget: float | None = ...,
-    limit: float = ...,
-    runs: int = ...,
-    parts: bool = ...,
-    energy: bool = ...,
-    profile: bool = ...,
-    trace: str | Path | None = ...,
-    out: str | Path | None = ...,
-    demo: bool = ...,
-) -> Answer | DemoAnswer: ...
-def import_(
-    paths: str | Iterable[Mapping[str, Any]] | Sequence[Path],
-    out: str | Path,
-    mapping: str | Path | None = ...,
-) -> Answer: ...
-def report(
-    folder: str | Path,
-    out: str | Path | None = ...,
-) -> Answer: ...
-def compare(
-    folders: str | Sequence[Path],
-    platforms: float | Sequence[int] | str | None = ...,
-    by: str | Sequence[str] | None = ...,
-    against: str | None = ...,
-    any_dtype: bool = ...,
-    quantity: str = ...,
-    fail_on: str | None = ...,
-    margin: str | None = ...,
-) -> Answer: ...
-def query(
-    in_dir: str | Path,
-    sql: str | None = ...,
-    out: str | Path | None = ...,
-) -> Answer: ...
