@@ -44,6 +44,7 @@ def run(
     phase: kinds.Phase = "train",
     dtype: kinds.Dtype = "float32",
     optimizer: kinds.Optimizer = "sgd",
+    length: kinds.Length | None = None,
     threads: kinds.Threads | None = None,
     compile_: bool = False,
     tf32: bool = False,
@@ -83,6 +84,7 @@ def run(
             float16-mixed.
         optimizer: sgd, momentum, rmsprop, adam, adamw, or adam with states of 8 bits, or that may
             be paged to the host: adam8bit, paged_adam, paged_adam8bit.
+        length: Tokens of a sequence. Default: the model's.
         threads: CPU threads. Default: all cores.
         compile_: Use torch.compile.
         tf32: Allow TF32 on a GPU.
@@ -139,7 +141,9 @@ def run(
         input_, {name: value for name, value in input_options.items() if value is not None}, phase
     )
     thread_count = options.thread_count(threads)
-    workload = options.workload_of(model, text_of(batch), dtype, phase, optimizer)
+    workload = options.workload_of(
+        model, text_of(batch), dtype, phase, optimizer, length=_count(length, "--length")
+    )
     worker = replace(options.options_of(device, thread_count, is_compiled, tf32), **feeding)
     if strategy is not None:
         one_of("--strategy", strategy, STRATEGIES)
