@@ -154,7 +154,7 @@ def plan(question: Question) -> Row:
 
 Way = Callable[[Question], Row]
 KEYS: dict[Way, tuple[str, ...]] = {
-    grid: (*SECONDS, *PASSES, *BYTES[:2], "status", "is_extrapolated", "note"),
+    grid: (*SECONDS, *PASSES, *BYTES[:2], "status", "is_extrapolated", "notes", "assumed"),
     choose: (*SECONDS, *BYTES, "is_extrapolated", "note", "assumed"),
     scale: (*SECONDS, *PASSES, *BYTES[:2], "notes", "assumed"),
     fit: (*SECONDS, *BYTES, "status", "notes", "assumed"),
@@ -184,8 +184,9 @@ def hold(way: Way, questions: Sequence[Question]) -> None:
         answered += bool(row)
         for name in KEYS[way] if row else ():
             if name == "notes":
-                remarks = [note for note in expected["note"].split("; ") if note]
-                assert set(remarks) <= {part for note in row[name] for part in note.split("; ")}
+                assert {*expected["notes"]} <= {*row["notes"]}, question
+            elif name == "note":
+                assert row["note"] == "; ".join(expected["notes"]), question
             elif isinstance(expected[name], float):
                 assert row[name] == pytest.approx(expected[name], rel=1e-9), (question, name)
             else:
@@ -203,7 +204,7 @@ def test_the_prefill_of_a_server_is_a_prediction():
             served += "" if "positions" in served else ",max_length=1024"
             text = f"{served},length={length}"
             how: dict[str, Any] = {"phase": "infer", "options": {"stack": "vllm-2025"}}
-            expected = steptime.predict(text, device, 1, "bfloat16", **how)
+            expected = steptime.predict(text, device, 1, dtype="bfloat16", **how)
             made = steptime.serve(served, device, 1, length, 1, stack="vllm-2025")
             prefill_s = made["ttft_s"] - sum(made["parts"]["beside_predict"].values())
             assert prefill_s == pytest.approx(expected.step_s, rel=1e-9), (text, device)

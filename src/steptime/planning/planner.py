@@ -141,7 +141,7 @@ class Planner:
         shape, dtype = self.shape, graph_dtype(self.typed, self.stack.master_weights)
         tuning, of = replace(self.tuning, recompute=recompute), shape.whole if whole else shape.one
         how = batch, tuning.under(self.stack.tuned_how)
-        optimizer = self.optimizer if self.use == "training" else "adam"  # of it updates are unread
+        optimizer = self.optimizer if self.use == "training" else "adam"
         return rank_of_one(shape.family, of, plan, dtype, *how, whole, optimizer)
 
     def on(self, cluster: Cluster) -> Planner:
