@@ -20,6 +20,7 @@ from steptime.prediction.kernel import Interval as Interval
 from steptime.prediction.kernel import Kernel as Kernel
 from steptime.prediction.method import Method as Method
 from steptime.prediction.step_model import StepModel as StepModel
+from steptime.questions.analyse import analyse as analyse
 from steptime.questions.compare import compare as compare
 from steptime.questions.fit import Fitting
 from steptime.questions.import_ import import_ as import_
@@ -30,7 +31,6 @@ from steptime.questions.split import split as split
 from steptime.questions.step_time import StepTime
 from steptime.questions.whatif import WhatIf
 from steptime.questions.why import Diagnosis
-from steptime.reports.answered import analyse as analyse
 
 __version__: str
 __all__ = [
