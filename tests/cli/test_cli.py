@@ -148,4 +148,4 @@ def test_a_query_loads_what_it_needs(folder):
     words = ("query", "SELECT count(*) AS n FROM records", "--in", str(folder / "records"))
     assert _python("-c", code, *words).stdout.splitlines()[-1] == "0 duckdb msgspec"
     (folder / "aside").mkdir()
-    assert _python("-c", code, *words[:-1], str(folder / "aside")).stdout == "2\n"
+    assert _python("-c", code, *words[:-1], str(folder / "aside")).stdout == "2 msgspec\n"
