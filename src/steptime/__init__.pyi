@@ -41,7 +41,6 @@ from steptime.questions.sweep_jobs import status as sweep_status
 from steptime.questions.systolic import systolic as systolic
 from steptime.questions.whatif import WhatIf
 from steptime.questions.why import Diagnosis
-from steptime.reports.answered import analyse as analyse
 
 __version__: str
 __all__ = [

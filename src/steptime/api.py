@@ -44,7 +44,7 @@ QUESTIONS = {
     "import": QuestionRow("Results", "steptime.questions.import_:import_"),
     "report": QuestionRow("Results", "steptime.questions.report:report"),
     "compare": QuestionRow("Results", "steptime.questions.compare:compare"),
-    "analyse": QuestionRow("Results", "steptime.reports.answered:analyse"),
+    "analyse": QuestionRow("Results", "steptime.questions.analyse:analyse"),
     "evaluate": QuestionRow("Results", "steptime.questions.evaluate:evaluate"),
     "list": QuestionRow("Look up and convert", "steptime.questions.list:list_"),
     "query": QuestionRow("Look up and convert", "steptime.questions.query:query"),

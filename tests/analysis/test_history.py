@@ -138,7 +138,7 @@ def test_the_command(tmp_path, capsys):
     document = json.loads(capsys.readouterr().out)
     (event,) = document["summary"]["events"]
     assert event["after"] == str(tmp_path / "night-10/results")
-    assert document["says"][0].startswith("12 of 24 networks became ")
+    assert document["headline"][0].startswith("12 of 24 networks became ")
 
 
 def test_a_history_fails_on_what_became_slower_or_is_gone(tmp_path):

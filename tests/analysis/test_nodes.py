@@ -200,12 +200,10 @@ def test_the_command_prints_the_verdict(tmp_path, capsys):
     document = json.loads(capsys.readouterr().out)
     assert document["summary"]["slow"] == ["n04"]
     assert document["rows"][0]["host"] == "n04"
-    assert document["says"][0].startswith("n04 is ")
+    assert document["headline"][0].startswith("n04 is ")
     assert run(["compare", str(tmp_path), "--by", "host", "--json"]) == 0
     nodes = json.loads(capsys.readouterr().out)["nodes"]
-    assert {name: nodes[name] for name in ("summary", "rows")} == {
-        name: document[name] for name in ("summary", "rows")
-    }
+    assert nodes == {name: document[name] for name in ("summary", "headline", "rows")}
     for word, code in {"slow": 3, "slower": 3, "changed": 3, "vanished": 0}.items():
         assert run(["analyse", "nodes", str(tmp_path), "--fail-on", word]) == code
     assert run(["analyse", "nodes", str(tmp_path), "--fail-on", "slo"]) == 2

@@ -212,7 +212,9 @@ def test_paradnn_s_numbers(shared, tmp_path, capsys):
     assert tpu["platforms"][0]["peak_flop_per_s"] == 180e12
     assert gpu["best_flop_per_s"] == pytest.approx(86_293e9, rel=1e-5)
     assert gpu["platforms"][0]["best_highest_peak_fraction"] == pytest.approx(0.6903, abs=5e-5)
-    assert "above the peak of float32: matrix units were used" in " ".join(found["gpu_fc"]["says"])
+    assert "above the peak of float32: matrix units were used" in " ".join(
+        found["gpu_fc"]["headline"]
+    )
     assert trace["ridge_flop_per_byte"] == 75
     assert trace["above_ridge_share"] == pytest.approx(0.170, abs=5e-4)
     assert trace["best_peak_fraction"] == pytest.approx(0.7043, abs=5e-5)

@@ -285,7 +285,7 @@ def test_an_analysis_is_asked_as_its_command_is(tmp_path):
     with store.open_writer(tmp_path) as writer:
         writer.append_all(synthetic.sweep())
     found = steptime.analyse("errors", tmp_path)
-    assert found.says[0].startswith("The largest median error is ")
+    assert found.headline[0].startswith("The largest median error is ")
     assert {row["family"] for row in found.rows} == {"fc", "cnn", "rnn", "transformer"}
     assert len(found.to_pandas()) == len(found.rows)
     assert found._repr_html_().startswith("<p>The largest median error")
@@ -334,7 +334,6 @@ def test_an_analysis_has_the_forms_of_other_answers(tmp_path, name):
         writer.append_all(synthetic.sweep())
     answer = steptime.analyse(name, tmp_path)
     document = answer.to_dict()
-    rows = document["rows"] if isinstance(document, dict) else document
-    _assert_reads_twice(answer, row_count=len(rows))
-    assert "Answered(" not in str(answer)
-    assert answer.says[0] in str(answer)
+    _assert_reads_twice(answer, row_count=len(document["rows"]))
+    assert "AnalysisAnswer(" not in str(answer)
+    assert answer.headline[0] in str(answer)

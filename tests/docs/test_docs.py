@@ -623,7 +623,7 @@ def test_columns_of_the_table(place, capsys):
     from steptime.analysis.devices_table import COLUMNS
 
     assert run(["analyse", "table", "results", "--format", "json"]) == 0
-    assert list(json.loads(capsys.readouterr().out)[0]) == list(COLUMNS)
+    assert list(json.loads(capsys.readouterr().out)["rows"][0]) == list(COLUMNS)
     assert set(_first_names(_section("docs/importing.md", "The table"))) == set(COLUMNS)
 
 

@@ -41,9 +41,15 @@ PLOTS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """What an analysis leaves to its reader: `name` becomes the option `--name` of its command.
+    """A setting of an analysis, the option `--name` of its command.
 
-    `kind` is str, int, float or bool; a str with `several` may be given more than once.
+    Args:
+        name: its name in Python.
+        meaning: its help, one sentence.
+        default: its value where it is left out.
+        kind: str, int, float or bool.
+        metavar: stands for the value in the help.
+        several: whether a text may stand several times.
     """
 
     name: str
@@ -56,14 +62,18 @@ class Setting:
 
 @dataclass(frozen=True)
 class Analysis:
-    """What an analysis asks of records, and how it answers.
+    """An analysis of records.
 
-    `about` is the help of its command: a sentence, and a paragraph on what the columns mean.
-    `table` makes the answer from `Data` and `settings`; without rows there is none. `says` puts a
-    table in words, line by line. Under the heading `section` both stand in the report, if there are
-    rows, with the `chart`: `module:function` of what draws the table. It takes `least` to `folders`
-    folders at once. `fails` has the words of `--fail-on`, and which lists of the table's summary
-    each of them wants empty.
+    Args:
+        about: help of its command: a sentence, and a paragraph on the meaning of the columns.
+        table: makes the table from `Data` and the settings; no rows means no answer.
+        says: puts a table in words, one sentence a line.
+        section: heading of its section in the report; "" for none.
+        chart: `module:function` that draws the table; "" for none.
+        settings: options of its command.
+        folders: largest number of folders of records.
+        min_folders: smallest number of folders of records.
+        fails: words of `--fail-on`, each with the lists of the summary that must be empty.
     """
 
     about: str
@@ -73,22 +83,27 @@ class Analysis:
     chart: str = ""
     settings: Sequence[Setting] = ()
     folders: int = 1
-    least: int = 1
+    min_folders: int = 1
     fails: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def answer(self, data: Data, **settings: Any) -> Table:
-        """Return the table of `data`, settings that are not given at their defaults.
+        """Return the table of `data`; settings have defaults.
 
-        Raises `InputError` for a setting of another name.
+        Raises:
+            InputError: for an unknown setting.
         """
-        known = {one.name: one.default for one in self.settings}
+        defaults = {setting.name: setting.default for setting in self.settings}
         for name in settings:
-            one_of("setting", name, known)
-        found = self.table(data, **known | settings)
-        return replace(found, source=found.source or data.source)
+            one_of("setting", name, defaults)
+        table = self.table(data, **defaults | settings)
+        return replace(table, source=table.source or data.source)
 
     def draw(self, table: Table) -> dict[str, Any]:
-        """Return the Vega-Lite of a table; raises `InputError` where there is nothing to draw."""
+        """Return the Vega-Lite of a table.
+
+        Raises:
+            InputError: if there is nothing to draw.
+        """
         if not table.rows:
             raise InputError("; ".join(["nothing to draw", *self.says(table)[:1]]))
         spec: dict[str, Any] = registry.load(self.chart)(table)
@@ -96,9 +111,13 @@ class Analysis:
 
 
 def analysis(name: str) -> Analysis:
-    """Return an analysis; raises `InputError` with the nearest name for an unknown one."""
-    found: Analysis = registry.resolve(ANALYSES, "analyses", "analysis", name)
-    return found
+    """Return an analysis.
+
+    Raises:
+        InputError: for an unknown name, with the nearest name.
+    """
+    row: Analysis = registry.resolve(ANALYSES, "analyses", "analysis", name)
+    return row
 
 
 def names() -> list[str]:

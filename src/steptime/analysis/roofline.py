@@ -334,5 +334,5 @@ ANALYSIS = Analysis(
     chart="steptime.reports.charts.roofline:chart",
     settings=SETTINGS,
     folders=16,
-    least=0,
+    min_folders=0,
 )

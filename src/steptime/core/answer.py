@@ -19,7 +19,7 @@ import msgspec
 from steptime.core.docstrings import argument_texts, summary
 from steptime.core.registry import load
 from steptime.core.table import Answer as Printout
-from steptime.core.table import LazySequence, Table, frame
+from steptime.core.table import JsonRows, LazySequence, Table, frame
 
 _PRINTERS = "steptime.core.printers"
 
@@ -100,6 +100,8 @@ def public_fields(kind: type[msgspec.Struct]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, JsonRows):
+        return value
     if isinstance(value, LazySequence):
         return LazySequence(len(value), lambda: _plain_items(value))
     return msgspec.to_builtins(value)

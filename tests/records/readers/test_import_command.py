@@ -134,7 +134,7 @@ def test_forms_of_the_table(logs, tmp_path, capsys):
     out = str(tmp_path / "out")
     assert run(["import", str(logs), "--out", out]) == 0
     capsys.readouterr()
-    rows = _json(capsys, "analyse", "table", out, "--format", "json")
+    rows = _json(capsys, "analyse", "table", out, "--format", "json")["rows"]
     assert [row["status"] for row in rows] == ["ok", "ok", "failed"]
     assert list(rows[0]) == list(COLUMNS)
     assert run(["analyse", "table", out, "--format", "csv"]) == 0
@@ -263,7 +263,7 @@ def test_other_numbers_of_replicas_are_other_bars():
 def test_columns_that_differ_are_in_the_table(tmp_path, capsys):
     with store.open_writer(tmp_path / "out") as writer:
         writer.append_all(_mixed())
-    rows = _json(capsys, "analyse", "table", str(tmp_path / "out"), "--format", "json")
+    rows = _json(capsys, "analyse", "table", str(tmp_path / "out"), "--format", "json")["rows"]
     seen = {(r["method"], r["phase"], r["optimizer"], r["input"], r["loaders"]) for r in rows}
     assert ("torch", "train", "adam", "dataset", 0) in seen
     assert ("numpy", "infer", "none", "device", None) in seen

@@ -1,0 +1,304 @@
+"""Answer one question on records: an analysis with its table and picture, or a picture alone.
+
+Each kind of `analyse` is a question by itself on the command line. Its parameters come from the
+settings of the analysis.
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+from typing import Annotated, Any
+
+from steptime.analysis.analyses import PLOTS, Analysis, Setting, analysis
+from steptime.core import registry
+from steptime.core.answer import Answer
+from steptime.core.errors import InputError, one_of, unknown
+from steptime.core.kinds import Kind, paths_of, setting_texts, text_of
+from steptime.core.progress import note
+from steptime.core.ranges import LARGEST, amount, whole_number
+from steptime.core.signature import REQUIRED, option_name
+from steptime.core.table import UNSUCCESSFUL, JsonRows, Table
+from steptime.questions import kinds
+
+MAX_PRINTED_ROWS = 1000
+MAX_NOTEBOOK_ROWS = 10
+_Parameters = list[tuple[inspect.Parameter, str]]  # with their texts
+
+
+class AnalysisAnswer(Answer, frozen=True, kw_only=True):
+    """The answer of an analysis of records.
+
+    Attributes:
+        summary: numbers that hold for all rows together; empty if there are none.
+        rows: one mapping from columns to values a row.
+        path: the picture that was drawn; None without one.
+        headline: the answer in sentences.
+        notes: remarks on records that failed.
+    """
+
+    summary: Mapping[str, Any]
+    rows: Sequence[Mapping[str, Any]]
+    path: str | None
+    headline: tuple[str, ...]
+    notes: tuple[str, ...]
+    _analysis: Analysis
+    _table: Table
+    _has_failed: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: 3 where the answer is one that `--fail-on` names."""
+        return UNSUCCESSFUL if self._has_failed else 0
+
+    def tables(self) -> list[Table]:
+        """Return the rows, people see the first of them; no table without rows."""
+        table = self._table
+        if not self.rows:
+            return []
+        return [table if table.most else replace(table, most=MAX_PRINTED_ROWS)]
+
+    def chart(self) -> dict[str, Any]:
+        """Return the picture in Vega-Lite.
+
+        Raises:
+            InputError: if there is nothing to draw.
+        """
+        return self._analysis.draw(self._table)
+
+    def _repr_html_(self) -> str:
+        import vl_convert
+
+        from steptime.core.printers import html
+
+        paragraphs = "".join(f"<p>{escape(line)}</p>\n" for line in self.headline)
+        table = html(replace(self._table, rows=self.rows[:MAX_NOTEBOOK_ROWS]))
+        hidden_count = len(self.rows) - MAX_NOTEBOOK_ROWS
+        if hidden_count > 0:
+            table += f"<p>and {hidden_count} more rows in <code>.rows</code></p>\n"
+        picture = ""
+        if self.rows and self._analysis.chart:
+            with suppress(InputError):
+                picture = vl_convert.vegalite_to_svg(json.dumps(self.chart()))
+        return paragraphs + picture + table
+
+
+class PictureAnswer(Answer, frozen=True, kw_only=True):
+    """A picture of records that belongs to no analysis.
+
+    Attributes:
+        plot: the kind of the picture.
+        path: its file.
+        records: number of records of which it is drawn.
+        headline: the kind and the file.
+    """
+
+    plot: str
+    path: str
+    records: int
+    headline: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return no table."""
+        return []
+
+
+def analyse(
+    kind: str,
+    *folders: str | Path,
+    out: kinds.OutFile | None = None,
+    fail_on: str | None = None,
+    **settings: object,
+) -> AnalysisAnswer | PictureAnswer:
+    """Answer one question on records: `analyse("results", "out")`.
+
+    A setting has `_` where its option has `-`.
+
+    Args:
+        kind: An analysis or a picture, such as results.
+        *folders: Folders of records.
+        out: Draw it, too: .png, .svg, .pdf or .html.
+        fail_on: The exit code is 3 on this, for analyses that know it.
+        **settings: Options of the kind's command.
+
+    Raises:
+        InputError: for an unknown kind or setting, and for what is no folder of records.
+    """
+    if kind in registry.names(PLOTS, "plots"):
+        for name in settings:
+            one_of("setting", name, ["model"])
+        return _draw_picture(kind, folders, out, str(settings.get("model", "")))
+    return _answer_analysis(kind, analysis(kind), folders, out, fail_on, settings)
+
+
+def analysis_question(chosen: Analysis) -> Callable[..., AnalysisAnswer]:
+    """Return the question of one analysis, with the settings of the analysis as parameters."""
+
+    def ask(
+        folders: kinds.Folders | None = None,
+        out: kinds.OutFile | None = None,
+        fail_on: str | None = None,
+        **settings: object,
+    ) -> AnalysisAnswer:
+        return _answer_analysis("analyse", chosen, folders or (), out, fail_on, settings)
+
+    return _describe_question(ask, chosen.about, list(_analysis_parameters(chosen)))
+
+
+def picture_question(kind: str) -> Callable[..., PictureAnswer]:
+    """Return the question that draws one kind of picture."""
+
+    def ask(folder: kinds.Folder, out: kinds.OutFile, model: str = "") -> PictureAnswer:
+        return _draw_picture(kind, [folder], out, model)
+
+    about = "Draw a picture of the records"
+    if kind in PLOTS:
+        about = registry.about(PLOTS[kind]).partition(";")[0].replace("Return", "Draw", 1)
+    parameters = [
+        _parameter("folder", kinds.Folder, REQUIRED, "Folder of records."),
+        _parameter("out", kinds.OutFile, REQUIRED, "A .png, .svg, .pdf or .html file."),
+        _parameter("model", kinds.Name, "", "Only models that begin with this."),
+    ]
+    return _describe_question(ask, f"{about}.", parameters)
+
+
+def _describe_question(
+    function: Callable[..., Any], about: str, parameters: _Parameters
+) -> Callable[..., Any]:
+    """Set the docstring and the signature of a question that is made, and return it."""
+    lines = [f"    {parameter.name}: {text}" for parameter, text in parameters]
+    function.__doc__ = "\n".join([inspect.cleandoc(about), "", "Args:", *lines])
+    function.__annotations__ = {parameter.name: parameter.annotation for parameter, _ in parameters}
+    signature = inspect.Signature([parameter for parameter, _ in parameters])
+    function.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect
+    return function
+
+
+def _parameter(
+    name: str, annotation: Any, default: Any, text: str
+) -> tuple[inspect.Parameter, str]:
+    value = inspect.Parameter.empty if default is REQUIRED else default
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, keyword, default=value, annotation=annotation), text
+
+
+def _analysis_parameters(chosen: Analysis) -> Iterator[tuple[inspect.Parameter, str]]:
+    """Yield the folders, the settings, the picture's file and `--fail-on` of an analysis."""
+    if chosen.folders == 1:
+        yield _parameter("folders", kinds.Folder, REQUIRED, "Folder of records.")
+    elif chosen.min_folders:
+        yield _parameter("folders", kinds.Folders, REQUIRED, "Folders of records.")
+    else:
+        yield _parameter("folders", kinds.Folders | None, None, "Folders of records.")
+    for setting in chosen.settings:
+        annotation = _annotation(setting)
+        yield _parameter(setting.name, annotation, setting.default, setting.meaning)
+    if chosen.chart:
+        text = "Draw it, too: .png, .svg, .pdf or .html."
+        yield _parameter("out", kinds.OutFile | None, None, text)
+    if chosen.fails:
+        annotation = Annotated[str, Kind("NAME", choices=tuple(chosen.fails))] | None
+        yield _parameter("fail_on", annotation, None, f"Exit with 3 on {', '.join(chosen.fails)}.")
+
+
+def _annotation(setting: Setting) -> Any:
+    """Return the type of a setting with its form on the command line."""
+    if setting.kind is bool:
+        return bool
+    value: Any = Sequence[str] if setting.several else setting.kind
+    if setting.kind in (int, float):
+        value = setting.kind | str
+    annotation = Annotated[value, Kind(setting.metavar)]
+    return annotation if setting.default is not None else annotation | None
+
+
+def _answer_analysis(
+    name: str,
+    chosen: Analysis,
+    folders: kinds.Folders,
+    out: kinds.OutFile | None,
+    fail_on: str | None,
+    settings: Mapping[str, object],
+) -> AnalysisAnswer:
+    """Return the answer of an analysis, and draw its picture where it has a file."""
+    from steptime.records.data import Data
+    from steptime.reports.files import check_path, save
+
+    paths = paths_of(folders)
+    if len(paths) > chosen.folders:
+        raise InputError(f"{name}: at most {chosen.folders} folders, not {len(paths)}")
+    if fail_on is not None:
+        one_of("--fail-on", fail_on, chosen.fails)
+    picture = None if out is None else Path(out)
+    if picture is not None:
+        check_path(picture)
+    data = Data.load(paths, note)
+    table = chosen.answer(data, **_read_settings(chosen, settings))
+    failure = data.failed if paths else ""
+    if picture is not None:
+        if failure and not table.rows:
+            raise InputError(failure)
+        save(chosen.draw(table), picture)
+    headline = chosen.says(table) if table.rows or not failure else []
+    failing = chosen.fails[fail_on] if fail_on else ()
+    return AnalysisAnswer(
+        summary=table.summary,
+        rows=table.rows if isinstance(table.rows, JsonRows) else tuple(table.rows),
+        path=None if picture is None else str(picture),
+        headline=(*headline, *([f"picture: {picture}"] if picture is not None else [])),
+        notes=(failure,) if failure else (),
+        _analysis=chosen,
+        _table=table,
+        _has_failed=any(table.summary[field] for field in failing),
+    )
+
+
+def _read_settings(chosen: Analysis, settings: Mapping[str, object]) -> dict[str, object]:
+    """Return settings of the command line or of Python as the analysis takes them."""
+    by_name = {setting.name: setting for setting in chosen.settings}
+    values: dict[str, object] = {}
+    for name, value in settings.items():
+        one_of("setting", name, by_name)
+        values[name] = value if value is None else _read_setting(by_name[name], value)
+    return values
+
+
+def _read_setting(setting: Setting, value: Any) -> object:
+    where = option_name(setting.name)
+    if setting.kind is bool:
+        return value
+    if setting.several:
+        return setting_texts(value)
+    if setting.kind is int:
+        return whole_number(text_of(value), where, least=-LARGEST)
+    if setting.kind is float:
+        return amount(text_of(value), where, least=-LARGEST)
+    return text_of(value)
+
+
+def _draw_picture(
+    kind: str, folders: kinds.Folders, out: kinds.OutFile | None, model: str
+) -> PictureAnswer:
+    """Draw the records of the networks whose name begins with `model`."""
+    from steptime.records.data import Data
+    from steptime.reports.charts import draw
+    from steptime.reports.files import check_path, save
+
+    paths = paths_of(folders)
+    if out is None or len(paths) != 1:
+        raise InputError(f"{kind}: takes one folder of records and --out FILE")
+    (folder,), path = paths, Path(out)
+    check_path(path)
+    data = Data.load([folder], note, model)
+    data.most = MAX_PRINTED_ROWS  # of a table; the picture asks for the rows that it draws
+    (record_count,) = data.one("SELECT count(*) FROM flat")
+    if not record_count:
+        rows = Data.load([folder], note).rows("SELECT DISTINCT model FROM flat ORDER BY model")
+        raise unknown("model", model, [row["model"] for row in rows], str(folder))
+    save(draw(kind, data), path)
+    return PictureAnswer(
+        plot=kind, path=str(path), records=record_count, headline=(f"{kind}: {path}",)
+    )
