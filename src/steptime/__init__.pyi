@@ -18,6 +18,7 @@ from steptime.prediction.kernel import Interval as Interval
 from steptime.prediction.kernel import Kernel as Kernel
 from steptime.prediction.method import Method as Method
 from steptime.prediction.step_model import StepModel as StepModel
+from steptime.questions.analyse import analyse as analyse
 from steptime.questions.calibrate import calibrate as calibrate
 from steptime.questions.compare import compare as compare
 from steptime.questions.convert import convert as convert

@@ -19,9 +19,9 @@ from steptime.core.answer import Answer
 from steptime.core.errors import InputError, one_of, unknown
 from steptime.core.kinds import Kind, paths_of, setting_texts, text_of
 from steptime.core.progress import note
-from steptime.core.ranges import LARGEST, amount, whole_number
 from steptime.core.signature import REQUIRED, option_name
 from steptime.core.table import UNSUCCESSFUL, JsonRows, Table
+from steptime.core.values import MAX_COUNT, parse_count, parse_number
 from steptime.questions import kinds
 
 MAX_PRINTED_ROWS = 1000
@@ -273,9 +273,9 @@ def _read_setting(setting: Setting, value: Any) -> object:
     if setting.several:
         return setting_texts(value)
     if setting.kind is int:
-        return whole_number(text_of(value), where, least=-LARGEST)
+        return parse_count(text_of(value), where, least=-MAX_COUNT)
     if setting.kind is float:
-        return amount(text_of(value), where, least=-LARGEST)
+        return parse_number(text_of(value), where, least=-MAX_COUNT)
     return text_of(value)
 
 
