@@ -219,7 +219,13 @@ def test_the_grid_of_the_command_line(capsys, tmp_path):
     assert run(["predict", *words, *more, "--grid", "-o", str(out)]) == 0
     with out.open() as file:
         rows = list(csv.DictReader(file))
-    assert [{k: str(v) for k, v in cell.items()} for cell in found] == rows
+    texts = ("assumed", "notes")  # in words, where JSON has a table and a list
+    for cell, row in zip(found, rows, strict=True):
+        assert cell.keys() == row.keys()
+        values = {name: str(value) for name, value in cell.items() if name not in texts}
+        assert values == {name: value for name, value in row.items() if name not in texts}
+        assert row["notes"] == "; ".join(cell["notes"])
+        assert cell["assumed"]["stack"] in row["assumed"]
     out = tmp_path / "cells.jsonl"
     assert run(["predict", *words, *more, "--grid", "-o", str(out)]) == 0
     assert [json.loads(line) for line in out.read_text().splitlines()] == found
@@ -262,9 +268,9 @@ def test_a_device_without_the_type_does_not_end_the_grid(capsys):
     why = "device 'tesla-k40': no peak is known for bfloat16; known: float64, float32"
     for cell in found:
         if cell["device"] == "tesla-k40":
-            assert (cell["status"], cell["note"], cell["step_s"]) == ("unsupported", why, None)
+            assert (cell["status"], cell["notes"], cell["step_s"]) == ("unsupported", [why], None)
         else:
-            assert (cell["status"], cell["note"]) == ("ok", "")
+            assert (cell["status"], cell["notes"]) == ("ok", [])
             assert cell["step_s"] > 0
     assert run(["predict", *words, "tesla-k40,A100", "--grid"]) == 0
     shown = [line for line in capsys.readouterr().out.splitlines() if "tesla-k40" in line]
@@ -290,7 +296,7 @@ def test_a_cell_that_does_not_fit_shows_what_the_process_needs(capsys):
     assert f"{size(single['needed_bytes'])} needed - out of memory" in capsys.readouterr().out
 
 
-SAME = ("batch", "peak_bytes", "needed_bytes", "status", "note", "is_extrapolated")
+SAME = ("batch", "peak_bytes", "needed_bytes", "status", "notes", "is_extrapolated")
 ALONE = (  # remarks of method and device, of kernels that nobody measured, and of memory
     ("fc", "K80", "analytic", ()),
     ("resnet50", "h100-sxm5", "calibrated", ("--dtype", "bfloat16")),

@@ -229,7 +229,7 @@ def predict_grid(request: GridRequest, out: str | None = None) -> GridAnswer | W
 def _make_rows(request: GridRequest) -> Iterator[GridRow]:
     """Yield the rows of a grid, and tell how far the work is."""
     for number, cell in enumerate(request.cells(), start=1):
-        yield GridRow(**cell._asdict())
+        yield GridRow(**{**cell._asdict(), "assumed": dict(cell.assumed)})
         if number % TOLD_CELLS == 0:
             tell("cells", number, request.axes.cells)
 
