@@ -3,7 +3,6 @@ from pathlib import Path
 
 from steptime.build import count_step as count_step
 from steptime.calibration.one_op import predict_op as predict_op
-from steptime.cli.choose import choose as choose
 from steptime.core.table import Answer
 from steptime.core.workload import Workload
 from steptime.hardware.catalog import device as device
@@ -20,6 +19,7 @@ from steptime.prediction.method import Method as Method
 from steptime.prediction.step_model import StepModel as StepModel
 from steptime.questions.analyse import analyse as analyse
 from steptime.questions.calibrate import calibrate as calibrate
+from steptime.questions.choose import choose as choose
 from steptime.questions.compare import compare as compare
 from steptime.questions.convert import convert as convert
 from steptime.questions.data import data as data_

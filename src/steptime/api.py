@@ -23,7 +23,7 @@ class QuestionRow(NamedTuple):
 QUESTIONS = {
     "predict": QuestionRow("Predict", "steptime.questions.predict:predict"),
     "fit": QuestionRow("Predict", "steptime.questions.fit:fit"),
-    "choose": QuestionRow("Predict", "steptime.cli.choose:choose"),
+    "choose": QuestionRow("Predict", "steptime.questions.choose:choose"),
     "scale": QuestionRow("Predict", "steptime.cli.scale:scale"),
     "plan": QuestionRow("Predict", "steptime.cli.plan:plan"),
     "serve": QuestionRow("Predict", "steptime.cli.serve:serve"),

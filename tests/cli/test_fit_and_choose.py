@@ -7,8 +7,10 @@ import shlex
 
 import pytest
 
+import steptime
 from printed import answer
 from steptime.cli.main import run
+from steptime.core.printers import text
 from steptime.core.toml_files import DATA
 from steptime.hardware import catalog
 
@@ -46,7 +48,7 @@ def test_fit(capsys, mine):
     parts = ("weights", "state", "inputs", "gradients", "activations", "temporaries", "copies")
     assert sum(found[f"{part}_bytes"] for part in parts) == found["peak_bytes"]
     assert sum(found["parts"].values()) == found["needed_bytes"]
-    assert found["memory_bytes"] == found["usable_bytes"] == 1e9
+    assert found["usable_bytes"] == 1e9
     assert found["worst_moment"].startswith("in the backward pass, at ")
     assert next(one for one in found["helps"] if one["change"] == "batch 2")["saves_bytes"] > 0
     assert found["context_bytes"] is None
@@ -80,7 +82,7 @@ def test_every_command_names_the_same_memory_of_a_card(capsys):
     found.append(answer(capsys, "serve", "gpt2", *device, "--input", "512"))
     fitted = answer(capsys, "fit", "gpt2", *device)
     has = {one["usable_bytes"] for one in (*found, fitted)}
-    assert has == {fitted["memory_bytes"]} == {catalog.device("a100").usable_bytes}
+    assert has == {catalog.device("a100").usable_bytes}
 
 
 def test_fit_says_no_and_unknown(capsys):
@@ -114,13 +116,13 @@ def test_choose(capsys, mine):
     assert times == sorted(times)
     row = found["rows"][0]
     assert row["train_s"] == pytest.approx(1000 / row["batch"] * row["step_s"])
-    assert row["cost"] == pytest.approx(row["price"] * row["train_s"] / 3600)
+    assert row["cost_total"] == pytest.approx(row["cost_per_hour"] * row["train_s"] / 3600)
     assert any(note.startswith("prices are of a date") for note in found["notes"])
     by_cost = answer(capsys, *words, "--sort", "cost", "--batch", "8")
     assert {row["batch"] for row in by_cost["rows"]} == {8}
     needs = answer(capsys, "fit", "resnet18", "--device", "t4", "--batch", "8")["needed_bytes"]
     assert next(r for r in by_cost["rows"] if r["device"] == "t4")["needed_bytes"] == needs
-    costs = [row["cost"] for row in by_cost["rows"]]
+    costs = [row["cost_total"] for row in by_cost["rows"]]
     known = [cost for cost in costs if cost is not None]
     assert costs == [*sorted(known), *[None] * (len(costs) - len(known))]
     assert run(words) == 0
@@ -129,6 +131,19 @@ def test_choose(capsys, mine):
     assert "step, at least" not in said
     assert run([*words, "--method", "roofline"]) == 0
     assert "step, at least" in capsys.readouterr().out
+
+
+def test_choose_shows_cost_and_best_batch_in_80_columns():
+    """The first columns are the device, its cost and its best batch; devices are typed rows."""
+    compared = steptime.choose(
+        "llama3_8b", "t4,h100,a100", batch=8, dtype="bfloat16", optimizer="adam"
+    )
+    lines = text(compared.tables()[0], 80).splitlines()
+    (head,) = [line for line in lines if line.lstrip().startswith("device")]
+    assert head.split()[:4] == ["device", "cost", "best", "batch"]
+    unfit = compared.rows[-1]
+    assert (unfit.device, unfit.status, unfit.cost_total) == ("t4", "oom", None)
+    assert unfit.notes[0].startswith("one example: out of memory")
 
 
 def test_choose_of_intervals_and_kinds(capsys):

@@ -78,7 +78,7 @@ def test_training_time_and_cost(capsys):
     assert row["epoch_s"] == pytest.approx(1_000_000 / 40 * row["step_s"])
     assert row["train_s"] == pytest.approx(90 * row["epoch_s"])
     assert row["device_hours"] == pytest.approx(row["train_s"] * 4 / 3600)
-    assert row["cost"] == pytest.approx(row["device_hours"] * 0.90)  # by the second
+    assert row["cost_total"] == pytest.approx(row["device_hours"] * 0.90)  # by the second
     training = {"examples": 1_000_000, "epochs": 90, "price": 0.9, "billing": "second"}
     assert found["training"] == training
     priced = [
@@ -94,10 +94,10 @@ def test_training_time_and_cost(capsys):
     ]
     (by_hour,) = answer(capsys, *priced, "--billing", "hour")["rows"]
     started = -(-row["train_s"] // 3600)
-    assert by_hour["cost"] == pytest.approx(started * 4 * 0.90)
+    assert by_hour["cost_total"] == pytest.approx(started * 4 * 0.90)
     (row,) = answer(capsys, *LINKED, "--replicas", "4", "--examples", "1000")["rows"]
     assert row["train_s"] == row["epoch_s"]
-    assert row["cost"] is None
+    assert row["cost_total"] is None
 
 
 def test_options_of_the_exchange(capsys):

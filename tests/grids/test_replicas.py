@@ -17,7 +17,7 @@ from every import every
 from steptime.core.errors import InputError
 from steptime.grids.replicas import Sync, data_parallel, throughput, unpaid
 from steptime.hardware.device import Device, Link
-from steptime.hardware.prices import Training, bill
+from steptime.hardware.prices import Training, bill_training
 from steptime.prediction import step_model
 from steptime.prediction.collectives import Fabric
 from steptime.prediction.step_model import StepModel
@@ -284,15 +284,15 @@ def test_where_more_replicas_do_not_pay():
 
 def test_time_and_cost_by_hand():
     """5,400,000 examples in steps of 500 and 0.4 s are 1.2 hours, or two started ones."""
-    found = bill(Training(1_800_000, 3, 0.90), 0.4, 500, 4)
-    by_hour = bill(Training(1_800_000, 3, 0.90, "hour"), 0.4, 500, 4)
+    found = bill_training(Training(1_800_000, 3, 0.90), 0.4, 500, 4)
+    by_hour = bill_training(Training(1_800_000, 3, 0.90, "hour"), 0.4, 500, 4)
     cost = 1.2 * 4 * 0.90
-    assert [*found.values()] == pytest.approx([1440, 4320, 4.8, cost])
-    assert by_hour == {**found, "cost": pytest.approx(2 * 4 * 0.90)}
-    two = bill(Training(3600, 2, 1.0, "hour"), 1.0, 1, 1)
-    assert two["cost"] == 2  # two whole hours, no third
-    assert bill(Training(3600, 0.1, 1.0, "hour"), 1.0 / 3, 1, 3)["cost"] == 3
-    assert bill(Training(10), 1.0, 1, 1)["cost"] is None
+    assert [*vars(found).values()] == pytest.approx([1440, 4320, 4.8, cost])
+    assert vars(by_hour) == {**vars(found), "cost_total": pytest.approx(2 * 4 * 0.90)}
+    two = bill_training(Training(3600, 2, 1.0, "hour"), 1.0, 1, 1)
+    assert two.cost_total == 2  # two whole hours, no third
+    assert bill_training(Training(3600, 0.1, 1.0, "hour"), 1.0 / 3, 1, 3).cost_total == 3
+    assert bill_training(Training(10), 1.0, 1, 1).cost_total is None
 
 
 def test_a_method_that_counts_no_time_is_told():

@@ -14,11 +14,12 @@ from steptime.grids.batches import doubling, knee, largest_batch
 from steptime.grids.grid import grid
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
-from steptime.hardware.prices import Offer, cheapest, offers
+from steptime.hardware.prices import Offer, Training, cheapest, offers
 from steptime.network.count import peak_bytes
 from steptime.prediction.memory import blocks_bytes, memory_of, worst_moment
 from steptime.prediction.step_model import StepModel
-from steptime.questions.choose import choices, helps, ordered
+from steptime.questions.device_choices import compare_devices, sort_rows
+from steptime.questions.memory_savings import list_savings
 
 FC = "fc:layers=1,nodes=64,inputs=32,outputs=8"
 
@@ -100,7 +101,7 @@ def test_what_helps_is_counted():
     workload = make_workload(read_model("llama_7b"), 1, "float32", "train", "adam")
     model = StepModel(workload, "h100")
     n = build_step(workload).parameters
-    saved = {row["change"]: row["saves_bytes"] for row in helps(model)}
+    saved = {saving.change: saving.saves_bytes for saving in list_savings(model)}
     assert saved["8-bit optimizer"] == pytest.approx(6 * n, rel=0.01)
     assert saved["ZeRO 1 over 8 devices"] == pytest.approx(12 * n * 7 / 8, rel=0.01)
     assert saved["fused optimizer"] == pytest.approx(4 * n, rel=0.15)  # or the backward pass is
@@ -155,9 +156,9 @@ def test_what_does_not_fit_by_the_context_alone():
     assert not StepModel("resnet18", own).predict(64).fits
     (cell,) = grid([lambda _: made_of("resnet18", 64)], [own], [64], [1], None, "analytic", {})
     assert cell.status == "oom"
-    (row,) = choices(StepModel("resnet18", own), [own], 1000, 1, batch=64)
-    assert (row["status"], row["batch"]) == ("ok", 64)  # by gradients that are added up
-    assert row["microbatch"] * row["accumulation"] == 64 > row["microbatch"]
+    (row,) = compare_devices(StepModel("resnet18", own), [own], Training(1000), batch=64)
+    assert (row.status, row.batch) == ("ok", 64)  # by gradients that are added up
+    assert row.microbatch * row.accumulation == 64 > row.microbatch
 
 
 def made_of(text: str, batch: int) -> Workload:
@@ -169,44 +170,44 @@ def test_devices_side_by_side():
     tpu = Device("tpu", "tpu", {"bfloat16": 1e12}, 1e9, "made up")
     offer = Offer("slow", 2.0, "USD", "second", "an offer", "today", verified=True)
     devices = [toy("small", memory=1e3), tpu, toy("slow", peak=1e6), toy("fast", peak=2e6)]
-    found = choices(model, devices, 1000, 3, {"slow": offer}, batch=10)
-    assert [one["status"] for one in found] == ["oom", "unsupported", "ok", "ok"]
-    assert "no peak is known for float32" in found[1]["note"]
+    found = compare_devices(model, devices, Training(1000, 3), {"slow": offer}, batch=10)
+    assert [one.status for one in found] == ["oom", "unsupported", "ok", "ok"]
+    assert "no peak is known for float32" in found[1].notes[0]
     slow, fast = found[2:]
-    assert slow["step_s"] is not None
-    assert slow["train_s"] == pytest.approx(300 * slow["step_s"])  # 3 x 1000 examples / 10
-    assert slow["cost"] == pytest.approx(2 * 300 * slow["step_s"] / 3600)
-    assert slow["energy_max_j"] == pytest.approx(100 * 300 * slow["step_s"])
-    assert fast["cost"] is None
-    assert [one["device"] for one in ordered(found, "time")] == ["fast", "slow", "small", "tpu"]
-    assert [one["device"] for one in ordered(found, "cost")] == ["slow", "fast", "small", "tpu"]
+    assert slow.step_s is not None
+    assert slow.train_s == pytest.approx(300 * slow.step_s)  # 3 x 1000 examples / 10
+    assert slow.cost_total == pytest.approx(2 * 300 * slow.step_s / 3600)
+    assert slow.energy_max_j == pytest.approx(100 * 300 * slow.step_s)
+    assert fast.cost_total is None
+    assert [one.device for one in sort_rows(found, "time")] == ["fast", "slow", "small", "tpu"]
+    assert [one.device for one in sort_rows(found, "cost")] == ["slow", "fast", "small", "tpu"]
 
 
 def test_devices_are_compared_at_one_global_batch():
     """A small device adds up the gradients of microbatches: n of them, and one update."""
     workload = make_workload(read_model("resnet18"), None, "float32", "train", "adam")
     model = StepModel(workload, toy(), method="analytic")
-    roomy, tight = choices(model, [toy(), toy(memory=1e9)], 1000)
-    assert roomy["batch"] == tight["batch"] == workload.batch_per_replica == 64
-    assert (roomy["microbatch"], roomy["accumulation"]) == (64, 1)
-    micro, times = tight["microbatch"], tight["accumulation"]
+    roomy, tight = compare_devices(model, [toy(), toy(memory=1e9)], Training(1000))
+    assert roomy.batch == tight.batch == workload.batch_per_replica == 64
+    assert (roomy.microbatch, roomy.accumulation) == (64, 1)
+    micro, times = tight.microbatch, tight.accumulation
     assert micro * times == 64
-    assert tight["needed_bytes"] <= 1e9
+    assert tight.needed_bytes <= 1e9
     one = model.timeline(micro)
-    assert tight["step_s"] == pytest.approx(times * (one.step_s - one.update_s) + one.update_s)
+    assert tight.step_s == pytest.approx(times * (one.step_s - one.update_s) + one.update_s)
     graph = model.graph(2 * micro)  # twice as many do not fit
     assert memory_of(graph, catalog.stack(), accumulates=True) > 1e9
 
 
 def test_each_device_has_its_best_batch_beside():
     model = StepModel(FC, toy(), method="analytic")
-    (roomy,) = choices(model, [toy()], 1000)
-    (tight,) = choices(model, [toy(memory=100e3)], 1000)
-    assert roomy["best_batch"] > tight["best_batch"] >= 1
+    (roomy,) = compare_devices(model, [toy()], Training(1000))
+    (tight,) = compare_devices(model, [toy(memory=100e3)], Training(1000))
+    assert roomy.best_batch > tight.best_batch >= 1
     steps = [model.timeline(batch).step_s for batch in doubling(1 << 16)]
     best = knee(doubling(1 << 16), steps)
-    assert roomy["best_batch"] == best
-    assert roomy["best_examples_per_s"] == pytest.approx(best / model.timeline(best).step_s)
+    assert roomy.best_batch == best
+    assert roomy.best_examples_per_s == pytest.approx(best / model.timeline(best).step_s)
 
 
 def test_gradients_that_are_added_up_live_all_the_time():

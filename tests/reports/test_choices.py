@@ -32,7 +32,7 @@ def test_a_row_is_what_scale_answers(tmp_path, capsys):
     told, data = json.loads(capsys.readouterr().out), data_of(page)
     assert told["model"] == data["axes"]["model"] == ["fc:layers=2,nodes=256", "resnet50"]
     rows = rows_of(data)
-    assert told["rows"] == len(rows) == 2 * 2 * 2 * 2 * (2 + 1)  # and the best of both batches
+    assert told["row_count"] == len(rows) == 2 * 2 * 2 * 2 * (2 + 1)  # and the best of both batches
     wanted = {
         "model": "resnet50", "device": "t4", "batch": "64", "link": "ethernet-10", "replicas": "8",
     }  # fmt: skip

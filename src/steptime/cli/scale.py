@@ -21,7 +21,7 @@ from steptime.core.table import Answer, picked
 from steptime.core.values import parse_counts
 from steptime.grids.replicas import SCALINGS, ScalingRow, Sync, data_parallel, unpaid
 from steptime.hardware import catalog
-from steptime.hardware.prices import BILLINGS, Training, bill
+from steptime.hardware.prices import BILLINGS, Training, bill_training
 from steptime.paleo.model_parallel import hybrid, model_parallel
 from steptime.paleo.placement import layer_rows
 from steptime.prediction import DEFAULT
@@ -205,5 +205,5 @@ def _row(row: ScalingRow, training: Training | None) -> dict[str, Any]:
     table = asdict(row)
     table |= table.pop("parts")
     if training is not None:
-        table |= bill(training, row.step_s, row.global_batch, row.replicas)
+        table |= asdict(bill_training(training, row.step_s, row.global_batch, row.replicas))
     return table

@@ -69,7 +69,10 @@ UNITS: dict[str, Callable[[float], str]] = {  # end of a key: how a person reads
     "g": _of("g"),
     "kwh": lambda value: f"{value:.4g} kWh",
     **dict.fromkeys(("nm", "mm2"), lambda value: f"{value:g}"),
-    "cost": lambda value: f"{value:,.2f}" if value >= 0.05 or not value else f"{value:.2g}",
+    **dict.fromkeys(
+        ("cost", "cost_total"),
+        lambda value: f"{value:,.2f}" if value >= 0.05 or not value else f"{value:.2g}",
+    ),
     **dict.fromkeys(("share", "fraction", "efficiency"), percent),
     "speedup": lambda value: f"{value:.4g}x",
     "ratio": lambda value: f"{value:.3g}",

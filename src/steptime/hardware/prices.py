@@ -113,9 +113,26 @@ class Training:
     billing: str = "second"
 
 
-def bill(
-    training: Training, step_s: float, global_batch: int, replicas: int
-) -> dict[str, float | None]:
+@dataclass(frozen=True)
+class TrainingBill:
+    """Time and cost of a training.
+
+    Args:
+        epoch_s: seconds of an epoch.
+        train_s: seconds of all epochs.
+        device_hours: hours of the training times the number of devices.
+        cost_total: price of all devices from the first second to the last; None without a price.
+    """
+
+    epoch_s: float
+    train_s: float
+    device_hours: float
+    cost_total: float | None
+
+
+def bill_training(
+    training: Training, step_s: float, global_batch: int, device_count: int
+) -> TrainingBill:
     """Return time and cost of a training of `examples * epochs / global_batch` steps.
 
     Every device is paid for from the first second to the last: 1.2 hours on 4 devices cost 4.8
@@ -125,7 +142,6 @@ def bill(
     epoch_s = training.examples / global_batch * step_s
     train_s = training.epochs * epoch_s
     hours = train_s / HOUR_S
-    paid = math.ceil(round(hours, _DIGITS)) if training.billing == "hour" else hours
-    cost = None if training.price is None else training.price * paid * replicas
-    times = {"epoch_s": epoch_s, "train_s": train_s, "device_hours": hours * replicas}
-    return {**times, "cost": cost}
+    paid_hours = math.ceil(round(hours, _DIGITS)) if training.billing == "hour" else hours
+    cost = None if training.price is None else training.price * paid_hours * device_count
+    return TrainingBill(epoch_s, train_s, hours * device_count, cost)

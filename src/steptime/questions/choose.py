@@ -1,211 +1,244 @@
-"""Which batches fit a device and which one pays; devices side by side for one training."""
+"""Every device for one training, by time, cost or energy, or a page to choose in."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import cache, partial
-from operator import itemgetter
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Unpack
 
-from steptime.core.errors import InputError
-from steptime.core.progress import watched
-from steptime.core.workload import Workload
-from steptime.grids.batches import knee, largest_batch
-from steptime.grids.grid import Steps
-from steptime.hardware.device import Device
-from steptime.hardware.prices import Offer, Training, bill
-from steptime.network.recompute import needed
-from steptime.prediction.assumed import assumed_of
-from steptime.prediction.memory import Needs, memory_of
-from steptime.prediction.power import step_energy
-from steptime.prediction.step_model import StepModel
-
-TRIED = tuple(1 << i for i in range(17))  # batches, where none is asked for
-
-
-Row = dict[str, Any]
-UNKNOWN = (  # of a device that does not fit, or that has no peak for the type
-    *("step_s", "low_s", "high_s", "is_extrapolated", "examples_per_s", "train_s"),
-    *("best_batch", "best_examples_per_s"),
-    *("cost", "offer", "energy_j", "energy_max_j"),
+from steptime.core.errors import InputError, one_of, unknown
+from steptime.core.files import check_ending
+from steptime.core.kinds import File, Kind, setting_texts, text_of
+from steptime.core.progress import note
+from steptime.core.spelling import meant_by
+from steptime.core.units import counted
+from steptime.core.values import (
+    parse_count,
+    parse_counts,
+    parse_devices,
+    parse_links,
+    parse_models,
+    parse_number,
 )
-SORTS: Mapping[str, Callable[[Row], float | None]] = {
-    "time": itemgetter("train_s"),
-    "cost": itemgetter("cost"),
-    "energy": lambda row: row["energy_j"] or row["energy_max_j"],
-}
+from steptime.hardware import catalog
+from steptime.hardware.device import KINDS, Device, Link
+from steptime.hardware.prices import Offer, Training, cheapest, offers
+from steptime.questions import kinds, options
+from steptime.questions.choose_answer import ChoicesPage, ChooseAnswer, list_notes
+from steptime.questions.device_choices import SORTS, compare_devices, sort_rows
+from steptime.questions.step_options import StepKeywords, StepOptions
+
+EXAMPLES = 1_000_000
+MAX_EPOCHS = 1e6
+MAX_DEVICES = 1000  # rows of an answer, unless --top says more
+PAGE_BATCHES = (1, 8, 32, 128, 512)  # of a page, beside a network's own
+PAGE_CURRENCY = "USD"
+NODE_LINKS = "nvlink-4,pcie-4-x16"
+CLUSTER_LINKS = "infiniband-ndr,ethernet-25"
+MAX_NODE_LINKS = 4  # links in nodes of a page where none is named
+REPLICAS = "1,2,4,...,64"
 
 
-def choices(
-    model: StepModel,
-    devices: Iterable[Device],
-    examples: int,
-    epochs: float = 1.0,
-    offers: Mapping[str, Offer] | None = None,
-    batch: int | None = None,
-) -> list[Row]:
-    """Return what a training of `examples * epochs` examples takes on each device, a row each.
+@dataclass(frozen=True)
+class _PageRequest:
+    """The lists that a page lets its reader choose among.
 
-    All run the same global `batch`, that of the model where none is said. Where it does not fit,
-    gradients of the largest `microbatch` that fits are added up `accumulation` times before an
-    update. `best_batch` is the least power of two that has 90 % of the best speed among those that
-    fit (`knee`), at `best_examples_per_s`. `status` is `ok`, `oom` where not even one example
-    fits, `unsupported` where no peak of the dtype is known, as `note` says. Times, cost and energy
-    are of the whole training; `low_s` and `high_s` of a step. `offers` are the prices by device.
+    Args:
+        models: texts of networks.
+        devices: devices.
+        batch: batches of a replica as a text; None for the usual ones.
+        links: links as a text; None for those of the devices and of clusters.
+        replicas: numbers of replicas as a text.
+        training: the examples of the training.
+        prices: offers of devices.
     """
-    whole = model.workload.batch_per_replica if batch is None else batch
-    steps, training, known = Steps(model, TRIED), Training(examples, epochs), offers or {}
 
-    @cache
-    def held(of: Steps, micro: int) -> int:  # of a microbatch beside the gradients of those before
-        how: Any = {"accumulates": True, "own": of.model.sizes(micro)}
-        return memory_of(of.model.graph(micro), of.model.stack, **how)
-
-    found = []
-    for one in watched(list(devices), "devices", 10):
-        on = model.on(one)
-        of = steps.of(on)
-        found.append(_choice(on, whole, partial(held, of), of, training, known.get(one.name)))
-    return found
+    models: Sequence[str]
+    devices: Sequence[Device]
+    batch: str | None
+    links: Any
+    replicas: str
+    training: Training
+    prices: Sequence[Offer]
 
 
-def _microbatch(on: StepModel, batch: int, held: Callable[[int], int]) -> int:
-    """Return the largest part of a batch that fits, 0 if not even one example does."""
-    if on.needs(batch).fit(on.device):
-        return batch
-    has = on.device.usable_bytes or 0.0  # of unknown memory all fits
-    most = largest_batch(lambda one: _accumulated(on, one, held).total_bytes, has, batch // 2)
-    return next((one for one in range(most, 0, -1) if not batch % one), 0)
+def choose(
+    model: kinds.Model,
+    device: kinds.Devices = "all",
+    batch: kinds.Counts | None = None,
+    examples: kinds.Count = EXAMPLES,
+    epochs: kinds.Number = 1.0,
+    prices: kinds.PriceFile | None = None,
+    page: Annotated[File, Kind("FILE")] | None = None,
+    link: kinds.Links | None = None,
+    replicas: kinds.Counts | None = None,
+    sort: Annotated[str, Kind("NAME", choices=tuple(SORTS))] = "time",
+    top: kinds.Count = MAX_DEVICES,
+    **step_options: Unpack[StepKeywords],
+) -> ChooseAnswer | ChoicesPage:
+    """Compare devices for a training, by time, cost or energy.
 
+    Args:
+        model: A family with its hyperparameters (fc:layers=4,nodes=1024), a named network
+            (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
+            code (model.py:NAME); with --page several.
+        device: Devices with commas, a kind (cpu, gpu, tpu), or all.
+        batch: Batch size, on every device. Default: the network's.
+        examples: Examples of an epoch.
+        epochs: Epochs.
+        prices: Prices of devices. Default: the shipped ones, of their dates.
+        page: A page to choose in, an .html file: MODEL and --batch take lists there, and devices
+            are shown in each number, over each link.
+        link: With --page: between replicas. Default: the devices' own, infiniband-ndr and
+            ethernet-25.
+        replicas: With --page: numbers of replicas. Default: 1,2,4,...,64.
+        sort: time, cost or energy.
+        top: Devices that are shown, best first.
+        **step_options: Which step it is, and how it is executed: `StepOptions`.
 
-def _accumulated(on: StepModel, micro: int, held: Callable[[int], int]) -> Needs:
-    return on.needs(micro)._replace(peak_bytes=held(micro))
+    Returns:
+        A `ChooseAnswer`; with `page` a `ChoicesPage`.
 
-
-def ordered(found: Sequence[Row], by: str) -> list[Row]:
-    """Return rows with the least of `by`, a name of `SORTS`, first; unknown last, unfit after."""
-
-    def key(row: Row) -> tuple[bool, bool, float]:
-        value = SORTS[by](row)
-        return row["status"] != "ok", value is None, value or 0.0
-
-    return sorted(found, key=key)
-
-
-def _choice(
-    on: StepModel,
-    batch: int,
-    held: Callable[[int], int],
-    steps: Steps,
-    training: Training,
-    offer: Offer | None,
-) -> Row:
-    device, micro = on.device, _microbatch(on, batch, held)
-    needs = _accumulated(on, micro, held) if 0 < micro < batch else on.needs(micro or 1)
-
-    def row(status: str, **told: Any) -> Row:
-        return {
-            "device": device.name,
-            "status": status,
-            "batch": batch,
-            "microbatch": micro or None,
-            "accumulation": batch // micro if micro else None,
-            "peak_bytes": needs.peak_bytes,
-            "needed_bytes": needs.total_bytes,
-            "memory_bytes": device.usable_bytes,
-            "usable_bytes": device.usable_bytes,
-            **dict.fromkeys(UNKNOWN),
-            "assumed": {},
-            "is_extrapolated": False,
-            "note": "",
-            "energy_note": "",
-            **told,
-        }
-
-    if not micro:
-        return row("oom", note=f"one example: {needs.too_large(device)}")
-    try:
-        made = on.timeline(micro)
-        best, speed = _best(on, steps)
-    except InputError as error:
-        return row("unsupported", note=str(error))
-    repeats = batch // micro
-    step_s = repeats * (made.step_s - made.update_s) + made.update_s
-    longer = step_s / made.step_s if made.step_s else 1.0
-    if offer is not None:
-        training = replace(training, price=offer.price, billing=offer.billing)
-    whole = bill(training, step_s, batch, 1)
-    count = training.examples * training.epochs / batch * longer
-    energy = step_energy(made, on.seen, on.lowered(micro).columns)
-    joules = {"energy_j": energy.energy_j, "energy_max_j": energy.max_j}
-    return row(
-        "ok",
-        assumed=assumed_of(on),
-        step_s=step_s,
-        low_s=None if made.low_s is None else made.low_s * longer,
-        high_s=None if made.high_s is None else made.high_s * longer,
-        is_extrapolated=made.is_extrapolated,
-        examples_per_s=batch / step_s if step_s else None,
-        best_batch=best,
-        best_examples_per_s=speed,
-        train_s=whole["train_s"],
-        cost=whole["cost"],
-        offer=offer,
-        **{name: None if value is None else value * count for name, value in joules.items()},
-        note="; ".join(on.remarks(micro)),
-        energy_note=energy.note,
+    Raises:
+        InputError: for unknown names, and options that do not go together.
+    """
+    step = StepOptions.from_keywords(step_options, "choose")
+    training = Training(
+        parse_count(text_of(examples), "--examples"),
+        parse_number(text_of(epochs), "--epochs", at_most=MAX_EPOCHS),
+    )
+    row_count = parse_count(text_of(top), "--top")
+    one_of("--sort", sort, SORTS)
+    price_file = None if prices is None else Path(prices)
+    if page is not None:
+        request = _PageRequest(
+            parse_models(text_of(model)),
+            find_devices(text_of(device), step.method),
+            text_of(batch),
+            text_of(link),
+            text_of(replicas or REPLICAS),
+            training,
+            offers(price_file),
+        )
+        return _write_page(Path(page), step, request)
+    options.refuse({"--link": link, "--replicas": replicas}, "{} goes with --page FILE")
+    devices = find_devices(text_of(device), step.method)
+    all_offers = offers(price_file)
+    currency = _currency_of(all_offers)
+    step_model = step.on(model, batch, devices[0])
+    workload = step_model.workload
+    rows = compare_devices(step_model, devices, training, cheapest(all_offers))
+    if all(row.status == "unsupported" for row in rows):
+        raise InputError("; ".join(rows[0].notes))
+    best_rows = tuple(sort_rows(rows, sort)[:row_count])
+    return ChooseAnswer(
+        model=workload.label,
+        method=step_model.method.name,
+        phase=workload.phase,
+        dtype=workload.dtype,
+        optimizer=workload.optimizer,
+        tuning=workload.tuning.text or None,
+        examples=training.examples,
+        epochs=training.epochs,
+        currency=currency,
+        sort=sort,
+        rows=best_rows,
+        notes=tuple(list_notes(best_rows)),
     )
 
 
-def _best(on: StepModel, steps: Steps) -> tuple[int | None, float | None]:
-    """Return the best batch of a device among those tried that fit, and its examples a second."""
-    (span,), fits = steps.spans([on]), steps.fit(on)
-    each = zip(steps.batches, zip(*span.times, strict=True), fits, strict=True)
-    step_s = {batch: sum(times) for batch, times, fit in each if fit}
-    if not step_s:
-        return None, None
-    best = knee([*step_s], [*step_s.values()])
-    return best, best / step_s[best] if step_s[best] else None
+def find_devices(value: Any, method: Any = "") -> list[Device]:
+    """Return the devices of a list with commas, of a kind, or all.
 
+    GPUs of phones are of a kind, and are not among all.
 
-def helps(model: StepModel) -> list[dict[str, Any]]:
-    """Return what makes a step need less memory at its worst moment, most first.
+    Args:
+        value: a text, or names and devices of Python.
+        method: the cost model: under `paleo` a name of Paleo's table means Paleo's figures.
 
-    `saves_bytes` is by how much the step then needs less, counted on the changed step, and `fits`
-    whether that is enough. ZeRO is of 8 devices.
+    Raises:
+        InputError: for an unknown device.
     """
-    work, stack, graph = model.workload, model.stack, model.graph()
-    now = model.needs()
-    tries: dict[str, int] = {}
-    half = work.batch_per_replica // 2
-    if half > 0:
-        tries[f"batch {half}"] = model.needs(half).total_bytes
-    if work.phase == "train":
-        changed: dict[str, Workload] = {}
-        if work.dtype == "float32":
-            changed["bfloat16-mixed"] = replace(work, dtype="bfloat16-mixed")
-        if work.tuning.recompute == "none" and needed(graph, to_end=False):
-            again = replace(work.tuning, recompute="full")
-            changed["full recompute"] = replace(work, tuning=again)
-        for way, other in changed.items():
-            made = StepModel(other, model.device, method=model.method)
-            tries[way] = made.needs().total_bytes
-        beside = now.total_bytes - now.peak_bytes
-        ways: dict[str, dict[str, Any]] = {
-            "fused optimizer": {"fused": True},
-            "8-bit optimizer": {"state_bytes": 1},
-            **{f"ZeRO {z} over 8 devices": {"zero": z, "shards": 8} for z in (1, 2, 3)},
-        }
-        held = partial(memory_of, graph, stack, own=model.sizes())
-        tries |= {way: held(**how) + beside for way, how in ways.items()}
-    rows = [
-        {"change": change, "saves_bytes": now.total_bytes - needs, "fits": has_room(model, needs)}
-        for change, needs in tries.items()
-        if needs < now.total_bytes
-    ]
-    return sorted(rows, key=lambda row: -row["saves_bytes"])
+    if not isinstance(value, str):
+        return [catalog.device(item) for item in parse_devices(value)]
+    word = value.strip().lower()
+    if word == "all" or word in KINDS:
+        devices = [device for device in catalog.devices(note) if not device.only_by_name]
+        if word == "all":
+            return [device for device in devices if device.details.get("used_in") != "phones"]
+        return [device for device in devices if device.kind == word]
+    if meant_by(word, KINDS) and not catalog.meant(word):
+        raise unknown("kind of devices", value, ("all", *KINDS), "--device")
+    by_name: dict[str, Device] = {}
+    for name in parse_devices(value):
+        device = catalog.device(name, str(method))
+        by_name[device.name] = device
+    return list(by_name.values())
 
 
-def has_room(model: StepModel, needed_bytes: int) -> bool | None:
-    """Whether a model's device has so many bytes, None where its memory is unknown."""
-    usable = model.device.usable_bytes
-    return None if usable is None else needed_bytes <= usable
+def _currency_of(all_offers: Sequence[Offer]) -> str | None:
+    """Return the currency of offers, None without any; raises `InputError` for several."""
+    currencies = sorted({offer.currency for offer in all_offers})
+    if len(currencies) > 1:
+        raise InputError(f"prices in several currencies: {', '.join(currencies)}")
+    return currencies[0] if currencies else None
+
+
+def _write_page(page: Path, step: StepOptions, request: _PageRequest) -> ChoicesPage:
+    """Write the page of choices among models, devices, batches, links and numbers of replicas."""
+    from steptime.reports.choices import Choices, write_choices
+
+    check_ending(page, (".html",), "ending of a page")
+    makers = {name: partial(step.workload, name) for name in request.models}
+    training = request.training
+    words = {
+        "length": step.length,
+        "dtype": step.dtype,
+        "optimizer": step.optimizer,
+        "method": step.method,
+        "examples": training.examples,
+        "epochs": training.epochs,
+        "option": setting_texts(step.options),
+        **step.words(),
+    }
+    choices = Choices(
+        makers,
+        request.devices,
+        _page_batches(request.batch, makers),
+        _page_links(request.links, request.devices),
+        parse_counts(request.replicas, "--replicas"),
+        training,
+        cheapest(offer for offer in request.prices if offer.currency == PAGE_CURRENCY),
+        step.method,
+        step.method_options(step.options),
+        options.words_of(words),
+    )
+    page_axes = write_choices(choices, page)
+    axes = {name: tuple(values) for name, values in page_axes.axes.items()}
+    return ChoicesPage(
+        path=str(page),
+        row_count=page_axes.row_count,
+        headline=(f"{counted(page_axes.row_count, 'row')}: {page}",),
+        **axes,
+    )
+
+
+def _page_batches(text: str | None, makers: Any) -> list[int]:
+    """Return the batches of --batch, by default the usual ones and each network's own."""
+    if text is not None:
+        return parse_counts(text, "--batch")
+    network_batches = {make(None).batch_per_replica for make in makers.values()}
+    return sorted(network_batches | set(PAGE_BATCHES))
+
+
+def _page_links(value: Any, devices: Sequence[Device]) -> list[Link]:
+    """Return the links of --link, by default those of the devices, if few, and of clusters."""
+    from steptime.planning.request import near_link
+
+    if value is None:
+        device_links = list(dict.fromkeys(map(near_link, devices)))
+        if len(device_links) <= MAX_NODE_LINKS:
+            value = ",".join([*device_links, CLUSTER_LINKS])
+        else:
+            value = f"{CLUSTER_LINKS},{NODE_LINKS}"
+    return [catalog.link(name, "--link") for name in parse_links(value)]

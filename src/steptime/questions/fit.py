@@ -11,8 +11,8 @@ from steptime.grids.batches import KNEE, MAX_BATCH, doubling, knee, largest_batc
 from steptime.prediction.assumed import assumed_of, assumed_row
 from steptime.prediction.step_model import StepModel
 from steptime.questions import kinds
-from steptime.questions.choose import helps
 from steptime.questions.fit_commands import commands_that_fit
+from steptime.questions.memory_savings import list_savings
 from steptime.questions.step_options import StepKeywords, StepOptions
 
 COLUMNS = columns(
@@ -253,7 +253,7 @@ def fit(
         needed_bytes=needs.total_bytes,
         worst_moment=worst.name,
         parts={name: value for name, value in {**worst.parts, **beside}.items() if value},
-        helps=tuple(Saving(**row) for row in helps(asked)),
+        helps=tuple(Saving(**saving._asdict()) for saving in list_savings(asked)),
         **sizes,
         blocks_bytes=needs.blocks_bytes,
         workspace_bytes=needs.workspace_bytes,

@@ -33,7 +33,7 @@ _BEFORE = ("replicas=replicas", "?global_batch=global batch")
 _EACH = "?batch=per replica"
 _AFTER = ("step_s[low_s,high_s]=step", "speedup=speed-up", "?efficiency",
           "?examples_per_s=speed", "?epoch_s=an epoch", "training_h=training",
-          "cost")  # fmt: skip
+          "cost_total=cost")  # fmt: skip
 _COLUMNS: dict[str, tuple[Column, ...]] = {
     "data": columns(*_BEFORE, _EACH, "?compute_s=compute", "exposed_communication_s=communication",
                     "hidden_s=hidden", *_AFTER),
@@ -56,7 +56,7 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
             more[part] = " - ".join(dict.fromkeys(bounds))
     if "data" in row:
         more["sync_s"] = row["data"]["sync_s"]
-    return {**dict.fromkeys(("cost", "epoch_s", "training_h")), **row, **more}
+    return {**dict.fromkeys(("cost_total", "epoch_s", "training_h")), **row, **more}
 
 
 def _remarks(document: Mapping[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ from steptime.core.progress import watched
 from steptime.grids.batches import knee
 from steptime.grids.grid import GridCell, Maker, grid
 from steptime.hardware.device import Device, Link
-from steptime.hardware.prices import HOUR_S, Offer, Training, bill
+from steptime.hardware.prices import HOUR_S, Offer, Training, TrainingBill, bill_training
 from steptime.planning.request import near_link
 from steptime.prediction.method import Method
 from steptime.reports.charts import style
@@ -57,8 +57,21 @@ class Choices:
     words: Sequence[str]
 
 
-def write_choices(asked: Choices, path: Path) -> dict[str, Any]:
-    """Write the page and return what is in it: its path, its axes and the number of rows.
+@dataclass(frozen=True)
+class WrittenPage:
+    """A page that was written.
+
+    Args:
+        row_count: its rows.
+        axes: the values that its reader chooses among, by the names of `AXES`.
+    """
+
+    row_count: int
+    axes: Mapping[str, Sequence[str]]
+
+
+def write_choices(asked: Choices, path: Path) -> WrittenPage:
+    """Write the page of choices and return its axes and the number of its rows.
 
     Raises `InputError` for more than `MOST_ROWS` rows and where no device has a peak for the type,
     `OutsideError` where the disk is full.
@@ -92,7 +105,7 @@ def write_choices(asked: Choices, path: Path) -> dict[str, Any]:
         "offers": {name: f"{one.name}, {one.date}" for name, one in asked.offers.items()},
     }
     write_whole(path, rendered("choose.html", data=data, method=str(asked.method)))
-    return {"path": str(path), "rows": len(rows), **named}
+    return WrittenPage(len(rows), named)
 
 
 def choice_rows(asked: Choices) -> Iterator[dict[str, Any]]:
@@ -125,18 +138,17 @@ def _row(cell: GridCell, link: Link, asked: Choices) -> dict[str, Any]:
     training, offer = asked.training, asked.offers.get(cell.device)
     if offer is not None:
         training = replace(training, price=offer.price, billing=offer.billing)
-    whole: Mapping[str, float | None] = {}
+    paid: TrainingBill | None = None
     if cell.step_s is not None:
-        whole = bill(training, cell.step_s, cell.batch * cell.replicas, cell.replicas)
-    seconds = whole.get("train_s")
+        paid = bill_training(training, cell.step_s, cell.batch * cell.replicas, cell.replicas)
     return {
         **cell._asdict(),
         "link": link.name,
         "replicas": cell.replicas,
         "examples": cell.batch,
         "speedup": None,
-        "train_h": None if seconds is None else seconds / HOUR_S,
-        "cost": whole.get("cost"),
+        "train_h": None if paid is None else paid.train_s / HOUR_S,
+        "cost": None if paid is None else paid.cost_total,
     }
 
 

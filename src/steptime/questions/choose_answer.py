@@ -1,0 +1,236 @@
+"""The answers of `choose`: devices for one training, or the page to choose in, and their tables."""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import field
+
+from steptime.core.answer import Answer, Row
+from steptime.core.table import EXTRAPOLATED, Table, columns, of_steps
+from steptime.core.units import counted, first_of, shown
+from steptime.hardware.prices import HOUR_S, by_offer
+from steptime.prediction.assumed import assumed_line, assumed_text
+from steptime.prediction.power import KWH_J
+
+MAX_TABLE_ROWS = 40  # devices that people see
+MAX_NAMES = 5  # devices or prices that a note names
+UNFIT = {"oom": " that it does not fit", "unsupported": " without a known peak of this type"}
+COLUMNS = columns(
+    "device",
+    "cost_total=cost",
+    "best_batch=best batch",
+    "train_h=training",
+    "batch",
+    "?shown_microbatch=microbatch",
+    "step_s[low_s,high_s]=step",
+    "energy",
+    "?examples_per_s=speed",
+    "?best_examples_per_s=speed at best batch",
+    "?needed_bytes=memory",
+    "?paid_by=price of",
+)
+CSV_COLUMNS = columns(
+    "device",
+    "batch",
+    "microbatch",
+    "accumulation",
+    "step_s[low_s,high_s]",
+    "examples_per_s",
+    "train_s",
+    "cost_total",
+    "cost_per_hour",
+    "offer",
+    "price_date",
+    "energy_j",
+    "energy_max_j",
+    "needed_bytes",
+    "best_batch",
+    "best_examples_per_s",
+)
+
+
+class ChooseRow(Row, frozen=True, kw_only=True):
+    """A training on one device. What follows `usable_bytes` is unknown unless `status` is `ok`.
+
+    Attributes:
+        device: the device.
+        status: `ok`, `oom` where not even one example fits, or `unsupported` where no peak of the
+            data type is known.
+        batch: examples of a step.
+        microbatch: examples that pass at once; null if not even one fits.
+        accumulation: microbatches of a step; null if not even one example fits.
+        peak_bytes: size of all tensors at the worst moment.
+        needed_bytes: memory that the process needs.
+        usable_bytes: memory that a process may use of the device; null where unknown.
+        step_s: seconds of a step.
+        low_s: lower end of the 80 % interval of `step_s`; null where the method has none.
+        high_s: upper end of the 80 % interval of `step_s`; null where the method has none.
+        is_extrapolated: whether kernels lie beyond what was measured on a device of this kind.
+        examples_per_s: throughput.
+        best_batch: the smallest power of two with 90 % of the best speed among those that fit.
+        best_examples_per_s: throughput at the best batch.
+        train_s: seconds of the whole training.
+        cost_total: cost of the whole training; null without a price.
+        cost_per_hour: price of the device for an hour; null without an offer.
+        offer: the cheapest offer of the device.
+        price_date: the date of the offer.
+        is_price_verified: whether the price was read in a price list.
+        energy_j: energy of the whole training; null where the power of the device is unknown.
+        energy_max_j: energy of the whole training at the highest power of the device.
+        energy_note: numbers of the device that the energy lacks, or that are not verified.
+        assumed: settings that decide the step, by the option that changes them.
+        notes: remarks on the step, or the reason why there is none.
+    """
+
+    device: str
+    status: str
+    batch: int
+    microbatch: int | None
+    accumulation: int | None
+    peak_bytes: int
+    needed_bytes: int
+    usable_bytes: float | None
+    step_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+    is_extrapolated: bool = False
+    examples_per_s: float | None = None
+    best_batch: int | None = None
+    best_examples_per_s: float | None = None
+    train_s: float | None = None
+    cost_total: float | None = None
+    cost_per_hour: float | None = None
+    offer: str | None = None
+    price_date: str | None = None
+    is_price_verified: bool | None = None
+    energy_j: float | None = None
+    energy_max_j: float | None = None
+    energy_note: str = ""
+    assumed: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+class ChooseAnswer(Answer, frozen=True, kw_only=True):
+    """Devices for one training, the best first.
+
+    Attributes:
+        model: the network.
+        method: the cost model.
+        phase: train or infer.
+        dtype: data type of weights and activations.
+        optimizer: the optimizer.
+        tuning: what of the network is trained; null where all is.
+        examples: examples of an epoch.
+        epochs: epochs of the training.
+        currency: currency of costs; null without prices.
+        sort: the order of the rows: time, cost or energy.
+        rows: the training on each device; devices that it does not fit are last.
+        notes: dates of prices, and devices and prices that are in doubt.
+    """
+
+    model: str
+    method: str
+    phase: str
+    dtype: str
+    optimizer: str
+    tuning: str | None
+    examples: int
+    epochs: float
+    currency: str | None
+    sort: str
+    rows: tuple[ChooseRow, ...]
+    notes: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return the devices that fit, the best first."""
+        fitting = [row for row in self.rows if row.status == "ok"]
+        is_paid = any(row.cost_total is not None for row in fitting)
+        cells = [_make_cells(row, is_paid) for row in fitting]
+        heads = [
+            column
+            for column in of_steps(COLUMNS, cells)
+            if any(row[column.key] not in (None, "") for row in cells)
+        ]
+        assumed = ((row.device, assumed_text(row.assumed)) for row in fitting)
+        below = assumed_line(assumed)
+        if any(row.is_extrapolated for row in fitting):
+            below.append(EXTRAPOLATED)
+        if is_paid:
+            below.append(f"cost in {self.currency}, paid by the second or as the offer says")
+        return [Table(heads, cells, self._title(), below, most=MAX_TABLE_ROWS, full=CSV_COLUMNS)]
+
+    def _title(self) -> str:
+        """Return the training in words: `resnet50, train, float32, sgd (calibrated): ...`."""
+        kind = (self.model, self.tuning, self.phase, self.dtype, self.optimizer)
+        epochs = counted(self.epochs, "epoch")
+        return (
+            f"{', '.join(filter(None, kind))} ({self.method}): {epochs} of "
+            f"{self.examples:,} examples, by {self.sort}"
+        )
+
+
+class ChoicesPage(Answer, frozen=True, kw_only=True):
+    """A page to choose in.
+
+    Attributes:
+        path: the page.
+        row_count: number of its rows.
+        model: the networks to choose from.
+        device: the devices.
+        batch: the batches of a replica, and `best`, that of each device.
+        link: the links between replicas.
+        replicas: the numbers of replicas.
+        headline: the number of rows and the page.
+    """
+
+    path: str
+    row_count: int
+    model: tuple[str, ...]
+    device: tuple[str, ...]
+    batch: tuple[str, ...]
+    link: tuple[str, ...]
+    replicas: tuple[str, ...]
+    headline: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return no table: the page has the rows."""
+        return []
+
+
+def list_notes(rows: Sequence[ChooseRow]) -> Iterator[str]:
+    """Yield the dates of prices, and the devices and prices that are in doubt."""
+    dates = {row.price_date for row in rows if row.cost_total is not None and row.price_date}
+    if dates:
+        yield f"prices are of a date and change: {'; '.join(sorted(dates))}"
+    unverified = {row.offer for row in rows if row.is_price_verified is False and row.offer}
+    if unverified:
+        names = first_of(sorted(unverified), MAX_NAMES)
+        yield f"{counted(len(unverified), 'price')} not verified: {names}"
+    for status, reason in UNFIT.items():
+        devices = [row.device for row in rows if row.status == status]
+        if devices:
+            yield f"{counted(len(devices), 'device')}{reason}: {first_of(devices, MAX_NAMES)}"
+
+
+def _make_cells(row: ChooseRow, is_paid: bool) -> dict[str, object]:
+    """Return the cells of a device that fits.
+
+    Args:
+        row: the device.
+        is_paid: whether the price of any device is known.
+    """
+    is_accumulated = row.accumulation is not None and row.accumulation > 1
+    return row.to_dict() | {
+        "shown_microbatch": row.microbatch if is_accumulated else None,
+        "train_h": None if row.train_s is None else row.train_s / HOUR_S,
+        "energy": _describe_energy(row),
+        "paid_by": by_offer(row.offer, row.price_date) if is_paid else None,
+    }
+
+
+def _describe_energy(row: ChooseRow) -> str | None:
+    """Return the energy of a training, `3.877 kWh` or `at most 3.9 kWh`; None where unknown."""
+    if row.energy_j is not None:
+        return shown("kwh", row.energy_j / KWH_J)
+    if row.energy_max_j is not None:
+        return f"at most {shown('kwh', row.energy_max_j / KWH_J)}"
+    return None

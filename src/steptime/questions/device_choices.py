@@ -1,0 +1,207 @@
+"""Devices side by side for one training: its batch, time, cost and energy on each of them."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+
+from steptime.core.errors import InputError
+from steptime.core.progress import watched
+from steptime.grids.batches import knee, largest_batch
+from steptime.grids.grid import Steps
+from steptime.hardware.device import Device
+from steptime.hardware.prices import Offer, Training, bill_training
+from steptime.prediction.assumed import assumed_of
+from steptime.prediction.memory import Needs, memory_of
+from steptime.prediction.power import step_energy
+from steptime.prediction.schedule import Timeline
+from steptime.prediction.step_model import StepModel
+from steptime.questions.choose_answer import ChooseRow
+
+BATCHES = tuple(1 << exponent for exponent in range(17))  # for the best batch of a device
+PROGRESS_DEVICES = 10  # after so many the listener is told
+
+SORTS: Mapping[str, Callable[[ChooseRow], float | None]] = {
+    "time": lambda row: row.train_s,
+    "cost": lambda row: row.cost_total,
+    "energy": lambda row: row.energy_j or row.energy_max_j,
+}
+
+
+@dataclass(frozen=True)
+class _DeviceStep:
+    """The step of a training on one device.
+
+    Args:
+        model: the network on the device.
+        steps: its steps at `BATCHES` under the device's stack.
+        batch: examples of a step.
+        accumulated_bytes: peak memory of a microbatch beside the gradients of those before.
+    """
+
+    model: StepModel
+    steps: Steps
+    batch: int
+    accumulated_bytes: Callable[[int], int]
+
+    def find_microbatch(self) -> int:
+        """Return the largest divisor of the batch that fits, 0 if not even one example does."""
+        device = self.model.device
+        if self.model.needs(self.batch).fit(device):
+            return self.batch
+        usable_bytes = device.usable_bytes or 0.0  # where it is unknown, the batch fits
+        largest = largest_batch(
+            lambda size: self._accumulated_needs(size).total_bytes, usable_bytes, self.batch // 2
+        )
+        return next((size for size in range(largest, 0, -1) if not self.batch % size), 0)
+
+    def needs(self, microbatch: int) -> Needs:
+        """Return the memory of a step in microbatches, that of one example where none fits."""
+        if 0 < microbatch < self.batch:
+            return self._accumulated_needs(microbatch)
+        return self.model.needs(microbatch or 1)
+
+    def _accumulated_needs(self, microbatch: int) -> Needs:
+        needs = self.model.needs(microbatch)
+        return needs._replace(peak_bytes=self.accumulated_bytes(microbatch))
+
+    def find_best_batch(self) -> tuple[int | None, float | None]:
+        """Return the smallest fitting batch with 90 % of the best speed, and its examples/s."""
+        (span,) = self.steps.spans([self.model])
+        fits = self.steps.fit(self.model)
+        pass_times = zip(*span.times, strict=True)
+        step_s = {
+            batch: sum(seconds)
+            for batch, seconds, is_fitting in zip(self.steps.batches, pass_times, fits, strict=True)
+            if is_fitting
+        }
+        if not step_s:
+            return None, None
+        best = knee([*step_s], [*step_s.values()])
+        return best, best / step_s[best] if step_s[best] else None
+
+
+def compare_devices(
+    model: StepModel,
+    devices: Iterable[Device],
+    training: Training,
+    offers: Mapping[str, Offer] | None = None,
+    batch: int | None = None,
+) -> list[ChooseRow]:
+    """Return the time, cost and energy of a training on each device, in the order of the devices.
+
+    All run the same batch. Where it does not fit, gradients of the largest microbatch that fits
+    are accumulated before an update.
+
+    Args:
+        model: the network on any of the devices.
+        devices: the devices.
+        training: the examples of the training; its price is that of the offer of each device.
+        offers: prices by device.
+        batch: examples of a step; by default those of the model.
+    """
+    global_batch = model.workload.batch_per_replica if batch is None else batch
+    all_steps = Steps(model, BATCHES)
+
+    @cache
+    def accumulated_bytes(steps: Steps, microbatch: int) -> int:
+        return memory_of(
+            steps.model.graph(microbatch),
+            steps.model.stack,
+            accumulates=True,
+            own=steps.model.sizes(microbatch),
+        )
+
+    rows = []
+    for device in watched(list(devices), "devices", PROGRESS_DEVICES):
+        on_device = model.on(device)
+        steps = all_steps.of(on_device)
+        step = _DeviceStep(on_device, steps, global_batch, partial(accumulated_bytes, steps))
+        rows.append(_make_row(step, training, (offers or {}).get(device.name)))
+    return rows
+
+
+def sort_rows(rows: Sequence[ChooseRow], by: str) -> list[ChooseRow]:
+    """Return rows with the least of `by`, a name of `SORTS`, first; unknown last, unfit after."""
+
+    def key(row: ChooseRow) -> tuple[bool, bool, float]:
+        value = SORTS[by](row)
+        return row.status != "ok", value is None, value or 0.0
+
+    return sorted(rows, key=key)
+
+
+def _make_row(step: _DeviceStep, training: Training, offer: Offer | None) -> ChooseRow:
+    """Return the row of a device: `ok`, `oom`, or `unsupported` without a peak of the type."""
+    model, microbatch = step.model, step.find_microbatch()
+    needs = step.needs(microbatch)
+    make_row = partial(
+        ChooseRow,
+        device=model.device.name,
+        batch=step.batch,
+        microbatch=microbatch or None,
+        accumulation=step.batch // microbatch if microbatch else None,
+        peak_bytes=needs.peak_bytes,
+        needed_bytes=needs.total_bytes,
+        usable_bytes=model.device.usable_bytes,
+    )
+    if not microbatch:
+        note = f"one example: {needs.too_large(model.device)}"
+        return make_row(status="oom", notes=(note,))
+    try:
+        times = model.timeline(microbatch)
+        best_batch, best_examples_per_s = step.find_best_batch()
+    except InputError as error:
+        return make_row(status="unsupported", notes=(str(error),))
+    make_row = partial(
+        make_row,
+        status="ok",
+        assumed=assumed_of(model),
+        best_batch=best_batch,
+        best_examples_per_s=best_examples_per_s,
+        is_extrapolated=times.is_extrapolated,
+        notes=tuple(model.remarks(microbatch)),
+    )
+    return _price_row(make_row, step, times, microbatch, training, offer)
+
+
+def _price_row(
+    make_row: Callable[..., ChooseRow],
+    step: _DeviceStep,
+    times: Timeline,
+    microbatch: int,
+    training: Training,
+    offer: Offer | None,
+) -> ChooseRow:
+    """Return the row of a device with the time, the cost and the energy of a training.
+
+    Args:
+        make_row: makes the row from these, with all other fields.
+        step: the step on the device.
+        times: the times of one microbatch.
+        microbatch: examples that pass at once.
+        training: the examples of the training.
+        offer: the price of the device.
+    """
+    repeats = step.batch // microbatch
+    step_s = repeats * (times.step_s - times.update_s) + times.update_s
+    growth = step_s / times.step_s if times.step_s else 1.0
+    if offer is not None:
+        training = replace(training, price=offer.price, billing=offer.billing)
+    paid = bill_training(training, step_s, step.batch, 1)
+    energy = step_energy(times, step.model.seen, step.model.lowered(microbatch).columns)
+    microbatch_steps = training.examples * training.epochs / step.batch * growth
+    return make_row(
+        step_s=step_s,
+        low_s=None if times.low_s is None else times.low_s * growth,
+        high_s=None if times.high_s is None else times.high_s * growth,
+        examples_per_s=step.batch / step_s if step_s else None,
+        train_s=paid.train_s,
+        cost_total=paid.cost_total,
+        cost_per_hour=offer and offer.price,
+        offer=offer and offer.name,
+        price_date=offer and offer.date,
+        is_price_verified=offer and offer.verified,
+        energy_j=None if energy.energy_j is None else energy.energy_j * microbatch_steps,
+        energy_max_j=None if energy.max_j is None else energy.max_j * microbatch_steps,
+        energy_note=energy.note,
+    )

@@ -1,0 +1,83 @@
+"""Changes of a training step that need less memory at its worst moment."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from steptime.core.workload import Workload
+from steptime.network.recompute import needed
+from steptime.prediction.memory import memory_of
+from steptime.prediction.step_model import StepModel
+
+ZERO_STAGES = (1, 2, 3)
+ZERO_DEVICES = 8  # over which ZeRO is counted: a node
+
+
+class MemorySaving(NamedTuple):
+    """A change that saves memory.
+
+    Args:
+        change: the change, such as `full recompute`.
+        saves_bytes: by how much the changed step needs less.
+        fits: whether the changed step fits the device; None where its memory is unknown.
+    """
+
+    change: str
+    saves_bytes: int
+    fits: bool | None
+
+
+def list_savings(model: StepModel) -> list[MemorySaving]:
+    """Return the changes that make a step need less memory, the largest saving first.
+
+    Each is counted on the changed step. ZeRO is counted over `ZERO_DEVICES` devices.
+    """
+    step_bytes = model.needs().total_bytes
+    needed_bytes: dict[str, int] = {}
+    half_batch = model.workload.batch_per_replica // 2
+    if half_batch > 0:
+        needed_bytes[f"batch {half_batch}"] = model.needs(half_batch).total_bytes
+    if model.workload.phase == "train":
+        for change, workload in _changed_workloads(model):
+            changed = StepModel(workload, model.device, method=model.method)
+            needed_bytes[change] = changed.needs().total_bytes
+        needed_bytes |= _changed_states_bytes(model)
+    savings = [
+        MemorySaving(change, step_bytes - size_bytes, _has_room(model, size_bytes))
+        for change, size_bytes in needed_bytes.items()
+        if size_bytes < step_bytes
+    ]
+    return sorted(savings, key=lambda saving: -saving.saves_bytes)
+
+
+def _changed_workloads(model: StepModel) -> Iterator[tuple[str, Workload]]:
+    """Yield the changed trainings of a network, each with the words of its change."""
+    workload = model.workload
+    if workload.dtype == "float32":
+        yield "bfloat16-mixed", replace(workload, dtype="bfloat16-mixed")
+    can_recompute = bool(needed(model.graph(), to_end=False))
+    if workload.tuning.recompute == "none" and can_recompute:
+        tuning = replace(workload.tuning, recompute="full")
+        yield "full recompute", replace(workload, tuning=tuning)
+
+
+def _changed_states_bytes(model: StepModel) -> Mapping[str, int]:
+    """Return the needed memory of the same step with another optimizer or with ZeRO, by change."""
+    needs = model.needs()
+    process_bytes = needs.total_bytes - needs.peak_bytes
+    peak_bytes = partial(memory_of, model.graph(), model.stack, own=model.sizes())
+    peaks = {
+        "fused optimizer": peak_bytes(fused=True),
+        "8-bit optimizer": peak_bytes(state_bytes=1),
+    }
+    for stage in ZERO_STAGES:
+        change = f"ZeRO {stage} over {ZERO_DEVICES} devices"
+        peaks[change] = peak_bytes(zero=stage, shards=ZERO_DEVICES)
+    return {change: peak + process_bytes for change, peak in peaks.items()}
+
+
+def _has_room(model: StepModel, needed_bytes: int) -> bool | None:
+    """Return whether a model's device has so much memory, None where its memory is unknown."""
+    usable_bytes = model.device.usable_bytes
+    return None if usable_bytes is None else needed_bytes <= usable_bytes
