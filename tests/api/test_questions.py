@@ -13,9 +13,9 @@ from every import every
 from steptime.api import NAMES, QUESTIONS, python_name, schema
 from steptime.cli.command import OUTPUT_OPTIONS
 from steptime.cli.main import run
+from steptime.core.answer import Answer
 from steptime.core.errors import InputError
 from steptime.core.question import inquiry_of
-from steptime.core.table import Result
 from steptime.hardware import catalog
 from steptime.questions.list_topics import LinksAnswer
 from steptime.questions.options import workload_of
@@ -164,7 +164,7 @@ def test_a_misspelt_parameter_is_asked_back():
 
 def test_python_takes_what_it_has_in_place_of_names():
     by_name = steptime.fit("resnet18", "t4", batch=8)
-    assert isinstance(by_name, Result)
+    assert isinstance(by_name, Answer)
     assert steptime.fit(workload_of("resnet18", 8), catalog.device("t4")) == by_name
     assert "slow" in str(steptime.fit("fc", "t4", "8", option_={"host": "slow"}).assumed)
     with pytest.raises(InputError, match="latency_us: must be"):

@@ -172,7 +172,7 @@ def python(question: Question) -> Answers:
     how: Any = {"method": question.method, "options": question.options}
     for name, device, dtype in question.cases():
         try:
-            made = steptime.predict(question.models[name], device, BATCH, dtype, **how)
+            made = steptime.predict(question.models[name], device, BATCH, dtype=dtype, **how)
         except InputError as error:
             found[name, device, dtype] = str(error)
             continue
@@ -302,7 +302,7 @@ def test_a_prefill_takes_what_predict_says_and_what_is_named(name, stack, kept):
             beside = told["parts"]["beside_predict"]
             assert [*beside] == [f"{part}_s" for part in BESIDE]
             more = f"{model},length={length}".replace(":,", ":")
-            step_s = steptime.predict(more, device, 1, "bfloat16", **how).step_s
+            step_s = steptime.predict(more, device, 1, dtype="bfloat16", **how).step_s
             left_s = told["ttft_s"] - sum(beside.values())
             assert left_s == pytest.approx(step_s, rel=1e-9), (device, length)
             shares |= {round(told[f"ttft_{end}_s"] / told["ttft_s"], 9) for end in ("low", "high")}

@@ -73,7 +73,7 @@ def ask(
         steps: Steps of a run.
         settings: An option of the method.
     """
-    TuneOptions.from_keywords(options, "ask")
+    TuneOptions.from_keywords(options, ask)
     return Lines(rows=(Line(step_s=1.0),))
 
 

@@ -38,16 +38,17 @@ class OptionGroup:
         OptionGroup.of_keywords[keywords] = cls
 
     @classmethod
-    def from_keywords(cls, keywords: Mapping[str, Any], question: str) -> Self:
+    def from_keywords(cls, keywords: Mapping[str, Any], question: Callable[..., Any]) -> Self:
         """Return the group with the values of a question's keywords.
 
         Raises:
-            InputError: for a keyword that the group does not have.
+            InputError: for a keyword that the question does not have.
         """
-        names = [field.name for field in fields(cls)]  # type: ignore[arg-type]  # a dataclass
+        own_names = {field.name for field in fields(cls)}  # type: ignore[arg-type]  # a dataclass
         for name in keywords:
-            if name not in names:
-                raise unknown("parameter", name, names, question)
+            if name not in own_names:
+                names = [parameter.name for parameter in parameters_of(question)]
+                raise unknown("parameter", name, names, question.__name__)
         return cls(**keywords)
 
 

@@ -102,7 +102,7 @@ def choose(
     Raises:
         InputError: for unknown names, and options that do not go together.
     """
-    step = StepOptions.from_keywords(step_options, "choose")
+    step = StepOptions.from_keywords(step_options, choose)
     training = Training(
         parse_count(text_of(examples), "--examples"),
         parse_number(text_of(epochs), "--epochs", at_most=MAX_EPOCHS),

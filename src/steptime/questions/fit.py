@@ -218,7 +218,7 @@ def fit(
     Raises:
         InputError: for unknown names, and options that do not go together.
     """
-    step = StepOptions.from_keywords(step_options, "fit")
+    step = StepOptions.from_keywords(step_options, fit)
     asked = step.on(model, batch, text_of(device))
     workload, usable_bytes = asked.workload, asked.device.usable_bytes
     prediction, needs = asked.predict(), asked.needs()

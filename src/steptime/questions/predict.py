@@ -113,7 +113,7 @@ def predict(
     Raises:
         InputError: for unknown names, and options that do not go together.
     """
-    step = StepOptions.from_keywords(step_options, "predict")
+    step = StepOptions.from_keywords(step_options, predict)
     one_step = {"--by-op": by_op, "--trace": trace, "--steps": steps}
     stacks = [] if step.stack is None else parse_names(text_of(step.stack), "--stack")
     settings, *other_settings = [
