@@ -270,7 +270,7 @@ def test_a_command_imports_no_other_and_builds_no_help():
         ("count fc --json=", "option '--json' takes no value"),
         ("count fc fc alexnet", "unexpected argument 'fc alexnet'; see --help"),
         ("count", "Missing argument 'MODEL'."),
-        ("analyse memory records", "Missing option '-o' / '--out'."),
+        ("analyse memory records", "Missing option '--out' / '-o'."),
         ("sweep stats", "Missing option '--out'."),
         ("--json count fc", "no such option '--json'; see --help"),
     ],
