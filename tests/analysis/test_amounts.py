@@ -11,7 +11,7 @@ import pytest
 
 import synthetic
 from steptime.analysis.analyses import analysis
-from steptime.analysis.watch import watch
+from steptime.analysis.watch import find_changes
 from steptime.records.data import Data
 from steptime.records.record import Record
 from told import by_column, predicted_and_measured, two_folders
@@ -71,10 +71,10 @@ def test_levels_errors_and_groups_follow_from_their_pairs(seed):
     for row in folders.pairs:
         if row["verdict"] is not None:
             by_family.setdefault(row["family"], []).append(row["ratio"])
-    groups = {row["group"]: row for row in watch(folders.found)["groups"]}
-    assert {name: row["pairs"] for name, row in groups.items()} == {
+    groups = {row.group: row for row in find_changes(folders.found).groups}
+    assert {name: row.pairs for name, row in groups.items()} == {
         name: len(some) for name, some in by_family.items()
     }
     for name, some in by_family.items():
         mean = statistics.geometric_mean(some)
-        assert groups[name]["geometric_mean_ratio"] == pytest.approx(mean)
+        assert groups[name].geometric_mean_ratio == pytest.approx(mean)

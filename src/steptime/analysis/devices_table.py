@@ -73,7 +73,8 @@ def device_table(data: Data) -> Table:
     """
     values = (f"count(DISTINCT coalesce({n}::VARCHAR, '')) > 1 AS {n}" for n in IF_DIFFERENT)
     total, *apart = data.one(f"SELECT count(*), {', '.join(values)} FROM ({ROWS})")
-    asked = f"SELECT {', '.join(COLUMNS)} FROM ({ROWS}) {SORTED} LIMIT {data.most or total}"
+    limit = "" if data.most is None else f"LIMIT {data.most}"  # DuckDB fails on some small limits
+    asked = f"SELECT {', '.join(COLUMNS)} FROM ({ROWS}) {SORTED} {limit}"
     rows = data.rows(asked)  # ours
     differ = [name for name, one in zip(IF_DIFFERENT, apart, strict=True) if one]
     always = (name for name in MAIN if name not in IF_DIFFERENT)
