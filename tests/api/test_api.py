@@ -315,7 +315,7 @@ def test_a_grid_can_be_read_any_number_of_times(tmp_path):
     grid = {"device": "v100,a100", "batch": "8,16", "all_cells": True}
     answer = steptime.predict("alexnet,resnet50", **grid)
     _assert_reads_twice(answer, row_count=8)
-    assert len(answer["rows"]) == 8
+    assert len(answer.rows) == 8
     written = steptime.predict("alexnet", out=str(tmp_path / "cells.csv"), **grid)
     assert len(written.to_pandas()) == len(written.to_pandas()) == 4
 

@@ -62,7 +62,7 @@ def test_every_way_says_the_same_bytes(capsys, model, device, dtype):
     assert {one["needed_bytes"] for one in ways.values()} == {fit["needed_bytes"]}
     assert sum(fit["parts"].values()) == fit["needed_bytes"]
     assert usable | {one["usable_bytes"] for one in ways.values()} == {place.usable_bytes}
-    assert fit["memory_bytes"] == place.usable_bytes
+    assert fit["usable_bytes"] == place.usable_bytes
     made = steptime.predict(model, device, batch=NETWORKS[model], dtype=dtype)
     assert made.peak_bytes == fit["peak_bytes"]
     grid = answer(capsys, "predict", model, "--device", device, "--grid", *of)
