@@ -273,9 +273,9 @@ def _read_setting(setting: Setting, value: Any) -> object:
     if setting.several:
         return setting_texts(value)
     if setting.kind is int:
-        return parse_count(text_of(value), where, least=-MAX_COUNT)
+        return parse_count(text_of(value), where, at_least=-MAX_COUNT)
     if setting.kind is float:
-        return parse_number(text_of(value), where, least=-MAX_COUNT)
+        return parse_number(text_of(value), where, at_least=-MAX_COUNT)
     return text_of(value)
 
 
