@@ -68,7 +68,7 @@ def test_arithmetic_of_frozen_weights_gradients_is_not_counted():
 def test_python_and_the_options_of_commands_ask_the_same_step():
     said: dict[str, Any] = {"lora": LORA, "weights": "nf4", "recompute": "full", "packed": 128}
     how = {"dtype": "bfloat16", "optimizer": "paged_adam8bit", **said}
-    options = StepOptions(option_=["stack=hf-2025"], **how).on(
+    options = StepOptions(options=["stack=hf-2025"], **how).on(
         MODEL, 2, "rtx-4090", ExecutionOptions()
     )
     step = predicted(**said, optimizer="paged_adam8bit")
@@ -107,10 +107,8 @@ def test_states_on_the_host_leave_the_card_and_take_its_memory():
 def test_tokens_that_are_padding_are_not_counted():
     plain, padded = predicted(), predicted(padded=100)
     assert padded.step_s == plain.step_s
-    from steptime.questions.step_time import document_of
-
-    assert document_of(padded.of)["tokens"] == 200
-    assert document_of(plain.of)["tokens"] == 1024
+    assert padded.tokens == 200
+    assert plain.tokens == 1024
 
 
 @pytest.mark.parametrize(

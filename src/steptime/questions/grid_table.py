@@ -251,7 +251,7 @@ def _predict_into_folder(request: GridRequest, out: Path) -> WrittenPredictions:
 def _flat(row: GridRow) -> dict[str, Any]:
     """Return a row for a table: texts in place of assumed settings and of notes."""
     flat = row.to_dict()
-    flat["assumed"] = assumed_text(row.assumed) or ""
+    flat["assumed"] = "; ".join(f"{name}={value}" for name, value in row.assumed.items())
     flat["notes"] = "; ".join(row.notes)
     return flat
 
