@@ -11,7 +11,7 @@ from steptime.build import make_tuning
 from steptime.core.workload import Plan
 from steptime.planning.answer import mfu, timed
 from steptime.planning.request import Request, Site
-from steptime.questions.step_options import ExecutionOptions, StepOptions
+from steptime.questions.step_options import StepOptions
 
 MODEL = "llama3_2_1b:length=512"
 LORA = "r=8,on=linear"
@@ -68,11 +68,9 @@ def test_arithmetic_of_frozen_weights_gradients_is_not_counted():
 def test_python_and_the_options_of_commands_ask_the_same_step():
     said: dict[str, Any] = {"lora": LORA, "weights": "nf4", "recompute": "full", "packed": 128}
     how = {"dtype": "bfloat16", "optimizer": "paged_adam8bit", **said}
-    options = StepOptions(options=["stack=hf-2025"], **how).on(
-        MODEL, 2, "rtx-4090", ExecutionOptions()
-    )
+    options = StepOptions(options=["stack=hf-2025"], **how).on(MODEL, 2, "rtx-4090")
     step = predicted(**said, optimizer="paged_adam8bit")
-    assert options.workload == step.of.workload
+    assert options.workload.tuning.text == step.tuning
     assert options.timeline().step_s == step.step_s
 
 

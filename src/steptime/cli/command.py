@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from types import FrameType
@@ -108,6 +109,8 @@ def _answer_question(inquiry: Inquiry, values: Mapping[str, Any], output: Mappin
         with listening(patience()), _sign_of_life(inquiry.long):
             result = inquiry(values, whole=is_arranged or form != "text")
         answer = answer_of(result)
+        if form == "csv" and answer.csv is not None:
+            answer = replace(answer, tables=[answer.csv])
         if is_arranged:
             answer = arranged(answer, sort, top, form == "json")
         show(answer, form)

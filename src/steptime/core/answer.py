@@ -73,6 +73,11 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
             document_of(self), self.tables(), self.remarks(), text=text, code=self.exit_code
         )
 
+    def csv_rows(self) -> Sequence[Any]:
+        """Return the structs of which `--format csv` makes one table: the rows, else the answer."""
+        rows: Sequence[Any] | None = getattr(self, "rows", None)
+        return (self,) if rows is None else rows
+
     def print(self) -> None:
         """Print what the command prints."""
         print(self, end="")  # the purpose of the method
@@ -92,6 +97,42 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 def document_of(answer: Answer) -> dict[str, Any]:
     """Return the public fields of an answer as plain values; lazy sequences stay lazy."""
     return {name: _plain(getattr(answer, name)) for name in public_fields(type(answer))}
+
+
+def csv_table(structs: Sequence[Any]) -> Table | None:
+    """Return structs as a table of plain values, one column for each field that has a cell.
+
+    A cell is a scalar; a list of scalars is joined by `; `, a table is written `name=value; ...`.
+    Fields that hold structs have none. The table is None where there are no structs.
+    """
+    first = next(iter(structs[:1]), None)
+    if not isinstance(first, msgspec.Struct):
+        return None
+    hints = get_type_hints(type(first))
+    names = [
+        name
+        for name in public_fields(type(first))
+        if not any(map(_is_struct, _members(hints[name])))
+    ]
+    rows = LazySequence(
+        len(structs),
+        lambda: (
+            {name: _cell(getattr(struct, name, None)) for name in names} for struct in structs
+        ),
+    )
+    return Table([Column(name, name) for name in names], rows)
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name}={item}" for name, item in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "; ".join(map(str, value))
+    return value
 
 
 def public_fields(kind: type[msgspec.Struct]) -> list[str]:

@@ -153,6 +153,7 @@ class Answer(Result):
     before: Sequence[str] = ()
     text: str = ""
     code: int = 0
+    csv: Table | None = None
 
     def __getitem__(self, key: Any) -> Any:
         """Return what the document has under a key, or at a place."""

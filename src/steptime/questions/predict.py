@@ -30,7 +30,11 @@ MAX_KWH_PRICE = 1e6
 
 
 class StackTime(StepTime, frozen=True, kw_only=True):
-    """How long a step takes under one of several stacks; `stack` is the name that was asked for."""
+    """How long a step takes under one of several stacks.
+
+    Attributes:
+        stack_name: the name of the stack that was asked for.
+    """
 
     stack_name: str
 

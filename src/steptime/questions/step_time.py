@@ -184,6 +184,10 @@ class StepTime(Answer, frozen=True, kw_only=True):
         """Return a DataFrame with a row for each op; needs pandas."""
         return frame(op.to_dict() for op in self.ops)
 
+    def csv_rows(self) -> Sequence[Row | Answer]:
+        """Return the ops where they are asked for, else the step."""
+        return self.ops if self._by_op else (self,)
+
     def remarks(self) -> list[str]:
         """Return the lines that a reader must know beside the tables."""
         unverified = ", ".join(self.device_unverified)

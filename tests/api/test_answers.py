@@ -1,0 +1,97 @@
+"""Every answer is the same at each call, and the same as text, JSON, CSV, DataFrame and HTML."""
+
+import io
+import json
+
+import pandas
+import pytest
+
+import steptime
+from every import every
+from steptime.cli.main import run
+from steptime.core.answer import Answer, answer_kinds, document_of
+
+SMALL = "fc:layers=1,nodes=8,inputs=8,outputs=4"
+QUESTIONS = {  # a command line: the same question in Python
+    f"predict {SMALL} --device t4 --batch 8": (
+        "predict",
+        {"model": SMALL, "device": "t4", "batch": 8},
+    ),
+    f"predict {SMALL} --device t4,l4 --batch 8,16 --grid": (
+        "predict",
+        {"model": SMALL, "device": ["t4", "l4"], "batch": [8, 16], "all_cells": True},
+    ),
+    f"fit {SMALL} --device t4 --batch 8": ("fit", {"model": SMALL, "device": "t4", "batch": 8}),
+    f"split {SMALL} --device t4 --server v100 --link aws": (
+        "split",
+        {"model": SMALL, "device": "t4", "server": "v100", "link": "aws"},
+    ),
+    f"systolic {SMALL} --rows 16,32 --columns 16": (
+        "systolic",
+        {"model": SMALL, "rows": [16, 32], "columns_": 16},
+    ),
+    "list links": ("list", {"topic": "links"}),
+    f"choose {SMALL} --device t4,l4": ("choose", {"model": SMALL, "device": ["t4", "l4"]}),
+}
+
+
+@every("line", QUESTIONS)
+def test_an_answer_is_the_same_on_every_surface(line, capsys):
+    name, keywords = QUESTIONS[line]
+    first, second = (getattr(steptime, name)(**keywords) for _ in range(2))
+    assert isinstance(first, Answer)
+    document = first.to_dict()
+    assert document == first.to_dict() == second.to_dict() == json.loads(first.to_json())
+    assert str(first) == str(first) == str(second)
+    assert first._repr_html_() == first._repr_html_() == second._repr_html_()
+    assert first.to_pandas().equals(second.to_pandas())
+    assert run([*line.split(), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == document
+    assert run(line.split()) == 0
+    assert capsys.readouterr().out in str(first)
+    first.print()
+    assert capsys.readouterr().out == str(first)
+
+
+@every("line", [line for line in QUESTIONS if "list" not in line])
+def test_csv_is_one_table_of_plain_numbers(line, capsys):
+    name, keywords = QUESTIONS[line]
+    answer = getattr(steptime, name)(**keywords)
+    assert run([*line.split(), "--format", "csv"]) == 0
+    table = pandas.read_csv(io.StringIO(capsys.readouterr().out))
+    rows = answer.to_dict().get("rows")
+    if rows is None:
+        return
+    assert len(table) == len(rows)
+    for column in set(table) & set(rows[0]):
+        if isinstance(rows[0][column], float):
+            assert table[column].tolist() == pytest.approx([row[column] for row in rows])
+
+
+def test_public_fields_have_meanings():
+    from typing import get_type_hints
+
+    from steptime.api import QUESTIONS as rows
+    from steptime.core.answer import field_texts, public_fields, structs_of
+    from steptime.core.registry import load
+
+    lacking = []
+    for row in rows.values():
+        function = load(row.answer)
+        if hasattr(function, "inquiry"):
+            continue
+        for kind in answer_kinds(get_type_hints(function)["return"]):
+            for struct in (kind, *structs_of(kind)):
+                texts = field_texts(struct)
+                lacking += [
+                    f"{struct.__name__}.{name}"
+                    for name in public_fields(struct)
+                    if not texts.get(name)
+                ]
+    assert not lacking
+
+
+def test_private_fields_are_no_part_of_the_document():
+    answer = steptime.split(SMALL, "t4", "v100", "aws", by_op=True)
+    assert "_by_op" not in document_of(answer)
+    assert len(str(answer).splitlines()) == len(answer.rows) + 3
