@@ -31,7 +31,7 @@ QUESTIONS = {
     "energy": QuestionRow("Predict", "steptime.questions.energy:energy"),
     "systolic": QuestionRow("Predict", "steptime.questions.systolic:systolic"),
     "count": QuestionRow("Explain", "steptime.questions.count:count"),
-    "why": QuestionRow("Explain", "steptime.cli.why:why"),
+    "why": QuestionRow("Explain", "steptime.questions.why.question:why"),
     "whatif": QuestionRow("Explain", "steptime.cli.whatif:whatif"),
     "doctor": QuestionRow("Measure", "steptime.questions.doctor:doctor"),
     "calibrate": QuestionRow("Measure", "steptime.questions.calibrate:calibrate"),

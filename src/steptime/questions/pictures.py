@@ -54,3 +54,27 @@ def draw_heat_map(
     )
     load(f"{_FILES}:save")(chart, out)
     note(f"picture: {out}")
+
+
+def draw_waterfall(
+    changes: Sequence[tuple[str, float]],
+    end: str,
+    title: str,
+    caption: Sequence[str],
+    out: Path,
+) -> None:
+    """Draw times that change in named steps into a file, and say its path to people.
+
+    Args:
+        changes: the name of each change, and the seconds after it.
+        end: the name of the last bar.
+        title: the text above the chart.
+        caption: lines below the title.
+        out: the file.
+
+    Raises:
+        InputError: where the file cannot be written.
+    """
+    chart = load("steptime.reports.charts.waterfall:chart")(changes, end, title, caption)
+    load(f"{_FILES}:save")(chart, out)
+    note(f"picture: {out}")
