@@ -41,7 +41,7 @@ from steptime.questions.sweep_jobs import cancel as sweep_cancel
 from steptime.questions.sweep_jobs import collect as sweep_collect
 from steptime.questions.sweep_jobs import status as sweep_status
 from steptime.questions.systolic import systolic as systolic
-from steptime.questions.whatif import WhatIf
+from steptime.questions.whatif.question import whatif as whatif
 from steptime.questions.why.question import why as why
 
 __version__: str
@@ -220,22 +220,3 @@ def serve(
     out: str | Path | None = ...,
     option_: Mapping[str, object] | Sequence[str] | None = ...,
 ) -> Answer: ...
-def whatif(
-    device: str | Path | Device,
-    set_: Mapping[str, str | float] | Sequence[str] | None = ...,
-    model: str | Path | Workload | Sequence[str | Workload] | None = ...,
-    batch: float | Sequence[int] | str | None = ...,
-    dtype: str | None = ...,
-    upgrade: Sequence[str] | None = ...,
-    folder: str | Path | None = ...,
-    phase: str = ...,
-    optimizer: str = ...,
-    length: int | None = ...,
-    method: str | Method | Callable[[Kernel, Device], Interval | float] = ...,
-    option_: Mapping[str, object] | Sequence[str] | None = ...,
-    out: str | Path | None = ...,
-    stack: str | None = ...,
-    channels_last: str | None = ...,
-    tf32: str | None = ...,
-    host: str | None = ...,
-) -> WhatIf | Answer: ...

@@ -32,7 +32,7 @@ QUESTIONS = {
     "systolic": QuestionRow("Predict", "steptime.questions.systolic:systolic"),
     "count": QuestionRow("Explain", "steptime.questions.count:count"),
     "why": QuestionRow("Explain", "steptime.questions.why.question:why"),
-    "whatif": QuestionRow("Explain", "steptime.cli.whatif:whatif"),
+    "whatif": QuestionRow("Explain", "steptime.questions.whatif.question:whatif"),
     "doctor": QuestionRow("Measure", "steptime.questions.doctor:doctor"),
     "calibrate": QuestionRow("Measure", "steptime.questions.calibrate:calibrate"),
     "run": QuestionRow("Measure", "steptime.questions.run:run"),

@@ -10,7 +10,7 @@ from steptime.grids.batches import knee
 from steptime.hardware.device import Device, Link
 from steptime.prediction.step_model import StepModel
 from steptime.questions.bound import Input, Path, path
-from steptime.questions.changes import Change, changed
+from steptime.questions.whatif.changes import Change, change_device
 from steptime.questions.why.answer import Improvement
 from steptime.questions.why.sentences import WORTHWHILE_SPEEDUP
 
@@ -126,10 +126,10 @@ def _changed_hardware(setup: Setup) -> Iterator[tuple[str, Setup]]:
     """Yield faster devices and hosts, and sizes that suit the device."""
     device, constants = setup.device, setup.model.seen.constants
     bandwidth = Change("memory_GB_per_s", 2, times=True)
-    yield "twice the memory bandwidth", replace(setup, device=changed(device, (bandwidth,)))
+    yield "twice the memory bandwidth", replace(setup, device=change_device(device, (bandwidth,)))
     peaks = (Change("peak", 2, times=True), Change("tdp_W", 2, times=True))
     text = "twice the peak" if device.peak_w is None else "twice the peak, at twice the power"
-    yield text, replace(setup, device=changed(device, peaks))
+    yield text, replace(setup, device=change_device(device, peaks))
     yield "a host that issues and launches twice as fast", _with_faster_host(setup)
     even_rows = {name: 1.0 for name in constants if name.startswith(UNEVEN_ROWS)}
     padded_device = _with_constants(device, even_rows)
