@@ -24,7 +24,7 @@ QUESTIONS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
     ("fit", (), CNN),
     ("fit", ("llama3_8b", "rtx-4090"), {"batch": 1, "dtype": "bfloat16"}),
     ("count", (), OF_IMAGES),
-    ("count", (), OF_IMAGES | {"stack": "compile"}),
+    ("count", (), OF_IMAGES | {"stack": "torch-compile"}),
     ("why", (), CNN),
     ("why", (), CNN | {"phase": "infer", "dtype": "float16"}),
     ("why", (), CNN | {"host": "slow"}),
