@@ -22,6 +22,7 @@ from steptime.questions.calibrate import calibrate as calibrate
 from steptime.questions.choose import choose as choose
 from steptime.questions.compare import compare as compare
 from steptime.questions.convert import convert as convert
+from steptime.questions.count import count as count
 from steptime.questions.data import data as data_
 from steptime.questions.doctor import doctor as doctor
 from steptime.questions.energy import energy as energy_
@@ -40,8 +41,8 @@ from steptime.questions.sweep_jobs import cancel as sweep_cancel
 from steptime.questions.sweep_jobs import collect as sweep_collect
 from steptime.questions.sweep_jobs import status as sweep_status
 from steptime.questions.systolic import systolic as systolic
-from steptime.questions.whatif import WhatIf
-from steptime.questions.why import Diagnosis
+from steptime.questions.whatif.question import whatif as whatif
+from steptime.questions.why.question import why as why
 
 __version__: str
 __all__ = [
@@ -219,55 +220,3 @@ def serve(
     out: str | Path | None = ...,
     option_: Mapping[str, object] | Sequence[str] | None = ...,
 ) -> Answer: ...
-def count(
-    model: str | Path | Workload,
-    batch: float | Sequence[int] | str | None = ...,
-    phase: str = ...,
-    dtype: str = ...,
-    optimizer: str = ...,
-    allow_unknown: bool = ...,
-    length: int | None = ...,
-    by_op: bool = ...,
-    stack: str = ...,
-) -> Answer: ...
-def why(
-    model: str | Path | Workload | None = ...,
-    device: str | Path | Device | None = ...,
-    batch: float | Sequence[int] | str | None = ...,
-    dtype: str | None = ...,
-    phase: str = ...,
-    optimizer: str = ...,
-    replicas: int | None = ...,
-    link: str | Sequence[str] | None = ...,
-    method: str | Method | Callable[[Kernel, Device], Interval | float] = ...,
-    option_: Mapping[str, object] | Sequence[str] | None = ...,
-    input_per_s: float | None = ...,
-    folder: str | Path | None = ...,
-    start: str | None = ...,
-    allow_unknown: bool = ...,
-    length: int | None = ...,
-    out: str | Path | None = ...,
-    stack: str | None = ...,
-    channels_last: str | None = ...,
-    tf32: str | None = ...,
-    host: str | None = ...,
-) -> Diagnosis | Answer: ...
-def whatif(
-    device: str | Path | Device,
-    set_: Mapping[str, str | float] | Sequence[str] | None = ...,
-    model: str | Path | Workload | Sequence[str | Workload] | None = ...,
-    batch: float | Sequence[int] | str | None = ...,
-    dtype: str | None = ...,
-    upgrade: Sequence[str] | None = ...,
-    folder: str | Path | None = ...,
-    phase: str = ...,
-    optimizer: str = ...,
-    length: int | None = ...,
-    method: str | Method | Callable[[Kernel, Device], Interval | float] = ...,
-    option_: Mapping[str, object] | Sequence[str] | None = ...,
-    out: str | Path | None = ...,
-    stack: str | None = ...,
-    channels_last: str | None = ...,
-    tf32: str | None = ...,
-    host: str | None = ...,
-) -> WhatIf | Answer: ...

@@ -2,14 +2,24 @@
 
 import io
 import json
+from typing import get_type_hints
 
-import pandas
+import pandas as pd
 import pytest
 
 import steptime
 from every import every
+from steptime import api
 from steptime.cli.main import run
-from steptime.core.answer import Answer, answer_kinds, document_of
+from steptime.core.answer import (
+    Answer,
+    answer_kinds,
+    document_of,
+    field_texts,
+    public_fields,
+    structs_of,
+)
+from steptime.core.registry import load
 
 SMALL = "fc:layers=1,nodes=8,inputs=8,outputs=4"
 QUESTIONS = {  # a command line: the same question in Python
@@ -42,15 +52,17 @@ def test_an_answer_is_the_same_on_every_surface(line, capsys):
     assert isinstance(first, Answer)
     document = first.to_dict()
     assert document == first.to_dict() == second.to_dict() == json.loads(first.to_json())
-    assert str(first) == str(first) == str(second)
-    assert first._repr_html_() == first._repr_html_() == second._repr_html_()
+    text = str(first)
+    assert str(first) == text == str(second)
+    page = first._repr_html_()
+    assert first._repr_html_() == page == second._repr_html_()
     assert first.to_pandas().equals(second.to_pandas())
     assert run([*line.split(), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == document
     assert run(line.split()) == 0
-    assert capsys.readouterr().out in str(first)
+    assert capsys.readouterr().out in text
     first.print()
-    assert capsys.readouterr().out == str(first)
+    assert capsys.readouterr().out == text
 
 
 @every("line", [line for line in QUESTIONS if "list" not in line])
@@ -58,7 +70,7 @@ def test_csv_is_one_table_of_plain_numbers(line, capsys):
     name, keywords = QUESTIONS[line]
     answer = getattr(steptime, name)(**keywords)
     assert run([*line.split(), "--format", "csv"]) == 0
-    table = pandas.read_csv(io.StringIO(capsys.readouterr().out))
+    table = pd.read_csv(io.StringIO(capsys.readouterr().out))
     rows = answer.to_dict().get("rows")
     if rows is None:
         return
@@ -69,14 +81,8 @@ def test_csv_is_one_table_of_plain_numbers(line, capsys):
 
 
 def test_public_fields_have_meanings():
-    from typing import get_type_hints
-
-    from steptime.api import QUESTIONS as rows
-    from steptime.core.answer import field_texts, public_fields, structs_of
-    from steptime.core.registry import load
-
     lacking = []
-    for row in rows.values():
+    for row in api.QUESTIONS.values():
         function = load(row.answer)
         if hasattr(function, "inquiry"):
             continue

@@ -203,7 +203,7 @@ def test_why_from_paleo_ends_with_the_calibrated_step_and_its_ops(capsys):
     predicted = json.loads(capsys.readouterr().out)
     assert document["calibrated_s"] == predicted["step_s"]
     assert (document["low_s"], document["high_s"]) == (predicted["low_s"], predicted["high_s"])
-    assert all(row["high_s"] is None for row in document["steps"])
+    assert all(row["high_s"] is None for row in document["rows"])
     own = [
         {key: one[key] for key in ("name", "step_s", "low_s", "high_s")} for one in document["ops"]
     ]

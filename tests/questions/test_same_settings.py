@@ -23,6 +23,8 @@ QUESTIONS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
     ("predict", ("gpt2", "a100"), {"batch": 1, "phase": "infer"}),
     ("fit", (), CNN),
     ("fit", ("llama3_8b", "rtx-4090"), {"batch": 1, "dtype": "bfloat16"}),
+    ("count", (), OF_IMAGES),
+    ("count", (), OF_IMAGES | {"stack": "torch-compile"}),
     ("why", (), CNN),
     ("why", (), CNN | {"phase": "infer", "dtype": "float16"}),
     ("why", (), CNN | {"host": "slow"}),

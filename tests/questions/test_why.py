@@ -15,16 +15,17 @@ from steptime.hardware import catalog
 from steptime.prediction.host import Host
 from steptime.prediction.step_model import StepModel
 from steptime.questions.bound import BOUNDS, Input, _host_path, path
-from steptime.questions.why import UNEXPLAINED, Diagnosis, diagnoses, why, why_measured
+from steptime.questions.why.answer import WhyAnswer
+from steptime.questions.why.diagnose import diagnose_record, diagnose_records, diagnose_step
 from steptime.records import store
 from steptime.records.record import Quantity, Record, RecordMethod
 
 
-def _why(model: str, device: str, batch: int, dtype: str = "float32", **more) -> Diagnosis:
+def _why(model: str, device: str, batch: int, dtype: str = "float32", **more) -> WhyAnswer:
     workload = make_workload(read_model(model), batch, dtype, more.pop("phase", "train"), "adam")
     if "link" in more:
         more["link"] = catalog.link(more["link"])
-    return why(workload, catalog.device(device), **more)
+    return diagnose_step(workload, catalog.device(device), **more)
 
 
 WIDE, MANY = "fc:layers=8,nodes=8192", "fc:layers=64,nodes=32"
@@ -65,16 +66,16 @@ def test_the_diagnosis_is_what_was_constructed(name):
     if name == "many tiny layers, bounds":  # V100's file says nothing of the host
         launching = replace(catalog.device(device), launch_s=1e-5)
         workload = make_workload(read_model(model), batch, "float32", "train", "sgd")
-        found = why(workload, launching, "analytic")
+        found = diagnose_step(workload, launching, "analytic")
     else:
         found = _why(model, device, batch, **more)
     assert found.bound == bound
-    assert found.shares[bound] > 0.5
-    assert sum(found.shares.values()) == pytest.approx(1)
-    assert set(found.shares) == set(BOUNDS)
-    assert f"bound by {bound}" in found.sentences[0]
+    assert getattr(found.shares, bound) > 0.5
+    assert sum(filter(None, found.shares.to_dict().values())) == pytest.approx(1)
+    assert {*found.shares.to_dict()} == {*BOUNDS, "unexplained"}
+    assert f"bound by {bound}" in found.headline[0]
     assert 1 <= len(found.ops) <= 3
-    assert all(row["ceiling_fraction"] > 0 for row in found.ops)
+    assert all(row.ceiling_share > 0 for row in found.ops)
 
 
 HELPS = {  # what helps most of what changes hardware
@@ -90,10 +91,10 @@ HELPS = {  # what helps most of what changes hardware
 def test_what_would_help_is_what_it_is_bound_by(name):
     _, model, device, batch, more = CASES[name]
     found = _why(model, device, batch, **more)
-    hard = [row for row in found.help if not row["change"].startswith(("batch", "16 rep", "comp"))]
-    assert hard[0]["change"] == HELPS[name]
-    assert all(row["speedup"] >= 1.02 for row in found.help if "replicas" not in row["change"])
-    assert found.help[0]["change"] in found.sentences[-1]
+    hard = [row for row in found.helps if not row.change.startswith(("batch", "16 rep", "comp"))]
+    assert hard[0].change == HELPS[name]
+    assert all(row.speedup >= 1.02 for row in found.helps if "replicas" not in row.change)
+    assert found.helps[0].change in found.headline[-1]
 
 
 def test_a_faster_host_shortens_no_gap_of_the_device():
@@ -101,9 +102,9 @@ def test_a_faster_host_shortens_no_gap_of_the_device():
     slow = {"constants": {"launch.gap_s": 1e-4}}
     device = replace(catalog.device("h100"), calibration=slow)
     workload = make_workload(read_model(MANY), 16, "float32", "train", "adam")
-    found = why(workload, device)
+    found = diagnose_step(workload, device)
     assert found.step_s > 5 * (StepModel(workload, device).timeline().host_s or 0) > 0
-    assert HELPS["many tiny layers on a fast GPU"] not in {row["change"] for row in found.help}
+    assert HELPS["many tiny layers on a fast GPU"] not in {row.change for row in found.helps}
 
 
 @every(
@@ -114,7 +115,7 @@ def test_a_vocabulary_of_odd_size_is_worth_padding(vocabulary, stack, helps):
     """Each row of its gradient begins at an odd place of 2 bytes, unless the compiler pads it."""
     model = f"transformer:layers=2,width=768,length=1024,vocabulary={vocabulary}"
     found = _why(model, "h100", 16, "bfloat16-mixed", options={"stack": stack})
-    named = {row["change"]: row["speedup"] for row in found.help}
+    named = {row.change: row.speedup for row in found.helps}
     padded = "sizes padded to multiples of 8"
     assert (padded in named) is helps
     if helps:
@@ -124,19 +125,19 @@ def test_a_vocabulary_of_odd_size_is_worth_padding(vocabulary, stack, helps):
 
 def test_half_the_replicas_work_more_each():
     _, model, device, batch, more = CASES["gradients over Ethernet"]
-    rows = {row["change"]: row for row in _why(model, device, batch, **more).help}
+    rows = {row.change: row for row in _why(model, device, batch, **more).helps}
     fewer = rows["fewer replicas: 4"]
-    assert fewer["speedup"] < 1 < fewer["per_device_speedup"]
-    assert fewer["per_device_speedup"] == pytest.approx(2 * fewer["speedup"])
+    assert fewer.speedup < 1 < fewer.per_device_speedup
+    assert fewer.per_device_speedup == pytest.approx(2 * fewer.speedup)
 
 
 def test_a_speed_up_is_that_of_another_prediction():
     found = _why("resnet50", "v100", 32)
-    half = next(row for row in found.help if row["change"] == "dtype float16-mixed")
+    half = next(row for row in found.helps if row.change == "dtype float16-mixed")
     workload = make_workload(read_model("resnet50"), 32, "float16-mixed", "train", "adam")
     alone = StepModel(workload, "v100").timeline().step_s
-    assert half["step_s"] == pytest.approx(alone)
-    assert half["speedup"] == pytest.approx(found.step_s / alone)
+    assert half.step_s == pytest.approx(alone)
+    assert half.speedup == pytest.approx(found.step_s / alone)
 
 
 def test_the_path_adds_up_to_the_step():
@@ -179,46 +180,46 @@ def _record(
 
 def test_a_measured_step_is_split_by_what_was_measured():
     alone = _why("resnet50", "v100", 64)
-    found = why_measured(_record(0.4, input_s=0.1, communication_s=0.08))
+    found = diagnose_record(_record(0.4, input_s=0.1, communication_s=0.08))
     assert found.origin == "measured"
-    assert found.shares["input"] == pytest.approx(0.25)
-    assert found.shares["communication"] == pytest.approx(0.2)
-    assert found.shares["compute"] / found.shares["memory"] == pytest.approx(
-        alone.shares["compute"] / alone.shares["memory"], rel=0.05
+    assert found.shares.input == pytest.approx(0.25)
+    assert found.shares.communication == pytest.approx(0.2)
+    assert found.shares.compute / found.shares.memory == pytest.approx(
+        alone.shares.compute / alone.shares.memory, rel=0.05
     )
-    assert found.evidence["ratio"] == pytest.approx(0.22 / found.evidence["predicted_s"])
-    assert any("waiting for input" in line for line in found.sentences)
-    assert sum(found.shares.values()) == pytest.approx(1)
+    assert found.evidence.ratio == pytest.approx(0.22 / found.evidence.predicted_s)
+    assert any("waiting for input" in line for line in found.headline)
+    assert sum(filter(None, found.shares.to_dict().values())) == pytest.approx(1)
 
 
 def test_a_record_of_replicas_says_how_many():
     alone = _record(0.4, communication_s=0.3)
-    found = why_measured(replace(alone, workload=replace(alone.workload, plan=Plan(data=4))))
+    found = diagnose_record(replace(alone, workload=replace(alone.workload, plan=Plan(data=4))))
     assert (found.bound, found.replicas) == ("communication", 4)
-    assert "on 4 x v100-sxm2-16gb" in found.sentences[0]
-    assert any("Communication was measured at 300 ms" in line for line in found.sentences)
+    assert "on 4 x v100-sxm2-16gb" in found.headline[0]
+    assert any("Communication was measured at 300 ms" in line for line in found.headline)
 
 
 def test_what_the_interval_cannot_hold_is_unexplained():
-    found = why_measured(_record(10.0, input_s=0.1))
+    found = diagnose_record(_record(10.0, input_s=0.1))
     high = _why("resnet50", "v100", 64).high_s
-    assert found.shares[UNEXPLAINED] == pytest.approx((9.9 - high) / 10, rel=0.05)
-    assert "not explained by the model" in found.sentences[0]
-    assert found.evidence["within"] is False
+    assert found.shares.unexplained == pytest.approx((9.9 - high) / 10, rel=0.05)
+    assert "not explained by the model" in found.headline[0]
+    assert found.evidence.is_within_interval is False
 
 
 def test_input_that_is_not_read_ahead_helps_by_its_time():
-    found = why_measured(_record(0.4, input_s=0.2))
-    rows = {row["change"]: row for row in found.help}
-    assert rows["input that never makes it wait"]["speedup"] == pytest.approx(2)
-    ahead = why_measured(_record(0.4, input_s=0.2, input="dataset", loaders=2))
-    assert [row["change"] for row in ahead.help] == ["input that never makes it wait"]
+    found = diagnose_record(_record(0.4, input_s=0.2))
+    rows = {row.change: row for row in found.helps}
+    assert rows["input that never makes it wait"].speedup == pytest.approx(2)
+    ahead = diagnose_record(_record(0.4, input_s=0.2, input="dataset", loaders=2))
+    assert [row.change for row in ahead.helps] == ["input that never makes it wait"]
 
 
 def test_records_that_cannot_be_told():
     lost = replace(_record(1.0), status="oom", quantities={})
     elsewhere = replace(_record(1.0), platform="nowhere")
-    said = list(diagnoses([lost, elsewhere, _record(0.2)]))
+    said = list(diagnose_records([lost, elsewhere, _record(0.2)]))
     assert said[0] == "no time of a step: oom"
     assert "no device file has the name of platform 'nowhere'" in said[1]
     assert said[2].bound == "compute"
@@ -230,29 +231,37 @@ def test_a_folder_of_one_step_and_of_several(tmp_path, capsys):
     assert run(["why", "--in", str(tmp_path / "one"), "--json"]) == 0
     alone = json.loads(capsys.readouterr().out)
     assert alone["bound"] == "compute"
-    assert alone["evidence"]["samples_n"] == 4
-    assert alone["help"]
+    assert alone["evidence"]["sample_count"] == 4
+    assert alone["helps"]
     with store.open_writer(tmp_path / "two") as writer:
         writer.append(_record(0.2))
         writer.append(replace(_record(0.5, input_s=0.45), platform="a100-sxm4-80gb"))
     assert run(["why", "--in", str(tmp_path / "two"), "--json"]) == 0
     both = json.loads(capsys.readouterr().out)
-    assert both["bounds"] == {"compute": 1, "input": 1}
-    assert [one["bound"] for one in both["steps"]] == ["compute", "input"]
+    assert {row["bound"]: row["step_count"] for row in both["bounds"]} == {"compute": 1, "input": 1}
+    assert [one["bound"] for one in both["rows"]] == ["compute", "input"]
     assert run(["why", "resnet", "--in", str(tmp_path / "one")]) == 0
     shown = capsys.readouterr().out
     assert "bound by compute" in shown
-    assert alone["sentences"][-2] not in shown  # tables say it
+    assert alone["headline"][-2] not in shown  # tables say it
 
 
 def test_what_the_model_does_not_explain_is_said_before_what_binds(tmp_path, capsys):
-    found = why_measured(_record(90.0))
-    assert found.shares["unexplained"] > 0.5
-    assert "unexplained; what it explains is bound by compute" in found.sentences[0]
-    assert "were the unexplained to shrink alike" in found.sentences[-1]
+    found = diagnose_record(_record(90.0))
+    assert found.shares.unexplained > 0.5
+    assert "unexplained; what it explains is bound by compute" in found.headline[0]
+    assert "were the unexplained to shrink alike" in found.headline[-1]
     with store.open_writer(tmp_path) as writer:
         writer.append_all([_record(90.0), _record(0.2)])
     assert run(["why", "--in", str(tmp_path)]) == 0
     seen = capsys.readouterr()
     assert "unexplained" in seen.out
     assert "of 1 step the model leaves more than half unexplained" in seen.err + seen.out
+
+
+def test_a_step_that_does_not_fit_is_noted_as_predict_does():
+    answer = _why("gpt2", "t4", 512)
+    workload = make_workload(read_model("gpt2"), 512, "float32", "train", "adam")
+    remarks = StepModel(workload, "t4").predict().remarks
+    assert "out of memory" in answer.notes[0]
+    assert answer.notes == tuple(" ".join(remark.split()) for remark in remarks)

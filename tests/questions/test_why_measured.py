@@ -71,6 +71,6 @@ def test_a_measured_step_is_bound_by_what_was_constructed(bound, tmp_path, monke
     capsys.readouterr()
     assert run(["why", "--in", "results", "--device", "core.toml", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["bound"] == bound, found["sentences"]
+    assert found["bound"] == bound, found["headline"]
     assert found["origin"] == "measured"
     assert found["evidence"]["predicted_s"] > 0

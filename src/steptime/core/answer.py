@@ -19,7 +19,7 @@ import msgspec
 from steptime.core.docstrings import argument_texts, summary
 from steptime.core.registry import load
 from steptime.core.table import Answer as Printout
-from steptime.core.table import JsonRows, LazySequence, Table, frame
+from steptime.core.table import Column, JsonRows, LazySequence, Table, frame
 
 _PRINTERS = "steptime.core.printers"
 
@@ -44,6 +44,11 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         """Return the lines that a reader must know beside the tables: the notes, each marked."""
         return [f"note: {line}" for line in getattr(self, "notes", ())]
 
+    def printed_headline(self) -> Sequence[str]:
+        """Return the lines of the headline that people read below the tables: all of them."""
+        lines: Sequence[str] = getattr(self, "headline", ())
+        return lines
+
     @property
     def exit_code(self) -> int:
         """The exit code of the command: 0, or 3 where some experiments did not succeed."""
@@ -67,8 +72,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     def printout(self) -> Printout:
         """Return the answer as the command line prints it."""
-        headline = getattr(self, "headline", ())
-        text = "".join(f"{line}\n" for line in headline)
+        text = "".join(f"{line}\n" for line in self.printed_headline())
         return Printout(
             document_of(self), self.tables(), self.remarks(), text=text, code=self.exit_code
         )

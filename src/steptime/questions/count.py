@@ -1,80 +1,200 @@
-"""What one step of a network costs, on no device: FLOP, bytes, parameters, memory."""
-
-from typing import Any
+"""The cost of one step of a network, on no device: FLOP, bytes, parameters and memory."""
 
 from steptime.build import build_step
-from steptime.core.question import option, question
-from steptime.core.table import Answer, Table, columns, facts, picked
+from steptime.core.answer import Answer, Row
+from steptime.core.kinds import text_of
+from steptime.core.table import Table, columns, facts
 from steptime.core.units import shown
+from steptime.core.values import parse_count
 from steptime.hardware import catalog
+from steptime.hardware.catalog import DEFAULT_STACK
 from steptime.hardware.software import stack_named
+from steptime.network.count import OpCost
 from steptime.network.count import count as count_graph
 from steptime.network.ops import OPS
-from steptime.questions import options
-from steptime.questions.options import unmodelled
+from steptime.prediction.assumed import assumed_row
+from steptime.questions import kinds, options
+from steptime.questions.step_options import full_stack_name
+
+OP_COLUMNS = columns("name=op", "kind", "part", "flop=FLOP", "traffic_bytes=bytes", "?output")
 
 
-@question()
+class CountedOp(Row, frozen=True, kw_only=True):
+    """The cost of an op of a step.
+
+    Attributes:
+        name: the op.
+        kind: its kind (`steptime list ops`).
+        part: forward, backward or update.
+        work: matmul, convolution, attention or recurrent; "" for other ops.
+        flop: its work; a multiply-add is 2.
+        traffic_bytes: bytes of its inputs and outputs.
+        output_shape: sizes of its output, none for a scalar.
+    """
+
+    name: str
+    kind: str
+    part: str
+    work: str
+    flop: int
+    traffic_bytes: int
+    output_shape: tuple[int, ...]
+
+
+class CountAnswer(Answer, frozen=True, kw_only=True):
+    """The cost of one step of a network.
+
+    Attributes:
+        model: the network.
+        batch: examples of a step.
+        phase: train or infer.
+        dtype: data type of weights and activations.
+        optimizer: the optimizer.
+        assumed: settings that decide the executed numbers, by the option that changes them.
+        parameters: number of parameters.
+        flop: work of a step; a multiply-add is 2.
+        traffic_bytes: bytes of the inputs and outputs of all ops.
+        executed_flop: work of the kernels that the stack runs.
+        executed_traffic_bytes: bytes that these kernels read and write.
+        kernels: number of kernels that the stack launches.
+        activation_bytes: size of the outputs of all ops of the forward pass.
+        peak_bytes: size of all tensors at the worst moment.
+        unmodelled: names of layers of unknown type, which count nothing.
+        headline: the work and the memory of the step in a line.
+        notes: remarks that change how the answer is read.
+        ops: every op, in the order of execution.
+    """
+
+    model: str
+    batch: int
+    phase: str
+    dtype: str
+    optimizer: str
+    assumed: dict[str, str]
+    parameters: int
+    flop: int
+    traffic_bytes: int
+    executed_flop: int
+    executed_traffic_bytes: int
+    kernels: int
+    activation_bytes: int
+    peak_bytes: int
+    unmodelled: tuple[str, ...]
+    headline: tuple[str, ...]
+    notes: tuple[str, ...]
+    ops: tuple[CountedOp, ...]
+    _by_op: bool = False
+
+    def printed_headline(self) -> list[str]:
+        """Return no line: the table says what the headline says."""
+        return []
+
+    def tables(self) -> list[Table]:
+        """Return the step, and every op where that is wanted."""
+        if not self._by_op:
+            return [self._totals()]
+        rows = [
+            op.to_dict() | {"output": "x".join(map(str, op.output_shape)) or "scalar"}
+            for op in self.ops
+        ]
+        return [self._totals(), Table(OP_COLUMNS, rows)]
+
+    def _totals(self) -> Table:
+        purpose = "" if self.phase == "infer" else f" (optimizer {self.optimizer})"
+        intensity = self.flop / self.traffic_bytes if self.traffic_bytes else None
+        work = shown("flop", self.flop)
+        traffic = shown("traffic_bytes", self.traffic_bytes)
+        executed = shown("traffic_bytes", self.executed_traffic_bytes)
+        rows = [
+            *assumed_row(self.assumed),
+            ("parameters", shown("parameters", self.parameters)),
+            ("work", f"{work} (a multiply-add is 2)"),
+            ("traffic", f"{traffic} (every op's inputs and outputs)"),
+            ("executed", f"{executed} in {self.kernels:,} kernels"),
+            ("intensity", shown("flop_per_byte", intensity)),
+            ("activations", shown("activation_bytes", self.activation_bytes)),
+            ("peak memory", f"{shown('peak_bytes', self.peak_bytes)}{purpose}"),
+        ]
+        title = f"{self.model}, batch {self.batch}, {self.phase}, {self.dtype}"
+        return facts(title, "one step", rows)
+
+
 def count(
-    model: options.Model,
-    batch: options.Batch = None,
-    phase: options.Phase = "train",
-    dtype: options.Dtype = "float32",
-    optimizer: options.Optimizer = "sgd",
-    allow_unknown: options.AllowUnknown = False,
-    length: options.Length = None,
-    by_op: options.ByOp = False,
-    stack: str = option(
-        "NAME", "What runs it (steptime list stacks), or FILE.toml.", "torch-eager"
-    ),
-) -> Answer:
+    model: kinds.Model,
+    batch: kinds.Batch | None = None,
+    phase: kinds.Phase = "train",
+    dtype: kinds.Dtype = "float32",
+    optimizer: kinds.Optimizer = "sgd",
+    allow_unknown: bool = False,
+    length: kinds.Length | None = None,
+    by_op: bool = False,
+    stack: kinds.StackName = DEFAULT_STACK,
+) -> CountAnswer:
     """Count FLOP, bytes, parameters and peak memory of one step.
 
     A multiply-add is 2 FLOP.
+
+    Args:
+        model: A family with its hyperparameters (fc:layers=4,nodes=1024), a named network
+            (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
+            code (model.py:NAME).
+        batch: Batch size. Default: 64, transformers 1, a file's own.
+        phase: train or infer.
+        dtype: float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed,
+            float16-mixed.
+        optimizer: sgd, momentum, rmsprop, adam, adamw, or adam with states of 8 bits, or that may
+            be paged to the host: adam8bit, paged_adam, paged_adam8bit.
+        allow_unknown: Let layers of unknown type in a network's file pass their input on.
+        length: Tokens of a sequence. Default: the model's.
+        by_op: Show every op.
+        stack: What runs it (steptime list stacks), or FILE.toml.
+
+    Raises:
+        InputError: for unknown names, and for a network that cannot be built.
     """
+    tokens = None if length is None else parse_count(text_of(length), "--length")
     workload = options.workload_of(
-        model, batch, dtype, phase, optimizer, allow_unknown, length=length
+        model, text_of(batch), dtype, phase, optimizer, allow_unknown, length=tokens
     )
     graph = build_step(workload)
-    found = count_graph(graph, catalog.stack(stack_named(stack)))
-    ops: list[dict[str, Any]] = [
-        picked(op, "name kind part flop traffic_bytes output_shape") | {"work": OPS[op.kind].work}
-        for op in found.ops
-    ]
-    document: dict[str, Any] = {
-        "model": workload.label,
-        "batch": workload.batch_per_replica,
-        **picked(workload, "phase dtype optimizer"),
-        **picked(found, "parameters flop traffic_bytes"),
-        "stack": stack,
-        "executed_flop": round(found.executed_flop),
-        "executed_traffic_bytes": round(found.executed_traffic_bytes),
-        **picked(found, "kernels activation_bytes peak_bytes"),
-        "unmodelled": list(graph.unmodelled),
-        "notes": list(graph.remarks),
-        "ops": ops,
-    }
-    tables = [_totals(document)]
-    if by_op:
-        rows = [{**op, "output": "x".join(map(str, op["output_shape"])) or "scalar"} for op in ops]
-        heads = columns("name=op", "kind", "part", "flop=FLOP", "traffic_bytes=bytes", "?output")
-        tables.append(Table(heads, rows))
-    notes = [*unmodelled(graph.unmodelled), *(f"note: {remark}" for remark in graph.remarks)]
-    return Answer(document, tables, notes)
+    stack_name = full_stack_name(stack)
+    totals = count_graph(graph, catalog.stack(stack_named(stack)))
+    unmodelled = tuple(graph.unmodelled)
+    headline = (
+        f"one step of {workload.label} at batch {workload.batch_per_replica}: "
+        f"{shown('flop', totals.flop)}, {shown('peak_bytes', totals.peak_bytes)} at its peak"
+    )
+    return CountAnswer(
+        model=workload.label,
+        batch=workload.batch_per_replica,
+        phase=workload.phase,
+        dtype=workload.dtype,
+        optimizer=workload.optimizer,
+        assumed={"stack": stack_name},
+        parameters=totals.parameters,
+        flop=totals.flop,
+        traffic_bytes=totals.traffic_bytes,
+        executed_flop=round(totals.executed_flop),
+        executed_traffic_bytes=round(totals.executed_traffic_bytes),
+        kernels=totals.kernels,
+        activation_bytes=totals.activation_bytes,
+        peak_bytes=totals.peak_bytes,
+        unmodelled=unmodelled,
+        headline=(headline,),
+        notes=(*options.describe_unmodelled(unmodelled), *graph.remarks),
+        ops=tuple(map(_counted_op, totals.ops)),
+        _by_op=by_op,
+    )
 
 
-def _totals(document: dict[str, Any]) -> Table:
-    flop, traffic = document["flop"], document["traffic_bytes"]
-    launched = f"{document['kernels']:,} kernels ({document['stack']})"
-    said = {key: shown(key, value) for key, value in document.items() if key != "ops"}
-    title = f"{said['model']}, batch {said['batch']}, {said['phase']}, {said['dtype']}"
-    rows = [
-        ("parameters", said["parameters"]),
-        ("work", f"{said['flop']} (a multiply-add is 2)"),
-        ("traffic", f"{said['traffic_bytes']} (every op's inputs and outputs)"),
-        ("executed", f"{said['executed_traffic_bytes']} in {launched}"),
-        ("intensity", shown("flop_per_byte", flop / traffic if traffic else None)),
-        ("activations", said["activation_bytes"]),
-        ("peak memory", options.memory_shown(document)),
-    ]
-    return facts(title, "one step", rows)
+def _counted_op(op: OpCost) -> CountedOp:
+    """Return the cost of an op as a row of the answer."""
+    return CountedOp(
+        name=op.name,
+        kind=op.kind,
+        part=op.part,
+        work=OPS[op.kind].work,
+        flop=op.flop,
+        traffic_bytes=op.traffic_bytes,
+        output_shape=op.output_shape,
+    )

@@ -30,6 +30,13 @@ Model = Annotated[
     Kind("MODEL", is_argument=True, completes="steptime.network.families:names"),
 ]
 Device = Annotated[str | PathLike[str] | hardware.Device, Kind("NAME", completes=_DEVICES)]
+DeviceArgument = Annotated[
+    str | PathLike[str] | hardware.Device, Kind("DEVICE", is_argument=True, completes=_DEVICES)
+]
+Models = Annotated[
+    str | PathLike[str] | Workload | Sequence[str | PathLike[str] | Workload],
+    Kind("MODEL", names=("--model", "--grid"), completes="steptime.network.families:names"),
+]
 Devices = Annotated[
     str | PathLike[str] | hardware.Device | Sequence[str | PathLike[str] | hardware.Device],
     Kind("NAME,...", completes=_DEVICES),

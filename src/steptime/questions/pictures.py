@@ -31,26 +31,47 @@ def draw_heat_map(
     title: str,
     caption: Sequence[str],
     cells: Sequence[Mapping[str, Any]],
-    axes: tuple[str, str],
+    axes: Mapping[str, str],
     value: str,
     out: Path,
 ) -> None:
-    """Draw cells with `x`, `y` and `value` into a file, and say its path to people.
+    """Draw cells with `x`, `y`, `value` and maybe `panel` into a file, and say its path to people.
 
     Args:
         title: the text above the chart.
         caption: lines below the title.
-        cells: rows with `x`, `y` and `value`.
-        axes: the names of the x and y axis.
+        cells: rows with `x`, `y`, `value` and maybe `panel`.
+        axes: the names of the axes `x`, `y` and maybe `panel`.
         value: the name of the value, which ends with its unit.
         out: the file.
 
     Raises:
         InputError: where the file cannot be written.
     """
-    x_name, y_name = axes
-    chart = load("steptime.reports.charts.heatmap:grid")(
-        title, caption, cells, x=x_name, y=y_name, value=value
-    )
+    chart = load("steptime.reports.charts.heatmap:grid")(title, caption, cells, value=value, **axes)
+    load(f"{_FILES}:save")(chart, out)
+    note(f"picture: {out}")
+
+
+def draw_waterfall(
+    changes: Sequence[tuple[str, float]],
+    end: str,
+    title: str,
+    caption: Sequence[str],
+    out: Path,
+) -> None:
+    """Draw times that change in named steps into a file, and say its path to people.
+
+    Args:
+        changes: the name of each change, and the seconds after it.
+        end: the name of the last bar.
+        title: the text above the chart.
+        caption: lines below the title.
+        out: the file.
+
+    Raises:
+        InputError: where the file cannot be written.
+    """
+    chart = load("steptime.reports.charts.waterfall:chart")(changes, end, title, caption)
     load(f"{_FILES}:save")(chart, out)
     note(f"picture: {out}")

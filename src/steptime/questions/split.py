@@ -17,7 +17,8 @@ from steptime.hardware.device import Link
 from steptime.prediction import DEFAULT
 from steptime.prediction.lower import Row as LoweredRow
 from steptime.prediction.step_model import StepModel
-from steptime.questions import kinds, options
+from steptime.questions import kinds
+from steptime.questions import options as shared
 
 BEST_CUTS = 5  # shown beside the two ends
 ON_SERVER, ON_DEVICE = "the input (all on the server)", "{} (all on the device)"
@@ -115,7 +116,7 @@ def split(
     batch: kinds.Batch = 1,
     dtype: kinds.Dtype = "float32",
     method: kinds.MethodName = DEFAULT,
-    settings: kinds.MethodSettings | None = None,
+    options: kinds.MethodSettings | None = None,
     allow_unknown: bool = False,
     by_op: bool = False,
 ) -> SplitAnswer:
@@ -132,22 +133,22 @@ def split(
         batch: Examples of the inference.
         dtype: float32, float64, bfloat16 or float16.
         method: The cost model (steptime list methods).
-        settings: An option of the method; repeatable.
+        options: An option of the method; repeatable.
         allow_unknown: Let layers of unknown type in a network's file pass their input on.
         by_op: Show every cut.
 
     Raises:
         InputError: for unknown names, and for a network that does not fit the question.
     """
-    workload = options.workload_of(model, text_of(batch), dtype, "infer", "sgd", allow_unknown)
-    first = options.find_device(device, "--device", method)
-    second = options.find_device(server, "--server", method)
+    workload = shared.workload_of(model, text_of(batch), dtype, "infer", "sgd", allow_unknown)
+    first = shared.find_device(device, "--device", method)
+    second = shared.find_device(server, "--server", method)
     joining_link = catalog.link(link, "--link")
-    method_settings = options.pairs(setting_texts(settings), "option")
+    method_settings = shared.pairs(setting_texts(options), "option")
     first_model = StepModel(workload, first, method=method, options=method_settings)
     rows = tuple(find_cuts(first_model, first_model.on(second), joining_link))
     unmodelled = tuple(first_model.graph().unmodelled)
-    notes = options.describe_unmodelled(unmodelled)
+    notes = shared.describe_unmodelled(unmodelled)
     if joining_link.latency_s is None:
         notes.insert(0, f"{joining_link.name}: its latency is unknown, left out")
     return SplitAnswer(

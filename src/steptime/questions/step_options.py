@@ -75,7 +75,7 @@ class ExecutionOptions(OptionGroup, keywords=ExecutionKeywords):
         """
         values = self._values()
         if self.stack is not None:
-            values["stack"] = _stack_name(self.stack)
+            values["stack"] = full_stack_name(self.stack)
         return options.software(setting_texts(settings), **values)
 
     def words(self) -> dict[str, str]:
@@ -100,7 +100,7 @@ class ExecutionOptions(OptionGroup, keywords=ExecutionKeywords):
         }
 
 
-def _stack_name(text: str) -> str:
+def full_stack_name(text: str) -> str:
     """Return the full name of a stack, a path as it is; raises `InputError` for an unknown one."""
     stack = catalog.stack(stack_named(text))
     return text if text.lower().endswith(".toml") else stack.name

@@ -169,4 +169,4 @@ def _describe_uncovered(names: Sequence[str], graph: Graph) -> tuple[str, ...]:
 
 def _draw(answer: SystolicAnswer, source: str, key: str, out: Path) -> None:
     cells = [{"x": row.columns, "y": row.rows, "value": getattr(row, key)} for row in answer.rows]
-    draw_heat_map(answer.title, [source], cells, ("columns", "rows"), key, out)
+    draw_heat_map(answer.title, [source], cells, {"x": "columns", "y": "rows"}, key, out)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from steptime.analysis.analyses import analysis
 from steptime.core.table import Column, columns
 from steptime.core.units import counted, shown
-from steptime.questions.why import diagnoses
+from steptime.questions.why.diagnose import diagnose_records
 from steptime.records.data import WHOLE, Data
 from steptime.records.record import Record
 from steptime.records.row import Row, by_run, grouped, settings_of
@@ -108,13 +108,13 @@ def details(data: Data, rows: Sequence[Row]) -> list[Row]:
     made = _records(data, rows)
     most = max(LEAST_SAMPLES, MOST_SAMPLES // max(1, len(rows)))
     took = [_good(attempts)[-1:] for attempts, _ in made]
-    explained = diagnoses([one for held in took[:MOST_EXPLAINED] for one in held])
+    explained = diagnose_records([one for held in took[:MOST_EXPLAINED] for one in held])
     said = [next(explained, "") if held else "" for held in took]
     kinds = _kinds(data, rows)
     return [
         {
             "name": row["label"],
-            "says": () if isinstance(why, str) else why.sentences,
+            "says": () if isinstance(why, str) else why.headline,
             "kinds": kinds.get((row["workload_key"], row["platform"]), ()),
             "facts": _facts(row, *pair),
             "samples": _samples(pair[0], most),

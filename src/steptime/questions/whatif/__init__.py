@@ -1,0 +1,1 @@
+"""The question `whatif`: what changed hardware would do to the same networks."""

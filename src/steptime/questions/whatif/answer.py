@@ -1,0 +1,365 @@
+"""The answers to `whatif`: networks on one changed device, on many, or after single upgrades."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from steptime.core.answer import Answer, Row
+from steptime.core.table import Table, columns, frame
+from steptime.core.units import counted
+from steptime.grids.batches import MAX_BATCH
+from steptime.prediction.assumed import assumed_line, assumed_text
+
+MAX_OP_ROWS = 12  # that people see
+MAX_ROWS = 40
+SPEED_COLUMNS = (
+    "speedup=speed-up",
+    "grown_speedup=with the batch that fits",
+    "newly_fitting_count=newly fit",
+)
+CLASS_COLUMNS = columns(
+    "bound=bottleneck",
+    "batch",
+    "?traffic",
+    "op_count=ops",
+    "time_share=time",
+    "speedup=speed-up",
+    "?min_speedup=least",
+    "?max_speedup=most",
+)
+OP_COLUMNS = columns(
+    "kind=op", "unit", "bound=bottleneck", "op_count=ops", "time_share=time", "speedup=speed-up"
+)
+NETWORK_TEXTS = (
+    "model",
+    "batch",
+    "bound=bottleneck",
+    "step_s=step",
+    "changed_step_s=step changed",
+    "speedup=speed-up",
+    "?grown_batch=larger batch",
+    "?grown_speedup=speed-up with it",
+    "?largest_batch{}=largest batch",
+    "?changed_largest_batch{}=largest changed",
+    "?status",
+)
+NETWORK_COLUMNS = columns(*(text.format("_text") for text in NETWORK_TEXTS))
+NETWORK_NUMBERS = columns(*(text.format("") for text in NETWORK_TEXTS))  # of CSV
+
+
+class BoundCount(Row, frozen=True, kw_only=True):
+    """The number of networks that one thing binds.
+
+    Attributes:
+        bound: compute, memory, host or communication.
+        network_count: number of networks.
+    """
+
+    bound: str
+    network_count: int
+
+
+class Summary(Row, frozen=True, kw_only=True):
+    """The speed-ups of all networks together; null where no network has one.
+
+    Attributes:
+        network_count: number of networks.
+        speedup: geometric mean of the speed-ups at the same batch.
+        min_speedup: the smallest of them.
+        median_speedup: the median of them.
+        max_speedup: the largest of them.
+        bounds: number of networks by what most of their step waits for before the change.
+        newly_fitting_count: number of networks that fit only after the change.
+        no_longer_fitting_count: number of networks that fit only before the change.
+        larger_batch_count: number of networks whose largest batch changes.
+        batch_growth: geometric mean of the growth of their batch.
+        larger_batch_speedup: geometric mean of their speed-up in examples a second.
+        max_larger_batch_speedup: the largest of these speed-ups.
+        compute_bound_speedup: speed-up of compute-bound ops at the same batch.
+        memory_bound_speedup: speed-up of memory-bound ops at the same batch.
+        host_bound_speedup: speed-up of host-bound ops at the same batch.
+        memory_bound_larger_batch_speedup: speed-up at the larger batch of memory-bound ops that
+            move the same bytes at any batch.
+    """
+
+    network_count: int
+    speedup: float | None
+    min_speedup: float | None
+    median_speedup: float | None
+    max_speedup: float | None
+    bounds: tuple[BoundCount, ...]
+    newly_fitting_count: int
+    no_longer_fitting_count: int
+    larger_batch_count: int
+    batch_growth: float | None
+    larger_batch_speedup: float | None
+    max_larger_batch_speedup: float | None
+    compute_bound_speedup: float | None
+    memory_bound_speedup: float | None
+    host_bound_speedup: float | None
+    memory_bound_larger_batch_speedup: float | None
+
+
+class OpClass(Row, frozen=True, kw_only=True):
+    """The ops that one thing binds before the change.
+
+    Attributes:
+        batch: same or larger: the batch after the change.
+        bound: compute, memory or host.
+        traffic: each step or each example: what memory-bound ops at a larger batch move; null of
+            others.
+        op_count: number of ops.
+        time_share: their share of the time of all ops before the change.
+        speedup: speed-up of all together; null without time after the change.
+        min_speedup: the smallest speed-up of an op.
+        max_speedup: the largest speed-up of an op.
+    """
+
+    batch: str
+    bound: str
+    traffic: str | None
+    op_count: int
+    time_share: float
+    speedup: float | None
+    min_speedup: float | None
+    max_speedup: float | None
+
+
+class OpKindClass(Row, frozen=True, kw_only=True):
+    """The ops of a kind that one thing binds before the change, at the same batch.
+
+    Attributes:
+        kind: the kind of op (`steptime list ops`).
+        unit: the unit of the device that computes it.
+        bound: compute, memory or host.
+        op_count: number of ops.
+        time_share: their share of the time of all ops before the change.
+        speedup: speed-up of all together; null without time after the change.
+        min_speedup: the smallest speed-up of an op.
+        max_speedup: the largest speed-up of an op.
+    """
+
+    kind: str
+    unit: str
+    bound: str
+    op_count: int
+    time_share: float
+    speedup: float | None
+    min_speedup: float | None
+    max_speedup: float | None
+
+
+class NetworkRow(Row, frozen=True, kw_only=True):
+    """A network at a batch, before and after the change.
+
+    Attributes:
+        model: the network.
+        batch: examples of a step.
+        bound: what most of the step waits for before the change; null where it does not fit.
+        step_s: seconds of a step before the change; null where it does not fit.
+        changed_step_s: seconds of a step after the change; null where it does not fit.
+        speedup: the first over the second; null where either is.
+        grown_batch: the batch, grown as the largest batch grows; null where the step does not fit.
+        grown_speedup: speed-up in examples a second with the grown batch.
+        largest_batch: the largest power of two that fits before the change, 0 for none; at the
+            largest batch that is tried (1,048,576) a lower bound.
+        changed_largest_batch: the same after the change.
+        status: ok, oom, new (fits only after the change) or oom after (fits only before).
+    """
+
+    model: str
+    batch: int
+    bound: str | None
+    step_s: float | None
+    changed_step_s: float | None
+    speedup: float | None
+    grown_batch: int | None
+    grown_speedup: float | None
+    largest_batch: int
+    changed_largest_batch: int
+    status: str
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether the search for a largest batch ended at its cap, not at the memory."""
+        return max(self.largest_batch, self.changed_largest_batch) >= MAX_BATCH
+
+
+class WhatIfAnswer(Answer, frozen=True, kw_only=True):
+    """Networks on a device and on a changed one; speed-ups above 1 are faster.
+
+    Attributes:
+        device: the device.
+        method: the cost model.
+        dtype: data type of weights and activations.
+        network_count: number of networks.
+        changes: the changes of the device.
+        assumed: settings that decide all predictions alike, by the option that changes them.
+        summary: the speed-ups of all networks together.
+        classes: the ops by what binds them.
+        ops: the ops by kind, unit and what binds them, at the same batch.
+        rows: the networks, each at each batch.
+        headline: the answer in a few sentences.
+        notes: remarks that change how the answer is read.
+    """
+
+    device: str
+    method: str
+    dtype: str
+    network_count: int
+    changes: tuple[str, ...]
+    assumed: dict[str, str]
+    summary: Summary
+    classes: tuple[OpClass, ...]
+    ops: tuple[OpKindClass, ...]
+    rows: tuple[NetworkRow, ...]
+    headline: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return the classes of ops, the kinds of ops and the networks."""
+        title = f"{self.device} with {', '.join(self.changes)}"
+        below = assumed_line([(self.device, assumed_text(self.assumed))])
+        classes, ops = ([row.to_dict() for row in rows] for rows in (self.classes, self.ops))
+        networks = [
+            row.to_dict()
+            | {
+                "largest_batch_text": format_largest(row.largest_batch),
+                "changed_largest_batch_text": format_largest(row.changed_largest_batch),
+            }
+            for row in self.rows
+        ]
+        return [
+            Table(CLASS_COLUMNS, classes, f"{title}: ops by what binds them", below),
+            Table(OP_COLUMNS, ops, "by kind of op, at the same batch", most=MAX_OP_ROWS),
+            Table(NETWORK_COLUMNS, networks, "by network", most=MAX_ROWS, full=NETWORK_NUMBERS),
+        ]
+
+
+def format_largest(batch: int) -> str:
+    """Format the largest batch: `1024`, or `at least 1048576` from the cap of the search on."""
+    return f"at least {batch}" if batch >= MAX_BATCH else str(batch)
+
+
+class ChangedDevice(Row, frozen=True, kw_only=True):
+    """The networks on one of many changed devices.
+
+    Attributes:
+        changes: the new figures or factors, by the key of the device's file.
+        speedup: geometric mean of the speed-ups at the same batch, of networks that fit before and
+            after the change; null for none.
+        grown_speedup: the same in examples a second, with the batch growing as the largest that
+            fits does.
+        network_count: number of networks that fit before and after the change.
+        newly_fitting_count: number of networks that fit only after the change.
+    """
+
+    changes: dict[str, float]
+    speedup: float | None
+    grown_speedup: float | None
+    network_count: int
+    newly_fitting_count: int
+
+
+class ChangedDevicesAnswer(Answer, frozen=True, kw_only=True):
+    """Networks on every combination of changes of a device.
+
+    Attributes:
+        device: the device.
+        method: the cost model.
+        dtype: data type of weights and activations.
+        network_count: number of networks.
+        axes: the keys of the changed figures.
+        assumed: settings that decide all predictions alike, by the option that changes them.
+        rows: the changed devices.
+        headline: the fastest changed device, in a sentence.
+        notes: remarks that change how the answer is read.
+    """
+
+    device: str
+    method: str
+    dtype: str
+    network_count: int
+    axes: tuple[str, ...]
+    assumed: dict[str, str]
+    rows: tuple[ChangedDevice, ...]
+    headline: tuple[str, ...]
+    notes: tuple[str, ...]
+    _factors: tuple[str, ...] = ()
+
+    def to_pandas(self) -> Any:
+        """Return a DataFrame with a row for each changed device; needs pandas."""
+        return frame(self._flat_rows())
+
+    def _flat_rows(self) -> list[Mapping[str, Any]]:
+        """Return rows with a column for each changed figure."""
+        tables = (row.to_dict() for row in self.rows)
+        return [table.pop("changes") | table for table in tables]
+
+    def tables(self) -> list[Table]:
+        """Return a row for each changed device."""
+        keys = [f"{key}:g={key}{' x' if key in self._factors else ''}" for key in self.axes]
+        return [_speed_table(self, columns(*keys, *SPEED_COLUMNS), self._flat_rows())]
+
+
+class Upgrade(Row, frozen=True, kw_only=True):
+    """One of several changes of a device, alone.
+
+    Attributes:
+        upgrade: the change.
+        speedup: geometric mean of the speed-ups at the same batch; null where no network fits.
+        grown_speedup: the same in examples a second, with the batch growing as the largest that
+            fits does.
+        newly_fitting_count: number of networks that fit only after the change.
+        gain_share: by what share all networks become faster: `grown_speedup` - 1.
+    """
+
+    upgrade: str
+    speedup: float | None
+    grown_speedup: float | None
+    newly_fitting_count: int
+    gain_share: float
+
+
+class UpgradesAnswer(Answer, frozen=True, kw_only=True):
+    """Single upgrades of a device, the one that pays most first.
+
+    Attributes:
+        device: the device.
+        method: the cost model.
+        dtype: data type of weights and activations.
+        network_count: number of networks.
+        assumed: settings that decide all predictions alike, by the option that changes them.
+        rows: the upgrades.
+        headline: the upgrade that pays most, in a sentence.
+        notes: remarks that change how the answer is read.
+    """
+
+    device: str
+    method: str
+    dtype: str
+    network_count: int
+    assumed: dict[str, str]
+    rows: tuple[Upgrade, ...]
+    headline: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return a row for each upgrade."""
+        rows = [row.to_dict() for row in self.rows]
+        return [_speed_table(self, columns("upgrade", *SPEED_COLUMNS), rows)]
+
+
+def describe_question(answer: ChangedDevicesAnswer | UpgradesAnswer) -> str:
+    """Describe the question: `t4, 2 networks, float32 (calibrated)`."""
+    networks = counted(answer.network_count, "network")
+    return f"{answer.device}, {networks}, {answer.dtype} ({answer.method})"
+
+
+def _speed_table(
+    answer: ChangedDevicesAnswer | UpgradesAnswer,
+    heads: Sequence[Any],
+    rows: Sequence[Mapping[str, Any]],
+) -> Table:
+    """Return the table of changed devices, with what is assumed below."""
+    below = assumed_line([(answer.device, assumed_text(answer.assumed))])
+    return Table(heads, rows, describe_question(answer), below, most=MAX_ROWS)

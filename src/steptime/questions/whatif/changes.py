@@ -1,0 +1,187 @@
+"""Changes of a device as users write them: `memory_GB_per_s=x1.5`, `peak.bfloat16=420`."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.values import is_range, parse_bytes, parse_duration, parse_number, parse_range
+from steptime.hardware.device import (
+    GB,
+    OF_DETAILS,
+    OF_DEVICE,
+    PEAK_DTYPES,
+    PEAK_TABLES,
+    TFLOP,
+    Device,
+)
+from steptime.prediction.method import Method
+
+_NUMBERS = {**OF_DEVICE, **OF_DETAILS}
+KEYS = ("peak", *PEAK_TABLES, *_NUMBERS)
+BY_DTYPE = tuple(f"{table}.{dtype}" for table in ("peak", *PEAK_TABLES) for dtype in PEAK_DTYPES)
+_READ_FIELDS = (
+    "peak_flop_per_s",
+    "memory_bytes_per_s",
+    "memory_bytes",
+    "launch_s",
+)  # by every method
+MAX_DEVICES = 10_000
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of a figure of a device file.
+
+    Args:
+        key: the key of the file; `peak` means all peaks.
+        value: the new value in the file's unit, or a factor.
+        times: whether the value is a factor.
+    """
+
+    key: str
+    value: float
+    times: bool
+
+    @property
+    def is_peak(self) -> bool:
+        """Whether the change is of peaks."""
+        return self.key.partition(".")[0] in ("peak", *PEAK_TABLES)
+
+    def __str__(self) -> str:
+        return f"{self.key}={'x' if self.times else ''}{self.value:g}"
+
+
+def read_changes(texts: Iterable[str], option: str = "--set") -> list[list[Change]]:
+    """Read texts `KEY=VALUE`, each into one change, or several for a range.
+
+    A value is a number in the unit of the device's file (`memory_GB=32`) or a factor (`x1.5`, also
+    `1.5x`, as answers have it); both may be a range (`x1..x4x2`, `8..64x2`).
+
+    Raises:
+        InputError: for an unknown key, a key that stands twice, and a value that is no number
+            above 0.
+    """
+    changes: dict[str, list[Change]] = {}
+    for text in texts:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not (key and equals and value):
+            message = f"{option} {shorten(text)} is not of the form KEY=VALUE or KEY=xFACTOR"
+            raise InputError(message)
+        key = key.removeprefix("details.")
+        if value[-1] == "x":
+            value = f"x{value[:-1]}"
+        _check_key(key, option)
+        if key in changes:
+            raise InputError(f"{option} '{key}' is given twice")
+        is_factor = value.startswith("x")
+        numbers = _read_numbers(value, f"{option} {key}", key)
+        changes[key] = [Change(key, number, is_factor) for number in numbers]
+    return list(changes.values())
+
+
+def _check_key(key: str, option: str) -> None:
+    """Raise `InputError` for a key that no device file has."""
+    if key in KEYS or key in BY_DTYPE:
+        return
+    table, dot, _ = key.partition(".")
+    names = BY_DTYPE if dot and table in ("peak", *PEAK_TABLES) else KEYS
+    raise unknown("figure of a device", key, names, option)
+
+
+def _read_numbers(text: str, option: str, key: str) -> list[float]:
+    """Return the numbers of a value, in the unit of the device's file where it has one of its own.
+
+    `memory_GB=24GiB` is 25.77, `launch_us=0.005ms` is 5.
+    """
+    plain = text.removeprefix("x")
+    if is_range(plain):
+        return [float(number) for number in parse_range(plain.replace("..x", ".."), option)]
+    is_bare = plain[-1:].isdigit() or text.startswith("x")
+    if key.endswith("_GB") and not is_bare:
+        return [parse_bytes(plain, option) / GB]
+    if key.endswith("_us") and not is_bare:
+        return [parse_duration(plain, option, "us")]
+    return [parse_number(plain, option)]
+
+
+def combine_changes(axes: Sequence[Sequence[Change]]) -> list[tuple[Change, ...]]:
+    """Return every combination of changes, one of each axis; raises `InputError` for too many."""
+    combinations = list(product(*axes))
+    if len(combinations) > MAX_DEVICES:
+        raise InputError(f"{len(combinations)} changed devices; at most {MAX_DEVICES}")
+    return combinations
+
+
+def change_device(device: Device, changes: Iterable[Change]) -> Device:
+    """Return a device with changed figures; an unknown figure stays unknown under a factor.
+
+    Raises:
+        InputError: for a value of all peaks where there are several.
+    """
+    for change in changes:
+        device = replace(device, **_changed_fields(device, change))
+    return device
+
+
+def _changed_fields(device: Device, change: Change) -> Mapping[str, Any]:
+    """Return the fields of a device that a change replaces, none for an unknown figure."""
+    if change.is_peak:
+        return _changed_peaks(device, change)
+    name, factor = _NUMBERS[change.key]
+    figure = getattr(device, name)
+    if change.times and figure is None:
+        return {}
+    value = figure * change.value if change.times else change.value * factor
+    is_count = name in ("multiprocessors", "cores")
+    return {name: max(1, round(value)) if is_count else value}
+
+
+def _changed_peaks(device: Device, change: Change) -> Mapping[str, Any]:
+    """Return the tables of peaks that a change replaces; raises `InputError`."""
+    table, _, dtype = change.key.partition(".")
+    covers_all_tables = table == "peak" and not dtype
+    names = tuple(PEAK_TABLES.values()) if covers_all_tables else (PEAK_TABLES.get(table, ""),)
+    fields = {}
+    for name in (name or "peak_flop_per_s" for name in names):
+        peaks: Mapping[str, float] = getattr(device, name)
+        if not (change.times or dtype or len(peaks) <= 1):
+            dtypes = ", ".join(peaks)
+            raise InputError(f"{change.key}: of which dtype? {device.name} has peaks of {dtypes}")
+        changed_dtypes = [dtype] if dtype else list(peaks)
+        if change.times:
+            new = {key: peaks[key] * change.value for key in changed_dtypes if key in peaks}
+        else:
+            new = dict.fromkeys(changed_dtypes, change.value * TFLOP)
+        fields[name] = {**peaks, **new}
+    return fields
+
+
+def describe_idle_changes(device: Device, changes: Sequence[Change], method: Method) -> list[str]:
+    """Return notes on changes without effect: of figures unknown, unread, or held by power."""
+    tables = {change.key.partition(".")[0] for change in changes}
+    notes = []
+    changes_peak = bool(tables & {"peak", *PEAK_TABLES})
+    if changes_peak and "tdp_W" not in tables and method.reads and device.peak_w:
+        notes.append(f"{device.name} may draw no more power than before; tdp_W=x2 lets it")
+    for change in changes:
+        notes += _describe_idle(device, change, method)
+    return notes
+
+
+def _describe_idle(device: Device, change: Change, method: Method) -> list[str]:
+    """Return the note on a change without effect, none for a change that matters."""
+    fields = list(_changed_fields(device, change))
+    if not fields:
+        return [f"{change.key} of {device.name} is unknown: {change} changes nothing"]
+    if change.is_peak:
+        dtype = change.key.partition(".")[2]
+        has_peak = not dtype or dtype in getattr(device, fields[0])
+        if change.times and not has_peak:
+            return [f"{device.name} has no {change.key}: {change} changes nothing"]
+        return []
+    read_fields = _READ_FIELDS + method.reads + (("peak_w",) if method.reads else ())
+    if fields[0] in read_fields:
+        return []
+    return [f"{method.name} does not read {change.key}: {change} changes no time"]

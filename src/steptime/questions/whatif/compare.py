@@ -1,0 +1,345 @@
+"""Networks before and after changes of their device: speed-ups, of ops by what binds them too."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple, TypedDict
+
+from steptime.core.progress import watched
+from steptime.core.units import first_of, percent
+from steptime.grids.batches import MAX_BATCH
+from steptime.hardware.device import Device
+from steptime.prediction.step_model import StepModel
+from steptime.questions.bound import Binding, Path, path
+from steptime.questions.whatif.answer import (
+    BoundCount,
+    ChangedDevice,
+    NetworkRow,
+    OpClass,
+    OpKindClass,
+    Summary,
+    Upgrade,
+)
+from steptime.questions.whatif.changes import Change, change_device
+from steptime.questions.whatif.networks_on_devices import NetworkCase, predict_network
+from steptime.records.ratios import geometric_mean
+from steptime.records.row import grouped
+
+STEP_TRAFFIC, EXAMPLE_TRAFFIC = "each step", "each example"
+UNCHANGED_BATCH, LARGER_BATCH = "same", "larger"
+MAX_NAMES = 3  # networks in a note
+GAIN_DIGITS = 9  # rounding errors of a speed-up of 1 are no gain
+
+
+@dataclass(frozen=True)
+class ComparedOp:
+    """An op before and after the change.
+
+    Args:
+        kind: its kind.
+        unit: the unit of the device that computes it.
+        bound: what binds it before the change.
+        batch: same or larger: the batch after the change.
+        traffic: what a memory-bound op at a larger batch moves; None of others.
+        before_s: seconds before the change.
+        after_s: seconds after the change, for as many examples.
+    """
+
+    kind: str
+    unit: str
+    bound: str
+    batch: str
+    traffic: str | None
+    before_s: float
+    after_s: float
+
+
+@dataclass(frozen=True)
+class ComparedNetworks:
+    """Networks before and after the change of their device.
+
+    Args:
+        rows: the networks.
+        classes: their ops by what binds them.
+        ops: their ops by kind, unit and what binds them, at the same batch.
+        summary: the speed-ups of all together.
+    """
+
+    rows: tuple[NetworkRow, ...]
+    classes: tuple[OpClass, ...]
+    ops: tuple[OpKindClass, ...]
+    summary: Summary
+
+
+def compare_networks(cases: Sequence[NetworkCase], changes: Sequence[Change]) -> ComparedNetworks:
+    """Compare networks on a device and on the changed device."""
+    device = change_device(cases[0].model.device, changes)
+    rows: list[NetworkRow] = []
+    ops: list[ComparedOp] = []
+    for case in watched(cases, "networks"):
+        model = case.model.on(device)
+        row, grown_path = predict_network(case, model)
+        rows.append(row)
+        ops += _compare_network_ops(case, model, row, grown_path)
+    unchanged_batch_ops = [op for op in ops if op.batch == UNCHANGED_BATCH]
+    unchanged_batch_s = sum(op.before_s for op in unchanged_batch_ops)
+    larger_batch_s = sum(op.before_s for op in ops) - unchanged_batch_s
+    seconds = {UNCHANGED_BATCH: unchanged_batch_s, LARGER_BATCH: larger_batch_s}
+    classes = [
+        OpClass(batch=batch, bound=bound, traffic=traffic, **_speeds(group, seconds[batch]))
+        for (batch, bound, traffic), group in grouped(
+            ops, lambda op: (op.batch, op.bound, op.traffic)
+        ).items()
+    ]
+    op_kinds = [
+        OpKindClass(kind=kind, unit=unit, bound=bound, **_speeds(group, unchanged_batch_s))
+        for (kind, unit, bound), group in grouped(
+            unchanged_batch_ops, lambda op: (op.kind, op.unit, op.bound)
+        ).items()
+    ]
+    classes.sort(key=lambda row: (row.batch == LARGER_BATCH, -row.time_share))
+    op_kinds.sort(key=lambda row: -row.time_share)
+    summary = _summarise(rows, classes)
+    return ComparedNetworks(tuple(rows), tuple(classes), tuple(op_kinds), summary)
+
+
+def _compare_network_ops(
+    case: NetworkCase, model: StepModel, row: NetworkRow, grown_path: Path | None
+) -> list[ComparedOp]:
+    """Return the ops of a network at the same batch and, where it grows, at the larger one."""
+    ops: list[ComparedOp] = []
+    if row.status == "ok":
+        ops += _compare_ops(case.before, path(model, case.batch), 1.0, UNCHANGED_BATCH)
+    if grown_path is not None and row.grown_batch is not None:
+        growth = row.grown_batch / case.batch
+        ops += _compare_ops(case.before, grown_path, growth, LARGER_BATCH)
+    return ops
+
+
+def _compare_ops(before: Path, after: Path, growth: float, batch: str) -> list[ComparedOp]:
+    """Return ops with their seconds before, and after for as many examples.
+
+    There are none where another batch runs as other kernels.
+    """
+    if len(before.parts) != len(after.parts):
+        return []
+    return [
+        ComparedOp(
+            kind=old.kernel.kind,
+            unit=old.kernel.unit,
+            bound=old.bound,
+            batch=batch,
+            traffic=None if batch == UNCHANGED_BATCH else _traffic_of(old, new, growth),
+            before_s=old.time.value,
+            after_s=new.time.value / growth,
+        )
+        for old, new in zip(before.parts, after.parts, strict=True)
+    ]
+
+
+def _traffic_of(old: Binding, new: Binding, growth: float) -> str | None:
+    """Return the traffic of a memory-bound op: weights each step, or activations each example.
+
+    Traffic of each step grows by less than half of what the batch does.
+    """
+    if old.bound != "memory":
+        return None
+    is_step_traffic = new.kernel.bytes < (1 + growth) / 2 * old.kernel.bytes
+    return STEP_TRAFFIC if is_step_traffic else EXAMPLE_TRAFFIC
+
+
+class Speeds(TypedDict):
+    """The speed-ups of a group of ops."""
+
+    op_count: int
+    time_share: float
+    speedup: float | None
+    min_speedup: float | None
+    max_speedup: float | None
+
+
+def _speeds(ops: Sequence[ComparedOp], all_ops_s: float) -> Speeds:
+    """Return the speed-ups of ops, and their share of the seconds of all ops."""
+    before_s = sum(op.before_s for op in ops)
+    after_s = sum(op.after_s for op in ops)
+    speedups = [op.before_s / op.after_s for op in ops if op.after_s]
+    return Speeds(
+        op_count=len(ops),
+        time_share=before_s / all_ops_s if before_s else 0.0,
+        speedup=before_s / after_s if after_s else None,
+        min_speedup=min(speedups, default=None),
+        max_speedup=max(speedups, default=None),
+    )
+
+
+def _summarise(rows: Sequence[NetworkRow], classes: Sequence[OpClass]) -> Summary:
+    """Return the speed-ups of all networks together."""
+    speedups = [row.speedup for row in rows if row.status == "ok" and row.speedup is not None]
+    growths, grown_speedups = [], []
+    for row in rows:
+        if row.status == "ok" and row.grown_batch not in (None, row.batch):
+            growths.append((row.grown_batch or 0) / row.batch)
+            grown_speedups.append(row.grown_speedup or 0.0)
+    bounds = Counter(row.bound for row in rows if row.bound)
+    class_speedups = {(row.bound, row.batch, row.traffic): row.speedup for row in classes}
+    return Summary(
+        network_count=len(rows),
+        speedup=geometric_mean(speedups),
+        min_speedup=min(speedups, default=None),
+        median_speedup=median(speedups) if speedups else None,
+        max_speedup=max(speedups, default=None),
+        bounds=tuple(
+            BoundCount(bound=bound, network_count=count) for bound, count in bounds.items()
+        ),
+        newly_fitting_count=sum(row.status == "new" for row in rows),
+        no_longer_fitting_count=sum(row.status == "oom after" for row in rows),
+        larger_batch_count=len(growths),
+        batch_growth=geometric_mean(growths),
+        larger_batch_speedup=geometric_mean(grown_speedups),
+        max_larger_batch_speedup=max(grown_speedups, default=None),
+        compute_bound_speedup=class_speedups.get(("compute", UNCHANGED_BATCH, None)),
+        memory_bound_speedup=class_speedups.get(("memory", UNCHANGED_BATCH, None)),
+        host_bound_speedup=class_speedups.get(("host", UNCHANGED_BATCH, None)),
+        memory_bound_larger_batch_speedup=class_speedups.get(
+            ("memory", LARGER_BATCH, STEP_TRAFFIC)
+        ),
+    )
+
+
+def describe_summary(summary: Summary) -> list[str]:
+    """Describe the summary: `At the same batch steps are 1.5 times as fast (...)`."""
+    lines = []
+    if summary.speedup:
+        op_speedups = (
+            ("compute", summary.compute_bound_speedup),
+            ("memory", summary.memory_bound_speedup),
+            ("host", summary.host_bound_speedup),
+        )
+        ops = ", ".join(f"{name}-bound {value:.3g}x" for name, value in op_speedups if value)
+        spread = (
+            f"(geometric mean of {summary.network_count} networks; "
+            f"{summary.min_speedup or 0:.3g} to {summary.max_speedup or 0:.3g})"
+        )
+        bounds = ", ".join(f"{row.bound} {row.network_count}" for row in summary.bounds)
+        lines = [
+            f"At the same batch steps are {summary.speedup:.3g} times as fast {spread}.",
+            f"Ops, by what binds them before the change: {ops}.",
+            f"Networks, by what most of their step waits for: {bounds}.",
+        ]
+    if summary.larger_batch_count:
+        lines.append(_describe_larger_batch(summary))
+    fitting = (
+        (summary.newly_fitting_count, "after"),
+        (summary.no_longer_fitting_count, "before"),
+    )
+    lines += [
+        f"{count} networks fit only {moment} the change." for count, moment in fitting if count
+    ]
+    return lines
+
+
+def _describe_larger_batch(summary: Summary) -> str:
+    """Describe the networks whose batch may grow."""
+    text = (
+        f"Where memory lets the batch grow ({summary.batch_growth or 0:.3g} times, "
+        f"{summary.larger_batch_count} networks), examples a second grow "
+        f"{summary.larger_batch_speedup or 0:.3g} times (at most "
+        f"{summary.max_larger_batch_speedup or 0:.3g})"
+    )
+    speedup = summary.memory_bound_larger_batch_speedup
+    if not speedup:
+        return f"{text}."
+    return f"{text}; memory-bound ops that move the same bytes at any batch {speedup:.3g} times."
+
+
+class TriedDevices(NamedTuple):
+    """The networks on many changed devices.
+
+    Args:
+        rows: the speed-ups on each device.
+        capped: names of networks whose largest batch on one of them is at least the largest that
+            is tried.
+    """
+
+    rows: tuple[ChangedDevice, ...]
+    capped: frozenset[str]
+
+
+def try_devices(
+    cases: Sequence[NetworkCase], combinations: Sequence[Sequence[Change]]
+) -> TriedDevices:
+    """Return the speed-ups of networks on devices with each combination of changes."""
+    devices = []
+    capped: set[str] = set()
+    for changes in watched(list(combinations), "changed devices"):
+        rows = [
+            predict_network(case, case.model.on(change_device(case.model.device, changes)))[0]
+            for case in cases
+        ]
+        capped.update(row.model for row in rows if row.is_capped)
+        fitting = [row for row in rows if row.status == "ok"]
+        device = ChangedDevice(
+            changes={change.key: change.value for change in changes},
+            speedup=geometric_mean([row.speedup or 0.0 for row in fitting]),
+            grown_speedup=geometric_mean([row.grown_speedup or 0.0 for row in fitting]),
+            network_count=len(fitting),
+            newly_fitting_count=sum(row.status == "new" for row in rows),
+        )
+        devices.append(device)
+    return TriedDevices(tuple(devices), frozenset(capped))
+
+
+def describe_fastest(devices: Sequence[ChangedDevice]) -> list[str]:
+    """Describe the fastest changed device: `memory_GB_per_s 4 and peak 2: 3.1 times as fast.`."""
+    fastest = max(devices, key=lambda device: device.grown_speedup or 0.0)
+    if fastest.grown_speedup is None:
+        return []
+    figures = " and ".join(f"{key} {value:g}" for key, value in fastest.changes.items())
+    return [f"Fastest with {figures}: {fastest.grown_speedup:.3g} times as fast."]
+
+
+def rank_upgrades(
+    changes: Sequence[Change], devices: Sequence[ChangedDevice]
+) -> tuple[Upgrade, ...]:
+    """Return the upgrades, the largest gain first.
+
+    Args:
+        changes: the upgrades.
+        devices: the networks on a device with each of them alone.
+    """
+    upgrades = [
+        Upgrade(
+            upgrade=str(change),
+            speedup=device.speedup,
+            grown_speedup=device.grown_speedup,
+            newly_fitting_count=device.newly_fitting_count,
+            gain_share=round((device.grown_speedup or 1.0) - 1, GAIN_DIGITS),
+        )
+        for change, device in zip(changes, devices, strict=True)
+    ]
+    return tuple(sorted(upgrades, key=lambda upgrade: upgrade.gain_share, reverse=True))
+
+
+def describe_best(upgrades: Sequence[Upgrade]) -> str:
+    """Describe the upgrade that pays most: `peak=x2 pays most: 40 % faster.`."""
+    best = upgrades[0]
+    if best.gain_share <= 0:
+        return "No upgrade makes these networks faster."
+    return f"{best.upgrade} pays most: {percent(best.gain_share)} faster."
+
+
+def describe_caps(device: Device, capped: Iterable[str]) -> list[str]:
+    """Return the note on networks whose largest batch is at least the largest that is tried.
+
+    Args:
+        device: the device as it is.
+        capped: the networks, in any order, each once or several times.
+    """
+    if device.usable_bytes is None:
+        return [f"the memory of {device.name} is unknown, so every batch fits"]
+    names = sorted(set(capped))
+    if not names:
+        return []
+    networks = first_of(names, MAX_NAMES)
+    return [f"largest batch of {networks}: at least {MAX_BATCH:,}, above which none was tried"]

@@ -1,0 +1,143 @@
+"""Networks on a device and on changed devices: their steps, and the largest batches that fit."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import compress
+
+import msgspec
+
+from steptime.core.progress import watched
+from steptime.core.workload import Workload
+from steptime.grids.batches import MAX_BATCH, doubling
+from steptime.grids.grid import Steps
+from steptime.hardware.device import Device
+from steptime.prediction.assumed import assumed_of, common_settings
+from steptime.prediction.step_model import StepModel
+from steptime.questions.bound import Path, path
+from steptime.questions.whatif.answer import NetworkRow
+
+TRIAL_BATCHES = doubling(MAX_BATCH)  # powers of two
+
+
+class NetworkCase:
+    """A network at a batch on the device as it is.
+
+    Args:
+        model: the network on the device.
+        steps: its steps at the trial batches.
+        batch: the batch; 0 means the largest that fits.
+    """
+
+    def __init__(self, model: StepModel, steps: Steps, batch: int) -> None:
+        self.model, self._steps = model, steps
+        self.largest = self.largest_on(model.device)
+        self.batch = batch or self.largest
+
+    def largest_on(self, device: Device) -> int:
+        """Return the largest power of two that fits, 0 for none, at most `MAX_BATCH`."""
+        return max(compress(TRIAL_BATCHES, self._steps.fit(self.model.on(device))), default=0)
+
+    def fits_on(self, device: Device, largest: int) -> bool:
+        """Return whether the batch fits a device.
+
+        Args:
+            device: the device.
+            largest: the largest trial batch that fits it.
+        """
+        if self.batch <= largest or largest < MAX_BATCH:
+            return self.batch <= largest
+        return self.model.on(device).needs(self.batch).fit(device)
+
+    @cached_property
+    def before(self) -> Path:
+        """The step on the device as it is."""
+        return path(self.model, self.batch)
+
+    def grow_batch(self, largest: int) -> int:
+        """Return the batch, grown as the largest one grows to that of another device."""
+        return self.batch * largest // self.largest if self.largest else largest
+
+
+def make_cases(
+    workloads: Iterable[Workload],
+    device: Device,
+    method: str,
+    options: Mapping[str, str] | None = None,
+    largest: bool = False,
+) -> list[NetworkCase]:
+    """Return networks on a device; networks that differ in their batch alone are built once.
+
+    Args:
+        workloads: the networks, each with its batch.
+        device: the device.
+        method: the cost model.
+        options: its options.
+        largest: take the largest batch that fits in place of theirs.
+
+    Raises:
+        InputError: where the device has no peak for their type.
+    """
+    models: dict[str, tuple[StepModel, Steps]] = {}
+    cases = []
+    for workload in watched(list(workloads), "networks"):
+        key = replace(workload, batch_per_replica=1).key
+        if key not in models:
+            model = StepModel(workload, device, None, method, options, assumes=True)
+            _ = model.seen  # raises for a type without a peak
+            models[key] = model, Steps(model, TRIAL_BATCHES)
+        model, steps = models[key]
+        cases.append(NetworkCase(model, steps, 0 if largest else workload.batch_per_replica))
+    return cases
+
+
+def assumed_settings(cases: Sequence[NetworkCase]) -> dict[str, str]:
+    """Return the settings that are assumed alike for all networks (`assumed_of`)."""
+    models = {id(case.model): case.model for case in cases}
+    return common_settings(map(assumed_of, models.values()))
+
+
+def predict_network(case: NetworkCase, model: StepModel) -> tuple[NetworkRow, Path | None]:
+    """Return the row of a network, and its step at the larger batch where there is one.
+
+    Args:
+        case: the network on the device as it is.
+        model: the same network on the changed device.
+    """
+    largest = case.largest_on(model.device)
+    fits_before = bool(case.batch) and case.fits_on(case.model.device, case.largest)
+    fits_after = bool(case.batch) and case.fits_on(model.device, largest)
+    row = NetworkRow(
+        model=case.model.workload.label,
+        batch=case.batch,
+        bound=None,
+        step_s=None,
+        changed_step_s=None,
+        speedup=None,
+        grown_batch=None,
+        grown_speedup=None,
+        largest_batch=case.largest,
+        changed_largest_batch=largest,
+        status="ok",
+    )
+    if not (fits_before or fits_after):
+        return _with(row, status="oom"), None
+    changed_s = model.timeline(case.batch).step_s
+    if not fits_before:
+        return _with(row, status="new", changed_step_s=changed_s), None
+    step_s = case.before.step_s
+    speedup = step_s / changed_s
+    row = _with(
+        row, bound=case.before.bound, step_s=step_s, changed_step_s=changed_s, speedup=speedup
+    )
+    if not fits_after:
+        return _with(row, status="oom after"), None
+    grown = case.grow_batch(largest)
+    grown_path = None if grown == case.batch else path(model, grown)
+    grown_s = changed_s if grown_path is None else grown_path.step_s / grown * case.batch
+    return _with(row, grown_batch=grown, grown_speedup=step_s / grown_s), grown_path
+
+
+def _with(row: NetworkRow, **fields: object) -> NetworkRow:
+    """Return a row with some of its fields replaced."""
+    return msgspec.structs.replace(row, **fields)

@@ -1,0 +1,232 @@
+"""The question `whatif`: the same networks on changed hardware."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Unpack
+
+from steptime.core.errors import InputError
+from steptime.core.kinds import Kind, Settings, setting_texts, text_of
+from steptime.core.values import parse_count, parse_models
+from steptime.core.workload import Workload
+from steptime.hardware import catalog
+from steptime.hardware.device import Device
+from steptime.prediction import DEFAULT
+from steptime.questions import kinds, networks
+from steptime.questions import options as shared
+from steptime.questions.pictures import check_picture, draw_heat_map
+from steptime.questions.step_options import ExecutionKeywords, ExecutionOptions
+from steptime.questions.whatif.answer import (
+    ChangedDevicesAnswer,
+    UpgradesAnswer,
+    WhatIfAnswer,
+    describe_question,
+)
+from steptime.questions.whatif.changes import (
+    Change,
+    change_device,
+    combine_changes,
+    describe_idle_changes,
+    read_changes,
+)
+from steptime.questions.whatif.compare import (
+    compare_networks,
+    describe_best,
+    describe_caps,
+    describe_fastest,
+    describe_summary,
+    rank_upgrades,
+    try_devices,
+)
+from steptime.questions.whatif.networks_on_devices import (
+    NetworkCase,
+    assumed_settings,
+    make_cases,
+)
+
+LARGEST = "largest"
+MAP_AXES = (2, 3)  # numbers of ranges that a map can show
+
+
+def whatif(
+    device: kinds.DeviceArgument,
+    set_: Annotated[Settings, Kind("KEY=VALUE", names=("--set",))] | None = None,
+    model: kinds.Models | None = None,
+    batch: kinds.Counts | None = None,
+    dtype: kinds.Dtype | None = None,
+    upgrade: Annotated[Settings, Kind("KEY=VALUE,...")] | None = None,
+    folder: kinds.RecordsIn | None = None,
+    phase: kinds.Phase = "train",
+    optimizer: kinds.Optimizer = "sgd",
+    length: kinds.Length | None = None,
+    method: kinds.MethodName = DEFAULT,
+    options: kinds.MethodSettings | None = None,
+    out: kinds.OutFile | None = None,
+    **execution: Unpack[ExecutionKeywords],
+) -> WhatIfAnswer | ChangedDevicesAnswer | UpgradesAnswer:
+    """Say what changed hardware would do to the same networks.
+
+    Args:
+        device: A device (steptime list devices), FILE.toml or local.
+        set_: Change a figure of its file: a value, a factor (x1.5) or a range (x1..x4x2);
+            repeatable. peak means all peaks.
+        model: Networks, with ranges (fc:layers=4..128x2). Default: ParaDnn's fully connected ones.
+        batch: Batch size, or largest: all that fit.
+        dtype: As predict. Default: float32, or what a device without its peak is fastest in.
+        upgrade: Say which of these changes pays most; repeatable.
+        folder: The networks of a folder of records.
+        phase: train or infer.
+        optimizer: sgd, momentum, rmsprop, adam, adamw, or adam with states of 8 bits, or that may
+            be paged to the host: adam8bit, paged_adam, paged_adam8bit.
+        length: Tokens of a sequence. Default: the model's.
+        method: The cost model (steptime list methods).
+        options: An option of the method; repeatable.
+        out: Draw the map of two or three ranges as .png, .svg, .pdf or .html.
+        **execution: How the step is executed: `ExecutionOptions`.
+
+    Returns:
+        A `WhatIfAnswer`; with ranges a `ChangedDevicesAnswer`, with `upgrade` an `UpgradesAnswer`.
+
+    Raises:
+        InputError: for unknown names, and options that do not go together.
+    """
+    picture = check_picture(out)
+    method_options = ExecutionOptions.from_keywords(execution, whatif).method_options(options)
+    base = catalog.device(shared.one_device(text_of(device)), method)
+    axes = read_changes(setting_texts(set_))
+    upgrades = _read_upgrades(upgrade)
+    if bool(axes) == bool(upgrades):
+        raise InputError("say what changes: --set KEY=VALUE, or what might: --upgrade KEY=VALUE")
+    ranges = [axis for axis in axes if len(axis) > 1]
+    if picture is not None and len(ranges) not in MAP_AXES:
+        raise InputError("--out draws two or three ranges: --set peak=x1..x4x2 --set ...")
+    combinations = combine_changes(axes)
+    first_changes = upgrades or [axis[0] for axis in axes]
+    change_device(base, first_changes)  # raises before networks are built
+    batches = text_of(batch)
+    takes_largest = batches == LARGEST
+    batches = None if takes_largest else batches
+    network_dtype = networks.dtype_for(base, dtype)
+    if folder is not None:
+        of_models = {"--model": model, "--batch": batches, "--length": length}
+        shared.refuse(of_models, "{} does not go with --in")
+        workloads = networks.of_folder(Path(folder))
+    else:
+        tokens = None if length is None else parse_count(text_of(length), "--length")
+        workloads = _read_networks(model, batch, (network_dtype, phase, optimizer), tokens)
+    cases = make_cases(workloads, base, method, method_options, takes_largest)
+    idle_notes = describe_idle_changes(base, first_changes, cases[0].model.method)
+    question = {"device": base.name, "method": method, "dtype": network_dtype}
+    if upgrades:
+        return _answer_upgrades(cases, upgrades, question, idle_notes)
+    if not ranges:
+        return _answer_change(cases, first_changes, question, idle_notes)
+    answer = _answer_ranges(cases, combinations, question, idle_notes)
+    if picture is not None:
+        _draw_map(answer, [axis[0] for axis in ranges], base, picture)
+    return answer
+
+
+def _read_upgrades(texts: Settings | None) -> list[Change]:
+    """Return the single changes of `--upgrade`, whose texts may hold several with commas."""
+    pieces = [piece for text in setting_texts(texts) for piece in text.split(",")]
+    return [change for axis in read_changes(pieces, "--upgrade") for change in axis]
+
+
+def _read_networks(
+    model: Any, batch: Any, step: tuple[str, str, str], length: int | None
+) -> list[Workload]:
+    """Return the networks of the options, by default those of ParaDnn; raises `InputError`."""
+    models = parse_models(model or networks.DEFAULT_SET)
+    batches = text_of(batch)
+    if batches == LARGEST:
+        batches = None
+    if not (model or batch):
+        batches = networks.DEFAULT_BATCHES
+    return networks.workloads(models, batches, step, length)
+
+
+def _answer_change(
+    cases: Sequence[NetworkCase],
+    changes: Sequence[Change],
+    question: dict[str, str],
+    notes: Sequence[str],
+) -> WhatIfAnswer:
+    """Compare the networks on the device and on the changed one."""
+    compared = compare_networks(cases, changes)
+    capped = (row.model for row in compared.rows if row.is_capped)
+    return WhatIfAnswer(
+        **question,
+        network_count=len(cases),
+        changes=tuple(map(str, changes)),
+        assumed=assumed_settings(cases),
+        summary=compared.summary,
+        classes=compared.classes,
+        ops=compared.ops,
+        rows=compared.rows,
+        headline=tuple(describe_summary(compared.summary)),
+        notes=(*notes, *describe_caps(cases[0].model.device, capped)),
+    )
+
+
+def _answer_ranges(
+    cases: Sequence[NetworkCase],
+    combinations: Sequence[Sequence[Change]],
+    question: dict[str, str],
+    notes: Sequence[str],
+) -> ChangedDevicesAnswer:
+    """Return the speed-ups of the networks on every changed device."""
+    rows, capped = try_devices(cases, combinations)
+    changes = combinations[0]
+    return ChangedDevicesAnswer(
+        **question,
+        network_count=len(cases),
+        axes=tuple(change.key for change in changes),
+        assumed=assumed_settings(cases),
+        rows=rows,
+        headline=tuple(describe_fastest(rows)),
+        notes=(*notes, *describe_caps(cases[0].model.device, capped)),
+        _factors=tuple(change.key for change in changes if change.times),
+    )
+
+
+def _answer_upgrades(
+    cases: Sequence[NetworkCase],
+    upgrades: Sequence[Change],
+    question: dict[str, str],
+    notes: Sequence[str],
+) -> UpgradesAnswer:
+    """Return the upgrades, the one that pays most first."""
+    devices = try_devices(cases, [(change,) for change in upgrades])
+    rows = rank_upgrades(upgrades, devices.rows)
+    return UpgradesAnswer(
+        **question,
+        network_count=len(cases),
+        assumed=assumed_settings(cases),
+        rows=rows,
+        headline=(describe_best(rows),),
+        notes=(*notes, *describe_caps(cases[0].model.device, devices.capped)),
+    )
+
+
+def _draw_map(
+    answer: ChangedDevicesAnswer, changes: Sequence[Change], device: Device, out: Path
+) -> None:
+    """Draw the speed-ups over two or three ranges."""
+    places = dict(zip(("x", "y", "panel"), changes, strict=False))
+    axes = {
+        place: f"{change.key}{', times' if change.times else ''}"
+        for place, change in places.items()
+    }
+    cells = []
+    for row in answer.rows:
+        cell: Mapping[str, Any] = {
+            place: row.changes[change.key] for place, change in places.items()
+        }
+        if "panel" in cell:
+            cell = {**cell, "panel": f"{cell['panel']:g}"}
+        cells.append({**cell} | {"value": row.grown_speedup, "status": "does not fit"})
+    caption = [
+        "Geometric mean of examples a second, with the batch that then fits, over before.",
+        device.source,
+    ]
+    draw_heat_map(describe_question(answer), caption, cells, axes, "speed-up", out)

@@ -1,0 +1,195 @@
+"""The answer to `why`: the shares of a step by what it waits for, its ops, what would help."""
+
+from steptime.core.answer import Answer, Row
+from steptime.core.printers import html
+from steptime.core.table import Table, columns, facts
+from steptime.core.units import interval, percent
+from steptime.prediction.assumed import assumed_row
+
+UNEXPLAINED = "unexplained"  # the share of a measured step above the interval of the model
+OPS_LINE = "The most expensive ops of the device's time:"
+IMPROVEMENTS_LINE = "Would help, in examples a second by"
+LINES_OF_TABLES = (OPS_LINE, IMPROVEMENTS_LINE)  # of the headline; the tables hold the same
+OP_COLUMNS = columns(
+    "op",
+    "?kind",
+    "equal_count=alike",
+    "step_s=each",
+    "total_share=device time",
+    "bound=bottleneck",
+    "?ceiling_share=of its ceiling",
+)
+IMPROVEMENT_COLUMNS = columns("change", "step_s=step", "speedup=examples/s")
+
+
+class Shares(Row, frozen=True, kw_only=True):
+    """The shares of a step by what it waits for; they add up to 1.
+
+    Attributes:
+        compute: arithmetic.
+        memory: memory traffic.
+        host: calls and launches of the host.
+        input: waiting for input.
+        communication: exposed communication.
+        unexplained: time above the interval of the model; null of a prediction.
+    """
+
+    compute: float
+    memory: float
+    host: float
+    input: float
+    communication: float
+    unexplained: float | None = None
+
+
+class ExpensiveOp(Row, frozen=True, kw_only=True):
+    """An op that takes much of the device's time, with all that are equal to it.
+
+    Attributes:
+        op: the op; `update` is the optimizer.
+        kind: its kind (`steptime list ops`).
+        step_s: its seconds in a step.
+        time_share: its share of the device's time.
+        bound: what most of its time waits for: compute, memory or host.
+        ceiling_share: the time at the peaks of the device over its time; null of an op without
+            time.
+        equal_count: number of further ops of its kind that take as long.
+    """
+
+    op: str
+    kind: str
+    step_s: float
+    time_share: float
+    bound: str
+    ceiling_share: float | None
+    equal_count: int
+
+    @property
+    def total_share(self) -> float:
+        """The share of the device's time of the op and those equal to it."""
+        return self.time_share * (1 + self.equal_count)
+
+
+class Improvement(Row, frozen=True, kw_only=True):
+    """A change that would help a step, by another prediction.
+
+    Attributes:
+        change: the change.
+        step_s: seconds of the changed step.
+        speedup: the factor of the examples a second of all replicas.
+        per_device_speedup: the factor of the examples a second of one replica.
+    """
+
+    change: str
+    step_s: float
+    speedup: float
+    per_device_speedup: float
+
+
+class Evidence(Row, frozen=True, kw_only=True):
+    """The numbers of a measurement, and of the prediction beside it.
+
+    Attributes:
+        stack: the software that ran; null where unknown.
+        predicted_s: seconds that the model predicts for the step without input and communication.
+        ratio: the measured seconds over the predicted ones; null where nothing is predicted.
+        is_within_interval: whether the measured seconds lie in the interval of the prediction;
+            null where the method has none.
+        input_share: share of the step that waits for input; null where unknown.
+        communication_s: seconds of communication; null where unknown.
+        sample_count: number of samples; null of a published number.
+        disturbed_sample_count: number of samples that other work disturbed; null of a published
+            number.
+        low_s: lower end of the interval of the measured step; null where unknown.
+        high_s: upper end of the interval of the measured step; null where unknown.
+        peak_share: share of the peak that the executed work reaches.
+    """
+
+    stack: str | None
+    predicted_s: float
+    ratio: float | None
+    is_within_interval: bool | None
+    input_share: float | None
+    communication_s: float | None
+    sample_count: int | None
+    disturbed_sample_count: int | None
+    low_s: float | None
+    high_s: float | None
+    peak_share: float
+
+
+class WhyAnswer(Answer, frozen=True, kw_only=True):
+    """What a step waits for, and what would help it.
+
+    Attributes:
+        model: the network.
+        device: the device.
+        batch: examples of one replica in a step.
+        replicas: number of data-parallel replicas.
+        dtype: data type of weights and activations.
+        method: the cost model.
+        assumed: settings that decide the prediction, by the option that changes them.
+        origin: predicted, measured or published: where `step_s` is from.
+        step_s: seconds of a step.
+        low_s: lower end of the 80 % interval of the prediction; null where the method has none.
+        high_s: upper end of the 80 % interval of the prediction; null where the method has none.
+        peak_bytes: predicted size of all tensors at the worst moment.
+        needed_bytes: memory that the process needs, by the prediction.
+        bound: the largest of the shares that the model explains.
+        shares: shares of the step by what it waits for.
+        ops: the most expensive ops.
+        helps: changes that would help, the best first.
+        evidence: numbers of the measurement; null of a prediction.
+        headline: the diagnosis in a few sentences.
+        notes: remarks that change how the answer is read.
+    """
+
+    model: str
+    device: str
+    batch: int
+    replicas: int
+    dtype: str
+    method: str
+    assumed: dict[str, str]
+    origin: str
+    step_s: float
+    low_s: float | None
+    high_s: float | None
+    peak_bytes: int
+    needed_bytes: int
+    bound: str
+    shares: Shares
+    ops: tuple[ExpensiveOp, ...]
+    helps: tuple[Improvement, ...]
+    evidence: Evidence | None
+    headline: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def printed_headline(self) -> list[str]:
+        """Return the lines of the headline that say more than the tables."""
+        return [line for line in self.headline if not line.startswith(LINES_OF_TABLES)]
+
+    def tables(self) -> list[Table]:
+        """Return the diagnosis, the most expensive ops, and what would help."""
+        title = f"{self.model}, batch {self.batch}, {self.dtype} on {self.device} ({self.method})"
+        ends = (self.low_s, self.high_s) if self.origin == "predicted" else (None, None)
+        shares = self.shares.to_dict().items()
+        rows = [
+            *assumed_row(self.assumed),
+            ("step", interval("step_s", self.step_s, *ends)),
+            ("bound by", self.bound),
+            *((f"  {name}", percent(share)) for name, share in shares if share),
+        ]
+        ops = [op.to_dict() | {"total_share": op.total_share} for op in self.ops]
+        tables = [
+            facts(title, self.origin, rows),
+            Table(OP_COLUMNS, ops, "most expensive ops, with those alike"),
+        ]
+        if self.helps:
+            helps = [improvement.to_dict() for improvement in self.helps]
+            tables.append(Table(IMPROVEMENT_COLUMNS, helps, "what would help, by the model"))
+        return tables
+
+    def _repr_html_(self) -> str:
+        lines = (f"<p>{line}</p>" for line in self.headline)
+        return "".join([*lines, *map(html, self.tables())])

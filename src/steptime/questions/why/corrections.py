@@ -1,0 +1,237 @@
+"""The way from Paleo's number to ours, correction by correction (`why --from paleo`)."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from steptime.build import build_step
+from steptime.core.answer import Answer, Row
+from steptime.core.table import Table, columns
+from steptime.core.units import seconds
+from steptime.core.workload import Workload
+from steptime.hardware.device import Device
+from steptime.paleo.explain import explain
+from steptime.prediction import DEFAULT, cost_model
+from steptime.prediction.assumed import assumed_line, assumed_of, assumed_text
+from steptime.prediction.schedule import Timeline
+from steptime.prediction.step_model import StepModel
+from steptime.questions.options import describe_unmodelled
+from steptime.questions.pictures import draw_waterfall
+
+COLUMNS = columns("correction", "step_s=step", "change", "meaning=what is right")
+
+
+class Correction(Row, frozen=True, kw_only=True):
+    """The step after one correction, on top of those before it.
+
+    Attributes:
+        correction: its name; paleo is the step as published.
+        meaning: what is right.
+        step_s: seconds of the step.
+        low_s: the step itself, which is a lower bound; null where the method has no bound.
+        high_s: null: a lower bound has no upper end.
+        change_s: seconds that the correction adds.
+        forward_s: seconds of the forward pass.
+        backward_s: seconds of the backward pass.
+        update_s: seconds of the optimizer.
+    """
+
+    correction: str
+    meaning: str
+    step_s: float
+    low_s: float | None
+    high_s: float | None
+    change_s: float
+    forward_s: float
+    backward_s: float
+    update_s: float
+
+
+class CorrectedOp(Row, frozen=True, kw_only=True):
+    """The time of an op by the analytic and by the calibrated method.
+
+    Attributes:
+        name: the op.
+        kind: its kind (`steptime list ops`).
+        step_s: seconds of all its passes, calibrated.
+        low_s: lower end of the 80 % interval of `step_s`.
+        high_s: upper end of the 80 % interval of `step_s`.
+        forward_s: seconds of the forward pass, calibrated.
+        backward_s: seconds of the backward pass, calibrated.
+        update_s: seconds of the optimizer, calibrated.
+        analytic_s: seconds of all its passes by the analytic method; null where it has no such op.
+    """
+
+    name: str
+    kind: str
+    step_s: float
+    low_s: float | None
+    high_s: float | None
+    forward_s: float
+    backward_s: float
+    update_s: float
+    analytic_s: float | None
+
+
+class CorrectionsAnswer(Answer, frozen=True, kw_only=True):
+    """The way from Paleo's number to the analytic and the calibrated one.
+
+    Attributes:
+        model: the network.
+        device: the device.
+        batch: examples of a step.
+        phase: train or infer.
+        dtype: data type of weights and activations.
+        optimizer: the optimizer.
+        options: options of the method that were set.
+        assumed: settings that decide the calibrated step, by the option that changes them.
+        paleo_s: seconds of a step by Paleo as published.
+        analytic_s: seconds of a step by the analytic method.
+        calibrated_s: seconds of a step by the calibrated method.
+        low_s: lower end of the 80 % interval of `calibrated_s`.
+        high_s: upper end of the 80 % interval of `calibrated_s`.
+        is_extrapolated: whether kernels lie beyond what was measured on a device of this kind.
+        rows: the step after each correction, from Paleo's to the analytic one.
+        ops: every op.
+        unmodelled: names of layers of unknown type, which count nothing.
+        headline: the three numbers in a line.
+        notes: remarks that change how the answer is read.
+    """
+
+    model: str
+    device: str
+    batch: int
+    phase: str
+    dtype: str
+    optimizer: str
+    options: dict[str, str]
+    assumed: dict[str, str]
+    paleo_s: float
+    analytic_s: float
+    calibrated_s: float
+    low_s: float | None
+    high_s: float | None
+    is_extrapolated: bool
+    rows: tuple[Correction, ...]
+    ops: tuple[CorrectedOp, ...]
+    unmodelled: tuple[str, ...]
+    headline: tuple[str, ...]
+    notes: tuple[str, ...]
+    _uses_tf32: bool = False
+
+    def printed_headline(self) -> list[str]:
+        """Return no line: the table says what the headline says."""
+        return []
+
+    @property
+    def title(self) -> str:
+        """The question in a line: network, batch, phase, dtype and device."""
+        step = f"{self.model}, batch {self.batch}, {self.phase}, {self.dtype}"
+        return f"{step} on {self.device}"
+
+    def tables(self) -> list[Table]:
+        """Return a row for each correction, and one for the calibrated step."""
+        rows = [
+            {
+                "correction": row.correction,
+                "step_s": row.step_s,
+                "change": None if index == 0 else _format_change(row.change_s),
+                "meaning": row.meaning,
+            }
+            for index, row in enumerate(self.rows)
+        ]
+        tf32 = ", convolutions in TF32" if self._uses_tf32 else ""
+        ends = f"{seconds(self.low_s or 0.0)} to {seconds(self.high_s or 0.0)}"
+        calibrated = {
+            "correction": "calibrated",
+            "step_s": self.calibrated_s,
+            "change": _format_change(self.calibrated_s - self.analytic_s),
+            "meaning": f"what kernels, power and host reach{tf32}: {ends}",
+        }
+        title = f"{self.title}: from paleo to analytic, and to calibrated"
+        below = assumed_line([(self.device, assumed_text(self.assumed))])
+        return [Table(COLUMNS, [*rows, calibrated], title, below)]
+
+
+def _format_change(change_s: float) -> str:
+    """Format a change of seconds: `+4.8 ms`."""
+    return f"{'-' if change_s < 0 else '+'}{seconds(abs(change_s))}"
+
+
+def explain_corrections(
+    workload: Workload, device: Device, options: Mapping[str, str], out: Path | None
+) -> CorrectionsAnswer:
+    """Return the corrections that lead from Paleo's number to ours.
+
+    Args:
+        workload: the step.
+        device: its device.
+        options: options of the methods.
+        out: a file for a picture of the corrections; None for no picture.
+
+    Raises:
+        InputError: as either method does, and where the file cannot be written.
+    """
+    graph = build_step(workload)
+    corrections = tuple(Correction(**row) for row in explain(workload, graph, device, options))
+    calibrated_options = {
+        name: text for name, text in options.items() if name in cost_model(DEFAULT).options
+    }
+    calibrated = StepModel(workload, device, options=calibrated_options, graph=graph)
+    analytic = StepModel(workload, device, method="analytic", options=options, graph=graph)
+    times = calibrated.timeline()
+    paleo_s, analytic_s = corrections[0].step_s, corrections[-1].step_s
+    headline = (
+        f"{seconds(paleo_s)} by Paleo as published, {seconds(analytic_s)} corrected (analytic), "
+        f"{seconds(times.step_s)} calibrated"
+    )
+    answer = CorrectionsAnswer(
+        model=workload.label,
+        device=device.name,
+        batch=workload.batch_per_replica,
+        phase=workload.phase,
+        dtype=workload.dtype,
+        optimizer=workload.optimizer,
+        options=dict(options),
+        assumed=assumed_of(calibrated),
+        paleo_s=paleo_s,
+        analytic_s=analytic_s,
+        calibrated_s=times.step_s,
+        low_s=times.low_s,
+        high_s=times.high_s,
+        is_extrapolated=times.is_extrapolated,
+        rows=corrections,
+        ops=_join_ops(times, analytic.timeline()),
+        unmodelled=tuple(graph.unmodelled),
+        headline=(headline,),
+        notes=tuple(describe_unmodelled(graph.unmodelled)),
+        _uses_tf32=_uses_tf32(calibrated),
+    )
+    if out is not None:
+        _draw(corrections, answer.title, device, out)
+    return answer
+
+
+def _join_ops(calibrated: Timeline, analytic: Timeline) -> tuple[CorrectedOp, ...]:
+    """Return the ops of a step with their calibrated and their analytic times."""
+    analytic_s = {row.row.name: row.step_s for row in analytic.rows}
+    return tuple(
+        CorrectedOp(**row.told, analytic_s=analytic_s.get(row.row.name)) for row in calibrated.rows
+    )
+
+
+def _uses_tf32(model: StepModel) -> bool:
+    """Return whether kernels of float32 run in TF32 on a device that has a peak for it."""
+    if "tf32" not in model.device.peak_flop_per_s:
+        return False
+    return any(kernel.tf32 and kernel.dtype == "float32" for kernel in model.lowered().kernels)
+
+
+def _draw(corrections: Sequence[Correction], title: str, device: Device, out: Path) -> None:
+    """Draw the corrections as a waterfall."""
+    caption = [
+        "From Paleo as published to the analytic model; each correction on top of those above.",
+        f"Device data: {device.source}",
+    ]
+    changes: list[tuple[str, Any]] = [(row.correction, row.step_s) for row in corrections]
+    draw_waterfall(changes, "analytic", title, caption, out)

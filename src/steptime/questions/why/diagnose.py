@@ -1,0 +1,292 @@
+"""The diagnosis of predicted and of measured steps."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+
+import msgspec
+
+from steptime.core.errors import InputError
+from steptime.core.workload import Plan, Workload
+from steptime.hardware import catalog
+from steptime.hardware.device import Device, Link
+from steptime.prediction import DEFAULT
+from steptime.prediction.assumed import assumed_of
+from steptime.prediction.records import options_of
+from steptime.prediction.step_model import StepModel
+from steptime.questions.bound import BOUNDS, Binding, Input, ceilings_s
+from steptime.questions.why.answer import Evidence, ExpensiveOp, Shares, WhyAnswer
+from steptime.questions.why.improvements import Setup, find_improvements
+from steptime.questions.why.measurement import MeasuredStep, read_measurement
+from steptime.questions.why.sentences import (
+    SMALLEST_WAIT,
+    describe_evidence,
+    describe_improvements,
+    describe_ops,
+    describe_step,
+)
+from steptime.records.record import Record
+from steptime.records.record import stack_of as record_stack
+from steptime.records.row import grouped
+
+MAX_OPS = 3
+KERNEL_BOUNDS = BOUNDS[:3]  # compute, memory and host: what a kernel can wait for
+EQUAL_TIME_DIGITS = 12  # ops whose seconds agree so far take as long
+
+
+def diagnose_step(
+    workload: Workload,
+    device: Device,
+    method: str = DEFAULT,
+    options: Mapping[str, str] | None = None,
+    link: Link | None = None,
+    replicas: int = 1,
+    input_per_s: float | None = None,
+) -> WhyAnswer:
+    """Diagnose a predicted step: what it waits for, and what would help.
+
+    Args:
+        workload: the step of one replica.
+        device: the device of one replica.
+        method: the cost model.
+        options: its options.
+        link: the link between replicas.
+        replicas: their number.
+        input_per_s: examples a second that input brings for all replicas; None where a step never
+            waits for input.
+
+    Raises:
+        InputError: as a prediction does.
+    """
+    period_s = workload.batch_per_replica * replicas / input_per_s if input_per_s else 0.0
+    setup = Setup(workload, device, method, options or {}, link, replicas, Input(period_s))
+    shares = Shares(**setup.path.shares)
+    answer = _make_answer(setup, "predicted", setup.path.step_s, shares, replicas)
+    needs = setup.model.needs()
+    if not needs.fit(device):
+        notes = (needs.too_large(device), *answer.notes)
+        answer = msgspec.structs.replace(answer, notes=notes)
+    return _add_improvements(answer, setup)
+
+
+def diagnose_record(
+    record: Record,
+    device: Device | None = None,
+    method: str = DEFAULT,
+    options: Mapping[str, str] | None = None,
+    *,
+    finds_improvements: bool = True,
+) -> WhyAnswer:
+    """Diagnose a measured or published step: what it waited for.
+
+    Input and communication are as measured. The model shares out the remaining time, up to the
+    upper end of its interval; time above that is unexplained.
+
+    Args:
+        record: the record of the step.
+        device: its device. Default: that of the record's platform.
+        method: the cost model.
+        options: its options.
+        finds_improvements: predict changes that would help too, not the step alone.
+
+    Raises:
+        InputError: for a step that did not succeed, and where the device is not known.
+    """
+    step = read_measurement(record)
+    setup = _setup_of(record, device or find_device(record.platform), method, options or {})
+    predicted = setup.path
+    high_s = predicted.high_s
+    explained_s = step.worked_s if high_s is None else min(step.worked_s, high_s)
+    shares = {name: explained_s * share / step.step_s for name, share in predicted.shares.items()}
+    shares["input"] = step.input_s / step.step_s
+    shares["communication"] = (step.communication_s or 0.0) / step.step_s
+    unexplained = (step.worked_s - explained_s) / step.step_s
+    answer = _make_answer(
+        setup,
+        record.origin,
+        step.step_s,
+        Shares(**shares, unexplained=unexplained),
+        record.workload.plan.data,
+        _compare(record, step, setup),
+    )
+    if not finds_improvements:
+        return answer
+    period_s = step.step_s if step.reads_ahead else step.input_s
+    if step.input_s < SMALLEST_WAIT * step.step_s:
+        period_s = 0.0
+    measured_setup = replace(
+        setup,
+        feed=Input(period_s, step.reads_ahead),
+        factor=step.worked_s / predicted.step_s if predicted.step_s else 1.0,
+        communication_s=step.communication_s or 0.0,
+    )
+    return _add_improvements(answer, measured_setup)
+
+
+def diagnose_records(
+    records: Iterable[Record],
+    device: Device | None = None,
+    method: str = DEFAULT,
+    options: Mapping[str, str] | None = None,
+) -> Iterator[WhyAnswer | str]:
+    """Yield the diagnosis of each record without improvements, or the reason why there is none.
+
+    A thousand networks take about five seconds.
+    """
+
+    @cache
+    def find(platform: str) -> Device | InputError:  # an unknown name takes longest to look up
+        try:
+            return device or find_device(platform)
+        except InputError as error:
+            return error
+
+    for record in records:
+        device_of_record = find(record.platform)
+        if isinstance(device_of_record, InputError):
+            yield str(device_of_record)
+            continue
+        try:
+            yield diagnose_record(
+                record, device_of_record, method, options, finds_improvements=False
+            )
+        except InputError as error:
+            yield str(error)
+
+
+def find_device(platform: str) -> Device:
+    """Return the device of a record's platform.
+
+    Raises:
+        InputError: where no device file has its name.
+    """
+    try:
+        return catalog.device(platform)
+    except InputError:
+        line = f"no device file has the name of platform '{platform}': say which (--device)"
+        raise InputError(line) from None
+
+
+def _setup_of(record: Record, device: Device, method: str, options: Mapping[str, str]) -> Setup:
+    """Return the step of a record on one device, under the settings with which it ran."""
+    setup = Setup(replace(record.workload, plan=Plan()), device, method, options)
+    model = setup.model
+    recorded = {
+        name: text
+        for name, text in options_of(record, model.device).items()
+        if name in model.method.options and name not in model.options
+    }
+    return setup.with_options(**recorded)
+
+
+def _compare(record: Record, step: MeasuredStep, setup: Setup) -> Evidence:
+    """Return the numbers of a measurement beside those of its prediction."""
+    predicted = setup.path
+    low_s, high_s = predicted.low_s, predicted.high_s
+    is_within = None
+    if low_s is not None and high_s is not None:
+        is_within = low_s <= step.worked_s <= high_s
+    dtype_peak = next(iter(setup.model.seen.peak_flop_per_s.values()))  # the step's type is first
+    return Evidence(
+        stack=record_stack(record),
+        predicted_s=predicted.step_s,
+        ratio=step.worked_s / predicted.step_s if predicted.step_s else None,
+        is_within_interval=is_within,
+        input_share=step.input_share,
+        communication_s=step.communication_s,
+        sample_count=step.sample_count,
+        disturbed_sample_count=step.disturbed_sample_count,
+        low_s=step.low_s,
+        high_s=step.high_s,
+        peak_share=setup.model.lowered().executed_flop / step.step_s / dtype_peak,
+    )
+
+
+def _make_answer(
+    setup: Setup,
+    origin: str,
+    step_s: float,
+    shares: Shares,
+    replicas: int,
+    evidence: Evidence | None = None,
+) -> WhyAnswer:
+    """Return the diagnosis of a step, without improvements."""
+    workload, predicted, model = setup.workload, setup.path, setup.model
+    needs = model.needs()
+    answer = WhyAnswer(
+        model=workload.label,
+        device=setup.device.name,
+        batch=workload.batch_per_replica,
+        replicas=replicas,
+        dtype=workload.dtype,
+        method=setup.method,
+        assumed=assumed_of(model),
+        origin=origin,
+        step_s=step_s,
+        low_s=predicted.low_s,
+        high_s=predicted.high_s,
+        peak_bytes=needs.peak_bytes,
+        needed_bytes=needs.total_bytes,
+        bound=max(BOUNDS, key=lambda name: getattr(shares, name)),
+        shares=shares,
+        ops=_find_expensive_ops(model, predicted.parts, predicted.device_s),
+        helps=(),
+        evidence=evidence,
+        headline=(),
+        notes=tuple(" ".join(text.split()) for text in model.remarks()),
+    )
+    busy_share = predicted.device_s / predicted.step_s if predicted.step_s else 1.0
+    headline = [
+        *describe_step(answer, busy_share),
+        *([] if evidence is None else describe_evidence(evidence, shares)),
+        describe_ops(answer.ops),
+    ]
+    return msgspec.structs.replace(answer, headline=tuple(headline))
+
+
+def _add_improvements(answer: WhyAnswer, setup: Setup) -> WhyAnswer:
+    """Return a diagnosis with the changes that would help."""
+    improvements = find_improvements(setup)
+    line = describe_improvements(improvements, answer.shares)
+    return msgspec.structs.replace(answer, helps=improvements, headline=(*answer.headline, line))
+
+
+def _find_expensive_ops(
+    model: StepModel, bindings: Sequence[Binding], device_s: float
+) -> tuple[ExpensiveOp, ...]:
+    """Return the ops with the largest shares of the device's time; equal ones are one row.
+
+    Args:
+        model: the step on its device.
+        bindings: its kernels, each with its time and what binds it.
+        device_s: seconds in which the device works.
+    """
+    ops: dict[tuple[str, float, int], ExpensiveOp] = {}
+    for name, op_bindings in grouped(bindings, lambda binding: binding.kernel.op).items():
+        step_s = sum(binding.time.value for binding in op_bindings)
+        kind = op_bindings[0].kernel.kind
+        key = kind, round(step_s, EQUAL_TIME_DIGITS), len(op_bindings)
+        if key in ops:
+            ops[key] = msgspec.structs.replace(ops[key], equal_count=ops[key].equal_count + 1)
+            continue
+        ceiling_s = sum(max(ceilings_s(model, binding.kernel)) for binding in op_bindings)
+        ops[key] = ExpensiveOp(
+            op=name or "update",
+            kind=kind,
+            step_s=step_s,
+            time_share=step_s / (device_s or 1.0),
+            bound=_longest_bound(op_bindings),
+            ceiling_share=ceiling_s / step_s if step_s else None,
+            equal_count=0,
+        )
+    ranked = sorted(ops.values(), key=lambda op: -op.step_s * (1 + op.equal_count))
+    return tuple(ranked[:MAX_OPS])
+
+
+def _longest_bound(bindings: Sequence[Binding]) -> str:
+    """Return the bound of most of the time of an op's kernels."""
+    bound_s = dict.fromkeys(KERNEL_BOUNDS, 0.0)
+    for binding in bindings:
+        if binding.bound in bound_s:
+            bound_s[binding.bound] += binding.time.value
+    return max(bound_s, key=bound_s.__getitem__)

@@ -1,0 +1,157 @@
+"""What the measured steps of a folder of records wait for."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from steptime.core.answer import Answer, Row
+from steptime.core.errors import InputError
+from steptime.core.progress import note, watched
+from steptime.core.table import Table, columns
+from steptime.core.units import counted
+from steptime.hardware.device import Device
+from steptime.prediction.assumed import assumed_line, assumed_text, common_settings
+from steptime.questions.bound import BOUNDS
+from steptime.questions.why.answer import UNEXPLAINED, WhyAnswer
+from steptime.questions.why.diagnose import diagnose_record, diagnose_records
+from steptime.questions.why.sentences import is_mostly_unexplained
+from steptime.records import store
+from steptime.records.record import Record
+
+MAX_ROWS = 40  # that people see
+SHARES = (*BOUNDS, UNEXPLAINED)
+
+
+class BoundCount(Row, frozen=True, kw_only=True):
+    """The number of steps that one thing binds.
+
+    Attributes:
+        bound: compute, memory, host, input or communication.
+        step_count: number of steps.
+    """
+
+    bound: str
+    step_count: int
+
+
+class Refusal(Row, frozen=True, kw_only=True):
+    """A reason why steps have no diagnosis.
+
+    Attributes:
+        reason: the reason.
+        step_count: number of steps.
+    """
+
+    reason: str
+    step_count: int
+
+
+class WhyFolderAnswer(Answer, frozen=True, kw_only=True):
+    """What the measured steps of a folder of records wait for.
+
+    Attributes:
+        folder: the folder.
+        bounds: number of steps by what binds them, the largest first.
+        refusals: number of steps without a diagnosis by the reason.
+        assumed: settings that decide all predictions alike, by the option that changes them.
+        rows: the diagnosis of each step, without what would help.
+        headline: number of steps by what binds them, in a line.
+        notes: remarks that change how the answer is read.
+    """
+
+    folder: str
+    bounds: tuple[BoundCount, ...]
+    refusals: tuple[Refusal, ...]
+    assumed: dict[str, str]
+    rows: tuple[WhyAnswer, ...]
+    headline: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return a row for each step with its shares."""
+        stacks = {row.evidence.stack for row in self.rows if row.evidence}
+        heads = columns(
+            "model",
+            "batch",
+            "?stack",
+            "device",
+            "step_s=step",
+            "bound=bottleneck",
+            *(f"?{name}_share={name}" for name in SHARES),
+        )
+        rows = []
+        for row in self.rows:
+            shares = row.shares.to_dict()
+            stack = row.evidence.stack if row.evidence and len(stacks) > 1 else None
+            cells = {"model": row.model, "batch": row.batch, "stack": stack, "device": row.device}
+            cells |= {"step_s": row.step_s, "bound": row.bound}
+            rows.append(cells | {f"{name}_share": shares[name] for name in SHARES})
+        below = assumed_line([(self.folder, assumed_text(self.assumed))])
+        return [Table(heads, rows, self.folder, below, most=MAX_ROWS)]
+
+
+def explain_folder(
+    folder: Path,
+    name: str | None,
+    device: Device | None,
+    method: str,
+    options: Mapping[str, str],
+) -> WhyAnswer | WhyFolderAnswer:
+    """Diagnose the measured steps of a folder; a single step with changes that would help.
+
+    Args:
+        folder: the folder of records.
+        name: a part of the networks' names; None for all.
+        device: the device of all steps. Default: that of each record's platform.
+        method: the cost model.
+        options: its options.
+
+    Raises:
+        InputError: where the folder holds no such step, and where none has a diagnosis.
+    """
+    records = _load_steps(folder, name)
+    if len(records) == 1:
+        return diagnose_record(records[0], device, method, options)
+    diagnoses = list(diagnose_records(watched(records, "steps"), device, method, options))
+    rows = tuple(diagnosis for diagnosis in diagnoses if not isinstance(diagnosis, str))
+    reasons = Counter(diagnosis for diagnosis in diagnoses if isinstance(diagnosis, str))
+    if not rows:
+        raise InputError(f"{folder}: {next(iter(reasons))}")
+    bounds = Counter(row.bound for row in rows).most_common()
+    counts = ", ".join(f"{count:,} bound by {bound}" for bound, count in bounds)
+    return WhyFolderAnswer(
+        folder=str(folder),
+        bounds=tuple(BoundCount(bound=bound, step_count=count) for bound, count in bounds),
+        refusals=tuple(
+            Refusal(reason=reason, step_count=count) for reason, count in reasons.items()
+        ),
+        assumed=common_settings(row.assumed for row in rows),
+        rows=rows,
+        headline=(f"{counted(len(rows), 'step')}: {counts}",),
+        notes=tuple(_make_notes(rows, reasons)),
+    )
+
+
+def _load_steps(folder: Path, name: str | None) -> list[Record]:
+    """Return the measured and published steps of a folder; raises `InputError` for none."""
+    records = [
+        record
+        for record in store.load(folder, note)
+        if record.origin != "predicted"
+        and not record.scope
+        and (name or "") in record.workload.label
+    ]
+    if not records:
+        place = f"{folder}: holds no step that was measured or published"
+        raise InputError(f"{place} of '{name}'" if name else place)
+    return records
+
+
+def _make_notes(rows: Sequence[WhyAnswer], reasons: Mapping[str, int]) -> list[str]:
+    """Return remarks on steps that the model does not explain."""
+    notes = []
+    unexplained_count = sum(is_mostly_unexplained(row.shares) for row in rows)
+    if unexplained_count:
+        steps = counted(unexplained_count, "step")
+        notes.append(f"of {steps} the model leaves more than half unexplained")
+    return [*notes, *(f"{count:,} not explained: {reason}" for reason, count in reasons.items())]
