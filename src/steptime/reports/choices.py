@@ -87,7 +87,8 @@ def write_choices(asked: Choices, path: Path) -> WrittenPage:
     named = {name: list(dict.fromkeys(str(row[name]) for row in rows)) for name in AXES}
     good = next((row for row in rows if row["status"] == "ok"), None)
     if good is None:
-        raise InputError(f"none of {len(rows)} choices fits: {rows[0]['note'] or 'out of memory'}")
+        reason = "; ".join(rows[0]["notes"]) or "out of memory"
+        raise InputError(f"none of {len(rows)} choices fits: {reason}")
     own = near_link(next(one for one in asked.devices if one.name == good["device"]))
     start = {**{name: str(good[name]) for name in AXES}, "replicas": named["replicas"][-1]}
     start |= {"link": own} if own in named["link"] else {}
