@@ -35,6 +35,7 @@ from steptime.questions.predict import predict as predict
 from steptime.questions.query import query as query
 from steptime.questions.report import report as report
 from steptime.questions.run import run as run
+from steptime.questions.scale import scale as scale
 from steptime.questions.split import split as split
 from steptime.questions.sweep import sweep as sweep
 from steptime.questions.sweep_jobs import cancel as sweep_cancel
@@ -92,37 +93,6 @@ __all__ = [
     "why",
 ]
 
-def scale(
-    model: str | Path | Workload,
-    device: str | Path | Device,
-    link: str | Sequence[str] | None = ...,
-    batch: float | Sequence[int] | str | None = ...,
-    replicas: float | Sequence[int] | str | None = ...,
-    scaling: str = ...,
-    parallel: str = ...,
-    collective: str | None = ...,
-    overlap: bool = ...,
-    compression: float = ...,
-    latency_us: float | None = ...,
-    examples: int | None = ...,
-    epochs: float | None = ...,
-    price: float | None = ...,
-    billing: str | None = ...,
-    dtype: str = ...,
-    optimizer: str = ...,
-    method: str | Method | Callable[[Kernel, Device], Interval | float] = ...,
-    option_: Mapping[str, object] | Sequence[str] | None = ...,
-    allow_unknown: bool = ...,
-    length: int | None = ...,
-    per_node: int | None = ...,
-    inside: str | Sequence[str] | None = ...,
-    links_per_node: int | None = ...,
-    servers: int | None = ...,
-    stack: str | None = ...,
-    channels_last: str | None = ...,
-    tf32: str | None = ...,
-    host: str | None = ...,
-) -> Answer: ...
 def plan(
     model: str | Path | Workload,
     device: str | Path | Device | Sequence[str | Device],

@@ -24,7 +24,7 @@ QUESTIONS = {
     "predict": QuestionRow("Predict", "steptime.questions.predict:predict"),
     "fit": QuestionRow("Predict", "steptime.questions.fit:fit"),
     "choose": QuestionRow("Predict", "steptime.questions.choose:choose"),
-    "scale": QuestionRow("Predict", "steptime.cli.scale:scale"),
+    "scale": QuestionRow("Predict", "steptime.questions.scale:scale"),
     "plan": QuestionRow("Predict", "steptime.cli.plan:plan"),
     "serve": QuestionRow("Predict", "steptime.cli.serve:serve"),
     "split": QuestionRow("Predict", "steptime.questions.split:split"),

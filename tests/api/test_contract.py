@@ -116,7 +116,6 @@ def scale(question: Question) -> Row:
     how = {"batch": question.batch, "replicas": "1", **question.how}
     made = steptime.scale(question.model, question.device, **how).to_dict()
     (row,) = made["rows"]
-    row = {name: value for name, value in row.items() if name != "note"}
     return {**row, "notes": made["notes"], "assumed": made["assumed"]}
 
 
@@ -155,7 +154,7 @@ def plan(question: Question) -> Row:
 Way = Callable[[Question], Row]
 KEYS: dict[Way, tuple[str, ...]] = {
     grid: (*SECONDS, *PASSES, *BYTES[:2], "status", "is_extrapolated", "notes", "assumed"),
-    choose: (*SECONDS, *BYTES, "is_extrapolated", "note", "assumed"),
+    choose: (*SECONDS, *BYTES, "is_extrapolated", "notes", "assumed"),
     scale: (*SECONDS, *PASSES, *BYTES[:2], "notes", "assumed"),
     fit: (*SECONDS, *BYTES, "status", "notes", "assumed"),
     why: (*SECONDS, *BYTES[:2], "assumed"),

@@ -167,7 +167,7 @@ def test_python_takes_what_it_has_in_place_of_names():
     assert isinstance(by_name, Answer)
     assert steptime.fit(workload_of("resnet18", 8), catalog.device("t4")) == by_name
     assert "slow" in str(steptime.fit("fc", "t4", "8", options={"host": "slow"}).assumed)
-    with pytest.raises(InputError, match="latency_us: must be"):
+    with pytest.raises(InputError, match="--latency-us: must be"):
         steptime.scale("fc", "t4", latency_us=-1)
 
 

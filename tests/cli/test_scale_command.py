@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 import split_alexnet
+import steptime
 from printed import answer
 from steptime.cli.main import run
+from steptime.core.printers import text
 from steptime.core.toml_files import DATA
 from steptime.prediction.collectives import COLLECTIVES
 
@@ -24,14 +26,25 @@ ROW = [
     "overlap_s",
     "exposed_communication_s",
     "step_s",
+    "low_s",
+    "high_s",
     "speedup",
     "efficiency",
     "examples_per_s",
-    "note",
-    "low_s",
-    "high_s",
+    "epoch_s",
+    "train_s",
+    "device_hours",
+    "cost_total",
     "peak_bytes",
     "needed_bytes",
+    "collectives",
+    "forward_lower_s",
+    "forward_upper_s",
+    "backward_lower_s",
+    "backward_upper_s",
+    "data",
+    "model",
+    "notes",
 ]
 
 
@@ -53,10 +66,12 @@ def test_document(capsys):
     assert [row["replicas"] for row in found["rows"]] == [1, 2, 4, 8, 16]
     for row in found["rows"]:
         assert list(row) == ROW
-        assert list(row["communication_s"]) == list(COLLECTIVES)
+        exchanges = {item["collective"]: item["communication_s"] for item in row["collectives"]}
+        assert list(exchanges) == list(COLLECTIVES)
+        assert row["communication_s"] == exchanges["ring"]
         assert row["global_batch"] == 8 * row["replicas"]
-        assert row["step_s"] == pytest.approx(row["compute_s"] + row["communication_s"]["ring"])
-    assert found["training"] is None
+        assert row["step_s"] == pytest.approx(row["compute_s"] + row["communication_s"])
+    assert (found["examples"], found["epochs"], found["billing"]) == (None, None, None)
     assert found["latency_s"] == pytest.approx(22e-6)
     unknown = answer(capsys, *NET, "--link", "neuronlink-3", "--replicas", "2")
     assert any("no latency is known" in note for note in unknown["notes"])
@@ -79,8 +94,9 @@ def test_training_time_and_cost(capsys):
     assert row["train_s"] == pytest.approx(90 * row["epoch_s"])
     assert row["device_hours"] == pytest.approx(row["train_s"] * 4 / 3600)
     assert row["cost_total"] == pytest.approx(row["device_hours"] * 0.90)  # by the second
-    training = {"examples": 1_000_000, "epochs": 90, "price": 0.9, "billing": "second"}
-    assert found["training"] == training
+    assert (found["examples"], found["epochs"]) == (1_000_000, 90)
+    assert (found["cost_per_hour"], found["billing"]) == (0.9, "second")
+    assert found["currency"] is None
     priced = [
         *LINKED,
         "--replicas",
@@ -103,8 +119,7 @@ def test_training_time_and_cost(capsys):
 def test_options_of_the_exchange(capsys):
     def comm(*words: str) -> dict[str, float]:
         (row,) = answer(capsys, *LINKED, "--replicas", "16", *words)["rows"]
-        found: dict[str, float] = row["communication_s"]
-        return found
+        return {item["collective"]: item["communication_s"] for item in row["collectives"]}
 
     plain = comm()
     start = 4e-5  # of an exchange under torch-eager, beside its messages
@@ -158,26 +173,41 @@ def test_hybrid_and_model(capsys, tmp_path):
 def test_table(capsys):
     words = ["scale", "vgg16", "--device", str(DATA / "devices/k80.toml")]
     words += ["--link", "aws", "--replicas", "1,2,4"]
-    title, head, *rows = shown(capsys, *words, "--examples", "100000", "--price", "0.9")
+    assert run([*words, "--examples", "100000", "--price", "0.9"]) == 0
+    printed = capsys.readouterr()
+    title, head, *rows = printed.out.splitlines()
     assert title.startswith("vgg16 on K80 over aws, batch 64 a replica, weak scaling (calibrated")
-    for column in ("replicas", "global batch", "communication", "speed-up", "speed", "cost"):
+    assert head.split()[:3] == ["replicas", "cost", "training"]
+    for column in ("global batch", "communication", "speed-up", "speed"):
         assert column in head
     assert "hidden" not in head  # nothing is
-    assert len(rows) == 3 + 5
+    assert len(rows) == 3 + 3
     assert rows[3] == (
         "assumed: --stack torch-eager, --channels-last no, --host any-server; "
         "all-reduce after the backward pass, not during it (--overlap)"
     )
     assert rows[4].startswith("stops paying at 2 replicas")
-    assert rows[5].startswith("K80 lies beyond what was measured: not said: ")
-    assert rows[7] == (
+    assert rows[5] == (
         "training: 1 epoch of 100,000 examples; a device costs 0.9 per hour, paid by the second"
     )
+    assert "note: K80 lies beyond what was measured: not said: " in printed.err
+
+
+def test_cost_is_shown_in_80_columns():
+    scaled = steptime.scale(
+        "resnet50", "v100", link="ethernet-25", examples=1e6, price="$0.9", replicas=[1, 8]
+    )
+    table = text(scaled.tables()[0], 80)
+    assert "hidden columns" in table
+    (head,) = [line for line in table.splitlines() if line.lstrip().startswith("replicas")]
+    assert head.split()[:3] == ["replicas", "cost", "training"]
+    assert (scaled.currency, scaled.cost_per_hour) == ("USD", 0.9)
+    assert scaled.headline[-1].startswith("training: 1 epoch of 1,000,000 examples")
 
 
 def test_what_does_not_fit_is_told(capsys):
-    words = ["scale", "vgg16", "--device", "V100", "--replicas", "1", "--batch", "1000"]
-    assert any(
-        note.startswith("batch 1000 (optimizer sgd): out of memory by")
-        for note in answer(capsys, *words)["notes"]
-    )
+    words = ["scale", "vgg16", "--device", "V100", "--batch", "1000"]
+    (alone,) = answer(capsys, *words, "--replicas", "1")["notes"][:1]
+    assert alone.startswith("out of memory by")
+    several = answer(capsys, *words, "--replicas", "1,2", "--link", "nvlink-2")["notes"][0]
+    assert several == f"batch 1000 (optimizer sgd): {alone}"

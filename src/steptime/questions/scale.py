@@ -1,0 +1,340 @@
+"""Training on many replicas: what more devices bring, and what they cost."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, Unpack
+
+import msgspec
+
+from steptime.core.errors import InputError, one_of
+from steptime.core.kinds import Kind, text_of
+from steptime.core.values import (
+    parse_count,
+    parse_counts,
+    parse_duration,
+    parse_number,
+    parse_price,
+)
+from steptime.grids.replicas import SCALINGS, ScalingRow, Sync, data_parallel, unpaid
+from steptime.hardware import catalog
+from steptime.hardware.prices import BILLINGS, Training, bill_training
+from steptime.paleo.model_parallel import hybrid, model_parallel
+from steptime.paleo.placement import layer_rows
+from steptime.prediction import DEFAULT
+from steptime.prediction.assumed import assumed_of
+from steptime.prediction.collectives import GROUP, Fabric
+from steptime.prediction.step_model import StepModel
+from steptime.questions import kinds
+from steptime.questions.options import one_device, refuse, workload_of
+from steptime.questions.scale_answer import LayerTime, ScaleAnswer, ScaleRow
+from steptime.questions.scale_notes import list_facts, list_notes
+from steptime.questions.step_options import ExecutionKeywords, ExecutionOptions
+
+PARALLEL = ("data", "model", "hybrid")
+MAX_ROWS = 100_000
+DEFAULT_REPLICAS = "1,2,4,8,16,32,64,128"
+DEFAULT_EPOCHS = 1.0
+SECONDS_PER_US = 1e-6
+
+
+class ReplicaKeywords(ExecutionKeywords, total=False):
+    """Keywords of `ReplicaOptions`."""
+
+    per_node: kinds.Count | None
+    inside: kinds.Link | None
+    links_per_node: kinds.Count | None
+    servers: kinds.Count | None
+
+
+@dataclass(frozen=True)
+class ReplicaOptions(ExecutionOptions, keywords=ReplicaKeywords):
+    """How replicas are joined, by the fields of `Fabric`, and how their step is executed.
+
+    Args:
+        per_node: Devices of a node, for hierarchical, --inside or --links-per-node. Default: 8.
+        inside: What joins the devices of a node. Default: every replica is alone on its link.
+        links_per_node: Links of a node that its devices share. Default: 1.
+        servers: Parameter servers. Default: 1.
+        stack: What runs it (steptime list stacks); of predict several, side by side.
+        channels_last: Images lie with their channels last. Default: as the stack does.
+        tf32: Products of float32 as TF32. Default: auto, as the software does (convolutions).
+        host: The host that issues kernels: server, desktop, any-server, any-desktop, fast, slow,
+            calibrated (the device's own), or a device calibrated on it.
+    """
+
+    per_node: int | float | str | None = None
+    inside: Any = None
+    links_per_node: int | float | str | None = None
+    servers: int | float | str | None = None
+
+    def joins(self) -> dict[str, object]:
+        """Return the options that say how replicas are joined, by their names."""
+        return {
+            "--per-node": self.per_node,
+            "--inside": self.inside,
+            "--links-per-node": self.links_per_node,
+            "--servers": self.servers,
+        }
+
+    def fabric(self, link: Any, latency_us: float | None) -> Fabric:
+        """Return the fabric that joins the replicas; raises `InputError`.
+
+        Args:
+            link: the link of a device.
+            latency_us: microseconds of a message over it; None for those of the link.
+        """
+        between = catalog.link(link, "--link")
+        if latency_us is not None:
+            between = replace(between, latency_s=latency_us * SECONDS_PER_US)
+        inside = None if self.inside is None else catalog.link(self.inside, "--inside")
+        return Fabric(
+            between,
+            inside,
+            _count_or(self.per_node, "--per-node", GROUP),
+            _count_or(self.links_per_node, "--links-per-node", 1),
+            _count_or(self.servers, "--servers", 1),
+        )
+
+
+def _count_or(value: object, option: str, default: int) -> int:
+    return default if value is None else parse_count(text_of(value), option)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A question about replicas.
+
+    Args:
+        model: the network on the device, with the fabric of the replicas.
+        parallel: `data`, `model` or `hybrid`.
+        scaling: `weak` or `strong`.
+        sync: how gradients are exchanged.
+        training: the training to pay for; None without examples.
+        currency: the currency of the price; None where it names none.
+    """
+
+    model: StepModel
+    parallel: str
+    scaling: str
+    sync: Sync
+    training: Training | None
+    currency: str | None
+
+
+def scale(
+    model: kinds.Model,
+    device: kinds.Device,
+    link: kinds.Link | None = None,
+    batch: kinds.Batch | None = None,
+    replicas: kinds.Counts | None = None,
+    scaling: Annotated[str, Kind("NAME", choices=SCALINGS)] = "weak",
+    parallel: Annotated[str, Kind("NAME", choices=PARALLEL)] = "data",
+    collective: kinds.Name | None = None,
+    overlap: bool = False,
+    compression: Annotated[float | str, Kind("F")] = 1.0,
+    latency_us: Annotated[float | str, Kind("T")] | None = None,
+    examples: kinds.Count | None = None,
+    epochs: Annotated[float | str, Kind("E")] | None = None,
+    price: kinds.Price | None = None,
+    billing: Annotated[str, Kind("NAME", choices=BILLINGS)] | None = None,
+    dtype: kinds.Dtype = "float32",
+    optimizer: kinds.Optimizer = "sgd",
+    method: kinds.MethodName = DEFAULT,
+    options: kinds.MethodSettings | None = None,
+    allow_unknown: bool = False,
+    length: kinds.Length | None = None,
+    **replica_options: Unpack[ReplicaKeywords],
+) -> ScaleAnswer:
+    """Predict training on many replicas: time, speed-up and cost.
+
+    A step takes forward + backward + update + the all-reduce of gradients - what overlaps.
+
+    Args:
+        model: A family with its hyperparameters (fc:layers=4,nodes=1024), a named network
+            (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
+            code (model.py:NAME).
+        device: A device (steptime list devices), FILE.toml or local.
+        link: What joins the replicas (steptime list links) or FILE.toml; needed by more than one.
+        batch: Batch size: of each replica in weak scaling, of all in strong scaling. Default: 64,
+            transformers 1, a file's own.
+        replicas: Numbers of replicas: 1,2,4 or 1,2,4,...,128 or 1..128 x2. Default: 1,2,4,...,128;
+            with --parallel model or hybrid the splits of the file.
+        scaling: weak: a replica keeps its batch. strong: they share the batch.
+        parallel: data; for files with split layers also model, or hybrid (split layers model
+            parallel, the others data parallel).
+        collective: How gradients are added up: one-to-all, tree, butterfly, butterfly-mixing,
+            ring, halving-doubling, hierarchical or parameter-server. Default: ring, of paleo tree.
+        overlap: All-reduce gradients in buckets during the backward pass (not paleo).
+        compression: Gradients are compressed F times.
+        latency_us: Latency of a message over the link (not paleo).
+        examples: Examples of an epoch: shows time and cost.
+        epochs: Epochs of a training. Default: 1.
+        price: Price of a device for an hour.
+        billing: What is paid: every second, or every started hour. Default: second.
+        dtype: float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed,
+            float16-mixed.
+        optimizer: sgd, momentum, rmsprop, adam, adamw, or adam with states of 8 bits, or that may
+            be paged to the host: adam8bit, paged_adam, paged_adam8bit.
+        method: The cost model (steptime list methods).
+        options: An option of the method; repeatable.
+        allow_unknown: Let layers of unknown type in a network's file pass their input on.
+        length: Tokens of a sequence. Default: the model's.
+        **replica_options: How replicas are joined, and how a step is executed: `ReplicaOptions`.
+
+    Raises:
+        InputError: for unknown names, and options that do not go together.
+    """
+    group = ReplicaOptions.from_keywords(replica_options, "scale")
+    one_of("--scaling", scaling, SCALINGS)
+    one_of("--parallel", parallel, PARALLEL)
+    training = _read_training(examples, epochs, price, billing)
+    workload = workload_of(
+        model,
+        text_of(batch),
+        dtype,
+        "train",
+        optimizer,
+        allow_unknown,
+        length=None if length is None else parse_count(text_of(length), "--length"),
+    )
+    if parallel == "model":
+        refuse(group.joins(), "--parallel model all-reduces no gradients: leave out {}")
+    if link is None:
+        refuse({**group.joins(), "--latency-us": latency_us}, "{} needs --link LINK")
+    message_us = None if latency_us is None else parse_duration(latency_us, "--latency-us", "us")
+    step_model = StepModel(
+        workload,
+        one_device(text_of(device)),
+        None if link is None else group.fabric(text_of(link), message_us),
+        method,
+        group.method_options(options),
+        assumes=True,
+    )
+    if message_us is not None and not step_model.method.latency:
+        raise InputError(f"--latency-us: method {step_model.method.name} knows no latency")
+    factor = parse_number(compression, "--compression", at_least=1.0)
+    sync = Sync(collective, factor, overlap)
+    currency = "USD" if str(price).strip().startswith("$") else None
+    request = _Request(step_model, parallel, scaling, sync, training, currency)
+    return _describe(request, _predict_rows(request, _read_replicas(replicas, parallel)))
+
+
+def _read_training(examples: Any, epochs: Any, price: Any, billing: str | None) -> Training | None:
+    """Return the training that the options say, None without examples; raises `InputError`."""
+    if billing is not None:
+        one_of("--billing", billing, BILLINGS)
+    if price is None:
+        refuse({"--billing": billing}, "{} needs --price P")
+    if examples is None:
+        of_training = {"--epochs": epochs, "--price": price}
+        refuse(of_training, "{} needs --examples N, the examples of an epoch")
+        return None
+    return Training(
+        parse_count(text_of(examples), "--examples"),
+        DEFAULT_EPOCHS if epochs is None else parse_number(epochs, "--epochs"),
+        None if price is None else parse_price(price, "--price"),
+        billing or BILLINGS[0],
+    )
+
+
+def _read_replicas(value: Any, parallel: str) -> list[int] | None:
+    """Return the sorted numbers of replicas, None for the splits of a file."""
+    if value is None and parallel != "data":
+        return None
+    counts = parse_counts(DEFAULT_REPLICAS if value is None else text_of(value), "--replicas")
+    if len(counts) > MAX_ROWS:
+        raise InputError(f"--replicas: {len(counts)} numbers of replicas, at most {MAX_ROWS}")
+    return sorted(counts)
+
+
+def _predict_rows(request: _Request, counts: Sequence[int] | None) -> Sequence[ScalingRow]:
+    """Return the step of each number of replicas; raises `InputError`."""
+    model, sync = request.model, request.sync
+    batch = model.workload.batch_per_replica
+    model.collective(sync.collective)
+    if request.parallel == "data":
+        return data_parallel(model, counts or (), batch, request.scaling, sync)
+    if counts is not None and len(counts) > 1:
+        splits = f"--parallel {request.parallel} has one number, the file's splits"
+        raise InputError(f"--replicas: {splits}")
+    count = None if counts is None else counts[0]
+    if request.parallel == "hybrid":
+        return [hybrid(model, batch, count, request.scaling, sync)]
+    if request.scaling == "strong" or sync != Sync():
+        raise InputError(
+            "--parallel model all-reduces no gradients and shares no batch: leave out --scaling, "
+            "--collective, --overlap and --compression"
+        )
+    return [model_parallel(model, batch, count)]
+
+
+def _describe(request: _Request, rows: Sequence[ScalingRow]) -> ScaleAnswer:
+    """Return the answer of predicted rows."""
+    model, training, fabric = request.model, request.training, request.model.fabric
+    workload, collective = model.workload, model.collective(request.sync.collective)
+    ops = [] if request.parallel == "data" else layer_rows(model, rows[0].batch, request.parallel)
+    late = unpaid((row.replicas, row.examples_per_s) for row in rows)
+    return ScaleAnswer(
+        model=workload.label,
+        device=model.device.name,
+        link=None if fabric is None else fabric.between.name,
+        latency_s=None if fabric is None else fabric.between.latency_s,
+        inside=None if fabric is None else getattr(fabric.inside, "name", None),
+        per_node=None if fabric is None else fabric.per_node,
+        links_per_node=None if fabric is None else fabric.links_per_node,
+        servers=None if fabric is None else fabric.servers,
+        method=model.method.name,
+        options=model.options,
+        assumed=assumed_of(model),
+        batch=workload.batch_per_replica,
+        dtype=workload.dtype,
+        optimizer=workload.optimizer,
+        scaling=request.scaling,
+        parallel=request.parallel,
+        collective=collective,
+        overlap=request.sync.overlap,
+        compression=request.sync.compression,
+        parameters=model.parameters,
+        gradient_bytes=model.gradient_bytes,
+        examples=None if training is None else training.examples,
+        epochs=None if training is None else training.epochs,
+        cost_per_hour=None if training is None else training.price,
+        currency=request.currency,
+        billing=None if training is None else training.billing,
+        stops_paying=min(late, default=None),
+        rows=tuple(_make_row(row, collective, training) for row in rows),
+        ops=tuple(LayerTime(**op) for op in ops),
+        unmodelled=tuple(model.graph(workload.batch_per_replica).unmodelled),
+        headline=tuple(list_facts(late, rows[-1].replicas, training)),
+        notes=tuple(list_notes(model, request.parallel, request.sync, rows)),
+    )
+
+
+def _make_row(row: ScalingRow, collective: str, training: Training | None) -> ScaleRow:
+    """Return the row of a number of replicas, with the cost of the training."""
+    seconds = {name: float(value) for name, value in row.communication_s.items()}
+    values: dict[str, object] = {
+        **_plain_numbers(asdict(row)),
+        **_plain_numbers(row.parts),
+        "communication_s": seconds.get(collective, 0.0),
+        "collectives": [
+            {"collective": name, "communication_s": exchange_s}
+            for name, exchange_s in seconds.items()
+        ],
+        "notes": [row.note] if row.note else [],
+    }
+    if training is not None:
+        bill = bill_training(training, row.step_s, row.global_batch, row.replicas)
+        values |= _plain_numbers(asdict(bill))
+    return msgspec.convert(values, ScaleRow)
+
+
+def _plain_numbers(values: Mapping[str, object]) -> dict[str, object]:
+    """Return values with numbers of numpy as Python's, those of tables inside too."""
+    plain: dict[str, object] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            plain[name] = _plain_numbers(value)
+        else:
+            plain[name] = float(value) if isinstance(value, float) else value
+    return plain
