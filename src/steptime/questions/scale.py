@@ -197,11 +197,11 @@ def scale(
         allow_unknown,
         length=None if length is None else parse_count(text_of(length), "--length"),
     )
+    message_us = None if latency_us is None else parse_duration(latency_us, "--latency-us", "us")
     if parallel == "model":
         refuse(group.joins(), "--parallel model all-reduces no gradients: leave out {}")
     if link is None:
         refuse({**group.joins(), "--latency-us": latency_us}, "{} needs --link LINK")
-    message_us = None if latency_us is None else parse_duration(latency_us, "--latency-us", "us")
     step_model = StepModel(
         workload,
         one_device(text_of(device)),
