@@ -184,7 +184,7 @@ def scale(
     Raises:
         InputError: for unknown names, and options that do not go together.
     """
-    group = ReplicaOptions.from_keywords(replica_options, "scale")
+    group = ReplicaOptions.from_keywords(replica_options, scale)
     one_of("--scaling", scaling, SCALINGS)
     one_of("--parallel", parallel, PARALLEL)
     training = _read_training(examples, epochs, price, billing)
