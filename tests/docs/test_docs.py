@@ -566,7 +566,7 @@ def _first_names(text: str) -> list[str]:
 
 KEYS = {  # command: (arguments, whether its rows are a list)
     "list": "list models",
-    "count": "count fc --json",
+    "count": "count fc",
     "predict": "predict fc --device t4",
     "fit": "fit fc --device t4",
     "choose": "choose fc --device t4,l4",

@@ -34,7 +34,7 @@ def test_a_plan_of_one_device_is_the_step(recompute, lora):
     )  # fmt: skip
     planner, plan = timed(request)
     assert plan.step_s == pytest.approx(step.step_s, rel=5e-3 if recompute == "full" else 1e-9)
-    assert plan.memory[0].total == pytest.approx(step.of.needs().total_bytes, rel=1e-9)
+    assert plan.memory[0].total == pytest.approx(step.needed_bytes, rel=1e-9)
     trained = planner.added(lambda piece: piece.parameters)
     assert planner.parameters == 1_235_814_400 + trained * bool(lora)
 
@@ -87,7 +87,7 @@ def test_what_of_paged_states_has_no_room_moves_twice_each_step():
     assert large.update_s == plain.update_s
     states = plain.peak_bytes - large.peak_bytes
     assert states == pytest.approx(2 * 8_030_261_248 * (1 + 4 / 256), rel=1e-3)
-    away = small.of.needs().total_bytes + states - small.of.device.usable_bytes
+    away = small.needed_bytes + states - small.usable_bytes
     moved_s = (
         small.update_s - steptime.predict(model, "rtx-4090", optimizer="adam8bit", **how).update_s
     )

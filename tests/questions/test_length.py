@@ -8,6 +8,7 @@ import steptime
 from every import every
 from steptime.cli.main import run
 from steptime.core.errors import InputError
+from steptime.questions.options import workload_of
 
 ON_A100 = ("--device", "a100")
 COMMANDS = {
@@ -60,7 +61,7 @@ def test_a_grid_and_python_take_a_length_too():
     [("gpt2:length=64", "--length 256 contradicts length=64"), (None, "a workload has its own")],
 )
 def test_two_lengths_are_refused(model, message):
-    workload = steptime.predict("gpt2", "a100").of.workload
+    workload = workload_of("gpt2", None)
     with pytest.raises(InputError, match=message):
         steptime.count(model or workload, length=256)
 

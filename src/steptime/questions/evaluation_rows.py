@@ -168,7 +168,7 @@ class TrainingGroupErrors(TrainingErrors, frozen=True, kw_only=True):
         block: what of the rows the constants of their stack were not fitted on.
         stack: the software that ran the steps.
         dtype: data type.
-        devices: number of devices.
+        device_count: number of devices.
     """
 
     model: str | None = None
@@ -176,7 +176,7 @@ class TrainingGroupErrors(TrainingErrors, frozen=True, kw_only=True):
     block: str | None = None
     stack: str | None = None
     dtype: str | None = None
-    devices: str | None = None
+    device_count: str | None = None
 
 
 class CalibratedErrors(TrainingErrors, frozen=True, kw_only=True):
@@ -207,7 +207,7 @@ class TrainingCase(Row, frozen=True, kw_only=True):
         device: the device.
         dtype: data type.
         stack: the software that ran the step, None if it is not said.
-        devices: number of devices.
+        device_count: number of devices.
         block: what of the row the constants of its stack were not fitted on.
         quantity: the quantity.
         measured: measured value.
@@ -225,7 +225,7 @@ class TrainingCase(Row, frozen=True, kw_only=True):
     device: str | None
     dtype: str | None
     stack: str | None
-    devices: int
+    device_count: int
     block: str | None
     quantity: str
     measured: float
