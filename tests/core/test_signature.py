@@ -7,7 +7,7 @@ from typing import Annotated, TypedDict, Unpack
 import msgspec
 import pytest
 
-from steptime.core.answer import Answer, Row, answer_schema
+from steptime.core.answer import Answer, AnswerRow, answer_schema
 from steptime.core.errors import InputError
 from steptime.core.kinds import Kind, Settings, setting_texts, text_of
 from steptime.core.signature import REQUIRED, OptionGroup, parameters_of
@@ -32,7 +32,7 @@ class TuneOptions(OptionGroup, keywords=TuneKeywords):
     fused: bool = False
 
 
-class Line(Row, frozen=True, kw_only=True):
+class Line(AnswerRow, frozen=True, kw_only=True):
     """A line.
 
     Attributes:

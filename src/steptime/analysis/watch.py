@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from steptime.analysis.pairing import Pairing
 from steptime.analysis.verdict import MARGIN, screen_words
-from steptime.core.answer import Row
+from steptime.core.answer import AnswerRow
 from steptime.core.units import counted, percent
 from steptime.records.ratios import farthest, geometric_mean
 from steptime.records.row import grouped
@@ -28,7 +28,7 @@ _GROUP_COLUMNS = {
 }
 
 
-class Change(Row, frozen=True, kw_only=True):
+class StepChange(AnswerRow, frozen=True, kw_only=True):
     """A step or an op that changed from the first folder to the second.
 
     Attributes:
@@ -58,7 +58,7 @@ class Change(Row, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class VerdictCounts(Row, frozen=True, kw_only=True):
+class VerdictCounts(AnswerRow, frozen=True, kw_only=True):
     """The number of steps and ops by verdict.
 
     Attributes:
@@ -80,7 +80,7 @@ class VerdictCounts(Row, frozen=True, kw_only=True):
     new: int
 
 
-class ChangedGroup(Row, frozen=True, kw_only=True):
+class ChangedGroup(AnswerRow, frozen=True, kw_only=True):
     """The changes of one family of networks, or of one kind of op.
 
     Attributes:
@@ -100,7 +100,7 @@ class ChangedGroup(Row, frozen=True, kw_only=True):
     faster: int
 
 
-class FolderChanges(Row, frozen=True, kw_only=True):
+class FolderChanges(AnswerRow, frozen=True, kw_only=True):
     """Changes from one folder to another.
 
     Attributes:
@@ -114,9 +114,9 @@ class FolderChanges(Row, frozen=True, kw_only=True):
     """
 
     margin: float
-    regressions: tuple[Change, ...]
-    improvements: tuple[Change, ...]
-    vanished: tuple[Change, ...]
+    regressions: tuple[StepChange, ...]
+    improvements: tuple[StepChange, ...]
+    vanished: tuple[StepChange, ...]
     verdicts: VerdictCounts
     groups: tuple[ChangedGroup, ...]
     unlike: tuple[str, ...]
@@ -131,7 +131,7 @@ def find_changes(pairing: Pairing) -> FolderChanges:
     columns = {name: column[is_sampled] for name, column in pairing.columns.items()}
     verdicts, positions = columns["verdict"], np.flatnonzero(is_sampled)
 
-    def changes_of(word: str) -> Iterator[Change]:
+    def changes_of(word: str) -> Iterator[StepChange]:
         indices = np.flatnonzero(verdicts == word)
         ordered = indices[farthest(columns["ratio"][indices])]
         return _changes(pairing.rows(positions[ordered]))
@@ -160,8 +160,8 @@ def find_changes(pairing: Pairing) -> FolderChanges:
     )
 
 
-def _changes(rows: Sequence[Mapping[str, Any]]) -> Iterator[Change]:
-    return (msgspec.convert(row, Change) for row in rows)
+def _changes(rows: Sequence[Mapping[str, Any]]) -> Iterator[StepChange]:
+    return (msgspec.convert(row, StepChange) for row in rows)
 
 
 def _count(words: NDArray[Any], word: str) -> int:
@@ -210,7 +210,7 @@ def describe_changes(changes: FolderChanges, quantity: str) -> list[str]:
     return [*lines, f"beyond {percent(changes.margin)} and noise: {summary}"]
 
 
-def _describe_regression(change: Change, worse: str, quantity: str) -> str:
+def _describe_regression(change: StepChange, worse: str, quantity: str) -> str:
     """Return a line such as "fc, batch 64: 12 % slower (10 % to 14 %)"."""
     name = f"{change.name} {change.scope or ''}".rstrip()
     if change.ratio is None:

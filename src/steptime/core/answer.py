@@ -24,7 +24,7 @@ from steptime.core.table import Column, JsonRows, LazySequence, Table, frame
 _PRINTERS = "steptime.core.printers"
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class AnswerRow(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the rows of answers."""
 
     def to_dict(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from steptime.core.errors import InputError, one_of, unknown
 from steptime.core.signature import (
     REQUIRED,
     OptionGroup,
-    Parameter,
+    QuestionParameter,
     group_parameters,
     parameters_of,
 )
@@ -286,7 +286,7 @@ def inquiry_of(function: Callable[..., Any]) -> Inquiry:
     return Inquiry(function, parameters=tuple(map(_slot_of, parameters_of(function))))
 
 
-def _slot_of(parameter: Parameter) -> Slot:
+def _slot_of(parameter: QuestionParameter) -> Slot:
     kind = parameter.kind
     wording = Wording(
         parameter.default,
@@ -306,7 +306,7 @@ def _slot_of(parameter: Parameter) -> Slot:
     )
 
 
-def _command_type(parameter: Parameter) -> Any:
+def _command_type(parameter: QuestionParameter) -> Any:
     """Return the type that a parameter has on the command line: a flag, a text or several."""
     if parameter.is_flag:
         return bool

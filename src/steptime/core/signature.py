@@ -53,7 +53,7 @@ class OptionGroup:
 
 
 @dataclass(frozen=True)
-class Parameter:
+class QuestionParameter:
     """A parameter of a question.
 
     Args:
@@ -116,11 +116,11 @@ def option_name(parameter: str) -> str:
 
 
 @cache
-def parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
+def parameters_of(function: Callable[..., Any]) -> tuple[QuestionParameter, ...]:
     """Return the parameters of a question, those of its groups of options in their places."""
     hints = get_type_hints(function, include_extras=True)
     texts = argument_texts(inspect.getdoc(function) or "")
-    parameters: list[Parameter] = []
+    parameters: list[QuestionParameter] = []
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             for keywords in get_args(hints[name]):
@@ -131,12 +131,12 @@ def parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...]:
     return tuple(parameters)
 
 
-def _keyword_parameters(keywords: type) -> Iterator[Parameter]:
+def _keyword_parameters(keywords: type) -> Iterator[QuestionParameter]:
     """Yield the parameters of a `TypedDict` of keywords; defaults and texts are its group's."""
     yield from group_parameters(OptionGroup.of_keywords[keywords])
 
 
-def group_parameters(group: Any) -> Iterator[Parameter]:
+def group_parameters(group: Any) -> Iterator[QuestionParameter]:
     """Yield the parameters of a group of options, with the types of its keywords."""
     texts = argument_texts(inspect.getdoc(group) or "")
     hints = get_type_hints(group.keywords, include_extras=True)
@@ -145,10 +145,10 @@ def group_parameters(group: Any) -> Iterator[Parameter]:
         yield _parameter(name, hint, REQUIRED if field.default is MISSING else field.default, texts)
 
 
-def _parameter(name: str, hint: Any, default: Any, texts: Mapping[str, str]) -> Parameter:
+def _parameter(name: str, hint: Any, default: Any, texts: Mapping[str, str]) -> QuestionParameter:
     kinds = [value for value in _metadata(hint) if isinstance(value, Kind)]
     kind = kinds[0] if kinds else Kind()
-    return Parameter(name, _bare(hint), kind, default, texts.get(name, ""))
+    return QuestionParameter(name, _bare(hint), kind, default, texts.get(name, ""))
 
 
 def _metadata(hint: Any) -> Iterator[Any]:

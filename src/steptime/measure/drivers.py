@@ -3,7 +3,7 @@
 import ctypes.util
 from pathlib import Path
 
-from steptime.core.answer import Row
+from steptime.core.answer import AnswerRow
 from steptime.measure import machine
 from steptime.measure.disturbance import AbsentError
 from steptime.measure.meters import rapl
@@ -13,7 +13,7 @@ NVIDIA_FIELDS = ("name", "driver_version", "memory.total", "power.limit", "mig.m
 MIB = 2**20
 
 
-class NvidiaGpu(Row, frozen=True, kw_only=True):
+class NvidiaGpu(AnswerRow, frozen=True, kw_only=True):
     """An NVIDIA GPU of this machine.
 
     Attributes:

@@ -1,9 +1,9 @@
 """The accuracy of predictions, as several answers hold it."""
 
-from steptime.core.answer import Row
+from steptime.core.answer import AnswerRow
 
 
-class PairRatio(Row, frozen=True, kw_only=True):
+class PairRatio(AnswerRow, frozen=True, kw_only=True):
     """The ratio of one pair.
 
     Attributes:
@@ -19,7 +19,7 @@ class PairRatio(Row, frozen=True, kw_only=True):
     ratio: float
 
 
-class Accuracy(Row, frozen=True, kw_only=True):
+class Accuracy(AnswerRow, frozen=True, kw_only=True):
     """The errors of many pairs, a predicted from b.
 
     Attributes:

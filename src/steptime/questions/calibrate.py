@@ -7,7 +7,7 @@ from typing import Any
 
 from steptime.calibration.from_rows import Calibration, calibrate_from_rows
 from steptime.calibration.here import POINTS, check_ceilings, measured
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import one_of
 from steptime.core.kinds import text_of
 from steptime.core.table import Table, columns
@@ -18,7 +18,7 @@ from steptime.measure.contract import Options
 from steptime.questions import kinds, options
 from steptime.questions.ceilings import (
     CeilingsAnswer,
-    LinkAnswer,
+    MeasuredLinkAnswer,
     measure_ceilings,
     measure_link,
 )
@@ -31,7 +31,7 @@ MAX_DISTURBED_SHARE = 0.5  # of the rounds, before a note says to calibrate agai
 ERROR_COLUMNS = columns("kind", "points", "mape:.1%=MAPE", "bias:+.2f=bias")
 
 
-class KindErrors(Row, frozen=True, kw_only=True):
+class KindErrors(AnswerRow, frozen=True, kw_only=True):
     """Errors of the points of a kind, each as if it was left out of the fit.
 
     Attributes:
@@ -47,7 +47,7 @@ class KindErrors(Row, frozen=True, kw_only=True):
     bias: float
 
 
-class FormInterval(Row, frozen=True, kw_only=True):
+class FormInterval(AnswerRow, frozen=True, kw_only=True):
     """The interval that holds 80 % of the kernels of a form.
 
     Attributes:
@@ -61,7 +61,7 @@ class FormInterval(Row, frozen=True, kw_only=True):
     high: float
 
 
-class FailedPoint(Row, frozen=True, kw_only=True):
+class FailedPoint(AnswerRow, frozen=True, kw_only=True):
     """A point that could not be measured.
 
     Attributes:
@@ -144,7 +144,7 @@ def calibrate(
     minutes: kinds.Minutes | None = None,
     only: kinds.Probe | None = None,
     processes: kinds.Count | None = None,
-) -> CalibrateAnswer | CeilingsAnswer | LinkAnswer:
+) -> CalibrateAnswer | CeilingsAnswer | MeasuredLinkAnswer:
     """Measure what predictions need of this machine.
 
     Ceilings come first (--only ceilings), then small graphs and networks that tell most, until
@@ -194,7 +194,7 @@ def calibrate(
 
 def _measure_only(
     only: str, backend: str, worker: Options, processes: kinds.Count | None, limit_s: float
-) -> CeilingsAnswer | LinkAnswer:
+) -> CeilingsAnswer | MeasuredLinkAnswer:
     """Measure the ceilings alone, or the link alone."""
     one_of("--only", only, kinds.PROBES)
     if only == "ceilings":

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 from steptime.calibration.here import check_ceilings, take_probe
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import InputError
 from steptime.core.files import check_writable
 from steptime.core.table import Answer as Printout
@@ -23,7 +23,7 @@ DEFAULT_PROCESSES = 2
 LINK_COLUMNS = columns("bytes", "all_reduce_s=median", "off=ring formula is off")
 
 
-class DtypePeak(Row, frozen=True, kw_only=True):
+class DtypePeak(AnswerRow, frozen=True, kw_only=True):
     """The highest rate of matrix products of a data type.
 
     Attributes:
@@ -71,7 +71,7 @@ class CeilingsAnswer(Answer, frozen=True, kw_only=True):
         return [facts(f"{self.device} ({self.source})", "measured", rows)]
 
 
-class AllReduceTime(Row, frozen=True, kw_only=True):
+class AllReduceTime(AnswerRow, frozen=True, kw_only=True):
     """The all-reduces of one size.
 
     Attributes:
@@ -85,7 +85,7 @@ class AllReduceTime(Row, frozen=True, kw_only=True):
     fit_error: float
 
 
-class LinkAnswer(Answer, frozen=True, kw_only=True):
+class MeasuredLinkAnswer(Answer, frozen=True, kw_only=True):
     """The link between processes, as all-reduces show it.
 
     Attributes:
@@ -159,7 +159,7 @@ def measure_ceilings(backend: str, options: Options, budget_s: float) -> Ceiling
 
 def measure_link(
     backend: str, options: Options, processes: int | None, budget_s: float
-) -> LinkAnswer:
+) -> MeasuredLinkAnswer:
     """Measure all-reduces among processes and write the link `local`.
 
     Of the processes that a launcher started, rank 0 alone writes and prints the link.
@@ -189,7 +189,7 @@ def measure_link(
     finally:
         workers.close()
     if not workers.rank.is_zero:
-        return LinkAnswer(
+        return MeasuredLinkAnswer(
             link="",
             path="",
             source="",
@@ -204,7 +204,7 @@ def measure_link(
     return _describe_link(table, str(catalog.write_user_link(table)))
 
 
-def _describe_link(table: Mapping[str, Any], path: str) -> LinkAnswer:
+def _describe_link(table: Mapping[str, Any], path: str) -> MeasuredLinkAnswer:
     """Return the answer that shows a measured link and the file that holds it."""
     measured = table["measured"]
     latency_us = table.get("latency_us")
@@ -213,7 +213,7 @@ def _describe_link(table: Mapping[str, Any], path: str) -> LinkAnswer:
     bytes_per_s = table["GB_per_s"] * GB
     bandwidth = shown("bytes_per_s", bytes_per_s)
     times = zip(measured["bytes"], measured["all_reduce_s"], measured["fit_error"], strict=True)
-    return LinkAnswer(
+    return MeasuredLinkAnswer(
         link=table["name"],
         path=path,
         source=table["source"],

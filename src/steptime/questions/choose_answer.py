@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import field
 
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.table import EXTRAPOLATED, Table, columns, of_steps
 from steptime.core.units import counted, first_of, shown
 from steptime.hardware.prices import HOUR_S, by_offer
@@ -48,7 +48,7 @@ CSV_COLUMNS = columns(
 )
 
 
-class ChooseRow(Row, frozen=True, kw_only=True):
+class ChooseRow(AnswerRow, frozen=True, kw_only=True):
     """A training on one device. What follows `usable_bytes` is unknown unless `status` is `ok`.
 
     Attributes:

@@ -6,7 +6,7 @@ from typing import Any
 
 from steptime.analysis.verdict import screen_words
 from steptime.analysis.watch import FolderChanges
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.table import UNSUCCESSFUL, LazySequence, Table, columns
 from steptime.core.units import QUANTITIES, seconds, si
 from steptime.questions.accuracy import Accuracy
@@ -15,7 +15,7 @@ MAX_PRINTED_PAIRS = 1000  # rows that people read
 _RATIO_COLUMNS = ("a_shown=a", "b_shown=b", "ratio[ratio_low,ratio_high]:.3g=b / a [95 %]")
 
 
-class PairSide(Row, frozen=True, kw_only=True):
+class PairSide(AnswerRow, frozen=True, kw_only=True):
     """One side of a pair.
 
     Attributes:
@@ -43,7 +43,7 @@ class PairSide(Row, frozen=True, kw_only=True):
     runs: int | None
 
 
-class PairStep(Row, frozen=True, kw_only=True):
+class PairStep(AnswerRow, frozen=True, kw_only=True):
     """The step of a pair, or of what has no partner.
 
     Attributes:
@@ -135,7 +135,7 @@ class UnpairedRow(PairStep, frozen=True, kw_only=True):
     lacks: tuple[str, ...] = ()
 
 
-class LevelRow(Row, frozen=True, kw_only=True):
+class LevelRow(AnswerRow, frozen=True, kw_only=True):
     """The pairs of one level of a column.
 
     Attributes:
@@ -163,7 +163,7 @@ class LevelRow(Row, frozen=True, kw_only=True):
     unsure: int
 
 
-class HostNodes(Row, frozen=True, kw_only=True):
+class HostNodes(AnswerRow, frozen=True, kw_only=True):
     """The nodes that are slow beyond noise, as `analyse nodes` finds them.
 
     Attributes:

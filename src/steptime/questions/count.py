@@ -1,7 +1,7 @@
 """The cost of one step of a network, on no device: FLOP, bytes, parameters and memory."""
 
 from steptime.build import build_step
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.kinds import text_of
 from steptime.core.table import Table, columns, facts
 from steptime.core.units import shown
@@ -19,7 +19,7 @@ from steptime.questions.step_options import full_stack_name
 OP_COLUMNS = columns("name=op", "kind", "part", "flop=FLOP", "traffic_bytes=bytes", "?output")
 
 
-class CountedOp(Row, frozen=True, kw_only=True):
+class CountedOp(AnswerRow, frozen=True, kw_only=True):
     """The cost of an op of a step.
 
     Attributes:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 from steptime.core import registry
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.kinds import File, Kind
 from steptime.core.table import Table
 from steptime.questions import kinds
@@ -13,7 +13,7 @@ SOURCES = {"mnist": "steptime.measure.data.mnist"}
 """A module with `installed()`, where the source lies, and `write(source, out)`."""
 
 
-class DataFile(Row, frozen=True, kw_only=True):
+class DataFile(AnswerRow, frozen=True, kw_only=True):
     """A file of a data set.
 
     Attributes:

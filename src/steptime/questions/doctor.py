@@ -16,13 +16,13 @@ from steptime.measure import cpus, machine
 from steptime.measure.drivers import NvidiaGpu, meter_remedies, read_nvidia_gpus
 from steptime.measure.procfs import ROOT
 from steptime.questions.doctor_answer import (
-    Calibration,
+    CalibrationState,
     Cpu,
     CpuCache,
     DoctorAnswer,
-    Memory,
-    Meter,
-    Missing,
+    HostMemory,
+    MeterState,
+    MissingPart,
     Package,
     Probe,
     Tool,
@@ -76,11 +76,11 @@ def examine_machine(root: Path = ROOT) -> DoctorAnswer:
         memory=_read_memory(root),
         gpus=gpus,
         frameworks=tuple(Package(name=name, version=text) for name, text in versions.items()),
-        meters=tuple(Meter(name=name, remedy=text) for name, text in remedies.items()),
+        meters=tuple(MeterState(name=name, remedy=text) for name, text in remedies.items()),
         tools=tools,
         user_devices=user_devices,
         load=load,
-        missing=tuple(Missing(name=name, remedy=text) for name, text in lacks.items() if text),
+        missing=tuple(MissingPart(name=name, remedy=text) for name, text in lacks.items() if text),
         problems=tuple(problems),
     )
 
@@ -99,9 +99,9 @@ def _read_caches(root: Path) -> tuple[CpuCache, ...] | None:
     return None if caches is None else tuple(CpuCache(**asdict(cache)) for cache in caches)
 
 
-def _read_memory(root: Path) -> Memory:
+def _read_memory(root: Path) -> HostMemory:
     memory = machine.memory(root)
-    return Memory(
+    return HostMemory(
         capacity_bytes=memory.total_bytes,
         available_bytes=memory.available_bytes,
         limit_bytes=memory.limit_bytes,
@@ -134,11 +134,11 @@ def _read_user_devices() -> UserDevices:
     )
 
 
-def read_calibration(table: Mapping[str, Any]) -> Calibration:
+def read_calibration(table: Mapping[str, Any]) -> CalibrationState:
     """Return the date and versions of a calibration as its device file says them."""
     texts = {name: table.get(name) for name in ("date", "backend", "version", "driver")}
     threads = table.get("threads")
-    return Calibration(
+    return CalibrationState(
         threads=threads if isinstance(threads, int) else None,
         **{name: None if text is None else str(text) for name, text in texts.items()},
     )
@@ -180,7 +180,7 @@ def _find_device_problems(
 
 
 def find_stale(
-    calibration: Calibration,
+    calibration: CalibrationState,
     default_threads: int,
     gpus: tuple[NvidiaGpu, ...] | None,
     versions: Mapping[str, str | None],

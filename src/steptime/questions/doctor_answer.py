@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.table import Table, facts
 from steptime.core.units import counted, percent, size
 from steptime.measure.drivers import NvidiaGpu
@@ -10,7 +10,7 @@ from steptime.measure.drivers import NvidiaGpu
 KIB = 1024
 
 
-class Cpu(Row, frozen=True, kw_only=True):
+class Cpu(AnswerRow, frozen=True, kw_only=True):
     """The CPUs of this machine and those that this process may use.
 
     Attributes:
@@ -34,7 +34,7 @@ class Cpu(Row, frozen=True, kw_only=True):
     default_threads: int
 
 
-class CpuCache(Row, frozen=True, kw_only=True):
+class CpuCache(AnswerRow, frozen=True, kw_only=True):
     """A cache as an allowed CPU sees it.
 
     Attributes:
@@ -50,7 +50,7 @@ class CpuCache(Row, frozen=True, kw_only=True):
     shared_by: int
 
 
-class Memory(Row, frozen=True, kw_only=True):
+class HostMemory(AnswerRow, frozen=True, kw_only=True):
     """The main memory; null is unknown.
 
     Attributes:
@@ -68,7 +68,7 @@ class Memory(Row, frozen=True, kw_only=True):
     reason: str
 
 
-class Package(Row, frozen=True, kw_only=True):
+class Package(AnswerRow, frozen=True, kw_only=True):
     """A package that measures or reads networks.
 
     Attributes:
@@ -80,7 +80,7 @@ class Package(Row, frozen=True, kw_only=True):
     version: str | None
 
 
-class Tool(Row, frozen=True, kw_only=True):
+class Tool(AnswerRow, frozen=True, kw_only=True):
     """A program of the system that some features need.
 
     Attributes:
@@ -92,7 +92,7 @@ class Tool(Row, frozen=True, kw_only=True):
     path: str | None
 
 
-class Missing(Row, frozen=True, kw_only=True):
+class MissingPart(AnswerRow, frozen=True, kw_only=True):
     """A package, program, meter or calibration that some feature needs and this machine lacks.
 
     Attributes:
@@ -104,7 +104,7 @@ class Missing(Row, frozen=True, kw_only=True):
     remedy: str
 
 
-class Meter(Row, frozen=True, kw_only=True):
+class MeterState(AnswerRow, frozen=True, kw_only=True):
     """A meter of energy.
 
     Attributes:
@@ -116,7 +116,7 @@ class Meter(Row, frozen=True, kw_only=True):
     remedy: str
 
 
-class Calibration(Row, frozen=True, kw_only=True):
+class CalibrationState(AnswerRow, frozen=True, kw_only=True):
     """The calibration of the device `local`; null where its file does not say it.
 
     Attributes:
@@ -134,7 +134,7 @@ class Calibration(Row, frozen=True, kw_only=True):
     driver: str | None
 
 
-class Probe(Row, frozen=True, kw_only=True):
+class Probe(AnswerRow, frozen=True, kw_only=True):
     """The device that `local` stands for.
 
     Attributes:
@@ -145,10 +145,10 @@ class Probe(Row, frozen=True, kw_only=True):
 
     name: str
     source: str
-    calibration: Calibration | None
+    calibration: CalibrationState | None
 
 
-class UserDevices(Row, frozen=True, kw_only=True):
+class UserDevices(AnswerRow, frozen=True, kw_only=True):
     """The folder of the user's own devices.
 
     Attributes:
@@ -189,14 +189,14 @@ class DoctorAnswer(Answer, frozen=True, kw_only=True):
     platform: str
     cpu: Cpu
     caches: tuple[CpuCache, ...] | None
-    memory: Memory
+    memory: HostMemory
     gpus: tuple[NvidiaGpu, ...] | None
     frameworks: tuple[Package, ...]
-    meters: tuple[Meter, ...]
+    meters: tuple[MeterState, ...]
     tools: tuple[Tool, ...]
     user_devices: UserDevices
     load: float | None
-    missing: tuple[Missing, ...]
+    missing: tuple[MissingPart, ...]
     problems: tuple[str, ...]
 
     @property
@@ -256,7 +256,7 @@ def _describe_cache(cache: CpuCache) -> str:
     return f"L{cache.level} {cache.type} {cache.size_bytes // KIB} KiB{shared}"
 
 
-def _describe_memory(memory: Memory) -> str:
+def _describe_memory(memory: HostMemory) -> str:
     """Return the sizes of the main memory that are known: `25 GB, 22 GB usable now`."""
     texts = []
     if memory.capacity_bytes is not None:

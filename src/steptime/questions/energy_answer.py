@@ -1,6 +1,6 @@
 """The answers of `energy`: an estimate, the form of FODLAM, and a diagnosis of the tables."""
 
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.table import Column, Table, columns
 from steptime.core.units import shown
 
@@ -35,7 +35,7 @@ RIVAL_COLUMNS = columns(
 )
 
 
-class CostSums(Row, frozen=True, kw_only=True):
+class CostSums(AnswerRow, frozen=True, kw_only=True):
     """Latency and energy of one example; ends are null where a layer was measured itself.
 
     Attributes:
@@ -55,7 +55,7 @@ class CostSums(Row, frozen=True, kw_only=True):
     energy_high_j: float | None
 
 
-class OpCost(CostSums, frozen=True, kw_only=True):
+class OpEnergy(CostSums, frozen=True, kw_only=True):
     """Latency and energy of one op for one example.
 
     Attributes:
@@ -77,7 +77,7 @@ class OpCost(CostSums, frozen=True, kw_only=True):
     dram_high_bytes: float | None
 
 
-class UncoveredOp(Row, frozen=True, kw_only=True):
+class UncoveredOp(AnswerRow, frozen=True, kw_only=True):
     """An op that no accelerator runs.
 
     Attributes:
@@ -91,7 +91,7 @@ class UncoveredOp(Row, frozen=True, kw_only=True):
     macs: int | None
 
 
-class OpEnergyRow(Row, frozen=True, kw_only=True):
+class OpEnergyRow(AnswerRow, frozen=True, kw_only=True):
     """The energy of an op, estimated from its operations.
 
     Attributes:
@@ -103,7 +103,7 @@ class OpEnergyRow(Row, frozen=True, kw_only=True):
     energy_j: float
 
 
-class EstimatedEnergy(Row, frozen=True, kw_only=True):
+class EstimatedEnergy(AnswerRow, frozen=True, kw_only=True):
     """The energy of the ops that no accelerator runs, estimated from operations; in no sum.
 
     Attributes:
@@ -123,7 +123,7 @@ class EstimatedEnergy(Row, frozen=True, kw_only=True):
     rows: tuple[OpEnergyRow, ...]
 
 
-class DramEnergy(Row, frozen=True, kw_only=True):
+class DramEnergy(AnswerRow, frozen=True, kw_only=True):
     """The energy of DRAM for the layers whose bytes are known; in no sum.
 
     Attributes:
@@ -139,7 +139,7 @@ class DramEnergy(Row, frozen=True, kw_only=True):
     energy_high_j: float
 
 
-class LayerPerMac(Row, frozen=True, kw_only=True):
+class LayerPerMac(AnswerRow, frozen=True, kw_only=True):
     """Cost per multiply-add of a measured layer.
 
     Attributes:
@@ -159,7 +159,7 @@ class LayerPerMac(Row, frozen=True, kw_only=True):
     energy_j_per_mac: float
 
 
-class AveragePerMac(Row, frozen=True, kw_only=True):
+class AveragePerMac(AnswerRow, frozen=True, kw_only=True):
     """Cost per multiply-add that unmeasured layers take.
 
     Attributes:
@@ -173,7 +173,7 @@ class AveragePerMac(Row, frozen=True, kw_only=True):
     energy_j_per_mac: float
 
 
-class CrossPrediction(Row, frozen=True, kw_only=True):
+class CrossPrediction(AnswerRow, frozen=True, kw_only=True):
     """A network of a table, predicted from the other networks of that table.
 
     Attributes:
@@ -197,7 +197,7 @@ class CrossPrediction(Row, frozen=True, kw_only=True):
     energy_ratio: float
 
 
-class RivalPlatform(Row, frozen=True, kw_only=True):
+class RivalPlatform(AnswerRow, frozen=True, kw_only=True):
     """Another platform of a paper; ratios are geometric means over the layers.
 
     Attributes:
@@ -252,7 +252,7 @@ class DiagnosisAnswer(Answer, frozen=True, kw_only=True):
         return [table for table in tables if table.rows]
 
 
-class FodlamSums(Row, frozen=True, kw_only=True):
+class FodlamSums(AnswerRow, frozen=True, kw_only=True):
     """Energy and latency of a part of a network.
 
     Attributes:
@@ -320,7 +320,7 @@ class EnergyAnswer(Answer, frozen=True, kw_only=True):
     total: CostSums
     not_covered: tuple[UncoveredOp, ...]
     supposed_pruned: tuple[str, ...]
-    rows: tuple[OpCost, ...]
+    rows: tuple[OpEnergy, ...]
     estimated: EstimatedEnergy | None
     dram: DramEnergy | None
     diagnosis: DiagnosisAnswer | None

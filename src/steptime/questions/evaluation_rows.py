@@ -2,10 +2,10 @@
 
 import msgspec
 
-from steptime.core.answer import Row
+from steptime.core.answer import AnswerRow
 
 
-class ErrorFigures(Row, frozen=True, kw_only=True):
+class ErrorFigures(AnswerRow, frozen=True, kw_only=True):
     """Errors of predictions of some cases.
 
     Attributes:
@@ -67,7 +67,7 @@ class GroupErrors(MethodErrors, frozen=True, kw_only=True):
     regime: str | None = None
 
 
-class OpTime(Row, frozen=True, kw_only=True):
+class MissedOp(AnswerRow, frozen=True, kw_only=True):
     """The predicted time of an op of a case.
 
     Attributes:
@@ -89,7 +89,7 @@ class OpTime(Row, frozen=True, kw_only=True):
     memory_s: float
 
 
-class CaseErrors(Row, frozen=True, kw_only=True):
+class CaseErrors(AnswerRow, frozen=True, kw_only=True):
     """A case, measured and predicted.
 
     Attributes:
@@ -118,10 +118,10 @@ class CaseErrors(Row, frozen=True, kw_only=True):
     low_s: float | None
     high_s: float | None
     ratio: float
-    ops: tuple[OpTime, ...]
+    ops: tuple[MissedOp, ...]
 
 
-class UnaskedRows(Row, frozen=True, kw_only=True):
+class UnaskedRows(AnswerRow, frozen=True, kw_only=True):
     """Rows for which no prediction can be asked.
 
     Attributes:
@@ -197,7 +197,7 @@ class CalibratedErrors(TrainingErrors, frozen=True, kw_only=True):
     spread: tuple[float, float]
 
 
-class TrainingCase(Row, frozen=True, kw_only=True):
+class TrainingCase(AnswerRow, frozen=True, kw_only=True):
     """A quantity of a step of a training, in the SI unit of the quantity.
 
     Attributes:
@@ -237,7 +237,7 @@ class TrainingCase(Row, frozen=True, kw_only=True):
     parts: dict[str, float]
 
 
-class UnaskedTrainings(Row, frozen=True, kw_only=True):
+class UnaskedTrainings(AnswerRow, frozen=True, kw_only=True):
     """Rows of a set for which no prediction can be asked.
 
     Attributes:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Unpack
 
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.kinds import text_of
 from steptime.core.table import Table, columns, facts, of_steps
 from steptime.core.units import percent, seconds, size
@@ -25,7 +25,7 @@ COLUMNS = columns(
 SMALLEST_SAVING = 0.01  # share of the needed memory from which on a saving is shown
 
 
-class FitRow(Row, frozen=True, kw_only=True):
+class FitRow(AnswerRow, frozen=True, kw_only=True):
     """A step at one batch.
 
     Attributes:
@@ -49,7 +49,7 @@ class FitRow(Row, frozen=True, kw_only=True):
     needed_bytes: int
 
 
-class Saving(Row, frozen=True, kw_only=True):
+class Saving(AnswerRow, frozen=True, kw_only=True):
     """A change that saves memory at the worst moment.
 
     Attributes:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime.build import build
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.dtypes import dtype_named
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import check_folder, write_whole
@@ -124,7 +124,7 @@ class GridRequest:
         return tuple(layers)
 
 
-class GridRow(Row, frozen=True, kw_only=True):
+class GridRow(AnswerRow, frozen=True, kw_only=True):
     """A cell of a grid: the step of one network on one device, at a batch and a number of replicas.
 
     Attributes:

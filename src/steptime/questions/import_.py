@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import InputError
 from steptime.core.kinds import paths_of
 from steptime.core.progress import note
@@ -18,7 +18,7 @@ MAX_UNREAD_NOTES = 8
 MAX_REASON_CHARACTERS = 300
 
 
-class ImportedFormat(Row, frozen=True, kw_only=True):
+class ImportedFormat(AnswerRow, frozen=True, kw_only=True):
     """The files of one format.
 
     Attributes:
@@ -30,7 +30,7 @@ class ImportedFormat(Row, frozen=True, kw_only=True):
     files: int
 
 
-class UnreadEntry(Row, frozen=True, kw_only=True):
+class UnreadEntry(AnswerRow, frozen=True, kw_only=True):
     """A file, or an entry of a file, that did not become a record.
 
     Attributes:
@@ -44,7 +44,7 @@ class UnreadEntry(Row, frozen=True, kw_only=True):
     reason: str
 
 
-class DuplicateFile(Row, frozen=True, kw_only=True):
+class DuplicateFile(AnswerRow, frozen=True, kw_only=True):
     """A file with the content of another file.
 
     Attributes:

@@ -7,7 +7,7 @@ from inspect import getdoc
 from typing import Annotated
 
 from steptime.core import registry
-from steptime.core.answer import Row
+from steptime.core.answer import AnswerRow
 from steptime.core.errors import one_of, unknown
 from steptime.core.kinds import File, Kind
 from steptime.core.progress import note
@@ -23,6 +23,7 @@ from steptime.questions.list_topics import (
     FigureRow,
     LinkRow,
     LinksAnswer,
+    ListedQuestion,
     MethodRow,
     MethodsAnswer,
     ModelRow,
@@ -32,7 +33,6 @@ from steptime.questions.list_topics import (
     OptionRow,
     QuantitiesAnswer,
     QuantityRow,
-    QuestionRow,
     QuestionsAnswer,
 )
 
@@ -89,11 +89,11 @@ def topic_names() -> list[str]:
     return [*TOPICS, *catalog.device_names(), *catalog.aliases(), catalog.LOCAL]
 
 
-def _name_of(row: Row) -> str:
+def _name_of(row: AnswerRow) -> str:
     return row.kind if isinstance(row, OpRow) else str(getattr(row, "name", ""))
 
 
-def _has_text(row: Row, text: str) -> bool:
+def _has_text(row: AnswerRow, text: str) -> bool:
     """Return whether a name of a row has a text in it, however spelled: `rtx 4090` has rtx-4090."""
     aliases = row.aliases if isinstance(row, DeviceRow) else ()
     plain_text, *plain_names = (
@@ -208,11 +208,11 @@ def _read_accelerators() -> tuple[AcceleratorRow, ...]:
     )
 
 
-def _read_questions() -> tuple[QuestionRow, ...]:
+def _read_questions() -> tuple[ListedQuestion, ...]:
     """Return the questions; their table belongs to `api`, a room above this one."""
     api = registry.load("steptime.api")
     return tuple(
-        QuestionRow(
+        ListedQuestion(
             name=name,
             panel=row.panel,
             description=registry.about(row.answer),
@@ -222,7 +222,7 @@ def _read_questions() -> tuple[QuestionRow, ...]:
     )
 
 
-TOPICS: dict[str, tuple[Callable[..., ListAnswer], Callable[[], tuple[Row, ...]]]] = {
+TOPICS: dict[str, tuple[Callable[..., ListAnswer], Callable[[], tuple[AnswerRow, ...]]]] = {
     "models": (ModelsAnswer, _read_models),
     "devices": (DevicesAnswer, _read_devices),
     "links": (LinksAnswer, _read_links),

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from steptime.core.answer import Answer, Row, public_fields
+from steptime.core.answer import Answer, AnswerRow, public_fields
 from steptime.core.errors import unknown
 from steptime.core.spelling import meant_by
 from steptime.core.table import Table, columns, facts
@@ -20,7 +20,7 @@ FOLLOWS = "..."
 TEXT_FIELDS = ("name", "notes")
 
 
-class SettingRow(Row, frozen=True, kw_only=True):
+class SettingRow(AnswerRow, frozen=True, kw_only=True):
     """A value of a table in a device's file.
 
     Attributes:
@@ -138,7 +138,7 @@ class LinkAnswer(Answer, frozen=True, kw_only=True):
         return [facts(self.name, "", list(_fact_rows(self)))]
 
 
-class HyperparameterRow(Row, frozen=True, kw_only=True):
+class HyperparameterRow(AnswerRow, frozen=True, kw_only=True):
     """A hyperparameter of a network.
 
     Attributes:

@@ -4,7 +4,7 @@ import re
 from dataclasses import fields
 from typing import ClassVar
 
-from steptime.core.answer import Row
+from steptime.core.answer import AnswerRow
 from steptime.core.table import Column, columns
 from steptime.core.table import Row as TableRow
 from steptime.hardware import catalog
@@ -13,7 +13,7 @@ from steptime.hardware.stack import Stack
 from steptime.questions.list_topics import TopicAnswer
 
 
-class JoinRow(Row, frozen=True, kw_only=True):
+class JoinRow(AnswerRow, frozen=True, kw_only=True):
     """A kind of op that runs inside the kernel before it.
 
     Attributes:
@@ -25,7 +25,7 @@ class JoinRow(Row, frozen=True, kw_only=True):
     producers: tuple[str, ...]
 
 
-class ExecutionRow(Row, frozen=True, kw_only=True):
+class ExecutionRow(AnswerRow, frozen=True, kw_only=True):
     """How a stack runs a kind that is not one kernel which moves every tensor once.
 
     Attributes:
@@ -45,7 +45,7 @@ class ExecutionRow(Row, frozen=True, kw_only=True):
     source: str
 
 
-class ConstantRow(Row, frozen=True, kw_only=True):
+class ConstantRow(AnswerRow, frozen=True, kw_only=True):
     """A constant of a stack.
 
     Attributes:
@@ -63,7 +63,7 @@ class ConstantRow(Row, frozen=True, kw_only=True):
     reason: str
 
 
-class StackRow(Row, frozen=True, kw_only=True):
+class StackRow(AnswerRow, frozen=True, kw_only=True):
     """A software stack.
 
     Attributes:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.table import Column, Table, columns
 from steptime.core.table import Row as TableRow
 from steptime.core.units import seconds, shown, si
@@ -32,23 +32,23 @@ class TopicAnswer(Answer, frozen=True, kw_only=True):
         """Return one table of the rows."""
         return [self._table(self.topic, self._listed_rows())]
 
-    def _table(self, title: str, rows: Sequence[Row]) -> Table:
+    def _table(self, title: str, rows: Sequence[AnswerRow]) -> Table:
         cells = [self._cells(row) for row in rows]
         heads = self.COLUMNS
         if self._show_sources and SOURCE not in heads and "source" in cells[0]:
             heads = (*heads, SOURCE)
         return Table(heads, cells, title, full=(*heads, *self.CSV_COLUMNS))
 
-    def _listed_rows(self) -> Sequence[Row]:
-        rows: Sequence[Row] = getattr(self, "rows")  # noqa: B009  # a field of each topic
+    def _listed_rows(self) -> Sequence[AnswerRow]:
+        rows: Sequence[AnswerRow] = getattr(self, "rows")  # noqa: B009  # a field of each topic
         return rows
 
-    def _cells(self, row: Row) -> TableRow:
+    def _cells(self, row: AnswerRow) -> TableRow:
         """Return the cells of a row, with texts in place of values that people do not read."""
         return row.to_dict()
 
 
-class ModelRow(Row, frozen=True, kw_only=True):
+class ModelRow(AnswerRow, frozen=True, kw_only=True):
     """A family of networks or a named network.
 
     Attributes:
@@ -80,7 +80,7 @@ class ModelsAnswer(TopicAnswer, frozen=True, kw_only=True):
         return {**row.to_dict(), "first": ", ".join(texts)}
 
 
-class DeviceRow(Row, frozen=True, kw_only=True):
+class DeviceRow(AnswerRow, frozen=True, kw_only=True):
     """A device; null is unknown.
 
     Attributes:
@@ -158,7 +158,7 @@ class DevicesAnswer(TopicAnswer, frozen=True, kw_only=True):
         }
 
 
-class LinkRow(Row, frozen=True, kw_only=True):
+class LinkRow(AnswerRow, frozen=True, kw_only=True):
     """A link.
 
     Attributes:
@@ -185,7 +185,7 @@ class LinksAnswer(TopicAnswer, frozen=True, kw_only=True):
     COLUMNS: ClassVar[tuple[Column, ...]] = columns("name", "bytes_per_s=rate", "latency_s=latency")
 
 
-class OptionRow(Row, frozen=True, kw_only=True):
+class OptionRow(AnswerRow, frozen=True, kw_only=True):
     """An option of a method.
 
     Attributes:
@@ -197,7 +197,7 @@ class OptionRow(Row, frozen=True, kw_only=True):
     meaning: str
 
 
-class MethodRow(Row, frozen=True, kw_only=True):
+class MethodRow(AnswerRow, frozen=True, kw_only=True):
     """A cost model.
 
     Attributes:
@@ -225,7 +225,7 @@ class MethodsAnswer(TopicAnswer, frozen=True, kw_only=True):
         return {**row.to_dict(), "options": [option.name for option in row.options]}
 
 
-class OpRow(Row, frozen=True, kw_only=True):
+class OpRow(AnswerRow, frozen=True, kw_only=True):
     """A kind of op.
 
     Attributes:
@@ -250,7 +250,7 @@ class OpsAnswer(TopicAnswer, frozen=True, kw_only=True):
     COLUMNS: ClassVar[tuple[Column, ...]] = columns("kind", "has_gradient=gradient", "source")
 
 
-class QuantityRow(Row, frozen=True, kw_only=True):
+class QuantityRow(AnswerRow, frozen=True, kw_only=True):
     """A quantity of answers and records.
 
     Attributes:
@@ -275,7 +275,7 @@ class QuantitiesAnswer(TopicAnswer, frozen=True, kw_only=True):
     COLUMNS: ClassVar[tuple[Column, ...]] = columns("name", "unit", "meaning")
 
 
-class FigureRow(Row, frozen=True, kw_only=True):
+class FigureRow(AnswerRow, frozen=True, kw_only=True):
     """A number that a paper states for a whole chip.
 
     Attributes:
@@ -291,7 +291,7 @@ class FigureRow(Row, frozen=True, kw_only=True):
     value: float
 
 
-class AcceleratorRow(Row, frozen=True, kw_only=True):
+class AcceleratorRow(AnswerRow, frozen=True, kw_only=True):
     """A published chip; null is what its paper does not say.
 
     Attributes:
@@ -351,7 +351,7 @@ def _describe_figure(figure: FigureRow) -> str:
     )
 
 
-class QuestionRow(Row, frozen=True, kw_only=True):
+class ListedQuestion(AnswerRow, frozen=True, kw_only=True):
     """A question.
 
     Attributes:
@@ -374,5 +374,5 @@ class QuestionsAnswer(TopicAnswer, frozen=True, kw_only=True):
         rows: the questions.
     """
 
-    rows: tuple[QuestionRow, ...]
+    rows: tuple[ListedQuestion, ...]
     COLUMNS: ClassVar[tuple[Column, ...]] = columns("name", "?panel", "description")

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.table import UNSUCCESSFUL, Table, facts
 from steptime.core.table import Answer as Printout
 from steptime.core.units import percent, seconds, shown, size
@@ -19,7 +19,7 @@ UNKNOWN_PEAK = {
 }
 
 
-class StepStatistics(Row, frozen=True, kw_only=True):
+class StepStatistics(AnswerRow, frozen=True, kw_only=True):
     """Statistics of the seconds of a step.
 
     Attributes:
@@ -47,7 +47,7 @@ class StepStatistics(Row, frozen=True, kw_only=True):
     run_of_sample: tuple[int, ...]
 
 
-class Speed(Row, frozen=True, kw_only=True):
+class Speed(AnswerRow, frozen=True, kw_only=True):
     """Throughput in examples per second, of all replicas.
 
     Attributes:
@@ -61,7 +61,7 @@ class Speed(Row, frozen=True, kw_only=True):
     jitter: float
 
 
-class StepParts(Row, frozen=True, kw_only=True):
+class StepParts(AnswerRow, frozen=True, kw_only=True):
     """Seconds of the parts of a step, None for parts that were not timed.
 
     Attributes:
@@ -75,7 +75,7 @@ class StepParts(Row, frozen=True, kw_only=True):
     update_s: float | None = None
 
 
-class PeakShares(Row, frozen=True, kw_only=True):
+class PeakShares(AnswerRow, frozen=True, kw_only=True):
     """Achieved FLOP/s of a replica over peaks, None for unknown ones.
 
     Attributes:
@@ -87,7 +87,7 @@ class PeakShares(Row, frozen=True, kw_only=True):
     datasheet: float | None
 
 
-class MeasuringMethod(Row, frozen=True, kw_only=True):
+class MeasuringMethod(AnswerRow, frozen=True, kw_only=True):
     """The software that ran the steps.
 
     Attributes:

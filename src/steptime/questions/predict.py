@@ -23,7 +23,7 @@ from steptime.prediction.step_model import StepModel
 from steptime.questions import grid_table, kinds, options
 from steptime.questions.grid_table import GridAnswer, GridRequest
 from steptime.questions.step_options import StepKeywords, StepOptions
-from steptime.questions.step_time import Energy, StepTime, predict_step
+from steptime.questions.step_time import EnergyRequest, StepTime, predict_step
 from steptime.questions.written_predictions import WrittenPredictions, describe_predictions
 
 MAX_KWH_PRICE = 1e6
@@ -39,7 +39,7 @@ class StackTime(StepTime, frozen=True, kw_only=True):
     stack_name: str
 
 
-class StacksAnswer(Answer, frozen=True, kw_only=True):
+class StepsOfStacks(Answer, frozen=True, kw_only=True):
     """A step under several stacks, side by side.
 
     Attributes:
@@ -87,7 +87,7 @@ def predict(
     out: kinds.OutFile | None = None,
     folder: kinds.RecordsIn | None = None,
     **step_options: Unpack[StepKeywords],
-) -> StepTime | StacksAnswer | GridAnswer | WrittenPredictions:
+) -> StepTime | StepsOfStacks | GridAnswer | WrittenPredictions:
     """Predict how long one step takes on a device.
 
     Args:
@@ -155,7 +155,7 @@ def predict(
         _write_timeline(models[0], trace)
     if other_settings:
         return _compare_stacks(models, stacks)
-    energy = Energy(run.steps, run.kwh_price, run.kwh_co2_g)
+    energy = EnergyRequest(run.steps, run.kwh_price, run.kwh_co2_g)
     return predict_step(models[0], energy, by_op=by_op, sources=sources)
 
 
@@ -205,7 +205,7 @@ def _write_timeline(model: StepModel, path: File) -> None:
     note(str(path))
 
 
-def _compare_stacks(models: list[StepModel], names: list[str]) -> StacksAnswer:
+def _compare_stacks(models: list[StepModel], names: list[str]) -> StepsOfStacks:
     """Return a step under several stacks, side by side."""
     times = [predict_step(model) for model in models]
     rows = tuple(
@@ -219,7 +219,7 @@ def _compare_stacks(models: list[StepModel], names: list[str]) -> StacksAnswer:
         for name, time in zip(names, times, strict=True)
         for remark in time.notes
     ]
-    return StacksAnswer(rows=rows, notes=tuple(dict.fromkeys(notes)))
+    return StepsOfStacks(rows=rows, notes=tuple(dict.fromkeys(notes)))
 
 
 def _predict_folder(

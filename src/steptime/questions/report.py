@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.progress import note
 from steptime.core.table import Table, facts
 from steptime.core.units import counted, percent, seconds
@@ -12,7 +12,7 @@ from steptime.questions import kinds
 from steptime.questions.accuracy import Accuracy
 
 
-class BestNetwork(Row, frozen=True, kw_only=True):
+class BestNetwork(AnswerRow, frozen=True, kw_only=True):
     """The measured network with the largest share of its device's peak.
 
     Attributes:
@@ -32,7 +32,7 @@ class BestNetwork(Row, frozen=True, kw_only=True):
     peak_flop_per_s: float | None
 
 
-class StatusCount(Row, frozen=True, kw_only=True):
+class RecordCount(AnswerRow, frozen=True, kw_only=True):
     """The number of steps with one status.
 
     Attributes:
@@ -44,7 +44,7 @@ class StatusCount(Row, frozen=True, kw_only=True):
     count: int
 
 
-class FarPredictions(Row, frozen=True, kw_only=True):
+class FarPredictions(AnswerRow, frozen=True, kw_only=True):
     """Predictions that are off by more than 20 %.
 
     Attributes:
@@ -96,7 +96,7 @@ class ReportAnswer(Answer, frozen=True, kw_only=True):
     published_platforms: int
     published_fastest_s: float | None
     published_slowest_s: float | None
-    unsuccessful: tuple[StatusCount, ...]
+    unsuccessful: tuple[RecordCount, ...]
     prediction: Accuracy
     far: FarPredictions
     headline: tuple[str, ...]

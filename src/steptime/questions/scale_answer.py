@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.graph import PASSES
 from steptime.core.table import Column, Table, columns, of_steps
 from steptime.core.units import counted, seconds
@@ -65,7 +65,7 @@ CSV_COLUMNS = columns(
 )
 
 
-class CollectiveTime(Row, frozen=True, kw_only=True):
+class CollectiveTime(AnswerRow, frozen=True, kw_only=True):
     """The time of an exchange of gradients by one collective.
 
     Attributes:
@@ -77,7 +77,7 @@ class CollectiveTime(Row, frozen=True, kw_only=True):
     communication_s: float
 
 
-class PassTimes(Row, frozen=True, kw_only=True):
+class SplitLayerTimes(AnswerRow, frozen=True, kw_only=True):
     """The passes of the layers that are split.
 
     Attributes:
@@ -91,7 +91,7 @@ class PassTimes(Row, frozen=True, kw_only=True):
     update_s: float
 
 
-class DataParallelTimes(PassTimes, frozen=True, kw_only=True):
+class DataParallelTimes(SplitLayerTimes, frozen=True, kw_only=True):
     """The passes of the layers that are not split, and the exchange of their gradients.
 
     Attributes:
@@ -101,7 +101,7 @@ class DataParallelTimes(PassTimes, frozen=True, kw_only=True):
     sync_s: float
 
 
-class LayerTime(Row, frozen=True, kw_only=True):
+class LayerTime(AnswerRow, frozen=True, kw_only=True):
     """A layer of a network whose file splits layers.
 
     Attributes:
@@ -135,7 +135,7 @@ class LayerTime(Row, frozen=True, kw_only=True):
     flop: int
 
 
-class ScaleRow(Row, frozen=True, kw_only=True):
+class ScaleRow(AnswerRow, frozen=True, kw_only=True):
     """The step of a number of replicas; its passes are those of the largest batch of a replica.
 
     Attributes:
@@ -199,7 +199,7 @@ class ScaleRow(Row, frozen=True, kw_only=True):
     backward_lower_s: float | None = None
     backward_upper_s: float | None = None
     data: DataParallelTimes | None = None
-    model: PassTimes | None = None
+    model: SplitLayerTimes | None = None
     notes: tuple[str, ...]
 
 
@@ -337,5 +337,5 @@ def _make_cells(row: ScaleRow) -> dict[str, object]:
     return cells
 
 
-def _sum_passes(times: PassTimes) -> float:
+def _sum_passes(times: SplitLayerTimes) -> float:
     return times.forward_s + times.backward_s + times.update_s

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.kinds import setting_texts, text_of
 from steptime.core.table import Table, columns
 from steptime.hardware import catalog
@@ -34,7 +34,7 @@ COLUMNS = columns(
 )
 
 
-class Cut(Row, frozen=True, kw_only=True):
+class Cut(AnswerRow, frozen=True, kw_only=True):
     """A cut of a network between two devices.
 
     Attributes:

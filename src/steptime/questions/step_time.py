@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.graph import PASSES
 from steptime.core.printers import html
 from steptime.core.table import EXTRAPOLATED, Table, columns, facts, frame
@@ -27,7 +27,7 @@ OP_COLUMNS = columns(
 )
 
 
-class OpTime(Row, frozen=True, kw_only=True):
+class OpTime(AnswerRow, frozen=True, kw_only=True):
     """The time of an op of a network in one step.
 
     Attributes:
@@ -63,7 +63,7 @@ class OpTime(Row, frozen=True, kw_only=True):
     flop: int
 
 
-class RunEnergy(Row, frozen=True, kw_only=True):
+class RunEnergy(AnswerRow, frozen=True, kw_only=True):
     """The energy of a run of many steps.
 
     Attributes:
@@ -184,7 +184,7 @@ class StepTime(Answer, frozen=True, kw_only=True):
         """Return a DataFrame with a row for each op; needs pandas."""
         return frame(op.to_dict() for op in self.ops)
 
-    def csv_rows(self) -> Sequence[Row | Answer]:
+    def csv_rows(self) -> Sequence[AnswerRow | Answer]:
         """Return the ops where they are asked for, else the step."""
         return self.ops if self._by_op else (self,)
 
@@ -238,7 +238,7 @@ class StepTime(Answer, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Energy:
+class EnergyRequest:
     """The run whose energy is asked for.
 
     Args:
@@ -275,7 +275,11 @@ class Energy:
 
 
 def predict_step(
-    model: StepModel, run: Energy = Energy(), *, by_op: bool = False, sources: bool = False
+    model: StepModel,
+    run: EnergyRequest = EnergyRequest(),
+    *,
+    by_op: bool = False,
+    sources: bool = False,
 ) -> StepTime:
     """Return how long a step takes.
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.causes import again as retry_of
 from steptime.core.errors import InputError
 from steptime.core.progress import note
@@ -30,7 +30,7 @@ NOTE_COLUMNS = ("note", "retried_by=tried again by")
 NO_COLUMNS = ("id", "note", "retried_by", "status", "cause", "gpu", "staging", "model", "batch")
 
 
-class TaskState(Row, frozen=True, kw_only=True):
+class TaskState(AnswerRow, frozen=True, kw_only=True):
     """A task of a job that waits or runs.
 
     Attributes:

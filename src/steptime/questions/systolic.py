@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, cast
 
 from steptime.build import build
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import InputError, one_of
 from steptime.core.graph import Graph
 from steptime.core.kinds import File, Kind, text_of
@@ -28,7 +28,7 @@ COLUMNS = columns(
 )
 
 
-class SystolicRow(Row, frozen=True, kw_only=True):
+class SystolicRow(AnswerRow, frozen=True, kw_only=True):
     """A network on a systolic array of one size.
 
     Attributes:

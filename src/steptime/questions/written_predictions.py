@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.table import Table
 from steptime.core.units import counted
 from steptime.grids.folder import Predicted
 
 
-class RefusedSteps(Row, frozen=True, kw_only=True):
+class RefusedSteps(AnswerRow, frozen=True, kw_only=True):
     """Steps that were not predicted for one reason.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.table import UNSUCCESSFUL, Column, Table, columns
 from steptime.core.table import Answer as Printout
 from steptime.core.units import duration, size
@@ -33,7 +33,7 @@ JOB_COLUMNS = columns(
 )
 
 
-class FailedCell(Row, frozen=True, kw_only=True):
+class FailedCell(AnswerRow, frozen=True, kw_only=True):
     """A cell that was tried and has no number.
 
     Attributes:
@@ -129,7 +129,7 @@ class SubmissionAnswer(Answer, frozen=True, kw_only=True):
         return []
 
 
-class JobEstimate(Row, frozen=True, kw_only=True):
+class JobEstimate(AnswerRow, frozen=True, kw_only=True):
     """A job that would be submitted, and what it would take.
 
     Attributes:

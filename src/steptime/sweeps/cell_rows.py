@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from steptime.core.answer import Row
+from steptime.core.answer import AnswerRow
 from steptime.core.table import picked
 from steptime.sweeps.cells import Trial
 
 
-class CellRow(Row, frozen=True, kw_only=True):
+class CellRow(AnswerRow, frozen=True, kw_only=True):
     """A cell of a sweep, as a scheduler gets it.
 
     Attributes:
@@ -64,7 +64,7 @@ class CellRow(Row, frozen=True, kw_only=True):
 CellKind = TypeVar("CellKind", bound=CellRow)
 
 
-class StatusCount(Row, frozen=True, kw_only=True):
+class StatusCount(AnswerRow, frozen=True, kw_only=True):
     """The number of cells of one status.
 
     Attributes:
@@ -76,7 +76,7 @@ class StatusCount(Row, frozen=True, kw_only=True):
     cells: int
 
 
-class CauseCount(Row, frozen=True, kw_only=True):
+class CauseCount(AnswerRow, frozen=True, kw_only=True):
     """The number of cells without a number for one cause.
 
     Attributes:
@@ -120,6 +120,6 @@ def count_causes(causes: Iterable[str]) -> tuple[CauseCount, ...]:
     return tuple(CauseCount(cause=cause, cells=cells) for cause, cells in counts.items())
 
 
-def column_differs(rows: Sequence[Row], name: str) -> bool:
+def column_differs(rows: Sequence[AnswerRow], name: str) -> bool:
     """Whether a column tells rows apart."""
     return len({str(getattr(row, name)) for row in rows}) > 1

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.table import Table, columns, frame
 from steptime.core.units import counted
 from steptime.grids.batches import MAX_BATCH
@@ -46,7 +46,7 @@ NETWORK_COLUMNS = columns(*(text.format("_text") for text in NETWORK_TEXTS))
 NETWORK_NUMBERS = columns(*(text.format("") for text in NETWORK_TEXTS))  # of CSV
 
 
-class BoundCount(Row, frozen=True, kw_only=True):
+class BoundCount(AnswerRow, frozen=True, kw_only=True):
     """The number of networks that one thing binds.
 
     Attributes:
@@ -58,7 +58,7 @@ class BoundCount(Row, frozen=True, kw_only=True):
     network_count: int
 
 
-class Summary(Row, frozen=True, kw_only=True):
+class Summary(AnswerRow, frozen=True, kw_only=True):
     """The speed-ups of all networks together; null where no network has one.
 
     Attributes:
@@ -99,7 +99,7 @@ class Summary(Row, frozen=True, kw_only=True):
     memory_bound_larger_batch_speedup: float | None
 
 
-class OpClass(Row, frozen=True, kw_only=True):
+class OpClass(AnswerRow, frozen=True, kw_only=True):
     """The ops that one thing binds before the change.
 
     Attributes:
@@ -124,7 +124,7 @@ class OpClass(Row, frozen=True, kw_only=True):
     max_speedup: float | None
 
 
-class OpKindClass(Row, frozen=True, kw_only=True):
+class OpKindClass(AnswerRow, frozen=True, kw_only=True):
     """The ops of a kind that one thing binds before the change, at the same batch.
 
     Attributes:
@@ -148,7 +148,7 @@ class OpKindClass(Row, frozen=True, kw_only=True):
     max_speedup: float | None
 
 
-class NetworkRow(Row, frozen=True, kw_only=True):
+class NetworkRow(AnswerRow, frozen=True, kw_only=True):
     """A network at a batch, before and after the change.
 
     Attributes:
@@ -240,7 +240,7 @@ def format_largest(batch: int) -> str:
     return f"at least {batch}" if batch >= MAX_BATCH else str(batch)
 
 
-class ChangedDevice(Row, frozen=True, kw_only=True):
+class ChangedDevice(AnswerRow, frozen=True, kw_only=True):
     """The networks on one of many changed devices.
 
     Attributes:
@@ -301,7 +301,7 @@ class ChangedDevicesAnswer(Answer, frozen=True, kw_only=True):
         return [_speed_table(self, columns(*keys, *SPEED_COLUMNS), self._flat_rows())]
 
 
-class Upgrade(Row, frozen=True, kw_only=True):
+class Upgrade(AnswerRow, frozen=True, kw_only=True):
     """One of several changes of a device, alone.
 
     Attributes:

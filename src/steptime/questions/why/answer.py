@@ -1,6 +1,6 @@
 """The answer to `why`: the shares of a step by what it waits for, its ops, what would help."""
 
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.printers import html
 from steptime.core.table import Table, columns, facts
 from steptime.core.units import interval, percent
@@ -22,7 +22,7 @@ OP_COLUMNS = columns(
 IMPROVEMENT_COLUMNS = columns("change", "step_s=step", "speedup=examples/s")
 
 
-class Shares(Row, frozen=True, kw_only=True):
+class Shares(AnswerRow, frozen=True, kw_only=True):
     """The shares of a step by what it waits for; they add up to 1.
 
     Attributes:
@@ -42,7 +42,7 @@ class Shares(Row, frozen=True, kw_only=True):
     unexplained: float | None = None
 
 
-class ExpensiveOp(Row, frozen=True, kw_only=True):
+class ExpensiveOp(AnswerRow, frozen=True, kw_only=True):
     """An op that takes much of the device's time, with all that are equal to it.
 
     Attributes:
@@ -70,7 +70,7 @@ class ExpensiveOp(Row, frozen=True, kw_only=True):
         return self.time_share * (1 + self.equal_count)
 
 
-class Improvement(Row, frozen=True, kw_only=True):
+class Improvement(AnswerRow, frozen=True, kw_only=True):
     """A change that would help a step, by another prediction.
 
     Attributes:
@@ -86,7 +86,7 @@ class Improvement(Row, frozen=True, kw_only=True):
     per_device_speedup: float
 
 
-class Evidence(Row, frozen=True, kw_only=True):
+class Evidence(AnswerRow, frozen=True, kw_only=True):
     """The numbers of a measurement, and of the prediction beside it.
 
     Attributes:

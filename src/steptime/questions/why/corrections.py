@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime.build import build_step
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.table import Table, columns
 from steptime.core.units import seconds
 from steptime.core.workload import Workload
@@ -21,7 +21,7 @@ from steptime.questions.pictures import draw_waterfall
 COLUMNS = columns("correction", "step_s=step", "change", "meaning=what is right")
 
 
-class Correction(Row, frozen=True, kw_only=True):
+class Correction(AnswerRow, frozen=True, kw_only=True):
     """The step after one correction, on top of those before it.
 
     Attributes:
@@ -47,7 +47,7 @@ class Correction(Row, frozen=True, kw_only=True):
     update_s: float
 
 
-class CorrectedOp(Row, frozen=True, kw_only=True):
+class CorrectedOp(AnswerRow, frozen=True, kw_only=True):
     """The time of an op by the analytic and by the calibrated method.
 
     Attributes:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import InputError
 from steptime.core.progress import note, watched
 from steptime.core.table import Table, columns
@@ -22,7 +22,7 @@ MAX_ROWS = 40  # that people see
 SHARES = (*BOUNDS, UNEXPLAINED)
 
 
-class BoundCount(Row, frozen=True, kw_only=True):
+class BottleneckCount(AnswerRow, frozen=True, kw_only=True):
     """The number of steps that one thing binds.
 
     Attributes:
@@ -34,7 +34,7 @@ class BoundCount(Row, frozen=True, kw_only=True):
     step_count: int
 
 
-class Refusal(Row, frozen=True, kw_only=True):
+class Refusal(AnswerRow, frozen=True, kw_only=True):
     """A reason why steps have no diagnosis.
 
     Attributes:
@@ -60,7 +60,7 @@ class WhyFolderAnswer(Answer, frozen=True, kw_only=True):
     """
 
     folder: str
-    bounds: tuple[BoundCount, ...]
+    bounds: tuple[BottleneckCount, ...]
     refusals: tuple[Refusal, ...]
     assumed: dict[str, str]
     rows: tuple[WhyAnswer, ...]
@@ -121,7 +121,7 @@ def explain_folder(
     counts = ", ".join(f"{count:,} bound by {bound}" for bound, count in bounds)
     return WhyFolderAnswer(
         folder=str(folder),
-        bounds=tuple(BoundCount(bound=bound, step_count=count) for bound, count in bounds),
+        bounds=tuple(BottleneckCount(bound=bound, step_count=count) for bound, count in bounds),
         refusals=tuple(
             Refusal(reason=reason, step_count=count) for reason, count in reasons.items()
         ),
