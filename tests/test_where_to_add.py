@@ -138,7 +138,7 @@ RECIPES = {  # what: the most files it may touch, what must be seen
         2,
         _says(
             *("weight", '"size_bytes"', "weights  Print the weights", "--top N"),
-            *('"default": "10"', "'size_bytes': 64000", '"panel": "Explain"'),
+            *('"default": "10"', "size_bytes=64000", '"panel": "Explain"'),
         ),
     ),
 }

@@ -144,15 +144,25 @@ def test_the_bar_says_a_time_once():
 
 
 COMMAND = """
-from steptime.core.question import question
-from steptime.core.table import Answer, Table, columns
+from steptime.core.answer import Answer, AnswerRow
+from steptime.core.table import Table, columns
 
 
-@question()
-def hello() -> Answer:
+class Greeting(AnswerRow, frozen=True, kw_only=True):
+    who: str
+    step_s: float
+
+
+class Greetings(Answer, frozen=True, kw_only=True):
+    rows: tuple[Greeting, ...]
+
+    def tables(self):
+        return [Table(columns("who", "step_s=step"), [row.to_dict() for row in self.rows])]
+
+
+def hello() -> Greetings:
     '''Say hello.'''
-    rows = [{"who": "world", "step_s": 0.002}]
-    return Answer({"hello": "world"}, [Table(columns("who", "step_s=step"), rows)])
+    return Greetings(rows=(Greeting(who="world", step_s=0.002),))
 """
 
 
@@ -180,7 +190,7 @@ peaks = steptime.reports.charts.memory:chart
         command = [sys.executable, "-m", "steptime", *words]
         return subprocess.run(command, capture_output=True, text=True, check=True, env=env).stdout
 
-    assert json.loads(ask("hello", "--json")) == {"hello": "world"}
+    assert json.loads(ask("hello", "--json")) == {"rows": [{"who": "world", "step_s": 0.002}]}
     assert ask("hello") == " who    step\n world  2 ms\n"
     assert ask("hello", "--format", "csv") == "who,step_s\nworld,0.002\n"
     assert re.search(r"^  hello +Say hello\.$", ask("--help"), re.MULTILINE)
@@ -199,7 +209,9 @@ peaks = steptime.reports.charts.memory:chart
     drawn = ask("analyse", "peaks", folder, "-o", str(tmp_path / "peaks.svg"), "--json")
     assert json.loads(drawn)["plot"] == "peaks"
     for topic, name in (("models", "mine"), ("methods", "bound")):
-        assert [row["name"] for row in json.loads(ask("list", topic, name, "--json"))] == [name]
+        assert [row["name"] for row in json.loads(ask("list", topic, name, "--json"))["rows"]] == [
+            name
+        ]
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -884,9 +884,11 @@ def test_the_changelog_has_this_version():
     assert f"## {__version__}" in _text("CHANGELOG.md")
 
 
-def test_the_page_of_the_api_is_that_of_the_docstrings():
-    made = runpy.run_path(str(ROOT / "scripts/make-api"))["page"]()
-    assert (ROOT / "docs/api.md").read_text("utf-8") == made, "stale: run scripts/make-api"
+def test_the_pages_of_the_api_and_of_the_vocabulary_are_those_of_the_docstrings():
+    made = runpy.run_path(str(ROOT / "scripts/make-api"))
+    assert (ROOT / "docs/api.md").read_text("utf-8") == made["page"](), "run scripts/make-api"
+    vocabulary = (ROOT / "docs/vocabulary.md").read_text("utf-8")
+    assert vocabulary == made["vocabulary"](), "run scripts/make-api"
 
 
 def test_the_floors_of_the_house_are_drawn_from_the_imports(house):
@@ -915,7 +917,7 @@ def test_the_site_is_built_of_every_page_and_loads_nothing_from_elsewhere(tmp_pa
 
 
 PROSE_BYTES = 200_000
-MADE = ("api.md", "reliability.md")  # by scripts/make-api, by python -m attack --write
+MADE = ("api.md", "vocabulary.md", "reliability.md")  # by scripts/make-api, by python -m attack --write
 NOT_PROSE = (
     r"^<!-- [^\n]* (?:writes from here|by scripts/draw-house) -->\n.*?^<!-- [^\n]* -->\n",  # made
     r"^```.*?^```\n",  # commands, their output, files

@@ -41,8 +41,8 @@ class OpTime(AnswerRow, frozen=True, kw_only=True):
         update_s: seconds of the optimizer.
         forward_compute_s: seconds of the forward pass at the peak of the device.
         forward_memory_s: seconds of the forward pass's traffic at the bandwidth of the memory.
-        backward_compute_s: the same of the backward pass.
-        backward_memory_s: the same of the backward pass.
+        backward_compute_s: seconds of the backward pass at the peak of the device.
+        backward_memory_s: seconds of the backward pass's traffic at the bandwidth of the memory.
         parameters: number of its parameters.
         flop: work of the forward pass; a multiply-add is 2.
     """
