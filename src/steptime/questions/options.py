@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from inspect import isfunction
 from os import PathLike
 from pathlib import Path
@@ -13,7 +13,7 @@ from steptime.core import values
 from steptime.core.errors import InputError, shorten
 from steptime.core.kinds import text_of
 from steptime.core.python_file import is_code, run_file
-from steptime.core.question import Text, argument, named, option, optional, whole
+from steptime.core.question import Text, argument, named, option
 from steptime.core.units import size
 from steptime.core.values import parse_count
 from steptime.core.workload import WHOLE, Plan, Tuning, Workload
@@ -22,7 +22,6 @@ from steptime.hardware.device import Device as HardwareDevice
 
 if TYPE_CHECKING:
     from steptime.measure.contract import Options
-    from steptime.planning.request import Site
 
 
 pairs = values.parse_pairs
@@ -62,30 +61,6 @@ Optimizer = Annotated[
         "to the host: adam8bit, paged_adam, paged_adam8bit.",
     ),
 ]
-Lora = Annotated[
-    Text,
-    option(
-        "--lora r=N[,on=WHERE][,dropout=P]",
-        "Fine-tune by LoRA of this rank; WHERE is attention (default), linear (every product but "
-        "the head), all, or names of products (q+v). All other weights are frozen.",
-    ),
-]
-Weights = Annotated[
-    Text,
-    option("NAME", "How frozen weights are kept: nf4, nf4-dq (scales in 8 bits), int8, float8."),
-]
-Train = Annotated[
-    Text, option("PATTERN", "Train the weights of these names alone, such as '*norm*'.")
-]
-UpdateEarly = Annotated[
-    bool, option("--update-early", "Each gradient is applied, and dropped, as soon as it is made.")
-]
-Packed = Annotated[
-    Text, option("TOKENS", "Sequences are packed from documents of so many tokens in the mean.")
-]
-Padded = Annotated[
-    Text, option("TOKENS", "So many tokens of a sequence are text in the mean, the rest padding.")
-]
 ByOp = Annotated[bool, option("--by-op", "Show every op.")]
 Settings = Annotated[list[str] | None, option("NAME=VALUE", "An option of the method; repeatable.")]
 Prices = Annotated[
@@ -101,23 +76,6 @@ Place = Annotated[
     str, option("--device NAME", "Where to run: cpu, cuda[:n], mps, tpu[:n].", known=PLACES)
 ]
 Threads = Annotated[int | None, option("K", "CPU threads. Default: all cores.", parser=parse_count)]
-
-
-@dataclass(frozen=True)
-class NodeOptions:
-    """The options that say how devices of nodes are joined."""
-
-    per_node: int | None = whole("N", "Devices of a node. Default: the maker's, else 8.")
-    inside: Text = optional("LINK", "What joins the devices of a node.")
-    link: Text = optional("LINK", "What joins nodes: the link of a device.")
-    links_per_node: int | None = whole("N", "Links of a node. Default: one per device.")
-
-    def sites(self, devices: Sequence[str], *more: Any) -> list[Site]:
-        """Return where each device stands, with one link for all or one for each."""
-        from steptime.planning.request import sites
-
-        inside, link = (text and text.split(",") for text in (self.inside, self.link))
-        return sites(devices, self.per_node, inside, link, self.links_per_node, *more)
 
 
 def software(texts: list[str] | None, **named_: str | bool | None) -> dict[str, str]:

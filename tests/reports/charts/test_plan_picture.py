@@ -1,14 +1,17 @@
 """A plan as a picture: its bars are the pipeline's run, and there are never too many."""
 
 import itertools
+import json
 from typing import Any
 
 import pytest
 
 from every import every
 from steptime.cli.main import run
-from steptime.planning.answer import document, timed
+from steptime.core.units import percent
+from steptime.planning.answer import timed
 from steptime.planning.request import Request, Site
+from steptime.questions.plan.price import answer_plan
 from steptime.reports.charts import plan as drawn
 
 SITE = Site("h100-sxm5", 8, "nvlink-4", "infiniband-ndr")
@@ -65,13 +68,21 @@ def test_a_run_that_is_not_simulated_has_no_bars(monkeypatch):
 
 
 def test_the_memory_of_each_device_is_its_parts():
-    planner, found = timed(asked(pipeline=4))
-    told = document(planner, found, None)["memory"]
+    told = answer_plan(asked(pipeline=4)).to_dict()["memory"]
     rows = drawn.memory_rows(told)
     for stage in told["by_stage"]:
         mine = [row["bytes"] for row in rows if row["device"] == stage["stage"]]
         assert sum(mine) == pytest.approx(stage["needed_bytes"])
     assert {row["room"] for row in rows} == {told["usable_bytes"]}
+
+
+def test_the_picture_says_the_headline_and_the_bubble():
+    request = asked(pipeline=4)
+    answer = answer_plan(request)
+    _, step = timed(request)
+    text = json.dumps(drawn.picture(answer.to_dict(), step, "four stages"))
+    assert answer.headline[0] in text
+    assert f"{percent(answer.bubble_share)} of the devices' time" in text
 
 
 @pytest.mark.slow
