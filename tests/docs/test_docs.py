@@ -917,7 +917,11 @@ def test_the_site_is_built_of_every_page_and_loads_nothing_from_elsewhere(tmp_pa
 
 
 PROSE_BYTES = 200_000
-MADE = ("api.md", "vocabulary.md", "reliability.md")  # by scripts/make-api, by python -m attack --write
+MADE = (
+    "api.md",
+    "vocabulary.md",
+    "reliability.md",
+)  # by scripts/make-api, by python -m attack --write
 NOT_PROSE = (
     r"^<!-- [^\n]* (?:writes from here|by scripts/draw-house) -->\n.*?^<!-- [^\n]* -->\n",  # made
     r"^```.*?^```\n",  # commands, their output, files
