@@ -7,7 +7,8 @@ from functools import cache
 from typing import Any
 
 from steptime.cli.command import OUTPUT_OPTIONS
-from steptime.cli.commands import build_app, command_names, find_inquiry, kind_names
+from steptime.cli.commands import build_app, command_names, find_question, kind_names
+from steptime.core.signature import parameters_of
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,14 @@ def command_lines() -> dict[str, tuple[Option, ...]]:
 
 
 def _options(name: str) -> tuple[Option, ...]:
-    slots = OUTPUT_OPTIONS | {slot.name: slot for slot in find_inquiry(name).parameters}
+    parameters = OUTPUT_OPTIONS | {item.name: item for item in parameters_of(find_question(name))}
     return tuple(
         Option(
             argument.field_info.name,
             tuple(argument.names),
             argument.parameter.help or "",
             argument.required,
-            slots[argument.field_info.name].default,
+            parameters[argument.field_info.name].default,
             argument.is_flag(),
         )
         for argument in find_app(name).assemble_argument_collection()

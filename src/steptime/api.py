@@ -75,6 +75,7 @@ EXTENSION_NAMES = {  # what programs and extensions build on, besides the questi
     "from_module": "steptime.questions.module_file:from_module",
     "link": "steptime.hardware.catalog:link",
     "predict_op": "steptime.calibration.one_op:predict_op",
+    "schema": "steptime.api:schema",
     "stack_names": "steptime.hardware.catalog:stack_names",
 }
 NAMES = EXTENSION_NAMES | {python_name(name): row.answer for name, row in QUESTIONS.items()}
@@ -91,14 +92,10 @@ def schema(name: str) -> dict[str, Any]:
     from steptime.core.registry import load
 
     one_of("question", name, QUESTIONS)
-    function = load(QUESTIONS[name].answer)
-    inquiry = getattr(function, "inquiry", None)
-    if inquiry is not None:
-        return {"title": name, **inquiry.schema}
-    return {"title": name, **_plain_schema(function)}
+    return {"title": name, **_question_schema(load(QUESTIONS[name].answer))}
 
 
-def _plain_schema(function: Callable[..., Any]) -> dict[str, Any]:
+def _question_schema(function: Callable[..., Any]) -> dict[str, Any]:
     from steptime.core.answer import answer_kinds, answer_schema
     from steptime.core.docstrings import summary
     from steptime.core.signature import REQUIRED, parameters_of

@@ -3,6 +3,9 @@
 import ast
 import inspect
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,12 +13,14 @@ import pytest
 import steptime
 from command_lines import command_lines
 from every import every
+from places import ROOT
 from steptime.api import NAMES, QUESTIONS, python_name, schema
 from steptime.cli.command import OUTPUT_OPTIONS
 from steptime.cli.main import run
 from steptime.core.answer import Answer
 from steptime.core.errors import InputError
-from steptime.core.question import inquiry_of
+from steptime.core.registry import load
+from steptime.core.signature import REQUIRED, parameters_of
 from steptime.hardware import catalog
 from steptime.questions.list_topics import LinksAnswer
 from steptime.questions.options import workload_of
@@ -35,28 +40,58 @@ def test_a_command_is_a_function_with_types(name):
 @every("name", [one for one in QUESTIONS if one != "analyse"])
 def test_command_function_and_schema_take_the_same(name):
     function = steptime.core.registry.load(QUESTIONS[name].answer)
-    asked = getattr(function, "inquiry", None) or inquiry_of(function)
+    parameters = parameters_of(function)
     command = {option.name for option in command_lines()[name]}
     told = schema(name)
     assert command >= OUTPUT_OPTIONS.keys()
-    takes = set(asked.signature.parameters)
+    takes = {parameter.name for parameter in parameters}
     assert command == takes | OUTPUT_OPTIONS.keys()
     assert takes == set(told["properties"])
-    positional = asked.signature.parameters.values()
-    assert set(told["required"]) == {one.name for one in positional if one.default is one.empty}
+    required = {parameter.name for parameter in parameters if parameter.default is REQUIRED}
+    assert set(told["required"]) == required
     json.dumps(told)
 
 
-def test_the_stub_has_what_python_finds():
-    stub = ast.parse(Path(steptime.__file__).with_suffix(".pyi").read_text("utf-8"))
-    functions = {one.name: one.args for one in stub.body if isinstance(one, ast.FunctionDef)}
-    imported = {name.asname for one in stub.body if isinstance(one, ast.ImportFrom)
-                for name in one.names if name.asname}  # fmt: skip
-    assert imported | set(functions) == set(NAMES)
-    for name, arguments in functions.items():
-        told = inspect.signature(getattr(steptime, name)).parameters
-        every = [one.arg for one in (*arguments.args, *arguments.kwonlyargs)]
-        assert every == list(told), f"{name}: stale: run scripts/make-api"
+def test_type_checkers_find_what_python_finds():
+    tree = ast.parse(Path(steptime.__file__).read_text("utf-8"))
+    imported = {
+        name.asname: f"{node.module}:{name.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
+        if name.asname
+    }
+    assert imported == NAMES
+    assert {*NAMES, "__version__"} == {*steptime.__all__}
+    for name, row in QUESTIONS.items():
+        assert getattr(steptime, python_name(name)) is load(row.answer)
+
+
+USE = """
+import steptime
+
+steptime.predict("fc", "t4", batch=[1.5, None])
+steptime.fit(3, "t4")
+steptime.choose("fc", device=4)
+steptime.scale("fc", "t4", replicas={1: 2})
+steptime.split("fc", "t4", "v100", link=7)
+steptime.count("fc", by_op="yes")
+steptime.why("fc", device=object())
+steptime.plan("gpt2", "h100", global_batch=b"8")
+steptime.serve("llama3_8b", "h100", concurrency=[2j])
+steptime.list(4)
+steptime.fit("fc", "t4", dtyp="float16")
+"""
+
+
+def test_a_type_checker_names_each_wrong_argument(tmp_path):
+    script = tmp_path / "use.py"
+    script.write_text(USE, encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    wrong = {int(line) for line in re.findall(r"use\.py:(\d+): error", done.stdout)}
+    calls = [number for number, line in enumerate(USE.splitlines(), 1) if "steptime." in line]
+    assert wrong == set(calls), done.stdout
 
 
 @every(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import partial
 from math import inf
 from typing import Any, NamedTuple
 
@@ -19,8 +18,8 @@ from steptime.api import QUESTIONS
 from steptime.cli import command as command_module
 from steptime.cli.main import run
 from steptime.core import values
-from steptime.core.question import Slot, inquiry_of, named
 from steptime.core.registry import load
+from steptime.core.signature import QuestionParameter, parameters_of
 from steptime.measure.launch import Worker
 from steptime.records import store
 
@@ -93,35 +92,32 @@ class Mistake(NamedTuple):
     words: list[str]
 
 
-def _wrong_values(command: str, option: str, slot: Slot) -> tuple[str, ...]:
-    parse = slot.option.read
-    parse = parse.func if isinstance(parse, partial) else parse
-    parse = parse or PARSERS.get(slot.option.metavar or "")
+def _wrong_values(command: str, option: str, parameter: QuestionParameter) -> tuple[str, ...]:
+    kind = parameter.kind
+    parse = PARSERS.get(kind.metavar)
     if parse in WRONG_VALUES:
         return WRONG_VALUES[parse]
     if (command, option) in FREE_NAMES:
         return ("",)
-    if slot.option.known:
-        first = next(iter(slot.option.known))
-        return ("", "zzz", f"{first[:-1]}_")
-    return ("", "zzz") if slot.option.metavar in METAVARS_OF_NAMES else ("",)
+    if kind.choices:
+        return ("", "zzz", f"{kind.choices[0][:-1]}_")
+    return ("", "zzz") if kind.metavar in METAVARS_OF_NAMES else ("",)
 
 
 def _mistakes(command: str) -> Iterator[Mistake]:
     parts = re.findall(r"'([^']*)'|([^\s']+)", BASES[command])
     base = [quoted or bare for quoted, bare in parts]
     function = load(QUESTIONS[command].answer)
-    inquiry = getattr(function, "inquiry", None) or inquiry_of(function)
-    for slot in inquiry.parameters:
-        if slot.option.is_argument or slot.option.metavar is None:
+    for parameter in parameters_of(function):
+        if parameter.kind.is_argument or parameter.is_flag:
             continue
-        option = (slot.option.names or (named(slot.name),))[0]
+        option = parameter.option
         line = base
         if option in base:
             at = base.index(option)
             line = base[:at] + base[at + 2 :]
         yield Mistake(option, [*line, option])
-        for value in _wrong_values(command, option, slot):
+        for value in _wrong_values(command, option, parameter):
             yield Mistake(
                 option, [*line, *([f"{option}={value}"] if "--" in option else [option, value])]
             )

@@ -19,7 +19,6 @@ import synthetic
 from every import every
 from steptime.cli.command import command_of
 from steptime.cli.main import run
-from steptime.core.question import question
 from steptime.core.table import Answer
 from steptime.hardware.catalog import devices
 from steptime.questions.measured_step import UNKNOWN_PEAK
@@ -230,12 +229,11 @@ def test_what_takes_long_gives_a_sign_of_life_on_a_terminal(terminal, monkeypatc
         def cancel(self) -> None:
             pass
 
-    @question("reading the records")
     def slow() -> Answer:
         return Answer({}, notes=["done"])
 
     monkeypatch.setattr("threading.Timer", Due)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    assert command_of(slow.inquiry)(json=False, form="text") == 0
-    erased = "reading the records ...\r\x1b[K" if terminal else ""
+    assert command_of(slow)(json=False, form="text") == 0
+    erased = "computing ...\r\x1b[K" if terminal else ""
     assert capsys.readouterr().err == f"{erased}done\n"

@@ -18,7 +18,6 @@ from steptime.cli.main import run
 from steptime.core.errors import InterruptError
 from steptime.core.printers import text
 from steptime.core.progress import note
-from steptime.core.question import question
 from steptime.core.table import Answer, Table, columns
 from steptime.records.store import open_writer
 
@@ -52,21 +51,19 @@ def test_a_note_is_one_line_without_control_characters(capsys):
 
 
 def test_ctrl_c_says_what_is_kept_where_something_is(tmp_path):
-    @question()
     def keeps() -> Answer:
         with open_writer(tmp_path) as writer:
             writer.append(synthetic.sweep()[0])
             raise KeyboardInterrupt
 
-    @question()
     def keeps_nothing() -> Answer:
         with open_writer(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(InterruptError, match=f"^1 record kept in {tmp_path}$"):
-        command_of(keeps.inquiry)(json=False, form="text")
+        command_of(keeps)(json=False, form="text")
     with pytest.raises(InterruptError, match=r"^$"):
-        command_of(keeps_nothing.inquiry)(json=False, form="text")
+        command_of(keeps_nothing)(json=False, form="text")
 
 
 def test_ctrl_c_is_130_whatever_a_library_makes_of_it(capsys, monkeypatch, tmp_path):

@@ -6,7 +6,7 @@ from typing import Any
 
 import steptime
 from every import every
-from steptime.core.question import named
+from steptime.core.signature import option_name
 
 CNN = {"model": "resnet18", "device": "a100", "batch": 8}
 OF_IMAGES = {"model": "resnet18", "batch": 8}
@@ -97,7 +97,7 @@ def test_an_assumed_setting_is_an_option_and_its_printed_value_changes_no_number
     settings = list(_assumed(document))
     assert settings
     for place, key, value in settings:
-        assert f"{named(key)} {value}" in text, text
+        assert f"{option_name(key)} {value}" in text, text
         again = dict(_numbers(_document(_ask(name, values, {**options, key: value}))))
         changed = {
             where: (number, again.get(where))

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from types import FrameType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_origin
 
 from cyclopts import Parameter, Token
 
@@ -21,11 +21,11 @@ from steptime import cli
 from steptime.cli.arrange import arranged
 from steptime.cli.complete import completer_of
 from steptime.cli.panels import ARGUMENTS, MIN_GROUPED, PANEL_GROUPS, panel_of
-from steptime.core.errors import InputError, InterruptError, one_line, one_of, shorten
+from steptime.core.errors import InputError, InterruptError, one_line, one_of
+from steptime.core.kinds import Kind
 from steptime.core.printers import PRINTERS, json_parts, prose, text, write_csv
 from steptime.core.progress import Progress, listening, note, status
-from steptime.core.question import Inquiry, Slot, Text, flag, named, option, optional, whole
-from steptime.core.signature import REQUIRED
+from steptime.core.signature import REQUIRED, QuestionParameter, parameters_of
 from steptime.core.table import Answer, answer_of
 from steptime.core.units import duration
 from steptime.core.values import parse_count
@@ -42,115 +42,122 @@ RED, PLAIN = "\x1b[31m", "\x1b[0m"
 PATH_METAVARS = ("DIR", "FILE")  # a shell completes their values by the names of files
 
 OUTPUT_OPTIONS = {
-    slot.name: slot
-    for slot in (
-        Slot("sort", Text, optional("COLUMN", "Rows by a column; -COLUMN: largest first."), None),
-        Slot("top", int | None, whole("N", "The first N rows alone."), None),
-        Slot(
+    parameter.name: parameter
+    for parameter in (
+        QuestionParameter(
+            "sort", str, Kind("COLUMN"), None, "Rows by a column; -COLUMN: largest first."
+        ),
+        QuestionParameter("top", int, Kind("N"), None, "The first N rows alone."),
+        QuestionParameter(
             "form",
             str,
-            option(
-                "--format FORM",
-                "text, csv, json, markdown or html; csv has plain numbers.",
-                known=tuple(PRINTERS),
-            ),
+            Kind("FORM", names=("--format",), choices=tuple(PRINTERS)),
             "text",
+            "text, csv, json, markdown or html; csv has plain numbers.",
         ),
-        Slot("json", bool, flag("Print one JSON document on stdout."), False),
+        QuestionParameter("json", bool, Kind(), False, "Print one JSON document on stdout."),
     )
 }
 """The options of every command, by the names of their parameters."""
 
 
-def command_of(inquiry: Inquiry, command: str = "") -> Callable[..., int]:
+def command_of(question: Callable[..., Any], command: str = "") -> Callable[..., int]:
     """Return the function of a command that asks a question, with a signature for cyclopts.
 
     It has the options `--sort`, `--top`, `--format` and `--json`, but for those that the question
     has by itself; it prints the answer in the form of these options and returns its exit code.
 
     Args:
-        inquiry: the question.
+        question: the function that answers.
         command: the name of the command, by which the help groups options.
     """
-    question_names = {slot.name for slot in inquiry.parameters}
-    output_slots = [slot for name, slot in OUTPUT_OPTIONS.items() if name not in question_names]
-    slots = [*inquiry.parameters, *output_slots]
-    is_grouped = len(question_names) >= MIN_GROUPED
-    parameters = [
-        _parameter_of(slot, panel_of(command, slot) if is_grouped else "Options")
-        for slot in inquiry.parameters
+    own_parameters = parameters_of(question)
+    own_names = {parameter.name for parameter in own_parameters}
+    output_parameters = [item for name, item in OUTPUT_OPTIONS.items() if name not in own_names]
+    is_grouped = len(own_names) >= MIN_GROUPED
+    items = [
+        _cyclopts_parameter(item, panel_of(command, item) if is_grouped else "Options")
+        for item in own_parameters
     ]
-    parameters += [_parameter_of(slot, panel_of(command, slot)) for slot in output_slots]
-    parameters.sort(key=lambda item: (item.kind, _is_optional_argument(item)))
-    signature = inspect.Signature(parameters)
+    items += [_cyclopts_parameter(item, panel_of(command, item)) for item in output_parameters]
+    items.sort(key=lambda item: (item.kind, _is_optional_argument(item)))
+    signature = inspect.Signature(items)
 
     def run(*arguments: Any, **options: Any) -> int:
         texts = signature.bind(*arguments, **options).arguments
         values = {
-            slot.name: slot.default if value is None else read_value(slot, value)
-            for slot in slots
-            for value in [texts.get(slot.name)]
+            parameter.name: parameter.default if value is None else read_value(parameter, value)
+            for parameter in (*own_parameters, *output_parameters)
+            for value in [texts.get(parameter.name)]
         }
-        output = {slot.name: values.pop(slot.name) for slot in output_slots}
-        return _answer_question(inquiry, values, output)
+        output = {item.name: values.pop(item.name) for item in output_parameters}
+        return _answer_question(question, values, output)
 
-    run.__doc__ = inquiry.function.__doc__
+    run.__doc__ = question.__doc__
     run.__annotations__ = {}  # cyclopts would read that of `options` for a parameter of this name
     run.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect
     return run
 
 
-def _answer_question(inquiry: Inquiry, values: Mapping[str, Any], output: Mapping[str, Any]) -> int:
+def _answer_question(
+    question: Callable[..., Any], values: Mapping[str, Any], output: Mapping[str, Any]
+) -> int:
     """Print the answer to a question and return its exit code."""
     form = "json" if output["json"] else one_of("--format", output["form"], PRINTERS)
     sort, top = output.get("sort"), output.get("top")
-    is_arranged = sort is not None or top is not None
+    row_count = None if top is None else parse_count(top, "--top")
     with _interruptible():
-        with listening(patience()), _sign_of_life(inquiry.long):
-            result = inquiry(values, whole=is_arranged or form != "text")
+        with listening(patience()), _sign_of_life():
+            result = question(**values)
         answer = answer_of(result)
         if form == "csv" and answer.csv is not None:
             answer = replace(answer, tables=[answer.csv])
-        if is_arranged:
-            answer = arranged(answer, sort, top, form == "json")
+        if sort is not None or row_count is not None:
+            answer = arranged(answer, sort, row_count, form == "json")
         show(answer, form)
     return answer.code
 
 
-def _parameter_of(slot: Slot, panel: str) -> inspect.Parameter:
+def _cyclopts_parameter(parameter: QuestionParameter, panel: str) -> inspect.Parameter:
     """Return a parameter as cyclopts reads it: an argument, or an option with its names.
 
     Its default is None, of a flag False, whatever the question's is: cyclopts has pydantic check
     defaults, and those of a question have the types of values, not of texts.
     """
-    wording = slot.option
-    names = (wording.metavar or slot.name.upper(),) if wording.is_argument else option_names(slot)
-    is_list = any(get_origin(kind) is list for kind in slot.kinds)
-    is_flag = bool in slot.kinds
-    parameter = Parameter(
-        name=names,
-        help=wording.meaning,
-        metavar=wording.metavar,
-        group=ARGUMENTS if wording.is_argument else PANEL_GROUPS[panel],
-        completer=None if is_flag else completer_of(slot),
-        converter=None if is_flag else _take_texts,
-        show_default=_default_text(slot),
-        allow_leading_hyphen=slot.name == "sort",
-        allow_repeating=is_list,
+    kind = parameter.kind
+    metavar = kind.metavar or None
+    label = metavar or parameter.name.upper()
+    declared = Parameter(
+        name=(label,) if kind.is_argument else parameter.option_names,
+        help=parameter.help,
+        metavar=metavar,
+        group=ARGUMENTS if kind.is_argument else PANEL_GROUPS[panel],
+        completer=None if parameter.is_flag else completer_of(parameter),
+        converter=None if parameter.is_flag else _take_texts,
+        show_default=_default_text(parameter),
+        allow_leading_hyphen=parameter.name == "sort",
+        allow_repeating=parameter.is_repeatable,
         json_list=False,
     )
-    is_path = Path in element_types(slot) or wording.metavar in PATH_METAVARS
-    value_type: Any = bool if is_flag else Path if is_path else str
-    value_type = list[value_type] if is_list else value_type
-    default = False if is_flag else None
-    return inspect.Parameter(
-        slot.name,
-        inspect.Parameter.POSITIONAL_ONLY
-        if wording.is_argument
-        else inspect.Parameter.KEYWORD_ONLY,
-        default=inspect.Parameter.empty if slot.default is REQUIRED else default,
-        annotation=Annotated[value_type if is_flag else value_type | None, parameter],
+    position = (
+        inspect.Parameter.POSITIONAL_ONLY if kind.is_argument else inspect.Parameter.KEYWORD_ONLY
     )
+    is_required = parameter.default is REQUIRED
+    default = False if parameter.is_flag else None
+    return inspect.Parameter(
+        parameter.name,
+        position,
+        default=inspect.Parameter.empty if is_required else default,
+        annotation=Annotated[_command_type(parameter), declared],
+    )
+
+
+def _command_type(parameter: QuestionParameter) -> Any:
+    """Return the type that cyclopts reads: a flag, a text or path, or several of them."""
+    if parameter.is_flag:
+        return bool
+    value_type: Any = Path if parameter.kind.metavar in PATH_METAVARS else str
+    return (list[value_type] if parameter.is_repeatable else value_type) | None
 
 
 def _is_optional_argument(parameter: inspect.Parameter) -> bool:
@@ -158,10 +165,10 @@ def _is_optional_argument(parameter: inspect.Parameter) -> bool:
     return is_argument and parameter.default is not inspect.Parameter.empty
 
 
-def _default_text(slot: Slot) -> str | Literal[False]:
+def _default_text(parameter: QuestionParameter) -> str | Literal[False]:
     """Return the default that a help shows, False for one that says nothing."""
-    is_silent = slot.default in (REQUIRED, None, False, "", ()) or not slot.option.show_default
-    return False if is_silent or "efault" in slot.option.meaning else str(slot.default)
+    is_silent = parameter.default in (REQUIRED, None, False, "", ())
+    return False if is_silent or "efault" in parameter.help else str(parameter.default)
 
 
 def _take_texts(value_type: Any, tokens: Sequence[Token]) -> Any:
@@ -170,46 +177,18 @@ def _take_texts(value_type: Any, tokens: Sequence[Token]) -> Any:
     return texts if get_origin(value_type) is list else texts[0]
 
 
-def option_names(slot: Slot) -> tuple[str, ...]:
-    """Return the names of an option: `("-o", "--out")`."""
-    return slot.option.names or (named(slot.name),)
-
-
-def element_types(slot: Slot) -> tuple[Any, ...]:
-    """Return the types of a value, of a list those of its elements."""
-    return tuple(
-        member
-        for kind in slot.kinds
-        for member in (get_args(kind) if get_origin(kind) is list else (kind,))
-    )
-
-
-def read_value(slot: Slot, value: Any) -> Any:
-    """Return the value of a parameter from the text, the texts or the flag of a command line.
+def read_value(parameter: QuestionParameter, value: Any) -> Any:
+    """Return the text, the texts or the flag of a command line, which the question reads.
 
     Raises:
-        InputError: for a text that is no such value.
+        InputError: for an empty value of an option.
     """
-    if isinstance(value, list):
-        return [_read_text(slot, word) for word in value]
-    return _read_text(slot, value) if isinstance(value, str) else value
-
-
-def _read_text(slot: Slot, word: str) -> Any:
-    where = (slot.option.metavar if slot.option.is_argument else None) or option_names(slot)[0]
-    if not word.strip() and not slot.option.is_argument:
+    texts = value if isinstance(value, list) else [value]
+    is_empty = any(isinstance(text, str) and not text.strip() for text in texts)
+    if is_empty and not parameter.kind.is_argument:
+        where = parameter.option
         raise InputError(f"{where}: an empty value; leave it out, or give a value (--help)")
-    if slot.option.read is not None:
-        return slot.option.read(word, where=where)
-    types = element_types(slot)
-    if int in types:
-        return parse_count(word, where=where)
-    if Path not in types:
-        return word
-    path = Path(word)
-    if os.path.lexists(path) and not os.access(path, os.R_OK):
-        raise InputError(f"{where}: {shorten(path)} is not readable")
-    return path
+    return value
 
 
 @contextmanager
@@ -240,10 +219,10 @@ def _interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def _sign_of_life(long: str) -> Iterator[None]:
+def _sign_of_life() -> Iterator[None]:
     """Say on a terminal what takes longer than a second since the imports began, until it ends."""
     left_s = max(0.0, cli.BEGAN + SILENT_S - monotonic())
-    timer = threading.Timer(left_s, status.show, (f"{long or 'computing'} ...",))
+    timer = threading.Timer(left_s, status.show, ("computing ...",))
     timer.daemon = True
     if sys.stderr.isatty():
         timer.start()

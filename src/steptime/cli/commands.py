@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cyclopts import App, Group, Parameter
 
@@ -16,9 +16,7 @@ from steptime.cli.panels import ARGUMENTS, PANEL_GROUPS
 from steptime.core import registry
 from steptime.core.docstrings import summary
 from steptime.core.errors import InputError, one_of
-
-if TYPE_CHECKING:
-    from steptime.core.question import Inquiry
+from steptime.core.signature import REQUIRED, parameters_of
 
 COMMANDS = {name: row.answer for name, row in QUESTIONS.items()}
 """The function that answers each command, as `module:function`."""
@@ -67,11 +65,11 @@ def describe_command(name: str) -> str:
         return f"{line.replace('Return', 'Draw', 1)}."
     if kind != name and kind in ANALYSES:
         return registry.about(ANALYSES[kind])
-    return summary(find_inquiry(name).function.__doc__ or "").partition("\n")[0]
+    return summary(find_question(name).__doc__ or "").partition("\n")[0]
 
 
 @cache
-def find_inquiry(name: str) -> Inquiry:
+def find_question(name: str) -> Callable[..., Any]:
     """Return the question of a command: `fit`, `sweep status`, `analyse roofline`.
 
     Raises:
@@ -79,14 +77,12 @@ def find_inquiry(name: str) -> Inquiry:
     """
     kind = name.removeprefix("analyse ")
     if kind != name:
-        from steptime.cli.analysis import drawing, question_of
+        from steptime.questions.analyse import analysis_question, picture_question
 
         is_picture = kind in registry.names(PLOTS, "plots")
-        return drawing(kind) if is_picture else question_of(analysis(kind))
-    from steptime.core.question import inquiry_of
-
-    function = registry.resolve(COMMANDS, "commands", "command", name)
-    return getattr(function, "inquiry", None) or inquiry_of(function)
+        return picture_question(kind) if is_picture else analysis_question(analysis(kind))
+    question: Callable[..., Any] = registry.resolve(COMMANDS, "commands", "command", name)
+    return question
 
 
 def build_app(words: Sequence[str] = ()) -> App:
@@ -155,12 +151,12 @@ def _build_command(name: str) -> App:
     """Return the command that answers a question, with the commands that begin with its name."""
     from steptime.cli.command import command_of  # a help of all commands does without it
 
-    inquiry = find_inquiry(name)
-    function = command_of(inquiry, name)
+    question = find_question(name)
+    function = command_of(question, name)
     app = _new_app(
         name.rsplit(maxsplit=1)[-1],
-        PlainHelp(lambda: summary(inquiry.function.__doc__ or "")),
-        usage=f"steptime {name} {_describe_arguments(inquiry)}",
+        PlainHelp(lambda: summary(question.__doc__ or "")),
+        usage=f"steptime {name} {_describe_arguments(question)}",
     )
     app.default(function)
     commands = [command for command in QUESTIONS if command.startswith(f"{name} ")]
@@ -197,13 +193,13 @@ def _new_app(name: str, formatter: PlainHelp, **settings: Any) -> App:
     )
 
 
-def _describe_arguments(inquiry: Inquiry) -> str:
+def _describe_arguments(question: Callable[..., Any]) -> str:
     """Describe what follows the name of a command: `[OPTIONS] MODEL`."""
     words = ["[OPTIONS]"]
-    for slot in inquiry.parameters:
-        if slot.option.is_argument:
-            label = slot.option.metavar or slot.name.upper()
-            words.append(label if slot.default is ... else f"[{label}]")
+    for parameter in parameters_of(question):
+        if parameter.kind.is_argument:
+            label = parameter.kind.metavar or parameter.name.upper()
+            words.append(label if parameter.default is REQUIRED else f"[{label}]")
     return " ".join(words)
 
 

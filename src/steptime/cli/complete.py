@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from steptime.core.question import Slot
 from steptime.core.registry import load
+from steptime.core.signature import QuestionParameter
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
@@ -42,14 +42,17 @@ NAMES_OF_PARAMETER = {
 """A table or a function with the valid names of a parameter, where its kind names none."""
 
 
-def completer_of(slot: Slot) -> Callable[[CompletionContext], list[str]] | None:
+def completer_of(
+    parameter: QuestionParameter,
+) -> Callable[[CompletionContext], list[str]] | None:
     """Return the function that completes a parameter's value, None for a parameter of any text."""
-    target = slot.completes or NAMES_OF_PARAMETER.get(slot.name, "")
-    if not slot.option.known and not target:
+    choices = parameter.kind.choices
+    target = parameter.kind.completes or NAMES_OF_PARAMETER.get(parameter.name, "")
+    if not choices and not target:
         return None
 
     def complete(context: CompletionContext) -> list[str]:
-        return complete_text(context.incomplete, slot.option.known or _load_names(target))
+        return complete_text(context.incomplete, choices or _load_names(target))
 
     return complete
 

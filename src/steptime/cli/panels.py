@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from cyclopts import Group
 
 if TYPE_CHECKING:
-    from steptime.core.question import Slot
+    from steptime.core.signature import QuestionParameter
 
 PANELS = (
     "Options",
@@ -30,7 +30,7 @@ PARAMETERS = {
     "Model": ("allow_unknown", "batch", "dtype", "epochs", "length", "optimizer", "packed",
               "examples", "padded", "phase", "steps", "tokens"),
     "Software": ("accept", "backend", "channels_last", "compile_", "draft", "host", "method",
-                 "option_", "settings", "speculate", "stack", "tf32", "threads"),
+                 "options", "speculate", "stack", "tf32", "threads"),
     "Parallelism": ("collective", "compression", "context", "context_method", "data", "expert",
                     "expert_overlap", "expert_tensor", "gradients", "imbalance", "inside",
                     "latency_us", "level", "link", "links_per_node", "microbatch", "no_overlap",
@@ -63,10 +63,10 @@ PANEL_OF_OPTION = {
 """The heading of a command's parameter whose name means something else there."""
 
 
-def panel_of(command: str, slot: Slot) -> str:
+def panel_of(command: str, parameter: QuestionParameter) -> str:
     """Return the heading of a parameter in the help of a command."""
     return (
-        slot.panel
-        or PANEL_OF_OPTION.get((command, slot.name))
-        or PANEL_OF_PARAMETER.get(slot.name, "Options")
+        parameter.kind.panel
+        or PANEL_OF_OPTION.get((command, parameter.name))
+        or PANEL_OF_PARAMETER.get(parameter.name, "Options")
     )

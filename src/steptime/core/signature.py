@@ -78,6 +78,11 @@ class QuestionParameter:
         return self.kind.names[0] if self.kind.names else option_name(self.name)
 
     @property
+    def option_names(self) -> tuple[str, ...]:
+        """All names of its option: `("--out", "-o")`."""
+        return self.kind.names or (option_name(self.name),)
+
+    @property
     def types(self) -> tuple[Any, ...]:
         """The types that it takes, None apart: `str` and `Path` of `str | Path | None`."""
         is_union = get_origin(self.annotation) in (Union, UnionType)

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from inspect import isfunction
 from os import PathLike
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from steptime.core import values
 from steptime.core.errors import InputError, shorten
 from steptime.core.kinds import text_of
 from steptime.core.python_file import is_code, run_file
-from steptime.core.question import Text, argument, named, option
+from steptime.core.signature import option_name
 from steptime.core.units import size
 from steptime.core.values import parse_count
 from steptime.core.workload import WHOLE, Plan, Tuning, Workload
@@ -25,57 +24,7 @@ if TYPE_CHECKING:
 
 
 pairs = values.parse_pairs
-MODEL = (
-    "A family with its hyperparameters (fc:layers=4,nodes=1024), a named network (resnet50), a "
-    "ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or code (model.py:NAME)"
-)
-Model = Annotated[str, argument("MODEL", f"{MODEL}.")]
-BATCH = "Batch size. Default: 64, transformers 1, a file's own"
-Batch = Annotated[Text, option("--batch N", f"{BATCH}.")]
-LENGTH = "Tokens of a sequence. Default: the model's"
-Length = Annotated[int | None, option("--length --seq-len N", f"{LENGTH}.", parser=parse_count)]
-AllowUnknown = Annotated[
-    bool,
-    option(
-        "--allow-unknown", "Let layers of unknown type in a network's file pass their input on."
-    ),
-]
-DEVICE = "A device (steptime list devices), FILE.toml or local"
-Device = Annotated[str, option("--device NAME", f"{DEVICE}.")]
-Method = Annotated[str, option("--method NAME", "The cost model (steptime list methods).")]
-Phase = Annotated[str, option("--phase NAME", "train or infer.")]
-Dtype = Annotated[
-    str,
-    option(
-        "--dtype NAME",
-        "float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed, "
-        "float16-mixed.",
-    ),
-]
-LOW_DTYPE = "bfloat16 (default), float16; float8 or float4 for the layers' products."
-Optimizer = Annotated[
-    str,
-    option(
-        "--optimizer NAME",
-        "sgd, momentum, rmsprop, adam, adamw, or adam with states of 8 bits, or that may be paged "
-        "to the host: adam8bit, paged_adam, paged_adam8bit.",
-    ),
-]
-ByOp = Annotated[bool, option("--by-op", "Show every op.")]
-Settings = Annotated[list[str] | None, option("NAME=VALUE", "An option of the method; repeatable.")]
-Prices = Annotated[
-    Path | None,
-    option("--prices FILE", "Prices of devices. Default: the shipped ones, of their dates."),
-]
-Folder = Annotated[Path, argument("DIR", "Folder of records.")]
-In = Annotated[Path, option("--in DIR", "Folder of records.")]
-Out = Annotated[Path, option("--out DIR", "Folder for the records.")]
-Backend = Annotated[str, option("NAME", "torch, jax, onnxruntime, or one that a package adds.")]
 PLACES = ("cpu", "cuda", "mps", "tpu")
-Place = Annotated[
-    str, option("--device NAME", "Where to run: cpu, cuda[:n], mps, tpu[:n].", known=PLACES)
-]
-Threads = Annotated[int | None, option("K", "CPU threads. Default: all cores.", parser=parse_count)]
 
 
 def software(texts: list[str] | None, **named_: str | bool | None) -> dict[str, str]:
@@ -86,7 +35,7 @@ def software(texts: list[str] | None, **named_: str | bool | None) -> dict[str, 
     found = pairs(texts, "option")
     for name, value in named_.items():
         if value is not None:
-            refuse({f"--option {name}": name in found}, f"{{}} says what {named(name)} says")
+            refuse({f"--option {name}": name in found}, f"{{}} says what {option_name(name)} says")
             found[name] = ("no", "yes")[value] if isinstance(value, bool) else value
     return found
 
@@ -106,7 +55,7 @@ def words_of(every: Mapping[str, Any]) -> list[str]:
     said = []
     for name, value in every.items():
         for one in value if isinstance(value, list) else [value]:
-            said += [] if one is None or one is False else [named(name)]
+            said += [] if one is None or one is False else [option_name(name)]
             text = ",".join(map(str, one)) if isinstance(one, tuple) else str(one)
             said += [] if one is None or isinstance(one, bool) else [text]
     return said

@@ -7,8 +7,7 @@ from typing import Annotated, Any, TypedDict
 
 from steptime.core.errors import InputError, one_of
 from steptime.core.kinds import Kind, setting_texts, text_of
-from steptime.core.question import named
-from steptime.core.signature import OptionGroup
+from steptime.core.signature import OptionGroup, option_name
 from steptime.core.values import parse_count
 from steptime.core.workload import Tuning, Workload
 from steptime.hardware import catalog
@@ -186,7 +185,7 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
 
         values = {name: text_of(getattr(self, name)) for name in TRAINING_OPTIONS}
         if self.phase != "train":
-            typed = {named(name): value for name, value in values.items()}
+            typed = {option_name(name): value for name, value in values.items()}
             options.refuse(typed, "{} is of a training: --phase train")
         if self.host_link is not None:
             catalog.link(self.host_link, "--host-link")
