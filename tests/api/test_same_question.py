@@ -71,7 +71,7 @@ class Question:
 
 
 def _numbers(row: Mapping[str, Any]) -> Any:
-    return {name: row[name] for name in NUMBERS if name in row} if row["step_s"] else row["note"]
+    return {name: row[name] for name in NUMBERS if name in row} if row["step_s"] else row["notes"]
 
 
 def _run(question: Question, *words: str) -> Any:

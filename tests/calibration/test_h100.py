@@ -45,7 +45,7 @@ def test_fine_tunings_by_transformers():
         plan = steptime.plan(
             row["model"],
             device=row["device"],
-            batch=int(row["batch"]),
+            global_batch=int(row["batch"]),
             microbatch=int(row["batch"]),
             length=int(row["length"]),
             dtype=row["dtype"],

@@ -100,8 +100,8 @@ def test_commands_take_it(tmp_path, capsys):
         assert found["batch"] == 5
         original = ["fc:layers=1,nodes=4,inputs=3,outputs=2", "--batch", "5"]
         wanted = answer(capsys, words[0], *original, *words[1:], *more)
-        assert {k: v for k, v in found.items() if k not in ("model", "note")} == {
-            k: v for k, v in wanted.items() if k not in ("model", "note")
+        assert {k: v for k, v in found.items() if k not in ("model", "headline")} == {
+            k: v for k, v in wanted.items() if k not in ("model", "headline")
         }
 
 

@@ -19,10 +19,11 @@ from steptime.analysis.measurement import measurement
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.workload import workload_to_json
-from steptime.measure import cell, doctor, worker
+from steptime.measure import cell, worker
 from steptime.measure import meters as module
 from steptime.measure.contract import Options
 from steptime.measure.disturbance import AbsentError
+from steptime.measure.drivers import meter_remedies
 from steptime.measure.meters import Meter, gpu, meters, rapl, rise_j, take_energy
 from steptime.records.reading import record_from_json
 from steptime.records.record import Record, record_to_json
@@ -124,7 +125,7 @@ def test_rapl_without_permission_says_so(tmp_path, monkeypatch):
         monkeypatch.setattr(Path, "read_text", denied)
     with pytest.raises(AbsentError, match=f"no permission to read {folder}/energy_uj"):
         rapl(tmp_path)
-    assert "chmod a+r" in (doctor.meters(tmp_path)["rapl"] or "")
+    assert "chmod a+r" in meter_remedies(tmp_path)["rapl"]
 
 
 def test_a_counter_may_wrap_once_and_power_is_integrated():

@@ -13,8 +13,9 @@ from steptime.core.toml_files import DATA
 from steptime.hardware.device import Device
 from steptime.prediction.kernel import NOTHING, Interval
 from steptime.prediction.lower import Row
-from steptime.prediction.power import run_energy, step_energy, utilisation
+from steptime.prediction.power import StepEnergy, step_energy, utilisation
 from steptime.prediction.schedule import RowTime, Timeline
+from steptime.questions.step_time import EnergyRequest
 
 DEVICE = Device("d", "gpu", {"float32": 1e12}, 1e11, "a test", idle_w=100.0, peak_w=300.0)
 
@@ -82,9 +83,17 @@ def test_doubtful_power_is_said():
 
 
 def test_a_run_comes_to_kwh_cost_and_co2():
-    assert run_energy(36_000, 100.0, 0.25, 400.0) == {"kwh": 1.0, "cost": 0.25, "co2_g": 400.0}
-    assert run_energy(72_000, 100.0) == {"kwh": 2.0, "cost": None, "co2_g": None}
-    assert run_energy(36_000, 100.0, 0.0, 0.0) == {"kwh": 1.0, "cost": 0.0, "co2_g": 0.0}
+    energy = StepEnergy(None, 100.0, 300.0, "")
+    run = EnergyRequest(36_000, 0.25, 400.0).of_run(0.01, energy)
+    assert (run.run_s, run.energy_kwh, run.energy_max_kwh) == (360.0, 1.0, 3.0)
+    assert (run.cost_total, run.co2_g) == (0.25, 400.0)
+    unpriced = EnergyRequest(72_000).of_run(0.01, energy)
+    assert (unpriced.energy_kwh, unpriced.cost_total, unpriced.co2_g) == (2.0, None, None)
+    free = EnergyRequest(36_000, 0.0, 0.0).of_run(0.01, energy)
+    assert (free.cost_total, free.co2_g) == (0.0, 0.0)
+    bounded = EnergyRequest(36_000, 0.25).of_run(0.01, StepEnergy(None, None, 300.0, ""))
+    assert (bounded.energy_kwh, bounded.energy_max_kwh, bounded.cost_total) == (None, 3.0, 0.75)
+    assert EnergyRequest().of_run(0.01, energy) is None
 
 
 FILE = """

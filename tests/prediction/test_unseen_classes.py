@@ -141,7 +141,9 @@ def streams() -> Iterator[Fact]:
 
 def networks(name: str) -> Iterator[Fact]:
     for dtype, model, batch, device, phase, stack, published_ms in NETWORKS[name]:
-        step = steptime.predict(model, device, batch, dtype, phase, options={"stack": stack})
+        step = steptime.predict(
+            model, device, batch, dtype=dtype, phase=phase, options={"stack": stack}
+        )
         passes_s = step.forward_s + step.backward_s  # what was timed updates nothing
         share = passes_s / step.step_s
         yield Fact(passes_s, step.low_s * share, step.high_s * share, published_ms / 1e3)

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from msgspec import field
 
 from steptime.core.answer import Answer, AnswerRow
+from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.table import EXTRAPOLATED, Table, columns, of_steps
 from steptime.core.units import counted, first_of, shown
 from steptime.hardware.prices import HOUR_S, by_offer
-from steptime.prediction.assumed import assumed_line, assumed_text
 from steptime.prediction.power import KWH_J
 
 MAX_TABLE_ROWS = 40  # devices that people see

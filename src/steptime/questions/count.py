@@ -2,6 +2,7 @@
 
 from steptime.build import build_step
 from steptime.core.answer import Answer, AnswerRow
+from steptime.core.assumed import assumed_row
 from steptime.core.kinds import text_of
 from steptime.core.table import Table, columns, facts
 from steptime.core.units import shown
@@ -12,9 +13,7 @@ from steptime.hardware.software import stack_named
 from steptime.network.count import OpCost
 from steptime.network.count import count as count_graph
 from steptime.network.ops import OPS
-from steptime.prediction.assumed import assumed_row
 from steptime.questions import kinds, options
-from steptime.questions.step_options import full_stack_name
 
 OP_COLUMNS = columns("name=op", "kind", "part", "flop=FLOP", "traffic_bytes=bytes", "?output")
 
@@ -157,7 +156,7 @@ def count(
         model, text_of(batch), dtype, phase, optimizer, allow_unknown, length=tokens
     )
     graph = build_step(workload)
-    stack_name = full_stack_name(stack)
+    stack_name = options.full_stack_name(stack)
     totals = count_graph(graph, catalog.stack(stack_named(stack)))
     unmodelled = tuple(graph.unmodelled)
     headline = (

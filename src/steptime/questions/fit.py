@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 from steptime.core.answer import Answer, AnswerRow
+from steptime.core.assumed import assumed_row
 from steptime.core.kinds import text_of
 from steptime.core.table import Table, columns, facts, of_steps
 from steptime.core.units import percent, seconds, size
 from steptime.grids.batches import KNEE, MAX_BATCH, doubling, knee, largest_batch
-from steptime.prediction.assumed import assumed_of, assumed_row
+from steptime.prediction.assumed import assumed_of
 from steptime.prediction.step_model import StepModel
 from steptime.questions import kinds
 from steptime.questions.fit_commands import commands_that_fit

@@ -9,6 +9,7 @@ from typing import Any
 
 from steptime.build import build
 from steptime.core.answer import Answer, AnswerRow
+from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.dtypes import dtype_named
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import check_folder, write_whole
@@ -21,7 +22,6 @@ from steptime.core.workload import Workload
 from steptime.grids.grid import GridCell, Place, grid, place_of
 from steptime.hardware import catalog
 from steptime.hardware.device import Link
-from steptime.prediction.assumed import assumed_line, assumed_text
 from steptime.prediction.method import Method
 from steptime.questions import options
 from steptime.questions.networks import networks

@@ -18,6 +18,7 @@ from steptime.core.values import parse_count
 from steptime.core.workload import WHOLE, Plan, Tuning, Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Device as HardwareDevice
+from steptime.hardware.software import stack_named
 
 if TYPE_CHECKING:
     from steptime.measure.contract import Options
@@ -81,6 +82,12 @@ def one_device(name: Any) -> Any:
             f"--device {shorten(name)}: several devices go with predict --grid, choose"
         )
     return name
+
+
+def full_stack_name(text: str) -> str:
+    """Return the full name of a stack, a path as it is; raises `InputError` for an unknown one."""
+    stack = catalog.stack(stack_named(text))
+    return text if text.lower().endswith(".toml") else stack.name
 
 
 def find_device(name: Any, option: str, method: str = "") -> HardwareDevice:

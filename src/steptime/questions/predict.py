@@ -33,10 +33,10 @@ class StackTime(StepTime, frozen=True, kw_only=True):
     """How long a step takes under one of several stacks.
 
     Attributes:
-        stack_name: the name of the stack that was asked for.
+        stack: the name of the stack that was asked for.
     """
 
-    stack_name: str
+    stack: str
 
 
 class StepsOfStacks(Answer, frozen=True, kw_only=True):
@@ -53,7 +53,7 @@ class StepsOfStacks(Answer, frozen=True, kw_only=True):
     def tables(self) -> list[Table]:
         """Return a row for each stack."""
         heads = columns(
-            "stack_name=stack",
+            "stack=stack",
             "step_s[low_s,high_s]=step",
             *(f"{name}_s={name}" for name in PASSES),
             "peak_bytes=peak memory",
@@ -210,7 +210,7 @@ def _compare_stacks(models: list[StepModel], names: list[str]) -> StepsOfStacks:
     times = [predict_step(model) for model in models]
     rows = tuple(
         StackTime(
-            stack_name=name, **{field: getattr(time, field) for field in StepTime.__struct_fields__}
+            stack=name, **{field: getattr(time, field) for field in StepTime.__struct_fields__}
         )
         for name, time in zip(names, times, strict=True)
     )

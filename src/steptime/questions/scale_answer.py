@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from steptime.core.answer import Answer, AnswerRow
+from steptime.core.assumed import assumed_text
 from steptime.core.graph import PASSES
 from steptime.core.table import Column, Table, columns, of_steps
 from steptime.core.units import counted, seconds
 from steptime.hardware.prices import HOUR_S
-from steptime.prediction.assumed import assumed_text
 
 BATCH_COLUMNS = (
     "replicas",

@@ -12,7 +12,6 @@ from steptime.core.values import parse_count
 from steptime.core.workload import Tuning, Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
-from steptime.hardware.software import stack_named
 from steptime.prediction import DEFAULT
 from steptime.prediction.kernel import Interval, Kernel
 from steptime.prediction.method import Method as CostModel
@@ -74,7 +73,7 @@ class ExecutionOptions(OptionGroup, keywords=ExecutionKeywords):
         """
         values = self._values()
         if self.stack is not None:
-            values["stack"] = full_stack_name(self.stack)
+            values["stack"] = options.full_stack_name(self.stack)
         return options.software(setting_texts(settings), **values)
 
     def words(self) -> dict[str, str]:
@@ -97,12 +96,6 @@ class ExecutionOptions(OptionGroup, keywords=ExecutionKeywords):
             "tf32": self.tf32,
             "host": self.host,
         }
-
-
-def full_stack_name(text: str) -> str:
-    """Return the full name of a stack, a path as it is; raises `InputError` for an unknown one."""
-    stack = catalog.stack(stack_named(text))
-    return text if text.lower().endswith(".toml") else stack.name
 
 
 class StepKeywords(ExecutionKeywords, total=False):

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from steptime.core.answer import Answer, AnswerRow
+from steptime.core.assumed import assumed_row
 from steptime.core.graph import PASSES
 from steptime.core.printers import html
 from steptime.core.table import EXTRAPOLATED, Table, columns, facts, frame
 from steptime.core.units import interval, rate, seconds, shown, size
-from steptime.prediction.assumed import assumed_of, assumed_row
+from steptime.prediction.assumed import assumed_of
 from steptime.prediction.power import KWH_J, StepEnergy, step_energy
 from steptime.prediction.records import record_method
 from steptime.prediction.schedule import RowTime

@@ -181,7 +181,7 @@ def test_faults_of_tables_of_pytorch_paradnn(tmp_path):
         "Tesla T4, f32, 4, 32, 64, 2000, 200, 1, -1, 0": "step_s must be above 0, not '-0.01'",
         "Tesla T4, f32, 4, 32, 0, 2000, 200, 1, 1, 0": "batch",
         "Tesla T4, f32, x, 32, 64, 2000, 200, 1, 1, 0": "layers is no number: 'x'",
-        "Tesla T4, f32, 4, 1e9, 64, 2000, 200, 1, 1, 0": "nodes",
+        "Tesla T4, f32, 4, 1e30, 64, 2000, 200, 1, 1, 0": "nodes",
         "Tesla T4, f32, 4, 32, 64, 2000, 200, 1, 1": "9 cells under 10 columns",
     }
     (tmp_path / "t.csv").write_text("\n".join([HEAD, *rows]), encoding="utf-8")

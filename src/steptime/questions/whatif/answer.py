@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from steptime.core.answer import Answer, AnswerRow
+from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.table import Table, columns, frame
 from steptime.core.units import counted
 from steptime.grids.batches import MAX_BATCH
-from steptime.prediction.assumed import assumed_line, assumed_text
 
 MAX_OP_ROWS = 12  # that people see
 MAX_ROWS = 40

@@ -1,10 +1,10 @@
 """The answer to `why`: the shares of a step by what it waits for, its ops, what would help."""
 
 from steptime.core.answer import Answer, AnswerRow
+from steptime.core.assumed import assumed_row
 from steptime.core.printers import html
 from steptime.core.table import Table, columns, facts
 from steptime.core.units import interval, percent
-from steptime.prediction.assumed import assumed_row
 
 UNEXPLAINED = "unexplained"  # the share of a measured step above the interval of the model
 OPS_LINE = "The most expensive ops of the device's time:"

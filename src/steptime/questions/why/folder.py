@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from steptime.core.answer import Answer, AnswerRow
+from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.errors import InputError
 from steptime.core.progress import note, watched
 from steptime.core.table import Table, columns
 from steptime.core.units import counted
 from steptime.hardware.device import Device
-from steptime.prediction.assumed import assumed_line, assumed_text, common_settings
+from steptime.prediction.assumed import common_settings
 from steptime.questions.bound import BOUNDS
 from steptime.questions.why.answer import UNEXPLAINED, WhyAnswer
 from steptime.questions.why.diagnose import diagnose_record, diagnose_records
