@@ -35,6 +35,7 @@ from steptime.serving.phases import Phases
 
 PARALLEL = ("tensor", "pipeline", "data", "expert")
 UNDER = ("concurrency", "max_batch", "prefill_replicas", *PREFILL)
+FIELDS = {"batch": "running_sequences", "max_batch": "max_running_sequences"}
 COLLECTIVES = ("all_reduce", *EXCHANGES)
 MOST_RUN = 20_000  # requests that an event loop runs for a row
 
@@ -172,7 +173,9 @@ def serve(question: Question, method: str | Method) -> Reply:
         return {n: whole(question, n) for n in names if numbers.get(n) not in (None, "", 0)}
 
     model, site, split = texts["model"], site_of(question), given(PARALLEL)
-    demand, sizes = Demand(**given(UNDER)), given(("batch", "input", "output"))
+    limits, sizes = given(UNDER), given(("batch", "input", "output"))
+    demand = Demand(**{FIELDS.get(name, name): n for name, n in limits.items()})
+    sizes = {FIELDS.get(name, name): n for name, n in sizes.items()}
     demand = replace(demand, count=min(ROUNDS * demand.concurrency, MOST_RUN))
     formats: Any = {name: texts.get(name) or None for name in ("dtype", "weights")}  # may be empty
     how: Any = {**formats, **split, "stack": texts["stack"] or None, "method": method}
@@ -184,12 +187,12 @@ def serve(question: Question, method: str | Method) -> Reply:
     times, _ = meant(one, requests, phases, times_of(one, phases, load))
     device_count = one.device_count if load is None else load["device_count"]
     rate = (
-        one.batch * one.output / times["request_s"].value
+        one.running_sequences * one.output / times["request_s"].value
         if load is None
         else load["output_tokens_per_s"]
     )
     values = {**times, "tokens_per_s_per_device": phases.within(rate / device_count)}
-    is_held = not memory_of(phases, one.batch, one.length, one.input)["over_bytes"]
+    is_held = not memory_of(phases, one.running_sequences, one.length, one.input)["over_bytes"]
     return Reply(
         values, device_count, phases.planner.method.settings.stack, is_held, form=phases.form
     )

@@ -322,6 +322,6 @@ def test_what_a_server_does_otherwise_is_told_apart():
     assert max(plain["merged_s"], plain["attention_s"], plain["last_token_s"]) < 0
     assert beside(DECODERS["llama"], weights="int4")["weights_s"] < 0
     assert beside(DECODERS["experts"])["rows_s"] > 2e-5  # a layer chooses experts
-    for more in ({"batch": 2}, {"tensor": 2, "inside": "nvlink-4"}, {"concurrency": 1}):
+    for more in ({"running_sequences": 2}, {"tensor": 2, "inside": "nvlink-4"}, {"concurrency": 1}):
         how: Any = {"model": "llama3_8b", "device": "h100", "input": 64, "output": 2, **more}
         assert steptime.serve(**how)["parts"]["beside_predict"] is None

@@ -78,7 +78,7 @@ QUICK = (
 LONG = re.compile(  # searches of many plans, servers under load, modules that torch reads
     r" plan .*(--device-count \d|\.json)| serve .*--(rate|concurrency)"
     r"| (predict|fit|choose|why) \S+\.py:"
-    r"|measure_cell|devices=\[|ttft_target=|max_device_count="
+    r"|measure_cell|devices=\[|ttft=|max_device_count="
 )
 
 Example = tuple[str, str, str]  # page, command line, output shown

@@ -81,7 +81,7 @@ def test_at_a_constant_concurrency_a_token_takes_decode_and_its_part_of_prompts(
     tpot = decode + n / outputs * TOKEN * inputs
     assert found["tpot_s"]["mean"] == pytest.approx(tpot, rel=0.02)
     assert found["requests_per_s"] * found["request_s"]["mean"] == pytest.approx(n, rel=0.01)
-    assert found["batch"] == pytest.approx(n, rel=0.03)
+    assert found["running_sequences"] == pytest.approx(n, rel=0.03)
 
 
 def test_what_a_request_takes_beside_the_servers_is_added_and_holds_up_no_step():
@@ -180,7 +180,7 @@ def test_prompts_apart_leave_decoding_alone_and_send_the_cache_once():
 
 
 def test_the_highest_rate_meets_the_targets_and_a_higher_one_does_not():
-    demand = Demand(rate=5.0, count=500, ttft_target=0.2, tpot_target=0.02)
+    demand = Demand(rate=5.0, count=500, ttft=0.2, tpot=0.02)
     found = under_load(demand, demand.load(1000, 100), [pool(64)])
     most = found["highest_rate_per_s"]
     share = []

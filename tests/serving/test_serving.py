@@ -12,7 +12,7 @@ from steptime.planning.request import Site
 from steptime.prediction.kernel import Kernel
 from steptime.serving.answer import Service, answered
 from steptime.serving.kernels import Group, attention
-from steptime.serving.memory import largest_batch, paged
+from steptime.serving.memory import largest_running_sequences, paged
 from steptime.serving.phases import Phases
 
 H100 = Site("h100-sxm5", 8, "nvlink-4")
@@ -88,7 +88,7 @@ def test_few_sequences_reach_few_experts():
 
 def test_the_largest_batch_fits_and_one_more_does_not():
     one = phases()
-    most = largest_batch(one, 1152, 1024)
+    most = largest_running_sequences(one, 1152, 1024)
     room = 0.9 * 80e9 * (2**30 / 1e9) * 0.99 - 16_060_522_496 - 2e9
     room -= 8192 * 2 * (6 * 4096 + 2 * (4096 + 2 * 1024 + 14336))
     assert most == int(room // (131_072 * 1152))
@@ -113,7 +113,7 @@ def test_a_request_is_the_first_token_and_the_steps_after_it():
 
 
 def test_parts_of_a_phase_add_up_to_it():
-    told = steptime.serve("llama3_8b", "h100", batch=4, stack="vllm-2025")
+    told = steptime.serve("llama3_8b", "h100", running_sequences=4, stack="vllm-2025")
     assert sum(told["parts"]["prefill"].values()) == pytest.approx(told["ttft_s"])
     assert sum(told["parts"]["decode"].values()) == pytest.approx(told["tpot_s"])
 

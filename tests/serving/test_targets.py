@@ -29,7 +29,9 @@ def load_of(*split: tuple[str, int]) -> Any:
 
 @cache
 def searched(ttft: float, tpot: float, most: int = 5) -> Any:
-    return steptime.serve("llama3_8b", **H100, **ASKED, ttft=ttft, tpot=tpot, max_device_count=most)
+    return steptime.serve(
+        "llama3_8b", **H100, **ASKED, ttft=ttft, tpot=tpot, search=True, max_device_count=most
+    )
 
 
 def cards(devices: int, ttft: float, tpot: float) -> dict[str, int]:
@@ -69,7 +71,13 @@ def test_the_fewest_devices_are_those_of_all_single_answers(ttft, tpot):
 
 
 OF_A_ROW = ("arrangement", "prefill", "bounds", "bounded_by", "command")  # of the search alone
-OF_LOAD = ("ttft_s", "tpot_s", "request_s", "busy", "batch")  # spreads, which an answer has apart
+OF_LOAD = (
+    "ttft_s",
+    "tpot_s",
+    "request_s",
+    "busy",
+    "running_sequences",
+)  # spreads, which an answer has apart
 
 
 def hold_row(row: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,7 +104,15 @@ def test_a_row_is_one_answer(capsys):
 def test_a_row_is_one_answer_under_options_too(capsys):
     how: dict[str, Any] = {"stack": "sglang-2025", "kv": "float8", "options": {"host": "slow"}}
     told = steptime.serve(
-        "llama3_8b", ["l40s", "h100"], rate=7 / 3, count=150, ttft=2, tpot=0.05, output=64, **how
+        "llama3_8b",
+        ["l40s", "h100"],
+        rate=7 / 3,
+        count=150,
+        ttft=2,
+        tpot=0.05,
+        output=64,
+        search=True,
+        **how,
     )
     for row in told["rows"]:
         assert row["assumed"] is None
@@ -104,7 +120,9 @@ def test_a_row_is_one_answer_under_options_too(capsys):
 
 
 def ways_of(**how: Any) -> dict[str, dict[str, Any]]:
-    told = steptime.serve("llama3_70b", **H100, rate=10, output=256, max_device_count=16, **how)
+    told = steptime.serve(
+        "llama3_70b", **H100, rate=10, output=256, search=True, max_device_count=16, **how
+    )
     best: dict[str, dict[str, Any]] = {}
     for row in sorted(told["rows"], key=lambda one: one["device_count"]):
         best.setdefault(row["arrangement"], row)
@@ -131,13 +149,15 @@ def test_together_wins_where_prompts_are_short():
 
 
 def test_what_holds_nothing_is_said_first(capsys):
-    words = "serve llama3_70b --device t4,h100 --rate 1 --ttft 0.5 --tpot 0.05 --max-device-count 4"
+    words = "serve llama3_70b --device t4,h100 --rate 1 --ttft 0.5 --tpot 0.05 --search --max-device-count 4"
     assert run([*words.split(), "--count", "100", "--output", "32"]) == 0
     first, second, *rest = capsys.readouterr().out.splitlines()
     assert first.startswith("t4: out of memory on at most 4 devices")
     assert second.startswith("llama3_70b, 1 requests/s: ")
     assert any(line.startswith("one answer of the first: steptime serve") for line in rest)
-    told = steptime.serve("llama3_8b", "h100", rate=1, ttft=0.001, output=32, max_device_count=2)
+    told = steptime.serve(
+        "llama3_8b", "h100", rate=1, ttft=0.001, output=32, search=True, max_device_count=2
+    )
     assert told["best"] is None
     assert told["answer"] == "no server holds the targets"
     assert "TTFT of" in told["missing"][0]
@@ -150,7 +170,13 @@ def test_a_device_without_a_price_stays_in_the_list(tmp_path):
         'name = "own"\ndate = "2026-11-01"\ncurrency = "USD"\nbilling = "second"\nsource = "me"\n'
         '[[offers]]\nname = "one"\ndevices = ["h100-sxm5"]\nper_hour = 3.6\n'
     )
-    how: dict[str, Any] = {"ttft": 0.5, "tpot": 0.05, "max_device_count": 2, "prices": prices}
+    how: dict[str, Any] = {
+        "ttft": 0.5,
+        "tpot": 0.05,
+        "search": True,
+        "max_device_count": 2,
+        "prices": prices,
+    }
     told = steptime.serve("llama3_8b", ["h100", "h200"], rate=2, count=100, output=32, **how)
     cost = {row["device"]: row["cost"] for row in told["rows"]}
     assert cost["h200-sxm"] is None
@@ -167,6 +193,7 @@ def test_devices_that_nothing_joins_serve_together_alone():
         rate=2,
         ttft=1.0,
         tpot=0.1,
+        search=True,
         max_device_count=2,
         input=64,
         output=16,
@@ -178,7 +205,7 @@ def test_devices_that_nothing_joins_serve_together_alone():
 def test_a_front_has_no_point_that_another_beats(tmp_path):
     out = tmp_path / "front.svg"
     words = "serve llama3_8b --device h100 --rate 4 --tpot 0.02 --output 32 --count 100"
-    assert run([*words.split(), "--max-device-count", "2", "--out", str(out)]) == 0
+    assert run([*words.split(), "--search", "--max-device-count", "2", "--out", str(out)]) == 0
     assert "tokens/s of a device" in out.read_text()
     names = ("tokens_per_s_per_user", "tokens_per_s_per_device")
     points = [(9, 1), (8, 3), (7, 2), (6, 4), (6, 5)]
@@ -223,15 +250,16 @@ def test_eager_decoding_is_bound_by_the_host_and_says_so():
 @every(
     ("how", "said"),
     [
-        ({"ttft": 0.5}, "requests come by one of"),
-        ({"ttft": 0.5, "concurrency": 2}, "needs --rate R or --requests FILE"),
-        ({"rate": 1, "max_device_count": 2}, "holds --ttft S, --tpot S or both"),
-        ({"rate": 1, "tpot": 0.1, "tensor": 2}, "leave out --tensor"),
-        ({"rate": 1, "tpot": 0.1, "prefill_replicas": 2}, "chooses --prefill-replicas"),
+        ({"search": True, "ttft": 0.5}, "needs --rate R or --requests FILE"),
+        ({"search": True, "ttft": 0.5, "concurrency": 2}, "needs --rate R or --requests FILE"),
+        ({"search": True, "rate": 1}, "holds --ttft S, --tpot S or both"),
+        ({"search": True, "rate": 1, "tpot": 0.1, "tensor": 2}, "leave out --tensor"),
+        ({"search": True, "rate": 1, "tpot": 0.1, "prefill_replicas": 2}, "chooses --prefill-repl"),
         ({"rate": 1, "tpot": inf}, "tpot"),
+        ({"device": ["h100", "h200"]}, "several devices"),
         ({"prefix": 1.5}, "is a share such as 5% or 0.05"),
     ],
 )
 def test_what_a_search_cannot_be_asked(how, said):
     with pytest.raises(InputError, match=said):
-        steptime.serve("llama3_8b", "h100", **how)
+        steptime.serve("llama3_8b", **{"device": "h100", **how})

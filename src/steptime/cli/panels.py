@@ -40,9 +40,10 @@ PARAMETERS = {
                     "tensor", "virtual", "zero"),
     "Memory": ("host_link", "kv", "offload", "recompute", "recompute_layers", "update_early"),
     "Fine-tuning": ("lora", "train", "weights"),
-    "Load": ("concurrency", "count", "input", "output", "prefix", "rate", "requests", "seed"),
-    "Search": ("budget_per_hour", "days", "max_batch", "max_device_count", "order", "tpot",
-               "tpot_target", "ttft", "ttft_target"),
+    "Load": ("concurrency", "count", "input", "output", "prefix", "rate", "requests", "running_sequences",
+             "seed"),
+    "Search": ("budget_per_hour", "days", "max_device_count", "max_running_sequences", "order",
+               "search", "tpot", "ttft"),
     "Output": ("by_op", "form", "json", "out", "page", "sort", "sources", "top", "trace"),
 }  # fmt: skip
 PANEL_OF_PARAMETER = {name: panel for panel, names in PARAMETERS.items() for name in names}

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Annotated
 
 from steptime.cli.picture import drawn, picture
-from steptime.core.question import File, Text, option, optional, question, whole
+from steptime.core.question import File, Text, flag, option, optional, question, whole
 from steptime.core.table import Answer
 from steptime.core.values import parse_devices, parse_latency_s, parse_share
 from steptime.prediction import DEFAULT
@@ -14,7 +14,7 @@ from steptime.serving.answer import HOST_BOUND, Service, answered
 from steptime.serving.load import Demand
 from steptime.serving.search import MOST_DEVICES, MOST_SEARCHED, ServerSearch
 from steptime.serving.tables import fronts, servers, table, under_load
-from steptime.serving.targets import searched, targets_of
+from steptime.serving.targets import searched
 
 Devices = Annotated[
     str, option("--device NAME", f"{options.DEVICE}; of a search a list with commas.")
@@ -62,9 +62,15 @@ class LoadOptions:
     requests: File = optional("FILE", "Under load: a trace, CSV or JSONL.")
     count: Text = optional("N", "Requests. Default: 10 a user, 1000, or a trace's.")
     seed: Text = optional("N", "Of the chance in which requests come. Default: 0.")
-    ttft_target: float | None = optional("S", "TTFT target: 0.5 or 500ms.", parser=read_ttft)
-    tpot_target: float | None = optional("S", "TPOT target: 0.02 or 20ms.", parser=read_tpot)
-    max_batch: Text = optional("N", "Sequences at once of a replica. Default: its users, or 256.")
+    ttft: float | None = optional(
+        "S", "Target of the time to the first token: 0.5 or 500ms.", parser=read_ttft
+    )
+    tpot: float | None = optional(
+        "S", "Target of the time per output token: 0.02 or 20ms.", parser=read_tpot
+    )
+    max_running_sequences: Text = optional(
+        "N", "Sequences at once of a replica. Default: its users, or 256."
+    )
     prefill_replicas: Text = optional("N", "So many more replicas read prompts; the others decode.")
     prefill_tensor: Text = optional("T", "Of these. Default: --tensor.")
     prefill_data: Text = optional("N", "Of these. Default: --data.")
@@ -78,12 +84,7 @@ class LoadOptions:
 class SearchOptions:
     """The options of a search for servers that hold targets."""
 
-    ttft: float | None = optional(
-        "S", "Search: TTFT p90 at most, in seconds, or 500ms.", parser=read_ttft
-    )
-    tpot: float | None = optional(
-        "S", "Search: TPOT p90 at most, in seconds, or 20ms.", parser=read_tpot
-    )
+    search: bool = flag("Find the servers of which 90 % of requests hold --ttft and --tpot.")
     max_device_count: int | None = whole(
         "N", "Search: at most so many. Default: 64.", at_most=MOST_SEARCHED
     )
@@ -94,7 +95,7 @@ class SearchOptions:
 def serve(
     model: options.Model,
     device: Devices,
-    batch: int = whole("N", "Sequences that come at once.", 1),
+    running_sequences: int = whole("N", "Sequences that come at once.", 1),
     input: int | None = whole("I", "Tokens of a prompt. Default: 1024."),  # noqa: A002
     output: int | None = whole("O", "Tokens that are made of it. Default: 128."),
     *,
@@ -111,17 +112,18 @@ def serve(
     if load.requests is not None:
         said = {"--input": input, "--output": output}
         options.refuse(said, "--requests says it: leave out {}")
-    goals, every = options.given(search), nodes.sites(parse_devices(device))
-    clash = {"--ttft-target": load.ttft_target, "--tpot-target": load.tpot_target}
-    if goals or len(every) > 1:
-        options.refuse(clash, "a search has --ttft and --tpot: leave out {}")
+    every = nodes.sites(parse_devices(device))
+    if not search.search:
+        said = {"--max-device-count": search.max_device_count, "--out": search.out}
+        options.refuse(said, "{} goes with --search")
+        options.refuse({"--device": len(every) > 1}, "several devices ({}) go with --search")
     service = Service(
-        model, every[0], **options.given_of({"batch": batch, "input": input, "output": output}),
+        model, every[0], **options.given_of({"running_sequences": running_sequences, "input": input, "output": output}),
         **options.given(how),
-        demand=Demand.of(vars(load) | targets_of(goals)),
+        demand=Demand.of(vars(load)),
         options=options.pairs(option_, "option"), trusted=True,
     )  # fmt: skip
-    if goals or len(every) > 1:
+    if search.search:
         told = searched(ServerSearch(service, every, search.max_device_count or MOST_DEVICES))
         notes = [f"note: {said}" for said in told["notes"]]
         if search.out is not None:

@@ -37,7 +37,7 @@ from steptime.serving.load import (
     under_load,
     varied,
 )
-from steptime.serving.memory import largest_batch, memory_of
+from steptime.serving.memory import largest_running_sequences, memory_of
 from steptime.serving.phases import Phases, Spent, describe_excess
 from steptime.serving.queueing import Load, at_once, cached_of
 
@@ -49,13 +49,13 @@ HOST_BOUND = "decoding is bound by the host"
 class Service:
     """What a user asks of serving: the network, where it runs, how it is split, what comes in.
 
-    `batch` sequences of `input` tokens come at once, and `output` tokens of each are made. Of each
+    `running_sequences` of `input` tokens come at once, and `output` tokens of each are made. Of each
     prompt the share `prefix` lies in the cache already. A `trusted` model may be code.
     """
 
     model: str
     site: Site
-    batch: int = 1
+    running_sequences: int = 1
     input: int = 1024
     output: int = 128
     tensor: int = 1
@@ -158,19 +158,21 @@ def answered(asked: Service) -> dict[str, Any]:
     """Return the answer to what a user asks of serving, as JSON values; raises `InputError`."""
     requests = None if asked.demand is None else asked.demand.load(asked.input, asked.output)
     if requests is not None:
-        if asked.batch > 1:
-            raise InputError("serve: --batch come at once; under load there is --max-batch")
+        if asked.running_sequences > 1:
+            raise InputError(
+                "serve: --running-sequences come at once; under load there is --max-running-sequences"
+            )
         inputs, outputs = max(zip(requests.inputs, requests.outputs, strict=True), key=sum)
         asked = replace(asked, input=inputs, output=outputs)
     phases, whole_asked = asked.phases(), asked
     load = None if requests is None else loaded(asked, requests, phases)
     asked = average_service(asked, load)
-    planner, batch = phases.planner, asked.batch
+    planner, batch = phases.planner, asked.running_sequences
     first = asked.read(phases, batch if load is None else 1)
     each = phases.decode(batch, asked.input + asked.output / 2)
     within, told = meant(whole_asked, requests, phases, times_of(asked, phases, load))
     times = {name: time.value for name, time in within.items()}
-    room = batch if load is None else largest_batch(phases, asked.length, asked.input)
+    room = batch if load is None else largest_running_sequences(phases, asked.length, asked.input)
     memory = memory_of(phases, min(batch, room), asked.length, asked.input)
     fits, alone = not memory["over_bytes"], load is None and batch == asked.device_count == 1
     device_count, rate = _throughput(asked, load, times["request_s"])
@@ -180,7 +182,7 @@ def answered(asked: Service) -> dict[str, Any]:
         "device": planner.device.name,
         "device_count": device_count,
         "plan": picked(asked, "tensor pipeline data expert replicas"),
-        "batch": batch,
+        "running_sequences": batch,
         "input_tokens": asked.input,
         "output_tokens": asked.output,
         "dtype": planner.dtype,
@@ -215,7 +217,7 @@ def _throughput(
     """Return the number of devices of a service and its output tokens per second."""
     if load is not None:
         return load["device_count"], load["output_tokens_per_s"]
-    made = service.output * service.batch * service.replicas
+    made = service.output * service.running_sequences * service.replicas
     return service.device_count * service.replicas, made / request_s
 
 
@@ -249,9 +251,9 @@ def times_of(asked: Service, phases: Phases, load: Mapping[str, Any] | None) -> 
 
     `load` is what `loaded` returns, None where all come at once.
     """
-    tpot_s = phases.decode(asked.batch, asked.input + asked.output / 2).seconds
+    tpot_s = phases.decode(asked.running_sequences, asked.input + asked.output / 2).seconds
     if load is None:
-        ttft_s = asked.read(phases, asked.batch).seconds + phases.constant("prompt_s")
+        ttft_s = asked.read(phases, asked.running_sequences).seconds + phases.constant("prompt_s")
         every = [[ttft_s, tpot_s, ttft_s + (asked.output - 1) * tpot_s]]
     else:
         none = {"mean": tpot_s}  # where requests have one token
@@ -299,7 +301,9 @@ def average_service(asked: Service, load: Mapping[str, Any] | None) -> Service:
     """Return a service with the batch and the lengths that it has under load."""
     if load is None:
         return asked
-    return replace(asked, **{n: max(1, round(load[n])) for n in ("batch", "input", "output")})
+    return replace(
+        asked, **{n: max(1, round(load[n])) for n in ("running_sequences", "input", "output")}
+    )
 
 
 def loaded(
@@ -311,7 +315,7 @@ def loaded(
     """
     demand = asked.demand or Demand()
     if phases.room_bytes <= 0:
-        near = nearest(replace(asked, batch=1)) or {"change": "none"}
+        near = nearest(replace(asked, running_sequences=1)) or {"change": "none"}
         raise InputError(f"serve: weights leave no room for a cache; nearest: {near['change']}")
     draft = replace(asked, model=demand.draft, demand=None).phases() if demand.draft else None
     pools = [pool_of(phases, demand, load, asked.replicas, draft, asked.prefix)]
@@ -340,18 +344,18 @@ def _energy(asked: Service, phases: Phases, first: Spent, each: Spent) -> dict[s
         if drawn is None:
             return None
         whole, took_s = whole + times * drawn[0], took_s + times * spent.seconds
-    token_j = whole * asked.device_count / (asked.batch * asked.output)
+    token_j = whole * asked.device_count / (asked.running_sequences * asked.output)
     return {"token_j": token_j, "device_w": whole / took_s, "of": "devices alone: nodes add more"}
 
 
 def nearest(asked: Service) -> dict[str, Any] | None:
     """Return the change with which a service fits, the least one; None where none does."""
     most = 0
-    if asked.batch > 1:
-        most = largest_batch(asked.phases(), asked.length, asked.input)
+    if asked.running_sequences > 1:
+        most = largest_running_sequences(asked.phases(), asked.length, asked.input)
     tries: list[tuple[str, Any]] = [
         *([("kv", "float8")] if asked.kv not in ("float8", "int8") else []),
-        *([("batch", most)] if most else []),
+        *([("running_sequences", most)] if most else []),
         *([("expert", asked.data)] if asked.expert < asked.data else []),
         *(("tensor", asked.tensor * more) for more in (2, 4, 8)),
         *([] if asked.weights else [("weights", "int4")]),
@@ -359,9 +363,12 @@ def nearest(asked: Service) -> dict[str, Any] | None:
     for name, value in tries:
         other = replace(asked, **{name: value})
         try:
-            memory = memory_of(other.phases(), other.batch, other.length, other.input)
+            memory = memory_of(other.phases(), other.running_sequences, other.length, other.input)
         except InputError:
             continue
         if not memory["over_bytes"]:
-            return {"change": f"--{name} {value}", "needed_bytes": memory["needed_bytes"]}
+            return {
+                "change": f"--{name.replace('_', '-')} {value}",
+                "needed_bytes": memory["needed_bytes"],
+            }
     return None

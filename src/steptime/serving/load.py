@@ -57,7 +57,7 @@ def pool_of(
     exact = [*lengths] if len(lengths) <= SOME else []
     ranks = phases.plan.data
     pace = Paced(phases, exact, draft, demand.speculate, demand.accept, ranks)
-    most = demand.max_batch or -(-load.concurrency // replicas) or MOST
+    most = demand.max_running_sequences or -(-load.concurrency // replicas) or MOST
     room -= phases.kv_bytes(0) * -(-most // phases.plan.data)
     blocks = int(min(max(0.0, room * phases.plan.data / each), 1e12) // 16)
     budget = int(phases.constant("chunk_tokens")) or Pool._field_defaults["budget"]
@@ -84,7 +84,7 @@ def under_load(
     times = load.arrivals_s or by_chance(1.0, len(load.inputs), demand.seed)
     base = demand.rate or len(times) / (times[-1] or 1.0)
     low, high, rate = 0.0, inf, told["requests_per_s"]
-    for _ in range(TRIES if min(demand.ttft_target, demand.tpot_target) < inf else 0):
+    for _ in range(TRIES if min(demand.ttft, demand.tpot) < inf else 0):
         arrivals = [time * base / rate for time in times[:TRIED]]
         other = Load(load.inputs[:TRIED], load.outputs[:TRIED], arrivals)
         found = summary(demand, other, pools, sent_s)
@@ -113,8 +113,7 @@ def summary(
     after = [load.outputs[r] - 1 for r in steady]
     tpot = [b / n for b, n in zip(rest, after, strict=True) if n]
     late = sum(
-        a > demand.ttft_target or b > n * demand.tpot_target
-        for a, b, n in zip(ttft, rest, after, strict=True)
+        a > demand.ttft or b > n * demand.tpot for a, b, n in zip(ttft, rest, after, strict=True)
     )
     in_time = 1 - late / len(steady)
     ends = sorted(run.ended_s)
@@ -136,7 +135,8 @@ def summary(
         "in_time": in_time,
         "goodput_per_s": rate * in_time,
         "busy": [sum(s.busy_s for s in pool) / len(pool) / ends[-1] for pool in run.pools],
-        "batch": sum(s.batch_s for s in servers) / (sum(s.busy_s for s in servers) or 1.0),
+        "running_sequences": sum(s.batch_s for s in servers)
+        / (sum(s.busy_s for s in servers) or 1.0),
         "input": sum(load.inputs) / count,
         "output": sum(load.outputs) / count,
         "cache": 1 - min(s.least_free / s.pool.blocks for s in servers),
@@ -163,7 +163,7 @@ COLUMNS = {  # of traces: when, tokens in and out; and the seconds of a unit of 
 }
 PREFILL = {f"prefill_{name}": name for name in ("tensor", "data", "expert")}
 READ: dict[str, Callable[[Any, str], Any]] = {  # options that are no whole numbers from 1
-    **dict.fromkeys(("rate", "ttft_target", "tpot_target"), parse_number),
+    **dict.fromkeys(("rate", "ttft", "tpot"), parse_number),
     "accept": lambda value, where: parse_share(str(value), where),
     "seed": lambda value, where: parse_count(value, where, 0),
     "requests": lambda value, _: Path(value),
@@ -186,9 +186,9 @@ class Demand:
     requests: Path | None = None
     count: int = 0
     seed: int = 0
-    ttft_target: float = inf
-    tpot_target: float = inf
-    max_batch: int = 0
+    ttft: float = inf
+    tpot: float = inf
+    max_running_sequences: int = 0
     prefill_replicas: int = 0
     prefill_tensor: int = 0
     prefill_data: int = 0
@@ -205,18 +205,20 @@ class Demand:
             name: READ.get(name, parse_count)(value, "--" + name.replace("_", "-"))
             for name, value in texts.items()
         })  # fmt: skip
-        if texts and sum(map(bool, (found.concurrency, found.rate, found.requests))) != 1:
+        if not texts.keys() - {"ttft", "tpot"}:
+            return None
+        if sum(map(bool, (found.concurrency, found.rate, found.requests))) != 1:
             raise InputError("serve: requests come by one of --concurrency, --rate and --requests")
         guesses = [bool(found.draft), 0 < found.speculate <= MOST_GUESSES, 0 < found.accept <= 1]
         if texts.keys() & {"draft", "speculate", "accept"} and not all(guesses):
             raise InputError("serve: --draft MODEL, --speculate Q (1..64), --accept W (0..1): all")
-        by_chance = found.rate or min(found.ttft_target, found.tpot_target) < inf
+        by_chance = found.rate or min(found.ttft, found.tpot) < inf
         if found.seed and (found.requests or not by_chance):
             raise InputError("serve: --seed goes with --rate; nearest: leave out --seed")
         split = [name for name in PREFILL if getattr(found, name)]
         if split and not found.prefill_replicas:
             raise InputError(f"serve: --{split[0].replace('_', '-')} goes with --prefill-replicas")
-        return found if texts else None
+        return found
 
     def load(self, inputs: int, outputs: int) -> Load:
         """Return the requests, of so many tokens where no file says; raises `InputError`."""

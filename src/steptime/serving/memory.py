@@ -14,7 +14,7 @@ def paged(tokens: int) -> int:
     return -(-tokens // BLOCK) * BLOCK
 
 
-def largest_batch(phases: Phases, length: int, prompt: int) -> int:
+def largest_running_sequences(phases: Phases, length: int, prompt: int) -> int:
     """Return the number of sequences of `length` tokens that fit, over all ranks of a replica.
 
     Where a step has no budget of tokens, all prompts are read at once.
@@ -46,5 +46,7 @@ def memory_of(phases: Phases, batch: int, length: int, prompt: int) -> dict[str,
         "over_bytes": max(0.0, total - phases.usable_bytes) if is_known else None,
         "by_part": parts,
         "cache_bytes_per_token": phases.kv_token_bytes,
-        "largest_batch": largest_batch(phases, length, prompt) if is_known else None,
+        "largest_running_sequences": largest_running_sequences(phases, length, prompt)
+        if is_known
+        else None,
     }

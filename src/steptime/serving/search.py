@@ -109,14 +109,14 @@ class ServerSearch:
         demand = self.service.demand or Demand()
         if not (demand.rate or demand.requests):
             raise InputError("serve: a search for targets needs --rate R or --requests FILE")
-        if min(demand.ttft_target, demand.tpot_target) == inf:
+        if min(demand.ttft, demand.tpot) == inf:
             raise InputError("serve: a search holds --ttft S, --tpot S or both")
         if demand.draft or demand.prefill_replicas:
             raise InputError("serve: a search chooses --prefill-replicas, and has no --draft")
         if (split := picked(self.service, PLAN)) != dict.fromkeys(split, 1):
             name = next(name for name, number in split.items() if number != 1)
             raise InputError(f"serve: a search chooses the split: leave out --{name}")
-        limits = demand.ttft_target, demand.tpot_target * self.service.output
+        limits = demand.ttft, demand.tpot * self.service.output
         stays_s = sum(limit for limit in limits if limit < inf)
         enough = 0 if demand.requests else min(TRIED, ceil(STAYS * demand.rate * stays_s))
         return replace(demand, count=demand.count or (enough if enough > COUNT else 0))
@@ -186,7 +186,7 @@ class ServerSearch:
             rate = self.rate / number
             busy = rate * kind.reads_s if reads else 0.0
             if decodes:
-                many = max(1, int(min(room, rate * mean.output * self.demand.tpot_target)))
+                many = max(1, int(min(room, rate * mean.output * self.demand.tpot)))
                 tokens = round(many * (mean.input + mean.output / 2))
                 busy += rate * mean.output / many * pool.pace.decode(many, tokens)[0]
             return busy <= 1
@@ -223,9 +223,7 @@ class ServerSearch:
 
     def missed(self, run: Mapping[str, Any]) -> str:
         """Return what a run misses, "" where both targets hold for the share of requests."""
-        for key, target in zip(
-            WORDS, (self.demand.ttft_target, self.demand.tpot_target), strict=True
-        ):
+        for key, target in zip(WORDS, (self.demand.ttft, self.demand.tpot), strict=True):
             if run[key] is not None and run[key][P90] > target:
                 return WORDS[key]
         return "the queue" if run["grows"] else ""
@@ -235,8 +233,8 @@ class ServerSearch:
         found = [
             (self.expected(kind, reads, decodes), kind)
             for kind in kinds
-            if not (reads and kind.first_s > self.demand.ttft_target)
-            and not (decodes and kind.each_s > self.demand.tpot_target)
+            if not (reads and kind.first_s > self.demand.ttft)
+            and not (decodes and kind.each_s > self.demand.tpot)
         ]
         return sorted(found, key=lambda one: one[0] * one[1].device_count)
 

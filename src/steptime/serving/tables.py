@@ -84,8 +84,8 @@ def _split(told: dict[str, Any]) -> str:
 def table(told: dict[str, Any]) -> Table:
     """Return an answer for people."""
     title = (
-        f"{told['model']} on {told['device_count']} {told['device']}, {_split(told)}, batch "
-        f"{told['batch']}, {told['input_tokens']} tokens in, {told['output_tokens']} out, "
+        f"{told['model']} on {told['device_count']} {told['device']}, {_split(told)}, "
+        f"{told['running_sequences']} running sequences, {told['input_tokens']} tokens in, {told['output_tokens']} out, "
         f"{told['dtype']} "
         f"({told['method']}, {told['stack']})"
     )
@@ -110,8 +110,8 @@ def table(told: dict[str, Any]) -> Table:
     own = f"{told['tokens_per_s_per_device']:,.0f}/s per device"
     of_user = f"{told['tokens_per_s_per_user']:,.1f}/s per user"
     speed = f"{told['output_tokens_per_s']:,.0f}/s, {own}, {of_user}"
-    most = told["memory"]["largest_batch"]
-    room = f"; room for a batch of {most:,}" if told["fits"] and most is not None else ""
+    most = told["memory"]["largest_running_sequences"]
+    room = f"; room for {most:,}" if told["fits"] and most is not None else ""
     rows += [
         ("request", seconds(told["request_s"])),
         ("tokens", speed),
@@ -142,7 +142,7 @@ def under_load(load: dict[str, Any]) -> Table:
     below = [
         f"{load['requests_per_s']:,.4g} requests/s"
         + (f", {percent(load['in_time'])} of them in time" if most or load["in_time"] < 1 else ""),
-        f"{load['batch']:,.1f} sequences in a step, cache {percent(load['cache'])} full at most",
+        f"{load['running_sequences']:,.1f} sequences in a step, cache {percent(load['cache'])} full at most",
         *([f"{again:,} times a request was sent back and computed again"] if again else []),
         *(["the queue grows without end: more comes than is served"] if load["grows"] else []),
         *([f"{most:,.4g} requests/s at most meet the targets (p90)"] if most else []),

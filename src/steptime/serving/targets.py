@@ -35,8 +35,7 @@ from steptime.serving.search import (
 )
 
 SPLIT = "replicas tensor pipeline data expert"  # of servers that read prompts
-TARGETS = ("ttft_target", "tpot_target")
-GOALS = ("ttft", "tpot", "max_device_count")  # of a search
+TARGETS = ("ttft", "tpot")
 USERS = tuple(4**k for k in range(5))  # at once, of a point of the front
 FRONT = 1000  # requests of a point
 MOST_KINDS = 8  # of a device, on the front
@@ -54,7 +53,10 @@ def _row(search: ServerSearch, one: Candidate) -> dict[str, Any]:
         "arrangement": "apart" if reader else "together",
         "plan": picked(service, PLAN),
         "prefill": reader and picked(reader, SPLIT),
-        **{key: one.run[key] for key in ("ttft_s", "tpot_s", "request_s", "busy", "batch")},
+        **{
+            key: one.run[key]
+            for key in ("ttft_s", "tpot_s", "request_s", "busy", "running_sequences")
+        },
         "output_tokens_per_s": rate,
         "tokens_per_s_per_device": rate / one.device_count,
         "tokens_per_s_per_user": 1 / times["tpot_s"].value,
@@ -254,8 +256,3 @@ def sentence(told: Mapping[str, Any]) -> str:
         why = f" (with a replica less {bound} is late)" if bound and number < other else ""
         said.append(f"prompts and decoding {less} take {number}, {more} {other}{why}")
     return "; ".join(said)
-
-
-def targets_of(goals: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the targets of a search as a demand names them."""
-    return {f"{name}_target": goals[name] for name in GOALS[:2] if goals.get(name) is not None}

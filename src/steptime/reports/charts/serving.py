@@ -32,9 +32,9 @@ def front(told: Mapping[str, Any]) -> style.Spec:
         style.layer("point", {**place, **by, "tooltip": tip}, filled=True, size=60),
     ]
     caption = ["To the right answers come faster, upwards a device gives more of them."]
-    if told["tpot_target"]:
-        slowest = {"x": {"datum": 1 / told["tpot_target"], "type": "quantitative"}}
+    if told["tpot"]:
+        slowest = {"x": {"datum": 1 / told["tpot"], "type": "quantitative"}}
         layers.append(style.layer("rule", slowest, strokeDash=[6, 4], style="ink"))
-        caption.append(f"Dashed: a token in {seconds(told['tpot_target'])}, the target.")
+        caption.append(f"Dashed: a token in {seconds(told['tpot'])}, the target.")
     title = f"Servers of {told['model']}: speed for a user and of a device"
     return style.finish(title, caption, rows, layer=layers, width=640, height=400)
