@@ -28,13 +28,21 @@ from steptime.prediction.collectives import EXCHANGES
 from steptime.prediction.kernel import Interval
 from steptime.prediction.method import Method
 from steptime.prediction.step_model import StepModel
-from steptime.serving.answer import Service, loaded, meant, times_of
-from steptime.serving.load import PREFILL, ROUNDS, Demand
+from steptime.serving.demand import ROUNDS, Demand
 from steptime.serving.memory import memory_of
 from steptime.serving.phases import Phases
+from steptime.serving.service import Service
+from steptime.serving.times import predict_times, run_service, widen_over_stacks
 
 PARALLEL = ("tensor", "pipeline", "data", "expert")
-UNDER = ("concurrency", "max_batch", "prefill_replicas", *PREFILL)
+UNDER = (
+    "concurrency",
+    "max_batch",
+    "prefill_replicas",
+    "prefill_tensor",
+    "prefill_data",
+    "prefill_expert",
+)
 FIELDS = {"batch": "running_sequences", "max_batch": "max_running_sequences"}
 COLLECTIVES = ("all_reduce", *EXCHANGES)
 MOST_RUN = 20_000  # requests that an event loop runs for a row
@@ -183,16 +191,21 @@ def serve(question: Question, method: str | Method) -> Reply:
     one = Service(model, site, **sizes, **how, demand=demand)
     phases = _phases(model, site, one.length, **how)
     requests = demand.load(one.input, one.output) if demand.concurrency else None
-    load = None if requests is None else loaded(one, requests, phases)
-    times, _ = meant(one, requests, phases, times_of(one, phases, load))
-    device_count = one.device_count if load is None else load["device_count"]
+    run = None if requests is None else run_service(one, requests, phases)
+    times = widen_over_stacks(one, requests, phases, predict_times(one, phases, run)).times
+    device_count = one.device_count if run is None else run.device_count
     rate = (
-        one.running_sequences * one.output / times["request_s"].value
-        if load is None
-        else load["output_tokens_per_s"]
+        one.running_sequences * one.output / times.request.value
+        if run is None
+        else run.output_tokens_per_s
     )
-    values = {**times, "tokens_per_s_per_device": phases.within(rate / device_count)}
-    is_held = not memory_of(phases, one.running_sequences, one.length, one.input)["over_bytes"]
+    values = {
+        "ttft_s": times.ttft,
+        "tpot_s": times.tpot,
+        "request_s": times.request,
+        "tokens_per_s_per_device": phases.within(rate / device_count),
+    }
+    is_held = not memory_of(phases, one.running_sequences, one.length, one.input).over_bytes
     return Reply(
         values, device_count, phases.planner.method.settings.stack, is_held, form=phases.form
     )

@@ -26,7 +26,7 @@ QUESTIONS = {
     "choose": QuestionRow("Predict", "steptime.questions.choose:choose"),
     "scale": QuestionRow("Predict", "steptime.questions.scale:scale"),
     "plan": QuestionRow("Predict", "steptime.cli.plan:plan"),
-    "serve": QuestionRow("Predict", "steptime.cli.serve:serve"),
+    "serve": QuestionRow("Predict", "steptime.questions.serve.question:serve"),
     "split": QuestionRow("Predict", "steptime.questions.split:split"),
     "energy": QuestionRow("Predict", "steptime.questions.energy:energy"),
     "systolic": QuestionRow("Predict", "steptime.questions.systolic:systolic"),

@@ -1,42 +1,98 @@
-"""A service under load: what it is asked, when requests get their tokens, how many in time."""
+"""A service under load: its requests, and when they get their tokens."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import inf
-from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import NamedTuple
 
 from numpy import percentile
 
-from steptime.core.errors import InputError, shorten
-from steptime.core.table_files import table_rows
-from steptime.core.toml_files import shown
-from steptime.core.values import parse_count, parse_number, parse_share
+from steptime.core.errors import InputError
 from steptime.hardware import catalog
 from steptime.hardware.device import Device, Link
 from steptime.planning.request import Site, own_link
+from steptime.serving.demand import Demand, poisson_arrivals
 from steptime.serving.pace import Paced
 from steptime.serving.phases import Phases
-from steptime.serving.queueing import Load, Pool, at_once, cached_of, simulate
+from steptime.serving.queueing import Load, Pool, QueueRun, Server, at_once, cached_of, simulate
 
-ATTAINED = 0.9  # of requests in time, at a rate that a service stands (Zhong et al., OSDI 2024)
-EDGE = 0.1  # of open arrivals, at the begin and at the end, that say nothing of what is between
-GROWS = 0.05  # of the requests that come: a queue that grows by more has no end
-MOST = 256  # sequences at once, where nobody says
-VARIES = 0.2  # of an answer's tokens, longest to shortest, of many users: as benchmarks ask
-GOLDEN = 0.6180339887498949  # whose multiples fill an interval evenly, however many there are
-TRIES = 16  # rates, until the highest is known to a thousandth
-TRIED = 20_000  # requests at each of them, the first ones
-MOST_SERVERS = 1000
-SOME = 32  # lengths of prompts that are priced each
+ATTAINED_SHARE = 0.9  # of requests in time, at a rate that a service stands (DistServe, OSDI 2024)
+EDGE_SHARE = 0.1  # of open arrivals, at the begin and at the end: the servers fill and drain
+GROWTH_SHARE = 0.05  # of the requests that come: a queue that grows by more has no end
+GROWTH_REQUESTS = 10.0  # by which a queue may grow at least
+MAX_RUNNING = 256  # default of --max-running-sequences, as of vLLM
+LENGTH_SPREAD = 0.2  # of an answer's tokens, longest to shortest, of many users: as benchmarks ask
+GOLDEN_RATIO = 0.6180339887498949  # its multiples fill an interval evenly, however many there are
+RATE_TRIALS = 16  # until the highest rate is known to a thousandth
+TRIAL_REQUESTS = 20_000  # requests at each rate, the first of the load
+MAX_REPLICAS = 1000
+MAX_EXACT_LENGTHS = 32  # lengths of prompts that are priced exactly
+MAX_BLOCKS = 1e12  # finite where a token takes next to no memory
+BLOCK_TOKENS = 16
 
 
-def pool_of(
+class Spread(NamedTuple):
+    """Mean and percentiles of seconds over requests, linear between neighbours as numpy's."""
+
+    mean_s: float
+    p50_s: float
+    p90_s: float
+    p99_s: float
+
+
+@dataclass(frozen=True)
+class LoadRun:
+    """Times of requests, and the work of servers.
+
+    Args:
+        request_count: requests of the run.
+        counted_requests: requests that the times and rates are of; of open arrivals those between
+            filling and draining.
+        duration_s: seconds until the last request ends.
+        ttft: time to the first token.
+        tpot: time per output token; None where requests have one token.
+        request: time of a whole request.
+        requests_per_s: throughput in requests.
+        output_tokens_per_s: throughput in tokens.
+        in_time_share: share of requests that hold the targets.
+        busy_shares: share of the time in which servers work, by pool.
+        running_sequences: sequences of a step in the mean.
+        input_tokens: tokens of a prompt in the mean.
+        output_tokens: tokens of an answer in the mean.
+        cache_share: the largest share of the cache in use.
+        preemptions: times that a request was sent back and computed again.
+        queue_grows: whether more requests come than are served.
+        highest_rate_per_s: the highest rate that meets the targets; None where none does, and
+            where none was searched.
+        device_count: devices of all pools.
+        varied: the same load with answers of varied length, None where that is the same run.
+    """
+
+    request_count: int
+    counted_requests: int
+    duration_s: float
+    ttft: Spread
+    tpot: Spread | None
+    request: Spread
+    requests_per_s: float
+    output_tokens_per_s: float
+    in_time_share: float
+    busy_shares: tuple[float, ...]
+    running_sequences: float
+    input_tokens: float
+    output_tokens: float
+    cache_share: float
+    preemptions: int
+    queue_grows: bool
+    highest_rate_per_s: float | None = None
+    device_count: int = 0
+    varied: LoadRun | None = None
+
+
+def make_pool(
     phases: Phases,
     demand: Demand,
     load: Load,
@@ -44,235 +100,179 @@ def pool_of(
     draft: Phases | None = None,
     prefix: float = 0.0,
 ) -> Pool:
-    """Return the servers that phases make, by the rules of their software.
+    """Return servers of the same kind that follow the rules of their software.
 
-    Of each prompt the share `prefix` lies in the cache already.
+    Args:
+        phases: seconds and bytes of a replica.
+        demand: the limits of a replica, and the speculation.
+        load: the requests.
+        replicas: number of servers.
+        draft: the network that guesses tokens.
+        prefix: share of each prompt that lies in the cache already.
+
+    Raises:
+        InputError: for too many replicas.
     """
-    if replicas > MOST_SERVERS:
-        raise InputError(f"serve: {replicas:,} replicas under load, at most {MOST_SERVERS:,}")
-    room, each, lengths = phases.room_bytes, phases.kv_token_bytes, set(load.inputs)
+    if replicas > MAX_REPLICAS:
+        raise InputError(f"serve: {replicas:,} replicas under load, at most {MAX_REPLICAS:,}")
+    room_bytes, token_bytes = phases.room_bytes, phases.kv_token_bytes
     if draft is not None:
-        room, each = room - draft.weight_bytes, each + draft.kv_token_bytes
+        room_bytes -= draft.weight_bytes
+        token_bytes += draft.kv_token_bytes
+    lengths = set(load.inputs)
     lengths |= {tokens - cached_of(tokens, prefix) for tokens in lengths}
-    exact = [*lengths] if len(lengths) <= SOME else []
+    exact = [*lengths] if len(lengths) <= MAX_EXACT_LENGTHS else []
     ranks = phases.plan.data
     pace = Paced(phases, exact, draft, demand.speculate, demand.accept, ranks)
-    most = demand.max_running_sequences or -(-load.concurrency // replicas) or MOST
-    room -= phases.kv_bytes(0) * -(-most // phases.plan.data)
-    blocks = int(min(max(0.0, room * phases.plan.data / each), 1e12) // 16)
+    max_running = default_max_running(demand, load, replicas)
+    room_bytes -= phases.kv_bytes(0) * -(-max_running // ranks)
+    blocks = int(min(max(0.0, room_bytes * ranks / token_bytes), MAX_BLOCKS) // BLOCK_TOKENS)
     budget = int(phases.constant("chunk_tokens")) or Pool._field_defaults["budget"]
     mixes, ahead, reserves = map(phases.planner.flag, ("mixes", "ahead", "reserves"))
     rules = ranks * budget, mixes, ahead, reserves, prefix, ranks, phases.constant("prompt_s")
-    return Pool(pace, most, blocks, replicas, 16, *rules)
+    return Pool(pace, max_running, blocks, replicas, BLOCK_TOKENS, *rules)
 
 
-def varied(load: Load) -> Load:
-    """Return the requests of users whose answers are up to a tenth longer or shorter, in pairs.
+def default_max_running(demand: Demand, load: Load, replicas: int) -> int:
+    """Return the sequences that a replica runs at once: those of the demand, its users, or 256."""
+    return demand.max_running_sequences or -(-load.concurrency // replicas) or MAX_RUNNING
 
-    Equal ones that begin in one step end in one step, and wait for each other ever after.
+
+def vary_outputs(load: Load) -> Load:
+    """Return a load in which answers of users are up to a tenth longer or shorter, in pairs.
+
+    Without that, requests that begin in one step end in one step, and stay synchronised.
     """
-    width = VARIES if load.concurrency > 1 else 0.0  # else nobody waits for another
-    more = (1 + width * (k // 2 * GOLDEN % 1 - 0.5) * (-1) ** k for k in range(len(load.outputs)))
-    return load._replace(outputs=[round(n * by) for n, by in zip(load.outputs, more, strict=True)])
+    width = LENGTH_SPREAD if load.concurrency > 1 else 0.0  # a single user waits for nobody
+    factors = (
+        1 + width * (k // 2 * GOLDEN_RATIO % 1 - 0.5) * (-1) ** k for k in range(len(load.outputs))
+    )
+    outputs = [round(tokens * factor) for tokens, factor in zip(load.outputs, factors, strict=True)]
+    return load._replace(outputs=outputs)
 
 
-def under_load(
-    demand: Demand, load: Load, pools: Sequence[Pool], sent_s: Callable[[int], float] = at_once
-) -> dict[str, Any]:
-    """Return times and rates of requests; with targets the highest rate that meets them."""
-    told = summary(demand, load, pools, sent_s)
-    times = load.arrivals_s or by_chance(1.0, len(load.inputs), demand.seed)
-    base = demand.rate or len(times) / (times[-1] or 1.0)
-    low, high, rate = 0.0, inf, told["requests_per_s"]
-    for _ in range(TRIES if min(demand.ttft, demand.tpot) < inf else 0):
-        arrivals = [time * base / rate for time in times[:TRIED]]
-        other = Load(load.inputs[:TRIED], load.outputs[:TRIED], arrivals)
-        found = summary(demand, other, pools, sent_s)
-        stands = found["in_time"] >= ATTAINED and not found["grows"]
-        low, high = (rate, high) if stands else (low, rate)
+def run_with_highest_rate(
+    demand: Demand,
+    load: Load,
+    pools: Sequence[Pool],
+    transfer_s: Callable[[int], float] = at_once,
+) -> LoadRun:
+    """Run the requests; with targets find the highest rate that meets them, by bisection."""
+    run = run_requests(demand, load, pools, transfer_s)
+    arrivals_s = load.arrivals_s or poisson_arrivals(1.0, len(load.inputs), demand.seed)
+    base = demand.rate or len(arrivals_s) / (arrivals_s[-1] or 1.0)
+    low, high, rate = 0.0, inf, run.requests_per_s
+    for _ in range(RATE_TRIALS if demand.has_targets else 0):
+        trial_s = [time_s * base / rate for time_s in arrivals_s[:TRIAL_REQUESTS]]
+        trial_load = Load(load.inputs[:TRIAL_REQUESTS], load.outputs[:TRIAL_REQUESTS], trial_s)
+        trial = run_requests(demand, trial_load, pools, transfer_s)
+        if trial.in_time_share >= ATTAINED_SHARE and not trial.queue_grows:
+            low = rate
+        else:
+            high = rate
         rate = 2 * rate if high == inf else (low + high) / 2
-    told["highest_rate_per_s"] = low or None
-    return told
+    return replace(run, highest_rate_per_s=low or None)
 
 
-def summary(
-    demand: Demand, load: Load, pools: Sequence[Pool], sent_s: Callable[[int], float] = at_once
-) -> dict[str, Any]:
-    """Return what a run says of its requests; of open arrivals without filling and draining.
+def run_requests(
+    demand: Demand,
+    load: Load,
+    pools: Sequence[Pool],
+    transfer_s: Callable[[int], float] = at_once,
+) -> LoadRun:
+    """Run the requests and return their times; of open arrivals without filling and draining.
 
     While a request is beside the pools (`Pool.prompt_s`), they work on. Where they read prompts
-    beside decoding, answers of users vary in length (`varied`).
+    beside decoding, answers of users vary in length (`vary_outputs`).
     """
-    load = varied(load) if pools[-1].mixed else load
-    run, count = simulate(load, pools, sent_s), len(load.inputs)
-    edge = 0 if load.concurrency else int(EDGE * count)
-    beside_s = sum(pool.prompt_s for pool in pools)
+    load = vary_outputs(load) if pools[-1].mixed else load
+    run, count = simulate(load, pools, transfer_s), len(load.inputs)
+    edge = 0 if load.concurrency else int(EDGE_SHARE * count)
     steady = range(edge, count - edge)
-    ttft = [run.first_s[r] - run.came_s[r] + beside_s for r in steady]
-    rest = [run.ended_s[r] - run.first_s[r] for r in steady]
-    after = [load.outputs[r] - 1 for r in steady]
-    tpot = [b / n for b, n in zip(rest, after, strict=True) if n]
-    late = sum(
-        a > demand.ttft or b > n * demand.tpot for a, b, n in zip(ttft, rest, after, strict=True)
-    )
-    in_time = 1 - late / len(steady)
-    ends = sorted(run.ended_s)
-    rate = len(steady) / (ends[count - edge - 1] - (ends[edge - 1] if edge else 0.0) or ends[-1])
-    waiting = [
-        sum(a <= t < f for a, f in zip(run.came_s, run.first_s, strict=True))
-        for t in (run.came_s[count // 2], run.came_s[-1])
-    ]
+    overhead_s = sum(pool.prompt_s for pool in pools)
+    ttft_s = [run.first_s[r] - run.came_s[r] + overhead_s for r in steady]
+    decode_s = [run.ended_s[r] - run.first_s[r] for r in steady]
+    steps = [load.outputs[r] - 1 for r in steady]
+    tpot_s = [time_s / n for time_s, n in zip(decode_s, steps, strict=True) if n]
+    ends_s = sorted(run.ended_s)
+    steady_s = ends_s[count - edge - 1] - (ends_s[edge - 1] if edge else 0.0)
+    rate = len(steady) / (steady_s or ends_s[-1])
     servers = run.pools[-1]
-    return {
-        "requests": count,
-        "counted": len(steady),
-        "took_s": ends[-1],
-        "ttft_s": _spread(ttft),
-        "tpot_s": _spread(tpot),
-        "request_s": _spread([a + b for a, b in zip(ttft, rest, strict=True)]),
-        "requests_per_s": rate,
-        "output_tokens_per_s": rate * sum(load.outputs) / count,
-        "in_time": in_time,
-        "goodput_per_s": rate * in_time,
-        "busy": [sum(s.busy_s for s in pool) / len(pool) / ends[-1] for pool in run.pools],
-        "running_sequences": sum(s.batch_s for s in servers)
-        / (sum(s.busy_s for s in servers) or 1.0),
-        "input": sum(load.inputs) / count,
-        "output": sum(load.outputs) / count,
-        "cache": 1 - min(s.least_free / s.pool.blocks for s in servers),
-        "sent_back": sum(s.sent_back for pool in run.pools for s in pool),
-        "grows": not load.concurrency and waiting[1] - waiting[0] > max(10.0, GROWS * count / 2),
-    }
+    return LoadRun(
+        request_count=count,
+        counted_requests=len(steady),
+        duration_s=ends_s[-1],
+        ttft=_spread_of(ttft_s),
+        tpot=_spread_of(tpot_s) if tpot_s else None,
+        request=_spread_of([a + b for a, b in zip(ttft_s, decode_s, strict=True)]),
+        requests_per_s=rate,
+        output_tokens_per_s=rate * sum(load.outputs) / count,
+        in_time_share=_in_time_share(demand, ttft_s, decode_s, steps),
+        busy_shares=tuple(_busy_share(pool, ends_s[-1]) for pool in run.pools),
+        running_sequences=_mean_running(servers),
+        input_tokens=sum(load.inputs) / count,
+        output_tokens=sum(load.outputs) / count,
+        cache_share=_cache_share(servers),
+        preemptions=sum(server.sent_back for pool in run.pools for server in pool),
+        queue_grows=not load.concurrency and _does_queue_grow(run),
+    )
 
 
-def _spread(values: Sequence[float]) -> dict[str, float] | None:
-    """Return the mean and percentiles, linear between neighbours as numpy's; None of no values."""
-    if not values:
-        return None
-    return {"mean": fmean(values)} | {f"p{n}": float(percentile(values, n)) for n in (50, 90, 99)}
+def _in_time_share(
+    demand: Demand, ttft_s: Sequence[float], decode_s: Sequence[float], steps: Sequence[int]
+) -> float:
+    """Return the share of requests that hold both targets."""
+    late = sum(
+        first_s > demand.ttft or time_s > n * demand.tpot
+        for first_s, time_s, n in zip(ttft_s, decode_s, steps, strict=True)
+    )
+    return 1 - late / len(steps)
 
 
-MOST_REQUESTS = 200_000
-MOST_TOKENS = 10_000_000  # of a prompt, and of an answer
-MOST_S = 1e9
-MOST_GUESSES = 64
-ROUNDS, COUNT = 10, 1000  # requests of a user, and of all, where nobody says
-COLUMNS = {  # of traces: when, tokens in and out; and the seconds of a unit of the first
-    ("arrival_s", "input_tokens", "output_tokens"): 1.0,
-    ("timestamp", "input_length", "output_length"): 1e-3,  # Mooncake (Qin et al., FAST 2025)
-}
-PREFILL = {f"prefill_{name}": name for name in ("tensor", "data", "expert")}
-READ: dict[str, Callable[[Any, str], Any]] = {  # options that are no whole numbers from 1
-    **dict.fromkeys(("rate", "ttft", "tpot"), parse_number),
-    "accept": lambda value, where: parse_share(str(value), where),
-    "seed": lambda value, where: parse_count(value, where, 0),
-    "requests": lambda value, _: Path(value),
-    "draft": lambda value, _: str(value),
-}
+def _busy_share(servers: Sequence[Server], duration_s: float) -> float:
+    return sum(server.busy_s for server in servers) / len(servers) / duration_s
 
 
-@dataclass(frozen=True)
-class Demand:
-    """What a service is asked, in how many seconds, and how it is run for that.
+def _cache_share(servers: Sequence[Server]) -> float:
+    """Return the largest share of a cache that was in use."""
+    return 1 - min(server.least_free / server.pool.blocks for server in servers)
 
-    Requests come `concurrency` at once (the next as one ends), at a `rate` a second by chance, or
-    as a file tells. `prefill_replicas` read prompts and send the cache to the others, split as
-    `prefill_tensor`, `prefill_data` and `prefill_expert` say where they are split otherwise. A
-    `draft` network guesses `speculate` tokens a step, each right with the chance `accept`.
+
+def _mean_running(servers: Sequence[Server]) -> float:
+    """Return the sequences of a step, weighted by its seconds."""
+    busy_s = sum(server.busy_s for server in servers)
+    return sum(server.batch_s for server in servers) / (busy_s or 1.0)
+
+
+def _does_queue_grow(run: QueueRun) -> bool:
+    """Return whether more requests wait as the last one comes than halfway."""
+    count = len(run.came_s)
+    halfway, last = (
+        sum(a <= time_s < f for a, f in zip(run.came_s, run.first_s, strict=True))
+        for time_s in (run.came_s[count // 2], run.came_s[-1])
+    )
+    return last - halfway > max(GROWTH_REQUESTS, GROWTH_SHARE * count / 2)
+
+
+def _spread_of(times_s: Sequence[float]) -> Spread:
+    p50_s, p90_s, p99_s = (float(percentile(times_s, share)) for share in (50, 90, 99))
+    return Spread(fmean(times_s), p50_s, p90_s, p99_s)
+
+
+def transfer_time(phases: Phases, site: Site) -> Callable[[int], float]:
+    """Return the function from tokens to the seconds in which their cache goes to a server.
+
+    Raises:
+        InputError: where nothing joins servers.
     """
-
-    concurrency: int = 0
-    rate: float = 0.0
-    requests: Path | None = None
-    count: int = 0
-    seed: int = 0
-    ttft: float = inf
-    tpot: float = inf
-    max_running_sequences: int = 0
-    prefill_replicas: int = 0
-    prefill_tensor: int = 0
-    prefill_data: int = 0
-    prefill_expert: int = 0
-    draft: str = ""
-    speculate: int = 0
-    accept: float = 0.0
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Demand | None:
-        """Return what options ask, None where none is given; raises `InputError`."""
-        texts = {name: value for name, value in given.items() if value is not None}
-        found = cls(**{
-            name: READ.get(name, parse_count)(value, "--" + name.replace("_", "-"))
-            for name, value in texts.items()
-        })  # fmt: skip
-        if not texts.keys() - {"ttft", "tpot"}:
-            return None
-        if sum(map(bool, (found.concurrency, found.rate, found.requests))) != 1:
-            raise InputError("serve: requests come by one of --concurrency, --rate and --requests")
-        guesses = [bool(found.draft), 0 < found.speculate <= MOST_GUESSES, 0 < found.accept <= 1]
-        if texts.keys() & {"draft", "speculate", "accept"} and not all(guesses):
-            raise InputError("serve: --draft MODEL, --speculate Q (1..64), --accept W (0..1): all")
-        by_chance = found.rate or min(found.ttft, found.tpot) < inf
-        if found.seed and (found.requests or not by_chance):
-            raise InputError("serve: --seed goes with --rate; nearest: leave out --seed")
-        split = [name for name in PREFILL if getattr(found, name)]
-        if split and not found.prefill_replicas:
-            raise InputError(f"serve: --{split[0].replace('_', '-')} goes with --prefill-replicas")
-        return found
-
-    def load(self, inputs: int, outputs: int) -> Load:
-        """Return the requests, of so many tokens where no file says; raises `InputError`."""
-        if self.requests is not None:
-            found, most = trace(self.requests), self.count or None
-            return Load(found.inputs[:most], found.outputs[:most], found.arrivals_s[:most])
-        count = self.count or ROUNDS * self.concurrency or COUNT
-        if count > MOST_REQUESTS:
-            raise InputError(f"serve: {count:,} requests, at most {MOST_REQUESTS:,}: --count N")
-        times = by_chance(self.rate, count, self.seed) if self.rate else []
-        return Load([inputs] * count, [outputs] * count, times, self.concurrency)
-
-
-def by_chance(rate: float, count: int, seed: int) -> list[float]:
-    """Return when so many requests of a Poisson process come, `rate` a second."""
-    draw = random.Random(seed)  # noqa: S311  # no secret
-    return [time / rate for time in accumulate(draw.expovariate(1.0) for _ in range(count))]
-
-
-def trace(path: Path) -> Load:
-    """Return the requests of a CSV or JSON lines file, the first at 0; raises `InputError`."""
-    found: list[tuple[float, int, int]] = []
-    for number, row in table_rows(path):
-        where = f"{shown(path)}:{number}"
-        names = next((some for some in COLUMNS if row.keys() >= set(some)), None)
-        if names is None:
-            wanted = ", ".join(next(iter(COLUMNS)))
-            raise InputError(f"{where}: a request has {wanted}, not {shorten(', '.join(row))}")
-        time = row[names[0]]
-        if not (type(time) in {int, float} and 0 <= time <= MOST_S / COLUMNS[names]):
-            raise InputError(f"{where}: {names[0]}: from 0 to 1e9 s, not {shorten(time)}")
-        tokens = [parse_count(row[n], f"{where}: {n}", 1, MOST_TOKENS) for n in names[1:]]
-        found.append((time * COLUMNS[names], tokens[0], tokens[1]))
-        if len(found) > MOST_REQUESTS:
-            raise InputError(f"{where}: more than {MOST_REQUESTS:,} requests")
-    if not found:
-        raise InputError(f"{shown(path)}: holds no requests")
-    times, inputs, outputs = zip(*sorted(found, key=lambda one: one[0]), strict=True)
-    return Load(inputs, outputs, [time - times[0] for time in times])
-
-
-def sent_by(phases: Phases, site: Site) -> Callable[[int], float]:
-    """Return what gives the seconds that the cache of so many tokens is under way to a server.
-
-    Raises `InputError` where nothing joins servers.
-    """
-    link = link_of(site, phases.planner.device)
+    link = server_link(site, phases.planner.device)
     if link is None:
         raise InputError("serve: --prefill-replicas send the cache on: --link LINK")
-    joins = phases.planner.method.joins(link)
-    return lambda tokens: joins.message_s(phases.kv_bytes(tokens))
+    method = phases.planner.method.joins(link)
+    return lambda tokens: method.message_s(phases.kv_bytes(tokens))
 
 
-def link_of(site: Site, device: Device) -> Link | None:
-    """Return what joins servers: where nobody says it, what the device's file names for a node."""
+def server_link(site: Site, device: Device) -> Link | None:
+    """Return the link between servers: without an option the one that the device's file names."""
     name = site.link or site.inside
     return own_link(device) if name is None else catalog.link(name)

@@ -1,12 +1,51 @@
-"""The memory of a device that serves a language model, by part, and the batch that fits."""
+"""The memory of a device that serves a language model, and the sequences that fit."""
 
+from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
 
 from steptime.serving.phases import Phases
 
 BLOCK = 16  # tokens of a page of the cache
 MAX_SEQUENCES = 1e9  # finite where a sequence takes next to no memory
+
+
+@dataclass(frozen=True)
+class ServerMemory:
+    """Bytes of a device that serves.
+
+    Args:
+        weights_bytes: the weights.
+        cache_bytes: keys, values and states of sequences at their end.
+        activations_bytes: tensors of the largest step.
+        buffers_bytes: buffers of the software.
+        context_bytes: memory of the driver.
+        over_bytes: by how much the device has too little; None where its memory is unknown.
+        cache_bytes_per_token: keys and values of a token.
+        largest_running_sequences: sequences that fit at their end; None where the memory is
+            unknown.
+    """
+
+    weights_bytes: float
+    cache_bytes: float
+    activations_bytes: float
+    buffers_bytes: float
+    context_bytes: float
+    over_bytes: float | None
+    cache_bytes_per_token: float
+    largest_running_sequences: int | None
+
+    @property
+    def needed_bytes(self) -> float:
+        """The sum of the parts."""
+        return sum(
+            (
+                self.weights_bytes,
+                self.cache_bytes,
+                self.activations_bytes,
+                self.buffers_bytes,
+                self.context_bytes,
+            )
+        )
 
 
 def paged(tokens: int) -> int:
@@ -28,25 +67,32 @@ def largest_running_sequences(phases: Phases, length: int, prompt: int) -> int:
     return phases.plan.data * int(min(room_bytes / sequence_bytes, MAX_SEQUENCES))
 
 
-def memory_of(phases: Phases, batch: int, length: int, prompt: int) -> dict[str, Any]:
-    """Return the bytes of a device by part, with so many sequences at their end."""
-    sequences = -(-batch // phases.plan.data)
-    parts = dict(phases.fixed)
-    weights = next(iter(parts))
-    parts[weights] = phases.weight_bytes
-    activations_bytes = parts["activations_bytes"] or phases.activation_bytes(sequences * prompt)
-    parts["activations_bytes"] = activations_bytes
-    cache_bytes = sequences * phases.kv_bytes(paged(length))
-    parts = {weights: parts.pop(weights), "cache_bytes": cache_bytes, **parts}
-    total, room = sum(parts.values()), phases.planner.room_bytes
-    is_known = room < inf
-    return {
-        "needed_bytes": total,
-        "usable_bytes": room if is_known else None,
-        "over_bytes": max(0.0, total - phases.usable_bytes) if is_known else None,
-        "by_part": parts,
-        "cache_bytes_per_token": phases.kv_token_bytes,
-        "largest_running_sequences": largest_running_sequences(phases, length, prompt)
-        if is_known
-        else None,
-    }
+def memory_of(phases: Phases, running_sequences: int, length: int, prompt: int) -> ServerMemory:
+    """Return the memory of a device with so many sequences at their end.
+
+    Args:
+        phases: the bytes of a replica.
+        running_sequences: sequences of all ranks of the replica.
+        length: tokens of a sequence at its end.
+        prompt: tokens of its prompt.
+    """
+    sequences = -(-running_sequences // phases.plan.data)
+    fixed, has_limit = phases.fixed, phases.planner.room_bytes < inf
+    prompts_bytes = phases.activation_bytes(sequences * prompt)
+    memory = ServerMemory(
+        weights_bytes=phases.weight_bytes,
+        cache_bytes=sequences * phases.kv_bytes(paged(length)),
+        activations_bytes=fixed["activations_bytes"] or prompts_bytes,
+        buffers_bytes=fixed["buffers_bytes"],
+        context_bytes=fixed["context_bytes"],
+        over_bytes=None,
+        cache_bytes_per_token=phases.kv_token_bytes,
+        largest_running_sequences=None,
+    )
+    if not has_limit:
+        return memory
+    return replace(
+        memory,
+        over_bytes=max(0.0, memory.needed_bytes - phases.usable_bytes),
+        largest_running_sequences=largest_running_sequences(phases, length, prompt),
+    )

@@ -1,6 +1,6 @@
-"""Which servers hold targets: every split of every device, each with as few replicas as do.
+"""Search for servers that hold targets: each split of a device with the fewest replicas.
 
-Each row is a service that one answer gives too: the same phases, pools and event loop.
+Each candidate is a service that `serve` answers too: the same phases, pools and event loop.
 """
 
 from bisect import bisect_left
@@ -11,52 +11,47 @@ from functools import cache, cached_property
 from itertools import product
 from math import ceil, inf
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from steptime.core.errors import InputError
-from steptime.core.table import picked
 from steptime.hardware import catalog
 from steptime.hardware.prices import Offer, cheapest, offers
 from steptime.planning.request import Site, shape_of
-from steptime.serving.answer import Service
+from steptime.serving.demand import DEFAULT_REQUESTS, Demand
 from steptime.serving.load import (
-    ATTAINED,
-    COUNT,
-    TRIED,
-    Demand,
-    link_of,
-    pool_of,
-    sent_by,
-    summary,
+    TRIAL_REQUESTS,
+    LoadRun,
+    make_pool,
+    run_requests,
+    server_link,
+    transfer_time,
 )
 from steptime.serving.phases import Phases
 from steptime.serving.queueing import Load, Pool, at_once
+from steptime.serving.service import Service
 
-MOST_DEVICES = 64  # of a service, where nobody says
-MOST_SEARCHED = 4096
+DEFAULT_MAX_DEVICES = 64  # of a service without --max-device-count
+MAX_SEARCHED_DEVICES = 4096
 STAGES = (1, 2, 4)
-STAYS = 8  # times that a request may take, in which requests come
-FAR = 1.5  # times the fewest devices: what is expected to take more is not run
-PLAN = "tensor pipeline data expert replicas"
+FILLING_TIMES = 8  # how many times the duration of a request the requests come
+MAX_EXCESS = 1.5  # times the fewest devices: a kind that is expected to take more is not run
 DOES_NOT_FIT = "does not fit"
-WORDS = {"ttft_s": "TTFT", "tpot_s": "TPOT"}
-P90 = f"p{100 * ATTAINED:.0f}"
 
 
 class Kind(NamedTuple):
-    """A server: its service of one replica, phases and pool, what a request takes of it.
+    """A server with one replica, and the times of a request that is alone in it.
 
-    Alone, a request has its first token after `first_s`, each other one after `each_s`; a `mean`
-    one's prompt takes `reads_s` of the server.
+    `ttft_s` and `tpot_s` are those of the shortest request alone; `mean` is the service with
+    requests of mean length, whose prompt takes `prompt_s` of the server.
     """
 
     service: Service
     phases: Phases
     pool: Pool
     mean: Service
-    first_s: float
-    each_s: float
-    reads_s: float
+    ttft_s: float
+    tpot_s: float
+    prompt_s: float
 
     @property
     def device_count(self) -> int:
@@ -64,32 +59,59 @@ class Kind(NamedTuple):
         return self.service.device_count
 
 
-class Candidate(NamedTuple):
-    """The fewest replicas of a kind that hold the targets, what requests see, and what bounds it.
-
-    `first` are the kind and the replicas that read prompts, None where the others do.
-    """
+class Readers(NamedTuple):
+    """Replicas of a kind that read prompts and send the cache to other servers."""
 
     kind: Kind
     replicas: int
-    run: dict[str, Any]
-    bounded_by: str
-    first: tuple[Kind, int] | None = None
 
     @property
     def device_count(self) -> int:
         """Devices of all replicas."""
-        apart = self.first[0].device_count * self.first[1] if self.first else 0
-        return self.kind.device_count * self.replicas + apart
+        return self.kind.device_count * self.replicas
+
+
+class Candidate(NamedTuple):
+    """The fewest replicas of a kind that hold the targets.
+
+    `bounded_by` is the target that one replica fewer misses, "" for a single replica. `readers`
+    read the prompts; None where the replicas themselves do.
+    """
+
+    kind: Kind
+    replicas: int
+    run: LoadRun
+    bounded_by: str
+    readers: Readers | None = None
+
+    @property
+    def device_count(self) -> int:
+        """Devices of all replicas."""
+        reading = self.readers.device_count if self.readers else 0
+        return self.kind.device_count * self.replicas + reading
+
+
+RunReplicas = Callable[[int], LoadRun]
+Fewest = tuple[int, LoadRun, str]  # replicas, their run, and the target that one fewer misses
 
 
 @dataclass
 class ServerSearch:
-    """A search for servers: `service` with its demand, on sites, of at most so many devices."""
+    """A search for servers of a service with its demand, on sites.
+
+    Args:
+        service: the service; the search chooses its split.
+        sites: devices and their links.
+        max_device_count: devices of a candidate at most.
+        refused: how often a device was refused, by its name and the reason.
+        alone: the lowest TTFT and TPOT of a request alone, by device.
+        candidates: services that the search is over.
+        runs: runs of the event loop.
+    """
 
     service: Service
     sites: Sequence[Site]
-    max_device_count: int = MOST_DEVICES
+    max_device_count: int = DEFAULT_MAX_DEVICES
     refused: Counter[tuple[str, str]] = field(default_factory=Counter)
     alone: dict[str, tuple[float, float]] = field(default_factory=dict)
     candidates: int = 0
@@ -102,24 +124,27 @@ class ServerSearch:
 
     @cached_property
     def demand(self) -> Demand:
-        """What is asked of the servers; raises `InputError` without arrivals and a target.
+        """The demand; raises `InputError` without arrivals and a target.
 
-        Where nobody says how many requests, so many come that servers fill long before the end.
+        Without a number of requests, so many come that servers fill long before the end.
         """
         demand = self.service.demand or Demand()
         if not (demand.rate or demand.requests):
             raise InputError("serve: a search for targets needs --rate R or --requests FILE")
-        if min(demand.ttft, demand.tpot) == inf:
+        if not demand.has_targets:
             raise InputError("serve: a search holds --ttft S, --tpot S or both")
         if demand.draft or demand.prefill_replicas:
             raise InputError("serve: a search chooses --prefill-replicas, and has no --draft")
-        if (split := picked(self.service, PLAN)) != dict.fromkeys(split, 1):
-            name = next(name for name, number in split.items() if number != 1)
-            raise InputError(f"serve: a search chooses the split: leave out --{name}")
-        limits = demand.ttft, demand.tpot * self.service.output
-        stays_s = sum(limit for limit in limits if limit < inf)
-        enough = 0 if demand.requests else min(TRIED, ceil(STAYS * demand.rate * stays_s))
-        return replace(demand, count=demand.count or (enough if enough > COUNT else 0))
+        for name, ranks in self.service.split.items():
+            if ranks != 1:
+                raise InputError(f"serve: a search chooses the split: leave out --{name}")
+        count = demand.count
+        if not (count or demand.requests):
+            limits_s = demand.ttft, demand.tpot * self.service.output
+            request_s = sum(limit_s for limit_s in limits_s if limit_s < inf)
+            filling = min(TRIAL_REQUESTS, ceil(FILLING_TIMES * demand.rate * request_s))
+            count = filling if filling > DEFAULT_REQUESTS else 0
+        return replace(demand, count=count)
 
     @cached_property
     def load(self) -> Load:
@@ -137,21 +162,24 @@ class ServerSearch:
         return cheapest(offers(self.service.prices))
 
     def kinds(self, site: Site) -> list[Kind]:
-        """Return the servers of a site in which a request fits, of every split that can be."""
+        """Return the servers of a site in which a request fits, one of every possible split."""
         inputs, outputs = max(zip(self.load.inputs, self.load.outputs, strict=True), key=sum)
         base = replace(self.service, site=site, input=inputs, output=outputs)
+        has_experts = shape_of(base.model, trusted=base.trusted).experts
         tensors = [2**k for k in range(site.per_node.bit_length())]
-        mixed = shape_of(base.model, trusted=base.trusted).experts
-        shares = [2**k for k in range(self.max_device_count.bit_length() if mixed else 1)]
-        found = []
+        shares = [2**k for k in range(self.max_device_count.bit_length() if has_experts else 1)]
+        kinds: list[Kind] = []
         for tensor, pipeline, data in product(tensors, STAGES, shares):
+            if tensor * pipeline * data > self.max_device_count:
+                continue
             for expert in {1, data}:
-                one = replace(base, tensor=tensor, pipeline=pipeline, data=data, expert=expert)
-                if one.device_count <= self.max_device_count and (kind := self._kind(one)):
-                    found.append(kind)
-        return found
+                service = replace(base, tensor=tensor, pipeline=pipeline, data=data, expert=expert)
+                kind = self._make_kind(service)
+                if kind:
+                    kinds.append(kind)
+        return kinds
 
-    def _kind(self, service: Service) -> Kind | None:
+    def _make_kind(self, service: Service) -> Kind | None:
         """Return a server of a service, None where it cannot be or has no room for a request."""
         name = catalog.device(service.site.device).name
         try:
@@ -159,148 +187,164 @@ class ServerSearch:
         except InputError as error:
             self.refused[name, str(error)] += 1
             return None
-        pool = pool_of(phases, self.demand, self.load, 1, prefix=service.prefix)
+        pool = make_pool(phases, self.demand, self.load, 1, prefix=service.prefix)
         self.candidates += self.max_device_count // service.device_count
         if phases.room_bytes <= 0 or pool.blocks * pool.block < service.length:
             self.refused[name, DOES_NOT_FIT] += 1
             return None
-        inputs, outputs = (max(1, round(fmean(some))) for some in self.load[:2])
-        mean = replace(service, input=inputs, output=outputs)
-        least = replace(service, input=min(self.load.inputs))
-        first_s = least.read(phases, 1).seconds + phases.constant("prompt_s")
-        each_s = phases.decode(1, least.input).seconds
-        known = self.alone.get(name, (inf, inf))
-        self.alone[name] = min(known[0], first_s), min(known[1], each_s)
-        reads_s = mean.read(phases, service.data).seconds / service.data
-        return Kind(service, phases, pool, mean, first_s, each_s, reads_s)
+        mean = replace(
+            service,
+            input=max(1, round(fmean(self.load.inputs))),
+            output=max(1, round(fmean(self.load.outputs))),
+        )
+        shortest = replace(service, input=min(self.load.inputs))
+        ttft_s = shortest.read(phases, 1).seconds + phases.constant("prompt_s")
+        tpot_s = phases.decode(1, shortest.input).seconds
+        best_ttft_s, best_tpot_s = self.alone.get(name, (inf, inf))
+        self.alone[name] = min(best_ttft_s, ttft_s), min(best_tpot_s, tpot_s)
+        prompt_s = mean.read(phases, service.data).seconds / service.data
+        return Kind(service, phases, pool, mean, ttft_s, tpot_s, prompt_s)
 
-    def expected(self, kind: Kind, reads: bool, decodes: bool) -> int:
-        """Return how many replicas a kind takes if all comes evenly, which a search begins at.
+    def estimate_replicas(self, kind: Kind, reads: bool, decodes: bool) -> int:
+        """Estimate the replicas of a kind for requests that come evenly.
 
         A server reads prompts, and decodes as many sequences at once as its rate makes of them.
         """
         mean, pool = kind.mean, kind.pool
         room = min(pool.most, pool.blocks * pool.block // mean.length)
 
-        def holds(number: int) -> bool:
-            rate = self.rate / number
-            busy = rate * kind.reads_s if reads else 0.0
+        def holds(replicas: int) -> bool:
+            rate = self.rate / replicas
+            busy_share = rate * kind.prompt_s if reads else 0.0
             if decodes:
-                many = max(1, int(min(room, rate * mean.output * self.demand.tpot)))
-                tokens = round(many * (mean.input + mean.output / 2))
-                busy += rate * mean.output / many * pool.pace.decode(many, tokens)[0]
-            return busy <= 1
+                sequences = max(1, int(min(room, rate * mean.output * self.demand.tpot)))
+                tokens = round(sequences * (mean.input + mean.output / 2))
+                step_s = pool.pace.decode(sequences, tokens)[0]
+                busy_share += rate * mean.output / sequences * step_s
+            return busy_share <= 1
 
-        return 1 + bisect_left(range(1, int(FAR * self.max_device_count) + 2), True, key=holds)
+        largest = int(MAX_EXCESS * self.max_device_count)
+        return 1 + bisect_left(range(1, largest + 2), True, key=holds)
 
-    def fewest(
-        self, first: int, most: int, run: Callable[[int], dict[str, Any]]
-    ) -> tuple[int, dict[str, Any], str] | None:
-        """Return the fewest replicas that hold, their run, and what one fewer misses; None of none.
+    def find_fewest(self, first: int, largest: int, run: RunReplicas) -> Fewest | None:
+        """Find the fewest replicas that hold the targets; None where not even the largest do.
 
-        More replicas hold what fewer do; tried are `first` ones to begin with.
+        A larger number holds all that a smaller one does, so the search doubles its step from
+        `first` on and then bisects.
         """
-        runs: dict[int, dict[str, Any]] = {}
+        runs: dict[int, LoadRun] = {}
 
-        def holds(number: int) -> bool:
+        def holds(replicas: int) -> bool:
             self.runs += 1
-            runs[number] = run(number)
-            return not self.missed(runs[number])
+            runs[replicas] = run(replicas)
+            return not self.missed_target(runs[replicas])
 
-        low, high, step = 0, min(most, first), 1
+        low, high, step = 0, min(largest, first), 1
         while not holds(high):
-            if high == most:
+            if high == largest:
                 return None
-            low, high, step = high, min(most, high + step), 2 * step
+            low, high, step = high, min(largest, high + step), 2 * step
         step = 1
         while high - low > 1:
-            number = max((low + high) // 2, high - step)
-            if holds(number):
-                high, step = number, 2 * step
+            replicas = max((low + high) // 2, high - step)
+            if holds(replicas):
+                high, step = replicas, 2 * step
             else:
-                low = number
-        return high, runs[high], self.missed(runs[low]) if low else ""
+                low = replicas
+        return high, runs[high], self.missed_target(runs[low]) if low else ""
 
-    def missed(self, run: Mapping[str, Any]) -> str:
-        """Return what a run misses, "" where both targets hold for the share of requests."""
-        for key, target in zip(WORDS, (self.demand.ttft, self.demand.tpot), strict=True):
-            if run[key] is not None and run[key][P90] > target:
-                return WORDS[key]
-        return "the queue" if run["grows"] else ""
+    def missed_target(self, run: LoadRun) -> str:
+        """Return the target that a run misses, "" where 90 % of requests hold both."""
+        if run.ttft.p90_s > self.demand.ttft:
+            return "TTFT"
+        if run.tpot is not None and run.tpot.p90_s > self.demand.tpot:
+            return "TPOT"
+        return "the queue" if run.queue_grows else ""
 
-    def ordered(self, kinds: Iterable[Kind], reads: bool, decodes: bool) -> list[tuple[int, Kind]]:
-        """Return the kinds that hold the targets alone, those of least devices first."""
-        found = [
-            (self.expected(kind, reads, decodes), kind)
-            for kind in kinds
-            if not (reads and kind.first_s > self.demand.ttft)
-            and not (decodes and kind.each_s > self.demand.tpot)
-        ]
-        return sorted(found, key=lambda one: one[0] * one[1].device_count)
+    def order_kinds(
+        self, kinds: Iterable[Kind], reads: bool, decodes: bool
+    ) -> list[tuple[int, Kind]]:
+        """Return the kinds that hold the targets for a request alone, with estimated replicas.
 
-    def together(self, kinds: Sequence[Kind]) -> Iterator[Candidate]:
-        """Yield servers that do both, each kind with the fewest replicas that hold."""
-        best = self.max_device_count
-        for number, kind in self.ordered(kinds, True, True):
-            if number * kind.device_count > FAR * best:
-                continue
-            most = self.max_device_count // kind.device_count
-            run = self._run(kind, self.load)
-            result = self.fewest(number, most, run)
-            if result:
-                one = Candidate(kind, *result)
-                yield one
-                best = min(best, one.device_count)
-
-    def apart(self, kinds: Sequence[Kind]) -> Iterator[Candidate]:
-        """Yield servers that decode, each kind with the fewest of those that read prompts for it.
-
-        What reads prompts waits for no decoding, so that it is chosen by itself, with what a
-        request takes beside both. Where nothing is known to join servers there are none.
+        The kinds with the fewest estimated devices come first.
         """
-        if kinds and link_of(kinds[0].service.site, kinds[0].phases.planner.device) is None:
+        estimates = [
+            (self.estimate_replicas(kind, reads, decodes), kind)
+            for kind in kinds
+            if not (reads and kind.ttft_s > self.demand.ttft)
+            and not (decodes and kind.tpot_s > self.demand.tpot)
+        ]
+        return sorted(estimates, key=lambda pair: pair[0] * pair[1].device_count)
+
+    def find_together(self, kinds: Sequence[Kind]) -> Iterator[Candidate]:
+        """Yield servers that read prompts and decode, each kind with the fewest replicas."""
+        fewest_devices = self.max_device_count
+        for estimate, kind in self.order_kinds(kinds, True, True):
+            if estimate * kind.device_count > MAX_EXCESS * fewest_devices:
+                continue
+            largest = self.max_device_count // kind.device_count
+            fewest = self.find_fewest(estimate, largest, self._runner(kind, self.load))
+            if fewest:
+                candidate = Candidate(kind, *fewest)
+                yield candidate
+                fewest_devices = min(fewest_devices, candidate.device_count)
+
+    def find_disaggregated(self, kinds: Sequence[Kind]) -> Iterator[Candidate]:
+        """Yield servers that only decode, each kind with the fewest servers that read prompts.
+
+        Where nothing is known to join servers there are none.
+        """
+        if not kinds or server_link(kinds[0].service.site, kinds[0].phases.planner.device) is None:
             return
-        readers: dict[int, tuple[Kind, int]] = {}
-        ones = self.load._replace(outputs=[1] * len(self.load.inputs))
-        for number, kind in self.ordered(kinds, True, False):
-            known = readers.get(kind.service.pipeline)
-            least = known[0].device_count * known[1] if known else self.max_device_count
-            if number * kind.device_count > least:
+        readers_by_stages = self._find_readers(kinds)
+        fewest_devices = self.max_device_count
+        for estimate, kind in self.order_kinds(kinds, False, True):
+            readers = readers_by_stages.get(kind.service.pipeline)
+            if not readers:
                 continue
-            both = kind._replace(pool=kind.pool._replace(prompt_s=2 * kind.pool.prompt_s))
-            result = self.fewest(
-                number, self.max_device_count // kind.device_count, self._run(both, ones)
-            )
-            if result and (known is None or kind.device_count * result[0] < least):
-                readers[kind.service.pipeline] = kind, result[0]
-        best = self.max_device_count
-        for number, kind in self.ordered(kinds, False, True):
-            first = readers.get(kind.service.pipeline)
-            if not first:
+            free_devices = self.max_device_count - readers.device_count
+            largest = free_devices // kind.device_count
+            self.candidates += max(0, largest) * readers.replicas
+            if largest < 1 or estimate * kind.device_count > MAX_EXCESS * fewest_devices:
                 continue
-            left = (self.max_device_count - first[0].device_count * first[1]) // kind.device_count
-            self.candidates += max(0, left) * first[1]
-            if left < 1 or number * kind.device_count > FAR * best:
-                continue
-            result = self.fewest(number, left, self._run(kind, self.load, first))
-            if result:
-                one = Candidate(kind, *result, first)
-                yield one
-                best = min(best, kind.device_count * one.replicas)
+            fewest = self.find_fewest(estimate, largest, self._runner(kind, self.load, readers))
+            if fewest:
+                candidate = Candidate(kind, *fewest, readers)
+                yield candidate
+                fewest_devices = min(fewest_devices, kind.device_count * candidate.replicas)
 
-    def _run(
-        self, kind: Kind, load: Load, first: tuple[Kind, int] | None = None
-    ) -> Callable[[int], dict[str, Any]]:
-        """Return what runs so many replicas of a kind, behind the `first` that read prompts."""
-        ahead: list[Pool] = []
-        sent_s: Callable[[int], float] = at_once
-        if first is not None:
-            reader, many = first
-            ahead = [reader.pool._replace(replicas=many)]
-            sent_s = cache(sent_by(reader.phases, reader.service.site))
+    def _find_readers(self, kinds: Sequence[Kind]) -> dict[int, Readers]:
+        """Return the servers with the fewest devices that read all prompts in time, by stages.
 
-        def run(number: int) -> dict[str, Any]:
-            pools = [*ahead, kind.pool._replace(replicas=number)]
-            return summary(self.demand, load, pools, sent_s)
+        Reading waits for no decoding, so these servers are chosen before those that decode. A
+        request takes the overhead of both.
+        """
+        readers: dict[int, Readers] = {}
+        prompts = self.load._replace(outputs=[1] * len(self.load.inputs))
+        for estimate, kind in self.order_kinds(kinds, True, False):
+            stages = kind.service.pipeline
+            best = readers[stages].device_count if stages in readers else self.max_device_count
+            if estimate * kind.device_count > best:
+                continue
+            pool = kind.pool._replace(prompt_s=2 * kind.pool.prompt_s)
+            runner = self._runner(kind._replace(pool=pool), prompts)
+            largest = self.max_device_count // kind.device_count
+            fewest = self.find_fewest(estimate, largest, runner)
+            if fewest and (stages not in readers or kind.device_count * fewest[0] < best):
+                readers[stages] = Readers(kind, fewest[0])
+        return readers
+
+    def _runner(self, kind: Kind, load: Load, readers: Readers | None = None) -> RunReplicas:
+        """Return the function that runs so many replicas of a kind, behind the readers."""
+        reading: list[Pool] = []
+        transfer_s: Callable[[int], float] = at_once
+        if readers is not None:
+            reader = readers.kind
+            reading = [reader.pool._replace(replicas=readers.replicas)]
+            transfer_s = cache(transfer_time(reader.phases, reader.service.site))
+
+        def run(replicas: int) -> LoadRun:
+            pools = [*reading, kind.pool._replace(replicas=replicas)]
+            return run_requests(self.demand, load, pools, transfer_s)
 
         return run

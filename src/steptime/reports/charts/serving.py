@@ -1,24 +1,33 @@
 """The front of servers: tokens/s of a device over tokens/s of a user."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from steptime.core.units import seconds
 from steptime.reports.charts import style
-from steptime.serving.targets import split_of
 
 
-def front(told: Mapping[str, Any]) -> style.Spec:
-    """Return the chart of a search's front, a line a device; a rule is the target of a token."""
-    users, devices = "tokens_per_s_per_user", "tokens_per_s_per_device"
+def front(
+    model: str, points: Sequence[Mapping[str, Any]], tpot_target_s: float | None
+) -> style.Spec:
+    """Return the chart of a search's front, a line a device; a rule is the target of a token.
+
+    Args:
+        model: the network.
+        points: the points of the front, each with its servers in words.
+        tpot_target_s: the target of the time per output token; None without one.
+    """
     rows = [
         {
-            "device": row["device"], "user": row[users], "per device": row[devices],
-            "servers": split_of(row), "users": row["concurrency"],
-            "TTFT": seconds(row["ttft_s"]),
+            "device": point["device"],
+            "user": point["tokens_per_s_per_user"],
+            "per device": point["tokens_per_s_per_device"],
+            "servers": point["servers"],
+            "users": point["concurrency"],
+            "TTFT": seconds(point["ttft_s"]),
         }
-        for row in sorted(told["front"], key=lambda one: one[users])
-    ]  # fmt: skip
+        for point in sorted(points, key=lambda point: point["tokens_per_s_per_user"])
+    ]
     place = {
         "x": style.log_number("user", [row["user"] for row in rows], "tokens/s of a user"),
         "y": style.log_number(
@@ -32,9 +41,9 @@ def front(told: Mapping[str, Any]) -> style.Spec:
         style.layer("point", {**place, **by, "tooltip": tip}, filled=True, size=60),
     ]
     caption = ["To the right answers come faster, upwards a device gives more of them."]
-    if told["tpot"]:
-        slowest = {"x": {"datum": 1 / told["tpot"], "type": "quantitative"}}
+    if tpot_target_s:
+        slowest = {"x": {"datum": 1 / tpot_target_s, "type": "quantitative"}}
         layers.append(style.layer("rule", slowest, strokeDash=[6, 4], style="ink"))
-        caption.append(f"Dashed: a token in {seconds(told['tpot'])}, the target.")
-    title = f"Servers of {told['model']}: speed for a user and of a device"
+        caption.append(f"Dashed: a token in {seconds(tpot_target_s)}, the target.")
+    title = f"Servers of {model}: speed for a user and of a device"
     return style.finish(title, caption, rows, layer=layers, width=640, height=400)

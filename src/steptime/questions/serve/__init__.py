@@ -1,0 +1,1 @@
+"""The question `serve`: a language model that answers prompts."""

@@ -1,0 +1,310 @@
+"""The options of `serve`, and the service, the demand and the sites that they describe."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+from steptime.core.errors import InputError
+from steptime.core.kinds import File, Kind, Settings, setting_texts, text_of
+from steptime.core.signature import OptionGroup, option_name
+from steptime.core.values import (
+    Count,
+    Seconds,
+    Share,
+    parse_count,
+    parse_devices,
+    parse_latency_s,
+    parse_number,
+    parse_share,
+)
+from steptime.planning.request import Site, sites
+from steptime.prediction import DEFAULT
+from steptime.questions import kinds, options
+from steptime.questions.pictures import check_picture
+from steptime.questions.step_options import Method
+from steptime.serving.demand import Demand, check_demand
+from steptime.serving.search import DEFAULT_MAX_DEVICES, MAX_SEARCHED_DEVICES
+from steptime.serving.service import Service
+
+DEFAULT_INPUT_TOKENS, DEFAULT_OUTPUT_TOKENS = 1024, 128
+MAX_BARE_TTFT_S = 60.0  # a bare number above is meant in milliseconds: nobody waits so long
+MAX_BARE_TPOT_S = 2.0
+SPECULATION = ("draft", "speculate", "accept")
+LanguageModel = Annotated[
+    str | PathLike[str],
+    Kind("MODEL", is_argument=True, completes="steptime.network.families:names"),
+]
+ShareValue = Annotated[Share, Kind("W")]
+Latency = Annotated[Seconds, Kind("S")]
+
+
+class ServeKeywords(TypedDict, total=False):
+    """Keywords of `ServeOptions`."""
+
+    tensor: Annotated[Count, Kind("T")]
+    pipeline: Annotated[Count, Kind("P")]
+    data: kinds.Count
+    expert: Annotated[Count, Kind("E")]
+    replicas: kinds.Count
+    dtype: Annotated[str, Kind("NAME")] | None
+    weights: Annotated[str, Kind("NAME", panel="Memory")] | None
+    kv: Annotated[str, Kind("NAME")] | None
+    prices: kinds.PriceFile | None
+    prefix: ShareValue | None
+    stack: kinds.StackName | None
+    method: Method
+    settings: kinds.MethodSettings | None
+    per_node: kinds.Count | None
+    inside: kinds.Links | None
+    link: kinds.Links | None
+    links_per_node: kinds.Count | None
+    concurrency: kinds.Count | None
+    rate: Annotated[float | str, Kind("R")] | None
+    requests: kinds.Trace | None
+    count: kinds.Count | None
+    seed: kinds.Count | None
+    ttft: Latency | None
+    tpot: Latency | None
+    max_running_sequences: kinds.Count | None
+    prefill_replicas: kinds.Count | None
+    prefill_tensor: Annotated[Count, Kind("T")] | None
+    prefill_data: kinds.Count | None
+    prefill_expert: Annotated[Count, Kind("E")] | None
+    draft: Annotated[str, Kind("MODEL")] | None
+    speculate: Annotated[Count, Kind("Q")] | None
+    accept: ShareValue | None
+    search: bool
+    max_device_count: kinds.Count | None
+    out: kinds.OutFile | None
+
+
+@dataclass(frozen=True)
+class ServeOptions(OptionGroup, keywords=ServeKeywords):
+    """How a language model is split and run, its requests and their targets.
+
+    Args:
+        tensor: Devices that share each product.
+        pipeline: Stages of the pipeline.
+        data: Ranks that share out sequences, and experts.
+        expert: Ranks of these that share out experts.
+        replicas: Copies of all that, each with its running sequences.
+        dtype: bfloat16 (default), float16; float8 or float4 for the layers' products.
+        weights: How the layers' weights are kept: float8, int8, int4, float4, mxfp4.
+        kv: How keys and values are kept: float8 or int8.
+        prices: Prices of devices. Default: the shipped ones, of their dates.
+        prefix: Share of each prompt that the cache has already, such as 0.3.
+        stack: The software: a name or a family (vllm, sglang, trt-llm: its newest). Default: vllm;
+            the interval then holds the others.
+        method: The cost model (steptime list methods).
+        settings: An option of the method; repeatable.
+        per_node: Devices of a node. Default: the maker's, else 8.
+        inside: What joins the devices of a node.
+        link: What joins nodes: the link of a device.
+        links_per_node: Links of a node. Default: one per device.
+        concurrency: Under load: so many users, each waits for the answer.
+        rate: Under load: requests a second, by chance (Poisson).
+        requests: Under load: a trace of requests, CSV or JSONL.
+        count: Number of requests. Default: 10 a user, 1000, or a trace's.
+        seed: Of the chance in which requests come. Default: 0.
+        ttft: Target of the time to the first token: 0.5 or 500ms.
+        tpot: Target of the time per output token: 0.02 or 20ms.
+        max_running_sequences: Sequences of a replica at once. Default: its users, or 256.
+        prefill_replicas: Further replicas that read prompts; the others decode.
+        prefill_tensor: Devices that share each product in these. Default: --tensor.
+        prefill_data: Ranks that share out sequences in these. Default: --data.
+        prefill_expert: Ranks that share out experts in these. Default: --expert.
+        draft: A network that guesses tokens, which the model verifies.
+        speculate: Tokens that it guesses for a step.
+        accept: Chance of each to be right, such as 0.7.
+        search: Find the servers with which 90 % of requests hold --ttft and --tpot.
+        max_device_count: Devices of a server of a search at most. Default: 64.
+        out: Draw tokens/s of a device over those of a user, of a search: .png, .svg, .pdf or
+            .html.
+    """
+
+    tensor: Count = 1
+    pipeline: Count = 1
+    data: Count = 1
+    expert: Count = 1
+    replicas: Count = 1
+    dtype: str | None = None
+    weights: str | None = None
+    kv: str | None = None
+    prices: File | None = None
+    prefix: Share | None = None
+    stack: str | None = None
+    method: Any = DEFAULT
+    settings: Settings | None = None
+    per_node: Count | None = None
+    inside: Any = None
+    link: Any = None
+    links_per_node: Count | None = None
+    concurrency: Count | None = None
+    rate: float | str | None = None
+    requests: File | None = None
+    count: Count | None = None
+    seed: Count | None = None
+    ttft: Seconds | None = None
+    tpot: Seconds | None = None
+    max_running_sequences: Count | None = None
+    prefill_replicas: Count | None = None
+    prefill_tensor: Count | None = None
+    prefill_data: Count | None = None
+    prefill_expert: Count | None = None
+    draft: str | None = None
+    speculate: Count | None = None
+    accept: Share | None = None
+    search: bool = False
+    max_device_count: Count | None = None
+    out: File | None = None
+
+    def sites(self, devices: Any) -> list[Site]:
+        """Return the devices and their links; raises `InputError`, for several without a search."""
+        names = parse_devices(text_of(devices))
+        if len(names) > 1 and not self.search:
+            raise InputError("several devices (--device) go with --search")
+        per_node, links_per_node = self._count("per_node"), self._count("links_per_node")
+        inside, link = _link_names(self.inside), _link_names(self.link)
+        return sites(names, per_node, inside, link, links_per_node)
+
+    def service(
+        self,
+        model: str | PathLike[str],
+        site: Site,
+        running_sequences: Count,
+        input_tokens: Count | None,
+        output_tokens: Count | None,
+    ) -> Service:
+        """Return the service that the options describe; raises `InputError`."""
+        if self.requests is not None:
+            lengths = {"--input": input_tokens, "--output": output_tokens}
+            options.refuse(lengths, "--requests says it: leave out {}")
+        return Service(
+            fspath(model),
+            site,
+            parse_count(text_of(running_sequences), "--running-sequences"),
+            _count_or(input_tokens, "--input", DEFAULT_INPUT_TOKENS),
+            _count_or(output_tokens, "--output", DEFAULT_OUTPUT_TOKENS),
+            tensor=self._count("tensor") or 1,
+            pipeline=self._count("pipeline") or 1,
+            data=self._count("data") or 1,
+            expert=self._count("expert") or 1,
+            replicas=self._count("replicas") or 1,
+            dtype=self.dtype,
+            weights=self.weights,
+            kv=self.kv,
+            stack=self.stack,
+            method=self.method,
+            options=options.pairs(setting_texts(self.settings), "option"),
+            prices=None if self.prices is None else Path(self.prices),
+            demand=self.demand(),
+            prefix=0.0 if self.prefix is None else parse_share(self.prefix, "--prefix"),
+            trusted=True,
+        )
+
+    def demand(self) -> Demand | None:
+        """Return the demand, None where no option of a load is given; raises `InputError`."""
+        demand = Demand(
+            concurrency=self._count("concurrency") or 0,
+            rate=0.0 if self.rate is None else parse_number(self.rate, "--rate"),
+            requests=None if self.requests is None else Path(self.requests),
+            count=self._count("count") or 0,
+            seed=self._count("seed", at_least=0) or 0,
+            ttft=self.target_s("ttft", MAX_BARE_TTFT_S),
+            tpot=self.target_s("tpot", MAX_BARE_TPOT_S),
+            max_running_sequences=self._count("max_running_sequences") or 0,
+            prefill_replicas=self._count("prefill_replicas") or 0,
+            prefill_tensor=self._count("prefill_tensor") or 0,
+            prefill_data=self._count("prefill_data") or 0,
+            prefill_expert=self._count("prefill_expert") or 0,
+            draft=self.draft or "",
+            speculate=self._count("speculate") or 0,
+            accept=0.0 if self.accept is None else parse_share(self.accept, "--accept"),
+        )
+        if all(getattr(self, name) is None for name in _LOAD_OPTIONS):
+            return None
+        is_speculating = any(getattr(self, name) is not None for name in SPECULATION)
+        check_demand(demand, is_speculating)
+        return demand
+
+    def target_s(self, name: str, bare_max_s: float) -> float:
+        """Return the target of an option in seconds, infinity without one; raises `InputError`."""
+        value = getattr(self, name)
+        read = partial(parse_latency_s, bare_max_s=bare_max_s)
+        return inf if value is None else read(value, option_name(name))
+
+    @property
+    def ttft_s(self) -> float | None:
+        """The target of the time to the first token, None without one."""
+        target_s = self.target_s("ttft", MAX_BARE_TTFT_S)
+        return None if target_s == inf else target_s
+
+    @property
+    def tpot_s(self) -> float | None:
+        """The target of the time per output token, None without one."""
+        target_s = self.target_s("tpot", MAX_BARE_TPOT_S)
+        return None if target_s == inf else target_s
+
+    @property
+    def searched_device_count(self) -> int:
+        """The devices of a server of a search at most; raises `InputError`."""
+        if self.max_device_count is None:
+            return DEFAULT_MAX_DEVICES
+        text = text_of(self.max_device_count)
+        return parse_count(text, "--max-device-count", 1, MAX_SEARCHED_DEVICES)
+
+    def check_search(self) -> Path | None:
+        """Check the options of a search before anything is computed, and return its picture.
+
+        Raises:
+            InputError: for options of a search without one, and a picture that cannot be written.
+        """
+        picture, _ = check_picture(self.out), self.searched_device_count
+        if not self.search:
+            given = {"--max-device-count": self.max_device_count, "--out": self.out}
+            options.refuse(given, "{} goes with --search")
+        return picture
+
+    def without_default(self, values: Mapping[str, str]) -> dict[str, str]:
+        """Return the values of options that were not given."""
+        return {name: text for name, text in values.items() if getattr(self, name) is None}
+
+    def _count(self, name: str, at_least: int = 1) -> int | None:
+        """Return the whole number of an option, None without one; raises `InputError`."""
+        value = getattr(self, name)
+        if value is None:
+            return None
+        return parse_count(text_of(value), option_name(name), at_least)
+
+
+_LOAD_OPTIONS = (
+    "concurrency",
+    "rate",
+    "requests",
+    "count",
+    "seed",
+    "max_running_sequences",
+    "prefill_replicas",
+    "prefill_tensor",
+    "prefill_data",
+    "prefill_expert",
+    *SPECULATION,
+)
+
+
+def _count_or(value: Count | None, option: str, default: int) -> int:
+    return default if value is None else parse_count(text_of(value), option)
+
+
+def _link_names(value: Any) -> list[Any] | None:
+    """Return the links of an option, None without any; links of Python stay as they are."""
+    if value is None:
+        return None
+    text = text_of(value)
+    if isinstance(text, str):
+        return text.split(",")
+    return list(text) if isinstance(text, list | tuple) else [text]

@@ -1,0 +1,357 @@
+"""The search for servers that hold targets: rows, the front, and devices without a server."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from math import inf
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from steptime.core.progress import note
+from steptime.core.registry import load as load_name
+from steptime.core.signature import option_name
+from steptime.core.units import counted, seconds
+from steptime.hardware import catalog
+from steptime.planning.answer import fitted_notes
+from steptime.planning.request import Site
+from steptime.prediction.kernel import Interval
+from steptime.questions.serve.options import ServeOptions
+from steptime.questions.serve.search_answer import (
+    FrontPoint,
+    SearchAnswer,
+    SearchRow,
+    describe_servers,
+    describe_split,
+)
+from steptime.questions.serve.server import price_tokens, spread_fields, stack_times
+from steptime.serving.demand import Demand
+from steptime.serving.load import Spread, run_requests
+from steptime.serving.queueing import Load
+from steptime.serving.search import DOES_NOT_FIT, Candidate, Kind, ServerSearch
+from steptime.serving.service import Service
+from steptime.serving.times import (
+    StackedTimes,
+    average_service,
+    predict_times,
+    run_service,
+    widen_over_stacks,
+)
+
+USERS = tuple(4**k for k in range(5))  # at once, of the points of a front
+MAX_FRONT_REQUESTS = 1000  # of a point
+MIN_FRONT_REQUESTS = 16
+MAX_FRONT_KINDS = 8  # of a device
+_CHARTS = "steptime.reports.charts.serving:front"
+_SAVE = "steptime.reports.files:save"
+
+
+def answer_search(
+    service: Service, sites: Sequence[Site], options: ServeOptions, picture: Path | None
+) -> SearchAnswer:
+    """Search the servers that hold targets, and draw their front into a file if there is one.
+
+    Raises:
+        InputError: without arrivals and a target, and for options that the search chooses.
+    """
+    search = ServerSearch(service, sites, options.searched_device_count)
+    rows: list[SearchRow] = []
+    points: list[FrontPoint] = []
+    notes: list[str] = []
+    for site in search.placed:
+        kinds = search.kinds(site)
+        candidates = [*search.find_together(kinds), *search.find_disaggregated(kinds)]
+        rows += [_make_row(search, candidate) for candidate in candidates]
+        points += _front_points(search, _front_kinds(kinds, candidates))
+        notes += fitted_notes(kinds[0].phases.planner) if kinds else []
+    rows.sort(key=lambda row: (_cost(row), row.device_count))
+    smallest = min(rows, key=_size_order, default=None)
+    answer = SearchAnswer(
+        model=service.model,
+        requests_per_s=search.rate,
+        input_tokens=round(fmean(search.load.inputs)),
+        output_tokens=round(fmean(search.load.outputs)),
+        ttft_target_s=options.ttft_s,
+        tpot_target_s=options.tpot_s,
+        max_device_count=search.max_device_count,
+        candidate_count=search.candidates,
+        run_count=search.runs,
+        assumed=_assumed(search, rows, options),
+        best=rows[0] if rows else None,
+        smallest=smallest,
+        rows=tuple(rows),
+        front=tuple(drop_dominated(points)),
+        missing=tuple(_describe_missing(search, rows)),
+        headline=tuple(_describe_best(rows, smallest)),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+    if picture is not None:
+        _draw_front(answer, picture)
+    return answer
+
+
+def _make_row(search: ServerSearch, candidate: Candidate) -> SearchRow:
+    """Return a candidate as a row: the values of the answer that its command gives."""
+    kind, run, readers = candidate.kind, candidate.run, candidate.readers
+    service = replace(kind.service, replicas=candidate.replicas)
+    planner, reader = kind.phases.planner, None
+    if readers is not None:
+        reader = replace(readers.kind.service, replicas=readers.replicas)
+    stacked = _predict_times(search, kind, service, reader)
+    times, tokens_per_s = stacked.times, run.output_tokens_per_s
+    ttft_p90 = _scale_interval(run.ttft, times.ttft)
+    tpot_p90 = _scale_interval(run.tpot, times.tpot)
+    offer = search.offers.get(planner.device.name)
+    costs = price_tokens(offer, candidate.device_count, tokens_per_s)
+    return SearchRow(
+        device=planner.device.name,
+        device_count=candidate.device_count,
+        arrangement="together" if reader is None else "apart",
+        **service.split,
+        prefill_tensor=reader.tensor if reader else None,
+        prefill_pipeline=reader.pipeline if reader else None,
+        prefill_data=reader.data if reader else None,
+        prefill_expert=reader.expert if reader else None,
+        prefill_replicas=reader.replicas if reader else None,
+        **spread_fields(run),
+        ttft_low_s=times.ttft.low,
+        ttft_high_s=times.ttft.high,
+        tpot_low_s=times.tpot.low,
+        tpot_high_s=times.tpot.high,
+        request_low_s=times.request.low,
+        request_high_s=times.request.high,
+        ttft_p90_low_s=ttft_p90.low,
+        ttft_p90_high_s=ttft_p90.high,
+        tpot_p90_low_s=tpot_p90.low,
+        tpot_p90_high_s=tpot_p90.high,
+        running_sequences=run.running_sequences,
+        busy_shares=run.busy_shares,
+        output_tokens_per_s=tokens_per_s,
+        tokens_per_s_per_device=tokens_per_s / candidate.device_count,
+        tokens_per_s_per_user=1 / times.tpot.value,
+        bounded_by=candidate.bounded_by,
+        cost_per_hour=costs.cost_per_hour,
+        cost_per_million_tokens=costs.cost_per_million_tokens,
+        currency=costs.currency,
+        offer=costs.offer,
+        price_date=costs.price_date,
+        dtype=planner.dtype,
+        stack=planner.method.settings.stack,
+        nearest_stack=stacked.nearest,
+        other_stacks=stack_times(stacked),
+        command=_format_command(search, service, reader),
+    )
+
+
+def _predict_times(
+    search: ServerSearch, kind: Kind, service: Service, reader: Service | None
+) -> StackedTimes:
+    """Return the mean times of requests, with intervals over all possible stacks."""
+    demand = search.demand
+    if reader is not None:
+        demand = replace(
+            demand,
+            prefill_replicas=reader.replicas,
+            prefill_tensor=reader.tensor,
+            prefill_data=reader.data,
+            prefill_expert=reader.expert,
+        )
+    service = replace(service, demand=demand)
+    run = run_service(service, search.load, kind.phases, run_requests)
+    times = predict_times(average_service(service, run), kind.phases, run)
+    return widen_over_stacks(service, search.load, kind.phases, times)
+
+
+def _scale_interval(spread: Spread | None, mean: Interval) -> Interval:
+    """Return the 90th percentile with the relative interval of the mean."""
+    if spread is None or mean.low is None or mean.high is None:
+        return Interval(0.0 if spread is None else spread.p90_s)
+    factor = spread.p90_s / mean.value
+    return Interval(spread.p90_s, factor * mean.low, factor * mean.high)
+
+
+def _format_command(search: ServerSearch, service: Service, reader: Service | None) -> str:
+    """Format the command line of the same server alone."""
+    words = ["steptime", "serve", service.model]
+    for name, value in _command_options(search, service, reader).items():
+        words += [option_name(name), _format_value(value)]
+    for name, text in service.options.items():
+        words += ["--option", f"{name}={text}"]
+    return shlex.join(words)
+
+
+def _command_options(
+    search: ServerSearch, service: Service, reader: Service | None
+) -> dict[str, Any]:
+    """Return the options of a server by name, those with their defaults left out."""
+    usual, usual_demand, demand = Service("", service.site), Demand(), search.demand
+    values = {
+        "input": (search.service.input, usual.input),
+        "output": (search.service.output, usual.output),
+        **{name: (ranks, 1) for name, ranks in service.split.items()},
+        "dtype": (service.dtype, None),
+        "weights": (service.weights, None),
+        "kv": (service.kv, None),
+        "stack": (service.stack, None),
+        "method": (getattr(service.method, "name", service.method), usual.method),
+        "prefix": (service.prefix, usual.prefix),
+        "prices": (service.prices, None),
+        "concurrency": (demand.concurrency, usual_demand.concurrency),
+        "rate": (demand.rate, usual_demand.rate),
+        "requests": (demand.requests, None),
+        "count": (demand.count, usual_demand.count),
+        "seed": (demand.seed, usual_demand.seed),
+        "ttft": (demand.ttft, usual_demand.ttft),
+        "tpot": (demand.tpot, usual_demand.tpot),
+        "max_running_sequences": (demand.max_running_sequences, 0),
+    }
+    words: dict[str, Any] = {"device": catalog.device(service.site.device).name}
+    for name, link in (("inside", service.site.inside), ("link", service.site.link)):
+        if link is not None:
+            words[name] = getattr(link, "name", link)
+    words |= {name: value for name, (value, default) in values.items() if value != default}
+    if reader is not None:
+        words["prefill_replicas"] = reader.replicas
+        for name in ("tensor", "data", "expert"):
+            if reader.split[name] != service.split[name]:
+                words[f"prefill_{name}"] = reader.split[name]
+    return words
+
+
+def _format_value(value: Any) -> str:
+    """Format the value of an option so that it reads back alike: `0.5`, `10`, `nvlink-4`."""
+    is_short = isinstance(value, float) and float(f"{value:g}") == value
+    return f"{value:g}" if is_short else str(value)
+
+
+def _front_kinds(kinds: Sequence[Kind], candidates: Sequence[Candidate]) -> list[Kind]:
+    """Return the kinds of a front: those that hold the targets, and those of few devices."""
+    holding = {
+        id(candidate.kind): candidate.kind for candidate in candidates if candidate.readers is None
+    }
+    by_size = sorted(kinds, key=lambda kind: kind.device_count)
+    return [*holding.values(), *by_size][:MAX_FRONT_KINDS]
+
+
+def _front_points(search: ServerSearch, kinds: Sequence[Kind]) -> Iterator[FrontPoint]:
+    """Yield the throughput for the user and of a device, of servers with numbers of users."""
+    for kind, users in product(kinds, USERS):
+        count = max(2 * users, MIN_FRONT_REQUESTS)
+        room = kind.pool.blocks * kind.pool.block // kind.service.length
+        if users > room or count > MAX_FRONT_REQUESTS:
+            continue
+        rounds = -(-count // len(search.load.inputs))
+        inputs = [*search.load.inputs[:count]] * rounds
+        outputs = [*search.load.outputs[:count]] * rounds
+        load = Load(inputs[:count], outputs[:count], (), users)
+        pool = kind.pool._replace(most=users)
+        run = run_requests(Demand(concurrency=users), load, [pool])
+        if run.tpot is not None:
+            search.runs += 1
+            yield FrontPoint(
+                device=kind.phases.planner.device.name,
+                **kind.service.split,
+                concurrency=users,
+                tokens_per_s_per_user=1 / run.tpot.mean_s,
+                tokens_per_s_per_device=run.output_tokens_per_s / kind.device_count,
+                ttft_s=run.ttft.mean_s,
+            )
+
+
+def drop_dominated(points: Sequence[FrontPoint]) -> list[FrontPoint]:
+    """Return the Pareto front of each device: faster for the user, or more of a device."""
+    front: list[FrontPoint] = []
+    best: dict[str, float] = {}
+
+    def speeds(point: FrontPoint) -> tuple[float, float]:
+        return point.tokens_per_s_per_user, point.tokens_per_s_per_device
+
+    for point in sorted(points, key=speeds, reverse=True):
+        if point.tokens_per_s_per_device > best.get(point.device, 0.0):
+            best[point.device] = point.tokens_per_s_per_device
+            front.append(point)
+    return front
+
+
+def _cost(row: SearchRow) -> float:
+    """Return the cost of a row, infinity without a price."""
+    return inf if row.cost_per_million_tokens is None else row.cost_per_million_tokens
+
+
+def _size_order(row: SearchRow) -> tuple[int, bool, float]:
+    """Return the order of size: devices, together before apart, the time of a request."""
+    return row.device_count, row.prefill_replicas is not None, row.request_mean_s
+
+
+def _assumed(
+    search: ServerSearch, rows: Sequence[SearchRow], options: ServeOptions
+) -> dict[str, str]:
+    """Return the values of options that were not given and decide the answer."""
+    values = {"max_device_count": str(search.max_device_count)}
+    values["count"] = str(len(search.load.inputs))
+    if search.demand.rate:
+        values["seed"] = str(search.demand.seed)
+    dtypes = {row.dtype for row in rows}
+    if len(dtypes) == len(search.sites) == 1:
+        values["dtype"] = min(dtypes)
+    return options.without_default(values)
+
+
+def _describe_missing(search: ServerSearch, rows: Sequence[SearchRow]) -> Iterator[str]:
+    """Yield a line for each device on which no server holds the targets, with the reason."""
+    holding = {row.device for row in rows}
+    limit = f"at most {counted(search.max_device_count, 'device')}"
+    for site in search.sites:
+        name = catalog.device(site.device).name
+        if name in holding:
+            continue
+        if name in search.alone:
+            ttft, tpot = map(seconds, search.alone[name])
+            yield (
+                f"{name}: no server of {limit} holds the targets; "
+                f"a request alone has its TTFT of {ttft} at best, and a TPOT of {tpot}"
+            )
+            continue
+        reasons = [reason for device, reason in search.refused if device == name]
+        texts = [f"out of memory on {limit}"] if DOES_NOT_FIT in reasons else []
+        texts += [reason for reason in reasons if reason != DOES_NOT_FIT][:1]
+        yield f"{name}: {'; '.join(texts)}"
+
+
+def _describe_best(rows: Sequence[SearchRow], smallest: SearchRow | None) -> list[str]:
+    """Describe the cheapest server, the smallest, and together or apart."""
+    if not rows or smallest is None:
+        return ["no server holds the targets"]
+    best = rows[0]
+    text = f"{best.device_count} {best.device} ({describe_servers(best)})"
+    if best.cost_per_million_tokens is not None:
+        text += f", {best.cost_per_million_tokens:,.2f} {best.currency} a million tokens"
+    facts = [text]
+    if smallest.device_count < best.device_count:
+        servers = describe_servers(smallest)
+        facts.append(f"fewest: {smallest.device_count} {smallest.device} ({servers})")
+    return [*facts, *_describe_arrangements(rows, best.device)]
+
+
+def _describe_arrangements(rows: Sequence[SearchRow], device: str) -> list[str]:
+    """Describe the smallest servers together and apart; nothing where there is only one."""
+    of_device = [row for row in reversed(rows) if row.device == device]
+    of_device.sort(key=lambda row: -row.device_count)
+    smallest = {row.arrangement: row for row in of_device}
+    if len(smallest) < 2:
+        return []
+    first, second = sorted(smallest.values(), key=lambda row: row.device_count)
+    reason = ""
+    if second.bounded_by and first.device_count < second.device_count:
+        reason = f" (with a replica less {second.bounded_by} is late)"
+    text = f"prompts and decoding {first.arrangement} take {first.device_count}"
+    return [f"{text}, {second.arrangement} {second.device_count}{reason}"]
+
+
+def _draw_front(answer: SearchAnswer, path: Path) -> None:
+    """Draw the front into a file, and say its path to people; raises `InputError`."""
+    points = [point.to_dict() | {"servers": describe_split(point)} for point in answer.front]
+    chart = load_name(_CHARTS)(answer.model, points, answer.tpot_target_s)
+    load_name(_SAVE)(chart, path)
+    note(f"picture: {path}")

@@ -1,0 +1,288 @@
+"""The answer of `serve --search`: servers that hold targets, and what each can give."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from steptime.core.answer import Answer, Row
+from steptime.core.table import Answer as Printout
+from steptime.core.table import Table, columns
+from steptime.hardware.prices import NO_PRICE, by_offer
+from steptime.questions.serve.server_answer import RequestSpreads, StackTimes
+
+SERVER_COLUMNS = columns(
+    "device_count=devices",
+    "cost_text=cost of 1M tokens",
+    "device",
+    "servers",
+    "ttft_p90_s[ttft_p90_low_s,ttft_p90_high_s]=TTFT p90",
+    "tpot_p90_s[tpot_p90_low_s,tpot_p90_high_s]=TPOT p90",
+    "?bounded_by=bottleneck",
+)
+FRONT_COLUMNS = columns(
+    "device",
+    "servers",
+    "concurrency=users",
+    "tokens_per_s_per_user:,.1f=tokens/s a user",
+    "tokens_per_s_per_device:,.1f=tokens/s a device",
+    "ttft_s=TTFT",
+)
+MAX_FRONT_ROWS = 40  # that people see
+ONE_DEVICE = "1 device"
+
+
+class FrontPoint(Row, frozen=True, kw_only=True):
+    """A server with a number of users, which no other one of its device beats.
+
+    Attributes:
+        device: the device.
+        tensor: devices that share each product.
+        pipeline: stages of the pipeline.
+        data: ranks that share out sequences, and experts.
+        expert: ranks of these that share out experts.
+        replicas: copies of all that.
+        concurrency: users, each of whom asks again when the answer is there.
+        tokens_per_s_per_user: tokens of one user a second.
+        tokens_per_s_per_device: throughput of a device in tokens.
+        ttft_s: seconds to the first token, mean.
+    """
+
+    device: str
+    tensor: int
+    pipeline: int
+    data: int
+    expert: int
+    replicas: int
+    concurrency: int
+    tokens_per_s_per_user: float
+    tokens_per_s_per_device: float
+    ttft_s: float
+
+
+class SearchRow(RequestSpreads, frozen=True, kw_only=True):
+    """The fewest replicas of a split that hold the targets.
+
+    Attributes:
+        device: the device.
+        device_count: devices of all replicas.
+        arrangement: together, or apart where other replicas read the prompts.
+        tensor: devices that share each product.
+        pipeline: stages of the pipeline.
+        data: ranks that share out sequences, and experts.
+        expert: ranks of these that share out experts.
+        replicas: copies of all that.
+        prefill_tensor: devices that share each product in those; null for together.
+        prefill_pipeline: stages of those; null for together.
+        prefill_data: ranks that share out sequences in those; null for together.
+        prefill_expert: ranks that share out experts in those; null for together.
+        prefill_replicas: replicas that read the prompts; null for together.
+        ttft_low_s: lower end of the 80 % interval of `ttft_mean_s`; null where there is none.
+        ttft_high_s: upper end of the 80 % interval of `ttft_mean_s`; null where there is none.
+        tpot_low_s: lower end of the 80 % interval of `tpot_mean_s`; null where there is none.
+        tpot_high_s: upper end of the 80 % interval of `tpot_mean_s`; null where there is none.
+        request_low_s: lower end of the 80 % interval of `request_mean_s`; null where there is none.
+        request_high_s: upper end of the 80 % interval of `request_mean_s`; null where there is
+            none.
+        ttft_p90_low_s: lower end of the 80 % interval of `ttft_p90_s`; null where there is none.
+        ttft_p90_high_s: upper end of the 80 % interval of `ttft_p90_s`; null where there is none.
+        tpot_p90_low_s: lower end of the 80 % interval of `tpot_p90_s`; null where there is none.
+        tpot_p90_high_s: upper end of the 80 % interval of `tpot_p90_s`; null where there is none.
+        running_sequences: sequences of a step in the mean.
+        busy_shares: share of the time in which servers work, by pool.
+        output_tokens_per_s: throughput of all replicas in tokens.
+        tokens_per_s_per_device: throughput of a device in tokens.
+        tokens_per_s_per_user: tokens of one user a second.
+        bounded_by: the target that one replica fewer misses; "" for a single replica.
+        cost_per_hour: price of all devices for an hour; null without a price.
+        cost_per_million_tokens: price of all devices for a million output tokens; null without.
+        currency: the currency of the prices; null without.
+        offer: the offer that the price is from; null without.
+        price_date: the date of the price; null without.
+        dtype: data type of products.
+        stack: the software.
+        nearest_stack: the newest of `other_stacks`; null without any.
+        other_stacks: mean times under the other possible stacks, which the intervals hold.
+        command: the command line of the same server alone.
+    """
+
+    device: str
+    device_count: int
+    arrangement: str
+    tensor: int
+    pipeline: int
+    data: int
+    expert: int
+    replicas: int
+    prefill_tensor: int | None
+    prefill_pipeline: int | None
+    prefill_data: int | None
+    prefill_expert: int | None
+    prefill_replicas: int | None
+    ttft_low_s: float | None
+    ttft_high_s: float | None
+    tpot_low_s: float | None
+    tpot_high_s: float | None
+    request_low_s: float | None
+    request_high_s: float | None
+    ttft_p90_low_s: float | None
+    ttft_p90_high_s: float | None
+    tpot_p90_low_s: float | None
+    tpot_p90_high_s: float | None
+    running_sequences: float
+    busy_shares: tuple[float, ...]
+    output_tokens_per_s: float
+    tokens_per_s_per_device: float
+    tokens_per_s_per_user: float
+    bounded_by: str
+    cost_per_hour: float | None
+    cost_per_million_tokens: float | None
+    currency: str | None
+    offer: str | None
+    price_date: str | None
+    dtype: str
+    stack: str
+    nearest_stack: str | None
+    other_stacks: tuple[StackTimes, ...]
+    command: str
+
+
+class SearchAnswer(Answer, frozen=True, kw_only=True):
+    """Servers that hold targets for 90 % of requests, the cheapest first.
+
+    Attributes:
+        model: the network.
+        requests_per_s: requests a second.
+        input_tokens: tokens of a prompt in the mean.
+        output_tokens: tokens of an answer in the mean.
+        ttft_target_s: target of the time to the first token; null without one.
+        tpot_target_s: target of the time per output token; null without one.
+        max_device_count: devices of a server at most.
+        candidate_count: services that the search is over.
+        run_count: runs of the event loop.
+        assumed: settings that decide the answer, by the option that changes them.
+        best: the cheapest row; null where no server holds the targets.
+        smallest: the row of the fewest devices; null where no server holds the targets.
+        rows: the fewest replicas of each split that hold the targets, the cheapest first.
+        front: servers with a number of users, which no other one of their device beats for the
+            user and for the owner.
+        missing: for each device on which no server holds the targets, the reason.
+        headline: the cheapest server, the smallest, and prompts and decoding together or apart.
+        notes: remarks that change how the answer is read.
+    """
+
+    model: str
+    requests_per_s: float
+    input_tokens: int
+    output_tokens: int
+    ttft_target_s: float | None
+    tpot_target_s: float | None
+    max_device_count: int
+    candidate_count: int
+    run_count: int
+    assumed: dict[str, str]
+    best: SearchRow | None
+    smallest: SearchRow | None
+    rows: tuple[SearchRow, ...]
+    front: tuple[FrontPoint, ...]
+    missing: tuple[str, ...]
+    headline: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return the best servers of each device as a table, and their front as another."""
+        return [_server_table(self), _front_table(self)]
+
+    def printout(self) -> Printout:
+        """Return the answer as the command line prints it: the headline stands in the title."""
+        return replace(super().printout(), text="")
+
+
+def describe_servers(row: SearchRow) -> str:
+    """Describe the servers of a row: `2 x tensor 4 prefill, 1 x tensor 8 decode`."""
+    if row.prefill_replicas is None:
+        return describe_split(row)
+    prefill = {
+        "tensor": row.prefill_tensor or 1,
+        "pipeline": row.prefill_pipeline or 1,
+        "data": row.prefill_data or 1,
+        "expert": row.prefill_expert or 1,
+    }
+    return f"{_format_split(row.prefill_replicas, prefill)} prefill, {describe_split(row)} decode"
+
+
+def describe_split(split: SearchRow | FrontPoint) -> str:
+    """Describe replicas and their ranks: `2 x tensor 4`, or `2 x 1 device`."""
+    ranks = {
+        "tensor": split.tensor,
+        "pipeline": split.pipeline,
+        "data": split.data,
+        "expert": split.expert,
+    }
+    return _format_split(split.replicas, ranks)
+
+
+def _format_split(replicas: int, ranks: Mapping[str, int]) -> str:
+    texts = [f"{name} {n}" for name, n in ranks.items() if n > 1]
+    return f"{replicas} x {' '.join(texts) or ONE_DEVICE}"
+
+
+def _server_table(answer: SearchAnswer) -> Table:
+    """Return the best servers of each device, together and apart."""
+    best: dict[tuple[str, str], SearchRow] = {}
+    for row in answer.rows:
+        best.setdefault((row.device, row.arrangement), row)
+    rows = [
+        row.to_dict() | {"servers": describe_servers(row), "cost_text": _format_cost(row)}
+        for row in best.values()
+    ]
+    return Table(SERVER_COLUMNS, rows, _describe_search(answer), _lines_below(answer, best))
+
+
+def _format_cost(row: SearchRow) -> str:
+    """Format the cost of a million tokens: `90.25 USD`."""
+    if row.cost_per_million_tokens is None:
+        return NO_PRICE
+    return f"{row.cost_per_million_tokens:,.2f} {row.currency}"
+
+
+def _describe_search(answer: SearchAnswer) -> str:
+    """Describe the devices without a server, the requests, and the servers in the headline."""
+    headline = "; ".join(answer.headline)
+    lines = [*answer.missing]
+    lines.append(f"{answer.model}, {answer.requests_per_s:,.4g} requests/s: {headline}")
+    tokens = f"{answer.input_tokens:,.4g} tokens in, {answer.output_tokens:,.4g} out"
+    software = dict.fromkeys(f"{row.dtype}, {row.stack}" for row in answer.rows)
+    lines.append("; ".join([f"requests of {tokens}", *software]))
+    return "\n".join(lines)
+
+
+def _lines_below(answer: SearchAnswer, best: Mapping[tuple[str, str], SearchRow]) -> list[str]:
+    """Return where the prices are from, how many services were compared, and the first command."""
+    prices = {
+        row.device: by_offer(row.offer, row.price_date or "") for row in best.values() if row.offer
+    }
+    lines = []
+    if prices:
+        texts = "; ".join(f"{device}: {offer}" for device, offer in prices.items())
+        lines.append(f"prices: {texts}")
+    hidden = len(answer.rows) - len(best)
+    lines.append(
+        f"the best of {answer.candidate_count:,} services of at most "
+        f"{answer.max_device_count} devices, {answer.run_count:,} of them run"
+        + (f"; --json has {hidden} more" if hidden > 0 else "")
+    )
+    if answer.best is not None:
+        lines.append(f"one answer of the first: {answer.best.command}")
+    return lines
+
+
+def _front_table(answer: SearchAnswer) -> Table:
+    """Return the front as a table, a device after the other."""
+    rows = [point.to_dict() | {"servers": describe_split(point)} for point in answer.front]
+    rows.sort(key=_front_order)
+    title = "tokens/s of a device over tokens/s of a user" if rows else ""
+    return Table(FRONT_COLUMNS, rows, title, most=MAX_FRONT_ROWS)
+
+
+def _front_order(row: Mapping[str, Any]) -> tuple[str, float]:
+    return row["device"], -row["tokens_per_s_per_user"]

@@ -1,0 +1,394 @@
+"""One server: its times, memory, cost and energy, from the phases of its service."""
+
+from dataclasses import dataclass, replace
+from typing import TypedDict
+
+from steptime.core.errors import InputError
+from steptime.core.units import percent, seconds, size
+from steptime.hardware.prices import Offer
+from steptime.hardware.software import defaults_for
+from steptime.planning.answer import fitted_notes, offer_of
+from steptime.planning.request import shape_of
+from steptime.questions.serve.options import ServeOptions
+from steptime.questions.serve.server_answer import (
+    PhaseTimes,
+    PredictDifference,
+    RequestSpreads,
+    ServerAnswer,
+    ServerLoad,
+    StackTimes,
+)
+from steptime.serving.load import (
+    ATTAINED_SHARE,
+    LoadRun,
+    default_max_running,
+)
+from steptime.serving.memory import ServerMemory, largest_running_sequences, memory_of
+from steptime.serving.phases import Phases, Spent, describe_excess
+from steptime.serving.queueing import Load
+from steptime.serving.service import FittingChange, Service, find_fitting_change
+from steptime.serving.times import (
+    RequestTimes,
+    StackedTimes,
+    average_service,
+    predict_energy,
+    predict_times,
+    run_service,
+    widen_over_stacks,
+)
+
+ENERGY_SCOPE = "devices alone: nodes add more"
+SECONDS_PER_HOUR = 3600
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Prices of devices in the fields of an answer; None where no price is known.
+
+    Args:
+        cost_per_hour: price of all devices for an hour.
+        cost_per_million_tokens: price of all devices for a million output tokens.
+        currency: the currency.
+        offer: the offer that the price is from.
+        price_date: the date of the price.
+    """
+
+    cost_per_hour: float | None = None
+    cost_per_million_tokens: float | None = None
+    currency: str | None = None
+    offer: str | None = None
+    price_date: str | None = None
+
+
+def price_tokens(offer: Offer | None, device_count: int, tokens_per_s: float) -> Costs:
+    """Return the costs of a server by the price of a device; none without an offer."""
+    if offer is None:
+        return Costs()
+    per_hour = offer.price * device_count
+    per_million = per_hour * (1e6 / tokens_per_s) / SECONDS_PER_HOUR
+    return Costs(per_hour, per_million, offer.currency, offer.name, offer.date)
+
+
+@dataclass(frozen=True)
+class _Server:
+    """A service with its phases, its run under load and its times.
+
+    Args:
+        service: the service; under load with the mean sequences and lengths.
+        longest: the service with its longest request.
+        load: the requests; None where all come at once.
+        phases: its phases.
+        run: its run under load; None where all come at once.
+        stacked: its times.
+    """
+
+    service: Service
+    longest: Service
+    load: Load | None
+    phases: Phases
+    run: LoadRun | None
+    stacked: StackedTimes
+
+    @property
+    def times(self) -> RequestTimes:
+        """The times of a request."""
+        return self.stacked.times
+
+    @property
+    def device_count(self) -> int:
+        """The devices of all replicas."""
+        if self.run is not None:
+            return self.run.device_count
+        return self.service.device_count * self.service.replicas
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """The throughput of all replicas."""
+        if self.run is not None:
+            return self.run.output_tokens_per_s
+        service = self.service
+        tokens = service.output * service.running_sequences * service.replicas
+        return tokens / self.times.request.value
+
+    @property
+    def is_single(self) -> bool:
+        """Whether one sequence is served by one device, as `predict` has it."""
+        is_alone = self.service.running_sequences == self.service.device_count == 1
+        return self.run is None and is_alone
+
+    @property
+    def memory(self) -> ServerMemory:
+        """The memory of a device; under load of as many sequences as have room."""
+        service, sequences = self.service, self.service.running_sequences
+        if self.run is not None:
+            room = largest_running_sequences(self.phases, service.length, service.input)
+            sequences = min(sequences, room)
+        return memory_of(self.phases, sequences, service.length, service.input)
+
+
+def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
+    """Answer `serve` for one service.
+
+    Raises:
+        InputError: for a service that cannot be.
+    """
+    server = _predict_server(service)
+    service, phases = server.service, server.phases
+    planner, times = phases.planner, server.times
+    prompts = service.read(phases, service.running_sequences)
+    first = prompts if server.run is None else service.read(phases, 1)
+    decode = phases.decode(service.running_sequences, service.input + service.output / 2)
+    memory, energy = server.memory, predict_energy(service, phases, prompts, decode)
+    change = find_fitting_change(service) if memory.over_bytes else None
+    tokens_per_s, device_count = server.output_tokens_per_s, server.device_count
+    costs = price_tokens(offer_of(planner, service.prices), device_count, tokens_per_s)
+    headline = (
+        *_describe_lack(memory, change),
+        *_describe_host_bound(phases, decode),
+        *_describe_targets(server, options),
+    )
+    return ServerAnswer(
+        model=service.model,
+        device=planner.device.name,
+        device_count=device_count,
+        **service.split,
+        running_sequences=service.running_sequences,
+        input_tokens=service.input,
+        output_tokens=service.output,
+        dtype=planner.dtype,
+        weights=phases.weights,
+        kv=phases.kv,
+        method=planner.method.name,
+        stack=planner.method.settings.stack,
+        nearest_stack=server.stacked.nearest,
+        other_stacks=stack_times(server.stacked),
+        assumed=_assumed(server, options),
+        ttft_s=times.ttft.value,
+        ttft_low_s=times.ttft.low,
+        ttft_high_s=times.ttft.high,
+        tpot_s=times.tpot.value,
+        tpot_low_s=times.tpot.low,
+        tpot_high_s=times.tpot.high,
+        request_s=times.request.value,
+        request_low_s=times.request.low,
+        request_high_s=times.request.high,
+        ttft_target_s=options.ttft_s,
+        tpot_target_s=options.tpot_s,
+        holds_targets=_does_hold_targets(server, options),
+        output_tokens_per_s=tokens_per_s,
+        tokens_per_s_per_device=tokens_per_s / device_count,
+        tokens_per_s_per_user=1 / times.tpot.value,
+        prefill=_phase_times(first, phases.constant("prompt_s")),
+        decode=_phase_times(decode),
+        predict_difference=_predict_difference(server),
+        energy_per_token_j=None if energy is None else energy.per_token_j,
+        device_w=None if energy is None else energy.device_w,
+        energy_scope=None if energy is None else ENERGY_SCOPE,
+        fits=not memory.over_bytes,
+        usable_bytes=planner.device.usable_bytes,
+        needed_bytes=memory.needed_bytes,
+        over_bytes=memory.over_bytes,
+        weights_bytes=memory.weights_bytes,
+        cache_bytes=memory.cache_bytes,
+        activations_bytes=memory.activations_bytes,
+        buffers_bytes=memory.buffers_bytes,
+        context_bytes=memory.context_bytes,
+        cache_bytes_per_token=memory.cache_bytes_per_token,
+        largest_running_sequences=memory.largest_running_sequences,
+        change_that_fits=None if change is None else change.option,
+        changed_needed_bytes=None if change is None else change.needed_bytes,
+        cost_per_hour=costs.cost_per_hour,
+        cost_per_million_tokens=costs.cost_per_million_tokens,
+        currency=costs.currency,
+        offer=costs.offer,
+        price_date=costs.price_date,
+        load=None if server.run is None else _server_load(server.run),
+        headline=headline,
+        notes=tuple(_make_notes(service, phases)),
+    )
+
+
+def _predict_server(service: Service) -> _Server:
+    """Return a service with its phases, its run under load and its times; raises `InputError`."""
+    demand, load = service.demand, None
+    if demand is not None:
+        load = demand.load(service.input, service.output)
+        if service.running_sequences > 1:
+            limit = "under load there is --max-running-sequences"
+            raise InputError(f"serve: --running-sequences come at once; {limit}")
+        inputs, outputs = max(zip(load.inputs, load.outputs, strict=True), key=sum)
+        service = replace(service, input=inputs, output=outputs)
+    phases = service.phases()
+    run = None if load is None else run_service(service, load, phases)
+    average = average_service(service, run)
+    times = predict_times(average, phases, run)
+    stacked = widen_over_stacks(service, load, phases, times)
+    return _Server(average, service, load, phases, run, stacked)
+
+
+def _assumed(server: _Server, options: ServeOptions) -> dict[str, str]:
+    """Return the values of options that were not given and decide the answer.
+
+    The stack is none of them where the intervals hold other stacks: naming it narrows them.
+    """
+    service, planner = server.service, server.phases.planner
+    values = {"dtype": planner.dtype}
+    if "stack" in planner.method.options and not server.stacked.by_stack:
+        values["stack"] = planner.method.settings.stack
+    if server.device_count > 1:
+        values["per_node"] = str(service.site.per_node)
+        if service.site.inside is not None:
+            values["inside"] = service.site.inside
+    demand, load = service.demand, server.load
+    if demand is not None and load is not None:
+        values["count"] = str(len(load.inputs))
+        if demand.rate:
+            values["seed"] = str(demand.seed)
+        if not demand.prefill_replicas:
+            limit = default_max_running(demand, load, service.replicas)
+            values["max_running_sequences"] = str(limit)
+    return options.without_default(values)
+
+
+def stack_times(stacked: StackedTimes) -> tuple[StackTimes, ...]:
+    """Return the times under the other possible stacks as parts of an answer."""
+    return tuple(
+        StackTimes(
+            stack=name,
+            ttft_s=times.ttft.value,
+            tpot_s=times.tpot.value,
+            request_s=times.request.value,
+        )
+        for name, times in stacked.by_stack.items()
+    )
+
+
+def _phase_times(step: Spent, prompt_s: float | None = None) -> PhaseTimes:
+    return PhaseTimes(
+        products_s=step.products_s,
+        attention_s=step.attention_s,
+        other_s=step.other_s,
+        communication_s=step.exchange_s,
+        host_s=step.host_s,
+        prompt_s=prompt_s,
+    )
+
+
+def _predict_difference(server: _Server) -> PredictDifference | None:
+    """Return the difference from `predict`, None for several sequences or devices."""
+    if not server.is_single:
+        return None
+    return PredictDifference(**server.phases.beside_predict(server.service.input))
+
+
+def _server_load(run: LoadRun) -> ServerLoad:
+    """Return a run under load as a part of an answer."""
+    return ServerLoad(
+        **spread_fields(run),
+        request_count=run.request_count,
+        counted_requests=run.counted_requests,
+        duration_s=run.duration_s,
+        requests_per_s=run.requests_per_s,
+        output_tokens_per_s=run.output_tokens_per_s,
+        in_time_share=run.in_time_share,
+        goodput_per_s=run.requests_per_s * run.in_time_share,
+        highest_rate_per_s=run.highest_rate_per_s,
+        busy_shares=run.busy_shares,
+        running_sequences=run.running_sequences,
+        input_tokens=run.input_tokens,
+        output_tokens=run.output_tokens,
+        cache_share=run.cache_share,
+        preemptions=run.preemptions,
+        queue_grows=run.queue_grows,
+        varied=None if run.varied is None else RequestSpreads(**spread_fields(run.varied)),
+    )
+
+
+class SpreadFields(TypedDict):
+    """The fields of `RequestSpreads`."""
+
+    ttft_mean_s: float
+    ttft_p50_s: float
+    ttft_p90_s: float
+    ttft_p99_s: float
+    tpot_mean_s: float | None
+    tpot_p50_s: float | None
+    tpot_p90_s: float | None
+    tpot_p99_s: float | None
+    request_mean_s: float
+    request_p50_s: float
+    request_p90_s: float
+    request_p99_s: float
+
+
+def spread_fields(run: LoadRun) -> SpreadFields:
+    """Return the times of requests by the fields of `RequestSpreads`."""
+    tpot = run.tpot or (None, None, None, None)
+    return {
+        "ttft_mean_s": run.ttft.mean_s,
+        "ttft_p50_s": run.ttft.p50_s,
+        "ttft_p90_s": run.ttft.p90_s,
+        "ttft_p99_s": run.ttft.p99_s,
+        "tpot_mean_s": tpot[0],
+        "tpot_p50_s": tpot[1],
+        "tpot_p90_s": tpot[2],
+        "tpot_p99_s": tpot[3],
+        "request_mean_s": run.request.mean_s,
+        "request_p50_s": run.request.p50_s,
+        "request_p90_s": run.request.p90_s,
+        "request_p99_s": run.request.p99_s,
+    }
+
+
+def _does_hold_targets(server: _Server, options: ServeOptions) -> bool | None:
+    """Return whether a server holds its targets; None without targets."""
+    ttft_s, tpot_s = options.ttft_s, options.tpot_s
+    if ttft_s is None and tpot_s is None:
+        return None
+    if server.run is not None:
+        return server.run.in_time_share >= ATTAINED_SHARE and not server.run.queue_grows
+    holds_ttft = ttft_s is None or server.times.ttft.value <= ttft_s
+    return holds_ttft and (tpot_s is None or server.times.tpot.value <= tpot_s)
+
+
+def _describe_targets(server: _Server, options: ServeOptions) -> list[str]:
+    """Describe whether targets hold: `97 % of requests hold TTFT 500 ms`; none without targets."""
+    holds = _does_hold_targets(server, options)
+    if holds is None:
+        return []
+    values = (("TTFT", options.ttft_s), ("TPOT", options.tpot_s))
+    targets = " and ".join(f"{name} {seconds(value)}" for name, value in values if value)
+    if server.run is not None:
+        return [f"{percent(server.run.in_time_share)} of requests hold {targets}"]
+    return [f"{'holds' if holds else 'misses'} {targets}"]
+
+
+def _describe_lack(memory: ServerMemory, change: FittingChange | None) -> list[str]:
+    """Describe the memory that lacks and the change that helps; none where all fits."""
+    if not memory.over_bytes:
+        return []
+    remedy = "no change fits" if change is None else f"nearest that fits: {change.option}"
+    return [f"out of memory by {size(memory.over_bytes)} per device; {remedy}"]
+
+
+def _describe_host_bound(phases: Phases, decode: Spent) -> list[str]:
+    """Describe a decode step that waits for the host, and the stack that avoids it."""
+    device_s = decode.seconds - decode.host_s
+    if decode.issue_s <= device_s or phases.planner.flag("graphs"):
+        return []
+    stack = phases.planner.method.settings.stack
+    nearest = defaults_for(phases.planner.device, phases.plan, use="serving").stack
+    text = f"decoding is bound by the host: {stack} issues op by op, which takes "
+    text += f"{seconds(decode.issue_s)} a token, and the device {seconds(device_s)}"
+    return [f"{text}; nearest that replays graphs: --stack {nearest}"]
+
+
+def _make_notes(service: Service, phases: Phases) -> list[str]:
+    """Return the remarks on device, stack, data type and length."""
+    notes = fitted_notes(phases.planner)
+    low = service.weights_only_type
+    if low:
+        device = phases.planner.device.name
+        notes = [*notes, f"{device} has no arithmetic of {low}: weights alone are kept so"]
+    shape = shape_of(service.model, trusted=service.trusted)
+    return [*notes, *describe_excess(shape, service.length)]

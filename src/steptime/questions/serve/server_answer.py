@@ -1,0 +1,441 @@
+"""The answer of `serve` to one server: its times, memory, cost and energy, and its load."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from steptime.core.answer import Answer, Row
+from steptime.core.signature import option_name
+from steptime.core.table import Answer as Printout
+from steptime.core.table import Table, columns, facts
+from steptime.core.units import interval, percent, seconds, size
+from steptime.hardware.prices import NO_PRICE, by_offer
+
+SPREAD_COLUMNS = columns("time=", "mean_s=mean", "p50_s=p50", "p90_s=p90", "p99_s=p99")
+MAX_MEMORY_PARTS = 3  # of the text
+
+
+class PhaseTimes(Row, frozen=True, kw_only=True):
+    """Seconds of a phase by what takes them.
+
+    Attributes:
+        products_s: seconds of matrix products.
+        attention_s: seconds of attention.
+        other_s: seconds of norms and other ops that move bytes.
+        communication_s: seconds of collectives.
+        host_s: seconds in which the device waits for the host.
+        prompt_s: seconds that the server adds to a request before its first token; null for a
+            decode step.
+    """
+
+    products_s: float
+    attention_s: float
+    other_s: float
+    communication_s: float
+    host_s: float
+    prompt_s: float | None = None
+
+    @property
+    def total_s(self) -> float:
+        """The sum of all parts."""
+        device_s = self.products_s + self.attention_s + self.other_s + self.communication_s
+        return device_s + self.host_s + (self.prompt_s or 0.0)
+
+
+class PredictDifference(Row, frozen=True, kw_only=True):
+    """Seconds by which a prefill on one device is longer than the step of `predict`.
+
+    Attributes:
+        weights_s: of weights in their stored format.
+        merged_s: of products of one input that run as one.
+        attention_s: of newer attention, and the cache's format.
+        last_token_s: of the head, which is for the last token alone.
+        rows_s: of rows that are sorted by experts, casts, and gaps between kernels.
+        host_s: of waiting for the host.
+        server_s: of the server itself.
+    """
+
+    weights_s: float
+    merged_s: float
+    attention_s: float
+    last_token_s: float
+    rows_s: float
+    host_s: float
+    server_s: float
+
+
+class StackTimes(Row, frozen=True, kw_only=True):
+    """Times of a request under another stack.
+
+    Attributes:
+        stack: the stack.
+        ttft_s: seconds to the first token.
+        tpot_s: seconds per further token.
+        request_s: seconds of the whole request.
+    """
+
+    stack: str
+    ttft_s: float
+    tpot_s: float
+    request_s: float
+
+
+class RequestSpreads(Row, frozen=True, kw_only=True):
+    """Times of requests under load.
+
+    Attributes:
+        ttft_mean_s: seconds to the first token, mean.
+        ttft_p50_s: seconds to the first token, median.
+        ttft_p90_s: seconds to the first token, 90th percentile.
+        ttft_p99_s: seconds to the first token, 99th percentile.
+        tpot_mean_s: seconds per further token, mean; null where requests have one token.
+        tpot_p50_s: seconds per further token, median; null where requests have one token.
+        tpot_p90_s: seconds per further token, 90th percentile; null where requests have one token.
+        tpot_p99_s: seconds per further token, 99th percentile; null where requests have one token.
+        request_mean_s: seconds of a whole request, mean.
+        request_p50_s: seconds of a whole request, median.
+        request_p90_s: seconds of a whole request, 90th percentile.
+        request_p99_s: seconds of a whole request, 99th percentile.
+    """
+
+    ttft_mean_s: float
+    ttft_p50_s: float
+    ttft_p90_s: float
+    ttft_p99_s: float
+    tpot_mean_s: float | None
+    tpot_p50_s: float | None
+    tpot_p90_s: float | None
+    tpot_p99_s: float | None
+    request_mean_s: float
+    request_p50_s: float
+    request_p90_s: float
+    request_p99_s: float
+
+
+class ServerLoad(RequestSpreads, frozen=True, kw_only=True):
+    """A server under load.
+
+    Attributes:
+        request_count: requests of the run.
+        counted_requests: requests that times and rates are of.
+        duration_s: seconds until the last request ends.
+        requests_per_s: throughput in requests.
+        output_tokens_per_s: throughput in tokens.
+        in_time_share: share of requests that hold the targets; 1 without targets.
+        goodput_per_s: requests in time, a second.
+        highest_rate_per_s: the highest rate at which 90 % of requests hold the targets; null where
+            none does, and without targets.
+        busy_shares: share of the time in which servers work, by pool.
+        running_sequences: sequences of a step in the mean.
+        input_tokens: tokens of a prompt in the mean.
+        output_tokens: tokens of an answer in the mean.
+        cache_share: the largest share of the cache in use.
+        preemptions: times that a request was sent back and computed again.
+        queue_grows: whether more requests come than are served.
+        varied: times with answers of varied length; null where that is the same run.
+    """
+
+    request_count: int
+    counted_requests: int
+    duration_s: float
+    requests_per_s: float
+    output_tokens_per_s: float
+    in_time_share: float
+    goodput_per_s: float
+    highest_rate_per_s: float | None
+    busy_shares: tuple[float, ...]
+    running_sequences: float
+    input_tokens: float
+    output_tokens: float
+    cache_share: float
+    preemptions: int
+    queue_grows: bool
+    varied: RequestSpreads | None
+
+
+class ServerAnswer(Answer, frozen=True, kw_only=True):
+    """A language model that answers prompts: times, throughput, memory, cost and energy.
+
+    Attributes:
+        model: the network.
+        device: the device.
+        device_count: devices of all replicas.
+        tensor: devices that share each product.
+        pipeline: stages of the pipeline.
+        data: ranks that share out sequences, and experts.
+        expert: ranks of these that share out experts.
+        replicas: copies of all that.
+        running_sequences: sequences that a replica runs at once; under load the mean.
+        input_tokens: tokens of a prompt; under load the mean.
+        output_tokens: tokens that are made of each; under load the mean.
+        dtype: data type of products.
+        weights: format of the layers' weights.
+        kv: format of keys and values.
+        method: the cost model.
+        stack: the software.
+        nearest_stack: the newest of `other_stacks`; null without any.
+        other_stacks: times under the other possible stacks, which the intervals hold; empty where
+            a stack is named.
+        assumed: settings that decide the answer, by the option that changes them. `stack` is not
+            among them where the intervals hold other stacks.
+        ttft_s: seconds to the first token; under load the mean.
+        ttft_low_s: lower end of the 80 % interval of `ttft_s`; null where the method has none.
+        ttft_high_s: upper end of the 80 % interval of `ttft_s`; null where the method has none.
+        tpot_s: seconds per further token; under load the mean.
+        tpot_low_s: lower end of the 80 % interval of `tpot_s`; null where the method has none.
+        tpot_high_s: upper end of the 80 % interval of `tpot_s`; null where the method has none.
+        request_s: seconds of a whole request; under load the mean.
+        request_low_s: lower end of the 80 % interval of `request_s`; null where there is none.
+        request_high_s: upper end of the 80 % interval of `request_s`; null where there is none.
+        ttft_target_s: target of the time to the first token; null without one.
+        tpot_target_s: target of the time per output token; null without one.
+        holds_targets: whether the server holds the targets, under load 90 % of its requests; null
+            without targets.
+        output_tokens_per_s: throughput of all replicas in tokens.
+        tokens_per_s_per_device: throughput of a device in tokens.
+        tokens_per_s_per_user: tokens of one user a second.
+        prefill: seconds of the step that reads the prompts.
+        decode: seconds of a step that makes a token of each sequence.
+        predict_difference: seconds by which the prefill differs from the step of `predict`; null
+            for more than one sequence or device.
+        energy_per_token_j: joules of a token, of all devices; null where unknown.
+        device_w: mean power of a device; null where unknown.
+        energy_scope: the parts of a system that the energy is of; null where unknown.
+        fits: whether the sequences fit the memory.
+        usable_bytes: memory that a process may use of the device; null where unknown.
+        needed_bytes: memory that a device needs.
+        over_bytes: by how much that is too much; null where the memory is unknown.
+        weights_bytes: size of the weights on a device.
+        cache_bytes: size of keys, values and states of the sequences at their end.
+        activations_bytes: size of the tensors of the largest step.
+        buffers_bytes: size of the buffers of the software.
+        context_bytes: size of the memory of the driver.
+        cache_bytes_per_token: size of keys and values of a token.
+        largest_running_sequences: sequences that fit a replica; null where the memory is unknown.
+        change_that_fits: the smallest change with which it fits, such as `--tensor 2`; null where
+            it fits, and where none does.
+        changed_needed_bytes: memory that a device needs then; null without a change.
+        cost_per_hour: price of all devices for an hour; null without a price.
+        cost_per_million_tokens: price of all devices for a million output tokens; null without.
+        currency: the currency of the prices; null without.
+        offer: the offer that the price is from; null without.
+        price_date: the date of the price; null without.
+        load: the server under load; null where all sequences come at once.
+        headline: facts that a reader needs first: the memory that lacks, the bound of decoding,
+            the targets.
+        notes: remarks that change how the answer is read.
+    """
+
+    model: str
+    device: str
+    device_count: int
+    tensor: int
+    pipeline: int
+    data: int
+    expert: int
+    replicas: int
+    running_sequences: int
+    input_tokens: int
+    output_tokens: int
+    dtype: str
+    weights: str
+    kv: str
+    method: str
+    stack: str
+    nearest_stack: str | None
+    other_stacks: tuple[StackTimes, ...]
+    assumed: dict[str, str]
+    ttft_s: float
+    ttft_low_s: float | None
+    ttft_high_s: float | None
+    tpot_s: float
+    tpot_low_s: float | None
+    tpot_high_s: float | None
+    request_s: float
+    request_low_s: float | None
+    request_high_s: float | None
+    ttft_target_s: float | None
+    tpot_target_s: float | None
+    holds_targets: bool | None
+    output_tokens_per_s: float
+    tokens_per_s_per_device: float
+    tokens_per_s_per_user: float
+    prefill: PhaseTimes
+    decode: PhaseTimes
+    predict_difference: PredictDifference | None
+    energy_per_token_j: float | None
+    device_w: float | None
+    energy_scope: str | None
+    fits: bool
+    usable_bytes: float | None
+    needed_bytes: float
+    over_bytes: float | None
+    weights_bytes: float
+    cache_bytes: float
+    activations_bytes: float
+    buffers_bytes: float
+    context_bytes: float
+    cache_bytes_per_token: float
+    largest_running_sequences: int | None
+    change_that_fits: str | None
+    changed_needed_bytes: float | None
+    cost_per_hour: float | None
+    cost_per_million_tokens: float | None
+    currency: str | None
+    offer: str | None
+    price_date: str | None
+    load: ServerLoad | None
+    headline: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return the server as a table, and its requests under load as another."""
+        rows = [
+            *([("assumed", _describe_assumed(self))] if self.assumed else []),
+            *_phase_rows(self),
+            ("request", seconds(self.request_s)),
+            ("tokens", _describe_throughput(self)),
+            ("memory", _describe_memory(self)),
+            ("cost", _describe_cost(self)),
+        ]
+        if self.energy_per_token_j is not None and self.device_w is not None:
+            power = f"{self.device_w:,.0f} W per device"
+            energy = f"{self.energy_per_token_j:,.2f} J per token, {power}; {self.energy_scope}"
+            rows.append(("energy", energy))
+        table = facts(_describe_server(self), "serving", rows)
+        return [table] if self.load is None else [table, _load_table(self.load)]
+
+    def printout(self) -> Printout:
+        """Return the answer as the command line prints it: the headline stands in the title."""
+        return replace(super().printout(), text="")
+
+
+def _describe_server(answer: ServerAnswer) -> str:
+    """Describe the server, after its headline: `llama3_8b on 1 h100-sxm5, one device, ...`."""
+    split = _describe_split(answer)
+    title = (
+        f"{answer.model} on {answer.device_count} {answer.device}, {split}, "
+        f"running sequences {answer.running_sequences}, {answer.input_tokens} tokens in, "
+        f"{answer.output_tokens} out, {answer.dtype} ({answer.method}, {answer.stack})"
+    )
+    lines = [*answer.headline, title]
+    for other in answer.other_stacks:
+        if other.stack == answer.nearest_stack:
+            token = seconds(other.tpot_s)
+            lines.append(f"assumed {answer.stack}, with --stack {other.stack} {token} a token")
+    return "\n".join(lines)
+
+
+def _describe_assumed(answer: ServerAnswer) -> str:
+    """Describe the assumed options: `--dtype bfloat16, --stack vllm-2026`."""
+    return ", ".join(f"{option_name(name)} {value}" for name, value in answer.assumed.items())
+
+
+def _describe_split(answer: ServerAnswer) -> str:
+    """Describe the split: `tensor 4 x replicas 2`, or `one device`."""
+    split = {
+        "tensor": answer.tensor,
+        "pipeline": answer.pipeline,
+        "data": answer.data,
+        "expert": answer.expert,
+        "replicas": answer.replicas,
+    }
+    return " x ".join(f"{name} {n}" for name, n in split.items() if n > 1) or "one device"
+
+
+def _phase_rows(answer: ServerAnswer) -> Iterator[tuple[str, str]]:
+    """Yield the times of the phases and their parts for people."""
+    ttft = interval("ttft_s", answer.ttft_s, answer.ttft_low_s, answer.ttft_high_s)
+    tpot = interval("tpot_s", answer.tpot_s, answer.tpot_low_s, answer.tpot_high_s)
+    phases = (
+        ("TTFT", ttft, answer.ttft_s, answer.prefill),
+        ("TPOT", tpot, answer.tpot_s, answer.decode),
+    )
+    for name, text, total_s, times in phases:
+        yield name, text
+        parts = (
+            ("products", times.products_s),
+            ("attention", times.attention_s),
+            ("norms and the like", times.other_s),
+            ("communication", times.communication_s),
+            ("CPU-bound (kernel launches)", times.host_s),
+            ("the server", times.prompt_s),
+        )
+        for part, part_s in parts:
+            if part_s:
+                yield f"  {part}", seconds(part_s)
+        waiting_s = total_s - times.total_s
+        if answer.load and waiting_s > 0:
+            yield "  others, and the queue", seconds(waiting_s)
+
+
+def _describe_throughput(answer: ServerAnswer) -> str:
+    """Describe the throughput: `119/s, 119/s per device, 130.7/s per user`."""
+    of_device = f"{answer.tokens_per_s_per_device:,.0f}/s per device"
+    of_user = f"{answer.tokens_per_s_per_user:,.1f}/s per user"
+    return f"{answer.output_tokens_per_s:,.0f}/s, {of_device}, {of_user}"
+
+
+def _describe_memory(answer: ServerAnswer) -> str:
+    """Describe the memory: `19.2 GB of 85 GB (weights 16 GB, ...); room for 760 sequences`."""
+    parts = {
+        "weights": answer.weights_bytes,
+        "cache": answer.cache_bytes,
+        "activations": answer.activations_bytes,
+        "buffers": answer.buffers_bytes,
+        "context": answer.context_bytes,
+    }
+    largest = sorted(parts.items(), key=lambda part: -part[1])[:MAX_MEMORY_PARTS]
+    texts = ", ".join(f"{name} {size(part_bytes)}" for name, part_bytes in largest)
+    capacity = f" of {size(answer.usable_bytes)}" if answer.usable_bytes else ""
+    lack = f", out of memory by {size(answer.over_bytes)}" if answer.over_bytes else ""
+    room = ""
+    if answer.fits and answer.largest_running_sequences is not None:
+        room = f"; room for {answer.largest_running_sequences:,} sequences"
+    return f"{size(answer.needed_bytes)}{capacity} ({texts}){lack}{room}"
+
+
+def _describe_cost(answer: ServerAnswer) -> str:
+    """Describe the cost: `9.72 USD per million tokens, 4.18 per hour (runpod, 2026)`."""
+    if answer.cost_per_million_tokens is None or answer.cost_per_hour is None:
+        return NO_PRICE
+    tokens = f"{answer.cost_per_million_tokens:,.2f} {answer.currency} per million tokens"
+    source = by_offer(answer.offer, answer.price_date or "")
+    return f"{tokens}, {answer.cost_per_hour:,.2f} per hour ({source})"
+
+
+def _load_table(load: ServerLoad) -> Table:
+    """Return the times of requests under load as a table, with facts of the run below it."""
+    rows = [
+        _spread_row("TTFT", load.ttft_mean_s, load.ttft_p50_s, load.ttft_p90_s, load.ttft_p99_s),
+        _spread_row("TPOT", load.tpot_mean_s, load.tpot_p50_s, load.tpot_p90_s, load.tpot_p99_s),
+        _spread_row(
+            "request",
+            load.request_mean_s,
+            load.request_p50_s,
+            load.request_p90_s,
+            load.request_p99_s,
+        ),
+    ]
+    in_time = ""
+    if load.highest_rate_per_s or load.in_time_share < 1:
+        in_time = f", {percent(load.in_time_share)} of them in time"
+    cache = f"cache {percent(load.cache_share)} full at most"
+    lines = [
+        f"{load.requests_per_s:,.4g} requests/s{in_time}",
+        f"{load.running_sequences:,.1f} sequences in a step, {cache}",
+    ]
+    if load.preemptions:
+        lines.append(f"{load.preemptions:,} times a request was sent back and computed again")
+    if load.queue_grows:
+        lines.append("the queue grows without end: more comes than is served")
+    if load.highest_rate_per_s:
+        lines.append(f"{load.highest_rate_per_s:,.4g} requests/s at most meet the targets (p90)")
+    known = [row for row in rows if row["mean_s"] is not None]
+    return Table(SPREAD_COLUMNS, known, f"{load.request_count:,} requests under load", lines)
+
+
+def _spread_row(
+    name: str, mean_s: float | None, p50_s: float | None, p90_s: float | None, p99_s: float | None
+) -> dict[str, Any]:
+    return {"time": name, "mean_s": mean_s, "p50_s": p50_s, "p90_s": p90_s, "p99_s": p99_s}

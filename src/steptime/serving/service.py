@@ -1,0 +1,240 @@
+"""A service of a language model: the network, where it runs, how it is split, and its requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from steptime.core.errors import InputError, unknown
+from steptime.core.workload import Plan
+from steptime.hardware import catalog
+from steptime.hardware.software import defaults_for
+from steptime.planning.faults import Asked, checked
+from steptime.planning.planner import Planner
+from steptime.planning.request import ALIASES, Site, cluster_of, planner_of, shape_of
+from steptime.planning.shape import Shape
+from steptime.prediction import DEFAULT, cost_model
+from steptime.prediction.method import Method
+from steptime.prediction.training import LOW_BYTES
+from steptime.serving.demand import Demand
+from steptime.serving.kernels import FORMATS
+from steptime.serving.memory import largest_running_sequences, memory_of
+from steptime.serving.phases import Phases, Spent
+from steptime.serving.queueing import cached_of
+
+LOW_CACHES = ("float8", "int8")  # formats of a cache of half the size
+
+
+@dataclass(frozen=True)
+class Service:
+    """A network, where it runs, how it is split, and its requests.
+
+    Args:
+        model: the network, a text.
+        site: the devices and their links.
+        running_sequences: sequences that come at once.
+        input: tokens of a prompt.
+        output: tokens that are made of each.
+        tensor: devices that share each product.
+        pipeline: stages of the pipeline.
+        data: ranks that share out sequences, and experts.
+        expert: ranks of these that share out experts.
+        replicas: copies of all that.
+        dtype: data type; None for the device's.
+        weights: format of the layers' weights; None for that of the data type.
+        kv: format of the cache; None for that of the stack.
+        stack: the software; None for the newest that serves.
+        method: the cost model.
+        options: options of the method.
+        prices: a file of prices; None for the shipped ones.
+        demand: the requests under load; None where all come at once.
+        prefix: share of each prompt that lies in the cache already.
+        trusted: whether the model may be code.
+    """
+
+    model: str
+    site: Site
+    running_sequences: int = 1
+    input: int = 1024
+    output: int = 128
+    tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+    expert: int = 1
+    replicas: int = 1
+    dtype: str | None = None
+    weights: str | None = None
+    kv: str | None = None
+    stack: str | None = None
+    method: str | Method = DEFAULT
+    options: Mapping[str, str] = field(default_factory=dict)
+    prices: Path | None = None
+    demand: Demand | None = None
+    prefix: float = 0.0
+    trusted: bool = False
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence at its end."""
+        return self.input + self.output
+
+    @property
+    def device_count(self) -> int:
+        """Devices of a replica."""
+        return self.tensor * self.pipeline * self.data
+
+    @property
+    def split(self) -> dict[str, int]:
+        """Ranks and replicas by the names of their options."""
+        return {
+            "tensor": self.tensor,
+            "pipeline": self.pipeline,
+            "data": self.data,
+            "expert": self.expert,
+            "replicas": self.replicas,
+        }
+
+    @property
+    def weights_only_type(self) -> str:
+        """The type of 8 or 4 bits that the device has no arithmetic of, "" for another type.
+
+        Weights are kept in it, and products have 16 bits.
+        """
+        word = ALIASES.get(str(self.dtype).lower(), str(self.dtype).lower())
+        peaks = catalog.device(self.site.device).peak_flop_per_s
+        return word if word in LOW_BYTES and word not in peaks else ""
+
+    def phases(self) -> Phases:
+        """Return the seconds and bytes of the phases of the service.
+
+        Raises:
+            InputError: for a network that does not answer, a split that cannot be, and unknown
+                names.
+        """
+        shape = self._shape()
+        plan = Plan(self.data, self.tensor, self.pipeline, self.expert)
+        plan = checked(shape, Asked(plan, 1, self.data, pads_tokens=True), "serve").plan
+        weights = parse_format(self.weights, "--weights")
+        kv = parse_format(self.kv, "--kv")
+        planner = self._planner(shape, plan)
+        return Phases(planner, plan, weights or self.weights_only_type or shape.family.weights, kv)
+
+    def read(self, phases: Phases, sequences: int) -> Spent:
+        """Return the time to read so many prompts, but for the part that the cache has of them."""
+        cached = cached_of(self.input, self.prefix)
+        return phases.prefill(sequences, self.input - cached, cached)
+
+    def readers(self) -> Service:
+        """Return the service of replicas that read prompts, split as the demand has it."""
+        demand = self.demand or Demand()
+        return replace(
+            self,
+            tensor=demand.prefill_tensor or self.tensor,
+            data=demand.prefill_data or self.data,
+            expert=demand.prefill_expert or self.expert,
+        )
+
+    def _shape(self) -> Shape:
+        """Return the network at the length of a request; raises `InputError`."""
+        shape = shape_of(self.model, trusted=self.trusted)
+        if shape.one["kind"] != "decoder":
+            raise InputError(f"serve: {shape.label} is no decoder: it has no next token")
+        positions = int(shape.one["max_length"])
+        if shape.one["positions"] == "learned" and positions < self.length:
+            self._refuse_length(positions)
+        length = None if positions >= self.length else self.length
+        shape = shape_of(self.model, length, self.trusted)
+        if self.data > 1 and not shape.experts:
+            text = f"serve: --data shares out experts, and {self.model} has none"
+            raise InputError(f"{text}; nearest: --replicas {self.data * self.replicas}")
+        if shape.experts and self.data % self.expert:
+            ranks = -(-self.data // self.expert) * self.expert
+            text = f"serve: --expert {self.expert} does not divide --data {self.data}"
+            raise InputError(f"{text}, the ranks that share out experts; nearest: --data {ranks}")
+        if not 0 <= self.prefix <= 1:
+            raise InputError(f"serve: --prefix is a share from 0 to 1, not {self.prefix:g}")
+        return shape
+
+    def _refuse_length(self, positions: int) -> None:
+        """Raise `InputError` for a request that is longer than the positions of the network."""
+        if self.input < positions:
+            option, tokens = "--output", positions - self.input
+        else:
+            option, tokens = "--input", positions - self.output
+        text = f"serve: {self.length} tokens, and {self.model} has {positions} positions"
+        raise InputError(f"{text}; nearest: {option} {max(1, tokens)}")
+
+    def _planner(self, shape: Shape, plan: Plan) -> Planner:
+        """Return the planner of the devices of a replica; raises `InputError`."""
+        method, options = cost_model(self.method), dict(self.options)
+        usual = defaults_for(catalog.device(self.site.device), plan, use="serving")
+        if "stack" in method.options:
+            options = {"stack": usual.stack if self.stack is None else self.stack, **options}
+        cluster = cluster_of(self.site, self.device_count)
+        dtype = None if self.weights_only_type else self.dtype
+        planner = planner_of(shape, cluster, dtype, method, options, use="serving")
+        stack = planner.method.settings.stack
+        if not catalog.stack(stack).serving:
+            nearest = f"nearest: --stack {usual.stack}"
+            raise InputError(f"serve: stack {stack} has no constants of serving; {nearest}")
+        if stack == usual.stack and self.stack is None:
+            planner.software = usual
+        return planner
+
+
+def parse_format(word: str | None, option: str) -> str:
+    """Return the format that an option names, "" for None; keys and values have 8 bits or more.
+
+    Raises:
+        InputError: for an unknown format.
+    """
+    if word is None:
+        return ""
+    name = ALIASES.get(word.lower(), word.lower())
+    formats = [name for name, size in FORMATS.items() if size >= 1 or option != "--kv"]
+    if name not in formats:
+        raise unknown(option, word, formats)
+    return name
+
+
+@dataclass(frozen=True)
+class FittingChange:
+    """A change with which a service fits.
+
+    Args:
+        option: the change, such as `--tensor 2`.
+        needed_bytes: memory that a device needs then.
+    """
+
+    option: str
+    needed_bytes: float
+
+
+def find_fitting_change(service: Service) -> FittingChange | None:
+    """Return the first change, from the least to the largest, with which a service fits."""
+    for option, other in _smaller_services(service):
+        try:
+            memory = memory_of(other.phases(), other.running_sequences, other.length, other.input)
+        except InputError:
+            continue
+        if not memory.over_bytes:
+            return FittingChange(option, memory.needed_bytes)
+    return None
+
+
+def _smaller_services(service: Service) -> Iterator[tuple[str, Service]]:
+    """Yield changes that save memory, as the option and the changed service."""
+    if service.kv not in LOW_CACHES:
+        yield f"--kv {LOW_CACHES[0]}", replace(service, kv=LOW_CACHES[0])
+    if service.running_sequences > 1:
+        largest = largest_running_sequences(service.phases(), service.length, service.input)
+        if largest:
+            yield f"--running-sequences {largest}", replace(service, running_sequences=largest)
+    if service.expert < service.data:
+        yield f"--expert {service.data}", replace(service, expert=service.data)
+    for factor in (2, 4, 8):
+        tensor = factor * service.tensor
+        yield f"--tensor {tensor}", replace(service, tensor=tensor)
+    if not service.weights:
+        yield "--weights int4", replace(service, weights="int4")

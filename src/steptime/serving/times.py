@@ -1,0 +1,222 @@
+"""Times of requests of a service: the first token, each further one, and a whole request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from steptime.core.errors import InputError
+from steptime.prediction.calibrated.interval import mixed
+from steptime.prediction.calibrated.power import drawn_of
+from steptime.prediction.kernel import Interval
+from steptime.serving.demand import Demand
+from steptime.serving.load import (
+    LoadRun,
+    Spread,
+    make_pool,
+    run_requests,
+    run_with_highest_rate,
+    transfer_time,
+    vary_outputs,
+)
+from steptime.serving.phases import Phases, Spent
+from steptime.serving.queueing import Load, at_once
+from steptime.serving.service import Service, find_fitting_change
+
+RunLoad = Callable[..., LoadRun]
+
+
+@dataclass(frozen=True)
+class RequestTimes:
+    """Times of a request with their 80 % intervals; under load means over requests.
+
+    Args:
+        ttft: time to the first token [s].
+        tpot: time of each further token [s].
+        request: time of the whole request [s].
+    """
+
+    ttft: Interval
+    tpot: Interval
+    request: Interval
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether the method has intervals."""
+        return None not in (self.ttft.low, self.tpot.low, self.request.low)
+
+
+@dataclass(frozen=True)
+class StackedTimes:
+    """Times of a request whose intervals hold those of all stacks that are possible.
+
+    Args:
+        times: the times under the stack of the service.
+        by_stack: the times under the other possible stacks, by the name of the stack.
+        nearest: the newest of the other stacks; None without any.
+    """
+
+    times: RequestTimes
+    by_stack: dict[str, RequestTimes]
+    nearest: str | None
+
+
+def predict_times(service: Service, phases: Phases, run: LoadRun | None) -> RequestTimes:
+    """Return the times of a request of a service.
+
+    Args:
+        service: the service; under load with the mean lengths of `average_service`.
+        phases: its phases.
+        run: its run under load, None where all requests come at once.
+    """
+    tpot_s = phases.decode(service.running_sequences, service.input + service.output / 2).seconds
+    if run is None:
+        ttft_s = service.read(phases, service.running_sequences).seconds
+        ttft_s += phases.constant("prompt_s")
+        request_s = ttft_s + (service.output - 1) * tpot_s
+        return RequestTimes(*(phases.within(time_s) for time_s in (ttft_s, tpot_s, request_s)))
+    return _mix_times(
+        [
+            RequestTimes(
+                phases.within(load_run.ttft.mean_s, "served"),
+                phases.within(_mean_s(load_run.tpot, tpot_s)),
+                phases.within(load_run.request.mean_s),
+            )
+            for load_run in (run, run.varied)
+            if load_run is not None
+        ]
+    )
+
+
+def _mean_s(spread: Spread | None, default_s: float) -> float:
+    """Return the mean, the default where requests have one token."""
+    return default_s if spread is None else spread.mean_s
+
+
+def _mix_times(alternatives: Sequence[RequestTimes]) -> RequestTimes:
+    """Return the first times, with the 80 % intervals of all, each of the same weight."""
+    first = alternatives[0]
+    if len(alternatives) == 1 or not first.has_intervals:
+        return first
+    return RequestTimes(
+        _mix([times.ttft for times in alternatives]),
+        _mix([times.tpot for times in alternatives]),
+        _mix([times.request for times in alternatives]),
+    )
+
+
+def _mix(intervals: Sequence[Interval]) -> Interval:
+    low, high = mixed([(1.0, interval) for interval in intervals])
+    return Interval(intervals[0].value, low, high)
+
+
+def widen_over_stacks(
+    service: Service, load: Load | None, phases: Phases, times: RequestTimes
+) -> StackedTimes:
+    """Widen the intervals of a service without a named stack over all stacks that are possible.
+
+    Each family of servers weighs the same. Times without intervals, and those of a named stack,
+    stay as they are.
+    """
+    software = phases.planner.software
+    if software is None or not times.has_intervals:
+        return StackedTimes(times, {}, None)
+    by_stack: dict[str, RequestTimes] = {}
+    for name in software.years:
+        if name == software.stack:
+            continue
+        try:
+            other_phases = replace(service, stack=name).phases()
+            # replicas that only read prompts, and a draft, stay under the stack of the service
+            run = None if load is None else run_service(service, load, other_phases, run_requests)
+            by_stack[name] = predict_times(average_service(service, run), other_phases, run)
+        except InputError:  # the stack does not run such a service
+            continue
+    nearest = software.other if software.other in by_stack else None
+    return StackedTimes(_mix_times([times, *by_stack.values()]), by_stack, nearest)
+
+
+def average_service(service: Service, run: LoadRun | None) -> Service:
+    """Return a service with the sequences and the lengths that it has in the mean under load."""
+    if run is None:
+        return service
+    return replace(
+        service,
+        running_sequences=max(1, round(run.running_sequences)),
+        input=max(1, round(run.input_tokens)),
+        output=max(1, round(run.output_tokens)),
+    )
+
+
+def run_service(
+    service: Service, load: Load, phases: Phases, run_load: RunLoad = run_with_highest_rate
+) -> LoadRun:
+    """Run the requests of a service under load.
+
+    Args:
+        service: the service with its demand.
+        load: the requests.
+        phases: the phases of the service.
+        run_load: `run_requests` where the highest rate that meets targets is not searched.
+
+    Raises:
+        InputError: where the weights leave no room for a cache, and for too many replicas.
+    """
+    demand = service.demand or Demand()
+    if phases.room_bytes <= 0:
+        change = find_fitting_change(replace(service, running_sequences=1))
+        option = "none" if change is None else change.option
+        raise InputError(f"serve: weights leave no room for a cache; nearest: {option}")
+    draft = None
+    if demand.draft:
+        draft = replace(service, model=demand.draft, demand=None).phases()
+    pools = [make_pool(phases, demand, load, service.replicas, draft, service.prefix)]
+    device_count = service.device_count * service.replicas
+    transfer_s: Callable[[int], float] = at_once
+    if demand.prefill_replicas:
+        reader, replicas = service.readers(), demand.prefill_replicas
+        reader_phases = reader.phases()
+        pools.insert(0, make_pool(reader_phases, demand, load, replicas, prefix=service.prefix))
+        device_count += reader.device_count * replicas
+        transfer_s = transfer_time(reader_phases, service.site)
+    run = run_load(demand, load, pools, transfer_s)
+    varied_load, varied = vary_outputs(load), None
+    if varied_load != load and not pools[-1].mixed:
+        varied = run_requests(demand, varied_load, pools, transfer_s)
+    return replace(run, device_count=device_count, varied=varied)
+
+
+@dataclass(frozen=True)
+class ServerEnergy:
+    """Energy of a service.
+
+    Args:
+        per_token_j: joules of a token, of all devices of a replica.
+        device_w: mean power of a device.
+    """
+
+    per_token_j: float
+    device_w: float
+
+
+def predict_energy(
+    service: Service, phases: Phases, prefill: Spent, decode: Spent
+) -> ServerEnergy | None:
+    """Return the energy of a service; None where the power of the device is unknown.
+
+    Args:
+        service: the service.
+        phases: its phases.
+        prefill: the step that reads all prompts.
+        decode: a step that makes a token of each sequence.
+    """
+    energy_j = duration_s = 0.0
+    for step, count in ((prefill, 1), (decode, service.output - 1)):
+        step_s = (step.seconds,) * 3
+        power = drawn_of(step.joules / service.pipeline, step_s, phases.device)
+        if power is None:
+            return None
+        energy_j += count * power[0]
+        duration_s += count * step.seconds
+    tokens = service.running_sequences * service.output
+    return ServerEnergy(energy_j * service.device_count / tokens, energy_j / duration_s)
