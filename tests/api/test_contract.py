@@ -205,5 +205,5 @@ def test_the_prefill_of_a_server_is_a_prediction():
             how: dict[str, Any] = {"phase": "infer", "options": {"stack": "vllm-2025"}}
             expected = steptime.predict(text, device, 1, dtype="bfloat16", **how)
             made = steptime.serve(served, device, 1, length, 1, stack="vllm-2025")
-            prefill_s = made["ttft_s"] - sum(made["parts"]["beside_predict"].values())
+            prefill_s = made.ttft_s - sum(made.predict_difference.to_dict().values())
             assert prefill_s == pytest.approx(expected.step_s, rel=1e-9), (text, device)

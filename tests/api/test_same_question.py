@@ -299,13 +299,15 @@ def test_a_prefill_takes_what_predict_says_and_what_is_named(name, stack, kept):
     for device in ("a100-sxm4-80gb", "h100-sxm5")["dtype" in kept :]:  # the first has no float8
         for length in (8, 200):
             told = steptime.serve(model.strip(":"), device, 1, length, 1, **serving)
-            beside = told["parts"]["beside_predict"]
+            beside = told.predict_difference.to_dict()
             assert [*beside] == [f"{part}_s" for part in BESIDE]
             more = f"{model},length={length}".replace(":,", ":")
             step_s = steptime.predict(more, device, 1, dtype="bfloat16", **how).step_s
-            left_s = told["ttft_s"] - sum(beside.values())
+            left_s = told.ttft_s - sum(beside.values())
             assert left_s == pytest.approx(step_s, rel=1e-9), (device, length)
-            shares |= {round(told[f"ttft_{end}_s"] / told["ttft_s"], 9) for end in ("low", "high")}
+            shares |= {
+                round(end_s / told.ttft_s, 9) for end_s in (told.ttft_low_s, told.ttft_high_s)
+            }
     assert len(shares) == 2
 
 
@@ -314,7 +316,7 @@ def test_what_a_server_does_otherwise_is_told_apart():
 
     def beside(model: str, **kept: Any) -> dict[str, float]:
         told = steptime.serve(model, "h100-sxm5", 1, 200, 1, stack="vllm-2025", **kept)
-        return dict(told["parts"]["beside_predict"])
+        return dict(told.predict_difference.to_dict())
 
     plain = beside(DECODERS["llama"])
     assert plain["server_s"] == pytest.approx(0.0013 + 2.9e-5 + 0.03)
@@ -324,4 +326,4 @@ def test_what_a_server_does_otherwise_is_told_apart():
     assert beside(DECODERS["experts"])["rows_s"] > 2e-5  # a layer chooses experts
     for more in ({"running_sequences": 2}, {"tensor": 2, "inside": "nvlink-4"}, {"concurrency": 1}):
         how: Any = {"model": "llama3_8b", "device": "h100", "input": 64, "output": 2, **more}
-        assert steptime.serve(**how)["parts"]["beside_predict"] is None
+        assert steptime.serve(**how).predict_difference is None

@@ -50,9 +50,9 @@ def path(tmp_path):
 
 def test_serve_keeps_weights_as_the_file_does(path):
     usual = steptime.serve(path, "h100")
-    assert usual["weights"] == "int4"
-    assert usual["tpot_s"] == steptime.serve(path, "h100", weights="int4")["tpot_s"]
-    assert usual["tpot_s"] < steptime.serve(path, "h100", weights="bfloat16")["tpot_s"]
+    assert usual.weights == "int4"
+    assert usual.tpot_s == steptime.serve(path, "h100", weights="int4").tpot_s
+    assert usual.tpot_s < steptime.serve(path, "h100", weights="bfloat16").tpot_s
 
 
 def test_notes_on_a_file_stand_in_every_answer(path):

@@ -69,10 +69,10 @@ def test_a_type_that_cannot_be_is_said_with_the_nearest(words, said, capsys):
 def test_a_type_without_arithmetic_is_that_of_weights_alone():
     weights = steptime.serve("llama3_8b", "a100", dtype="bfloat16", weights="float8")
     short = steptime.serve("llama3_8b", "a100", dtype="float8")
-    assert weights["fits"]
-    assert short["tpot_s"] == weights["tpot_s"]
-    assert short["memory"] == weights["memory"]
-    assert any("weights alone" in note for note in short["notes"])
+    assert weights.fits
+    assert short.tpot_s == weights.tpot_s
+    assert short.needed_bytes == weights.needed_bytes
+    assert any("weights alone" in note for note in short.notes)
 
 
 def test_weights_of_autocast_are_in_32_bit_with_a_copy_in_16():

@@ -10,11 +10,12 @@ import pytest
 from steptime import serve
 from steptime.core.errors import InputError
 from steptime.planning.request import Site
-from steptime.serving.answer import Service
-from steptime.serving.load import Demand, _spread, by_chance, trace, under_load, varied
+from steptime.serving.demand import Demand, poisson_arrivals, read_trace
+from steptime.serving.load import Spread, _spread_of, run_with_highest_rate, vary_outputs
 from steptime.serving.pace import Paced
 from steptime.serving.phases import Group, Spent
 from steptime.serving.queueing import Load, Pool, simulate
+from steptime.serving.service import Service
 
 TOKEN, STEP, EACH, HELD = 2e-5, 0.008, 1e-4, 5e-8
 
@@ -38,7 +39,7 @@ def pool(most: int, replicas: int = 1, **rules: float) -> Pool:
 
 def alone(inputs: list[int], rate: float, seed: int = 1) -> Load:
     """Prompts alone, one after another: a queue with one server."""
-    return Load(inputs, [1] * len(inputs), by_chance(rate, len(inputs), seed))
+    return Load(inputs, [1] * len(inputs), poisson_arrivals(rate, len(inputs), seed))
 
 
 def waited(load: Load, servers: int = 1) -> float:
@@ -76,21 +77,21 @@ def test_at_a_constant_concurrency_a_token_takes_decode_and_its_part_of_prompts(
     """TPOT = decode + n / output x prefill; and n = requests a second x seconds of a request."""
     n, inputs, outputs = 16, 1000, 400
     demand = Demand(concurrency=n, count=n * 60)
-    found = under_load(demand, demand.load(inputs, outputs), [pool(n)])
+    found = run_with_highest_rate(demand, demand.load(inputs, outputs), [pool(n)])
     decode = STEP + EACH * n + HELD * n * (inputs + outputs / 2)
     tpot = decode + n / outputs * TOKEN * inputs
-    assert found["tpot_s"]["mean"] == pytest.approx(tpot, rel=0.02)
-    assert found["requests_per_s"] * found["request_s"]["mean"] == pytest.approx(n, rel=0.01)
-    assert found["running_sequences"] == pytest.approx(n, rel=0.03)
+    assert found.tpot.mean_s == pytest.approx(tpot, rel=0.02)
+    assert found.requests_per_s * found.request.mean_s == pytest.approx(n, rel=0.01)
+    assert found.running_sequences == pytest.approx(n, rel=0.03)
 
 
 def test_what_a_request_takes_beside_the_servers_is_added_and_holds_up_no_step():
     demand = Demand(concurrency=8, count=80)
     load = demand.load(1000, 200)
-    bare, later = (under_load(demand, load, [pool(8, prompt_s=s)]) for s in (0.0, 0.5))
-    for name in ("ttft_s", "request_s"):
-        assert later[name]["mean"] == pytest.approx(bare[name]["mean"] + 0.5)
-    assert later["requests_per_s"] == bare["requests_per_s"]
+    bare, later = (run_with_highest_rate(demand, load, [pool(8, prompt_s=s)]) for s in (0.0, 0.5))
+    assert later.ttft.mean_s == pytest.approx(bare.ttft.mean_s + 0.5)
+    assert later.request.mean_s == pytest.approx(bare.request.mean_s + 0.5)
+    assert later.requests_per_s == bare.requests_per_s
 
 
 def test_who_reserves_all_blocks_sends_nobody_back():
@@ -112,7 +113,7 @@ def test_little_s_law_holds_where_the_cache_is_too_small():
     n = 300
     load = Load(
         [draw.randint(10, 500) for _ in range(n)], [draw.randint(1, 300) for _ in range(n)],
-        by_chance(20.0, n, 3),
+        poisson_arrivals(20.0, n, 3),
     )  # fmt: skip
     small = pool(64)._replace(blocks=100)
     run = simulate(load, [small])
@@ -181,40 +182,37 @@ def test_prompts_apart_leave_decoding_alone_and_send_the_cache_once():
 
 def test_the_highest_rate_meets_the_targets_and_a_higher_one_does_not():
     demand = Demand(rate=5.0, count=500, ttft=0.2, tpot=0.02)
-    found = under_load(demand, demand.load(1000, 100), [pool(64)])
-    most = found["highest_rate_per_s"]
+    found = run_with_highest_rate(demand, demand.load(1000, 100), [pool(64)])
+    most = found.highest_rate_per_s
     share = []
     for rate in (most, 1.02 * most):
         other = replace(demand, rate=rate)
-        share.append(under_load(other, other.load(1000, 100), [pool(64)])["in_time"])
+        share.append(run_with_highest_rate(other, other.load(1000, 100), [pool(64)]).in_time_share)
     assert share[0] >= 0.9 > share[1]
 
 
 def test_more_than_can_be_served_is_said():
     demand = Demand(rate=400.0, count=2000)
-    assert under_load(demand, demand.load(1000, 100), [pool(64)])["grows"]
-    assert not under_load(Demand(rate=5.0), demand.load(1000, 100), [pool(2000)])["sent_back"]
+    assert run_with_highest_rate(demand, demand.load(1000, 100), [pool(64)]).queue_grows
+    assert not run_with_highest_rate(
+        Demand(rate=5.0), demand.load(1000, 100), [pool(2000)]
+    ).preemptions
 
 
 def test_percentiles_are_numpys():
     values = [*np.random.default_rng(2).random(101).tolist(), 3.0, 2.0]
-    found = _spread(values)
-    assert found is not None
-    assert [found[f"p{p}"] for p in (50, 90, 99)] == pytest.approx(
-        list(np.percentile(values, (50, 90, 99)))
-    )
-    assert _spread([1.0]) == {"mean": 1.0, "p50": 1.0, "p90": 1.0, "p99": 1.0}
-    assert _spread([]) is None
+    assert _spread_of(values)[1:] == pytest.approx(tuple(np.percentile(values, (50, 90, 99))))
+    assert _spread_of([1.0]) == Spread(1.0, 1.0, 1.0, 1.0)
 
 
 def test_traces(tmp_path):
     csv = tmp_path / "a.csv"
     csv.write_text("arrival_s,input_tokens,output_tokens\n7,10,20\n5.5,3,1\n")
-    assert trace(csv) == Load((3, 10), (1, 20), [0.0, 1.5])
+    assert read_trace(csv) == Load((3, 10), (1, 20), [0.0, 1.5])
     lines = tmp_path / "a.jsonl"
     rows = [{"timestamp": 500, "input_length": 3, "output_length": 2, "hash_ids": [1]}]
     lines.write_text("\n".join(json.dumps(row) for row in rows * 2))
-    assert trace(lines).inputs == (3, 3)
+    assert read_trace(lines).inputs == (3, 3)
     for text, said in {
         "a,b\n1,2\n": "a.csv:2: a request has arrival_s, input_tokens, output_tokens, not 'a, b'",
         "arrival_s,input_tokens,output_tokens\n": "holds no requests",
@@ -225,46 +223,46 @@ def test_traces(tmp_path):
     }.items():
         csv.write_text(text)
         with pytest.raises(InputError, match=r"a\.csv") as caught:
-            trace(csv)
+            read_trace(csv)
         assert said in str(caught.value)
 
 
 def test_a_model_under_load_in_python():
     told = serve("llama3_8b", "h100", input=1024, output=64, concurrency=16, count=64)
-    load = told["load"]
-    assert told["tpot_s"] == load["tpot_s"]["mean"]
-    assert told["output_tokens_per_s"] == pytest.approx(64 * load["requests_per_s"])
-    assert told["tpot_s"] > serve("llama3_8b", "h100", 16, 1024, 64)["tpot_s"]
+    load = told.load
+    assert told.tpot_s == load.tpot_mean_s
+    assert told.output_tokens_per_s == pytest.approx(64 * load.requests_per_s)
+    assert told.tpot_s > serve("llama3_8b", "h100", 16, 1024, 64).tpot_s
     again = serve("llama3_8b", "h100", input=1024, output=64, concurrency=16, count=64)
     assert again == told
     apart = serve(
         "llama3_8b", "h100", link="infiniband-ndr", rate=2.0, count=100, prefill_replicas=2,
         prefill_tensor=2,
     )  # fmt: skip
-    assert apart["device_count"] == 5
-    assert apart["ttft_s"] == apart["load"]["ttft_s"]["mean"]
-    assert apart["load"]["varied"] is None
+    assert apart.device_count == 5
+    assert apart.ttft_s == apart.load.ttft_mean_s
+    assert apart.load.varied is None
 
 
 def test_answers_of_users_differ_by_a_tenth_and_are_as_long_in_the_mean():
-    load = varied(Load([100] * 40, [200] * 40, (), 4))
+    load = vary_outputs(Load([100] * 40, [200] * 40, (), 4))
     assert (min(load.outputs), max(load.outputs), sum(load.outputs)) == (180, 220, 40 * 200)
     assert load.inputs == [100] * 40
     one, by_rate = Load([100], [200], (), 1), Load([100] * 2, [200] * 2, [0.0, 0.1])
-    assert varied(one) == one
-    assert varied(by_rate) == by_rate
+    assert vary_outputs(one) == one
+    assert vary_outputs(by_rate) == by_rate
 
 
 def test_prompts_that_are_read_first_come_in_waves():
     """Of 16 equal ones each waits for half of a wave; of unlike ones for little but its own."""
     asked = {"input": 1024, "output": 256, "concurrency": 16}
     told = serve("llama3_8b", "h100", stack="sglang-2025", **asked)
-    load = told["load"]
-    first, other = (one["ttft_s"]["mean"] for one in (load, load["varied"]))
+    load = told.load
+    first, other = load.ttft_mean_s, load.varied.ttft_mean_s
     assert 2.0 < first / other < 8.0
-    assert told["ttft_low_s"] < other < first == told["ttft_s"]
-    assert load["varied"]["tpot_s"]["mean"] > load["tpot_s"]["mean"]  # they wait for the others'
-    assert serve("llama3_8b", "h100", stack="vllm-2025", **asked)["load"]["varied"] is None
+    assert told.ttft_low_s < other < first == told.ttft_s
+    assert load.varied.tpot_mean_s > load.tpot_mean_s  # they wait for the others'
+    assert serve("llama3_8b", "h100", stack="vllm-2025", **asked).load.varied is None
 
 
 def test_each_rank_reads_a_budget_of_its_own():
@@ -281,17 +279,17 @@ def test_methods_without_constants_serve_too(method):
     told = serve(
         "gpt2", "t4", dtype="float16", input=900, output=20, method=method, rate=1.0, count=20
     )
-    assert told["tpot_low_s"] is None
-    assert 0 < told["tpot_s"] < told["ttft_s"] < told["load"]["request_s"]["p50"]
+    assert told.tpot_low_s is None
+    assert 0 < told.tpot_s < told.ttft_s < told.load.request_p50_s
 
 
 def test_a_trace_with_long_prompts_and_long_answers(tmp_path):
     rows = tmp_path / "a.csv"
     rows.write_text("arrival_s,input_tokens,output_tokens\n0,900,100\n1,1000,20\n2,1000,9999\n")
     told = serve("gpt2", "t4", dtype="float16", requests=rows, count=2)
-    assert (told["input_tokens"], told["output_tokens"], told["load"]["requests"]) == (950, 60, 2)
+    assert (told.input_tokens, told.output_tokens, told.load.request_count) == (950, 60, 2)
     with pytest.raises(InputError, match="10999 tokens, and gpt2 has 1024 positions"):
         serve("gpt2", "t4", dtype="float16", requests=rows)
     one = serve("gpt2", "t4", dtype="float16", concurrency=2, output=1, prefill_replicas=1,
                 link="ethernet-10", count=10, input=100)  # fmt: skip
-    assert one["load"]["tpot_s"] is None
+    assert one.load.tpot_mean_s is None

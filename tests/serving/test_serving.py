@@ -10,13 +10,20 @@ from steptime.network.families import language
 from steptime.network.ops.sequence import experts_read
 from steptime.planning.request import Site
 from steptime.prediction.kernel import Kernel
-from steptime.serving.answer import Service, answered
+from steptime.questions.serve.options import ServeOptions
+from steptime.questions.serve.server import answer_server
+from steptime.questions.serve.server_answer import ServerAnswer
 from steptime.serving.kernels import Group, attention
 from steptime.serving.memory import largest_running_sequences, paged
 from steptime.serving.phases import Phases
+from steptime.serving.service import Service
 
 H100 = Site("h100-sxm5", 8, "nvlink-4")
 LLAMA = 8_030_261_248
+
+
+def answered(service: Service) -> ServerAnswer:
+    return answer_server(service, ServeOptions())
 
 
 def phases(model: str = "llama3_8b", **how: object) -> Phases:
@@ -92,30 +99,29 @@ def test_the_largest_batch_fits_and_one_more_does_not():
     room = 0.9 * 80e9 * (2**30 / 1e9) * 0.99 - 16_060_522_496 - 2e9
     room -= 8192 * 2 * (6 * 4096 + 2 * (4096 + 2 * 1024 + 14336))
     assert most == int(room // (131_072 * 1152))
-    assert answered(Service("llama3_8b", H100, most))["fits"]
-    assert not answered(Service("llama3_8b", H100, most + 1))["fits"]
+    assert answered(Service("llama3_8b", H100, most)).fits
+    assert not answered(Service("llama3_8b", H100, most + 1)).fits
     assert paged(1153) == 1168
 
 
 def test_what_does_not_fit_says_what_does():
     told = answered(Service("llama3_70b", H100, 8))
-    assert told["memory"]["over_bytes"] > 60e9
-    assert told["nearest_that_fits"]["change"] == "--tensor 2"
+    assert told.over_bytes > 60e9
+    assert told.change_that_fits == "--tensor 2"
 
 
 def test_a_request_is_the_first_token_and_the_steps_after_it():
     told = answered(Service("llama3_8b", H100, 4, 512, 32, replicas=2))
-    assert told["request_s"] == pytest.approx(told["ttft_s"] + 31 * told["tpot_s"])
-    assert told["output_tokens_per_s"] == pytest.approx(2 * 4 * 32 / told["request_s"])
-    assert told["tpot_low_s"] < told["tpot_s"] < told["tpot_high_s"]
-    for name, phase in (("tpot_s", "decode"),):
-        assert told[name] == pytest.approx(sum(told["parts"][phase].values()))
+    assert told.request_s == pytest.approx(told.ttft_s + 31 * told.tpot_s)
+    assert told.output_tokens_per_s == pytest.approx(2 * 4 * 32 / told.request_s)
+    assert told.tpot_low_s < told.tpot_s < told.tpot_high_s
+    assert told.tpot_s == pytest.approx(told.decode.total_s)
 
 
 def test_parts_of_a_phase_add_up_to_it():
     told = steptime.serve("llama3_8b", "h100", running_sequences=4, stack="vllm-2025")
-    assert sum(told["parts"]["prefill"].values()) == pytest.approx(told["ttft_s"])
-    assert sum(told["parts"]["decode"].values()) == pytest.approx(told["tpot_s"])
+    assert told.prefill.total_s == pytest.approx(told.ttft_s)
+    assert told.decode.total_s == pytest.approx(told.tpot_s)
 
 
 def test_methods_without_an_interval(capsys):
@@ -131,10 +137,10 @@ def test_requests_at_once_take_their_own_steps_and_the_prompts_of_all():
     told = steptime.serve("llama3_8b", "h100-sxm5", input=1024, output=128, **how)
     one = phases(stack="sglang-2025")
     prompts_s, step_s = one.prefill(8, 1024).seconds, one.decode(8, 1024 + 64).seconds
-    assert told["ttft_s"] == pytest.approx(prompts_s + one.constant("prompt_s"), rel=0.01)
-    assert told["request_s"] == pytest.approx(told["ttft_s"] + 127 * step_s, rel=0.01)
+    assert told.ttft_s == pytest.approx(prompts_s + one.constant("prompt_s"), rel=0.01)
+    assert told.request_s == pytest.approx(told.ttft_s + 127 * step_s, rel=0.01)
     mixed = steptime.serve("llama3_8b", "h100-sxm5", input=1024, output=128, concurrency=8)
-    assert mixed["tpot_s"] > told["tpot_s"]
+    assert mixed.tpot_s > told.tpot_s
 
 
 @every("stack", ["vllm-2025", "sglang-2025", "trt-llm-2025"])
@@ -145,16 +151,16 @@ def test_an_answer_has_one_first_token_time(stack):
             "llama3_70b", "h100", input=8192, output=64, tensor=4, concurrency=users,
             count=users + 8, stack=stack,
         )  # fmt: skip
-        for name in ("ttft_s", "tpot_s", "request_s"):
-            assert told[name] == pytest.approx(told["load"][name]["mean"], rel=1e-9)
-            low_s, high_s = (told[name.replace("_s", f"_{end}_s")] for end in ("low", "high"))
-            assert low_s < told[name] < high_s
+        for name in ("ttft", "tpot", "request"):
+            value, mean_s = getattr(told, f"{name}_s"), getattr(told.load, f"{name}_mean_s")
+            assert value == pytest.approx(mean_s, rel=1e-9)
+            assert getattr(told, f"{name}_low_s") < value < getattr(told, f"{name}_high_s")
 
 
 def test_a_first_token_of_one_user_is_that_of_one_prompt():
     alone = steptime.serve("llama3_8b", "h100", 1, 1024, 32)
     user = steptime.serve("llama3_8b", "h100", input=1024, output=32, concurrency=1)
-    assert user["ttft_s"] == pytest.approx(alone["ttft_s"], rel=1e-9)
+    assert user.ttft_s == pytest.approx(alone.ttft_s, rel=1e-9)
 
 
 def test_a_planner_serves_as_before_after_others_asked_it():
@@ -230,10 +236,10 @@ def test_a_part_of_a_prompt_sees_what_is_before_it():
 def test_energy_of_a_token():
     """A device draws at most 700 W, and more than while it waits."""
     told = answered(Service("llama3_8b", H100, 16))
-    watts = told["energy"]["device_w"]
+    watts = told.device_w
     assert 150 < watts < 700
-    request_s = told["request_s"] - phases().constant("prompt_s")
-    assert told["energy"]["token_j"] == pytest.approx(watts * request_s / (16 * 128))
+    request_s = told.request_s - phases().constant("prompt_s")
+    assert told.energy_per_token_j == pytest.approx(watts * request_s / (16 * 128))
 
 
 def test_stages_work_at_a_part_of_the_sequences_each():
@@ -253,7 +259,7 @@ def test_a_name_on_hugging_face():
 
 def test_experts_on_many_ranks_are_shared_out():
     told = answered(Service("mixtral_8x7b", H100, 8, data=4))
-    assert told["nearest_that_fits"]["change"] == "--expert 4"
+    assert told.change_that_fits == "--expert 4"
     shared = phases("mixtral_8x7b", data=4, expert=4)
     experts = 32 * 8 * 3 * 4096 * 14336 * 2
     whole = phases("mixtral_8x7b").weight_bytes
@@ -278,13 +284,13 @@ def test_tokens_beyond_the_length_of_a_model_are_noted():
         ("llama_7b", 4000, True),
         (own, 200_000, False),
     ):
-        notes = steptime.serve(model, "h100", input=tokens)["notes"]
+        notes = steptime.serve(model, "h100", input=tokens).notes
         assert any("beyond the length of" in note for note in notes) == is_noted, (model, tokens)
     assert "200,128 tokens are beyond the length of llama3_8b, 8,192" in notes_of("llama3_8b")
 
 
-def notes_of(model: str) -> list[str]:
-    return steptime.serve(model, "h100", input=200_000)["notes"]
+def notes_of(model: str) -> str:
+    return " ".join(steptime.serve(model, "h100", input=200_000).notes)
 
 
 def test_every_decoder_of_the_catalogue_says_its_trained_length():
@@ -300,8 +306,8 @@ def test_ranks_of_experts_need_not_divide_the_tokens():
         steptime.serve("deepseek_v3", "h200", input=2000, output=tokens, **split)
         for tokens in (96, 100, 104)
     ]
-    assert ends[0]["tpot_s"] <= ends[1]["tpot_s"] <= ends[2]["tpot_s"]
-    assert ends[0]["request_s"] < ends[1]["request_s"] < ends[2]["request_s"]
+    assert ends[0].tpot_s <= ends[1].tpot_s <= ends[2].tpot_s
+    assert ends[0].request_s < ends[1].request_s < ends[2].request_s
 
 
 def test_experts_that_tokens_reach_are_expected():

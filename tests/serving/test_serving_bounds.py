@@ -7,9 +7,10 @@ import pytest
 
 from steptime.core.errors import InputError
 from steptime.planning.request import Site
-from steptime.serving.answer import Service, loaded, times_of
-from steptime.serving.load import Demand
+from steptime.serving.demand import Demand
 from steptime.serving.phases import Phases
+from steptime.serving.service import Service
+from steptime.serving.times import predict_times, run_service
 
 SITES = [
     Site("h100-sxm5", 8, "nvlink-4", "infiniband-ndr"),
@@ -35,10 +36,11 @@ def service_drawn(seed: int) -> bool:
     demand = Demand(concurrency=users, count=20)
     asked = Service(model, site, *sizes, tensor=one.tensor, stack=stack, demand=demand)
     try:
-        load = loaded(asked, demand.load(*sizes[1:]), ready) if users else None
+        run = run_service(asked, demand.load(*sizes[1:]), ready) if users else None
     except InputError:  # weights that leave no room
         return False
-    for time in times_of(asked, ready, load).values():
+    times = predict_times(asked, ready, run)
+    for time in (times.ttft, times.tpot, times.request):
         assert time.low is not None
         assert time.high is not None
         assert 0 < time.low <= time.value <= time.high

@@ -6,9 +6,9 @@ import steptime
 from steptime.core.errors import InputError
 from steptime.core.graph import TensorSpec
 from steptime.planning.request import Site
-from steptime.serving.answer import Service
 from steptime.serving.kernels import stored_bytes
 from steptime.serving.phases import Phases
+from steptime.serving.service import Service
 
 QWEN = "qwen3_next_80b_a3b"
 

@@ -1,6 +1,7 @@
 """Servers that hold targets: against all single answers, by hand, as text, JSON and picture."""
 
 import json
+import re
 import shlex
 from functools import cache
 from itertools import product
@@ -14,9 +15,10 @@ from every import every
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.planning.request import Site
-from steptime.serving.answer import Service
-from steptime.serving.tables import table
-from steptime.serving.targets import undominated
+from steptime.questions.serve.search import drop_dominated
+from steptime.questions.serve.search_answer import FrontPoint, SearchRow
+from steptime.questions.serve.server_answer import RequestSpreads
+from steptime.serving.service import Service
 
 H100: dict[str, Any] = {"device": "h100-sxm5", "inside": "nvlink-4"}
 ASKED: dict[str, Any] = {"input": 1000, "output": 50, "rate": 40, "count": 200}
@@ -24,7 +26,7 @@ ASKED: dict[str, Any] = {"input": 1000, "output": 50, "rate": 40, "count": 200}
 
 @cache
 def load_of(*split: tuple[str, int]) -> Any:
-    return steptime.serve("llama3_8b", **H100, **ASKED, **dict(split))["load"]
+    return steptime.serve("llama3_8b", **H100, **ASKED, **dict(split)).load
 
 
 @cache
@@ -52,8 +54,8 @@ def cards(devices: int, ttft: float, tpot: float) -> dict[str, int]:
         way = "apart" if "prefill_tensor" in split else "together"
         if way not in fewest:
             load = load_of(*split.items())
-            both = load["ttft_s"]["p90"] <= ttft and load["tpot_s"]["p90"] <= tpot
-            if both and not load["grows"]:
+            both = load.ttft_p90_s <= ttft and load.tpot_p90_s <= tpot
+            if both and not load.queue_grows:
                 fewest[way] = number
     return fewest
 
@@ -63,46 +65,39 @@ def cards(devices: int, ttft: float, tpot: float) -> dict[str, int]:
 def test_the_fewest_devices_are_those_of_all_single_answers(ttft, tpot):
     told = searched(ttft, tpot)
     fewest: dict[str, int] = {}
-    for row in told["rows"]:
-        way = row["arrangement"]
-        fewest[way] = min(row["device_count"], fewest.get(way, 5))
+    for row in told.rows:
+        fewest[row.arrangement] = min(row.device_count, fewest.get(row.arrangement, 5))
     assert fewest == cards(5, ttft, tpot)
-    assert told["fewest"]["device_count"] == min(fewest.values())
+    assert told.smallest.device_count == min(fewest.values())
 
 
-OF_A_ROW = ("arrangement", "prefill", "bounds", "bounded_by", "command")  # of the search alone
-OF_LOAD = (
-    "ttft_s",
-    "tpot_s",
-    "request_s",
-    "busy",
-    "running_sequences",
-)  # spreads, which an answer has apart
+OF_A_SEARCH = re.compile("arrangement|bounded_by|command|prefill_|_p90_(low|high)_s").search
+OF_LOAD = {"busy_shares", "running_sequences", *RequestSpreads.__struct_fields__}
 
 
-def hold_row(row: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+def hold_row(row: SearchRow, capsys: pytest.CaptureFixture[str]) -> None:
     """Hold that the command of a row prints the row, key by key."""
-    assert run([*shlex.split(row["command"])[1:], "--json"]) == 0
+    assert run([*shlex.split(row.command)[1:], "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
-    for key in row.keys() - {*OF_A_ROW}:
-        value = printed["load"][key] if key in OF_LOAD else printed[key]
-        assert json.loads(json.dumps(row[key])) == value, key
+    for key, value in json.loads(json.dumps(row.to_dict())).items():
+        if not OF_A_SEARCH(key):
+            assert (printed["load"] if key in OF_LOAD else printed)[key] == value, key
 
 
 def test_a_row_is_one_answer(capsys):
     """The command of a row prints its times, intervals, stacks, rate and cost."""
     told = searched(0.2, 0.02, 3)
-    ways = {row["arrangement"]: row for row in reversed(told["rows"])}
+    ways = {row.arrangement: row for row in reversed(told.rows)}
     assert set(ways) == {"together", "apart"}
     for row in ways.values():
-        assert row["assumed"]["others"]
-        for key in ("ttft_s", "tpot_s"):
-            assert row["bounds"][key][0] < row[key]["p90"] < row["bounds"][key][1]
+        assert row.other_stacks
+        assert row.ttft_p90_low_s < row.ttft_p90_s < row.ttft_p90_high_s
+        assert row.tpot_p90_low_s < row.tpot_p90_s < row.tpot_p90_high_s
         hold_row(row, capsys)
 
 
 def test_a_row_is_one_answer_under_options_too(capsys):
-    how: dict[str, Any] = {"stack": "sglang-2025", "kv": "float8", "options": {"host": "slow"}}
+    how: dict[str, Any] = {"stack": "sglang-2025", "kv": "float8", "settings": {"host": "slow"}}
     told = steptime.serve(
         "llama3_8b",
         ["l40s", "h100"],
@@ -114,18 +109,18 @@ def test_a_row_is_one_answer_under_options_too(capsys):
         search=True,
         **how,
     )
-    for row in told["rows"]:
-        assert row["assumed"] is None
+    for row in told.rows:
+        assert not row.other_stacks
         hold_row(row, capsys)
 
 
-def ways_of(**how: Any) -> dict[str, dict[str, Any]]:
+def ways_of(**how: Any) -> dict[str, Any]:
     told = steptime.serve(
         "llama3_70b", **H100, rate=10, output=256, search=True, max_device_count=16, **how
     )
-    best: dict[str, dict[str, Any]] = {}
-    for row in sorted(told["rows"], key=lambda one: one["device_count"]):
-        best.setdefault(row["arrangement"], row)
+    best: dict[str, Any] = {}
+    for row in sorted(told.rows, key=lambda one: one.device_count):
+        best.setdefault(row.arrangement, row)
     return best | {"told": told}
 
 
@@ -133,24 +128,25 @@ def ways_of(**how: Any) -> dict[str, dict[str, Any]]:
 def test_apart_wins_where_prompts_stretch_the_tokens_of_others():
     """A step that reads 2,048 tokens of prompts takes longer than a token may."""
     ways = ways_of(ttft=1.0, tpot=0.025)
-    assert ways["apart"]["device_count"] < ways["together"]["device_count"]
-    assert ways["together"]["bounded_by"] == "TPOT"
+    assert ways["apart"].device_count < ways["together"].device_count
+    assert ways["together"].bounded_by == "TPOT"
     phases = Service("llama3_70b", Site("h100-sxm5", 8, "nvlink-4"), tensor=4).phases()
     assert phases.mixed(8, 1100, 2, 1024).seconds > 0.025 > phases.decode(8, 1100).seconds
-    assert "with a replica less TPOT is late" in ways["told"]["answer"]
+    assert "with a replica less TPOT is late" in "; ".join(ways["told"].headline)
 
 
 @pytest.mark.slow
 def test_together_wins_where_prompts_are_short():
     """Two devices that hold the weights wait half of the time for prompts of 128 tokens."""
     ways = ways_of(input=128, ttft=1.0, tpot=0.04)
-    assert ways["together"]["device_count"] < ways["apart"]["device_count"]
-    assert ways["apart"]["busy"][0] < 0.6
+    assert ways["together"].device_count < ways["apart"].device_count
+    assert ways["apart"].busy_shares[0] < 0.6
 
 
 def test_what_holds_nothing_is_said_first(capsys):
-    words = "serve llama3_70b --device t4,h100 --rate 1 --ttft 0.5 --tpot 0.05 --search --max-device-count 4"
-    assert run([*words.split(), "--count", "100", "--output", "32"]) == 0
+    words = "serve llama3_70b --device t4,h100 --rate 1 --ttft 0.5 --tpot 0.05 --search"
+    words += " --max-device-count 4 --count 100 --output 32"
+    assert run(words.split()) == 0
     first, second, *rest = capsys.readouterr().out.splitlines()
     assert first.startswith("t4: out of memory on at most 4 devices")
     assert second.startswith("llama3_70b, 1 requests/s: ")
@@ -158,9 +154,9 @@ def test_what_holds_nothing_is_said_first(capsys):
     told = steptime.serve(
         "llama3_8b", "h100", rate=1, ttft=0.001, output=32, search=True, max_device_count=2
     )
-    assert told["best"] is None
-    assert told["answer"] == "no server holds the targets"
-    assert "TTFT of" in told["missing"][0]
+    assert told.best is None
+    assert told.headline == ("no server holds the targets",)
+    assert "TTFT of" in told.missing[0]
 
 
 @pytest.mark.slow
@@ -178,12 +174,12 @@ def test_a_device_without_a_price_stays_in_the_list(tmp_path):
         "prices": prices,
     }
     told = steptime.serve("llama3_8b", ["h100", "h200"], rate=2, count=100, output=32, **how)
-    cost = {row["device"]: row["cost"] for row in told["rows"]}
+    cost = {row.device: row.cost_per_million_tokens for row in told.rows}
     assert cost["h200-sxm"] is None
-    best = told["best"]
-    hour = 3.6 * best["device_count"] / 3600
-    assert best["cost"]["million_tokens"] == pytest.approx(1e6 / best["output_tokens_per_s"] * hour)
-    assert best["cost"]["date"] == "2026-11-01"
+    best = told.best
+    hour = 3.6 * best.device_count / 3600
+    assert best.cost_per_million_tokens == pytest.approx(1e6 / best.output_tokens_per_s * hour)
+    assert best.price_date == "2026-11-01"
 
 
 def test_devices_that_nothing_joins_serve_together_alone():
@@ -198,8 +194,8 @@ def test_devices_that_nothing_joins_serve_together_alone():
         input=64,
         output=16,
     )
-    assert told["rows"]
-    assert {row["arrangement"] for row in told["rows"]} == {"together"}
+    assert told.rows
+    assert {row.arrangement for row in told.rows} == {"together"}
 
 
 def test_a_front_has_no_point_that_another_beats(tmp_path):
@@ -207,10 +203,15 @@ def test_a_front_has_no_point_that_another_beats(tmp_path):
     words = "serve llama3_8b --device h100 --rate 4 --tpot 0.02 --output 32 --count 100"
     assert run([*words.split(), "--search", "--max-device-count", "2", "--out", str(out)]) == 0
     assert "tokens/s of a device" in out.read_text()
-    names = ("tokens_per_s_per_user", "tokens_per_s_per_device")
-    points = [(9, 1), (8, 3), (7, 2), (6, 4), (6, 5)]
-    rows = [{"device": "a", **dict(zip(names, point, strict=True))} for point in points]
-    left = [tuple(row[name] for name in names) for row in undominated(rows)]
+    points = [
+        FrontPoint(
+            device="a", tensor=1, pipeline=1, data=1, expert=1, replicas=1, concurrency=1,
+            tokens_per_s_per_user=user, tokens_per_s_per_device=owner, ttft_s=1.0,
+        )
+        for user, owner in [(9, 1), (8, 3), (7, 2), (6, 4), (6, 5)]
+    ]  # fmt: skip
+    front = drop_dominated(points)
+    left = [(point.tokens_per_s_per_user, point.tokens_per_s_per_device) for point in front]
     assert left == [(9, 1), (8, 3), (6, 5)]
 
 
@@ -219,32 +220,36 @@ def test_prompts_that_the_cache_has_in_part():
     told = steptime.serve("llama3_8b", **H100, input=1000, output=8, prefix=0.6)
     phases = Service("llama3_8b", Site("h100-sxm5", 8, "nvlink-4")).phases()
     server_s = phases.constant("prompt_s")
-    assert told["ttft_s"] == pytest.approx(phases.prefill(1, 400, 600).seconds + server_s)
+    assert told.ttft_s == pytest.approx(phases.prefill(1, 400, 600).seconds + server_s)
     loaded = [
         steptime.serve("llama3_8b", **H100, input=1000, output=8, concurrency=1, prefix=share)
         for share in (0.0, 0.6, 1.0)
     ]
-    assert loaded[1]["ttft_s"] == pytest.approx(told["ttft_s"], rel=1e-9)
-    assert loaded[0]["ttft_s"] > loaded[1]["ttft_s"] > loaded[2]["ttft_s"] > server_s
+    assert loaded[1].ttft_s == pytest.approx(told.ttft_s, rel=1e-9)
+    assert loaded[0].ttft_s > loaded[1].ttft_s > loaded[2].ttft_s > server_s
 
 
 def test_weights_of_4_bit_without_its_arithmetic_are_weights_alone():
     low = steptime.serve("llama3_8b", "h100", 4, 512, 32, dtype="float4")
     same = steptime.serve("llama3_8b", "h100", 4, 512, 32, weights="float4")
-    assert {**low, "notes": 0} == {**same, "notes": 0}
-    assert "h100-sxm5 has no arithmetic of float4: weights alone are kept so" in low["notes"]
-    assert steptime.serve("llama3_8b", "b200", 4, 512, 32, dtype="float4")["dtype"] == "float4"
+    assert {**low.to_dict(), "notes": 0, "assumed": 0} == {
+        **same.to_dict(),
+        "notes": 0,
+        "assumed": 0,
+    }
+    assert "h100-sxm5 has no arithmetic of float4: weights alone are kept so" in low.notes
+    assert steptime.serve("llama3_8b", "b200", 4, 512, 32, dtype="float4").dtype == "float4"
 
 
 def test_eager_decoding_is_bound_by_the_host_and_says_so():
     eager = steptime.serve("llama3_8b", "h100", 1, 128, 16, stack="torch-eager")
-    said = [note for note in eager["notes"] if "bound by the host" in note]
+    said = [note for note in eager.headline if "bound by the host" in note]
     assert len(said) == 1
-    assert eager["parts"]["decode"]["host_s"] > 0.25 * eager["tpot_s"]
+    assert eager.decode.host_s > 0.25 * eager.tpot_s
     both = [steptime.serve("llama3_8b", "a100", stack=stack) for stack in ("hf", "vllm")]
-    assert ["bound by the host" in table(told).title for told in both] == [True, False]
+    assert ["bound by the host" in told.tables()[0].title for told in both] == [True, False]
     graphs = steptime.serve("llama3_8b", "h100", 1, 128, 16)
-    assert not any("bound by the host" in note for note in graphs["notes"])
+    assert not any("bound by the host" in note for note in graphs.headline)
 
 
 @every(
