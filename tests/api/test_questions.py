@@ -90,8 +90,8 @@ def test_the_stub_has_what_python_finds():
             },
         ),
         (
-            "serve llama3_8b --device h100 --running-sequences 4 --input 64 --output 8 --prefix 0.3",
-            {"device": "h100", "running_sequences": 4, "input": 64, "output": 8, "prefix": 0.3},
+            "serve llama3_8b --device h100 --running-sequences 4 --output 8 --prefix 0.3",
+            {"device": "h100", "running_sequences": 4, "output": 8, "prefix": 0.3},
         ),
         (
             "serve llama3_8b --device h100 --rate 2 --count 9 --output 4 --tpot 0.05 --search",
