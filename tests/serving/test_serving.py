@@ -107,7 +107,7 @@ def test_the_largest_batch_fits_and_one_more_does_not():
 def test_what_does_not_fit_says_what_does():
     told = answered(Service("llama3_70b", H100, 8))
     assert told.over_bytes > 60e9
-    assert told.change_that_fits == "--tensor 2"
+    assert told.fitting_change == "--tensor 2"
 
 
 def test_a_request_is_the_first_token_and_the_steps_after_it():
@@ -259,7 +259,7 @@ def test_a_name_on_hugging_face():
 
 def test_experts_on_many_ranks_are_shared_out():
     told = answered(Service("mixtral_8x7b", H100, 8, data=4))
-    assert told.change_that_fits == "--expert 4"
+    assert told.fitting_change == "--expert 4"
     shared = phases("mixtral_8x7b", data=4, expert=4)
     experts = 32 * 8 * 3 * 4096 * 14336 * 2
     whole = phases("mixtral_8x7b").weight_bytes

@@ -17,7 +17,7 @@ from steptime.core.errors import InputError
 from steptime.planning.request import Site
 from steptime.questions.serve.search import drop_dominated
 from steptime.questions.serve.search_answer import FrontPoint, SearchRow
-from steptime.questions.serve.server_answer import RequestSpreads
+from steptime.questions.serve.server_parts import RequestSpreads
 from steptime.serving.service import Service
 
 H100: dict[str, Any] = {"device": "h100-sxm5", "inside": "nvlink-4"}

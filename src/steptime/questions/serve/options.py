@@ -202,7 +202,7 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
             options=options.pairs(setting_texts(self.settings), "option"),
             prices=None if self.prices is None else Path(self.prices),
             demand=self.demand(),
-            prefix=0.0 if self.prefix is None else parse_share(self.prefix, "--prefix"),
+            prefix=self._share("prefix"),
             trusted=True,
         )
 
@@ -223,7 +223,7 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
             prefill_expert=self._count("prefill_expert") or 0,
             draft=self.draft or "",
             speculate=self._count("speculate") or 0,
-            accept=0.0 if self.accept is None else parse_share(self.accept, "--accept"),
+            accept=self._share("accept"),
         )
         if all(getattr(self, name) is None for name in _LOAD_OPTIONS):
             return None
@@ -265,13 +265,18 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         """
         picture, _ = check_picture(self.out), self.searched_device_count
         if not self.search:
-            given = {"--max-device-count": self.max_device_count, "--out": self.out}
-            options.refuse(given, "{} goes with --search")
+            search_options = {"--max-device-count": self.max_device_count, "--out": self.out}
+            options.refuse(search_options, "{} goes with --search")
         return picture
 
     def without_default(self, values: Mapping[str, str]) -> dict[str, str]:
         """Return the values of options that were not given."""
         return {name: text for name, text in values.items() if getattr(self, name) is None}
+
+    def _share(self, name: str) -> float:
+        """Return the share of an option, 0 without one; raises `InputError`."""
+        value = getattr(self, name)
+        return 0.0 if value is None else parse_share(value, option_name(name))
 
     def _count(self, name: str, at_least: int = 1) -> int | None:
         """Return the whole number of an option, None without one; raises `InputError`."""

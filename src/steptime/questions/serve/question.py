@@ -38,7 +38,7 @@ def serve(
         InputError: for unknown names, options that do not go together, and a service that cannot
             be.
     """
-    serve_options = ServeOptions.from_keywords(options, "serve")
+    serve_options = ServeOptions.from_keywords(options, serve)
     picture = serve_options.check_search()
     sites = serve_options.sites(device)
     service = serve_options.service(model, sites[0], running_sequences, input, output)

@@ -7,7 +7,6 @@ from itertools import product
 from math import inf
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from steptime.core.progress import note
 from steptime.core.registry import load as load_name
@@ -25,7 +24,8 @@ from steptime.questions.serve.search_answer import (
     describe_servers,
     describe_split,
 )
-from steptime.questions.serve.server import price_tokens, spread_fields, stack_times
+from steptime.questions.serve.server import stack_times
+from steptime.questions.serve.server_fields import price_tokens, spread_fields
 from steptime.serving.demand import Demand
 from steptime.serving.load import Spread, run_requests
 from steptime.serving.queueing import Load
@@ -103,7 +103,6 @@ def _make_row(search: ServerSearch, candidate: Candidate) -> SearchRow:
     ttft_p90 = _scale_interval(run.ttft, times.ttft)
     tpot_p90 = _scale_interval(run.tpot, times.tpot)
     offer = search.offers.get(planner.device.name)
-    costs = price_tokens(offer, candidate.device_count, tokens_per_s)
     return SearchRow(
         device=planner.device.name,
         device_count=candidate.device_count,
@@ -131,11 +130,7 @@ def _make_row(search: ServerSearch, candidate: Candidate) -> SearchRow:
         tokens_per_s_per_device=tokens_per_s / candidate.device_count,
         tokens_per_s_per_user=1 / times.tpot.value,
         bounded_by=candidate.bounded_by,
-        cost_per_hour=costs.cost_per_hour,
-        cost_per_million_tokens=costs.cost_per_million_tokens,
-        currency=costs.currency,
-        offer=costs.offer,
-        price_date=costs.price_date,
+        **price_tokens(offer, candidate.device_count, tokens_per_s),
         dtype=planner.dtype,
         stack=planner.method.settings.stack,
         nearest_stack=stacked.nearest,
@@ -183,7 +178,7 @@ def _format_command(search: ServerSearch, service: Service, reader: Service | No
 
 def _command_options(
     search: ServerSearch, service: Service, reader: Service | None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the options of a server by name, those with their defaults left out."""
     usual, usual_demand, demand = Service("", service.site), Demand(), search.demand
     values = {
@@ -206,7 +201,7 @@ def _command_options(
         "tpot": (demand.tpot, usual_demand.tpot),
         "max_running_sequences": (demand.max_running_sequences, 0),
     }
-    words: dict[str, Any] = {"device": catalog.device(service.site.device).name}
+    words: dict[str, object] = {"device": catalog.device(service.site.device).name}
     for name, link in (("inside", service.site.inside), ("link", service.site.link)):
         if link is not None:
             words[name] = getattr(link, "name", link)
@@ -219,7 +214,7 @@ def _command_options(
     return words
 
 
-def _format_value(value: Any) -> str:
+def _format_value(value: object) -> str:
     """Format the value of an option so that it reads back alike: `0.5`, `10`, `nvlink-4`."""
     is_short = isinstance(value, float) and float(f"{value:g}") == value
     return f"{value:g}" if is_short else str(value)

@@ -8,7 +8,7 @@ from steptime.core.answer import Answer, Row
 from steptime.core.table import Answer as Printout
 from steptime.core.table import Table, columns
 from steptime.hardware.prices import NO_PRICE, by_offer
-from steptime.questions.serve.server_answer import RequestSpreads, StackTimes
+from steptime.questions.serve.server_parts import RequestSpreads, StackTimes
 
 SERVER_COLUMNS = columns(
     "device_count=devices",
@@ -28,7 +28,7 @@ FRONT_COLUMNS = columns(
     "ttft_s=TTFT",
 )
 MAX_FRONT_ROWS = 40  # that people see
-ONE_DEVICE = "1 device"
+NO_SPLIT = "1 device"
 
 
 class FrontPoint(Row, frozen=True, kw_only=True):
@@ -223,7 +223,7 @@ def describe_split(split: SearchRow | FrontPoint) -> str:
 
 def _format_split(replicas: int, ranks: Mapping[str, int]) -> str:
     texts = [f"{name} {n}" for name, n in ranks.items() if n > 1]
-    return f"{replicas} x {' '.join(texts) or ONE_DEVICE}"
+    return f"{replicas} x {' '.join(texts) or NO_SPLIT}"
 
 
 def _server_table(answer: SearchAnswer) -> Table:
@@ -257,7 +257,7 @@ def _describe_search(answer: SearchAnswer) -> str:
 
 
 def _lines_below(answer: SearchAnswer, best: Mapping[tuple[str, str], SearchRow]) -> list[str]:
-    """Return where the prices are from, how many services were compared, and the first command."""
+    """Return the sources of prices, the number of services, and the command of the first row."""
     prices = {
         row.device: by_offer(row.offer, row.price_date or "") for row in best.values() if row.offer
     }

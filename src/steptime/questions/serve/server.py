@@ -1,20 +1,24 @@
 """One server: its times, memory, cost and energy, from the phases of its service."""
 
 from dataclasses import dataclass, replace
-from typing import TypedDict
 
 from steptime.core.errors import InputError
 from steptime.core.units import percent, seconds, size
-from steptime.hardware.prices import Offer
 from steptime.hardware.software import defaults_for
 from steptime.planning.answer import fitted_notes, offer_of
 from steptime.planning.request import shape_of
 from steptime.questions.serve.options import ServeOptions
-from steptime.questions.serve.server_answer import (
+from steptime.questions.serve.server_answer import ServerAnswer
+from steptime.questions.serve.server_fields import (
+    memory_fields,
+    price_tokens,
+    spread_fields,
+    time_fields,
+)
+from steptime.questions.serve.server_parts import (
     PhaseTimes,
     PredictDifference,
     RequestSpreads,
-    ServerAnswer,
     ServerLoad,
     StackTimes,
 )
@@ -38,35 +42,6 @@ from steptime.serving.times import (
 )
 
 ENERGY_SCOPE = "devices alone: nodes add more"
-SECONDS_PER_HOUR = 3600
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Prices of devices in the fields of an answer; None where no price is known.
-
-    Args:
-        cost_per_hour: price of all devices for an hour.
-        cost_per_million_tokens: price of all devices for a million output tokens.
-        currency: the currency.
-        offer: the offer that the price is from.
-        price_date: the date of the price.
-    """
-
-    cost_per_hour: float | None = None
-    cost_per_million_tokens: float | None = None
-    currency: str | None = None
-    offer: str | None = None
-    price_date: str | None = None
-
-
-def price_tokens(offer: Offer | None, device_count: int, tokens_per_s: float) -> Costs:
-    """Return the costs of a server by the price of a device; none without an offer."""
-    if offer is None:
-        return Costs()
-    per_hour = offer.price * device_count
-    per_million = per_hour * (1e6 / tokens_per_s) / SECONDS_PER_HOUR
-    return Costs(per_hour, per_million, offer.currency, offer.name, offer.date)
 
 
 @dataclass(frozen=True)
@@ -75,7 +50,6 @@ class _Server:
 
     Args:
         service: the service; under load with the mean sequences and lengths.
-        longest: the service with its longest request.
         load: the requests; None where all come at once.
         phases: its phases.
         run: its run under load; None where all come at once.
@@ -83,7 +57,6 @@ class _Server:
     """
 
     service: Service
-    longest: Service
     load: Load | None
     phases: Phases
     run: LoadRun | None
@@ -134,14 +107,13 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
     """
     server = _predict_server(service)
     service, phases = server.service, server.phases
-    planner, times = phases.planner, server.times
+    planner = phases.planner
     prompts = service.read(phases, service.running_sequences)
     first = prompts if server.run is None else service.read(phases, 1)
     decode = phases.decode(service.running_sequences, service.input + service.output / 2)
     memory, energy = server.memory, predict_energy(service, phases, prompts, decode)
     change = find_fitting_change(service) if memory.over_bytes else None
     tokens_per_s, device_count = server.output_tokens_per_s, server.device_count
-    costs = price_tokens(offer_of(planner, service.prices), device_count, tokens_per_s)
     headline = (
         *_describe_lack(memory, change),
         *_describe_host_bound(phases, decode),
@@ -163,21 +135,13 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
         nearest_stack=server.stacked.nearest,
         other_stacks=stack_times(server.stacked),
         assumed=_assumed(server, options),
-        ttft_s=times.ttft.value,
-        ttft_low_s=times.ttft.low,
-        ttft_high_s=times.ttft.high,
-        tpot_s=times.tpot.value,
-        tpot_low_s=times.tpot.low,
-        tpot_high_s=times.tpot.high,
-        request_s=times.request.value,
-        request_low_s=times.request.low,
-        request_high_s=times.request.high,
+        **time_fields(server.times),
         ttft_target_s=options.ttft_s,
         tpot_target_s=options.tpot_s,
         holds_targets=_does_hold_targets(server, options),
         output_tokens_per_s=tokens_per_s,
         tokens_per_s_per_device=tokens_per_s / device_count,
-        tokens_per_s_per_user=1 / times.tpot.value,
+        tokens_per_s_per_user=1 / server.times.tpot.value,
         prefill=_phase_times(first, phases.constant("prompt_s")),
         decode=_phase_times(decode),
         predict_difference=_predict_difference(server),
@@ -186,22 +150,10 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
         energy_scope=None if energy is None else ENERGY_SCOPE,
         fits=not memory.over_bytes,
         usable_bytes=planner.device.usable_bytes,
-        needed_bytes=memory.needed_bytes,
-        over_bytes=memory.over_bytes,
-        weights_bytes=memory.weights_bytes,
-        cache_bytes=memory.cache_bytes,
-        activations_bytes=memory.activations_bytes,
-        buffers_bytes=memory.buffers_bytes,
-        context_bytes=memory.context_bytes,
-        cache_bytes_per_token=memory.cache_bytes_per_token,
-        largest_running_sequences=memory.largest_running_sequences,
-        change_that_fits=None if change is None else change.option,
-        changed_needed_bytes=None if change is None else change.needed_bytes,
-        cost_per_hour=costs.cost_per_hour,
-        cost_per_million_tokens=costs.cost_per_million_tokens,
-        currency=costs.currency,
-        offer=costs.offer,
-        price_date=costs.price_date,
+        **memory_fields(memory),
+        fitting_change=None if change is None else change.option,
+        fitting_needed_bytes=None if change is None else change.needed_bytes,
+        **price_tokens(offer_of(planner, service.prices), device_count, tokens_per_s),
         load=None if server.run is None else _server_load(server.run),
         headline=headline,
         notes=tuple(_make_notes(service, phases)),
@@ -223,7 +175,7 @@ def _predict_server(service: Service) -> _Server:
     average = average_service(service, run)
     times = predict_times(average, phases, run)
     stacked = widen_over_stacks(service, load, phases, times)
-    return _Server(average, service, load, phases, run, stacked)
+    return _Server(average, load, phases, run, stacked)
 
 
 def _assumed(server: _Server, options: ServeOptions) -> dict[str, str]:
@@ -302,42 +254,6 @@ def _server_load(run: LoadRun) -> ServerLoad:
         queue_grows=run.queue_grows,
         varied=None if run.varied is None else RequestSpreads(**spread_fields(run.varied)),
     )
-
-
-class SpreadFields(TypedDict):
-    """The fields of `RequestSpreads`."""
-
-    ttft_mean_s: float
-    ttft_p50_s: float
-    ttft_p90_s: float
-    ttft_p99_s: float
-    tpot_mean_s: float | None
-    tpot_p50_s: float | None
-    tpot_p90_s: float | None
-    tpot_p99_s: float | None
-    request_mean_s: float
-    request_p50_s: float
-    request_p90_s: float
-    request_p99_s: float
-
-
-def spread_fields(run: LoadRun) -> SpreadFields:
-    """Return the times of requests by the fields of `RequestSpreads`."""
-    tpot = run.tpot or (None, None, None, None)
-    return {
-        "ttft_mean_s": run.ttft.mean_s,
-        "ttft_p50_s": run.ttft.p50_s,
-        "ttft_p90_s": run.ttft.p90_s,
-        "ttft_p99_s": run.ttft.p99_s,
-        "tpot_mean_s": tpot[0],
-        "tpot_p50_s": tpot[1],
-        "tpot_p90_s": tpot[2],
-        "tpot_p99_s": tpot[3],
-        "request_mean_s": run.request.mean_s,
-        "request_p50_s": run.request.p50_s,
-        "request_p90_s": run.request.p90_s,
-        "request_p99_s": run.request.p99_s,
-    }
 
 
 def _does_hold_targets(server: _Server, options: ServeOptions) -> bool | None:

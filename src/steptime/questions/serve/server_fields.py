@@ -1,0 +1,129 @@
+"""Fields that answers of `serve` share: costs, times, memory, and percentiles under load."""
+
+from typing import TypedDict
+
+from steptime.hardware.prices import Offer
+from steptime.serving.load import LoadRun
+from steptime.serving.memory import ServerMemory
+from steptime.serving.times import RequestTimes
+
+SECONDS_PER_HOUR = 3600
+
+
+class CostFields(TypedDict):
+    """The fields of an answer with prices; None where no price is known."""
+
+    cost_per_hour: float | None
+    cost_per_million_tokens: float | None
+    currency: str | None
+    offer: str | None
+    price_date: str | None
+
+
+class TimeFields(TypedDict):
+    """The fields of an answer with the times of a request."""
+
+    ttft_s: float
+    ttft_low_s: float | None
+    ttft_high_s: float | None
+    tpot_s: float
+    tpot_low_s: float | None
+    tpot_high_s: float | None
+    request_s: float
+    request_low_s: float | None
+    request_high_s: float | None
+
+
+class MemoryFields(TypedDict):
+    """The fields of an answer with the memory of a device."""
+
+    needed_bytes: float
+    over_bytes: float | None
+    weights_bytes: float
+    cache_bytes: float
+    activations_bytes: float
+    buffers_bytes: float
+    context_bytes: float
+    cache_bytes_per_token: float
+    largest_running_sequences: int | None
+
+
+def price_tokens(offer: Offer | None, device_count: int, tokens_per_s: float) -> CostFields:
+    """Return the costs of a server by the price of a device; none without an offer."""
+    per_hour = None if offer is None else offer.price * device_count
+    per_million = None
+    if per_hour is not None:
+        per_million = per_hour * (1e6 / tokens_per_s) / SECONDS_PER_HOUR
+    return {
+        "cost_per_hour": per_hour,
+        "cost_per_million_tokens": per_million,
+        "currency": None if offer is None else offer.currency,
+        "offer": None if offer is None else offer.name,
+        "price_date": None if offer is None else offer.date,
+    }
+
+
+def time_fields(times: RequestTimes) -> TimeFields:
+    """Return the times of a request and their intervals by the fields of an answer."""
+    return {
+        "ttft_s": times.ttft.value,
+        "ttft_low_s": times.ttft.low,
+        "ttft_high_s": times.ttft.high,
+        "tpot_s": times.tpot.value,
+        "tpot_low_s": times.tpot.low,
+        "tpot_high_s": times.tpot.high,
+        "request_s": times.request.value,
+        "request_low_s": times.request.low,
+        "request_high_s": times.request.high,
+    }
+
+
+def memory_fields(memory: ServerMemory) -> MemoryFields:
+    """Return the memory of a device by the fields of an answer."""
+    return {
+        "needed_bytes": memory.needed_bytes,
+        "over_bytes": memory.over_bytes,
+        "weights_bytes": memory.weights_bytes,
+        "cache_bytes": memory.cache_bytes,
+        "activations_bytes": memory.activations_bytes,
+        "buffers_bytes": memory.buffers_bytes,
+        "context_bytes": memory.context_bytes,
+        "cache_bytes_per_token": memory.cache_bytes_per_token,
+        "largest_running_sequences": memory.largest_running_sequences,
+    }
+
+
+class SpreadFields(TypedDict):
+    """The fields of `RequestSpreads`."""
+
+    ttft_mean_s: float
+    ttft_p50_s: float
+    ttft_p90_s: float
+    ttft_p99_s: float
+    tpot_mean_s: float | None
+    tpot_p50_s: float | None
+    tpot_p90_s: float | None
+    tpot_p99_s: float | None
+    request_mean_s: float
+    request_p50_s: float
+    request_p90_s: float
+    request_p99_s: float
+
+
+def spread_fields(run: LoadRun) -> SpreadFields:
+    """Return the times of requests by the fields of `RequestSpreads`."""
+    tpot = run.tpot or (None, None, None, None)
+    return {
+        "ttft_mean_s": run.ttft.mean_s,
+        "ttft_p50_s": run.ttft.p50_s,
+        "ttft_p90_s": run.ttft.p90_s,
+        "ttft_p99_s": run.ttft.p99_s,
+        "tpot_mean_s": tpot[0],
+        "tpot_p50_s": tpot[1],
+        "tpot_p90_s": tpot[2],
+        "tpot_p99_s": tpot[3],
+        "request_mean_s": run.request.mean_s,
+        "request_p50_s": run.request.p50_s,
+        "request_p90_s": run.request.p90_s,
+        "request_p99_s": run.request.p99_s,
+    }
