@@ -315,3 +315,28 @@ def test_experts_that_tokens_reach_are_expected():
     assert experts_read(128, 8, 1) == pytest.approx(8)
     assert experts_read(2, 1, 2) == 1.5
     assert experts_read(128, 8, 10_000) == pytest.approx(128)
+
+
+@every(
+    "options",
+    [
+        {"output": 8},
+        {"output": 8, "tensor": 2, "running_sequences": 4},
+        {"output": 8, "rate": 4.0, "ttft": 0.5},
+        {"output": 8, "concurrency": 4, "method": "analytic"},
+    ],
+)
+def test_assumed_options_that_are_given_change_no_number(options):
+    answer = steptime.serve("llama3_8b", "h100", **options)
+    assert answer.assumed
+    same = steptime.serve("llama3_8b", "h100", **options, **answer.assumed)
+    assert same.assumed == {}
+    assert same.to_dict() == answer.to_dict() | {"assumed": {}, "notes": list(same.notes)}
+
+
+def test_an_answer_says_whether_targets_hold():
+    server = steptime.serve("llama3_8b", "h100", output=8, ttft=1.0, tpot="1ms")
+    assert server.holds_targets is False
+    assert server.headline == ("misses TTFT 1 s and TPOT 1 ms",)
+    loaded = steptime.serve("llama3_8b", "h100", output=8, rate=2.0, count=20, ttft="1s")
+    assert (loaded.holds_targets, loaded.headline) == (True, ("100 % of requests hold TTFT 1 s",))

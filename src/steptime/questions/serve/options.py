@@ -110,8 +110,8 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         requests: Under load: a trace of requests, CSV or JSONL.
         count: Number of requests. Default: 10 a user, 1000, or a trace's.
         seed: Of the chance in which requests come. Default: 0.
-        ttft: Target of the time to the first token: 0.5 or 500ms.
-        tpot: Target of the time per output token: 0.02 or 20ms.
+        ttft: TTFT target: 0.5 or 500ms.
+        tpot: TPOT target: 0.02 or 20ms.
         max_running_sequences: Sequences of a replica at once. Default: its users, or 256.
         prefill_replicas: Further replicas that read prompts; the others decode.
         prefill_tensor: Devices that share each product in these. Default: --tensor.

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from steptime.core.answer import Answer, AnswerRow
+from steptime.core.answer import Answer, Row
 from steptime.core.table import Answer as Printout
 from steptime.core.table import Table, columns
 from steptime.hardware.prices import NO_PRICE, by_offer
@@ -19,6 +19,11 @@ SERVER_COLUMNS = columns(
     "tpot_p90_s[tpot_p90_low_s,tpot_p90_high_s]=TPOT p90",
     "?bounded_by=bottleneck",
 )
+PLAIN_COLUMNS = (  # of CSV: the price as a number
+    SERVER_COLUMNS[0],
+    *columns("cost_per_million_tokens", "currency"),
+    *SERVER_COLUMNS[2:],
+)
 FRONT_COLUMNS = columns(
     "device",
     "servers",
@@ -31,7 +36,7 @@ MAX_FRONT_ROWS = 40  # that people see
 NO_SPLIT = "1 device"
 
 
-class FrontPoint(AnswerRow, frozen=True, kw_only=True):
+class FrontPoint(Row, frozen=True, kw_only=True):
     """A server with a number of users, which no other one of its device beats.
 
     Attributes:
@@ -235,7 +240,8 @@ def _server_table(answer: SearchAnswer) -> Table:
         row.to_dict() | {"servers": describe_servers(row), "cost_text": _format_cost(row)}
         for row in best.values()
     ]
-    return Table(SERVER_COLUMNS, rows, _describe_search(answer), _lines_below(answer, best))
+    title, lines = _describe_search(answer), _lines_below(answer, best)
+    return Table(SERVER_COLUMNS, rows, title, lines, full=PLAIN_COLUMNS)
 
 
 def _format_cost(row: SearchRow) -> str:

@@ -71,7 +71,7 @@ class ServerAnswer(Answer, frozen=True, kw_only=True):
         fits: whether the sequences fit the memory.
         usable_bytes: memory that a process may use of the device; null where unknown.
         needed_bytes: memory that a device needs.
-        over_bytes: by how much that is too much; null where the memory is unknown.
+        over_bytes: the memory that lacks; null where the memory is unknown.
         weights_bytes: size of the weights on a device.
         cache_bytes: size of keys, values and states of the sequences at their end.
         activations_bytes: size of the tensors of the largest step.
