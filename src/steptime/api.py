@@ -25,7 +25,7 @@ QUESTIONS = {
     "fit": QuestionRow("Predict", "steptime.questions.fit:fit"),
     "choose": QuestionRow("Predict", "steptime.questions.choose:choose"),
     "scale": QuestionRow("Predict", "steptime.questions.scale:scale"),
-    "plan": QuestionRow("Predict", "steptime.cli.plan:plan"),
+    "plan": QuestionRow("Predict", "steptime.questions.plan.question:plan"),
     "serve": QuestionRow("Predict", "steptime.cli.serve:serve"),
     "split": QuestionRow("Predict", "steptime.questions.split:split"),
     "energy": QuestionRow("Predict", "steptime.questions.energy:energy"),

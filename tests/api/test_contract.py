@@ -141,12 +141,12 @@ def plan(question: Question) -> Row:
         if "that of language models is adam or adamw" in str(error):
             return {}
         raise
-    memory, energy = made["memory"], made["energy"]
+    memory = made["memory"]
     assert memory["usable_bytes"] == made["usable_bytes"]
     return {
         **{name: made[name] for name in (*SECONDS, "usable_bytes", "notes")},
         "needed_bytes": memory["needed_bytes"],
-        "energy_j": energy and energy["step_j"],
+        "energy_j": made["energy_j"],
         "status": "ok" if made["fits"] else "oom",
     }
 

@@ -42,7 +42,7 @@ def both(model: str, device: str, dtype: str, stack: str | None, batch: int = 4)
     try:
         told = steptime.plan(
             model, device, global_batch=batch, microbatch=batch, stack=stack, **how
-        )
+        ).to_dict()
         yield [told[name] for name in ("step_s", "low_s", "high_s")] + [
             told["memory"]["needed_bytes"]
         ]

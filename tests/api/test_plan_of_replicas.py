@@ -48,7 +48,9 @@ def said(stack: str, name: str) -> float:
 def hold(network: str, device: str, dtype: str, stack: str, replicas: int) -> None:
     how: Any = {"dtype": dtype, "stack": stack, "optimizer": "adam"}
     links: Any = {"inside": INSIDE, "link": BETWEEN, "data": replicas}
-    told = steptime.plan(network, device, BATCH * replicas, microbatch=BATCH, **how, **links)
+    told = steptime.plan(
+        network, device, BATCH * replicas, microbatch=BATCH, **how, **links
+    ).to_dict()
     row = scaled(network, device, dtype, stack, replicas)
     late, after_s = 0.0, 0.0
     if network not in OTHERS.values():
@@ -60,7 +62,7 @@ def hold(network: str, device: str, dtype: str, stack: str, replicas: int) -> No
     assert row.high_s is not None
     assert told["low_s"] == pytest.approx(row.low_s, rel=2 * late + 1e-9)
     assert told["high_s"] == pytest.approx(row.high_s, rel=2 * late + 1e-9)
-    exposed = sum(one["exposed_s"] for one in told["exposed_communication"])
+    exposed = sum(one["exposed_communication_s"] for one in told["exposed_communication"])
     assert exposed == pytest.approx(row.exposed_communication_s, rel=1e-9)
 
 

@@ -85,7 +85,7 @@ def test_the_stub_has_what_python_finds():
                 "data": 64,
                 "level": [(4, "ethernet-25")],
                 "sequence_parallel": True,
-                "options": {"host": "slow"},
+                "settings": {"host": "slow"},
                 "tensor": 2,
             },
         ),

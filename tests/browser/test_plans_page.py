@@ -73,7 +73,7 @@ def test_a_choice_is_what_the_command_line_answers(chromium, folder, capsys):
         assert run([*shlex.split(found["command"])[1:], "--json"]) == 0
         told = json.loads(capsys.readouterr().out)
         assert found["best"]["plan"] == told["best"]["plan"]
-        for key in ("step_s", "low_s", "high_s", "mfu", "cost", "training", "memory"):
+        for key in ("step_s", "low_s", "high_s", "mfu", "cost_total", "training", "memory"):
             assert found["best"][key] == told["best"][key]
         assert found["splits"] == len(told["rows"])
         assert found["beside"] == 4  # two devices, two numbers

@@ -242,7 +242,7 @@ def test_the_help_of_all_commands_imports_none():
         [sys.executable, "-X", "importtime", "-m", "steptime", "--help"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert "steptime.cli.plan" not in done.stderr
+    assert "steptime.questions.plan.question" not in done.stderr
     assert "steptime.cli.command\n" not in done.stderr
 
 
@@ -251,7 +251,7 @@ def test_a_command_imports_no_other_and_builds_no_help():
         [sys.executable, "-X", "importtime", "-m", "steptime", "count", "fc"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    for module in ("rich", "steptime.cli.plan", "cyclopts.help"):
+    for module in ("rich", "steptime.questions.plan.question", "cyclopts.help"):
         assert not re.search(rf" {module}\n", done.stderr), module
 
 

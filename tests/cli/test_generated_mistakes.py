@@ -72,6 +72,9 @@ PARSERS = {  # of options without a parser of their own, by what stands for thei
     "M": values.parse_duration,
     "TIME": values.parse_duration,
     "SIZE": values.parse_bytes,
+    "P": values.parse_price,
+    "W": values.parse_number,
+    "X": values.parse_number,
 }
 METAVARS_OF_NAMES = {"LINK", "NAME", "WHAT"}
 FREE_NAMES = {  # any name is right there, or whether one is right shows only once work begins

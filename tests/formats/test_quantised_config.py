@@ -68,6 +68,6 @@ def test_notes_on_a_file_stand_in_every_answer(path):
 
 
 def test_a_plan_of_one_device_has_the_notes_of_predict():
-    plan = steptime.plan("gpt2", "a100", dtype="bfloat16-mixed")
+    plan = steptime.plan("gpt2", "a100", dtype="bfloat16-mixed").to_dict()
     step = steptime.predict("gpt2", "a100", 1, dtype="bfloat16-mixed", optimizer="adam")
     assert {*step.notes} <= {*plan["notes"]}

@@ -7,10 +7,10 @@ import pytest
 
 from steptime import plan
 from steptime.core.errors import InputError
-from steptime.planning.answer import answered
 from steptime.planning.request import Request, Site, sites
 from steptime.prediction.calibrated.interval import mixed
 from steptime.prediction.kernel import Interval
+from steptime.questions.plan.price import answer_plan
 
 NODE = Site("h100-sxm5", 8, "nvlink-4")
 
@@ -38,62 +38,69 @@ def test_an_interval_holds_the_value_of_what_is_assumed():
 
 def test_a_step_lies_between_what_all_take_that_could_be_meant():
     split = {"data": 8, "zero": 3}
-    told = answered(Request("llama3_8b", NODE, 16, split=split))
-    assumed = told["assumed"]
-    assert (told["stack"], assumed["stack"], assumed["nearest"]) == (
+    told = answer_plan(Request("llama3_8b", NODE, 16, split=split)).to_dict()
+    assert (told["stack"], told["assumed"]["stack"], told["nearest_stack"]) == (
         "fsdp-2025", "fsdp-2025", "fsdp-compile-2025",
     )  # fmt: skip
-    for one in assumed["others"]:
-        named = answered(Request("llama3_8b", NODE, 16, split=split, stack=one["stack"]))
+    for one in told["other_stacks"]:
+        named = answer_plan(
+            Request("llama3_8b", NODE, 16, split=split, stack=one["stack"])
+        ).to_dict()
         assert [named[key] for key in ("step_s", "low_s", "high_s")] == [
             one[key] for key in ("step_s", "low_s", "high_s")
         ]
-        assert named["assumed"] is None
-    by_name = answered(Request("llama3_8b", NODE, 16, split=split, stack="fsdp"))
-    assert by_name["step_s"] == told["step_s"]
-    assert told["low_s"] <= by_name["low_s"] < by_name["high_s"] <= told["high_s"]
-    first = told["answer"]
-    near = next(one for one in assumed["others"] if one["stack"] == "fsdp-compile-2025")
+        assert "stack" not in named["assumed"]
+        assert named["other_stacks"] == []
+    by_name = answer_plan(Request("llama3_8b", NODE, 16, split=split, stack="fsdp")).to_dict()
+    assert [by_name[key] for key in ("step_s", "low_s", "high_s")] == [
+        told[key] for key in ("step_s", "low_s", "high_s")
+    ]
+    assert told["any_stack_low_s"] <= told["low_s"] < told["high_s"] <= told["any_stack_high_s"]
+    assert by_name["any_stack_low_s"] == by_name["low_s"]
+    first = told["headline"][0]
+    near = next(one for one in told["other_stacks"] if one["stack"] == "fsdp-compile-2025")
     assert "assumed fsdp-2025, with --stack fsdp-compile-2025" in first
     assert f"{1e3 * near['step_s']:.1f} ms" in first
 
 
 def test_a_year_alone_is_that_of_the_family():
-    told = answered(Request("llama3_8b", NODE, 16, split={"data": 8, "zero": 3}, stack="2023"))
-    assert (told["stack"], told["assumed"]) == ("fsdp-2023", None)
-    assert plan("gpt2", "h100", 8, stack="2023")["stack"] == "torch-eager"  # of no year
+    told = answer_plan(
+        Request("llama3_8b", NODE, 16, split={"data": 8, "zero": 3}, stack="2023")
+    ).to_dict()
+    assert (told["stack"], told["other_stacks"]) == ("fsdp-2023", [])
+    assert told["assumed"]["stack"] == "fsdp-2023"
+    assert plan("gpt2", "h100", 8, stack="2023").to_dict()["stack"] == "torch-eager"  # of no year
     for year in ("1999", "2052"):
         with pytest.raises(InputError, match=f"unknown stack '{year}'"):
-            plan("gpt2", "h100", 8, data=8, stack=year)
+            plan("gpt2", "h100", 8, data=8, stack=year).to_dict()
 
 
 def test_a_search_says_the_interval_of_its_best():
-    told = plan("gpt2", "h100", 32, 8)
+    told = plan("gpt2", "h100", 32, 8).to_dict()
     best = told["best"]
     assert best["assumed"]["stack"] == best["stack"] == "fsdp-2025"
-    assert (told["rows"][0]["low_s"], told["rows"][0]["high_s"]) == pytest.approx(
-        (best["low_s"], best["high_s"])
-    )
+    ends = ("low_s", "high_s", "any_stack_low_s", "any_stack_high_s")
+    assert [told["rows"][0][name] for name in ends] == pytest.approx([best[name] for name in ends])
 
 
 @pytest.mark.slow
 def test_what_stands_side_by_side_has_one_stack():
     """An A100 alone is assumed to run older software than an H100."""
     link = {"link": "infiniband-ndr"}
-    alone = plan("gpt2", "a100-sxm4-80gb", 64, 16, **link)
-    both = plan("gpt2", ["a100-sxm4-80gb", "h100"], 64, 16, **link)
-    newer = plan("gpt2", "a100-sxm4-80gb", 64, 16, **link, stack=both["best"]["stack"])
+    alone = plan("gpt2", "a100-sxm4-80gb", 64, 16, **link).to_dict()
+    both = plan("gpt2", ["a100-sxm4-80gb", "h100"], 64, 16, **link).to_dict()
+    newer = plan("gpt2", "a100-sxm4-80gb", 64, 16, **link, stack=both["best"]["stack"]).to_dict()
     assert alone["best"]["stack"] < both["best"]["stack"]
     rows = {row["device"]: row["step_s"] for row in both["by_device_count"]}
     assert rows["a100-sxm4-80gb"] == newer["best"]["step_s"]
 
 
 def test_one_device_is_predicted_as_by_predict():
-    assert plan("gpt2", "h100", 8)["assumed"] is None
+    assert plan("gpt2", "h100", 8).to_dict()["other_stacks"] == []
 
 
 def test_devices_without_a_price_stay_under_a_budget():
-    told = plan("gpt2", ["h100", "mi300x"], 64, 8, budget_per_hour=1000)
+    told = plan("gpt2", ["h100", "mi300x"], 64, 8, budget_per_hour=1000).to_dict()
     assert {row["device"] for row in told["by_device_count"]} == {"h100-sxm5", "mi300x"}
     assert any("mi300x: no price is known" in note for note in told["best"]["notes"])
 
@@ -113,8 +120,8 @@ def test_what_others_take_is_what_they_take_by_name(said):
     asked: dict[str, Any] = {
         "inside": "nvlink-4", "data": 8, "zero": 3, "length": 2048, **said
     }  # fmt: skip
-    others = plan("llama3_8b", "h100-sxm5", **asked)["assumed"]["others"]
+    others = plan("llama3_8b", "h100-sxm5", **asked).to_dict()["other_stacks"]
     assert others
     for one in others:
-        named = plan("llama3_8b", "h100-sxm5", stack=one["stack"], **asked)
+        named = plan("llama3_8b", "h100-sxm5", stack=one["stack"], **asked).to_dict()
         assert one["step_s"] == pytest.approx(named["step_s"], rel=1e-12)

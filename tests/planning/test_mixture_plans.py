@@ -132,7 +132,7 @@ def deepseek():
             "deepseek_v3", "h800-sxm5", link="infiniband-ndr", global_batch=15360, length=4096,
             dtype="float8", tokens=14.8e12, stack="hai-llm-2024", data=128, pipeline=16, expert=64,
             zero=1, schedule="dualpipe", recompute="selective",
-        )
+        ).to_dict()
     )  # fmt: skip
 
 

@@ -13,8 +13,7 @@ from steptime.build import make_workload, read_model
 from steptime.cli.main import run
 from steptime.grids.replicas import Sync, data_parallel
 from steptime.hardware import catalog
-from steptime.planning.answer import answered, timed
-from steptime.planning.best import searched
+from steptime.planning.answer import timed
 from steptime.planning.faults import Asked
 from steptime.planning.network import balanced, cut
 from steptime.planning.request import Request, Site, cluster_of, planner_of, shape_of
@@ -24,6 +23,8 @@ from steptime.planning.step import plan_time, quick
 from steptime.prediction.collectives import EXCHANGES, Fabric, ring
 from steptime.prediction.lower import Row
 from steptime.prediction.step_model import StepModel
+from steptime.questions.plan.price import answer_plan
+from steptime.questions.plan.search import search_plans
 
 SITE = Site("v100", 8, "nvlink-2", "infiniband-edr")
 NETWORKS = (
@@ -43,18 +44,20 @@ def scaled(model: str, replicas: int, batch: int, overlap: bool, optimizer: str 
 @every("model", NETWORKS)
 @every("replicas", [8, 32])
 def test_replicas_alone_take_what_scale_says(model, replicas):
-    told = answered(Request(model, SITE, 256, split={"data": replicas}))
+    told = answer_plan(Request(model, SITE, 256, split={"data": replicas})).to_dict()
     beside, after = (scaled(model, replicas, 256, overlap) for overlap in (True, False))
     assert told["step_s"] == pytest.approx(beside.step_s, rel=1e-12)
     assert (told["low_s"], told["high_s"]) == pytest.approx((beside.low_s, beside.high_s))
-    (exchange,) = told["exposed_communication"] or [{"total_s": 0.0, "exposed_s": 0.0}]
-    later = told["step_s"] - exchange["exposed_s"] + exchange["total_s"]
+    (exchange,) = told["exposed_communication"] or [
+        {"communication_s": 0.0, "exposed_communication_s": 0.0}
+    ]
+    later = told["step_s"] - exchange["exposed_communication_s"] + exchange["communication_s"]
     assert later == pytest.approx(after.step_s, rel=1e-12)
 
 
 @every(("optimizer", "device"), [("sgd", "v100"), ("momentum", "h100"), ("adam", "mi300x")])
 def test_one_device_needs_what_a_prediction_says(optimizer, device):
-    told = answered(Request("resnet50", Site(device), 64, optimizer=optimizer))
+    told = answer_plan(Request("resnet50", Site(device), 64, optimizer=optimizer)).to_dict()
     workload = make_workload(read_model("resnet50"), "64", "float32", "train", optimizer)
     needs = StepModel(workload, device).needs()
     assert told["memory"]["needed_bytes"] == needs.total_bytes
@@ -64,9 +67,9 @@ def test_one_device_needs_what_a_prediction_says(optimizer, device):
 
 
 def test_states_are_those_of_the_optimizer_and_shared_out():
-    shared = answered(
+    shared = answer_plan(
         Request("resnet50", SITE, 512, split={"data": 8, "zero": 1}, optimizer="adam")
-    )
+    ).to_dict()
     assert shared["memory"]["by_part"]["states_bytes"] == pytest.approx(8 * 25_557_032 / 8)
 
 
@@ -140,17 +143,17 @@ def test_the_search_is_that_of_brute_force(model):
         assert told.step_s == pytest.approx(whole.step_s)
         fastest.append(whole.step_s)
     assert search(planner, ways, 24).front[0].step_s == pytest.approx(min(fastest))
-    best_of = searched(request)["best"]
+    best_of = search_plans(request).to_dict()["best"]
     assert best_of["unit"] == "examples"
-    assert best_of["mfu"]["6N"] is None
+    assert {row["name"]: row["share"] for row in best_of["mfu"]}["6N"] is None
 
 
 @pytest.mark.onnx
 def test_a_file_is_as_its_network(tmp_path):
-    told = steptime.plan("resnet18", "v100", 64, 2)
+    told = steptime.plan("resnet18", "v100", 64, 2).to_dict()
     path = tmp_path / "net.onnx"
     assert run(["convert", "resnet18", "-o", str(path)]) == 0
-    filed = steptime.plan(path, "v100", 64, 2)
+    filed = steptime.plan(path, "v100", 64, 2).to_dict()
     assert filed["best"]["step_s"] == pytest.approx(told["best"]["step_s"], rel=0.01)
     assert filed["best"]["parameters"] == told["best"]["parameters"]
 

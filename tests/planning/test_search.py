@@ -15,13 +15,15 @@ import steptime
 from steptime.core.errors import InputError
 from steptime.core.units import seconds
 from steptime.core.workload import RECOMPUTES, Plan
-from steptime.planning.best import answer, searched, told_apart
 from steptime.planning.faults import Asked, fault
 from steptime.planning.planner import Planner
 from steptime.planning.request import Request, Site, cluster_of, planner_of, shape_of, sites
 from steptime.planning.search import MEMORY, Cap, Search, search
 from steptime.planning.space import Space, Way
 from steptime.planning.step import BUSY, CHAIN, plan_time, quick
+from steptime.questions.plan.device_groups import error_ratio
+from steptime.questions.plan.question import answer_request
+from steptime.questions.plan.search import search_plans
 
 SMALL = "transformer:layers=8,width=2048,heads=16,vocabulary=32000,length=2048"
 MIXED = f"{SMALL},experts=8,experts_per_token=2,expert_ffn=1024"
@@ -38,6 +40,11 @@ def planner(model: str = SMALL, devices: int = 16) -> Planner:
     return planner_of(
         shape_of(model), cluster_of(SITE, devices), "bfloat16-mixed", "calibrated", under
     )
+
+
+def counts(told: dict[str, Any]) -> dict[str, int]:
+    """Return the numbers of plans that limits refuse."""
+    return {row["name"]: row["plan_count"] for row in told["refused"]}
 
 
 def ways(
@@ -128,12 +135,12 @@ def test_no_single_plan_is_faster_than_the_searched_one(layers, more, devices):
     """Layers that stages do not divide: each plan that a person may type is asked for alone."""
     model, batch = ODD.format(layers, more), 32
     request = Request(model, SITE, batch, device_counts=(devices,), stack="megatron-2025")
-    told = searched(request)
+    told = search_plans(request).to_dict()
     one = request.planner(request.shape, devices)
     found = [quick(one, asked) for asked in typed(one, devices, batch)]
     fit = sorted((alone for alone in found if alone.step_s < inf), key=lambda alone: alone.step_s)
-    assert told["considered"] >= len(found) > 500  # beside them those with fewer layers again
-    assert told["refused"].get(MEMORY, 0) == len(found) - len(fit)
+    assert told["considered_count"] >= len(found) > 500  # beside them those with fewer layers again
+    assert counts(told).get(MEMORY, 0) == len(found) - len(fit)
     best = told["best"]["step_s"]
     assert best <= fit[0].step_s * (1 + 1e-9)
     if not told["best"]["plan"].get("recompute_layers"):
@@ -151,7 +158,7 @@ def test_no_single_plan_is_faster_than_the_searched_one(layers, more, devices):
         single = steptime.plan(
             model, SITE.device, batch, inside=SITE.inside, link=SITE.link,
             microbatch=alone.asked.microbatch, stack="megatron-2025", **plan,
-        )  # fmt: skip
+        ).to_dict()  # fmt: skip
         assert single["fits"]
         assert single["step_s"] == pytest.approx(alone.step_s, rel=1e-9)
         assert single["memory"]["needed_bytes"] == pytest.approx(alone.bytes, rel=1e-9)
@@ -165,8 +172,8 @@ def test_405b_is_not_slower_searched_than_by_hand():
     split: dict[str, Any] = {"tensor": 8, "context": 2, "pipeline": 16, "virtual": 8, "data": 64}
     by_hand = steptime.plan(
         model, "h100-sxm5", 2048, **where, **split, zero=1, sequence_parallel=True
-    )
-    told = steptime.plan(model, "h100-sxm5", 2048, 16384, **where)
+    ).to_dict()
+    told = steptime.plan(model, "h100-sxm5", 2048, 16384, **where).to_dict()
     assert by_hand["fits"]
     assert told["best"]["step_s"] <= by_hand["step_s"]
     assert told["best"]["plan"]["virtual"] > 1
@@ -242,23 +249,27 @@ def _is_front(found: Search, known: list[tuple[float, float, float]]) -> None:
 def test_offload_is_searched_where_a_host_is_joined():
     site = SITE._replace(host_link="pcie-4-x16")
     model = "transformer:layers=24,width=4096,heads=32,vocabulary=32000,length=2048"
-    told = answer(Request(model, site, 16, device_counts=(2,)))
+    told = answer_request(Request(model, site, 16, device_counts=(2,))).to_dict()
     assert {row["offload"] for row in told["rows"]} - {"none"}
     assert "offload" not in told["space"]
-    without = answer(Request(model, SITE, 16, device_counts=(4,)))
+    without = answer_request(Request(model, SITE, 16, device_counts=(4,))).to_dict()
     assert without["space"].endswith("offload without --host-link")
 
 
 def test_a_search_by_what_is_chosen_and_limited():
-    told = searched(Request(SMALL, SITE, 64, device_counts=(8, 16), split={"tensor": 2, "zero": 1}))
+    told = search_plans(
+        Request(SMALL, SITE, 64, device_counts=(8, 16), split={"tensor": 2, "zero": 1})
+    ).to_dict()
     assert {row["tensor"] for row in told["rows"]} == {2}
     assert {row["zero"] for row in told["rows"]} <= {0, 1}
     assert told["best"]["step_s"] == min(row["step_s"] for row in told["rows"])
-    assert told["fitting"] <= told["considered"]
-    few = searched(Request(SMALL, SITE, 64, device_counts=(8, 16), limits={"watts": 8 * 400}))
+    assert told["fitting_count"] <= told["considered_count"]
+    few = search_plans(
+        Request(SMALL, SITE, 64, device_counts=(8, 16), limits={"watts": 8 * 400})
+    ).to_dict()
     assert few["best"]["step_s"] > told["best"]["step_s"]
     assert all(row["energy_j"] / row["step_s"] <= 8 * 400 for row in few["rows"])
-    assert few["refused"]["watts"] > 0
+    assert counts(few)["watts"] > 0
     assert told["bound_by"]
 
 
@@ -267,28 +278,30 @@ def test_several_devices_stand_side_by_side():
     many = sites(["a100-sxm4-80gb", "h100-sxm5"], link="infiniband-ndr")
     how = {"tokens": 1e9, "stack": "megatron-2025", "split": {"zero": 1}}
     asked = Request(SMALL, many[0], 64, device_counts=(8, 16), others=(many[1],), **how)
-    told = searched(asked)
+    told = search_plans(asked).to_dict()
     assert [(row["device"], row["device_count"]) for row in told["by_device_count"]] == [
         ("a100-sxm4-80gb", 8), ("a100-sxm4-80gb", 16), ("h100-sxm5", 8), ("h100-sxm5", 16),
     ]  # fmt: skip
     for at, row in enumerate(told["by_device_count"]):
-        alone = searched(
+        alone = search_plans(
             Request(SMALL, many[at // 2], 64, device_counts=(row["device_count"],), **how)
-        )
+        ).to_dict()
         assert row["step_s"] == alone["best"]["step_s"]
-        assert row["cost_per_step"] == pytest.approx(alone["best"]["cost"]["step"])
+        assert row["cost_per_step"] == pytest.approx(alone["best"]["cost_per_step"])
     first, second = told["by_device_count"][:2]
     share = first["step_s"] * 8 / (second["step_s"] * 16)
     assert (first["efficiency"], second["efficiency"]) == (1.0, pytest.approx(share))
     fast, slow = told["by_device_count"][3], told["by_device_count"][1]
     assert told["best"]["device"] == "h100-sxm5"
-    assert fast["alike"]
-    assert slow["alike"] == (slow["low_s"] <= fast["high_s"])  # of another type: intervals overlap
-    cost = told["best_by"]["cost_per_step"]["cost_per_step"]
+    assert fast["is_as_fast"]
+    assert slow["is_as_fast"] == (
+        slow["any_stack_low_s"] <= fast["any_stack_high_s"]
+    )  # of another type: intervals overlap
+    cost = {best["name"]: best["row"] for best in told["best_by"]}["cost_per_step"]["cost_per_step"]
     assert cost == min(row["cost_per_step"] for row in told["rows"])
-    assert told["answer"].startswith("16 h100-sxm5: ")
+    assert told["headline"][0].startswith("16 h100-sxm5: ")
     with pytest.raises(InputError, match="several devices go with --device-count"):
-        answer(Request(SMALL, many[0], 64, others=(many[1],)))
+        answer_request(Request(SMALL, many[0], 64, others=(many[1],))).to_dict()
 
 
 def test_the_link_of_a_node_is_that_of_the_device():
@@ -300,8 +313,8 @@ def test_the_link_of_a_node_is_that_of_the_device():
         sites(["t4", "a10", "l4"], link=["ethernet-10", "ethernet-25"])
 
 
-def test_what_is_told_apart():
-    assert told_apart(planner()) == pytest.approx(1.12, abs=0.002)  # exp(sqrt(2) 0.08)
+def test_what_is_error_ratio():
+    assert error_ratio(planner()) == pytest.approx(1.12, abs=0.002)  # exp(sqrt(2) 0.08)
 
 
 def test_nothing_fits_is_said_with_what_lacks():
@@ -309,18 +322,18 @@ def test_nothing_fits_is_said_with_what_lacks():
     with pytest.raises(
         InputError, match=r"none of [\d,]+ splits fits; the nearest needs .* GB more"
     ):
-        searched(Request(huge, SITE, 8, device_counts=(8,)))
+        search_plans(Request(huge, SITE, 8, device_counts=(8,))).to_dict()
     # 18 bytes a parameter of 174e9 are 49 GB a device of 64, and 24.5 of 128; there are 42.5
     with pytest.raises(InputError, match=r"\(32 a100-sxm4-40gb\); nearest: --device-count 128$"):
-        searched(Request(huge, SITE, 64, device_counts=(32,)))
+        search_plans(Request(huge, SITE, 64, device_counts=(32,))).to_dict()
     with pytest.raises(InputError, match=r"GB more .*; 16 devices: 2 nodes need a link: --link"):
-        searched(Request(huge, SITE._replace(link=None), 8, device_counts=(8,)))
+        search_plans(Request(huge, SITE._replace(link=None), 8, device_counts=(8,))).to_dict()
     slow = Request(SMALL, SITE, 64, device_counts=(8,), tokens=1e12, limits={"days": 1})
     with pytest.raises(InputError, match=r"take more than --days; the nearest has .* not 1 \(8 "):
-        searched(slow)
+        search_plans(slow).to_dict()
     dear = Request(SMALL, SITE, 64, device_counts=(8,), limits={"budget_per_hour": 1})
     with pytest.raises(InputError, match="cost more than --budget-per-hour; the nearest has"):
-        searched(dear)
+        search_plans(dear).to_dict()
 
 
 def test_a_search_loads_nothing_heavy():
@@ -337,12 +350,14 @@ def test_a_search_loads_nothing_heavy():
 def test_python_asks_for_one_plan_or_for_the_best():
     told = steptime.plan(
         SMALL, "h100-sxm5", global_batch=32, inside="nvlink-4", tensor=4, data=2, zero=1
-    )
+    ).to_dict()
     assert told["device_count"] == 8
-    best = steptime.plan(SMALL, "h100-sxm5", global_batch=32, device_count=8, inside="nvlink-4")
+    best = steptime.plan(
+        SMALL, "h100-sxm5", global_batch=32, device_count=8, inside="nvlink-4"
+    ).to_dict()
     assert best["best"]["step_s"] <= told["step_s"] * 1.001
     with pytest.raises(InputError, match="did you mean 'tensor'"):
-        steptime.plan(SMALL, "h100-sxm5", tensr=4)
+        steptime.plan(SMALL, "h100-sxm5", tensr=4).to_dict()
 
 
 def test_experts_lie_inside_the_replicas():
@@ -358,17 +373,19 @@ def test_experts_lie_inside_the_replicas():
 
 
 def test_what_fills_the_memory_is_said_with_the_fastest_plan_that_leaves_a_share():
-    told = steptime.plan("mpt_30b", "a100-sxm4-80gb", 64, 8, length=2048, stack="megatron-2025")
+    told = steptime.plan(
+        "mpt_30b", "a100-sxm4-80gb", 64, 8, length=2048, stack="megatron-2025"
+    ).to_dict()
     room, first = told["best"]["memory"]["usable_bytes"], told["rows"][0]
     assert 0.95 * room < first["needed_bytes"] <= room
     assert any("of the memory, which predictions miss" in note for note in told["best"]["notes"])
     leaves = next(row for row in told["rows"] if row["needed_bytes"] <= 0.95 * room)
-    assert "it fills 98.3 % of the memory; tensor 4 x data 2" in told["answer"]
-    assert told["answer"].endswith(f"leaves 5 % and takes {seconds(leaves['step_s'])}")
+    assert "it fills 98.3 % of the memory; tensor 4 x data 2" in "; ".join(told["headline"])
+    assert told["headline"][-1].endswith(f"leaves 5 % and takes {seconds(leaves['step_s'])}")
 
 
 def test_layers_computed_again_are_as_many_as_leave_a_share_of_the_memory():
-    told = steptime.plan("llama2_13b", "a100-sxm4-40gb", 64, 8, length=4096)
+    told = steptime.plan("llama2_13b", "a100-sxm4-40gb", 64, 8, length=4096).to_dict()
     room = told["best"]["memory"]["usable_bytes"]
     some = [row for row in told["rows"] if row["recompute_layers"]]
     assert some

@@ -8,7 +8,7 @@ N = 124_439_808  # parameters of GPT-2
 
 
 def states_bytes(dtype: str) -> float:
-    told = steptime.plan("gpt2", "h100-sxm5", inside="nvlink-4", data=2, dtype=dtype)
+    told = steptime.plan("gpt2", "h100-sxm5", inside="nvlink-4", data=2, dtype=dtype).to_dict()
     assert told["dtype"] == dtype
     parts = told["memory"]["by_part"]
     return float(parts["weights_bytes"] + parts["gradients_bytes"] + parts["states_bytes"])
@@ -29,19 +29,23 @@ def test_a_type_is_that_of_predict(dtype, each):
 
 
 def test_without_a_type_it_is_mixed_and_the_answer_says_it():
-    plain, mixed = (steptime.plan("gpt2", "h100-sxm5", dtype=t) for t in (None, "bf16-mixed"))
+    plain, mixed = (
+        steptime.plan("gpt2", "h100-sxm5", dtype=t).to_dict() for t in (None, "bf16-mixed")
+    )
+    assert mixed.pop("assumed") == {"stack": "torch-eager"}
+    assert plain.pop("assumed") == {"stack": "torch-eager", "dtype": "bfloat16-mixed"}
     assert plain == mixed
     assert plain["dtype"] == "bfloat16-mixed"
-    assert steptime.plan("gpt2", "v100-sxm2-16gb")["dtype"] == "float16-mixed"
-    best = steptime.plan("gpt2", "h100-sxm5", device_count=(2,), global_batch=8, dtype="bfloat16")[
-        "best"
-    ]
+    assert steptime.plan("gpt2", "v100-sxm2-16gb").to_dict()["dtype"] == "float16-mixed"
+    best = steptime.plan(
+        "gpt2", "h100-sxm5", device_count=(2,), global_batch=8, dtype="bfloat16"
+    ).to_dict()["best"]
     assert best["dtype"] == "bfloat16"
 
 
 def test_float32_computes_in_float32():
     whole, mixed = (
-        steptime.plan("mpt_125m", "a100", global_batch=8, microbatch=8, dtype=t)["parts"][
+        steptime.plan("mpt_125m", "a100", global_batch=8, microbatch=8, dtype=t).to_dict()["parts"][
             "compute_s"
         ]
         for t in ("float32", "bfloat16-mixed")
@@ -76,7 +80,9 @@ def test_a_type_without_arithmetic_is_that_of_weights_alone():
 
 
 def test_weights_of_autocast_are_in_32_bit_with_a_copy_in_16():
-    told = steptime.plan("gpt2", "h100-sxm5", inside="nvlink-4", data=2, stack="torch-eager")
+    told = steptime.plan(
+        "gpt2", "h100-sxm5", inside="nvlink-4", data=2, stack="torch-eager"
+    ).to_dict()
     parts = told["memory"]["by_part"]
     assert parts["weights_bytes"] == (4 + 2) * N
     assert parts["states_bytes"] == 2 * 4 * N

@@ -20,11 +20,11 @@ def test_every_search_is_on_the_page(tmp_path, capsys):
     assert run(["plan", *words.split()]) == 0
     told = json.loads(capsys.readouterr().out)
     data = data_of(page)
-    assert told["searches"] == len(data["cells"]) == 8
-    assert told["model"] == [SMALL, LARGE]
-    assert told["device_count"] == ["1", "4"]
+    assert told["search_count"] == len(data["cells"]) == 8
+    assert told["models"] == [SMALL, LARGE]
+    assert told["device_counts"] == ["1", "4"]
     good = [cell for cell in data["cells"] if "best" in cell]
-    assert told["found"] == len(good) == 4
+    assert told["successful_count"] == len(good) == 4
     said = " ".join(data["words"])  # of the line to copy
     assert "--optimizer adam" in said
     assert "--zero 0" in said

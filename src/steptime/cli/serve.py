@@ -10,6 +10,7 @@ from steptime.core.table import Answer
 from steptime.core.values import parse_devices, parse_latency_s, parse_share
 from steptime.prediction import DEFAULT
 from steptime.questions import options
+from steptime.questions.node_options import NodeOptions
 from steptime.serving.answer import HOST_BOUND, Service, answered
 from steptime.serving.load import Demand
 from steptime.serving.search import MOST_DEVICES, MOST_SEARCHED, ServerSearch
@@ -99,7 +100,7 @@ def serve(
     output: int | None = whole("O", "Tokens that are made of it. Default: 128."),
     *,
     how: ServeOptions,
-    nodes: options.NodeOptions,
+    nodes: NodeOptions,
     load: LoadOptions,
     search: SearchOptions,
     option_: options.Settings = None,

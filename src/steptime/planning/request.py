@@ -135,7 +135,8 @@ class Request:
     (None for the plan's usual), predicted by a `method` under its `options`; prices are read from
     a file `prices`, the run of a pipeline written to `trace`. `others` are searched beside `site`.
     Of `limits`, `budget_per_hour`, `days` (those of its tokens) and `watts`, None is for anything.
-    `tuning` says what of it is trained. A `trusted` model may be code.
+    `tuning` says what of it is trained. A `trusted` model may be code. `node_options` are the
+    fields of the site that the user gave; the others are assumed.
     """
 
     model: str
@@ -159,6 +160,7 @@ class Request:
     optimizer: str | None = None
     tuning: Tuning = WHOLE
     trusted: bool = False
+    node_options: frozenset[str] = frozenset()
 
     @cached_property
     def shape(self) -> Shape:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from inspect import isfunction
 from os import PathLike
 from pathlib import Path
@@ -13,7 +13,7 @@ from steptime.core import values
 from steptime.core.errors import InputError, shorten
 from steptime.core.kinds import text_of
 from steptime.core.python_file import is_code, run_file
-from steptime.core.question import Text, argument, named, option, optional, whole
+from steptime.core.question import Text, argument, named, option
 from steptime.core.units import size
 from steptime.core.values import parse_count
 from steptime.core.workload import WHOLE, Plan, Tuning, Workload
@@ -22,7 +22,6 @@ from steptime.hardware.device import Device as HardwareDevice
 
 if TYPE_CHECKING:
     from steptime.measure.contract import Options
-    from steptime.planning.request import Site
 
 
 pairs = values.parse_pairs
@@ -101,23 +100,6 @@ Place = Annotated[
     str, option("--device NAME", "Where to run: cpu, cuda[:n], mps, tpu[:n].", known=PLACES)
 ]
 Threads = Annotated[int | None, option("K", "CPU threads. Default: all cores.", parser=parse_count)]
-
-
-@dataclass(frozen=True)
-class NodeOptions:
-    """The options that say how devices of nodes are joined."""
-
-    per_node: int | None = whole("N", "Devices of a node. Default: the maker's, else 8.")
-    inside: Text = optional("LINK", "What joins the devices of a node.")
-    link: Text = optional("LINK", "What joins nodes: the link of a device.")
-    links_per_node: int | None = whole("N", "Links of a node. Default: one per device.")
-
-    def sites(self, devices: Sequence[str], *more: Any) -> list[Site]:
-        """Return where each device stands, with one link for all or one for each."""
-        from steptime.planning.request import sites
-
-        inside, link = (text and text.split(",") for text in (self.inside, self.link))
-        return sites(devices, self.per_node, inside, link, self.links_per_node, *more)
 
 
 def software(texts: list[str] | None, **named_: str | bool | None) -> dict[str, str]:

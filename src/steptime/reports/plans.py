@@ -1,83 +1,134 @@
 """The page of plans: network, GPU, number, length, batch -> the best plan, and why; offline."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError
 from steptime.core.progress import tell
-from steptime.planning.answer import WORDS, asking, timed
-from steptime.planning.best import searched
 from steptime.planning.request import Request
+from steptime.planning.step import PlanTime
 from steptime.reports.charts import style, waterfall
 from steptime.reports.charts.plan import bars, memory, memory_rows, pipeline
 
 BARS = 240  # of a pipeline, about: a page has hundreds of them
 AXES = ("model", "device", "device_count", "length", "global_batch")
+Document = Mapping[str, Any]  # JSON values, for the page's code
+ChartRows = Mapping[str, list[style.Row]]
 
 
-def write_plans(asked: Sequence[Request], words: Sequence[str], path: Path) -> dict[str, Any]:
-    """Write the page of searches and return what is in it; `words` are options of all of them.
+class SearchResult(NamedTuple):
+    """The result of a search for the page.
 
-    Raises `InputError` where none of them finds a plan, `OutsideError` where the disk is full.
+    Args:
+        document: the answer as JSON values, its best plan under `best`.
+        step: the step of the best plan.
+        parts: the parts of the step in words, with their seconds.
+    """
+
+    document: Document
+    step: PlanTime
+    parts: Sequence[tuple[str, float]]
+
+
+class PlanPage(NamedTuple):
+    """What a page holds: its searches, those that found a plan, and the choices by axis."""
+
+    search_count: int
+    found_count: int
+    axes: Mapping[str, Sequence[str]]
+
+
+def write_plans(
+    requests: Sequence[Request],
+    search: Callable[[Request], SearchResult],
+    words: Sequence[str],
+    path: Path,
+) -> PlanPage:
+    """Write the page of searches.
+
+    Args:
+        requests: the searches.
+        search: returns the result of a request; raises `InputError` where there is no plan.
+        words: options of all searches, as a user types them.
+        path: the file.
+
+    Raises:
+        InputError: where no search finds a plan.
+        OutsideError: where the disk is full.
     """
     from steptime.core.files import write_whole
     from steptime.reports.templating import rendered
 
-    cells: list[dict[str, Any]] = []
-    rows: dict[str, list[style.Row]] = {"why": [], "pipeline": [], "memory": []}
-    for done, request in enumerate(asked):
-        tell("searches", done, len(asked))
-        site, length = request.site, request.length or ""
-        words_ = (
-            request.model,
-            site.device,
-            request.device_counts[0],
-            length,
-            request.global_batch,
-        )
-        at = dict(zip(AXES, map(str, words_), strict=True))
-        links = (("--inside", site.inside), ("--link", site.link))
-        where = [word for pair in links if pair[1] for word in pair]
-        cells.append({"at": at, "where": where, **_found(request, rows)})
+    rows: ChartRows = {"why": [], "pipeline": [], "memory": []}
+    cells = []
+    for index, request in enumerate(requests):
+        tell("searches", index, len(requests))
+        cells.append({**_choices(request), **_search_cell(request, search, rows)})
     good = [cell for cell in cells if "best" in cell]
     if not good:
         raise InputError(f"none of {len(cells)} searches finds a plan: {cells[0]['failed']}")
     axes = {name: list(dict.fromkeys(cell["at"][name] for cell in cells)) for name in AXES}
+    charts = _empty_charts(rows, axes["device"])
+    data = {"axes": axes, "start": good[0]["at"], "cells": cells, "charts": charts, "words": words}
+    write_whole(path, rendered("plans.html", data=data, best=good[0]["best"]))
+    return PlanPage(len(cells), len(good), axes)
+
+
+def _choices(request: Request) -> dict[str, Any]:
+    """Return the choices of a search by axis, and the options of its links."""
+    site = request.site
+    values = (
+        request.model,
+        site.device,
+        request.device_counts[0],
+        request.length or "",
+        request.global_batch,
+    )
+    links = (("--inside", site.inside), ("--link", site.link))
+    return {
+        "at": dict(zip(AXES, map(str, values), strict=True)),
+        "where": [word for option, link in links if link for word in (option, link)],
+    }
+
+
+def _empty_charts(rows: ChartRows, devices: Sequence[str]) -> dict[str, style.Spec]:
+    """Return the charts of the page without their rows, which the page has by search."""
     charts = {
         "why": waterfall.chart([("", 1.0)], "step", "", ()),
         "memory": memory(rows["memory"]),
-        **({"pipeline": pipeline(rows["pipeline"], room="width")} if rows["pipeline"] else {}),
-        "speed": _speed([{"device": name} for name in axes["device"]]),
+        "speed": _speed([{"device": name} for name in devices]),
     }
+    if rows["pipeline"]:
+        charts["pipeline"] = pipeline(rows["pipeline"], room="width")
     for spec in charts.values():
-        spec["data"] = {"values": []}  # the page has them
-    data = {"axes": axes, "start": good[0]["at"], "cells": cells, "charts": charts, "words": words}
-    write_whole(path, rendered("plans.html", data=data, best=good[0]["best"]))
-    return {"path": str(path), "searches": len(cells), "found": len(good), **axes}
+        spec["data"] = {"values": []}
+    return charts
 
 
-def _found(request: Request, rows: dict[str, list[style.Row]]) -> dict[str, Any]:
-    """Return what a search found, its charts' rows packed and added to `rows`; or why nothing."""
+def _search_cell(
+    request: Request, search: Callable[[Request], SearchResult], rows: ChartRows
+) -> dict[str, Any]:
+    """Return the result of a search for the page and add its charts' rows to `rows`."""
     try:
-        told = searched(request)
+        result = search(request)
     except InputError as error:
         return {"failed": str(error)}
-    best, end, changes = told["best"], 0.0, []
-    for key, word in WORDS.items():
-        if best["parts"][key]:
-            end += best["parts"][key]
-            changes.append((word, end))
-    drawn = {
+    end_s, changes = 0.0, []
+    for words, part_s in result.parts:
+        if part_s:
+            end_s += part_s
+            changes.append((words, end_s))
+    chart_rows = {
         "why": waterfall.chart(changes, "step", "", ())["data"]["values"],
-        "memory": memory_rows(best["memory"]),
-        "pipeline": bars(timed(asking(request, best))[1], BARS),
+        "memory": memory_rows(result.document["best"]["memory"]),
+        "pipeline": bars(result.step, BARS),
     }
-    for name, some in drawn.items():
-        rows[name] += some
-    high = pipeline(drawn["pipeline"])["height"] if drawn["pipeline"] else 0
-    packed = {name: _packed(some) for name, some in drawn.items()}
-    return {**told, "drawn": packed, "pipeline_px": high}
+    for name, values in chart_rows.items():
+        rows[name].extend(values)
+    height = pipeline(chart_rows["pipeline"])["height"] if chart_rows["pipeline"] else 0
+    packed = {name: _packed(values) for name, values in chart_rows.items()}
+    return {**result.document, "drawn": packed, "pipeline_px": height}
 
 
 def _packed(rows: Sequence[style.Row]) -> list[list[Any]]:

@@ -7,8 +7,9 @@ import pytest
 
 from every import every
 from steptime.cli.main import run
-from steptime.planning.answer import document, timed
+from steptime.planning.answer import timed
 from steptime.planning.request import Request, Site
+from steptime.questions.plan.price import answer_plan
 from steptime.reports.charts import plan as drawn
 
 SITE = Site("h100-sxm5", 8, "nvlink-4", "infiniband-ndr")
@@ -65,8 +66,7 @@ def test_a_run_that_is_not_simulated_has_no_bars(monkeypatch):
 
 
 def test_the_memory_of_each_device_is_its_parts():
-    planner, found = timed(asked(pipeline=4))
-    told = document(planner, found, None)["memory"]
+    told = answer_plan(asked(pipeline=4)).to_dict()["memory"]
     rows = drawn.memory_rows(told)
     for stage in told["by_stage"]:
         mine = [row["bytes"] for row in rows if row["device"] == stage["stage"]]

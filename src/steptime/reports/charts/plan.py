@@ -169,7 +169,7 @@ def picture(told: Mapping[str, Any], found: PlanTime, split: str) -> style.Spec:
     """Return the picture of a plan's answer `told`: its pipeline, and what its devices hold."""
     drawn, charts = bars(found), []
     if drawn:
-        said = [f"Grey: {BUBBLE}, {percent(told['bubble'])} of the devices' time."]
+        said = [f"Grey: {BUBBLE}, {percent(told['bubble_share'])} of the devices' time."]
         whole = any(row["word"] for row in drawn)
         thin = "What is too thin is drawn as shares of a bar's height."
         said += ["A number is that of a microbatch." if whole else thin]
@@ -177,7 +177,7 @@ def picture(told: Mapping[str, Any], found: PlanTime, split: str) -> style.Spec:
     charts.append(memory(memory_rows(told["memory"])))
     for chart in charts:
         about = {name: chart.pop(name) for name in ("$schema", "config")}
-    said = [told["answer"], f"{split} ({told['method']}, {told['stack']})"]
+    said = ["; ".join(told["headline"]), f"{split} ({told['method']}, {told['stack']})"]
     title = f"{told['model']} on {told['device_count']} {told['device']}"
     return about | {
         "vconcat": charts, "spacing": 34,

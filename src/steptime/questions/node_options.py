@@ -1,0 +1,64 @@
+"""The options that say how devices are joined in nodes, and nodes with each other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from steptime.core.kinds import text_of
+from steptime.core.signature import OptionGroup
+from steptime.core.values import parse_count
+from steptime.planning.request import Site, sites
+from steptime.questions import kinds
+
+
+class NodeKeywords(TypedDict, total=False):
+    """Keywords of `NodeOptions`."""
+
+    per_node: kinds.Count | None
+    inside: kinds.Links | None
+    link: kinds.Links | None
+    links_per_node: kinds.Count | None
+
+
+@dataclass(frozen=True)
+class NodeOptions(OptionGroup, keywords=NodeKeywords):
+    """How devices of nodes are joined.
+
+    Args:
+        per_node: Devices of a node. Default: the maker's, else 8.
+        inside: What joins the devices of a node.
+        link: What joins nodes: the link of a device.
+        links_per_node: Links of a node. Default: one per device.
+    """
+
+    per_node: int | str | None = None
+    inside: Any = None
+    link: Any = None
+    links_per_node: int | str | None = None
+
+    def sites(self, devices: Sequence[Any], *levels_and_host: Any) -> list[Site]:
+        """Return the site of each device, with one link for all devices or one for each.
+
+        Args:
+            devices: the devices.
+            *levels_and_host: the levels between nodes and all of them, and the link to a host.
+
+        Raises:
+            InputError: for numbers and names that the options do not take.
+        """
+        per_node = _count_or_none(self.per_node, "--per-node")
+        links_per_node = _count_or_none(self.links_per_node, "--links-per-node")
+        inside, link = (_link_names(value) for value in (self.inside, self.link))
+        return sites(devices, per_node, inside, link, links_per_node, *levels_and_host)
+
+
+def _count_or_none(value: Any, option: str) -> int | None:
+    return None if value is None else parse_count(text_of(value), option)
+
+
+def _link_names(value: Any) -> Any:
+    """Return the names of links as a list, `nvlink-4,pcie-4-x16`, a link object in a list."""
+    text = text_of(value)
+    if text is None:
+        return None
+    return text.split(",") if isinstance(text, str) else [text]

@@ -1,0 +1,1 @@
+"""The question `plan`: a training split over many devices, its step, memory and cost."""

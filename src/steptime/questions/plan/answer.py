@@ -1,0 +1,365 @@
+"""The answers of `plan`: one plan, the best plan of a search, and a page to choose in."""
+
+from steptime.core.answer import Answer, Row
+from steptime.core.registry import load
+from steptime.core.table import Answer as Printout
+from steptime.core.table import Table
+from steptime.core.workload import Plan
+
+TABLES = "steptime.questions.plan.tables"
+"""The module that makes the tables of answers, which needs their types."""
+
+
+class JoinedLevel(Row, frozen=True, kw_only=True):
+    """A level of how devices are joined.
+
+    Attributes:
+        size: parts that the link joins: devices of a node, or nodes.
+        link: the link.
+        links: links of each part to the others.
+    """
+
+    size: int
+    link: str
+    links: int
+
+
+class SplitFields(Row, frozen=True, kw_only=True):
+    """How a step is split over devices.
+
+    Attributes:
+        data: replicas.
+        tensor: devices that share each product.
+        pipeline: stages of the pipeline.
+        expert: devices that share the experts.
+        sequence: whether tensor-parallel devices share what lies between products.
+        context: devices that share a sequence.
+        microbatches: microbatches of a replica in a step.
+        schedule: the schedule of the pipeline.
+        zero: what replicas share: 0 nothing, 1 states, 2 gradients too, 3 weights too.
+        recompute: what is computed again: none, selective or full.
+        offload: what lies on the host: none, optimizer, activations or both.
+        virtual: stages of a device.
+        shard: replicas that share states, gradients and weights; 0 is all.
+        recompute_layers: layers of each stage that compute again; 0 is all.
+        stages: layers of each stage; empty where they are shared out evenly.
+        context_method: how devices of a sequence see each other's keys and values.
+        expert_tensor: 1 where tensor-parallel devices have whole experts, else 0.
+        imbalance: tokens of the busiest device of the experts over the mean.
+        expert_overlap: whether tokens are sent beside another microbatch's products.
+        order: how groups lie, from the inside out.
+    """
+
+    data: int
+    tensor: int
+    pipeline: int
+    expert: int
+    sequence: bool
+    context: int
+    microbatches: int
+    schedule: str
+    zero: int
+    recompute: str
+    offload: str
+    virtual: int
+    shard: int
+    recompute_layers: int
+    stages: tuple[int, ...]
+    context_method: str
+    expert_tensor: int
+    imbalance: float
+    expert_overlap: bool
+    order: str
+
+
+class StepParts(Row, frozen=True, kw_only=True):
+    """The parts of a step of the busiest device, which add up to the step.
+
+    Attributes:
+        compute_s: seconds of kernels.
+        recompute_s: seconds of kernels that compute activations again.
+        exposed_communication_s: seconds in which it waits for collectives.
+        host_s: seconds in which it waits for the host that launches kernels.
+        bubble_s: seconds in which it waits for other stages of the pipeline.
+        update_s: seconds of the optimizer.
+        outside_layers_s: seconds outside of the layers.
+    """
+
+    compute_s: float
+    recompute_s: float
+    exposed_communication_s: float
+    host_s: float
+    bubble_s: float
+    update_s: float
+    outside_layers_s: float
+
+
+class MemoryParts(Row, frozen=True, kw_only=True):
+    """The memory of a device by what it holds, at the worst moment of a step.
+
+    Attributes:
+        weights_bytes: size of the weights.
+        gradients_bytes: size of the gradients.
+        states_bytes: size of the optimizer's states.
+        activations_bytes: size of the activations of all microbatches in flight.
+        gathered_bytes: size of layers of weights that are gathered from other devices.
+        logits_bytes: size of logits and loss.
+        buffers_bytes: size of the buffers of collectives.
+        context_bytes: memory of driver and libraries.
+        inputs_bytes: size of the inputs, of networks that are no language models.
+        temporaries_bytes: size of what an op makes and drops, of the same networks.
+        blocks_bytes: memory that the allocator holds beyond tensors, of the same networks.
+    """
+
+    weights_bytes: float
+    gradients_bytes: float
+    states_bytes: float
+    activations_bytes: float
+    gathered_bytes: float
+    logits_bytes: float
+    buffers_bytes: float
+    context_bytes: float
+    inputs_bytes: float
+    temporaries_bytes: float
+    blocks_bytes: float
+
+
+class StageMemory(MemoryParts, frozen=True, kw_only=True):
+    """The memory of a device of the pipeline.
+
+    Attributes:
+        stage: the device's place in the pipeline.
+        layers: layers of the device.
+        needed_bytes: memory that it needs.
+    """
+
+    stage: int
+    layers: int
+    needed_bytes: float
+
+
+class PlanMemory(Row, frozen=True, kw_only=True):
+    """The memory of the devices of a plan.
+
+    Attributes:
+        needed_bytes: memory that the fullest device needs.
+        usable_bytes: memory that a process may use of a device; null where unknown.
+        over_bytes: by how much the fullest device needs more; null where `usable_bytes` is.
+        host_bytes: the most that a device has in its host's memory.
+        fullest_stage: the place of the fullest device in the pipeline.
+        by_part: what the fullest device holds.
+        by_stage: the memory of each device of the pipeline.
+    """
+
+    needed_bytes: float
+    usable_bytes: float | None
+    over_bytes: float | None
+    host_bytes: float
+    fullest_stage: int
+    by_part: MemoryParts
+    by_stage: tuple[StageMemory, ...]
+
+
+class ExposedCollective(Row, frozen=True, kw_only=True):
+    """A collective of a step, and how long a device waits for it.
+
+    Attributes:
+        collective: the collective, such as all_reduce.
+        group: the ranks: tensor, context, expert, data, copies, pipeline, embedding or host.
+        link: the link that it crosses, numbered where several levels have it.
+        size_bytes: size that a device sends in a step.
+        communication_s: seconds of the collective in a step.
+        exposed_communication_s: seconds of these for which the device waits.
+    """
+
+    collective: str
+    group: str
+    link: str
+    size_bytes: float
+    communication_s: float
+    exposed_communication_s: float
+
+
+class PeakShare(Row, frozen=True, kw_only=True):
+    """The share of the peak that a step reaches, by a convention of counting (MFU).
+
+    Attributes:
+        name: full (products and attention), half (half of attention, as a causal mask leaves) or
+            6N (6 FLOP a parameter and token).
+        share: the share; null where the convention has no meaning for the network.
+    """
+
+    name: str
+    share: float | None
+
+
+class StackTime(Row, frozen=True, kw_only=True):
+    """The step of a plan under another stack that could be meant.
+
+    Attributes:
+        stack: the stack.
+        step_s: seconds of a step.
+        low_s: lower end of the 80 % interval of `step_s`.
+        high_s: upper end of the 80 % interval of `step_s`.
+    """
+
+    stack: str
+    step_s: float
+    low_s: float
+    high_s: float
+
+
+class TrainingRun(Row, frozen=True, kw_only=True):
+    """A whole training.
+
+    Attributes:
+        tokens: its tokens, or what else `unit` says.
+        steps: its steps.
+        train_h: its hours.
+        low_h: lower end of the 80 % interval of `train_h` under the stack.
+        high_h: upper end of the 80 % interval of `train_h` under the stack.
+        any_stack_low_h: lower end over all stacks that could be meant.
+        any_stack_high_h: upper end over all stacks that could be meant.
+        device_hours: its hours times the devices.
+        energy_kwh: energy of the devices; null where unknown.
+    """
+
+    tokens: float
+    steps: float
+    train_h: float
+    low_h: float
+    high_h: float
+    any_stack_low_h: float
+    any_stack_high_h: float
+    device_hours: float
+    energy_kwh: float | None
+
+
+class NearestPlan(Row, frozen=True, kw_only=True):
+    """The fastest plan that fits, one or two changes from the one that was asked for.
+
+    Attributes:
+        change: the options that change.
+        plan: how its step is split.
+        microbatch: sequences that pass at once.
+        step_s: seconds of its step.
+        needed_bytes: memory that its fullest device needs.
+    """
+
+    change: str
+    plan: SplitFields
+    microbatch: int
+    step_s: float
+    needed_bytes: float
+
+
+class PlanAnswer(Answer, frozen=True, kw_only=True):
+    """A training step that is split over devices: its time, memory, communication and cost.
+
+    Attributes:
+        headline: the devices with the step and its cost, and what takes most of the step.
+        model: the network.
+        device: the device.
+        device_count: their number.
+        levels: how they are joined, from the inside out.
+        parameters: parameters of the network.
+        plan: how the step is split.
+        microbatch: sequences that pass at once.
+        global_batch: sequences of a step, of all replicas.
+        length: tokens of a sequence; null for networks that are no language models.
+        unit: what a sequence consists of: tokens, or examples of other networks.
+        dtype: data type of the step.
+        tuning: what of the network is trained; null where all is.
+        method: the cost model.
+        stack: the software.
+        assumed: settings that decide the answer, by the option that changes them.
+        other_stacks: the step under each other stack that could be meant, where none was named.
+        nearest_stack: the newest of these; null where a stack was named.
+        step_s: seconds of a step.
+        low_s: lower end of the 80 % interval of `step_s` under the stack.
+        high_s: upper end of the 80 % interval of `step_s` under the stack.
+        any_stack_low_s: lower end of the 80 % interval over all stacks that could be meant.
+        any_stack_high_s: upper end of the 80 % interval over all stacks that could be meant.
+        bubble_share: share of the time in which devices of the pipeline wait for each other.
+        tokens_per_s: throughput of all devices, in what `unit` says.
+        tokens_per_s_per_device: throughput of a device.
+        parts: what the step of the busiest device consists of.
+        fits: whether the fullest device has room.
+        usable_bytes: memory that a process may use of the device; null where unknown.
+        memory: the memory of the devices.
+        exposed_communication: the collectives of a device.
+        mfu: the share of the peak that is reached, by convention.
+        cost_per_step: cost of a step; null where no price is known, as the other costs.
+        cost_per_hour: cost of an hour of all devices.
+        cost_per_million_tokens: cost of a million tokens, or of what else `unit` says.
+        cost_total: cost of the whole training; null without `tokens`, too.
+        currency: the currency of the costs.
+        price_offer: the offer of the price.
+        price_date: the date of the price.
+        energy_j: energy of a step of all devices; null where unknown.
+        device_power_w: mean power of a device; null where unknown.
+        energy_scope: what the energy covers; null where it is unknown.
+        training: the whole training; null without `tokens`.
+        notes: remarks that change how the answer is read.
+        nearest_fitting: of a plan that does not fit, the fastest near one that does; else null.
+    """
+
+    headline: tuple[str, ...]
+    model: str
+    device: str
+    device_count: int
+    levels: tuple[JoinedLevel, ...]
+    parameters: int
+    plan: SplitFields
+    microbatch: int
+    global_batch: int
+    length: int | None
+    unit: str
+    dtype: str
+    tuning: str | None
+    method: str
+    stack: str
+    assumed: dict[str, str]
+    other_stacks: tuple[StackTime, ...]
+    nearest_stack: str | None
+    step_s: float
+    low_s: float
+    high_s: float
+    any_stack_low_s: float
+    any_stack_high_s: float
+    bubble_share: float
+    tokens_per_s: float
+    tokens_per_s_per_device: float
+    parts: StepParts
+    fits: bool
+    usable_bytes: float | None
+    memory: PlanMemory
+    exposed_communication: tuple[ExposedCollective, ...]
+    mfu: tuple[PeakShare, ...]
+    cost_per_step: float | None
+    cost_per_hour: float | None
+    cost_per_million_tokens: float | None
+    cost_total: float | None
+    currency: str | None
+    price_offer: str | None
+    price_date: str | None
+    energy_j: float | None
+    device_power_w: float | None
+    energy_scope: str | None
+    training: TrainingRun | None
+    notes: tuple[str, ...]
+    nearest_fitting: NearestPlan | None
+
+    def tables(self) -> list[Table]:
+        """Return the step with its memory and cost, and the communication of a device."""
+        tables: list[Table] = load(f"{TABLES}:plan_tables")(self, self.headline)
+        return tables
+
+    def printout(self) -> Printout:
+        """Return the answer as the command line prints it, the headline above the table."""
+        return Printout(self.to_dict(), self.tables(), self.remarks())
+
+
+def split_fields(plan: Plan, order: str) -> SplitFields:
+    """Return the fields of a plan with the order of its groups."""
+    return SplitFields(**vars(plan), order=order)

@@ -1,0 +1,26 @@
+"""The settings of a plan that were not given and decide its answer, by their options."""
+
+from steptime.planning.planner import Planner
+from steptime.planning.request import Request
+
+
+def assumed_settings(request: Request, planner: Planner) -> dict[str, str]:
+    """Return the assumed settings of a plan, each as its option takes it.
+
+    The same question with an option set to the value that stands here has the same step, memory
+    and cost: the stack, the data type, and how devices are joined. Where the stack is named, the
+    other stacks that could be meant are no longer part of the answer.
+    """
+    assumed: dict[str, str] = {}
+    if request.named is None and "stack" not in request.options:
+        assumed["stack"] = planner.method.settings.stack
+    if request.dtype is None:
+        assumed["dtype"] = planner.dtype
+    site, device_count = request.site, planner.cluster.device_count
+    if min(site.per_node, device_count) > 1 and "inside" not in request.node_options:
+        assumed["inside"] = planner.cluster.ladder[0].link.name
+    if device_count > 1 and "per_node" not in request.node_options:
+        assumed["per_node"] = str(site.per_node)
+    if device_count > site.per_node and site.links_per_node is None:
+        assumed["links_per_node"] = str(site.per_node)
+    return assumed

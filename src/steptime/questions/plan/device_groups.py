@@ -1,0 +1,167 @@
+"""The plans on each number of devices of each type, and why there may be none."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from math import exp, inf, log, sqrt
+from typing import NamedTuple
+
+from steptime.core.errors import InputError
+from steptime.hardware.prices import Offer
+from steptime.planning.answer import offer_of
+from steptime.planning.faults import Asked, checked, option_of
+from steptime.planning.planner import Planner
+from steptime.planning.request import Request, split_of
+from steptime.planning.search import MEMORY, Cap, Search, search, with_fewer_again
+from steptime.planning.shape import Shape
+from steptime.planning.space import Space
+from steptime.planning.step import Quick
+
+LIMIT_WORDS = {
+    MEMORY: ("do not fit", "GB"),
+    "budget_per_hour": ("cost more than --budget-per-hour", "per hour"),
+    "days": ("take more than --days", "days"),
+    "watts": ("draw more than --watts", "W"),
+}
+"""By limit: what the plans beyond it do, and its unit."""
+DAY_S = 86400
+GB = 1e9
+LARGER_CLUSTERS = (2, 4, 8)  # times the devices, of which the first that has room is named
+
+
+class DeviceGroup(NamedTuple):
+    """The plans on one number of devices of one type.
+
+    Args:
+        request: the request, at the site of these devices.
+        device_count: the number of devices.
+        planner: prices plans on them.
+        offer: the price of the device; None where unknown.
+        caps: the limits.
+        result: the plans that none beats by closed forms, and counts of the others.
+        space: what was searched, in words.
+    """
+
+    request: Request
+    device_count: int
+    planner: Planner
+    offer: Offer | None
+    caps: Sequence[Cap]
+    result: Search
+    space: str
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """The device's name and the number of devices."""
+        return self.planner.device.name, self.device_count
+
+
+def search_groups(request: Request, shape: Shape) -> Iterator[DeviceGroup]:
+    """Search the plans on each number of devices of each type."""
+    global_batch = request.global_batch or 1
+    fixed = dict(request.split)
+    if request.microbatch is not None:
+        fixed["microbatch"] = request.microbatch
+    sites = (request.site, *request.others)
+    for site in sites:
+        site_request = replace(request, site=site, others=sites if request.others else ())
+        planner: Planner | None = None
+        for device_count in sorted(set(request.device_counts)):
+            planner = site_request.planner(shape, device_count, planner)
+            offer = offer_of(planner, request.prices)
+            caps = _limits(request, device_count, global_batch * shape.length, offer)
+            space = Space(planner, device_count, global_batch, site.per_node, fixed)
+            ratio = error_ratio(planner)
+            if request.others:
+                ratio = max(ratio, planner.bounds.high / planner.bounds.low) ** 2
+            result = search(planner, space.ways(), global_batch, caps, ratio)
+            if not fixed.keys() & {"recompute", "recompute_layers"}:
+                result = with_fewer_again(planner, result, caps)
+            yield DeviceGroup(
+                site_request, device_count, planner, offer, caps, result, space.in_words()
+            )
+
+
+def _limits(
+    request: Request, device_count: int, tokens_of_step: int, offer: Offer | None
+) -> list[Cap]:
+    """Return the limits of a request; a budget does not hold devices without a price."""
+    steps = (request.tokens or 0.0) / tokens_of_step
+    cost_per_hour = 0.0 if offer is None else offer.price * device_count
+    values: dict[str, Callable[[Quick], float]] = {
+        "budget_per_hour": lambda _: cost_per_hour,
+        "days": lambda plan: plan.step_s * steps / DAY_S,
+        "watts": lambda plan: inf if plan.energy_j is None else plan.energy_j / plan.step_s,
+    }
+    limits = dict(request.limits)
+    if offer is None:
+        limits.pop("budget_per_hour", None)
+    return [Cap(name, values[name], limit) for name, limit in limits.items() if limit is not None]
+
+
+def count_refused(groups: Sequence[DeviceGroup]) -> Counter[str]:
+    """Return the number of plans that each limit refuses."""
+    return sum((group.result.refused for group in groups), Counter[str]())
+
+
+def check_any_plan(request: Request, groups: Sequence[DeviceGroup]) -> None:
+    """Raise `InputError` where no group of devices has a plan, with the nearest that has one."""
+    if any(group.result.front for group in groups):
+        return
+    shape = request.shape
+    considered_count = sum(group.result.considered for group in groups)
+    if not considered_count:
+        microbatch = request.microbatch or 1
+        global_batch = request.global_batch or 1
+        checked(shape, Asked(split_of(request.split), microbatch, global_batch))
+        options = [
+            option_of(name) if value is True else f"{option_of(name)} {value}"
+            for name, value in request.split.items()
+        ]
+        words = f"plan: no split of these devices divides {shape.label} and its batch"
+        raise InputError(f"{words} with {' '.join(options)}" if options else words)
+    refused = count_refused(groups)
+    is_memory_alone = refused[MEMORY] == considered_count
+    larger = _describe_larger_cluster(request, shape) if is_memory_alone else ""
+    raise InputError(_describe_refusal(groups, considered_count, refused) + larger)
+
+
+def _describe_refusal(
+    groups: Sequence[DeviceGroup], considered_count: int, refused: Counter[str]
+) -> str:
+    """Describe why there is no plan: the plans that each limit refuses, and the nearest plan."""
+    nearest = [(group, group.result.nearest) for group in groups if group.result.nearest]
+    if not nearest:
+        return "plan: the power of these devices is not known"
+    group, limit = min(nearest, key=lambda pair: (pair[1].name == MEMORY, pair[1].ratio))
+    devices = f"{group.device_count} {group.planner.device.name}"
+    if limit.name == MEMORY:
+        lack = f"the nearest needs {(limit.value - limit.most) / GB:,.1f} GB more ({devices})"
+        return f"plan: none of {considered_count:,} splits fits; {lack}"
+    counts = ", ".join(
+        f"{count:,} {LIMIT_WORDS[name][0]}" for name, count in refused.items() if count
+    )
+    value = f"{limit.value:,.4g} {LIMIT_WORDS[limit.name][1]}, not {limit.most:,.4g} ({devices})"
+    words = f"plan: none of {considered_count:,} splits is within the limits"
+    return f"{words}: {counts}; the nearest has {value}"
+
+
+def _describe_larger_cluster(request: Request, shape: Shape) -> str:
+    """Describe the least of 2, 4 and 8 times as many devices that have room for a plan."""
+    for factor in LARGER_CLUSTERS:
+        device_count = factor * max(request.device_counts)
+        larger = replace(request, device_counts=(device_count,))
+        try:
+            if any(group.result.front for group in search_groups(larger, shape)):
+                return f"; nearest: --device-count {device_count}"
+        except InputError as error:  # no link joins so many devices
+            return f"; {device_count} devices: {error}"
+    return ""
+
+
+def error_ratio(planner: Planner) -> float:
+    """Return the ratio beyond which two plans of a device differ by more than predictions do.
+
+    What they share cancels; sqrt(2) of what is each one's own is left: with 0.08 a ratio of 1.12.
+    """
+    return exp(sqrt(2) * (log(planner.bounds.high) * sqrt(1 - planner.bounds.shared**2)))

@@ -1,0 +1,231 @@
+"""The question `plan`: a training of a network, split over many devices."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from os import PathLike
+from pathlib import Path
+from typing import Annotated, Any, Unpack
+
+from steptime.core.errors import InputError
+from steptime.core.files import check_folder
+from steptime.core.kinds import File, Kind, text_of
+from steptime.core.progress import note
+from steptime.core.question import named
+from steptime.core.values import (
+    Count,
+    Price,
+    parse_count,
+    parse_counts,
+    parse_devices,
+    parse_duration,
+    parse_models,
+    parse_number,
+    parse_price,
+)
+from steptime.planning.answer import timed
+from steptime.planning.faults import refuse_idle
+from steptime.planning.request import MOST_DEVICES, Request, level_of
+from steptime.questions import kinds
+from steptime.questions.options import refuse
+from steptime.questions.pictures import check_picture
+from steptime.questions.plan.answer import PlanAnswer
+from steptime.questions.plan.options import PlanKeywords, PlanOptions
+from steptime.questions.plan.page import page_words, write_page
+from steptime.questions.plan.price import answer_plan, request_of
+from steptime.questions.plan.search import search_plans
+from steptime.questions.plan.search_answer import PlanPageAnswer, PlanSearchAnswer
+from steptime.questions.plan.wording import describe_split_and_size
+from steptime.reports.charts.plan import picture
+from steptime.reports.files import save
+
+MAX_COUNTS = 32  # numbers of devices that are searched
+NODE_OPTIONS = ("per_node", "inside", "link", "links_per_node")
+Models = Annotated[
+    str | PathLike[str] | Sequence[str],
+    Kind("MODEL", is_argument=True, completes="steptime.network.families:names"),
+]
+Levels = Annotated[Sequence[str | tuple[object, ...]], Kind("SIZE:LINK")]
+Lengths = Annotated[int | str | Sequence[int], Kind("S", names=("--length", "--seq-len"))]
+
+
+def plan(
+    model: Models,
+    device: kinds.Devices,
+    global_batch: Annotated[int | str | Sequence[int], Kind("B")] | None = None,
+    device_count: kinds.Counts | None = None,
+    level: Levels | None = None,
+    max_device_count: kinds.Count | None = None,
+    length: Lengths | None = None,
+    order: Annotated[str, Kind("NAME")] | None = None,
+    budget_per_hour: kinds.Price | None = None,
+    days: kinds.Seconds | None = None,
+    watts: Annotated[float | str, Kind("W")] | None = None,
+    trace: kinds.TraceFile | None = None,
+    out: kinds.OutFile | None = None,
+    page: Annotated[File, Kind("FILE.html")] | None = None,
+    **plan_options: Unpack[PlanKeywords],
+) -> PlanAnswer | PlanSearchAnswer | PlanPageAnswer:
+    """Predict a language model trained on many devices.
+
+    Time, memory by stage, exposed communication by link, and cost; or the best split.
+
+    Args:
+        model: A family with its hyperparameters (fc:layers=4,nodes=1024), a named network
+            (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
+            code (model.py:NAME).
+        device: A device (steptime list devices), FILE.toml or local.
+        global_batch: Sequences of a step, of all replicas. Default: a microbatch each.
+        device_count: Search the best split of so many, of what is not given here.
+        level: Between --inside and --link: so many nodes that a link joins; SIZE:LINK:LINKS with
+            the links of a node. Repeatable, from the inside out.
+        max_device_count: Search over 1, 2, 4, ... devices.
+        length: Tokens of a sequence. Default: the model's.
+        order: How groups lie, from the inside out. Default: tensor-context-data-pipeline.
+        budget_per_hour: Search: all devices cost less.
+        days: Search: the training (--tokens) takes less.
+        watts: Search: all devices draw less.
+        trace: Write the pipeline's run as JSON for ui.perfetto.dev.
+        out: Draw the pipeline and the memory: .png, .svg, .pdf or .html.
+        page: A page to choose in: MODEL, --device, --device-count, --length and --global-batch
+            take lists.
+        **plan_options: How the step is split, and what of the network is trained: `PlanOptions`.
+
+    Raises:
+        InputError: for a plan that cannot be, with the nearest that can; for unknown names, and
+            options that do not go together.
+    """
+    group = PlanOptions.from_keywords(plan_options, "plan")
+    picture_path = check_picture(out)
+    limits = _read_limits(budget_per_hour, days, watts)
+    device_counts = _read_device_counts(device_count, max_device_count)
+    if trace is not None:
+        check_folder(Path(trace))
+    if device_counts:
+        free_choices = {"--order": order, "--data": group.data, "--trace": trace}
+        refuse(
+            free_choices, "a search (--device-count, --max-device-count) chooses it: leave out {}"
+        )
+    else:
+        needless = {named(name): limit for name, limit in limits.items()}
+        refuse(needless, "{} goes with --device-count or --max-device-count")
+    lengths = _read_numbers(length, "--length", page)
+    global_batches = _read_numbers(global_batch, "--global-batch", page)
+    models = parse_models(model) if page is not None else [str(model)]
+    levels = _level_texts(level)
+    site, *further_sites = group.sites(
+        parse_devices(device), tuple(map(level_of, levels)), text_of(group.host_link)
+    )
+    request = Request(
+        model=models[0],
+        site=site,
+        global_batch=global_batches[0],
+        length=lengths[0],
+        device_counts=device_counts,
+        order=order,
+        limits=limits,
+        trace=None if trace is None else Path(trace),
+        others=tuple(further_sites),
+        trusted=True,
+        node_options=frozenset(name for name in NODE_OPTIONS if getattr(group, name) is not None),
+        **group.request_fields,
+    )
+    if page is None:
+        return _answer_request(request, picture_path)
+    refuse({"--out": out}, "{} is of one plan: leave out --page")
+    cells = product(models, (site, *further_sites), device_counts, lengths, global_batches)
+    words = page_words(group, limits, levels)
+    return write_page(_requests_of(request, cells), words, Path(page))
+
+
+def _answer_request(request: Request, out: Path | None) -> PlanAnswer | PlanSearchAnswer:
+    """Return one plan, or the best plan of a search, and draw it into a file."""
+    answer = answer_request(request)
+    if out is not None:
+        best = answer.best if isinstance(answer, PlanSearchAnswer) else answer
+        _draw_plan(request, best, out)
+    return answer
+
+
+def answer_request(request: Request) -> PlanAnswer | PlanSearchAnswer:
+    """Return the answer to a request: one plan, or the best of those that it leaves open.
+
+    Raises:
+        InputError: for options that do nothing, and for a plan that cannot be.
+    """
+    is_search = bool(request.device_counts)
+    refuse_idle(request.split, is_search)
+    if request.others and not is_search:
+        raise InputError("plan: several devices go with --device-count or --max-device-count")
+    answer = search_plans(request) if is_search else answer_plan(request)
+    offload = request.split.get("offload", None if is_search else "none")
+    does_fit = answer.fits if isinstance(answer, PlanAnswer) else True
+    if request.site.host_link and offload == "none" and does_fit:
+        raise InputError("plan: --host-link goes with --offload; nearest: leave out --host-link")
+    return answer
+
+
+def _read_limits(
+    budget_per_hour: Price | None, days: float | str | None, watts: float | str | None
+) -> Mapping[str, float | None]:
+    return {
+        "budget_per_hour": budget_per_hour
+        if budget_per_hour is None
+        else parse_price(budget_per_hour, "--budget-per-hour"),
+        "days": None if days is None else parse_duration(days, "--days", "d"),
+        "watts": None if watts is None else parse_number(watts, "--watts"),
+    }
+
+
+def _read_device_counts(
+    device_count: kinds.Counts | None, max_device_count: Count | None
+) -> tuple[int, ...]:
+    """Return the numbers of devices that are searched, none for one plan."""
+    if device_count is None and max_device_count is None:
+        return ()
+    if device_count is None:
+        largest = parse_count(text_of(max_device_count), "--max-device-count", at_most=MOST_DEVICES)
+        return tuple(2**power for power in range(largest.bit_length()))
+    refuse({"--max-device-count": max_device_count}, "--device-count and {}: give one of them")
+    device_counts = tuple(parse_counts(device_count, "--device-count"))
+    if len(device_counts) > MAX_COUNTS:
+        count = len(device_counts)
+        raise InputError(f"--device-count: {count} numbers, at most {MAX_COUNTS}")
+    return device_counts
+
+
+def _read_numbers(value: Any, option: str, page: File | None) -> Sequence[int | None]:
+    """Return the numbers of an option, one of a plan and several of a page; None left out."""
+    if value is None:
+        return [None]
+    if page is not None:
+        return parse_counts(value, option)
+    return [parse_count(text_of(value), option)]
+
+
+def _level_texts(levels: Levels | None) -> list[str]:
+    """Return levels as texts, `4:infiniband-ndr` of the tuple `(4, "infiniband-ndr")`."""
+    if levels is None:
+        return []
+    items = [levels] if isinstance(levels, str) else levels
+    return [":".join(map(str, item)) if isinstance(item, tuple) else str(item) for item in items]
+
+
+def _requests_of(request: Request, cells: Any) -> list[Request]:
+    """Return the request of each search of a page."""
+    requests = []
+    for model, site, device_count, length, global_batch in cells:
+        fields: dict[str, Any] = {"model": model, "site": site, "length": length}
+        fields |= {"device_counts": (device_count,), "global_batch": global_batch, "others": ()}
+        requests.append(replace(request, **fields))
+    return requests
+
+
+def _draw_plan(request: Request, best: PlanAnswer, out: Path) -> None:
+    """Draw the pipeline and the memory of a plan into a file, and say its path."""
+    _, step = timed(request_of(request, best))
+    if step.flow is None:
+        parts = "the pipeline has too many parts to be simulated, and drawn, one by one"
+        note(f"note: {parts}")
+    save(picture(best.to_dict(), step, describe_split_and_size(best)), out)
+    note(f"picture: {out}")

@@ -1,0 +1,292 @@
+"""The best plan of what a request leaves open, over types and numbers of devices."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from steptime.core.errors import InputError
+from steptime.core.units import percent, seconds
+from steptime.hardware.prices import NO_PRICE
+from steptime.planning.faults import checked
+from steptime.planning.request import Request
+from steptime.planning.search import MEMORY, unbeaten
+from steptime.planning.step import PlanTime, Quick, plan_time
+from steptime.questions.plan.answer import PlanAnswer
+from steptime.questions.plan.device_groups import (
+    DeviceGroup,
+    check_any_plan,
+    count_refused,
+    error_ratio,
+    search_groups,
+)
+from steptime.questions.plan.price import price_plan
+from steptime.questions.plan.search_answer import (
+    BestPlan,
+    PlanRow,
+    PlanSearchAnswer,
+    RefusedPlans,
+)
+from steptime.questions.plan.wording import describe_bottleneck, describe_split
+
+AMOUNTS = ("step_s", "cost_per_step", "energy_j", "needed_bytes", "device_count")
+"""The amounts of a plan of which less is better."""
+SPLIT = (
+    "tensor",
+    "context",
+    "pipeline",
+    "virtual",
+    "data",
+    "expert",
+    "zero",
+    "recompute",
+    "recompute_layers",
+    "schedule",
+    "shard",
+    "offload",
+    "sequence",
+)
+MAX_SIMULATED = 12  # plans of a search, beside the fastest of each number of devices
+DAY_HOURS = 24
+HOUR_S = 3600
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class PricedPlan:
+    """A plan of a group of devices, simulated.
+
+    Args:
+        group: the group of devices.
+        step: its step.
+        answer: its answer under the assumed stack.
+        is_within: whether it is within the limits.
+    """
+
+    group: DeviceGroup
+    step: PlanTime
+    answer: PlanAnswer
+    is_within: bool
+
+    @property
+    def amounts(self) -> tuple[float | None, ...]:
+        """The values of `AMOUNTS`, None where unknown."""
+        answer = self.answer
+        return (
+            answer.step_s,
+            answer.cost_per_step,
+            answer.energy_j,
+            answer.memory.needed_bytes,
+            answer.device_count,
+        )
+
+    @property
+    def memory_share(self) -> float:
+        """The share of the usable memory that its fullest device needs; 0 where unknown."""
+        memory = self.answer.memory
+        return memory.needed_bytes / memory.usable_bytes if memory.usable_bytes else 0.0
+
+
+PlanKey = tuple[int, Quick]
+"""The place of a group of devices, and a plan of it priced by closed forms."""
+
+
+def search_plans(request: Request) -> PlanSearchAnswer:
+    """Return the best plan and those that no plan beats in all of `AMOUNTS`.
+
+    Raises:
+        InputError: for a request without a batch, and where no plan is left.
+    """
+    if request.global_batch is None:
+        raise InputError("--device-count: a search needs --global-batch, the sequences of a step")
+    if request.limits.get("days") is not None and request.tokens is None:
+        raise InputError("--days needs --tokens, those of the training")
+    groups = list(search_groups(request, request.shape))
+    check_any_plan(request, groups)
+    fastest_keys = [
+        (place, plan) for place, group in enumerate(groups) for plan in group.result.front[:1]
+    ]
+    keys = dict.fromkeys([*fastest_keys, *_choose_simulated(groups)])
+    plans = {key: _simulate_plan(groups[key[0]], key[1]) for key in keys}
+    front = _unbeaten_plans([plan for plan in plans.values() if plan.is_within])
+    if not front:
+        raise InputError("plan: what fits by closed forms is beyond the limits once simulated")
+    fastest = [plans[key] for key in fastest_keys if plans[key].is_within]
+    return _search_answer(request, groups, front, fastest)
+
+
+def _search_answer(
+    request: Request,
+    groups: Sequence[DeviceGroup],
+    front: Sequence[PricedPlan],
+    fastest: Sequence[PricedPlan],
+) -> PlanSearchAnswer:
+    best = _price_best(front[0], request, groups)
+    limits_s = _as_fast_limits(groups, best)
+    rows = {id(plan): _plan_row(plan, best, limits_s) for plan in (*front, *fastest)}
+    considered_count = sum(group.result.considered for group in groups)
+    refused = count_refused(groups)
+    is_single_device = not request.others
+    return PlanSearchAnswer(
+        headline=(*best.headline, *_describe_room(front, groups[0].planner.spare)),
+        considered_count=considered_count,
+        fitting_count=considered_count - refused[MEMORY],
+        refused=tuple(RefusedPlans(name=name, plan_count=refused[name]) for name in refused),
+        as_fast_count=sum(
+            step_s <= limits_s[group.key] for group in groups for step_s in group.result.steps_s
+        ),
+        space=groups[-1].space,
+        bound_by=describe_bottleneck(best),
+        assumed={
+            name: value
+            for name, value in best.assumed.items()
+            if is_single_device or name == "stack"
+        },
+        best=best,
+        best_by=tuple(
+            BestPlan(name=name, row=rows[id(plan)])
+            for name, plan in _find_best(front, [plan.amounts for plan in front]).items()
+        ),
+        by_device_count=_with_efficiency([rows[id(plan)] for plan in fastest]),
+        rows=tuple(rows[id(plan)] for plan in front),
+        notes=best.notes,
+    )
+
+
+def _describe_room(front: Sequence[PricedPlan], spare: float) -> tuple[str, ...]:
+    """Describe how full the fastest plan is, if so, and the fastest one that leaves a share."""
+    fastest = front[0]
+    if fastest.memory_share <= 1 - spare:
+        return ()
+    fills = f"it fills {percent(fastest.memory_share)} of the memory"
+    roomy = [plan.answer for plan in front if plan.memory_share <= 1 - spare]
+    if not roomy:
+        return (f"{fills}, and no plan leaves {percent(spare)}",)
+    split = describe_split(roomy[0].plan.to_dict(), roomy[0].microbatch)
+    return fills, f"{split} leaves {percent(spare)} and takes {seconds(roomy[0].step_s)}"
+
+
+def _choose_simulated(groups: Sequence[DeviceGroup]) -> list[PlanKey]:
+    """Return the plans that none beats by closed forms, the best in each amount first."""
+    keys = [(place, plan) for place, group in enumerate(groups) for plan in group.result.front]
+    amounts = {key: _quick_amounts(groups[key[0]], key[1]) for key in keys}
+    places = _comparable_places(list(amounts.values()))
+    front = unbeaten(keys, lambda key: _values(amounts[key], places))
+    best = _find_best(front, [amounts[key] for key in front])
+    return [*best.values(), *front[:MAX_SIMULATED]]
+
+
+def _quick_amounts(group: DeviceGroup, plan: Quick) -> tuple[float | None, ...]:
+    cost_per_step = None
+    if group.offer is not None:
+        cost_per_step = group.offer.price * group.device_count * plan.step_s / HOUR_S
+    return plan.step_s, cost_per_step, plan.energy_j, plan.bytes, group.device_count
+
+
+def _comparable_places(amounts: Sequence[tuple[float | None, ...]]) -> list[int]:
+    """Return the places in `AMOUNTS` of those that are known of all plans."""
+    return [
+        place
+        for place in range(len(AMOUNTS))
+        if all(values[place] is not None for values in amounts)
+    ]
+
+
+def _values(amounts: tuple[float | None, ...], places: Sequence[int]) -> tuple[float, ...]:
+    return tuple(float(amounts[place] or 0) for place in places)
+
+
+def _unbeaten_plans(plans: Sequence[PricedPlan]) -> list[PricedPlan]:
+    """Return the plans that none beats in the amounts that are known of all, fastest first."""
+    places = _comparable_places([plan.amounts for plan in plans])
+    return unbeaten(plans, lambda plan: _values(plan.amounts, places))
+
+
+def _find_best(
+    plans: Sequence[Item], amounts: Sequence[tuple[float | None, ...]]
+) -> dict[str, Item]:
+    """Return the plan with the smallest value of each amount that is known of a plan."""
+    best: dict[str, Item] = {}
+    for place, name in enumerate(AMOUNTS):
+        values = [(row[place], index) for index, row in enumerate(amounts)]
+        numbers = [(value, index) for value, index in values if value is not None]
+        if numbers:
+            best[name] = plans[min(numbers)[1]]
+    return best
+
+
+def _simulate_plan(group: DeviceGroup, plan: Quick) -> PricedPlan:
+    step = plan_time(group.planner, checked(group.planner.shape, plan.asked))
+    answer = price_plan(group.request, group.planner, step, group.offer)
+    priced = Quick(step.step_s, plan.bytes, answer.energy_j, step.asked)
+    return PricedPlan(group, step, answer, all(cap.holds(priced) for cap in group.caps))
+
+
+def _price_best(plan: PricedPlan, request: Request, groups: Sequence[DeviceGroup]) -> PlanAnswer:
+    """Return the answer of the best plan, its interval over all stacks that could be meant."""
+    group = plan.group
+    best = price_plan(group.request, group.planner, plan.step, group.offer, any_stack=True)
+    if request.limits.get("budget_per_hour") is None:
+        return best
+    names = sorted({group.planner.device.name for group in groups if group.offer is None})
+    unpriced = tuple(f"{name}: {NO_PRICE}, so no budget holds it" for name in names)
+    return msgspec.structs.replace(best, notes=best.notes + unpriced)
+
+
+def _as_fast_limits(
+    groups: Sequence[DeviceGroup], best: PlanAnswer
+) -> dict[tuple[str, int], float]:
+    """Return, by group, the seconds up to which a plan is as fast as the best within the error.
+
+    Plans of one type of device share the error of that device; plans of different types are as
+    fast if their intervals overlap.
+    """
+    limits_s: dict[tuple[str, int], float] = {}
+    for group in groups:
+        planner = group.planner
+        if planner.device.name == best.device:
+            limits_s[group.key] = best.step_s * error_ratio(planner)
+        else:
+            limits_s[group.key] = best.any_stack_high_s / planner.bounds.low
+    return limits_s
+
+
+def _plan_row(
+    plan: PricedPlan, best: PlanAnswer, limits_s: dict[tuple[str, int], float]
+) -> PlanRow:
+    """Return the row of a plan; other stacks move its interval as they move that of the best."""
+    answer = plan.answer
+    training = answer.training
+    split = {name: getattr(answer.plan, name) for name in SPLIT}
+    return PlanRow(
+        device=answer.device,
+        **split,
+        microbatch=answer.microbatch,
+        step_s=answer.step_s,
+        cost_per_step=answer.cost_per_step,
+        energy_j=answer.energy_j,
+        needed_bytes=answer.memory.needed_bytes,
+        device_count=answer.device_count,
+        low_s=answer.low_s,
+        high_s=answer.high_s,
+        any_stack_low_s=answer.low_s * best.any_stack_low_s / best.low_s,
+        any_stack_high_s=answer.high_s * best.any_stack_high_s / best.high_s,
+        tokens_per_s_per_device=answer.tokens_per_s_per_device,
+        bound_by=describe_bottleneck(answer),
+        cost_total=answer.cost_total,
+        training_days=None if training is None else training.train_h / DAY_HOURS,
+        is_as_fast=answer.step_s <= limits_s[answer.device, answer.device_count],
+        efficiency=None,
+    )
+
+
+def _with_efficiency(rows: Sequence[PlanRow]) -> tuple[PlanRow, ...]:
+    """Return rows with their throughput per device over that of the smallest number of devices."""
+    smallest: dict[str, float] = {}
+    result = []
+    for row in rows:
+        device_s = row.step_s * row.device_count
+        reference_s = smallest.setdefault(row.device, device_s)
+        result.append(msgspec.structs.replace(row, efficiency=reference_s / device_s))
+    return tuple(result)

@@ -1,0 +1,173 @@
+"""The answers of a search for plans: the best plan, and a page of many searches."""
+
+from steptime.core.answer import Answer, Row
+from steptime.core.registry import load
+from steptime.core.table import Answer as Printout
+from steptime.core.table import Table
+from steptime.questions.plan.answer import TABLES, PlanAnswer
+
+
+class PlanRow(Row, frozen=True, kw_only=True):
+    """A plan that a search found.
+
+    Attributes:
+        device: the device.
+        tensor: devices that share each product.
+        context: devices that share a sequence.
+        pipeline: stages of the pipeline.
+        virtual: stages of a device.
+        data: replicas.
+        expert: devices that share the experts.
+        zero: what replicas share: 0 nothing, 1 states, 2 gradients too, 3 weights too.
+        recompute: what is computed again: none, selective or full.
+        recompute_layers: layers of each stage that compute again; 0 is all.
+        schedule: the schedule of the pipeline.
+        shard: replicas that share states, gradients and weights; 0 is all.
+        offload: what lies on the host.
+        sequence: whether tensor-parallel devices share what lies between products.
+        microbatch: sequences that pass at once.
+        step_s: seconds of a step.
+        cost_per_step: cost of a step; null where no price is known.
+        energy_j: energy of a step of all devices; null where unknown.
+        needed_bytes: memory that the fullest device needs.
+        device_count: the number of devices.
+        low_s: lower end of the 80 % interval of `step_s` under the stack.
+        high_s: upper end of the 80 % interval of `step_s` under the stack.
+        any_stack_low_s: lower end of the 80 % interval over all stacks that could be meant.
+        any_stack_high_s: upper end of the 80 % interval over all stacks that could be meant.
+        tokens_per_s_per_device: throughput of a device.
+        bound_by: what takes most of the step.
+        cost_total: cost of the whole training; null without `tokens`.
+        training_days: days of the whole training; null without `tokens`.
+        is_as_fast: whether it is as fast as the fastest within the error of the prediction.
+        efficiency: throughput of a device over that of the smallest number of this device; null
+            outside of `by_device_count`.
+    """
+
+    device: str
+    tensor: int
+    context: int
+    pipeline: int
+    virtual: int
+    data: int
+    expert: int
+    zero: int
+    recompute: str
+    recompute_layers: int
+    schedule: str
+    shard: int
+    offload: str
+    sequence: bool
+    microbatch: int
+    step_s: float
+    cost_per_step: float | None
+    energy_j: float | None
+    needed_bytes: float
+    device_count: int
+    low_s: float
+    high_s: float
+    any_stack_low_s: float
+    any_stack_high_s: float
+    tokens_per_s_per_device: float
+    bound_by: str
+    cost_total: float | None
+    training_days: float | None
+    is_as_fast: bool
+    efficiency: float | None
+
+
+class RefusedPlans(Row, frozen=True, kw_only=True):
+    """The plans that one limit refuses.
+
+    Attributes:
+        name: memory, budget_per_hour, days or watts.
+        plan_count: their number.
+    """
+
+    name: str
+    plan_count: int
+
+
+class BestPlan(Row, frozen=True, kw_only=True):
+    """The plan that needs least of one amount.
+
+    Attributes:
+        name: step_s, cost_per_step, energy_j, needed_bytes or device_count.
+        row: the plan.
+    """
+
+    name: str
+    row: PlanRow
+
+
+class PlanSearchAnswer(Answer, frozen=True, kw_only=True):
+    """The best plan of a search, and the plans that none beats.
+
+    Attributes:
+        headline: the best plan's devices, step, cost and bottleneck, and how full it is.
+        considered_count: plans that were considered.
+        fitting_count: plans that fit.
+        refused: plans that limits refuse, by limit.
+        as_fast_count: plans that are as fast as the fastest within the error of the prediction.
+        space: what was searched, and what was not.
+        bound_by: what takes most of the best plan's step.
+        assumed: settings that decide all plans, by the option that changes them.
+        best: the fastest plan.
+        best_by: the plan that needs least of each amount.
+        by_device_count: the fastest plan of each device and number of devices.
+        rows: the plans that none beats in time, cost, energy, memory and devices, fastest first.
+        notes: remarks that change how the answer is read.
+    """
+
+    headline: tuple[str, ...]
+    considered_count: int
+    fitting_count: int
+    refused: tuple[RefusedPlans, ...]
+    as_fast_count: int
+    space: str
+    bound_by: str
+    assumed: dict[str, str]
+    best: PlanAnswer
+    best_by: tuple[BestPlan, ...]
+    by_device_count: tuple[PlanRow, ...]
+    rows: tuple[PlanRow, ...]
+    notes: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return the best plan, the fastest of each number of devices, and the unbeaten plans."""
+        best_tables: list[Table] = load(f"{TABLES}:plan_tables")(self.best, self.headline)
+        return [best_tables[0], *load(f"{TABLES}:search_tables")(self)]
+
+    def printout(self) -> Printout:
+        """Return the answer as the command line prints it, the headline above the tables."""
+        return Printout(self.to_dict(), self.tables(), self.remarks())
+
+
+class PlanPageAnswer(Answer, frozen=True, kw_only=True):
+    """A page of plans to choose in.
+
+    Attributes:
+        path: the file of the page.
+        search_count: searches of the page.
+        successful_count: searches that find a plan.
+        models: the networks to choose from.
+        devices: the devices to choose from.
+        device_counts: the numbers of devices to choose from.
+        lengths: the lengths to choose from; empty text for the model's own.
+        global_batches: the batches to choose from.
+        headline: the same in words.
+    """
+
+    path: str
+    search_count: int
+    successful_count: int
+    models: tuple[str, ...]
+    devices: tuple[str, ...]
+    device_counts: tuple[str, ...]
+    lengths: tuple[str, ...]
+    global_batches: tuple[str, ...]
+    headline: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return no table: the headline says it all."""
+        return []

@@ -1,0 +1,171 @@
+"""The tables of plans: the step, the memory and the communication, and the plans of a search."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from steptime.core.table import Table, columns, facts
+from steptime.core.units import interval, percent, seconds, shown, size
+from steptime.hardware.prices import NO_PRICE, by_offer
+from steptime.questions.plan.answer import PlanAnswer
+from steptime.questions.plan.search_answer import PlanRow, PlanSearchAnswer
+from steptime.questions.plan.wording import (
+    PART_WORDS,
+    describe_assumed,
+    describe_memory,
+    describe_split,
+    describe_split_and_size,
+    format_money,
+)
+
+FactRow = tuple[str, str]
+PLAN_COLUMNS = ("split=split", "step_s[any_stack_low_s,any_stack_high_s]=step", "same=")
+COMMUNICATION_COLUMNS = columns(
+    "group=communication",
+    "collective=",
+    "link=over",
+    "communication_s=takes",
+    "exposed_communication_s=exposed",
+)
+SHARE_WORDS = {"full": "attention in full", "half": "half of it", "6N": "as 6N"}
+AMOUNT_WORDS = {
+    "step_s": "time",
+    "cost_per_step": "cost",
+    "energy_j": "energy",
+    "needed_bytes": "memory",
+    "device_count": "device_count",
+}
+"""The amounts of which the unbeaten plans need least, in words."""
+MAX_COLLECTIVES = 8  # rows that people see
+MAX_UNBEATEN = 6  # rows that people see
+
+
+def plan_tables(answer: PlanAnswer, headline: Sequence[str]) -> list[Table]:
+    """Return the step of a plan under a headline, and the communication of a device."""
+    software = f"({answer.method}, {answer.stack})"
+    split = f"{answer.model}: {describe_split_and_size(answer)} {software}"
+    rows = [
+        *_step_rows(answer),
+        *_throughput_rows(answer),
+        *_memory_rows(answer),
+        *_cost_rows(answer),
+        *_assumed_rows(answer),
+    ]
+    tables = [facts("\n".join(["; ".join(headline), split]), "one step", rows)]
+    if answer.exposed_communication:
+        waits = sorted(answer.exposed_communication, key=lambda row: -row.exposed_communication_s)
+        collectives = [row.to_dict() for row in waits]
+        title = "Communication of a device"
+        tables.append(Table(COMMUNICATION_COLUMNS, collectives, title, most=MAX_COLLECTIVES))
+    return tables
+
+
+def _step_rows(answer: PlanAnswer) -> list[FactRow]:
+    low_s, high_s = answer.any_stack_low_s, answer.any_stack_high_s
+    parts = answer.parts.to_dict()
+    rows = [
+        ("step", interval("step_s", answer.step_s, low_s, high_s)),
+        ("  computing", seconds(answer.parts.compute_s)),
+    ]
+    for name, words in PART_WORDS.items():
+        if name == "compute_s" or parts[name] <= 0:
+            continue
+        is_bubble = name == "bubble_s"
+        share = f" ({percent(answer.bubble_share)} of the pipeline)" if is_bubble else ""
+        rows.append((f"  {words}", seconds(parts[name]) + share))
+    return rows
+
+
+def _throughput_rows(answer: PlanAnswer) -> list[FactRow]:
+    per_device = f"{answer.tokens_per_s_per_device:,.0f}/s per device"
+    shares = {row.name: row.share for row in answer.mfu if row.share is not None}
+    words = [f"{SHARE_WORDS[name]} {percent(share)}" for name, share in shares.items()]
+    if len(words) == 1:
+        words = [f"{percent(shares['full'])} of all that is counted"]
+    return [
+        (answer.unit, f"{answer.tokens_per_s:,.0f}/s, {per_device}"),
+        ("MFU", ", ".join(words)),
+    ]
+
+
+def _memory_rows(answer: PlanAnswer) -> list[FactRow]:
+    memory, nearest = answer.memory, answer.nearest_fitting
+    stage_count = len(memory.by_stage)
+    stage = f"stage {memory.fullest_stage} of {stage_count}: " if stage_count > 1 else ""
+    rows = [("memory", stage + describe_memory(memory))]
+    if nearest is not None:
+        step = f"{size(nearest.needed_bytes)}, {seconds(nearest.step_s)}"
+        rows.append(("", f"nearest that fits: {nearest.change} ({step})"))
+    elif not answer.fits:
+        rows.append(("", "no single or double change of this plan fits"))
+    return rows
+
+
+def _cost_rows(answer: PlanAnswer) -> list[FactRow]:
+    cost = NO_PRICE
+    if answer.cost_per_hour is not None:
+        offer = by_offer(answer.price_offer, answer.price_date)
+        cost = f"{format_money(answer.cost_per_hour, answer.currency)} per hour ({offer})"
+    rows = [("cost", cost)]
+    if answer.device_power_w is not None:
+        energy_kwh = None if answer.training is None else answer.training.energy_kwh
+        total = f", {shown('kwh', energy_kwh)} in all" if energy_kwh else ""
+        power = f"about {answer.device_power_w:,.0f} W per device"
+        rows.append(("energy", f"{power}{total}; {answer.energy_scope}"))
+    return rows
+
+
+def _assumed_rows(answer: PlanAnswer) -> list[FactRow]:
+    return [("assumed", describe_assumed(answer.assumed))] if answer.assumed else []
+
+
+def search_tables(answer: PlanSearchAnswer) -> list[Table]:
+    """Return the fastest plan of each number of devices, and the plans that none beats."""
+    unbeaten = _unbeaten_table(answer)
+    if len(answer.by_device_count) == 1:
+        return [unbeaten]
+    costs = ["cost_per_step:.3g=cost a step"]
+    if answer.best.training:
+        costs = ["training_days:,.3g=days", "cost_total:,.0f=cost"]
+    heads = columns(
+        "device",
+        "device_count",
+        *PLAN_COLUMNS,
+        "efficiency:.0%",
+        *costs,
+        "energy_j=energy a step",
+        "?bound_by=bottleneck",
+    )
+    rows = [_plan_cells(row) for row in answer.by_device_count]
+    return [Table(heads, rows, "The fastest of each number of devices"), unbeaten]
+
+
+def _unbeaten_table(answer: PlanSearchAnswer) -> Table:
+    amounts: dict[int, list[str]] = {}
+    for best in answer.best_by:
+        amounts.setdefault(answer.rows.index(best.row), []).append(AMOUNT_WORDS[best.name])
+    order = sorted(range(len(answer.rows)), key=lambda index: (index not in amounts, index))
+    rows = [
+        {**_plan_cells(answer.rows[index]), "best_in": ", ".join(amounts.get(index, ()))}
+        for index in order
+    ]
+    places = {(row.device, row.device_count) for row in answer.rows}
+    spare = "?" if len(places) == 1 else ""  # the title has the only device
+    heads = columns(
+        f"{spare}device",
+        f"{spare}device_count",
+        *PLAN_COLUMNS,
+        "needed_bytes=memory",
+        "best_in=least",
+    )
+    counts = f"{answer.considered_count:,} splits, {answer.fitting_count:,} fit"
+    title = f"{counts}. Unbeaten in {', '.join(AMOUNT_WORDS.values())}"
+    error = "plans are as fast within the error of this prediction"
+    below = [f"= {answer.as_fast_count:,} {error}", answer.space]
+    return Table(heads, rows, title, below, most=MAX_UNBEATEN)
+
+
+def _plan_cells(row: PlanRow) -> Mapping[str, Any]:
+    cells = row.to_dict()
+    split = {name: value for name, value in cells.items() if name != "microbatch"}
+    mark = "=" if row.is_as_fast else ""
+    return {**cells, "split": describe_split(split, row.microbatch), "same": mark}

@@ -1,0 +1,128 @@
+"""Texts of plans: the headline, the split of a step, money and memory."""
+
+from collections.abc import Mapping
+
+from steptime.core.units import percent, seconds, size
+from steptime.core.workload import Plan
+from steptime.questions.plan.answer import PlanAnswer, PlanMemory
+
+PART_WORDS = {
+    "compute_s": "computing",
+    "recompute_s": "computing again",
+    "exposed_communication_s": "exposed communication",
+    "host_s": "CPU-bound (kernel launches)",
+    "bubble_s": "pipeline bubble",
+    "update_s": "update",
+    "outside_layers_s": "outside of the layers",
+}
+"""The parts of a step in words, by the fields of `StepParts`."""
+SIZE_FIELDS = ("tensor", "context", "data", "pipeline", "virtual", "expert")
+DEPARTURES = {
+    "recompute_layers": "of {} layers a stage",
+    "shard": "shards of {}",
+    "schedule": "{}",
+    "context_method": "context by {}",
+    "offload": "offload {}",
+    "expert_tensor": "whole experts",
+    "imbalance": "imbalance {:g}",
+    "expert_overlap": "tokens beside another microbatch",
+}
+"""Fields of a split that are said where they are not the defaults."""
+LARGEST_PARTS = 4  # of the memory of a device, in its row
+HOURS_OF_DAY = 24
+CENTS_BELOW = 100  # amounts from here on are whole
+
+
+def describe_headline(answer: PlanAnswer) -> tuple[str, ...]:
+    """Describe a plan: `8 h100-sxm5: 1.4 s a step (1.2 s to 1.8 s), ...`, and its bottleneck."""
+    low, high = seconds(answer.any_stack_low_s), seconds(answer.any_stack_high_s)
+    step = f"{seconds(answer.step_s)} a step ({low} to {high}){_describe_stack(answer)}"
+    devices = f"{answer.device_count} {answer.device}"
+    if not answer.fits:
+        over = size(answer.memory.over_bytes or 0.0)
+        return f"{devices}: out of memory by {over} per device", f"it would take {step}"
+    return f"{devices}: {step}{_describe_cost(answer)}", f"bound by {describe_bottleneck(answer)}"
+
+
+def _describe_stack(answer: PlanAnswer) -> str:
+    """Describe the assumed stack: `, assumed fsdp-2025, with --stack fsdp-compile-2025 1.39 s`."""
+    if answer.device_count == 1 or not answer.other_stacks:
+        return ""
+    times = [row for row in answer.other_stacks if row.stack == answer.nearest_stack]
+    near = "".join(f", with --stack {row.stack} {seconds(row.step_s)}" for row in times)
+    return f", assumed {answer.stack}{near}"
+
+
+def _describe_cost(answer: PlanAnswer) -> str:
+    """Describe the cost: `, 33.41 USD per hour`, or `, 950 USD for 1e12 tokens in 3.2 days`."""
+    training = answer.training
+    if training is None:
+        if answer.cost_per_hour is None:
+            return ""
+        return f", {format_money(answer.cost_per_hour, answer.currency)} per hour"
+    cost = ""
+    if answer.cost_total is not None:
+        cost = f"{format_money(answer.cost_total, answer.currency)} for "
+    hours = (training.train_h, training.any_stack_low_h, training.any_stack_high_h)
+    days, low, high = (value / HOURS_OF_DAY for value in hours)
+    tokens = f"{training.tokens:.3g}".replace("e+", "e")
+    interval = f"({low:,.3g} to {high:,.3g})"
+    return f", {cost}{tokens} {answer.unit} in {days:,.3g} days {interval}"
+
+
+def format_money(amount: float, currency: str | None) -> str:
+    """Return an amount of money: `33.41 USD`, `1,250 USD`."""
+    return f"{amount:,.2f} {currency}" if amount < CENTS_BELOW else f"{amount:,.0f} {currency}"
+
+
+def describe_bottleneck(answer: PlanAnswer) -> str:
+    """Describe what takes most of a step: `computing (92.8 % of the step)`."""
+    parts = answer.parts.to_dict()
+    name = max(parts, key=lambda part: float(parts[part]))
+    words = PART_WORDS[name]
+    waits = answer.exposed_communication
+    if name == "exposed_communication_s" and waits:
+        longest = max(waits, key=lambda wait: wait.exposed_communication_s)
+        words = f"{longest.collective} of {longest.group} ranks over {longest.link}"
+    return f"{words} ({percent(parts[name] / answer.step_s)} of the step)"
+
+
+def describe_split(fields: Mapping[str, object], microbatch: int) -> str:
+    """Describe how a step is split: `tensor 8 x data 16, ZeRO 1, microbatch 2`."""
+    defaults = vars(Plan())
+    split = {**defaults, **fields}
+    sizes = [f"{name} {split[name]}" for name in SIZE_FIELDS if split[name] != 1]
+    words = [" x ".join(sizes) or "one device"]
+    if split["sequence"]:
+        words.append("sequence parallel")
+    if split["zero"]:
+        words.append(f"ZeRO {split['zero']}")
+    if split["recompute"] != "none":
+        words.append(f"recompute {split['recompute']}")
+    for name, text in DEPARTURES.items():
+        if split[name] != defaults[name]:
+            words.append(text.format(split[name]))
+    return ", ".join([*words, f"microbatch {microbatch}"])
+
+
+def describe_split_and_size(answer: PlanAnswer) -> str:
+    """Describe how a step is split, its batch, length and data type."""
+    length = f" of {answer.length} tokens" if answer.length else ""
+    tuning = f", {answer.tuning}" if answer.tuning else ""
+    size_words = f"global batch {answer.global_batch}{length}, {answer.dtype}{tuning}"
+    return f"{describe_split(answer.plan.to_dict(), answer.microbatch)}, {size_words}"
+
+
+def describe_memory(memory: PlanMemory) -> str:
+    """Describe the memory of the fullest device: `134.9 GB of 85.04 GB (states 80.86 GB, ...)`."""
+    parts = memory.by_part.to_dict().items()
+    largest = sorted(parts, key=lambda part: -part[1])[:LARGEST_PARTS]
+    words = ", ".join(f"{name.removesuffix('_bytes')} {size(value)}" for name, value in largest)
+    lack = f", out of memory by {size(memory.over_bytes)}" if memory.over_bytes else ""
+    usable = f" of {size(memory.usable_bytes)}" if memory.usable_bytes else ""
+    return f"{size(memory.needed_bytes)}{usable} ({words}){lack}"
+
+
+def describe_assumed(assumed: Mapping[str, str]) -> str:
+    """Describe assumed settings as options: `--stack fsdp-2025, --inside nvlink-4`."""
+    return ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in assumed.items())
