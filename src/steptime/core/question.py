@@ -15,7 +15,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
-from steptime.core.errors import InputError, one_of, unknown
+from steptime.core.errors import InputError, unknown
 from steptime.core.signature import (
     REQUIRED,
     OptionGroup,
@@ -23,7 +23,7 @@ from steptime.core.signature import (
     group_parameters,
     parameters_of,
 )
-from steptime.core.values import parse_count, parse_duration, parse_number, parse_price
+from steptime.core.values import parse_count
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Text = str | None
@@ -68,38 +68,7 @@ def optional(takes: str, meaning: str, **more: Any) -> Any:
 
 def whole(takes: str, meaning: str, default: int | None = None, **bounds: int) -> Any:
     """Return an option that takes a whole number, from 1 on or `at_least` to `at_most`."""
-    return option(takes, meaning, default, parser=_bounded_parser(parse_count, bounds))
-
-
-def number(takes: str, meaning: str, default: float | None = None, **bounds: float) -> Any:
-    """Return an option that takes a number above 0, or from `at_least` to `at_most`."""
-    return option(takes, meaning, default, parser=_bounded_parser(parse_number, bounds))
-
-
-def time_option(
-    takes: str, meaning: str, default: float | None = None, unit: str = "s", **bounds: float
-) -> Any:
-    """Return an option that takes a time, `0.5` or `500ms`; a bare number has the unit."""
-    parser = _bounded_parser(parse_duration, bounds, unit=unit)
-    return option(takes, meaning, default, parser=parser)
-
-
-def price_option(takes: str, meaning: str) -> Any:
-    """Return an option that takes an amount of money, `2.5` or `$2.50`, or is left out."""
-    return option(takes, meaning, None, parser=parse_price)
-
-
-def _bounded_parser(
-    parse: Callable[..., Any], bounds: Mapping[str, float], **settings: str
-) -> Callable[..., Any]:
-    """Return the parser of a number that is within bounds."""
-    return partial(parse, **bounds, **settings)
-
-
-def choice(known: Collection[str], meaning: str, names: str = "", default: Text = None) -> Any:
-    """Return an option that takes one of the known names, its default where it is left out."""
-    more: Any = {"parser": lambda text, where: one_of(where, text, known), "known": known}
-    return option(f"{names} NAME", meaning, default, **more)
+    return option(takes, meaning, default, parser=partial(parse_count, **bounds))
 
 
 def flag(meaning: str, names: str = "") -> Any:

@@ -61,30 +61,6 @@ Optimizer = Annotated[
         "to the host: adam8bit, paged_adam, paged_adam8bit.",
     ),
 ]
-Lora = Annotated[
-    Text,
-    option(
-        "--lora r=N[,on=WHERE][,dropout=P]",
-        "Fine-tune by LoRA of this rank; WHERE is attention (default), linear (every product but "
-        "the head), all, or names of products (q+v). All other weights are frozen.",
-    ),
-]
-Weights = Annotated[
-    Text,
-    option("NAME", "How frozen weights are kept: nf4, nf4-dq (scales in 8 bits), int8, float8."),
-]
-Train = Annotated[
-    Text, option("PATTERN", "Train the weights of these names alone, such as '*norm*'.")
-]
-UpdateEarly = Annotated[
-    bool, option("--update-early", "Each gradient is applied, and dropped, as soon as it is made.")
-]
-Packed = Annotated[
-    Text, option("TOKENS", "Sequences are packed from documents of so many tokens in the mean.")
-]
-Padded = Annotated[
-    Text, option("TOKENS", "So many tokens of a sequence are text in the mean, the rest padding.")
-]
 ByOp = Annotated[bool, option("--by-op", "Show every op.")]
 Settings = Annotated[list[str] | None, option("NAME=VALUE", "An option of the method; repeatable.")]
 Prices = Annotated[

@@ -95,7 +95,7 @@ def plan(
         InputError: for a plan that cannot be, with the nearest that can; for unknown names, and
             options that do not go together.
     """
-    group = PlanOptions.from_keywords(plan_options, "plan")
+    group = PlanOptions.from_keywords(plan_options, plan)
     picture_path = check_picture(out)
     limits = _read_limits(budget_per_hour, days, watts)
     device_counts = _read_device_counts(device_count, max_device_count)
