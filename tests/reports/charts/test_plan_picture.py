@@ -1,12 +1,14 @@
 """A plan as a picture: its bars are the pipeline's run, and there are never too many."""
 
 import itertools
+import json
 from typing import Any
 
 import pytest
 
 from every import every
 from steptime.cli.main import run
+from steptime.core.units import percent
 from steptime.planning.answer import timed
 from steptime.planning.request import Request, Site
 from steptime.questions.plan.price import answer_plan
@@ -72,6 +74,15 @@ def test_the_memory_of_each_device_is_its_parts():
         mine = [row["bytes"] for row in rows if row["device"] == stage["stage"]]
         assert sum(mine) == pytest.approx(stage["needed_bytes"])
     assert {row["room"] for row in rows} == {told["usable_bytes"]}
+
+
+def test_the_picture_says_the_headline_and_the_bubble():
+    request = asked(pipeline=4)
+    answer = answer_plan(request)
+    _, step = timed(request)
+    text = json.dumps(drawn.picture(answer.to_dict(), step, "four stages"))
+    assert answer.headline[0] in text
+    assert f"{percent(answer.bubble_share)} of the devices' time" in text
 
 
 @pytest.mark.slow

@@ -173,7 +173,7 @@ def picture(told: Mapping[str, Any], found: PlanTime, split: str) -> style.Spec:
         whole = any(row["word"] for row in drawn)
         thin = "What is too thin is drawn as shares of a bar's height."
         said += ["A number is that of a microbatch." if whole else thin]
-        charts.append(pipeline(drawn, caption=said[not told["bubble"] :]))
+        charts.append(pipeline(drawn, caption=said[not told["bubble_share"] :]))
     charts.append(memory(memory_rows(told["memory"])))
     for chart in charts:
         about = {name: chart.pop(name) for name in ("$schema", "config")}
