@@ -72,7 +72,7 @@ class SplitFields(Row, frozen=True, kw_only=True):
     order: str
 
 
-class StepParts(Row, frozen=True, kw_only=True):
+class PlanParts(Row, frozen=True, kw_only=True):
     """The parts of a step of the busiest device, which add up to the step.
 
     Attributes:
@@ -330,7 +330,7 @@ class PlanAnswer(Answer, frozen=True, kw_only=True):
     bubble_share: float
     tokens_per_s: float
     tokens_per_s_per_device: float
-    parts: StepParts
+    parts: PlanParts
     fits: bool
     usable_bytes: float | None
     memory: PlanMemory
