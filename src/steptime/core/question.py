@@ -66,7 +66,7 @@ def optional(takes: str, meaning: str, **more: Any) -> Any:
     return option(takes, meaning, None, **more)
 
 
-def whole(takes: str, meaning: str, default: int | None = None, **bounds: int) -> Any:
+def whole(takes: str, meaning: str, default: int | None = None, **bounds: Any) -> Any:
     """Return an option that takes a whole number, from 1 on or `at_least` to `at_most`."""
     return option(takes, meaning, default, parser=partial(parse_count, **bounds))
 
