@@ -1,6 +1,6 @@
 """The answers of `plan`: one plan, the best plan of a search, and a page to choose in."""
 
-from steptime.core.answer import Answer, AnswerRow
+from steptime.core.answer import Answer, Row
 from steptime.core.registry import load
 from steptime.core.table import Answer as Printout
 from steptime.core.table import Table
@@ -10,7 +10,7 @@ TABLES = "steptime.questions.plan.tables"
 """The module that makes the tables of answers, which needs their types."""
 
 
-class JoinedLevel(AnswerRow, frozen=True, kw_only=True):
+class JoinedLevel(Row, frozen=True, kw_only=True):
     """A level of how devices are joined.
 
     Attributes:
@@ -24,7 +24,7 @@ class JoinedLevel(AnswerRow, frozen=True, kw_only=True):
     links: int
 
 
-class SplitFields(AnswerRow, frozen=True, kw_only=True):
+class SplitFields(Row, frozen=True, kw_only=True):
     """How a step is split over devices.
 
     Attributes:
@@ -72,7 +72,7 @@ class SplitFields(AnswerRow, frozen=True, kw_only=True):
     order: str
 
 
-class StepParts(AnswerRow, frozen=True, kw_only=True):
+class PlanParts(Row, frozen=True, kw_only=True):
     """The parts of a step of the busiest device, which add up to the step.
 
     Attributes:
@@ -94,7 +94,7 @@ class StepParts(AnswerRow, frozen=True, kw_only=True):
     outside_layers_s: float
 
 
-class MemoryParts(AnswerRow, frozen=True, kw_only=True):
+class MemoryParts(Row, frozen=True, kw_only=True):
     """The memory of a device by what it holds, at the worst moment of a step.
 
     Attributes:
@@ -138,7 +138,7 @@ class StageMemory(MemoryParts, frozen=True, kw_only=True):
     needed_bytes: float
 
 
-class PlanMemory(AnswerRow, frozen=True, kw_only=True):
+class PlanMemory(Row, frozen=True, kw_only=True):
     """The memory of the devices of a plan.
 
     Attributes:
@@ -160,7 +160,7 @@ class PlanMemory(AnswerRow, frozen=True, kw_only=True):
     by_stage: tuple[StageMemory, ...]
 
 
-class ExposedCollective(AnswerRow, frozen=True, kw_only=True):
+class ExposedCollective(Row, frozen=True, kw_only=True):
     """A collective of a step, and how long a device waits for it.
 
     Attributes:
@@ -180,7 +180,7 @@ class ExposedCollective(AnswerRow, frozen=True, kw_only=True):
     exposed_communication_s: float
 
 
-class PeakShare(AnswerRow, frozen=True, kw_only=True):
+class PeakShare(Row, frozen=True, kw_only=True):
     """The share of the peak that a step reaches, by a convention of counting (MFU).
 
     Attributes:
@@ -193,7 +193,7 @@ class PeakShare(AnswerRow, frozen=True, kw_only=True):
     share: float | None
 
 
-class StackTime(AnswerRow, frozen=True, kw_only=True):
+class StackTime(Row, frozen=True, kw_only=True):
     """The step of a plan under another stack that could be meant.
 
     Attributes:
@@ -209,7 +209,7 @@ class StackTime(AnswerRow, frozen=True, kw_only=True):
     high_s: float
 
 
-class TrainingRun(AnswerRow, frozen=True, kw_only=True):
+class TrainingRun(Row, frozen=True, kw_only=True):
     """A whole training.
 
     Attributes:
@@ -235,7 +235,7 @@ class TrainingRun(AnswerRow, frozen=True, kw_only=True):
     energy_kwh: float | None
 
 
-class NearestPlan(AnswerRow, frozen=True, kw_only=True):
+class NearestPlan(Row, frozen=True, kw_only=True):
     """The fastest plan that fits, one or two changes from the one that was asked for.
 
     Attributes:
@@ -330,7 +330,7 @@ class PlanAnswer(Answer, frozen=True, kw_only=True):
     bubble_share: float
     tokens_per_s: float
     tokens_per_s_per_device: float
-    parts: StepParts
+    parts: PlanParts
     fits: bool
     usable_bytes: float | None
     memory: PlanMemory

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from steptime.build import make_tuning
 from steptime.core.errors import one_of
 from steptime.core.kinds import Kind, setting_texts, text_of
-from steptime.core.signature import option_name
+from steptime.core.question import named
 from steptime.core.values import parse_count, parse_number, parse_pairs
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES, Tuning
 from steptime.prediction import DEFAULT
@@ -179,10 +179,10 @@ class PlanOptions(NodeOptions, keywords=PlanKeywords):
         fields: dict[str, object] = {}
         for name, at_least in SPLIT_COUNTS.items():
             if (value := getattr(self, name)) is not None:
-                fields[name] = parse_count(text_of(value), option_name(name), at_least)
+                fields[name] = parse_count(text_of(value), named(name), at_least)
         for name, names in SPLIT_NAMES.items():
             if (value := getattr(self, name)) is not None:
-                fields[name] = one_of(option_name(name), value, names)
+                fields[name] = one_of(named(name), value, names)
         if self.imbalance is not None:
             fields["imbalance"] = parse_number(self.imbalance, "--imbalance", MIN_IMBALANCE)
         if self.stages is not None:
@@ -204,7 +204,7 @@ class PlanOptions(NodeOptions, keywords=PlanKeywords):
     def request_fields(self) -> dict[str, Any]:
         """The fields of `Request` that these options say; raises `InputError`."""
         counts = {
-            name: None if value is None else parse_count(text_of(value), option_name(name))
+            name: None if value is None else parse_count(text_of(value), named(name))
             for name, value in (
                 ("microbatch", self.microbatch),
                 ("gradients", self.gradients),

@@ -28,9 +28,9 @@ from steptime.questions.plan.answer import (
     PeakShare,
     PlanAnswer,
     PlanMemory,
+    PlanParts,
     StackTime,
     StageMemory,
-    StepParts,
     TrainingRun,
     split_fields,
 )
@@ -161,8 +161,8 @@ def _other_stacks(stacks: Assumed | None) -> tuple[StackTime, ...]:
     return () if stacks is None else tuple(StackTime(**row) for row in stacks["others"])
 
 
-def _step_parts(step: PlanTime) -> StepParts:
-    return StepParts(
+def _step_parts(step: PlanTime) -> PlanParts:
+    return PlanParts(
         **picked(step, "compute_s recompute_s host_s bubble_s update_s"),
         exposed_communication_s=step.exposed_s,
         outside_layers_s=step.rest_s,

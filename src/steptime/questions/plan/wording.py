@@ -15,7 +15,7 @@ PART_WORDS = {
     "update_s": "update",
     "outside_layers_s": "outside of the layers",
 }
-"""The parts of a step in words, by the fields of `StepParts`."""
+"""The parts of a step in words, by the fields of `PlanParts`."""
 SIZE_FIELDS = ("tensor", "context", "data", "pipeline", "virtual", "expert")
 DEPARTURES = {
     "recompute_layers": "of {} layers a stage",
