@@ -11,7 +11,7 @@ from steptime.calibration.plan_errors import GROUPS, PlanErrors, errors_of
 from steptime.cli.command import show
 from steptime.core.errors import InputError, OutsideError
 from steptime.core.progress import note
-from steptime.core.table import Answer
+from steptime.core.table import Printout
 from steptime.prediction import DEFAULT
 from validation import sets
 from validation.layouts import layouts, tables_in
@@ -63,7 +63,7 @@ def options(arguments: Sequence[str]) -> Namespace:
     return parser.parse_args(arguments)
 
 
-def answer(given: Namespace) -> Answer:
+def answer(given: Namespace) -> Printout:
     """Return how far predictions are off on the tables of a command line."""
     for name, least in (("worst", 0), ("draws", 1), ("calibrate_with", 1)):
         if (value := getattr(given, name)) is not None and value < least:
@@ -74,7 +74,7 @@ def answer(given: Namespace) -> Answer:
     if given.left_out and given.method != DEFAULT:
         raise InputError(f"--left-out goes with --method {DEFAULT}, not with {given.method}")
     if given.sets:
-        return Answer({"owners": sets.census(), "sets": sets.by_set()}, sets.tables(), [])
+        return Printout({"owners": sets.census(), "sets": sets.by_set()}, sets.tables(), [])
     tables, unread = tables_in(given.tables)
     if not tables:
         raise InputError(f"{[*unread, *given.tables, 'TABLE'][0]}: no table that is known")
@@ -93,7 +93,7 @@ def answer(given: Namespace) -> Answer:
     if given.out is not None:
         notes.append(_picture(found, given.method, given.out))
     path = str(given.tables[0]) if len(given.tables) == 1 else ""
-    return Answer({"path": path, **found.document}, found.tables(), notes)
+    return Printout({"path": path, **found.document}, found.tables(), notes)
 
 
 def _picture(found: PlanErrors, method: str, out: Path) -> str:

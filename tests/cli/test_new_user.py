@@ -19,7 +19,8 @@ import synthetic
 from every import every
 from steptime.cli.command import command_of
 from steptime.cli.main import run
-from steptime.core.table import Answer
+from steptime.core.answer import Answer
+from steptime.core.table import Table
 from steptime.hardware.catalog import devices
 from steptime.questions.measured_step import UNKNOWN_PEAK
 from steptime.records import store
@@ -214,6 +215,15 @@ peaks = steptime.reports.charts.memory:chart
         ]
 
 
+class Done(Answer, frozen=True, kw_only=True):
+    """An answer of a note alone."""
+
+    notes: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        return []
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_what_takes_long_gives_a_sign_of_life_on_a_terminal(terminal, monkeypatch, capsys):
     class Due:
@@ -230,11 +240,11 @@ def test_what_takes_long_gives_a_sign_of_life_on_a_terminal(terminal, monkeypatc
         def cancel(self) -> None:
             pass
 
-    def slow() -> Answer:
-        return Answer({}, notes=["done"])
+    def slow() -> Done:
+        return Done(notes=("done",))
 
     monkeypatch.setattr("threading.Timer", Due)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     assert command_of(slow)(json=False, form="text") == 0
     erased = "computing ...\r\x1b[K" if terminal else ""
-    assert capsys.readouterr().err == f"{erased}done\n"
+    assert capsys.readouterr().err == f"{erased}note: done\n"

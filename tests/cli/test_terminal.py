@@ -18,7 +18,7 @@ from steptime.cli.main import run
 from steptime.core.errors import InterruptError
 from steptime.core.printers import text
 from steptime.core.progress import note
-from steptime.core.table import Answer, Table, columns
+from steptime.core.table import Printout, Table, columns
 from steptime.records.store import open_writer
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
@@ -51,12 +51,12 @@ def test_a_note_is_one_line_without_control_characters(capsys):
 
 
 def test_ctrl_c_says_what_is_kept_where_something_is(tmp_path):
-    def keeps() -> Answer:
+    def keeps() -> Printout:
         with open_writer(tmp_path) as writer:
             writer.append(synthetic.sweep()[0])
             raise KeyboardInterrupt
 
-    def keeps_nothing() -> Answer:
+    def keeps_nothing() -> Printout:
         with open_writer(tmp_path):
             raise KeyboardInterrupt
 
@@ -101,7 +101,7 @@ def test_ctrl_c_is_130_whatever_a_library_makes_of_it(capsys, monkeypatch, tmp_p
     ],
 )
 def test_no_terminal_is_too_narrow_for_an_interval(line, monkeypatch):
-    answers: list[Answer] = []
+    answers: list[Printout] = []
     monkeypatch.setattr(command_module, "show", lambda answer, _: answers.append(answer))
     assert run(line.split()) == 0
     every = [*answers[0].tables]
@@ -134,7 +134,7 @@ TABLE = Table(
 
 def test_what_is_bad_is_red_on_a_terminal_alone(monkeypatch, capsys):
     def printed() -> str:
-        command_module.show(Answer([], [TABLE]), "text")
+        command_module.show(Printout([], [TABLE]), "text")
         return capsys.readouterr().out
 
     on_terminal(monkeypatch)
@@ -152,7 +152,9 @@ def test_what_is_bad_is_red_on_a_terminal_alone(monkeypatch, capsys):
 
 
 def test_a_note_that_repeats_is_said_once(capsys):
-    command_module.show(Answer([], (), notes=["one", "two", "one"], before=["two", "two"]), "text")
+    command_module.show(
+        Printout([], (), notes=["one", "two", "one"], before=["two", "two"]), "text"
+    )
     assert capsys.readouterr().err.splitlines() == ["two", "one"]
 
 

@@ -8,7 +8,7 @@ from math import isnan
 from typing import Any
 
 from steptime.core.errors import InputError, unknown
-from steptime.core.table import Answer, Row, Table
+from steptime.core.table import Printout, Row, Table
 
 ROWS = ("rows", "ops", "pairs", "steps", "cuts", "bounds")  # of a document
 _NUMBER = re.compile(r"[-+]?\d[\d,]*\.?\d*(e[-+]?\d+)?")
@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"[-+]?\d[\d,]*\.?\d*(e[-+]?\d+)?")
 Arrange = Callable[[Iterable[Row], str], Sequence[Row]]
 
 
-def arranged(answer: Answer, sort: str | None, top: int | None, as_json: bool) -> Answer:
+def arranged(answer: Printout, sort: str | None, top: int | None, as_json: bool) -> Printout:
     """Return an answer with its rows sorted by a column, and the first `top` of them alone.
 
     A column is called by its key or its heading; with a `-` before it the largest comes first, and
@@ -65,7 +65,7 @@ def _key(names: Mapping[str, str], name: str) -> str:
     return names.get(name) or names.get(name.lower()) or names.get(name.replace("-", "_"), "")
 
 
-def _document(answer: Answer, name: str, arrange: Arrange) -> Any:
+def _document(answer: Printout, name: str, arrange: Arrange) -> Any:
     """Return the document with its rows arranged; a column has its key or a table's heading."""
     document = answer.document
     headings = _headings(answer.tables) if name else {}

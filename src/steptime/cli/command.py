@@ -26,7 +26,7 @@ from steptime.core.kinds import Kind
 from steptime.core.printers import PRINTERS, json_parts, prose, text, write_csv
 from steptime.core.progress import Progress, listening, note, status
 from steptime.core.signature import REQUIRED, QuestionParameter, parameters_of
-from steptime.core.table import Answer, answer_of
+from steptime.core.table import Printout
 from steptime.core.units import duration
 from steptime.core.values import parse_count
 
@@ -109,7 +109,7 @@ def _answer_question(
     with _interruptible():
         with listening(patience()), _sign_of_life():
             result = question(**values)
-        answer = answer_of(result)
+        answer: Printout = result.printout()
         if form == "csv" and answer.csv is not None:
             answer = replace(answer, tables=[answer.csv])
         if sort is not None or row_count is not None:
@@ -233,7 +233,7 @@ def _sign_of_life() -> Iterator[None]:
         status.erase()
 
 
-def show(answer: Answer, form: str) -> None:
+def show(answer: Printout, form: str) -> None:
     """Print an answer: tables or one JSON document on stdout, notes for people on stderr."""
     if form == "json":
         if answer.document is not None:

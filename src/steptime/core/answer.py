@@ -18,8 +18,7 @@ import msgspec
 
 from steptime.core.docstrings import argument_texts, summary
 from steptime.core.registry import load
-from steptime.core.table import Answer as Printout
-from steptime.core.table import Column, JsonRows, LazySequence, Table, frame
+from steptime.core.table import Column, JsonRows, LazySequence, Printout, Table, frame
 
 _PRINTERS = "steptime.core.printers"
 

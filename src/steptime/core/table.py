@@ -6,7 +6,7 @@ every cell, and a column is only a key with a heading. `steptime.core.printers` 
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -15,8 +15,6 @@ from steptime.core.registry import load
 
 Row = Mapping[str, Any]
 Item_co = TypeVar("Item_co", covariant=True)
-_PRINTERS = "steptime.core.printers"  # which know tables
-ROW_KEYS = ("rows", "pairs")  # under which a document holds its rows
 UNSUCCESSFUL = 3  # the exit code where some experiments did not succeed
 
 
@@ -104,47 +102,19 @@ class Table:
     beside: Sequence[Row] = ()
 
 
-class Result:
-    """What answers a question: a frozen dataclass whose fields are its document, or an `Answer`.
-
-    It has `tables()`, and lines for people in `sentences`, `says` or `notes`; those that begin as
-    `tabled` says are in the tables, too, and for programs alone. A `document` is printed in place
-    of its fields.
-    """
-
-    def to_dict(self) -> Any:
-        """Return the document as plain values, as `--json` prints it."""
-        return json.loads("".join(load(f"{_PRINTERS}:json_parts")(answer_of(self).document)))
-
-    def to_pandas(self) -> Any:
-        """Return a DataFrame of the rows, cells or pairs, else of one row; needs pandas."""
-        document = self.to_dict()
-        if not isinstance(document, Mapping):
-            return frame(document)
-        key = next((key for key in ROW_KEYS if isinstance(document.get(key), list)), None)
-        return frame([document] if key is None else document[key])
-
-    def __init_subclass__(cls) -> None:
-        """Let a program's prompt show what `print` does, in place of all fields."""
-        cls.__repr__ = cls.__str__  # type: ignore[assignment]  # dataclasses leave it so
-
-    def __str__(self) -> str:
-        """Return what the command prints."""
-        answer = answer_of(self)
-        return "".join(map(load(f"{_PRINTERS}:text"), answer.tables)) + answer.text
-
-    def _repr_html_(self) -> str:
-        return "".join(map(load(f"{_PRINTERS}:html"), answer_of(self).tables))
-
-
 @dataclass(frozen=True)
-class Answer(Result):
-    """What a command found: the document for programs, tables and notes for people, the exit code.
+class Printout:
+    """An answer as the command line prints it.
 
-    `before` and `notes` are lines on stderr, before and after the tables; `text` follows the tables
-    on stdout. A `document` of None prints nothing. If it or one of its values is a `JsonRows` or a
-    `LazySequence`, it is written item by item. `tables` may be a `LazySequence`, too. No field
-    holds an iterator, which could be read only once.
+    Args:
+        document: what `--json` prints; None prints nothing. A `JsonRows` or a `LazySequence`, alone
+            or as one of its values, is written item by item.
+        tables: the tables; may be a `LazySequence`, too.
+        notes: lines on stderr, after the tables.
+        before: lines on stderr, before the tables.
+        text: what follows the tables on stdout.
+        code: the exit code.
+        csv: the table of `--format csv`, None where it has the tables.
     """
 
     document: Any
@@ -154,17 +124,6 @@ class Answer(Result):
     text: str = ""
     code: int = 0
     csv: Table | None = None
-
-    def __getitem__(self, key: Any) -> Any:
-        """Return what the document has under a key, or at a place."""
-        return self.document[key]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.document)
-
-    def keys(self) -> Any:
-        """Return the keys of the document, so that `dict(answer)` is it."""
-        return self.document.keys()
 
 
 def columns(*said: str) -> tuple[Column, ...]:
@@ -225,21 +184,3 @@ def frame(rows: Iterable[Row]) -> Any:
     except ImportError:
         raise InputError("to_pandas() needs pandas: pip install pandas") from None
     return frame_of(list(rows))
-
-
-def answer_of(result: Any) -> Answer:
-    """Return an answer as the command line prints it: its document, tables, lines and exit code."""
-    if hasattr(result, "printout"):
-        printout: Answer = result.printout()
-        return printout
-    if isinstance(result, Answer):
-        return result
-    tabled = getattr(result, "tabled", ())
-    said, notes = (
-        [line for line in getattr(result, name, ()) if not line.startswith(tabled)]
-        for name in ("sentences", "notes")
-    )
-    says = [*getattr(result, "says", ()), *(f"note: {line}" for line in notes)]
-    document = getattr(result, "document", None)
-    document = asdict(result) if document is None else document
-    return Answer(document, result.tables(), says, text="\n".join([*said, ""]))

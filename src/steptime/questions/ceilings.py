@@ -8,8 +8,7 @@ from steptime.calibration.here import check_ceilings, take_probe
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import InputError
 from steptime.core.files import check_writable
-from steptime.core.table import Answer as Printout
-from steptime.core.table import Table, columns, facts
+from steptime.core.table import Printout, Table, columns, facts
 from steptime.core.units import percent, seconds, shown
 from steptime.hardware import catalog
 from steptime.hardware.device import GB, TFLOP

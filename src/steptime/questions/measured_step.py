@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 
 from steptime.core.answer import Answer, AnswerRow
-from steptime.core.table import UNSUCCESSFUL, Table, facts
-from steptime.core.table import Answer as Printout
+from steptime.core.table import UNSUCCESSFUL, Printout, Table, facts
 from steptime.core.units import percent, seconds, shown, size
 from steptime.questions import options
 

@@ -38,7 +38,7 @@ MAX_EXCESS = 1.5  # times the fewest devices: a kind that is expected to take mo
 DOES_NOT_FIT = "does not fit"
 
 
-class Kind(NamedTuple):
+class ServiceKind(NamedTuple):
     """A server with one replica, and the times of a request that is alone in it.
 
     `ttft_s` and `tpot_s` are those of the shortest request alone; `mean` is the service with
@@ -62,7 +62,7 @@ class Kind(NamedTuple):
 class Readers(NamedTuple):
     """Replicas of a kind that read prompts and send the cache to other servers."""
 
-    kind: Kind
+    kind: ServiceKind
     replicas: int
 
     @property
@@ -78,7 +78,7 @@ class Candidate(NamedTuple):
     read the prompts; None where the replicas themselves do.
     """
 
-    kind: Kind
+    kind: ServiceKind
     replicas: int
     run: LoadRun
     bounded_by: str
@@ -161,14 +161,14 @@ class ServerSearch:
         """The cheapest offers by device."""
         return cheapest(offers(self.service.prices))
 
-    def kinds(self, site: Site) -> list[Kind]:
+    def kinds(self, site: Site) -> list[ServiceKind]:
         """Return the servers of a site in which a request fits, one of every possible split."""
         inputs, outputs = max(zip(self.load.inputs, self.load.outputs, strict=True), key=sum)
         base = replace(self.service, site=site, input=inputs, output=outputs)
         has_experts = shape_of(base.model, trusted=base.trusted).experts
         tensors = [2**k for k in range(site.per_node.bit_length())]
         shares = [2**k for k in range(self.max_device_count.bit_length() if has_experts else 1)]
-        kinds: list[Kind] = []
+        kinds: list[ServiceKind] = []
         for tensor, pipeline, data in product(tensors, STAGES, shares):
             if tensor * pipeline * data > self.max_device_count:
                 continue
@@ -179,7 +179,7 @@ class ServerSearch:
                     kinds.append(kind)
         return kinds
 
-    def _make_kind(self, service: Service) -> Kind | None:
+    def _make_kind(self, service: Service) -> ServiceKind | None:
         """Return a server of a service, None where it cannot be or has no room for a request."""
         name = catalog.device(service.site.device).name
         try:
@@ -203,9 +203,9 @@ class ServerSearch:
         best_ttft_s, best_tpot_s = self.alone.get(name, (inf, inf))
         self.alone[name] = min(best_ttft_s, ttft_s), min(best_tpot_s, tpot_s)
         prompt_s = mean.read(phases, service.data).seconds / service.data
-        return Kind(service, phases, pool, mean, ttft_s, tpot_s, prompt_s)
+        return ServiceKind(service, phases, pool, mean, ttft_s, tpot_s, prompt_s)
 
-    def estimate_replicas(self, kind: Kind, reads: bool, decodes: bool) -> int:
+    def estimate_replicas(self, kind: ServiceKind, reads: bool, decodes: bool) -> int:
         """Estimate the replicas of a kind for requests that come evenly.
 
         A server reads prompts, and decodes as many sequences at once as its rate makes of them.
@@ -262,8 +262,8 @@ class ServerSearch:
         return "the queue" if run.queue_grows else ""
 
     def order_kinds(
-        self, kinds: Iterable[Kind], reads: bool, decodes: bool
-    ) -> list[tuple[int, Kind]]:
+        self, kinds: Iterable[ServiceKind], reads: bool, decodes: bool
+    ) -> list[tuple[int, ServiceKind]]:
         """Return the kinds that hold the targets for a request alone, with estimated replicas.
 
         The kinds with the fewest estimated devices come first.
@@ -276,7 +276,7 @@ class ServerSearch:
         ]
         return sorted(estimates, key=lambda pair: pair[0] * pair[1].device_count)
 
-    def find_together(self, kinds: Sequence[Kind]) -> Iterator[Candidate]:
+    def find_together(self, kinds: Sequence[ServiceKind]) -> Iterator[Candidate]:
         """Yield servers that read prompts and decode, each kind with the fewest replicas."""
         fewest_devices = self.max_device_count
         for estimate, kind in self.order_kinds(kinds, True, True):
@@ -289,7 +289,7 @@ class ServerSearch:
                 yield candidate
                 fewest_devices = min(fewest_devices, candidate.device_count)
 
-    def find_disaggregated(self, kinds: Sequence[Kind]) -> Iterator[Candidate]:
+    def find_disaggregated(self, kinds: Sequence[ServiceKind]) -> Iterator[Candidate]:
         """Yield servers that only decode, each kind with the fewest servers that read prompts.
 
         Where nothing is known to join servers there are none.
@@ -313,7 +313,7 @@ class ServerSearch:
                 yield candidate
                 fewest_devices = min(fewest_devices, kind.device_count * candidate.replicas)
 
-    def _find_readers(self, kinds: Sequence[Kind]) -> dict[int, Readers]:
+    def _find_readers(self, kinds: Sequence[ServiceKind]) -> dict[int, Readers]:
         """Return the servers with the fewest devices that read all prompts in time, by stages.
 
         Reading waits for no decoding, so these servers are chosen before those that decode. A
@@ -334,7 +334,7 @@ class ServerSearch:
                 readers[stages] = Readers(kind, fewest[0])
         return readers
 
-    def _runner(self, kind: Kind, load: Load, readers: Readers | None = None) -> RunReplicas:
+    def _runner(self, kind: ServiceKind, load: Load, readers: Readers | None = None) -> RunReplicas:
         """Return the function that runs so many replicas of a kind, behind the readers."""
         reading: list[Pool] = []
         transfer_s: Callable[[int], float] = at_once

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from steptime.core.answer import Answer, AnswerRow
-from steptime.core.table import UNSUCCESSFUL, Column, Table, columns
-from steptime.core.table import Answer as Printout
+from steptime.core.table import UNSUCCESSFUL, Column, Printout, Table, columns
 from steptime.core.units import duration, size
 from steptime.sweeps.cell_rows import CellRow, StatusCount, column_differs
 

@@ -1,16 +1,15 @@
 """The answers of `plan`: one plan, the best plan of a search, and a page to choose in."""
 
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.registry import load
-from steptime.core.table import Answer as Printout
-from steptime.core.table import Table
+from steptime.core.table import Printout, Table
 from steptime.core.workload import Plan
 
 TABLES = "steptime.questions.plan.tables"
 """The module that makes the tables of answers, which needs their types."""
 
 
-class JoinedLevel(Row, frozen=True, kw_only=True):
+class JoinedLevel(AnswerRow, frozen=True, kw_only=True):
     """A level of how devices are joined.
 
     Attributes:
@@ -24,7 +23,7 @@ class JoinedLevel(Row, frozen=True, kw_only=True):
     links: int
 
 
-class SplitFields(Row, frozen=True, kw_only=True):
+class SplitFields(AnswerRow, frozen=True, kw_only=True):
     """How a step is split over devices.
 
     Attributes:
@@ -72,7 +71,7 @@ class SplitFields(Row, frozen=True, kw_only=True):
     order: str
 
 
-class PlanParts(Row, frozen=True, kw_only=True):
+class PlanParts(AnswerRow, frozen=True, kw_only=True):
     """The parts of a step of the busiest device, which add up to the step.
 
     Attributes:
@@ -94,7 +93,7 @@ class PlanParts(Row, frozen=True, kw_only=True):
     outside_layers_s: float
 
 
-class MemoryParts(Row, frozen=True, kw_only=True):
+class MemoryParts(AnswerRow, frozen=True, kw_only=True):
     """The memory of a device by what it holds, at the worst moment of a step.
 
     Attributes:
@@ -138,7 +137,7 @@ class StageMemory(MemoryParts, frozen=True, kw_only=True):
     needed_bytes: float
 
 
-class PlanMemory(Row, frozen=True, kw_only=True):
+class PlanMemory(AnswerRow, frozen=True, kw_only=True):
     """The memory of the devices of a plan.
 
     Attributes:
@@ -160,7 +159,7 @@ class PlanMemory(Row, frozen=True, kw_only=True):
     by_stage: tuple[StageMemory, ...]
 
 
-class ExposedCollective(Row, frozen=True, kw_only=True):
+class ExposedCollective(AnswerRow, frozen=True, kw_only=True):
     """A collective of a step, and how long a device waits for it.
 
     Attributes:
@@ -180,7 +179,7 @@ class ExposedCollective(Row, frozen=True, kw_only=True):
     exposed_communication_s: float
 
 
-class PeakShare(Row, frozen=True, kw_only=True):
+class PeakShare(AnswerRow, frozen=True, kw_only=True):
     """The share of the peak that a step reaches, by a convention of counting (MFU).
 
     Attributes:
@@ -193,7 +192,7 @@ class PeakShare(Row, frozen=True, kw_only=True):
     share: float | None
 
 
-class StackTime(Row, frozen=True, kw_only=True):
+class StackTime(AnswerRow, frozen=True, kw_only=True):
     """The step of a plan under another stack that could be meant.
 
     Attributes:
@@ -209,7 +208,7 @@ class StackTime(Row, frozen=True, kw_only=True):
     high_s: float
 
 
-class TrainingRun(Row, frozen=True, kw_only=True):
+class TrainingRun(AnswerRow, frozen=True, kw_only=True):
     """A whole training.
 
     Attributes:
@@ -235,7 +234,7 @@ class TrainingRun(Row, frozen=True, kw_only=True):
     energy_kwh: float | None
 
 
-class NearestPlan(Row, frozen=True, kw_only=True):
+class NearestPlan(AnswerRow, frozen=True, kw_only=True):
     """The fastest plan that fits, one or two changes from the one that was asked for.
 
     Attributes:

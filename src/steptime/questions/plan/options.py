@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from steptime.build import make_tuning
 from steptime.core.errors import one_of
 from steptime.core.kinds import Kind, setting_texts, text_of
-from steptime.core.question import named
+from steptime.core.signature import option_name
 from steptime.core.values import parse_count, parse_number, parse_pairs
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES, Tuning
 from steptime.prediction import DEFAULT
@@ -84,7 +84,7 @@ class PlanKeywords(NodeKeywords, total=False):
     prices: kinds.PriceFile | None
     stack: kinds.StackName | None
     method: Method
-    settings: kinds.MethodSettings | None
+    options: kinds.MethodSettings | None
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class PlanOptions(NodeOptions, keywords=PlanKeywords):
             Default: what runs such a plan; the interval over any stack then holds the others that
             could be meant.
         method: The cost model (steptime list methods).
-        settings: An option of the method; repeatable.
+        options: An option of the method; repeatable.
     """
 
     host_link: Any = None
@@ -171,7 +171,7 @@ class PlanOptions(NodeOptions, keywords=PlanKeywords):
     prices: Any = None
     stack: str | None = None
     method: Any = DEFAULT
-    settings: Any = None
+    options: Any = None
 
     @property
     def split(self) -> Mapping[str, object]:
@@ -179,10 +179,10 @@ class PlanOptions(NodeOptions, keywords=PlanKeywords):
         fields: dict[str, object] = {}
         for name, at_least in SPLIT_COUNTS.items():
             if (value := getattr(self, name)) is not None:
-                fields[name] = parse_count(text_of(value), named(name), at_least)
+                fields[name] = parse_count(text_of(value), option_name(name), at_least)
         for name, names in SPLIT_NAMES.items():
             if (value := getattr(self, name)) is not None:
-                fields[name] = one_of(named(name), value, names)
+                fields[name] = one_of(option_name(name), value, names)
         if self.imbalance is not None:
             fields["imbalance"] = parse_number(self.imbalance, "--imbalance", MIN_IMBALANCE)
         if self.stages is not None:
@@ -204,7 +204,7 @@ class PlanOptions(NodeOptions, keywords=PlanKeywords):
     def request_fields(self) -> dict[str, Any]:
         """The fields of `Request` that these options say; raises `InputError`."""
         counts = {
-            name: None if value is None else parse_count(text_of(value), named(name))
+            name: None if value is None else parse_count(text_of(value), option_name(name))
             for name, value in (
                 ("microbatch", self.microbatch),
                 ("gradients", self.gradients),
@@ -217,7 +217,7 @@ class PlanOptions(NodeOptions, keywords=PlanKeywords):
             "dtype": self.dtype,
             "stack": self.stack,
             "method": self.method,
-            "options": parse_pairs(setting_texts(self.settings), "option"),
+            "options": parse_pairs(setting_texts(self.options), "option"),
             "prices": None if self.prices is None else Path(self.prices),
             "optimizer": self.optimizer,
             "tuning": self.tuning,

@@ -52,7 +52,7 @@ def page_words(
     The links of nodes are left out: each search of the page has its own.
     """
     options: dict[str, object] = {**vars(group), "inside": None, "link": None}
-    options["option"] = options.pop("settings")
+    options["option"] = options.pop("options")
     return words_of({**options, "level": list(levels) or None, **limits})
 
 

@@ -11,7 +11,7 @@ from steptime.core.errors import InputError
 from steptime.core.files import check_folder
 from steptime.core.kinds import File, Kind, text_of
 from steptime.core.progress import note
-from steptime.core.question import named
+from steptime.core.signature import option_name
 from steptime.core.values import (
     Count,
     Price,
@@ -107,7 +107,7 @@ def plan(
             free_choices, "a search (--device-count, --max-device-count) chooses it: leave out {}"
         )
     else:
-        needless = {named(name): limit for name, limit in limits.items()}
+        needless = {option_name(name): limit for name, limit in limits.items()}
         refuse(needless, "{} goes with --device-count or --max-device-count")
     lengths = _read_numbers(length, "--length", page)
     global_batches = _read_numbers(global_batch, "--global-batch", page)

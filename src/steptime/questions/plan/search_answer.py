@@ -1,13 +1,12 @@
 """The answers of a search for plans: the best plan, and a page of many searches."""
 
-from steptime.core.answer import Answer, Row
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.registry import load
-from steptime.core.table import Answer as Printout
-from steptime.core.table import Table
+from steptime.core.table import Printout, Table
 from steptime.questions.plan.answer import TABLES, PlanAnswer
 
 
-class PlanRow(Row, frozen=True, kw_only=True):
+class PlanRow(AnswerRow, frozen=True, kw_only=True):
     """A plan that a search found.
 
     Attributes:
@@ -76,7 +75,7 @@ class PlanRow(Row, frozen=True, kw_only=True):
     efficiency: float | None
 
 
-class RefusedPlans(Row, frozen=True, kw_only=True):
+class RefusedPlans(AnswerRow, frozen=True, kw_only=True):
     """The plans that one limit refuses.
 
     Attributes:
@@ -88,7 +87,7 @@ class RefusedPlans(Row, frozen=True, kw_only=True):
     plan_count: int
 
 
-class BestPlan(Row, frozen=True, kw_only=True):
+class BestPlan(AnswerRow, frozen=True, kw_only=True):
     """The plan that needs least of one amount.
 
     Attributes:

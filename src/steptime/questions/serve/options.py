@@ -57,7 +57,7 @@ class ServeKeywords(TypedDict, total=False):
     prefix: ShareValue | None
     stack: kinds.StackName | None
     method: Method
-    settings: kinds.MethodSettings | None
+    options: kinds.MethodSettings | None
     per_node: kinds.Count | None
     inside: kinds.Links | None
     link: kinds.Links | None
@@ -100,7 +100,7 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         stack: The software: a name or a family (vllm, sglang, trt-llm: its newest). Default: vllm;
             the interval then holds the others.
         method: The cost model (steptime list methods).
-        settings: An option of the method; repeatable.
+        options: An option of the method; repeatable.
         per_node: Devices of a node. Default: the maker's, else 8.
         inside: What joins the devices of a node.
         link: What joins nodes: the link of a device.
@@ -138,7 +138,7 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
     prefix: Share | None = None
     stack: str | None = None
     method: Any = DEFAULT
-    settings: Settings | None = None
+    options: Settings | None = None
     per_node: Count | None = None
     inside: Any = None
     link: Any = None
@@ -199,7 +199,7 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
             kv=self.kv,
             stack=self.stack,
             method=self.method,
-            options=options.pairs(setting_texts(self.settings), "option"),
+            options=options.pairs(setting_texts(self.options), "option"),
             prices=None if self.prices is None else Path(self.prices),
             demand=self.demand(),
             prefix=self._share("prefix"),

@@ -29,7 +29,7 @@ from steptime.questions.serve.server_fields import price_tokens, spread_fields
 from steptime.serving.demand import Demand
 from steptime.serving.load import Spread, run_requests
 from steptime.serving.queueing import Load
-from steptime.serving.search import DOES_NOT_FIT, Candidate, Kind, ServerSearch
+from steptime.serving.search import DOES_NOT_FIT, Candidate, ServerSearch, ServiceKind
 from steptime.serving.service import Service
 from steptime.serving.times import (
     StackedTimes,
@@ -140,7 +140,7 @@ def _make_row(search: ServerSearch, candidate: Candidate) -> SearchRow:
 
 
 def _predict_times(
-    search: ServerSearch, kind: Kind, service: Service, reader: Service | None
+    search: ServerSearch, kind: ServiceKind, service: Service, reader: Service | None
 ) -> StackedTimes:
     """Return the mean times of requests, with intervals over all possible stacks."""
     demand = search.demand
@@ -220,7 +220,9 @@ def _format_value(value: object) -> str:
     return f"{value:g}" if is_short else str(value)
 
 
-def _front_kinds(kinds: Sequence[Kind], candidates: Sequence[Candidate]) -> list[Kind]:
+def _front_kinds(
+    kinds: Sequence[ServiceKind], candidates: Sequence[Candidate]
+) -> list[ServiceKind]:
     """Return the kinds of a front: those that hold the targets, and those of few devices."""
     holding = {
         id(candidate.kind): candidate.kind for candidate in candidates if candidate.readers is None
@@ -229,7 +231,7 @@ def _front_kinds(kinds: Sequence[Kind], candidates: Sequence[Candidate]) -> list
     return [*holding.values(), *by_size][:MAX_FRONT_KINDS]
 
 
-def _front_points(search: ServerSearch, kinds: Sequence[Kind]) -> Iterator[FrontPoint]:
+def _front_points(search: ServerSearch, kinds: Sequence[ServiceKind]) -> Iterator[FrontPoint]:
     """Yield the throughput for the user and of a device, of servers with numbers of users."""
     for kind, users in product(kinds, USERS):
         count = max(2 * users, MIN_FRONT_REQUESTS)

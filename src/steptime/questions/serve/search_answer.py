@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from steptime.core.answer import Answer, Row
-from steptime.core.table import Answer as Printout
-from steptime.core.table import Table, columns
+from steptime.core.answer import Answer, AnswerRow
+from steptime.core.table import Printout, Table, columns
 from steptime.hardware.prices import NO_PRICE, by_offer
 from steptime.questions.serve.server_parts import RequestSpreads, StackTimes
 
@@ -36,7 +35,7 @@ MAX_FRONT_ROWS = 40  # that people see
 NO_SPLIT = "1 device"
 
 
-class FrontPoint(Row, frozen=True, kw_only=True):
+class FrontPoint(AnswerRow, frozen=True, kw_only=True):
     """A server with a number of users, which no other one of its device beats.
 
     Attributes:

@@ -5,8 +5,7 @@ from dataclasses import replace
 
 from steptime.core.answer import Answer
 from steptime.core.signature import option_name
-from steptime.core.table import Answer as Printout
-from steptime.core.table import Table, columns, facts
+from steptime.core.table import Printout, Table, columns, facts
 from steptime.core.units import interval, percent, seconds, size
 from steptime.hardware.prices import NO_PRICE, by_offer
 from steptime.questions.serve.server_parts import (

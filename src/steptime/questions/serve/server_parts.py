@@ -1,9 +1,9 @@
 """Parts of the answers of `serve`: seconds of phases, other stacks, and the load of a server."""
 
-from steptime.core.answer import Row
+from steptime.core.answer import AnswerRow
 
 
-class PhaseTimes(Row, frozen=True, kw_only=True):
+class PhaseTimes(AnswerRow, frozen=True, kw_only=True):
     """Seconds of a phase by what takes them.
 
     Attributes:
@@ -30,7 +30,7 @@ class PhaseTimes(Row, frozen=True, kw_only=True):
         return device_s + self.host_s + (self.prompt_s or 0.0)
 
 
-class PredictDifference(Row, frozen=True, kw_only=True):
+class PredictDifference(AnswerRow, frozen=True, kw_only=True):
     """Seconds by which a prefill on one device is longer than the step of `predict`.
 
     Attributes:
@@ -52,7 +52,7 @@ class PredictDifference(Row, frozen=True, kw_only=True):
     server_s: float
 
 
-class StackTimes(Row, frozen=True, kw_only=True):
+class StackTimes(AnswerRow, frozen=True, kw_only=True):
     """Times of a request under another stack.
 
     Attributes:
@@ -68,7 +68,7 @@ class StackTimes(Row, frozen=True, kw_only=True):
     request_s: float
 
 
-class RequestSpreads(Row, frozen=True, kw_only=True):
+class RequestSpreads(AnswerRow, frozen=True, kw_only=True):
     """Times of requests under load.
 
     Attributes:
