@@ -30,31 +30,31 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds these names to 
     from steptime.prediction.method import Method as Method
     from steptime.prediction.step_model import StepModel as StepModel
     from steptime.questions.analyse import analyse as analyse
-    from steptime.questions.calibrate import calibrate as calibrate
-    from steptime.questions.choose import choose as choose
-    from steptime.questions.compare import compare as compare
+    from steptime.questions.calibrate.question import calibrate as calibrate
+    from steptime.questions.choose.question import choose as choose
+    from steptime.questions.compare.question import compare as compare
     from steptime.questions.convert import convert as convert
     from steptime.questions.count import count as count
     from steptime.questions.data import data as data_
-    from steptime.questions.doctor import doctor as doctor
-    from steptime.questions.energy import energy as energy_
-    from steptime.questions.evaluate import evaluate as evaluate
-    from steptime.questions.fit import fit as fit
+    from steptime.questions.doctor.question import doctor as doctor
+    from steptime.questions.energy.question import energy as energy_
+    from steptime.questions.evaluate.question import evaluate as evaluate
+    from steptime.questions.fit.question import fit as fit
     from steptime.questions.import_ import import_ as import_
-    from steptime.questions.list import list_ as list  # noqa: A004  # the command's name
+    from steptime.questions.list.question import list_ as list  # noqa: A004  # the command's name
     from steptime.questions.module_file import from_module as from_module
     from steptime.questions.plan.question import plan as plan
-    from steptime.questions.predict import predict as predict
+    from steptime.questions.predict.question import predict as predict
     from steptime.questions.query import query as query
     from steptime.questions.report import report as report
-    from steptime.questions.run import run as run
-    from steptime.questions.scale import scale as scale
+    from steptime.questions.run.question import run as run
+    from steptime.questions.scale.question import scale as scale
     from steptime.questions.serve.question import serve as serve
     from steptime.questions.split import split as split
-    from steptime.questions.sweep import sweep as sweep
-    from steptime.questions.sweep_jobs import cancel as sweep_cancel
-    from steptime.questions.sweep_jobs import collect as sweep_collect
-    from steptime.questions.sweep_jobs import status as sweep_status
+    from steptime.questions.sweep.jobs import cancel as sweep_cancel
+    from steptime.questions.sweep.jobs import collect as sweep_collect
+    from steptime.questions.sweep.jobs import status as sweep_status
+    from steptime.questions.sweep.question import sweep as sweep
     from steptime.questions.systolic import systolic as systolic
     from steptime.questions.whatif.question import whatif as whatif
     from steptime.questions.why.question import why as why

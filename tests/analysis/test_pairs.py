@@ -18,7 +18,7 @@ from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.table import LazySequence
 from steptime.core.workload import Workload
-from steptime.questions import compare_answer
+from steptime.questions.compare import answer as compare_answer
 from steptime.records import store
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record, RecordMethod

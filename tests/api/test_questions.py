@@ -22,7 +22,7 @@ from steptime.core.errors import InputError
 from steptime.core.registry import load
 from steptime.core.signature import REQUIRED, parameters_of
 from steptime.hardware import catalog
-from steptime.questions.list_topics import LinksAnswer
+from steptime.questions.list.topics import LinksAnswer
 from steptime.questions.options import workload_of
 
 FUNCTIONS = [python_name(name) for name in QUESTIONS]

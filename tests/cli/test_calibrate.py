@@ -19,7 +19,7 @@ from steptime.core.toml_files import toml_text
 from steptime.hardware import catalog
 from steptime.hardware.device import device_from_table
 from steptime.measure.drivers import NvidiaGpu
-from steptime.questions.doctor import find_stale, read_calibration
+from steptime.questions.doctor.question import find_stale, read_calibration
 
 FEW = ["--threads", "1", "--minutes", "0.1", "--points", "4"]
 

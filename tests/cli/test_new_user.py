@@ -22,7 +22,7 @@ from steptime.cli.main import run
 from steptime.core.answer import Answer
 from steptime.core.table import Table
 from steptime.hardware.catalog import devices
-from steptime.questions.measured_step import UNKNOWN_PEAK
+from steptime.questions.run.measured_step import UNKNOWN_PEAK
 from steptime.records import store
 from steptime.sweeps import progress
 

@@ -24,7 +24,7 @@ from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.network.count import peak_bytes
 from steptime.prediction.step_model import StepModel
-from steptime.questions.grid_table import MOST_CELLS
+from steptime.questions.predict.grid_table import MOST_CELLS
 
 NETWORKS = (
     "resnet18",

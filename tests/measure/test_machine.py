@@ -15,8 +15,8 @@ from every import every
 from steptime.core.errors import InputError
 from steptime.measure import cpus, drivers, machine
 from steptime.measure.procfs import number_list
-from steptime.questions.doctor import examine_machine
-from steptime.questions.doctor_answer import DoctorAnswer
+from steptime.questions.doctor.answer import DoctorAnswer
+from steptime.questions.doctor.question import examine_machine
 
 MEGA = 1 << 20
 
@@ -250,7 +250,7 @@ def test_peak_memory_counts_this_network_and_not_the_one_before():
 
 def test_doctor_knows_this_machine_and_imports_no_framework():
     code = (
-        "import sys; from steptime.questions.doctor import examine_machine;"
+        "import sys; from steptime.questions.doctor.question import examine_machine;"
         "examine_machine().to_json();"
         "assert not {'torch', 'numpy', 'jax', 'tensorflow'} & set(sys.modules)"
     )

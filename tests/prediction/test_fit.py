@@ -18,8 +18,8 @@ from steptime.hardware.prices import Offer, Training, cheapest, offers
 from steptime.network.count import peak_bytes
 from steptime.prediction.memory import blocks_bytes, memory_of, worst_moment
 from steptime.prediction.step_model import StepModel
-from steptime.questions.device_choices import compare_devices, sort_rows
-from steptime.questions.memory_savings import list_savings
+from steptime.questions.choose.device_choices import compare_devices, sort_rows
+from steptime.questions.fit.memory_savings import list_savings
 
 FC = "fc:layers=1,nodes=64,inputs=32,outputs=8"
 

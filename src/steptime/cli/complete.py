@@ -20,7 +20,7 @@ def device_names() -> list[str]:
 
 def topics() -> list[str]:
     """Return the topics of `list` and the names of all devices."""
-    return [*load("steptime.questions.list:TOPICS"), *device_names()]
+    return [*load("steptime.questions.list.question:TOPICS"), *device_names()]
 
 
 _DEVICES = f"{__name__}:device_names"

@@ -9,7 +9,7 @@ from steptime.core.progress import note
 from steptime.core.table import Table, facts
 from steptime.core.units import counted, percent, seconds
 from steptime.questions import kinds
-from steptime.questions.accuracy import Accuracy
+from steptime.questions.evaluate.accuracy import Accuracy
 
 
 class BestNetwork(AnswerRow, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ from record_cases import edited
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.files import append_line
-from steptime.questions import sweep_jobs
+from steptime.questions.sweep import jobs as sweep_jobs
 from steptime.records import store
 from steptime.records.record import STATUSES
 from steptime.sweeps.cells import Trial, cells_of, needed_bytes, trials_of

@@ -25,7 +25,7 @@ from steptime.hardware.device import Link
 from steptime.prediction.method import Method
 from steptime.questions import options
 from steptime.questions.networks import networks
-from steptime.questions.written_predictions import WrittenPredictions, describe_predictions
+from steptime.questions.predict.written_predictions import WrittenPredictions, describe_predictions
 
 MOST_CELLS = 1_000_000  # which take 1.5 GB
 SHOWN_ROWS = 40

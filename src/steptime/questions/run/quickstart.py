@@ -41,7 +41,7 @@ def run_demo(out: Path, backend: str, budget_s: float | None) -> DemoAnswer:
         InputError: if the backend cannot be probed, or the folder cannot be written.
     """
     from steptime.calibration.here import check_ceilings, measured
-    from steptime.questions.sweep import make_request, measure_locally
+    from steptime.questions.sweep.question import make_request, measure_locally
     from steptime.records import store
     from steptime.reports import write_report
     from steptime.sweeps.experiment import read_experiment

@@ -10,7 +10,7 @@ from steptime.core.table import Row as TableRow
 from steptime.hardware import catalog
 from steptime.hardware.constants import uses
 from steptime.hardware.stack import Stack
-from steptime.questions.list_topics import TopicAnswer
+from steptime.questions.list.topics import TopicAnswer
 
 
 class JoinRow(AnswerRow, frozen=True, kw_only=True):

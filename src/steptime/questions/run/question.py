@@ -25,8 +25,8 @@ from steptime.core.workload import STAGINGS, STRATEGIES, Workload
 from steptime.hardware.device import Device
 from steptime.measure.contract import LEAST_TRAINED, Options, check_input
 from steptime.questions import kinds, options
-from steptime.questions.measured_step import RunAnswer, describe_measurement
-from steptime.questions.quickstart import DemoAnswer, run_demo
+from steptime.questions.run.measured_step import RunAnswer, describe_measurement
+from steptime.questions.run.quickstart import DemoAnswer, run_demo
 from steptime.records.record import Record
 from steptime.sweeps.run import Means
 

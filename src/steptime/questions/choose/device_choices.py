@@ -15,7 +15,7 @@ from steptime.prediction.memory import Needs, memory_of
 from steptime.prediction.power import step_energy
 from steptime.prediction.schedule import Timeline
 from steptime.prediction.step_model import StepModel
-from steptime.questions.choose_answer import ChooseRow
+from steptime.questions.choose.answer import ChooseRow
 
 BATCHES = tuple(1 << exponent for exponent in range(17))  # for the best batch of a device
 PROGRESS_DEVICES = 10  # after so many the listener is told

@@ -13,9 +13,9 @@ from steptime.core.kinds import File, Kind
 from steptime.core.progress import note
 from steptime.core.units import QUANTITIES
 from steptime.hardware import catalog
-from steptime.questions.list_item import FOLLOWS, DeviceAnswer, LinkAnswer, NetworkAnswer, find_item
-from steptime.questions.list_stacks import StacksAnswer, read_stacks
-from steptime.questions.list_topics import (
+from steptime.questions.list.item import FOLLOWS, DeviceAnswer, LinkAnswer, NetworkAnswer, find_item
+from steptime.questions.list.stacks import StacksAnswer, read_stacks
+from steptime.questions.list.topics import (
     AcceleratorRow,
     AcceleratorsAnswer,
     DeviceRow,
@@ -54,7 +54,10 @@ ListAnswer = (
 
 def list_(
     topic: Annotated[
-        File, Kind("TOPIC|NAME", is_argument=True, completes="steptime.questions.list:topic_names")
+        File,
+        Kind(
+            "TOPIC|NAME", is_argument=True, completes="steptime.questions.list.question:topic_names"
+        ),
     ] = "models",
     only: Annotated[str, Kind("TEXT", is_argument=True)] | None = None,
     sources: bool = False,

@@ -19,14 +19,14 @@ from steptime.core.table import JsonRows, LazySequence
 from steptime.core.units import counted, percent
 from steptime.core.values import parse_share
 from steptime.questions import kinds
-from steptime.questions.accuracy import Accuracy
-from steptime.questions.compare_answer import (
+from steptime.questions.compare.answer import (
     CompareAnswer,
     HostNodes,
     LevelRow,
     PairRow,
     UnpairedRow,
 )
+from steptime.questions.evaluate.accuracy import Accuracy
 from steptime.questions.options import refuse
 from steptime.records.data import Data
 

@@ -16,7 +16,7 @@ from steptime.hardware import catalog
 from steptime.prediction import DEFAULT
 from steptime.prediction.method import stack_option
 from steptime.questions import kinds, options
-from steptime.questions.written_predictions import WrittenPredictions, describe_predictions
+from steptime.questions.predict.written_predictions import WrittenPredictions, describe_predictions
 from steptime.records.record import STATUSES
 from steptime.records.row import grouped
 from steptime.sweeps.answers import PreviewAnswer, SubmissionAnswer, SweepAnswer

@@ -24,8 +24,8 @@ from steptime.hardware import catalog
 from steptime.hardware.device import KINDS, Device, Link
 from steptime.hardware.prices import Offer, Training, cheapest, offers
 from steptime.questions import kinds, options
-from steptime.questions.choose_answer import ChoicesPage, ChooseAnswer, list_notes
-from steptime.questions.device_choices import SORTS, compare_devices, sort_rows
+from steptime.questions.choose.answer import ChoicesPage, ChooseAnswer, list_notes
+from steptime.questions.choose.device_choices import SORTS, compare_devices, sort_rows
 from steptime.questions.step_options import StepKeywords, StepOptions
 
 EXAMPLES = 1_000_000

@@ -16,7 +16,7 @@ from steptime.core.values import parse_count, parse_duration
 from steptime.hardware.device import Device, device_from_table
 from steptime.measure.contract import Options
 from steptime.questions import kinds, options
-from steptime.questions.ceilings import (
+from steptime.questions.calibrate.ceilings import (
     CeilingsAnswer,
     MeasuredLinkAnswer,
     measure_ceilings,

@@ -9,7 +9,7 @@ from steptime.analysis.watch import FolderChanges
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.table import UNSUCCESSFUL, LazySequence, Table, columns
 from steptime.core.units import QUANTITIES, seconds, si
-from steptime.questions.accuracy import Accuracy
+from steptime.questions.evaluate.accuracy import Accuracy
 
 MAX_PRINTED_PAIRS = 1000  # rows that people read
 _RATIO_COLUMNS = ("a_shown=a", "b_shown=b", "ratio[ratio_low,ratio_high]:.3g=b / a [95 %]")

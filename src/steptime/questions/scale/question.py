@@ -26,8 +26,8 @@ from steptime.prediction.collectives import GROUP, Fabric
 from steptime.prediction.step_model import StepModel
 from steptime.questions import kinds
 from steptime.questions.options import one_device, refuse, workload_of
-from steptime.questions.scale_answer import LayerTime, ScaleAnswer, ScaleRow
-from steptime.questions.scale_notes import list_facts, list_notes
+from steptime.questions.scale.answer import LayerTime, ScaleAnswer, ScaleRow
+from steptime.questions.scale.notes import list_facts, list_notes
 from steptime.questions.step_options import ExecutionKeywords, ExecutionOptions
 
 PARALLEL = ("data", "model", "hybrid")

@@ -20,11 +20,12 @@ from steptime.hardware import catalog
 from steptime.prediction import cost_model
 from steptime.prediction.method import Method, priced_by
 from steptime.prediction.step_model import StepModel
-from steptime.questions import grid_table, kinds, options
-from steptime.questions.grid_table import GridAnswer, GridRequest
+from steptime.questions import kinds, options
+from steptime.questions.predict import grid_table
+from steptime.questions.predict.grid_table import GridAnswer, GridRequest
+from steptime.questions.predict.step_time import EnergyRequest, StepTime, predict_step
+from steptime.questions.predict.written_predictions import WrittenPredictions, describe_predictions
 from steptime.questions.step_options import StepKeywords, StepOptions
-from steptime.questions.step_time import EnergyRequest, StepTime, predict_step
-from steptime.questions.written_predictions import WrittenPredictions, describe_predictions
 
 MAX_KWH_PRICE = 1e6
 

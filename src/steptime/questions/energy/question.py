@@ -35,7 +35,7 @@ from steptime.energy.request import (
 )
 from steptime.formats import LARGEST_FILE_BYTES, read_content
 from steptime.questions import options
-from steptime.questions.energy_answer import (
+from steptime.questions.energy.answer import (
     AveragePerMac,
     CostSums,
     CrossPrediction,

@@ -12,8 +12,8 @@ from steptime.grids.batches import KNEE, MAX_BATCH, doubling, knee, largest_batc
 from steptime.prediction.assumed import assumed_of
 from steptime.prediction.step_model import StepModel
 from steptime.questions import kinds
-from steptime.questions.fit_commands import commands_that_fit
-from steptime.questions.memory_savings import list_savings
+from steptime.questions.fit.commands import commands_that_fit
+from steptime.questions.fit.memory_savings import list_savings
 from steptime.questions.step_options import StepKeywords, StepOptions
 
 COLUMNS = columns(

@@ -15,7 +15,7 @@ from steptime.hardware import catalog
 from steptime.measure import cpus, machine
 from steptime.measure.drivers import NvidiaGpu, meter_remedies, read_nvidia_gpus
 from steptime.measure.procfs import ROOT
-from steptime.questions.doctor_answer import (
+from steptime.questions.doctor.answer import (
     CalibrationState,
     Cpu,
     CpuCache,

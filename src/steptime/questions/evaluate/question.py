@@ -24,7 +24,7 @@ from steptime.core.values import parse_count
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.method import Method, Price
 from steptime.questions import kinds, options, step_options
-from steptime.questions.evaluation_rows import (
+from steptime.questions.evaluate.rows import (
     CalibratedErrors,
     CaseErrors,
     GroupErrors,

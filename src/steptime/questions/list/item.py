@@ -13,7 +13,7 @@ from steptime.hardware import catalog
 from steptime.hardware.device import DETAILS, Device, Link
 from steptime.network.families import family, names
 from steptime.network.families.family import Family
-from steptime.questions.list_topics import Scalar
+from steptime.questions.list.topics import Scalar
 
 FOLLOWS = "..."
 """The default of a hyperparameter that follows from the others."""

@@ -1,0 +1,1 @@
+"""The question `calibrate`: what predictions need of this machine."""

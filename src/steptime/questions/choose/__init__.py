@@ -1,0 +1,1 @@
+"""The question `choose`: devices side by side for one training."""

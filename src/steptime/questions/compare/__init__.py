@@ -1,0 +1,1 @@
+"""The question `compare`: one side against another, pair by pair."""

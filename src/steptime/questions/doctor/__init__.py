@@ -1,0 +1,1 @@
+"""The question `doctor`: what this machine is and lacks."""

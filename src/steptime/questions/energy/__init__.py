@@ -1,0 +1,1 @@
+"""The question `energy`: latency and energy on published accelerators."""

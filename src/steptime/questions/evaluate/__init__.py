@@ -1,0 +1,1 @@
+"""The question `evaluate`: predictions held against measurements."""

@@ -1,0 +1,1 @@
+"""The question `fit`: whether a step fits a device."""

@@ -1,0 +1,1 @@
+"""The question `list`: what there is."""

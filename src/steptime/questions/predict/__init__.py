@@ -1,0 +1,1 @@
+"""The question `predict`: how long a step takes."""

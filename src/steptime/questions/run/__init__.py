@@ -1,0 +1,1 @@
+"""The question `run`: a network measured on this machine."""

@@ -1,0 +1,1 @@
+"""The question `scale`: training on many replicas."""

@@ -1,0 +1,1 @@
+"""The question `sweep`: the cells of an experiment file."""
