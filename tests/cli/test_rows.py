@@ -95,7 +95,7 @@ def test_what_is_unknown_comes_last(capsys):
 
 def test_csv_of_stacks_has_what_people_see_no_room_for(capsys):
     rows = list(csv.DictReader(io.StringIO(printed(["list", "stacks", "--format", "csv"], capsys))))
-    assert {"name", "fuses", "joins", "source"} <= set(rows[0])
+    assert {"name", "fuses", "source"} <= set(rows[0])
     assert "fuses" not in printed(["list", "stacks"], capsys)
 
 

@@ -11,7 +11,7 @@ from steptime import serve
 from steptime.core.errors import InputError
 from steptime.planning.request import Site
 from steptime.serving.demand import Demand, poisson_arrivals, read_trace
-from steptime.serving.load import Spread, _spread_of, run_with_highest_rate, vary_outputs
+from steptime.serving.load import TimeSpread, _spread_of, run_with_highest_rate, vary_outputs
 from steptime.serving.pace import Paced
 from steptime.serving.phases import Group, Spent
 from steptime.serving.queueing import Load, Pool, simulate
@@ -202,7 +202,7 @@ def test_more_than_can_be_served_is_said():
 def test_percentiles_are_numpys():
     values = [*np.random.default_rng(2).random(101).tolist(), 3.0, 2.0]
     assert _spread_of(values)[1:] == pytest.approx(tuple(np.percentile(values, (50, 90, 99))))
-    assert _spread_of([1.0]) == Spread(1.0, 1.0, 1.0, 1.0)
+    assert _spread_of([1.0]) == TimeSpread(1.0, 1.0, 1.0, 1.0)
 
 
 def test_traces(tmp_path):

@@ -73,7 +73,12 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         """Return the answer as the command line prints it."""
         text = "".join(f"{line}\n" for line in self.printed_headline())
         return Printout(
-            document_of(self), self.tables(), self.remarks(), text=text, code=self.exit_code
+            document_of(self),
+            self.tables(),
+            self.remarks(),
+            text=text,
+            code=self.exit_code,
+            csv=csv_table(self.csv_rows()),
         )
 
     def csv_rows(self) -> Sequence[Any]:
@@ -108,7 +113,7 @@ def csv_table(structs: Sequence[Any]) -> Table | None:
     A cell is a scalar; a list of scalars is joined by `; `, a table is written `name=value; ...`.
     Fields that hold structs have none. The table is None where there are no structs.
     """
-    first = next(iter(structs[:1]), None)
+    first = next(iter(structs), None)
     if not isinstance(first, msgspec.Struct):
         return None
     hints = get_type_hints(type(first))

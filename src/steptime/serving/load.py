@@ -34,7 +34,7 @@ MAX_BLOCKS = 1e12  # finite where a token takes next to no memory
 BLOCK_TOKENS = 16
 
 
-class Spread(NamedTuple):
+class TimeSpread(NamedTuple):
     """Mean and percentiles of seconds over requests, linear between neighbours as numpy's."""
 
     mean_s: float
@@ -74,9 +74,9 @@ class LoadRun:
     request_count: int
     counted_requests: int
     duration_s: float
-    ttft: Spread
-    tpot: Spread | None
-    request: Spread
+    ttft: TimeSpread
+    tpot: TimeSpread | None
+    request: TimeSpread
     requests_per_s: float
     output_tokens_per_s: float
     in_time_share: float
@@ -254,9 +254,9 @@ def _does_queue_grow(run: QueueRun) -> bool:
     return last - halfway > max(GROWTH_REQUESTS, GROWTH_SHARE * count / 2)
 
 
-def _spread_of(times_s: Sequence[float]) -> Spread:
+def _spread_of(times_s: Sequence[float]) -> TimeSpread:
     p50_s, p90_s, p99_s = (float(percentile(times_s, share)) for share in (50, 90, 99))
-    return Spread(fmean(times_s), p50_s, p90_s, p99_s)
+    return TimeSpread(fmean(times_s), p50_s, p90_s, p99_s)
 
 
 def transfer_time(phases: Phases, site: Site) -> Callable[[int], float]:

@@ -12,7 +12,7 @@ from steptime.prediction.kernel import Interval
 from steptime.serving.demand import Demand
 from steptime.serving.load import (
     LoadRun,
-    Spread,
+    TimeSpread,
     make_pool,
     run_requests,
     run_with_highest_rate,
@@ -88,7 +88,7 @@ def predict_times(service: Service, phases: Phases, run: LoadRun | None) -> Requ
     )
 
 
-def _mean_s(spread: Spread | None, default_s: float) -> float:
+def _mean_s(spread: TimeSpread | None, default_s: float) -> float:
     """Return the mean, the default where requests have one token."""
     return default_s if spread is None else spread.mean_s
 

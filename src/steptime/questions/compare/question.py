@@ -42,7 +42,7 @@ FailOn = Annotated[str, Kind("NAME", choices=tuple(watch.FAIL_ON))]
 
 
 @dataclass(frozen=True)
-class _Request:
+class _CompareRequest:
     """What is compared.
 
     Args:
@@ -102,7 +102,7 @@ def compare(
         InputError: for folders without records, options that do not go together, and unknown
             platforms, columns, levels and quantities.
     """
-    request = _Request(
+    request = _CompareRequest(
         folders=paths_of(folders),
         platforms=text_of(platforms),
         by=by,
@@ -118,7 +118,7 @@ def compare(
     return _answer(request, data, pairing, a, b)
 
 
-def _check(request: _Request) -> None:
+def _check(request: _CompareRequest) -> None:
     """Raise `InputError` for options that do not go together."""
     by, platforms, folder_count = request.by, request.platforms, len(request.folders)
     if by and platforms:
@@ -136,7 +136,7 @@ def _check(request: _Request) -> None:
         )
 
 
-def _pair(request: _Request, data: Data) -> tuple[str, str, Pairing]:
+def _pair(request: _CompareRequest, data: Data) -> tuple[str, str, Pairing]:
     """Return the names of the sides a and b, and their pairs."""
     quantity, any_dtype = request.quantity, request.any_dtype
     if request.by:
@@ -160,7 +160,9 @@ def _pair(request: _Request, data: Data) -> tuple[str, str, Pairing]:
     return "predicted", "measured", pairs.predicted_and_measured(data, quantity)
 
 
-def _answer(request: _Request, data: Data, pairing: Pairing, a: str, b: str) -> CompareAnswer:
+def _answer(
+    request: _CompareRequest, data: Data, pairing: Pairing, a: str, b: str
+) -> CompareAnswer:
     # All names are made together, so that each name tells a step from all other steps.
     pairing.learn(np.r_[pairing.columns["b"], pairing.unpaired["id"]])
     changes = watch.find_changes(pairing) if request.has_two_folders else None

@@ -55,7 +55,7 @@ class CostSums(AnswerRow, frozen=True, kw_only=True):
     energy_high_j: float | None
 
 
-class OpEnergy(CostSums, frozen=True, kw_only=True):
+class LayerEnergy(CostSums, frozen=True, kw_only=True):
     """Latency and energy of one op for one example.
 
     Attributes:
@@ -320,7 +320,7 @@ class EnergyAnswer(Answer, frozen=True, kw_only=True):
     total: CostSums
     not_covered: tuple[UncoveredOp, ...]
     supposed_pruned: tuple[str, ...]
-    rows: tuple[OpEnergy, ...]
+    rows: tuple[LayerEnergy, ...]
     estimated: EstimatedEnergy | None
     dram: DramEnergy | None
     diagnosis: DiagnosisAnswer | None

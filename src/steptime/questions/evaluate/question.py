@@ -119,7 +119,7 @@ class EvaluateTrainingsAnswer(Answer, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class _Request:
+class _EvaluateRequest:
     """The options of `evaluate`, read.
 
     Args:
@@ -185,7 +185,7 @@ def evaluate(
     if out is not None:
         check_path(Path(out))
     house_method = method if isinstance(method, Method) else str(method)
-    request = _Request(
+    request = _EvaluateRequest(
         method=options.price_of(method) or cost_model(house_method),
         name=str(getattr(method, "__name__", getattr(method, "name", method))),
         groups=[word.strip() for word in text_of(by).split(",")] if by else [],
@@ -224,7 +224,7 @@ def _file_paths(paths: Any) -> list[Path] | None:
     return None
 
 
-def _evaluate_cases(request: _Request, rows: Any, path: Path | None) -> EvaluateAnswer:
+def _evaluate_cases(request: _EvaluateRequest, rows: Any, path: Path | None) -> EvaluateAnswer:
     """Evaluate a method on cases of a file, a folder or rows."""
     by_group([], request.groups)  # refuses unknown groups before anything is read
     if path is not None and not request.mapping:
@@ -283,7 +283,7 @@ def _describe_cases(cases: Sequence[Case], evaluation: Evaluation, unasked: int)
 
 
 def _evaluate_trainings(
-    request: _Request, files: Sequence[Path], tables: Sequence[Path], unread: Sequence[Path]
+    request: _EvaluateRequest, files: Sequence[Path], tables: Sequence[Path], unread: Sequence[Path]
 ) -> EvaluateTrainingsAnswer:
     """Evaluate a method on tables of steps of trainings."""
     options.refuse(
@@ -321,7 +321,7 @@ def _evaluate_trainings(
     )
 
 
-def _draw(request: _Request, rows: Sequence[Any]) -> tuple[str, ...]:
+def _draw(request: _EvaluateRequest, rows: Sequence[Any]) -> tuple[str, ...]:
     """Draw rows into the file that was asked for, and return the line that names it."""
     if request.picture is None:
         return ()

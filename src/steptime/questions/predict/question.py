@@ -30,7 +30,7 @@ from steptime.questions.step_options import StepKeywords, StepOptions
 MAX_KWH_PRICE = 1e6
 
 
-class StackTime(StepTime, frozen=True, kw_only=True):
+class StepOfStack(StepTime, frozen=True, kw_only=True):
     """How long a step takes under one of several stacks.
 
     Attributes:
@@ -48,7 +48,7 @@ class StepsOfStacks(Answer, frozen=True, kw_only=True):
         notes: remarks; one that is not of all stacks begins with the name of its stack.
     """
 
-    rows: tuple[StackTime, ...]
+    rows: tuple[StepOfStack, ...]
     notes: tuple[str, ...]
 
     def tables(self) -> list[Table]:
@@ -210,7 +210,7 @@ def _compare_stacks(models: list[StepModel], names: list[str]) -> StepsOfStacks:
     """Return a step under several stacks, side by side."""
     times = [predict_step(model) for model in models]
     rows = tuple(
-        StackTime(
+        StepOfStack(
             stack=name, **{field: getattr(time, field) for field in StepTime.__struct_fields__}
         )
         for name, time in zip(names, times, strict=True)

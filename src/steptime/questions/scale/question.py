@@ -101,7 +101,7 @@ def _count_or(value: object, option: str, default: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Request:
+class _ScaleRequest:
     """A question about replicas.
 
     Args:
@@ -215,7 +215,7 @@ def scale(
     factor = parse_number(compression, "--compression", at_least=1.0)
     sync = Sync(collective, factor, overlap)
     currency = "USD" if str(price).strip().startswith("$") else None
-    request = _Request(step_model, parallel, scaling, sync, training, currency)
+    request = _ScaleRequest(step_model, parallel, scaling, sync, training, currency)
     return _describe(request, _predict_rows(request, _read_replicas(replicas, parallel)))
 
 
@@ -247,7 +247,7 @@ def _read_replicas(value: Any, parallel: str) -> list[int] | None:
     return sorted(counts)
 
 
-def _predict_rows(request: _Request, counts: Sequence[int] | None) -> Sequence[ScalingRow]:
+def _predict_rows(request: _ScaleRequest, counts: Sequence[int] | None) -> Sequence[ScalingRow]:
     """Return the step of each number of replicas; raises `InputError`."""
     model, sync = request.model, request.sync
     batch = model.workload.batch_per_replica
@@ -268,7 +268,7 @@ def _predict_rows(request: _Request, counts: Sequence[int] | None) -> Sequence[S
     return [model_parallel(model, batch, count)]
 
 
-def _describe(request: _Request, rows: Sequence[ScalingRow]) -> ScaleAnswer:
+def _describe(request: _ScaleRequest, rows: Sequence[ScalingRow]) -> ScaleAnswer:
     """Return the answer of predicted rows."""
     model, training, fabric = request.model, request.training, request.model.fabric
     workload, collective = model.workload, model.collective(request.sync.collective)

@@ -27,7 +27,7 @@ from steptime.questions.serve.search_answer import (
 from steptime.questions.serve.server import stack_times
 from steptime.questions.serve.server_fields import price_tokens, spread_fields
 from steptime.serving.demand import Demand
-from steptime.serving.load import Spread, run_requests
+from steptime.serving.load import TimeSpread, run_requests
 from steptime.serving.queueing import Load
 from steptime.serving.search import DOES_NOT_FIT, Candidate, ServerSearch, ServiceKind
 from steptime.serving.service import Service
@@ -158,7 +158,7 @@ def _predict_times(
     return widen_over_stacks(service, search.load, kind.phases, times)
 
 
-def _scale_interval(spread: Spread | None, mean: Interval) -> Interval:
+def _scale_interval(spread: TimeSpread | None, mean: Interval) -> Interval:
     """Return the 90th percentile with the relative interval of the mean."""
     if spread is None or mean.low is None or mean.high is None:
         return Interval(0.0 if spread is None else spread.p90_s)
