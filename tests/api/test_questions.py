@@ -120,7 +120,7 @@ def test_a_type_checker_names_each_wrong_argument(tmp_path):
                 "data": 64,
                 "level": [(4, "ethernet-25")],
                 "sequence_parallel": True,
-                "settings": {"host": "slow"},
+                "options": {"host": "slow"},
                 "tensor": 2,
             },
         ),

@@ -614,7 +614,8 @@ def test_keys_of_json(command, place, capsys):
         if key in ("ops", "pairs", "steps", "cuts", "rows") and isinstance(value, list) and value
     ]
     quantities = set(re.findall(r"`(\w+)`", _section("docs/predicting.md", "The numbers")))
-    known = named | quantities | set(QUANTITIES) | set(family("fc").parameters)
+    vocabulary = set(re.findall(r"^\| `(\w+)`", _text("docs/vocabulary.md"), re.MULTILINE))
+    known = named | quantities | set(QUANTITIES) | set(family("fc").parameters) | vocabulary
     for table in (tops[0], *inner):
         assert set(table) <= known, set(table) - known
 

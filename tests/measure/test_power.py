@@ -145,10 +145,12 @@ def test_predict_says_the_energy_of_a_run(tmp_path, capsys):
     whole = found["run"]
     kwh = 1e6 * found["energy_j"] / 3.6e6
     assert whole["run_s"] == pytest.approx(1e6 * found["step_s"])
-    assert whole["energy"] == pytest.approx({"kwh": kwh, "cost": 2 * kwh, "co2_g": 300 * kwh})
-    assert whole["at_most"]["kwh"] == pytest.approx(1e6 * found["energy_max_j"] / 3.6e6)
+    assert whole["energy_kwh"] == pytest.approx(kwh)
+    assert whole["cost_total"] == pytest.approx(2 * kwh)
+    assert whole["co2_g"] == pytest.approx(300 * kwh)
+    assert whole["energy_max_kwh"] == pytest.approx(1e6 * found["energy_max_j"] / 3.6e6)
     whole = answer(capsys, *words, "t4")["run"]
-    assert (whole["energy"], whole["at_most"]["co2_g"]) == (None, None)
+    assert (whole["energy_kwh"], whole["co2_g"]) == (None, None)
     assert run([*words, "t4"]) == 0
     assert "energy         at most " in capsys.readouterr().out
     assert run([*words, str(DATA / "devices/k40.toml")]) == 0

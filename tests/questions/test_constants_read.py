@@ -65,9 +65,9 @@ plan llama3_8b --device mi300x --inside nvlink-4 --data 8 --global-batch 16
 plan llama3_8b --device h100-sxm5 --inside nvlink-4 --data 8 --global-batch 8 --offload optimizer \
 --host-link pcie-5-x16
 plan resnet50 --device v100 --device-count 8 --global-batch 64
-serve llama3_8b --device h100 --batch 4 --dtype float8
+serve llama3_8b --device h100 --running-sequences 4 --dtype float8
 serve llama3_8b --device a100 --inside nvlink-3 --tensor 2 --rate 2
-serve qwen3_30b_a3b --device h100 --batch 4 --stack trt-llm-2025
+serve qwen3_30b_a3b --device h100 --running-sequences 4 --stack trt-llm-2025
 """
 ISOLATED = {  # ops by themselves between two events, by what constants call their kinds
     "relu": ((64, 64),),

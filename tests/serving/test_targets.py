@@ -97,7 +97,7 @@ def test_a_row_is_one_answer(capsys):
 
 
 def test_a_row_is_one_answer_under_options_too(capsys):
-    how: dict[str, Any] = {"stack": "sglang-2025", "kv": "float8", "settings": {"host": "slow"}}
+    how: dict[str, Any] = {"stack": "sglang-2025", "kv": "float8", "options": {"host": "slow"}}
     told = steptime.serve(
         "llama3_8b",
         ["l40s", "h100"],
