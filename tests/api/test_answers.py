@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from typing import get_type_hints
 
 import pandas as pd
@@ -9,6 +10,7 @@ import pytest
 
 import steptime
 from every import every
+from places import ROOT
 from steptime import api
 from steptime.cli.main import run
 from steptime.core.answer import (
@@ -42,6 +44,25 @@ QUESTIONS = {  # a command line: the same question in Python
     ),
     "list links": ("list", {"topic": "links"}),
     f"choose {SMALL} --device t4,l4": ("choose", {"model": SMALL, "device": ["t4", "l4"]}),
+    f"count {SMALL} --batch 8": ("count", {"model": SMALL, "batch": 8}),
+    f"scale {SMALL} --device t4 --link aws --replicas 1,4": (
+        "scale",
+        {"model": SMALL, "device": "t4", "link": "aws", "replicas": [1, 4]},
+    ),
+    f"why {SMALL} --device t4 --batch 8": ("why", {"model": SMALL, "device": "t4", "batch": 8}),
+    f"whatif t4 --set peak=x2 --model {SMALL}": (
+        "whatif",
+        {"device": "t4", "set_": {"peak": "x2"}, "model": SMALL},
+    ),
+    f"energy {SMALL}": ("energy_", {"network": SMALL}),
+    "plan gpt2 --device h100 --inside nvlink-4 --data 2 --global-batch 4": (
+        "plan",
+        {"model": "gpt2", "device": "h100", "inside": "nvlink-4", "data": 2, "global_batch": 4},
+    ),
+    "serve llama3_8b --device h100 --running-sequences 2": (
+        "serve",
+        {"model": "llama3_8b", "device": "h100", "running_sequences": 2},
+    ),
 }
 
 
@@ -101,3 +122,19 @@ def test_private_fields_are_no_part_of_the_document():
     answer = steptime.split(SMALL, "t4", "v100", "aws", by_op=True)
     assert "_by_op" not in document_of(answer)
     assert len(str(answer).splitlines()) == len(answer.rows) + 3
+
+
+def test_every_key_of_the_golden_answers_is_in_the_vocabulary():
+    page = (ROOT / "docs/vocabulary.md").read_text("utf-8")
+    kinds = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", page, re.MULTILINE))
+    golden = json.loads((ROOT / "tests/golden/golden.json").read_text("utf-8"))
+    unknown = set()
+    for line, answer in golden.items():
+        for path in answer["values"]:
+            for name in filter(None, re.split(r"[.#\[\]]+", path)):
+                if name not in kinds:
+                    unknown.add((line.split()[0], path))
+                    break
+                if "table" in kinds[name]:  # its keys are data
+                    break
+    assert not unknown

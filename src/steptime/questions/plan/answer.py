@@ -1,5 +1,7 @@
 """The answers of `plan`: one plan, the best plan of a search, and a page to choose in."""
 
+from dataclasses import replace
+
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.registry import load
 from steptime.core.table import Printout, Table
@@ -356,7 +358,7 @@ class PlanAnswer(Answer, frozen=True, kw_only=True):
 
     def printout(self) -> Printout:
         """Return the answer as the command line prints it, the headline above the table."""
-        return Printout(self.to_dict(), self.tables(), self.remarks())
+        return replace(super().printout(), text="")
 
 
 def split_fields(plan: Plan, order: str) -> SplitFields:

@@ -1,5 +1,7 @@
 """The answers of a search for plans: the best plan, and a page of many searches."""
 
+from dataclasses import replace
+
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.registry import load
 from steptime.core.table import Printout, Table
@@ -139,7 +141,7 @@ class PlanSearchAnswer(Answer, frozen=True, kw_only=True):
 
     def printout(self) -> Printout:
         """Return the answer as the command line prints it, the headline above the tables."""
-        return Printout(self.to_dict(), self.tables(), self.remarks())
+        return replace(super().printout(), text="")
 
 
 class PlanPageAnswer(Answer, frozen=True, kw_only=True):
