@@ -105,6 +105,8 @@ class StepTime(Answer, frozen=True, kw_only=True):
         step_s: seconds of a step.
         low_s: lower end of the 80 % interval of `step_s`; null where the method has none.
         high_s: upper end of the 80 % interval of `step_s`; null where the method has none.
+        examples_per_s: throughput.
+        tokens_per_s: throughput in tokens that are text; null of a network that reads none.
         forward_s: seconds of the forward pass.
         backward_s: seconds of the backward pass.
         update_s: seconds of the optimizer.
@@ -150,6 +152,8 @@ class StepTime(Answer, frozen=True, kw_only=True):
     step_s: float
     low_s: float | None
     high_s: float | None
+    examples_per_s: float | None
+    tokens_per_s: float | None
     forward_s: float
     backward_s: float
     update_s: float
@@ -313,6 +317,8 @@ def predict_step(
         step_s=times.step_s,
         low_s=times.low_s,
         high_s=times.high_s,
+        examples_per_s=_rate_per_s(workload.batch_per_replica, times.step_s),
+        tokens_per_s=_rate_per_s(tokens_of(model), times.step_s),
         forward_s=times.forward_s,
         backward_s=times.backward_s,
         update_s=times.update_s,
@@ -348,6 +354,11 @@ def predict_step(
     )
 
 
+def _rate_per_s(count: int | None, step_s: float) -> float | None:
+    """Return how many are done in a second, None where their number or the step is unknown."""
+    return None if count is None or not step_s else count / step_s
+
+
 def _op_time(row: RowTime, flop: int) -> OpTime:
     """Return the time of an op from its row of the schedule."""
     return OpTime(
@@ -380,12 +391,12 @@ def _op_table(ops: Sequence[OpTime]) -> Table:
 
 def _describe_speed(time: StepTime) -> str | None:
     """Describe the throughput: `640 /s`, of a language model with its tokens too."""
-    if not time.step_s:
+    if time.examples_per_s is None:
         return None
-    examples = shown("examples_per_s", time.batch / time.step_s)
-    if time.tokens is None:
+    examples = shown("examples_per_s", time.examples_per_s)
+    if time.tokens is None or time.tokens_per_s is None:
         return examples
-    tokens_per_s = rate(time.tokens / time.step_s)
+    tokens_per_s = rate(time.tokens_per_s)
     return f"{examples}, {tokens_per_s} tokens/s ({time.tokens // time.batch:,} tokens each)"
 
 
