@@ -106,7 +106,7 @@ def _report(*parts: str) -> Callable[[str, Path], None]:
 
 RECIPES = {  # what: the most files it may touch, what must be seen
     "A device": (1, _says("on my-accelerator (calibrated)")),
-    "A mapping": (1, _says("1 record of 1 file (1 a-friend)", "t4", "76.19")),
+    "A mapping": (1, _says("1 record of 1 file", "a-friend", "t4", "76.19")),
     "A layer": (1, _says("(8, 16)")),
     "A family": (2, _says("perceptron:inputs=784,hidden=64", "on v100-sxm2-16gb (calibrated)")),
     "A format": (2, _says("small.widths, batch 8", "79,510", "on v100-sxm2-16gb (calibrated)")),

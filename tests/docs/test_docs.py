@@ -314,6 +314,17 @@ TINY = {
 }
 
 
+def _shortened(words: list[str], tiny: list[str]) -> list[str]:
+    """Return a command line with these options in place of its own values for them."""
+    line = [*words]
+    for option, value in zip(tiny[::2], tiny[1::2], strict=True):
+        if option in line:
+            line[line.index(option) + 1] = value
+        else:
+            line += [option, value]
+    return line
+
+
 @pytest.mark.slow
 @pytest.mark.framework
 def test_the_example_of_replicas_runs(tmp_path, monkeypatch):
@@ -398,7 +409,7 @@ def test_slow_examples_run(page, line, shown, tmp_path, monkeypatch, request):
     if "--train-steps" in words:
         words[words.index("--train-steps") + 1] = "20"
     done = subprocess.run(
-        [sys.executable, "-m", *words, *tiny],
+        [sys.executable, "-m", *_shortened(words, tiny)],
         capture_output=True,
         text=True,
         timeout=600,
@@ -812,7 +823,7 @@ def test_the_task_of_measuring_and_calibrating_runs_in_its_order(tmp_path, monke
     lines = [line for name, line, _ in EXAMPLES if name == "measure-calibrate.md"]
     assert [_name(line) for line in lines] == ["run", "calibrate", "predict"]
     for line in lines:
-        words = [sys.executable, "-m", *shlex.split(line), *TINY.get(_name(line), [])]
+        words = [sys.executable, "-m", *_shortened(shlex.split(line), TINY.get(_name(line), []))]
         done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
         assert done.returncode == 0, done.stderr
 

@@ -287,13 +287,13 @@ def test_run_meters_energy_or_says_why_not(capsys):
     words = ["run", "fc:layers=1,nodes=4", "--batch", "2", "--backend", "null", "--budget", "0.05"]
     assert run([*words, "--runs", "2", "--energy", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    absent = [remark for remark in found["remarks"] if remark.startswith("no energy: ")]
+    absent = [remark for remark in found["notes"] if remark.startswith("no energy: ")]
     assert (found["energy_j"] is None) == (found["power_w"] is None) == bool(absent)
     assert found["env"]["energy_meter"]
     assert run([*words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["energy_j"], "energy_meter" in found["env"]) == (None, False)
-    assert not any("energy" in remark for remark in found["remarks"])
+    assert not any("energy" in remark for remark in found["notes"])
 
 
 def test_run_shows_energy_and_its_meter(monkeypatch, capsys):

@@ -306,7 +306,7 @@ def test_no_worker_outlives_ctrl_c():
 def test_the_death_of_one_rank_ends_the_run_and_is_told(rank):
     with long_run() as (process, workers):
         os.kill(workers[rank], signal.SIGKILL)
-        _, said = process.communicate(timeout=600)
+        said = "".join(process.communicate(timeout=600))
         assert process.returncode == 3
         assert gone(workers)
     assert f"failed (killed): rank {rank} of 2 ended by SIGKILL" in said
@@ -372,15 +372,15 @@ def test_the_death_of_a_rank_of_a_launcher_ends_the_other(victim):
         await_steps(running[0])
         workers = [pid for one in running for pid in workers_of(one)]
         os.kill(running[1].pid if victim == "command" else workers[1], signal.SIGKILL)
-        said = [one.communicate(timeout=600)[1] for one in running]
+        said = [one.communicate(timeout=600) for one in running]
         assert gone(workers)
     finally:
         for one in running:
             one.kill()
     assert running[0].returncode == 3
-    assert "failed (exception): RuntimeError: " in said[0]
+    assert "failed (exception): RuntimeError: " in "".join(said[0])
     if victim == "worker":
-        assert said[1] == "rank 1: failed: the worker ended by SIGKILL; it said nothing\n"
+        assert said[1][1] == "rank 1: failed: the worker ended by SIGKILL; it said nothing\n"
 
 
 def launched(variables: list[dict[str, str]], out: Path, *more: str) -> list[tuple[int, str, str]]:

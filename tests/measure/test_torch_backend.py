@@ -92,7 +92,7 @@ def test_a_kind_without_a_kernel_on_this_cpu_is_unsupported(monkeypatch, capsys)
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     words = ["run", TINY["lstm"], "--dtype", "bfloat16-mixed", "--budget", "0.05"]
     assert run(words) == 3
-    said = capsys.readouterr().err
+    said = "".join(capsys.readouterr())
     assert "unsupported (unsupported): torch has no kernel for it here: could not create" in said
     assert said.count("\n") == 1
 

@@ -150,9 +150,9 @@ def test_a_folder_of_old_records_is_known(tmp_path, capsys):
     assert sweep(file, out) == 3, "one of three is too large"
     _of_old(out)
     assert sweep(file, out) == 0
-    assert "6 cells, 6 done before, now none" in capsys.readouterr().err
+    assert "6 cells, 6 done before, now none" in capsys.readouterr().out
     assert sweep(_file(tmp_path, "rounds = 2", "[4, 8, 16]"), out) == 0
-    assert "6 cells, 4 done before, now 2 ok" in capsys.readouterr().err
+    assert "6 cells, 4 done before, now 2 ok" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -163,7 +163,7 @@ def test_a_record_has_the_identity_that_the_cell_had_before(tmp_path, capsys):
     words = ["--backend", "null", "--batch", "2", "--budget", "0.02", "--out", str(out)]
     assert run(["run", "fc:layers=1,nodes=4,inputs=8,outputs=4", *words]) == 0
     assert sweep(file, out) == 0
-    assert "2 cells, 1 done before, now 1 ok" in capsys.readouterr().err
+    assert "2 cells, 1 done before, now 1 ok" in capsys.readouterr().out
     assert [one.env["cell"] for one in records_in(out)] == [first, second]
 
 

@@ -1,7 +1,6 @@
 """The answer of `run`: one network, measured on this machine."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -175,7 +174,6 @@ class RunAnswer(Answer, frozen=True, kw_only=True):
     headline: tuple[str, ...]
     notes: tuple[str, ...]
     _tables: tuple[Table, ...] = ()
-    _is_first_rank: bool = True
 
     @property
     def exit_code(self) -> int:
@@ -199,11 +197,28 @@ class RunAnswer(Answer, frozen=True, kw_only=True):
         count = f"{len(self.step_s.samples)}, {self.disturbed} of them disturbed"
         return [facts(title, "measured", [*rows, ("samples", count)]), *self._tables]
 
+
+class RankAnswer(Answer, frozen=True, kw_only=True):
+    """The answer of a rank other than 0, which prints nothing: rank 0 answers for all.
+
+    Attributes:
+        status: ok, or why the step was not measured.
+    """
+
+    status: str
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command: 0, or 3 where the step was not measured."""
+        return 0 if self.status == "ok" else UNSUCCESSFUL
+
+    def tables(self) -> list[Table]:
+        """Return no table."""
+        return []
+
     def printout(self) -> Printout:
-        """Return the answer as rank 0 prints it; the other ranks print nothing."""
-        if self._is_first_rank:
-            return super().printout()
-        return replace(Printout(None), code=self.exit_code)
+        """Return an answer of which nothing is printed."""
+        return Printout(None, code=self.exit_code)
 
 
 Fact = tuple[str, str | None]

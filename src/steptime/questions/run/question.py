@@ -25,7 +25,7 @@ from steptime.core.workload import STAGINGS, STRATEGIES, Workload
 from steptime.hardware.device import Device
 from steptime.measure.contract import LEAST_TRAINED, Options, check_input
 from steptime.questions import kinds, options
-from steptime.questions.run.measured_step import RunAnswer, describe_measurement
+from steptime.questions.run.measured_step import RankAnswer, RunAnswer, describe_measurement
 from steptime.questions.run.quickstart import DemoAnswer, run_demo
 from steptime.records.record import Record
 from steptime.sweeps.run import Means
@@ -67,7 +67,7 @@ def run(
     trace: kinds.TraceFile | None = None,
     out: kinds.OutFolder | None = None,
     demo: bool = False,
-) -> RunAnswer | DemoAnswer:
+) -> RunAnswer | RankAnswer | DemoAnswer:
     """Measure one network on this machine.
 
     Args:
@@ -174,7 +174,7 @@ def _measure(
     is_profiled: bool,
     trace: Path | None,
     out: Path | None,
-) -> RunAnswer:
+) -> RunAnswer | RankAnswer:
     """Measure a workload, keep its records in a folder, and return the answer."""
     from steptime.analysis.measurement import measurement
     from steptime.build import build_step
@@ -207,11 +207,11 @@ def _measure(
             ops = profile_cell(workers, trial, means, str(trace.resolve()) if trace else "")
             if writer and ops[0].status == "ok":
                 writer.append_all(ops)
-    if not is_first_rank and record.status != "ok":
-        note(f"rank {workers.rank.rank}: {record.status}: {record.note}")
-    answer = describe_measurement(
-        measurement(record, flop, _peaks(record, devices)), _is_first_rank=is_first_rank
-    )
+    if not is_first_rank:
+        if record.status != "ok":
+            note(f"rank {workers.rank.rank}: {record.status}: {record.note}")
+        return RankAnswer(status=record.status)
+    answer = describe_measurement(measurement(record, flop, _peaks(record, devices)))
     return _add_ops(answer, record, ops, trace) if ops else answer
 
 
