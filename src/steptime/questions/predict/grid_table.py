@@ -258,7 +258,9 @@ def _flat(row: GridRow) -> dict[str, Any]:
 
 CELL_COLUMNS = columns(*GridRow.__struct_fields__)
 FORMATS: dict[str, Callable[[Sequence[GridRow]], str]] = {
-    ".csv": lambda rows: comma_separated(Table(CELL_COLUMNS, list(map(_flat, rows)))),
+    ".csv": lambda rows: comma_separated(
+        Table(CELL_COLUMNS, LazySequence(len(rows), lambda: map(_flat, rows)))
+    ),
     ".jsonl": lambda rows: "".join(json.dumps(row.to_dict()) + "\n" for row in rows),
 }
 
