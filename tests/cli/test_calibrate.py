@@ -201,7 +201,7 @@ def test_a_home_that_cannot_be_written_to_is_said_before_measuring(
         raise AssertionError("it measured")
 
     monkeypatch.setattr("steptime.calibration.here.Worker", measures)
-    monkeypatch.setattr("steptime.questions.ceilings.Workers", measures)
+    monkeypatch.setattr("steptime.questions.calibrate.ceilings.Workers", measures)
     home.write_text("a file, not a folder")
     assert run(words) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -215,6 +215,10 @@ class CompareAnswer(Answer, frozen=True, kw_only=True):
         """The exit code of the command: 3 where something changed that `--fail-on` names."""
         return UNSUCCESSFUL if self._has_failed else 0
 
+    def csv_rows(self) -> Sequence[AnswerRow]:
+        """Return no structs: `--format csv` has the columns of the table, both sides in one row."""
+        return ()
+
     def tables(self) -> list[Table]:
         """Return the pairs, people see the first of them."""
         if not self.rows:
