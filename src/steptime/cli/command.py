@@ -21,6 +21,7 @@ from steptime import cli
 from steptime.cli.arrange import arranged
 from steptime.cli.complete import completer_of
 from steptime.cli.panels import ARGUMENTS, MIN_GROUPED, PANEL_GROUPS, panel_of
+from steptime.core.answer import csv_table
 from steptime.core.errors import InputError, InterruptError, one_line, one_of
 from steptime.core.kinds import Kind
 from steptime.core.printers import PRINTERS, json_parts, prose, text, write_csv
@@ -110,8 +111,8 @@ def _answer_question(
         with listening(patience()), _sign_of_life():
             result = question(**values)
         answer: Printout = result.printout()
-        if form == "csv" and answer.csv is not None:
-            answer = replace(answer, tables=[answer.csv])
+        if form == "csv" and (table := csv_table(result.csv_rows())) is not None:
+            answer = replace(answer, tables=[table])
         if sort is not None or row_count is not None:
             answer = arranged(answer, sort, row_count, form == "json")
         show(answer, form)

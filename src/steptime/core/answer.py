@@ -78,7 +78,6 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
             self.remarks(),
             text=text,
             code=self.exit_code,
-            csv=csv_table(self.csv_rows()),
         )
 
     def csv_rows(self) -> Sequence[Any]:

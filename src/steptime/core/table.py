@@ -44,10 +44,16 @@ class LazySequence(Sequence[Item_co]):
     """A sequence of known length whose items are computed anew on each pass.
 
     It bounds memory as an iterator does, and unlike an iterator it can be read several times.
+
+    Args:
+        length: number of items.
+        make_items: computes the items.
+        first_items: the first items, if they are known: they are not computed again.
     """
 
     length: int
     make_items: Callable[[], Iterable[Item_co]]
+    first_items: Sequence[Item_co] = ()
 
     def __len__(self) -> int:
         return self.length
@@ -59,6 +65,8 @@ class LazySequence(Sequence[Item_co]):
         positions = range(self.length)[index]
         if isinstance(positions, int):
             return next(islice(self, positions, None))
+        if positions.step > 0 and positions.stop <= len(self.first_items):
+            return list(self.first_items[index])
         if positions.step < 0:
             return [*self][index]
         return [*islice(self, positions.start, positions.stop, positions.step)]
@@ -114,7 +122,6 @@ class Printout:
         before: lines on stderr, before the tables.
         text: what follows the tables on stdout.
         code: the exit code.
-        csv: the table of `--format csv`, None where it has the tables.
     """
 
     document: Any
@@ -123,7 +130,6 @@ class Printout:
     before: Sequence[str] = ()
     text: str = ""
     code: int = 0
-    csv: Table | None = None
 
 
 def columns(*said: str) -> tuple[Column, ...]:

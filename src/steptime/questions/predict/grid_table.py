@@ -187,11 +187,14 @@ class GridAnswer(Answer, frozen=True, kw_only=True):
     _method: str
     _is_written: bool = False
 
-    def tables(self) -> list[Table]:
-        """Return the cells, the first of them for people; none where a file has them."""
+    def tables(self) -> Sequence[Table]:
+        """Return the cells, the first of them for people; none where a file has them.
+
+        The table is computed when it is read: `--json` does without it.
+        """
         if self._is_written:
             return []
-        return [_cell_table(self.rows, self._first, self._method)]
+        return LazySequence(1, lambda: [_cell_table(self.rows, self._first, self._method)])
 
 
 def predict_grid(request: GridRequest, out: str | None = None) -> GridAnswer | WrittenPredictions:
@@ -288,7 +291,7 @@ def _cell_table(rows: Sequence[GridRow], first: Workload, method: str) -> Table:
     below += [EXTRAPOLATED] if any(row.is_extrapolated for row in shown) else []
     below += list(dict.fromkeys(filter(None, map(_describe_notes, shown))))
     table_rows = LazySequence(
-        len(rows), lambda: (_flat(row) | {"memory": _describe_memory(row)} for row in rows)
+        len(rows), lambda: map(_table_row, rows), first_items=list(map(_table_row, shown))
     )
     dtype = "" if dtypes else f"{first.dtype} "
     return Table(
@@ -299,6 +302,11 @@ def _cell_table(rows: Sequence[GridRow], first: Workload, method: str) -> Table:
         most=SHOWN_ROWS,
         full=CELL_COLUMNS,
     )
+
+
+def _table_row(row: GridRow) -> dict[str, Any]:
+    """Return a row for the table of cells, with its memory as people read it."""
+    return _flat(row) | {"memory": _describe_memory(row)}
 
 
 def _describe_notes(row: GridRow) -> str:
