@@ -36,8 +36,11 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the answers to questions; each says its tables."""
 
     def tables(self) -> Sequence[Table]:
-        """Return the tables that people read, the one that answers the question first."""
-        raise NotImplementedError
+        """Return the tables that people read, the one that answers the question first.
+
+        An answer without tables has a headline that says it all.
+        """
+        return ()
 
     def remarks(self) -> list[str]:
         """Return the lines that a reader must know beside the tables: the notes, each marked."""

@@ -1,7 +1,7 @@
 """Kinds of values: how a parameter of a question is written on the command line.
 
 A parameter's annotation is its type for Python and, by `Annotated`, its `Kind` for the command
-line: `Batch = Annotated[int | str, Kind("N", "Examples of one replica in a step.")]`.
+line: `Length = Annotated[int | str, Kind("N", names=("--length", "--seq-len"))]`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from steptime.core.errors import InputError, shorten
 
@@ -39,7 +39,6 @@ class Kind:
 File = str | PathLike[str]
 Settings = Mapping[str, object] | Sequence[str]
 """`NAME=VALUE` texts, or a table of names and values."""
-Flag = Annotated[bool, Kind()]
 
 
 def text_of(value: Any) -> Any:

@@ -1,15 +1,15 @@
 """The parameters of a question, read from its signature and its docstring.
 
 A question is a plain function with types, defaults and a Google docstring. The command line, the
-JSON schema and the pages of the documents are derived from its `Parameter`s. Options that belong
-together are a frozen dataclass, a subclass of `OptionGroup`; a question takes them flat, as
+JSON schema and the pages of the documents are derived from its `QuestionParameter`s. Options that
+belong together are a frozen dataclass, a subclass of `OptionGroup`; a question takes them flat, as
 `**options: Unpack[Keywords]`.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -75,7 +75,7 @@ class QuestionParameter:
         """The name of its option, `--device`, or of its argument, `MODEL`."""
         if self.kind.is_argument:
             return self.kind.metavar
-        return self.kind.names[0] if self.kind.names else option_name(self.name)
+        return self.option_names[0]
 
     @property
     def option_names(self) -> tuple[str, ...]:
@@ -129,16 +129,11 @@ def parameters_of(function: Callable[..., Any]) -> tuple[QuestionParameter, ...]
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             for keywords in get_args(hints[name]):
-                parameters += _keyword_parameters(keywords)
+                parameters += group_parameters(OptionGroup.of_keywords[keywords])
             continue
         default = REQUIRED if parameter.default is inspect.Parameter.empty else parameter.default
         parameters.append(_parameter(name, hints[name], default, texts))
     return tuple(parameters)
-
-
-def _keyword_parameters(keywords: type) -> Iterator[QuestionParameter]:
-    """Yield the parameters of a `TypedDict` of keywords; defaults and texts are its group's."""
-    yield from group_parameters(OptionGroup.of_keywords[keywords])
 
 
 def group_parameters(group: Any) -> Iterator[QuestionParameter]:
@@ -176,8 +171,6 @@ def _bare(hint: Any) -> Any:
 
 
 def _is_sequence(origin: Any) -> bool:
-    from collections.abc import Sequence
-
     return isinstance(origin, type) and issubclass(origin, Sequence | Mapping)
 
 

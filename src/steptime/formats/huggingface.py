@@ -102,9 +102,16 @@ def described(table: Mapping[str, Any], place: str, before: Sequence[str] = ()) 
 
     about = f"a config.json of Hugging Face, model_type {name}"
     return Family(
-        place, build, free, about, 1, named=True, check=check, settings=fixed,
+        place,
+        build,
+        free,
+        about,
+        1,
+        named=True,
+        check=check,
+        settings=fixed,
         weights=weights_format(table),
-    )  # fmt: skip
+    )
 
 
 def _of_text(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> Family:

@@ -26,7 +26,7 @@ from steptime.grids.replicas import (
     exchange_s,
     scaling_row,
     throughput,
-)  # fmt: skip
+)
 from steptime.hardware.device import GB, GIB
 from steptime.paleo.layers import layers_in
 from steptime.paleo.lower import update_kernel

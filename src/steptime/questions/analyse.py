@@ -101,10 +101,6 @@ class PictureAnswer(Answer, frozen=True, kw_only=True):
     records: int
     headline: tuple[str, ...]
 
-    def tables(self) -> list[Table]:
-        """Return no table."""
-        return []
-
 
 def analyse(
     kind: str,

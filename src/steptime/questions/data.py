@@ -6,7 +6,6 @@ from typing import Annotated
 from steptime.core import registry
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.kinds import File, Kind
-from steptime.core.table import Table
 from steptime.questions import kinds
 
 SOURCES = {"mnist": "steptime.measure.data.mnist"}
@@ -45,10 +44,6 @@ class DataAnswer(Answer, frozen=True, kw_only=True):
     test_examples: int
     rows: tuple[DataFile, ...]
     headline: tuple[str, ...]
-
-    def tables(self) -> list[Table]:
-        """Return no table: the headline says it all."""
-        return []
 
 
 def data(

@@ -80,10 +80,6 @@ class SweepAnswer(Answer, frozen=True, kw_only=True):
         """3 if a cell has no number."""
         return UNSUCCESSFUL if self.unsuccessful else 0
 
-    def tables(self) -> list[Table]:
-        """Return no table: the headline says it all."""
-        return []
-
 
 class SubmissionAnswer(Answer, frozen=True, kw_only=True):
     """The cells that were sent to a scheduler.
@@ -122,10 +118,6 @@ class SubmissionAnswer(Answer, frozen=True, kw_only=True):
     def exit_code(self) -> int:
         """3 if a cell was kept back."""
         return UNSUCCESSFUL if self.unsent else 0
-
-    def tables(self) -> list[Table]:
-        """Return no table: the headline says it all."""
-        return []
 
 
 class JobEstimate(AnswerRow, frozen=True, kw_only=True):

@@ -191,10 +191,6 @@ class ChoicesPage(Answer, frozen=True, kw_only=True):
     replicas: tuple[str, ...]
     headline: tuple[str, ...]
 
-    def tables(self) -> list[Table]:
-        """Return no table: the page has the rows."""
-        return []
-
 
 def list_notes(rows: Sequence[ChooseRow]) -> Iterator[str]:
     """Yield the dates of prices, and the devices and prices that are in doubt."""

@@ -282,10 +282,6 @@ class FodlamAnswer(Answer, frozen=True, kw_only=True):
         """The JSON document, which people see, too."""
         return tuple(self.to_json().splitlines())
 
-    def tables(self) -> list[Table]:
-        """Return no table: FODLAM prints JSON alone."""
-        return []
-
 
 class EnergyAnswer(Answer, frozen=True, kw_only=True):
     """Latency and energy of one example on published accelerators.

@@ -116,7 +116,7 @@ class StacksAnswer(TopicAnswer, frozen=True, kw_only=True):
     COLUMNS: ClassVar[tuple[Column, ...]] = columns("name", "description")
     CSV_COLUMNS: ClassVar[tuple[Column, ...]] = columns("fuses", "joins", "source")
 
-    def _cells(self, row: StackRow) -> TableRow:  # type: ignore[override]
+    def _cells(self, row: StackRow) -> TableRow:  # type: ignore[override]  # each topic has rows of its own
         description = re.split(r"[:;(]", row.source)[0].strip()
         joins = {join.kind: join.producers for join in row.joins}
         return {**row.to_dict(), "description": description, "joins": joins}

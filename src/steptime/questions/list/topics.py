@@ -73,7 +73,7 @@ class ModelsAnswer(TopicAnswer, frozen=True, kw_only=True):
     COLUMNS: ClassVar[tuple[Column, ...]] = columns("name", "first=parameters")
     CSV_COLUMNS: ClassVar[tuple[Column, ...]] = columns("parameters")
 
-    def _cells(self, row: ModelRow) -> TableRow:  # type: ignore[override]
+    def _cells(self, row: ModelRow) -> TableRow:  # type: ignore[override]  # each topic has rows of its own
         texts = [f"{name}={shown('', value)}" for name, value in row.parameters.items()]
         if len(texts) > MAX_PARAMETERS:
             texts[MAX_PARAMETERS:] = [f"... (steptime list {row.name})"]
@@ -148,7 +148,7 @@ class DevicesAnswer(TopicAnswer, frozen=True, kw_only=True):
             tables.append(self._table(title, figures))
         return tables
 
-    def _cells(self, row: DeviceRow) -> TableRow:  # type: ignore[override]
+    def _cells(self, row: DeviceRow) -> TableRow:  # type: ignore[override]  # each topic has rows of its own
         peaks = row.peak_flop_per_s
         half = peaks.get("bfloat16", peaks.get("float16"))
         return {
@@ -221,7 +221,7 @@ class MethodsAnswer(TopicAnswer, frozen=True, kw_only=True):
     rows: tuple[MethodRow, ...]
     COLUMNS: ClassVar[tuple[Column, ...]] = columns("name", "description", "options")
 
-    def _cells(self, row: MethodRow) -> TableRow:  # type: ignore[override]
+    def _cells(self, row: MethodRow) -> TableRow:  # type: ignore[override]  # each topic has rows of its own
         return {**row.to_dict(), "options": [option.name for option in row.options]}
 
 
@@ -333,7 +333,7 @@ class AcceleratorsAnswer(TopicAnswer, frozen=True, kw_only=True):
         "?published",
     )
 
-    def _cells(self, row: AcceleratorRow) -> TableRow:  # type: ignore[override]
+    def _cells(self, row: AcceleratorRow) -> TableRow:  # type: ignore[override]  # each topic has rows of its own
         texts = [f"{figure.workload} {_describe_figure(figure)}" for figure in row.published]
         return {**row.to_dict(), "published": ", ".join(texts)}
 

@@ -168,7 +168,3 @@ class PlanPageAnswer(Answer, frozen=True, kw_only=True):
     lengths: tuple[str, ...]
     global_batches: tuple[str, ...]
     headline: tuple[str, ...]
-
-    def tables(self) -> list[Table]:
-        """Return no table: the headline says it all."""
-        return []

@@ -304,7 +304,7 @@ def _cell_table(rows: Sequence[GridRow], first: Workload, method: str) -> Table:
     )
 
 
-def _table_row(row: GridRow) -> dict[str, Any]:
+def _table_row(row: GridRow) -> Mapping[str, Any]:
     """Return a row for the table of cells, with its memory as people read it."""
     return _flat(row) | {"memory": _describe_memory(row)}
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from steptime.core.answer import Answer, AnswerRow
-from steptime.core.table import Table
 from steptime.core.units import counted
 from steptime.grids.folder import Predicted
 
@@ -40,10 +39,6 @@ class WrittenPredictions(Answer, frozen=True, kw_only=True):
     refused: tuple[RefusedSteps, ...]
     headline: tuple[str, ...]
     notes: tuple[str, ...]
-
-    def tables(self) -> list[Table]:
-        """Return no table: the headline says it all."""
-        return []
 
 
 def describe_predictions(

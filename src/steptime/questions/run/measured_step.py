@@ -212,10 +212,6 @@ class RankAnswer(Answer, frozen=True, kw_only=True):
         """The exit code of the command: 0, or 3 where the step was not measured."""
         return 0 if self.status == "ok" else UNSUCCESSFUL
 
-    def tables(self) -> list[Table]:
-        """Return no table."""
-        return []
-
     def printout(self) -> Printout:
         """Return an answer of which nothing is printed."""
         return Printout(None, code=self.exit_code)

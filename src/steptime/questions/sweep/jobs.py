@@ -130,10 +130,6 @@ class CollectAnswer(Answer, frozen=True, kw_only=True):
     cells_by_cause: tuple[CauseCount, ...]
     headline: tuple[str, ...]
 
-    def tables(self) -> list[Table]:
-        """Return no table: the headline says it all."""
-        return []
-
 
 class CancelAnswer(Answer, frozen=True, kw_only=True):
     """The jobs that were cancelled.
@@ -147,10 +143,6 @@ class CancelAnswer(Answer, frozen=True, kw_only=True):
     out: str
     cancelled: tuple[str, ...]
     headline: tuple[str, ...]
-
-    def tables(self) -> list[Table]:
-        """Return no table: the headline says it all."""
-        return []
 
 
 def status(folder: kinds.Folder) -> StatusAnswer:
