@@ -34,11 +34,11 @@ _read_by = partial(read_by, kind=BeforeValidator)
 
 
 def _count(at_least: int, at_most: int = MAX_PROCESSES) -> Any:
-    return _read_by(partial(parse_count, where="", at_least=at_least, at_most=at_most))
+    return _read_by(partial(parse_count, place="", at_least=at_least, at_most=at_most))
 
 
 def _duration(at_most_s: float) -> Any:
-    return _read_by(partial(parse_seconds, where="", at_most=at_most_s))
+    return _read_by(partial(parse_seconds, place="", at_most=at_most_s))
 
 
 def _threads(value: object) -> int | None:
