@@ -1,4 +1,4 @@
-"""How names are spelled: by people, drivers, schedulers and logs, and what one was meant to be."""
+"""Comparison of names as people, drivers, schedulers and logs spell them."""
 
 import re
 from collections.abc import Iterable
@@ -22,19 +22,19 @@ VARIANT = re.compile(  # a word may leave these out
 
 
 def tokens(text: str) -> list[str]:
-    """Return what tells devices apart in a word: `Tesla V100-SXM2-16GB` is v100, sxm, 16gb."""
+    """Return the parts that identify a device: `Tesla V100-SXM2-16GB` is v100, sxm, 16gb."""
     return [re.sub(r"^sxm\d$", "sxm", word) for word in _words(text)]
 
 
 def _words(text: str) -> list[str]:
     spelled = text.lower().replace("_", " ")
-    for written, own in _SPELLINGS:
-        spelled = written.sub(own, spelled)
+    for pattern, spelling in _SPELLINGS:
+        spelled = pattern.sub(spelling, spelled)
     return [part for part in re.findall(r"[a-z0-9.]+", spelled) if not _BRANDS.fullmatch(part)]
 
 
 def key_of(text: str) -> str:
-    """Return the words of a name in one, without makers, spaces and punctuation."""
+    """Return the words of a name joined, without makers, spaces and punctuation."""
     return "".join(_words(text))
 
 
@@ -50,7 +50,7 @@ _SIZE = re.compile(r"x+l")  # those of models that are spelled alike
 _SHORT = 2  # letters: no word, such as the unit in 80gb
 
 
-def meant_by(typed: str, known: Iterable[str]) -> list[str]:
+def meant_by(typed: str, valid_names: Iterable[str]) -> list[str]:
     """Return the known names that somebody may have meant, whatever their case; [] for none.
 
     The name itself in another case stands alone. Names that hold the typed one as whole parts come
@@ -59,24 +59,24 @@ def meant_by(typed: str, known: Iterable[str]) -> list[str]:
     swapped, or wrong behind the first: l41 is l40, resnet10 is resnet18, but resnet101 is no
     resnet50, nor convnext_base a convnext_tiny.
     """
-    by_lower = {name.lower(): name for name in known}
-    wanted = typed.lower()[:_LONGEST]
-    words = _PARTS.findall(wanted)
-    holding = [wanted] if wanted in by_lower else [name for name in by_lower if _holds(name, words)]
-    if holding and len(wanted) > 1:
+    by_lower = {name.lower(): name for name in valid_names}
+    lower = typed.lower()[:_LONGEST]
+    words = _PARTS.findall(lower)
+    holding = [lower] if lower in by_lower else [name for name in by_lower if _holds(name, words)]
+    if holding and len(lower) > 1:
         return [by_lower[name] for name in holding]
-    alike = [
+    similar = [
         name
         for name in by_lower
-        if _similarity(wanted, name) >= _SIMILAR_WORDS and _alike(words, _PARTS.findall(name))
+        if _similarity(lower, name) >= _SIMILAR_WORDS and _is_similar(words, _PARTS.findall(name))
     ]
-    return [by_lower[name] for name in sorted(alike, key=partial(_distance, wanted))[:1]]
+    return [by_lower[name] for name in sorted(similar, key=partial(_distance, lower))[:1]]
 
 
-def by_likeness(typed: str, known: Iterable[str]) -> list[str]:
-    """Return the known names, those most like the typed one first."""
-    wanted = typed.lower()[:_LONGEST]
-    return sorted(known, key=lambda name: -_similarity(wanted, name.lower()))
+def by_likeness(typed: str, valid_names: Iterable[str]) -> list[str]:
+    """Return the known names, the most similar to the typed one first."""
+    lower = typed.lower()[:_LONGEST]
+    return sorted(valid_names, key=lambda name: -_similarity(lower, name.lower()))
 
 
 def digit_slips(typed: str, names: Iterable[str]) -> list[str]:
@@ -97,19 +97,19 @@ def _holds(name: str, words: list[str]) -> bool:
     return many > 0 and any(parts[i : i + many] == words for i in range(len(parts) - many + 1))
 
 
-def _alike(typed: list[str], name: list[str]) -> bool:
+def _is_similar(typed: list[str], name: list[str]) -> bool:
     """Whether names in parts have the same numbers, and in the same places words that are alike."""
     typed_numbers, numbers = ([part for part in parts if part.isdigit()] for parts in (typed, name))
-    if len(typed_numbers) != len(numbers) or not all(map(_same_digits, typed_numbers, numbers)):
+    if len(typed_numbers) != len(numbers) or not all(map(_is_similar_number, typed_numbers, numbers)):
         return False
     typed_words, words = ([part for part in parts if not part.isdigit()] for parts in (typed, name))
     if len(typed_words) == len(words):
-        return all(map(_same_word, typed_words, words))
+        return all(map(_is_similar_word, typed_words, words))
     typed_text, text = "".join(typed_words), "".join(words)  # a word was split or joined
     return _similarity(typed_text, text) >= _SIMILAR_NAMES or _edits(typed_text, text) == 1
 
 
-def _same_word(typed: str, word: str) -> bool:
+def _is_similar_word(typed: str, word: str) -> bool:
     """Whether words are alike: short, or most letters; not of other sizes (`xl`, `s`)."""
     if max(len(typed), len(word)) <= _SHORT:
         return typed == word or len(typed + word) > _SHORT
@@ -117,7 +117,7 @@ def _same_word(typed: str, word: str) -> bool:
     return not is_size and _similarity(typed, word) >= _SIMILAR_WORDS
 
 
-def _same_digits(typed: str, digits: str) -> bool:
+def _is_similar_number(typed: str, digits: str) -> bool:
     """Whether a digit was lost, added, wrong behind the first, or swapped with another, at most.
 
     A wrong one of four is another product: an RTX 4080 Ti is no RTX 4070 Ti.
@@ -128,7 +128,7 @@ def _same_digits(typed: str, digits: str) -> bool:
 
 
 def _distance(typed: str, name: str) -> tuple[int, int, bool, int]:
-    """Return how far names are apart; of equal edits, more digits or another begin are farther.
+    """Return the sort key of similarity: edits first, then the number of digits and the prefix.
 
     Resnet10 is as near to resnet101 as to resnet18, which has as many digits.
     """
@@ -139,7 +139,7 @@ def _distance(typed: str, name: str) -> tuple[int, int, bool, int]:
 
 
 def _edits(typed: str, name: str) -> int:
-    """Return the letters to add, drop, change or swap with a neighbour to make a text another."""
+    """Return the edit distance of two texts, in which a swap of neighbours counts once (OSA)."""
     from rapidfuzz.distance import OSA
 
     return OSA.distance(typed, name)
