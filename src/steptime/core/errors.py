@@ -26,7 +26,7 @@ class InterruptError(KeyboardInterrupt):
 
 
 def one_line(text: str) -> str:
-    """Return `text` with `?` for each character that moves a terminal's cursor, such as a newline."""
+    """Return `text` with `?` for each control character, which could move a terminal's cursor."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\u00a0" else "?" for c in text)

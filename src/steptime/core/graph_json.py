@@ -22,7 +22,7 @@ def graph_to_json(graph: Graph, *, phase: str, dtype: str, batch: int) -> dict[s
     names = [*graph.inputs, *graph.weights]
     names += [name for name in graph.buffers if name not in names]
     names += [name for op in forward for name in op.outputs]
-    kept = set(names)
+    tensor_names = set(names)
     table: dict[str, Any] = {
         KEY: VERSION,
         "name": graph.name,
@@ -30,7 +30,7 @@ def graph_to_json(graph: Graph, *, phase: str, dtype: str, batch: int) -> dict[s
         "dtype": dtype,
         "batch": batch,
         **{name: list(getattr(graph, name)) for name in ("inputs", "weights", "buffers")},
-        "outputs": [name for name in graph.outputs if name in kept],
+        "outputs": [name for name in graph.outputs if name in tensor_names],
         "tensors": {n: [graph.tensors[n].dtype, list(graph.tensors[n].shape)] for n in names},
         "ops": [
             {"name": op.name, "kind": op.kind, "inputs": [*op.inputs], "outputs": [*op.outputs]}

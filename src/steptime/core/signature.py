@@ -44,9 +44,9 @@ class OptionGroup:
         Raises:
             InputError: for a keyword that the question does not have.
         """
-        own_names = {field.name for field in fields(cls)}  # type: ignore[arg-type]  # a dataclass
+        field_names = {field.name for field in fields(cls)}  # type: ignore[arg-type]  # a dataclass
         for name in keywords:
-            if name not in own_names:
+            if name not in field_names:
                 names = [parameter.name for parameter in parameters_of(question)]
                 raise unknown("parameter", name, names, question.__name__)
         return cls(**keywords)

@@ -39,7 +39,7 @@ def key_of(text: str) -> str:
 
 
 def model_tokens(text: str) -> set[str]:
-    """Return the parts of a word that say more than a variant."""
+    """Return the parts of a name without those that only name a variant (`VARIANT`)."""
     return {token for token in tokens(text) if not VARIANT.fullmatch(token)}
 
 
@@ -51,13 +51,13 @@ _SHORT = 2  # letters: no word, such as the unit in 80gb
 
 
 def meant_by(typed: str, valid_names: Iterable[str]) -> list[str]:
-    """Return the known names that somebody may have meant, whatever their case; [] for none.
+    """Return the valid names that a user may have meant, without regard to case; [] for none.
 
-    The name itself in another case stands alone. Names that hold the typed one as whole parts come
-    next: `k40` is in `tesla-k40`, `nvlink` in all of `nvlink-1` to `nvlink-6`. Else it is the
-    nearest name whose words are alike and whose numbers are the same, but for a digit lost, added,
-    swapped, or wrong behind the first: l41 is l40, resnet10 is resnet18, but resnet101 is no
-    resnet50, nor convnext_base a convnext_tiny.
+    The first of these rules that finds a name decides. The same name in another case; all names
+    that contain the typed one as whole parts (`k40` is in `tesla-k40`, `nvlink` in `nvlink-1` to
+    `nvlink-6`); the nearest name with similar words and the same numbers, except for one digit
+    lost, added, swapped, or wrong behind the first: l41 is l40 and resnet10 is resnet18, but
+    resnet101 is not resnet50, and convnext_base is not convnext_tiny.
     """
     by_lower = {name.lower(): name for name in valid_names}
     lower = typed.lower()[:_LONGEST]
@@ -80,7 +80,7 @@ def by_likeness(typed: str, valid_names: Iterable[str]) -> list[str]:
 
 
 def digit_slips(typed: str, names: Iterable[str]) -> list[str]:
-    """Return the names that a text is but for one digit too many or too few: A1000, A100."""
+    """Return the names that differ from a text by one digit too many or too few: A1000, A100."""
     key = key_of(typed)
     letters = re.sub(r"\d", "", key)
     return [
@@ -100,7 +100,9 @@ def _holds(name: str, words: list[str]) -> bool:
 def _is_similar(typed: list[str], name: list[str]) -> bool:
     """Whether names in parts have the same numbers, and in the same places words that are alike."""
     typed_numbers, numbers = ([part for part in parts if part.isdigit()] for parts in (typed, name))
-    if len(typed_numbers) != len(numbers) or not all(map(_is_similar_number, typed_numbers, numbers)):
+    if len(typed_numbers) != len(numbers) or not all(
+        map(_is_similar_number, typed_numbers, numbers)
+    ):
         return False
     typed_words, words = ([part for part in parts if not part.isdigit()] for parts in (typed, name))
     if len(typed_words) == len(words):
@@ -110,7 +112,7 @@ def _is_similar(typed: list[str], name: list[str]) -> bool:
 
 
 def _is_similar_word(typed: str, word: str) -> bool:
-    """Whether words are alike: short, or most letters; not of other sizes (`xl`, `s`)."""
+    """Whether two words share most letters, or are short; words for sizes (`xl`) must be equal."""
     if max(len(typed), len(word)) <= _SHORT:
         return typed == word or len(typed + word) > _SHORT
     is_size = typed != word and all(map(_SIZE.fullmatch, (typed, word)))
@@ -118,9 +120,9 @@ def _is_similar_word(typed: str, word: str) -> bool:
 
 
 def _is_similar_number(typed: str, digits: str) -> bool:
-    """Whether a digit was lost, added, wrong behind the first, or swapped with another, at most.
+    """Whether numbers differ in at most one digit: lost, added, swapped, or wrong but the first.
 
-    A wrong one of four is another product: an RTX 4080 Ti is no RTX 4070 Ti.
+    A wrong digit among four is a different product: an RTX 4080 Ti is not an RTX 4070 Ti.
     """
     is_wrong = len(typed) == len(digits) and sorted(typed) != sorted(digits)
     is_product = is_wrong and (typed[0] != digits[0] or len(typed) > 3)

@@ -142,7 +142,9 @@ def columns(*texts: str) -> tuple[Column, ...]:
         key_and_ends, _, form = key_text.partition(":")
         key, _, ends = key_and_ends.removesuffix("]").partition("[")
         keys = tuple(ends.split(",")) if ends else ()
-        parsed_columns.append(Column(key, heading if equals else key, text.startswith("?"), form, keys))
+        parsed_columns.append(
+            Column(key, heading if equals else key, text.startswith("?"), form, keys)
+        )
     return tuple(parsed_columns)
 
 
@@ -168,7 +170,9 @@ def of_steps(heads: Iterable[Column], rows: Iterable[Row]) -> list[Column]:
 def picked(source: object, names: str) -> dict[str, Any]:
     """Return the attributes of an object, named in one text, as a row; mappings become dicts."""
     attributes = ((name, getattr(source, name)) for name in names.split())
-    return {name: dict(value) if isinstance(value, Mapping) else value for name, value in attributes}
+    return {
+        name: dict(value) if isinstance(value, Mapping) else value for name, value in attributes
+    }
 
 
 def facts(title: str, heading: str, rows: Sequence[tuple[str, Any]]) -> Table:
