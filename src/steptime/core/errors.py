@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterable
 from pathlib import PurePath
 from typing import Any, TypeVar
 
-from steptime.core.spelling import by_likeness, meant_by
+from steptime.core.spelling import by_likeness, find_similar_names
 
-SHOWN_CHARACTERS = 60
+MAX_VALUE_CHARACTERS = 60
 MAX_SUGGESTIONS = 8  # names after "did you mean"
 MAX_LISTED_NAMES = 18  # up to here a message lists all valid names
 NEAREST_NAMES = 8  # names of a longer list that a message shows
@@ -39,7 +39,7 @@ def shorten(value: object) -> str:
     except (ValueError, RecursionError):  # Python does not write out 4300 digits, or deep nesting
         text = f"{type(value).__name__} too long to show"
     text = one_line(text)
-    return f"'{text[:SHOWN_CHARACTERS]}{'...' * (len(text) > SHOWN_CHARACTERS)}'"
+    return f"'{text[:MAX_VALUE_CHARACTERS]}{'...' * (len(text) > MAX_VALUE_CHARACTERS)}'"
 
 
 def unknown(noun: str, value: object, valid_names: Iterable[str], place: str = "") -> InputError:
@@ -52,7 +52,7 @@ def unknown(noun: str, value: object, valid_names: Iterable[str], place: str = "
         place: the option, key or file with which the message begins.
     """
     names = list(valid_names)
-    close = meant_by(str(value), names)
+    close = find_similar_names(str(value), names)
     if 0 < len(close) <= MAX_SUGGESTIONS:
         quoted = [f"'{name}'" for name in close]
         alternatives = filter(None, (", ".join(quoted[:-1]), quoted[-1]))

@@ -54,7 +54,7 @@ def write_whole(
         raise kind(f"{place or path}: cannot be written: {reason}") from error
 
 
-def own_caches() -> Path:
+def cache_folder() -> Path:
     """Return the folder of this package in the user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "steptime")
 

@@ -11,7 +11,7 @@ KEY = "steptime_graph"  # its value is the version
 VERSION = 1
 
 
-def graph_to_json(graph: Graph, *, phase: str, dtype: str, batch: int) -> dict[str, Any]:
+def graph_to_json(graph: Graph, *, phase: str, dtype: str, batch: int) -> Mapping[str, Any]:
     """Return the forward ops of a graph as JSON values.
 
     In phase `train` its output is the loss; gradients and updates follow from it. `dtype` is the

@@ -14,7 +14,7 @@ from steptime.core.errors import one_line
 Item = TypeVar("Item")
 Progress = Callable[[str, int, int], None]  # the noun of the parts, finished parts, all parts
 
-EVERY = 200  # items between two reports
+REPORT_INTERVAL = 200  # items between two reports
 ERASE_LINE = "\r\x1b[K"  # moves a terminal's cursor to the begin of the line and clears the rest
 
 
@@ -37,8 +37,8 @@ def tell(noun: str, finished: int, total: int) -> None:
 
 
 def watched(items: Sequence[Item], noun: str, interval: int = 0) -> Iterator[Item]:
-    """Yield the items, and report progress after each `interval` of them (0: `EVERY`)."""
-    interval = interval or EVERY
+    """Yield the items, and report progress after each `interval` of them (0: `REPORT_INTERVAL`)."""
+    interval = interval or REPORT_INTERVAL
     for finished, item in enumerate(items):
         if finished and finished % interval == 0:
             tell(noun, finished, len(items))

@@ -22,7 +22,7 @@ _folders: dict[Path, Path] = {}  # of this process, by where they lie
 _WAIT_AND_REMOVE = 'cat; rm -rf -- "$1"'
 
 
-def use_own_tmpdir() -> None:
+def set_private_tmpdir() -> None:
     """Put what this process and those that it starts write to TMPDIR into a folder of its own."""
     os.environ[OUTER] = os.environ.get("TMPDIR", str(place()))
     tempfile.tempdir = os.environ["TMPDIR"] = str(make(place(), _WORKER))
@@ -52,7 +52,7 @@ def make(parent: Path, prefix: str) -> Path:
     """Make a locked folder in `parent` and remove stale ones; raises `OSError`."""
     remove_stale(parent, prefix)
     folder = parent / f"{prefix}{secrets.token_hex(4)}"
-    _remove_at_exit(folder)  # before it is there: a kill between leaves nothing
+    _remove_on_end(folder)  # before it is there: a kill between leaves nothing
     folder.mkdir(mode=0o700)
     making = folder / f"{_LOCK}-soon"
     lock = os.open(making, os.O_CREAT | os.O_RDWR)  # stays open, and so locked, to the end
@@ -62,7 +62,7 @@ def make(parent: Path, prefix: str) -> Path:
     return folder
 
 
-def _remove_at_exit(folder: Path) -> None:
+def _remove_on_end(folder: Path) -> None:
     """Start a shell that removes a folder when this process has ended."""
     read_end, _ = os.pipe()
     os.posix_spawn(

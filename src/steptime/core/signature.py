@@ -102,7 +102,7 @@ class QuestionParameter:
         )
 
     @property
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Mapping[str, Any]:
         """The parameter in JSON schema."""
         names = list(dict.fromkeys(filter(None, map(_json_type, self.types))))
         schema: dict[str, Any] = {"type": names[0] if len(names) == 1 else names}

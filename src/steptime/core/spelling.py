@@ -50,7 +50,7 @@ _SIZE = re.compile(r"x+l")  # those of models that are spelled alike
 _SHORT = 2  # letters: no word, such as the unit in 80gb
 
 
-def meant_by(typed: str, valid_names: Iterable[str]) -> list[str]:
+def find_similar_names(typed: str, valid_names: Iterable[str]) -> list[str]:
     """Return the valid names that a user may have meant, without regard to case; [] for none.
 
     The first of these rules that finds a name decides. The same name in another case; all names

@@ -24,8 +24,8 @@ from steptime.core.errors import InputError, shorten, unknown
 Kind = TypeVar("Kind")
 Text = Annotated[str, Meta(pattern=r"\S", description="a text")]
 Texts = Annotated[tuple[str, ...], Meta(description="a list of texts")]
-Whole = Annotated[int, Meta(ge=0, description="a whole number")]
-Wholes = Annotated[tuple[Whole, ...], Meta(description="a list of whole numbers")]
+NonNegativeInt = Annotated[int, Meta(ge=0, description="a whole number")]
+NonNegativeInts = Annotated[tuple[NonNegativeInt, ...], Meta(description="a list of whole numbers")]
 Above0 = Annotated[float, Meta(gt=0, le=float_info.max, description="a number above 0")]
 Figure = Annotated[
     float,
@@ -61,7 +61,9 @@ def typed(table: object, kind: type[Kind], source: str, prefix: str = "") -> Kin
         raise InputError(f"{source}: a text holds half of a character") from None
 
 
-def given(table: Mapping[str, Any], kind: type, source: str, prefix: str = "") -> dict[str, Any]:
+def typed_values(
+    table: Mapping[str, Any], kind: type, source: str, prefix: str = ""
+) -> dict[str, Any]:
     """Return the values of a table, converted to a type but without the type's defaults.
 
     Args and errors are those of `typed`.

@@ -6,7 +6,7 @@ from typing import Any
 
 from steptime.core.toml_files import packaged
 
-QUANTITIES: dict[str, list[str]] = packaged("quantities.toml")  # a unit and what is meant
+QUANTITIES: Mapping[str, list[str]] = packaged("quantities.toml")  # a unit and what is meant
 
 _LARGE = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))

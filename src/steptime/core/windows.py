@@ -28,7 +28,7 @@ def reach(count: int, kernel: int, stride: int, dilation: int = 1) -> int:
     return (count - 1) * stride + dilation * (kernel - 1) + 1
 
 
-def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
+def tensorflow_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
     """Return TensorFlow's SAME padding before and after: `size -> ceil(size / stride)`.
 
     It is the smallest padding with that number of positions; an odd element goes after.

@@ -105,14 +105,14 @@ class Plan:
         return self.expert_overlap or self.goes_both_ways
 
     @property
-    def routes_apart(self) -> bool:
+    def routes_per_rank(self) -> bool:
         """Whether each tensor rank has complete experts of its own and routes its own tokens."""
         return self.tensor > 1 and self.expert_tensor == 1
 
     @property
     def routers(self) -> int:
         """The devices of a stage among which experts may be shared out."""
-        return self.replicas * (self.tensor if self.routes_apart else 1)
+        return self.replicas * (self.tensor if self.routes_per_rank else 1)
 
     @property
     def expert_shards(self) -> int:
@@ -149,7 +149,7 @@ def departures(settings: object, usual: object, always: Collection[str] = ()) ->
     }
 
 
-def plan_to_json(plan: Plan) -> dict[str, Any]:
+def plan_to_json(plan: Plan) -> Mapping[str, Any]:
     """Return the plan as JSON values: the basic fields, and those that are not the default."""
     return departures(plan, _DEFAULT_PLAN, _BASIC_FIELDS)
 
