@@ -184,7 +184,7 @@ def check_braces(text: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def named(column: str) -> str:
+def column_name(column: str) -> str:
     """Return the name of a column in formulas: `time (ms)` is time_ms, `#params` is params."""
     return re.sub(r"\W+", "_", column.strip()).strip("_")
 

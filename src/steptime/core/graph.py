@@ -65,7 +65,7 @@ class OpCase(NamedTuple):
     kind: str
     specs: tuple[TensorSpec, ...]
     attrs: Attrs
-    written: tuple[TensorSpec, ...]
+    output_specs: tuple[TensorSpec, ...]
 
 
 @dataclass(frozen=True)

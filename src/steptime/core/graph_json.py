@@ -23,7 +23,7 @@ def graph_to_json(graph: Graph, *, phase: str, dtype: str, batch: int) -> Mappin
     names += [name for name in graph.buffers if name not in names]
     names += [name for op in forward for name in op.outputs]
     tensor_names = set(names)
-    table: dict[str, Any] = {
+    table: dict[str, object] = {
         KEY: VERSION,
         "name": graph.name,
         "phase": phase,

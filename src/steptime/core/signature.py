@@ -105,7 +105,7 @@ class QuestionParameter:
     def schema(self) -> Mapping[str, Any]:
         """The parameter in JSON schema."""
         names = list(dict.fromkeys(filter(None, map(_json_type, self.types))))
-        schema: dict[str, Any] = {"type": names[0] if len(names) == 1 else names}
+        schema: dict[str, object] = {"type": names[0] if len(names) == 1 else names}
         schema["description"] = self.help
         if self.kind.choices:
             schema["enum"] = list(self.kind.choices)

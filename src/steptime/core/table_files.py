@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.formula import named, valued
+from steptime.core.formula import column_name, valued
 from steptime.core.toml_files import shown
 from steptime.core.units import counted
 
@@ -104,7 +104,7 @@ def values_of(cells: Cells, words: Words = NO_WORDS, place: str = "") -> dict[st
     `words` translate cells by column. Raises `InputError`, which begins with `place`, if two
     columns have the same name in formulas.
     """
-    row = {named(name): valued(cell) for name, cell in cells.items()}
+    row = {column_name(name): valued(cell) for name, cell in cells.items()}
     if len(row) < len(cells):
         _check_names_differ(cells, place)
     for column, meaning in words.items():
@@ -115,7 +115,7 @@ def values_of(cells: Cells, words: Words = NO_WORDS, place: str = "") -> dict[st
 
 def _check_names_differ(columns: Iterable[str], source: str) -> None:
     """Raise `InputError` if two columns have one name in formulas: `time (ms)` and `time_ms`."""
-    for name, count in Counter(filter(None, map(named, columns))).items():
+    for name, count in Counter(filter(None, map(column_name, columns))).items():
         if count > 1:
             raise InputError(f"{source}: two columns are named {name}")
 
