@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from steptime.core.dtypes import dtype_named, precision
+from steptime.core.dtypes import find_dtype, precision
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.graph import Graph
 from steptime.core.table import picked
@@ -255,7 +255,7 @@ def make_workload(
     sizes = [parse_count(size, "batch") for size in (batch, choice.batch) if size is not None]
     if len(set(sizes)) > 1:
         raise InputError(f"batch {sizes[0]} contradicts {sizes[1]} of the model")
-    dtype = dtype_named(dtype)
+    dtype = find_dtype(dtype)
     one_of("phase", phase, PHASES)
     lower = optimizer.lower()
     if lower in STATES and tuning.states:

@@ -15,7 +15,7 @@ from every import every
 from steptime.core.dtypes import PRECISIONS, SIZE_BYTES, precision
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import TensorSpec
-from steptime.core.spelling import meant_by
+from steptime.core.spelling import find_similar_names
 from steptime.core.units import QUANTITIES, counted, duration, percent, seconds, si, size
 from steptime.core.values import (
     MAX_COUNT,
@@ -26,7 +26,7 @@ from steptime.core.values import (
     parse_range,
     parse_share,
 )
-from steptime.core.windows import positions, reach, same_padding
+from steptime.core.windows import positions, reach, tensorflow_padding
 from steptime.core.workload import Plan, Workload
 from steptime.records.reading import MOST_EXAMPLES, SMALLEST, record_from_json
 from steptime.records.record import (
@@ -169,8 +169,8 @@ def test_unknown_names_the_nearest():
     )
     many = [f"device{n:02}" for n in range(20)]
     assert str(unknown("device", "?", many)).endswith("device07, ... (20 in all)")
-    assert meant_by("FC", ["fc", "rnn"]) == ["fc"]
-    assert not meant_by("q" * 10_000, ["fc"])
+    assert find_similar_names("FC", ["fc", "rnn"]) == ["fc"]
+    assert not find_similar_names("q" * 10_000, ["fc"])
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_unknown_names_the_nearest():
     ],
 )
 def test_what_a_name_was_meant_to_be(typed, known, names):
-    assert meant_by(typed, known) == names
+    assert find_similar_names(typed, known) == names
 
 
 def test_several_names_are_asked_back_and_many_are_shown_by_likeness():
@@ -345,9 +345,9 @@ def test_labels():
 
 def test_a_whole_part_of_a_name_is_nearer_than_like_letters():
     known = ["a40", "tesla-k40", "tesla-k40-twice"]
-    assert meant_by("K40", known) == known[1:]
-    assert meant_by("alexnt", ["alexnet", "vgg16"]) == ["alexnet"]
-    assert not meant_by("frobnicate", ["predict", "run"])
+    assert find_similar_names("K40", known) == known[1:]
+    assert find_similar_names("alexnt", ["alexnet", "vgg16"]) == ["alexnet"]
+    assert not find_similar_names("frobnicate", ["predict", "run"])
 
 
 def test_windows():
@@ -359,8 +359,8 @@ def test_windows():
     assert positions(9, 3, 1, dilation=4) == 1  # it reaches over 9
     assert positions(2, 3, 1) < 1
     assert reach(4, 3, 2) == 9
-    assert same_padding(224, 7, 2) == (2, 3)
-    assert positions(224, 7, 2, same_padding(224, 7, 2)) == 112
+    assert tensorflow_padding(224, 7, 2) == (2, 3)
+    assert positions(224, 7, 2, tensorflow_padding(224, 7, 2)) == 112
 
 
 def test_a_share_is_a_part_of_one_or_says_its_percent():

@@ -2,7 +2,7 @@ import pytest
 
 from every import every
 from steptime.core.errors import InputError
-from steptime.core.formula import filled, formula, named, valued
+from steptime.core.formula import column_name, filled, formula, valued
 
 
 @every(
@@ -55,7 +55,7 @@ def test_formulas_in_braces_fill_a_text():
 
 
 def test_columns_and_cells():
-    assert [named(column) for column in (" time (ms)", "#params", "a-b")] == [
+    assert [column_name(column) for column in (" time (ms)", "#params", "a-b")] == [
         "time_ms", "params", "a_b",
     ]  # fmt: skip
     assert [valued(cell) for cell in (" 12", "1.5e-3", "inf", "x", "", 4)] == [

@@ -8,7 +8,7 @@ import pytest
 from msgspec import Struct
 
 from steptime.core.errors import InputError
-from steptime.core.typed import Above0, Figure, Text, Texts, given, struct, typed
+from steptime.core.typed import Above0, Figure, Text, Texts, struct, typed, typed_values
 
 
 class Inner(Struct, forbid_unknown_fields=True):
@@ -65,9 +65,9 @@ def test_what_is_no_table_is_told():
 
 
 def test_only_what_a_table_says_is_given():
-    assert given({"name": "n", "flag": True}, File, "a.toml") == {"name": "n", "flag": True}
+    assert typed_values({"name": "n", "flag": True}, File, "a.toml") == {"name": "n", "flag": True}
     kind = struct("Own", {"rate": Above0, "words": Texts}, "rate", closed=False)
-    assert given({"rate": 2}, kind, "a.toml") == {"rate": 2.0}
+    assert typed_values({"rate": 2}, kind, "a.toml") == {"rate": 2.0}
     typed({"rate": 2, "more": 1}, kind, "a.toml")
 
 

@@ -706,7 +706,7 @@ def test_every_key_of_slurm_and_every_cause_is_documented():
             assert [_default(default)] == [field.default for field in fields], name
     causes = _table(_section("docs/sweeps.md", "Why there is no number"))
     assert {row[0].strip("`"): tuple(row[1:]) for row in causes} == {
-        name: (cause.meaning, cause.again) for name, cause in CAUSES.items()
+        name: (cause.meaning, cause.retry) for name, cause in CAUSES.items()
     }
 
 

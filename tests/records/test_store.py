@@ -303,7 +303,7 @@ def test_what_is_discarded_was_never_there(tmp_path):
 def test_reading_says_how_far_it_is(tmp_path, monkeypatch):
     for _ in range(3):
         write(tmp_path, RECORD)
-    monkeypatch.setattr(progress, "EVERY", 2)
+    monkeypatch.setattr(progress, "REPORT_INTERVAL", 2)
     told: list[tuple[str, int, int]] = []
     with progress.listening(lambda *how_far: told.append(how_far)):
         assert len(store.load(tmp_path, no_warning)) == 3

@@ -10,7 +10,7 @@ from pathlib import Path
 from steptime.calibration.cases import Case
 from steptime.core.dtypes import precision
 from steptime.core.graph import Graph
-from steptime.core.windows import same_padding
+from steptime.core.windows import tensorflow_padding
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.training import training_graph
 from steptime.prediction.kernel import Settings
@@ -28,7 +28,7 @@ def convolutions(data: Path, table: str = "measured/cdecatapult/conv.csv.gz") ->
     for row in islice(rows(data / table), 0, None, EVERY):
         names = ("b", "size", "c_in", "c_out", "kernel", "stride")
         b, size, c_in, c_out, kernel, stride = (int(row[name]) for name in names)
-        sides = same_padding(size, kernel, stride) if row["padding"] == "SAME" else (0, 0)
+        sides = tensorflow_padding(size, kernel, stride) if row["padding"] == "SAME" else (0, 0)
         builder = Builder("layer", precision("float32"), row["optimizer"] != "none")
         x = _leaf(builder, "x", (b, c_in, size, size))
         w = builder.weight("w", (c_out, c_in, kernel, kernel))

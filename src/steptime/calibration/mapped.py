@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime.calibration.cases import PRICED, Case, Unasked, leave_out, op_kernels, step_kernels
-from steptime.core.dtypes import dtype_named
+from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.formula import filled, formula
 from steptime.core.table import picked
@@ -270,7 +270,7 @@ def _case(
     keys, values, seconds = row.keys, row.values, row.seconds
     if seconds is None:
         return None
-    dtype = dtype_named(row.text(keys.dtype) or "float32")
+    dtype = find_dtype(row.text(keys.dtype) or "float32")
     asked = _asked(row)
     workload = None
     tf32 = asked.get("tf32", "")
@@ -318,7 +318,7 @@ def _kernels(op: OpOf, row: Row, dtype: str, tf32: str = "") -> tuple[Kernel, ..
     """Return the kernels of an op, as often as it runs."""
     shapes = tuple(tuple(size_of(size, row) for size in shape) for shape in op.shapes)
     attrs = {name: _attr(value, row) for name, value in op.attrs.items()}
-    own = dtype_named(filled(op.dtype, row)) if op.dtype else dtype
+    own = find_dtype(filled(op.dtype, row)) if op.dtype else dtype
     kind = filled(op.kind, row)
     try:
         settings = PRICED.under({"tf32": tf32} if tf32 else {}).settings

@@ -17,7 +17,7 @@ from cyclopts.exceptions import (
 
 from steptime.cli.commands import command_names, kind_names, root_commands
 from steptime.core.errors import shorten
-from steptime.core.spelling import meant_by
+from steptime.core.spelling import find_similar_names
 from steptime.core.toml_files import packaged
 
 _OPTION = re.compile(r"--?[^\d\W].*", re.DOTALL)  # no number below zero, no lone dash
@@ -119,6 +119,6 @@ def _hint(word: str, names: Iterable[str], advice: str) -> str:
     name_of = {name.lstrip("-"): name for name in names}
     habits = packaged("other_options.toml").items()  # options, and what people type for them
     by_habit = (name for name, words in habits if word in words and name in name_of.values())
-    nearest = min(meant_by(word.lstrip("-"), name_of), key=len, default="")
+    nearest = min(find_similar_names(word.lstrip("-"), name_of), key=len, default="")
     suggestion = next(by_habit, name_of.get(nearest))
     return f"; did you mean '{suggestion}'?" if suggestion else f"; {advice}"

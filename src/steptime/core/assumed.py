@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-MAX_NAMED = 3  # devices that share what is assumed
+MAX_DEVICE_NAMES = 3  # in the text of an assumption that devices share
 _OPTIONS = {
     "stack": "--stack",
     "channels_last": "--channels-last",
@@ -35,9 +35,9 @@ def assumed_line(texts: Iterable[tuple[str, str | None]]) -> list[str]:
         by_text.setdefault(text or "", {})[device] = None
     parts = []
     for text, devices in by_text.items():
-        names = ", ".join([*devices][:MAX_NAMED])
-        if len(devices) > MAX_NAMED:
-            names += f" and {len(devices) - MAX_NAMED} more"
+        names = ", ".join([*devices][:MAX_DEVICE_NAMES])
+        if len(devices) > MAX_DEVICE_NAMES:
+            names += f" and {len(devices) - MAX_DEVICE_NAMES} more"
         if text:
             parts.append(f"{text} ({names})" if len(by_text) > 1 else text)
     return [f"assumed: {'; '.join(parts)}"] if parts else []

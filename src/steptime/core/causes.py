@@ -1,4 +1,4 @@
-"""Why a cell has no number: one word each, and what tries the cell again."""
+"""Causes for which a cell has no number, one word each, and the command that retries the cell."""
 
 from typing import NamedTuple
 
@@ -6,17 +6,17 @@ from steptime.core.toml_files import packaged
 
 
 class Cause(NamedTuple):
-    """What a word means, and what tries a cell again that failed so."""
+    """The meaning of a cause, and the command that retries a cell that failed for it."""
 
     meaning: str
-    again: str
+    retry: str
 
 
 CAUSES = {word: Cause(*row) for word, row in packaged("causes.toml").items()}
 
 
-def again(status: str, cause: str) -> str:
-    """Return what tries a cell of this status again, in a few words."""
+def retry_of(status: str, cause: str) -> str:
+    """Return the option or command that retries a cell of this status: `only --retry failed`."""
     if status != "failed":
         return f"only --retry {status}"
-    return CAUSES[cause].again if cause in CAUSES else "the next sweep"
+    return CAUSES[cause].retry if cause in CAUSES else "the next sweep"

@@ -57,7 +57,7 @@ ALIASES = {  # as people and frameworks write them
 }
 
 
-def dtype_named(text: str) -> str:
+def find_dtype(text: str) -> str:
     """Return the dtype that a text names, an alias or not; raises `InputError` for none."""
     name = ALIASES.get(text.lower(), text.lower())
     if name not in PRECISIONS:
@@ -67,4 +67,4 @@ def dtype_named(text: str) -> str:
 
 def precision(dtype: str) -> Precision:
     """Return the `Precision` of a dtype name; raises `InputError` for an unknown one."""
-    return PRECISIONS[dtype_named(dtype)]
+    return PRECISIONS[find_dtype(dtype)]

@@ -1,13 +1,15 @@
-"""Errors that a user can mend: one line with what is wrong, where, and the nearest valid name."""
+"""Errors that a user can correct: one line with the fault, its place and the nearest valid name."""
 
 from collections.abc import Collection, Iterable
 from pathlib import PurePath
 from typing import Any, TypeVar
 
-from steptime.core.spelling import by_likeness, meant_by
+from steptime.core.spelling import by_likeness, find_similar_names
 
-SHOWN_CHARACTERS = 60
-_MOST_MEANT, _MOST_KNOWN = 8, 18  # names in a question back, and in a list
+MAX_VALUE_CHARACTERS = 60
+MAX_SUGGESTIONS = 8  # names after "did you mean"
+MAX_LISTED_NAMES = 18  # up to here a message lists all valid names
+NEAREST_NAMES = 8  # names of a longer list that a message shows
 Name = TypeVar("Name")
 
 
@@ -24,7 +26,7 @@ class InterruptError(KeyboardInterrupt):
 
 
 def one_line(text: str) -> str:
-    """Return `text` with nothing that moves a terminal's cursor: no escape, no end of a line."""
+    """Return `text` with `?` for each control character, which could move a terminal's cursor."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\u00a0" else "?" for c in text)
@@ -37,29 +39,37 @@ def shorten(value: object) -> str:
     except (ValueError, RecursionError):  # Python does not write out 4300 digits, or deep nesting
         text = f"{type(value).__name__} too long to show"
     text = one_line(text)
-    return f"'{text[:SHOWN_CHARACTERS]}{'...' * (len(text) > SHOWN_CHARACTERS)}'"
+    return f"'{text[:MAX_VALUE_CHARACTERS]}{'...' * (len(text) > MAX_VALUE_CHARACTERS)}'"
 
 
-def unknown(what: str, value: object, known: Iterable[str], where: str = "") -> InputError:
-    """Return the error for an unknown name: what, where, and the nearest valid names."""
-    names = list(known)
-    close = meant_by(str(value), names)
-    if 0 < len(close) <= _MOST_MEANT:
-        said = [f"'{name}'" for name in close]
-        hint = f"did you mean {' or '.join(filter(None, (', '.join(said[:-1]), said[-1])))}?"
+def unknown(noun: str, value: object, valid_names: Iterable[str], place: str = "") -> InputError:
+    """Return the error for an unknown name, with the nearest valid names.
+
+    Args:
+        noun: the kind of name: `device`.
+        value: the unknown name.
+        valid_names: the names that are valid.
+        place: the option, key or file with which the message begins.
+    """
+    names = list(valid_names)
+    close = find_similar_names(str(value), names)
+    if 0 < len(close) <= MAX_SUGGESTIONS:
+        quoted = [f"'{name}'" for name in close]
+        alternatives = filter(None, (", ".join(quoted[:-1]), quoted[-1]))
+        hint = f"did you mean {' or '.join(alternatives)}?"
     elif not names:
         hint = "there is none"
-    elif len(names) <= _MOST_KNOWN:
+    elif len(names) <= MAX_LISTED_NAMES:
         hint = "known: " + ", ".join(names)
     else:
-        first = by_likeness(str(value), names)[:8]
+        first = by_likeness(str(value), names)[:NEAREST_NAMES]
         hint = f"known: {', '.join(first)}, ... ({len(names)} in all)"
-    place = f"{where}: " if where else ""
-    return InputError(f"{place}unknown {what} {shorten(value)}; {hint}")
+    prefix = f"{place}: " if place else ""
+    return InputError(f"{prefix}unknown {noun} {shorten(value)}; {hint}")
 
 
-def one_of(what: str, value: Name, known: Collection[Any], where: str = "") -> Name:
-    """Return a name that is among the known ones; raises `InputError` for another (`unknown`)."""
-    if value not in known:
-        raise unknown(what, value, known, where)
+def one_of(noun: str, value: Name, valid_names: Collection[Any], place: str = "") -> Name:
+    """Return a name if it is valid; raises `InputError` (`unknown`) if it is not."""
+    if value not in valid_names:
+        raise unknown(noun, value, valid_names, place)
     return value

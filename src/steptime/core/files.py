@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and those of lines that one process adds to."""
+"""Atomic writing of files, and files of JSON lines to which one process appends."""
 
 import errno
 import json
@@ -20,9 +20,9 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, or what a user may h
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of a new file that takes the place of `path` at the end, unless that fails.
+    """Yield the path of a temporary file that replaces `path` at the end, unless an error occurs.
 
-    What a command that was killed has left of one goes, once nobody can write it any more.
+    Temporary files of commands that were killed are removed after `STALE_S`.
     """
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     for left in path.parent.glob(f".{escape(path.name)}.{'[0-9a-f]' * 8}"):
@@ -37,11 +37,11 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_whole(
-    path: Path, content: str | bytes, where: object = None, makes_folder: bool = False
+    path: Path, content: str | bytes, place: object = None, makes_folder: bool = False
 ) -> None:
-    """Write a file whole or not at all; `where` names it in errors, by default its path.
+    """Write a file atomically; `place` names it in errors, by default its path.
 
-    Raises `OutsideError` where the disk is full, `InputError` for another path that takes no file.
+    Raises `OutsideError` if the disk is full, `InputError` if the path cannot be written.
     """
     try:
         if makes_folder:
@@ -51,30 +51,30 @@ def write_whole(
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         kind = OutsideError if getattr(error, "errno", None) in FULL else InputError
-        raise kind(f"{where or path}: cannot be written: {reason}") from error
+        raise kind(f"{place or path}: cannot be written: {reason}") from error
 
 
-def own_caches() -> Path:
-    """Return the folder of what is ours among the user's caches."""
+def cache_folder() -> Path:
+    """Return the folder of this package in the user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "steptime")
 
 
 def check_folder(path: Path) -> None:
-    """Raise `InputError` where no file can be at `path`."""
+    """Raise `InputError` if `path` is a folder, or its folder does not exist."""
     if path.is_dir() or not path.parent.is_dir():
         raise InputError(f"{path}: is a folder, or is in a folder that does not exist")
 
 
-def check_ending(path: Path, known: Collection[str], what: str) -> str:
-    """Return the ending of a path, one that is known, in a folder that is there; else raise."""
+def check_ending(path: Path, endings: Collection[str], noun: str) -> str:
+    """Return the ending of a path; raises `InputError` for another ending and an absent folder."""
     ending = path.suffix.lower()
-    one_of(what, ending or path.name, known, str(path))
+    one_of(noun, ending or path.name, endings, str(path))
     check_folder(path)
     return ending
 
 
 def check_writable(folder: Path) -> None:
-    """Make a folder if it is absent; raises `InputError` where no file can be written to it."""
+    """Make a folder if it is absent; raises `InputError` if it is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -83,13 +83,13 @@ def check_writable(folder: Path) -> None:
 
 
 def append_line(path: Path, table: Mapping[str, Any]) -> None:
-    """Add one line to a file that only this process writes."""
+    """Append a table as one line of JSON to a file that only this process writes."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(table) + "\n")
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of such a file; an absent one has none, torn ones are passed over."""
+    """Return the tables of a file of JSON lines without incomplete lines; [] for an absent file."""
     lines, tables = [], []
     with suppress(FileNotFoundError):
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()

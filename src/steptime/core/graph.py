@@ -65,7 +65,7 @@ class OpCase(NamedTuple):
     kind: str
     specs: tuple[TensorSpec, ...]
     attrs: Attrs
-    written: tuple[TensorSpec, ...]
+    output_specs: tuple[TensorSpec, ...]
 
 
 @dataclass(frozen=True)
@@ -133,11 +133,11 @@ def check(graph: Graph) -> None:
     for name in ready:
         if name not in graph.tensors:
             raise GraphError(f"{graph.name}: tensor '{name}' has no shape")
-    seen: set[str] = set()
+    op_names: set[str] = set()
     for op in graph.ops:
-        if op.name in seen:
+        if op.name in op_names:
             raise GraphError(f"{graph.name}: two ops are named '{op.name}'")
-        seen.add(op.name)
+        op_names.add(op.name)
         for name in op.inputs:
             if name not in ready:
                 raise GraphError(f"{graph.name}: op '{op.name}' reads '{name}' before it is made")

@@ -11,7 +11,7 @@ KEY = "steptime_graph"  # its value is the version
 VERSION = 1
 
 
-def graph_to_json(graph: Graph, *, phase: str, dtype: str, batch: int) -> dict[str, Any]:
+def graph_to_json(graph: Graph, *, phase: str, dtype: str, batch: int) -> Mapping[str, Any]:
     """Return the forward ops of a graph as JSON values.
 
     In phase `train` its output is the loss; gradients and updates follow from it. `dtype` is the
@@ -22,15 +22,15 @@ def graph_to_json(graph: Graph, *, phase: str, dtype: str, batch: int) -> dict[s
     names = [*graph.inputs, *graph.weights]
     names += [name for name in graph.buffers if name not in names]
     names += [name for op in forward for name in op.outputs]
-    kept = set(names)
-    table: dict[str, Any] = {
+    tensor_names = set(names)
+    table: dict[str, object] = {
         KEY: VERSION,
         "name": graph.name,
         "phase": phase,
         "dtype": dtype,
         "batch": batch,
         **{name: list(getattr(graph, name)) for name in ("inputs", "weights", "buffers")},
-        "outputs": [name for name in graph.outputs if name in kept],
+        "outputs": [name for name in graph.outputs if name in tensor_names],
         "tensors": {n: [graph.tensors[n].dtype, list(graph.tensors[n].shape)] for n in names},
         "ops": [
             {"name": op.name, "kind": op.kind, "inputs": [*op.inputs], "outputs": [*op.outputs]}

@@ -20,63 +20,99 @@ Cells = list[list[str]]
 APOSTROPHE = "'"  # before what would be a formula
 BREAK = re.compile(r"(?<=\s)(?=\S)|(?<=,)(?=[A-Za-z])")  # where a line of text may end
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a cell begins with that spreadsheets compute
-WHICH = {"name", "network", "model", "device", "platform", "gpu_type"}  # keys that say what of
+IDENTIFYING_KEYS = {"name", "network", "model", "device", "platform", "gpu_type"}
 WIDEST = 40  # characters of a number with its unit and interval; what is longer is a text
 PLAIN = (str, float, int, bool, type(None))
 
 
 def text(table: Table, width: int | None = None) -> str:
-    """Return the table for people, at most `width` characters wide where that can be.
+    """Return the table for people, at most `width` characters wide where that is possible.
 
-    Spare columns of which nothing is known are left out. In a narrow place the other spare ones go
-    first, and all of which nothing is known; then the widest texts are folded between words and
-    behind commas; then columns go from the right: but for the first and for those that hold an
-    interval, and never all but one. What says which network and device a row is of goes last, and
-    only where all rows say the same. What went is said below.
+    Empty spare columns are left out. Where the table is too wide, columns are hidden in this order:
+    the other spare columns and all empty ones; where folding the widest texts (between words and
+    behind commas) is not enough, columns from the right, except the first and those with an
+    interval; last the columns that identify the network and the device, if all rows have the same
+    value. Two columns always stay. A line below the table names the hidden columns.
     """
     rows = [*table.rows[: table.most]]
-    known = {one.key for one in table.columns for row in rows if row[one.key] not in (None, "")}
-    kept = [one for one in table.columns if one.key in known or not (one.spare and rows)]
-    cells = _cells(table, kept, table.most)
-    which = _telling([one for one in kept if one.key in WHICH & known], rows)
-    gone: list[Column] = []
-    while width and len(kept) > 2 and sum(_widths(cells)) > width:
-        others = [(i, one) for i, one in enumerate(kept) if one.key not in which]
-        spare = [i for i, one in others if one.spare or (i and one.key not in known)]
-        can = spare or [i for i, one in others if i and not one.ends]
-        can = can or [i for i, one in enumerate(kept) if i and which.get(one.key) == 1]
-        if not can or (not spare and sum(_widths(_folded(cells, width))) <= width):
-            break
-        gone.insert(0, kept.pop(max(can)))
-        cells = _cells(table, kept, table.most)
-    numeric = [_is_numeric([row[i] for row in cells[1:]]) for i in range(len(kept))]
+    filled_keys = {
+        column.key for column in table.columns for row in rows if row[column.key] not in (None, "")
+    }
+    columns = [
+        column
+        for column in table.columns
+        if column.key in filled_keys or not (column.spare and rows)
+    ]
+    hidden_columns = _hide_columns(table, columns, rows, filled_keys, width) if width else []
+    cells = _cells(table, columns, table.most)
+    numeric = [_is_numeric([row[i] for row in cells[1:]]) for i in range(len(columns))]
     cells = _folded(cells, width) if width else cells
     lines = list(_lines(cells, numeric))[0 if any(cells[0]) else 1 :]
     below = cut(len(table.rows) - len(rows), "--json")
-    names = ", ".join(column.heading or column.key for column in gone)
-    below += [f"hidden columns (terminal width): {names}; --json has all"] if gone else []
-    said = [*prose(table.title.splitlines(), width), *lines, *prose([*below, *table.below], width)]
-    return "".join(f"{line}\n" for line in said)
+    if hidden_columns:
+        names = ", ".join(column.heading or column.key for column in hidden_columns)
+        below.append(f"hidden columns (terminal width): {names}; --json has all")
+    title_lines = prose(table.title.splitlines(), width)
+    all_lines = [*title_lines, *lines, *prose([*below, *table.below], width)]
+    return "".join(f"{line}\n" for line in all_lines)
 
 
-def _telling(named: Sequence[Column], rows: Sequence[Row]) -> dict[str, int]:
-    """Return keys of what says which network and device a row is of, and how many values each has.
+def _hide_columns(
+    table: Table, columns: list[Column], rows: Sequence[Row], filled_keys: set[str], width: int
+) -> list[Column]:
+    """Remove columns from the list until the table fits `width`; return them (see `text`)."""
+    identifying = [column for column in columns if column.key in IDENTIFYING_KEYS & filled_keys]
+    value_counts = _count_identifying_values(identifying, rows)
+    hidden_columns: list[Column] = []
+    cells = _cells(table, columns, table.most)
+    while len(columns) > 2 and sum(_widths(cells)) > width:
+        spare = _spare_positions(columns, filled_keys, value_counts)
+        positions = spare or _hideable_positions(columns, value_counts)
+        fits_folded = not spare and sum(_widths(_folded(cells, width))) <= width
+        if not positions or fits_folded:
+            break
+        hidden_columns.insert(0, columns.pop(max(positions)))
+        cells = _cells(table, columns, table.most)
+    return hidden_columns
 
-    Spare columns are among them where the others leave rows that nothing tells apart.
+
+def _spare_positions(
+    columns: Sequence[Column], filled_keys: set[str], value_counts: Mapping[str, int]
+) -> list[int]:
+    """Return the positions of spare and of empty columns, which are hidden first."""
+    return [
+        i
+        for i, column in enumerate(columns)
+        if column.key not in value_counts
+        and (column.spare or (i and column.key not in filled_keys))
+    ]
+
+
+def _hideable_positions(columns: Sequence[Column], value_counts: Mapping[str, int]) -> list[int]:
+    """Return the positions of columns without an interval, else of identifiers with one value."""
+    later_columns = [*enumerate(columns)][1:]
+    plain = [i for i, column in later_columns if column.key not in value_counts and not column.ends]
+    return plain or [i for i, column in later_columns if value_counts.get(column.key) == 1]
+
+
+def _count_identifying_values(columns: Sequence[Column], rows: Sequence[Row]) -> dict[str, int]:
+    """Return, by key, the number of values of the columns that identify a row (0 of a single row).
+
+    A spare column is among them only if it distinguishes rows that the others do not.
     """
 
-    def several(keys: Sequence[str]) -> int:
+    def count_values(keys: Sequence[str]) -> int:
         return len({tuple(map(row.get, keys)) for row in rows})
 
-    keys = [one.key for one in named if not one.spare]
-    for one in named:
-        if one.spare and several([*keys, one.key]) > several(keys):
-            keys.append(one.key)
-    return {key: several([key]) if len(rows) > 1 else 0 for key in keys}
+    keys = [column.key for column in columns if not column.spare]
+    for column in columns:
+        if column.spare and count_values([*keys, column.key]) > count_values(keys):
+            keys.append(column.key)
+    return {key: count_values([key]) if len(rows) > 1 else 0 for key in keys}
 
 
 def prose(lines: Iterable[str], width: int | None) -> Iterator[str]:
-    """Return lines of text, one that is wider than `width` in pieces, broken between words."""
+    """Yield lines of text; a line wider than `width` is broken between words."""
     return (piece for line in lines for piece in (wrap(line, width) if width else [line]))
 
 
@@ -90,30 +126,31 @@ def wrap(text: str, width: int) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-def _cells(table: Table, kept: Sequence[Column], most: int | None = None) -> Cells:
-    """Return the headings and the first rows, all for None, as texts on one line each."""
+def _cells(table: Table, columns: Sequence[Column], row_limit: int | None = None) -> Cells:
+    """Return the headings and the first rows (all for None), each cell a text on one line."""
+    rows = (
+        [_cell_text(column, row, table.units) for column in columns]
+        for row in table.rows[:row_limit]
+    )
+    return [[one_line(column.heading) for column in columns], *rows]
 
-    def cell(column: Column, row: Row) -> str:
-        value = row[column.key]
-        ends = [row.get(end) for end in column.ends] or [None, None]
-        if column.form and isinstance(value, int | float):
-            said = [format(one, column.form) for one in (value, *ends) if one is not None]
-            within = f" [{said[1]}-{said[2]}]" if len(said) > 2 else ""
-            return f"{said[0]}{within}".replace("%", " %")
-        text = interval(column.key if table.units else "", value, *ends)
-        if column.ends and row.get("is_extrapolated") is True:
-            text = f"~{text}"
-        return one_line(text.replace("\n", " "))
 
-    rows = ([cell(column, row) for column in kept] for row in table.rows[:most])
-    return [[one_line(column.heading) for column in kept], *rows]
+def _cell_text(column: Column, row: Row, has_units: bool) -> str:
+    """Return a cell with its interval and unit on one line: `~1.62 s [1.36-1.92]`."""
+    value = row[column.key]
+    ends = [row.get(end) for end in column.ends] or [None, None]
+    if column.form and isinstance(value, int | float):
+        numbers = [format(number, column.form) for number in (value, *ends) if number is not None]
+        within = f" [{numbers[1]}-{numbers[2]}]" if len(numbers) > 2 else ""
+        return f"{numbers[0]}{within}".replace("%", " %")
+    text = interval(column.key if has_units else "", value, *ends)
+    if column.ends and row.get("is_extrapolated") is True:
+        text = f"~{text}"
+    return one_line(text.replace("\n", " "))
 
 
 def _is_numeric(cells: Sequence[str]) -> bool:
-    """Whether a column stands to the right: of dashes and short texts that begin as numbers do.
-
-    Lists are none.
-    """
+    """Whether a column is aligned to the right: its cells are dashes or numbers, not lists."""
     return bool(cells) and all(
         c == "-" or (c.lstrip("-~")[:1].isdigit() and len(c) <= WIDEST and ", " not in c)
         for c in cells
@@ -126,7 +163,7 @@ def _widths(cells: Cells) -> list[int]:
 
 
 def _folded(cells: Cells, width: int) -> Cells:
-    """Return the cells, the widest texts folded between words as far as `width` asks for it."""
+    """Return the cells with the widest texts folded between words until the table fits `width`."""
     widths = _widths(cells)
     words = [
         max(len(word) for cell in column for word in wrap(cell, 1)) + 2
@@ -139,11 +176,11 @@ def _folded(cells: Cells, width: int) -> Cells:
             break
         widest = max(can, key=lambda i: widths[i])
         widths[widest] -= 1
-    found: Cells = []
+    folded_cells: Cells = []
     for row in cells:
         pieces = [wrap(cell, size - 2) for cell, size in zip(row, widths, strict=True)]
-        found += map(list, zip_longest(*pieces, fillvalue=""))
-    return found
+        folded_cells += map(list, zip_longest(*pieces, fillvalue=""))
+    return folded_cells
 
 
 def _lines(cells: Cells, numeric: Sequence[bool]) -> Iterator[str]:
@@ -165,24 +202,25 @@ def markdown(table: Table) -> str:
 
 def comma_separated(table: Table) -> str:
     """Return the table as CSV: keys above, numbers in their units, nothing where unknown."""
-    made = io.StringIO()
-    write_csv(table, made)
-    return made.getvalue()
+    buffer = io.StringIO()
+    write_csv(table, buffer)
+    return buffer.getvalue()
 
 
 def write_csv(table: Table, file: TextIO) -> None:
-    """Write the table as CSV, row by row: a million are not in memory at once.
+    """Write the table as CSV, row by row, so that not all rows are in memory at once.
 
-    A text that a spreadsheet would take for a formula has an apostrophe before it.
+    A text that a spreadsheet would take for a formula gets an apostrophe in front.
     """
     writer = csv.writer(file, lineterminator="\n")
-    keys = [key for one in table.full or table.columns for key in (one.key, *one.ends)]
+    columns = table.full or table.columns
+    keys = [key for column in columns for key in (column.key, *column.ends)]
     writer.writerow(map(harmless, keys))
     writer.writerows([harmless(row.get(key)) for key in keys] for row in table.rows)
 
 
 def harmless(value: Any) -> Any:
-    """Return a cell of CSV as no program runs it: no formula, no control character but newlines."""
+    """Return a CSV cell that no program runs: no formula, no control character but newlines."""
     if not isinstance(value, str):
         return value
     text = value if value.isprintable() else "\n".join(map(one_line, value.split("\n")))
@@ -196,44 +234,67 @@ def json_text(document: object) -> str:
 
 
 def json_parts(value: Any, end: str = "\n") -> Iterator[str]:
-    """Yield the text of `json_text` but its last line end; further lines begin after `end`.
+    """Yield the text of a JSON document in parts, without the last line end of `json_text`.
 
-    What has items of one line each goes to the encoder in C: it cannot indent, but it can separate.
-    The items of an iterator, a `JsonRows` or a `LazySequence` take one line each and are written
-    while they are computed.
+    A list or a table of plain values goes to the encoder in C, which cannot indent but takes a
+    separator. The items of an iterator, a `JsonRows` or a `LazySequence` take one line each and are
+    written while they are computed.
+
+    Args:
+        value: the document.
+        end: the line end with the indentation of the document.
     """
     if isinstance(value, Iterator | JsonRows | LazySequence):
-        encode, before, between = _encoder(", "), f"{end}  ", f",{end}  "
-        yield "["
-        alone = ([encode(finite(item))] for item in value)
-        for texts in value.texts() if isinstance(value, JsonRows) else alone:
-            yield before
-            yield between.join(texts)  # by itself: as one with what is before it would be a copy
-            before = between
-        yield f"{end}]"
+        yield from _lazy_list_parts(value, end)
         return
     if not isinstance(value, Mapping | list | tuple) or not value:
         yield json.dumps(finite(value), allow_nan=False)
         return
-    before, between = f"{end}  ", f",{end}  "
-    is_list = not isinstance(value, Mapping)
     if isinstance(value, Mapping) and {*map(type, value)} != {str}:
         value = {str(key): item for key, item in value.items()}
-    opened, closed = "[]" if is_list else "{}"
-    held = value.values() if isinstance(value, Mapping) else value
-    if all(type(item) in PLAIN or not item for item in held):
-        try:
-            text = _encoder(between)(value)
-        except (TypeError, ValueError):  # of other types, or not finite
-            text = _encoder(between)(finite(value))
-        yield f"{opened}{before}{text[1:-1]}{end}{closed}"
-        return
-    yield opened
-    for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
-        yield before if is_list else f"{before}{json.dumps(key)}: "
-        yield from json_parts(item, f"{end}  ")
+    items = value.values() if isinstance(value, Mapping) else value
+    if all(type(item) in PLAIN or not item for item in items):
+        yield _flat_text(value, end)
+    else:
+        yield from _nested_parts(value, end)
+
+
+def _lazy_list_parts(value: Any, end: str) -> Iterator[str]:
+    """Yield the text of a lazy sequence as a JSON list, one line an item."""
+    encode = _encoder(", ")
+    before = f"{end}  "
+    between = f",{end}  "
+    yield "["
+    single_texts = ([encode(finite(item))] for item in value)
+    for texts in value.texts() if isinstance(value, JsonRows) else single_texts:
+        yield before
+        yield between.join(texts)  # not joined with `before`, which would copy it
         before = between
-    yield end + closed
+    yield f"{end}]"
+
+
+def _flat_text(value: Any, end: str) -> str:
+    """Return a list or a table of plain values as JSON, one line an item."""
+    encode = _encoder(f",{end}  ")
+    try:
+        text = encode(value)
+    except (TypeError, ValueError):  # of other types, or not finite
+        text = encode(finite(value))
+    left, right = "{}" if isinstance(value, Mapping) else "[]"
+    return f"{left}{end}  {text[1:-1]}{end}{right}"
+
+
+def _nested_parts(value: Any, end: str) -> Iterator[str]:
+    """Yield the text of a list or a table that holds others."""
+    is_table = isinstance(value, Mapping)
+    left, right = "{}" if is_table else "[]"
+    before = f"{end}  "
+    yield left
+    for key, item in value.items() if is_table else enumerate(value):
+        yield f"{before}{json.dumps(key)}: " if is_table else before
+        yield from json_parts(item, f"{end}  ")
+        before = f",{end}  "
+    yield end + right
 
 
 @lru_cache
@@ -267,7 +328,7 @@ PRINTERS: dict[str, Callable[[Table], str]] = {
 
 
 def finite(value: Any) -> Any:
-    """Return `value` with None in place of every float that JSON cannot say."""
+    """Return `value` with None in place of every float that JSON has not: NaN and infinity."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -1,6 +1,6 @@
-"""How far long work has come: told to whoever listens, which nobody does but a command.
+"""Progress of long work, reported to a listener that only commands set.
 
-`note` says a line to people at once.
+`note` prints a line for people at once.
 """
 
 import sys
@@ -12,9 +12,9 @@ from typing import TypeVar
 from steptime.core.errors import one_line
 
 Item = TypeVar("Item")
-Progress = Callable[[str, int, int], None]  # what is done, and how many parts of how many
+Progress = Callable[[str, int, int], None]  # the noun of the parts, finished parts, all parts
 
-EVERY = 200  # items are told of together
+REPORT_INTERVAL = 200  # items between two reports
 ERASE_LINE = "\r\x1b[K"  # moves a terminal's cursor to the begin of the line and clears the rest
 
 
@@ -23,7 +23,7 @@ _listener: ContextVar[Progress] = ContextVar("listener", default=lambda *_: None
 
 @contextmanager
 def listening(progress: Progress) -> Iterator[None]:
-    """Tell `progress` of the work inside."""
+    """Call `progress` for the work inside of the context."""
     before = _listener.set(progress)
     try:
         yield
@@ -31,22 +31,22 @@ def listening(progress: Progress) -> Iterator[None]:
         _listener.reset(before)
 
 
-def tell(what: str, done: int, total: int) -> None:
-    """Tell the listener that so many parts of so many are done."""
-    _listener.get()(what, done, total)
+def tell(noun: str, finished: int, total: int) -> None:
+    """Report to the listener how many parts are finished: `tell("networks", 3, 20)`."""
+    _listener.get()(noun, finished, total)
 
 
-def watched(items: Sequence[Item], what: str, every: int = 0) -> Iterator[Item]:
-    """Yield the items, and tell the listener now and then, `every` so many, how many are done."""
-    every = every or EVERY
-    for done, item in enumerate(items):
-        if done and done % every == 0:
-            tell(what, done, len(items))
+def watched(items: Sequence[Item], noun: str, interval: int = 0) -> Iterator[Item]:
+    """Yield the items, and report progress after each `interval` of them (0: `REPORT_INTERVAL`)."""
+    interval = interval or REPORT_INTERVAL
+    for finished, item in enumerate(items):
+        if finished and finished % interval == 0:
+            tell(noun, finished, len(items))
         yield item
 
 
 class Status:
-    """A line on a terminal that says what a command does; the next note replaces it."""
+    """A line on a terminal about the running work; the next note replaces it."""
 
     def __init__(self) -> None:
         self.is_shown = False

@@ -13,22 +13,22 @@ def is_code(text: str) -> bool:
     return file.endswith(".py") and name.isidentifier()
 
 
-def run_file(text: str, what: str) -> Any:
+def run_file(text: str, place: str) -> Any:
     """Return the function that `file.py:NAME` defines; the file is run.
 
-    Raises `InputError`, which begins with `what`, for a file that is not there or does not run, and
-    for a name that is no function of it.
+    Raises `InputError`, which begins with `place`, for a file that is absent or does not run, and
+    for a name that is not a function of it.
     """
     file, _, name = text.rpartition(":")
     if not Path(file).is_file():
-        raise InputError(f"{what} {shorten(text)}: there is no file {shorten(file)}")
+        raise InputError(f"{place} {shorten(text)}: there is no file {shorten(file)}")
     try:
         names = runpy.run_path(file)
     except Exception as error:  # whatever a user's file raises
-        raise InputError(f"{what} {shorten(text)}: {line_of(error)}") from error
+        raise InputError(f"{place} {shorten(text)}: {line_of(error)}") from error
     functions = [key for key, value in names.items() if callable(value)]
     if name not in functions:
-        raise unknown("function", name, functions, f"{what} {shorten(file)}")
+        raise unknown("function", name, functions, f"{place} {shorten(file)}")
     return names[name]
 
 

@@ -1,8 +1,8 @@
-"""Rows of tables by name: `"name": "module:attribute"`, imported when asked for.
+"""Tables of names and targets, `"name": "module:attribute"`, imported on first use.
 
-Another package adds rows by entry points: the group `steptime.commands` adds commands, and so for
-every room that resolves its table here. They are looked at only where a name is not found, and
-where names are listed.
+Other packages add rows by entry points: the group `steptime.commands` adds commands, and likewise
+for every room that resolves its table here. Entry points are read only if a name is not in the
+table, or if all names are listed.
 """
 
 import ast
@@ -17,26 +17,28 @@ from steptime.core.errors import unknown
 
 
 def load(target: str) -> Any:
-    """Return what `module:attribute` names, or the module where no attribute is named."""
+    """Import the object of `module:attribute`, or the module if the target has no attribute."""
     module, _, attribute = target.partition(":")
-    found = import_module(module)
-    return getattr(found, attribute) if attribute else found
+    imported = import_module(module)
+    return getattr(imported, attribute) if attribute else imported
 
 
 def about(target: str) -> str:
-    """Return the first line of the first text of what `module:attribute` names, without running it.
+    """Return the first line that describes `module:attribute`, without importing the module.
 
-    That is of the docstring of a function, or the first value of a row, `Analysis("...")`. Of the
-    module no more is read than this definition: two blank lines end it.
+    The line is from the docstring of a function, or the first text of a row, `Analysis("...")`.
+    Only this definition is parsed; two blank lines end it.
     """
     module, _, attribute = target.partition(":")
     source = Path(str(getattr(find_spec(module), "origin", ""))).read_text(encoding="utf-8")
     start = max(source.find(f"\n{word}") for word in (f"def {attribute}(", f"{attribute} = "))
-    made = ast.parse(source[start:].lstrip().partition("\n\n\n")[0]).body[0]
-    if isinstance(made, ast.FunctionDef):
-        text = ast.get_docstring(made) or ""
+    definition = ast.parse(source[start:].lstrip().partition("\n\n\n")[0]).body[0]
+    if isinstance(definition, ast.FunctionDef):
+        text = ast.get_docstring(definition) or ""
     else:
-        text = next(str(one.value) for one in ast.walk(made) if isinstance(one, ast.Constant))
+        text = next(
+            str(node.value) for node in ast.walk(definition) if isinstance(node, ast.Constant)
+        )
     return text.partition("\n")[0]
 
 
@@ -45,7 +47,7 @@ def added(room: str) -> dict[str, str]:
     """Return the rows that installed packages add to a room, as `module:attribute`."""
     from importlib.metadata import entry_points
 
-    return {one.name: one.value for one in entry_points(group=f"steptime.{room}")}
+    return {point.name: point.value for point in entry_points(group=f"steptime.{room}")}
 
 
 def names(table: Mapping[str, str], room: str) -> list[str]:
@@ -53,12 +55,20 @@ def names(table: Mapping[str, str], room: str) -> list[str]:
     return list({**table, **added(room)})
 
 
-def resolve(table: Mapping[str, str], room: str, what: str, name: str, where: str = "") -> Any:
-    """Return what a name stands for; raises `InputError` with the nearest name for an unknown one.
+def resolve(table: Mapping[str, str], room: str, noun: str, name: str, place: str = "") -> Any:
+    """Import the target of a name; a row of another package never replaces one of ours.
 
-    A row of another package never replaces one of ours.
+    Args:
+        table: our names and targets.
+        room: the group of entry points with the names of other packages.
+        noun: the kind of name in a message, such as `command`.
+        name: the name to import.
+        place: the option or key with which a message begins.
+
+    Raises:
+        InputError: for an unknown name, with the nearest valid one.
     """
     target = table.get(name) or added(room).get(name)
     if target is None:
-        raise unknown(what, name, names(table, room), where)
+        raise unknown(noun, name, names(table, room), place)
     return load(target)

@@ -1,8 +1,8 @@
-"""Folders that go with the process that made them, however it ends.
+"""Temporary folders that are removed when their process ends, however it ends.
 
-A small process waits for the end of a pipe that only the maker holds, and then removes the folder.
-Where that one is killed too (a scheduler ends all of a job), the folder stays, and the next maker
-in the same place removes it: the lock that its maker held is free.
+A small shell process waits for the end of a pipe that only the owner has open, and then removes the
+folder. If the shell is killed too (a scheduler ends all processes of a job), the folder stays. The
+next owner in the same place removes it, since its lock is free.
 """
 
 import fcntl
@@ -22,36 +22,37 @@ _folders: dict[Path, Path] = {}  # of this process, by where they lie
 _WAIT_AND_REMOVE = 'cat; rm -rf -- "$1"'
 
 
-def use_own_tmpdir() -> None:
+def set_private_tmpdir() -> None:
     """Put what this process and those that it starts write to TMPDIR into a folder of its own."""
     os.environ[OUTER] = os.environ.get("TMPDIR", str(place()))
     tempfile.tempdir = os.environ["TMPDIR"] = str(make(place(), _WORKER))
 
 
 def place() -> Path:
-    """Return where temporary files go: $TMPDIR, if files can be made there, else what Python says.
+    """Return the folder of temporary files: $TMPDIR if it is writable, else Python's default.
 
-    Python tries it with a file, which a kill at that moment leaves there.
+    $TMPDIR is checked here because Python checks it with a file, which a kill would leave behind.
     """
-    named = os.environ.get("TMPDIR", "")
-    if not tempfile.tempdir and Path(named).is_dir() and os.access(named, os.W_OK):
-        tempfile.tempdir = str(Path(named).absolute())
+    folder = os.environ.get("TMPDIR", "")
+    if not tempfile.tempdir and Path(folder).is_dir() and os.access(folder, os.W_OK):
+        tempfile.tempdir = str(Path(folder).absolute())
     return Path(tempfile.gettempdir())
 
 
 def temporary() -> Path:
-    """Return a new folder among the temporary files that goes with this process, if not before."""
+    """Return a new temporary folder that is removed when this process ends."""
     parent = place()
-    if (held := _folders.get(parent)) is None or not held.is_dir():
-        held = _folders[parent] = make(parent, _TEMPORARY)
-    return Path(tempfile.mkdtemp(dir=held))
+    folder = _folders.get(parent)
+    if folder is None or not folder.is_dir():
+        folder = _folders[parent] = make(parent, _TEMPORARY)
+    return Path(tempfile.mkdtemp(dir=folder))
 
 
 def make(parent: Path, prefix: str) -> Path:
-    """Return a new folder in `parent`, without those that nobody holds; raises `OSError`."""
+    """Make a locked folder in `parent` and remove stale ones; raises `OSError`."""
     remove_stale(parent, prefix)
     folder = parent / f"{prefix}{secrets.token_hex(4)}"
-    _remove_after_this_process(folder)  # before it is there: a kill between leaves nothing
+    _remove_on_end(folder)  # before it is there: a kill between leaves nothing
     folder.mkdir(mode=0o700)
     making = folder / f"{_LOCK}-soon"
     lock = os.open(making, os.O_CREAT | os.O_RDWR)  # stays open, and so locked, to the end
@@ -61,8 +62,8 @@ def make(parent: Path, prefix: str) -> Path:
     return folder
 
 
-def _remove_after_this_process(folder: Path) -> None:
-    """Have a folder removed when this process is gone."""
+def _remove_on_end(folder: Path) -> None:
+    """Start a shell that removes a folder when this process has ended."""
     read_end, _ = os.pipe()
     os.posix_spawn(
         _SHELL,
@@ -79,7 +80,7 @@ def _remove_after_this_process(folder: Path) -> None:
 
 
 def remove_stale(parent: Path, prefix: str) -> None:
-    """Remove folders in `parent` whose maker is gone: whoever holds no lock is no more."""
+    """Remove the folders in `parent` whose lock is free, since their process has ended."""
     for folder in parent.glob(f"{prefix}*"):
         try:
             lock = os.open(folder / _LOCK, os.O_RDWR)

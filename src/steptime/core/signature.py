@@ -44,9 +44,9 @@ class OptionGroup:
         Raises:
             InputError: for a keyword that the question does not have.
         """
-        own_names = {field.name for field in fields(cls)}  # type: ignore[arg-type]  # a dataclass
+        field_names = {field.name for field in fields(cls)}  # type: ignore[arg-type]  # a dataclass
         for name in keywords:
-            if name not in own_names:
+            if name not in field_names:
                 names = [parameter.name for parameter in parameters_of(question)]
                 raise unknown("parameter", name, names, question.__name__)
         return cls(**keywords)
@@ -102,10 +102,10 @@ class QuestionParameter:
         )
 
     @property
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Mapping[str, Any]:
         """The parameter in JSON schema."""
         names = list(dict.fromkeys(filter(None, map(_json_type, self.types))))
-        schema: dict[str, Any] = {"type": names[0] if len(names) == 1 else names}
+        schema: dict[str, object] = {"type": names[0] if len(names) == 1 else names}
         schema["description"] = self.help
         if self.kind.choices:
             schema["enum"] = list(self.kind.choices)

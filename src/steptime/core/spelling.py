@@ -1,4 +1,4 @@
-"""How names are spelled: by people, drivers, schedulers and logs, and what one was meant to be."""
+"""Comparison of names as people, drivers, schedulers and logs spell them."""
 
 import re
 from collections.abc import Iterable
@@ -22,24 +22,24 @@ VARIANT = re.compile(  # a word may leave these out
 
 
 def tokens(text: str) -> list[str]:
-    """Return what tells devices apart in a word: `Tesla V100-SXM2-16GB` is v100, sxm, 16gb."""
+    """Return the parts that identify a device: `Tesla V100-SXM2-16GB` is v100, sxm, 16gb."""
     return [re.sub(r"^sxm\d$", "sxm", word) for word in _words(text)]
 
 
 def _words(text: str) -> list[str]:
     spelled = text.lower().replace("_", " ")
-    for written, own in _SPELLINGS:
-        spelled = written.sub(own, spelled)
+    for pattern, spelling in _SPELLINGS:
+        spelled = pattern.sub(spelling, spelled)
     return [part for part in re.findall(r"[a-z0-9.]+", spelled) if not _BRANDS.fullmatch(part)]
 
 
 def key_of(text: str) -> str:
-    """Return the words of a name in one, without makers, spaces and punctuation."""
+    """Return the words of a name joined, without makers, spaces and punctuation."""
     return "".join(_words(text))
 
 
 def model_tokens(text: str) -> set[str]:
-    """Return the parts of a word that say more than a variant."""
+    """Return the parts of a name without those that only name a variant (`VARIANT`)."""
     return {token for token in tokens(text) if not VARIANT.fullmatch(token)}
 
 
@@ -50,37 +50,37 @@ _SIZE = re.compile(r"x+l")  # those of models that are spelled alike
 _SHORT = 2  # letters: no word, such as the unit in 80gb
 
 
-def meant_by(typed: str, known: Iterable[str]) -> list[str]:
-    """Return the known names that somebody may have meant, whatever their case; [] for none.
+def find_similar_names(typed: str, valid_names: Iterable[str]) -> list[str]:
+    """Return the valid names that a user may have meant, without regard to case; [] for none.
 
-    The name itself in another case stands alone. Names that hold the typed one as whole parts come
-    next: `k40` is in `tesla-k40`, `nvlink` in all of `nvlink-1` to `nvlink-6`. Else it is the
-    nearest name whose words are alike and whose numbers are the same, but for a digit lost, added,
-    swapped, or wrong behind the first: l41 is l40, resnet10 is resnet18, but resnet101 is no
-    resnet50, nor convnext_base a convnext_tiny.
+    The first of these rules that finds a name decides. The same name in another case; all names
+    that contain the typed one as whole parts (`k40` is in `tesla-k40`, `nvlink` in `nvlink-1` to
+    `nvlink-6`); the nearest name with similar words and the same numbers, except for one digit
+    lost, added, swapped, or wrong behind the first: l41 is l40 and resnet10 is resnet18, but
+    resnet101 is not resnet50, and convnext_base is not convnext_tiny.
     """
-    by_lower = {name.lower(): name for name in known}
-    wanted = typed.lower()[:_LONGEST]
-    words = _PARTS.findall(wanted)
-    holding = [wanted] if wanted in by_lower else [name for name in by_lower if _holds(name, words)]
-    if holding and len(wanted) > 1:
+    by_lower = {name.lower(): name for name in valid_names}
+    lower = typed.lower()[:_LONGEST]
+    words = _PARTS.findall(lower)
+    holding = [lower] if lower in by_lower else [name for name in by_lower if _holds(name, words)]
+    if holding and len(lower) > 1:
         return [by_lower[name] for name in holding]
-    alike = [
+    similar = [
         name
         for name in by_lower
-        if _similarity(wanted, name) >= _SIMILAR_WORDS and _alike(words, _PARTS.findall(name))
+        if _similarity(lower, name) >= _SIMILAR_WORDS and _is_similar(words, _PARTS.findall(name))
     ]
-    return [by_lower[name] for name in sorted(alike, key=partial(_distance, wanted))[:1]]
+    return [by_lower[name] for name in sorted(similar, key=partial(_distance, lower))[:1]]
 
 
-def by_likeness(typed: str, known: Iterable[str]) -> list[str]:
-    """Return the known names, those most like the typed one first."""
-    wanted = typed.lower()[:_LONGEST]
-    return sorted(known, key=lambda name: -_similarity(wanted, name.lower()))
+def by_likeness(typed: str, valid_names: Iterable[str]) -> list[str]:
+    """Return the known names, the most similar to the typed one first."""
+    lower = typed.lower()[:_LONGEST]
+    return sorted(valid_names, key=lambda name: -_similarity(lower, name.lower()))
 
 
 def digit_slips(typed: str, names: Iterable[str]) -> list[str]:
-    """Return the names that a text is but for one digit too many or too few: A1000, A100."""
+    """Return the names that differ from a text by one digit too many or too few: A1000, A100."""
     key = key_of(typed)
     letters = re.sub(r"\d", "", key)
     return [
@@ -97,30 +97,32 @@ def _holds(name: str, words: list[str]) -> bool:
     return many > 0 and any(parts[i : i + many] == words for i in range(len(parts) - many + 1))
 
 
-def _alike(typed: list[str], name: list[str]) -> bool:
+def _is_similar(typed: list[str], name: list[str]) -> bool:
     """Whether names in parts have the same numbers, and in the same places words that are alike."""
     typed_numbers, numbers = ([part for part in parts if part.isdigit()] for parts in (typed, name))
-    if len(typed_numbers) != len(numbers) or not all(map(_same_digits, typed_numbers, numbers)):
+    if len(typed_numbers) != len(numbers) or not all(
+        map(_is_similar_number, typed_numbers, numbers)
+    ):
         return False
     typed_words, words = ([part for part in parts if not part.isdigit()] for parts in (typed, name))
     if len(typed_words) == len(words):
-        return all(map(_same_word, typed_words, words))
+        return all(map(_is_similar_word, typed_words, words))
     typed_text, text = "".join(typed_words), "".join(words)  # a word was split or joined
     return _similarity(typed_text, text) >= _SIMILAR_NAMES or _edits(typed_text, text) == 1
 
 
-def _same_word(typed: str, word: str) -> bool:
-    """Whether words are alike: short, or most letters; not of other sizes (`xl`, `s`)."""
+def _is_similar_word(typed: str, word: str) -> bool:
+    """Whether two words share most letters, or are short; words for sizes (`xl`) must be equal."""
     if max(len(typed), len(word)) <= _SHORT:
         return typed == word or len(typed + word) > _SHORT
     is_size = typed != word and all(map(_SIZE.fullmatch, (typed, word)))
     return not is_size and _similarity(typed, word) >= _SIMILAR_WORDS
 
 
-def _same_digits(typed: str, digits: str) -> bool:
-    """Whether a digit was lost, added, wrong behind the first, or swapped with another, at most.
+def _is_similar_number(typed: str, digits: str) -> bool:
+    """Whether numbers differ in at most one digit: lost, added, swapped, or wrong but the first.
 
-    A wrong one of four is another product: an RTX 4080 Ti is no RTX 4070 Ti.
+    A wrong digit among four is a different product: an RTX 4080 Ti is not an RTX 4070 Ti.
     """
     is_wrong = len(typed) == len(digits) and sorted(typed) != sorted(digits)
     is_product = is_wrong and (typed[0] != digits[0] or len(typed) > 3)
@@ -128,7 +130,7 @@ def _same_digits(typed: str, digits: str) -> bool:
 
 
 def _distance(typed: str, name: str) -> tuple[int, int, bool, int]:
-    """Return how far names are apart; of equal edits, more digits or another begin are farther.
+    """Return the sort key of similarity: edits first, then the number of digits and the prefix.
 
     Resnet10 is as near to resnet101 as to resnet18, which has as many digits.
     """
@@ -139,7 +141,7 @@ def _distance(typed: str, name: str) -> tuple[int, int, bool, int]:
 
 
 def _edits(typed: str, name: str) -> int:
-    """Return the letters to add, drop, change or swap with a neighbour to make a text another."""
+    """Return the edit distance of two texts, in which a swap of neighbours counts once (OSA)."""
     from rapidfuzz.distance import OSA
 
     return OSA.distance(typed, name)

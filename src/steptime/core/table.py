@@ -20,9 +20,12 @@ UNSUCCESSFUL = 3  # the exit code where some experiments did not succeed
 
 @dataclass(frozen=True)
 class JsonRows(Sequence[dict[str, Any]]):
-    """Rows as JSON, made whenever they are asked for: a million are not in memory at once.
+    """Rows that are read from JSON on each pass, so that not all are in memory at once.
 
-    `texts` gives `number` JSON objects, some at a time; `row` makes rows of them.
+    Args:
+        number: the number of rows.
+        texts: yields lists of JSON objects, `number` in all.
+        row: converts a JSON object to a row.
     """
 
     number: int
@@ -35,8 +38,8 @@ class JsonRows(Sequence[dict[str, Any]]):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self.row(json.loads(text)) for part in self.texts() for text in part)
 
-    def __getitem__(self, at: Any) -> Any:
-        return [*self][at]
+    def __getitem__(self, index: Any) -> Any:
+        return [*self][index]
 
 
 @dataclass(frozen=True)
@@ -132,59 +135,63 @@ class Printout:
     code: int = 0
 
 
-def columns(*said: str) -> tuple[Column, ...]:
-    """Return columns as `key=heading` says them; a `?` in front makes a column spare.
+def columns(*texts: str) -> tuple[Column, ...]:
+    """Return the columns of texts `key=heading`; a `?` in front makes a column spare.
 
     A key without `=` is its own heading: `columns("name", "step_s=step", "?source")`. After `:` it
     may have a format, `columns("ratio:.3f=b / a")`, or in brackets the keys of its interval,
     `columns("step_s[low_s,high_s]=step")`.
     """
-    found = []
-    for text in said:
-        told, equals, heading = text.removeprefix("?").partition("=")
-        named, _, form = told.partition(":")
-        key, _, ends = named.removesuffix("]").partition("[")
+    parsed_columns = []
+    for text in texts:
+        key_text, equals, heading = text.removeprefix("?").partition("=")
+        key_and_ends, _, form = key_text.partition(":")
+        key, _, ends = key_and_ends.removesuffix("]").partition("[")
         keys = tuple(ends.split(",")) if ends else ()
-        found.append(Column(key, heading if equals else key, text.startswith("?"), form, keys))
-    return tuple(found)
+        parsed_columns.append(
+            Column(key, heading if equals else key, text.startswith("?"), form, keys)
+        )
+    return tuple(parsed_columns)
 
 
-def cut(more: int, by: str = "--json or --format csv") -> list[str]:
-    """Return the line below a table, for people alone, of which so many rows are not there."""
-    return [f"... and {more:,} more; {by} has all"] if more > 0 else []
+def cut(hidden_rows: int, by: str = "--json or --format csv") -> list[str]:
+    """Return the line below a table that says how many rows are left out: `... and 9 more`."""
+    return [f"... and {hidden_rows:,} more; {by} has all"] if hidden_rows > 0 else []
 
 
 EXTRAPOLATED = "~ extrapolated: not all of its kernels were measured on a device of this kind"
 
 
 def of_steps(heads: Iterable[Column], rows: Iterable[Row]) -> list[Column]:
-    """Return the columns of steps: of bounds, which have no upper end, the step is `at least`."""
-    known = [row for row in rows if row["step_s"] is not None]
-    if not known or any(row["high_s"] is not None for row in known):
+    """Return the columns of step times, headed `at least` if all rows are lower bounds."""
+    priced_rows = [row for row in rows if row["step_s"] is not None]
+    if not priced_rows or any(row["high_s"] is not None for row in priced_rows):
         return [*heads]
     return [
-        replace(one, heading=f"{one.heading}, at least", ends=()) if one.ends else one
-        for one in heads
+        replace(column, heading=f"{column.heading}, at least", ends=()) if column.ends else column
+        for column in heads
     ]
 
 
-def picked(one: object, names: str) -> dict[str, Any]:
-    """Return attributes of an object as a row, plain tables in place of mappings of other kinds."""
-    found = ((name, getattr(one, name)) for name in names.split())
-    return {name: dict(it) if isinstance(it, Mapping) else it for name, it in found}
+def picked(source: object, names: str) -> dict[str, Any]:
+    """Return the attributes of an object, named in one text, as a row; mappings become dicts."""
+    attributes = ((name, getattr(source, name)) for name in names.split())
+    return {
+        name: dict(value) if isinstance(value, Mapping) else value for name, value in attributes
+    }
 
 
 def facts(title: str, heading: str, rows: Sequence[tuple[str, Any]]) -> Table:
-    """Return a table of one thing: its properties down the side, with their values under `heading`.
+    """Return a table of one object: a row for each property, its values under `heading`.
 
-    Values are texts as they shall stand (`units.shown`), or None.
+    Values are texts as they are printed (`units.shown`), or None.
     """
-    made = [{"name": name, "value": value} for name, value in rows]
-    return Table((Column("name", ""), Column("value", heading)), made, title)
+    cells = [{"name": name, "value": value} for name, value in rows]
+    return Table((Column("name", ""), Column("value", heading)), cells, title)
 
 
 def frame(rows: Iterable[Row]) -> Any:
-    """Return a DataFrame of rows; raises `InputError` where pandas is not there."""
+    """Return a DataFrame of rows; raises `InputError` if pandas is not installed."""
     try:
         frame_of = load("pandas:DataFrame")
     except ImportError:

@@ -1,4 +1,4 @@
-"""Rows of tables of others: CSV, JSON lines, each also compressed by gzip."""
+"""Readers of tables that users bring: CSV and JSON lines, also compressed by gzip."""
 
 import csv
 import gzip
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.formula import named, valued
+from steptime.core.formula import column_name, valued
 from steptime.core.toml_files import shown
 from steptime.core.units import counted
 
@@ -21,36 +21,36 @@ OF_JSON = (".jsonl", ".json")
 OF_CSV = (".csv", ".tsv", ".txt")
 ENDINGS = (*OF_CSV, *OF_JSON)
 DELIMITERS = ",;\t|"
-_SAID = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
+_ENDINGS_TEXT = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
 
 
 def table_rows(
     table: Path | Iterable[Cells], words: Words = NO_WORDS
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number and the values of each row of a file or of a list, by names for formulas.
+    """Yield the number and the values of each row of a file or a list, by names for formulas.
 
-    Raises `InputError` for a file that is no such table, at its first row that is none.
+    Raises `InputError` for a file that is not a table, and at the first row that cannot be read.
     """
-    where = shown(table) if isinstance(table, Path) else ""
+    source = shown(table) if isinstance(table, Path) else ""
     for number, cells in table_cells(table):
         if isinstance(cells, InputError):
-            raise InputError(f"{where}:{number}: {cells}")
-        yield number, values_of(cells, words, where or f"row {number}")
+            raise InputError(f"{source}:{number}: {cells}")
+        yield number, values_of(cells, words, source or f"row {number}")
 
 
 def table_cells(
     table: Path | Iterable[Cells], delimiter: str = ""
 ) -> Iterator[tuple[int, Cells | InputError]]:
-    """Yield the number of each row of a file or of a list, and its cells, or why it is no row.
+    """Yield the number of each row of a file or a list, and its cells or the error in it.
 
-    Raises `InputError` for a file that is no such table.
+    Raises `InputError` for a file that is not a table.
     """
     if not isinstance(table, Path):
         yield from enumerate(table)
         return
     name = table.name.removesuffix(".gz")
     if not name.endswith(ENDINGS) and table.exists():
-        raise InputError(f"{shown(table)}: a table is {_SAID}, also with .gz")
+        raise InputError(f"{shown(table)}: a table is {_ENDINGS_TEXT}, also with .gz")
     try:
         opened: Any = partial(gzip.open, table) if table.name.endswith(".gz") else table.open
         with opened("rt", encoding="utf-8-sig", newline="") as file:
@@ -62,14 +62,14 @@ def table_cells(
 
 
 def cells_of(
-    file: IO[str], name: str, where: str, delimiter: str = ""
+    file: IO[str], name: str, source: str, delimiter: str = ""
 ) -> Iterator[tuple[int, Cells | InputError]]:
-    """Yield what `table_cells` does of the content of a file.
+    """Yield the numbers and the cells of rows, as `table_cells`, from an open file.
 
-    Cells of CSV are apart by `delimiter`, or by what the first line has most of.
+    The default delimiter of CSV is the candidate that is most frequent in the first line.
     """
     if name.lower().endswith(OF_JSON):
-        yield from _of_json(file, name, where)
+        yield from _json_rows(file, name, source)
         return
     heading = file.readline()
     file.seek(0)
@@ -85,12 +85,12 @@ def cells_of(
         except csv.Error as error:
             fault = InputError(f"no line of CSV: {error}")
             if columns is None:
-                raise InputError(f"{where}:1: {fault}") from None
+                raise InputError(f"{source}:1: {fault}") from None
             yield line, fault
             continue
         if columns is None:
             columns = cells
-            _differ(columns, where)
+            _check_names_differ(columns, source)
         elif len(cells) == len(columns):
             yield line, dict(zip(columns, cells, strict=True))
         elif cells:
@@ -99,40 +99,40 @@ def cells_of(
 
 
 def values_of(cells: Cells, words: Words = NO_WORDS, place: str = "") -> dict[str, Any]:
-    """Return the values of a row by names for formulas; a cell that is a number is one.
+    """Return the values of a row by names for formulas; cells with numbers become numbers.
 
-    `words` translate cells by column. Raises `InputError` for columns that formulas cannot tell
-    apart, at a `place`.
+    `words` translate cells by column. Raises `InputError`, which begins with `place`, if two
+    columns have the same name in formulas.
     """
-    row = {named(name): valued(cell) for name, cell in cells.items()}
+    row = {column_name(name): valued(cell) for name, cell in cells.items()}
     if len(row) < len(cells):
-        _differ(cells, place)
+        _check_names_differ(cells, place)
     for column, meaning in words.items():
         if column in row:
             row[column] = meaning.get(str(row[column]), row[column])
     return row
 
 
-def _differ(columns: Iterable[str], where: str) -> None:
-    """Raise `InputError` where two columns have one name: `time (ms)` and `time_ms`."""
-    for name, often in Counter(filter(None, map(named, columns))).items():
-        if often > 1:
-            raise InputError(f"{where}: two columns are named {name}")
+def _check_names_differ(columns: Iterable[str], source: str) -> None:
+    """Raise `InputError` if two columns have one name in formulas: `time (ms)` and `time_ms`."""
+    for name, count in Counter(filter(None, map(column_name, columns))).items():
+        if count > 1:
+            raise InputError(f"{source}: two columns are named {name}")
 
 
-def _of_json(file: IO[str], name: str, where: str) -> Iterator[tuple[int, Cells]]:
+def _json_rows(file: IO[str], name: str, source: str) -> Iterator[tuple[int, Cells]]:
     """Yield the objects of JSON lines, or of one list, each with its line or place."""
     is_list = not name.lower().endswith(".jsonl")
     for number, text in enumerate([file.read()] if is_list else file, 1):
         if not text.strip():
             continue
         try:
-            found = json.loads(text)
+            parsed = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{where}:{number}: not JSON: {error}") from None
-        if is_list and not isinstance(found, list):
-            raise InputError(f"{where}: a table is a list of rows, not {shorten(found)}")
-        for place, row in enumerate(found, 1) if is_list else ((number, found),):
+            raise InputError(f"{source}:{number}: not JSON: {error}") from None
+        if is_list and not isinstance(parsed, list):
+            raise InputError(f"{source}: a table is a list of rows, not {shorten(parsed)}")
+        for place, row in enumerate(parsed, 1) if is_list else ((number, parsed),):
             if not isinstance(row, dict):
-                raise InputError(f"{where}:{place}: a row is an object, not {shorten(row)}")
+                raise InputError(f"{source}:{place}: a row is an object, not {shorten(row)}")
             yield place, row

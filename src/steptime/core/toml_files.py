@@ -34,7 +34,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 @cache
-def packaged(name: str) -> dict[str, Any]:
+def packaged(name: str) -> Mapping[str, Any]:
     """Return the table of one of the package's own files, `data/NAME`."""
     return read_toml(DATA / name)
 

@@ -1,10 +1,20 @@
-"""Tables of files as typed values, and what is wrong with one: its place, what it must be."""
+"""Conversion of the tables of files to types, with the place and the expected value of a fault."""
 
 import re
 from collections.abc import Iterator, Mapping
 from sys import float_info
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 from msgspec import Meta
@@ -14,14 +24,14 @@ from steptime.core.errors import InputError, shorten, unknown
 Kind = TypeVar("Kind")
 Text = Annotated[str, Meta(pattern=r"\S", description="a text")]
 Texts = Annotated[tuple[str, ...], Meta(description="a list of texts")]
-Whole = Annotated[int, Meta(ge=0, description="a whole number")]
-Wholes = Annotated[tuple[Whole, ...], Meta(description="a list of whole numbers")]
+NonNegativeInt = Annotated[int, Meta(ge=0, description="a whole number")]
+NonNegativeInts = Annotated[tuple[NonNegativeInt, ...], Meta(description="a list of whole numbers")]
 Above0 = Annotated[float, Meta(gt=0, le=float_info.max, description="a number above 0")]
 Figure = Annotated[
     float,
     Meta(ge=1e-6, le=1e8, description="positive, in the unit of its name (1e-06 to 1e+08)"),
 ]
-"""A datasheet's number: what lies beyond is in another unit."""
+"""A datasheet's number: one beyond these bounds is in another unit."""
 _WORDS = {"str": "a text", "int": "a whole number", "bool": "true or false"}
 _WORDS |= {"float": "a number", "array": "a list", "object": "a table"}
 _FAULT = re.compile(r"(.*?)(?: - at (?:`key` in )?`\$\.?(.*)`)?", re.DOTALL)
@@ -31,87 +41,133 @@ _TOO_LARGE = "Number out of range"
 _EXPECTED = re.compile(r"Expected `(\w+)[^`]*`(.*?)(?:, got .*)?", re.DOTALL)
 
 
-def typed(table: object, kind: type[Kind], where: str, prefix: str = "") -> Kind:
-    """Return a table as its type; raises `InputError`, of the first fault, that begins `where`.
+def typed(table: object, kind: type[Kind], source: str, prefix: str = "") -> Kind:
+    """Return a table converted to a type.
 
-    `prefix` is where in the file the table stands: `calibration.`.
+    Args:
+        table: the values of a file.
+        kind: the type: a struct, a dataclass or a mapping.
+        source: the file, with which a message begins.
+        prefix: the path of the table inside the file: `calibration.`.
+
+    Raises:
+        InputError: for the first value that does not fit the type.
     """
     try:
         return msgspec.convert(table, kind)
     except msgspec.ValidationError as error:
-        raise _fault(str(error), table, kind, where, prefix) from None
+        raise _fault(str(error), table, kind, source, prefix) from None
     except UnicodeEncodeError:
-        raise InputError(f"{where}: a text holds half of a character") from None
+        raise InputError(f"{source}: a text holds half of a character") from None
 
 
-def given(table: Mapping[str, Any], kind: type, where: str, prefix: str = "") -> dict[str, Any]:
-    """Return what a table says, typed, without the defaults of its type; raises as `typed`."""
-    read: Any = typed(table, kind, where, prefix)
-    return {key: getattr(read, key) for key in table}
+def typed_values(
+    table: Mapping[str, Any], kind: type, source: str, prefix: str = ""
+) -> dict[str, Any]:
+    """Return the values of a table, converted to a type but without the type's defaults.
+
+    Args and errors are those of `typed`.
+    """
+    parsed: Any = typed(table, kind, source, prefix)
+    return {key: getattr(parsed, key) for key in table}
 
 
 def struct(name: str, kinds: Mapping[str, Any], required: str = "", *, closed: bool = True) -> type:
-    """Return the type of a table with keys of these types; one that is not `closed` has others.
+    """Return the type of a table.
 
-    `get_type_hints(one, include_extras=True)` are the types of a class of our own.
+    Args:
+        name: the name of the type.
+        kinds: the type of each key; for a class of our own `get_type_hints(Class,
+            include_extras=True)`.
+        required: the keys that the table must have, separated by spaces.
+        closed: whether other keys are refused.
     """
-    must: list[Any] = [(key, kinds[key]) for key in required.split()]
-    may = [(key, kind, None) for key, kind in kinds.items() if key not in required.split()]
-    return msgspec.defstruct(name, must + may, forbid_unknown_fields=closed)
+    required_fields: list[Any] = [(key, kinds[key]) for key in required.split()]
+    optional = [(key, kind, None) for key, kind in kinds.items() if key not in required.split()]
+    return msgspec.defstruct(name, required_fields + optional, forbid_unknown_fields=closed)
 
 
-def _fault(said: str, value: Any, kind: Any, where: str, place: str) -> InputError:
-    """Return what msgspec says of a table as our line: where, what it must be, and what it is."""
-    text, path = _FAULT.fullmatch(said).groups()  # type: ignore[union-attr]  # it fits any text
-    (plain, what), *_ = _plain(kind)
-    last = ""
-    for index, name in _PART.findall(path or ""):
-        try:
-            inner = _inner(plain, name or index)
-        except KeyError:  # inside of one of several types: said is what the whole must be
-            break
-        last = name or (_wrong(value, inner) if index == "..." else index)
-        value = value[int(index) if index.isdigit() else last]
-        dot = "." if place and not place.endswith(".") else ""
-        place += f"[{last}]" if index.isdigit() else f"{dot}{last}"
-        (plain, what), *_ = _plain(inner)
-    if of_field := _OF_FIELD.fullmatch(text):
-        if of_field[1].startswith("missing"):
-            return InputError(f"{where}: '{place}{'.' if last else ''}{of_field[2]}' is missing")
-        at = f"{where}: {place.rstrip('.')}" if place else where
-        return unknown("key", of_field[2], get_type_hints(plain), at)
-    if get_origin(plain) is Literal:
-        return unknown(place, value, map(str, get_args(plain)), where)
+class _Place(NamedTuple):
+    """A value inside a table: its type, that type in words, and the path of keys to it."""
+
+    kind: Any
+    words: str
+    value: Any
+    path: str
+    is_inner: bool
+
+
+def _fault(message: str, table: Any, kind: Any, source: str, prefix: str) -> InputError:
+    """Return a message of msgspec in our words: the place, the expected type and the value."""
+    text, path = _FAULT.fullmatch(message).groups()  # type: ignore[union-attr]  # it fits any text
+    place = _find_place(path or "", table, kind, prefix)
+    field_fault = _OF_FIELD.fullmatch(text)
+    if field_fault:
+        return _field_fault(place, field_fault[1], field_fault[2], source)
+    if get_origin(place.kind) is Literal:
+        return unknown(place.path, place.value, map(str, get_args(place.kind)), source)
     expected = _EXPECTED.fullmatch(text)
-    if not expected and text != _TOO_LARGE:
-        return InputError(f"{where}: {text}")
-    words = what or (f"{_WORDS[expected[1]]}{expected[2]}" if expected else "a smaller number")
-    named = f"'{place}' " if place else ""
-    return InputError(f"{where}: {named}must be {words}, not {shorten(value)}")
+    if expected:
+        words = place.words or f"{_WORDS[expected[1]]}{expected[2]}"
+    elif text == _TOO_LARGE:
+        words = place.words or "a smaller number"
+    else:
+        return InputError(f"{source}: {text}")
+    subject = f"'{place.path}' " if place.path else ""
+    return InputError(f"{source}: {subject}must be {words}, not {shorten(place.value)}")
 
 
-def _inner(plain: Any, part: str) -> Any:
-    """Return the type of a part of a type: of a field, or of each value of a table or a list."""
-    inside = get_args(plain)
-    if get_origin(plain) is tuple:
-        return inside[0 if inside[-1] is ... else int(part)]
-    return inside[-1] if inside else get_type_hints(plain, include_extras=True)[part]
+def _find_place(path: str, value: Any, kind: Any, prefix: str) -> _Place:
+    """Follow a path of msgspec, `a[0].b` or `a[...]`, into a table as far as its type is known."""
+    plain, words = next(_plain_kinds(kind))
+    is_inner = False
+    for index, name in _PART.findall(path):
+        try:
+            member_kind = _member_kind(plain, name or index)
+        except KeyError:  # inside of one of several types: the message is about the outer value
+            break
+        key = name or (_first_wrong_key(value, member_kind) if index == "..." else index)
+        value = value[int(index) if index.isdigit() else key]
+        dot = "." if prefix and not prefix.endswith(".") else ""
+        prefix += f"[{key}]" if index.isdigit() else f"{dot}{key}"
+        plain, words = next(_plain_kinds(member_kind))
+        is_inner = True
+    return _Place(plain, words, value, prefix, is_inner)
 
 
-def _plain(kind: Any, what: str = "") -> Iterator[tuple[Any, str]]:
-    """Yield the types that a type stands for, None apart, each with what it is in words."""
+def _field_fault(place: _Place, fault: str, field: str, source: str) -> InputError:
+    """Return the error for a key that a table lacks, or that its type does not have."""
+    if fault.startswith("missing"):
+        dot = "." if place.is_inner else ""
+        return InputError(f"{source}: '{place.path}{dot}{field}' is missing")
+    path = place.path.rstrip(".")
+    return unknown(
+        "key", field, get_type_hints(place.kind), f"{source}: {path}" if path else source
+    )
+
+
+def _member_kind(kind: Any, name: str) -> Any:
+    """Return the type of a field, or of each value of a table or a list."""
+    members = get_args(kind)
+    if get_origin(kind) is tuple:
+        return members[0 if members[-1] is ... else int(name)]
+    return members[-1] if members else get_type_hints(kind, include_extras=True)[name]
+
+
+def _plain_kinds(kind: Any, words: str = "") -> Iterator[tuple[Any, str]]:
+    """Yield the members of a type, without None and annotations, each with its description."""
     if get_origin(kind) is Annotated:
-        inside, *more = get_args(kind)
-        said = (one.description for one in more if isinstance(one, Meta) and one.description)
-        yield from _plain(inside, next(said, what))
+        plain, *metadata = get_args(kind)
+        texts = (meta.description for meta in metadata if isinstance(meta, Meta))
+        yield from _plain_kinds(plain, next(filter(None, texts), words))
     elif get_origin(kind) in (Union, UnionType):
-        for one in get_args(kind):
-            yield from _plain(one, what)
+        for member in get_args(kind):
+            yield from _plain_kinds(member, words)
     elif kind is not NoneType:
-        yield kind, what
+        yield kind, words
 
 
-def _wrong(table: Mapping[str, Any], kind: Any) -> str:
+def _first_wrong_key(table: Mapping[str, Any], kind: Any) -> str:
     """Return the first key of a table whose value is not of a type."""
     for key, value in table.items():
         try:

@@ -6,7 +6,7 @@ from typing import Any
 
 from steptime.core.toml_files import packaged
 
-QUANTITIES: dict[str, list[str]] = packaged("quantities.toml")  # a unit and what is meant
+QUANTITIES: Mapping[str, list[str]] = packaged("quantities.toml")  # a unit and what is meant
 
 _LARGE = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
@@ -37,7 +37,7 @@ def size(value: float) -> str:
 
 
 def rate(value: float) -> str:
-    """Return a number of things a second: `1,234` or `12.34`."""
+    """Return a throughput without its unit: `1,234` or `12.34`."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
@@ -119,18 +119,19 @@ def interval(key: str, value: Any, low: float | None, high: float | None) -> str
 
 def duration(value: float) -> str:
     """Return a time to wait: `1:05` minutes and seconds, or hours too."""
-    whole = max(0, round(value))
-    hours, minutes, secs = whole // 3600, whole // 60 % 60, whole % 60
+    total_s = max(0, round(value))
+    hours, minutes, secs = total_s // 3600, total_s // 60 % 60, total_s % 60
     return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
 
 
-def first_of(names: Iterable[str], most: int, between: str = ", ") -> str:
-    """Return the first names in a row, and how many more there are: `a, b and 3 more`."""
-    every = list(names)
-    more = f" and {len(every) - most:,} more" if len(every) > most else ""
-    return between.join(every[:most]) + more
+def first_of(names: Iterable[str], limit: int, between: str = ", ") -> str:
+    """Return the first names and the number of the others: `a, b and 3 more`."""
+    all_names = list(names)
+    hidden_count = len(all_names) - limit
+    suffix = f" and {hidden_count:,} more" if hidden_count > 0 else ""
+    return between.join(all_names[:limit]) + suffix
 
 
 def counted(number: float, noun: str) -> str:
-    """Return a number of things in words: `1 row`, `1,998 rows`, `0.5 epochs`."""
+    """Return a number with its noun: `1 row`, `1,998 rows`, `0.5 epochs`."""
     return f"{number:{',' if isinstance(number, int) else 'g'}} {noun}{'s' * (number != 1)}"

@@ -1,8 +1,8 @@
 """Parsers of the values that people type, one for each kind, and the types that Python takes.
 
 Commands, Python functions and experiment files use the same parsers, so a value means the same
-everywhere. Each parser takes a text, or a number or list where that is natural, and `where`: the
-option, key or place that a message names. Each raises `InputError` with one line for a value of
+everywhere. Each parser takes a text, or a number or list where that is natural, and `place`: the
+option or key that an error message names. Each raises `InputError` with one line for a value of
 another kind.
 """
 
@@ -56,54 +56,54 @@ _RANGE = re.compile(
 )
 
 
-def parse_text(value: object, where: str) -> str:
+def parse_text(value: object, place: str) -> str:
     """Return a value of the command line or of a file as text, without spaces around it."""
     if isinstance(value, int) and abs(value) > MAX_COUNT:
-        raise InputError(f"{where}: {shorten(value)} is larger than 2^53")
+        raise InputError(f"{place}: {shorten(value)} is larger than 2^53")
     if not isinstance(value, str | float | Integral):
-        raise InputError(f"{where}: {shorten(value)} is not a value")
+        raise InputError(f"{place}: {shorten(value)} is not a value")
     return str(value).strip()
 
 
-def parse_pairs(texts: Iterable[str] | None, what: str) -> dict[str, str]:
+def parse_pairs(texts: Iterable[str] | None, noun: str) -> dict[str, str]:
     """Return `NAME=VALUE` texts as a dict; raises `InputError` for other forms and for repeats."""
     values: dict[str, str] = {}
     for text in texts or ():
         name, equals, value = (part.strip() for part in text.partition("="))
         if not (name and equals and value):
-            raise InputError(f"{what} {shorten(text)} is not of the form name=value")
+            raise InputError(f"{noun} {shorten(text)} is not of the form name=value")
         if name in values:
-            raise InputError(f"{what} '{name}' is given twice")
+            raise InputError(f"{noun} '{name}' is given twice")
         values[name] = value
     return values
 
 
-def parse_count(value: object, where: str, at_least: int = 1, at_most: int = MAX_COUNT) -> int:
+def parse_count(value: object, place: str, at_least: int = 1, at_most: int = MAX_COUNT) -> int:
     """Return a whole number within bounds: `8`, `1e3` is 1,000, `1.2M` is 1,200,000.
 
     Args:
         value: a text or a number. `k`, `M`, `B` and `T` stand for 10^3, 10^6, 10^9 and 10^12.
-        where: what a message names.
+        place: the option or key that an error message names.
         at_least: the smallest number that is allowed.
         at_most: the largest number that is allowed.
 
     Raises:
         InputError: for a fraction, another text, and a number out of bounds.
     """
-    text = parse_text(value, where)
+    text = parse_text(value, place)
     number = None if isinstance(value, bool) else _scaled(text)
     if number is None and re.fullmatch(r"-?\d+", text, re.ASCII):
-        raise InputError(f"{where}: {shorten(text)} is larger than 2^53")
+        raise InputError(f"{place}: {shorten(text)} is larger than 2^53")
     if number is None or number != number.to_integral_value():
         forms = "write it as 8, 1e3 or 1.2M"
-        raise InputError(f"{where}: must be a whole number, not {shorten(value)}; {forms}")
+        raise InputError(f"{place}: must be a whole number, not {shorten(value)}; {forms}")
     if number > MAX_COUNT:
-        raise InputError(f"{where}: {shorten(text)} is larger than 2^53")
+        raise InputError(f"{place}: {shorten(text)} is larger than 2^53")
     if number < at_least:
-        shown = int(number) if abs(number) <= MAX_COUNT else shorten(text)
-        raise InputError(f"{where}: must be at least {at_least}, not {shown}")
+        number_text = int(number) if abs(number) <= MAX_COUNT else shorten(text)
+        raise InputError(f"{place}: must be at least {at_least}, not {number_text}")
     if number > at_most:
-        raise InputError(f"{where}: {int(number)} is more than {at_most}")
+        raise InputError(f"{place}: {int(number)} is more than {at_most}")
     return int(number)
 
 
@@ -116,14 +116,14 @@ def _scaled(text: str) -> Decimal | None:
 def number_of(text: object) -> float:
     """Return the number of a text in ASCII, without `_`; NaN for none: it is within no bounds."""
     try:
-        written = str(text)
-        return nan if "_" in written else float(written.encode("ascii"))
+        digits = str(text)
+        return nan if "_" in digits else float(digits.encode("ascii"))
     except ValueError:
         return nan
 
 
 def parse_number(
-    value: object, where: str, at_least: float | None = None, at_most: float = MAX_COUNT
+    value: object, place: str, at_least: float | None = None, at_most: float = MAX_COUNT
 ) -> float:
     """Return a number above 0, or within bounds, which may be a fraction: `0.5`, `1e3`, `1.5T`.
 
@@ -132,13 +132,13 @@ def parse_number(
     """
     scaled = _scaled(str(value).strip())
     number = number_of(value) if scaled is None else float(scaled)
-    return _bounded(number, value, where, at_least, at_most)
+    return _bounded(number, value, place, at_least, at_most)
 
 
 def _bounded(
     number: float,
     value: object,
-    where: str,
+    place: str,
     at_least: float | None,
     at_most: float,
     forms: str = "",
@@ -147,40 +147,40 @@ def _bounded(
     is_high_enough = number > 0 if at_least is None else number >= at_least
     if is_high_enough and number <= at_most:
         return number
-    wanted = "above 0" if at_least is None else f"from {at_least:g} on"
+    bounds = "above 0" if at_least is None else f"from {at_least:g} on"
     if number > at_most or at_most < MAX_COUNT:
-        wanted += f", at most {'2^53' if at_most == MAX_COUNT else f'{at_most:,.15g}'}"
+        bounds += f", at most {'2^53' if at_most == MAX_COUNT else f'{at_most:,.15g}'}"
     hint = f"; write it as {forms}" if forms else ""
-    raise InputError(f"{where}: must be a number {wanted}, not {shorten(value)}{hint}")
+    raise InputError(f"{place}: must be a number {bounds}, not {shorten(value)}{hint}")
 
 
 def parse_seconds(
-    value: object, where: str, at_least: float | None = None, at_most: float = MAX_COUNT
+    value: object, place: str, at_least: float | None = None, at_most: float = MAX_COUNT
 ) -> float:
     """Return a time in seconds, `500ms`, `2s`, `1.5h`, or a bare number of seconds, `0.5`.
 
     Raises:
         InputError: for another unit, and for a number that is not above 0 or within bounds.
     """
-    return parse_duration(value, where, "s", at_least, at_most)
+    return parse_duration(value, place, "s", at_least, at_most)
 
 
 def parse_duration(
     value: object,
-    where: str,
+    place: str,
     unit: str,
     at_least: float | None = None,
     at_most: float = MAX_COUNT,
 ) -> float:
     """Return a time as a number of a unit, `us` to `d`, which a bare number has, too."""
-    number, suffix = _split_quantity(value, where, SECONDS_OF_UNIT)
+    number, suffix = _split_quantity(value, place, SECONDS_OF_UNIT)
     if suffix:
         number = number * SECONDS_OF_UNIT[suffix] / SECONDS_OF_UNIT[unit]
     forms = "0.5, 2s or 500ms" if unit == "s" else f"0.5, 2{unit} or 500ms"
-    return _bounded(number, value, where, at_least, at_most, forms)
+    return _bounded(number, value, place, at_least, at_most, forms)
 
 
-def parse_latency_s(value: object, where: str, bare_max_s: float) -> float:
+def parse_latency_s(value: object, place: str, bare_max_s: float) -> float:
     """Return the seconds of a latency target: `500ms`, `2s`, or a bare number of seconds, `0.5`.
 
     A bare number above `bare_max_s` is refused, since it is meant in milliseconds.
@@ -191,53 +191,53 @@ def parse_latency_s(value: object, where: str, bare_max_s: float) -> float:
     latency = number_of(value)
     if latency > bare_max_s:
         number = str(value).strip()
-        says = f"{number} seconds is no latency target; for milliseconds write {where} {number}ms"
-        raise InputError(f"{where} {number}: {says}")
-    return parse_seconds(value, where)
+        says = f"{number} seconds is no latency target; for milliseconds write {place} {number}ms"
+        raise InputError(f"{place} {number}: {says}")
+    return parse_seconds(value, place)
 
 
-def parse_bytes(value: object, where: str) -> float:
+def parse_bytes(value: object, place: str) -> float:
     """Return a size of memory in bytes: `24GB`, `24GiB`, or a bare number of bytes.
 
     Raises:
         InputError: for another unit, and for a number that is not above 0.
     """
-    number, unit = _split_quantity(value, where, BYTES_OF_UNIT)
+    number, unit = _split_quantity(value, place, BYTES_OF_UNIT)
     size_bytes = number * BYTES_OF_UNIT.get(unit, 1)
-    return _bounded(size_bytes, value, where, None, MAX_BYTES, "24GB or 24GiB")
+    return _bounded(size_bytes, value, place, None, MAX_BYTES, "24GB or 24GiB")
 
 
-def _split_quantity(value: object, where: str, units: Mapping[str, float]) -> tuple[float, str]:
+def _split_quantity(value: object, place: str, units: Mapping[str, float]) -> tuple[float, str]:
     """Return the number of a value and its unit, "" for a bare number; NaN for another text."""
     text = str(value).strip()
     match = _QUANTITY.fullmatch(text) if len(text) <= LONGEST_NUMBER else None
     if match is None or isinstance(value, bool):
         return nan, ""
     if match[2] and match[2] not in units:
-        raise InputError(f"{where}: unknown unit in {shorten(value)}; known: {', '.join(units)}")
+        raise InputError(f"{place}: unknown unit in {shorten(value)}; known: {', '.join(units)}")
     return float(match[1]), match[2]
 
 
-def parse_share(value: object, where: str) -> float:
+def parse_share(value: object, place: str) -> float:
     """Return a share, `5%` or `0.05`; raises `InputError`, for 5 too: 500 % is written `500%`."""
     number, percent, tail = str(value).strip().partition("%")
     share = nan if tail.strip() else number_of(number) / (100 if percent else 1)
     if not 0 <= share <= (MAX_SHARE if percent else 1):
-        raise InputError(f"{where}: is a share such as 5% or 0.05, not {shorten(value)}")
+        raise InputError(f"{place}: is a share such as 5% or 0.05, not {shorten(value)}")
     return share
 
 
-def parse_price(value: object, where: str) -> float:
+def parse_price(value: object, place: str) -> float:
     """Return a price in the currency of the prices: `2.5` or `$2.50`.
 
     Raises:
         InputError: for another text, and for a number that is not above 0.
     """
     number = number_of(str(value).strip().removeprefix("$"))
-    return _bounded(number, value, where, None, MAX_COUNT)
+    return _bounded(number, value, place, None, MAX_COUNT)
 
 
-def parse_truth(value: Any, what: str) -> bool:
+def parse_truth(value: Any, place: str) -> bool:
     """Return the truth value of a text, such as a cell of a table: `True`, `no`, `off`.
 
     Empty is false. Raises `InputError` for another text: in Python every text but "" is true.
@@ -247,7 +247,7 @@ def parse_truth(value: Any, what: str) -> bool:
         return True
     if word in ("no", "false", "off", "", False, None):
         return False
-    raise InputError(f"{what} must be yes or no, not {shorten(value)}")
+    raise InputError(f"{place} must be yes or no, not {shorten(value)}")
 
 
 def is_range(value: object) -> bool:
@@ -255,17 +255,17 @@ def is_range(value: object) -> bool:
     return isinstance(value, str) and ".." in value
 
 
-def parse_range(text: str, where: str) -> list[int]:
+def parse_range(text: str, place: str) -> list[int]:
     """Return the numbers of a range: `4..16 x2` is 4, 8, 16; `2..8 +3` is 2, 5, 8; `1..3` all.
 
-    Raises `InputError`, naming `where`, for another text, and for a range that runs backwards or
+    Raises `InputError`, naming `place`, for another text, and for a range that runs backwards or
     stands still.
     """
     match = _RANGE.fullmatch(text)
     if not match:
         form = "is not a range of whole numbers such as 4..128 x2"
-        raise InputError(f"{where}: {shorten(text)} {form}")
-    first, last = (parse_count(end, where, 0) for end in match.group(1, 2))
+        raise InputError(f"{place}: {shorten(text)} {form}")
+    first, last = (parse_count(end, place, 0) for end in match.group(1, 2))
     is_sum, step = match[3] in (None, "+"), int(match[4] or 1)
     for is_wrong, why in (
         (last < first, "runs backwards"),
@@ -273,54 +273,54 @@ def parse_range(text: str, where: str) -> list[int]:
         (is_sum and last - first >= MAX_VALUES * step, f"has more than {MAX_VALUES} values"),
     ):
         if is_wrong:
-            raise InputError(f"{where}: range {shorten(text)} {why}")
+            raise InputError(f"{place}: range {shorten(text)} {why}")
     if is_sum:
         return list(range(first, last + 1, step))
     return [first * step**k for k in range(last.bit_length()) if first * step**k <= last]
 
 
-def parse_counts(value: Batches, where: str) -> list[int]:
+def parse_counts(value: Batches, place: str) -> list[int]:
     """Return whole numbers from 1 on: `64`, `1,2,4`, `1..8`, `1..128 x2`, or a list of numbers.
 
     `1,2,4,...,128` goes on as it began, by adding or by multiplying. Raises `InputError`, naming
-    `where`, for another value and for a number that is given twice.
+    `place`, for another value and for a number that is given twice.
     """
     text = ",".join(map(str, value)) if isinstance(value, list | tuple | range) else str(value)
     numbers: list[int] = []
     pieces = [piece.strip() for piece in text.split(",")]
     for i, piece in enumerate(pieces):
         if piece == "...":
-            last = parse_count(pieces[i + 1] if i + 1 < len(pieces) else "", where)
-            numbers.extend(_continue_series(numbers, last, where))
+            last = parse_count(pieces[i + 1] if i + 1 < len(pieces) else "", place)
+            numbers.extend(_continue_series(numbers, last, place))
         elif is_range(piece):
-            numbers.extend(parse_range(piece, where))
+            numbers.extend(parse_range(piece, place))
         else:
-            numbers.append(parse_count(piece, where))
+            numbers.append(parse_count(piece, place))
         if len(numbers) > MAX_VALUES:
-            raise InputError(f"{where}: more than {MAX_VALUES} values")
+            raise InputError(f"{place}: more than {MAX_VALUES} values")
     if min(numbers) < 1:
-        raise InputError(f"{where}: must be at least 1, not {min(numbers)}")
+        raise InputError(f"{place}: must be at least 1, not {min(numbers)}")
     if len(set(numbers)) < len(numbers):
         repeated = next(number for i, number in enumerate(numbers) if number in numbers[:i])
-        raise InputError(f"{where}: {repeated} is given twice")
+        raise InputError(f"{place}: {repeated} is given twice")
     return numbers
 
 
-def _continue_series(numbers: list[int], last: int, where: str) -> list[int]:
+def _continue_series(numbers: list[int], last: int, place: str) -> list[int]:
     """Return the numbers between those of a list and `last`: 1, 2, 4 goes on as 8, 16, ..."""
     if len(numbers) < 2 or numbers[-1] <= numbers[-2]:
-        raise InputError(f"{where}: '...' needs two growing numbers before it and one after")
+        raise InputError(f"{place}: '...' needs two growing numbers before it and one after")
     before, latest = numbers[-2:]
     factor = latest // before if len(numbers) > 2 or latest != 2 * before else 2
     is_product = latest == before * factor and (len(numbers) == 2 or numbers[-3] * factor == before)
     step = f"x{factor}" if is_product else f"+{latest - before}"
-    series = parse_range(f"{latest}..{max(last, latest)} {step}", where)
+    series = parse_range(f"{latest}..{max(last, latest)} {step}", place)
     if series[-1] != last or last == latest:
-        raise InputError(f"{where}: '...' does not lead to {last}")
+        raise InputError(f"{place}: '...' does not lead to {last}")
     return series[1:-1]
 
 
-def parse_names(value: Any, where: str) -> list[Any]:
+def parse_names(value: Any, place: str) -> list[Any]:
     """Return the names of a list with commas, in their order; a value that is no text in a list.
 
     Raises:
@@ -328,20 +328,20 @@ def parse_names(value: Any, where: str) -> list[Any]:
     """
     if not isinstance(value, str | Path):
         return [*value] if isinstance(value, list | tuple) else [value]
-    return check_names([piece.strip() for piece in str(value).split(",")], where)
+    return check_names([piece.strip() for piece in str(value).split(",")], place)
 
 
-def parse_devices(value: Any, where: str = "--device") -> list[Any]:
+def parse_devices(value: Any, place: str = "--device") -> list[Any]:
     """Return the names of devices, `A100,H100`; devices of Python stay as they are."""
-    return parse_names(value, where)
+    return parse_names(value, place)
 
 
-def parse_links(value: Any, where: str = "--link") -> list[Any]:
+def parse_links(value: Any, place: str = "--link") -> list[Any]:
     """Return the names of links, `nvlink-4,pcie-4-x16`; links of Python stay as they are."""
-    return parse_names(value, where)
+    return parse_names(value, place)
 
 
-def parse_models(value: Any, where: str = "MODEL") -> list[Any]:
+def parse_models(value: Any, place: str = "MODEL") -> list[Any]:
     """Return the models of a list: `fc:layers=4,nodes=64,resnet50` is two.
 
     A value that is no text is one network, or a list of them.
@@ -355,14 +355,14 @@ def parse_models(value: Any, where: str = "MODEL") -> list[Any]:
             models[-1] += f",{piece}"
         else:
             models.append(piece)
-    return check_names([piece.strip() for piece in models], where)
+    return check_names([piece.strip() for piece in models], place)
 
 
-def check_names(names: list[str], where: str) -> list[str]:
+def check_names(names: list[str], place: str) -> list[str]:
     """Return names as they are; raises `InputError` for an empty one and for a repeated one."""
     if not all(names):
-        raise InputError(f"{where}: {shorten(','.join(names))} has an empty name")
+        raise InputError(f"{place}: {shorten(','.join(names))} has an empty name")
     repeated = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if repeated is not None:
-        raise InputError(f"{where}: {shorten(repeated)} is given twice")
+        raise InputError(f"{place}: {shorten(repeated)} is given twice")
     return names

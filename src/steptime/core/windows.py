@@ -1,4 +1,4 @@
-"""Where a window fits: positions, padding and reach along one axis."""
+"""Windows of convolutions and pools along one axis: positions, padding and reach."""
 
 
 def positions(
@@ -10,10 +10,10 @@ def positions(
     ceil: bool = False,
     in_padding: bool = False,
 ) -> int:
-    """Return how often a window fits into `size`, padded before and after; below 1 if never.
+    """Return the number of positions of a window in a padded `size`; below 1 if it does not fit.
 
-    `ceil` lets a last window hang over the end. One that would begin behind the map, in the padding
-    or after it, is left out unless `in_padding`.
+    With `ceil` the last window may exceed the end. A window that would begin in the padding behind
+    the map, or after it, is not counted unless `in_padding`.
     """
     span = size + sum(padding) - reach(1, kernel, stride, dilation)
     if not ceil:
@@ -28,10 +28,10 @@ def reach(count: int, kernel: int, stride: int, dilation: int = 1) -> int:
     return (count - 1) * stride + dilation * (kernel - 1) + 1
 
 
-def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Return what TensorFlow's SAME adds before and after: `size -> ceil(size / stride)`.
+def tensorflow_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
+    """Return TensorFlow's SAME padding before and after: `size -> ceil(size / stride)`.
 
-    As little as gives so many positions, the odd one after.
+    It is the smallest padding with that number of positions; an odd element goes after.
     """
     total = max(reach(-(-size // stride), kernel, stride) - size, 0)
     return total // 2, total - total // 2

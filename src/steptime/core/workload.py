@@ -1,4 +1,4 @@
-"""What is run: a network with its hyperparameters, batch, dtype, phase, optimizer and plan."""
+"""The workload: a network with its hyperparameters, batch, dtype, phase, optimizer and plan."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero-bubble", "dualpipe")
 RECOMPUTES = ("none", "selective", "full")
 OFFLOADS = ("none", "optimizer", "activations", "both")
 CONTEXT_METHODS = ("gather", "ring", "all-to-all")
-_OF_OLD = ("data", "tensor", "pipeline")  # what every plan says, the rest only where it departs
+_BASIC_FIELDS = ("data", "tensor", "pipeline")  # in the JSON of every plan, even at defaults
 
 
 @dataclass(frozen=True)
@@ -71,18 +71,18 @@ class Plan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", tuple(self.stages))  # a list in files
-        least = min(self.shard, self.recompute_layers, *self.stages)
-        if least < 0:
+        lowest = min(self.shard, self.recompute_layers, *self.stages)
+        if lowest < 0:
             raise InputError(
-                f"plan: shard, recompute_layers and stages are at least 0, not {least}"
+                f"plan: shard, recompute_layers and stages are at least 0, not {lowest}"
             )
         table = vars(self)
-        if min(map(table.__getitem__, _AT_LEAST_1)) < 1:
-            name = next(name for name in _AT_LEAST_1 if table[name] < 1)
+        if min(map(table.__getitem__, _POSITIVE_FIELDS)) < 1:
+            name = next(name for name in _POSITIVE_FIELDS if table[name] < 1)
             raise InputError(f"plan: {name} must be at least 1, not {table[name]}")
-        for name, known in _WORDS_OF_PLAN.items():
-            if table[name] not in known:
-                raise unknown(name, table[name], map(str, known), "plan")
+        for name, valid_values in _VALID_VALUES.items():
+            if table[name] not in valid_values:
+                raise unknown(name, table[name], map(str, valid_values), "plan")
 
     @property
     def device_count(self) -> int:
@@ -91,7 +91,7 @@ class Plan:
 
     @property
     def replicas(self) -> int:
-        """The devices that hold the same weights, or shards of them: of data and context."""
+        """The number of data and context ranks, which hold the same weights or shards of them."""
         return self.data * self.context
 
     @property
@@ -105,14 +105,14 @@ class Plan:
         return self.expert_overlap or self.goes_both_ways
 
     @property
-    def routes_apart(self) -> bool:
-        """Whether tensor ranks have whole experts, each its own, and route tokens of their own."""
+    def routes_per_rank(self) -> bool:
+        """Whether each tensor rank has complete experts of its own and routes its own tokens."""
         return self.tensor > 1 and self.expert_tensor == 1
 
     @property
     def routers(self) -> int:
         """The devices of a stage among which experts may be shared out."""
-        return self.replicas * (self.tensor if self.routes_apart else 1)
+        return self.replicas * (self.tensor if self.routes_per_rank else 1)
 
     @property
     def expert_shards(self) -> int:
@@ -125,8 +125,8 @@ class Plan:
         return (self.shard or self.replicas) if self.zero else 1
 
 
-_AT_LEAST_1 = (*_OF_OLD, "expert", "context", "microbatches", "virtual", "imbalance")
-_WORDS_OF_PLAN: Mapping[str, tuple[object, ...]] = {
+_POSITIVE_FIELDS = (*_BASIC_FIELDS, "expert", "context", "microbatches", "virtual", "imbalance")
+_VALID_VALUES: Mapping[str, tuple[object, ...]] = {
     "schedule": SCHEDULES,
     "zero": (0, 1, 2, 3),
     "recompute": RECOMPUTES,
@@ -136,18 +136,22 @@ _WORDS_OF_PLAN: Mapping[str, tuple[object, ...]] = {
 }
 
 
-_USUAL = Plan()
+_DEFAULT_PLAN = Plan()
 
 
-def departures(one: object, usual: object, always: Collection[str] = ()) -> dict[str, Any]:
-    """Return the fields of an object that are not as usual, and some `always`."""
-    plain = vars(usual)
-    return {key: it for key, it in vars(one).items() if key in always or it != plain[key]}
+def departures(settings: object, usual: object, always: Collection[str] = ()) -> dict[str, Any]:
+    """Return the fields of an object that differ from the usual one, and those in `always`."""
+    defaults = vars(usual)
+    return {
+        key: value
+        for key, value in vars(settings).items()
+        if key in always or value != defaults[key]
+    }
 
 
-def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """Return the plan as JSON values: what old plans say, and what departs from the defaults."""
-    return departures(plan, _USUAL, _OF_OLD)
+def plan_to_json(plan: Plan) -> Mapping[str, Any]:
+    """Return the plan as JSON values: the basic fields, and those that are not the default."""
+    return departures(plan, _DEFAULT_PLAN, _BASIC_FIELDS)
 
 
 FEW_BITS = {"nf4": "int4", "nf4-dq": "int4", "int8": "int8", "float8": "int8"}
@@ -198,10 +202,10 @@ class Tuning:
         if self.weights and not self.freezes:
             raise InputError(f"--weights {self.weights}: of frozen weights, with --lora or --train")
 
-    def under(self, how: tuple[str, ...]) -> "Tuning":
-        """Return it as software runs it: `how` concerns adapters, few bits, and checkpoints."""
-        runs = self.rank or self.weights or self.recompute != "none"
-        return replace(self, how=how) if runs else self
+    def under(self, methods: tuple[str, ...]) -> "Tuning":
+        """Return the tuning with the methods of a stack for adapters, few bits and checkpoints."""
+        uses_methods = self.rank or self.weights or self.recompute != "none"
+        return replace(self, how=methods) if uses_methods else self
 
     @property
     def freezes(self) -> bool:
@@ -210,9 +214,9 @@ class Tuning:
 
     @property
     def text(self) -> str:
-        """What people call it: `LoRA r=16 on attention, nf4 weights`, "" where all is trained."""
+        """The text for people: `LoRA r=16 on attention, nf4 weights`; "" for full training."""
         dropped = f", dropout {self.dropout:g}" if self.dropout else ""
-        said = {
+        holds_of_text = {
             f"LoRA r={self.rank} on {self.on}{dropped}": self.rank,
             f"{self.weights} weights": self.weights,
             f"training {self.train}": self.train,
@@ -221,14 +225,14 @@ class Tuning:
             f"packed from {self.packed:,} tokens": self.packed,
             f"padded from {self.padded:,} tokens": self.padded,
         }
-        return ", ".join(text for text, holds in said.items() if holds)
+        return ", ".join(text for text, holds in holds_of_text.items() if holds)
 
 
 WHOLE = Tuning()
 
 
 def tuning_to_json(tuning: Tuning) -> dict[str, Value]:
-    """Return what a fine-tuning says beyond its defaults."""
+    """Return the fields of a fine-tuning that are not at their defaults, as JSON values."""
     return departures(tuning, WHOLE)
 
 
@@ -259,7 +263,7 @@ class Workload:
 
     @property
     def settings(self) -> dict[str, Value]:
-        """Hyperparameters, and what tells one network of a file from another, as records say it."""
+        """Hyperparameters, and the hash that identifies the network of a file, as in records."""
         of_file: dict[str, Value] = {"sha256": self.sha256, "allow_unknown": self.allow_unknown}
         return {**self.params, **{name: value for name, value in of_file.items() if value}}
 
@@ -279,12 +283,12 @@ class Workload:
     @property
     def family(self) -> str:
         """The network's name without settings and folders, of code `model.py:UNet`."""
-        where, colon, name = PurePath(self.file).name.partition(":")
-        return f"{where}:{name.partition(':')[0]}" if colon and self.sha256 else self.model
+        file, colon, name = PurePath(self.file).name.partition(":")
+        return f"{file}:{name.partition(':')[0]}" if colon and self.sha256 else self.model
 
     @property
     def label(self) -> str:
-        """Model text that gives this network again, such as `fc:layers=4,nodes=256`."""
+        """The model text of this network, such as `fc:layers=4,nodes=256`."""
         settings = ",".join(f"{k}={_text(v)}" for k, v in self.params.items())
         return f"{self.file or self.model}{':' if settings else ''}{settings}"
 
@@ -305,12 +309,12 @@ def workload_to_json(workload: Workload) -> dict[str, Any]:
 
 
 def workload_from_json(table: Mapping[str, Any]) -> Workload:
-    """Return the workload back from `workload_to_json`."""
+    """Return the workload of a table from `workload_to_json`."""
     return workload_of_parts(table, Plan(**table["plan"]), Tuning(**(table.get("tuning") or {})))
 
 
 def workload_of_parts(table: Mapping[str, Any], plan: Plan, tuning: Tuning) -> Workload:
-    """Return the workload of a table, whose plan and tuning are read already."""
+    """Return the workload of a table with its parsed plan and tuning."""
     params = dict(table["params"])
     names = ("sha256", "allow_unknown") if table.get("file") else ()
     of_file = {name: params.pop(name) for name in names if name in params}

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from steptime.core.errors import unknown
 from steptime.core.toml_files import DATA, read_toml, shown
-from steptime.core.typed import Above0, Text, Texts, given, struct
+from steptime.core.typed import Above0, Text, Texts, struct, typed_values
 from steptime.energy.systolic import Array
 
 _FOLDER = DATA / "arrays"
@@ -45,7 +45,7 @@ def array_from_table(table: dict[str, Any], where: str) -> Array:
 
     Raises `InputError` for an unknown key, a missing one, or a number that is not positive.
     """
-    values = given(table, _ARRAY, where)
+    values = typed_values(table, _ARRAY, where)
     count = values.pop("arrays")
     return Array(
         clock_hz=values.pop("clock_MHz") * 1e6,

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from steptime.core.windows import positions, same_padding
+from steptime.core.windows import positions, tensorflow_padding
 from steptime.formats import elements as el
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import require
@@ -24,7 +24,7 @@ def sides_of(
     sides: list[int] = []
     for n, k, step, apart in zip(size, kernel, stride, dilation, strict=True):
         span = (k - 1) * apart
-        before, after = same_padding(n, span + 1, step)
+        before, after = tensorflow_padding(n, span + 1, step)
         pairs = {"same": (before, after), "same_lower": (after, before), "causal": (span, 0)}
         sides += (0, 0) if padding == "valid" else pairs[padding]
     return sides

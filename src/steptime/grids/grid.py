@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from steptime.core.dtypes import dtype_named
+from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError
 from steptime.core.graph import PASSES, Graph
 from steptime.core.progress import watched
@@ -269,7 +269,7 @@ Place = tuple[Device, str | None]  # and the dtype there, None for that of each 
 def place_of(text: str, method: str = "") -> Place:
     """Return the device that a text such as `tpu-v2-8:bfloat16-mixed` names, and its dtype."""
     name, _, dtype = text.rpartition(":") if ":" in text else (text, "", "")
-    return catalog.device(name.strip(), method), dtype_named(
+    return catalog.device(name.strip(), method), find_dtype(
         dtype.strip()
     ) if dtype.strip() else None
 
@@ -292,7 +292,7 @@ def predicted(
     for some in watched(list(networks.values()), "networks"):
         first, sizes = some[0], list(dict.fromkeys(one.batch_per_replica for one in some))
         for dtype in dict.fromkeys(dtype for _, dtype in places):
-            network = replace(first, dtype=dtype_named(dtype or first.dtype))
+            network = replace(first, dtype=find_dtype(dtype or first.dtype))
             model = StepModel(network, places[0][0], None, method, options, assumes=True)
             steps = Steps(model, sizes)
             counted: dict[Steps, list[dict[str, float]]] = {}

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.toml_files import packaged
-from steptime.core.typed import Text, Texts, given, struct
+from steptime.core.typed import Text, Texts, struct, typed_values
 
 
 class Constant(NamedTuple):
@@ -96,7 +96,7 @@ def constants_from_table(table: Mapping[str, Any], where: str) -> dict[str, Cons
             key = f"{form}.{name}"
             if not isinstance(row, Mapping):
                 raise InputError(f"{where}: {key} must be a table, not {shorten(row)}")
-            said = {"spread": 0.0, **given(row, _CONSTANT, where, f"{key}.")}
+            said = {"spread": 0.0, **typed_values(row, _CONSTANT, where, f"{key}.")}
             found[key] = _constant(Constant(**said), declared.get(key), where, key)
     return found
 

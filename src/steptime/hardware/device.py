@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.toml_files import packaged
-from steptime.core.typed import Above0, Figure, Text, Texts, Whole, given, struct
+from steptime.core.typed import Above0, Figure, NonNegativeInt, Text, Texts, struct, typed_values
 from steptime.core.workload import PHASES
 
 GB = 1e9
@@ -266,7 +266,7 @@ _CALIBRATION = {  # what predictions read of it
     "intervals": _ENDS,
     "products": Mapping[str, Sequence[tuple[Above0, Above0, Above0, Above0, _Log]]],
     **dict.fromkeys(("stack", "date", "backend", "version", "driver"), Text),
-    **dict.fromkeys(("threads", "measured_points"), Whole),
+    **dict.fromkeys(("threads", "measured_points"), NonNegativeInt),
 }
 _CURVE: Any = struct(
     "Curve", dict.fromkeys(("work", "min_s"), Sequence[Above0]), "work min_s", closed=False
@@ -320,7 +320,7 @@ def device_from_table(table: Mapping[str, Any], where: str) -> Device:
 
     Raises `InputError` for an unknown key, a missing one, or a number that no device has.
     """
-    values = given(table, _DEVICE_FILE, where) | {
+    values = typed_values(table, _DEVICE_FILE, where) | {
         key: table[key] for key in _AS_SAID if key in table
     }
     values = _in_si(values, OF_DEVICE)
@@ -360,7 +360,7 @@ def link_from_table(table: Mapping[str, Any], where: str) -> Link:
 
     Raises `InputError` for an unknown key, a missing one, or a number that is not positive.
     """
-    values = _in_si(given(table, _LINK_FILE, where), _OF_LINK)
+    values = _in_si(typed_values(table, _LINK_FILE, where), _OF_LINK)
     if ends := values.pop("latency_range_us", None):
         low, high = (1e-6 * end for end in ends)
         if not low <= values.get("latency_s", low) <= high:

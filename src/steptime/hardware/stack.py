@@ -5,7 +5,15 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, get_type_hints
 
 from steptime.core.errors import InputError, one_of, shorten
-from steptime.core.typed import Above0, Text, Texts, Whole, Wholes, given, struct
+from steptime.core.typed import (
+    Above0,
+    NonNegativeInt,
+    NonNegativeInts,
+    Text,
+    Texts,
+    struct,
+    typed_values,
+)
 from steptime.hardware.constants import Constant, constants_from_table, is_retired, known
 from steptime.hardware.constants import uses as uses_of_stacks
 
@@ -28,20 +36,20 @@ class Execution(NamedTuple):
     true ("": for all).
     """
 
-    reads: Wholes = ()
-    each_step: Wholes = ()
+    reads: NonNegativeInts = ()
+    each_step: NonNegativeInts = ()
     passes: Above0 = 0.0
-    kernels: Whole = 1
-    temporaries: Whole | None = None
+    kernels: NonNegativeInt = 1
+    temporaries: NonNegativeInt | None = None
     together: bool = False
     flop: Above0 = 1.0
     causal_flop: Above0 = 1.0
     skips_window: bool = False
     scores: Above0 = 0.0
     keeps: Above0 = 0.0
-    chunks: Whole = 1
-    kept: Whole | None = None
-    kept_half: Whole = 0
+    chunks: NonNegativeInt = 1
+    kept: NonNegativeInt | None = None
+    kept_half: NonNegativeInt = 0
     when: Text = ""
     source: Text = ""
 
@@ -147,13 +155,13 @@ def stack_from_table(table: Mapping[str, Any], where: str, base: Stack | None = 
     but for what it is `unlike`. Raises `InputError` for an unknown or missing key and for a value
     of another type.
     """
-    said = given(table, _STACK, where)
+    said = typed_values(table, _STACK, where)
     kinds: dict[str, Execution] = {}
     for kind, row in said.get("kinds", {}).items():
         place = f"{where}: kinds.{kind}"
         if not isinstance(row, Mapping):
             raise InputError(f"{place} must be a table, not {shorten(row)}")
-        kinds[kind] = Execution(**given(row, _EXECUTION, place))
+        kinds[kind] = Execution(**typed_values(row, _EXECUTION, place))
     unlike = [name for name in said.pop("unlike", ()) if not is_retired(name)]
     said |= {"kinds": kinds}
     for use in uses_of_stacks():

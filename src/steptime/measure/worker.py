@@ -72,7 +72,7 @@ def start(request: Mapping[str, Any]) -> tuple[WorkerSession, dict[str, Any]]:
     """
     row = registry.backend(request["backend"])
     options = contract.Options(**request["options"])
-    scratch.use_own_tmpdir()
+    scratch.set_private_tmpdir()
     rank = ranks.here()
     if rank.size > 1:
         if row.one_process:

@@ -171,7 +171,7 @@ def _of_tensor(shape: Shape, asked: Asked) -> Found:
     one, tensor = shape.one, asked.plan.tensor
     parts = {"heads": int(one["heads"]), "columns of the feed-forward part": int(one["ffn"])}
     if shape.experts:
-        if not asked.plan.routes_apart:
+        if not asked.plan.routes_per_rank:
             parts["columns of an expert"] = int(one["expert_ffn"])
         if one["shared_ffn"]:
             parts["columns of a shared expert"] = int(one["shared_ffn"])
@@ -248,12 +248,12 @@ def _of_experts(shape: Shape, asked: Asked) -> Found:
     plan = asked.plan
     if plan.expert > 1 and not shape.experts:
         yield Fault(f"{shape.label} has no experts", {"expert": 1})
-    if plan.routes_apart and not plan.sequence:
+    if plan.routes_per_rank and not plan.sequence:
         says = "--expert-tensor 1 has each rank route its own tokens: it needs --sequence-parallel"
         yield Fault(says, {"sequence": True})
-    apart = plan.tensor if plan.routes_apart else 1
+    apart = plan.tensor if plan.routes_per_rank else 1
     ranks = {f"devices of tensor, data and context ({plan.routers})": plan.routers}
-    ranks = ranks if plan.routes_apart else _replicas(plan)
+    ranks = ranks if plan.routes_per_rank else _replicas(plan)
     wholes = {"experts": shape.experts or 1, **ranks}
     if not asked.pads_tokens:
         wholes["tokens"] = shape.length // plan.context // apart

@@ -188,7 +188,7 @@ def least_bytes(planner: Planner, plan: Plan) -> float:
     for load in {*layout.devices}:
         every = sum([whole[part.name].parameters * count for part, count in load])
         routed = sum([whole[part.name].routed * count for part, count in load])
-        tensor = 1 if plan.routes_apart else plan.tensor
+        tensor = 1 if plan.routes_per_rank else plan.tensor
         counts = ((every - routed) / plan.tensor, routed / tensor / plan.expert)
         most = max(most, sum(of_parameters(planner, plan, counts)))
     return most + planner.constant("buffer_bytes") + planner.constant("context_bytes")

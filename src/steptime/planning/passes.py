@@ -143,7 +143,7 @@ class Step:
         """
         planner, plan = self.planner, self.plan
         size = trade.bytes * plan.imbalance
-        if plan.sequence and not plan.routes_apart:  # each sends its own tokens
+        if plan.sequence and not plan.routes_per_rank:  # each sends its own tokens
             size /= plan.tensor
         if trade.goes_out and planner.low and planner.constant("dispatch_bytes"):
             size *= planner.constant("dispatch_bytes") / SIZE_BYTES[planner.computes]

@@ -22,7 +22,7 @@ from weakref import finalize
 
 from steptime import __version__
 from steptime.core.errors import InputError
-from steptime.core.files import own_caches, replacing
+from steptime.core.files import cache_folder, replacing
 from steptime.core.scratch import temporary
 from steptime.records import flat, store
 from steptime.records.record import Record
@@ -160,7 +160,7 @@ class Tables:
         from duckdb import IOException  # of a full disk, say
 
         mark = _mark(str(folder.resolve()))[:16]
-        for place in (folder / FOLDER, own_caches() / mark, self._scratch):
+        for place in (folder / FOLDER, cache_folder() / mark, self._scratch):
             with suppress(OSError, IOException):
                 place.mkdir(parents=True, exist_ok=True)
                 return kept(place, name, make)

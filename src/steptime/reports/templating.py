@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from steptime import __version__
 from steptime.core.errors import InputError, OutsideError
-from steptime.core.files import own_caches, write_whole
+from steptime.core.files import cache_folder, write_whole
 from steptime.reports.charts.style import config
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -55,7 +55,7 @@ def _library() -> str:
     """Return Vega, Vega-Lite and Vega-Embed (BSD licence) as one script, packed; it is kept."""
     import vl_convert
 
-    kept = own_caches() / f"vega-{version('vl-convert-python')}.gz.txt"
+    kept = cache_folder() / f"vega-{version('vl-convert-python')}.gz.txt"
     with suppress(OSError, ValueError, EOFError, zlib.error):
         text = kept.read_text(encoding="ascii")
         gzip.decompress(b64decode(text))  # whole

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 
 from steptime.build import Choice, choice_of, family_of, read_table
-from steptime.core.dtypes import dtype_named
+from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.validated import read_by, validated
 from steptime.core.values import (
@@ -34,11 +34,11 @@ _read_by = partial(read_by, kind=BeforeValidator)
 
 
 def _count(at_least: int, at_most: int = MAX_PROCESSES) -> Any:
-    return _read_by(partial(parse_count, where="", at_least=at_least, at_most=at_most))
+    return _read_by(partial(parse_count, place="", at_least=at_least, at_most=at_most))
 
 
 def _duration(at_most_s: float) -> Any:
-    return _read_by(partial(parse_seconds, where="", at_most=at_most_s))
+    return _read_by(partial(parse_seconds, place="", at_most=at_most_s))
 
 
 def _threads(value: object) -> int | None:
@@ -97,7 +97,7 @@ class Experiment(BaseModel):
     strategy: Axis[Strategy] = ["allreduce"]
     overlap: Axis[StrictBool] = [True]
     phase: Axis[Phase] = ["train"]
-    dtype: Axis[Annotated[str, _read_by(lambda text: dtype_named(str(text)))]] = ["float32"]
+    dtype: Axis[Annotated[str, _read_by(lambda text: find_dtype(str(text)))]] = ["float32"]
     optimizer: Axis[Optimizer] = ["sgd"]
     batch: Axis[Any] | None = None
     networks: list[dict[str, Any]] = Field(min_length=1)

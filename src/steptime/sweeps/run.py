@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from steptime.core.dtypes import dtype_named
+from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError
 from steptime.core.table import picked
 from steptime.core.units import size
@@ -313,7 +313,7 @@ def predict(
     unpredicted = 0
     for device, dtype in request.predict_on:
         for one in cells:
-            workload = replace(one.workload, dtype=dtype_named(dtype or one.workload.dtype))
+            workload = replace(one.workload, dtype=find_dtype(dtype or one.workload.dtype))
             cell, options = replace(one, workload=workload), one.options
             mark = (workload.key, options.strategy, options.overlap, device.name, cell.stack)
             if mark in seen or not cell.is_run:

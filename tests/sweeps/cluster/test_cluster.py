@@ -648,9 +648,9 @@ def test_a_node_of_gpus_holds_what_cuda_takes_and_a_data_set_once(tmp_path):
 
 
 def test_every_status_has_a_word_for_trying_again():
-    from steptime.core.causes import again
+    from steptime.core.causes import retry_of
 
-    assert {again(status, "") for status in STATUSES if status != "ok"} == {
+    assert {retry_of(status, "") for status in STATUSES if status != "ok"} == {
         "the next sweep", "only --retry oom", "only --retry timeout", "only --retry unsupported",
     }  # fmt: skip
 

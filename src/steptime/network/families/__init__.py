@@ -1,6 +1,7 @@
 """Families and named networks, by name; each is loaded when it is asked for."""
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 
 from steptime.core import registry
@@ -19,7 +20,7 @@ ZOO = {
     **dict.fromkeys(("bert_base", "gpt2", "llama_7b"), ""),  # rows of `language`
 }
 
-SHORT: dict[str, str] = packaged("other_names.toml")
+SHORT: Mapping[str, str] = packaged("other_names.toml")
 
 _OTHER_FILES = (".py", ".pt", ".pth", ".pb", ".h5", ".safetensors", ".gguf", ".ckpt", ".tflite")
 BRING_YOUR_OWN = (

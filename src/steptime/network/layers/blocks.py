@@ -235,7 +235,7 @@ def mixture(b: Builder, x: str, p: Parameters, name: str) -> str:
     count = p["experts"] // ranks
     if p["experts"] % ranks:
         raise ShapeError(f"{p['experts']} experts do not divide into expert {ranks}")
-    apart = b.plan.routes_apart
+    apart = b.plan.routes_per_rank
     inner = p["expert_ffn"] if apart else b.share(p["expert_ffn"], "columns of an expert")
     rows = inner * (2 if p["activation"] in GATED else 1)
     with b.scope(name):

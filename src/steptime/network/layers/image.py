@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any, Literal
 
 from steptime.core.graph import Attr
-from steptime.core.windows import same_padding
+from steptime.core.windows import tensorflow_padding
 from steptime.network.ops.builder import Builder
 
 Kernel = int | tuple[int, int]
@@ -16,7 +16,10 @@ def _sides(b: Builder, x: str, kernel: tuple[int, int], stride: int, padding: Pa
     if padding != "same":
         return (padding,) * 4
     height, width = b.shape(x)[2:]
-    return (*same_padding(height, kernel[0], stride), *same_padding(width, kernel[1], stride))
+    return (
+        *tensorflow_padding(height, kernel[0], stride),
+        *tensorflow_padding(width, kernel[1], stride),
+    )
 
 
 def _pair(kernel: Kernel) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from steptime.core.errors import InputError, one_of, unknown
 from steptime.core.files import check_ending
 from steptime.core.kinds import File, Kind, setting_texts, text_of
 from steptime.core.progress import note
-from steptime.core.spelling import meant_by
+from steptime.core.spelling import find_similar_names
 from steptime.core.units import counted
 from steptime.core.values import (
     parse_count,
@@ -167,7 +167,7 @@ def find_devices(value: Any, method: Any = "") -> list[Device]:
         if word == "all":
             return [device for device in devices if device.details.get("used_in") != "phones"]
         return [device for device in devices if device.kind == word]
-    if meant_by(word, KINDS) and not catalog.meant(word):
+    if find_similar_names(word, KINDS) and not catalog.meant(word):
         raise unknown("kind of devices", value, ("all", *KINDS), "--device")
     by_name: dict[str, Device] = {}
     for name in parse_devices(value):

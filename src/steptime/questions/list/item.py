@@ -6,7 +6,7 @@ from typing import Any
 
 from steptime.core.answer import Answer, AnswerRow, public_fields
 from steptime.core.errors import unknown
-from steptime.core.spelling import meant_by
+from steptime.core.spelling import find_similar_names
 from steptime.core.table import Table, columns, facts
 from steptime.core.units import shown
 from steptime.hardware import catalog
@@ -204,7 +204,7 @@ def find_item(name: str, topics: Iterable[str]) -> DeviceAnswer | LinkAnswer | N
     if catalog.meant(name):
         return _device_answer(catalog.device(name))
     candidates = (*topics, *devices, *links, *names())
-    raise unknown("name", name, candidates if meant_by(name, candidates) else topics)
+    raise unknown("name", name, candidates if find_similar_names(name, candidates) else topics)
 
 
 def _device_answer(device: Device) -> DeviceAnswer:

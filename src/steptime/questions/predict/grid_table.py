@@ -10,7 +10,7 @@ from typing import Any
 from steptime.build import build
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_line, assumed_text
-from steptime.core.dtypes import dtype_named
+from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import check_folder, write_whole
 from steptime.core.printers import comma_separated
@@ -110,7 +110,7 @@ class GridRequest:
 
     def _make(self, name: str, dtype: str | None, batch: int | None) -> Workload:
         workload = self.make_workload(name, batch)
-        return replace(workload, dtype=dtype_named(dtype)) if dtype else workload
+        return replace(workload, dtype=find_dtype(dtype)) if dtype else workload
 
     def unmodelled(self) -> tuple[str, ...]:
         """Return the layers of unknown type, with their model where there are several models."""

@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 from steptime.core.answer import Answer, AnswerRow
-from steptime.core.causes import again as retry_of
+from steptime.core.causes import retry_of
 from steptime.core.errors import InputError
 from steptime.core.progress import note
 from steptime.core.table import Table, columns

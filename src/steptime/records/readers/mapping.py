@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from steptime.build import make_workload, read_model, read_table
 from steptime.core.errors import InputError, one_of, shorten, unknown
-from steptime.core.formula import filled, formula, named, valued
+from steptime.core.formula import column_name, filled, formula, valued
 from steptime.core.table_files import ENDINGS, Cells, Words, cells_of, table_cells, values_of
 from steptime.core.toml_files import packaged
 from steptime.core.units import QUANTITIES
@@ -183,7 +183,7 @@ class TableMapping:
     @cached_property
     def words(self) -> Words:
         """What words of the table mean, by the names of columns in formulas."""
-        return {named(column): meaning for column, meaning in self.keys.words.items()}
+        return {column_name(column): meaning for column, meaning in self.keys.words.items()}
 
     def recognises(self, source: RecordSource) -> bool:
         """Whether this is a table, by its name, or by its columns where they are known."""
@@ -223,7 +223,7 @@ class TableMapping:
                 yield line, cells
                 continue
             ours = {
-                column: self.words.get(named(column), {}).get(str(cell), cell)
+                column: self.words.get(column_name(column), {}).get(str(cell), cell)
                 for column, cell in cells.items()
             }
             values = values_of(ours, place=f"row {line}")

@@ -31,7 +31,7 @@ def _number_as_text(value: object) -> object:
 
 def _of(what: str, known: Collection[str]) -> Any:
     """Return the validator of a text that is one of the known names."""
-    return read_by(partial(one_of, what, known=known), AfterValidator)
+    return read_by(partial(one_of, what, valid_names=known), AfterValidator)
 
 
 Size = int | str
