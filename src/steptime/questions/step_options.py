@@ -208,5 +208,5 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
     def on(self, model: str | PathLike[str] | Workload, batch: Any, device: Any) -> StepModel:
         """Return the step of a network on one device; raises `InputError`."""
         workload, settings = self.workload(model, batch), self.method_options(self.options)
-        device = options.one_device(device)
+        device = options.single_device(device)
         return StepModel(workload, device, None, self.method, settings, assumes=True)

@@ -147,7 +147,7 @@ def predict(
         return grid_table.predict_grid(request, None if out is None else str(out))
     options.refuse(grid_options, "{} needs --grid (for one network see also steptime scale)")
     workload = step.workload(model, batch)
-    one_device = options.one_device(text_of(device))
+    one_device = options.single_device(text_of(device))
     models = [
         StepModel(workload, one_device, None, method, given, assumes=True)
         for given in (settings, *other_settings)
