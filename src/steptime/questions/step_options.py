@@ -84,12 +84,12 @@ class ExecutionOptions(OptionGroup, keywords=ExecutionKeywords):
         layout = self.channels_last
         if isinstance(layout, bool):
             layout = "yes" if layout else "no"
-        for name, value, known in (
+        for name, value, choices in (
             ("--channels-last", layout, LAYOUTS),
             ("--tf32", self.tf32, TF32_USES),
         ):
             if value is not None:
-                one_of(name, value, known)
+                one_of(name, value, choices)
         return {
             "stack": self.stack,
             "channels_last": layout,

@@ -1,7 +1,7 @@
 """Whether a step fits a device, the largest batch that does, and the best."""
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_row
