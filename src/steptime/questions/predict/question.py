@@ -23,7 +23,8 @@ from steptime.prediction.step_model import StepModel
 from steptime.questions import kinds, options
 from steptime.questions.predict import grid_table
 from steptime.questions.predict.grid_table import GridAnswer, GridRequest
-from steptime.questions.predict.step_time import EnergyRequest, StepTime, predict_step
+from steptime.questions.predict.run_energy import EnergyRequest
+from steptime.questions.predict.step_time import StepTime, predict_step
 from steptime.questions.predict.written_predictions import WrittenPredictions, describe_predictions
 from steptime.questions.step_options import StepKeywords, StepOptions
 
