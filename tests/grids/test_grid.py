@@ -24,7 +24,7 @@ from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.network.count import peak_bytes
 from steptime.prediction.step_model import StepModel
-from steptime.questions.predict.grid_table import MOST_CELLS
+from steptime.questions.predict.grid_table import MAX_CELLS
 
 NETWORKS = (
     "resnet18",
@@ -233,7 +233,7 @@ def test_the_grid_of_the_command_line(capsys, tmp_path):
 
 @pytest.mark.rare
 def test_the_largest_grid_keeps_within_two_gigabytes_and_says_how_far_it_is(tmp_path):
-    asked = ["predict", "fc", "--grid", "--device", "T4", "--batch", f"1..{MOST_CELLS}"]
+    asked = ["predict", "fc", "--grid", "--device", "T4", "--batch", f"1..{MAX_CELLS}"]
     words = [*asked, "-o", str(tmp_path / "cells.csv")]
     code = (  # VmHWM begins with the program: ru_maxrss would have what the test's process holds
         "import sys; from steptime.cli import command; from steptime.cli.main import run; "
@@ -244,7 +244,7 @@ def test_the_largest_grid_keeps_within_two_gigabytes_and_says_how_far_it_is(tmp_
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert int(done.stdout) * 1024 < 2e9, done.stderr
     assert "batches: " in done.stderr
-    assert done.stderr.endswith(f"{MOST_CELLS} cells in {tmp_path / 'cells.csv'}\n")
+    assert done.stderr.endswith(f"{MAX_CELLS} cells in {tmp_path / 'cells.csv'}\n")
 
 
 def test_a_grid_without_batches_takes_each_models_own(capsys):

@@ -15,7 +15,7 @@ from steptime.prediction.kernel import NOTHING, Interval
 from steptime.prediction.lower import Row
 from steptime.prediction.power import StepEnergy, step_energy, utilisation
 from steptime.prediction.schedule import RowTime, Timeline
-from steptime.questions.predict.step_time import EnergyRequest
+from steptime.questions.predict.run_energy import EnergyRequest
 
 DEVICE = Device("d", "gpu", {"float32": 1e12}, 1e11, "a test", idle_w=100.0, peak_w=300.0)
 

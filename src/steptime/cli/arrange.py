@@ -17,10 +17,17 @@ Arrange = Callable[[Iterable[Row], str], Sequence[Row]]
 
 
 def arranged(answer: Printout, sort: str | None, top: int | None, as_json: bool) -> Printout:
-    """Return an answer with its rows sorted by a column, and the first `top` of them alone.
+    """Return an answer whose rows are sorted by a column and cut to the first `top` rows.
 
-    A column is called by its key or its heading; with a `-` before it the largest comes first, and
-    what is unknown comes last. Raises `InputError` for a column that no rows have.
+    Args:
+        answer: the answer to sort.
+        sort: key or heading of a column; a `-` before it sorts in descending order. Rows without
+            a value come last in both orders.
+        top: number of rows to keep, None for all.
+        as_json: arrange the rows of the JSON document instead of those of the tables.
+
+    Raises:
+        InputError: if no rows have the column.
     """
     name = (sort or "").removeprefix("-")
 
@@ -30,35 +37,35 @@ def arranged(answer: Printout, sort: str | None, top: int | None, as_json: bool)
     if as_json:
         return replace(answer, document=_document(answer, name, arrange))
     tables = [*answer.tables]
-    keys = [_keys(one) for one in tables]
+    keys = [_keys(table) for table in tables]
     _check(name, keys)
     return replace(
         answer,
         tables=[
-            one
+            table
             if not names
-            else replace(one, rows=arrange(one.rows, _key(names, name)), most=top or one.most)
-            for one, names in zip(tables, keys, strict=True)
+            else replace(table, rows=arrange(table.rows, _key(names, name)), most=top or table.most)
+            for table, names in zip(tables, keys, strict=True)
         ],
     )
 
 
 def _keys(table: Table) -> dict[str, str]:
-    """Return the keys of the rows by what they are called; none of the facts of one thing."""
+    """Return the keys of the rows by key and heading; none for a table of facts, one a line."""
     columns = (*table.columns, *table.full)
     first = next(iter(table.rows), None)
     if first is None or (columns[0].key == "name" and not columns[0].heading):
         return {}
-    names = {key: key for key in (*first, *(one.key for one in columns))}
-    return {one.heading.lower(): one.key for one in columns if one.heading} | names
+    names = {key: key for key in (*first, *(column.key for column in columns))}
+    return {column.heading.lower(): column.key for column in columns if column.heading} | names
 
 
 def _check(name: str, keys: Sequence[Mapping[str, str]]) -> None:
-    every = [name for names in keys for name in names]
-    if not every:
+    column_names = [name for names in keys for name in names]
+    if not column_names:
         raise InputError("--sort, --top: this answer has no rows")
     if name and not any(_key(names, name) for names in keys):
-        raise unknown("column", name, dict.fromkeys(every), "--sort")
+        raise unknown("column", name, dict.fromkeys(column_names), "--sort")
 
 
 def _key(names: Mapping[str, str], name: str) -> str:
@@ -69,17 +76,17 @@ def _document(answer: Printout, name: str, arrange: Arrange) -> Any:
     """Return the document with its rows arranged; a column has its key or a table's heading."""
     document = answer.document
     headings = _headings(answer.tables) if name else {}
-    held = document if isinstance(document, Mapping) else {"rows": document}
-    every = {key: [*held[key]] for key in ROWS if _is_rows(held.get(key))}
-    keys = {key: dict.fromkeys(rows[0]) if rows else {} for key, rows in every.items()}
+    fields = document if isinstance(document, Mapping) else {"rows": document}
+    row_lists = {key: [*fields[key]] for key in ROWS if _is_rows(fields.get(key))}
+    keys = {key: dict.fromkeys(rows[0]) if rows else {} for key, rows in row_lists.items()}
     names = {
         rows_key: {heading: key for heading, key in headings.items() if key in row_keys}
         | {key: key for key in row_keys}
         for rows_key, row_keys in keys.items()
     }
     _check(name, [*names.values()])
-    told = {key: arrange(rows, _key(names[key], name)) for key, rows in every.items()}
-    return {**held, **told} if isinstance(document, Mapping) else told["rows"]
+    sorted_lists = {key: arrange(rows, _key(names[key], name)) for key, rows in row_lists.items()}
+    return {**fields, **sorted_lists} if isinstance(document, Mapping) else sorted_lists["rows"]
 
 
 def _headings(tables: Iterable[Table]) -> dict[str, str]:
@@ -92,21 +99,22 @@ def _is_rows(value: Any) -> bool:
     if isinstance(value, Iterator):
         return True
     is_list = isinstance(value, Sequence) and not isinstance(value, str)
-    return is_list and all(isinstance(one, Mapping) for one in islice(value, 1))
+    return is_list and all(isinstance(row, Mapping) for row in islice(value, 1))
 
 
 def _sorted(rows: Iterable[Row], key: str, falling: bool) -> Iterable[Row]:
     if not key:
         return rows
-    known: list[Row] = []
-    rest: list[Row] = []
+    valued_rows: list[Row] = []
+    empty_rows: list[Row] = []
     for row in rows:
-        (rest if row.get(key) is None else known).append(row)
-    return [*sorted(known, key=lambda row: _order(row[key]), reverse=falling), *rest]
+        (empty_rows if row.get(key) is None else valued_rows).append(row)
+    ordered = sorted(valued_rows, key=lambda row: _order(row[key]), reverse=falling)
+    return [*ordered, *empty_rows]
 
 
 def _order(value: Any) -> tuple[bool, float, str]:
-    """Return where a value stands: numbers, and texts that begin with one, before other texts."""
+    """Return the sort key of a value: numbers and texts that begin with a number come first."""
     if isinstance(value, int | float):
         return isnan(value), value, ""
     text = str(value)

@@ -72,13 +72,15 @@ def command_of(question: Callable[..., Any], command: str = "") -> Callable[...,
         question: the function that answers.
         command: the name of the command, by which the help groups options.
     """
-    own_parameters = parameters_of(question)
-    own_names = {parameter.name for parameter in own_parameters}
-    output_parameters = [item for name, item in OUTPUT_OPTIONS.items() if name not in own_names]
-    is_grouped = len(own_names) >= MIN_GROUPED
+    question_parameters = parameters_of(question)
+    question_names = {parameter.name for parameter in question_parameters}
+    output_parameters = [
+        item for name, item in OUTPUT_OPTIONS.items() if name not in question_names
+    ]
+    is_grouped = len(question_names) >= MIN_GROUPED
     items = [
         _cyclopts_parameter(item, panel_of(command, item) if is_grouped else "Options")
-        for item in own_parameters
+        for item in question_parameters
     ]
     items += [_cyclopts_parameter(item, panel_of(command, item)) for item in output_parameters]
     items.sort(key=lambda item: (item.kind, _is_optional_argument(item)))
@@ -88,7 +90,7 @@ def command_of(question: Callable[..., Any], command: str = "") -> Callable[...,
         texts = signature.bind(*arguments, **options).arguments
         values = {
             parameter.name: parameter.default if value is None else read_value(parameter, value)
-            for parameter in (*own_parameters, *output_parameters)
+            for parameter in (*question_parameters, *output_parameters)
             for value in [texts.get(parameter.name)]
         }
         output = {item.name: values.pop(item.name) for item in output_parameters}
@@ -187,8 +189,8 @@ def read_value(parameter: QuestionParameter, value: Any) -> Any:
     texts = value if isinstance(value, list) else [value]
     is_empty = any(isinstance(text, str) and not text.strip() for text in texts)
     if is_empty and not parameter.kind.is_argument:
-        where = parameter.option
-        raise InputError(f"{where}: an empty value; leave it out, or give a value (--help)")
+        option = parameter.option
+        raise InputError(f"{option}: an empty value; leave it out, or give a value (--help)")
     return value
 
 
@@ -241,8 +243,8 @@ def show(answer: Printout, form: str) -> None:
             sys.stdout.writelines(json_parts(answer.document))
             _print("\n")
     elif form == "csv":
-        for at, table in enumerate(answer.tables):
-            if at > 0:
+        for index, table in enumerate(answer.tables):
+            if index > 0:
                 _print("\n")
             write_csv(table, sys.stdout)
         _print("")
@@ -253,8 +255,8 @@ def show(answer: Printout, form: str) -> None:
         for line in before:
             note(line)
         width = terminal_width()
-        said = "\n".join(prose(answer.text.split("\n"), width))
-        _print("".join(text(table, width) for table in answer.tables) + said, has_colours())
+        sentences = "\n".join(prose(answer.text.split("\n"), width))
+        _print("".join(text(table, width) for table in answer.tables) + sentences, has_colours())
         for line in dict.fromkeys(answer.notes):
             if line not in before:
                 note(line)
@@ -278,17 +280,18 @@ def _print(printed: str, coloured: bool = False) -> None:
 
 
 def patience() -> Progress:
-    """Return what says how far a command is, a line now and then once it takes its time."""
-    spoke = monotonic()
-    began: dict[str, float] = {}  # when each kind of work was heard of
+    """Return a listener that prints a line of progress every `PATIENCE_S` seconds of slow work."""
+    printed_s = monotonic()  # clock time of the last line, or of the begin of the work
+    begin_s: dict[str, float] = {}  # clock time of the first report of each kind of work
 
-    def say(what: str, done: int, total: int) -> None:
-        nonlocal spoke
-        now = monotonic()
-        spoke = spoke if done else now  # it begins
-        took_s = now - began.setdefault(what, spoke)
-        if total > 1 and now > spoke + PATIENCE_S:
-            spoke = now
-            note(f"{what}: {done:,} of {total:,}, {duration(took_s * (total / done - 1))} left")
+    def print_progress(work: str, part_count: int, total: int) -> None:
+        nonlocal printed_s
+        time_s = monotonic()
+        printed_s = printed_s if part_count else time_s  # the work begins
+        elapsed_s = time_s - begin_s.setdefault(work, printed_s)
+        if total > 1 and time_s > printed_s + PATIENCE_S:
+            printed_s = time_s
+            left_s = elapsed_s * (total / part_count - 1)
+            note(f"{work}: {part_count:,} of {total:,}, {duration(left_s)} left")
 
-    return say
+    return print_progress

@@ -13,7 +13,8 @@ from html import escape
 from pathlib import Path
 from typing import Annotated, Any
 
-from steptime.analysis.analyses import PLOTS, Analysis, Setting, analysis
+from steptime.analysis.analyses import PLOTS, Analysis, Setting
+from steptime.analysis.analyses import analysis as find_analysis
 from steptime.core import registry
 from steptime.core.answer import Answer
 from steptime.core.errors import InputError, one_of, unknown
@@ -61,7 +62,7 @@ class AnalysisAnswer(Answer, frozen=True, kw_only=True):
             return []
         return [table if table.most else replace(table, most=MAX_PRINTED_ROWS)]
 
-    def chart(self) -> dict[str, Any]:
+    def chart(self) -> Mapping[str, object]:
         """Return the picture in Vega-Lite.
 
         Raises:
@@ -127,10 +128,10 @@ def analyse(
         for name in settings:
             one_of("setting", name, ["model"])
         return _draw_picture(kind, folders, out, str(settings.get("model", "")))
-    return _answer_analysis(kind, analysis(kind), folders, out, fail_on, settings)
+    return _answer_analysis(kind, find_analysis(kind), folders, out, fail_on, settings)
 
 
-def analysis_question(chosen: Analysis) -> Callable[..., AnalysisAnswer]:
+def analysis_question(analysis: Analysis) -> Callable[..., AnalysisAnswer]:
     """Return the question of one analysis, with the settings of the analysis as parameters."""
 
     def ask(
@@ -139,9 +140,9 @@ def analysis_question(chosen: Analysis) -> Callable[..., AnalysisAnswer]:
         fail_on: str | None = None,
         **settings: object,
     ) -> AnalysisAnswer:
-        return _answer_analysis("analyse", chosen, folders or (), out, fail_on, settings)
+        return _answer_analysis("analyse", analysis, folders or (), out, fail_on, settings)
 
-    return _describe_question(ask, chosen.about, list(_analysis_parameters(chosen)))
+    return _describe_question(ask, analysis.about, list(_analysis_parameters(analysis)))
 
 
 def picture_question(kind: str) -> Callable[..., PictureAnswer]:
@@ -181,23 +182,25 @@ def _parameter(
     return inspect.Parameter(name, keyword, default=value, annotation=annotation), text
 
 
-def _analysis_parameters(chosen: Analysis) -> Iterator[tuple[inspect.Parameter, str]]:
+def _analysis_parameters(analysis: Analysis) -> Iterator[tuple[inspect.Parameter, str]]:
     """Yield the folders, the settings, the picture's file and `--fail-on` of an analysis."""
-    if chosen.folders == 1:
+    if analysis.folders == 1:
         yield _parameter("folders", kinds.Folder, REQUIRED, "Folder of records.")
-    elif chosen.min_folders:
+    elif analysis.min_folders:
         yield _parameter("folders", kinds.Folders, REQUIRED, "Folders of records.")
     else:
         yield _parameter("folders", kinds.Folders | None, None, "Folders of records.")
-    for setting in chosen.settings:
+    for setting in analysis.settings:
         annotation = _annotation(setting)
         yield _parameter(setting.name, annotation, setting.default, setting.meaning)
-    if chosen.chart:
+    if analysis.chart:
         text = "Draw it, too: .png, .svg, .pdf or .html."
         yield _parameter("out", kinds.OutFile | None, None, text)
-    if chosen.fails:
-        annotation = Annotated[str, Kind("NAME", choices=tuple(chosen.fails))] | None
-        yield _parameter("fail_on", annotation, None, f"Exit with 3 on {', '.join(chosen.fails)}.")
+    if analysis.fails:
+        annotation = Annotated[str, Kind("NAME", choices=tuple(analysis.fails))] | None
+        yield _parameter(
+            "fail_on", annotation, None, f"Exit with 3 on {', '.join(analysis.fails)}."
+        )
 
 
 def _annotation(setting: Setting) -> Any:
@@ -213,7 +216,7 @@ def _annotation(setting: Setting) -> Any:
 
 def _answer_analysis(
     name: str,
-    chosen: Analysis,
+    analysis: Analysis,
     folders: kinds.Folders,
     out: kinds.OutFile | None,
     fail_on: str | None,
@@ -221,40 +224,47 @@ def _answer_analysis(
 ) -> AnalysisAnswer:
     """Return the answer of an analysis, and draw its picture where it has a file."""
     from steptime.records.data import Data
-    from steptime.reports.files import check_path, save
+    from steptime.reports.files import check_path
 
     paths = paths_of(folders)
-    if len(paths) > chosen.folders:
-        raise InputError(f"{name}: at most {chosen.folders} folders, not {len(paths)}")
+    if len(paths) > analysis.folders:
+        raise InputError(f"{name}: at most {analysis.folders} folders, not {len(paths)}")
     if fail_on is not None:
-        one_of("--fail-on", fail_on, chosen.fails)
+        one_of("--fail-on", fail_on, analysis.fails)
     picture = None if out is None else Path(out)
     if picture is not None:
         check_path(picture)
     data = Data.load(paths, note)
-    table = chosen.answer(data, **_read_settings(chosen, settings))
+    table = analysis.answer(data, **_read_settings(analysis, settings))
     failure = data.failed if paths else ""
     if picture is not None:
-        if failure and not table.rows:
-            raise InputError(failure)
-        save(chosen.draw(table), picture)
-    headline = chosen.says(table) if table.rows or not failure else []
-    failing = chosen.fails[fail_on] if fail_on else ()
+        _draw_table(analysis, table, failure, picture)
+    headline = analysis.says(table) if table.rows or not failure else []
+    failing = analysis.fails[fail_on] if fail_on else ()
     return AnalysisAnswer(
         summary=table.summary,
         rows=table.rows if isinstance(table.rows, JsonRows) else tuple(table.rows),
         path=None if picture is None else str(picture),
         headline=(*headline, *([f"picture: {picture}"] if picture is not None else [])),
         notes=(failure,) if failure else (),
-        _analysis=chosen,
+        _analysis=analysis,
         _table=table,
         _has_failed=any(table.summary[field] for field in failing),
     )
 
 
-def _read_settings(chosen: Analysis, settings: Mapping[str, object]) -> dict[str, object]:
+def _draw_table(analysis: Analysis, table: Table, failure: str, path: Path) -> None:
+    """Draw the picture of an analysis into a file; raises `InputError` if all records failed."""
+    from steptime.reports.files import save
+
+    if failure and not table.rows:
+        raise InputError(failure)
+    save(analysis.draw(table), path)
+
+
+def _read_settings(analysis: Analysis, settings: Mapping[str, object]) -> dict[str, object]:
     """Return settings of the command line or of Python as the analysis takes them."""
-    by_name = {setting.name: setting for setting in chosen.settings}
+    by_name = {setting.name: setting for setting in analysis.settings}
     values: dict[str, object] = {}
     for name, value in settings.items():
         one_of("setting", name, by_name)
@@ -263,15 +273,15 @@ def _read_settings(chosen: Analysis, settings: Mapping[str, object]) -> dict[str
 
 
 def _read_setting(setting: Setting, value: Any) -> object:
-    where = option_name(setting.name)
+    option = option_name(setting.name)
     if setting.kind is bool:
         return value
     if setting.several:
         return setting_texts(value)
     if setting.kind is int:
-        return parse_count(text_of(value), where, at_least=-MAX_COUNT)
+        return parse_count(text_of(value), option, at_least=-MAX_COUNT)
     if setting.kind is float:
-        return parse_number(text_of(value), where, at_least=-MAX_COUNT)
+        return parse_number(text_of(value), option, at_least=-MAX_COUNT)
     return text_of(value)
 
 

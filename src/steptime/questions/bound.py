@@ -49,15 +49,17 @@ def parts(model: StepModel, batch: int | None = None) -> list[Binding]:
     lowered = model.lowered(batch)
     columns = lowered.columns
     times = model.prices(batch).intervals()
-    idle = Kernels([_idle(one) for one in columns.distinct])
+    idle = Kernels([_idle(kernel) for kernel in columns.distinct])
     calls_s = model.priced(idle).value[idle.which].tolist()
     bounds = []
     for kernel, time, call_s in zip(columns.distinct, times, calls_s, strict=True):
         compute_s, memory_s = (0.0, 0.0) if kernel.exchange else ceilings_s(model, kernel)
         bound = "compute" if compute_s >= memory_s else "memory"
         bounds.append("host" if 2 * call_s > time.value else bound)
-    every = zip(lowered.kernels, columns.which.tolist(), strict=True)
-    return [Binding(kernel, times[i], bounds[i]) for kernel, i in every if kernel.exchange is None]
+    launches = zip(lowered.kernels, columns.which.tolist(), strict=True)
+    return [
+        Binding(kernel, times[i], bounds[i]) for kernel, i in launches if kernel.exchange is None
+    ]
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,9 @@ class Input:
     period_s: float = 0.0
     ahead: bool = True
 
-    def wait_s(self, rest_s: float) -> float:
-        """Return for how long a step waits that takes `rest_s` otherwise."""
-        return max(0.0, self.period_s - rest_s) if self.ahead else self.period_s
+    def wait_s(self, step_s: float) -> float:
+        """Return the seconds for which a step of `step_s` waits for its input."""
+        return max(0.0, self.period_s - step_s) if self.ahead else self.period_s
 
 
 @dataclass(frozen=True)
@@ -104,38 +106,46 @@ class Path:
 def path(
     model: StepModel, batch: int | None = None, replicas: int = 1, feed: Input | None = None
 ) -> Path:
-    """Return what a step waits for.
+    """Return the critical path of a step: its seconds by the resource that they wait for.
 
-    `replicas` add up their gradients by a ring while the backward pass runs, over the model's link.
-    Kernels of the passes that the device works through without waiting count by what binds them;
-    all before counts as the host's.
+    Passes that the device executes without waiting count by the bounds of their kernels; the time
+    before them counts as the host's.
+
+    Args:
+        model: the step on its device.
+        batch: examples of one replica; None for the workload's own batch.
+        replicas: number of replicas, which all-reduce gradients over the model's link in a ring
+            while the backward pass runs.
+        feed: the input pipeline; None where input takes no time.
     """
-    made = model.timeline(batch)
-    whole = made.forward_s + made.backward_s + made.update_s
-    found = parts(model, batch)
+    timeline = model.timeline(batch)
+    passes_s = timeline.forward_s + timeline.backward_s + timeline.update_s
+    bindings = parts(model, batch)
     busy = [0.0, 0.0, 0.0]
-    for kernel, time, _ in found:
+    for kernel, time, _ in bindings:
         busy[PLACE[kernel.pass_]] += time.value
     waited, first = _host_path(busy, model.host(model.lowered(batch)))
     seconds = dict.fromkeys(BOUNDS, 0.0) | {"host": waited}
     of_passes = dict.fromkeys(PASSES[first:], 0.0)
-    for kernel, time, bound in found:
+    for kernel, time, bound in bindings:
         if kernel.pass_ in of_passes:
             seconds[bound] += time.value
-    told = sum(seconds.values())
-    if told and whole:  # rows whose arithmetic overlaps with their traffic take less than their sum
-        seconds = {name: value * whole / told for name, value in seconds.items()}
-    between = _exchanged_s(model, batch, replicas)  # replicas; the bounds know those of ops
-    seconds["communication"] = made.exposed_s + between
-    waits = 0.0 if feed is None else feed.wait_s(whole + seconds["communication"])
-    seconds["input"] = waits
-    more = waits + between
-    low, high = (end if end is None else end + more for end in (made.low_s, made.high_s))
-    return Path(seconds, found, sum(busy), made.step_s + more, low, high)
+    kernels_s = sum(seconds.values())
+    if kernels_s and passes_s:  # arithmetic overlaps with traffic: rows take less than their sum
+        seconds = {name: value * passes_s / kernels_s for name, value in seconds.items()}
+    replicas_s = _exchanged_s(model, batch, replicas)  # the timeline has the exchanges of ops
+    seconds["communication"] = timeline.exposed_s + replicas_s
+    input_s = 0.0 if feed is None else feed.wait_s(passes_s + seconds["communication"])
+    seconds["input"] = input_s
+    extra_s = input_s + replicas_s
+    low_s, high_s = (
+        end_s if end_s is None else end_s + extra_s for end_s in (timeline.low_s, timeline.high_s)
+    )
+    return Path(seconds, bindings, sum(busy), timeline.step_s + extra_s, low_s, high_s)
 
 
 def _exchanged_s(model: StepModel, batch: int | None, replicas: int) -> float:
-    """Return for how long a step of replicas waits for their exchange of gradients."""
+    """Return the seconds for which a step of replicas waits for their exchange of gradients."""
     if replicas == 1 or model.workload.phase != "train":
         return 0.0
     size = model.workload.batch_per_replica if batch is None else batch
@@ -154,9 +164,9 @@ def _host_path(busy: Sequence[float], host: Host | None) -> tuple[float, int]:
     if not host.waits:
         issued = host.issued_s[-1]
         return (issued, len(busy)) if issued > sum(busy) else (0.0, 0)
-    found, first, end = host.base_s, 0, host.base_s
+    path_s, first, end_s = host.base_s, 0, host.base_s
     for i, (part, issued) in enumerate(zip(busy, host.issued_s, strict=True)):
-        if issued >= end + part:
-            found, first = issued, i + 1
-        end = max(end + part, issued)
-    return found, first
+        if issued >= end_s + part:
+            path_s, first = issued, i + 1
+        end_s = max(end_s + part, issued)
+    return path_s, first

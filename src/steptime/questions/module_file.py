@@ -27,7 +27,7 @@ def from_module(module: Any, inputs: Any, path: str | Path | None = None) -> str
     if why:
         warnings.warn(f"{name}: its batch is fixed: {why}", stacklevel=2)
     if path is None:
-        own = folder / read_model(str(target)).sha256
-        own.mkdir(exist_ok=True)
-        target = target.replace(own / name)
+        hash_folder = folder / read_model(str(target)).sha256
+        hash_folder.mkdir(exist_ok=True)
+        target = target.replace(hash_folder / name)
     return str(target)

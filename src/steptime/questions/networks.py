@@ -14,13 +14,14 @@ from steptime.records import store
 
 DEFAULT_SET = "fc:layers=4..128x2,nodes=32..8192x2"  # the plane that ParaDnn's heat maps show
 DEFAULT_BATCHES = "64,1024,16384"
-MOST_NETWORKS = 10_000
+MAX_NETWORKS = 10_000  # of one text with ranges
 
 
 def networks(text: Any) -> list[Any]:
-    """Return the model texts that one with ranges means: `fc:layers=4..8x2` is two.
+    """Expand a model text with ranges: `fc:layers=4..8x2` gives two model texts.
 
-    Raises `InputError` for a range that is none, and for too many networks.
+    Raises:
+        InputError: for a malformed range, and for more than `MAX_NETWORKS` networks.
     """
     if isinstance(text, Workload):
         return [text]
@@ -31,17 +32,21 @@ def networks(text: Any) -> list[Any]:
     for piece in settings.split(","):
         key, equals, value = (part.strip() for part in piece.partition("="))
         values = parse_range(value, f"{name}: {key}") if is_range(value) else [value]
-        axes.append([f"{key}{equals}{one}" for one in values])
-    found = [f"{name}:{','.join(one)}" for one in product(*axes)]
-    if len(found) > MOST_NETWORKS:
-        raise InputError(f"{text}: {len(found)} networks; at most {MOST_NETWORKS}")
-    return found
+        axes.append([f"{key}{equals}{value}" for value in values])
+    texts = [f"{name}:{','.join(pieces)}" for pieces in product(*axes)]
+    if len(texts) > MAX_NETWORKS:
+        raise InputError(f"{text}: {len(texts)} networks; at most {MAX_NETWORKS}")
+    return texts
 
 
-def dtype_for(device: Device, asked: str | None = None) -> str:
-    """Return the type that is asked, by default: float32, or of the highest peak without one."""
-    if asked is not None:
-        return asked
+def dtype_for(device: Device, dtype: str | None = None) -> str:
+    """Return `dtype`, or the default data type of a device if it is None.
+
+    The default is float32, or the floating-point type with the highest peak on a device that has
+    no peak for float32.
+    """
+    if dtype is not None:
+        return dtype
     peaks = {
         name: peak for name, peak in device.peak_flop_per_s.items() if name.startswith(("f", "b"))
     }
@@ -51,18 +56,37 @@ def dtype_for(device: Device, asked: str | None = None) -> str:
 
 
 def workloads(
-    models: list[Any], batch: str | None, how: tuple[str, str, str], length: int | None = None
+    models: list[Any],
+    batch: str | None,
+    step_settings: tuple[str, str, str],
+    length: int | None = None,
 ) -> list[Workload]:
-    """Return the networks of models with ranges, each at each batch; raises `InputError`."""
-    sizes = [None] if batch is None else [str(one) for one in parse_counts(batch, "--batch")]
-    texts = [one for text in models for one in networks(text)]
-    return [options.workload_of(one, size, *how, length=length) for one in texts for size in sizes]
+    """Return the workloads of models with ranges, each at each batch.
+
+    Args:
+        models: model texts, which may have ranges, or workloads.
+        batch: batch sizes, as a list or a range; None for each model's default.
+        step_settings: data type, phase and optimizer.
+        length: tokens of a sequence; None for each model's own.
+
+    Raises:
+        InputError: for unknown names and malformed ranges.
+    """
+    sizes = [None] if batch is None else [str(size) for size in parse_counts(batch, "--batch")]
+    texts = [text for model in models for text in networks(model)]
+    return [
+        options.workload_of(text, size, *step_settings, length=length)
+        for text in texts
+        for size in sizes
+    ]
 
 
 def of_folder(folder: Path) -> list[Workload]:
     """Return the networks of one device in a folder of records; raises `InputError`."""
-    every = [one.workload for one in store.load(folder, note) if not one.scope]
-    found = {one.key: one for one in every if one.plan.device_count == 1}
-    if not found:
+    all_workloads = [record.workload for record in store.load(folder, note) if not record.scope]
+    by_key = {
+        workload.key: workload for workload in all_workloads if workload.plan.device_count == 1
+    }
+    if not by_key:
         raise InputError(f"{folder}: holds no network of one device")
-    return list(found.values())
+    return list(by_key.values())

@@ -28,54 +28,59 @@ pairs = values.parse_pairs
 PLACES = ("cpu", "cuda", "mps", "tpu")
 
 
-def software(texts: list[str] | None, **named_: str | bool | None) -> dict[str, str]:
-    """Return the options of a method, of `--option` and of those that have their own names.
+def software(texts: list[str] | None, **values: str | bool | None) -> dict[str, str]:
+    """Merge the options of a method: those of `--option` and those with options of their own.
 
-    Raises `InputError` for one that is said twice.
+    Args:
+        texts: `NAME=VALUE` texts of `--option`.
+        **values: values of the options of their own; None is left out, a flag is yes or no.
+
+    Raises:
+        InputError: if an option is in both.
     """
-    found = pairs(texts, "option")
-    for name, value in named_.items():
+    settings = pairs(texts, "option")
+    for name, value in values.items():
         if value is not None:
-            refuse({f"--option {name}": name in found}, f"{{}} says what {option_name(name)} says")
-            found[name] = ("no", "yes")[value] if isinstance(value, bool) else value
-    return found
+            is_repeated = name in settings
+            refuse({f"--option {name}": is_repeated}, f"{{}} says what {option_name(name)} says")
+            settings[name] = ("no", "yes")[value] if isinstance(value, bool) else value
+    return settings
 
 
-def given(group: object) -> dict[str, Any]:
-    """Return the options of a group that were not left out."""
-    return given_of(vars(group))
+def words_of(values: Mapping[str, object]) -> list[str]:
+    """Format options as the words of a command line: `["--batch", "8", "--no-overlap"]`.
+
+    Options that are None or False are left out. A list repeats its option; a tuple is joined by
+    commas.
+    """
+    words = []
+    for name, option_value in values.items():
+        for value in option_value if isinstance(option_value, list) else [option_value]:
+            words += [] if value is None or value is False else [option_name(name)]
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            words += [] if value is None or isinstance(value, bool) else [text]
+    return words
 
 
-def given_of(every: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a table that were not left out."""
-    return {name: one for name, one in every.items() if one is not None and one is not False}
+def refuse(typed_values: Mapping[str, object], message: str) -> None:
+    """Raise `InputError` for the first option with a value.
 
-
-def words_of(every: Mapping[str, Any]) -> list[str]:
-    """Return options as a user writes them; one that is left out says nothing."""
-    said = []
-    for name, value in every.items():
-        for one in value if isinstance(value, list) else [value]:
-            said += [] if one is None or one is False else [option_name(name)]
-            text = ",".join(map(str, one)) if isinstance(one, tuple) else str(one)
-            said += [] if one is None or isinstance(one, bool) else [text]
-    return said
-
-
-def refuse(given: Mapping[str, object], why: str) -> None:
-    """Raise `InputError` for the first option that is given, its name for `{}` in the message."""
-    for name, value in given.items():
+    Args:
+        typed_values: values by the name of their option; None and False are left out.
+        message: the text of the error, with `{}` for the name of the option.
+    """
+    for name, value in typed_values.items():
         if value is not None and value is not False:
-            raise InputError(why.format(name))
+            raise InputError(message.format(name))
 
 
-def memory_shown(document: Mapping[str, Any]) -> str:
-    """Return the peak memory of a document as people read it, with what it is for."""
-    said = size(document["peak_bytes"])
-    return said if document["phase"] == "infer" else f"{said} (optimizer {document['optimizer']})"
+def describe_memory(document: Mapping[str, Any]) -> str:
+    """Format the peak memory of a document: `24.9 GB (optimizer sgd)`, `3.1 GB` of inference."""
+    text = size(document["peak_bytes"])
+    return text if document["phase"] == "infer" else f"{text} (optimizer {document['optimizer']})"
 
 
-def one_device(name: Any) -> Any:
+def single_device(name: Any) -> Any:
     """Return the name of a device, or a device; raises `InputError` for a list of several."""
     if isinstance(name, str) and "," in name:
         raise InputError(
@@ -93,7 +98,7 @@ def full_stack_name(text: str) -> str:
 def find_device(name: Any, option: str, method: str = "") -> HardwareDevice:
     """Return the device of an option's value; raises `InputError` that names the option."""
     try:
-        return catalog.device(one_device(name), method)
+        return catalog.device(single_device(name), method)
     except InputError as error:
         raise InputError(f"{option}: {error}") from None
 
@@ -114,10 +119,10 @@ def workload_of(
     if isinstance(model, Workload):
         refuse({"--length": length}, "{} goes with the name of a model: a workload has its own")
         return model
-    for what, text in (("models", str(model)), ("batches", str(batch))):
+    for plural, text in (("models", str(model)), ("batches", str(batch))):
         is_list = "," in text and ":" not in text and not is_path(text)
-        if is_list or (what == "batches" and ".." in text):
-            raise InputError(f"{shorten(text)}: several {what} go with predict --grid")
+        if is_list or (plural == "batches" and ".." in text):
+            raise InputError(f"{shorten(text)}: several {plural} go with predict --grid")
     choice = read_model(str(model), allow_unknown, trusted=True)
     if length is not None:
         choice = set_length(choice, length)
@@ -125,11 +130,23 @@ def workload_of(
 
 
 def over_replicas(
-    workload: Workload, told: Options, replicas: int | None, strategy: str | None, no_overlap: bool
+    workload: Workload,
+    worker: Options,
+    replicas: int | None,
+    strategy: str | None,
+    no_overlap: bool,
 ) -> tuple[Workload, Options]:
-    """Return the workload on its replicas, and what the backend is told with their strategy.
+    """Return the workload on its replicas, and the options of the backend with their strategy.
 
-    Raises `InputError` for a number that is not the launcher's.
+    Args:
+        workload: the workload of one replica.
+        worker: options of the backend.
+        replicas: number of replicas; None for the number of processes of the launcher.
+        strategy: how gradients are exchanged; None for all-reduce.
+        no_overlap: exchange gradients after the backward pass instead of during it.
+
+    Raises:
+        InputError: if the launcher started another number of processes.
     """
     from steptime.measure import ranks
     from steptime.measure.contract import meaningful
@@ -139,16 +156,16 @@ def over_replicas(
     if size not in {1, count}:
         raise InputError(f"--replicas {count}: the launcher started {size} processes; leave it out")
     if count == 1:
-        given = {"--strategy": strategy, "--no-overlap": no_overlap}
-        refuse(given, "{} goes with --replicas of 2 or more")
-    told = replace(told, strategy=strategy or "allreduce", overlap=not no_overlap)
-    return replace(workload, plan=Plan(data=count)), meaningful(told, count)
+        typed_values = {"--strategy": strategy, "--no-overlap": no_overlap}
+        refuse(typed_values, "{} goes with --replicas of 2 or more")
+    replicated = replace(worker, strategy=strategy or "allreduce", overlap=not no_overlap)
+    return replace(workload, plan=Plan(data=count)), meaningful(replicated, count)
 
 
 def options_of(
     device: str = "cpu", threads: int | None = None, compile_: bool = False, tf32: bool = False
 ) -> Options:
-    """Return where and how to run, as the options of the command line say it."""
+    """Return the options of a backend: its device, threads, compilation and use of TF32."""
     from steptime.measure.contract import Options
 
     return Options(device=device, threads=threads, compile=compile_, tf32=tf32)
@@ -160,9 +177,16 @@ def thread_count(threads: int | str | None) -> int | None:
 
 
 def stack_of(name: str | None, backend: str, compiled: bool) -> tuple[str, bool]:
-    """Return the backend that is asked for, and whether it compiles, by a stack's name or apart.
+    """Return the backend of a question, and whether it compiles.
 
-    Raises `InputError` for unknown names, for both ways at once, and for what cannot be compiled.
+    Args:
+        name: name of a software stack, which stands for both; None without `--stack`.
+        backend: the value of `--backend`.
+        compiled: the value of `--compile`.
+
+    Raises:
+        InputError: for unknown names, for `--stack` beside the other options, and for a backend
+            that cannot compile on request.
     """
     from steptime.measure import registry
 
@@ -171,8 +195,8 @@ def stack_of(name: str | None, backend: str, compiled: bool) -> tuple[str, bool]
             {"--backend": backend != "torch", "--compile": compiled},
             "{} says what --stack says; keep one of them",
         )
-        found = registry.stack(name)
-        return found.backend, found.compile
+        stack = registry.stack(name)
+        return stack.backend, stack.compile
     registry.backend(backend)
     if not registry.compiles(backend, compiled):
         raise InputError(f"--compile is for torch: {backend} decides by itself; leave it out")
@@ -189,8 +213,3 @@ def price_of(text: Any) -> Any:
 def describe_unmodelled(names: Sequence[str]) -> list[str]:
     """Return the note that says which layers of unknown type are not counted, if there are any."""
     return [f"layers of unknown type count nothing: {', '.join(names)}"] if names else []
-
-
-def unmodelled(names: Sequence[str]) -> list[str]:
-    """Return the line that says which layers of unknown type are not counted, where there are."""
-    return [f"note: {note}" for note in describe_unmodelled(names)]

@@ -93,9 +93,9 @@ class SplitAnswer(Answer, frozen=True, kw_only=True):
         """Return the best cuts and the two ends, or every cut."""
         last = len(self.rows) - 1
         ranked = sorted(range(len(self.rows)), key=lambda index: self.rows[index].total_s)
-        shown = range(len(self.rows)) if self._by_op else sorted({0, last, *ranked[:BEST_CUTS]})
+        indices = range(len(self.rows)) if self._by_op else sorted({0, last, *ranked[:BEST_CUTS]})
         rows = []
-        for index in shown:
+        for index in indices:
             cut = self.rows[index]
             label = ON_SERVER if index == 0 else cut.after
             label = ON_DEVICE.format(cut.after) if index == last else label

@@ -84,12 +84,12 @@ class ExecutionOptions(OptionGroup, keywords=ExecutionKeywords):
         layout = self.channels_last
         if isinstance(layout, bool):
             layout = "yes" if layout else "no"
-        for name, value, known in (
+        for name, value, choices in (
             ("--channels-last", layout, LAYOUTS),
             ("--tf32", self.tf32, TF32_USES),
         ):
             if value is not None:
-                one_of(name, value, known)
+                one_of(name, value, choices)
         return {
             "stack": self.stack,
             "channels_last": layout,
@@ -208,5 +208,5 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
     def on(self, model: str | PathLike[str] | Workload, batch: Any, device: Any) -> StepModel:
         """Return the step of a network on one device; raises `InputError`."""
         workload, settings = self.workload(model, batch), self.method_options(self.options)
-        device = options.one_device(device)
+        device = options.single_device(device)
         return StepModel(workload, device, None, self.method, settings, assumes=True)

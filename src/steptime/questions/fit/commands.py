@@ -18,24 +18,30 @@ from steptime.prediction.step_model import StepModel
 from steptime.questions import options
 from steptime.questions.step_options import StepOptions
 
-CARDS_OF_NODE = (2, 4, 8)  # over which weights may be shared out
+CARDS_OF_NODE = (2, 4, 8)  # over which weights may be sharded
 PLAN_OPTIONS = ("length", "lora", "weights", "train", "packed", "padded")
 
 
-def commands_that_fit(
-    asked: StepModel, step: StepOptions, model: Any, largest_batch: int
+def fitting_commands(
+    base: StepModel, step: StepOptions, model: Any, largest_batch: int
 ) -> list[str]:
-    """Return commands of changed steps that fit, with all other options as they were asked.
+    """Return commands of changed steps that fit; each changes as few options as possible.
 
     The changes are a smaller batch, fewer bits, recompute, LoRA, LoRA beside weights of 4 bits,
-    states on the host, weights shared out over several such cards, and the cheapest card with a
+    states on the host, weights sharded over several such cards, and the cheapest card with a
     price.
+
+    Args:
+        base: the step that does not fit.
+        step: its options.
+        model: the network, as the user wrote it or as a workload.
+        largest_batch: largest batch of `base` that fits, 0 if none does.
     """
-    workload, device = asked.workload, asked.device
+    workload, device = base.workload, base.device
     batch, name = workload.batch_per_replica, model if isinstance(model, str) else workload.label
     is_training = step.phase == "train"
     trains_all = is_training and workload.tuning == WHOLE
-    graph = asked.graph()
+    graph = base.graph()
     can_recompute = is_training and graph.tokens is not None and bool(needed(graph, to_end=False))
     recomputed = replace(step, recompute="full")
     light = replace(recomputed, dtype="bfloat16", lora="r=16")
@@ -54,18 +60,26 @@ def commands_that_fit(
         if is_possible and changed.on(name, size, device).needs().fit(device)
     ]
     if can_recompute:
-        commands += _shared_out(name, asked, step)
-    offers_usd = cheapest(offer for offer in offers() if offer.currency == "USD")
-    for offer in sorted(offers_usd.values(), key=lambda offer: offer.price):
-        card = catalog.device(offer.device)
-        if card.usable_bytes is not None and _runs_on(asked, card):
-            return [*commands, _command(name, card.name, step, batch)]
+        commands += _sharded_command(name, base, step)
+    card = _cheapest_card(base)
+    if card is not None:
+        commands.append(_command(name, card.name, step, batch))
     return commands
 
 
-def _runs_on(asked: StepModel, card: Device) -> bool:
+def _cheapest_card(base: StepModel) -> Device | None:
+    """Return the card with the lowest price in USD that runs a step, None without any."""
+    offers_usd = cheapest(offer for offer in offers() if offer.currency == "USD")
+    for offer in sorted(offers_usd.values(), key=lambda offer: offer.price):
+        card = catalog.device(offer.device)
+        if card.usable_bytes is not None and _runs_on(base, card):
+            return card
+    return None
+
+
+def _runs_on(base: StepModel, card: Device) -> bool:
     """Return whether a step fits another card that has all that its options ask for."""
-    model = asked.on(card)
+    model = base.on(card)
     try:
         _ = model.seen  # raises for a card without TF32 under --tf32 on
     except InputError:
@@ -73,9 +87,9 @@ def _runs_on(asked: StepModel, card: Device) -> bool:
     return bool(model.needs().fit(card))
 
 
-def _shared_out(name: str, asked: StepModel, step: StepOptions) -> list[str]:
-    """Return the command of the fewest such cards that hold the step with weights shared out."""
-    device, batch = asked.device, asked.workload.batch_per_replica
+def _sharded_command(name: str, base: StepModel, step: StepOptions) -> list[str]:
+    """Return the command of the fewest such cards that hold the step with sharded weights."""
+    device, batch = base.device, base.workload.batch_per_replica
     inside = None if own_link(device) else host_link(device)
     settings = step.method_options(step.options)
     for count in CARDS_OF_NODE:
@@ -97,7 +111,7 @@ def _shared_out(name: str, asked: StepModel, step: StepOptions) -> list[str]:
         except InputError:
             return []
         if fits(planner, plan_time):
-            words: dict[str, Any] = {"device": device.name, "inside": inside}
+            words: dict[str, object] = {"device": device.name, "inside": inside}
             words |= {"global_batch": count * batch, "dtype": step.dtype, **split}
             words |= {key: getattr(step, key) for key in PLAN_OPTIONS}
             words["option"] = setting_texts(settings)

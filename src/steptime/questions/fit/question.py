@@ -1,7 +1,7 @@
 """Whether a step fits a device, the largest batch that does, and the best."""
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Unpack
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_row
@@ -12,7 +12,7 @@ from steptime.grids.batches import KNEE, MAX_BATCH, doubling, knee, largest_batc
 from steptime.prediction.assumed import assumed_of
 from steptime.prediction.step_model import StepModel
 from steptime.questions import kinds
-from steptime.questions.fit.commands import commands_that_fit
+from steptime.questions.fit.commands import fitting_commands
 from steptime.questions.fit.memory_savings import list_savings
 from steptime.questions.step_options import StepKeywords, StepOptions
 
@@ -220,32 +220,32 @@ def fit(
         InputError: for unknown names, and options that do not go together.
     """
     step = StepOptions.from_keywords(step_options, fit)
-    asked = step.on(model, batch, text_of(device))
-    workload, usable_bytes = asked.workload, asked.device.usable_bytes
-    prediction, needs = asked.predict(), asked.needs()
-    largest = _largest_fitting(asked)
+    step_model = step.on(model, batch, text_of(device))
+    workload, usable_bytes = step_model.workload, step_model.device.usable_bytes
+    prediction, needs = step_model.predict(), step_model.needs()
+    largest = _largest_fitting(step_model)
     batches = [] if largest == 0 else doubling(largest or workload.batch_per_replica)
     rows = tuple(
-        _predict_row(asked, size) for size in sorted({workload.batch_per_replica, *batches})
+        _predict_row(step_model, size) for size in sorted({workload.batch_per_replica, *batches})
     )
     best = _best_batch([row for row in rows if row.batch in batches])
-    worst = asked.worst_moment()
-    beside = {
+    worst = step_model.worst_moment()
+    process_parts = {
         "blocks": needs.blocks_bytes,
         "workspace": needs.workspace_bytes,
         "context": needs.context_bytes,
     }
-    sizes: dict[str, Any] = {f"{name}_bytes": value for name, value in worst.parts.items()}
+    sizes = {f"{name}_bytes": value for name, value in worst.parts.items()}
     return FitAnswer(
         model=workload.label,
-        device=asked.device.name,
-        method=asked.method.name,
+        device=step_model.device.name,
+        method=step_model.method.name,
         phase=workload.phase,
         dtype=workload.dtype,
         optimizer=workload.optimizer,
         tuning=workload.tuning.text or None,
         batch=workload.batch_per_replica,
-        assumed=assumed_of(asked),
+        assumed=assumed_of(step_model),
         fits=None if usable_bytes is None else prediction.fits,
         largest_batch=largest,
         best_batch=best,
@@ -253,29 +253,31 @@ def fit(
         peak_bytes=prediction.peak_bytes,
         needed_bytes=needs.total_bytes,
         worst_moment=worst.name,
-        parts={name: value for name, value in {**worst.parts, **beside}.items() if value},
-        helps=tuple(Saving(**saving._asdict()) for saving in list_savings(asked)),
+        parts={name: value for name, value in {**worst.parts, **process_parts}.items() if value},
+        helps=tuple(Saving(**saving._asdict()) for saving in list_savings(step_model)),
         **sizes,
         blocks_bytes=needs.blocks_bytes,
         workspace_bytes=needs.workspace_bytes,
         context_bytes=needs.context_bytes,
         rows=rows,
         would_fit=(
-            () if prediction.fits else tuple(commands_that_fit(asked, step, model, largest or 0))
+            ()
+            if prediction.fits
+            else tuple(fitting_commands(step_model, step, model, largest or 0))
         ),
-        notes=tuple(_make_notes(asked, largest, best)),
+        notes=tuple(_make_notes(step_model, largest, best)),
     )
 
 
-def _largest_fitting(asked: StepModel) -> int | None:
+def _largest_fitting(step_model: StepModel) -> int | None:
     """Return the largest batch that fits, None where the memory of the device is unknown."""
-    usable_bytes = asked.device.usable_bytes
+    usable_bytes = step_model.device.usable_bytes
     if usable_bytes is None:
         return None
-    largest = largest_batch(lambda size: asked.needs(size).total_bytes, usable_bytes)
+    largest = largest_batch(lambda size: step_model.needs(size).total_bytes, usable_bytes)
     is_capped = largest >= MAX_BATCH  # the search ended at its cap, not at the memory
-    if is_capped and asked.predict().fits:
-        return max(largest, asked.workload.batch_per_replica)
+    if is_capped and step_model.predict().fits:
+        return max(largest, step_model.workload.batch_per_replica)
     return largest
 
 
@@ -286,12 +288,12 @@ def _best_batch(rows: Sequence[FitRow]) -> int | None:
     return knee([row.batch for row in rows], [row.step_s for row in rows])
 
 
-def _make_notes(asked: StepModel, largest: int | None, best: int | None) -> list[str]:
+def _make_notes(step_model: StepModel, largest: int | None, best: int | None) -> list[str]:
     """Return the remarks on a step, on its memory and on the batches."""
-    device = asked.device
-    notes = list(asked.predict().remarks)
-    if device.kind == "gpu" and asked.needs().context_bytes is None:
-        driver = f"that of the driver of {device.name} under {asked.stack.name} is not known"
+    device = step_model.device
+    notes = list(step_model.predict().remarks)
+    if device.kind == "gpu" and step_model.needs().context_bytes is None:
+        driver = f"that of the driver of {device.name} under {step_model.stack.name} is not known"
         notes.append(f"memory is at least what is said: {driver}")
     if largest is None:
         notes.append(f"the memory of {device.name} is unknown, so every batch fits")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 from steptime.build import make_tuning
 from steptime.core.errors import one_of
@@ -85,6 +85,22 @@ class PlanKeywords(NodeKeywords, total=False):
     stack: kinds.StackName | None
     method: Method
     options: kinds.MethodSettings | None
+
+
+class RequestFields(TypedDict):
+    """The fields of `Request` that `PlanOptions` decides."""
+
+    microbatch: int | None
+    gradients: int | None
+    tokens: int | None
+    split: Mapping[str, Any]
+    dtype: str | None
+    stack: str | None
+    method: Any
+    options: Mapping[str, str]
+    prices: Path | None
+    optimizer: str | None
+    tuning: Tuning
 
 
 @dataclass(frozen=True)
@@ -201,18 +217,20 @@ class PlanOptions(NodeOptions, keywords=PlanKeywords):
         return make_tuning(**values, weights=self.weights, optimizer=self.optimizer or "")
 
     @property
-    def request_fields(self) -> dict[str, Any]:
+    def request_fields(self) -> RequestFields:
         """The fields of `Request` that these options say; raises `InputError`."""
-        counts = {
-            name: None if value is None else parse_count(text_of(value), option_name(name))
+        microbatch, gradients, tokens = (
+            None if value is None else parse_count(text_of(value), option_name(name))
             for name, value in (
                 ("microbatch", self.microbatch),
                 ("gradients", self.gradients),
                 ("tokens", self.tokens),
             )
-        }
+        )
         return {
-            **counts,
+            "microbatch": microbatch,
+            "gradients": gradients,
+            "tokens": tokens,
             "split": self.split,
             "dtype": self.dtype,
             "stack": self.stack,

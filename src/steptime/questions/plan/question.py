@@ -213,12 +213,18 @@ def _level_texts(levels: Levels | None) -> list[str]:
 
 def _requests_of(request: Request, cells: Any) -> list[Request]:
     """Return the request of each search of a page."""
-    requests = []
-    for model, site, device_count, length, global_batch in cells:
-        fields: dict[str, Any] = {"model": model, "site": site, "length": length}
-        fields |= {"device_counts": (device_count,), "global_batch": global_batch, "others": ()}
-        requests.append(replace(request, **fields))
-    return requests
+    return [
+        replace(
+            request,
+            model=model,
+            site=site,
+            length=length,
+            device_counts=(device_count,),
+            global_batch=global_batch,
+            others=(),
+        )
+        for model, site, device_count, length, global_batch in cells
+    ]
 
 
 def _draw_plan(request: Request, best: PlanAnswer, out: Path) -> None:

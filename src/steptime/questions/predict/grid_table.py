@@ -27,9 +27,9 @@ from steptime.questions import options
 from steptime.questions.networks import networks
 from steptime.questions.predict.written_predictions import WrittenPredictions, describe_predictions
 
-MOST_CELLS = 1_000_000  # which take 1.5 GB
-SHOWN_ROWS = 40
-TOLD_CELLS = 10_000  # told of together
+MAX_CELLS = 1_000_000  # of a grid; so many take 1.5 GB of memory
+MAX_PRINTED_ROWS = 40  # of the table for people
+REPORT_CELLS = 10_000  # cells between two reports of progress
 
 
 @dataclass(frozen=True)
@@ -49,27 +49,31 @@ class Grid:
         return len(self.models) * of_network
 
 
-def axes(
+def read_axes(
     models: Any, devices: Any, batches: Any, replicas: Any, link: Any, method: str = ""
 ) -> Grid:
-    """Return the axes that the texts of the command line say; raises `InputError`."""
-    found = Grid(
-        tuple(one for text in parse_models(models) for one in networks(text)),
+    """Read and check the axes of a grid from texts of the command line; raises `InputError`."""
+    grid_axes = Grid(
+        tuple(network for text in parse_models(models) for network in networks(text)),
         tuple(place_of(name, method) for name in parse_devices(devices, "--device")),
         None if batches is None else tuple(parse_counts(batches, "--batch")),
         (1,) if replicas is None else tuple(parse_counts(replicas, "--replicas")),
         None if link is None else catalog.link(link, "--link"),
     )
     check_names(
-        [":".join(filter(None, (one.name, dtype))) for one, dtype in found.places], "--device"
+        [
+            ":".join(filter(None, (place_device.name, dtype)))
+            for place_device, dtype in grid_axes.places
+        ],
+        "--device",
     )
-    if max(found.replicas) > 1 and found.link is None:
+    if max(grid_axes.replicas) > 1 and grid_axes.link is None:
         raise InputError("several replicas all-reduce gradients: name a link with --link")
-    if found.cells > MOST_CELLS:
+    if grid_axes.cells > MAX_CELLS:
         raise InputError(
-            f"a grid of {found.cells} cells; at most {MOST_CELLS}: a range has steps, 8..4096 +8"
+            f"a grid of {grid_axes.cells} cells; at most {MAX_CELLS}: a range has steps, 8..4096 +8"
         )
-    return found
+    return grid_axes
 
 
 WorkloadMaker = Callable[[Any, int | None], Workload]
@@ -96,7 +100,7 @@ class GridRequest:
         """Yield the cells, computed anew at each call."""
         axes = self.axes
         for dtype in dict.fromkeys(dtype for _, dtype in axes.places):
-            devices = [device for device, wanted in axes.places if wanted == dtype]
+            devices = [device for device, place_dtype in axes.places if place_dtype == dtype]
             makers = [partial(self._make, name, dtype) for name in axes.models]
             yield from grid(
                 makers,
@@ -185,14 +189,14 @@ class GridAnswer(Answer, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     _first: Workload
     _method: str
-    _is_written: bool = False
+    _has_file: bool = False
 
     def tables(self) -> Sequence[Table]:
         """Return the cells, the first of them for people; none where a file has them.
 
         The table is computed when it is read: `--json` does without it.
         """
-        if self._is_written:
+        if self._has_file:
             return []
         return LazySequence(1, lambda: [_cell_table(self.rows, self._first, self._method)])
 
@@ -225,7 +229,7 @@ def predict_grid(request: GridRequest, out: str | None = None) -> GridAnswer | W
         notes=tuple(options.describe_unmodelled(unmodelled)),
         _first=request.make_workload(axes.models[0], None),
         _method=request.method.name,
-        _is_written=out is not None,
+        _has_file=out is not None,
     )
 
 
@@ -233,7 +237,7 @@ def _make_rows(request: GridRequest) -> Iterator[GridRow]:
     """Yield the rows of a grid, and tell how far the work is."""
     for number, cell in enumerate(request.cells(), start=1):
         yield GridRow(**{**cell._asdict(), "assumed": dict(cell.assumed)})
-        if number % TOLD_CELLS == 0:
+        if number % REPORT_CELLS == 0:
             tell("cells", number, request.axes.cells)
 
 
@@ -251,7 +255,7 @@ def _predict_into_folder(request: GridRequest, out: Path) -> WrittenPredictions:
     return describe_predictions(out, request.method.name, predicted)
 
 
-def _flat(row: GridRow) -> dict[str, Any]:
+def _flat(row: GridRow) -> dict[str, object]:
     """Return a row for a table: texts in place of assumed settings and of notes."""
     flat = row.to_dict()
     flat["assumed"] = "; ".join(f"{name}={value}" for name, value in row.assumed.items())
@@ -270,11 +274,11 @@ FORMATS: dict[str, Callable[[Sequence[GridRow]], str]] = {
 
 def _cell_table(rows: Sequence[GridRow], first: Workload, method: str) -> Table:
     """Return the table of cells, of which people see the first."""
-    shown = rows[:SHOWN_ROWS]
+    printed_rows = rows[:MAX_PRINTED_ROWS]
     memory = "peak memory" if first.phase == "infer" else f"peak memory ({first.optimizer})"
-    is_of_several_types = any(row.dtype != first.dtype for row in shown)
+    is_of_several_types = any(row.dtype != first.dtype for row in printed_rows)
     dtypes = ["dtype"] if is_of_several_types else []
-    spare = "?" if len({row.replicas for row in shown}) < 2 else ""
+    spare = "?" if len({row.replicas for row in printed_rows}) < 2 else ""
     heads = columns(
         "model",
         "device",
@@ -286,20 +290,22 @@ def _cell_table(rows: Sequence[GridRow], first: Workload, method: str) -> Table:
         "examples_per_s=speed",
         f"memory={memory}",
     )
-    texts = ((row.device, assumed_text(row.assumed)) for row in shown if row.step_s is not None)
+    texts = (
+        (row.device, assumed_text(row.assumed)) for row in printed_rows if row.step_s is not None
+    )
     below = assumed_line(texts)
-    below += [EXTRAPOLATED] if any(row.is_extrapolated for row in shown) else []
-    below += list(dict.fromkeys(filter(None, map(_describe_notes, shown))))
+    below += [EXTRAPOLATED] if any(row.is_extrapolated for row in printed_rows) else []
+    below += list(dict.fromkeys(filter(None, map(_describe_notes, printed_rows))))
     table_rows = LazySequence(
-        len(rows), lambda: map(_table_row, rows), first_items=list(map(_table_row, shown))
+        len(rows), lambda: map(_table_row, rows), first_items=list(map(_table_row, printed_rows))
     )
     dtype = "" if dtypes else f"{first.dtype} "
     return Table(
-        of_steps(heads, [row.to_dict() for row in shown]),
+        of_steps(heads, [row.to_dict() for row in printed_rows]),
         table_rows,
         f"{len(rows)} cells, {first.phase}, {dtype}({method})",
         below,
-        most=SHOWN_ROWS,
+        most=MAX_PRINTED_ROWS,
         full=CELL_COLUMNS,
     )
 

@@ -23,7 +23,8 @@ from steptime.prediction.step_model import StepModel
 from steptime.questions import kinds, options
 from steptime.questions.predict import grid_table
 from steptime.questions.predict.grid_table import GridAnswer, GridRequest
-from steptime.questions.predict.step_time import EnergyRequest, StepTime, predict_step
+from steptime.questions.predict.run_energy import EnergyRequest
+from steptime.questions.predict.step_time import StepTime, predict_step
 from steptime.questions.predict.written_predictions import WrittenPredictions, describe_predictions
 from steptime.questions.step_options import StepKeywords, StepOptions
 
@@ -119,13 +120,13 @@ def predict(
         InputError: for unknown names, and options that do not go together.
     """
     step = StepOptions.from_keywords(step_options, predict)
-    one_step = {"--by-op": by_op, "--trace": trace, "--steps": steps}
+    step_outputs = {"--by-op": by_op, "--trace": trace, "--steps": steps}
     stacks = [] if step.stack is None else parse_names(text_of(step.stack), "--stack")
     settings, *other_settings = [
         replace(step, stack=name).method_options(step.options) for name in stacks or [None]
     ]
     if other_settings:
-        several = {"--in": folder, "--grid": all_cells, **one_step}
+        several = {"--in": folder, "--grid": all_cells, **step_outputs}
         options.refuse(several, "{} takes one --stack")
     method = _method_of(step.method)
     if folder is not None:
@@ -139,18 +140,18 @@ def predict(
     run = _read_run(steps, kwh_price, kwh_co2)
     grid_options = {"--replicas": replicas, "--link": link, "--out": out}
     if all_cells:
-        options.refuse(one_step, "{} is of one prediction; leave out --grid")
-        axes = grid_table.axes(
+        options.refuse(step_outputs, "{} is of one prediction; leave out --grid")
+        axes = grid_table.read_axes(
             text_of(model), text_of(device), text_of(batch), text_of(replicas), link, method.name
         )
         request = GridRequest(axes, _workload_maker(step), method, settings)
         return grid_table.predict_grid(request, None if out is None else str(out))
     options.refuse(grid_options, "{} needs --grid (for one network see also steptime scale)")
     workload = step.workload(model, batch)
-    one_device = options.one_device(text_of(device))
+    device_name = options.single_device(text_of(device))
     models = [
-        StepModel(workload, one_device, None, method, given, assumes=True)
-        for given in (settings, *other_settings)
+        StepModel(workload, device_name, None, method, method_options, assumes=True)
+        for method_options in (settings, *other_settings)
     ]
     if trace is not None:
         _write_timeline(models[0], trace)

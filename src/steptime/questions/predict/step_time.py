@@ -1,7 +1,6 @@
 """How long one step takes, as an answer: its numbers, those of its ops, and its table."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from steptime.core.answer import Answer, AnswerRow
@@ -11,10 +10,11 @@ from steptime.core.printers import html
 from steptime.core.table import EXTRAPOLATED, Table, columns, facts, frame
 from steptime.core.units import interval, rate, seconds, shown, size
 from steptime.prediction.assumed import assumed_of
-from steptime.prediction.power import KWH_J, StepEnergy, step_energy
+from steptime.prediction.power import step_energy
 from steptime.prediction.records import record_method
 from steptime.prediction.schedule import RowTime
 from steptime.prediction.step_model import StepModel
+from steptime.questions.predict.run_energy import NO_RUN, EnergyRequest, RunEnergy, run_rows
 
 NOTEBOOK_OPS = 10  # slowest ops that a notebook shows
 HOST_BOUND_SHARE = 0.99  # of the step, from which on the host decides it
@@ -62,28 +62,6 @@ class OpTime(AnswerRow, frozen=True, kw_only=True):
     backward_memory_s: float | None
     parameters: int
     flop: int
-
-
-class RunEnergy(AnswerRow, frozen=True, kw_only=True):
-    """The energy of a run of many steps.
-
-    Attributes:
-        steps: number of steps.
-        run_s: seconds of the run.
-        energy_kwh: energy; null where the power of the device is unknown.
-        energy_max_kwh: energy at the highest power of the device.
-        cost_total: price of the energy, of the highest where the energy is unknown; null without
-            the price of a kWh.
-        co2_g: grams of CO2, of the highest energy where the energy is unknown; null without the
-            grams of a kWh.
-    """
-
-    steps: int
-    run_s: float
-    energy_kwh: float | None
-    energy_max_kwh: float | None
-    cost_total: float | None
-    co2_g: float | None
 
 
 class StepTime(Answer, frozen=True, kw_only=True):
@@ -142,7 +120,7 @@ class StepTime(Answer, frozen=True, kw_only=True):
     device_note: str
     device_unverified: tuple[str, ...]
     method: str
-    options: dict[str, Any]
+    options: Mapping[str, Any]
     batch: int
     tokens: int | None
     phase: str
@@ -232,7 +210,7 @@ class StepTime(Answer, frozen=True, kw_only=True):
             ("achieved", achieved),
             ("peak memory", _describe_memory(self)),
             ("energy", _describe_energy(self)),
-            *_run_rows(self.run),
+            *run_rows(self.run),
             *(("device data", text) for text in self._sources),
         ]
         lacking_bytes = self.needed_bytes - (self.usable_bytes or 0)
@@ -242,51 +220,14 @@ class StepTime(Answer, frozen=True, kw_only=True):
         return Table(table.columns, table.rows, table.title, below)
 
 
-@dataclass(frozen=True)
-class EnergyRequest:
-    """The run whose energy is asked for.
-
-    Args:
-        steps: number of steps, 0 where no run is asked for.
-        kwh_price: price of a kWh.
-        kwh_co2_g: grams of CO2 of a kWh.
-    """
-
-    steps: int = 0
-    kwh_price: float | None = None
-    kwh_co2_g: float | None = None
-
-    def of_run(self, step_s: float, energy: StepEnergy) -> RunEnergy | None:
-        """Return the energy of the run: 36,000 steps of 100 J are 1 kWh."""
-        if not self.steps:
-            return None
-        energy_kwh, energy_max_kwh = (
-            None if step_j is None else self.steps * step_j / KWH_J
-            for step_j in (energy.energy_j, energy.max_j)
-        )
-        billed_kwh = energy_max_kwh if energy_kwh is None else energy_kwh
-        cost_total, co2_g = (
-            None if per_kwh is None or billed_kwh is None else per_kwh * billed_kwh
-            for per_kwh in (self.kwh_price, self.kwh_co2_g)
-        )
-        return RunEnergy(
-            steps=self.steps,
-            run_s=self.steps * step_s,
-            energy_kwh=energy_kwh,
-            energy_max_kwh=energy_max_kwh,
-            cost_total=cost_total,
-            co2_g=co2_g,
-        )
-
-
 def predict_step(
     model: StepModel,
-    run: EnergyRequest = EnergyRequest(),
+    run: EnergyRequest = NO_RUN,
     *,
     by_op: bool = False,
     sources: bool = False,
 ) -> StepTime:
-    """Return how long a step takes.
+    """Predict the time, memory and energy of a step.
 
     Args:
         model: the step on its device.
@@ -403,8 +344,8 @@ def _describe_speed(time: StepTime) -> str | None:
 def _describe_memory(time: StepTime) -> str:
     """Describe the memory: `3.1 GB (optimizer sgd); the process needs 3.9 GB`."""
     purpose = "" if time.phase == "infer" else f" (optimizer {time.optimizer})"
-    is_more = time.needed_bytes != time.peak_bytes
-    process = f"; the process needs {size(time.needed_bytes)}" if is_more else ""
+    has_overhead = time.needed_bytes != time.peak_bytes
+    process = f"; the process needs {size(time.needed_bytes)}" if has_overhead else ""
     return f"{size(time.peak_bytes)}{purpose}{process}"
 
 
@@ -416,23 +357,3 @@ def _describe_energy(time: StepTime) -> str:
     elif time.energy_max_j is not None:
         text = f"at most {shown('energy_j', time.energy_max_j)}"
     return f"{text} ({time.energy_note})" if time.energy_note else text
-
-
-def _run_rows(run: RunEnergy | None) -> list[tuple[str, Any]]:
-    """Return the rows of a run for people: its hours, energy, cost and CO2."""
-    if run is None:
-        return []
-    hours = (f"{run.steps:,} steps", shown("h", run.run_s / 3600))
-    energy_kwh = run.energy_max_kwh if run.energy_kwh is None else run.energy_kwh
-    if energy_kwh is None:
-        return [hours, ("  energy", "unknown")]
-    bound = "at most " if run.energy_kwh is None else ""
-    values = (
-        ("energy", "kwh", energy_kwh),
-        ("cost of it", "cost", run.cost_total),
-        ("CO2", "co2_g", run.co2_g),
-    )
-    rows = [
-        (f"  {name}", bound + shown(key, value)) for name, key, value in values if value is not None
-    ]
-    return [hours, *rows]

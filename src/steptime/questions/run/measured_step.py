@@ -274,7 +274,7 @@ def _describe_resources(answer: RunAnswer) -> list[Fact]:
     if answer.planned_memory_bytes is not None:
         rows.append(("memory, as compiled", size(answer.planned_memory_bytes)))
     has_peak = answer.peak_bytes is not None
-    memory = options.memory_shown(msgspec.structs.asdict(answer)) if has_peak else None
+    memory = options.describe_memory(msgspec.structs.asdict(answer)) if has_peak else None
     rows.append(("peak memory", memory))
     if answer.energy_j is not None:
         power = f"{shown('power_w', answer.power_w)} ({answer.env['energy_meter']})"

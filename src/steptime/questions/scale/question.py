@@ -25,7 +25,7 @@ from steptime.prediction.assumed import assumed_of
 from steptime.prediction.collectives import GROUP, Fabric
 from steptime.prediction.step_model import StepModel
 from steptime.questions import kinds
-from steptime.questions.options import one_device, refuse, workload_of
+from steptime.questions.options import refuse, single_device, workload_of
 from steptime.questions.scale.answer import LayerTime, ScaleAnswer, ScaleRow
 from steptime.questions.scale.notes import list_facts, list_notes
 from steptime.questions.step_options import ExecutionKeywords, ExecutionOptions
@@ -204,7 +204,7 @@ def scale(
         refuse({**group.joins(), "--latency-us": latency_us}, "{} needs --link LINK")
     step_model = StepModel(
         workload,
-        one_device(text_of(device)),
+        single_device(text_of(device)),
         None if link is None else group.fabric(text_of(link), message_us),
         method,
         group.method_options(options),

@@ -91,7 +91,7 @@ def whatif(
     """
     picture = check_picture(out)
     method_options = ExecutionOptions.from_keywords(execution, whatif).method_options(options)
-    base = catalog.device(shared.one_device(text_of(device)), method)
+    base = catalog.device(shared.single_device(text_of(device)), method)
     axes = read_changes(setting_texts(set_))
     upgrades = _read_upgrades(upgrade)
     if bool(axes) == bool(upgrades):

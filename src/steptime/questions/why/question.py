@@ -78,7 +78,7 @@ def why(
     method_options = ExecutionOptions.from_keywords(execution, why).method_options(options)
     target = None
     if device is not None:
-        target = catalog.device(shared.one_device(text_of(device)), from_ or method)
+        target = catalog.device(shared.single_device(text_of(device)), from_ or method)
     of_replicas = {"--replicas": replicas, "--link": link, "--input-per-s": input_per_s}
     if folder is not None:
         single = {"--batch": batch, "--length": length, "--dtype": dtype, **of_replicas}
