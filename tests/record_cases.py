@@ -139,8 +139,8 @@ def edited(table: Any, wrongs: Sequence[Any] = WRONG, step: int = 1) -> Iterator
         yield made
 
 
-EACH = pytest.mark.parametrize("step", [19, pytest.param(1, marks=pytest.mark.slow)])
-"""Every edit in the slow half, in the quick one a nineteenth: one at every second place."""
+EACH = pytest.mark.parametrize("step", [19, pytest.param(1, marks=pytest.mark.rare)])
+"""A nineteenth of the edits, one at every second place; all of them are rare."""
 
 
 def _text(value: Any) -> str:

@@ -81,6 +81,13 @@ LONG = re.compile(  # searches of many plans, servers under load, modules that t
     r"|measure_cell|devices=\[|ttft=|max_device_count="
 )
 
+RARE = re.compile(  # above 10 s, each of a kind of which a shorter one is not rare
+    r" plan llama3_8b,llama3_70b "
+    r"| serve llama3_70b --device h100,h200,mi300x "
+    r"| calibrate --only link --processes 2"
+    r"| run deep_mnist .*--thread"
+)
+
 Example = tuple[str, str, str]  # page, command line, output shown
 
 
@@ -118,7 +125,11 @@ def _of(*names: str) -> list[Any]:
     once = [e for e in chosen if e[2] or e is first[e[1]]]  # of several, those that show something
     marks = {True: pytest.mark.slow, False: ()}
     return [
-        pytest.param(*e, id=f"{e[0]}: {e[1][:60]}", marks=marks[bool(LONG.search(e[1]))])
+        pytest.param(
+            *e,
+            id=f"{e[0]}: {e[1][:60]}",
+            marks=pytest.mark.rare if RARE.search(e[1]) else marks[bool(LONG.search(e[1]))],
+        )
         for e in once
     ]
 

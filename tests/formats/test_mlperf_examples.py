@@ -84,9 +84,14 @@ CASES = {  # a module and its inputs: parameters by hand, the shape that it make
         (3, 3, 64, 64, 64),
     ),
 }  # fmt: skip
+UNROLLED = [text for text in CASES if text.startswith(("rnnt.py", "gnmt.py"))]
+"""Recurrent networks whose export writes out each step: half a minute each."""
 
 
-@pytest.mark.parametrize("text", CASES)
+@pytest.mark.parametrize(
+    "text",
+    [pytest.param(text, marks=pytest.mark.rare) if text in UNROLLED else text for text in CASES],
+)
 def test_a_module_has_the_parameters_and_the_result_of_the_publication(text):
     parameters, shape = CASES[text]
     work = make_workload(read_model(f"{FOLDER}/{text}", trusted=True), 3, phase="infer")

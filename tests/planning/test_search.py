@@ -119,10 +119,10 @@ def test_every_split_is_tried_that_a_user_may_ask_for():
     ("layers", "more", "devices"),
     [
         (13, ROUTED, 4),
-        (61, ROUTED, 8),
         (62, "", 16),
         (126, "", 8),
-        (94, EACH, 8),
+        pytest.param(61, ROUTED, 8, marks=pytest.mark.rare),
+        pytest.param(94, EACH, 8, marks=pytest.mark.rare),
         pytest.param(126, "", 16, marks=pytest.mark.rare),
         pytest.param(126, "", 32, marks=pytest.mark.rare),
         pytest.param(62, "", 24, marks=pytest.mark.rare),

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 import pytest
-from published_golden import HELD, SLOW, TABLES, WRITTEN, flat, scored
+from published_golden import HELD, RARE, SLOW, TABLES, WRITTEN, flat, scored
 
 import golden
 from every import every
@@ -36,7 +36,9 @@ def test_a_table_of_others_is_scored_as_written_down(name, shared):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SLOW)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.rare) if name in RARE else name for name in SLOW]
+)
 def test_a_further_table_is_scored_as_written_down(name, shared):
     check(shared / "llm" / name)
 

@@ -292,7 +292,7 @@ def test_every_cause_that_is_given_is_in_the_table():
     words |= {outcome.NEVER_BEGAN, outcome.VANISHED, outcome.BAD_SCRIPT}
     words |= {task.NODE_FAIL, task.MISSING_FILE, task.BAD_CONFIG}
     assert {word.removesuffix(" for memory") for word in words} <= set(CAUSES)
-    assert all(cause.meaning and cause.again for cause in CAUSES.values())
+    assert all(cause.meaning and cause.retry for cause in CAUSES.values())
 
 
 def test_only_its_own_file_and_the_rank_reader_know_slurm():
