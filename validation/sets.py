@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from steptime.calibration.cases import conditions
-from steptime.core.table import Table, columns
+from steptime.core.table import Column, Table
 from steptime.core.toml_files import packaged
 from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
@@ -22,8 +22,8 @@ ELSEWHERE = {  # sets that no layout reads
     "unseen_classes": "figures of tests/prediction/test_unseen_classes.py",
 }
 GROUNDS = ("told by rows", "judged", "from a source")
-OF_CENSUS = columns("owner", "constants", *GROUNDS)
-OF_SETS = columns("set", "constants")
+OF_CENSUS = (Column("owner"), Column("constants"), *map(Column, GROUNDS))
+OF_SETS = (Column("set"), Column("constants"))
 
 
 def names() -> frozenset[str]:

@@ -13,7 +13,6 @@ from typing import Any
 from steptime.core.dtypes import find_dtype, precision
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.graph import Graph
-from steptime.core.table import picked
 from steptime.core.values import MAX_COUNT, MAX_DROPOUT, parse_count, parse_number, parse_pairs
 from steptime.core.workload import (
     LORA_ON,
@@ -298,18 +297,18 @@ def make_tuning(
     and `offload` (none or optimizer) that the host has them, over a `host_link`. Gradients are
     applied as they are made in an `update_early`.
     """
-    said: dict[str, Any] = {}
+    tuning_fields: dict[str, Any] = {}
     if lora is not None:
         text = lora if "=" in lora else f"r={lora}"
         given = parse_pairs(text.split(","), "--lora")
         for key in given:
             one_of("key", key, ("r", "on", "dropout"), "--lora")
-        said = {
+        tuning_fields = {
             "rank": parse_count(given.get("r", "16"), "--lora r"),
             "on": given.get("on", LORA_ON[0]),
         }
         dropout = given.get("dropout", "0")
-        said["dropout"] = parse_number(dropout, "--lora dropout", 0.0, MAX_DROPOUT)
+        tuning_fields["dropout"] = parse_number(dropout, "--lora dropout", 0.0, MAX_DROPOUT)
     if recompute == "selective":
         raise InputError("--recompute selective: by plan alone; nearest: --recompute full")
     one_of("offload", offload or "none", OFFLOADS)
@@ -319,9 +318,9 @@ def make_tuning(
     words += ["early"] if update_early else []
     for name, tokens in (("packed", packed), ("padded", padded)):
         if tokens is not None:
-            said[name] = parse_count(tokens, f"--{name}")
+            tuning_fields[name] = parse_count(tokens, f"--{name}")
     return Tuning(
-        **said,
+        **tuning_fields,
         weights=weights or "",
         train=train or "",
         recompute=recompute or "none",
@@ -331,16 +330,16 @@ def make_tuning(
 
 
 @lru_cache(maxsize=64)
-def _built(text: str) -> Graph:
+def _build_graph(text: str) -> Graph:
     table = json.loads(text)
     if table["file"]:
-        chosen = network(table["file"], table["sha256"], table["allow_unknown"])
+        network_family = network(table["file"], table["sha256"], table["allow_unknown"])
     else:
-        chosen = family(table["model"])
-    values = resolve(chosen, table["params"])
+        network_family = family(table["model"])
+    values = resolve(network_family, table["params"])
     builder = Builder(table["model"], precision(table["dtype"]), training=table["phase"] == "train")
     try:
-        output = chosen.build(builder, values, table["batch"])
+        output = network_family.build(builder, values, table["batch"])
     except ShapeError as error:
         raise InputError(f"{table['model']}: {error}") from None
     for name, spec in builder.tensors.items():
@@ -354,9 +353,18 @@ def build(workload: Workload) -> Graph:
 
     In training its output is the loss. Raises `InputError` where the sizes do not fit together.
     """
-    table = picked(workload, "model params dtype phase file sha256 allow_unknown")
-    table |= {"batch": workload.batch_per_replica, "tuning": tuning_to_json(workload.tuning)}
-    return _built(json.dumps(table))
+    table = {
+        "model": workload.model,
+        "params": dict(workload.params),
+        "dtype": workload.dtype,
+        "phase": workload.phase,
+        "file": workload.file,
+        "sha256": workload.sha256,
+        "allow_unknown": workload.allow_unknown,
+        "batch": workload.batch_per_replica,
+        "tuning": tuning_to_json(workload.tuning),
+    }
+    return _build_graph(json.dumps(table))
 
 
 def build_step(workload: Workload) -> Graph:

@@ -18,7 +18,7 @@ from steptime.cli.main import run
 from steptime.core.errors import InterruptError
 from steptime.core.printers import text
 from steptime.core.progress import note
-from steptime.core.table import Printout, Table, columns
+from steptime.core.table import Column, Printout, Table
 from steptime.records.store import open_writer
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
@@ -121,7 +121,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch, is_terminal: bool = True) -> No
 
 
 TABLE = Table(
-    columns("device", "step_s[low_s,high_s]=step", "verdict"),
+    (Column("device"), Column("step_s", "step", ends=("low_s", "high_s")), Column("verdict")),
     [
         {"device": "a-slower-card", "step_s": 1.0, "low_s": 0.5, "high_s": 2.0, "verdict": "slower",
          "is_extrapolated": True},

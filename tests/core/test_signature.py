@@ -11,7 +11,7 @@ from steptime.core.answer import Answer, AnswerRow, answer_schema
 from steptime.core.errors import InputError
 from steptime.core.kinds import Kind, Settings, setting_texts, text_of
 from steptime.core.signature import REQUIRED, OptionGroup, parameters_of
-from steptime.core.table import LazySequence, Table, columns
+from steptime.core.table import Column, LazySequence, Table
 
 
 class TuneKeywords(TypedDict, total=False):
@@ -57,7 +57,9 @@ class Lines(Answer, frozen=True, kw_only=True):
     _title: str = ""
 
     def tables(self) -> list[Table]:
-        return [Table(columns("step_s=step"), [row.to_dict() for row in self.rows], self._title)]
+        return [
+            Table((Column("step_s", "step"),), [row.to_dict() for row in self.rows], self._title)
+        ]
 
 
 def ask(

@@ -22,11 +22,16 @@ from steptime.core.printers import (
     text,
     wrap,
 )
-from steptime.core.table import Column, Table, columns, facts
+from steptime.core.table import Column, Table, make_facts_table
 from steptime.core.units import UNITS, interval, shown
 
 DEVICES = Table(
-    columns("name", "memory_bytes=memory", "peak_flop_per_s=peaks", "?source"),
+    (
+        Column("name"),
+        Column("memory_bytes", "memory"),
+        Column("peak_flop_per_s", "peaks"),
+        Column("source", is_spare=True),
+    ),
     [
         {
             "name": "a-very-long-name-of-a-device",
@@ -97,13 +102,13 @@ def test_a_narrow_place_loses_spare_columns_and_breaks_no_name():
 
 
 def test_a_column_may_have_a_format_of_its_own():
-    table = Table(columns("ratio:.3f=b / a"), [{"ratio": 1.2345}, {"ratio": None}])
+    table = Table((Column("ratio", "b / a", form=".3f"),), [{"ratio": 1.2345}, {"ratio": None}])
     assert text(table) == " b / a\n 1.234\n     -\n"
     assert comma_separated(table) == 'ratio\n1.2345\n""\n'
 
 
 def test_people_see_the_first_rows_and_are_told_of_the_rest():
-    table = Table(columns("n"), [{"n": i} for i in range(50)], most=20)
+    table = Table((Column("n"),), [{"n": i} for i in range(50)], max_rows=20)
     lines = text(table).splitlines()
     assert (len(lines), lines[-1]) == (22, "... and 30 more; --json has all")
     assert len(json.loads(PRINTERS["json"](table))) == 50
@@ -128,7 +133,9 @@ def test_html_is_well_formed_and_escaped():
 
 
 def test_facts_stand_under_each_other():
-    lines = text(facts("fc", "one step", [("step", "2 ms"), ("  forward", None)])).splitlines()
+    lines = text(
+        make_facts_table("fc", "one step", [("step", "2 ms"), ("  forward", None)])
+    ).splitlines()
     assert lines == ["fc", "            one step", " step           2 ms", "   forward         -"]
 
 
@@ -141,7 +148,7 @@ def test_facts_stand_under_each_other():
     st.integers(1, 100),
 )
 def test_every_printer_prints_any_rows(rows, width):
-    table = Table(columns("a", "b_s=time", "?c"), rows)
+    table = Table((Column("a"), Column("b_s", "time"), Column("c", is_spare=True)), rows)
     for printer in PRINTERS.values():
         assert printer(table)
     body = text(table).split("\n")
@@ -183,9 +190,13 @@ def test_an_interval_is_one_text_in_the_unit_of_its_value():
 
 
 def test_a_column_with_an_interval_is_three_for_programs():
-    table = Table(columns("name", "step_s[low_s,high_s]=step", "?energy_j=energy"), [
-        {"name": "a", "step_s": 0.147, "low_s": 0.1183, "high_s": 0.1871, "energy_j": 3.0}
-    ])  # fmt: skip
+    heads = (
+        Column("name"),
+        Column("step_s", "step", ends=("low_s", "high_s")),
+        Column("energy_j", "energy", is_spare=True),
+    )
+    row = {"name": "a", "step_s": 0.147, "low_s": 0.1183, "high_s": 0.1871, "energy_j": 3.0}
+    table = Table(heads, [row])
     assert (
         text(table) == " name                  step  energy\n a     147 ms [118.3-187.1]     3 J\n"
     )
@@ -198,7 +209,13 @@ def test_a_column_with_an_interval_is_three_for_programs():
 
 
 def test_an_interval_is_the_last_to_go():
-    heads = columns("name", "kind", "batch", "step_s[low_s,high_s]=step", "memory_bytes=memory")
+    heads = (
+        Column("name"),
+        Column("kind"),
+        Column("batch"),
+        Column("step_s", "step", ends=("low_s", "high_s")),
+        Column("memory_bytes", "memory"),
+    )
     rows = [
         {"name": "a", "kind": "cnn", "batch": 8, "memory_bytes": 1e9}
         | {"step_s": 0.147, "low_s": 0.1183, "high_s": 0.1871}
@@ -215,7 +232,9 @@ def test_an_interval_is_the_last_to_go():
 
 def test_a_long_text_that_begins_as_a_number_is_folded():
     said = "0.91 USD per million tokens, 4.18 per hour (2026, an undated copy of the page)"
-    lines = text(facts("", "serving", [("cost", said), ("tokens", "1,276/s")]), 40).splitlines()
+    lines = text(
+        make_facts_table("", "serving", [("cost", said), ("tokens", "1,276/s")]), 40
+    ).splitlines()
     assert [line.strip() for line in lines] == [
         "serving", "cost    0.91 USD per million tokens,", "4.18 per hour (2026, an",
         "undated copy of the page)", "tokens  1,276/s",
@@ -226,7 +245,9 @@ def test_prose_is_broken_between_words_and_lists_behind_commas():
     made = wrap("fc:layers=4,nodes=1,000, batch 64", 20)
     assert made == ["fc:layers=4,", "nodes=1,000, batch", "64"]
     assert wrap("  unbreakable", 5) == ["  unbreakable"]
-    table = Table(columns("n"), [{"n": 1}], "a title of many words", ["below it,", "a b c d e f g"])
+    table = Table(
+        (Column("n"),), [{"n": 1}], "a title of many words", ["below it,", "a b c d e f g"]
+    )
     assert text(table, 10).splitlines() == [
         "a title of", "many words", " n", " 1", "below it,", "a b c d e", "f g",
     ]  # fmt: skip
@@ -234,7 +255,7 @@ def test_prose_is_broken_between_words_and_lists_behind_commas():
 
 
 def test_a_column_with_a_format_may_have_an_interval():
-    table = Table(columns("ratio[low,high]:.3g=b / a"), [
+    table = Table((Column("ratio", "b / a", ends=("low", "high"), form=".3g"),), [
         {"ratio": 1.0049, "low": 1.0009, "high": 1.0101}, {"ratio": 2.0, "low": None, "high": None}
     ])  # fmt: skip
     assert text(table).splitlines()[1:] == [" 1 [1-1.01]", "          2"]
@@ -263,7 +284,8 @@ def test_no_text_of_a_table_moves_a_cursor():
 
 def test_a_spare_column_of_which_nothing_is_known_is_for_programs_alone():
     table = Table(
-        columns("name", "?cause", "step_s=step"), [{"name": "a", "cause": None, "step_s": 1}]
+        (Column("name"), Column("cause", is_spare=True), Column("step_s", "step")),
+        [{"name": "a", "cause": None, "step_s": 1}],
     )
     assert "cause" not in text(table)
     assert "cause" in comma_separated(table)
@@ -271,7 +293,12 @@ def test_a_spare_column_of_which_nothing_is_known_is_for_programs_alone():
 
 def test_what_says_which_network_and_device_is_the_last_to_go_where_it_is_narrow():
     """Of a spare one only where rows are told apart by nothing else."""
-    heads = columns("speed", "?platform", *"abcdefgh", "model")
+    heads = (
+        Column("speed"),
+        Column("platform", is_spare=True),
+        *map(Column, "abcdefgh"),
+        Column("model"),
+    )
     base = dict.fromkeys("abcdefgh", 1.5)
     rows = [
         {"speed": 2.5, "platform": place, "model": name} | base

@@ -219,9 +219,11 @@ def test_the_summary_of_many_results_is_that_of_their_rows(folder):
     expected = numbers(data)
     data.most = 2
     table = results_table(data)
-    assert table.beside == [expected]
+    assert table.chart_rows == [expected]
     assert len(table.rows) == 2
-    assert table.below == [f"... and {len(data.results) - 2} more; --json or --format csv has all"]
+    assert table.footnotes == [
+        f"... and {len(data.results) - 2} more; --json or --format csv has all"
+    ]
 
 
 def test_the_place_of_a_record_is_where_its_line_begins(folder, monkeypatch):

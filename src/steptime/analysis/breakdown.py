@@ -13,7 +13,7 @@ import numpy as np
 
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.core.errors import InputError, one_of
-from steptime.core.table import Table, columns
+from steptime.core.table import Column, Table
 from steptime.core.units import counted
 from steptime.records import flat
 from steptime.records.data import Data
@@ -96,19 +96,28 @@ def breakdown_table(data: Data, by: str, model: str | None, each: bool) -> Table
     told = ["network", "platform"] if each else ["platform"]
     groups = grouped(cells, itemgetter(*told)).values()
     rows = [row for held in groups for row in _rows(held, each)]
-    several = ("platform",) if len({row["platform"] for row in rows}) > 1 else ()
-    heads = columns(
-        *(["network"] if each else []), *several, f"name={by}", "?ops",
-        "measured_share:.2%=of measured step", "predicted_share:.2%=of predicted step",
-        "measured_s=measured", "predicted_s=predicted", "ratio=measured / predicted",
-        "flop_share:.1%=of FLOP", "?bytes_share:.1%=of bytes", "?intensity_flop_per_byte=intensity",
-        "?peak_fraction=of peak", "?predicted_peak_fraction=of peak, predicted",
-    )  # fmt: skip
+    several = (Column("platform"),) if len({row["platform"] for row in rows}) > 1 else ()
+    heads = (
+        *([Column("network")] if each else []),
+        *several,
+        Column("name", by),
+        Column("ops", is_spare=True),
+        Column("measured_share", "of measured step", form=".2%"),
+        Column("predicted_share", "of predicted step", form=".2%"),
+        Column("measured_s", "measured"),
+        Column("predicted_s", "predicted"),
+        Column("ratio", "measured / predicted"),
+        Column("flop_share", "of FLOP", form=".1%"),
+        Column("bytes_share", "of bytes", form=".1%", is_spare=True),
+        Column("intensity_flop_per_byte", "intensity", is_spare=True),
+        Column("peak_fraction", "of peak", is_spare=True),
+        Column("predicted_peak_fraction", "of peak, predicted", is_spare=True),
+    )
     shown = [one for one in heads if any(row.get(one.key) is not None for row in rows)]
     of_kind = cells if by == "kind" else _chosen(_cells(data, "kind"), model)
     beside = _drawn(data, of_kind)
-    return Table(shown, rows, full=columns(*(rows[0] if rows else ())),
-                 summary=_summary(cells, by), beside=beside)  # fmt: skip
+    return Table(shown, rows, csv_columns=tuple(map(Column, rows[0] if rows else ())),
+                 summary=_summary(cells, by), chart_rows=beside)  # fmt: skip
 
 
 def _chosen(cells: list[Row], model: str | None) -> list[Row]:

@@ -7,7 +7,7 @@ from their samples by the same formulas (`records.rows`).
 import json
 
 from steptime.analysis.analyses import Analysis
-from steptime.core.table import Table, columns, cut
+from steptime.core.table import Column, Table, describe_hidden_rows
 from steptime.core.units import counted
 from steptime.records.data import Data
 from steptime.records.row import Row
@@ -78,13 +78,13 @@ def device_table(data: Data) -> Table:
     rows = data.rows(asked)  # ours
     differ = [name for name, one in zip(IF_DIFFERENT, apart, strict=True) if one]
     always = (name for name in MAIN if name not in IF_DIFFERENT)
-    shown = columns(*always, *BEHIND, *differ)
+    shown = tuple(map(Column, (*always, *BEHIND, *differ)))
     return Table(
         shown,
         rows,
-        below=cut(total - len(rows)),
-        units=False,
-        full=columns(*COLUMNS),
+        footnotes=describe_hidden_rows(total - len(rows)),
+        has_units=False,
+        csv_columns=tuple(map(Column, COLUMNS)),
         summary={"rows": total} if total > len(rows) else {},
     )
 

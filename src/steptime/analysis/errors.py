@@ -3,7 +3,7 @@
 import numpy as np
 
 from steptime.analysis.analyses import Analysis
-from steptime.core.table import Table, columns
+from steptime.core.table import Column, Table
 from steptime.core.units import counted, percent
 from steptime.records.data import Data
 from steptime.records.ratios import FARNESS, accuracy
@@ -22,11 +22,16 @@ def error_table(data: Data) -> Table:
     """Return the errors of the predictions by method, platform and family; most pairs first."""
     rows = [_row(**group) for group in data.rows(RATIOS)]
     return Table(
-        columns(
-            *("predicted_by=predicted by", "?platform", "family", "pairs"),
-            *("median_error_share=median error", "geometric_mean_ratio=measured / predicted"),
-            *("within_factor_2_share=within a factor of 2", "?farthest"),
-            "?farthest_ratio=its ratio",
+        (
+            Column("predicted_by", "predicted by"),
+            Column("platform", is_spare=True),
+            Column("family"),
+            Column("pairs"),
+            Column("median_error_share", "median error"),
+            Column("geometric_mean_ratio", "measured / predicted"),
+            Column("within_factor_2_share", "within a factor of 2"),
+            Column("farthest", is_spare=True),
+            Column("farthest_ratio", "its ratio", is_spare=True),
         ),
         rows,
     )

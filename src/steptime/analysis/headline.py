@@ -6,7 +6,7 @@ The sentences stand at the top of a report, too.
 import numpy as np
 
 from steptime.analysis.analyses import Analysis
-from steptime.core.table import Table, columns, cut
+from steptime.core.table import Column, Table, describe_hidden_rows
 from steptime.core.units import counted, percent, seconds, si
 from steptime.records import flat, results_sql
 from steptime.records.data import WHOLE, Data
@@ -29,23 +29,23 @@ def results_table(data: Data) -> Table:
     told = data.of_results(WHOLE, "LIMIT ?", data.most) if is_cut else data.results
     rows = [{k: v for k, v in row.items() if k not in OF_DATA} for row in told]
     differ = [name for name in SETTINGS if len({row[name] for row in rows} - {None}) > 1]
-    shown = columns(
-        "name=network",
-        *(f"?{name}={name.replace('_', ' ')}" for name in differ),
-        "status",
-        "measured_s=measured step",
-        "predicted_s=predicted step",
-        "ratio=measured / predicted",
-        "?flop_per_s=speed",
-        "?peak_fraction=of peak",
-        "?measured_memory_bytes=peak memory",
+    shown = (
+        Column("name", "network"),
+        *(Column(name, name.replace("_", " "), is_spare=True) for name in differ),
+        Column("status"),
+        Column("measured_s", "measured step"),
+        Column("predicted_s", "predicted step"),
+        Column("ratio", "measured / predicted"),
+        Column("flop_per_s", "speed", is_spare=True),
+        Column("peak_fraction", "of peak", is_spare=True),
+        Column("measured_memory_bytes", "peak memory", is_spare=True),
     )
     return Table(
         shown,
         rows,
-        below=cut(total - len(told)) if is_cut else [],
-        full=columns(*(rows[0] if rows else ("name",))),
-        beside=[numbers(data)],
+        footnotes=describe_hidden_rows(total - len(told)) if is_cut else [],
+        csv_columns=tuple(map(Column, rows[0] if rows else ("name",))),
+        chart_rows=[numbers(data)],
     )
 
 
@@ -160,5 +160,5 @@ ANALYSIS = Analysis(
     measured time.
     """,
     results_table,
-    lambda table: sentences(dict(table.beside[0])),
+    lambda table: sentences(dict(table.chart_rows[0])),
 )

@@ -102,9 +102,9 @@ def heatmap(
     summary = {**told, "only": list(only or ()), **_summary(rows)}
     summary["binned"] = [n for n, s in zip(axes, steps, strict=True) if s != flat.name(str(n))]
     keys = [Column(key, key) for key in (rows[0] if rows else ("x", "y"))]
-    shown_columns += [Column(key, key, spare=True) for key in more]
+    shown_columns += [Column(key, key, is_spare=True) for key in more]
     source = data.source_of(*ORIGINS, on=places)
-    return Table(shown_columns, rows, most=40, full=keys, summary=summary, source=source)
+    return Table(shown_columns, rows, max_rows=40, csv_columns=keys, summary=summary, source=source)
 
 
 def _asked(data: Data, value: str, only: Sequence[str]) -> _Asked:

@@ -10,7 +10,7 @@ import numpy as np
 
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.outliers import EFFICIENCY
-from steptime.core.table import Table, columns, cut
+from steptime.core.table import Column, Table, describe_hidden_rows
 from steptime.core.units import counted, first_of, percent
 from steptime.core.values import parse_share
 from steptime.records.data import Data
@@ -136,9 +136,22 @@ def history_table(data: Data, margin: str) -> Table:
         "vanished": gone,
         "events": _events(changes, len(series), told),
     }
-    shown = columns("name=network", "?platform", "folder", "?taken_at=date", "step_s=step",
-                    "first_ratio=of the first", "changed_fraction=changed")  # fmt: skip
-    return Table(shown, rows, most=40, below=cut(len(cells) - len(rows)), summary=summary)
+    shown = (
+        Column("name", "network"),
+        Column("platform", is_spare=True),
+        Column("folder"),
+        Column("taken_at", "date", is_spare=True),
+        Column("step_s", "step"),
+        Column("first_ratio", "of the first"),
+        Column("changed_fraction", "changed"),
+    )
+    return Table(
+        shown,
+        rows,
+        max_rows=40,
+        footnotes=describe_hidden_rows(len(cells) - len(rows)),
+        summary=summary,
+    )
 
 
 def _cells(data: Data) -> list[Row]:

@@ -10,7 +10,7 @@ import numpy as np
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.outliers import FALSE_ALARMS, THRESHOLD, Deviation, deviations
 from steptime.analysis.verdict import MARGIN
-from steptime.core.table import Column, Table, columns
+from steptime.core.table import Column, Table
 from steptime.core.units import counted, percent
 from steptime.core.values import parse_number, parse_share
 from steptime.records.data import Data
@@ -78,7 +78,7 @@ def node_table(data: Data, margin: str, threshold: str) -> Table:
     off = f"{percent(alike[-1], '+')} to {percent(alike[0], '+')}"
     said = f"{counted(len(alike), 'node')} {ALIKE}: {off}"
     most = max(1, len(rows) - len(alike))
-    return Table(_columns(by_kind), rows, said, most=most, summary=summary)
+    return Table(_columns(by_kind), rows, said, max_rows=most, summary=summary)
 
 
 def _measured(data: Data) -> list[Row]:
@@ -157,11 +157,18 @@ def _summary(rows: Sequence[Row], cells: int, at_least: float, noise: float | No
 
 
 def _columns(kinds: Sequence[str] | dict[str, Deviation]) -> Sequence[Column]:
-    return columns(
-        "host=node", "?gpu", "cells", "slower_fraction=slower", "low_fraction=from",
-        "high_fraction=to", "verdict", *(["slow_in=in"] if kinds else []),
-        *(f"?{kind}_fraction={kind}" for kind in kinds), "?cause",
-    )  # fmt: skip
+    return (
+        Column("host", "node"),
+        Column("gpu", is_spare=True),
+        Column("cells"),
+        Column("slower_fraction", "slower"),
+        Column("low_fraction", "from"),
+        Column("high_fraction", "to"),
+        Column("verdict"),
+        *([Column("slow_in", "in")] if kinds else []),
+        *(Column(f"{kind}_fraction", kind, is_spare=True) for kind in kinds),
+        Column("cause", is_spare=True),
+    )
 
 
 def sentences(table: Table) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.ceilings import DRAM, RATES, ceiling, ceilings_of, computed_in, ridges
 from steptime.core.errors import InputError, unknown
-from steptime.core.table import Table, columns
+from steptime.core.table import Column, Table
 from steptime.core.units import counted, percent, shown, si
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
@@ -146,21 +146,33 @@ def roofline(
         "line": line,
         "every": every,
     }
-    shown_columns = columns(
-        *("name=op" if ops else "name=network", "?platform", "?dtype=type", "?origin"),
-        *("intensity:.4g=FLOP per byte", "flop_per_s=speed", "predicted_flop_per_s=predicted"),
-        *("roof_flop_per_s=ceiling", "roof_fraction=of ceiling", "peak_fraction=of peak"),
+    shown_columns = (
+        (Column("name", "op") if ops else Column("name", "network")),
+        Column("platform", is_spare=True),
+        Column("dtype", "type", is_spare=True),
+        Column("origin", is_spare=True),
+        Column("intensity", "FLOP per byte", form=".4g"),
+        Column("flop_per_s", "speed"),
+        Column("predicted_flop_per_s", "predicted"),
+        Column("roof_flop_per_s", "ceiling"),
+        Column("roof_fraction", "of ceiling"),
+        Column("peak_fraction", "of peak"),
     )
-    keys = columns(*(rows[0] if rows else ()))
-    return Table(shown_columns, rows, most=20, full=keys, summary=summary)
+    keys = tuple(map(Column, rows[0] if rows else ()))
+    return Table(shown_columns, rows, max_rows=20, csv_columns=keys, summary=summary)
 
 
 def _of_devices(ceilings: Sequence[Row]) -> Table:
     """Return the ridge points of devices, for which there are no points."""
     rows = ridges(ceilings)
-    shown_columns = columns(
-        *("platform", "unit", "dtype=type", "peak_flop_per_s=peak", "level=memory"),
-        *("memory_bytes_per_s=bandwidth", "ridge_flop_per_byte=ridge point"),
+    shown_columns = (
+        Column("platform"),
+        Column("unit"),
+        Column("dtype", "type"),
+        Column("peak_flop_per_s", "peak"),
+        Column("level", "memory"),
+        Column("memory_bytes_per_s", "bandwidth"),
+        Column("ridge_flop_per_byte", "ridge point"),
     )
     summary = {"points": 0, "platforms": [], "ceilings": ceilings, "ridges": rows}
     return Table(shown_columns, rows, summary=summary)

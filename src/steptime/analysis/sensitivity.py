@@ -10,7 +10,7 @@ from steptime.analysis import regression
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.sensitivity_words import says
 from steptime.core.errors import InputError, one_of, unknown
-from steptime.core.table import Table, columns
+from steptime.core.table import Column, Table
 from steptime.records import flat
 from steptime.records.data import Data
 from steptime.records.row import Row, more_is_better
@@ -70,12 +70,18 @@ def sensitivity_table(
     rows = [row for held, _ in made for row in held]
     head = {"quantity": of, "scale": scale, "order": order, "against": against}
     return Table(
-        columns(
-            *(PLACE[:2] if len(made) > 1 else ()),
-            *("hyperparameter", "weight:+.3f=weight", "low:+.3f=from", "high:+.3f=to"),
-            *("importance:.3f=importance", "effect_ratio:.3f=effect", "effect_of=of"),
-            *("?effect_pairs=pairs", *(["win_log_odds:+.3f=log-odds to win"] if against else [])),
-            *(["note"] if any(row["note"] for row in rows) else []),
+        (
+            *(map(Column, PLACE[:2]) if len(made) > 1 else ()),
+            Column("hyperparameter"),
+            Column("weight", form="+.3f"),
+            Column("low", "from", form="+.3f"),
+            Column("high", "to", form="+.3f"),
+            Column("importance", form=".3f"),
+            Column("effect_ratio", "effect", form=".3f"),
+            Column("effect_of", "of"),
+            Column("effect_pairs", "pairs", is_spare=True),
+            *([Column("win_log_odds", "log-odds to win", form="+.3f")] if against else []),
+            *([Column("note")] if any(row["note"] for row in rows) else []),
         ),
         rows,
         summary={**head, **first, "others": others, "too_few": few},

@@ -28,7 +28,7 @@ from steptime.analysis.ups import (
     worst_of,
 )
 from steptime.core.errors import one_of, unknown
-from steptime.core.table import Table, columns, cut
+from steptime.core.table import Column, Table, describe_hidden_rows
 from steptime.records import flat
 from steptime.records.data import Data
 from steptime.records.levels import APART, cell_of, in_order, level_of, value_of
@@ -72,7 +72,7 @@ def speedup_table(
     ups = speedups(data, sides, first, by) if first else None
     summary: Row = {"by_column": by, "against": first, "quantity": quantity}
     if not ups:
-        return Table(columns("name=network"), [], summary=summary | {"pairs": 0})
+        return Table((Column("name", "network"),), [], summary=summary | {"pairs": 0})
     x = _chosen(x, "--x", [*ups.features]) or next(iter(ups.varying), None)
     color = _chosen(color, "--color", [*ups.features]) or _strongest(ups, x)
     saturated, there = saturations(data, ups, quantity in RATES)
@@ -99,19 +99,26 @@ def speedup_table(
         ],
         "failed": _failed(data, level, ups.sides.levels),
     }  # fmt: skip
-    several = ["level"] if len(ups.levels) > 1 else []
-    differ = ["?differ=a | b"] if any(_differ(ups, shown_)) else []
-    verdict = ["verdict"] if (ups.verdict[shown_] != None).any() else []  # noqa: E711  # of each
+    several = [Column("level")] if len(ups.levels) > 1 else []
+    differ = [Column("differ", "a | b", is_spare=True)] if any(_differ(ups, shown_)) else []
+    verdict = [Column("verdict")] if (ups.verdict[shown_] != None).any() else []  # noqa: E711  # of each
     own = "its own" if several else ups.levels[0]
-    told = (f"against_{quantity}={first}", f"{quantity}={own}")
+    told = (Column(f"against_{quantity}", first), Column(quantity, own))
     return Table(
-        columns("name=network", *several, *differ, *told, "speedup=speed-up", *verdict),
+        (
+            Column("name", "network"),
+            *several,
+            *differ,
+            *told,
+            Column("speedup", "speed-up"),
+            *verdict,
+        ),
         rows,
         f"Speed-ups against {first}, lowest and highest first",
-        below=cut(len(ups) - len(rows)),
-        most=SHOWN,
+        footnotes=describe_hidden_rows(len(ups) - len(rows)),
+        max_rows=SHOWN,
         summary=summary,
-        beside=_drawn(ups, x, color, there),
+        chart_rows=_drawn(ups, x, color, there),
     )
 
 

@@ -20,7 +20,7 @@ from steptime.calibration.evaluate import (
 )
 from steptime.core import units
 from steptime.core.errors import InputError
-from steptime.core.table import Table, columns, picked
+from steptime.core.table import Column, Table
 from steptime.prediction import METHODS, cost_model
 from steptime.prediction.method import Method, Price, priced_by
 from steptime.records.ratios import farness
@@ -29,15 +29,32 @@ BESIDE = ("calibrated", "analytic", "roofline", "paleo")  # methods that stand b
 WORST = 5
 PARTS = 4  # ops of a case that are shown
 CAUSES = 20  # of rows that cannot be asked, that are shown
-HEADS = columns(
-    "method", "cases", "mape=MAPE", "median", "p90", "coverage", "width", "bias", "factor",
-    "balanced", "max", "?spread=MAPE of draws", "?constants", "?points",
-)  # fmt: skip
-LEFT_OUT = columns("cause", "rows", "example")
-OF_CASE = columns(
-    "place", "kind", "device", "measured_s=measured", "predicted_s=predicted", "ratio:.2f=p / m",
-    "ops=slowest ops",
-)  # fmt: skip
+HEADS = (
+    Column("method"),
+    Column("cases"),
+    Column("mape", "MAPE"),
+    Column("median"),
+    Column("p90"),
+    Column("coverage"),
+    Column("width"),
+    Column("bias"),
+    Column("factor"),
+    Column("balanced"),
+    Column("max"),
+    Column("spread", "MAPE of draws", is_spare=True),
+    Column("constants", is_spare=True),
+    Column("points", is_spare=True),
+)
+LEFT_OUT = (Column("cause"), Column("rows"), Column("example"))
+OF_CASE = (
+    Column("place"),
+    Column("kind"),
+    Column("device"),
+    Column("measured_s", "measured"),
+    Column("predicted_s", "predicted"),
+    Column("ratio", "p / m", form=".2f"),
+    Column("ops", "slowest ops"),
+)
 
 
 @dataclass(frozen=True)
@@ -65,7 +82,11 @@ class Evaluation:
         left_out = "Rows that cannot be asked" + (f"; {more:,} more causes" if more > 0 else "")
         every = (
             (HEADS, [*map(shown, self.rows)], "Errors of predictions"),
-            ((*columns(*self.by), *HEADS), [*map(shown, self.groups)], f"By {', '.join(self.by)}"),
+            (
+                (*map(Column, self.by), *HEADS),
+                [*map(shown, self.groups)],
+                f"By {', '.join(self.by)}",
+            ),
             (LEFT_OUT, self.unasked[:CAUSES], left_out),
             (OF_CASE, worst, f"The cases that {self.method} misses by most"),
         )
@@ -75,9 +96,11 @@ class Evaluation:
 def case_row(one: Scored) -> dict[str, Any]:
     """Return a case that was scored as a row."""
     return {
-        **picked(one.case, "place kind"),
+        "place": one.case.place,
+        "kind": one.case.kind,
         "device": one.case.device.name,
-        **picked(one.case, "family condition"),
+        "family": one.case.family,
+        "condition": one.case.condition,
         "regime": regime(one.case),
         "measured_s": one.case.seconds,
         "predicted_s": one.value,
@@ -205,7 +228,12 @@ def _ops(one: Scored, method: Method) -> list[dict[str, Any]]:
         key = kernel.kind, kernel.pass_, kernel.products or (int(kernel.bytes),)
         sizes = [list(size) if isinstance(size, tuple) else size for size in key[2]]
         entry = totals.setdefault(key, {"kind": key[0], "pass": key[1], "sizes": sizes})
-        parts = {"count": 1, "step_s": found.value, **picked(found, "compute_s memory_s")}
+        parts = {
+            "count": 1,
+            "step_s": found.value,
+            "compute_s": found.compute_s,
+            "memory_s": found.memory_s,
+        }
         entry |= {name: entry.get(name, 0) + part for name, part in parts.items()}
     return sorted(totals.values(), key=lambda op: -op["step_s"])[:PARTS]
 

@@ -17,7 +17,6 @@ from steptime.calibration.cases import PRICED, Case, Unasked, leave_out, op_kern
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.formula import filled, formula
-from steptime.core.table import picked
 from steptime.core.table_files import ENDINGS, Words, table_rows
 from steptime.core.toml_files import shown
 from steptime.core.values import parse_truth
@@ -294,7 +293,9 @@ def _case(
         seconds,
         group or "network",
         keys.condition or ("step" if keys.quantities else "isolated"),
-        **picked(keys, "calibrates copies timing"),
+        calibrates=keys.calibrates,
+        copies=keys.copies,
+        timing=keys.timing,
         family=family,
         stack=stack,
         workload=workload,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from steptime.core.printers import html
-from steptime.core.table import facts, frame
+from steptime.core.table import make_facts_table, make_frame
 from steptime.core.units import interval
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
@@ -33,12 +33,12 @@ class KernelTime:
 
     def to_pandas(self) -> Any:
         """Return a DataFrame with a row for each kernel; needs pandas."""
-        return frame(one._asdict() for one in self.kernels)
+        return make_frame(one._asdict() for one in self.kernels)
 
     def _repr_html_(self) -> str:
         said = interval("step_s", self.seconds, self.low, self.high)
         title = f"{self.kind}, {self.dtype} on {self.device} ({self.method})"
-        return html(facts(title, "one op", [(self.condition, said)]))
+        return html(make_facts_table(title, "one op", [(self.condition, said)]))
 
 
 def predict_op(

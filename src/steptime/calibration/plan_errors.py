@@ -20,7 +20,7 @@ from steptime.calibration.evaluation import WORST, percent, shown
 from steptime.calibration.fit import fitted, left_out
 from steptime.calibration.plan_rows import Question, Reply, questions, row_of
 from steptime.core.errors import InputError, one_of
-from steptime.core.table import Table, columns
+from steptime.core.table import Column, Table
 from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
 from steptime.prediction import cost_model
@@ -33,16 +33,39 @@ from steptime.records.record import now
 from steptime.records.row import grouped
 
 GROUPS = ("model", "device", "block", "stack", "dtype", "device_count")
-HEADS = columns(
-    "asked=rows", "cases=scored", "mape=MAPE", "median", "p90", "coverage", "width", "bias", "max",
-    "fits",
-)  # fmt: skip
-OF_SET = columns("set", "quantity")
-OF_ROW = columns("place", "model", "device", "device_count", "stack", "quantity", "ratio:.2f=p / m")
-OF_TOLD = (*OF_SET, *columns("device", "stack", "points", "before=MAPE before"), *HEADS[1:-1],
-           *columns("spread=MAPE of draws"))  # fmt: skip
+HEADS = (
+    Column("asked", "rows"),
+    Column("cases", "scored"),
+    Column("mape", "MAPE"),
+    Column("median"),
+    Column("p90"),
+    Column("coverage"),
+    Column("width"),
+    Column("bias"),
+    Column("max"),
+    Column("fits"),
+)
+OF_SET = (Column("set"), Column("quantity"))
+OF_ROW = (
+    Column("place"),
+    Column("model"),
+    Column("device"),
+    Column("device_count"),
+    Column("stack"),
+    Column("quantity"),
+    Column("ratio", "p / m", form=".2f"),
+)
+OF_TOLD = (
+    *OF_SET,
+    Column("device"),
+    Column("stack"),
+    Column("points"),
+    Column("before", "MAPE before"),
+    *HEADS[1:-1],
+    Column("spread", "MAPE of draws"),
+)
 _NUMBERS = itemgetter("measured", "predicted", "low", "high")
-OF_UNASKED = columns("set", "rows", "reason", "first")
+OF_UNASKED = (Column("set"), Column("rows"), Column("reason"), Column("first"))
 
 
 Answered = tuple[Question, Reply]
@@ -65,7 +88,7 @@ class PlanErrors:
     def tables(self) -> list[Table]:
         """Return the tables for people."""
         told = self.document
-        by = (*OF_SET, *columns(*told["by"]), *HEADS[1:])
+        by = (*OF_SET, *map(Column, told["by"]), *HEADS[1:])
         every = (
             ((*OF_SET, *HEADS), [*map(_shown, told["rows"])], "Errors of predictions"),
             (by, [*map(_shown, told["groups"])], f"By {', '.join(told['by'])}"),

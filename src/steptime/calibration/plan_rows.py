@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.table import picked
 from steptime.core.table_files import table_rows
 from steptime.core.values import MAX_COUNT, parse_truth
 from steptime.core.workload import WHOLE, Tuning
@@ -158,7 +157,8 @@ def row_of(question: Question, reply: Reply, quantity: str) -> dict[str, Any]:
     """
     measured, found = question.measured[quantity], reply.values[quantity]
     return {
-        **picked(question, "set place"),
+        "set": question.set,
+        "place": question.place,
         **{name: question.texts.get(name) for name in ("model", "device", "dtype")},
         "stack": reply.stack or None,
         "device_count": reply.device_count,
@@ -166,7 +166,8 @@ def row_of(question: Question, reply: Reply, quantity: str) -> dict[str, Any]:
         "quantity": quantity,
         "measured": measured,
         "predicted": found.value,
-        **picked(found, "low high"),
+        "low": found.low,
+        "high": found.high,
         "ratio": found.value / measured,
         "fits": None if reply.fits is None else reply.fits == question.ran,
         "parts": dict(reply.parts),

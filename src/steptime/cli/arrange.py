@@ -44,7 +44,9 @@ def arranged(answer: Printout, sort: str | None, top: int | None, as_json: bool)
         tables=[
             table
             if not names
-            else replace(table, rows=arrange(table.rows, _key(names, name)), most=top or table.most)
+            else replace(
+                table, rows=arrange(table.rows, _key(names, name)), max_rows=top or table.max_rows
+            )
             for table, names in zip(tables, keys, strict=True)
         ],
     )
@@ -52,12 +54,12 @@ def arranged(answer: Printout, sort: str | None, top: int | None, as_json: bool)
 
 def _keys(table: Table) -> dict[str, str]:
     """Return the keys of the rows by key and heading; none for a table of facts, one a line."""
-    columns = (*table.columns, *table.full)
+    columns = (*table.columns, *table.csv_columns)
     first = next(iter(table.rows), None)
-    if first is None or (columns[0].key == "name" and not columns[0].heading):
+    if first is None or (columns[0].key == "name" and not columns[0].label):
         return {}
     names = {key: key for key in (*first, *(column.key for column in columns))}
-    return {column.heading.lower(): column.key for column in columns if column.heading} | names
+    return {column.label.lower(): column.key for column in columns if column.label} | names
 
 
 def _check(name: str, keys: Sequence[Mapping[str, str]]) -> None:
@@ -92,7 +94,7 @@ def _document(answer: Printout, name: str, arrange: Arrange) -> Any:
 def _headings(tables: Iterable[Table]) -> dict[str, str]:
     """Return the keys of all columns by their headings in lower case."""
     columns = [column for table in tables for column in table.columns]
-    return {column.heading.lower(): column.key for column in columns if column.heading}
+    return {column.label.lower(): column.key for column in columns if column.label}
 
 
 def _is_rows(value: Any) -> bool:

@@ -18,7 +18,7 @@ import msgspec
 
 from steptime.core.docstrings import argument_texts, summary
 from steptime.core.registry import load
-from steptime.core.table import Column, JsonRows, LazySequence, Printout, Table, frame
+from steptime.core.table import Column, JsonRows, LazySequence, Printout, Table, make_frame
 
 _PRINTERS = "steptime.core.printers"
 
@@ -70,7 +70,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         """Return a DataFrame of the rows, else of one row for the answer; needs pandas."""
         document = self.to_dict()
         rows = document.get("rows")
-        return frame([document] if rows is None else rows)
+        return make_frame([document] if rows is None else rows)
 
     def printout(self) -> Printout:
         """Return the answer as the command line prints it."""

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from typing import Any, TextIO
 
 from steptime.core.errors import one_line
-from steptime.core.table import Column, JsonRows, LazySequence, Row, Table, cut
+from steptime.core.table import Column, JsonRows, LazySequence, Row, Table, describe_hidden_rows
 from steptime.core.units import interval
 from steptime.core.values import number_of
 
@@ -34,26 +34,26 @@ def text(table: Table, width: int | None = None) -> str:
     interval; last the columns that identify the network and the device, if all rows have the same
     value. Two columns always stay. A line below the table names the hidden columns.
     """
-    rows = [*table.rows[: table.most]]
+    rows = [*table.rows[: table.max_rows]]
     filled_keys = {
         column.key for column in table.columns for row in rows if row[column.key] not in (None, "")
     }
     columns = [
         column
         for column in table.columns
-        if column.key in filled_keys or not (column.spare and rows)
+        if column.key in filled_keys or not (column.is_spare and rows)
     ]
     hidden_columns = _hide_columns(table, columns, rows, filled_keys, width) if width else []
-    cells = _cells(table, columns, table.most)
+    cells = _cells(table, columns, table.max_rows)
     numeric = [_is_numeric([row[i] for row in cells[1:]]) for i in range(len(columns))]
     cells = _folded(cells, width) if width else cells
     lines = list(_lines(cells, numeric))[0 if any(cells[0]) else 1 :]
-    below = cut(len(table.rows) - len(rows), "--json")
+    below = describe_hidden_rows(len(table.rows) - len(rows), "--json")
     if hidden_columns:
-        names = ", ".join(column.heading or column.key for column in hidden_columns)
+        names = ", ".join(column.label or column.key for column in hidden_columns)
         below.append(f"hidden columns (terminal width): {names}; --json has all")
     title_lines = prose(table.title.splitlines(), width)
-    all_lines = [*title_lines, *lines, *prose([*below, *table.below], width)]
+    all_lines = [*title_lines, *lines, *prose([*below, *table.footnotes], width)]
     return "".join(f"{line}\n" for line in all_lines)
 
 
@@ -64,7 +64,7 @@ def _hide_columns(
     identifying = [column for column in columns if column.key in IDENTIFYING_KEYS & filled_keys]
     value_counts = _count_identifying_values(identifying, rows)
     hidden_columns: list[Column] = []
-    cells = _cells(table, columns, table.most)
+    cells = _cells(table, columns, table.max_rows)
     while len(columns) > 2 and sum(_widths(cells)) > width:
         spare = _spare_positions(columns, filled_keys, value_counts)
         positions = spare or _hideable_positions(columns, value_counts)
@@ -72,7 +72,7 @@ def _hide_columns(
         if not positions or fits_folded:
             break
         hidden_columns.insert(0, columns.pop(max(positions)))
-        cells = _cells(table, columns, table.most)
+        cells = _cells(table, columns, table.max_rows)
     return hidden_columns
 
 
@@ -84,7 +84,7 @@ def _spare_positions(
         i
         for i, column in enumerate(columns)
         if column.key not in value_counts
-        and (column.spare or (i and column.key not in filled_keys))
+        and (column.is_spare or (i and column.key not in filled_keys))
     ]
 
 
@@ -104,9 +104,9 @@ def _count_identifying_values(columns: Sequence[Column], rows: Sequence[Row]) ->
     def count_values(keys: Sequence[str]) -> int:
         return len({tuple(map(row.get, keys)) for row in rows})
 
-    keys = [column.key for column in columns if not column.spare]
+    keys = [column.key for column in columns if not column.is_spare]
     for column in columns:
-        if column.spare and count_values([*keys, column.key]) > count_values(keys):
+        if column.is_spare and count_values([*keys, column.key]) > count_values(keys):
             keys.append(column.key)
     return {key: count_values([key]) if len(rows) > 1 else 0 for key in keys}
 
@@ -129,10 +129,10 @@ def wrap(text: str, width: int) -> list[str]:
 def _cells(table: Table, columns: Sequence[Column], row_limit: int | None = None) -> Cells:
     """Return the headings and the first rows (all for None), each cell a text on one line."""
     rows = (
-        [_cell_text(column, row, table.units) for column in columns]
+        [_cell_text(column, row, table.has_units) for column in columns]
         for row in table.rows[:row_limit]
     )
-    return [[one_line(column.heading) for column in columns], *rows]
+    return [[one_line(column.label) for column in columns], *rows]
 
 
 def _cell_text(column: Column, row: Row, has_units: bool) -> str:
@@ -213,7 +213,7 @@ def write_csv(table: Table, file: TextIO) -> None:
     A text that a spreadsheet would take for a formula gets an apostrophe in front.
     """
     writer = csv.writer(file, lineterminator="\n")
-    columns = table.full or table.columns
+    columns = table.csv_columns or table.columns
     keys = [key for column in columns for key in (column.key, *column.ends)]
     writer.writerow(map(harmless, keys))
     writer.writerows([harmless(row.get(key)) for key in keys] for row in table.rows)

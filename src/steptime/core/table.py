@@ -1,12 +1,12 @@
 """An answer: one JSON document, and tables of named quantities for people.
 
-The keys of a row carry their units (`step_s`, `peak_bytes`), so `units.shown` can write
-every cell, and a column is only a key with a heading. `steptime.core.printers` has the printers.
+The keys of a row carry their units (`step_s`, `peak_bytes`), so `units.shown` can write every cell,
+and a column is a key with a heading. `steptime.core.printers` has the printers.
 """
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -77,40 +77,59 @@ class LazySequence(Sequence[Item_co]):
 
 @dataclass(frozen=True)
 class Column:
-    """A column: the key of its cells, what stands above them, and whether it may be left out.
+    """A column of a table.
 
-    A `spare` column is the first to go where a terminal is narrow. `form` is the format of its
-    numbers where that of the key's unit will not do. `ends` are the keys of the interval that
-    people see beside the value; programs have columns of them.
+    Args:
+        key: the key of its cells in each row.
+        heading: the text above it; None is the key itself.
+        ends: the keys of the interval that people see beside the value; programs have columns of
+            them.
+        form: the format of its numbers, where the format of the key's unit will not do.
+        is_spare: whether it is the first to be hidden where a terminal is narrow.
     """
 
     key: str
-    heading: str
-    spare: bool = False
-    form: str = ""
+    heading: str | None = None
+    _: KW_ONLY
     ends: tuple[str, ...] = ()
+    form: str = ""
+    is_spare: bool = False
+
+    @property
+    def label(self) -> str:
+        """The text above the column."""
+        return self.key if self.heading is None else self.heading
 
 
 @dataclass(frozen=True)
 class Table:
     """Rows under columns, with a title above and lines below.
 
-    A cell is a quantity in the unit of its key, a text as it shall stand, or None where unknown.
-    With `units` off, numbers are shown as they are. People see at most `most` rows; programs all.
-    CSV has the columns of `full` where it names any. `summary` holds numbers that are true of all
-    rows together; `source` is one line on where the rows are from, `beside` what its chart needs.
+    A cell is a quantity in the unit of its key, a text as it is printed, or None where unknown.
+
+    Args:
+        columns: the columns that people see.
+        rows: the rows by key.
+        title: the lines above the columns.
+        footnotes: the lines below the rows.
+        has_units: whether numbers are shown in the units of their keys; else as they are.
+        max_rows: the number of rows that people see; programs see all.
+        csv_columns: the columns of CSV, if they differ.
+        summary: numbers that are true of all rows together.
+        source: one line on the origin of the rows.
+        chart_rows: the rows that the chart of this table draws, if they differ.
     """
 
     columns: Sequence[Column]
     rows: Sequence[Row]
     title: str = ""
-    below: Sequence[str] = ()
-    units: bool = True
-    most: int | None = None
-    full: Sequence[Column] = ()
+    footnotes: Sequence[str] = ()
+    has_units: bool = True
+    max_rows: int | None = None
+    csv_columns: Sequence[Column] = ()
     summary: Mapping[str, Any] = field(default_factory=dict)
     source: str = ""
-    beside: Sequence[Row] = ()
+    chart_rows: Sequence[Row] = ()
 
 
 @dataclass(frozen=True)
@@ -135,53 +154,28 @@ class Printout:
     code: int = 0
 
 
-def columns(*texts: str) -> tuple[Column, ...]:
-    """Return the columns of texts `key=heading`; a `?` in front makes a column spare.
-
-    A key without `=` is its own heading: `columns("name", "step_s=step", "?source")`. After `:` it
-    may have a format, `columns("ratio:.3f=b / a")`, or in brackets the keys of its interval,
-    `columns("step_s[low_s,high_s]=step")`.
-    """
-    parsed_columns = []
-    for text in texts:
-        key_text, equals, heading = text.removeprefix("?").partition("=")
-        key_and_ends, _, form = key_text.partition(":")
-        key, _, ends = key_and_ends.removesuffix("]").partition("[")
-        keys = tuple(ends.split(",")) if ends else ()
-        parsed_columns.append(
-            Column(key, heading if equals else key, text.startswith("?"), form, keys)
-        )
-    return tuple(parsed_columns)
-
-
-def cut(hidden_rows: int, by: str = "--json or --format csv") -> list[str]:
+def describe_hidden_rows(hidden_rows: int, by: str = "--json or --format csv") -> list[str]:
     """Return the line below a table that says how many rows are left out: `... and 9 more`."""
     return [f"... and {hidden_rows:,} more; {by} has all"] if hidden_rows > 0 else []
 
 
-EXTRAPOLATED = "~ extrapolated: not all of its kernels were measured on a device of this kind"
+EXTRAPOLATED_FOOTNOTE = (
+    "~ extrapolated: not all of its kernels were measured on a device of this kind"
+)
 
 
-def of_steps(heads: Iterable[Column], rows: Iterable[Row]) -> list[Column]:
+def head_step_columns(heads: Iterable[Column], rows: Iterable[Row]) -> list[Column]:
     """Return the columns of step times, headed `at least` if all rows are lower bounds."""
     priced_rows = [row for row in rows if row["step_s"] is not None]
     if not priced_rows or any(row["high_s"] is not None for row in priced_rows):
         return [*heads]
     return [
-        replace(column, heading=f"{column.heading}, at least", ends=()) if column.ends else column
+        replace(column, heading=f"{column.label}, at least", ends=()) if column.ends else column
         for column in heads
     ]
 
 
-def picked(source: object, names: str) -> dict[str, Any]:
-    """Return the attributes of an object, named in one text, as a row; mappings become dicts."""
-    attributes = ((name, getattr(source, name)) for name in names.split())
-    return {
-        name: dict(value) if isinstance(value, Mapping) else value for name, value in attributes
-    }
-
-
-def facts(title: str, heading: str, rows: Sequence[tuple[str, Any]]) -> Table:
+def make_facts_table(title: str, heading: str, rows: Sequence[tuple[str, Any]]) -> Table:
     """Return a table of one object: a row for each property, its values under `heading`.
 
     Values are texts as they are printed (`units.shown`), or None.
@@ -190,7 +184,7 @@ def facts(title: str, heading: str, rows: Sequence[tuple[str, Any]]) -> Table:
     return Table((Column("name", ""), Column("value", heading)), cells, title)
 
 
-def frame(rows: Iterable[Row]) -> Any:
+def make_frame(rows: Iterable[Row]) -> Any:
     """Return a DataFrame of rows; raises `InputError` if pandas is not installed."""
     try:
         frame_of = load("pandas:DataFrame")

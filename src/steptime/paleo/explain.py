@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from steptime.core.graph import Graph
-from steptime.core.table import picked
 from steptime.core.workload import Workload
 from steptime.hardware.device import Device
 from steptime.paleo.method import FAULTS, with_faults
@@ -32,8 +31,17 @@ def explain(
     for name, meaning, method in _stages(cost_model("analytic").under(given)):
         times = StepModel(workload, device, method=method, graph=graph).timeline()
         change_s = times.step_s - found[-1]["step_s"] if found else 0.0
-        row = {"correction": name, "meaning": meaning, **picked(times, "step_s low_s high_s")}
-        row |= {"change_s": change_s, **picked(times, "forward_s backward_s update_s")}
+        row = {
+            "correction": name,
+            "meaning": meaning,
+            "step_s": times.step_s,
+            "low_s": times.low_s,
+            "high_s": times.high_s,
+            "change_s": change_s,
+            "forward_s": times.forward_s,
+            "backward_s": times.backward_s,
+            "update_s": times.update_s,
+        }
         found.append(row)
     return found
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from steptime.core.errors import InputError
-from steptime.core.table import picked
 from steptime.core.units import seconds
 from steptime.hardware.software import Software
 from steptime.planning.planner import Planner
@@ -38,9 +37,11 @@ def meant(planner: Planner, result: PlanTime) -> tuple[PlanTime, Assumed | None]
     if len(parts) > 1:
         low, high = mixed(parts)
         result = replace(result, low_s=low, high_s=high)
-    return result, assumed(
-        software, {n: picked(t, "step_s low_s high_s") for n, t in times.items()}
-    )
+    step_times = {
+        name: {"step_s": time.step_s, "low_s": time.low_s, "high_s": time.high_s}
+        for name, time in times.items()
+    }
+    return result, assumed(software, step_times)
 
 
 def assumed(software: Software, every: Mapping[str, Mapping[str, float | None]]) -> Assumed:

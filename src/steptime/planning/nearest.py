@@ -5,7 +5,6 @@ from math import inf
 from typing import NamedTuple
 
 from steptime.core.errors import InputError
-from steptime.core.table import picked
 from steptime.core.workload import RECOMPUTES, Plan
 from steptime.planning.faults import Asked, checked, fault, words_of_change
 from steptime.planning.planner import Planner
@@ -107,5 +106,6 @@ def _offload_changes(planner: Planner, plan: Plan) -> Iterator[Change]:
 
 def _wider_changes(plan: Plan) -> Iterator[Change]:
     if plan.data % 2 == 0:
-        for name, ranks in picked(plan, "tensor pipeline context").items():
-            yield {name: 2 * ranks, "data": plan.data // 2}
+        yield {"tensor": 2 * plan.tensor, "data": plan.data // 2}
+        yield {"pipeline": 2 * plan.pipeline, "data": plan.data // 2}
+        yield {"context": 2 * plan.context, "data": plan.data // 2}

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, TypeVar, cast
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError, one_of
 from steptime.core.graph import Graph
-from steptime.core.table import picked
 from steptime.core.workload import NO_OPTIMIZER, WHOLE, Plan, Tuning, Workload
 from steptime.hardware import catalog
 from steptime.hardware.constants import typed
@@ -281,15 +280,23 @@ class Planner:
 
     def of_rank(self, plan: Plan, microbatch: int) -> dict[str, Piece]:
         """Return the pieces of a rank's graph, which has one layer of each kind."""
-        sizes = picked(plan, "tensor context expert expert_tensor")
-        sizes["sequence"] = plan.sequence and plan.tensor > 1
-        sizes["context_method"] = plan.context_method if plan.context > 1 else "gather"
-        key = (microbatch, plan.imbalance, *sizes.values())
+        has_sequence = plan.sequence and plan.tensor > 1
+        context_method = plan.context_method if plan.context > 1 else "gather"
+        ranks = (plan.tensor, plan.context, plan.expert, plan.expert_tensor)
+        key = (microbatch, plan.imbalance, ranks, has_sequence, context_method)
         if key not in self._pieces:
-            one = Plan(**sizes, data=plan.expert)  # inside which experts lie
-            graph = self._rank(False, one, microbatch)
-            regathers = ("tensor", "context") if one.sequence else ()
-            regathers = ("context", *regathers) if one.context_method == "ring" else regathers
+            rank_plan = Plan(
+                tensor=plan.tensor,
+                context=plan.context,
+                expert=plan.expert,
+                expert_tensor=plan.expert_tensor,
+                sequence=has_sequence,
+                context_method=context_method,
+                data=plan.expert,  # experts lie inside the data ranks
+            )
+            graph = self._rank(False, rank_plan, microbatch)
+            regathers = ("tensor", "context") if has_sequence else ()
+            regathers = ("context", *regathers) if context_method == "ring" else regathers
             model = self.step.of(graph, microbatch)
             self._pieces[key] = pieces(model, regathers, plan.imbalance)
         return self._pieces[key]

@@ -60,7 +60,7 @@ class AnalysisAnswer(Answer, frozen=True, kw_only=True):
         table = self._table
         if not self.rows:
             return []
-        return [table if table.most else replace(table, most=MAX_PRINTED_ROWS)]
+        return [table if table.max_rows else replace(table, max_rows=MAX_PRINTED_ROWS)]
 
     def chart(self) -> Mapping[str, object]:
         """Return the picture in Vega-Lite.

@@ -13,7 +13,7 @@ from steptime.core.files import check_folder, write_whole
 from steptime.core.graph import Graph
 from steptime.core.graph_json import graph_to_json
 from steptime.core.kinds import Kind, text_of
-from steptime.core.table import Table, facts
+from steptime.core.table import Table, make_facts_table
 from steptime.core.units import shown
 from steptime.core.workload import PHASES, Workload
 from steptime.formats.code import Code, code_of, file_of, inputs_of
@@ -61,7 +61,7 @@ class ConvertAnswer(Answer, frozen=True, kw_only=True):
             ("ops", str(self.op_count)),
             ("file", self.file),
         ]
-        return [facts(self.model, "converted", rows)]
+        return [make_facts_table(self.model, "converted", rows)]
 
 
 def convert(

@@ -4,7 +4,7 @@ from steptime.build import build_step
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_row
 from steptime.core.kinds import text_of
-from steptime.core.table import Table, columns, facts
+from steptime.core.table import Column, Table, make_facts_table
 from steptime.core.units import shown
 from steptime.core.values import parse_count
 from steptime.hardware import catalog
@@ -15,7 +15,14 @@ from steptime.network.count import count as count_graph
 from steptime.network.ops import OPS
 from steptime.questions import kinds, options
 
-OP_COLUMNS = columns("name=op", "kind", "part", "flop=FLOP", "traffic_bytes=bytes", "?output")
+OP_COLUMNS = (
+    Column("name", "op"),
+    Column("kind"),
+    Column("part"),
+    Column("flop", "FLOP"),
+    Column("traffic_bytes", "bytes"),
+    Column("output", is_spare=True),
+)
 
 
 class CountedOp(AnswerRow, frozen=True, kw_only=True):
@@ -115,7 +122,7 @@ class CountAnswer(Answer, frozen=True, kw_only=True):
             ("peak memory", f"{shown('peak_bytes', self.peak_bytes)}{purpose}"),
         ]
         title = f"{self.model}, batch {self.batch}, {self.phase}, {self.dtype}"
-        return facts(title, "one step", rows)
+        return make_facts_table(title, "one step", rows)
 
 
 def count(

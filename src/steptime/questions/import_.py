@@ -7,7 +7,7 @@ from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import InputError
 from steptime.core.kinds import paths_of
 from steptime.core.progress import note
-from steptime.core.table import Table, columns
+from steptime.core.table import Column, Table
 from steptime.core.units import counted
 from steptime.questions import kinds
 from steptime.records import store
@@ -83,7 +83,7 @@ class ImportAnswer(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the files by format."""
-        return [Table(columns("format", "files"), [row.to_dict() for row in self.rows])]
+        return [Table((Column("format"), Column("files")), [row.to_dict() for row in self.rows])]
 
 
 def import_(

@@ -38,7 +38,7 @@ class QueryAnswer(Answer, frozen=True, kw_only=True):
         if self.path is not None:
             return []
         heads = [Column(name, name) for name in (self.rows[0] if self.rows else ())]
-        return [Table(heads, self.rows, units=False)]
+        return [Table(heads, self.rows, has_units=False)]
 
 
 def query(

@@ -6,7 +6,7 @@ import msgspec
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.progress import note
-from steptime.core.table import Table, facts
+from steptime.core.table import Table, make_facts_table
 from steptime.core.units import counted, percent, seconds
 from steptime.questions import kinds
 from steptime.questions.evaluate.accuracy import Accuracy
@@ -115,7 +115,7 @@ class ReportAnswer(Answer, frozen=True, kw_only=True):
             ("median share of the peak", None if peak is None else percent(peak)),
             ("median error of predictions", None if error is None else percent(error)),
         ]
-        return [facts("", "", rows)]
+        return [make_facts_table("", "", rows)]
 
 
 def report(folder: kinds.Folder, out: kinds.OutFile | None = None) -> ReportAnswer:

@@ -11,7 +11,7 @@ from itertools import accumulate
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.kinds import setting_texts, text_of
-from steptime.core.table import Table, columns
+from steptime.core.table import Column, Table
 from steptime.hardware import catalog
 from steptime.hardware.device import Link
 from steptime.prediction import DEFAULT
@@ -22,15 +22,15 @@ from steptime.questions import options as shared
 
 BEST_CUTS = 5  # shown beside the two ends
 ON_SERVER, ON_DEVICE = "the input (all on the server)", "{} (all on the device)"
-COLUMNS = columns(
-    "cut=cut after",
-    "?flop=FLOP so far",
-    "crossing_bytes=sent",
-    "first_s=device",
-    "transfer_s=link",
-    "second_s=server",
-    "total_s=in all",
-    "best=",
+COLUMNS = (
+    Column("cut", "cut after"),
+    Column("flop", "FLOP so far", is_spare=True),
+    Column("crossing_bytes", "sent"),
+    Column("first_s", "device"),
+    Column("transfer_s", "link"),
+    Column("second_s", "server"),
+    Column("total_s", "in all"),
+    Column("best", ""),
 )
 
 

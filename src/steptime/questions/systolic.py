@@ -11,7 +11,7 @@ from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import InputError, one_of
 from steptime.core.graph import Graph
 from steptime.core.kinds import File, Kind, text_of
-from steptime.core.table import Table, columns
+from steptime.core.table import Column, Table
 from steptime.core.units import counted
 from steptime.core.values import parse_counts
 from steptime.energy.systolic import DATAFLOWS, Array, Dataflow, NetworkRun, network
@@ -23,8 +23,13 @@ VALUE_KEYS = {"utilisation": "utilisation", "time": "time_s"}
 """What can be drawn, with its key in a row."""
 MAX_ARRAYS = 10_000
 """Arrays of one answer, so that its rows fit a table and a picture."""
-COLUMNS = columns(
-    "rows", "columns", "cycles:,", "time_s=time", "utilisation:.3f", "dram_bytes=DRAM"
+COLUMNS = (
+    Column("rows"),
+    Column("columns"),
+    Column("cycles", form=","),
+    Column("time_s", "time"),
+    Column("utilisation", form=".3f"),
+    Column("dram_bytes", "DRAM"),
 )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from steptime.core.printers import markdown
-from steptime.core.table import Table, columns
+from steptime.core.table import Column, Table
 from steptime.core.units import counted
 from steptime.records.data import Data
 from steptime.records.row import Row
@@ -13,7 +13,13 @@ from steptime.reports.networks import told
 from steptime.reports.sources import made_now, sources, where
 
 MOST_NETWORKS, MOST_ROWS, MOST_COLUMNS = 20, 10, 9
-FAILED = columns("label=first", "number", "status", "cause", "note")
+FAILED = (
+    Column("label", "first"),
+    Column("number"),
+    Column("status"),
+    Column("cause"),
+    Column("note"),
+)
 LEFT = ("interval_95", "predicted_memory_bytes", "roof_fraction", "measured_memory_bytes", "batch")
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.analysis.analyses import analysis
-from steptime.core.table import Column, columns
+from steptime.core.table import Column
 from steptime.core.units import counted, shown
 from steptime.questions.why.diagnose import diagnose_records
 from steptime.records.data import WHOLE, Data
@@ -35,16 +35,39 @@ ENVIRONMENT = (
     *("memory_meter", "steptime", "source", "source_file"),
 )
 
-COLUMNS = columns(  # settings are spare: they stand where rows differ, measures where known
-    *("name=network", "status", "?origin", "?platform", "?gpu=GPU", "?host", "?batch"),
-    *("?replicas", "?strategy", "?dtype=type", "?phase", "?optimizer", "?method=measured by"),
-    *("?input", "?staging", "?loaders", "?prefetch", "?threads", "?predicted_by=predicted by"),
-    *("measured_s=measured step, median", "interval_95=95 % interval"),
-    *("predicted_s=predicted step", "ratio=measured / predicted", "flop_per_s=speed"),
-    *("peak_fraction=of peak", "roof_fraction=of roof", "examples_per_s=throughput"),
-    *("measured_memory_bytes=peak memory", "predicted_memory_bytes=predicted memory"),
+# Settings are spare: they stand where rows differ, measures where known.
+COLUMNS = (
+    Column("name", "network"),
+    Column("status"),
+    Column("origin", is_spare=True),
+    Column("platform", is_spare=True),
+    Column("gpu", "GPU", is_spare=True),
+    Column("host", is_spare=True),
+    Column("batch", is_spare=True),
+    Column("replicas", is_spare=True),
+    Column("strategy", is_spare=True),
+    Column("dtype", "type", is_spare=True),
+    Column("phase", is_spare=True),
+    Column("optimizer", is_spare=True),
+    Column("method", "measured by", is_spare=True),
+    Column("input", is_spare=True),
+    Column("staging", is_spare=True),
+    Column("loaders", is_spare=True),
+    Column("prefetch", is_spare=True),
+    Column("threads", is_spare=True),
+    Column("predicted_by", "predicted by", is_spare=True),
+    Column("measured_s", "measured step, median"),
+    Column("interval_95", "95 % interval"),
+    Column("predicted_s", "predicted step"),
+    Column("ratio", "measured / predicted"),
+    Column("flop_per_s", "speed"),
+    Column("peak_fraction", "of peak"),
+    Column("roof_fraction", "of roof"),
+    Column("examples_per_s", "throughput"),
+    Column("measured_memory_bytes", "peak memory"),
+    Column("predicted_memory_bytes", "predicted memory"),
 )
-PUBLISHED = columns("measured_s=published step")[0]
+PUBLISHED = Column("measured_s", "published step")
 SORTED_BY = {"interval_95": "measured_low_s"}
 URGENCY = """
     ORDER BY
@@ -70,7 +93,7 @@ def told(rows: Sequence[Row]) -> list[Column]:
 
     Examples/s stand only where a row is of others, whose FLOP are often not known.
     """
-    found = [one for one in COLUMNS if len({row[one.key] for row in rows} - {None}) > one.spare]
+    found = [one for one in COLUMNS if len({row[one.key] for row in rows} - {None}) > one.is_spare]
     published = {row["origin"] for row in rows} & {"published"}
     if not published:
         found = [one for one in found if one.key != "examples_per_s"]
@@ -87,7 +110,7 @@ def table(rows: Sequence[Row], shown_columns: Sequence[Column]) -> list[Row]:
         numeric = all(key is None or isinstance(key, int | float) for key in keys)
         cells = [_cell(row, one.key) for row in rows]
         sort = [style.short(key) for key in keys] if numeric else None
-        made.append({"key": one.key, "heading": one.heading, "cells": cells, "sort": sort})
+        made.append({"key": one.key, "heading": one.label, "cells": cells, "sort": sort})
     return made
 
 

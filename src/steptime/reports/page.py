@@ -7,7 +7,6 @@ from typing import Any
 from markupsafe import Markup
 
 from steptime.core.printers import html
-from steptime.core.table import picked
 from steptime.records.data import Data
 from steptime.records.record import Record
 from steptime.reports.found import Section, gather
@@ -54,7 +53,9 @@ def _shown(section: Section) -> Row:
     rows = section.table.rows if section.table else ()
     first = replace(section.table, rows=rows[:MOST_ROWS]) if section.table else None
     return {
-        **picked(section, "name title says"),
+        "name": section.name,
+        "title": section.title,
+        "says": section.says,
         "caption": section.spec["title"]["subtitle"] if section.spec else None,
         "table": Markup(html(first)) if first else "",  # noqa: S704  # the printer escapes
         "rows": len(rows),

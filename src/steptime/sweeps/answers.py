@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from steptime.core.answer import Answer, AnswerRow
-from steptime.core.table import UNSUCCESSFUL, Column, Printout, Table, columns
+from steptime.core.table import UNSUCCESSFUL, Column, Printout, Table
 from steptime.core.units import duration, size
 from steptime.sweeps.cell_rows import CellRow, StatusCount, column_differs
 
@@ -17,18 +17,18 @@ CELL_HEADINGS = {
     "staging": "staging",
 }
 """Columns of a preview with their headings; other columns stand only where they differ."""
-JOB_COLUMNS = columns(
-    "gpu",
-    "replicas",
-    "nodes",
-    "cells",
-    "tasks",
-    "longest=longest task",
-    "node_hours:.3g=node-hours",
-    "needs_bytes=memory",
-    "?has_bytes=of",
-    "node_needs_bytes=of a node",
-    "?predicted_on=by",
+JOB_COLUMNS = (
+    Column("gpu"),
+    Column("replicas"),
+    Column("nodes"),
+    Column("cells"),
+    Column("tasks"),
+    Column("longest", "longest task"),
+    Column("node_hours", "node-hours", form=".3g"),
+    Column("needs_bytes", "memory"),
+    Column("has_bytes", "of", is_spare=True),
+    Column("node_needs_bytes", "of a node"),
+    Column("predicted_on", "by", is_spare=True),
 )
 
 
@@ -219,7 +219,7 @@ class PreviewAnswer(Answer, frozen=True, kw_only=True):
         ]
         title = f"predicted: {self.node_hours:.3g} node-hours"
         return [
-            Table(heads, cell_rows, "would be submitted", most=MAX_TABLE_ROWS),
+            Table(heads, cell_rows, "would be submitted", max_rows=MAX_TABLE_ROWS),
             Table(JOB_COLUMNS, job_rows, title),
         ]
 

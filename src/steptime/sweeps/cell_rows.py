@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from steptime.core.answer import AnswerRow
-from steptime.core.table import picked
 from steptime.sweeps.cells import Trial
 
 
@@ -101,9 +100,19 @@ def make_cell_row(trial: Trial, kind: type[CellKind], **fields: Any) -> CellKind
         staging=options.staging,
         backend=trial.cell.backend,
         round=trial.round,
-        **picked(workload, "dtype phase optimizer"),
-        **picked(options, "device threads compile tf32 input loaders prefetch strategy"),
-        **picked(options, "overlap allocation"),
+        dtype=workload.dtype,
+        phase=workload.phase,
+        optimizer=workload.optimizer,
+        device=options.device,
+        threads=options.threads,
+        compile=options.compile,
+        tf32=options.tf32,
+        input=options.input,
+        loaders=options.loaders,
+        prefetch=options.prefetch,
+        strategy=options.strategy,
+        overlap=options.overlap,
+        allocation=options.allocation,
         **fields,
     )
 

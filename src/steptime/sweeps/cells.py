@@ -16,7 +16,6 @@ from steptime.build import build_step, family_of, make_workload
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.formula import Formula, formula
 from steptime.core.progress import watched
-from steptime.core.table import picked
 from steptime.core.units import counted
 from steptime.core.workload import Workload
 from steptime.grids.replicas import graph_of_rank
@@ -43,7 +42,9 @@ PLURALS = {"batch": "batches", "dtype": "types", "request": "allocations"} | {
     name: f"{name}s" for name in ("stack", "backend", "device", "phase", "optimizer")
 }
 _OWN_AXES = {"stack", *PLACE_AXES, *FEED_AXES, *STEP_AXES, "request"}
-_COUNTED = "parameters flop traffic_bytes activation_bytes peak_bytes"
+
+
+_AMOUNT_NAMES = ("parameters", "flop", "traffic_bytes", "activation_bytes", "peak_bytes")
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ def read_filters(
 ) -> tuple[list[Formula], bool]:
     """Return the conditions of `where`, and whether cells must fit in memory."""
     parameters = (name for one in axes for name in family_of(one.choice).parameters)
-    names = sorted({*_COUNTED.split(), "batch", *parameters})
+    names = sorted({*_AMOUNT_NAMES, "batch", *parameters})
     texts = [text for text in experiment.where if " ".join(text.split()) != FITS]
     filters = []
     for text in texts:
@@ -195,7 +196,7 @@ def cells_of(experiment: Experiment, where: str, on_cluster: bool = False) -> Ce
     axes = axes_of(experiment, where, on_cluster)
     fixed = {name: getattr(experiment, name) for name in FIXED}
     filters, fits = read_filters(experiment, axes, where)
-    counting = any(one.names & {*_COUNTED.split()} for one in filters)
+    counting = any(one.names & {*_AMOUNT_NAMES} for one in filters)
     kept: dict[Hashable, Cell] = {}
     for index in watched(_indices(axes, experiment, where), "cells"):
         one, chosen = _chosen(axes, index)
@@ -206,13 +207,25 @@ def cells_of(experiment: Experiment, where: str, on_cluster: bool = False) -> Ce
         if filters:
             values = {**resolve(family_of(one.choice), _settings(chosen)), **chosen}
             if counting:
-                values |= picked(count(build_step(cell.workload)), _COUNTED)
+                values |= _count_amounts(cell)
             if not all(_holds(condition, values, where) for condition in filters):
                 continue
         kept[mark] = cell
     if not kept:
         raise InputError(f"{where}: no cell is left by 'where'")
     return CellList([*kept.values()], _counted(axes, len(kept)), fits)
+
+
+def _count_amounts(cell: Cell) -> dict[str, float]:
+    """Return the amounts of a cell's step that a filter may name."""
+    amounts = count(build_step(cell.workload))
+    return {
+        "parameters": amounts.parameters,
+        "flop": amounts.flop,
+        "traffic_bytes": amounts.traffic_bytes,
+        "activation_bytes": amounts.activation_bytes,
+        "peak_bytes": amounts.peak_bytes,
+    }
 
 
 def _span(axes: Axes) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError
-from steptime.core.table import picked
 from steptime.core.units import size
 from steptime.core.workload import workload_to_json
 from steptime.grids.folder import lacking, part_key
@@ -93,7 +92,9 @@ def _asked(
         "options": asdict(cell.options),
         "platform": key.platform,
         "timing": {"budget_s": how.budget_s},
-        **picked(how, "parts energy runs"),
+        "parts": how.parts,
+        "energy": how.energy,
+        "runs": how.runs,
         "env": _known(trial, how),
     }
     try:
@@ -131,7 +132,9 @@ def unmeasured(
         workload=trial.cell.workload,
         platform=platform,
         quantities={},
-        **picked(failure, "status cause note"),
+        status=failure.status,
+        cause=failure.cause,
+        note=failure.note,
         env={**_known(trial, how), **env},
         taken_at=now(),
     )

@@ -8,7 +8,7 @@ from steptime.calibration.here import check_ceilings, take_probe
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import InputError
 from steptime.core.files import check_writable
-from steptime.core.table import Printout, Table, columns, facts
+from steptime.core.table import Column, Printout, Table, make_facts_table
 from steptime.core.units import percent, seconds, shown
 from steptime.hardware import catalog
 from steptime.hardware.device import GB, TFLOP
@@ -19,7 +19,11 @@ from steptime.measure.probe.files import SIZES_BYTES, link_table
 from steptime.sweeps.workers import Workers
 
 DEFAULT_PROCESSES = 2
-LINK_COLUMNS = columns("bytes", "all_reduce_s=median", "off=ring formula is off")
+LINK_COLUMNS = (
+    Column("bytes"),
+    Column("all_reduce_s", "median"),
+    Column("off", "ring formula is off"),
+)
 
 
 class DtypePeak(AnswerRow, frozen=True, kw_only=True):
@@ -67,7 +71,7 @@ class CeilingsAnswer(Answer, frozen=True, kw_only=True):
         rows.append(("memory bandwidth", shown("bytes_per_s", self.memory_bytes_per_s)))
         if self.launch_s is not None:
             rows.append(("time to issue an op", seconds(self.launch_s)))
-        return [facts(f"{self.device} ({self.source})", "measured", rows)]
+        return [make_facts_table(f"{self.device} ({self.source})", "measured", rows)]
 
 
 class AllReduceTime(AnswerRow, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from steptime.calibration.here import POINTS, check_ceilings, measured
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import one_of
 from steptime.core.kinds import text_of
-from steptime.core.table import Table, columns
+from steptime.core.table import Column, Table
 from steptime.core.units import percent
 from steptime.core.values import parse_count, parse_duration
 from steptime.hardware.device import Device, device_from_table
@@ -28,7 +28,12 @@ DEFAULT_ONLY_S = 20.0  # of ceilings or a link alone
 MIN_MINUTES = 0.05  # fewer time not even the ceilings
 MAX_MINUTES = 1440.0  # a day
 MAX_DISTURBED_SHARE = 0.5  # of the rounds, before a note says to calibrate again
-ERROR_COLUMNS = columns("kind", "points", "mape:.1%=MAPE", "bias:+.2f=bias")
+ERROR_COLUMNS = (
+    Column("kind"),
+    Column("points"),
+    Column("mape", "MAPE", form=".1%"),
+    Column("bias", form="+.2f"),
+)
 
 
 class KindErrors(AnswerRow, frozen=True, kw_only=True):

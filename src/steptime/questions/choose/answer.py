@@ -6,7 +6,7 @@ from msgspec import field
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_line, assumed_text
-from steptime.core.table import EXTRAPOLATED, Table, columns, of_steps
+from steptime.core.table import EXTRAPOLATED_FOOTNOTE, Column, Table, head_step_columns
 from steptime.core.units import counted, first_of, shown
 from steptime.hardware.prices import HOUR_S, by_offer
 from steptime.prediction.power import KWH_J
@@ -14,37 +14,37 @@ from steptime.prediction.power import KWH_J
 MAX_TABLE_ROWS = 40  # devices that people see
 MAX_NAMES = 5  # devices or prices that a note names
 UNFIT = {"oom": " that it does not fit", "unsupported": " without a known peak of this type"}
-COLUMNS = columns(
-    "device",
-    "cost_total=cost",
-    "best_batch=best batch",
-    "train_h=training",
-    "batch",
-    "?shown_microbatch=microbatch",
-    "step_s[low_s,high_s]=step",
-    "energy",
-    "?examples_per_s=speed",
-    "?best_examples_per_s=speed at best batch",
-    "?needed_bytes=memory",
-    "?paid_by=price of",
+COLUMNS = (
+    Column("device"),
+    Column("cost_total", "cost"),
+    Column("best_batch", "best batch"),
+    Column("train_h", "training"),
+    Column("batch"),
+    Column("shown_microbatch", "microbatch", is_spare=True),
+    Column("step_s", "step", ends=("low_s", "high_s")),
+    Column("energy"),
+    Column("examples_per_s", "speed", is_spare=True),
+    Column("best_examples_per_s", "speed at best batch", is_spare=True),
+    Column("needed_bytes", "memory", is_spare=True),
+    Column("paid_by", "price of", is_spare=True),
 )
-CSV_COLUMNS = columns(
-    "device",
-    "batch",
-    "microbatch",
-    "accumulation",
-    "step_s[low_s,high_s]",
-    "examples_per_s",
-    "train_s",
-    "cost_total",
-    "cost_per_hour",
-    "offer",
-    "price_date",
-    "energy_j",
-    "energy_max_j",
-    "needed_bytes",
-    "best_batch",
-    "best_examples_per_s",
+CSV_COLUMNS = (
+    Column("device"),
+    Column("batch"),
+    Column("microbatch"),
+    Column("accumulation"),
+    Column("step_s", ends=("low_s", "high_s")),
+    Column("examples_per_s"),
+    Column("train_s"),
+    Column("cost_total"),
+    Column("cost_per_hour"),
+    Column("offer"),
+    Column("price_date"),
+    Column("energy_j"),
+    Column("energy_max_j"),
+    Column("needed_bytes"),
+    Column("best_batch"),
+    Column("best_examples_per_s"),
 )
 
 
@@ -147,16 +147,20 @@ class ChooseAnswer(Answer, frozen=True, kw_only=True):
         cells = [_make_cells(row, is_paid) for row in fitting]
         heads = [
             column
-            for column in of_steps(COLUMNS, cells)
+            for column in head_step_columns(COLUMNS, cells)
             if any(row[column.key] not in (None, "") for row in cells)
         ]
         assumed = ((row.device, assumed_text(row.assumed)) for row in fitting)
         below = assumed_line(assumed)
         if any(row.is_extrapolated for row in fitting):
-            below.append(EXTRAPOLATED)
+            below.append(EXTRAPOLATED_FOOTNOTE)
         if is_paid:
             below.append(f"cost in {self.currency}, paid by the second or as the offer says")
-        return [Table(heads, cells, self._title(), below, most=MAX_TABLE_ROWS, full=CSV_COLUMNS)]
+        return [
+            Table(
+                heads, cells, self._title(), below, max_rows=MAX_TABLE_ROWS, csv_columns=CSV_COLUMNS
+            )
+        ]
 
     def _title(self) -> str:
         """Return the training in words: `resnet50, train, float32, sgd (calibrated): ...`."""

@@ -7,12 +7,16 @@ from typing import Any
 from steptime.analysis.verdict import screen_words
 from steptime.analysis.watch import FolderChanges
 from steptime.core.answer import Answer, AnswerRow
-from steptime.core.table import UNSUCCESSFUL, LazySequence, Table, columns
+from steptime.core.table import UNSUCCESSFUL, Column, LazySequence, Table
 from steptime.core.units import QUANTITIES, seconds, si
 from steptime.questions.evaluate.accuracy import Accuracy
 
 MAX_PRINTED_PAIRS = 1000  # rows that people read
-_RATIO_COLUMNS = ("a_shown=a", "b_shown=b", "ratio[ratio_low,ratio_high]:.3g=b / a [95 %]")
+_RATIO_COLUMNS = (
+    Column("a_shown", "a"),
+    Column("b_shown", "b"),
+    Column("ratio", "b / a [95 %]", ends=("ratio_low", "ratio_high"), form=".3g"),
+)
 
 
 class PairSide(AnswerRow, frozen=True, kw_only=True):
@@ -223,20 +227,35 @@ class CompareAnswer(Answer, frozen=True, kw_only=True):
         """Return the pairs, people see the first of them."""
         if not self.rows:
             return []
-        level = [f"level={self.by}"] if len(self.levels) > 1 else []
-        names = ["name=network", *level, "replicas", "?platform", "?dtype=type", "?method"]
-        names.append("?differ=a | b")
-        verdict = ["verdict_shown=verdict on b"] if self._has_verdicts else []
-        full_verdict = ["verdict=verdict on b"] if self._has_verdicts else []
+        level = [Column("level", self.by)] if len(self.levels) > 1 else []
+        names = [
+            Column("name", "network"),
+            *level,
+            Column("replicas"),
+            Column("platform", is_spare=True),
+            Column("dtype", "type", is_spare=True),
+            Column("method", is_spare=True),
+        ]
+        names.append(Column("differ", "a | b", is_spare=True))
+        verdict = [Column("verdict_shown", "verdict on b")] if self._has_verdicts else []
+        full_verdict = [Column("verdict", "verdict on b")] if self._has_verdicts else []
         make_row = partial(_table_row, quantity=self.quantity)
         rows = LazySequence(len(self.rows), lambda: map(make_row, self.rows))
         return [
             Table(
-                columns(*names, *_RATIO_COLUMNS, *verdict),
+                (*names, *_RATIO_COLUMNS, *verdict),
                 rows,
                 f"{self.quantity}: b = {self.b} against a = {self.a}",
-                most=MAX_PRINTED_PAIRS,
-                full=columns(*names, "a", "b", "ratio", "ratio_low", "ratio_high", *full_verdict),
+                max_rows=MAX_PRINTED_PAIRS,
+                csv_columns=(
+                    *names,
+                    Column("a"),
+                    Column("b"),
+                    Column("ratio"),
+                    Column("ratio_low"),
+                    Column("ratio_high"),
+                    *full_verdict,
+                ),
             )
         ]
 

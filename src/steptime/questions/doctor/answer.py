@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from steptime.core.answer import Answer, AnswerRow
-from steptime.core.table import Table, facts
+from steptime.core.table import Table, make_facts_table
 from steptime.core.units import counted, percent, size
 from steptime.measure.drivers import NvidiaGpu
 
@@ -209,7 +209,7 @@ class DoctorAnswer(Answer, frozen=True, kw_only=True):
         version = f"{self.steptime}, Python {self.python}"
         rows: list[tuple[str, str]] = [("steptime", version), *self._hardware_rows()]
         rows += [*self._software_rows(), *self._measurement_rows()]
-        return [facts("this machine", "", rows)]
+        return [make_facts_table("this machine", "", rows)]
 
     def _hardware_rows(self) -> Iterator[tuple[str, str]]:
         cpu = self.cpu

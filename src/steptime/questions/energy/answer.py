@@ -1,37 +1,40 @@
 """The answers of `energy`: an estimate, the form of FODLAM, and a diagnosis of the tables."""
 
 from steptime.core.answer import Answer, AnswerRow
-from steptime.core.table import Column, Table, columns
+from steptime.core.table import Column, Table
 from steptime.core.units import shown
 
-COST_COLUMNS = columns(
-    "latency_s=latency", "latency=low..high", "energy_j=energy", "energy=low..high"
+COST_COLUMNS = (
+    Column("latency_s", "latency"),
+    Column("latency", "low..high"),
+    Column("energy_j", "energy"),
+    Column("energy", "low..high"),
 )
-LAYER_COLUMNS = columns(
-    "accelerator",
-    "net",
-    "layer",
-    "macs=MAC",
-    "latency_s_per_mac=time",
-    "energy_j_per_mac=energy",
+LAYER_COLUMNS = (
+    Column("accelerator"),
+    Column("net"),
+    Column("layer"),
+    Column("macs", "MAC"),
+    Column("latency_s_per_mac", "time"),
+    Column("energy_j_per_mac", "energy"),
 )
-CROSS_COLUMNS = columns(
-    "accelerator",
-    "net",
-    "latency_s=latency",
-    "predicted_latency_s=predicted",
-    "latency_ratio:.3f=ratio",
-    "energy_j=energy",
-    "predicted_energy_j=predicted",
-    "energy_ratio:.3f=ratio",
+CROSS_COLUMNS = (
+    Column("accelerator"),
+    Column("net"),
+    Column("latency_s", "latency"),
+    Column("predicted_latency_s", "predicted"),
+    Column("latency_ratio", "ratio", form=".3f"),
+    Column("energy_j", "energy"),
+    Column("predicted_energy_j", "predicted"),
+    Column("energy_ratio", "ratio", form=".3f"),
 )
-RIVAL_COLUMNS = columns(
-    "accelerator",
-    "platform",
-    "weights",
-    "batch",
-    "latency_ratio:.4g=latency",
-    "energy_ratio:,.0f=energy",
+RIVAL_COLUMNS = (
+    Column("accelerator"),
+    Column("platform"),
+    Column("weights"),
+    Column("batch"),
+    Column("latency_ratio", "latency", form=".4g"),
+    Column("energy_ratio", "energy", form=",.0f"),
 )
 
 

@@ -19,7 +19,7 @@ from steptime.core.answer import Answer
 from steptime.core.errors import InputError, shorten
 from steptime.core.kinds import text_of
 from steptime.core.progress import note
-from steptime.core.table import Table, frame
+from steptime.core.table import Table, make_frame
 from steptime.core.values import parse_count
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.method import Method, Price
@@ -80,7 +80,7 @@ class EvaluateAnswer(Answer, frozen=True, kw_only=True):
 
     def to_pandas(self) -> Any:
         """Return a DataFrame with a row for each case; needs pandas."""
-        return frame(map(case_row, self.scored))
+        return make_frame(map(case_row, self.scored))
 
 
 class EvaluateTrainingsAnswer(Answer, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Unpack
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_row
 from steptime.core.kinds import text_of
-from steptime.core.table import Table, columns, facts, of_steps
+from steptime.core.table import Column, Table, head_step_columns, make_facts_table
 from steptime.core.units import percent, seconds, size
 from steptime.grids.batches import KNEE, MAX_BATCH, doubling, knee, largest_batch
 from steptime.prediction.assumed import assumed_of
@@ -16,12 +16,12 @@ from steptime.questions.fit.commands import fitting_commands
 from steptime.questions.fit.memory_savings import list_savings
 from steptime.questions.step_options import StepKeywords, StepOptions
 
-COLUMNS = columns(
-    "batch",
-    "step_s[low_s,high_s]=step",
-    "examples_per_s=speed",
-    "needed_bytes=memory",
-    "what=",
+COLUMNS = (
+    Column("batch"),
+    Column("step_s", "step", ends=("low_s", "high_s")),
+    Column("examples_per_s", "speed"),
+    Column("needed_bytes", "memory"),
+    Column("what", ""),
 )
 SMALLEST_SAVING = 0.01  # share of the needed memory from which on a saving is shown
 
@@ -157,7 +157,7 @@ class FitAnswer(Answer, frozen=True, kw_only=True):
             ("best batch", None if best is None else f"{best:,}, a step of {seconds(steps[best])}"),
         ]
         rows = [{**row.to_dict(), "what": _describe_row(self, row)} for row in self.rows]
-        return [facts(title, "", lines), Table(of_steps(COLUMNS, rows), rows)]
+        return [make_facts_table(title, "", lines), Table(head_step_columns(COLUMNS, rows), rows)]
 
 
 def _describe_verdict(answer: FitAnswer) -> str:

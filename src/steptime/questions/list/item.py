@@ -7,7 +7,7 @@ from typing import Any
 from steptime.core.answer import Answer, AnswerRow, public_fields
 from steptime.core.errors import unknown
 from steptime.core.spelling import find_similar_names
-from steptime.core.table import Table, columns, facts
+from steptime.core.table import Column, Table, make_facts_table
 from steptime.core.units import shown
 from steptime.hardware import catalog
 from steptime.hardware.device import DETAILS, Device, Link
@@ -99,7 +99,7 @@ class DeviceAnswer(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the figures that are known, down the side."""
-        return [facts(self.name, "", list(_fact_rows(self)))]
+        return [make_facts_table(self.name, "", list(_fact_rows(self)))]
 
 
 class LinkAnswer(Answer, frozen=True, kw_only=True):
@@ -135,7 +135,7 @@ class LinkAnswer(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the figures that are known, down the side."""
-        return [facts(self.name, "", list(_fact_rows(self)))]
+        return [make_facts_table(self.name, "", list(_fact_rows(self)))]
 
 
 class HyperparameterRow(AnswerRow, frozen=True, kw_only=True):
@@ -176,8 +176,8 @@ class NetworkAnswer(Answer, frozen=True, kw_only=True):
     def tables(self) -> list[Table]:
         """Return the hyperparameters."""
         if not self.rows:
-            return [facts(self.name, "", [("hyperparameters", "none")])]
-        heads = columns("name", "default", "meaning", "choices")
+            return [make_facts_table(self.name, "", [("hyperparameters", "none")])]
+        heads = (Column("name"), Column("default"), Column("meaning"), Column("choices"))
         return [Table(heads, [row.to_dict() for row in self.rows], self.name)]
 
 

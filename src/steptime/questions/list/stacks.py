@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import ClassVar
 
 from steptime.core.answer import AnswerRow
-from steptime.core.table import Column, columns
+from steptime.core.table import Column
 from steptime.core.table import Row as TableRow
 from steptime.hardware import catalog
 from steptime.hardware.constants import uses
@@ -113,8 +113,8 @@ class StacksAnswer(TopicAnswer, frozen=True, kw_only=True):
     """
 
     rows: tuple[StackRow, ...]
-    COLUMNS: ClassVar[tuple[Column, ...]] = columns("name", "description")
-    CSV_COLUMNS: ClassVar[tuple[Column, ...]] = columns("fuses", "joins", "source")
+    COLUMNS: ClassVar[tuple[Column, ...]] = (Column("name"), Column("description"))
+    CSV_COLUMNS: ClassVar[tuple[Column, ...]] = (Column("fuses"), Column("joins"), Column("source"))
 
     def _cells(self, row: StackRow) -> TableRow:  # type: ignore[override]  # each topic has rows of its own
         description = re.split(r"[:;(]", row.source)[0].strip()

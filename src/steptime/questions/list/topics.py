@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from steptime.core.answer import Answer, AnswerRow
-from steptime.core.table import Column, Table, columns
+from steptime.core.table import Column, Table
 from steptime.core.table import Row as TableRow
 from steptime.core.units import seconds, shown, si
 
@@ -37,7 +37,7 @@ class TopicAnswer(Answer, frozen=True, kw_only=True):
         heads = self.COLUMNS
         if self._show_sources and SOURCE not in heads and "source" in cells[0]:
             heads = (*heads, SOURCE)
-        return Table(heads, cells, title, full=(*heads, *self.CSV_COLUMNS))
+        return Table(heads, cells, title, csv_columns=(*heads, *self.CSV_COLUMNS))
 
     def _listed_rows(self) -> Sequence[AnswerRow]:
         rows: Sequence[AnswerRow] = getattr(self, "rows")  # noqa: B009  # a field of each topic
@@ -70,8 +70,8 @@ class ModelsAnswer(TopicAnswer, frozen=True, kw_only=True):
     """
 
     rows: tuple[ModelRow, ...]
-    COLUMNS: ClassVar[tuple[Column, ...]] = columns("name", "first=parameters")
-    CSV_COLUMNS: ClassVar[tuple[Column, ...]] = columns("parameters")
+    COLUMNS: ClassVar[tuple[Column, ...]] = (Column("name"), Column("first", "parameters"))
+    CSV_COLUMNS: ClassVar[tuple[Column, ...]] = (Column("parameters"),)
 
     def _cells(self, row: ModelRow) -> TableRow:  # type: ignore[override]  # each topic has rows of its own
         texts = [f"{name}={shown('', value)}" for name, value in row.parameters.items()]
@@ -128,14 +128,14 @@ class DevicesAnswer(TopicAnswer, frozen=True, kw_only=True):
     """
 
     rows: tuple[DeviceRow, ...]
-    COLUMNS: ClassVar[tuple[Column, ...]] = columns(
-        "name",
-        "?kind",
-        "capacity_bytes=memory",
-        "memory_bytes_per_s=bandwidth",
-        "float32_flop_per_s=float32",
-        "half_flop_per_s=16-bit",
-        "?aliases",
+    COLUMNS: ClassVar[tuple[Column, ...]] = (
+        Column("name"),
+        Column("kind", is_spare=True),
+        Column("capacity_bytes", "memory"),
+        Column("memory_bytes_per_s", "bandwidth"),
+        Column("float32_flop_per_s", "float32"),
+        Column("half_flop_per_s", "16-bit"),
+        Column("aliases", is_spare=True),
     )
 
     def tables(self) -> list[Table]:
@@ -182,7 +182,11 @@ class LinksAnswer(TopicAnswer, frozen=True, kw_only=True):
     """
 
     rows: tuple[LinkRow, ...]
-    COLUMNS: ClassVar[tuple[Column, ...]] = columns("name", "bytes_per_s=rate", "latency_s=latency")
+    COLUMNS: ClassVar[tuple[Column, ...]] = (
+        Column("name"),
+        Column("bytes_per_s", "rate"),
+        Column("latency_s", "latency"),
+    )
 
 
 class OptionRow(AnswerRow, frozen=True, kw_only=True):
@@ -219,7 +223,11 @@ class MethodsAnswer(TopicAnswer, frozen=True, kw_only=True):
     """
 
     rows: tuple[MethodRow, ...]
-    COLUMNS: ClassVar[tuple[Column, ...]] = columns("name", "description", "options")
+    COLUMNS: ClassVar[tuple[Column, ...]] = (
+        Column("name"),
+        Column("description"),
+        Column("options"),
+    )
 
     def _cells(self, row: MethodRow) -> TableRow:  # type: ignore[override]  # each topic has rows of its own
         return {**row.to_dict(), "options": [option.name for option in row.options]}
@@ -247,7 +255,11 @@ class OpsAnswer(TopicAnswer, frozen=True, kw_only=True):
     """
 
     rows: tuple[OpRow, ...]
-    COLUMNS: ClassVar[tuple[Column, ...]] = columns("kind", "has_gradient=gradient", "source")
+    COLUMNS: ClassVar[tuple[Column, ...]] = (
+        Column("kind"),
+        Column("has_gradient", "gradient"),
+        Column("source"),
+    )
 
 
 class QuantityRow(AnswerRow, frozen=True, kw_only=True):
@@ -272,7 +284,7 @@ class QuantitiesAnswer(TopicAnswer, frozen=True, kw_only=True):
     """
 
     rows: tuple[QuantityRow, ...]
-    COLUMNS: ClassVar[tuple[Column, ...]] = columns("name", "unit", "meaning")
+    COLUMNS: ClassVar[tuple[Column, ...]] = (Column("name"), Column("unit"), Column("meaning"))
 
 
 class FigureRow(AnswerRow, frozen=True, kw_only=True):
@@ -323,14 +335,14 @@ class AcceleratorsAnswer(TopicAnswer, frozen=True, kw_only=True):
     """
 
     rows: tuple[AcceleratorRow, ...]
-    COLUMNS: ClassVar[tuple[Column, ...]] = columns(
-        "name",
-        "process_nm=nm",
-        "clock_hz=clock",
-        "area_mm2=mm2",
-        "power_w=power",
-        "networks=tables",
-        "?published",
+    COLUMNS: ClassVar[tuple[Column, ...]] = (
+        Column("name"),
+        Column("process_nm", "nm"),
+        Column("clock_hz", "clock"),
+        Column("area_mm2", "mm2"),
+        Column("power_w", "power"),
+        Column("networks", "tables"),
+        Column("published", is_spare=True),
     )
 
     def _cells(self, row: AcceleratorRow) -> TableRow:  # type: ignore[override]  # each topic has rows of its own
@@ -375,4 +387,8 @@ class QuestionsAnswer(TopicAnswer, frozen=True, kw_only=True):
     """
 
     rows: tuple[ListedQuestion, ...]
-    COLUMNS: ClassVar[tuple[Column, ...]] = columns("name", "?panel", "description")
+    COLUMNS: ClassVar[tuple[Column, ...]] = (
+        Column("name"),
+        Column("panel", is_spare=True),
+        Column("description"),
+    )

@@ -6,7 +6,6 @@ from typing import TypedDict
 
 import msgspec
 
-from steptime.core.table import picked
 from steptime.core.workload import Plan
 from steptime.hardware import catalog
 from steptime.hardware.device import Level
@@ -163,7 +162,11 @@ def _other_stacks(stacks: Assumed | None) -> tuple[StackTime, ...]:
 
 def _step_parts(step: PlanTime) -> PlanParts:
     return PlanParts(
-        **picked(step, "compute_s recompute_s host_s bubble_s update_s"),
+        compute_s=step.compute_s,
+        recompute_s=step.recompute_s,
+        host_s=step.host_s,
+        bubble_s=step.bubble_s,
+        update_s=step.update_s,
         exposed_communication_s=step.exposed_s,
         outside_layers_s=step.rest_s,
     )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from steptime.core.table import Table, columns, facts
+from steptime.core.table import Column, Table, make_facts_table
 from steptime.core.units import interval, percent, seconds, shown, size
 from steptime.hardware.prices import NO_PRICE, by_offer
 from steptime.questions.plan.answer import PlanAnswer
@@ -18,13 +18,17 @@ from steptime.questions.plan.wording import (
 )
 
 FactRow = tuple[str, str]
-PLAN_COLUMNS = ("split=split", "step_s[any_stack_low_s,any_stack_high_s]=step", "same=")
-COMMUNICATION_COLUMNS = columns(
-    "group=communication",
-    "collective=",
-    "link=over",
-    "communication_s=takes",
-    "exposed_communication_s=exposed",
+PLAN_COLUMNS = (
+    Column("split"),
+    Column("step_s", "step", ends=("any_stack_low_s", "any_stack_high_s")),
+    Column("same", ""),
+)
+COMMUNICATION_COLUMNS = (
+    Column("group", "communication"),
+    Column("collective", ""),
+    Column("link", "over"),
+    Column("communication_s", "takes"),
+    Column("exposed_communication_s", "exposed"),
 )
 SHARE_WORDS = {"full": "attention in full", "half": "half of it", "6N": "as 6N"}
 AMOUNT_WORDS = {
@@ -50,12 +54,12 @@ def plan_tables(answer: PlanAnswer, headline: Sequence[str]) -> list[Table]:
         *_cost_rows(answer),
         *_assumed_rows(answer),
     ]
-    tables = [facts("\n".join(["; ".join(headline), split]), "one step", rows)]
+    tables = [make_facts_table("\n".join(["; ".join(headline), split]), "one step", rows)]
     if answer.exposed_communication:
         waits = sorted(answer.exposed_communication, key=lambda row: -row.exposed_communication_s)
         collectives = [row.to_dict() for row in waits]
         title = "Communication of a device"
-        tables.append(Table(COMMUNICATION_COLUMNS, collectives, title, most=MAX_COLLECTIVES))
+        tables.append(Table(COMMUNICATION_COLUMNS, collectives, title, max_rows=MAX_COLLECTIVES))
     return tables
 
 
@@ -123,17 +127,20 @@ def search_tables(answer: PlanSearchAnswer) -> list[Table]:
     unbeaten = _unbeaten_table(answer)
     if len(answer.by_device_count) == 1:
         return [unbeaten]
-    costs = ["cost_per_step:.3g=cost a step"]
+    costs = [Column("cost_per_step", "cost a step", form=".3g")]
     if answer.best.training:
-        costs = ["training_days:,.3g=days", "cost_total:,.0f=cost"]
-    heads = columns(
-        "device",
-        "device_count",
+        costs = [
+            Column("training_days", "days", form=",.3g"),
+            Column("cost_total", "cost", form=",.0f"),
+        ]
+    heads = (
+        Column("device"),
+        Column("device_count"),
         *PLAN_COLUMNS,
-        "efficiency:.0%",
+        Column("efficiency", form=".0%"),
         *costs,
-        "energy_j=energy a step",
-        "?bound_by=bottleneck",
+        Column("energy_j", "energy a step"),
+        Column("bound_by", "bottleneck", is_spare=True),
     )
     rows = [_plan_cells(row) for row in answer.by_device_count]
     return [Table(heads, rows, "The fastest of each number of devices"), unbeaten]
@@ -149,19 +156,19 @@ def _unbeaten_table(answer: PlanSearchAnswer) -> Table:
         for index in order
     ]
     places = {(row.device, row.device_count) for row in answer.rows}
-    spare = "?" if len(places) == 1 else ""  # the title has the only device
-    heads = columns(
-        f"{spare}device",
-        f"{spare}device_count",
+    is_alone = len(places) == 1  # the title has the only device
+    heads = (
+        Column("device", is_spare=is_alone),
+        Column("device_count", is_spare=is_alone),
         *PLAN_COLUMNS,
-        "needed_bytes=memory",
-        "best_in=least",
+        Column("needed_bytes", "memory"),
+        Column("best_in", "least"),
     )
     counts = f"{answer.considered_count:,} splits, {answer.fitting_count:,} fit"
     title = f"{counts}. Unbeaten in {', '.join(AMOUNT_WORDS.values())}"
     error = "plans are as fast within the error of this prediction"
     below = [f"= {answer.as_fast_count:,} {error}", answer.space]
-    return Table(heads, rows, title, below, most=MAX_UNBEATEN)
+    return Table(heads, rows, title, below, max_rows=MAX_UNBEATEN)
 
 
 def _plan_cells(row: PlanRow) -> Mapping[str, Any]:

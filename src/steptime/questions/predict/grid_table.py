@@ -15,7 +15,13 @@ from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import check_folder, write_whole
 from steptime.core.printers import comma_separated
 from steptime.core.progress import note, tell
-from steptime.core.table import EXTRAPOLATED, LazySequence, Table, columns, of_steps
+from steptime.core.table import (
+    EXTRAPOLATED_FOOTNOTE,
+    Column,
+    LazySequence,
+    Table,
+    head_step_columns,
+)
 from steptime.core.units import size
 from steptime.core.values import check_names, parse_counts, parse_devices, parse_models
 from steptime.core.workload import Workload
@@ -263,7 +269,7 @@ def _flat(row: GridRow) -> dict[str, object]:
     return flat
 
 
-CELL_COLUMNS = columns(*GridRow.__struct_fields__)
+CELL_COLUMNS = tuple(map(Column, GridRow.__struct_fields__))
 FORMATS: dict[str, Callable[[Sequence[GridRow]], str]] = {
     ".csv": lambda rows: comma_separated(
         Table(CELL_COLUMNS, LazySequence(len(rows), lambda: map(_flat, rows)))
@@ -277,36 +283,36 @@ def _cell_table(rows: Sequence[GridRow], first: Workload, method: str) -> Table:
     printed_rows = rows[:MAX_PRINTED_ROWS]
     memory = "peak memory" if first.phase == "infer" else f"peak memory ({first.optimizer})"
     is_of_several_types = any(row.dtype != first.dtype for row in printed_rows)
-    dtypes = ["dtype"] if is_of_several_types else []
-    spare = "?" if len({row.replicas for row in printed_rows}) < 2 else ""
-    heads = columns(
-        "model",
-        "device",
+    dtypes = [Column("dtype")] if is_of_several_types else []
+    has_equal_replicas = len({row.replicas for row in printed_rows}) < 2
+    heads = (
+        Column("model"),
+        Column("device"),
         *dtypes,
-        "batch",
-        f"{spare}replicas=replicas",
-        "step_s[low_s,high_s]=step",
-        "?communication_s=communication",
-        "examples_per_s=speed",
-        f"memory={memory}",
+        Column("batch"),
+        Column("replicas", is_spare=has_equal_replicas),
+        Column("step_s", "step", ends=("low_s", "high_s")),
+        Column("communication_s", "communication", is_spare=True),
+        Column("examples_per_s", "speed"),
+        Column("memory", memory),
     )
     texts = (
         (row.device, assumed_text(row.assumed)) for row in printed_rows if row.step_s is not None
     )
     below = assumed_line(texts)
-    below += [EXTRAPOLATED] if any(row.is_extrapolated for row in printed_rows) else []
+    below += [EXTRAPOLATED_FOOTNOTE] if any(row.is_extrapolated for row in printed_rows) else []
     below += list(dict.fromkeys(filter(None, map(_describe_notes, printed_rows))))
     table_rows = LazySequence(
         len(rows), lambda: map(_table_row, rows), first_items=list(map(_table_row, printed_rows))
     )
     dtype = "" if dtypes else f"{first.dtype} "
     return Table(
-        of_steps(heads, [row.to_dict() for row in printed_rows]),
+        head_step_columns(heads, [row.to_dict() for row in printed_rows]),
         table_rows,
         f"{len(rows)} cells, {first.phase}, {dtype}({method})",
         below,
-        most=MAX_PRINTED_ROWS,
-        full=CELL_COLUMNS,
+        max_rows=MAX_PRINTED_ROWS,
+        csv_columns=CELL_COLUMNS,
     )
 
 

@@ -13,7 +13,7 @@ from steptime.core.files import check_folder, write_whole
 from steptime.core.graph import PASSES
 from steptime.core.kinds import File, Kind, text_of
 from steptime.core.progress import note
-from steptime.core.table import Table, columns
+from steptime.core.table import Column, Table
 from steptime.core.values import parse_count, parse_devices, parse_names, parse_number
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
@@ -54,11 +54,11 @@ class StepsOfStacks(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return a row for each stack."""
-        heads = columns(
-            "stack=stack",
-            "step_s[low_s,high_s]=step",
-            *(f"{name}_s={name}" for name in PASSES),
-            "peak_bytes=peak memory",
+        heads = (
+            Column("stack"),
+            Column("step_s", "step", ends=("low_s", "high_s")),
+            *(Column(f"{name}_s", name) for name in PASSES),
+            Column("peak_bytes", "peak memory"),
         )
         return [Table(heads, [row.to_dict() for row in self.rows], self.rows[0].title)]
 

@@ -7,7 +7,7 @@ from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_row
 from steptime.core.graph import PASSES
 from steptime.core.printers import html
-from steptime.core.table import EXTRAPOLATED, Table, columns, facts, frame
+from steptime.core.table import EXTRAPOLATED_FOOTNOTE, Column, Table, make_facts_table, make_frame
 from steptime.core.units import interval, rate, seconds, shown, size
 from steptime.prediction.assumed import assumed_of
 from steptime.prediction.power import step_energy
@@ -18,13 +18,13 @@ from steptime.questions.predict.run_energy import NO_RUN, EnergyRequest, RunEner
 
 NOTEBOOK_OPS = 10  # slowest ops that a notebook shows
 HOST_BOUND_SHARE = 0.99  # of the step, from which on the host decides it
-OP_COLUMNS = columns(
-    "name=op",
-    "step_s=step",
-    "?kind",
-    *(f"{name}_s={name}" for name in PASSES),
-    "?parameters",
-    "flop=forward FLOP",
+OP_COLUMNS = (
+    Column("name", "op"),
+    Column("step_s", "step"),
+    Column("kind", is_spare=True),
+    *(Column(f"{name}_s", name) for name in PASSES),
+    Column("parameters", is_spare=True),
+    Column("flop", "forward FLOP"),
 )
 
 
@@ -165,7 +165,7 @@ class StepTime(Answer, frozen=True, kw_only=True):
 
     def to_pandas(self) -> Any:
         """Return a DataFrame with a row for each op; needs pandas."""
-        return frame(op.to_dict() for op in self.ops)
+        return make_frame(op.to_dict() for op in self.ops)
 
     def csv_rows(self) -> Sequence[AnswerRow | Answer]:
         """Return the ops where they are asked for, else the step."""
@@ -215,8 +215,8 @@ class StepTime(Answer, frozen=True, kw_only=True):
         ]
         lacking_bytes = self.needed_bytes - (self.usable_bytes or 0)
         verdict = "" if self.status == "ok" else f" - out of memory by {size(lacking_bytes)}"
-        below = [EXTRAPOLATED] if self.is_extrapolated else []
-        table = facts(f"{self.title}{verdict}", "one step", rows)
+        below = [EXTRAPOLATED_FOOTNOTE] if self.is_extrapolated else []
+        table = make_facts_table(f"{self.title}{verdict}", "one step", rows)
         return Table(table.columns, table.rows, table.title, below)
 
 
@@ -296,7 +296,7 @@ def predict_step(
 
 
 def _rate_per_s(count: int | None, step_s: float) -> float | None:
-    """Return how many are done in a second, None where their number or the step is unknown."""
+    """Return examples or tokens a second, None where their number or the step is unknown."""
     return None if count is None or not step_s else count / step_s
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from steptime.core.answer import Answer, AnswerRow
-from steptime.core.table import UNSUCCESSFUL, Printout, Table, facts
+from steptime.core.table import UNSUCCESSFUL, Printout, Table, make_facts_table
 from steptime.core.units import percent, seconds, shown, size
 from steptime.questions import options
 
@@ -195,7 +195,7 @@ class RunAnswer(Answer, frozen=True, kw_only=True):
             *_describe_resources(self),
         ]
         count = f"{len(self.step_s.samples)}, {self.disturbed} of them disturbed"
-        return [facts(title, "measured", [*rows, ("samples", count)]), *self._tables]
+        return [make_facts_table(title, "measured", [*rows, ("samples", count)]), *self._tables]
 
 
 class RankAnswer(Answer, frozen=True, kw_only=True):

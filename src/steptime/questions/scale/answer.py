@@ -5,63 +5,69 @@ from collections.abc import Iterator
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_text
 from steptime.core.graph import PASSES
-from steptime.core.table import Column, Table, columns, of_steps
+from steptime.core.table import Column, Table, head_step_columns
 from steptime.core.units import counted, seconds
 from steptime.hardware.prices import HOUR_S
 
 BATCH_COLUMNS = (
-    "replicas",
-    "cost_total=cost",
-    "train_h=training",
-    "?global_batch=global batch",
+    Column("replicas"),
+    Column("cost_total", "cost"),
+    Column("train_h", "training"),
+    Column("global_batch", "global batch", is_spare=True),
 )
 STEP_COLUMNS = (
-    "step_s[low_s,high_s]=step",
-    "speedup=speed-up",
-    "?efficiency",
-    "?examples_per_s=speed",
-    "?epoch_s=an epoch",
+    Column("step_s", "step", ends=("low_s", "high_s")),
+    Column("speedup", "speed-up"),
+    Column("efficiency", is_spare=True),
+    Column("examples_per_s", "speed", is_spare=True),
+    Column("epoch_s", "an epoch", is_spare=True),
 )
 COLUMNS: dict[str, tuple[Column, ...]] = {
-    "data": columns(
+    "data": (
         *BATCH_COLUMNS,
-        "?batch=per replica",
-        "?compute_s=compute",
-        "exposed_communication_s=communication",
-        "hidden_s=hidden",
+        Column("batch", "per replica", is_spare=True),
+        Column("compute_s", "compute", is_spare=True),
+        Column("exposed_communication_s", "communication"),
+        Column("hidden_s", "hidden"),
         *STEP_COLUMNS,
     ),
-    "model": columns(*BATCH_COLUMNS, "forward", "backward", "update_s=update", *STEP_COLUMNS),
-    "hybrid": columns(
+    "model": (
         *BATCH_COLUMNS,
-        "?batch=per replica",
-        "data_s=data parallel",
-        "model_s=model parallel",
-        "sync_s=communication",
+        Column("forward"),
+        Column("backward"),
+        Column("update_s", "update"),
+        *STEP_COLUMNS,
+    ),
+    "hybrid": (
+        *BATCH_COLUMNS,
+        Column("batch", "per replica", is_spare=True),
+        Column("data_s", "data parallel"),
+        Column("model_s", "model parallel"),
+        Column("sync_s", "communication"),
         *STEP_COLUMNS,
     ),
 }
-CSV_COLUMNS = columns(
-    "replicas",
-    "global_batch",
-    "batch",
-    "forward_s",
-    "backward_s",
-    "update_s",
-    "compute_s",
-    "communication_s",
-    "overlap_s",
-    "exposed_communication_s",
-    "step_s[low_s,high_s]",
-    "speedup",
-    "efficiency",
-    "examples_per_s",
-    "epoch_s",
-    "train_s",
-    "device_hours",
-    "cost_total",
-    "peak_bytes",
-    "needed_bytes",
+CSV_COLUMNS = (
+    Column("replicas"),
+    Column("global_batch"),
+    Column("batch"),
+    Column("forward_s"),
+    Column("backward_s"),
+    Column("update_s"),
+    Column("compute_s"),
+    Column("communication_s"),
+    Column("overlap_s"),
+    Column("exposed_communication_s"),
+    Column("step_s", ends=("low_s", "high_s")),
+    Column("speedup"),
+    Column("efficiency"),
+    Column("examples_per_s"),
+    Column("epoch_s"),
+    Column("train_s"),
+    Column("device_hours"),
+    Column("cost_total"),
+    Column("peak_bytes"),
+    Column("needed_bytes"),
 )
 
 
@@ -288,12 +294,12 @@ class ScaleAnswer(Answer, frozen=True, kw_only=True):
         cells = [_make_cells(row) for row in self.rows]
         heads = [
             column
-            for column in of_steps(COLUMNS[self.parallel], cells)
+            for column in head_step_columns(COLUMNS[self.parallel], cells)
             if any(row.get(column.key) is not None for row in cells)
         ]
         assumptions = "; ".join(self._assumptions())
         below = [f"assumed: {assumptions}"] if assumptions else []
-        return [Table(heads, cells, self._title(), below, full=CSV_COLUMNS)]
+        return [Table(heads, cells, self._title(), below, csv_columns=CSV_COLUMNS)]
 
     def _title(self) -> str:
         """Return the question in words: `resnet50 on v100 over aws, batch 64 a replica, ...`."""

@@ -5,31 +5,32 @@ from dataclasses import replace
 from typing import Any
 
 from steptime.core.answer import Answer, AnswerRow
-from steptime.core.table import Printout, Table, columns
+from steptime.core.table import Column, Printout, Table
 from steptime.hardware.prices import NO_PRICE, by_offer
 from steptime.questions.serve.server_parts import RequestSpreads, StackTimes
 
-SERVER_COLUMNS = columns(
-    "device_count=devices",
-    "cost_text=cost of 1M tokens",
-    "device",
-    "servers",
-    "ttft_p90_s[ttft_p90_low_s,ttft_p90_high_s]=TTFT p90",
-    "tpot_p90_s[tpot_p90_low_s,tpot_p90_high_s]=TPOT p90",
-    "?bounded_by=bottleneck",
+SERVER_COLUMNS = (
+    Column("device_count", "devices"),
+    Column("cost_text", "cost of 1M tokens"),
+    Column("device"),
+    Column("servers"),
+    Column("ttft_p90_s", "TTFT p90", ends=("ttft_p90_low_s", "ttft_p90_high_s")),
+    Column("tpot_p90_s", "TPOT p90", ends=("tpot_p90_low_s", "tpot_p90_high_s")),
+    Column("bounded_by", "bottleneck", is_spare=True),
 )
 PLAIN_COLUMNS = (  # of CSV: the price as a number
     SERVER_COLUMNS[0],
-    *columns("cost_per_million_tokens", "currency"),
+    Column("cost_per_million_tokens"),
+    Column("currency"),
     *SERVER_COLUMNS[2:],
 )
-FRONT_COLUMNS = columns(
-    "device",
-    "servers",
-    "concurrency=users",
-    "tokens_per_s_per_user:,.1f=tokens/s a user",
-    "tokens_per_s_per_device:,.1f=tokens/s a device",
-    "ttft_s=TTFT",
+FRONT_COLUMNS = (
+    Column("device"),
+    Column("servers"),
+    Column("concurrency", "users"),
+    Column("tokens_per_s_per_user", "tokens/s a user", form=",.1f"),
+    Column("tokens_per_s_per_device", "tokens/s a device", form=",.1f"),
+    Column("ttft_s", "TTFT"),
 )
 MAX_FRONT_ROWS = 40  # that people see
 NO_SPLIT = "1 device"
@@ -240,7 +241,7 @@ def _server_table(answer: SearchAnswer) -> Table:
         for row in best.values()
     ]
     title, lines = _describe_search(answer), _lines_below(answer, best)
-    return Table(SERVER_COLUMNS, rows, title, lines, full=PLAIN_COLUMNS)
+    return Table(SERVER_COLUMNS, rows, title, lines, csv_columns=PLAIN_COLUMNS)
 
 
 def _format_cost(row: SearchRow) -> str:
@@ -286,7 +287,7 @@ def _front_table(answer: SearchAnswer) -> Table:
     rows = [point.to_dict() | {"servers": describe_split(point)} for point in answer.front]
     rows.sort(key=_front_order)
     title = "tokens/s of a device over tokens/s of a user" if rows else ""
-    return Table(FRONT_COLUMNS, rows, title, most=MAX_FRONT_ROWS)
+    return Table(FRONT_COLUMNS, rows, title, max_rows=MAX_FRONT_ROWS)
 
 
 def _front_order(row: Mapping[str, Any]) -> tuple[str, float]:

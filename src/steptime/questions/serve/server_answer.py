@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from steptime.core.answer import Answer
 from steptime.core.signature import option_name
-from steptime.core.table import Printout, Table, columns, facts
+from steptime.core.table import Column, Printout, Table, make_facts_table
 from steptime.core.units import interval, percent, seconds, size
 from steptime.hardware.prices import NO_PRICE, by_offer
 from steptime.questions.serve.server_parts import (
@@ -15,7 +15,13 @@ from steptime.questions.serve.server_parts import (
     StackTimes,
 )
 
-SPREAD_COLUMNS = columns("time=", "mean_s=mean", "p50_s=p50", "p90_s=p90", "p99_s=p99")
+SPREAD_COLUMNS = (
+    Column("time", ""),
+    Column("mean_s", "mean"),
+    Column("p50_s", "p50"),
+    Column("p90_s", "p90"),
+    Column("p99_s", "p99"),
+)
 MAX_MEMORY_PARTS = 3  # of the text
 
 
@@ -168,7 +174,7 @@ class ServerAnswer(Answer, frozen=True, kw_only=True):
             power = f"{self.device_w:,.0f} W per device"
             energy = f"{self.energy_per_token_j:,.2f} J per token, {power}; {self.energy_scope}"
             rows.append(("energy", energy))
-        table = facts(_describe_server(self), "serving", rows)
+        table = make_facts_table(_describe_server(self), "serving", rows)
         return [table] if self.load is None else [table, _load_table(self.load)]
 
     def printout(self) -> Printout:

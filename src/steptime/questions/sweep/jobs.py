@@ -7,7 +7,7 @@ from steptime.core.answer import Answer, AnswerRow
 from steptime.core.causes import retry_of
 from steptime.core.errors import InputError
 from steptime.core.progress import note
-from steptime.core.table import Table, columns
+from steptime.core.table import Column, Table
 from steptime.questions import kinds
 from steptime.records import store
 from steptime.sweeps.cell_rows import (
@@ -25,8 +25,15 @@ from steptime.sweeps.cluster.status import CellState, Snapshot
 
 MAX_TABLE_ROWS = 20
 MAX_NOTE_CHARACTERS = 100  # of a note in a table
-CELL_COLUMNS = ("status", "cause", "gpu", "?staging", "model", "batch")  # those of every table
-NOTE_COLUMNS = ("note", "retried_by=tried again by")
+CELL_COLUMNS = (
+    Column("status"),
+    Column("cause"),
+    Column("gpu"),
+    Column("staging", is_spare=True),
+    Column("model"),
+    Column("batch"),
+)  # those of every table
+NOTE_COLUMNS = (Column("note"), Column("retried_by", "tried again by"))
 NO_COLUMNS = ("id", "note", "retried_by", "status", "cause", "gpu", "staging", "model", "batch")
 
 
@@ -99,18 +106,23 @@ class StatusAnswer(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the tasks that wait or run, and the cells without a number."""
-        job_columns = columns("job", "state", "text=why or where", "cells_left=cells left")
+        job_columns = (
+            Column("job"),
+            Column("state"),
+            Column("text", "why or where"),
+            Column("cells_left", "cells left"),
+        )
         job_rows = [job.to_dict() for job in self.jobs]
         differing = [
-            name
+            Column(name)
             for name in EndedCell.__struct_fields__
             if name not in NO_COLUMNS and column_differs(self.unsuccessful, name)
         ]
-        cell_columns = columns(*CELL_COLUMNS, *differing, *NOTE_COLUMNS)
+        cell_columns = (*CELL_COLUMNS, *differing, *NOTE_COLUMNS)
         cell_rows = [cell.to_dict() | {"note": _shorten(cell.note)} for cell in self.unsuccessful]
         tables = (
-            Table(job_columns, job_rows, most=MAX_TABLE_ROWS),
-            Table(cell_columns, cell_rows, most=MAX_TABLE_ROWS),
+            Table(job_columns, job_rows, max_rows=MAX_TABLE_ROWS),
+            Table(cell_columns, cell_rows, max_rows=MAX_TABLE_ROWS),
         )
         return [table for table in tables if table.rows]
 

@@ -8,7 +8,6 @@ from steptime.core import registry
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.kinds import text_of
 from steptime.core.progress import note
-from steptime.core.table import picked
 from steptime.core.values import MAX_VISITS, parse_count
 from steptime.grids.folder import Predicted, predict_space
 from steptime.grids.grid import Place, place_of
@@ -171,10 +170,18 @@ def make_request(
     return SweepRequest(
         cells=shard_cells,
         out=out,
-        how=Means(**picked(experiment, "budget_s time_limit_s parts runs try_all")),
+        how=Means(
+            budget_s=experiment.budget_s,
+            time_limit_s=experiment.time_limit_s,
+            parts=experiment.parts,
+            runs=experiment.runs,
+            try_all=experiment.try_all,
+        ),
         predict_on=_find_places(experiment, path_text),
         link=link,
-        **picked(experiment, "name by_op rounds"),
+        name=experiment.name,
+        by_op=experiment.by_op,
+        rounds=experiment.rounds,
         must_fit=must_fit,
         retry=retry,
         force=force,

@@ -5,45 +5,56 @@ from typing import Any
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_line, assumed_text
-from steptime.core.table import Table, columns, frame
+from steptime.core.table import Column, Table, make_frame
 from steptime.core.units import counted
 from steptime.grids.batches import MAX_BATCH
 
 MAX_OP_ROWS = 12  # that people see
 MAX_ROWS = 40
 SPEED_COLUMNS = (
-    "speedup=speed-up",
-    "grown_speedup=with the batch that fits",
-    "newly_fitting_count=newly fit",
+    Column("speedup", "speed-up"),
+    Column("grown_speedup", "with the batch that fits"),
+    Column("newly_fitting_count", "newly fit"),
 )
-CLASS_COLUMNS = columns(
-    "bound=bottleneck",
-    "batch",
-    "?traffic",
-    "op_count=ops",
-    "time_share=time",
-    "speedup=speed-up",
-    "?min_speedup=least",
-    "?max_speedup=most",
+CLASS_COLUMNS = (
+    Column("bound", "bottleneck"),
+    Column("batch"),
+    Column("traffic", is_spare=True),
+    Column("op_count", "ops"),
+    Column("time_share", "time"),
+    Column("speedup", "speed-up"),
+    Column("min_speedup", "least", is_spare=True),
+    Column("max_speedup", "most", is_spare=True),
 )
-OP_COLUMNS = columns(
-    "kind=op", "unit", "bound=bottleneck", "op_count=ops", "time_share=time", "speedup=speed-up"
+OP_COLUMNS = (
+    Column("kind", "op"),
+    Column("unit"),
+    Column("bound", "bottleneck"),
+    Column("op_count", "ops"),
+    Column("time_share", "time"),
+    Column("speedup", "speed-up"),
 )
-NETWORK_TEXTS = (
-    "model",
-    "batch",
-    "bound=bottleneck",
-    "step_s=step",
-    "changed_step_s=step changed",
-    "speedup=speed-up",
-    "?grown_batch=larger batch",
-    "?grown_speedup=speed-up with it",
-    "?largest_batch{}=largest batch",
-    "?changed_largest_batch{}=largest changed",
-    "?status",
-)
-NETWORK_COLUMNS = columns(*(text.format("_text") for text in NETWORK_TEXTS))
-NETWORK_NUMBERS = columns(*(text.format("") for text in NETWORK_TEXTS))  # of CSV
+
+
+def _network_columns(batch_suffix: str) -> tuple[Column, ...]:
+    """Return the columns of networks; `batch_suffix` is that of the keys of largest batches."""
+    return (
+        Column("model"),
+        Column("batch"),
+        Column("bound", "bottleneck"),
+        Column("step_s", "step"),
+        Column("changed_step_s", "step changed"),
+        Column("speedup", "speed-up"),
+        Column("grown_batch", "larger batch", is_spare=True),
+        Column("grown_speedup", "speed-up with it", is_spare=True),
+        Column(f"largest_batch{batch_suffix}", "largest batch", is_spare=True),
+        Column(f"changed_largest_batch{batch_suffix}", "largest changed", is_spare=True),
+        Column("status", is_spare=True),
+    )
+
+
+NETWORK_COLUMNS = _network_columns("_text")
+NETWORK_CSV_COLUMNS = _network_columns("")
 
 
 class BoundCount(AnswerRow, frozen=True, kw_only=True):
@@ -230,8 +241,14 @@ class WhatIfAnswer(Answer, frozen=True, kw_only=True):
         ]
         return [
             Table(CLASS_COLUMNS, classes, f"{title}: ops by what binds them", below),
-            Table(OP_COLUMNS, ops, "by kind of op, at the same batch", most=MAX_OP_ROWS),
-            Table(NETWORK_COLUMNS, networks, "by network", most=MAX_ROWS, full=NETWORK_NUMBERS),
+            Table(OP_COLUMNS, ops, "by kind of op, at the same batch", max_rows=MAX_OP_ROWS),
+            Table(
+                NETWORK_COLUMNS,
+                networks,
+                "by network",
+                max_rows=MAX_ROWS,
+                csv_columns=NETWORK_CSV_COLUMNS,
+            ),
         ]
 
 
@@ -288,7 +305,7 @@ class ChangedDevicesAnswer(Answer, frozen=True, kw_only=True):
 
     def to_pandas(self) -> Any:
         """Return a DataFrame with a row for each changed device; needs pandas."""
-        return frame(self._flat_rows())
+        return make_frame(self._flat_rows())
 
     def _flat_rows(self) -> list[Mapping[str, Any]]:
         """Return rows with a column for each changed figure."""
@@ -297,8 +314,11 @@ class ChangedDevicesAnswer(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return a row for each changed device."""
-        keys = [f"{key}:g={key}{' x' if key in self._factors else ''}" for key in self.axes]
-        return [_speed_table(self, columns(*keys, *SPEED_COLUMNS), self._flat_rows())]
+        keys = [
+            Column(key, f"{key}{' x' if key in self._factors else ''}", form="g")
+            for key in self.axes
+        ]
+        return [_speed_table(self, (*keys, *SPEED_COLUMNS), self._flat_rows())]
 
 
 class Upgrade(AnswerRow, frozen=True, kw_only=True):
@@ -346,7 +366,7 @@ class UpgradesAnswer(Answer, frozen=True, kw_only=True):
     def tables(self) -> list[Table]:
         """Return a row for each upgrade."""
         rows = [row.to_dict() for row in self.rows]
-        return [_speed_table(self, columns("upgrade", *SPEED_COLUMNS), rows)]
+        return [_speed_table(self, (Column("upgrade"), *SPEED_COLUMNS), rows)]
 
 
 def describe_question(answer: ChangedDevicesAnswer | UpgradesAnswer) -> str:
@@ -362,4 +382,4 @@ def _speed_table(
 ) -> Table:
     """Return the table of changed devices, with what is assumed below."""
     below = assumed_line([(answer.device, assumed_text(answer.assumed))])
-    return Table(heads, rows, describe_question(answer), below, most=MAX_ROWS)
+    return Table(heads, rows, describe_question(answer), below, max_rows=MAX_ROWS)

@@ -3,23 +3,23 @@
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_row
 from steptime.core.printers import html
-from steptime.core.table import Table, columns, facts
+from steptime.core.table import Column, Table, make_facts_table
 from steptime.core.units import interval, percent
 
 UNEXPLAINED = "unexplained"  # the share of a measured step above the interval of the model
 OPS_LINE = "The most expensive ops of the device's time:"
 IMPROVEMENTS_LINE = "Would help, in examples a second by"
 LINES_OF_TABLES = (OPS_LINE, IMPROVEMENTS_LINE)  # of the headline; the tables hold the same
-OP_COLUMNS = columns(
-    "op",
-    "?kind",
-    "equal_count=alike",
-    "step_s=each",
-    "total_share=device time",
-    "bound=bottleneck",
-    "?ceiling_share=of its ceiling",
+OP_COLUMNS = (
+    Column("op"),
+    Column("kind", is_spare=True),
+    Column("equal_count", "alike"),
+    Column("step_s", "each"),
+    Column("total_share", "device time"),
+    Column("bound", "bottleneck"),
+    Column("ceiling_share", "of its ceiling", is_spare=True),
 )
-IMPROVEMENT_COLUMNS = columns("change", "step_s=step", "speedup=examples/s")
+IMPROVEMENT_COLUMNS = (Column("change"), Column("step_s", "step"), Column("speedup", "examples/s"))
 
 
 class Shares(AnswerRow, frozen=True, kw_only=True):
@@ -182,7 +182,7 @@ class WhyAnswer(Answer, frozen=True, kw_only=True):
         ]
         ops = [op.to_dict() | {"total_share": op.total_share} for op in self.ops]
         tables = [
-            facts(title, self.origin, rows),
+            make_facts_table(title, self.origin, rows),
             Table(OP_COLUMNS, ops, "most expensive ops, with those alike"),
         ]
         if self.helps:

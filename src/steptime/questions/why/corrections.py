@@ -7,7 +7,7 @@ from typing import Any
 from steptime.build import build_step
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_line, assumed_text
-from steptime.core.table import Table, columns
+from steptime.core.table import Column, Table
 from steptime.core.units import seconds
 from steptime.core.workload import Workload
 from steptime.hardware.device import Device
@@ -19,7 +19,12 @@ from steptime.prediction.step_model import StepModel
 from steptime.questions.options import describe_unmodelled
 from steptime.questions.pictures import draw_waterfall
 
-COLUMNS = columns("correction", "step_s=step", "change", "meaning=what is right")
+COLUMNS = (
+    Column("correction"),
+    Column("step_s", "step"),
+    Column("change"),
+    Column("meaning", "what is right"),
+)
 
 
 class Correction(AnswerRow, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.errors import InputError
 from steptime.core.progress import note, watched
-from steptime.core.table import Table, columns
+from steptime.core.table import Column, Table
 from steptime.core.units import counted
 from steptime.hardware.device import Device
 from steptime.prediction.assumed import common_settings
@@ -71,14 +71,14 @@ class WhyFolderAnswer(Answer, frozen=True, kw_only=True):
     def tables(self) -> list[Table]:
         """Return a row for each step with its shares."""
         stacks = {row.evidence.stack for row in self.rows if row.evidence}
-        heads = columns(
-            "model",
-            "batch",
-            "?stack",
-            "device",
-            "step_s=step",
-            "bound=bottleneck",
-            *(f"?{name}_share={name}" for name in SHARES),
+        heads = (
+            Column("model"),
+            Column("batch"),
+            Column("stack", is_spare=True),
+            Column("device"),
+            Column("step_s", "step"),
+            Column("bound", "bottleneck"),
+            *(Column(f"{name}_share", name, is_spare=True) for name in SHARES),
         )
         rows = []
         for row in self.rows:
@@ -88,7 +88,7 @@ class WhyFolderAnswer(Answer, frozen=True, kw_only=True):
             cells |= {"step_s": row.step_s, "bound": row.bound}
             rows.append(cells | {f"{name}_share": shares[name] for name in SHARES})
         below = assumed_line([(self.folder, assumed_text(self.assumed))])
-        return [Table(heads, rows, self.folder, below, most=MAX_ROWS)]
+        return [Table(heads, rows, self.folder, below, max_rows=MAX_ROWS)]
 
 
 def explain_folder(

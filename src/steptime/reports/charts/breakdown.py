@@ -22,9 +22,9 @@ AXIS = {"title": "share of the step", "format": "~%", "tickCount": 10}
 
 def chart(table: Table) -> style.Spec:
     """Return the picture of a breakdown: of one network, of each one, or of the mean of many."""
-    if table.beside and "scope" in table.beside[0]:
+    if table.chart_rows and "scope" in table.chart_rows[0]:
         return _icicle(table)
-    rows = [dict(row) for row in table.beside] or [
+    rows = [dict(row) for row in table.chart_rows] or [
         {"network": "mean", "side": side, "share": row[f"{side}_share"], **row}
         for row in table.rows
         for side in ("measured", "predicted")
@@ -53,7 +53,7 @@ def chart(table: Table) -> style.Spec:
         "tooltip": style.tooltip(("bar", "kind", "share")),
     }
     grey = f"{OTHERS}, and {REST}" if len(ranked) > 1 + len(own) else REST
-    mean = f"The mean of {table.summary['networks']} networks. " if not table.beside else ""
+    mean = f"The mean of {table.summary['networks']} networks. " if not table.chart_rows else ""
     return style.finish(
         "Where the time of a step goes",
         [f"{mean}Grey: {grey}.", table.source],
@@ -81,7 +81,7 @@ def _coloured(
 
 
 def _icicle(table: Table) -> style.Spec:
-    rows = [dict(row) for row in table.beside]
+    rows = [dict(row) for row in table.chart_rows]
     kinds = grouped(rows, itemgetter("op_kind"))
     ranked = sorted(kinds, key=lambda kind: -sum(row["share"] for row in kinds[kind]))
     own = set(ranked[:MOST_KINDS])

@@ -1,11 +1,15 @@
 """Steps over folders: a line a network, normalised to its first, changes marked."""
 
-from steptime.core.table import Table, columns
+from steptime.core.table import Column, Table
 from steptime.core.units import percent
 from steptime.reports.charts import EmptyPlotError, style
 
-TOOLTIP = columns(
-    "name=network", "folder", "taken_at=date", "step_s=step", "changed_fraction=changed"
+TOOLTIP = (
+    Column("name", "network"),
+    Column("folder"),
+    Column("taken_at", "date"),
+    Column("step_s", "step"),
+    Column("changed_fraction", "changed"),
 )
 WORDS = ("as before", "slower", "faster")
 PANEL = 300  # pixels

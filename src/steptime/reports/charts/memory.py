@@ -1,14 +1,16 @@
 """Peak memory of each network: measured, predicted, and the gap between."""
 
-from steptime.core.table import columns
+from steptime.core.table import Column
 from steptime.records.data import Data
 from steptime.reports.charts import EmptyPlotError, style
 
 ROW_HEIGHT = 19
 MOST_ROWS = 120
 SIDES = ("measured_memory_bytes", "predicted_memory_bytes")
-TOOLTIP = columns(
-    "label=network", *(f"{side}={side.removesuffix('_bytes')}" for side in SIDES), "platform"
+TOOLTIP = (
+    Column("label", "network"),
+    *(Column(side, side.removesuffix("_bytes")) for side in SIDES),
+    Column("platform"),
 )
 
 

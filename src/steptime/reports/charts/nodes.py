@@ -4,12 +4,19 @@ import math
 from itertools import pairwise
 
 from steptime.analysis.nodes import KINDS
-from steptime.core.table import Table, columns
+from steptime.core.table import Column, Table
 from steptime.reports.charts import style
 
 HEIGHT, PANEL = 300, 130  # pixels
 MOST = 60  # characters of names side by side
-TOOLTIP = columns("host=node", "gpu", "cells", "slower_fraction=slower", "verdict", "slow_in=in")
+TOOLTIP = (
+    Column("host", "node"),
+    Column("gpu"),
+    Column("cells"),
+    Column("slower_fraction", "slower"),
+    Column("verdict"),
+    Column("slow_in", "in"),
+)
 
 
 def chart(table: Table) -> style.Spec:

@@ -1,6 +1,6 @@
 """Predicted against measured time of a step, with the line of equality and a band of a factor 2."""
 
-from steptime.core.table import columns
+from steptime.core.table import Column
 from steptime.records.data import Data
 from steptime.reports.charts import EmptyPlotError, style
 
@@ -11,9 +11,13 @@ INSIDE = "SELECT count(*) FROM results WHERE ratio BETWEEN ? AND ?"
 TIMES = ("predicted_s", "measured_s", "measured_low_s", "measured_high_s")
 ENDS = ("predicted_low_s", "predicted_high_s")
 FIELDS = f"family {' '.join((*TIMES, *ENDS))}"
-TOOLTIP = columns(
-    *("label=network", "measured_s=measured step", "interval_95", "predicted_s=predicted step"),
-    *("ratio", "platform"),
+TOOLTIP = (
+    Column("label", "network"),
+    Column("measured_s", "measured step"),
+    Column("interval_95"),
+    Column("predicted_s", "predicted step"),
+    Column("ratio"),
+    Column("platform"),
 )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
 from steptime.analysis.ceilings import computed_in
-from steptime.core.table import Table, columns
+from steptime.core.table import Column, Table
 from steptime.core.units import si
 from steptime.records.row import grouped
 from steptime.reports.charts import style
@@ -17,10 +17,17 @@ MOST_LABELS = 12  # of ceilings in one picture; with more each platform has a pa
 Box = tuple[float, float, float, float]
 PANEL = {"width": 400, "height": 290}
 X, MEASURED, PREDICTED = "intensity", "flop_per_s", "predicted_flop_per_s"
-TOOLTIP = columns(
-    *("name", "origin", f"{MEASURED}=speed", f"{PREDICTED}=predicted speed"),
-    *("roof_flop_per_s=ceiling", "roof_fraction=of ceiling", "peak_fraction=of peak"),
-    *("intensity:.4g=FLOP per byte", "platform", "dtype"),
+TOOLTIP = (
+    Column("name"),
+    Column("origin"),
+    Column(MEASURED, "speed"),
+    Column(PREDICTED, "predicted speed"),
+    Column("roof_flop_per_s", "ceiling"),
+    Column("roof_fraction", "of ceiling"),
+    Column("peak_fraction", "of peak"),
+    Column("intensity", "FLOP per byte", form=".4g"),
+    Column("platform"),
+    Column("dtype"),
 )
 
 

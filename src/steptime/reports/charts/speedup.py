@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from steptime.core.table import Table, columns
+from steptime.core.table import Column, Table
 from steptime.reports.charts import style
 
 MOST_LEVELS = 4  # of a picture
@@ -20,15 +20,20 @@ def chart(table: Table) -> style.Spec:
     """
     about = table.summary
     names = [row["level"] for row in about["levels"]]
-    rows = [dict(row) for row in table.beside if row["level"] in names[:MOST_LEVELS]]
-    told = columns("name=network", "level", "speedup=speed-up", "verdict")
+    rows = [dict(row) for row in table.chart_rows if row["level"] in names[:MOST_LEVELS]]
+    told = (
+        Column("name", "network"),
+        Column("level"),
+        Column("speedup", "speed-up"),
+        Column("verdict"),
+    )
     placed = [
         row | {"panel": row["level"], "state": STATES[bool(row["saturated"])]} for row in rows
     ]
     points = [
         style.point(row, "panel state speedup x color", told) for row in placed if "speedup" in row
     ]
-    step = -(-about["pairs"] // sum("speedup" in row for row in table.beside))
+    step = -(-about["pairs"] // sum("speedup" in row for row in table.chart_rows))
     _spread_out(points)
     drawn = [*points, *(row for row in placed if "low" in row)]
     shown, tip = names[:MOST_LEVELS], style.tooltip(told)

@@ -188,7 +188,7 @@ def si_label(unit: str) -> str:
 
 def texts(row: Row, told: Sequence[Column]) -> Row:
     """Return what tooltips say of a row: its values under the columns' headings, with units."""
-    return {one.heading: shown(one.key, row[one.key]) for one in told}
+    return {one.label: shown(one.key, row[one.key]) for one in told}
 
 
 def point(row: Row, fields: str, told: Sequence[Column]) -> Row:
@@ -203,5 +203,5 @@ def needed(fields: str, told: Sequence[Column]) -> list[str]:
 
 def tooltip(told: Iterable[str | Column]) -> list[Spec]:
     """Return tooltips of text fields under their own names, `_` shown as a space."""
-    fields = (one.heading if isinstance(one, Column) else one for one in told)
+    fields = (one.label if isinstance(one, Column) else one for one in told)
     return [name(field, title=field.replace("_", " ")) for field in fields]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from operator import itemgetter
 
-from steptime.core.table import columns
+from steptime.core.table import Column
 from steptime.records.data import Data
 from steptime.records.row import grouped
 from steptime.reports.charts import EmptyPlotError, style
@@ -11,9 +11,13 @@ from steptime.reports.charts import EmptyPlotError, style
 MOST_DRAWN = 240  # lines
 MOST_LINES = 24  # with names of their own
 LINE = "coalesce(replace(label, ' batch ' || batch, ''), label)"
-TOOLTIP = columns(
-    *("label=network", "batch", "examples_per_s=examples/s", "measured_s=measured step"),
-    *("interval_95", "platform"),
+TOOLTIP = (
+    Column("label", "network"),
+    Column("batch"),
+    Column("examples_per_s", "examples/s"),
+    Column("measured_s", "measured step"),
+    Column("interval_95"),
+    Column("platform"),
 )
 
 

@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.table import picked
 from steptime.core.toml_files import packaged
 from steptime.measure.procfs import host_list, number_list
 from steptime.sweeps.cluster import scheduler as contract
@@ -144,7 +143,11 @@ def _flags(need: contract.Need, name: str, folder: str) -> list[str]:
         "job-name": name,
         "output": f"{folder.replace('%', '%%')}/logs/%A_%a.out",
         "open-mode": "append",
-        **picked(request, "partition account qos constraint nodelist"),
+        "partition": request.partition,
+        "account": request.account,
+        "qos": request.qos,
+        "constraint": request.constraint,
+        "nodelist": request.nodelist,
         "nodes": str(need.nodes),
         "ntasks-per-node": str(each if need.nodes > 1 else 1),
         "cpus-per-task": "" if request.exclusive else str(cores),

@@ -30,7 +30,6 @@ import msgspec
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.files import read_lines, write_whole
-from steptime.core.table import picked
 from steptime.core.workload import workload_from_json, workload_to_json
 from steptime.measure.contract import Options
 from steptime.records.row import grouped
@@ -251,7 +250,14 @@ def _plan(submission: Submission) -> str:
         need = first.need
         slices = [*islice(ends, 1 + len(rest))]
         jobs.append(_Job(need.request.model_dump(), need.replicas, need.cores, slices))
-    plan = _Plan(jobs=jobs, version=VERSION, **picked(submission, "token how largest scheduler"))
+    plan = _Plan(
+        jobs=jobs,
+        version=VERSION,
+        token=submission.token,
+        how=submission.how,
+        largest=submission.largest,
+        scheduler=submission.scheduler,
+    )
     return msgspec.json.format(msgspec.json.encode(plan), indent=1).decode()
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from steptime.core.errors import InputError
 from steptime.core.files import append_line
-from steptime.core.table import picked
 from steptime.records import store
 from steptime.records.record import now
 from steptime.sweeps.answers import SubmissionAnswer, describe_progress
@@ -166,7 +165,7 @@ def submit(submission: Submission, warn: Warn) -> None:
         try:
             after = replace(array, after=before.get(task.job, ""))
             before[task.job] = job = scheduler_of(submission.scheduler).submit(after)
-            line = {**picked(array, "first tasks"), "job": job, "at": now()}
+            line = {"first": array.first, "tasks": array.tasks, "job": job, "at": now()}
             append_line(submission.folder / files.SUBMITTED, line)
         except InputError as error:
             refused[task.job] = f"{task.need.text}: {error}"
