@@ -15,6 +15,8 @@ def test_a_file_is_written_whole(tmp_path):
     write_whole(path, "one")
     write_whole(path, b"two")
     assert path.read_text() == "two"
+    write_whole(path, iter(["th", "ree"]))
+    assert path.read_text() == "three"
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -25,12 +27,15 @@ def test_what_hinders_a_file_is_said_and_leaves_the_old_one(monkeypatch, tmp_pat
     path = tmp_path / "a.txt"
     path.write_text("before")
 
-    def refuse(_self, _content):
+    def refuse(*_arguments, **_options):
         raise OSError(code, "no")
 
     monkeypatch.setattr(Path, "write_bytes", refuse)
-    with pytest.raises(kind, match=r"a\.txt: cannot be written: no"):
-        write_whole(path, "after")
+    monkeypatch.setattr(Path, "open", refuse)
+    for content in ("after", b"after", iter(["af", "ter"])):
+        with pytest.raises(kind, match=r"a\.txt: cannot be written: no"):
+            write_whole(path, content)
+    monkeypatch.undo()
     assert path.read_text() == "before"
 
 

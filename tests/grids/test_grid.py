@@ -232,7 +232,7 @@ def test_the_grid_of_the_command_line(capsys, tmp_path):
 
 
 @pytest.mark.rare
-def test_the_largest_grid_keeps_within_two_gigabytes_and_says_how_far_it_is(tmp_path):
+def test_the_largest_grid_keeps_within_a_gigabyte_and_says_how_far_it_is(tmp_path):
     asked = ["predict", "fc", "--grid", "--device", "T4", "--batch", f"1..{MAX_CELLS}"]
     words = [*asked, "-o", str(tmp_path / "cells.csv")]
     code = (  # VmHWM begins with the program: ru_maxrss would have what the test's process holds
@@ -242,7 +242,7 @@ def test_the_largest_grid_keeps_within_two_gigabytes_and_says_how_far_it_is(tmp_
     )
     command = [sys.executable, "-c", code, *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert int(done.stdout) * 1024 < 2e9, done.stderr
+    assert int(done.stdout) * 1024 < 1e9, done.stderr
     assert "batches: " in done.stderr
     assert done.stderr.endswith(f"{MAX_CELLS} cells in {tmp_path / 'cells.csv'}\n")
 

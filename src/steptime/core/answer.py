@@ -12,7 +12,7 @@ import json
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -124,12 +124,13 @@ def csv_table(structs: Sequence[Any]) -> Table | None:
         for name in public_fields(type(first))
         if not any(map(_is_struct, _members(hints[name])))
     ]
-    rows = LazySequence(
-        len(structs),
-        lambda: (
-            {name: _cell(getattr(struct, name, None)) for name in names} for struct in structs
-        ),
-    )
+    joined_names = [name for name in names if any(map(_holds_items, _members(hints[name])))]
+
+    def make_row(struct: Any) -> dict[str, Any]:
+        row = {name: getattr(struct, name, None) for name in names}
+        return row | {name: _join_items(row[name]) for name in joined_names}
+
+    rows = LazySequence(len(structs), lambda: map(make_row, structs))
     return Table([Column(name, name) for name in names], rows)
 
 
@@ -137,7 +138,15 @@ def _is_struct(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
-def _cell(value: Any) -> Any:
+def _holds_items(kind: Any) -> bool:
+    """Whether values of a type may be lists or tables."""
+    origin = get_origin(kind)
+    is_container = isinstance(origin, type) and issubclass(origin, Mapping | Sequence)
+    return is_container or kind is Any
+
+
+def _join_items(value: Any) -> Any:
+    """Return the items of a list or a table as one text, a scalar as it is."""
     if isinstance(value, Mapping):
         return "; ".join(f"{name}={item}" for name, item in value.items())
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -5,7 +5,7 @@ import json
 import os
 import secrets
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
@@ -37,17 +37,32 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_whole(
-    path: Path, content: str | bytes, place: object = None, makes_folder: bool = False
+    path: Path,
+    content: str | bytes | Iterable[str],
+    place: object = None,
+    makes_folder: bool = False,
 ) -> None:
-    """Write a file atomically; `place` names it in errors, by default its path.
+    """Write a file atomically.
 
-    Raises `OutsideError` if the disk is full, `InputError` if the path cannot be written.
+    Args:
+        path: the file.
+        content: its bytes, its text, or the parts of its text, written one after the other.
+        place: names the file in errors, by default its path.
+        makes_folder: whether folders that do not exist are made.
+
+    Raises:
+        OutsideError: if the disk is full.
+        InputError: if the path cannot be written.
     """
     try:
         if makes_folder:
             path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as new:
-            new.write_bytes(content.encode() if isinstance(content, str) else content)
+            if isinstance(content, bytes):
+                new.write_bytes(content)
+            else:
+                with new.open("w", encoding="utf-8", newline="") as file:
+                    file.writelines([content] if isinstance(content, str) else content)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         kind = OutsideError if getattr(error, "errno", None) in FULL else InputError

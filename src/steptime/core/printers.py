@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from html import escape
-from itertools import zip_longest
+from itertools import chain, islice, zip_longest
 from typing import Any, TextIO
 
 from steptime.core.errors import one_line
@@ -19,6 +19,7 @@ from steptime.core.values import number_of
 Cells = list[list[str]]
 APOSTROPHE = "'"  # before what would be a formula
 BREAK = re.compile(r"(?<=\s)(?=\S)|(?<=,)(?=[A-Za-z])")  # where a line of text may end
+CSV_PART_ROWS = 1_000  # written at once: memory stays small, and writing takes little time
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a cell begins with that spreadsheets compute
 IDENTIFYING_KEYS = {"name", "network", "model", "device", "platform", "gpu_type"}
 WIDEST = 40  # characters of a number with its unit and interval; what is longer is a text
@@ -212,17 +213,25 @@ def write_csv(table: Table, file: TextIO) -> None:
 
     A text that a spreadsheet would take for a formula gets an apostrophe in front.
     """
-    writer = csv.writer(file, lineterminator="\n")
     columns = table.csv_columns or table.columns
     keys = [key for column in columns for key in (column.key, *column.ends)]
-    writer.writerow(map(harmless, keys))
-    writer.writerows([harmless(row.get(key)) for key in keys] for row in table.rows)
+    rows = ([row.get(key) for key in keys] for row in table.rows)
+    file.writelines(csv_parts(keys, rows))
 
 
-def harmless(value: Any) -> Any:
+def csv_parts(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
+    """Yield the text of a CSV file in parts of `CSV_PART_ROWS` rows, the headings first."""
+    cells = ([harmless(cell) if type(cell) is str else cell for cell in row] for row in rows)
+    lines = chain([[*map(harmless, headings)]], cells)
+    while part := [*islice(lines, CSV_PART_ROWS)]:
+        buffer = io.StringIO()
+        csv.writer(buffer, lineterminator="\n").writerows(part)
+        yield buffer.getvalue()
+
+
+@lru_cache(maxsize=4096)
+def harmless(value: str) -> str:
     """Return a CSV cell that no program runs: no formula, no control character but newlines."""
-    if not isinstance(value, str):
-        return value
     text = value if value.isprintable() else "\n".join(map(one_line, value.split("\n")))
     computes = value.startswith(FORMULA) and math.isnan(number_of(value))
     return f"{APOSTROPHE}{text}" if computes else text
@@ -261,11 +270,10 @@ def json_parts(value: Any, end: str = "\n") -> Iterator[str]:
 
 def _lazy_list_parts(value: Any, end: str) -> Iterator[str]:
     """Yield the text of a lazy sequence as a JSON list, one line an item."""
-    encode = _encoder(", ")
     before = f"{end}  "
     between = f",{end}  "
     yield "["
-    single_texts = ([encode(finite(item))] for item in value)
+    single_texts = ([_encode(item, ", ")] for item in value)
     for texts in value.texts() if isinstance(value, JsonRows) else single_texts:
         yield before
         yield between.join(texts)  # not joined with `before`, which would copy it
@@ -275,11 +283,7 @@ def _lazy_list_parts(value: Any, end: str) -> Iterator[str]:
 
 def _flat_text(value: Any, end: str) -> str:
     """Return a list or a table of plain values as JSON, one line an item."""
-    encode = _encoder(f",{end}  ")
-    try:
-        text = encode(value)
-    except (TypeError, ValueError):  # of other types, or not finite
-        text = encode(finite(value))
+    text = _encode(value, f",{end}  ")
     left, right = "{}" if isinstance(value, Mapping) else "[]"
     return f"{left}{end}  {text[1:-1]}{end}{right}"
 
@@ -295,6 +299,15 @@ def _nested_parts(value: Any, end: str) -> Iterator[str]:
         yield from json_parts(item, f"{end}  ")
         before = f",{end}  "
     yield end + right
+
+
+def _encode(value: Any, separator: str) -> str:
+    """Return a value as JSON on one line, with its own text between items."""
+    encode = _encoder(separator)
+    try:
+        return encode(value)
+    except (TypeError, ValueError):  # of other types, or not finite
+        return encode(finite(value))
 
 
 @lru_cache

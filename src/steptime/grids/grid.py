@@ -196,7 +196,7 @@ class Steps:
     def needs(self, on: StepModel) -> list[Needs]:
         """Return the memory that a step needs of a model's device at each batch."""
         of = self.of(on)
-        return [*map(on.needs_of, of.peak_bytes, of.blocks_bytes)]
+        return [*map(on.process_memory.needs, of.peak_bytes, of.blocks_bytes)]
 
     def fit(self, on: StepModel) -> list[bool]:
         """Return whether a model's device has the memory that a step needs, at each batch."""

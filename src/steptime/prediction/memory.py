@@ -53,25 +53,46 @@ class Needs(NamedTuple):
         return f"{over}: needs {size(self.total_bytes)}, {device.name} has {size(has)}"
 
 
-def needs_of(
-    peak_bytes: int, blocks_bytes: float, device: Device, stack: Stack, phase: str
-) -> Needs:
-    """Return what a step needs on a device, whose allocator is that of the stack.
+class ProcessMemory(NamedTuple):
+    """Bytes that a process has on a device beside its tensors; None where nobody says.
+
+    Args:
+        workspace_bytes: workspaces of the library of matrix products.
+        context_bytes: the context of driver and kernels.
+    """
+
+    workspace_bytes: int | None
+    context_bytes: int | None
+
+    def needs(self, peak_bytes: int, blocks_bytes: float) -> Needs:
+        """Return the memory that a step needs whose tensors and allocator blocks are known."""
+        if any(self):
+            return Needs(peak_bytes, round(blocks_bytes), *self)
+        return Needs(peak_bytes)
+
+
+def find_process_memory(device: Device, stack: Stack, phase: str) -> ProcessMemory:
+    """Find what a process has on a device beside its tensors.
 
     `[memory]` of a stack's file says context and workspaces by maker of the device, or by its
     architecture (`workspace_hopper_bytes`).
     """
     if device.kind != "gpu" or not stack.memory:
-        return Needs(peak_bytes)
-    of = device.architecture or ""  # such as "CDNA 3.0", "Blackwell 2.0"
-    words = (of.partition(".")[0], of.partition(" ")[0], device.maker or "")
+        return ProcessMemory(None, None)
+    architecture = device.architecture or ""  # such as "CDNA 3.0", "Blackwell 2.0"
+    words = (architecture.partition(".")[0], architecture.partition(" ")[0], device.maker or "")
     names = [word.lower().replace(" ", "_") for word in words]
-    held: list[int | None] = []
-    for what, times in (("workspace", HANDLES[phase]), ("context", 1)):
-        known = (stack.memory.get(f"memory.{what}_{name}_bytes") for name in names)
-        first = next(filter(None, known), None)
-        held.append(None if first is None else int(first.value) * times)
-    return Needs(peak_bytes, round(blocks_bytes), *held) if any(held) else Needs(peak_bytes)
+    workspace_bytes = _find_memory_constant(stack, "workspace", names)
+    if workspace_bytes is not None:
+        workspace_bytes *= HANDLES[phase]
+    return ProcessMemory(workspace_bytes, _find_memory_constant(stack, "context", names))
+
+
+def _find_memory_constant(stack: Stack, part: str, names: Iterable[str]) -> int | None:
+    """Find the constant `memory.PART_NAME_bytes` of the first name that has one."""
+    constants = (stack.memory.get(f"memory.{part}_{name}_bytes") for name in names)
+    constant = next(filter(None, constants), None)
+    return None if constant is None else int(constant.value)
 
 
 class Allocation(NamedTuple):

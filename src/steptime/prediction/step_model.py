@@ -31,10 +31,11 @@ from steptime.prediction.memory import (
     Allocation,
     Moment,
     Needs,
+    ProcessMemory,
     blocks_bytes,
+    find_process_memory,
     kept_sizes,
     list_allocations,
-    needs_of,
     worst_moment,
 )
 from steptime.prediction.method import Method, stack_option, usual_stack
@@ -332,11 +333,12 @@ class StepModel:
         if wanted not in self._memory:
             peak = max(self.living(wanted))
             self._memory[wanted] = peak, self.blocks(peak, wanted)
-        return self.needs_of(*self._memory[wanted])
+        return self.process_memory.needs(*self._memory[wanted])
 
-    def needs_of(self, peak_bytes: int, blocks: float) -> Needs:
-        """Return the memory that a step needs whose tensors, and blocks beyond them, are known."""
-        return needs_of(peak_bytes, blocks, self.device, self.stack, self.workload.phase)
+    @cached_property
+    def process_memory(self) -> ProcessMemory:
+        """What the process has on the device beside its tensors."""
+        return find_process_memory(self.device, self.stack, self.workload.phase)
 
     def remarks(self, batch: int | None = None) -> tuple[str, ...]:
         """Return what the prediction leaves out: ops, layers, figures, wishes that it ignores."""

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import check_folder, write_whole
-from steptime.core.printers import comma_separated
+from steptime.core.printers import csv_parts
 from steptime.core.progress import note, tell
 from steptime.core.table import (
     EXTRAPOLATED_FOOTNOTE,
@@ -33,7 +34,7 @@ from steptime.questions import options
 from steptime.questions.networks import networks
 from steptime.questions.predict.written_predictions import WrittenPredictions, describe_predictions
 
-MAX_CELLS = 1_000_000  # of a grid; so many take 1.5 GB of memory
+MAX_CELLS = 1_000_000  # of a grid; JSON of so many takes
 MAX_PRINTED_ROWS = 40  # of the table for people
 REPORT_CELLS = 10_000  # cells between two reports of progress
 
@@ -226,9 +227,8 @@ def predict_grid(request: GridRequest, out: str | None = None) -> GridAnswer | W
     axes, unmodelled = request.axes, request.unmodelled()
     rows: Sequence[GridRow] = LazySequence(axes.cells, partial(_make_rows, request))
     if out is not None:
-        rows = tuple(rows)
-        write_whole(Path(out), FORMATS[Path(out).suffix](rows))
-        note(f"{len(rows)} cells in {out}")
+        write_whole(Path(out), FORMATS[Path(out).suffix](_report_cells(request)))
+        note(f"{axes.cells} cells in {out}")
     return GridAnswer(
         rows=rows,
         unmodelled=unmodelled,
@@ -239,12 +239,22 @@ def predict_grid(request: GridRequest, out: str | None = None) -> GridAnswer | W
     )
 
 
-def _make_rows(request: GridRequest) -> Iterator[GridRow]:
-    """Yield the rows of a grid, and tell how far the work is."""
+def _report_cells(request: GridRequest) -> Iterator[GridCell]:
+    """Yield the cells of a grid, and tell how far the work is."""
     for number, cell in enumerate(request.cells(), start=1):
-        yield GridRow(**{**cell._asdict(), "assumed": dict(cell.assumed)})
+        yield cell
         if number % REPORT_CELLS == 0:
             tell("cells", number, request.axes.cells)
+
+
+def _make_rows(request: GridRequest) -> Iterator[GridRow]:
+    """Yield the rows of a grid, and tell how far the work is."""
+    return map(_make_row, _report_cells(request))
+
+
+def _make_row(cell: GridCell) -> GridRow:
+    values = dict(zip(GridRow.__struct_fields__, _values_of(cell), strict=True))
+    return GridRow(**values | {"assumed": dict(cell.assumed)})
 
 
 def _predict_into_folder(request: GridRequest, out: Path) -> WrittenPredictions:
@@ -261,21 +271,23 @@ def _predict_into_folder(request: GridRequest, out: Path) -> WrittenPredictions:
     return describe_predictions(out, request.method.name, predicted)
 
 
-def _flat(row: GridRow) -> dict[str, object]:
-    """Return a row for a table: texts in place of assumed settings and of notes."""
-    flat = row.to_dict()
-    flat["assumed"] = "; ".join(f"{name}={value}" for name, value in row.assumed.items())
-    flat["notes"] = "; ".join(row.notes)
-    return flat
+_values_of = attrgetter(*GridRow.__struct_fields__)
+"""The fields of a cell, in the order of those of a row."""
+
+
+def _csv_values(cell: GridCell | GridRow) -> list[object]:
+    """Return the fields of a cell for a CSV file: settings and notes as texts."""
+    *values, assumed, notes = _values_of(cell)
+    settings = "; ".join([f"{name}={value}" for name, value in assumed.items()])
+    return [*values, settings, "; ".join(notes)]
 
 
 CELL_COLUMNS = tuple(map(Column, GridRow.__struct_fields__))
-FORMATS: dict[str, Callable[[Sequence[GridRow]], str]] = {
-    ".csv": lambda rows: comma_separated(
-        Table(CELL_COLUMNS, LazySequence(len(rows), lambda: map(_flat, rows)))
-    ),
-    ".jsonl": lambda rows: "".join(json.dumps(row.to_dict()) + "\n" for row in rows),
+FORMATS: dict[str, Callable[[Iterator[GridCell]], Iterator[str]]] = {
+    ".csv": lambda cells: csv_parts(GridRow.__struct_fields__, map(_csv_values, cells)),
+    ".jsonl": lambda cells: (json.dumps(_make_row(cell).to_dict()) + "\n" for cell in cells),
 }
+"""The parts of the text of a file of cells, by its ending."""
 
 
 def _cell_table(rows: Sequence[GridRow], first: Workload, method: str) -> Table:
@@ -318,7 +330,8 @@ def _cell_table(rows: Sequence[GridRow], first: Workload, method: str) -> Table:
 
 def _table_row(row: GridRow) -> Mapping[str, Any]:
     """Return a row for the table of cells, with its memory as people read it."""
-    return _flat(row) | {"memory": _describe_memory(row)}
+    flat = dict(zip(GridRow.__struct_fields__, _csv_values(row), strict=True))
+    return flat | {"memory": _describe_memory(row)}
 
 
 def _describe_notes(row: GridRow) -> str:

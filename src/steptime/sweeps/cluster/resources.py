@@ -9,7 +9,7 @@ from steptime.core.errors import InputError
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.measure import registry
-from steptime.prediction.memory import needs_of
+from steptime.prediction.memory import find_process_memory
 from steptime.sweeps.cells import Cell, needed_bytes
 from steptime.sweeps.cluster.scheduler import Need, Scheduler
 from steptime.sweeps.resource_request import ResourceRequest
@@ -103,7 +103,8 @@ def memories(cell: Cell) -> tuple[CellMemory, ...]:
     device = device_of(gpu) if gpu else None
     if device and not on_cpu:
         stack = catalog.stack(cell.stack or catalog.DEFAULT_STACK)
-        step = needs_of(step, 0, device, stack, cell.workload.phase).total_bytes
+        process_memory = find_process_memory(device, stack, cell.workload.phase)
+        step = process_memory.needs(step, 0).total_bytes
     of_gpu = CellMemory(gpu, step, device.usable_bytes if device else None)
     return (of_gpu, of_node) if gpu else (of_node,)
 
