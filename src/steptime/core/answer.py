@@ -18,7 +18,15 @@ import msgspec
 
 from steptime.core.docstrings import argument_texts, summary
 from steptime.core.registry import load
-from steptime.core.table import Column, JsonRows, LazySequence, Printout, Table, make_frame
+from steptime.core.table import (
+    Column,
+    JsonRows,
+    LazySequence,
+    Printout,
+    Row,
+    Table,
+    make_frame,
+)
 
 _PRINTERS = "steptime.core.printers"
 
@@ -124,11 +132,11 @@ def csv_table(structs: Sequence[Any]) -> Table | None:
         for name in public_fields(type(first))
         if not any(map(_is_struct, _members(hints[name])))
     ]
-    joined_names = [name for name in names if any(map(_holds_items, _members(hints[name])))]
+    item_names = [name for name in names if any(map(_holds_items, _members(hints[name])))]
 
-    def make_row(struct: Any) -> dict[str, Any]:
+    def make_row(struct: Any) -> Row:
         row = {name: getattr(struct, name, None) for name in names}
-        return row | {name: _join_items(row[name]) for name in joined_names}
+        return row | {name: _join_items(row[name]) for name in item_names}
 
     rows = LazySequence(len(structs), lambda: map(make_row, structs))
     return Table([Column(name, name) for name in names], rows)
