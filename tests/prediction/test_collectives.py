@@ -141,7 +141,7 @@ def test_other_exchanges_by_hand():
     adds = replace(FABRIC, memory_bytes_per_s=8.0)
     assert EXCHANGES["all_gather"](64, 4, adds) == 3 * (1000 + 16)
     assert EXCHANGES["reduce_scatter"](64, 4, adds) == 3 * (1000 + 16) + 3 * 48 / 8
-    assert EXCHANGES["all_to_all"](64, 4, adds) == 3 * (1000 + 16)
+    assert EXCHANGES["all_to_all"](64, 4, adds) == 1000 + 3 * 16  # all are posted at once
     assert EXCHANGES["send"](64, 4, adds) == 1000 + 64
     # 3 nodes of 4: three partners inside, eight outside, for which four devices share a link
     assert EXCHANGES["all_to_all"](240, 12, NODES) == 3 * (10 + 5) + 8 * (1000 + 4 * 20)

@@ -263,21 +263,28 @@ def reduce_scatter(size_bytes: float, devices: int, fabric: Fabric) -> float:
 
 
 def all_to_all(size_bytes: float, devices: int, fabric: Fabric) -> float:
-    """Each device holds `size_bytes` and sends 1/n of them to each other one, in n - 1 rounds.
+    """Each device holds `size_bytes` and sends 1/n of them to each other one.
 
-    Those to the g - 1 devices of its own node go inside; g devices at once share a node's links.
+    All messages of a device are posted at once: the latency of each kind of link is paid once, and
+    the messages share its rate. Those to the g - 1 devices of its own node go inside; g devices at
+    once share a node's links.
+
+    Source: NCCL's `ncclGroupStart`, by which PyTorch's `all_to_all_single` posts all sends and
+    receives; DeepEP's published 194 us for a dispatch over 256 ranks.
     """
     near, _ = fabric.near_and_nodes(devices)
     part = size_bytes / devices
-    seconds = (devices - near) * fabric.message_s(part * fabric.between.hops, near)
+    far_bytes = (devices - near) * part * fabric.between.hops
+    seconds = fabric.message_s(far_bytes, near) if devices > near else 0.0
     outer = fabric
     while isinstance(outer.inside, Fabric):
         inner = outer.inside
-        passed = part * inner.between.hops
-        seconds += (near - inner.per_node) * outer.inside_message_s(passed, inner.per_node)
+        rack_bytes = (near - inner.per_node) * part * inner.between.hops
+        seconds += outer.inside_message_s(rack_bytes, inner.per_node) if rack_bytes else 0.0
         near, outer = inner.per_node, replace(inner, efficiency=fabric.efficiency)
     innermost = outer.inside if isinstance(outer.inside, Link) else outer.between
-    return seconds + (near - 1) * outer.inside_message_s(part * innermost.hops)
+    near_bytes = (near - 1) * part * innermost.hops
+    return seconds + (outer.inside_message_s(near_bytes) if near > 1 else 0.0)
 
 
 def send(size_bytes: float, devices: int, fabric: Fabric) -> float:
