@@ -144,7 +144,7 @@ def test_other_exchanges_by_hand():
     assert EXCHANGES["all_to_all"](64, 4, adds) == 1000 + 3 * 16  # all are posted at once
     assert EXCHANGES["send"](64, 4, adds) == 1000 + 64
     # 3 nodes of 4: three partners inside, eight outside, for which four devices share a link
-    assert EXCHANGES["all_to_all"](240, 12, NODES) == 3 * (10 + 5) + 8 * (1000 + 4 * 20)
+    assert EXCHANGES["all_to_all"](240, 12, NODES) == 10 + 3 * 5 + 1000 + 8 * 4 * 20
     assert EXCHANGES["send"](240, 4, NODES) == 10 + 60
     assert EXCHANGES["all_gather"](240, 12, NODES) == 9 * 10 + 2 * 1000 + 11 * 20
 
