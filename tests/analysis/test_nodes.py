@@ -21,8 +21,8 @@ from steptime.analysis.outliers import (
 )
 from steptime.analysis.verdict import MARGIN
 from steptime.cli.main import run
-from steptime.core.printers import text
 from steptime.core.table import Table
+from steptime.core.text_table import text
 from steptime.core.units import percent
 from steptime.core.workload import Plan, Workload
 from steptime.records import store

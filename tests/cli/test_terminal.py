@@ -16,9 +16,9 @@ from steptime.cli.command import command_of
 from steptime.cli.commands import COMMANDS
 from steptime.cli.main import run
 from steptime.core.errors import InterruptError
-from steptime.core.printers import text
 from steptime.core.progress import note
 from steptime.core.table import Column, Printout, Table
+from steptime.core.text_table import text
 from steptime.records.store import open_writer
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
@@ -218,3 +218,59 @@ main()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "Predict" in done.stdout
+
+
+ANSWERS = {  # what answers the question stands first and stays at 80 columns
+    (
+        "serve llama3_8b --device h100,a100 --input 512 --output 128 --rate 4 --search "
+        "--ttft 500ms --tpot 50ms"
+    ): ["devices", "cost", "device", "servers", "TTFT", "TPOT"],
+    "choose resnet18 --device t4,l4,a100 --epochs 2": ["device", "cost", "best", "training"],
+    (
+        "scale resnet18 --device v100 --link ethernet-25 --replicas 1,4 --epochs 2 "
+        "--examples 1000000 --price 2.5"
+    ): ["replicas", "cost", "training", "global"],
+}
+
+
+def _tables(line: str, monkeypatch: pytest.MonkeyPatch) -> list[Table]:
+    answers: list[Printout] = []
+    monkeypatch.setattr(command_module, "show", lambda answer, _: answers.append(answer))
+    assert run(line.split()) == 0
+    return [*answers[0].tables]
+
+
+@every(("line", "headings"), ANSWERS.items())
+def test_columns_that_answer_the_question_come_first_and_stay(line, headings, monkeypatch):
+    table = _tables(line, monkeypatch)[0]
+    pipe = text(table)
+    assert "\x1b" not in pipe
+    for width in (80, 100, 120):
+        printed = text(table, width)
+        assert "\x1b" not in printed
+        lines = [row for row in printed.splitlines() if not row.startswith("steptime ")]
+        assert max(map(len, lines)) <= width
+        body = lines[len(table.title.splitlines()) :]
+        words = [word for row in body[:6] for word in row.split()]
+        assert set(headings) <= set(words), width
+        costs = re.findall(r"(?<=\s)\d+\.\d\d(?=\s)", pipe)
+        assert set(costs) <= set(printed.split()), width
+
+
+def test_a_long_text_is_wrapped_and_nothing_of_it_cut():
+    words = [f"word{i}" for i in range(40)]
+    columns = (Column("name"), Column("step_s", "step"), Column("note", "what was found there"))
+    table = Table(columns, [{"name": "a", "step_s": 0.5, "note": " ".join(words)}])
+    assert text(table).splitlines()[1].split()[3:] == words
+    for width in (80, 100, 120):
+        lines = text(table, width).splitlines()
+        assert max(map(len, lines)) <= width
+        assert [word for word in " ".join(lines).split() if word.startswith("word")] == words
+        assert " 500 ms " in lines[1]
+
+
+def test_wide_characters_take_two_columns():
+    table = Table(
+        (Column("name"), Column("n")), [{"name": "模型", "n": 1}, {"name": "abcd", "n": 2}]
+    )
+    assert text(table).splitlines()[1:] == [" 模型  1", " abcd  2"]

@@ -24,10 +24,11 @@ from steptime.cli.panels import ARGUMENTS, MIN_GROUPED, PANEL_GROUPS, panel_of
 from steptime.core.answer import csv_table
 from steptime.core.errors import InputError, InterruptError, one_line, one_of
 from steptime.core.kinds import Kind
-from steptime.core.printers import PRINTERS, json_parts, prose, text, write_csv
+from steptime.core.printers import PRINTERS, json_parts, write_csv
 from steptime.core.progress import Progress, listening, note, status
 from steptime.core.signature import REQUIRED, QuestionParameter, parameters_of
 from steptime.core.table import Printout
+from steptime.core.text_table import prose, text
 from steptime.core.units import duration
 from steptime.core.values import parse_count
 

@@ -104,7 +104,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         """Return the text that the command prints."""
         printout = self.printout()
         notes = "".join(f"{line}\n" for line in printout.notes)
-        return "".join(map(load(f"{_PRINTERS}:text"), printout.tables)) + printout.text + notes
+        format_table = load("steptime.core.text_table:text")
+        return "".join(map(format_table, printout.tables)) + printout.text + notes
 
     __repr__ = __str__
 

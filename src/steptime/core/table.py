@@ -86,6 +86,7 @@ class Column:
             them.
         form: the format of its numbers, where the format of the key's unit will not do.
         is_spare: whether it is the first to be hidden where a terminal is narrow.
+        is_answer: whether it answers the question, so that no terminal is too narrow for it.
     """
 
     key: str
@@ -94,6 +95,7 @@ class Column:
     ends: tuple[str, ...] = ()
     form: str = ""
     is_spare: bool = False
+    is_answer: bool = False
 
     @property
     def label(self) -> str:

@@ -16,8 +16,8 @@ MAX_NAMES = 5  # devices or prices that a note names
 UNFIT = {"oom": " that it does not fit", "unsupported": " without a known peak of this type"}
 COLUMNS = (
     Column("device"),
-    Column("cost_total", "cost"),
-    Column("best_batch", "best batch"),
+    Column("cost_total", "cost", is_answer=True),
+    Column("best_batch", "best batch", is_answer=True),
     Column("train_h", "training"),
     Column("batch"),
     Column("shown_microbatch", "microbatch", is_spare=True),

@@ -10,8 +10,8 @@ from steptime.core.units import counted, seconds
 from steptime.hardware.prices import HOUR_S
 
 BATCH_COLUMNS = (
-    Column("replicas"),
-    Column("cost_total", "cost"),
+    Column("replicas", is_answer=True),
+    Column("cost_total", "cost", is_answer=True),
     Column("train_h", "training"),
     Column("global_batch", "global batch", is_spare=True),
 )

@@ -10,10 +10,10 @@ from steptime.hardware.prices import NO_PRICE, by_offer
 from steptime.questions.serve.server_parts import RequestSpreads, StackTimes
 
 SERVER_COLUMNS = (
-    Column("device_count", "devices"),
-    Column("cost_text", "cost of 1M tokens"),
+    Column("device_count", "devices", is_answer=True),
+    Column("cost_text", "cost of 1M tokens", is_answer=True),
     Column("device"),
-    Column("servers"),
+    Column("servers", is_answer=True),
     Column("ttft_p90_s", "TTFT p90", ends=("ttft_p90_low_s", "ttft_p90_high_s")),
     Column("tpot_p90_s", "TPOT p90", ends=("tpot_p90_low_s", "tpot_p90_high_s")),
     Column("bounded_by", "bottleneck", is_spare=True),
