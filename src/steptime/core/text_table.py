@@ -127,8 +127,9 @@ class _Grid:
 
         layout = RichTable(box=None, show_header=False, pad_edge=True, padding=(0, 1))
         for is_number, width in zip(self.is_numeric, widths, strict=True):
-            justify = "right" if is_number else "left"
-            layout.add_column(justify=justify, width=width - PADDING, no_wrap=True)
+            layout.add_column(
+                justify="right" if is_number else "left", width=width - PADDING, no_wrap=True
+            )
         headings = [wrap(heading, widths[i] - PADDING) for i, heading in enumerate(self.headings)]
         line_count = max(map(len, headings))
         headings = [[*([""] * (line_count - len(lines))), *lines] for lines in headings]
