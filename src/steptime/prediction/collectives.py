@@ -66,11 +66,11 @@ class Fabric:
         inner = self.inside
         links = {link.name: link for link in (self.between, inner) if isinstance(link, Link)}
         deeper = inner.without_latency if isinstance(inner, Fabric) else ()
-        found = (name for name, link in links.items() if link.latency_s is None)
-        return tuple(dict.fromkeys((*found, *deeper)))
+        names = (name for name, link in links.items() if link.latency_s is None)
+        return tuple(dict.fromkeys((*names, *deeper)))
 
     def near_and_nodes(self, devices: int, always: bool = False) -> tuple[int, int]:
-        """Return how many of the devices of a group share a node, and on how many nodes they are.
+        """Return the devices of a group in a node, and the nodes of the group.
 
         A last node that is not full counts as a full one. `always` has nodes in any case.
         """
@@ -93,7 +93,7 @@ class Fabric:
         return self._message_s(inner or self.between, size_bytes)
 
     def share(self, senders: int) -> float:
-        """Return how many of a node's messages pass each of its links at once."""
+        """Return the number of a node's messages that pass each of its links at once."""
         return senders * self.groups / self.links_per_node
 
     def _message_s(self, link: Link, size_bytes: float) -> float:
@@ -213,9 +213,9 @@ def hierarchical(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     """
     near, nodes = fabric.near_and_nodes(replicas, always=True)
     messages, share = ring_messages(nodes)
-    own = replace(fabric, links_per_node=min(fabric.links_per_node, near * fabric.groups))
+    used = replace(fabric, links_per_node=min(fabric.links_per_node, near * fabric.groups))
     within = 2 * (near - 1) * fabric.inside_message_s(size_bytes / near)
-    between = messages * own.message_s(size_bytes / near * share, near)
+    between = messages * used.message_s(size_bytes / near * share, near)
     added = (near - 1) / near * size_bytes + messages / 2 * share * size_bytes / near
     return within + between + fabric.add_s(added)
 
@@ -356,7 +356,7 @@ class Startup(NamedTuple):
 
 
 def as_reached(fabric: Fabric) -> Fabric:
-    """Return what joins devices at the rates that its links reach, adding up included."""
+    """Return a fabric at the rates that its links reach, adding up included."""
     inner, between = fabric.inside, fabric.between.reached
     inside = as_reached(inner) if isinstance(inner, Fabric) else inner and inner.reached
     adds = None if between.measured else fabric.memory_bytes_per_s
@@ -366,7 +366,7 @@ def as_reached(fabric: Fabric) -> Fabric:
 def fabric_of(
     link: Link | Fabric, efficiency: float, memory_bytes_per_s: float | None = None
 ) -> Fabric:
-    """Return what joins replicas; a measured link's rate is that of whole all-reduces."""
+    """Return the fabric of replicas; the rate of a measured link is that of whole all-reduces."""
     fabric = link if isinstance(link, Fabric) else Fabric(link)
     adds = None if fabric.between.measured else memory_bytes_per_s
     return replace(fabric, efficiency=efficiency, memory_bytes_per_s=adds)
@@ -382,7 +382,7 @@ def link_of_group(cluster: Cluster, ranks: Sequence[int]) -> Link | None:
 
 
 def fabric_of_group(cluster: Cluster, ranks: Sequence[int]) -> Fabric | None:
-    """Return what joins a group of ranks, None for a single rank.
+    """Return the fabric of a group of ranks, None for a single rank.
 
     Between nodes it is the link of the outermost level that the group crosses, and inside them that
     of the levels below. A node is one part of that level; all of its devices exchange at
