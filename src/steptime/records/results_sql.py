@@ -78,7 +78,8 @@ COLUMNS = {  # of `results`, over `pairs`
     "measured_high_s": "high",
     "measured_min_s": None,
     "interval": "CASE WHEN is_pooled THEN if(runs > 1, 'between-runs', 'within-run') END",
-    "examples_per_s": "examples / if(is_pooled, mean, nullif(measured_s, 0))",
+    "examples_per_s": "if(batch IS NULL, NULL, "
+    "examples / if(is_pooled, mean, nullif(measured_s, 0)))",
     **dict.fromkeys(("steady", "runs")),
     "samples_n": "coalesce(samples_n, 0)",
     **dict.fromkeys(("disturbed_share", "measured_memory_bytes", *OF_PREDICTION)),
