@@ -159,6 +159,20 @@ def test_networks_with_ops_on_one_side_alone_are_not_mixed_with_others():
     }
 
 
+def test_strategies_of_one_network_are_not_one_row():
+    def exchanged_by(records: list[Record]) -> list[Record]:
+        options = {"threads": 1, "strategy": "allreduce"}
+        return [
+            replace(record, method=replace(record.method, options=options)) for record in records
+        ]
+
+    table = _table([*MEASURED, *exchanged_by(MEASURED)], each=True, by="layer")
+    assert {row["network"].rpartition(", ")[2] for row in table.rows} == {
+        "no strategy",
+        "allreduce",
+    }
+
+
 def test_a_share_of_the_peak_is_of_the_networks_that_have_the_op_on_both_sides():
     without_relu = [record for record in MEASURED if record.scope != "b/relu"]
     faster = [

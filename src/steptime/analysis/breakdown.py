@@ -177,6 +177,9 @@ def _load_cells(data: Data, by: str) -> list[Row]:
             step_s = step_times.get(itemgetter(*_OF_STEP)(rows[0]))
             cell[side] = _make_side(rows, None if is_published else step_s)
         cells.append(cell)
+    for same in grouped(cells, itemgetter("network", "platform")).values():
+        for cell in same if len(same) > 1 else ():
+            cell["network"] += f", {cell['strategy'] or 'no strategy'}"
     positions = {key: position for position, key in enumerate(names)}
     return sorted(cells, key=lambda cell: positions[cell["workload_key"]])
 

@@ -96,7 +96,7 @@ COLUMNS = {  # of `results`, over `pairs`
     "folder": None,
 }
 PLACES = {"tried": None, "predicted_at": None}  # of the records of a row
-BESIDES = ("platform", "method", "predicted_by")  # that names do not tell
+BESIDES = ("platform", "method", "predicted_by", "stack")  # that names do not tell
 SQL = f"{CELL} {PAIRS} {COLUMNS}"  # what results hang on
 
 
@@ -136,7 +136,9 @@ def add(data: Folders) -> None:
     telling = [one for one, count in zip(BESIDES, counts, strict=True) if count > 1]
     own = {*COLUMNS, *PLACES, "name", "label"}
     given = {c: data.expression(c) for c in data.hyperparameters if c.lower() not in own}
-    label = f"concat_ws(', ', {', '.join(['name', *telling])})"
+    # A measurement's method says its stack.
+    parts = ["nullif(stack, method)" if one == "stack" else one for one in telling]
+    label = f"concat_ws(', ', {', '.join(['name', *parts])})"
     every = {**given, "name": None, **COLUMNS, "label": label, **PLACES}
     shown = ", ".join(f"{made or one} AS {flat.name(one)}" for one, made in every.items())
     data.rows(
