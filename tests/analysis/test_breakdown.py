@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from steptime.analysis.analyses import analysis
-from steptime.analysis.breakdown import REST
+from steptime.analysis.breakdown import NO_OP_NAME
 from steptime.core.table import Table
 from steptime.core.workload import Workload
 from steptime.records.data import Data
@@ -80,7 +80,7 @@ def test_the_step_is_that_of_all_samples_and_of_the_last_prediction():
 def test_shares_measured_beside_predicted_by_hand():
     table = _table([*MEASURED, *PREDICTED])
     rows = _by_name(table)
-    assert list(rows) == ["linear", "relu", "update", REST]
+    assert list(rows) == ["linear", "relu", "update", NO_OP_NAME]
     linear = rows["linear"]
     assert (linear["measured_s"], linear["predicted_s"]) == (7, 5)
     assert linear["measured_share"] == pytest.approx(0.7)  # 7 of 10
@@ -93,8 +93,8 @@ def test_shares_measured_beside_predicted_by_hand():
     assert linear["predicted_peak_fraction"] == pytest.approx(900 / 5 / 1000)
     assert linear["ops"] == 2
     assert (rows["update"]["measured_s"], rows["update"]["predicted_s"]) == (1, 1)
-    assert (rows[REST]["measured_s"], rows[REST]["predicted_s"]) == (1, 1)
-    assert rows[REST]["measured_share"] == pytest.approx(0.1)  # 9 of 10 are of ops
+    assert (rows[NO_OP_NAME]["measured_s"], rows[NO_OP_NAME]["predicted_s"]) == (1, 1)
+    assert rows[NO_OP_NAME]["measured_share"] == pytest.approx(0.1)  # 9 of 10 are of ops
     assert table.summary["profiling_overhead_share"] == pytest.approx(0.2)  # 12 s, not 10 s
     for side in ("measured_share", "predicted_share"):
         assert sum(row[side] for row in table.rows) == pytest.approx(1)  # type: ignore[misc]
@@ -103,8 +103,8 @@ def test_shares_measured_beside_predicted_by_hand():
 @pytest.mark.parametrize(
     ("by", "shares"),
     [
-        ("layer", {"a": 0.5, "b": 0.3, "update": 0.1, REST: 0.1}),
-        ("op", {"a/linear": 0.5, "b/linear": 0.2, "b/relu": 0.1, "update": 0.1, REST: 0.1}),
+        ("layer", {"a": 0.5, "b": 0.3, "update": 0.1, NO_OP_NAME: 0.1}),
+        ("op", {"a/linear": 0.5, "b/linear": 0.2, "b/relu": 0.1, "update": 0.1, NO_OP_NAME: 0.1}),
     ],
 )
 def test_by_layer_and_op(by, shares):
@@ -129,11 +129,59 @@ def test_several_networks_count_the_same_and_zero_where_they_lack_the_op():
     assert _by_name(table)["linear"]["measured_share"] == pytest.approx((0.7 + 1) / 2)
     assert _by_name(table)["relu"]["measured_share"] == pytest.approx(0.05)
     each = _table([*MEASURED, *other], each=True, model="width 9")
-    assert {row["name"]: row["measured_share"] for row in each.rows} == {"linear": 1.0, REST: 0.0}
+    assert {row["name"]: row["measured_share"] for row in each.rows} == {
+        "linear": 1.0,
+        NO_OP_NAME: 0.0,
+    }
     moved = [replace(one, platform="elsewhere") for one in MEASURED]
     said = analysis("breakdown").says(_table([*MEASURED, *moved]))
     assert "linear (elsewhere) " in said[0]
     assert said[0].startswith("Of the measured step in the mean of 2 networks: ")
+
+
+def _other(records: list[Record], width: int = 9) -> list[Record]:
+    """Return records as those of another network."""
+    return [replace(record, workload=Workload("net", {"width": width}, 4)) for record in records]
+
+
+def test_networks_with_ops_on_one_side_alone_are_not_mixed_with_others():
+    alone = _table([*MEASURED, *PREDICTED])
+    mixed = _table([*MEASURED, *PREDICTED, *_other(PREDICTED), *_other(MEASURED[:1])])
+    assert [dict(row) for row in mixed.rows] == [dict(row) for row in alone.rows]
+    assert mixed.summary["omitted_networks"] == 1
+    assert "1 network with ops measured or predicted alone left out: --each shows them." in (
+        analysis("breakdown").says(mixed)
+    )
+    each = _table([*MEASURED, *PREDICTED, *_other(PREDICTED)], each=True)
+    assert {row["network"] for row in each.rows} == {
+        "net width 8, batch 4",
+        "net width 9, batch 4",
+    }
+
+
+def test_strategies_of_one_network_are_not_one_row():
+    def exchanged_by(records: list[Record]) -> list[Record]:
+        options = {"threads": 1, "strategy": "allreduce"}
+        return [
+            replace(record, method=replace(record.method, options=options)) for record in records
+        ]
+
+    table = _table([*MEASURED, *exchanged_by(MEASURED)], each=True, by="layer")
+    assert {row["network"].rpartition(", ")[2] for row in table.rows} == {
+        "no strategy",
+        "allreduce",
+    }
+
+
+def test_a_share_of_the_peak_is_of_the_networks_that_have_the_op_on_both_sides():
+    without_relu = [record for record in MEASURED if record.scope != "b/relu"]
+    faster = [
+        replace(record, method=RecordMethod("roofline", "1", {"peak_flop_per_s": 4e3}))
+        for record in _other(PREDICTED)
+    ]
+    rows = _by_name(_table([*MEASURED, *PREDICTED, *_other(without_relu), *faster]))
+    assert rows["relu"]["peak_fraction"] == pytest.approx(100 / 1000)  # of the first network alone
+    assert rows["linear"]["peak_fraction"] == pytest.approx(1800 / (7 * 1000 + 7 * 4000))
 
 
 def test_the_last_prediction_counts():
@@ -158,7 +206,7 @@ def test_a_peak_or_a_share_that_is_no_number_is_unknown():
 
 def test_rows_are_of_each_op_where_asked():
     rows = _table([*MEASURED, *PREDICTED], by="op").rows
-    assert [row["name"] for row in rows] == ["a/linear", "b/linear", "b/relu", "update", REST]
+    assert [row["name"] for row in rows] == ["a/linear", "b/linear", "b/relu", "update", NO_OP_NAME]
 
 
 def test_pictures_of_one_network_and_of_several():
@@ -185,7 +233,7 @@ def test_op_time_of_published_profiles(shared):
         sums[record.scope] += record.quantities["published_time_share"].value or 0.0
     networks = len({record.workload.key for record in records})
     for name, row in rows.items():
-        if name != REST:
+        if name != NO_OP_NAME:
             assert row["measured_share"] == pytest.approx(sums[name] / networks)
     assert rows["output fusion"]["peak_fraction"] < 1  # type: ignore[operator]
     assert draw("breakdown", records)["data"]["values"]

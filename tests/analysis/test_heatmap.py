@@ -16,7 +16,7 @@ from steptime.core.errors import InputError
 from steptime.core.table import Table
 from steptime.core.workload import Workload
 from steptime.records.data import Data
-from steptime.records.record import Record
+from steptime.records.record import Quantity, Record, RecordMethod
 from steptime.reports.charts.heatmap import grid
 from told import row_of
 
@@ -66,6 +66,30 @@ def test_a_cell_is_the_median_of_its_networks():
     assert {row["networks"] for row in panels.rows} == {1}
     few = answer(records, x="nodes", y="batch", only=["layers=2", "batch=16"])
     assert [(row["y"], row["networks"]) for row in few.rows] == [(16, 1), (16, 1)]
+
+
+def test_a_network_that_is_predicted_not_to_fit_has_no_speed_but_a_size():
+    def predicted(workload: Workload, step_s: float, peak: int, status: str = "ok") -> Record:
+        quantities = {"step_s": Quantity(step_s), "peak_bytes": Quantity(peak)}
+        method = RecordMethod("calibrated", "1", {})
+        return Record("predicted", method, workload, "t4", quantities, status=status)
+
+    records = [predicted(fc(2, nodes, 1), nodes, nodes) for nodes in (8, 64)]
+    records += [predicted(fc(4, 8, 1), 8, 8), predicted(fc(4, 64, 1), 64, 64, "oom")]
+    times = answer(records, x="layers", y="nodes", value="predicted_s")
+    cells = {(row["x"], row["y"]): row for row in times.rows}
+    assert cells[4, 64]["value"] is None
+    assert (cells[4, 64]["failed"], cells[4, 64]["status"]) == (1, "oom")
+    assert times.summary["failed"] == {"oom": 1}
+    both = answer(records, x="nodes", y="batch", value="predicted_s")
+    assert [(row["value"], row["networks"], row["failed"]) for row in both.rows] == [
+        (8, 2, 0),
+        (64, 1, 1),
+    ]
+    sizes = answer(records, x="layers", y="nodes", value="memory")
+    cells = {(row["x"], row["y"]): row for row in sizes.rows}
+    assert (cells[4, 64]["value"], cells[4, 64]["failed"]) == (64, 1)
+    assert sizes.summary["partly_failed_cells"] == 1
 
 
 def test_what_failed_is_a_cell_with_its_cause_and_what_was_not_tried_is_none():

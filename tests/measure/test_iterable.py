@@ -32,6 +32,10 @@ def integers(batch): return [[np.zeros((batch, 6), int), np.zeros(batch, int)]]
 def texts(batch): return [[["a"] * batch, np.zeros(batch, int)]]
 def one(batch): return [np.zeros((batch, 6), "float32")]
 def unnamed(batch): return [{"x": np.zeros((batch, 6), "float32")}]
+def sized(batch, sizes): return [[np.full((n, 6), n, "float32"), np.zeros(n, int)] for n in sizes]
+def last_smaller(batch): return sized(batch, [batch, batch, 1])
+def middle_smaller(batch): return sized(batch, [batch, 1, batch])
+def first_smaller(batch): return sized(batch, [batch - 1, batch])
 def three(batch): return 3
 def empty(): return []
 def fails(): raise OSError("disk on fire")
@@ -62,6 +66,22 @@ def test_a_generator_is_made_anew_when_it_is_exhausted(file):
     assert [int(one["labels"][0]) for one in taken] == [0, 1, 2, 0, 1, 2, 0]
     assert all(one["input"].shape == (4, 6) for one in taken)
     assert facts["loader"] == "mine.py:numbered"
+
+
+def test_a_smaller_batch_at_the_end_of_an_epoch_is_passed_over(file):
+    feed, _ = _opened(file, "last_smaller")
+    assert [feed.next()["input"].shape for _ in range(5)] == [(4, 6)] * 5
+
+
+def test_a_smaller_batch_elsewhere_is_refused_with_a_hint(file):
+    feed, _ = _opened(file, "middle_smaller")
+    feed.next()
+    said = "a batch within an epoch has 1 of 4 examples: .*drop_last=True of a DataLoader"
+    with pytest.raises(BadDataError, match=said):
+        feed.next()
+    said = "the first batch has 3 of 4 examples: give the loader this batch, or a smaller --batch"
+    with pytest.raises(BadDataError, match=said):
+        _opened(file, "first_smaller")
 
 
 def test_a_mapping_goes_by_names_and_the_function_gets_what_it_names(file):

@@ -204,12 +204,13 @@ def test_jax_moves_weights_in_half_precision(optimizer):
 
 
 def test_a_trace_names_the_ops_of_the_network():
-    from steptime.records.trace import events_of, profile_of
+    from steptime.records.trace import build_profile
+    from steptime.records.trace_events import read_events
 
     work = workload("fc:layers=2,nodes=256,inputs=256,outputs=64,batch=64")
     ready = prepared(work)
     ready.step()
-    found = profile_of(events_of(ready.trace(3)))
+    found = build_profile(read_events(ready.trace(3)))
     assert len(found.steps) == 3
     passes = {(part.scope, part.pass_) for part in found.parts}
     assert {(f"{name}/linear", "forward") for name in ("fc1", "fc2")} <= passes

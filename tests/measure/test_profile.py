@@ -12,9 +12,10 @@ from every import every
 from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.measure.contract import Options
-from steptime.measure.profile import profile_cell, times_of
+from steptime.measure.profile import profile_cell
 from steptime.records.record import NO_OP, UNATTRIBUTED
-from steptime.records.trace import TracePart, events_of, profile_of
+from steptime.records.trace import TracePart, build_profile, list_op_times
+from steptime.records.trace_events import read_events
 
 
 def _event(cat: str, name: str, ts: float, dur: float, tid: object = 1, **args: object) -> Any:
@@ -55,9 +56,9 @@ GPU_STEP = [  # as torch.profiler writes a step on a GPU: backward runs on a thr
 
 
 def test_kernels_belong_to_the_ops_that_launched_them():
-    profile = profile_of(events_of(_text(GPU_STEP)))
-    assert profile.device
-    assert profile.steps == pytest.approx([1e-3])
+    profile = build_profile(read_events(_text(GPU_STEP)))
+    assert profile.is_on_device
+    assert profile.step_s == pytest.approx([1e-3])
     seconds = {part: values[0] for part, values in profile.parts.items()}
     assert seconds == pytest.approx(
         {
@@ -67,7 +68,9 @@ def test_kernels_belong_to_the_ops_that_launched_them():
             TracePart("", "Memcpy HtoD", "forward"): 50e-6,
         }
     )
-    found = {one.scope: one for one in times_of(profile, {"fc1/linear": "linear"}, first=0)}
+    found = {
+        one.scope: one for one in list_op_times(profile, {"fc1/linear": "linear"}, first_step=0)
+    }
     assert list(found) == ["fc1/linear", "optimizer", UNATTRIBUTED, NO_OP]
     assert found["fc1/linear"].kind == "linear"
     assert found[NO_OP].quantities["step_s"].samples == pytest.approx((350e-6,))
@@ -76,7 +79,7 @@ def test_kernels_belong_to_the_ops_that_launched_them():
 def test_without_a_device_the_time_is_the_hosts():
     of_gpu = ("kernel", "gpu_memcpy", "cuda_runtime")
     events = [event | {"tid": 1} for event in GPU_STEP if event["cat"] not in of_gpu]
-    profile = profile_of(events_of(_text(events)))
+    profile = build_profile(read_events(_text(events)))
     seconds = {part: values[0] for part, values in profile.parts.items()}
     assert seconds == pytest.approx(
         {
@@ -110,14 +113,14 @@ def test_without_a_device_the_time_is_the_hosts():
 )
 def test_what_is_no_trace_is_said_in_a_line(text, said):
     with pytest.raises(InputError, match=said):
-        profile_of(events_of(text))
+        build_profile(read_events(text))
 
 
 @pytest.mark.parametrize("after", ['"C:\\Users\\me.json"}', '"torn'])
 def test_what_follows_the_events_need_not_be_json(after):
     whole = _text(GPU_STEP)
     assert whole.endswith("}")
-    assert events_of(f'{whole[:-1]}, "traceName": {after}') == events_of(whole)
+    assert read_events(f'{whole[:-1]}, "traceName": {after}') == read_events(whole)
 
 
 def test_a_trace_becomes_records(tmp_path):
@@ -168,8 +171,8 @@ def test_every_op_of_a_network_is_in_its_profile(model, no_kernel, tmp_path):
             assert min(times[name]["backward_s"].samples) > 0
     assert min(times["optimizer"]["update_s"].samples) > 0
     assert min(times[NO_OP]["step_s"].samples) >= 0
-    profile = profile_of(events_of(kept.read_text()))
-    for step, whole in enumerate(profile.steps[1:]):
+    profile = build_profile(read_events(kept.read_text()))
+    for step, whole in enumerate(profile.step_s[1:]):
         parts = sum(one["step_s"].samples[step] for one in times.values())
         assert parts == pytest.approx(whole, rel=1e-9)
     # of the ops that ran, all are attributed but the seed of the gradient

@@ -22,7 +22,7 @@ import pytest
 import synthetic
 from record_cases import EACH, edited
 from reference_rows import reference_row
-from steptime.analysis.headline import numbers, results_table
+from steptime.analysis.headline import count_results, make_results_table
 from steptime.analysis.query import query
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
@@ -216,9 +216,9 @@ def test_results_that_are_kept_are_those_of_the_records(folder, harm):
 
 def test_the_summary_of_many_results_is_that_of_their_rows(folder):
     data = Data.load([folder], print)
-    expected = numbers(data)
+    expected = count_results(data)
     data.most = 2
-    table = results_table(data)
+    table = make_results_table(data)
     assert table.chart_rows == [expected]
     assert len(table.rows) == 2
     assert table.footnotes == [

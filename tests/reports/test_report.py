@@ -17,13 +17,15 @@ import pytest
 
 import synthetic
 from steptime.analysis import analyses
-from steptime.analysis.headline import numbers, sentences
+from steptime.analysis.headline import count_results, describe_numbers
 from steptime.core.errors import InputError
 from steptime.records import store
+from steptime.records.data import Data
 from steptime.records.folders import Folders
-from steptime.records.record import Quantity, Record
+from steptime.records.record import Quantity, Record, to_utc
 from steptime.reports import templating, write_report
 from steptime.reports.page import page
+from steptime.reports.sources import format_time, where
 
 pytestmark = pytest.mark.slow
 
@@ -191,7 +193,7 @@ def test_what_others_published_is_a_row_of_the_networks_and_says_its_options_onc
     records[-1] = replace(records[-1], env=copied)
     write_report(write(tmp_path / "in", records), tmp_path / "x.html")
     seen = Page((tmp_path / "x.html").read_text())
-    assert "3 results published by others; a step takes 250 ms to 250 ms." in seen.text
+    assert "3 results published by others; a step takes 250 ms." in seen.text
     assert seen.columns["GPU"] == ["k80", "k80", "p100"]  # the copied one is left out
     assert seen.columns["published step"] == ["250 ms"] * 3
     assert seen.columns["throughput"] == ["256 examples/s"] * 3  # 64 in 250 ms
@@ -305,7 +307,7 @@ _TYPES = dict.fromkeys(
 
 def _numbers(rows: list[Any]) -> dict[str, Any]:
     base = dict.fromkeys(("origin", "predicted_s", "roof_fraction", "disturbed_share"))
-    return numbers(_Results([base | one for one in rows]))  # type: ignore[arg-type]
+    return count_results(_Results([base | one for one in rows]))  # type: ignore[arg-type]
 
 
 def test_the_headline_by_hand():
@@ -317,7 +319,7 @@ def test_the_headline_by_hand():
     ]
     found = _numbers(rows)
     assert found["median_peak_fraction"] == pytest.approx(0.3)
-    assert sentences(found) == [
+    assert describe_numbers(found) == [
         (
             "The best network reaches 50 % of the peak: a, 100 GFLOP/s of 200 GFLOP/s. "
             "The median network reaches 30 %."
@@ -340,13 +342,50 @@ def test_predictions_that_miss_are_explained_where_other_work_disturbed():
         for name, ratio in off.items()
     ]
     said = "3 predictions off by more than 20 %; of these 2 measured while other work disturbed"
-    assert any(line.startswith(said) for line in sentences(_numbers(rows)))
+    assert any(line.startswith(said) for line in describe_numbers(_numbers(rows)))
     assert _numbers(rows[:1])["far"] == {"number": 0, "disturbed": None}
 
 
 def test_more_than_the_peak_is_doubted():
     rows = [row(name="a", status="ok", measured_s=0.1, peak_fraction=1.2, flop_per_s=2.4e11)]
-    assert "1 network above 100 %" in sentences(_numbers(rows))[1]
+    assert "1 network above 100 %" in describe_numbers(_numbers(rows))[1]
+
+
+def test_a_published_number_above_the_peak_is_no_reason_to_calibrate():
+    values = {"status": "ok", "measured_s": 0.1, "peak_fraction": 1.2, "flop_per_s": 2.4e11}
+    ours, theirs = row(name="a", **values), row(name="b", **values, predicted_s=0.2)
+    theirs |= {"origin": "published"}
+    assert "calibrate again" in describe_numbers(_numbers([ours]))[1]
+    said = describe_numbers(_numbers([theirs]))
+    assert said[1] == ("1 published result above 100 %: the type, batch or device is not what ran.")
+    assert not any("calibrate" in line for line in said)
+    assert said[-1] == "1 of 1 network measured by others; a step takes 100 ms."
+    both = describe_numbers(_numbers([ours, theirs]))
+    assert both[-1] == "2 of 2 networks measured (1 by others); a step takes 100 ms."
+
+
+@pytest.mark.parametrize(
+    ("taken_at", "shown"),
+    [
+        ("2026-01-01T09:30:00+09:00", "2026-01-01 00:30 UTC"),
+        ("2026-01-01T09:30:00Z", "2026-01-01 09:30 UTC"),
+        ("2026-01-01T09:30:00", "2026-01-01 09:30"),
+        ("2026-01-01", "2026-01-01"),
+        ("yesterday", "yesterday"),
+    ],
+)
+def test_a_time_is_shown_with_its_zone(taken_at, shown):
+    assert format_time(to_utc(taken_at)) == shown
+
+
+def test_times_of_several_zones_sort_as_instants():
+    early, late = "2026-01-02T01:00:00+09:00", "2026-01-01T23:00:00+00:00"  # 16:00 and 23:00 UTC
+    records = [
+        replace(record, taken_at=at)
+        for record, at in zip(synthetic.sweep()[:2], (early, late), strict=True)
+    ]
+    said = where(Data.of(records))
+    assert said.endswith("2026-01-01 16:00 UTC to 2026-01-01 23:00 UTC")
 
 
 def test_a_torn_line_is_reported_and_a_bad_place_refused(tmp_path, capsys):

@@ -12,17 +12,17 @@ from statistics import fmean
 import numpy as np
 
 from steptime.analysis.analyses import Analysis, Setting
+from steptime.analysis.breakdown_words import SIDES, describe
 from steptime.core.errors import InputError, one_of
 from steptime.core.table import Column, Table
-from steptime.core.units import counted
 from steptime.records import flat
 from steptime.records.data import Data
 from steptime.records.record import NO_OP
 from steptime.records.row import Row, grouped, over
 from steptime.records.sides import Sides
 
-REST = f"{NO_OP} (host, gaps)"
-MOST_BARS = 40  # networks of a picture
+NO_OP_NAME = f"{NO_OP} (host, gaps)"
+MAX_BARS = 40  # networks of a picture
 CONTAINERS = ("while", "conditional", "call")
 """Kinds whose ops run other ops, which a profile lists too: https://openxla.org/xla/operation_semantics."""
 
@@ -31,7 +31,7 @@ NAMES = {  # by what: the SQL of a row's name
     "layer": r"CASE pass WHEN 'update' THEN pass ELSE regexp_replace(scope, '[/.][^/.]*$', '') END",
     "op": "CASE pass WHEN 'update' THEN pass ELSE scope END",
 }
-SIDES = ("measured", "predicted")
+
 PUBLISHED = tuple(
     f"published_{name}"
     for name in ("time_share", "traffic_bytes", "intensity_flop_per_byte", "flop_share")
@@ -78,7 +78,7 @@ _OF_STEP = {
     "by_method": "if(origin = 'predicted', method, '')",
     "method_options": "method_options",
 }
-_WHOLE = "scope = '' AND workload_key IN (SELECT workload_key FROM flat WHERE scope <> '')"
+_STEPS_WITH_OPS = "scope = '' AND workload_key IN (SELECT workload_key FROM flat WHERE scope <> '')"
 _NAMES = """
 WITH named AS (SELECT workload_key, any_value(name) AS name FROM results GROUP BY 1)
 SELECT workload_key, any_value(coalesce(
@@ -88,18 +88,22 @@ FROM flat LEFT JOIN named USING (workload_key) WHERE scope <> '' GROUP BY 1 ORDE
 
 
 def breakdown_table(data: Data, by: str, model: str | None, each: bool) -> Table:
-    """Return where the time of steps goes, by kind, layer or op; the rest is of no op."""
+    """Return the time of steps by kind, layer or op; the remainder is of no op.
+
+    Several networks of a platform are compared only if each has its ops on both sides; those with
+    ops on one side alone are left out (`omitted_networks`), unless no network has both.
+    """
     one_of("breakdown", by, NAMES)
-    cells = _chosen(_cells(data, by), model)
+    cells = _select_cells(_load_cells(data, by), model)
     if model is not None and not cells:
         raise InputError(f"no network with ops here has '{model}' in its name")
-    told = ["network", "platform"] if each else ["platform"]
-    groups = grouped(cells, itemgetter(*told)).values()
-    rows = [row for held in groups for row in _rows(held, each)]
-    several = (Column("platform"),) if len({row["platform"] for row in rows}) > 1 else ()
-    heads = (
+    group_keys = ["network", "platform"] if each else ["platform"]
+    groups = [_keep_comparable(group) for group in grouped(cells, itemgetter(*group_keys)).values()]
+    rows = [row for group in groups for row in _make_rows(group, each)]
+    has_platforms = len({row["platform"] for row in rows}) > 1
+    headings = (
         *([Column("network")] if each else []),
-        *several,
+        *([Column("platform")] if has_platforms else []),
         Column("name", by),
         Column("ops", is_spare=True),
         Column("measured_share", "of measured step", form=".2%"),
@@ -113,214 +117,259 @@ def breakdown_table(data: Data, by: str, model: str | None, each: bool) -> Table
         Column("peak_fraction", "of peak", is_spare=True),
         Column("predicted_peak_fraction", "of peak, predicted", is_spare=True),
     )
-    shown = [one for one in heads if any(row.get(one.key) is not None for row in rows)]
-    of_kind = cells if by == "kind" else _chosen(_cells(data, "kind"), model)
-    beside = _drawn(data, of_kind)
-    return Table(shown, rows, csv_columns=tuple(map(Column, rows[0] if rows else ())),
-                 summary=_summary(cells, by), chart_rows=beside)  # fmt: skip
+    kind_cells = cells if by == "kind" else _select_cells(_load_cells(data, "kind"), model)
+    compared_cells = [cell for group in groups for cell in group]
+    summary = _summarise(compared_cells, by)
+    return Table(
+        [heading for heading in headings if any(row.get(heading.key) is not None for row in rows)],
+        rows,
+        csv_columns=tuple(map(Column, rows[0] if rows else ())),
+        summary={**summary, "omitted_networks": len(cells) - len(compared_cells)},
+        chart_rows=_list_chart_rows(data, kind_cells),
+    )
 
 
-def _chosen(cells: list[Row], model: str | None) -> list[Row]:
-    wanted = (model or "").casefold()
-    return [one for one in cells if wanted in one["network"].casefold()]
+def _select_cells(cells: list[Row], model: str | None) -> list[Row]:
+    text = (model or "").casefold()
+    return [cell for cell in cells if text in cell["network"].casefold()]
 
 
-def _found(data: Data, by: str, key: str | None = None, more: str = "") -> list[Row]:
-    """Return a row for each cell, side and group, and for each value of the columns `more`."""
-    known = data.columns("records")
+def _keep_comparable(cells: list[Row]) -> list[Row]:
+    """Return the networks with ops on both sides, or else all networks of the first side."""
+    paired = [cell for cell in cells if all(side in cell for side in SIDES)]
+    if paired:
+        return paired
+    return [cell for cell in cells if "measured" in cell] or cells
+
+
+def _load_op_rows(data: Data, by: str, key: str | None = None, extra: str = "") -> list[Row]:
+    """Return a row for each cell, side and group, and for each value of the columns `extra`."""
+    existing = data.columns("records")
     sql = _SQL.format(
         peak=flat.rate("method_options ->> 'peak_flop_per_s'"),
-        side=_OF_STEP["side"], by_method=_OF_STEP["by_method"],
-        cell=", ".join(CELL), name=NAMES[by], containers=CONTAINERS, more=more, no_op=NO_OP,
-        **{name: name if name in known else "NULL" for name in PUBLISHED},
-    )  # fmt: skip
+        side=_OF_STEP["side"],
+        by_method=_OF_STEP["by_method"],
+        cell=", ".join(CELL),
+        name=NAMES[by],
+        containers=CONTAINERS,
+        more=extra,
+        no_op=NO_OP,
+        **{name: name if name in existing else "NULL" for name in PUBLISHED},
+    )
     return data.rows(sql, key)
 
 
-def _cells(data: Data, by: str) -> list[Row]:
+def _load_cells(data: Data, by: str) -> list[Row]:
     """Return a row for each network and platform, with the groups of each side by their name.
 
     Networks are in the order in which they were recorded.
     """
-    found = _found(data, by)
-    if not found:
+    op_rows = _load_op_rows(data, by)
+    if not op_rows:
         return []
-    steps = _steps(data)
+    step_times = _load_step_times(data)
     names = {row["workload_key"]: row["name"] for row in data.rows(_NAMES)}
     cells = []
-    for at, held in grouped(found, itemgetter(*CELL)).items():
-        cell: Row = dict(zip(CELL, at, strict=True)) | {"network": names[at[0]]}
-        for side, rows in grouped(held, itemgetter("side")).items():
-            way = itemgetter(*_OF_STEP)(rows[0])
-            cell[side] = _side(rows, None if rows[0]["origin"] == "published" else steps.get(way))
+    for place, cell_rows in grouped(op_rows, itemgetter(*CELL)).items():
+        cell: Row = dict(zip(CELL, place, strict=True)) | {"network": names[place[0]]}
+        for side, rows in grouped(cell_rows, itemgetter("side")).items():
+            is_published = rows[0]["origin"] == "published"
+            step_s = step_times.get(itemgetter(*_OF_STEP)(rows[0]))
+            cell[side] = _make_side(rows, None if is_published else step_s)
         cells.append(cell)
-    places = {key: place for place, key in enumerate(names)}
-    return sorted(cells, key=lambda one: places[one["workload_key"]])
+    for same in grouped(cells, itemgetter("network", "platform")).values():
+        for cell in same if len(same) > 1 else ():
+            cell["network"] += f", {cell['strategy'] or 'no strategy'}"
+    positions = {key: position for position, key in enumerate(names)}
+    return sorted(cells, key=lambda cell: positions[cell["workload_key"]])
 
 
-def _steps(data: Data) -> dict[tuple[str, ...], float]:
-    """Return what whole steps of networks with ops take, all samples of one way together."""
+def _load_step_times(data: Data) -> dict[tuple[str, ...], float]:
+    """Return the times of whole steps of networks with ops, all samples of one method pooled."""
     way = f"hash({', '.join(_OF_STEP.values())})"
-    sides = Sides(data, "step_s", _OF_STEP["side"], way, _WHOLE, kin="NULL", way="''")
+    sides = Sides(data, "step_s", _OF_STEP["side"], way, _STEPS_WITH_OPS, kin="NULL", way="''")
     ids = np.flatnonzero(sides.groups["value"] > 0)
     rows = sides.rows(ids, _OF_STEP, {"step_s": "value"})
     return {itemgetter(*_OF_STEP)(row): row["step_s"] for row in rows}
 
 
-def _side(rows: Sequence[Row], step_s: float | None) -> Row:
-    """Return the groups of one side of a cell by name, with the time that their shares are of.
-
-    That is the step without a profiler; where ops alone take longer under it, or the whole step was
-    shorter (other work disturbed the rest), it is the profiled one.
-    """
-    named = {row["name"]: row for row in rows if row["name"] != NO_OP}
+def _make_side(rows: Sequence[Row], step_s: float | None) -> Row:
+    """Return the groups of one side of a cell by name, with the time that their shares are of."""
+    groups = {row["name"]: row for row in rows if row["name"] != NO_OP}
     idle_s = sum(row["time_s"] for row in rows if row["name"] == NO_OP)
-    ops_s = sum(row["time_s"] or 0.0 for row in named.values())
-    profiled_s = ops_s + idle_s
-    trusted = step_s is not None and (not idle_s or ops_s <= step_s <= profiled_s)
-    whole_s = step_s if step_s is not None and trusted else profiled_s
-    if whole_s:
-        shares = {name: (row["time_s"] or 0.0) / whole_s for name, row in named.items()}
+    ops_s = sum(row["time_s"] or 0.0 for row in groups.values())
+    basis_s = _choose_basis_s(step_s, ops_s, idle_s)
+    if basis_s:
+        shares = {name: (row["time_s"] or 0.0) / basis_s for name, row in groups.items()}
     else:
-        shares = {name: row["share"] or 0.0 for name, row in named.items()}
+        shares = {name: row["share"] or 0.0 for name, row in groups.items()}
     return {
-        "named": named,
-        "shares": {**shares, REST: 1 - sum(shares.values())},
-        "whole_s": whole_s or None,
-        "rest_s": whole_s - ops_s if whole_s else None,
-        "overhead_share": profiled_s / step_s - 1 if step_s and idle_s else None,
-        "inflated": bool(step_s and not trusted),
+        "groups": groups,
+        "shares": {**shares, NO_OP_NAME: 1 - sum(shares.values())},
+        "basis_s": basis_s or None,
+        "no_op_s": basis_s - ops_s if basis_s else None,
+        "overhead_share": (ops_s + idle_s) / step_s - 1 if step_s and idle_s else None,
+        "is_profiled": bool(step_s) and basis_s != step_s,
         "peak": rows[0]["peak_flop_per_s"],
     }
 
 
-def _rows(cells: Sequence[Row], each: bool) -> list[Row]:
-    """Return a row for each group of these cells, the longest first, what is of no op last."""
-    names = dict.fromkeys(n for one in cells for s in SIDES if s in one for n in one[s]["named"])
-    rows = [_row(name, cells, each) for name in (*names, REST)]
-    key = "measured_share" if any("measured" in one for one in cells) else "predicted_share"
-    return sorted(rows, key=lambda row: (row["name"] == REST, -(row[key] or 0.0), row["name"]))
+def _choose_basis_s(step_s: float | None, ops_s: float, idle_s: float) -> float:
+    """Return the time that shares are of: the step without a profiler, where it can be trusted.
+
+    It cannot where ops alone take longer under the profiler, or where the profiled step was
+    shorter, because other work disturbed the step without it. Then it is the profiled step.
+    """
+    profiled_s = ops_s + idle_s
+    if step_s is None or (idle_s and not ops_s <= step_s <= profiled_s):
+        return profiled_s
+    return step_s
 
 
-def _row(name: str, cells: Sequence[Row], each: bool) -> Row:
-    held = {side: [one for one in cells if side in one] for side in SIDES}
+def _make_rows(cells: Sequence[Row], each: bool) -> list[Row]:
+    """Return a row for each group of these cells, the longest first, the time of no op last."""
+    names = dict.fromkeys(
+        name for cell in cells for side in SIDES if side in cell for name in cell[side]["groups"]
+    )
+    rows = [_make_row(name, cells, each) for name in (*names, NO_OP_NAME)]
+    key = "measured_share" if any("measured" in cell for cell in cells) else "predicted_share"
+    return sorted(
+        rows, key=lambda row: (row["name"] == NO_OP_NAME, -(row[key] or 0.0), row["name"])
+    )
+
+
+def _make_row(name: str, cells: Sequence[Row], each: bool) -> Row:
+    """Return the row of one group: its shares, times and costs over these cells."""
     row: Row = {"network": cells[0]["network"]} if each else {}
     row |= {"platform": cells[0]["platform"], "name": name, "networks": len(cells)}
-    found: dict[str, Row] = {}
     for side in SIDES:
-        sides = [one[side] for one in held[side]]
-        parts = [one["named"][name] for one in sides if name in one["named"]]
-        row[f"{side}_share"] = (
-            fmean(one["shares"].get(name, 0.0) for one in sides) if sides else None
+        sides = [cell[side] for cell in cells if side in cell]
+        parts = [part["groups"][name] for part in sides if name in part["groups"]]
+        shares = [part["shares"].get(name, 0.0) for part in sides]
+        row[f"{side}_share"] = fmean(shares) if shares else None
+        times = (
+            [side["no_op_s"] for side in sides]
+            if name == NO_OP_NAME
+            else [p["time_s"] for p in parts]
         )
-        times = [one["rest_s"] for one in sides] if name == REST else [p["time_s"] for p in parts]
-        row[f"{side}_s"] = _sum(times)
-        found[side] = {n: _sum(p[n] for p in parts) for n in ("flop", "bytes", "of_peak", "share")}
-        row["ops"] = max(row.get("ops", 0), sum(p["ops"] for p in parts))
-    same = held["measured"] == held["predicted"]
-    row["ratio"] = over(row["measured_s"], row["predicted_s"]) if same else None
-    costs = found["predicted"] if held["predicted"] else found["measured"]
-    row["flop_share"], row["bytes_share"] = (_cost_share(name, cells, n) for n in ("flop", "bytes"))
-    row["intensity_flop_per_byte"] = over(costs["flop"], costs["bytes"])
-    peak = _sum(one["predicted"]["peak"] for one in held["predicted"][:1])
-    for side, key in zip(SIDES, ("peak_fraction", "predicted_peak_fraction"), strict=True):
-        row[key] = over(over(costs["flop"], row[f"{side}_s"]), peak)
-    if peak is None:
-        row["peak_fraction"] = over(found["measured"]["of_peak"], found["measured"]["share"])
+        row[f"{side}_s"] = _sum_values(times)
+        row["ops"] = max(row.get("ops", 0), sum(part["ops"] for part in parts))
+    is_paired = all(side in cell for cell in cells for side in SIDES)
+    row["ratio"] = over(row["measured_s"], row["predicted_s"]) if is_paired else None
+    row["flop_share"] = _mean_cost_share(name, cells, "flop")
+    row["bytes_share"] = _mean_cost_share(name, cells, "bytes")
+    row["intensity_flop_per_byte"] = _intensity(name, cells)
+    row["peak_fraction"] = _peak_fraction(name, cells, "measured")
+    row["predicted_peak_fraction"] = _peak_fraction(name, cells, "predicted")
     return row
 
 
-def _cost_share(name: str, cells: Sequence[Row], cost: str) -> float | None:
+def _cost_side(cell: Row) -> Row:
+    """Return the side of a cell whose FLOP and bytes count: the prediction, where there is one."""
+    side: Row = cell["predicted" if "predicted" in cell else "measured"]
+    return side
+
+
+def _intensity(name: str, cells: Sequence[Row]) -> float | None:
+    """Return the FLOP per byte of a group, over the networks in which both are known."""
+    groups = [_cost_side(cell)["groups"].get(name) for cell in cells]
+    return _ratio_of_sums(groups, "flop", "bytes")
+
+
+def _ratio_of_sums(groups: Sequence[Row | None], column: str, divisor: str) -> float | None:
+    """Return the sum of a column over that of another one, of the groups that have both."""
+    pairs = [(group[column], group[divisor]) for group in groups if group]
+    complete = [pair for pair in pairs if None not in pair]
+    return over(
+        _sum_values(value for value, _ in complete), _sum_values(value for _, value in complete)
+    )
+
+
+def _peak_fraction(name: str, cells: Sequence[Row], side: str) -> float | None:
+    """Return the share of the peak that a group reaches in the times of a side.
+
+    FLOP and times are of the same networks: those with the group on this side and in the
+    prediction, each with its own peak. Without a peak it is the published share.
+    """
+    flop = 0.0
+    peak_flop = 0.0  # that the device could do in the same time
+    for cell in cells:
+        costs = cell.get("predicted", {})
+        group = costs.get("groups", {}).get(name)
+        timed = cell.get(side, {}).get("groups", {}).get(name)
+        if group and timed and None not in (group["flop"], timed["time_s"], costs["peak"]):
+            flop += group["flop"]
+            peak_flop += timed["time_s"] * costs["peak"]
+    if peak_flop or side == "predicted":
+        return over(flop, peak_flop)
+    groups = [cell[side]["groups"].get(name) for cell in cells if side in cell]
+    return _ratio_of_sums(groups, "of_peak", "share")
+
+
+def _mean_cost_share(name: str, cells: Sequence[Row], cost: str) -> float | None:
     """Return the mean over networks of a group's share of FLOP or bytes, None where unknown."""
+    if name == NO_OP_NAME:
+        return None
     shares = []
-    for one in cells:
-        parts = one[SIDES[1] if SIDES[1] in one else SIDES[0]]["named"]
-        whole = _sum(part[cost] for part in parts.values())
-        if whole and (name not in parts or parts[name][cost] is not None):
-            shares.append((parts[name][cost] or 0.0) / whole if name in parts else 0.0)
-    return fmean(shares) if shares and name != REST else None
+    for cell in cells:
+        groups = _cost_side(cell)["groups"]
+        total = _sum_values(group[cost] for group in groups.values())
+        if not total:
+            continue
+        if name not in groups:
+            shares.append(0.0)
+        elif groups[name][cost] is not None:
+            shares.append(groups[name][cost] / total)
+    return fmean(shares) if shares else None
 
 
-def _sum(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+def _sum_values(values: Iterable[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if numbers else None
 
 
-def _summary(cells: Sequence[Row], by: str) -> Row:
-    """Return what is true of all rows: networks, what is of no op, what profiling costs."""
-    found: Row = {"by": by, "networks": len(cells)}
+def _summarise(cells: Sequence[Row], by: str) -> Row:
+    """Return numbers of all rows together: networks, time of no op, cost of profiling."""
+    summary: Row = {"by": by, "networks": len(cells)}
     for side in SIDES:
-        sides = [one[side] for one in cells if side in one]
-        found[f"{side}_networks"] = len(sides)
-        rest = [one["shares"][REST] for one in sides]
-        found[f"{side}_no_op_share"] = fmean(rest) if rest else None
-    measured = [one["measured"] for one in cells if "measured" in one]
-    slower = [one["overhead_share"] for one in measured if one["overhead_share"] is not None]
-    found["profiling_overhead_share"] = fmean(slower) if slower else None
-    return found | {"of_profiled_step": sum(one["inflated"] for one in measured)}
+        sides = [cell[side] for cell in cells if side in cell]
+        idle_shares = [part["shares"][NO_OP_NAME] for part in sides]
+        summary[f"{side}_networks"] = len(sides)
+        summary[f"{side}_no_op_share"] = fmean(idle_shares) if idle_shares else None
+    measured = [cell["measured"] for cell in cells if "measured" in cell]
+    overheads = [side["overhead_share"] for side in measured if side["overhead_share"] is not None]
+    summary["profiling_overhead_share"] = fmean(overheads) if overheads else None
+    summary["of_profiled_step"] = sum(side["is_profiled"] for side in measured)
+    return summary
 
 
-def _drawn(data: Data, cells: Sequence[Row]) -> list[Row]:
-    """Return what the chart needs: each op's passes of one network, or shares of each network."""
-    if not 0 < len(cells) <= MOST_BARS:
+def _list_chart_rows(data: Data, cells: Sequence[Row]) -> list[Row]:
+    """Return the rows of the chart: the passes of one network's ops, or shares of each network."""
+    if not 0 < len(cells) <= MAX_BARS:
         return []
     if len(cells) > 1:
         return [
-            {"network": one["network"], "platform": one["platform"], "side": side, "name": name}
-            | {"share": share}
-            for one in cells
+            {
+                "network": cell["network"],
+                "platform": cell["platform"],
+                "side": side,
+                "name": name,
+                "share": share,
+            }
+            for cell in cells
             for side in SIDES
-            if side in one
-            for name, share in one[side]["shares"].items()
+            if side in cell
+            for name, share in cell[side]["shares"].items()
         ]
-    (one,) = cells
-    drawn = []
-    for row in _found(data, "op", one["workload_key"], "scope, pass, op_kind,"):
-        if row["platform"] == one["platform"] and row["name"] != NO_OP:
-            whole_s = one[row["side"]]["whole_s"]
-            share = row["time_s"] / whole_s if whole_s else row["share"]
-            told = {name: row[name] for name in ("side", "scope", "pass", "op_kind", "time_s")}
-            drawn.append({"network": one["network"], **told, "share": share})
-    return drawn
-
-
-def _says(table: Table) -> list[str]:
-    found = table.summary
-    if not table.rows:
-        return [
-            "no op is measured, predicted or published here",
-            "'steptime run MODEL --profile --out DIR' measures them",
-            "'steptime predict --in DIR --by-op' predicts them",
-        ]
-    said = []
-    for side in SIDES:
-        key = f"{side}_share"
-        networks = found[f"{side}_networks"]
-        if not networks:
-            continue
-        ranked = sorted((r for r in table.rows if r[key] is not None), key=lambda row: -row[key])
-        told = [n for n in ("network", "platform") if len({r.get(n) for r in ranked}) > 1]
-        places = [", ".join(row[name] for name in told) for row in ranked[:3]]
-        parts = ", ".join(
-            row["name"] + (f" ({place})" if place else "") + f" {100 * row[key]:.2f} %"
-            for row, place in zip(ranked, places, strict=False)
-        )
-        several = networks > 1 and "network" not in told
-        mean = f" in the mean of {counted(networks, 'network')}" if several else ""
-        known = side == "predicted" or any(row["measured_s"] is not None for row in table.rows)
-        said.append(f"Of the {side if known else 'published'} step{mean}: {parts}.")
-    if (slower := found["profiling_overhead_share"]) is not None:
-        said.append(f"A step under the profiler took {1 + slower:.3g} times as long as without it.")
-    if inflated := found["of_profiled_step"]:
-        said.append(
-            f"{counted(inflated, 'network')} whose steps without profiler took longer than with it "
-            "or less than the ops alone: shares are of the profiled step."
-        )
-    if not found["predicted_networks"]:
-        said.append(
-            "No prediction has its ops here: 'steptime predict --in DIR --by-op' adds them."
-        )
-    return said
+    (cell,) = cells
+    chart_rows = []
+    for row in _load_op_rows(data, "op", cell["workload_key"], "scope, pass, op_kind,"):
+        if row["platform"] == cell["platform"] and row["name"] != NO_OP:
+            basis_s = cell[row["side"]]["basis_s"]
+            fields = {name: row[name] for name in ("side", "scope", "pass", "op_kind", "time_s")}
+            share = row["time_s"] / basis_s if basis_s else row["share"]
+            chart_rows.append({"network": cell["network"], **fields, "share": share})
+    return chart_rows
 
 
 ANALYSIS = Analysis(
@@ -332,7 +381,7 @@ ANALYSIS = Analysis(
     prediction.
     """,
     breakdown_table,
-    _says,
+    describe,
     section="Where the time goes",
     chart="steptime.reports.charts.breakdown:chart",
     settings=(

@@ -7,7 +7,8 @@ from typing import Any
 from steptime.build import build
 from steptime.core.workload import Workload
 from steptime.measure.contract import Options, Prepared, UnsupportedError
-from steptime.records.trace import OpTimes, events_of, profile_of, times_of
+from steptime.records.trace import OpTimes, build_profile, list_op_times
+from steptime.records.trace_events import read_events
 
 MOST_STEPS, LEAST_STEPS = 20, 3
 
@@ -35,4 +36,4 @@ def profile_cell(
     if trace:
         Path(trace).write_text(text, encoding="utf-8")
     kinds = {op.name: op.kind for op in graph.ops}
-    return times_of(profile_of(events_of(text)), kinds)
+    return list_op_times(build_profile(read_events(text)), kinds)

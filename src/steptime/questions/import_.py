@@ -1,20 +1,25 @@
 """Import other people's results as records."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import InputError
-from steptime.core.kinds import paths_of
+from steptime.core.kinds import paths_of, text_of
 from steptime.core.progress import note
 from steptime.core.table import Column, Table
 from steptime.core.units import counted
+from steptime.core.values import parse_count
 from steptime.questions import kinds
 from steptime.records import store
 from steptime.records.readers import NO_FORMAT, Import, read_path, source_key
 from steptime.records.readers.sources import Unread
+from steptime.records.readers.torch_trace import STEPS
+from steptime.records.record import Record
 
 MAX_UNREAD_NOTES = 8
+MAX_NOTES = 8  # of readers
 MAX_REASON_CHARACTERS = 300
 
 
@@ -87,7 +92,10 @@ class ImportAnswer(Answer, frozen=True, kw_only=True):
 
 
 def import_(
-    paths: kinds.Paths, out: kinds.RecordsFolder, mapping: kinds.MappingFile | None = None
+    paths: kinds.Paths,
+    out: kinds.RecordsFolder,
+    mapping: kinds.MappingFile | None = None,
+    steps: kinds.Count | None = None,
 ) -> ImportAnswer:
     """Read other people's results into a folder of records.
 
@@ -98,18 +106,26 @@ def import_(
         paths: Files, folders, .tar or .tar.gz archives.
         out: Folder of records.
         mapping: What the columns of CSV files mean.
+        steps: Number of steps in a trace that does not mark them.
 
     Raises:
-        InputError: if no file became a record, and for a mapping that is not valid.
+        InputError: if no file became a record, for a mapping that is not valid, and if the folder
+            holds a trace with another number of steps.
         StoreError: if the records cannot be written.
     """
     from steptime.records.readers.mapping import read_mapping
 
     sources = paths_of(paths)
     folder = Path(out)
-    content = read_path(*sources, mapping=read_mapping(Path(mapping)) if mapping else None)
+    content = read_path(
+        *sources,
+        mapping=read_mapping(Path(mapping)) if mapping else None,
+        steps=None if steps is None else parse_count(text_of(steps), "--steps"),
+    )
     if not content.records:
         raise InputError(f"{', '.join(map(str, sources))}: {_describe_failure(content)}")
+    if steps is not None and not content.formats["torch-trace"]:
+        raise InputError("--steps: is for traces, and none is among these files")
     new_count = _write_new_records(content, folder)
     return _answer(content, new_count, folder)
 
@@ -118,11 +134,33 @@ def _write_new_records(content: Import, folder: Path) -> int:
     """Write the records that the folder does not hold yet, and return their number."""
     # A second import of the same source may run at this moment.
     with store.exclusive(folder, store.OF_IMPORT, waits=True):
-        old_keys = {source_key(record) for record in store.load(folder, note, required=False)}
-        records = [record for record in content.records if source_key(record) not in old_keys]
+        old_steps = {
+            source_key(record): record.env.get(STEPS)
+            for record in store.load(folder, note, required=False)
+        }
+        _check_steps(content.records, old_steps, folder)
+        records = [record for record in content.records if source_key(record) not in old_steps]
         with store.open_writer(folder) as writer:
             writer.append_all(records)
     return len(records)
+
+
+def _check_steps(
+    records: Sequence[Record], old_steps: Mapping[tuple[Any, ...], int | None], folder: Path
+) -> None:
+    """Refuse a trace that the folder holds already with another number of steps.
+
+    Raises:
+        InputError: for the first such trace.
+    """
+    for record in records:
+        steps = record.env.get(STEPS)
+        old_count = old_steps.get(source_key(record), steps)
+        if old_count != steps:
+            raise InputError(
+                f"{record.env['source_file']}: {folder} holds this trace as "
+                f"{counted(old_count or 1, 'step')}: import it into another folder"
+            )
 
 
 def _answer(content: Import, new_count: int, folder: Path) -> ImportAnswer:
@@ -167,7 +205,7 @@ def _describe_omissions(content: Import, old_count: int) -> list[str]:
     if content.duplicates:
         files = counted(len(content.duplicates), "file")
         lines.append(f"{files} with the content of another (duplicate_of)")
-    return lines + _describe_unread(content.unread)
+    return [*lines, *content.notes[:MAX_NOTES], *_describe_unread(content.unread)]
 
 
 def _describe_unread(entries: Sequence[Unread]) -> list[str]:

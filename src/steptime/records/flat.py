@@ -40,9 +40,12 @@ _MADE = {  # columns of `flat` that follow from those of lines
     "date": "coalesce(date, taken_at[:10])",
     "stack": "if(origin = 'measured', ran_by, stack)",
     **{f"step_s_{name}": f"spread.{name}" for name in ("min", "max", "mean", "p5", "p95")},
-    "speed_per_s": "if(samples_n IS NOT NULL, examples * spread.speed, "
-    f"if({_KNOWN}, examples / nullif(step_s, 0), NULL))",
-    **{f"speed_{name}_per_s": f"examples * spread.{name}" for name in ("uncertainty", "jitter")},
+    "speed_per_s": f"if({_KNOWN}, if(samples_n IS NOT NULL, examples * spread.speed, "
+    "examples / nullif(step_s, 0)), NULL)",
+    **{
+        f"speed_{name}_per_s": f"if({_KNOWN}, examples * spread.{name}, NULL)"
+        for name in ("uncertainty", "jitter")
+    },
 }
 _GIVEN = ("batch", "stack")  # beside what is made of them
 LINES = {  # what a row says: its columns, and their types

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from steptime.core.errors import InputError
+from steptime.core.errors import InputError, shorten
 from steptime.core.units import first_of
 from steptime.records import flat, store
 from steptime.records.record import ORIGINS, Record
@@ -158,7 +158,13 @@ class Folders:
         return self.tables()
 
     def _asked(self, sql: str, values: Sequence[Any]) -> Any:
-        return self._tables.connection.execute(sql, list(values))
+        from duckdb import IOException, OutOfMemoryException
+
+        try:
+            return self._tables.connection.execute(sql, list(values))
+        except (IOException, OutOfMemoryException) as error:  # of a full disk for temporary files
+            reason = shorten(str(error))
+            raise store.StoreError(f"records need room for temporary files: {reason}") from None
 
 
 def _line(told: Sequence[Row]) -> str:

@@ -30,6 +30,7 @@ HASHES = {
 }
 TOLD = (*OF_NETWORK, *OF_WAY)
 UNTOLD = ("runs", "strategy", "overlap", *HOW)  # options that have a place, or tell nothing
+HASH_DIGITS = 8
 STEP = ("strategy", "overlap")  # of a network, where its name tells no more
 EXACT = ("id", "network", "way", "beside")
 _SETTINGS = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -111,14 +112,29 @@ def networks(told: Sequence[Row], free: Collection[str] = STEP) -> list[str]:
 
 
 def _words(name: str, settings: Sequence[str | None], family: str) -> list[str | None]:
-    memo = {one: one and said(name, loaded(one), family) for one in {*settings}}
-    return [memo[one] for one in settings]
+    words = {value: value and _describe_setting(name, value, family) for value in {*settings}}
+    return [words[value] for value in settings]
+
+
+def _describe_setting(name: str, text: str, family: str) -> str:
+    """Return a setting of a network, from its JSON, in few words: "layers 2"."""
+    value = loaded(text)
+    if name == "sha256":  # of a file
+        return f"file {str(value)[:HASH_DIGITS]}"
+    return said(name, value, family)
 
 
 def _how(row: Row, free: Collection[str]) -> Row:
-    """Return how and where a step ran, in the order in which it is told."""
+    """Return how and where a step ran, in the order in which it is told.
+
+    An option that a column says is told once; where the column is empty, the option is told.
+    """
     options = loaded(row["method_options"])
-    others = {name: value for name, value in options.items() if name not in UNTOLD}
+    others = {
+        name: value
+        for name, value in options.items()
+        if name not in UNTOLD or (name in HOW and row[name] is None)
+    }
     last = {"version": row["method_version"], "host": row["host"]}
     told = {name: row[name] for name in HOW} | others | last
     return {name: value for name, value in told.items() if name not in free}

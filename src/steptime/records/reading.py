@@ -23,6 +23,7 @@ from steptime.records.record import (
     Record,
     RecordMethod,
     record_to_json,
+    to_utc,
 )
 
 Item = TypeVar("Item")
@@ -67,6 +68,9 @@ class Line(msgspec.Struct):
     env: msgspec.Raw = msgspec.Raw(b"{}")
     taken_at: str = ""
     workload_key: str = ""
+
+    def __post_init__(self) -> None:
+        self.taken_at = to_utc(self.taken_at)
 
     @property
     def key(self) -> str:

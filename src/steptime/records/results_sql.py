@@ -78,7 +78,8 @@ COLUMNS = {  # of `results`, over `pairs`
     "measured_high_s": "high",
     "measured_min_s": None,
     "interval": "CASE WHEN is_pooled THEN if(runs > 1, 'between-runs', 'within-run') END",
-    "examples_per_s": "examples / if(is_pooled, mean, nullif(measured_s, 0))",
+    "examples_per_s": "if(batch IS NULL, NULL, "
+    "examples / if(is_pooled, mean, nullif(measured_s, 0)))",
     **dict.fromkeys(("steady", "runs")),
     "samples_n": "coalesce(samples_n, 0)",
     **dict.fromkeys(("disturbed_share", "measured_memory_bytes", *OF_PREDICTION)),
@@ -95,7 +96,7 @@ COLUMNS = {  # of `results`, over `pairs`
     "folder": None,
 }
 PLACES = {"tried": None, "predicted_at": None}  # of the records of a row
-BESIDES = ("platform", "method", "predicted_by")  # that names do not tell
+BESIDES = ("platform", "method", "predicted_by", "stack")  # that names do not tell
 SQL = f"{CELL} {PAIRS} {COLUMNS}"  # what results hang on
 
 
@@ -135,7 +136,9 @@ def add(data: Folders) -> None:
     telling = [one for one, count in zip(BESIDES, counts, strict=True) if count > 1]
     own = {*COLUMNS, *PLACES, "name", "label"}
     given = {c: data.expression(c) for c in data.hyperparameters if c.lower() not in own}
-    label = f"concat_ws(', ', {', '.join(['name', *telling])})"
+    # A measurement's method says its stack.
+    parts = ["nullif(stack, method)" if one == "stack" else one for one in telling]
+    label = f"concat_ws(', ', {', '.join(['name', *parts])})"
     every = {**given, "name": None, **COLUMNS, "label": label, **PLACES}
     shown = ", ".join(f"{made or one} AS {flat.name(one)}" for one, made in every.items())
     data.rows(

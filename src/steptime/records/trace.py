@@ -1,52 +1,41 @@
-"""What a trace of PyTorch's profiler says: the time of each annotated op, by pass and by step.
+"""The time of each annotated op in a trace of PyTorch's profiler, by pass and by step.
 
-A trace is Trace Event JSON as `torch.profiler` writes it. Annotations (`record_function`) name ops.
-A backward op belongs to the forward op that made its node of the autograd graph: both say one
-sequence number. A kernel belongs to the op that launched it: both say one correlation.
+Annotations (`record_function`) name ops. A backward op belongs to the forward op that made its node
+of the autograd graph: both have one sequence number. A kernel belongs to the op that launched it:
+both have one correlation number.
+
+A host that launches kernels runs ahead of the device, so marks of steps on the host's thread do not
+bound the steps of the device. A step with kernels ends with the last kernel that it launched, and
+not before its mark ends; the next step begins there, and not before its own mark. This is the rule
+of Kineto's TensorBoard plugin (`step_parser.py`).
 """
 
-import json
-import re
-from bisect import bisect_right
+import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from steptime.core.errors import InputError
 from steptime.core.graph import PASSES
 from steptime.records.record import NO_OP, UNATTRIBUTED, Quantity, in_one_run
+from steptime.records.trace_events import (
+    HOST_CATEGORIES,
+    KERNEL_CATEGORIES,
+    LAUNCH_CATEGORIES,
+    NODE,
+    OPTIMIZER,
+    Slice,
+)
 
-ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
-LAUNCHES = ("cuda_runtime", "cuda_driver")
-OF_HOST = ("cpu_op", "user_annotation", *LAUNCHES)
-STEP = "ProfilerStep#"  # annotations of torch.profiler itself
-OPTIMIZER = "Optimizer."
-NODE = "autograd::engine::evaluate_function: "
-RUNS = ("::", "CompiledFxGraph")  # in the names of what computes, not of what only calls
+NO_PYTORCH_OP = "holds no op of PyTorch's profiler"
+COMPUTING_NAMES = ("::", "CompiledFxGraph")  # in names of ops; a Python function has neither
+FORWARD, BACKWARD, UPDATE = PASSES
 US = 1e-6
-
-_LIST = re.compile(r'"traceEvents"\s*:\s*(?=\[)|\A\s*(?=\[)')
-
-
-class Slice(NamedTuple):
-    """A complete event (`ph` X): start and length [us], its track, and the arguments used here."""
-
-    start: float
-    length: float
-    category: str
-    name: str
-    track: tuple[str, str]
-    sequence: int | None
-    correlation: int | None
-
-    @property
-    def end(self) -> float:
-        """When it ends [us]."""
-        return self.start + self.length
 
 
 class TracePart(NamedTuple):
-    """Whose a piece of time is: an annotation or "", the framework's op, and the pass."""
+    """The owner of a piece of time: an annotation or "", the framework's op, and the pass."""
 
     scope: str
     op: str
@@ -55,197 +44,309 @@ class TracePart(NamedTuple):
 
 @dataclass
 class Profile:
-    """The seconds of each part by step, and of the steps; `device` says whose time it is.
+    """The seconds of each part in each step.
 
-    What parts leave of a step ran on no op: the host's work, and gaps. Overlaps count once.
+    Seconds of a step that are of no part ran on no op: the host's work, and gaps. Overlaps count
+    once.
+
+    Attributes:
+        step_s: seconds of each step.
+        parts: seconds of each part in each step.
+        is_on_device: whether the times are those of kernels on a device.
+        is_marked: whether the trace marks its steps; otherwise it is one step.
+        omitted_steps: number of marked steps in which nothing ran, which are left out.
     """
 
-    steps: list[float]
+    step_s: list[float]
     parts: dict[TracePart, list[float]] = field(default_factory=dict)
-    device: bool = False
+    is_on_device: bool = False
+    is_marked: bool = True
+    omitted_steps: int = 0
 
     def add(self, part: TracePart, step: int, seconds: float) -> None:
         """Add seconds to a part of a step."""
-        self.parts.setdefault(part, [0.0] * len(self.steps))[step] += seconds
+        self.parts.setdefault(part, [0.0] * len(self.step_s))[step] += seconds
 
 
-@dataclass
-class _Context:
-    """What a moment of the host's thread is in."""
+class _Span(NamedTuple):
+    """A stretch of time [us]."""
 
+    start: float
     end: float
+
+
+@dataclass(frozen=True)
+class _Context:
+    """The annotation, op, pass and autograd node around a moment of a host thread."""
+
+    end: float = 0.0
     scope: str = ""
     op: str = ""
-    pass_: str = "forward"
+    pass_: str = FORWARD
     sequence: int | None = None
 
 
-class _Piece(NamedTuple):
+class _Work(NamedTuple):
+    """An op of a host thread or a kernel, with the time at which the host launched the kernel."""
+
     start: float
     end: float
     context: _Context
+    launch: float | None = None
 
 
-def event(name: str, category: str, start_us: float, length_us: float) -> dict[str, Any]:
-    """Return a complete event of the one track that a trace of ours has."""
-    about = {"ph": "X", "pid": 0, "tid": 0, "cat": category, "name": name}
-    return {**about, "ts": start_us, "dur": length_us}
+class _Launch(NamedTuple):
+    start: float
+    context: _Context
 
 
-def events_of(text: str) -> list[Slice]:
-    """Return the complete events of Trace Event JSON; raises `InputError` where they are torn.
+@dataclass
+class _Host:
+    """The ops of each host thread, the kernels that they launched and the nodes that they made.
 
-    What stands around their list is not read: on Windows PyTorch writes paths there that are no
-    JSON.
+    Attributes:
+        work: outermost ops by thread.
+        marks: marked steps by thread.
+        launches: launches by correlation number.
+        makers: time and context of the op that made a node, by its sequence number.
     """
-    found = _LIST.search(text)
-    if found is None:
-        raise InputError("holds no list of trace events")
-    try:  # no more of an event is kept than what is used
-        every, _ = _DECODER.raw_decode(text, found.end())
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is torn or no JSON: {error}") from None
-    return [one for one in every if isinstance(one, Slice)]
+
+    work: dict[tuple[str, str], list[_Work]] = field(default_factory=dict)
+    marks: dict[tuple[str, str], list[_Span]] = field(default_factory=dict)
+    launches: dict[int, _Launch] = field(default_factory=dict)
+    makers: dict[int, _Launch] = field(default_factory=dict)
 
 
-def _event(one: dict[str, Any]) -> Slice | None:
-    start, length, args = one.get("ts"), one.get("dur"), one.get("args")
-    times = (isinstance(n, int | float) and 0 <= n < 1e18 for n in (start, length))
-    if one.get("ph") != "X" or start is None or length is None or not all(times):
-        return None
-    known = args if isinstance(args, dict) else {}
-    numbers = (known.get(name) for name in ("Sequence number", "correlation"))
-    sequence, correlation = (n if isinstance(n, int) and n >= 0 else None for n in numbers)
-    track = str(one.get("pid"))[:40], str(one.get("tid"))[:40]
-    name = str(one.get("name"))[:200]
-    category = str(one.get("cat"))
-    return Slice(float(start), float(length), category, name, track, sequence, correlation)
+def build_profile(events: Sequence[Slice]) -> Profile:
+    """Return the time of each part of the steps of a trace; without marks it is one step.
 
+    If kernels ran on a device, the times are theirs, otherwise those of the thread of the steps.
 
-_DECODER = json.JSONDecoder(object_hook=lambda one: _event(one) if "ph" in one else one)
-
-
-def profile_of(events: Sequence[Slice]) -> Profile:
-    """Return where the time of the steps of a trace goes; without marked steps it is one step.
-
-    Where kernels ran on a device the time is theirs, else that of the thread that ran the steps.
-    Raises `InputError` for a trace without an op of PyTorch.
+    Raises:
+        InputError: for a trace without an op of PyTorch.
     """
-    tracks: dict[tuple[str, str], list[Slice]] = {}
-    kernels = []
-    for event in events:
-        if event.category in ON_DEVICE:
-            kernels.append(event)
-        elif event.category in OF_HOST:
-            tracks.setdefault(event.track, []).append(event)
-    launched: dict[int, _Context] = {}
-    owners: dict[int, tuple[float, _Context]] = {}
-    pieces = {track: list(_swept(held, launched, owners)) for track, held in tracks.items()}
-    computed = {track: sum(p.end - p.start for p in held) for track, held in pieces.items()}
-    marks = sorted(one for held in tracks.values() for one in held if one.name.startswith(STEP))
-    stepping = {event.track for event in marks} or computed.keys()
-    if not kernels and not any(computed[track] for track in stepping):
-        raise InputError("holds no op of PyTorch's profiler")
-    if kernels:
-        ran = []
-        for kernel in kernels:  # what launched it, or one of its own name where nothing says so
-            number = -1 if kernel.correlation is None else kernel.correlation
-            found = launched.get(number, _Context(0.0))
-            context = found if found.op else replace(found, op=kernel.name)
-            ran.append(_Piece(kernel.start, kernel.end, context))
+    host = _scan_host(events)
+    kernels = [
+        _find_launch(event, host.launches)
+        for event in events
+        if event.category in KERNEL_CATEGORIES
+    ]
+    thread = _find_step_thread(host)
+    host_work = host.work.get(thread, [])
+    if not kernels and not any(piece.end > piece.start for piece in host_work):
+        raise InputError(NO_PYTORCH_OP)
+    work = sorted(kernels or host_work, key=lambda piece: piece.start)
+    marks = sorted(host.marks.get(thread, []))
+    if marks:
+        active_marks = _omit_empty_steps(marks, host)
+        steps = _device_steps(active_marks, work) if kernels else active_marks
     else:
-        ran = pieces[max(stepping, key=computed.__getitem__)]
-    ran.sort(key=lambda piece: piece.start)
-    starts = [mark.start for mark in marks] or [ran[0].start]
-    ends = [*starts[1:], max([ran[-1].end, *(mark.end for mark in marks[-1:])])]
-    if not kernels and marks:
-        ends = [mark.end for mark in marks]
-    lengths = [(end - start) * US for start, end in zip(starts, ends, strict=True)]
-    profile = Profile(lengths, device=bool(kernels))
-    until = 0.0
-    for piece in ran:
-        start = max(piece.start, until)
-        step = bisect_right(starts, piece.start) - 1
-        if piece.end > start and step >= 0 and start < ends[step]:
-            profile.add(_part(piece.context, owners), step, (piece.end - start) * US)
-            until = piece.end
+        everything = [*work, *host_work]
+        first_start = min(piece.start for piece in everything)
+        steps = [_Span(first_start, max(piece.end for piece in everything))]
+    profile = Profile(
+        [(step.end - step.start) * US for step in steps],
+        is_on_device=bool(kernels),
+        is_marked=bool(marks),
+        omitted_steps=max(0, len(marks) - len(steps)),
+    )
+    for piece, step, seconds in _share_out(work, steps):
+        profile.add(_find_part(piece.context, host.makers), step, seconds)
     return profile
 
 
-def _part(context: _Context, owners: dict[int, tuple[float, _Context]]) -> TracePart:
-    """Return whose a piece is: in the backward pass of the op that made the node."""
-    if context.pass_ != "backward" or context.scope:
+def _find_step_thread(host: _Host) -> tuple[str, str]:
+    """Return the thread that marks steps, or else any thread; of several the one of most work."""
+    return max(
+        host.marks or host.work,
+        key=lambda thread: sum(piece.end - piece.start for piece in host.work.get(thread, ())),
+        default=("", ""),
+    )
+
+
+def _omit_empty_steps(marks: Sequence[_Span], host: _Host) -> list[_Span]:
+    """Return the marks within which an op of any thread began.
+
+    Without a schedule `torch.profiler` marks one step more than there are, an empty one.
+
+    Raises:
+        InputError: if no op began within any mark.
+    """
+    starts = sorted(
+        [piece.start for pieces in host.work.values() for piece in pieces]
+        + [launch.start for launch in host.launches.values()]
+    )
+    active_marks = [
+        mark for mark in marks if bisect_left(starts, mark.end) > bisect_left(starts, mark.start)
+    ]
+    if not active_marks:
+        raise InputError(f"{NO_PYTORCH_OP} within the steps that it marks")
+    return active_marks
+
+
+def _device_steps(marks: Sequence[_Span], kernels: Sequence[_Work]) -> list[_Span]:
+    """Return the steps of the device from the marks of the host and the kernels launched in them.
+
+    Kernels launched before the first mark are not of the first step, which begins at their end.
+    The same holds for kernels of unknown launch that run before all kernels of the first step. A
+    step that launched nothing, while the device still ran kernels of earlier steps, is left out.
+    """
+    starts = [mark.start for mark in marks]
+    ends = [mark.end for mark in marks]
+    before_end = -math.inf
+    is_started = False
+    for kernel in kernels:
+        step = -1 if kernel.launch is None else bisect_right(starts, kernel.launch) - 1
+        if step >= 0 and kernel.launch is not None and kernel.launch <= marks[step].end:
+            is_started = True
+            ends[step] = max(ends[step], kernel.end)
+        elif step < 0 and not (is_started and kernel.launch is None):
+            before_end = max(before_end, kernel.end)
+    steps = []
+    for start, end in zip(starts, ends, strict=True):
+        start_or_before = max(start, before_end)
+        if end > start_or_before:
+            steps.append(_Span(start_or_before, end))
+            before_end = end
+    return steps
+
+
+def _share_out(work: Sequence[_Work], steps: Sequence[_Span]) -> Iterator[tuple[_Work, int, float]]:
+    """Yield the seconds of each piece of work in each step; `work` is sorted by start.
+
+    Time in which several pieces run counts once, for the piece that began first.
+    """
+    starts = [step.start for step in steps]
+    covered_until = -math.inf
+    for piece in work:
+        start = max(piece.start, covered_until)
+        if piece.end <= start:
+            continue
+        covered_until = piece.end
+        first_step = max(0, bisect_right(starts, start) - 1)
+        for number in range(first_step, bisect_right(starts, piece.end)):
+            step = steps[number]
+            length_us = min(piece.end, step.end) - max(start, step.start)
+            if length_us > 0:
+                yield piece, number, length_us * US
+
+
+def _find_launch(kernel: Slice, launches: Mapping[int, _Launch]) -> _Work:
+    """Return a kernel with the context of its launch; without one its own name is the op."""
+    launch = None if kernel.correlation is None else launches.get(kernel.correlation)
+    context = _Context() if launch is None else launch.context
+    if not context.op:
+        context = replace(context, op=kernel.name)
+    return _Work(kernel.start, kernel.end, context, None if launch is None else launch.start)
+
+
+def _find_part(context: _Context, makers: Mapping[int, _Launch]) -> TracePart:
+    """Return the owner of a piece of work: in the backward pass the op that made the node."""
+    if context.pass_ != BACKWARD or context.scope:
         return TracePart(context.scope, context.op, context.pass_)
-    known = None if context.sequence is None else owners.get(context.sequence)
-    scope, op = (known[1].scope, known[1].op) if known else (UNATTRIBUTED, context.op)
-    return TracePart(scope, op, "backward")
+    maker = None if context.sequence is None else makers.get(context.sequence)
+    if maker is None:
+        return TracePart(UNATTRIBUTED, context.op, BACKWARD)
+    return TracePart(maker.context.scope, maker.context.op, BACKWARD)
 
 
-def _swept(
-    events: list[Slice], launched: dict[int, _Context], owners: dict[int, tuple[float, _Context]]
-) -> Iterator[_Piece]:
-    """Yield what computes on one thread, outermost ops only, and fill what others refer to."""
+def _scan_host(events: Sequence[Slice]) -> _Host:
+    threads: dict[tuple[str, str], list[Slice]] = {}
+    for event in events:
+        if event.category in HOST_CATEGORIES:
+            threads.setdefault(event.track, []).append(event)
+    host = _Host()
+    for track, thread_events in threads.items():
+        marks = [_Span(event.start, event.end) for event in thread_events if event.is_step_mark]
+        if marks:
+            host.marks[track] = marks
+        host.work[track] = list(_scan_thread(thread_events, host))
+    return host
+
+
+def _scan_thread(events: Sequence[Slice], host: _Host) -> Iterator[_Work]:
+    """Yield the outermost ops of one thread, and add launches and makers of nodes to `host`."""
     stack: list[_Context] = []
-    last: int | None = None  # gradients are added up right after the node that made them
-    for event in sorted(events, key=lambda one: (one.start, -one.length)):
+    last_sequence: int | None = None
+    for event in sorted(events, key=lambda event: (event.start, -event.length)):
         while stack and stack[-1].end <= event.start:
             stack.pop()
-        outer = stack[-1] if stack else _Context(0.0)
-        here = replace(outer, end=event.end)
-        if event.category == "user_annotation":
-            if event.name.startswith(OPTIMIZER):
-                here.scope, here.pass_ = "optimizer", "update"
-            elif not event.name.startswith(STEP):
-                here.scope = f"{outer.scope}/{event.name}" if outer.scope else event.name
-        elif event.name.startswith(NODE):
-            here.pass_ = "backward"
-            here.sequence = last = last if event.sequence is None else event.sequence
-        elif event.category == "cpu_op" and not here.op and any(m in event.name for m in RUNS):
-            here.op = event.name
-        if here.op and not outer.op:
-            yield _Piece(event.start, event.end, here)
-        if event.correlation is not None and event.category in LAUNCHES:
-            launched[event.correlation] = here
-        if here.pass_ == "forward" and here.op and event.sequence is not None:
-            known = owners.get(event.sequence)
-            if known is None or known[0] <= event.start:  # later ones saw the number, this made it
-                owners[event.sequence] = event.start, here
-        stack.append(here)
+        outer = stack[-1] if stack else _Context()
+        if event.name.startswith(NODE):
+            # Gradients are added up right after the node that made them, without a number.
+            last_sequence = last_sequence if event.sequence is None else event.sequence
+        inner = _enter(event, outer, last_sequence)
+        if inner.op and not outer.op:
+            yield _Work(event.start, event.end, inner)
+        if event.correlation is not None and event.category in LAUNCH_CATEGORIES:
+            host.launches[event.correlation] = _Launch(event.start, inner)
+        if inner.pass_ == FORWARD and inner.op and event.sequence is not None:
+            maker = host.makers.get(event.sequence)
+            # Ops before the maker of a node see its number, too; the maker is the last of them.
+            if maker is None or maker.start <= event.start:
+                host.makers[event.sequence] = _Launch(event.start, inner)
+        stack.append(inner)
+
+
+def _enter(event: Slice, outer: _Context, sequence: int | None) -> _Context:
+    """Return the context within an event, from that around it and the last node's number."""
+    if event.is_step_mark:
+        return replace(outer, end=event.end)
+    if event.category == "user_annotation":
+        if event.name.startswith(OPTIMIZER):
+            return replace(outer, end=event.end, scope="optimizer", pass_=UPDATE)
+        scope = f"{outer.scope}/{event.name}" if outer.scope else event.name
+        return replace(outer, end=event.end, scope=scope)
+    if event.name.startswith(NODE):
+        return replace(outer, end=event.end, pass_=BACKWARD, sequence=sequence)
+    is_op = event.category == "cpu_op" and any(text in event.name for text in COMPUTING_NAMES)
+    if is_op and not outer.op:
+        return replace(outer, end=event.end, op=event.name)
+    return replace(outer, end=event.end)
 
 
 @dataclass(frozen=True)
 class OpTimes:
-    """The times of one op in each profiled step, or of what belongs to none."""
+    """The times of one op in each profiled step, or of work that belongs to no op."""
 
     scope: str
     kind: str
     quantities: Mapping[str, Quantity]
 
 
-def times_of(profile: Profile, kinds: Mapping[str, str], first: int = 1) -> list[OpTimes]:
-    """Return the times of ops from the step `first` on: the profiler slows the one before.
+def list_op_times(profile: Profile, kinds: Mapping[str, str], first_step: int = 1) -> list[OpTimes]:
+    """Return the times of ops from a step on; the profiler slows the very first step.
 
-    `kinds` are those of the ops by name; what is none of them is unattributed, but the optimizer.
+    Args:
+        profile: the times of all parts.
+        kinds: the kind of each op by name. A part of any other name is unattributed, except the
+            optimizer.
+        first_step: number of steps that are left out.
     """
-    known = {**kinds, "optimizer": "optimizer"}
-    steps = profile.steps[first:]
-    ops: dict[str, dict[str, list[float]]] = {}
+    known_kinds = {**kinds, "optimizer": "optimizer"}
+    step_s = profile.step_s[first_step:]
+    pass_s: dict[str, dict[str, list[float]]] = {}
     for part, seconds in profile.parts.items():
-        scope = part.scope if part.scope in known else UNATTRIBUTED
-        passes = ops.setdefault(scope, {name: [0.0] * len(steps) for name in PASSES})
-        passes[part.pass_] = [
-            a + b for a, b in zip(passes[part.pass_], seconds[first:], strict=True)
-        ]
-    ordered = [*known, UNATTRIBUTED]
-    found = []
-    rest = steps
-    for scope in sorted(ops, key=ordered.index):
-        whole = [sum(each) for each in zip(*ops[scope].values(), strict=True)]
-        rest = [left - taken for left, taken in zip(rest, whole, strict=True)]
-        samples = {f"{name}_s": values for name, values in ops[scope].items()} | {"step_s": whole}
-        found.append(OpTimes(scope, known.get(scope, UNATTRIBUTED), _sampled(samples)))
-    return [*found, OpTimes(NO_OP, NO_OP, _sampled({"step_s": rest}))]
+        scope = part.scope if part.scope in known_kinds else UNATTRIBUTED
+        passes = pass_s.setdefault(scope, {name: [0.0] * len(step_s) for name in PASSES})
+        passes[part.pass_] = _add(passes[part.pass_], seconds[first_step:])
+    order = [*known_kinds, UNATTRIBUTED]
+    ops = []
+    busy_s = [0.0] * len(step_s)
+    for scope in sorted(pass_s, key=order.index):
+        op_s = [sum(values) for values in zip(*pass_s[scope].values(), strict=True)]
+        busy_s = _add(busy_s, op_s)
+        samples = {f"{name}_s": values for name, values in pass_s[scope].items()}
+        kind = known_kinds.get(scope, UNATTRIBUTED)
+        ops.append(OpTimes(scope, kind, _make_quantities({**samples, "step_s": op_s})))
+    # Rounding may leave less than nothing of a step that is busy throughout.
+    idle_s = [max(0.0, step - busy) for step, busy in zip(step_s, busy_s, strict=True)]
+    return [*ops, OpTimes(NO_OP, NO_OP, _make_quantities({"step_s": idle_s}))]
 
 
-def _sampled(samples: Mapping[str, list[float]]) -> dict[str, Quantity]:
+def _add(values: Sequence[float], added: Sequence[float]) -> list[float]:
+    return [value + extra for value, extra in zip(values, added, strict=True)]
+
+
+def _make_quantities(samples: Mapping[str, list[float]]) -> dict[str, Quantity]:
     return {name: in_one_run(values) for name, values in samples.items()}

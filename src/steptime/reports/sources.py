@@ -21,9 +21,17 @@ def where(data: Data) -> str:
     """Return one line: platforms, phases, types, optimizers, and when."""
     parts = [_listed(_distinct(data, name)) for name in ("platform", "phase", "dtype", "optimizer")]
     ends = data.one("SELECT min(taken_at), max(taken_at) FROM records")
-    days = [one[:16].replace("T", " ") for one in ends if one]
-    when = " to ".join(dict.fromkeys(days)) + " UTC" if days else ""
-    return " · ".join(filter(None, (*parts, when)))
+    times = dict.fromkeys(format_time(end) for end in ends if end)
+    return " · ".join(filter(None, (*parts, " to ".join(times))))
+
+
+def format_time(taken_at: str) -> str:
+    """Return a time of a record as people read it: "2026-01-01 09:30 UTC", or "2026-01-01".
+
+    A time without a zone has none here either.
+    """
+    time = taken_at[:16].replace("T", " ")
+    return f"{time} UTC" if taken_at.endswith("+00:00") else time
 
 
 def sources(data: Data) -> list[tuple[str, str]]:

@@ -3,10 +3,12 @@
 The file runs in the worker, and nowhere else. `make_loader` is called with those of `batch`,
 `seed`, `rank` and `replicas` that it names as arguments, and returns an iterable of batches: a
 DataLoader, a `tf.data.Dataset`, a generator. When it is exhausted a new epoch begins: it is
-iterated again, and a generator, which can be iterated once, is made anew.
+iterated again, and a generator, which can be iterated once, is made anew. A smaller batch at the
+end of an epoch is passed over, as the last images of a data set are.
 """
 
 import inspect
+import math
 from collections.abc import (
     Callable,
     Collection,
@@ -79,40 +81,81 @@ def _epochs(
     """Yield batches, epoch after epoch, as arrays by the names of a graph's inputs.
 
     The processes of a loader end with its iterator, which is let go when this is closed.
+
+    Raises:
+        BadDataError: for an epoch without a batch of this size, and for a smaller batch within one.
     """
     while True:
-        given = None
-        for given in batches:
-            named = _named(where, given, specs)
-            yield {name: _array(where, name, one, specs[name]) for name, one in named.items()}
-        if given is None:
+        batch_count = 0
+        iterator = iter(batches)
+        for batch in iterator:
+            values = _named(where, batch, specs)
+            arrays = {name: _numpy(values[name]) for name in specs}
+            smaller = _describe_smaller_batch(arrays, specs)
+            if smaller:
+                _check_last(where, smaller, iterator, batch_count)
+                break
+            batch_count += 1
+            yield {
+                name: _fit_array(where, name, array, specs[name]) for name, array in arrays.items()
+            }
+        if batch_count == 0:
             raise BadDataError(f"input {where}: gives no batch")
         if isinstance(batches, Iterator):
             batches = make()
 
 
+def _describe_smaller_batch(arrays: Arrays, specs: Mapping[str, TensorSpec]) -> str:
+    """Return "81 of 4096 examples" for a batch that lacks examples alone, else ""."""
+    sizes = {
+        (len(array), specs[name].shape[0]) if array.ndim else (0, 0)
+        for name, array in arrays.items()
+    }
+    if len(sizes) != 1:
+        return ""
+    (size, full_size) = sizes.pop()
+    is_smaller = 0 < size < full_size and all(
+        array[:1].size == math.prod(specs[name].shape[1:]) for name, array in arrays.items()
+    )
+    return f"{size} of {full_size} examples" if is_smaller else ""
+
+
+def _check_last(where: str, smaller: str, iterator: Iterator[Any], batch_count: int) -> None:
+    """Raise `BadDataError` for a smaller batch that is not the last of several in an epoch."""
+    if batch_count == 0:
+        raise BadDataError(
+            f"input {where}: the first batch has {smaller}: give the loader this batch, or a "
+            "smaller --batch"
+        )
+    if next(iterator, None) is not None:
+        raise BadDataError(
+            f"input {where}: a batch within an epoch has {smaller}: steps have one size; "
+            "drop_last=True of a DataLoader leaves smaller ones out"
+        )
+
+
 def _named(where: str, batch: Any, names: Collection[str]) -> Mapping[str, Any]:
     """Return the values of a batch by input; those beyond the network's inputs are left out."""
     if isinstance(batch, Mapping):
-        if lacking := [name for name in names if name not in batch]:
-            has = ", ".join(map(str, batch))
-            raise BadDataError(f"input {where}: has no '{lacking[0]}', but {has}")
+        missing_names = [name for name in names if name not in batch]
+        if missing_names:
+            present = ", ".join(map(str, batch))
+            raise BadDataError(f"input {where}: has no '{missing_names[0]}', but {present}")
         return {name: batch[name] for name in names}
     values = batch if isinstance(batch, Sequence) else [batch]
     if len(values) < len(names):
-        takes = f"the network takes {len(names)}: {', '.join(names)}"
-        has = f"a batch has {counted(len(values), 'array')}"
-        raise BadDataError(f"input {where}: {has}, {takes}")
+        expected = f"the network takes {len(names)}: {', '.join(names)}"
+        present = f"a batch has {counted(len(values), 'array')}"
+        raise BadDataError(f"input {where}: {present}, {expected}")
     return dict(zip(names, values, strict=False))
 
 
-def _array(where: str, name: str, value: Any, spec: TensorSpec) -> Any:
-    """Return a value as an array of the input's shape; raises `BadDataError`."""
-    array = _numpy(value)
-    of_floats, wants_floats = array.dtype.kind == "f", "float" in spec.dtype
-    of_numbers = array.dtype.kind in "biuf"
-    same_rows = array.size == spec.size and array.shape[:1] == spec.shape[:1]
-    if not of_numbers or of_floats != wants_floats or not same_rows:
+def _fit_array(where: str, name: str, array: Any, spec: TensorSpec) -> Any:
+    """Return an array in the input's shape; raises `BadDataError` if it does not fit."""
+    is_number = array.dtype.kind in "biuf"
+    has_kind = (array.dtype.kind == "f") == ("float" in spec.dtype)
+    has_size = array.size == spec.size and array.shape[:1] == spec.shape[:1]
+    if not (is_number and has_kind and has_size):
         raise BadDataError(
             f"input {where}: '{name}' is {array.dtype} {list(array.shape)}, "
             f"the network takes {spec.dtype} {list(spec.shape)}"

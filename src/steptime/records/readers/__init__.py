@@ -36,6 +36,7 @@ class Import:
 
     `formats` counts the files that each reader took. `duplicates` gives for a file the one that has
     the same content: of equal files the one that lies deepest, by name, is taken for the original.
+    `notes` are remarks of readers, each with its file.
     """
 
     files: int = 0
@@ -43,12 +44,23 @@ class Import:
     unread: list[Unread] = field(default_factory=list)
     formats: Counter[str] = field(default_factory=Counter)
     duplicates: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
-def read_path(*paths: Path, mapping: Any = None) -> Import:
-    """Return the records of all files at `paths`; with a `mapping` CSV files are read by it."""
+def read_path(*paths: Path, mapping: Any = None, steps: int | None = None) -> Import:
+    """Return the records of all files at `paths`.
+
+    Args:
+        *paths: files, folders and archives.
+        mapping: the reader of CSV files.
+        steps: number of steps in each trace that does not mark them.
+    """
     readers: dict[str, Any] = {"csv": mapping} if mapping else {}
     readers |= {name: reader_of(name) for name in READERS}
+    if steps is not None:
+        from steptime.records.readers.torch_trace import TraceReader
+
+        readers["torch-trace"] = TraceReader(steps)
     done = Import()
     for source in (one for path in dict.fromkeys(paths) for one in sources_at(path)):
         done.files += 1
@@ -111,6 +123,7 @@ def _take(done: Import, name: str, reader: Any, source: RecordSource) -> None:
             entry = one.env.get("source_entry")
             done.unread.append(Unread(source.name, entry, "a number is too large"))
     done.unread += found.unread
+    done.notes += [f"{source.name}: {remark}" for remark in found.notes]
     done.formats[name] += 1
 
 

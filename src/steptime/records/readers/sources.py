@@ -80,10 +80,11 @@ class Unread:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a reader makes of a source: records, and what it did not read."""
+    """The records that a reader makes of a source, what it did not read, and remarks."""
 
     records: tuple[Record, ...] = ()
     unread: tuple[Unread, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def sources_at(path: Path) -> Iterator[RecordSource | Unread]:

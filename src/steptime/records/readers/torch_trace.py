@@ -1,91 +1,216 @@
 """Traces of PyTorch's profiler, `torch.profiler.profile.export_chrome_trace`: the time of each op.
 
-A trace names no network, batch or type: the file's name stands for the network.
+A trace has no network, batch or type: the file's name stands for the network.
 """
 
+import math
 import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 from steptime.core.errors import InputError, one_line
 from steptime.core.toml_files import packaged
+from steptime.core.units import counted, seconds
 from steptime.core.workload import Workload
 from steptime.records.readers.sources import TRACE, Reading, RecordSource, platform_of
 from steptime.records.record import NO_OP, UNATTRIBUTED, Quantity, Record, RecordMethod
-from steptime.records.trace import Profile, TracePart, events_of, profile_of, times_of
+from steptime.records.trace import (
+    OpTimes,
+    Profile,
+    TracePart,
+    build_profile,
+    list_op_times,
+)
+from steptime.records.trace_events import OPTIMIZER, Slice, find_other_profiler, read_events
 
 SOURCE = "a trace of torch.profiler"
-SEEN = 1_000_000  # bytes before the list of events, at most
-MOST_OPS = 20_000
+STEPS = "steps"  # in the environment: the number of steps that a person said a trace has
+XPROF_ENDING = ".xplane.pb"
+MAX_HEADING_BYTES = 1_000_000  # before the list of events
+MAX_OPS = 20_000
+MAX_MODEL_CHARACTERS = 60
 _NAMES = packaged("torch_names.toml")
 KINDS = {name: name for name in _NAMES["same"]} | _NAMES["kinds"]
 _DEVICE = re.compile(rb'"deviceProperties"\s*:\s*\[\s*\{[^\]]*?"name"\s*:\s*"([^"]{1,100})"')
 
 
+@dataclass(frozen=True)
+class TraceReader:
+    """A reader of traces.
+
+    Attributes:
+        steps: the number of steps in a trace that does not mark them; None if nobody said it.
+    """
+
+    steps: int | None = None
+    SOURCE: str = SOURCE
+
+    def recognises(self, source: RecordSource) -> bool:
+        """Whether this is Trace Event JSON, or a profile of XProf, which is refused by name."""
+        return recognises(source)
+
+    def read(self, source: RecordSource) -> Reading:
+        """Return a record of the step and one for each op; raises `InputError` as `read` does."""
+        return read(source, self.steps)
+
+
 def recognises(source: RecordSource) -> bool:
-    """Whether this is Trace Event JSON."""
-    return TRACE in source.content[:SEEN]
+    """Whether this is Trace Event JSON, or a profile of XProf, which is refused by name."""
+    return TRACE in source.content[:MAX_HEADING_BYTES] or source.name.endswith(XPROF_ENDING)
 
 
 def kind_of(op: str) -> str:
-    """Return the kind of an op or kernel of PyTorch; one that is not known is its own kind."""
-    known = KINDS.get(op.removeprefix("aten::").rstrip("_"))
-    if known is None and "::" not in op:
-        known = next((kind for word, kind in _NAMES["kernels"].items() if word in op.lower()), None)
-    return known or op
+    """Return the kind of an op or kernel of PyTorch; an unknown one is its own kind."""
+    kind = KINDS.get(op.removeprefix("aten::").rstrip("_"))
+    if kind is None and "::" not in op:
+        words = _NAMES["kernels"].items()
+        kind = next((kind for word, kind in words if word in op.lower()), None)
+    return kind or op
 
 
-def read(source: RecordSource) -> Reading:
-    """Return a record of the step and one for each op, the seconds of each step as samples."""
-    profile = profile_of(events_of(source.text))
-    named = _by_scope(profile)
-    kinds = {part.scope: part.op for part in named.parts}
-    device = _DEVICE.search(source.content[:SEEN])
-    product = device[1].decode("utf-8", "replace") if device else "cpu"
-    passes = {part.pass_ for part in named.parts}
-    name = source.name.rpartition("/")[2].removesuffix(".json").removesuffix(".pt.trace")
-    workload = Workload(
-        re.sub(r"[^\w.-]+", "-", name)[:60] or "trace",
+def read(source: RecordSource, steps: int | None = None) -> Reading:
+    """Return a record of the step and one for each op, the seconds of each step as samples.
+
+    Args:
+        source: the file.
+        steps: the number of steps in a trace that does not mark them; the time of a step is then
+            the mean, one value without samples.
+
+    Raises:
+        InputError: for a trace of another profiler, a torn one, and one that marks another number
+            of steps.
+    """
+    if source.name.endswith(XPROF_ENDING):
+        raise InputError(_describe_other_profiler("JAX or TensorFlow"))
+    text = source.text
+    events = read_events(text)
+    try:
+        profile = build_profile(events)
+    except InputError:
+        other_profiler = find_other_profiler(text)
+        if other_profiler:
+            raise InputError(_describe_other_profiler(other_profiler)) from None
+        raise
+    marked_steps = len(profile.step_s)
+    if steps is not None and profile.is_marked and steps != marked_steps:
+        marks = counted(marked_steps, "step")
+        raise InputError(f"marks {marks} itself: --steps is for a trace without marks")
+    divisor = None if profile.is_marked else steps
+    records = _make_records(source, _group_by_scope(profile), divisor)
+    return Reading(tuple(records), notes=tuple(_describe_steps(profile, events, divisor)))
+
+
+def _describe_other_profiler(name: str) -> str:
+    return (
+        f"is a profile of {name}: it holds instructions and host calls without the op and the "
+        "pass that they are of, so no step can be divided into ops; import its step times as a "
+        "table (--map)"
+    )
+
+
+def _describe_steps(profile: Profile, events: Sequence[Slice], divisor: int | None) -> list[str]:
+    """Return remarks on how the steps of a trace were found.
+
+    Example: "marks no steps: read as one step of 682 ms; `--steps 3` divides it by the 3 steps of
+    the optimizer".
+    """
+    if profile.omitted_steps:
+        return [f"{counted(profile.omitted_steps, 'marked step')} in which nothing ran left out"]
+    if profile.is_marked or divisor is not None:
+        return []
+    unmarked = f"marks no steps: read as one step of {seconds(profile.step_s[0])}"
+    optimizer_steps = sum(
+        event.name.startswith(OPTIMIZER) and ".step" in event.name for event in events
+    )
+    if optimizer_steps > 1:
+        reason = f"its optimizer stepped {optimizer_steps} times"
+        return [f"{unmarked}; `--steps {optimizer_steps}` divides it ({reason})"]
+    turns = _count_turns(events)
+    if optimizer_steps == 1 or turns == 1:
+        return [f"{unmarked}; `--steps N` divides it if it holds N"]
+    reason = f"each op ran {turns} times or a multiple of that"
+    return [f"{unmarked}; `--steps {turns}` divides it if it holds {turns} ({reason})"]
+
+
+def _count_turns(events: Sequence[Slice]) -> int:
+    """Return the largest number that divides how often each op ran: the turns of a plain loop."""
+    counts = Counter(event.name for event in events if event.category == "cpu_op")
+    return math.gcd(*counts.values()) or 1
+
+
+def _make_records(source: RecordSource, profile: Profile, divisor: int | None) -> list[Record]:
+    """Return the record of the step and those of its ops."""
+    workload = _make_workload(source, profile)
+    device = _DEVICE.search(source.content[:MAX_HEADING_BYTES])
+    platform = platform_of(device[1].decode("utf-8", "replace") if device else "cpu")
+    kinds = {part.scope: part.op for part in profile.parts}
+    step = OpTimes("", "", {"step_s": Quantity(samples=tuple(profile.step_s))})
+    records = []
+    for times in (step, *list_op_times(profile, kinds, first_step=0)):
+        env: dict[str, str | int] = {"source_entry": times.scope, "batch_source": "unknown"}
+        if times.kind:
+            env["op_kind"] = times.kind
+        if divisor is not None:
+            env[STEPS] = divisor
+        records.append(
+            Record(
+                origin="published",
+                method=RecordMethod("torch-trace", "unknown"),
+                workload=workload,
+                platform=platform,
+                quantities={
+                    name: _divide(quantity, divisor) for name, quantity in times.quantities.items()
+                },
+                scope=times.scope,
+                env=env,
+            )
+        )
+    return records
+
+
+def _divide(quantity: Quantity, divisor: int | None) -> Quantity:
+    """Return the mean of so many steps from the only sample, which is of all of them."""
+    if divisor is None:
+        return quantity
+    return Quantity(value=sum(quantity.samples) / divisor)
+
+
+def _make_workload(source: RecordSource, profile: Profile) -> Workload:
+    """Return the workload of a trace, whose name is that of the file and whose batch is unknown."""
+    passes = {part.pass_ for part in profile.parts}
+    file_name = source.name.rpartition("/")[2].removesuffix(".json").removesuffix(".pt.trace")
+    return Workload(
+        re.sub(r"[^\w.-]+", "-", file_name)[:MAX_MODEL_CHARACTERS] or "trace",
         {"trace": source.sha256[:8]},
         1,
         phase="train" if passes & {"backward", "update"} else "infer",
         optimizer="unknown" if "update" in passes else "none",
     )
-    step = {"step_s": Quantity(samples=tuple(named.steps))}
-
-    def record(scope: str, kind: str, quantities: dict[str, Quantity]) -> Record:
-        kind_said = {"op_kind": kind} if kind else {}
-        return Record(
-            origin="published",
-            method=RecordMethod("torch-trace", "unknown"),
-            workload=workload,
-            platform=platform_of(product),
-            quantities=quantities,
-            scope=scope,
-            env={"source_entry": scope, "batch_source": "unknown", **kind_said},
-        )
-
-    found = times_of(named, kinds, first=0)
-    ops = [record(one.scope, one.kind, dict(one.quantities)) for one in found]
-    return Reading((record("", "", step), *ops))
 
 
-def _by_scope(profile: Profile) -> Profile:
-    """Return the times under the names that records get, the kind of each in place of its op."""
+def _group_by_scope(profile: Profile) -> Profile:
+    """Return the times under the scopes of the records, with kinds in place of ops.
+
+    Raises:
+        InputError: for more ops than `MAX_OPS`.
+    """
     longest: dict[str, tuple[float, str]] = {}
-    for part, seconds in profile.parts.items():
-        scope = _scope(part)
-        longest[scope] = max(longest.get(scope, (0.0, "")), (fmean(seconds), kind_of(part.op)))
-    if len(longest) > MOST_OPS:
-        raise InputError(f"has {len(longest):,} ops, more than {MOST_OPS:,}")
-    made = Profile(profile.steps, device=profile.device)
-    for part, seconds in profile.parts.items():
-        scope = _scope(part)
+    for part, times in profile.parts.items():
+        scope = _scope_of(part)
+        longest[scope] = max(longest.get(scope, (0.0, "")), (fmean(times), kind_of(part.op)))
+    if len(longest) > MAX_OPS:
+        raise InputError(f"has {len(longest):,} ops, more than {MAX_OPS:,}")
+    grouped = Profile(profile.step_s)
+    for part, times in profile.parts.items():
+        scope = _scope_of(part)
         kind = "optimizer" if scope == "optimizer" else longest[scope][1]
-        for step, time in enumerate(seconds):
-            made.add(TracePart(scope, kind, part.pass_), step, time)
-    return made
+        for step, time_s in enumerate(times):
+            grouped.add(TracePart(scope, kind, part.pass_), step, time_s)
+    return grouped
 
 
-def _scope(part: TracePart) -> str:
+def _scope_of(part: TracePart) -> str:
     name = part.op if part.scope in ("", UNATTRIBUTED, NO_OP) else part.scope
     return one_line(name)

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from operator import itemgetter
 
-from steptime.analysis.breakdown import REST
+from steptime.analysis.breakdown import NO_OP_NAME
 from steptime.core.graph import PASSES
 from steptime.core.table import Table
 from steptime.core.units import percent, seconds
@@ -14,7 +14,7 @@ from steptime.reports.charts import style
 
 MOST_KINDS = 7  # with colours of their own
 OTHERS = "others"
-GREY = (REST, OTHERS, "")
+GREY = (NO_OP_NAME, OTHERS, "")
 THINNEST = 0.001  # of the width, that is drawn
 GAP = 0.001
 AXIS = {"title": "share of the step", "format": "~%", "tickCount": 10}
@@ -33,14 +33,14 @@ def chart(table: Table) -> style.Spec:
     tell = [name for name in ("platform", "side") if len({row[name] for row in rows}) > 1]
     totals = grouped(rows, itemgetter("name"))
     ranked = sorted(totals, key=lambda name: -sum(row["share"] for row in totals[name]))
-    own = [name for name in ranked if name != REST][:MOST_KINDS]
+    own = [name for name in ranked if name != NO_OP_NAME][:MOST_KINDS]
     drawn = []
     for names, held in grouped(rows, itemgetter("network", *tell)).items():
         at, bar = 0.0, ", ".join([names] if isinstance(names, str) else names)
         shares = {row["name"]: row["share"] for row in held}
         told = {name: shares.pop(name, 0.0) for name in own}
-        idle = max(0.0, shares.pop(REST, 0.0))
-        for name, share in (told | {OTHERS: sum(shares.values()), REST: idle}).items():
+        idle = max(0.0, shares.pop(NO_OP_NAME, 0.0))
+        for name, share in (told | {OTHERS: sum(shares.values()), NO_OP_NAME: idle}).items():
             if share > 0:
                 place = {"bar": bar, "kind": name, "from": at, "to": at + share}
                 drawn.append(place | {"share": percent(share)})
@@ -52,7 +52,7 @@ def chart(table: Table) -> style.Spec:
         "y": style.name("bar", title=None, sort=bars, axis={"labelLimit": 300}),
         "tooltip": style.tooltip(("bar", "kind", "share")),
     }
-    grey = f"{OTHERS}, and {REST}" if len(ranked) > 1 + len(own) else REST
+    grey = f"{OTHERS}, and {NO_OP_NAME}" if len(ranked) > 1 + len(own) else NO_OP_NAME
     mean = f"The mean of {table.summary['networks']} networks. " if not table.chart_rows else ""
     return style.finish(
         "Where the time of a step goes",
@@ -113,10 +113,11 @@ def _icicle(table: Table) -> style.Spec:
         "text", words, align="left", baseline="middle", dx=3, dy=middle, limit=wide, fontSize=11
     )
     texts["transform"] = [{"filter": "(datum.to - datum.from) * width > 44"}]
+    levels = "Step, pass, layers, op."
     return style.finish(
         f"Where the time of a step goes: {rows[0]['network']}",
         [
-            f"Step, pass, layers, op. Empty on the right: {REST}; grey: layers, and smaller ops.",
+            f"{levels} Empty on the right: {NO_OP_NAME}; grey: layers, and smaller ops.",
             table.source,
         ],
         drawn,

@@ -32,7 +32,10 @@ def chart(data: Data) -> style.Spec:
     """Return the speed by number of devices, its runs and errors; raises `EmptyPlotError`."""
     bars = device_bars(data, MOST_NAMES)
     if not bars:
-        raise EmptyPlotError("devices: no record here holds a measured or published speed")
+        raise EmptyPlotError(
+            "devices: no record here holds a measured or published speed "
+            "(a step whose batch is unknown has none)"
+        )
     untold = bars[0]["models"] - len({bar["model"] for bar in bars})
     points, x, left_out = _arranged(list(_points(bars)), untold)
     colour = style.told_by("gpu_type", points, "type of device")["color"]

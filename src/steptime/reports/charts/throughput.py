@@ -24,10 +24,15 @@ TOOLTIP = (
 def chart(data: Data) -> style.Spec:
     """Return measured examples a second over batch, both logarithmic; raises `EmptyPlotError`."""
     rows, number = data.drawn(
-        style.needed("family", TOOLTIP), "examples_per_s > 0", MOST_DRAWN, LINE
+        style.needed("family", TOOLTIP),
+        "examples_per_s > 0 AND batch IS NOT NULL",
+        MOST_DRAWN,
+        LINE,
     )
     if not rows:
-        raise EmptyPlotError("throughput: no record here holds a measured time of a step")
+        raise EmptyPlotError(
+            "throughput: no record here holds both a measured time of a step and its batch"
+        )
     lines = grouped(map(_point, rows), itemgetter("family", "line"))
     points = [point for line in lines.values() for point in line]
     families = list(dict.fromkeys(point["family"] for point in points))

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from steptime.measure.backends.jax.program import UPDATE
-from steptime.records.trace import NODE, OPTIMIZER, STEP, event
+from steptime.records.trace_events import NODE, OPTIMIZER, STEP, make_event
 
 _MARK = "steptime:"  # of a step in JAX's trace, where a # begins arguments
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = (.*)$")
@@ -50,9 +50,9 @@ def trace_of(running: Any, ops: Collection[str], steps: int) -> str:
     return json.dumps({"traceEvents": _in_a_row(sorted(found))})
 
 
-def _in_a_row(found: list[Any]) -> list[dict[str, Any]]:
+def _in_a_row(found: list[Any]) -> list[dict[str, object]]:
     """Return events of one track: what several threads do at a time counts once."""
-    events: list[dict[str, Any]] = []
+    events: list[dict[str, object]] = []
     until = 0.0
     for start, minus, category, names in found:
         begin, end = start, start - minus
@@ -63,7 +63,8 @@ def _in_a_row(found: list[Any]) -> list[dict[str, Any]]:
             until = end
         for name in names:
             own = name == names[-1] or name.startswith(NODE)
-            events.append(event(name, category if own else "user_annotation", begin, end - begin))
+            own_category = category if own else "user_annotation"
+            events.append(make_event(name, own_category, begin, end - begin))
     return events
 
 

@@ -26,7 +26,7 @@ from steptime.measure.backends.torch.kinds import RUNS
 from steptime.measure.backends.torch.parallel import STRATEGIES, Spread
 from steptime.measure.infeed import Stopwatch, clocked, in_turn
 from steptime.records.record import now
-from steptime.records.trace import STEP
+from steptime.records.trace_events import STEP
 
 __all__ = ["RUNS", "STRATEGIES", "collectives", "device_facts", "meant", "prepare"]
 

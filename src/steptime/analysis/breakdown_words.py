@@ -1,0 +1,57 @@
+"""The breakdown of a step in sentences."""
+
+from steptime.core.table import Table
+from steptime.core.units import counted
+
+SIDES = ("measured", "predicted")
+MAX_PARTS = 3  # of a sentence
+
+
+def describe(table: Table) -> list[str]:
+    """Return the answer in sentences: "Of the measured step: linear 70.00 %, ..."."""
+    summary = table.summary
+    if not table.rows:
+        return [
+            "no op is measured, predicted or published here",
+            "'steptime run MODEL --profile --out DIR' measures them",
+            "'steptime predict --in DIR --by-op' predicts them",
+        ]
+    lines = [_describe_side(table, side) for side in SIDES if summary[f"{side}_networks"]]
+    overhead = summary["profiling_overhead_share"]
+    if overhead is not None:
+        lines.append(f"A step under the profiler took {1 + overhead:.3g} times as long as without.")
+    profiled_count = summary["of_profiled_step"]
+    if profiled_count:
+        lines.append(
+            f"{counted(profiled_count, 'network')} whose steps without profiler took longer than "
+            "with it or less than the ops alone: shares are of the profiled step."
+        )
+    omitted_count = summary["omitted_networks"]
+    if omitted_count:
+        lines.append(
+            f"{counted(omitted_count, 'network')} with ops measured or predicted alone left out: "
+            "--each shows them."
+        )
+    if not summary["predicted_networks"]:
+        lines.append(
+            "No prediction has its ops here: 'steptime predict --in DIR --by-op' adds them."
+        )
+    return lines
+
+
+def _describe_side(table: Table, side: str) -> str:
+    """Return the groups of the largest shares: "Of the measured step: linear 70.00 %, ..."."""
+    key = f"{side}_share"
+    network_count = table.summary[f"{side}_networks"]
+    ranked = sorted((row for row in table.rows if row[key] is not None), key=lambda row: -row[key])
+    telling = [
+        name for name in ("network", "platform") if len({row.get(name) for row in ranked}) > 1
+    ]
+    parts = []
+    for row in ranked[:MAX_PARTS]:
+        place = ", ".join(row[name] for name in telling)
+        parts.append(f"{row['name']}{f' ({place})' if place else ''} {100 * row[key]:.2f} %")
+    is_mean = network_count > 1 and "network" not in telling
+    mean = f" in the mean of {counted(network_count, 'network')}" if is_mean else ""
+    is_timed = side == "predicted" or any(row["measured_s"] is not None for row in table.rows)
+    return f"Of the {side if is_timed else 'published'} step{mean}: {', '.join(parts)}."
