@@ -29,11 +29,13 @@ def results_table(data: Data) -> Table:
     told = data.of_results(WHOLE, "LIMIT ?", data.most) if is_cut else data.results
     rows = [{k: v for k, v in row.items() if k not in OF_DATA} for row in told]
     differ = [name for name in SETTINGS if len({row[name] for row in rows} - {None}) > 1]
+    has_repeats = any(row["origin"] == "published" and row["runs"] for row in rows)
     shown = (
         Column("name", "network"),
         *(Column(name, name.replace("_", " "), is_spare=True) for name in differ),
         Column("status"),
         Column("measured_s", "measured step"),
+        *([Column("runs", is_spare=True)] if has_repeats else []),
         Column("predicted_s", "predicted step"),
         Column("ratio", "measured / predicted"),
         Column("flop_per_s", "speed", is_spare=True),
