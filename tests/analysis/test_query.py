@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -188,8 +189,9 @@ def test_what_duckdb_refuses_is_one_line(sql):
     assert not Path("/tmp/steptime-never.csv").exists()  # noqa: S108 - that it is not there
 
 
-def test_what_duckdb_cannot_hand_over_is_one_line(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pytz", None)  # a moment with its zone asks for it
+def test_what_duckdb_cannot_hand_over_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "pytz.py").write_text("raise ImportError")  # a moment with its zone asks for it
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     with pytest.raises(InputError, match=r"^the query: .*pytz"):
         query(DATA, "SELECT now() AS moment")
 

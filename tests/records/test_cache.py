@@ -30,7 +30,6 @@ from steptime.records import flat, rows, statistics, store, tables
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record
 from steptime.records.row import COLUMNS, Row
-from steptime.records.store import RANK
 
 ASKED = "SELECT * FROM records"
 
@@ -72,6 +71,7 @@ def _records() -> list[Record]:
 
 
 RECORDS = _records()
+NEW = replace(RECORDS[0], note="new")
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ def test_the_place_of_a_record_is_where_its_line_begins(folder, monkeypatch):
         assert places == sorted(places)
         begins = [0, *accumulate(map(len, first.read_bytes().splitlines(keepends=True)))][:-1]
         assert places[:40] == begins
-        assert places[40] == RANK
+        assert places[40] == first.stat().st_size
 
 
 def test_faulty_lines_are_said_each_time_and_the_places_of_others_stay(folder):
@@ -320,7 +320,7 @@ def test_many_lines_that_are_no_records_are_refused_in_a_line(tmp_path, monkeypa
 
 
 def test_a_reader_that_is_interrupted_leaves_nothing(folder, monkeypatch):
-    before, threads = store.lines_of, threading.active_count()
+    before, threads = rows._stored, threading.active_count()
 
     def interrupted(*given: Any) -> Any:
         for number, line in enumerate(before(*given)):
@@ -329,12 +329,12 @@ def test_a_reader_that_is_interrupted_leaves_nothing(folder, monkeypatch):
             yield line
 
     monkeypatch.setattr(rows, "AT_ONCE", 7)
-    monkeypatch.setattr(store, "lines_of", interrupted)
+    monkeypatch.setattr(rows, "_stored", interrupted)
     with pytest.raises(KeyboardInterrupt):
         query(Data.load([folder], print), ASKED)
     assert threading.active_count() == threads
     assert [path.name for path in (folder / ".cache").iterdir()] == ["lock"]
-    monkeypatch.setattr(store, "lines_of", before)
+    monkeypatch.setattr(rows, "_stored", before)
     _same(query(Data.load([folder], print), ASKED), query(Data.of(RECORDS), ASKED))
 
 
@@ -343,7 +343,7 @@ def test_a_file_that_changes_gets_a_new_cache(folder):
     number = "SELECT count(*) AS n FROM records"
     assert query(Data.load([folder], print), number) == [{"n": len(RECORDS)}]
     with last.open("a") as file:
-        file.write(store.line_of(RECORDS[0]) + "\n")
+        file.write(store.line_of(NEW) + "\n")
     assert query(Data.load([folder], print), number) == [{"n": len(RECORDS) + 1}]
     told = first.stat()
     text = first.read_text()
@@ -360,7 +360,7 @@ def test_a_file_that_changes_gets_a_new_cache(folder):
 def test_a_torn_last_line_is_said_each_time_and_a_whole_one_counts(folder):
     last = max(folder.glob("*.jsonl"))
     with last.open("a") as file:
-        file.write(store.line_of(RECORDS[0]))  # lacks only its end
+        file.write(store.line_of(NEW))  # lacks only its end
     sql = "SELECT count(*) AS n FROM records"
     assert query(Data.load([folder], print), sql) == [{"n": len(RECORDS) + 1}]
     with last.open("a") as file:
@@ -459,7 +459,8 @@ def test_a_statement_cannot_write_to_the_cache(folder, sql):
 @pytest.mark.slow
 def test_processes_that_fill_one_cache_at_once_all_get_the_answer(folder):
     many = min(folder.glob("*.jsonl"))
-    many.write_text(many.read_text() * 100)
+    text = many.read_text()
+    many.write_text("".join(text.replace('"note":"', f'"note":"{index}') for index in range(100)))
     code = (
         "import sys; from pathlib import Path; from steptime.records.data import Data;"
         "print(Data.load([Path(sys.argv[1])], print).rows('SELECT count(*) AS n FROM records'))"
@@ -484,12 +485,13 @@ def test_a_folder_that_is_being_written_gives_whole_records(tmp_path):
     path = tmp_path / "records-0.jsonl"
     line = store.line_of(RECORDS[0]) + "\n"
     code = (
-        "import sys, time\n"
-        "line = sys.stdin.read()\n"
+        "import itertools, sys, time\n"
+        "text = sys.stdin.read()\n"
+        "lines = (text.replace('note\":\"', f'note\":\"{n}', 1) for n in itertools.count())\n"
         "with open(sys.argv[1], 'a', buffering=1) as file:\n"
-        "    file.write(line * 2000)\n"
+        "    file.write(''.join(itertools.islice(lines, 2000)))\n"
         "    print('ready', flush=True)\n"
-        "    while True:\n"
+        "    for line in lines:\n"
         "        for part in (line[:100], line[100:]):\n"
         "            file.write(part); file.flush(); time.sleep(0.0005)\n"
     )

@@ -33,11 +33,13 @@ def make_results_table(data: Data) -> Table:
         for row in results
     ]
     telling = [name for name in SETTINGS if len({row[name] for row in rows} - {None}) > 1]
+    has_repeats = any(row["origin"] == "published" and row["runs"] for row in rows)
     shown_columns = (
         Column("name", "network"),
         *(Column(name, name.replace("_", " "), is_spare=True) for name in telling),
         Column("status"),
         Column("measured_s", "measured step"),
+        *([Column("runs", is_spare=True)] if has_repeats else []),
         Column("predicted_s", "predicted step"),
         Column("ratio", "measured / predicted"),
         Column("flop_per_s", "speed", is_spare=True),

@@ -1,154 +1,211 @@
-"""SQL over the records, and export, through DuckDB: a reader; the JSON lines stay the truth."""
+"""Ask an SQL statement over the records, with limits of memory and time.
+
+The statement runs in a process of its own (`records.query`), which reads the records as Parquet
+files. The JSON lines stay the truth.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import date, datetime, time
-from decimal import Decimal
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from shutil import rmtree
+from threading import Timer
+from types import TracebackType
+from typing import Self
+
+import msgspec
 
 from steptime.core.errors import InputError
 from steptime.core.files import check_ending, replacing
-from steptime.core.printers import APOSTROPHE, FORMULA, harmless
-from steptime.records import flat
+from steptime.core.scratch import temporary
+from steptime.core.units import size
 from steptime.records.data import Data
+from steptime.records.query import COPY_OPTIONS, QueryEnd, QueryRequest
 from steptime.records.row import Row
 from steptime.records.store import StoreError
 
-if TYPE_CHECKING:
-    import duckdb
+SHOWN_ROWS = 100_000  # of an answer that is no file
+ANSWER_SHARE = 1 / 16  # of the memory: the largest answer as JSON, which takes more as objects
+MAX_ARENAS = "2"  # of glibc's malloc: each one reserves address space, which is limited
 
 
-WRITING = {"copy", "export", "attach", "prepare", "execute"}
-FORMATS = {  # ending of the file: options of DuckDB's COPY
-    ".csv": "FORMAT csv, HEADER true",
-    ".parquet": "FORMAT parquet, COMPRESSION zstd",
-    ".jsonl": "FORMAT json",
-}
+@dataclass(frozen=True)
+class QueryLimits:
+    """What a statement may take.
+
+    Attributes:
+        memory_bytes: memory beside that of the program itself.
+        limit_s: time for the statement, without reading the lines of the records.
+        max_rows: rows of the answer; None for any number.
+    """
+
+    memory_bytes: int = 2 << 30
+    limit_s: float = 60.0
+    max_rows: int | None = SHOWN_ROWS
 
 
-def query(data: Data, sql: str) -> list[Row]:
-    """Return the answer to `sql` over the table `records`, as rows of values that JSON can say.
+def query(data: Data, sql: str, limits: QueryLimits | None = None) -> list[Row]:
+    """Return the answer to a statement over the table `records`, as values that JSON can say.
 
     The statement sees that table only: no file, no network, no settings. A number that is not
-    finite comes back as None. Raises `InputError` with DuckDB's own reason for what it refuses.
+    finite comes back as None.
+
+    Args:
+        data: the records.
+        sql: the statement, in DuckDB's dialect.
+        limits: what it may take.
+
+    Raises:
+        InputError: for what DuckDB refuses, and for a statement that needs more than the limits.
     """
-    with _connection(data) as connection, _refusals():
-        if not _answer(connection, sql):  # an empty statement
-            return []
-        rows = flat.fetched(connection.execute("FROM answer"))
-        return [{name: _plain(value) for name, value in row.items()} for row in rows]
+    limits = limits or QueryLimits()
+    with QueryProcess(limits) as process:
+        lines, _ = process.ask(data, sql)
+    if not lines:  # an empty statement
+        return []
+    columns = json.loads(lines[0])
+    return [dict(zip(columns, json.loads(line), strict=True)) for line in lines[1:]]
 
 
-def export(data: Data, path: Path, sql: str = "FROM records") -> int:
-    """Write the answer to `sql` as `.csv`, `.parquet` or `.jsonl`; gives the number of rows.
+def export(
+    data: Data, path: Path, sql: str = "FROM records", limits: QueryLimits | None = None
+) -> int:
+    """Write the answer to a statement as `.csv`, `.parquet` or `.jsonl`.
 
-    `path` is there whole or as it was before. Raises `InputError` for another ending, a folder that
-    is absent, and what DuckDB refuses; `StoreError` where the disk does not take it.
+    `path` is there whole or as it was before.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        InputError: for another ending, a folder that is absent, what DuckDB refuses, and a
+            statement that needs more than the limits.
+        StoreError: if the disk does not take the file.
     """
-    ending = check_ending(path, FORMATS, "export format")
+    ending = check_ending(path, COPY_OPTIONS, "export format")
+    limits = limits or QueryLimits(max_rows=None)
     try:
-        with replacing(path) as part, _connection(data, writes=part) as connection:
-            with _refusals():
-                if not _answer(connection, sql):
-                    raise InputError("the query: gives no table to export")
-            _copy(connection, part, ending)
-            number = connection.execute("SELECT count(*) FROM answer").fetchall()[0][0]
+        with replacing(path) as part, QueryProcess(limits, path) as process:
+            _, row_count = process.ask(data, sql, part, ending)
     except OSError as error:
         raise StoreError(f"{path}: cannot write: {error.strerror}") from error
-    return int(number)
+    return row_count
 
 
-def _copy(connection: duckdb.DuckDBPyConnection, path: Path, ending: str) -> None:
-    import duckdb
+class QueryProcess:
+    """The process that answers one statement; a context manager, which ends the process.
 
-    rows = "FROM answer"
-    to = f"{flat.text(str(path))} ({FORMATS[ending]}, USE_TMP_FILE false)"
-    if ending == ".csv":
-        kinds = connection.execute("SELECT column_name, column_type FROM (DESCRIBE answer)")
-        rows = f"SELECT {', '.join(_harmless(*one) for one in kinds.fetchall())} FROM answer"  # noqa: S608  # quoted names
-    try:
-        connection.execute(f"COPY ({rows}) TO {to}")
-    except duckdb.IOException as error:
-        raise StoreError(f"{path}: cannot write: {_first_lines(error)}") from error
-
-
-def _harmless(column: str, kind: str) -> str:
-    """Return the SQL of a column of CSV, no text of which a spreadsheet takes for a formula."""
-    cell = flat.name(column)
-    heading = flat.name(harmless(column))
-    if kind != "VARCHAR":
-        return f"{cell} AS {heading}"
-    begins = " OR ".join(f"starts_with({cell}, {flat.text(one)})" for one in FORMULA)
-    is_formula = f"({begins}) AND TRY_CAST({cell} AS DOUBLE) IS NULL"
-    return f"if({is_formula}, concat({flat.text(APOSTROPHE)}, {cell}), {cell}) AS {heading}"
-
-
-@contextmanager
-def _connection(data: Data, writes: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Return a database that holds the table `records` and can reach nothing else.
-
-    Only the caches of the records may be read, and only the file `writes` written.
+    It starts before the records are read, so that both happen at once.
     """
-    tables = data.tables()
-    with tables.connection as connection:
-        connection.execute("CREATE OR REPLACE VIEW records AS " + tables.one_folder())
-        paths = [*tables.files, *([str(writes)] if writes else [])]
-        if paths:
-            connection.execute("SET allowed_paths = ?", [paths])
-        for setting in ("autoinstall_known_extensions", "autoload_known_extensions"):
-            connection.execute(f"SET {setting} = false")
-        connection.execute("SET enable_external_access = false")
-        connection.execute("SET lock_configuration = true")
-        yield connection
 
+    def __init__(self, limits: QueryLimits, path: Path | None = None) -> None:
+        self._limits = limits
+        self._path = path
+        self._is_late = False
 
-def _answer(connection: duckdb.DuckDBPyConnection, sql: str) -> bool:
-    """Make the table `answer` of what a statement gives, and tell whether it gives one.
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(  # of this package, nobody else's program
+            [sys.executable, "-P", "-m", "steptime.records.query"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "MALLOC_ARENA_MAX": MAX_ARENAS},
+            start_new_session=True,  # Ctrl-C is for this process, which ends the other one
+        )
+        return self
 
-    What could write is refused: to a cache, which a statement may read.
-    """
-    import duckdb
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
 
-    for one in connection.extract_statements(sql):
-        words = set(re.findall("[a-z]+", one.query.lower()))
-        if one.type != duckdb.StatementType.SELECT and words & WRITING:
-            raise InputError("the query: a statement only reads; export writes files")
-    relation: duckdb.DuckDBPyRelation | None = connection.sql(sql)
-    if relation is not None:
-        relation.create("answer")
-    return relation is not None
+    def ask(
+        self, data: Data, sql: str, write_to: Path | None = None, ending: str = ""
+    ) -> tuple[list[bytes], int]:
+        """Return the lines of an answer without the last one, and the number of rows.
 
+        Raises:
+            InputError: if there is no answer, with the reason.
+            StoreError: if the disk does not take the file.
+        """
+        limits = self._limits
+        folder = temporary()
+        tables = data.tables()  # may hold files that the other process reads
+        try:
+            setup, readable_paths = tables.share(folder)
+            request = QueryRequest(
+                sql=sql,
+                setup=setup,
+                readable_paths=readable_paths,
+                temporary_folder=str(folder),
+                memory_bytes=limits.memory_bytes,
+                limit_s=limits.limit_s,
+                max_rows=limits.max_rows,
+                max_answer_bytes=int(limits.memory_bytes * ANSWER_SHARE),
+                write_to="" if write_to is None else str(write_to),
+                ending=ending,
+            )
+            lines = self._exchange(request)
+        finally:
+            rmtree(folder, ignore_errors=True)
+        end = self._end_of(lines)
+        if end.fault:
+            raise self._error_of(end)
+        return lines, end.row_count
 
-@contextmanager
-def _refusals() -> Iterator[None]:
-    import duckdb
+    def _exchange(self, request: QueryRequest) -> list[bytes]:
+        """Send a request and return the lines of the answer; kill the process at its limit."""
+        if self._process.stdin is None or self._process.stdout is None:
+            raise AssertionError("the process was started without pipes")
+        timer = Timer(self._limits.limit_s, self._stop)
+        timer.start()
+        try:
+            with suppress(BrokenPipeError):  # it has ended: there is no answer
+                self._process.stdin.write(msgspec.json.encode(request) + b"\n")
+                self._process.stdin.flush()
+            return self._process.stdout.readlines()
+        finally:
+            timer.cancel()
 
-    try:
-        yield
-    except duckdb.Error as error:
-        raise InputError(f"the query: {_first_lines(error)}") from error
+    def _stop(self) -> None:
+        """Kill the process, which is too late."""
+        self._is_late = True
+        self._process.kill()
 
+    def _end_of(self, lines: list[bytes]) -> QueryEnd:
+        """Take the last line from an answer; a process that died had too little memory."""
+        if self._is_late:
+            return QueryEnd(fault="time")
+        try:
+            return msgspec.json.decode(lines.pop(), type=QueryEnd)
+        except (IndexError, msgspec.MsgspecError):
+            return QueryEnd(fault="memory")
 
-def _first_lines(error: Exception) -> str:
-    """Return DuckDB's reason, with its hint of a near name where it has one, as one line."""
-    first, *others = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-    hints = [line for line in others[:1] if line.startswith(("Candidate", "Did you mean"))]
-    return "; ".join([first, *hints])
-
-
-def _plain(value: Any) -> Any:
-    """Return a value of DuckDB as one that JSON can say."""
-    if isinstance(value, float | Decimal):
-        number = float(value)
-        return number if abs(number) < float("inf") else None
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, datetime | date | time):
-        return value.isoformat()
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
+    def _error_of(self, end: QueryEnd) -> InputError | StoreError:
+        """Return the error that says why there is no answer, and how there can be one."""
+        limits = self._limits
+        max_rows = f"{limits.max_rows:,}" if limits.max_rows is not None else ""
+        answer_bytes = limits.memory_bytes * ANSWER_SHARE
+        reasons = {
+            "time": f"was not answered within {limits.limit_s:g} s; --seconds allows more",
+            "memory": f"needs more memory than {size(limits.memory_bytes)}; --memory allows more",
+            "rows": f"its answer has more than {max_rows} rows; --rows allows more, LIMIT asks "
+            "for fewer, --out writes all to a file",
+            "size": f"its answer is larger than {size(answer_bytes)}; --out writes it to a file, "
+            "--memory allows more",
+        }
+        if end.fault == "disk":
+            return StoreError(f"{self._path}: cannot write: {end.reason}")
+        return InputError(f"the query: {reasons.get(end.fault, end.reason)}")

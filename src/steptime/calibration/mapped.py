@@ -38,6 +38,7 @@ from steptime.records.readers.mapping import (
 from steptime.records.readers.mapping_keys import OpOf, PartsTable, RowKeys
 from steptime.records.readers.sources import RecordSource, Unread, sources_at
 from steptime.records.record import Record
+from steptime.records.repeats import merge_repeats
 from steptime.records.row import grouped, headline
 from steptime.records.stacks import stack_of
 
@@ -93,11 +94,12 @@ def _of_records(
     """Return the measured and published steps of one device as cases.
 
     What cannot be predicted (a platform that no device file describes, several replicas) goes to
-    the list `unasked`; without one it is told to `warn`, once for each reason.
+    the list `unasked`; without one it is told to `warn`, once for each reason. Repeats are one case
+    of their median.
     """
     found: list[Case] = []
     left_out: Unasked = [] if unasked is None else unasked
-    for record in records:
+    for record in merge_repeats(records):
         quantity = record.quantities.get("step_s")
         if record.origin == "predicted" or record.scope or record.status != "ok" or not quantity:
             continue

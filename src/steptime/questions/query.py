@@ -5,16 +5,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from steptime.analysis import query as sql_query
+from steptime.core import values
 from steptime.core.answer import Answer
 from steptime.core.errors import InputError
 from steptime.core.kinds import Kind
 from steptime.core.progress import note
 from steptime.core.table import Column, Table
-from steptime.core.units import counted
+from steptime.core.units import counted, size
 from steptime.questions import kinds
 from steptime.records.data import Data
 
 ALL_RECORDS = "FROM records"
+MIN_MEMORY_BYTES = 64 << 20  # in which DuckDB opens a folder of records
+MAX_LIMIT_S = 86_400.0
+MaxRows = Annotated[values.Count, Kind("N")]
 Statement = Annotated[str, Kind("SQL", is_argument=True)]
 
 
@@ -42,37 +46,63 @@ class QueryAnswer(Answer, frozen=True, kw_only=True):
 
 
 def query(
-    in_: kinds.InFolder, sql: Statement | None = None, out: kinds.OutFile | None = None
+    in_: kinds.InFolder,
+    sql: Statement | None = None,
+    out: kinds.OutFile | None = None,
+    memory: kinds.Bytes = "2GiB",
+    seconds: kinds.Seconds = 60,
+    rows: MaxRows | None = None,
 ) -> QueryAnswer:
     """Answer an SQL statement over the table 'records'.
 
-    One row is one record; times are in seconds.
+    One row is one record; times are in seconds. The statement runs in a process of its own, which
+    is ended at its limits.
 
     Args:
         in_: Folder of records.
         sql: A statement over the table 'records', as DuckDB reads it; --out takes all.
         out: Write it as a .csv, .parquet or .jsonl file.
+        memory: Memory that the statement may take.
+        seconds: Time that the statement may take.
+        rows: Rows that the answer may have; 100,000 where they are shown, any number with --out.
 
     Raises:
-        InputError: if there is no folder of records, for a statement that DuckDB refuses, and for a
-            file that cannot be written there.
+        InputError: if there is no folder of records, for a statement that DuckDB refuses or that
+            needs more than its limits, and for a file that cannot be written there.
         StoreError: if the disk does not take the file.
     """
     folder = Path(in_)
+    max_rows = None if rows is None else values.parse_count(rows, "--rows")
+    if max_rows is None and out is None:
+        max_rows = sql_query.SHOWN_ROWS
+    limits = sql_query.QueryLimits(
+        memory_bytes=_parse_memory(memory),
+        limit_s=values.parse_seconds(seconds, "--seconds", at_most=MAX_LIMIT_S),
+        max_rows=max_rows,
+    )
     if out is not None:
-        return _write_table(folder, Path(out), sql or ALL_RECORDS)
+        return _write_table(folder, Path(out), sql or ALL_RECORDS, limits)
     if sql is None:
         raise InputError("Missing argument 'SQL'.")
-    rows = tuple(sql_query.query(Data.load([folder], note), sql))
-    return QueryAnswer(
-        rows=rows, row_count=len(rows), path=None, headline=(counted(len(rows), "row"),)
-    )
+    answer_rows = tuple(sql_query.query(Data.load([folder], note), sql, limits))
+    row_count = len(answer_rows)
+    headline = (counted(row_count, "row"),)
+    return QueryAnswer(rows=answer_rows, row_count=row_count, path=None, headline=headline)
 
 
-def _write_table(folder: Path, path: Path, sql: str) -> QueryAnswer:
+def _parse_memory(memory: kinds.Bytes) -> int:
+    """Return a limit of memory in bytes; raises `InputError` for one that is too small."""
+    memory_bytes = int(values.parse_bytes(memory, "--memory"))
+    if memory_bytes < MIN_MEMORY_BYTES:
+        raise InputError(f"--memory: must be at least {size(MIN_MEMORY_BYTES)}")
+    return memory_bytes
+
+
+def _write_table(folder: Path, path: Path, sql: str, limits: sql_query.QueryLimits) -> QueryAnswer:
     """Write the rows of a statement as CSV, Parquet or JSON lines."""
-    if path.suffix.lower() == ".jsonl" and path.parent.resolve() == folder.resolve():
+    is_inside = folder.resolve() in path.resolve().parents
+    if is_inside and path.suffix.lower() == ".jsonl":
         raise InputError(f"{path}: rows of a table cannot lie among the records of {folder}")
-    row_count = sql_query.export(Data.load([folder], note), path, sql)
+    row_count = sql_query.export(Data.load([folder], note), path, sql, limits)
     headline = f"{counted(row_count, 'row')} written to {path}"
     return QueryAnswer(rows=(), row_count=row_count, path=str(path), headline=(headline,))

@@ -11,8 +11,8 @@ from steptime.core.errors import InputError, shorten
 from steptime.core.units import first_of
 from steptime.records import flat, store
 from steptime.records.record import ORIGINS, Record
+from steptime.records.record_files import read_record
 from steptime.records.row import UNKNOWN, Row
-from steptime.records.store import RANK
 from steptime.records.tables import Tables
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Folders:
         found = list(paths)
         for path in found:
             with store.readable(path):
-                if not any(one.stat().st_size for one in store.paths(path)):
+                if not any(file.stat().st_size for file in store.paths(path)):
                     raise InputError(f"{path}: {store.EMPTY}")
         names = [path.resolve().name for path in found]
         told = [n if names.count(n) == 1 else str(p) for n, p in zip(names, found, strict=True)]
@@ -97,8 +97,8 @@ class Folders:
         held = self._folders[folder][1]
         if not isinstance(held, Path):
             return {place: held[place] for place in places}
-        files = store.paths(held)
-        return {one: store.record_at(files[one // RANK], one % RANK) for one in places}
+        paths, starts = self._tables.files_of(folder)
+        return {place: read_record(paths, starts, place) for place in places}
 
     def lend(self, name: str, columns: dict[str, Any]) -> None:
         """Let statements read arrays as a table of this name."""

@@ -44,9 +44,12 @@ OF_PREDICTION = {
 TRIES = """
     SELECT group_, list(place ORDER BY place) AS tried,
         list(host ORDER BY place) FILTER (host <> '') AS hosts,
-        min(step_s_min) FILTER (good) AS measured_min_s,
-        sum(step_s_mean * samples_n) FILTER (good) / sum(samples_n) FILTER (good) AS mean,
-        coalesce(sum(samples_n) FILTER (good), 0)::BIGINT AS samples_n,
+        coalesce(min(step_s_min) FILTER (good),
+            if(count(*) FILTER (good) > 1, min(step_s) FILTER (good), NULL)) AS measured_min_s,
+        coalesce(sum(step_s_mean * samples_n) FILTER (good) / sum(samples_n) FILTER (good),
+            median(step_s) FILTER (good)) AS mean,
+        coalesce(sum(samples_n) FILTER (good),
+            if(count(*) FILTER (good) > 1, count(*) FILTER (good), 0))::BIGINT AS samples_n,
         sum(samples_disturbed) FILTER (good) / sum(marks_n) FILTER (good) AS disturbed_share,
         max(peak_bytes) FILTER (status = 'ok') AS measured_memory_bytes
     FROM (SELECT group_, flat.*, status = 'ok' AND step_s IS NOT NULL AS good

@@ -21,9 +21,10 @@ import msgspec
 
 from steptime.core.progress import tell
 from steptime.core.workload import plan_to_json
-from steptime.records import flat, store
+from steptime.records import flat
 from steptime.records.reading import PARTS, Line, env_of, line_from, method_of, workload_of
 from steptime.records.record import Quantity, Record, measured_stack
+from steptime.records.record_files import FolderLines, StoredLine
 from steptime.records.row import (
     AMOUNTS,
     ESTIMATE,
@@ -39,8 +40,6 @@ from steptime.records.row import (
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-Stored = tuple[int, Line]  # where a record stands, and what its line says
-
 AT_ONCE = 20_000  # records in memory
 PART_BYTES = 128 << 20  # of records, or of rows, that go through one pipe
 _encode = msgspec.json.Encoder().encode
@@ -50,14 +49,16 @@ class RowLines:
     """Rows as they are written, a line of JSON each.
 
     `params` and `others` are the kinds of hyperparameters and of quantities that are no columns of
-    every table, `number` says how many rows there are, `longest` how long their longest line is.
+    every table, `number` says how many rows there are, `longest` how long their longest line is,
+    `lines` from which files they come.
     """
 
     def __init__(self) -> None:
         self.number = self.longest = 0
+        self.lines: FolderLines | None = None
         self.params, self.others = dict[str, list[str]](), dict[str, list[str]]()
 
-    def write(self, records: Iterable[Stored], out: BinaryIO, most: int, room: float) -> None:
+    def write(self, records: Iterable[StoredLine], out: BinaryIO, most: int, room: float) -> None:
         """Write the rows of records until `room` bytes are full, and none of more than `most`."""
         every, known, written = iter(records), b"", 0
         with no_collection():
@@ -118,7 +119,7 @@ _NONE = Quantity()
 def filled(
     database: DuckDBPyConnection,
     into: flat.Into,
-    held: Sequence[Path | Record],
+    source: Sequence[Path] | Sequence[Record],
     said: list[str],
     scratch: Path,
 ) -> RowLines:
@@ -126,37 +127,42 @@ def filled(
 
     `into` makes it of the one that reads them; it runs again where a row is longer than the
     database expects. `said` gets lines as in `store.load`. The place of a record at hand is its
-    number, of others `RANK` times that of its file, and the byte at which its line begins. The
-    database holds all that comes through a pipe, so that of many it writes parts into `scratch`.
+    number, of others where its line begins (`StoredLine`). The database holds all that comes
+    through a pipe, so that of many it writes parts into `scratch`.
     """
-    most = flat.MOST_BYTES
-    is_large = sum(one.stat().st_size for one in held if isinstance(one, Path)) > PART_BYTES
+    longest_bytes = flat.MOST_BYTES
+    paths = [one for one in source if isinstance(one, Path)]
+    is_large = sum(path.stat().st_size for path in paths) > PART_BYTES
     while True:
         said.clear()
         rows = RowLines()
-        records = _stored(held, said.append)
+        if len(paths) == len(source):
+            rows.lines = FolderLines(paths, said.append)
+            records = _stored(rows.lines)
+        else:
+            records = _at_hand([one for one in source if isinstance(one, Record)])
         parts = list[Path]()
         for first in records if is_large else ():
             parts.append(scratch / f"part-{len(parts)}.parquet")
             part = partial(flat.copy, to=parts[-1])
-            _pipe(database, part, rows, chain([first], records), most, PART_BYTES)
+            _pipe(database, part, rows, chain([first], records), longest_bytes, PART_BYTES)
         if parts:
             files = ", ".join(flat.text(str(one)) for one in parts)
             database.execute(into(f"FROM read_parquet([{files}])"))
         else:
-            _pipe(database, into, rows, records, most)
+            _pipe(database, into, rows, records, longest_bytes)
         for one in parts:
             one.unlink()
-        if rows.longest <= most:
+        if rows.longest <= longest_bytes:
             return rows
-        most = rows.longest
+        longest_bytes = rows.longest
 
 
 def _pipe(
     database: DuckDBPyConnection,
     into: flat.Into,
     rows: RowLines,
-    records: Iterable[Stored],
+    records: Iterable[StoredLine],
     most: int,
     room: float = inf,
 ) -> None:
@@ -176,17 +182,20 @@ def _pipe(
     reading.result()
 
 
-def _stored(held: Sequence[Path | Record], warn: store.Warn) -> Iterator[Stored]:
-    sizes = [one.stat().st_size if isinstance(one, Path) else 0 for one in held]
-    whole = sum(sizes) >> 20  # MiB; of less than one nobody waits
-    for rank, one in enumerate(held):
-        if isinstance(one, Record):
-            yield rank, line_from(one)
-            continue
-        for number, (at, line) in enumerate(store.lines_of(one, warn)):
-            if whole and number % AT_ONCE == 0:
-                tell("MB of records read", (sum(sizes[:rank]) + at) >> 20, whole)
-            yield rank * store.RANK + at, line
+def _stored(lines: FolderLines) -> Iterator[StoredLine]:
+    """Yield the records of files, and report the progress of large ones."""
+    sizes = [path.stat().st_size for path in lines.paths]
+    total_mb = sum(sizes) >> 20
+    for number, stored in enumerate(lines):
+        if total_mb and number % AT_ONCE == 0:
+            tell("MB of records read", min(stored.place >> 20, total_mb), total_mb)
+        yield stored
+
+
+def _at_hand(records: Sequence[Record]) -> Iterator[StoredLine]:
+    """Yield records that stand in no file; their place is their number."""
+    for number, record in enumerate(records):
+        yield StoredLine(number, line_from(record))
 
 
 def _of_step(step: Quantity, waited: Quantity) -> Row:

@@ -86,7 +86,9 @@ class Sides:
             "whole": "scope = ''",
             "held": "origin = 'predicted' OR (value_ IS NOT NULL AND status = 'ok')",
             "sampled": f"value_ IS NOT NULL AND status = 'ok' AND coalesce({number}, 0) > 0",
-            "resting": f"{least} <= 0",
+            "repeated": f"value_ IS NOT NULL AND status = 'ok' AND coalesce({number}, 0) = 0 "
+            "AND origin <> 'predicted' AND duplicate_of IS NULL",
+            "resting": f"coalesce({least}, value_) <= 0",
             "runs": runs,
             **{
                 f"stated_{end}": "NULL::DOUBLE" if own else f"stated_{end}"
@@ -107,15 +109,18 @@ class Sides:
         estimate = ", ".join(f"one.estimate.{name} AS e_{name}" for name in ESTIMATE)
         ends = ", ".join(f"stated.{one} AS stated_{one}" for one in OF_STATED)
         found = self.data.arrays(
-            f"SELECT * EXCLUDE (first, level_, rests, one, stated), {estimate}, {ends}, "
-            "coalesce(sampled > 0 AND NOT rests, false) AS pooled, "
+            f"SELECT * EXCLUDE (first, level_, rests, repeats, one, stated), {estimate}, {ends}, "
+            "sampled = 0 AND repeats > 1 AS is_repeated, "
+            "coalesce((sampled > 0 OR repeats > 1) AND NOT rests, false) AS pooled, "
             "sampled > 0 OR stated.value IS NOT NULL AS held, "
             "one.value AS value, one.runs AS runs "
             "FROM (SELECT group_, min(seq) AS first, max(seq) AS last, count(*) AS records, "
             "coalesce(max(seq) FILTER (held), max(seq)) AS best, "
             "any_value(level_) AS level_, any_value(cell) AS cell, any_value(whole) AS whole, "
             "arg_max(kin, seq) AS kin, (hash(list_sort(list(way))) >> 2)::BIGINT AS way, "
-            "count(*) FILTER (sampled) AS sampled, bool_or(resting) FILTER (sampled) AS rests, "
+            "count(*) FILTER (sampled) AS sampled, count(*) FILTER (repeated) AS repeats, "
+            "coalesce(bool_or(resting) FILTER (sampled), bool_or(resting) FILTER (repeated)) "
+            "AS rests, "
             "arg_max({'value': value_, 'runs': runs, 'estimate': estimate}, seq) "
             "FILTER (sampled) AS one, arg_max({'value': value_, 'low': stated_low, "
             "'high': stated_high}, seq) FILTER (held) AS stated "
@@ -125,7 +130,7 @@ class Sides:
             exact=WHOLE_NUMBERS,
         )
         found["cell"] = np.unique(found["cell"], return_inverse=True)[1]
-        found |= {name: found[name] == 1 for name in ("whole", "pooled", "held")}
+        found |= {name: found[name] == 1 for name in ("whole", "pooled", "held", "is_repeated")}
         pooled = found["pooled"]
         stated = found.pop("stated_value")
         for name in ("value", "runs", *(f"e_{name}" for name in ESTIMATE)):
@@ -140,15 +145,22 @@ class Sides:
         return found | {"value": np.where(pooled, found["value"], stated)}
 
     def _pool(self, found: Columns, several: Ids) -> None:
-        """Set median, runs and estimate of groups whose samples nobody has looked at together."""
+        """Set median, runs and estimate of groups whose samples nobody has looked at together.
+
+        Of stated values that differ in nothing else each one is a run.
+        """
         own = "" if self.quantity == "step_s" else f"flat.sampled[{flat.text(self.quantity)}]."
-        self.data.lend("asked", {"id": several, "group_": found["group_"][several]})
+        asked = {name: found[name][several] for name in ("group_", "is_repeated")}
+        self.data.lend("asked", {"id": several, **asked})
+        runs = f"[(hash(seq, r) >> 1)::BIGINT for r in {own}run]"
         held = self.data.arrays(
             "SELECT id, flatten(list(samples ORDER BY seq)) AS samples, "
             "flatten(list(run ORDER BY seq)) AS run FROM (SELECT id, seq, "
-            f"{own}samples AS samples, [(hash(seq, r) >> 1)::BIGINT for r in {own}run] AS run "
+            f"if(is_repeated, [value_], {own}samples) AS samples, "
+            f"if(is_repeated, [(hash(seq) >> 1)::BIGINT], {runs}) AS run "
             f"FROM asked JOIN {self.members} USING (group_) JOIN flat USING (seq) WHERE "
-            f"{self.members}.sampled) GROUP BY id ORDER BY id",
+            f"if(is_repeated, {self.members}.repeated, {self.members}.sampled)) "
+            "GROUP BY id ORDER BY id",
             exact=("id",),
         )
         at = held["id"]
@@ -285,7 +297,9 @@ class Sides:
             several = (
                 "LEFT JOIN (SELECT id, array_to_string(list_sort(list(DISTINCT host) FILTER "
                 "(host <> '')), ', ') AS hosts, coalesce(list_median(flatten(list(samples) FILTER "
-                "(status = 'ok' AND samples_n > 0))), arg_max(step_s, seq) FILTER (status = 'ok')) "
+                "(status = 'ok' AND samples_n > 0))), if(any_value(origin) = 'predicted', "
+                "arg_max(step_s, seq) FILTER (status = 'ok'), "
+                "median(step_s) FILTER (status = 'ok'))) "
                 f"AS of_all_s FROM last JOIN {self.members} USING (group_) JOIN flat USING (seq) "
                 "WHERE records > 1 GROUP BY id) USING (id)"
             )

@@ -14,26 +14,19 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from steptime.core.errors import InputError, InterruptError, OutsideError
-from steptime.core.progress import watched
 from steptime.core.units import counted
 from steptime.records.record import DONE, Record, RecordMethod, record_to_json
-
-if TYPE_CHECKING:
-    from steptime.records.reading import Line
+from steptime.records.record_files import FolderLines, Warn, find_record_files
 
 LOCK, OF_IMPORT = "sweep.lock", "import.lock"
-RANK = 1 << 40  # bytes of a file: the place of a record is its rank times that, and its byte
-MOST_NAMED = 5  # faulty lines of a file
 EMPTY = "holds no records (no line in any *.jsonl file)"
 NONE = "no line of its *.jsonl files is a record"
-Warn = Callable[[str], None]
 DoneKey = tuple[str, str, str, int]  # workload key, platform, method identity, round
 
 
@@ -157,27 +150,29 @@ def _make(folder: Path) -> bool:
 
 
 def load(folder: Path, warn: Warn, *, required: bool = True) -> list[Record]:
-    """Return all records of `folder`, by file name (which begins with the time) and line.
+    """Return all records of a folder and of those below it, by file name and line.
 
-    `warn` gets a line for each torn last line, and one for each file with lines that are no
-    records; they are left out. With `required` false, a folder that is absent or empty gives no
-    records. Raises `InputError` for what is no store, and for a schema newer than this version
-    knows.
+    Args:
+        folder: the folder.
+        warn: gets a line for each torn last line, for each file with lines that are no records,
+            and for records that are copies of others; all these are left out.
+        required: whether a folder that is absent or empty is refused.
+
+    Raises:
+        InputError: for what is no folder of records, and for a schema that is newer than this
+            version knows.
     """
     from steptime.records.reading import record_of
 
-    said: list[str] = []
+    warnings: list[str] = []
     with readable(folder):
-        found = paths(folder, required=required)
-        records = [
-            record_of(line)
-            for path in watched(found, "files")
-            for _, line in lines_of(path, said.append)
-        ]
-    if not records and any(b"\n" in path.read_bytes() for path in found):  # more than a torn one
-        raise InputError("; ".join([f"{folder}: {NONE}", *said[:1]]))
-    for line in said:
-        warn(line)
+        files = paths(folder, required=required)
+        lines = FolderLines(files, warnings.append)
+        records = [record_of(stored.line) for stored in lines]
+    if not records and lines.has_whole_lines:
+        raise InputError("; ".join([f"{folder}: {NONE}", *warnings[:1]]))
+    for warning in warnings:
+        warn(warning)
     if required and not records:
         raise InputError(f"{folder}: {EMPTY}")
     return records
@@ -189,7 +184,7 @@ def paths(folder: Path, *, required: bool = True) -> list[Path]:
         raise InputError(f"{folder}: is a file, not a folder of records")
     if required and not folder.exists():
         raise InputError(f"{folder}: no such folder of records")
-    return sorted(folder.glob("*.jsonl"))
+    return find_record_files(folder) if folder.exists() else []
 
 
 @contextmanager
@@ -199,41 +194,6 @@ def readable(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(f"{error.filename or folder}: cannot read: {error.strerror}") from error
-
-
-def lines_of(path: Path, warn: Warn) -> Iterator[tuple[int, Line]]:
-    """Yield where each line of a file begins, and what it says; raises as `load`."""
-    from steptime.records.reading import read_line
-
-    faults, first, at = 0, list[str](), 0
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                yield at, read_line(line)
-            except InputError as error:
-                raise InputError(f"{path}, line {number}: {error}") from error
-            except ValueError as error:
-                if not line.endswith(b"\n"):  # a whole line lacks only its end
-                    warn(f"{path}, line {number}: skipped a torn last line ({len(line)} bytes)")
-                    continue
-                faults += 1
-                if faults <= MOST_NAMED:
-                    first.append(f"line {number}: is no record ({error})")
-            at += len(line)
-    if faults == 1:
-        warn(f"{path}, {first[0]}, left out")
-    elif faults:
-        said = "; ".join([*first, *["..."] * (faults > MOST_NAMED)])
-        warn(f"{path}: {faults:,} lines are no records, left out: {said}")
-
-
-def record_at(path: Path, place: int) -> Record:
-    """Return the record whose line begins at this byte of a file."""
-    from steptime.records.reading import record_from_json
-
-    with path.open("rb") as file:
-        file.seek(place)
-        return record_from_json(file.readline())
 
 
 @contextmanager

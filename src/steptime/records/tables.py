@@ -42,20 +42,33 @@ IN_USE_S = 600.0  # that a command may go on reading what another has replaced
 
 
 class FolderRows(NamedTuple):
-    """Rows of a folder for SQL, the kinds of names, and where its cache is, if it has one."""
+    """The rows of a folder as SQL.
+
+    Attributes:
+        sql: what gives its rows: `FROM ...`.
+        params: the types of the values of each hyperparameter.
+        others: the types of the values of each quantity that is no column of every table.
+        starts: where each of its files begins, and the end of the last one (`FolderLines`); of
+            records at hand 0 and their number.
+        paths: its files.
+        parquet: its cache, if it has one.
+    """
 
     sql: str
     params: Kinds
     others: Kinds
+    starts: Sequence[int]
+    paths: Sequence[Path] = ()
     parquet: Path | None = None
 
 
 class Tables:
     """A database with the view `records` over folders of records; it ends with this object.
 
-    `flat` is what lies below: rows with maps of quantities and hyperparameters, samples, and the
-    `place` of each record in its folder. `columns` has the SQL over `flat` of those of `records`,
-    `param_columns` the column of each hyperparameter, `files` the caches that are read.
+    `flat` is what lies below: rows with maps of quantities and hyperparameters, samples, the
+    `place` of each record in its folder and `seq`, the place if all folders stood one behind the
+    other. `columns` has the SQL over `flat` of those of `records`, `param_columns` the column of
+    each hyperparameter, `files` the caches that are read.
     """
 
     def __init__(
@@ -64,25 +77,42 @@ class Tables:
         self._scratch = temporary()
         self.connection = connected(self._scratch)
         finalize(self, _end, self.connection, self._scratch)
-        rows = [
+        self._names = [name for name, _ in folders]
+        self._model = model
+        self._folder_rows = [
             self._rows(f"lines_{number}", held, warn) for number, (_, held) in enumerate(folders)
         ]
-        params = flat.merged([one.params for one in rows])
-        others = flat.merged([one.others for one in rows])
-        self.files = [str(one.parquet) for one in rows if one.parquet]
-        told = " UNION ALL BY NAME ".join(
-            f"SELECT *, {flat.text(name)} AS folder, {rank} AS folder_rank, "
-            f"{f'{rank << 52} + ' if rank else ''}place AS seq {one.sql}"
-            for rank, ((name, _), one) in enumerate(zip(folders, rows, strict=True))
-        )
-        only = f" WHERE starts_with(model, {flat.text(model)})" if model else ""
-        self.connection.execute(f"CREATE VIEW flat AS FROM ({told}){only}")
+        params = flat.merged([rows.params for rows in self._folder_rows])
+        others = flat.merged([rows.others for rows in self._folder_rows])
+        parquets = [rows.parquet for rows in self._folder_rows]
+        self.files = [str(parquet) for parquet in parquets if parquet]
+        sources = [rows.sql for rows in self._folder_rows]
+        self.connection.execute(f"CREATE VIEW flat AS {self._flat_sql(sources)}")
         self.param_columns = flat.param_columns(params, others)
         self.columns = flat.columns_of(params, others) | {"folder": "folder"}
         shown = ", ".join(f"{made} AS {flat.name(name)}" for name, made in self.columns.items())
         self.connection.execute(f"CREATE VIEW records AS SELECT {shown} FROM flat")
-        self._kept = rows[0].parquet if len(rows) == 1 and not model else None
-        self._name, self._has_results = folders[0][0], False
+        self._kept = parquets[0] if len(parquets) == 1 and not model else None
+        self._has_results = False
+
+    def _flat_sql(self, sources: Sequence[str]) -> str:
+        """Return the statement of `flat` over the rows of all folders."""
+        parts = []
+        first_place = 0
+        for rank, source in enumerate(sources):
+            seq = f"{first_place} + place" if first_place else "place"
+            name = flat.text(self._names[rank])
+            parts.append(
+                f"SELECT *, {name} AS folder, {rank} AS folder_rank, {seq} AS seq {source}"
+            )
+            first_place += self._folder_rows[rank].starts[-1]
+        only = f" WHERE starts_with(model, {flat.text(self._model)})" if self._model else ""
+        return f"FROM ({' UNION ALL BY NAME '.join(parts)}){only}"
+
+    def files_of(self, folder: int) -> tuple[Sequence[Path], Sequence[int]]:
+        """Return the files of a folder and where each begins, for `record_files.read_record`."""
+        rows = self._folder_rows[folder]
+        return rows.paths, rows.starts
 
     def add_results(self, add: Callable[[], None], sql: str) -> None:
         """Let there be the table `results`, which `add` adds; that of one large folder is kept.
@@ -100,15 +130,41 @@ class Tables:
             add()
             self.connection.execute(f"{flat.copy('FROM results', to)}; DROP TABLE results")
 
-        name = f"results-{_mark(self._name + sql)[:8]}-{self._kept.stem.removeprefix('rows-')}"
+        name = f"results-{_mark(self._names[0] + sql)[:8]}-{self._kept.stem.removeprefix('rows-')}"
         path, _ = kept(self._kept.parent, name, make)
         self.connection.execute(f"CREATE VIEW results AS FROM {flat.text(str(path))}")
         self.files.append(str(path))
 
-    def one_folder(self) -> str:
-        """Return the statement of `records` without the name of their folder."""
-        told = ((name, made) for name, made in self.columns.items() if name != "folder")
-        return f"SELECT {', '.join(f'{made} AS {flat.name(n)}' for n, made in told)} FROM flat"
+    def share(self, folder: Path) -> tuple[list[str], list[str]]:
+        """Return how another process makes `records` of one folder, without its column `folder`.
+
+        Rows that have no cache are written to a folder as Parquet.
+
+        Returns:
+            The statements, and the Parquet files that they read.
+        """
+        from duckdb import IOException
+
+        paths = []
+        for number, rows in enumerate(self._folder_rows):
+            path = rows.parquet or folder / f"records-{number}.parquet"
+            if rows.parquet is None:
+                try:
+                    self.connection.execute(flat.copy(rows.sql, path))
+                except IOException as error:
+                    raise store.StoreError(f"{path}: cannot write: {error}") from error
+            paths.append(path)
+        shown = ", ".join(
+            f"{made} AS {flat.name(name)}"
+            for name, made in self.columns.items()
+            if name != "folder"
+        )
+        sources = [f"FROM {flat.text(str(path))}" for path in paths]
+        setup = [
+            f"CREATE VIEW flat AS {self._flat_sql(sources)}",
+            f"CREATE VIEW records AS SELECT {shown} FROM flat",
+        ]
+        return setup, [str(path) for path in paths]
 
     def _rows(
         self, table: str, held: Path | Sequence[Record], warn: Callable[[str], None]
@@ -119,41 +175,48 @@ class Tables:
         `store.load` does.
         """
         if not isinstance(held, Path):
-            return self._table(table, partial(self._filled, held=held, said=[]))
+            return self._table(table, partial(self._filled, held=held, said=[]), len(held))
         with store.readable(held):
-            files = store.paths(held)
-            stamps = {path.name: stamp_of(path) for path in files}
-            size = sum(stamp[0] for stamp in stamps.values())
-            said: list[str] = []
+            paths = store.paths(held)
+            stamps = {str(path.relative_to(held)): stamp_of(path) for path in paths}
+            size_bytes = sum(stamp[0] for stamp in stamps.values())
+            warnings: list[str] = []
 
             def read(into: flat.Into) -> RowLines:
-                rows = self._filled(into, files, said)
-                if not rows.number and size:
-                    raise InputError("; ".join([f"{held}: {store.NONE}", *said[:1]]))
+                rows = self._filled(into, paths, warnings)
+                if not rows.number and size_bytes:
+                    raise InputError("; ".join([f"{held}: {store.NONE}", *warnings[:1]]))
                 return rows
 
             def make(to: Path) -> dict[str, Any]:
                 rows = read(partial(flat.copy, to=to))
-                return {"params": rows.params, "others": rows.others, "said": said}
+                about = {"params": rows.params, "others": rows.others, "said": warnings}
+                return {**about, "starts": starts_of(rows)}
 
-            if size < LEAST_BYTES:
-                result = self._table(table, read)
+            if size_bytes < LEAST_BYTES:
+                result = self._table(table, read)._replace(paths=paths)
             else:
                 path, about = self._kept_rows(held, f"rows-{_mark(json.dumps(stamps))[:16]}", make)
-                sql, said = f"FROM {flat.text(str(path))}", about["said"]
-                result = FolderRows(sql, about["params"], about["others"], path)
-        for line in said:
-            warn(line)
+                sql, warnings = f"FROM {flat.text(str(path))}", about["said"]
+                kinds = about["params"], about["others"]
+                result = FolderRows(sql, *kinds, about["starts"], paths, path)
+        for warning in warnings:
+            warn(warning)
         return result
 
-    def _filled(self, into: flat.Into, held: Sequence[Path | Record], said: list[str]) -> RowLines:
+    def _filled(
+        self, into: flat.Into, held: Sequence[Path] | Sequence[Record], said: list[str]
+    ) -> RowLines:
         from steptime.records.rows import filled  # a cache needs none of it
 
         return filled(self.connection, into, held, said, self._scratch)
 
-    def _table(self, table: str, read: Callable[[flat.Into], RowLines]) -> FolderRows:
+    def _table(
+        self, table: str, read: Callable[[flat.Into], RowLines], number: int = 0
+    ) -> FolderRows:
+        """Return the rows of a folder that are held in memory; `number` of records at hand."""
         rows = read(lambda rows: f"CREATE OR REPLACE TABLE {table} AS {rows}")
-        return FolderRows(f"FROM {table}", rows.params, rows.others)
+        return FolderRows(f"FROM {table}", rows.params, rows.others, starts_of(rows) or [0, number])
 
     def _kept_rows(self, folder: Path, name: str, make: Callable[[Path], Any]) -> tuple[Path, Any]:
         """Return the Parquet of a folder: beside it, among the user's caches, or for this once."""
@@ -165,6 +228,11 @@ class Tables:
                 place.mkdir(parents=True, exist_ok=True)
                 return kept(place, name, make)
         raise store.StoreError(f"{folder}: no folder, not even a temporary one, takes its cache")
+
+
+def starts_of(rows: RowLines) -> list[int]:
+    """Return where the files begin from which rows come; [] for records at hand."""
+    return rows.lines.starts if rows.lines else []
 
 
 def kept(
