@@ -62,9 +62,12 @@ def test_fit(capsys, mine):
 def test_the_cap_of_the_search_is_not_called_the_largest_batch(capsys):
     words = ("fit", "fc:layers=1,nodes=8,inputs=8,outputs=8", "--device", "h100")
     words += ("--batch", "4194304")
-    assert answer(capsys, *words)["largest_batch"] == 4194304
+    found = answer(capsys, *words)
+    assert (found["largest_batch"], found["capped_batch"]) == (None, 4194304)
     assert run([*words]) == 0
-    assert "at least 4,194,304" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "fits at least  batch 4,194,304; no larger one was tried" in printed
+    assert "largest" not in printed
 
 
 def test_what_fits_an_a100_is_not_refused(capsys):

@@ -60,7 +60,7 @@ def on_a_terminal(columns: int, *words: str) -> list[str]:
 
 
 def test_devices_take_a_line_each_on_a_narrow_terminal():
-    lines = on_a_terminal(80, "list", "devices")
+    lines = on_a_terminal(80, "list", "devices", "--details")
     rows = [line for line in lines if line.startswith(" ")]
     assert max(map(len, rows)) <= 80
     names = [row.split()[0] for row in rows]
@@ -76,7 +76,9 @@ def test_a_prediction_is_not_as_wide_as_its_source():
 
 def test_figures_of_one_paper_stand_apart(capsys):
     first, second = re.split(
-        r"^figures of one paper.*$", said(capsys, "list", "devices"), flags=re.MULTILINE
+        r"^figures of one paper.*$",
+        said(capsys, "list", "devices", "--details"),
+        flags=re.MULTILINE,
     )
     names = [line.split()[0] for line in second.splitlines() if line.startswith(" ")]
     assert names[1:] == [one.name for one in devices(lambda _: None) if one.only_by_name]
@@ -146,7 +148,7 @@ def test_the_bar_says_a_time_once():
 
 COMMAND = """
 from steptime.core.answer import Answer, AnswerRow
-from steptime.core.table import Table, columns
+from steptime.core.table import Column, Table
 
 
 class Greeting(AnswerRow, frozen=True, kw_only=True):
@@ -158,7 +160,8 @@ class Greetings(Answer, frozen=True, kw_only=True):
     rows: tuple[Greeting, ...]
 
     def tables(self):
-        return [Table(columns("who", "step_s=step"), [row.to_dict() for row in self.rows])]
+        columns = (Column("who"), Column("step_s", "step"))
+        return [Table(columns, [row.to_dict() for row in self.rows])]
 
 
 def hello() -> Greetings:
@@ -240,11 +243,17 @@ def test_what_takes_long_gives_a_sign_of_life_on_a_terminal(terminal, monkeypatc
         def cancel(self) -> None:
             pass
 
+        def join(self) -> None:
+            pass
+
     def slow() -> Done:
+        """Say how long it takes."""
         return Done(notes=("done",))
 
     monkeypatch.setattr("threading.Timer", Due)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    monkeypatch.setenv("TERM", "xterm")
     assert command_of(slow)(json=False, form="text") == 0
-    erased = "computing ...\r\x1b[K" if terminal else ""
-    assert capsys.readouterr().err == f"{erased}note: done\n"
+    drawn, _, printed = capsys.readouterr().err.rpartition("\x1b[2K")
+    assert printed == "note: done\n"  # the line before is erased
+    assert ("slow: say how long it takes ..." in drawn) is terminal

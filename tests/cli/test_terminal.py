@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from steptime.core.errors import InterruptError
 from steptime.core.progress import note
 from steptime.core.table import Column, Printout, Table
 from steptime.core.text_table import text
+from steptime.core.units import shown
 from steptime.records.store import open_writer
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
@@ -274,3 +276,64 @@ def test_wide_characters_take_two_columns():
         (Column("name"), Column("n")), [{"name": "模型", "n": 1}, {"name": "abcd", "n": 2}]
     )
     assert text(table).splitlines()[1:] == [" 模型  1", " abcd  2"]
+
+
+def test_a_script_and_a_command_are_never_wrapped(monkeypatch, capsys):
+    script = "#SBATCH --comment=" + "a b " * 60 + "\nsrun python -m steptime " + "x " * 90 + "\n"
+    command = "steptime serve llama3_8b " + "--option value " * 12
+    table = replace(TABLE, footnotes=["word " * 40, command.rstrip()])
+    on_terminal(monkeypatch)
+    monkeypatch.setattr(command_module, "terminal_width", lambda: 80)
+    command_module.show(Printout([], [table], text="words " * 40 + "\n", script=script), "text")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == script.splitlines()
+    assert command.rstrip() in lines
+    assert max(len(line) for line in lines[:-2] if not line.startswith("steptime")) <= 80
+
+
+@every(
+    ("line", "titles"),
+    {
+        (
+            "serve llama3_8b --device h100 --input 512 --output 128 --rate 1 --search "
+            "--ttft 500ms --tpot 50ms --max-device-count 1"
+        ): ["tokens/s of a device over tokens/s of a user"],
+        "whatif t4 --set memory_GB_per_s=x2 --model resnet18": [
+            "ops by what binds them",
+            "ops by kind, at the same batch",
+        ],
+        "list devices --top 3": ["figures of one paper, taken for no other device"],
+        ("plan transformer:layers=2 --device h100 --inside nvlink-4 --data 2 --global-batch 8"): [
+            "Communication of a device"
+        ],
+    }.items(),
+)
+def test_a_table_that_nobody_asked_for_is_behind_an_option(line, titles, monkeypatch):
+    main_tables = _tables(line, monkeypatch)
+    assert not any(table.is_detail for table in main_tables)
+    assert main_tables[-1].footnotes[-1] == f"--details adds: {'; '.join(titles)}"
+    tables = _tables(f"{line} --details", monkeypatch)
+    assert [table.title for table in tables if table.is_detail] == titles
+    assert not any("--details" in note for table in tables for note in table.footnotes)
+
+
+def test_a_headline_has_a_fact_a_line(monkeypatch, capsys):
+    for line in (
+        "plan transformer:layers=2 --device h100 --inside nvlink-4 --data 2 --global-batch 8",
+        "why resnet18 --device t4",
+    ):
+        monkeypatch.undo()
+        assert run([*line.split(), "--json"]) == 0
+        headline = json.loads(capsys.readouterr().out)["headline"]
+        assert len(headline) > 2
+        assert max(map(len, headline[:3])) <= 80
+        assert run(line.split()) == 0
+        printed = capsys.readouterr().out.splitlines()
+        assert set(headline[:3]) <= set(printed)
+
+
+def test_hours_are_written_below_two_days():
+    assert shown("train_h", 47.96) == "47.96 h"
+    assert shown("train_h", 48.0) == "2 days"
+    assert shown("train_h", 25000.0) == "1,042 days"
+    assert shown("train_h", 0.0001) == "0.0001 h"

@@ -181,7 +181,7 @@ def test_the_cap_of_the_search_is_no_largest_batch():
     answer = steptime.whatif("a100", {"memory_GB": "x2"}, small, batch="largest")
     assert answer.rows[0].batch == answer.rows[0].changed_largest_batch == MAX_BATCH
     assert f"at least {MAX_BATCH}" in str(answer)
-    assert f"at least {MAX_BATCH:,}, above which none was tried" in answer.notes[-1]
+    assert f"batch {MAX_BATCH:,} fits, and no larger one was tried" in answer.notes[-1]
     ranged = steptime.whatif("a100", {"memory_GB": "x1..x2x2"}, small, batch="largest")
     upgraded = steptime.whatif("a100", None, small, "largest", upgrade=["memory_GB=x2"])
     assert ranged.notes[-1] == upgraded.notes[-1] == answer.notes[-1]

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from types import FrameType
-from typing import Annotated, Any, Literal, get_origin
+from typing import Annotated, Any, Literal, get_origin, get_type_hints
 
 from cyclopts import Parameter, Token
 
@@ -21,13 +21,14 @@ from steptime import cli
 from steptime.cli.arrange import arranged
 from steptime.cli.complete import completer_of
 from steptime.cli.panels import ARGUMENTS, MIN_GROUPED, PANEL_GROUPS, panel_of
-from steptime.core.answer import csv_table
+from steptime.core.answer import answer_kinds, csv_table
+from steptime.core.docstrings import summary
 from steptime.core.errors import InputError, InterruptError, one_line, one_of
 from steptime.core.kinds import Kind
 from steptime.core.printers import PRINTERS, json_parts, write_csv
 from steptime.core.progress import Progress, listening, note, status
 from steptime.core.signature import REQUIRED, QuestionParameter, parameters_of
-from steptime.core.table import Printout
+from steptime.core.table import Printout, select_tables
 from steptime.core.text_table import prose, text
 from steptime.core.units import duration
 from steptime.core.values import parse_count
@@ -58,6 +59,7 @@ OUTPUT_OPTIONS = {
             "text, csv, json, markdown or html; csv has plain numbers.",
         ),
         QuestionParameter("json", bool, Kind(), False, "Print one JSON document on stdout."),
+        QuestionParameter("details", bool, Kind(), False, "Show further tables."),
     )
 }
 """The options of every command, by the names of their parameters."""
@@ -66,8 +68,9 @@ OUTPUT_OPTIONS = {
 def command_of(question: Callable[..., Any], command: str = "") -> Callable[..., int]:
     """Return the function of a command that asks a question, with a signature for cyclopts.
 
-    It has the options `--sort`, `--top`, `--format` and `--json`, but for those that the question
-    has by itself; it prints the answer in the form of these options and returns its exit code.
+    It has the options `--sort`, `--top`, `--format`, `--json` and, if an answer has tables that
+    nobody asks for, `--details`; but none that the question has by itself. It prints the answer in
+    the form of these options and returns its exit code.
 
     Args:
         question: the function that answers.
@@ -76,7 +79,9 @@ def command_of(question: Callable[..., Any], command: str = "") -> Callable[...,
     question_parameters = parameters_of(question)
     question_names = {parameter.name for parameter in question_parameters}
     output_parameters = [
-        item for name, item in OUTPUT_OPTIONS.items() if name not in question_names
+        item
+        for name, item in OUTPUT_OPTIONS.items()
+        if name not in question_names and (name != "details" or _has_details(question))
     ]
     is_grouped = len(question_names) >= MIN_GROUPED
     items = [
@@ -95,7 +100,8 @@ def command_of(question: Callable[..., Any], command: str = "") -> Callable[...,
             for value in [texts.get(parameter.name)]
         }
         output = {item.name: values.pop(item.name) for item in output_parameters}
-        return _answer_question(question, values, output)
+        work = _describe_work(question, command)
+        return _answer_question(question, values, output, work)
 
     run.__doc__ = question.__doc__
     run.__annotations__ = {}  # cyclopts would read that of `options` for a parameter of this name
@@ -103,19 +109,26 @@ def command_of(question: Callable[..., Any], command: str = "") -> Callable[...,
     return run
 
 
+def _has_details(question: Callable[..., Any]) -> bool:
+    """Whether an answer of the question has tables that people see with `--details` alone."""
+    return any(kind.has_details for kind in answer_kinds(get_type_hints(question).get("return")))
+
+
 def _answer_question(
-    question: Callable[..., Any], values: Mapping[str, Any], output: Mapping[str, Any]
+    question: Callable[..., Any], values: Mapping[str, Any], output: Mapping[str, Any], work: str
 ) -> int:
     """Print the answer to a question and return its exit code."""
     form = "json" if output["json"] else one_of("--format", output["form"], PRINTERS)
     sort, top = output.get("sort"), output.get("top")
     row_count = None if top is None else parse_count(top, "--top")
     with _interruptible():
-        with listening(patience()), _sign_of_life():
+        with listening(patience()), _sign_of_life(work):
             result = question(**values)
         answer: Printout = result.printout()
         if form == "csv" and (table := csv_table(result.csv_rows())) is not None:
             answer = replace(answer, tables=[table])
+        tables = select_tables(answer.tables, output.get("details", False))
+        answer = replace(answer, tables=tables)
         if sort is not None or row_count is not None:
             answer = arranged(answer, sort, row_count, form == "json")
         show(answer, form)
@@ -223,18 +236,27 @@ def _interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def _sign_of_life() -> Iterator[None]:
-    """Say on a terminal what takes longer than a second since the imports began, until it ends."""
+def _sign_of_life(work: str) -> Iterator[None]:
+    """Show on a terminal what takes longer than a second since the imports began, until it ends."""
+    if not sys.stderr.isatty():
+        yield
+        return
     left_s = max(0.0, cli.BEGAN + SILENT_S - monotonic())
-    timer = threading.Timer(left_s, status.show, ("computing ...",))
+    timer = threading.Timer(left_s, status.show, (work,))
     timer.daemon = True
-    if sys.stderr.isatty():
-        timer.start()
+    timer.start()
     try:
         yield
     finally:
         timer.cancel()
+        timer.join()  # it may be drawing
         status.erase()
+
+
+def _describe_work(question: Callable[..., Any], command: str) -> str:
+    """Describe what a command does: `plan: find the fastest parallel plan ...`."""
+    text = summary(question.__doc__ or "").rstrip(".")
+    return f"{command or question.__name__}: {text[:1].lower()}{text[1:]} ..."
 
 
 def show(answer: Printout, form: str) -> None:
@@ -257,7 +279,9 @@ def show(answer: Printout, form: str) -> None:
             note(line)
         width = terminal_width()
         sentences = "\n".join(prose(answer.text.split("\n"), width))
-        _print("".join(text(table, width) for table in answer.tables) + sentences, has_colours())
+        tables = "".join(text(table, width) for table in answer.tables)
+        _print(tables + sentences, has_colours())
+        _print(answer.script)
         for line in dict.fromkeys(answer.notes):
             if line not in before:
                 note(line)
@@ -281,7 +305,10 @@ def _print(printed: str, coloured: bool = False) -> None:
 
 
 def patience() -> Progress:
-    """Return a listener that prints a line of progress every `PATIENCE_S` seconds of slow work."""
+    """Return a listener that says every `PATIENCE_S` seconds how far slow work is.
+
+    It changes the line about the running work on a terminal, else it prints one.
+    """
     printed_s = monotonic()  # clock time of the last line, or of the begin of the work
     begin_s: dict[str, float] = {}  # clock time of the first report of each kind of work
 
@@ -293,6 +320,7 @@ def patience() -> Progress:
         if total > 1 and time_s > printed_s + PATIENCE_S:
             printed_s = time_s
             left_s = elapsed_s * (total / part_count - 1)
-            note(f"{work}: {part_count:,} of {total:,}, {duration(left_s)} left")
+            line = f"{work}: {part_count:,} of {total:,}, {duration(left_s)} left"
+            (status.show if status.is_visible else note)(line)
 
     return print_progress

@@ -12,11 +12,12 @@ import json
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from steptime.core.docstrings import argument_texts, summary
+from steptime.core.json_types import JsonObject
 from steptime.core.registry import load
 from steptime.core.table import (
     Column,
@@ -26,6 +27,7 @@ from steptime.core.table import (
     Row,
     Table,
     make_frame,
+    select_tables,
 )
 
 _PRINTERS = "steptime.core.printers"
@@ -34,14 +36,16 @@ _PRINTERS = "steptime.core.printers"
 class AnswerRow(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the rows of answers."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the row as plain values."""
-        table: dict[str, Any] = msgspec.to_builtins(self)
+        table: JsonObject = msgspec.to_builtins(self)
         return table
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Base of the answers to questions; each says its tables."""
+
+    has_details: ClassVar[bool] = False  # whether tables are for `--details` alone
 
     def tables(self) -> Sequence[Table]:
         """Return the tables that people read, the one that answers the question first.
@@ -64,9 +68,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         """The exit code of the command: 0, or 3 where some experiments did not succeed."""
         return 0
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the answer as plain values, as `--json` prints it."""
-        document: dict[str, Any] = json.loads(self.to_json())
+        document: JsonObject = json.loads(self.to_json())
         return document
 
     def to_json(self) -> str:
@@ -105,15 +109,17 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         printout = self.printout()
         notes = "".join(f"{line}\n" for line in printout.notes)
         format_table = load("steptime.core.text_table:text")
-        return "".join(map(format_table, printout.tables)) + printout.text + notes
+        tables = select_tables(printout.tables, has_details=False)
+        return "".join(map(format_table, tables)) + printout.text + printout.script + notes
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return "".join(map(load(f"{_PRINTERS}:html"), self.tables()))
+        tables = select_tables(self.tables(), has_details=False)
+        return "".join(map(load(f"{_PRINTERS}:html"), tables))
 
 
-def document_of(answer: Answer) -> dict[str, Any]:
+def document_of(answer: Answer) -> JsonObject:
     """Return the public fields of an answer as plain values; lazy sequences stay lazy."""
     return {name: _plain(getattr(answer, name)) for name in public_fields(type(answer))}
 
@@ -196,7 +202,7 @@ def answer_kinds(hint: Any) -> tuple[type[Answer], ...]:
     return kinds if is_typed else ()
 
 
-def answer_schema(hint: Any) -> dict[str, Any]:
+def answer_schema(hint: Any) -> JsonObject:
     """Return the JSON schema of an answer, each field with its meaning.
 
     A union of answers is `anyOf` their schemas, with all definitions under one `$defs`.
@@ -217,7 +223,7 @@ def _struct_schema(kind: type[Answer]) -> Mapping[str, Any]:
     fields = [(name, hints[name]) for name in public_fields(kind)]
     public = msgspec.defstruct(kind.__name__, fields, kw_only=True)
     _, components = msgspec.json.schema_components([public], ref_template="#/$defs/{name}")
-    schema: dict[str, Any] = dict(components.pop(kind.__name__))
+    schema: JsonObject = dict(components.pop(kind.__name__))
     schema["$defs"] = components
     structs = {kind.__name__: kind} | {struct.__name__: struct for struct in structs_of(kind)}
     for name, table in {kind.__name__: schema, **components}.items():

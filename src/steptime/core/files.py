@@ -13,6 +13,7 @@ from time import time
 from typing import Any
 
 from steptime.core.errors import InputError, OutsideError, one_of
+from steptime.core.json_types import JsonObject
 
 STALE_S = 600.0  # since the last write to a part of a file: its writer is gone
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a disk, or what a user may have of it
@@ -103,7 +104,7 @@ def append_line(path: Path, table: Mapping[str, Any]) -> None:
         file.write(json.dumps(table) + "\n")
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path) -> list[JsonObject]:
     """Return the tables of a file of JSON lines without incomplete lines; [] for an absent file."""
     lines, tables = [], []
     with suppress(FileNotFoundError):

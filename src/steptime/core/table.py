@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from steptime.core.errors import InputError
+from steptime.core.json_types import JsonObject
 from steptime.core.registry import load
 
 Row = Mapping[str, Any]
@@ -19,7 +20,7 @@ UNSUCCESSFUL = 3  # the exit code where some experiments did not succeed
 
 
 @dataclass(frozen=True)
-class JsonRows(Sequence[dict[str, Any]]):
+class JsonRows(Sequence[JsonObject]):
     """Rows that are read from JSON on each pass, so that not all are in memory at once.
 
     Args:
@@ -30,12 +31,12 @@ class JsonRows(Sequence[dict[str, Any]]):
 
     number: int
     texts: Callable[[], Iterator[Sequence[str]]]
-    row: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    row: Callable[[JsonObject], JsonObject] = dict
 
     def __len__(self) -> int:
         return self.number
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[JsonObject]:
         return (self.row(json.loads(text)) for part in self.texts() for text in part)
 
     def __getitem__(self, index: Any) -> Any:
@@ -120,6 +121,7 @@ class Table:
         summary: numbers that are true of all rows together.
         source: one line on the origin of the rows.
         chart_rows: the rows that the chart of this table draws, if they differ.
+        is_detail: whether people see it with `--details` alone.
     """
 
     columns: Sequence[Column]
@@ -132,6 +134,7 @@ class Table:
     summary: Mapping[str, Any] = field(default_factory=dict)
     source: str = ""
     chart_rows: Sequence[Row] = ()
+    is_detail: bool = False
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,8 @@ class Printout:
         tables: the tables; may be a `LazySequence`, too.
         notes: lines on stderr, after the tables.
         before: lines on stderr, before the tables.
-        text: what follows the tables on stdout.
+        text: the lines that follow the tables on stdout; a terminal wraps them.
+        script: what follows the text on stdout as it is, such as batch scripts.
         code: the exit code.
     """
 
@@ -153,7 +157,19 @@ class Printout:
     notes: Sequence[str] = ()
     before: Sequence[str] = ()
     text: str = ""
+    script: str = ""
     code: int = 0
+
+
+def select_tables(tables: Sequence[Table], has_details: bool) -> list[Table]:
+    """Return the tables that people see; a footnote names those that `--details` adds."""
+    details = [table.title for table in tables if table.is_detail and table.rows]
+    main_tables = [table for table in tables if has_details or not table.is_detail]
+    if details and main_tables and not has_details:
+        *first_tables, last_table = main_tables
+        footnotes = [*last_table.footnotes, f"--details adds: {'; '.join(details)}"]
+        return [*first_tables, replace(last_table, footnotes=footnotes)]
+    return main_tables
 
 
 def describe_hidden_rows(hidden_rows: int, by: str = "--json or --format csv") -> list[str]:

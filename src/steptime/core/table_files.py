@@ -11,6 +11,7 @@ from typing import IO, Any
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.formula import column_name, valued
+from steptime.core.json_types import JsonObject
 from steptime.core.toml_files import shown
 from steptime.core.units import counted
 
@@ -26,7 +27,7 @@ _ENDINGS_TEXT = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
 
 def table_rows(
     table: Path | Iterable[Cells], words: Words = NO_WORDS
-) -> Iterator[tuple[int, dict[str, Any]]]:
+) -> Iterator[tuple[int, JsonObject]]:
     """Yield the number and the values of each row of a file or a list, by names for formulas.
 
     Raises `InputError` for a file that is not a table, and at the first row that cannot be read.
@@ -98,7 +99,7 @@ def cells_of(
             yield line, InputError(many)
 
 
-def values_of(cells: Cells, words: Words = NO_WORDS, place: str = "") -> dict[str, Any]:
+def values_of(cells: Cells, words: Words = NO_WORDS, place: str = "") -> JsonObject:
     """Return the values of a row by names for formulas; cells with numbers become numbers.
 
     `words` translate cells by column. Raises `InputError`, which begins with `place`, if two

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime.core.errors import InputError, shorten
+from steptime.core.json_types import JsonObject
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -19,7 +20,7 @@ def shown(path: Path) -> str:
     return text if text.isprintable() and len(text) <= 300 else shorten(text)
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> JsonObject:
     """Return the table of a TOML file; raises `InputError` with one line if there is none."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

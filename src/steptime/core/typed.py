@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Meta
 
 from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.json_types import JsonObject
 
 Kind = TypeVar("Kind")
 Text = Annotated[str, Meta(pattern=r"\S", description="a text")]
@@ -61,9 +62,7 @@ def typed(table: object, kind: type[Kind], source: str, prefix: str = "") -> Kin
         raise InputError(f"{source}: a text holds half of a character") from None
 
 
-def typed_values(
-    table: Mapping[str, Any], kind: type, source: str, prefix: str = ""
-) -> dict[str, Any]:
+def typed_values(table: Mapping[str, Any], kind: type, source: str, prefix: str = "") -> JsonObject:
     """Return the values of a table, converted to a type but without the type's defaults.
 
     Args and errors are those of `typed`.

@@ -8,6 +8,8 @@ from steptime.core.toml_files import packaged
 
 QUANTITIES: Mapping[str, list[str]] = packaged("quantities.toml")  # a unit and what is meant
 
+HOURS_OF_DAY = 24
+HOURS_BELOW = 2 * HOURS_OF_DAY  # from here on a time is written in days
 _LARGE = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
 
@@ -29,6 +31,13 @@ def si(value: float, unit: str, digits: int = 4) -> str:
 def seconds(value: float) -> str:
     """Return a time with its prefix: `seconds(0.0021)` is `2.1 ms`."""
     return f"{value:.4g} s" if value >= 1 else si(value, "s")
+
+
+def hours(value: float) -> str:
+    """Return a long time: hours below two days, `30.5 h`, else days, `3.854 days`."""
+    if abs(value) < HOURS_BELOW:
+        return f"{value:.4g} h"
+    return f"{value / HOURS_OF_DAY:,.4g} days"
 
 
 def size(value: float) -> str:
@@ -61,7 +70,7 @@ UNITS: dict[str, Callable[[float], str]] = {  # end of a key: how a person reads
     "flop": _of("FLOP"),
     "hz": _of("Hz"),
     "s": seconds,
-    "h": lambda value: f"{value:.4g} h",
+    "h": hours,
     "j": _of("J"),
     "s_per_mac": lambda value: f"{value * 1e12:.4g} ps",
     "j_per_mac": lambda value: f"{value * 1e12:.4g} pJ",

@@ -40,8 +40,14 @@ MAX_SHARE = 1000.0  # of a share in %: more is a slip
 LONGEST_NUMBER = 40  # characters; more are no number that people mean
 COUNT_SCALES = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 SECONDS_OF_UNIT = {
-    "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0,
-}  # fmt: skip
+    "ns": 1e-9,
+    "us": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
 BYTES_OF_UNIT = {
     "B": 1,
     **{f"{prefix}B": 1000**power for power, prefix in enumerate("kMGT", 1)},

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Any, Literal, get_args
 
 from steptime.core.errors import InputError, one_of, unknown
+from steptime.core.json_types import JsonObject
 
 Value = int | float | str | bool
 
@@ -139,7 +140,7 @@ _VALID_VALUES: Mapping[str, tuple[object, ...]] = {
 _DEFAULT_PLAN = Plan()
 
 
-def departures(settings: object, usual: object, always: Collection[str] = ()) -> dict[str, Any]:
+def departures(settings: object, usual: object, always: Collection[str] = ()) -> JsonObject:
     """Return the fields of an object that differ from the usual one, and those in `always`."""
     defaults = vars(usual)
     return {
@@ -297,10 +298,10 @@ def _text(value: Value) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
-def workload_to_json(workload: Workload) -> dict[str, Any]:
+def workload_to_json(workload: Workload) -> JsonObject:
     """Return the workload as JSON values."""
     plain = ("batch_per_replica", "dtype", "phase", "optimizer")
-    table: dict[str, Any] = {"model": workload.model, "params": workload.settings}
+    table: JsonObject = {"model": workload.model, "params": workload.settings}
     table |= {name: getattr(workload, name) for name in plain}
     table["plan"] = plan_to_json(workload.plan)
     if workload.tuning != WHOLE:

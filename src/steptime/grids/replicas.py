@@ -177,9 +177,19 @@ def scaling_row(
     per_s = throughput(model, sizes[1], step_s)
     speedup = per_s / (alone_per_s or per_s)
     return ScalingRow(
-        *sizes, *parts, compute_s, communication_s, chosen_s - exposed_s, exposed_s, step_s,
-        speedup, speedup / sizes[0], per_s, note, more or {},
-    )  # fmt: skip
+        *sizes,
+        *parts,
+        compute_s,
+        communication_s,
+        chosen_s - exposed_s,
+        exposed_s,
+        step_s,
+        speedup,
+        speedup / sizes[0],
+        per_s,
+        note,
+        more or {},
+    )
 
 
 def exposed_s(model: StepModel, batch: int, replicas: int, how: Sync) -> float:

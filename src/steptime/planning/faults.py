@@ -160,9 +160,10 @@ def _of_network(shape: Shape, asked: Asked) -> Found:
         if getattr(asked.plan, name) != one:
             yield Fault(f"{shape.label} is split into data, pipeline and ZeRO alone", {name: one})
     for name, word, near in (
-        ("recompute", "selective", "full"), ("schedule", "zero-bubble", "1f1b"),
+        ("recompute", "selective", "full"),
+        ("schedule", "zero-bubble", "1f1b"),
         ("schedule", "dualpipe", "1f1b"),
-    ):  # fmt: skip
+    ):
         if getattr(asked.plan, name) == word:
             yield Fault(f"{shape.label} has no --{name} {word}", {name: near})
 

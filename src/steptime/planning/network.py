@@ -30,9 +30,15 @@ from steptime.prediction.step_model import StepModel
 from steptime.prediction.training import FIRST, LAST
 
 CONSTANTS = (  # of a stack's training
-    "context_bytes", "buffer_bytes", "fragmented", "send_hidden", "step_s",
-    "exchange_s", "exchange_slow", "exchange_large_s",
-)  # fmt: skip
+    "context_bytes",
+    "buffer_bytes",
+    "fragmented",
+    "send_hidden",
+    "step_s",
+    "exchange_s",
+    "exchange_slow",
+    "exchange_large_s",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

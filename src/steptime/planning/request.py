@@ -30,8 +30,11 @@ from steptime.prediction.training import LOW_BYTES
 SERVED = ("bfloat16", "float16", "float8", "float4")
 DTYPES = ("bfloat16-mixed", "float16-mixed", "float32", *SERVED)
 ALIASES = dtypes.ALIASES | {
-    "fp8": "float8", "mxfp8": "float8", "fp4": "float4", "nvfp4": "float4",
-}  # fmt: skip
+    "fp8": "float8",
+    "mxfp8": "float8",
+    "fp4": "float4",
+    "nvfp4": "float4",
+}
 GRADIENTS = (16, 32)  # bits
 PER_NODE = 8  # devices, where nobody says
 MOST_DEVICES, MOST_LAYERS = 1_000_000, 100_000

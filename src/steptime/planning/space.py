@@ -49,8 +49,9 @@ class Space(NamedTuple):
         some = {
             "tensor": [t for t in powers(min(device_count, self.per_node)) if self.divides(t)],
             "context": [
-                c for c in powers(device_count) if not shape.length % c and
-                (c == 1 or shape.length // c >= LEAST_TOKENS)
+                c
+                for c in powers(device_count)
+                if not shape.length % c and (c == 1 or shape.length // c >= LEAST_TOKENS)
             ],
             "pipeline": [p for p in divisors(device_count) if p <= len(shape.kinds)],
             "virtual": range(1, MOST_VIRTUAL + 1),
@@ -59,11 +60,13 @@ class Space(NamedTuple):
             "zero": (0, 1, 3),
             "recompute": ("none", "selective", "full"),
             "offload": ("none",) if self.planner.host is None else OFFLOADS,
-        }  # fmt: skip
+        }
         if self.is_network:
             some |= {"virtual": (1,), "recompute": ("none", "full"), "offload": ("none",)}
-        return {name: [self.fixed.get(name)] if name in self.fixed else own
-                for name, own in some.items()}  # fmt: skip
+        return {
+            name: [self.fixed.get(name)] if name in self.fixed else own
+            for name, own in some.items()
+        }
 
     def divides(self, tensor: int) -> bool:
         """Whether so many tensor ranks divide the network."""
@@ -90,8 +93,9 @@ class Space(NamedTuple):
                     continue
                 for zero, recompute, offload in product(
                     choices["zero"] if data * c > 1 else {0}.intersection(choices["zero"]),
-                    choices["recompute"], choices["offload"],
-                ):  # fmt: skip
+                    choices["recompute"],
+                    choices["offload"],
+                ):
                     for shard in self.shards(t, data * c, e, zero):
                         parts = {"zero": zero, "recompute": recompute, "offload": offload}
                         way = Plan(**{**base, **parts, "shard": shard, **self.again()})

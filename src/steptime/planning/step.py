@@ -123,7 +123,9 @@ def plan_time(planner: Planner, asked: Asked) -> PlanTime:
         exposures.append(Wait(*send[:3], moved, all_s, waits + open_))
     exposed_s = sum(wait.exposed_s for wait in exposures)
     return PlanTime(
-        asked, step_s, *planner.within(plan, asked.microbatch, step_s, exposed_s),
+        asked,
+        step_s,
+        *planner.within(plan, asked.microbatch, step_s, exposed_s),
         sum((f.compute + b.compute) * count for (f, b), count in passes),
         sum((f.recompute + b.recompute) * count for (f, b), count in passes),
         tails[last].update_s,
@@ -138,7 +140,7 @@ def plan_time(planner: Planner, asked: Asked) -> PlanTime:
         energy_of(planner, asked, step_s, loads_of(one)),
         runs,
         tuple((tail.seconds - tail.update_s, tail.update_s) for tail in tails),
-    )  # fmt: skip
+    )
 
 
 class Quick(NamedTuple):

@@ -19,9 +19,14 @@ EXPERTS_AXES = 3  # experts, rows, columns
 STATEFUL = ("delta_rule",)
 ATTENDING = ("attention", *STATEFUL)  # kinds that are priced for each group of sequences
 FORMATS = {  # bytes a number: of 4 bit with a scale of 16 bit for 128, or of 8 bit for 16 or 32
-    "bfloat16": 2.0, "float16": 2.0, "float8": 1.0, "int8": 1.0, "float4": 0.5625, "int4": 0.516,
+    "bfloat16": 2.0,
+    "float16": 2.0,
+    "float8": 1.0,
+    "int8": 1.0,
+    "float4": 0.5625,
+    "int4": 0.516,
     "mxfp4": 0.53125,
-}  # fmt: skip
+}
 PADDED = {"mxfp4": 256}  # sides of experts' matrices, as vLLM pads them for its kernels (mxfp4.py)
 
 

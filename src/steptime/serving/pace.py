@@ -45,9 +45,14 @@ class Paced:
     """
 
     def __init__(
-        self, phases: Phases, lengths: Sequence[int] = (), draft: Phases | None = None,
-        ahead: int = 0, accept: float = 0.0, ranks: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        phases: Phases,
+        lengths: Sequence[int] = (),
+        draft: Phases | None = None,
+        ahead: int = 0,
+        accept: float = 0.0,
+        ranks: int = 1,
+    ) -> None:
         def decode_s(sequences: int, context: float) -> float:
             if draft is None:
                 return phases.decode(sequences, context).seconds

@@ -227,7 +227,7 @@ class PreviewAnswer(Answer, frozen=True, kw_only=True):
         """Return the answer as the command line prints it, the batch scripts last."""
         printout = super().printout()
         scripts = "".join(job.script for job in self.jobs)
-        return replace(printout, text=printout.text + scripts)
+        return replace(printout, script=scripts)
 
 
 def describe_large_cell(cell: LargeCell) -> str:

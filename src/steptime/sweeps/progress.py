@@ -8,7 +8,7 @@ from statistics import median
 from time import monotonic
 
 from steptime.core.errors import one_line
-from steptime.core.progress import note
+from steptime.core.progress import note, status
 from steptime.core.units import duration, seconds
 from steptime.records.record import Record
 from steptime.records.row import exchange_name
@@ -48,6 +48,7 @@ def reporter() -> Iterator[Report]:
     terminal = sys.stderr.isatty()
 
     def show(record: Record, done: int, total: int) -> None:
+        status.erase()
         left = duration((monotonic() - began) / done * (total - done))
         if not terminal:
             note(f"[{done}/{total}, {left} left] {line(record)}")

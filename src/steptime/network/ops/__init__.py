@@ -22,8 +22,17 @@ from steptime.network.ops.table import OpKind, Products, Specs, Window, rows_of
 
 Found = TypeVar("Found")
 _MODULES = (
-    linear, images, norm, elementwise, general, shaping, sequence, state, loss, communication,
-)  # fmt: skip
+    linear,
+    images,
+    norm,
+    elementwise,
+    general,
+    shaping,
+    sequence,
+    state,
+    loss,
+    communication,
+)
 OPS: dict[str, OpKind] = {
     name: made
     for one in _MODULES

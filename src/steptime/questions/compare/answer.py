@@ -149,10 +149,10 @@ class LevelRow(AnswerRow, frozen=True, kw_only=True):
         median_ratio: median of b / a.
         min_ratio: smallest b / a.
         max_ratio: largest b / a.
-        faster: number of pairs with a faster b.
-        slower: number of pairs with a slower b.
-        same: number of pairs that are certainly the same.
-        unsure: number of pairs that cannot be told apart.
+        faster_count: number of pairs with a faster b.
+        slower_count: number of pairs with a slower b.
+        equal_count: number of pairs that are certainly equal.
+        unsure_count: number of pairs that cannot be told apart.
     """
 
     level: str
@@ -161,10 +161,10 @@ class LevelRow(AnswerRow, frozen=True, kw_only=True):
     median_ratio: float | None
     min_ratio: float | None
     max_ratio: float | None
-    faster: int
-    slower: int
-    same: int
-    unsure: int
+    faster_count: int
+    slower_count: int
+    equal_count: int
+    unsure_count: int
 
 
 class HostNodes(AnswerRow, frozen=True, kw_only=True):

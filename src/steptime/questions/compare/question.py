@@ -32,7 +32,6 @@ from steptime.records.data import Data
 
 DEFAULT_MARGIN = "5%"
 MAX_UNPAIRED_NOTES = 8
-_VERDICTS = ("faster", "slower", "same", "unsure")
 Item = TypeVar("Item")
 Platforms = Annotated[str | Sequence[str], Kind("A,B")]
 Column = Annotated[str, Kind("COLUMN")]
@@ -168,7 +167,7 @@ def _answer(
     changes = watch.find_changes(pairing) if request.has_two_folders else None
     nodes = _find_slow_nodes(data) if request.by == "host" else None
     errors = msgspec.convert(pairing.summary(), Accuracy)
-    levels = msgspec.convert(pairing.of_levels(), tuple[LevelRow, ...])
+    levels = tuple(map(_level_row, pairing.of_levels()))
     has_verdicts = any(pairing.columns["verdict"])
     headline: list[str] = []
     if len(pairing) and request.by:
@@ -220,6 +219,21 @@ def _find_slow_nodes(data: Data) -> HostNodes:
     )
 
 
+def _level_row(row: Mapping[str, Any]) -> LevelRow:
+    return LevelRow(
+        level=row["level"],
+        pairs=row["pairs"],
+        geometric_mean_ratio=row["geometric_mean_ratio"],
+        median_ratio=row["median_ratio"],
+        min_ratio=row["min_ratio"],
+        max_ratio=row["max_ratio"],
+        faster_count=row["faster"],
+        slower_count=row["slower"],
+        equal_count=row["same"],
+        unsure_count=row["unsure"],
+    )
+
+
 def _describe_levels(levels: Sequence[LevelRow], quantity: str) -> list[str]:
     """Return a line for each level: its ratio in the mean, and its pairs by verdict."""
     words = screen_words(quantity)
@@ -228,11 +242,15 @@ def _describe_levels(levels: Sequence[LevelRow], quantity: str) -> list[str]:
         if not level.pairs:
             lines.append(f"{level.level}: no pair")
             continue
-        numbers = level.to_dict()
         counts = [
-            f"{numbers[verdict]} {words.get(verdict, verdict)}"
-            for verdict in _VERDICTS
-            if numbers[verdict]
+            f"{count} {words.get(verdict, verdict)}"
+            for verdict, count in (
+                ("faster", level.faster_count),
+                ("slower", level.slower_count),
+                ("same", level.equal_count),
+                ("unsure", level.unsure_count),
+            )
+            if count
         ]
         mean = f"b / a is {level.geometric_mean_ratio:.3g} in the geometric mean"
         detail = "; ".join([counted(level.pairs, "pair"), *counts])

@@ -79,7 +79,9 @@ class FitAnswer(Answer, frozen=True, kw_only=True):
         assumed: settings that decide the answer, by the option that changes them.
         fits: whether it fits; null where the memory of the device is unknown.
         largest_batch: the largest batch that fits, 0 if none does; null where the memory of the
-            device is unknown.
+            device is unknown, or the search ended at its cap.
+        capped_batch: the batch at the cap of the search, which fits; null where the search ended
+            before. Larger ones may fit.
         best_batch: the smallest batch with 90 % of the best speed; null if none fits.
         usable_bytes: memory that a process may use of the device; null where unknown.
         peak_bytes: size of all tensors at the worst moment.
@@ -114,6 +116,7 @@ class FitAnswer(Answer, frozen=True, kw_only=True):
     assumed: dict[str, str]
     fits: bool | None
     largest_batch: int | None
+    capped_batch: int | None
     best_batch: int | None
     usable_bytes: float | None
     peak_bytes: int
@@ -153,7 +156,7 @@ class FitAnswer(Answer, frozen=True, kw_only=True):
             ("  that is", ", ".join(f"{name} {size(value)}" for name, value in self.parts.items())),
             *([("  what helps", savings)] if savings else []),
             *(("would fit" if i == 0 else "", line) for i, line in enumerate(self.would_fit)),
-            ("largest batch", _format_largest(self.largest_batch)),
+            _largest_row(self),
             ("best batch", None if best is None else f"{best:,}, a step of {seconds(steps[best])}"),
         ]
         rows = [{**row.to_dict(), "what": _describe_row(self, row)} for row in self.rows]
@@ -182,22 +185,22 @@ def _describe_row(answer: FitAnswer, row: FitRow) -> str:
     """Describe a batch: `asked for, best`, or `does not fit`."""
     if not row.fits:
         return "does not fit"
-    is_capped = (answer.largest_batch or 0) >= MAX_BATCH
     marks = (
         (answer.batch, "asked for"),
         (answer.best_batch, "best"),
-        (answer.largest_batch, "" if is_capped else "largest"),
+        (answer.largest_batch, "largest"),
+        (answer.capped_batch, "no larger one tried"),
     )
-    return ", ".join(mark for batch, mark in marks if batch == row.batch and mark)
+    return ", ".join(mark for batch, mark in marks if batch == row.batch)
 
 
-def _format_largest(batch: int | None) -> str | None:
-    """Format the largest batch, `1,024`; `at least 1,048,576` from the cap of the search on."""
-    if batch is None:
-        return None
-    if batch == 0:
-        return "none fits"
-    return f"at least {batch:,}" if batch >= MAX_BATCH else f"{batch:,}"
+def _largest_row(answer: FitAnswer) -> tuple[str, str | None]:
+    """Return the row of the largest batch, `1,024`, or of the batch at the cap of the search."""
+    if answer.capped_batch is not None:
+        return "fits at least", f"batch {answer.capped_batch:,}; no larger one was tried"
+    if answer.largest_batch is None:
+        return "largest batch", None
+    return "largest batch", f"{answer.largest_batch:,}" if answer.largest_batch else "none fits"
 
 
 def fit(
@@ -224,6 +227,7 @@ def fit(
     workload, usable_bytes = step_model.workload, step_model.device.usable_bytes
     prediction, needs = step_model.predict(), step_model.needs()
     largest = _largest_fitting(step_model)
+    is_capped = largest is not None and largest >= MAX_BATCH
     batches = [] if largest == 0 else doubling(largest or workload.batch_per_replica)
     rows = tuple(
         _predict_row(step_model, size) for size in sorted({workload.batch_per_replica, *batches})
@@ -247,7 +251,8 @@ def fit(
         batch=workload.batch_per_replica,
         assumed=assumed_of(step_model),
         fits=None if usable_bytes is None else prediction.fits,
-        largest_batch=largest,
+        largest_batch=None if is_capped else largest,
+        capped_batch=largest if is_capped else None,
         best_batch=best,
         usable_bytes=usable_bytes,
         peak_bytes=prediction.peak_bytes,
@@ -298,7 +303,7 @@ def _make_notes(step_model: StepModel, largest: int | None, best: int | None) ->
     if largest is None:
         notes.append(f"the memory of {device.name} is unknown, so every batch fits")
     elif largest >= MAX_BATCH:
-        notes.append(f"largest batch: at least {largest:,}, above which none was tried")
+        notes.append(f"batch {largest:,} fits, and no larger one was tried")
     if best is not None:
         notes.append(f"best batch: the least with {percent(KNEE)} of the best speed")
     return notes

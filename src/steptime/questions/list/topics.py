@@ -1,6 +1,7 @@
 """The answers of `list` for a topic, each with typed rows: models, devices, links and more."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from steptime.core.answer import Answer, AnswerRow
@@ -128,6 +129,7 @@ class DevicesAnswer(TopicAnswer, frozen=True, kw_only=True):
     """
 
     rows: tuple[DeviceRow, ...]
+    has_details: ClassVar[bool] = True
     COLUMNS: ClassVar[tuple[Column, ...]] = (
         Column("name"),
         Column("kind", is_spare=True),
@@ -145,7 +147,7 @@ class DevicesAnswer(TopicAnswer, frozen=True, kw_only=True):
         tables = [self._table(self.topic, devices)] if devices else []
         if figures:
             title = "figures of one paper, taken for no other device"
-            tables.append(self._table(title, figures))
+            tables.append(replace(self._table(title, figures), is_detail=bool(devices)))
         return tables
 
     def _cells(self, row: DeviceRow) -> TableRow:  # type: ignore[override]  # each topic has rows of its own

@@ -1,6 +1,7 @@
 """The answers of `plan`: one plan, the best plan of a search, and a page to choose in."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.registry import load
@@ -304,6 +305,8 @@ class PlanAnswer(Answer, frozen=True, kw_only=True):
         notes: remarks that change how the answer is read.
         nearest_fitting: of a plan that does not fit, the fastest near one that does; else null.
     """
+
+    has_details: ClassVar[bool] = True
 
     headline: tuple[str, ...]
     model: str

@@ -159,7 +159,7 @@ def _describe_room(front: Sequence[PricedPlan], spare: float) -> tuple[str, ...]
     fastest = front[0]
     if fastest.memory_share <= 1 - spare:
         return ()
-    fills = f"it fills {percent(fastest.memory_share)} of the memory"
+    fills = f"fills {percent(fastest.memory_share)} of the memory"
     roomy = [plan.answer for plan in front if plan.memory_share <= 1 - spare]
     if not roomy:
         return (f"{fills}, and no plan leaves {percent(spare)}",)

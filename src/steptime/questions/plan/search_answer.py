@@ -1,6 +1,7 @@
 """The answers of a search for plans: the best plan, and a page of many searches."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.registry import load
@@ -119,6 +120,8 @@ class PlanSearchAnswer(Answer, frozen=True, kw_only=True):
         rows: the plans that none beats in time, cost, energy, memory and devices, fastest first.
         notes: remarks that change how the answer is read.
     """
+
+    has_details: ClassVar[bool] = True
 
     headline: tuple[str, ...]
     considered_count: int

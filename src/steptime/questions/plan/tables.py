@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from steptime.core.table import Column, Table, make_facts_table
-from steptime.core.units import interval, percent, seconds, shown, size
+from steptime.core.units import HOURS_OF_DAY, interval, percent, seconds, shown, size
 from steptime.hardware.prices import NO_PRICE, by_offer
 from steptime.questions.plan.answer import PlanAnswer
 from steptime.questions.plan.search_answer import PlanRow, PlanSearchAnswer
@@ -54,12 +54,15 @@ def plan_tables(answer: PlanAnswer, headline: Sequence[str]) -> list[Table]:
         *_cost_rows(answer),
         *_assumed_rows(answer),
     ]
-    tables = [make_facts_table("\n".join(["; ".join(headline), split]), "one step", rows)]
+    tables = [make_facts_table("\n".join([*headline, split]), "one step", rows)]
     if answer.exposed_communication:
         waits = sorted(answer.exposed_communication, key=lambda row: -row.exposed_communication_s)
         collectives = [row.to_dict() for row in waits]
         title = "Communication of a device"
-        tables.append(Table(COMMUNICATION_COLUMNS, collectives, title, max_rows=MAX_COLLECTIVES))
+        waits_table = Table(
+            COMMUNICATION_COLUMNS, collectives, title, max_rows=MAX_COLLECTIVES, is_detail=True
+        )
+        tables.append(waits_table)
     return tables
 
 
@@ -130,20 +133,21 @@ def search_tables(answer: PlanSearchAnswer) -> list[Table]:
     costs = [Column("cost_per_step", "cost a step", form=".3g")]
     if answer.best.training:
         costs = [
-            Column("training_days", "days", form=",.3g"),
+            Column("train_h", "training"),
             Column("cost_total", "cost", form=",.0f"),
         ]
     heads = (
         Column("device"),
         Column("device_count"),
         *PLAN_COLUMNS,
-        Column("efficiency", form=".0%"),
         *costs,
+        Column("efficiency", form=".0%"),
         Column("energy_j", "energy a step"),
         Column("bound_by", "bottleneck", is_spare=True),
     )
     rows = [_plan_cells(row) for row in answer.by_device_count]
-    return [Table(heads, rows, "The fastest of each number of devices"), unbeaten]
+    title = "The fastest of each number of devices"
+    return [Table(heads, rows, title, _describe_space(answer)), unbeaten]
 
 
 def _unbeaten_table(answer: PlanSearchAnswer) -> Table:
@@ -165,14 +169,23 @@ def _unbeaten_table(answer: PlanSearchAnswer) -> Table:
         Column("best_in", "least"),
     )
     counts = f"{answer.considered_count:,} splits, {answer.fitting_count:,} fit"
-    title = f"{counts}. Unbeaten in {', '.join(AMOUNT_WORDS.values())}"
+    title = f"Unbeaten in {', '.join(AMOUNT_WORDS.values())}: {counts}"
+    below = _describe_space(answer)
+    has_table_of_counts = len(answer.by_device_count) > 1
+    return Table(heads, rows, title, below, max_rows=MAX_UNBEATEN, is_detail=has_table_of_counts)
+
+
+def _describe_space(answer: PlanSearchAnswer) -> list[str]:
+    """Describe the mark of equally fast plans, and the plans that were searched."""
     error = "plans are as fast within the error of this prediction"
-    below = [f"= {answer.as_fast_count:,} {error}", answer.space]
-    return Table(heads, rows, title, below, max_rows=MAX_UNBEATEN)
+    return [f"= {answer.as_fast_count:,} {error}", answer.space]
 
 
 def _plan_cells(row: PlanRow) -> Mapping[str, Any]:
     cells = row.to_dict()
     split = {name: value for name, value in cells.items() if name != "microbatch"}
     mark = "=" if row.is_as_fast else ""
+    days = row.training_days
+    train_h = None if days is None else HOURS_OF_DAY * days
+    cells |= {"train_h": train_h}
     return {**cells, "split": describe_split(split, row.microbatch), "same": mark}

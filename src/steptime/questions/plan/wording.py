@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from steptime.core.units import percent, seconds, size
+from steptime.core.units import hours, percent, seconds, size
 from steptime.core.workload import Plan
 from steptime.questions.plan.answer import PlanAnswer, PlanMemory
 
@@ -29,45 +29,48 @@ DEPARTURES = {
 }
 """Fields of a split that are said where they are not the defaults."""
 LARGEST_PARTS = 4  # of the memory of a device, in its row
-HOURS_OF_DAY = 24
 CENTS_BELOW = 100  # amounts from here on are whole
 
 
 def describe_headline(answer: PlanAnswer) -> tuple[str, ...]:
-    """Describe a plan: `8 h100-sxm5: 1.4 s a step (1.2 s to 1.8 s), ...`, and its bottleneck."""
+    """Describe a plan, a fact a line: `8 h100-sxm5: 1.4 s a step (1.2 s to 1.8 s)`, and more."""
     low, high = seconds(answer.any_stack_low_s), seconds(answer.any_stack_high_s)
-    step = f"{seconds(answer.step_s)} a step ({low} to {high}){_describe_stack(answer)}"
+    step = f"{seconds(answer.step_s)} a step ({low} to {high})"
     devices = f"{answer.device_count} {answer.device}"
     if not answer.fits:
         over = size(answer.memory.over_bytes or 0.0)
-        return f"{devices}: out of memory by {over} per device", f"it would take {step}"
-    return f"{devices}: {step}{_describe_cost(answer)}", f"bound by {describe_bottleneck(answer)}"
+        facts = (f"{devices}: out of memory by {over} per device", f"it would take {step}")
+        return facts + _describe_stack(answer)
+    return (
+        f"{devices}: {step}",
+        *_describe_stack(answer),
+        *_describe_cost(answer),
+        f"bound by {describe_bottleneck(answer)}",
+    )
 
 
-def _describe_stack(answer: PlanAnswer) -> str:
-    """Describe the assumed stack: `, assumed fsdp-2025, with --stack fsdp-compile-2025 1.39 s`."""
+def _describe_stack(answer: PlanAnswer) -> tuple[str, ...]:
+    """Describe the assumed stack: `assumed fsdp-2025, with --stack fsdp-compile-2025 1.39 s`."""
     if answer.device_count == 1 or not answer.other_stacks:
-        return ""
+        return ()
     times = [row for row in answer.other_stacks if row.stack == answer.nearest_stack]
     near = "".join(f", with --stack {row.stack} {seconds(row.step_s)}" for row in times)
-    return f", assumed {answer.stack}{near}"
+    return (f"assumed {answer.stack}{near}",)
 
 
-def _describe_cost(answer: PlanAnswer) -> str:
-    """Describe the cost: `, 33.41 USD per hour`, or `, 950 USD for 1e12 tokens in 3.2 days`."""
+def _describe_cost(answer: PlanAnswer) -> tuple[str, ...]:
+    """Describe the cost: `33.41 USD per hour`, or `950 USD` and `1e12 tokens in 3.2 days`."""
     training = answer.training
     if training is None:
         if answer.cost_per_hour is None:
-            return ""
-        return f", {format_money(answer.cost_per_hour, answer.currency)} per hour"
-    cost = ""
-    if answer.cost_total is not None:
-        cost = f"{format_money(answer.cost_total, answer.currency)} for "
-    hours = (training.train_h, training.any_stack_low_h, training.any_stack_high_h)
-    days, low, high = (value / HOURS_OF_DAY for value in hours)
+            return ()
+        return (f"{format_money(answer.cost_per_hour, answer.currency)} per hour",)
     tokens = f"{training.tokens:.3g}".replace("e+", "e")
-    interval = f"({low:,.3g} to {high:,.3g})"
-    return f", {cost}{tokens} {answer.unit} in {days:,.3g} days {interval}"
+    low, high = hours(training.any_stack_low_h), hours(training.any_stack_high_h)
+    time = f"{tokens} {answer.unit} in {hours(training.train_h)} ({low} to {high})"
+    if answer.cost_total is None:
+        return (time,)
+    return time, f"{format_money(answer.cost_total, answer.currency)} in all"
 
 
 def format_money(amount: float, currency: str | None) -> str:

@@ -321,10 +321,11 @@ def _describe_best(rows: Sequence[SearchRow], smallest: SearchRow | None) -> lis
     if not rows or smallest is None:
         return ["no server holds the targets"]
     best = rows[0]
-    text = f"{best.device_count} {best.device} ({describe_servers(best)})"
-    if best.cost_per_million_tokens is not None:
-        text += f", {best.cost_per_million_tokens:,.2f} {best.currency} a million tokens"
-    facts = [text]
+    facts = [f"cheapest: {best.device_count} {best.device} ({describe_servers(best)})"]
+    if best.cost_per_million_tokens is None:
+        facts = [facts[0].replace("cheapest", "fewest")]
+    else:
+        facts.append(f"{best.cost_per_million_tokens:,.2f} {best.currency} a million tokens")
     if smallest.device_count < best.device_count:
         servers = describe_servers(smallest)
         facts.append(f"fewest: {smallest.device_count} {smallest.device} ({servers})")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.table import Column, Printout, Table
@@ -175,6 +175,8 @@ class SearchAnswer(Answer, frozen=True, kw_only=True):
         notes: remarks that change how the answer is read.
     """
 
+    has_details: ClassVar[bool] = True
+
     model: str
     requests_per_s: float
     input_tokens: int
@@ -252,14 +254,12 @@ def _format_cost(row: SearchRow) -> str:
 
 
 def _describe_search(answer: SearchAnswer) -> str:
-    """Describe the devices without a server, the requests, and the servers in the headline."""
-    headline = "; ".join(answer.headline)
-    lines = [*answer.missing]
-    lines.append(f"{answer.model}, {answer.requests_per_s:,.4g} requests/s: {headline}")
+    """Describe the requests, the devices without a server, and the headline, a fact a line."""
+    rate = f"{answer.model}, {answer.requests_per_s:,.4g} requests/s"
     tokens = f"{answer.input_tokens:,.4g} tokens in, {answer.output_tokens:,.4g} out"
     software = dict.fromkeys(f"{row.dtype}, {row.stack}" for row in answer.rows)
-    lines.append("; ".join([f"requests of {tokens}", *software]))
-    return "\n".join(lines)
+    question = "; ".join([f"{rate} of {tokens}", *software])
+    return "\n".join([question, *answer.missing, *answer.headline])
 
 
 def _lines_below(answer: SearchAnswer, best: Mapping[tuple[str, str], SearchRow]) -> list[str]:
@@ -278,7 +278,7 @@ def _lines_below(answer: SearchAnswer, best: Mapping[tuple[str, str], SearchRow]
         + (f"; --json has {hidden} more" if hidden > 0 else "")
     )
     if answer.best is not None:
-        lines.append(f"one answer of the first: {answer.best.command}")
+        lines += ["the first by itself:", answer.best.command]
     return lines
 
 
@@ -287,7 +287,7 @@ def _front_table(answer: SearchAnswer) -> Table:
     rows = [point.to_dict() | {"servers": describe_split(point)} for point in answer.front]
     rows.sort(key=_front_order)
     title = "tokens/s of a device over tokens/s of a user" if rows else ""
-    return Table(FRONT_COLUMNS, rows, title, max_rows=MAX_FRONT_ROWS)
+    return Table(FRONT_COLUMNS, rows, title, max_rows=MAX_FRONT_ROWS, is_detail=True)
 
 
 def _front_order(row: Mapping[str, Any]) -> tuple[str, float]:

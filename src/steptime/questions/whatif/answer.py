@@ -1,7 +1,7 @@
 """The answers to `whatif`: networks on one changed device, on many, or after single upgrades."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_line, assumed_text
@@ -213,6 +213,8 @@ class WhatIfAnswer(Answer, frozen=True, kw_only=True):
         notes: remarks that change how the answer is read.
     """
 
+    has_details: ClassVar[bool] = True
+
     device: str
     method: str
     dtype: str
@@ -239,17 +241,23 @@ class WhatIfAnswer(Answer, frozen=True, kw_only=True):
             }
             for row in self.rows
         ]
-        return [
-            Table(CLASS_COLUMNS, classes, f"{title}: ops by what binds them", below),
-            Table(OP_COLUMNS, ops, "by kind of op, at the same batch", max_rows=MAX_OP_ROWS),
-            Table(
-                NETWORK_COLUMNS,
-                networks,
-                "by network",
-                max_rows=MAX_ROWS,
-                csv_columns=NETWORK_CSV_COLUMNS,
-            ),
-        ]
+        network_table = Table(
+            NETWORK_COLUMNS,
+            networks,
+            f"{title}, by network",
+            below,
+            max_rows=MAX_ROWS,
+            csv_columns=NETWORK_CSV_COLUMNS,
+        )
+        class_table = Table(CLASS_COLUMNS, classes, "ops by what binds them", is_detail=True)
+        op_table = Table(
+            OP_COLUMNS,
+            ops,
+            "ops by kind, at the same batch",
+            max_rows=MAX_OP_ROWS,
+            is_detail=True,
+        )
+        return [network_table, class_table, op_table]
 
 
 def format_largest(batch: int) -> str:

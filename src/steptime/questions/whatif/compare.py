@@ -330,7 +330,7 @@ def describe_best(upgrades: Sequence[Upgrade]) -> str:
 
 
 def describe_caps(device: Device, capped: Iterable[str]) -> list[str]:
-    """Return the note on networks whose largest batch is at least the largest that is tried.
+    """Return the note on networks that fit with the largest batch that a search tries.
 
     Args:
         device: the device as it is.
@@ -342,4 +342,4 @@ def describe_caps(device: Device, capped: Iterable[str]) -> list[str]:
     if not names:
         return []
     networks = first_of(names, MAX_NAMES)
-    return [f"largest batch of {networks}: at least {MAX_BATCH:,}, above which none was tried"]
+    return [f"{networks}: batch {MAX_BATCH:,} fits, and no larger one was tried"]

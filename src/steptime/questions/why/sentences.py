@@ -36,7 +36,7 @@ def is_mostly_unexplained(shares: Shares) -> bool:
 
 
 def describe_step(answer: WhyAnswer, busy_share: float) -> list[str]:
-    """Describe the step: `resnet50, batch 64, ...: bound by compute; a step takes 38 ms ...`.
+    """Describe the step, a fact a line: `resnet50, ...: bound by compute.`, and its shares.
 
     Args:
         answer: the diagnosis.
@@ -54,12 +54,15 @@ def describe_step(answer: WhyAnswer, busy_share: float) -> list[str]:
     )
     stack = "torch" if answer.evidence is None else answer.evidence.stack or "torch"
     origin = answer.origin if stack == "torch" else f"{answer.origin} with {stack}"
-    duration = f"a step takes {seconds(answer.step_s)} ({origin}): {parts}"
     caveat = ""
     if is_mostly_unexplained(answer.shares):
         unexplained = percent(answer.shares.unexplained or 0.0)
         caveat = f"the model leaves {unexplained} unexplained; what it explains is "
-    lines = [f"{label}: {caveat}bound by {answer.bound}; {duration}."]
+    lines = [
+        f"{label}: {caveat}bound by {answer.bound}.",
+        f"A step takes {seconds(answer.step_s)} ({origin}).",
+        f"{parts}.",
+    ]
     if answer.bound == "host" and busy_share < IDLE_SHARE:
         lines.append(
             f"The device works {percent(busy_share)} of the time that the host takes to issue "
