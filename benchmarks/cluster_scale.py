@@ -1,6 +1,6 @@
 """How long steptime itself takes for an array of 10,000 cells: plan, submit, ask, collect.
 
-The scheduler is made up (tests/null_backend/fake_scheduler.py) and answers at once; nothing is
+Slurm is made up (tests/null_backend/fake_slurm.py) and answers at once; nothing is
 measured. Half of the cells get the record of a worker, as tasks write them; the jobs of the others
 vanish, so that `collect` writes their records. A second sweep then submits just these. Prints one
 JSON document.
@@ -18,15 +18,16 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "null_backend"))
-import fake_scheduler
+import fake_slurm
 
 from steptime.measure.launch import Failure
+from steptime.questions.sweep import jobs
 from steptime.records import store
 from steptime.sweeps.cells import cells_of
+from steptime.sweeps.cluster import commands
 from steptime.sweeps.cluster import status as cluster
 from steptime.sweeps.cluster import submission as files
-from steptime.sweeps.cluster.outcome import failure_record
-from steptime.sweeps.cluster.scheduler import SCHEDULERS
+from steptime.sweeps.cluster.outcome import make_failure_record
 from steptime.sweeps.cluster.submit import send
 from steptime.sweeps.experiment import check_experiment
 from steptime.sweeps.run import Means, SweepRequest
@@ -44,7 +45,8 @@ EXPERIMENT = {
 def main() -> None:
     """Time each part."""
     with tempfile.TemporaryDirectory() as scratch:
-        SCHEDULERS["slurm"] = "fake_scheduler:SCHEDULER"
+        commands.execute = fake_slurm.execute
+        fake_slurm.reset()
         print(json.dumps(_times(Path(scratch) / "out"), indent=2))
 
 
@@ -61,30 +63,30 @@ def _times(out: Path) -> dict[str, object]:
     cells, *_ = timed("cells_s", lambda: cells_of(experiment, "benchmark", on_cluster=True))
     request = SweepRequest("ten thousand", cells, out, Means())
     first = timed("plan_and_submit_s", lambda: send(request, _ignore))
-    queued = timed("status_queued_s", lambda: cluster.status(out, _ignore))
-    _half_done(out)
-    fake_scheduler.set_state("COMPLETED")
-    ended = timed("status_ended_s", lambda: cluster.status(out, _ignore))
+    queued = timed("status_queued_s", lambda: jobs.status(out))
+    _write_half(out)
+    fake_slurm.set_state("COMPLETED")
+    ended = timed("status_ended_s", lambda: jobs.status(out))
     lost = timed("collect_s", lambda: cluster.collect(out, _ignore))
     second = timed("resume_s", lambda: send(request, _ignore))
     return {
-        "cells": first["cells"],
-        "tasks": first["tasks"],
-        "queued": queued["queued"],
-        "done": ended["done"],
+        "cells": first.cells,
+        "tasks": first.tasks,
+        "queued": queued.queued,
+        "finished": ended.finished,
         "lost": len(lost),
-        "resubmitted": second["submitted"],
+        "resubmitted": second.submitted,
         **times,
     }
 
 
-def _half_done(out: Path) -> None:
+def _write_half(out: Path) -> None:
     """Write the records of every other cell as tasks would, one file a task."""
-    (submission,) = files.submissions(out)
+    (submission,) = files.read_submissions(out)
     for task in submission.tasks:
         with store.open_writer(out) as writer:
             for trial in task.trials[::2]:
-                record = failure_record(trial, submission.how, Failure("ok", "", ""))
+                record = make_failure_record(trial, submission.means, Failure("ok", "", ""))
                 env = {**record.env, "submission": submission.folder.name}
                 writer.append(replace(record, env=env))
 

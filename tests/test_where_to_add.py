@@ -133,7 +133,6 @@ RECIPES = {  # what: the most files it may touch, what must be seen
         ),
     ),
     "A column": (1, _says("first_step_s,mean_speed,")),
-    "A scheduler": (2, _says("would be submitted", "jobs:  100", "steptime sweep status sweep")),
     "A question": (  # 2,000 inputs x 8 nodes x 4 bytes
         2,
         _says(
@@ -146,7 +145,6 @@ RECIPES = {  # what: the most files it may touch, what must be seen
 
 WHOLE = {  # files that are too long for a page
     "A backend": {"src/steptime/measure/backends/made_up.py": "steptime_null_backend.py"},
-    "A scheduler": {"src/steptime/sweeps/cluster/fake_scheduler.py": "fake_scheduler.py"},
 }
 
 

@@ -710,9 +710,10 @@ def test_every_key_of_slurm_and_every_cause_is_documented():
 
     rows = _table(_section("docs/sweeps.md", "Keys of [slurm]"))
     said = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
-    assert sorted(said) == sorted(ResourceRequest.model_fields)
+    keys = {field.alias or name: field for name, field in ResourceRequest.model_fields.items()}
+    assert sorted(said) == sorted(keys)
     for name, default, _ in rows:
-        fields = [ResourceRequest.model_fields[key] for key in re.findall(r"`(\w+)`", name)]
+        fields = [keys[key] for key in re.findall(r"`(\w+)`", name)]
         if default.startswith("`") and "," not in name:
             assert [_default(default)] == [field.default for field in fields], name
     causes = _table(_section("docs/sweeps.md", "Why there is no number"))
@@ -727,10 +728,11 @@ def _default(text: str) -> Any:
 
 def test_every_key_of_experiments_is_documented_with_its_default():
     rows = {row[0].strip("`"): row for row in _table(_section("docs/sweeps.md", "Keys"))}
-    assert list(rows) == list(Experiment.model_fields)
+    fields = Experiment.model_fields
+    assert list(rows) == [field.alias or name for name, field in fields.items()]
     types = get_type_hints(Experiment, include_extras=True)
-    for name, field in Experiment.model_fields.items():
-        _, said, meaning = rows[name]
+    for name, field in fields.items():
+        _, said, meaning = rows[field.alias or name]
         axis = meaning.startswith("*axis*")
         parts = (types[name], *get_args(types[name]))
         assert axis == any(AXIS in getattr(one, "__metadata__", ()) for one in parts), name

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from cluster import LIMIT_S, SlurmCluster
 
-from steptime.sweeps.cluster.scheduler import Need
-from steptime.sweeps.cluster.slurm import script
+from steptime.sweeps.cluster.jobs import Need
+from steptime.sweeps.cluster.script import make_script
 from steptime.sweeps.resource_request import ResourceRequest
 
 MIND_TERM = "trap 'echo got TERM; exit 3' TERM; echo ready; sleep 900 & wait"
@@ -29,7 +29,7 @@ def test_sbatch_reads_values_as_scripts_quote_them(slurm, tmp_path):
     python.chmod(0o755)
     request = ResourceRequest(account='my $home\'s "lab" # 1', requeues=0)
     path = tmp_path / "job.sh"
-    path.write_text(script(Need(request, 1, 1), "strange", str(folder), str(python)))
+    path.write_text(make_script(Need(request, 1, 1), "strange", str(folder), str(python)))
     job = slurm.run("sbatch", "--parsable", "--array=0-0", "--hold", str(path), "3")
     shown = slurm.run("scontrol", "show", "job", "-o", job)
     assert ' Account=my $home\'s "lab" # 1 QOS=' in shown

@@ -264,7 +264,10 @@ def test_a_request_that_the_site_does_not_meet_is_one_line(slurm, steptime, tmp_
         "Requested node configuration is not available\n"
     )
     said = steptime("sweep", _file(tmp_path, slurm={"partition": "nix"}), *sweep, code=2)
-    assert said == "steptime: partition nix: sbatch: invalid partition specified: nix\n"
+    assert said == (
+        "steptime: partition nix: sbatch: invalid partition specified: nix; "
+        "Batch job submission failed: Invalid partition name specified\n"
+    )
 
 
 @pytest.mark.framework

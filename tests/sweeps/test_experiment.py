@@ -228,6 +228,7 @@ VALUES = st.recursive(
     ),
     max_leaves=5,
 )
+KEYS = [field.alias or name for name, field in Experiment.model_fields.items()]
 NETWORK = st.fixed_dictionaries(
     {"family": st.just("fc"), "layers": st.just(1), "nodes": st.just(8), "inputs": st.just(8)},
     optional={"outputs": VALUES, "batch": VALUES},
@@ -236,7 +237,7 @@ NETWORK = st.fixed_dictionaries(
 
 @settings(max_examples=150)
 @given(
-    st.dictionaries(st.sampled_from(sorted(Experiment.model_fields)), VALUES, max_size=3),
+    st.dictionaries(st.sampled_from(sorted(KEYS)), VALUES, max_size=3),
     st.lists(NETWORK, min_size=1, max_size=2),
 )
 def test_garbage_as_an_experiment_is_refused_or_understood(table, networks):

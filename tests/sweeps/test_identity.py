@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections import Counter
@@ -19,7 +18,7 @@ from steptime.measure.contract import Options
 from steptime.records.record import Record, RecordMethod
 from steptime.sweeps.cells import Cell, Trial, cells_of, trials_of
 from steptime.sweeps.cluster.status import Snapshot
-from steptime.sweeps.cluster.submit import missing
+from steptime.sweeps.cluster.submit import find_missing
 from steptime.sweeps.experiment import check_experiment
 from steptime.sweeps.run import Means, SweepRequest
 from steptime.sweeps.workers import Workers
@@ -109,50 +108,27 @@ def test_cells_of_one_identity_are_one_visit():
     assert found == [(0, 2), (0, 4), (1, 2), (1, 4)]
 
 
-def _record(trial: Trial, name: str, status: str = "ok") -> Record:
+def _record(trial: Trial, status: str) -> Record:
     own = RecordMethod("torch", "2.13.0", {})
-    env = {"cell": name, "round": 0}
+    env = {"cell": trial.id, "round": 0}
     return Record("measured", own, trial.cell.workload, "v100", {}, status, env=env)
 
 
 @pytest.mark.parametrize("status", ["ok", "failed"])
-def test_a_cluster_knows_a_cell_by_what_version_0_14_called_its_device(status, tmp_path):
+def test_a_cluster_knows_a_cell_by_its_identity(status, tmp_path):
     (cell,) = cells({**PLAIN, "device": "cuda:0", "slurm": {"gpu": "v100"}}, on_cluster=True)
     (trial,) = trials_of([cell], 1)
     assert trial.id == replace(cell, options=replace(cell.options, device="cuda")).id(1, 0)
-    old = cell.id(1, 0, as_written=True)
-    assert trial.id != old
     request = SweepRequest("one", [cell], tmp_path, Means())
-    for name in (old, trial.id):
-        lacks = missing(request, Snapshot((), (_record(trial, name, status),)))
-        assert lacks.wanted == (name if status == "ok" else trial.id,)
-        assert (lacks.done, len(lacks.trials)) == ((1, 0) if status == "ok" else (0, 1))
+    lacking = find_missing(request, Snapshot((), (_record(trial, status),), (), {}))
+    assert lacking.ids == (trial.id,)
+    assert (lacking.finished, len(lacking.trials)) == ((1, 0) if status == "ok" else (0, 1))
 
 
 def _file(tmp_path: Path, top: str = "", nodes: str = "[4, 8]") -> Path:
     path = tmp_path / "tiny.toml"
     path.write_text(TINY.format(top=top, layers="1", nodes=nodes, batch="2"))
     return path
-
-
-def _of_old(folder: Path) -> None:
-    """Make records those of a version that did not say which cell they are of."""
-    for path in folder.glob("*.jsonl"):
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        for line in lines:
-            del line["env"]["cell"]
-        path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-
-
-@pytest.mark.slow
-def test_a_folder_of_old_records_is_known(tmp_path, capsys):
-    file, out = _file(tmp_path, "rounds = 2", "[4, 8, 8000000000000]"), tmp_path / "out"
-    assert sweep(file, out) == 3, "one of three is too large"
-    _of_old(out)
-    assert sweep(file, out) == 0
-    assert "6 cells, 6 done before, now none" in capsys.readouterr().out
-    assert sweep(_file(tmp_path, "rounds = 2", "[4, 8, 16]"), out) == 0
-    assert "6 cells, 4 done before, now 2 ok" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ class SweepAnswer(Answer, frozen=True, kw_only=True):
 
 
 class SubmissionAnswer(Answer, frozen=True, kw_only=True):
-    """The cells that were sent to a scheduler.
+    """The cells that were sent to Slurm.
 
     Attributes:
         name: the name of the experiment.
@@ -91,10 +91,10 @@ class SubmissionAnswer(Answer, frozen=True, kw_only=True):
         finished_before: those that had a final record before.
         in_flight: those that wait or run.
         collected: lost cells whose records were written now.
-        submitted: those that the scheduler took now.
+        submitted: those that Slurm took now.
         unsent: those that a limit of the site kept back.
         tasks: tasks that measure the submitted cells.
-        jobs: the scheduler's names of their jobs.
+        jobs: Slurm's numbers of their jobs.
         folder: the folder of the submission, None where nothing was to submit.
         headline: the same in words.
         notes: remarks that change how the answer is read.
@@ -125,7 +125,7 @@ class JobEstimate(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         gpu: type of GPU, "" for none.
-        partition: the partition of the scheduler, "" for its default.
+        partition: the partition, "" for Slurm's default.
         replicas: data-parallel copies of each cell.
         nodes: nodes of a task.
         cells: cells of all tasks.
@@ -225,9 +225,8 @@ class PreviewAnswer(Answer, frozen=True, kw_only=True):
 
     def printout(self) -> Printout:
         """Return the answer as the command line prints it, the batch scripts last."""
-        printout = super().printout()
         scripts = "".join(job.script for job in self.jobs)
-        return replace(printout, script=scripts)
+        return replace(super().printout(), script=scripts)
 
 
 def describe_large_cell(cell: LargeCell) -> str:

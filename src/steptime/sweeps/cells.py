@@ -25,33 +25,32 @@ from steptime.measure import registry
 from steptime.measure.contract import Options, meaningful, method
 from steptime.network.count import count, peak_bytes
 from steptime.network.families.family import resolve
-from steptime.records import stacks, store
+from steptime.records import stacks
 from steptime.records.record import DONE, Record
 from steptime.sweeps.experiment import FEED_AXES, PLACE_AXES, STEP_AXES, Axes, Experiment, axes_of
 from steptime.sweeps.resource_request import ResourceRequest
 
-MOST_CELLS = 1_000_000
+MAX_CELLS = 1_000_000
 SOBOL_POINTS = 1024  # drawn at once; a power of two keeps the sequence balanced
-SOBOL_PATIENCE = 64  # points a wanted cell: a draw of all cells meets most of them many times
+SOBOL_PATIENCE = 64  # points per cell to draw: a draw of all cells meets many of them often
 FITS = "fits in memory"
 _COMPARES = re.compile(r"^[^\"']*([<>]|[=!]=)[^\"']*$")  # numbers, not texts
 FIXED = ("data", "stage_to", "train_steps")  # the same for all cells of an experiment
-Fixed = Mapping[str, Any]
-Processes = tuple[str, Options, int]  # backend, what its processes are told, how many there are
+Settings = Mapping[str, Any]  # values of axes and of keys, by their names
+Processes = tuple[str, Options, int]  # backend, options of its processes, their number
 PLURALS = {"batch": "batches", "dtype": "types", "request": "allocations"} | {
     name: f"{name}s" for name in ("stack", "backend", "device", "phase", "optimizer")
 }
-_OWN_AXES = {"stack", *PLACE_AXES, *FEED_AXES, *STEP_AXES, "request"}
-
-
+_OPTION_AXES = ("device", "tf32", *FEED_AXES)  # those that are options as they stand
+_SWEEP_AXES = {"stack", *PLACE_AXES, *FEED_AXES, *STEP_AXES, "request"}
 _AMOUNT_NAMES = ("parameters", "flop", "traffic_bytes", "activation_bytes", "peak_bytes")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One workload at one place: a backend with its options, and what it needs of a cluster.
+    """One workload at one place: a backend with its options, and its request to a cluster.
 
-    `stack` is the file of the software stack that predicts it, "" where none says this backend.
+    `stack` is the file of the software stack that predicts it, "" where no file has this backend.
     """
 
     workload: Workload
@@ -62,7 +61,7 @@ class Cell:
 
     @property
     def process(self) -> Processes:
-        """What its workers are started for; they may measure many cells."""
+        """The processes of its workers, which may measure many cells."""
         return self.backend, self.options.of_process, self.workload.plan.data
 
     @property
@@ -71,17 +70,22 @@ class Cell:
         trains = not self.stack or catalog.stack(self.stack).trains
         return trains or self.workload.phase != "train"
 
-    def id(self, runs: int, round_: int, as_written: bool = False) -> str:
-        """Return what tells a visit of it from all others: a hash, known before a worker starts.
+    def id(self, runs: int, round_: int) -> str:
+        """Return the identity of a visit: a hash that is known before a worker starts.
 
-        Platform and version are not in it: these are of the record that has it in `env.cell`. To
-        versions before 0.15 `cuda:0` was, `as_written`, another device than `cuda`.
+        Platform and version are not in it: these are of the record that has it in `env.cell`.
         """
-        options, device = method(self.backend, "", self.options, runs).options, self.options.device
-        if self.workload.plan.data == 1 and not as_written:
-            device = device.removesuffix(":0")  # the first one
-        table = {"workload": self.workload.key, "backend": self.backend, "round": round_}
-        table |= {"device": device, "seed": self.options.seed, "options": options}
+        device = self.options.device
+        if self.workload.plan.data == 1:
+            device = device.removesuffix(":0")  # the first device
+        table: dict[str, object] = {
+            "workload": self.workload.key,
+            "backend": self.backend,
+            "round": round_,
+            "device": device,
+            "seed": self.options.seed,
+            "options": method(self.backend, "", self.options, runs).options,
+        }
         if self.request and self.request.node:
             table["node"] = self.request.node
         return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
@@ -97,127 +101,136 @@ class Trial:
 
 
 def trials_of(cells: Iterable[Cell], runs: int, rounds: int = 1) -> Iterator[Trial]:
-    """Yield the visits of all cells, one round after the other, those of one identity once."""
-    seen = set()
+    """Yield the visits of all cells, one round after the other, each identity once."""
+    ids = set()
     for round_, cell in product(range(rounds), cells):
-        if (name := cell.id(runs, round_)) not in seen:
-            seen.add(name)
-            yield Trial(name, cell, round_)
+        identity = cell.id(runs, round_)
+        if identity not in ids:
+            ids.add(identity)
+            yield Trial(identity, cell, round_)
 
 
-Mark = tuple[object, ...]
+Mark = tuple[str, str, str]  # a visit of a cell, platform, version of the framework
 
 
-def mark_of(record: Record) -> Mark:
-    """Return which visit of which cell a record is of, and where it was taken.
+def list_final_marks(records: Iterable[Record], retry: Collection[str], force: bool) -> set[Mark]:
+    """Return the marks of records that need no further try: those of steps, by their status.
 
-    Records of sweeps here did not say their cell before 0.15: they have the mark of their step.
+    Final are the statuses `DONE` except those in `retry`; with `force` no status is.
     """
-    if "cell" in record.env:
-        return record.env["cell"], record.platform, record.method.version
-    return store.done_key(record)
-
-
-def done_marks(records: Iterable[Record], retry: Collection[str], force: bool) -> set[Mark]:
-    """Return the marks of records that need no further try: those of whole steps, by status.
-
-    Final are `DONE` less the statuses in `retry`; with `force` nothing is.
-    """
-    final = set() if force else set(DONE) - set(retry)
-    steps = (one for one in records if one.origin == "measured" and not one.scope)
-    return {mark_of(one) for one in steps if one.status in final}
+    final_statuses = set() if force else set(DONE) - set(retry)
+    return {
+        (record.env["cell"], record.platform, record.method.version)
+        for record in records
+        if record.origin == "measured"
+        and not record.scope
+        and record.status in final_statuses
+        and "cell" in record.env
+    }
 
 
 def needed_bytes(cell: Cell, processes: int) -> int:
     """Return the bytes a cell's tensors need of a device, or of a machine with `processes`."""
-    together = processes if cell.options.device == "cpu" else 1
+    copies = processes if cell.options.device == "cpu" else 1
     rank = graph_of_rank(cell.workload, cell.options.strategy, cell.options.overlap)
-    return together * peak_bytes(rank)
+    return copies * peak_bytes(rank)
 
 
 class CellList(NamedTuple):
-    """The cells of an experiment, in words how many of which axes, and whether they must fit."""
+    """The cells of an experiment, their number and axes in words, and whether they must fit."""
 
     cells: list[Cell]
     text: str
     must_fit: bool
 
 
-def _counted(axes: Sequence[Axes], size: int) -> str:
-    """Return how many cells there are and of which axes: `6 cells: 3 batches x 2 types`."""
-    spans = Counter(_span(one) for one in axes)
-    of = " + ".join(
-        " x ".join(filter(None, [counted(many, "network") if many > 1 else "", span]))
-        or counted(many, "network")
-        for span, many in spans.items()
-    )
+def _describe_cells(axes: Sequence[Axes], size: int) -> str:
+    """Return the number of cells and their axes: `6 cells: 3 batches x 2 types`."""
+    spans = Counter(_describe_axes(network_axes) for network_axes in axes)
+    text = " + ".join(_describe_networks(count, span) for span, count in spans.items())
     total = sum(map(_size, axes))
     cells = counted(size, "cell")
-    return f"{cells}: {of}" if size == total else f"{cells} of {total:,}: {of}"
+    return f"{cells}: {text}" if size == total else f"{cells} of {total:,}: {text}"
+
+
+def _describe_networks(count: int, span: str) -> str:
+    """Return `2 networks x 3 batches`; a single network has no number beside its axes."""
+    networks = counted(count, "network")
+    if not span:
+        return networks
+    return span if count == 1 else f"{networks} x {span}"
 
 
 def read_filters(
-    experiment: Experiment, axes: Sequence[Axes], where: str
+    experiment: Experiment, axes: Sequence[Axes], place: str
 ) -> tuple[list[Formula], bool]:
-    """Return the conditions of `where`, and whether cells must fit in memory."""
-    parameters = (name for one in axes for name in family_of(one.choice).parameters)
+    """Return the conditions of an experiment, and whether cells must fit in memory."""
+    families = [family_of(network_axes.choice) for network_axes in axes]
+    parameters = (name for family in families for name in family.parameters)
     names = sorted({*_AMOUNT_NAMES, "batch", *parameters})
-    texts = [text for text in experiment.where if " ".join(text.split()) != FITS]
+    texts = [text for text in experiment.conditions if " ".join(text.split()) != FITS]
     filters = []
     for text in texts:
         condition = None
         with suppress(InputError):
             condition = formula(" ".join(text.split()))
         if condition is None or not condition.names or not _COMPARES.search(text):
-            wrong = f"{shorten(text)} is not 'name < number' or '{FITS}'"
-            raise InputError(f"{where}: where: {wrong}")
+            fault = f"{shorten(text)} is not 'name < number' or '{FITS}'"
+            raise InputError(f"{place}: where: {fault}")
         for name in sorted(condition.names):
-            one_of("name in where", name, names, where)
+            one_of("name in where", name, names, place)
         filters.append(condition)
-    return filters, len(texts) < len(experiment.where)
+    return filters, len(texts) < len(experiment.conditions)
 
 
-def _holds(condition: Formula, values: Mapping[str, Any], where: str) -> bool:
+def _holds(condition: Formula, values: Mapping[str, Any], place: str) -> bool:
     """Whether a cell passes; one without a hyperparameter, or with a text as one, does."""
     if any(values.get(name) is None or isinstance(values[name], str) for name in condition.names):
         return True
     try:
         return bool(condition(values))
     except InputError as error:
-        raise InputError(f"{where}: where: {error}") from None
+        raise InputError(f"{place}: where: {error}") from None
 
 
-def cells_of(experiment: Experiment, where: str, on_cluster: bool = False) -> CellList:
+def cells_of(experiment: Experiment, place: str, on_cluster: bool = False) -> CellList:
     """Return the cells of an experiment in order, each once.
 
     For a cluster every cell is there once for each allocation of the file.
-    Raises `InputError` for what does not fit together, and for more than 10^6 cells.
+
+    Raises:
+        InputError: for keys that do not fit together, and for more than 10^6 cells.
     """
-    axes = axes_of(experiment, where, on_cluster)
+    axes = axes_of(experiment, place, on_cluster)
     fixed = {name: getattr(experiment, name) for name in FIXED}
-    filters, fits = read_filters(experiment, axes, where)
-    counting = any(one.names & {*_AMOUNT_NAMES} for one in filters)
-    kept: dict[Hashable, Cell] = {}
-    for index in watched(_indices(axes, experiment, where), "cells"):
-        one, chosen = _chosen(axes, index)
-        cell = _cell(one, chosen, fixed)
+    filters, must_fit = read_filters(experiment, axes, place)
+    cells: dict[Hashable, Cell] = {}
+    for index in watched(_draw_indices(axes, experiment, place), "cells"):
+        network_axes, settings = _find_settings(axes, index)
+        cell = _make_cell(network_axes, settings, fixed)
         mark = (cell.workload.key, cell.backend, cell.options, cell.request)
-        if mark in kept:
-            continue
-        if filters:
-            values = {**resolve(family_of(one.choice), _settings(chosen)), **chosen}
-            if counting:
-                values |= _count_amounts(cell)
-            if not all(_holds(condition, values, where) for condition in filters):
-                continue
-        kept[mark] = cell
-    if not kept:
-        raise InputError(f"{where}: no cell is left by 'where'")
-    return CellList([*kept.values()], _counted(axes, len(kept)), fits)
+        if mark not in cells and _passes(cell, network_axes, settings, filters, place):
+            cells[mark] = cell
+    if not cells:
+        raise InputError(f"{place}: no cell is left by 'where'")
+    return CellList([*cells.values()], _describe_cells(axes, len(cells)), must_fit)
+
+
+def _passes(
+    cell: Cell, axes: Axes, settings: Settings, filters: Sequence[Formula], place: str
+) -> bool:
+    """Whether a cell meets all conditions; it is counted only where a condition needs that."""
+    if not filters:
+        return True
+    parameters = resolve(family_of(axes.choice), _select_parameters(settings))
+    values: dict[str, object] = {**parameters, **settings}
+    if any(condition.names & {*_AMOUNT_NAMES} for condition in filters):
+        values |= _count_amounts(cell)
+    return all(_holds(condition, values, place) for condition in filters)
 
 
 def _count_amounts(cell: Cell) -> dict[str, float]:
-    """Return the amounts of a cell's step that a filter may name."""
+    """Return the amounts of a cell's step that a condition may name."""
     amounts = count(build_step(cell.workload))
     return {
         "parameters": amounts.parameters,
@@ -228,96 +241,113 @@ def _count_amounts(cell: Cell) -> dict[str, float]:
     }
 
 
-def _span(axes: Axes) -> str:
-    """Return how many values the axes of a network have, without those of one."""
-    many = [(name, len(values)) for name, values in axes.values.items() if len(values) > 1]
-    return " x ".join(f"{n:,} {PLURALS.get(name, f'values of {name}')}" for name, n in many[::-1])
+def _describe_axes(axes: Axes) -> str:
+    """Return the axes of a network with several values: `3 batches x 2 types`."""
+    sizes = [(name, len(values)) for name, values in axes.values.items() if len(values) > 1]
+    return " x ".join(
+        f"{size:,} {PLURALS.get(name, f'values of {name}')}" for name, size in reversed(sizes)
+    )
 
 
 def _size(axes: Axes) -> int:
     return math.prod(len(values) for values in axes.values.values())
 
 
-def _chosen(axes: Sequence[Axes], index: int) -> tuple[Axes, dict[str, Any]]:
-    """Return the network and the values of every axis at an index; the last axis runs fastest."""
-    for one in axes:
-        size = _size(one)
+def _find_settings(axes: Sequence[Axes], index: int) -> tuple[Axes, Settings]:
+    """Return the network and the value of every axis at an index; the last axis runs fastest."""
+    for network_axes in axes:
+        size = _size(network_axes)
         if index < size:
             break
         index -= size
-    chosen: dict[str, Any] = {}
-    for name, values in reversed(list(one.values.items())):
-        index, at = divmod(index, len(values))
-        chosen[name] = values[at]
-    return one, chosen
+    settings: dict[str, object] = {}
+    for name, values in reversed(list(network_axes.values.items())):
+        index, position = divmod(index, len(values))
+        settings[name] = values[position]
+    return network_axes, settings
 
 
-def _settings(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in chosen.items() if k not in _OWN_AXES}
+def _select_parameters(settings: Settings) -> Settings:
+    """Return the hyperparameters among the settings of a cell."""
+    return {name: value for name, value in settings.items() if name not in _SWEEP_AXES}
 
 
-def _cell(one: Axes, chosen: Mapping[str, Any], fixed: Fixed) -> Cell:
-    choice = replace(one.choice, given=_settings(chosen), batch=None)
-    workload = make_workload(choice, **{name: chosen[name] for name in STEP_AXES})
-    request: ResourceRequest | None = chosen.get("request")
-    if request and chosen["threads"] is None:
-        chosen = {**chosen, "threads": request.cpus or (None if request.exclusive else 1)}
-    if request and request.cpus and (chosen["threads"] or 0) > request.cpus:
-        threads = f"{chosen['threads']} threads on cpus = {request.cpus}"
-        raise InputError(f"{one.choice.where}: {threads}: a thread needs a core of its own")
-    if "stack" in chosen:
-        named = registry.stack(chosen["stack"], one.choice.where)
-        chosen = {**chosen, "backend": named.backend, "compile": named.compile}
-        stack = named.name if named.source else ""
+def _make_cell(axes: Axes, settings: Settings, fixed: Settings) -> Cell:
+    choice = replace(axes.choice, given=dict(_select_parameters(settings)), batch=None)
+    workload = make_workload(choice, **{name: settings[name] for name in STEP_AXES})
+    request: ResourceRequest | None = settings.get("request")
+    threads = _find_threads(settings, request, axes.choice.where)
+    if "stack" in settings:
+        software = registry.stack(settings["stack"], axes.choice.where)
+        backend = software.backend
+        is_compiled = software.compile
+        stack = software.name if software.source else ""
     else:
-        compiled = registry.compiles(chosen["backend"], chosen["compile"]) and chosen["compile"]
-        chosen = {**chosen, "compile": compiled}  # for others the same cell
-        stack = stacks.measured().get(label_of(chosen["backend"], compiled), "")
+        backend = settings["backend"]
+        is_compiled = registry.compiles(backend, settings["compile"]) and settings["compile"]
+        stack = stacks.measured().get(label_of(backend, is_compiled), "")
     options = Options(
-        **{name: chosen[name] for name in (*PLACE_AXES[1:], *FEED_AXES)},
+        **{name: settings[name] for name in _OPTION_AXES},
         **fixed,
+        threads=threads,
+        compile=is_compiled,
         gpu=request.gpu[0] if request else "",
         allocation=request.name if request else "",
     )
-    backend = chosen["backend"]
     return Cell(workload, backend, meaningful(options, workload.plan.data), request, stack)
 
 
-def _indices(axes: Sequence[Axes], experiment: Experiment, where: str) -> Sequence[int]:
+def _find_threads(settings: Settings, request: ResourceRequest | None, place: str) -> int | None:
+    """Return the threads of a process; on a cluster by default its cores, or one."""
+    threads: int | None = settings["threads"]
+    if request is None:
+        return threads
+    if threads is None:
+        return request.cpus or (None if request.exclusive else 1)
+    if request.cpus and threads > request.cpus:
+        text = f"{threads} threads on cpus = {request.cpus}"
+        raise InputError(f"{place}: {text}: a thread needs a core of its own")
+    return threads
+
+
+def _draw_indices(axes: Sequence[Axes], experiment: Experiment, place: str) -> Sequence[int]:
     sample = experiment.sample
     total = sum(map(_size, axes))
-    wanted = total if sample.count is None else sample.count
-    if wanted > MOST_CELLS:
-        raise InputError(f"{where}: {wanted} cells are more than {MOST_CELLS}; sample or narrow it")
-    if wanted > total:
-        raise InputError(f"{where}: sample: {wanted} of {counted(total, 'cell')}")
-    return DRAWS[sample.method](axes, total, wanted, sample.seed, where)
+    number = total if sample.count is None else sample.count
+    if number > MAX_CELLS:
+        raise InputError(f"{place}: {number} cells are more than {MAX_CELLS}; sample or narrow it")
+    if number > total:
+        raise InputError(f"{place}: sample: {number} of {counted(total, 'cell')}")
+    return DRAWS[sample.method](axes, total, number, sample.seed, place)
 
 
-def _sobol(axes: Sequence[Axes], total: int, wanted: int, seed: int, where: str) -> Sequence[int]:
-    """Return `wanted` different cells by a scrambled Sobol sequence over axes of one network."""
+def _draw_sobol(
+    axes: Sequence[Axes], total: int, number: int, seed: int, place: str
+) -> Sequence[int]:
+    """Return the indices of different cells by a scrambled Sobol sequence over one network."""
     from scipy.stats import qmc
 
     if len(axes) != 1:
-        raise InputError(f"{where}: sample: sobol takes one network, not {len(axes)}; use random")
+        raise InputError(f"{place}: sample: sobol takes one network, not {len(axes)}; use random")
     lengths = [len(values) for values in axes[0].values.values()]
     engine = qmc.Sobol(d=len(lengths), rng=seed)
-    seen: dict[int, None] = {}
-    while engine.num_generated < SOBOL_PATIENCE * (wanted + SOBOL_POINTS):
+    indices: dict[int, None] = {}
+    while engine.num_generated < SOBOL_PATIENCE * (number + SOBOL_POINTS):
         for point in engine.integers(0, u_bounds=lengths, n=SOBOL_POINTS).tolist():
             index = 0
-            for length, place in zip(lengths, point, strict=True):
-                index = index * length + place
-            seen.setdefault(index)
-            if len(seen) == wanted:
-                return list(seen)
-    raise InputError(f"{where}: sample: sobol found only {len(seen)} different cells; use random")
+            for length, position in zip(lengths, point, strict=True):
+                index = index * length + position
+            indices.setdefault(index)
+            if len(indices) == number:
+                return list(indices)
+    count_text = f"{len(indices)} different cells"
+    raise InputError(f"{place}: sample: sobol found only {count_text}; use random")
 
 
 DRAWS: Mapping[str, Callable[[Sequence[Axes], int, int, int, str], Sequence[int]]] = {
     "grid": lambda _, total, *__: range(total),
-    "random": lambda _, total, wanted, seed, __: sorted(
-        random.Random(seed).sample(range(total), wanted)  # noqa: S311  # reproducible, no secret
+    "random": lambda _, total, number, seed, __: sorted(
+        random.Random(seed).sample(range(total), number)  # noqa: S311  # reproducible, no secret
     ),
-    "sobol": _sobol,
+    "sobol": _draw_sobol,
 }

@@ -24,9 +24,10 @@ from steptime.core.values import (
 )
 from steptime.core.workload import Optimizer, Phase, Staging, Strategy
 from steptime.measure import contract, registry
-from steptime.sweeps.resource_request import ResourceRequest, one_or_more
+from steptime.sweeps.resource_request import ResourceRequest, as_list
 
 ALL = "all"  # the range of a family, or every choice, in place of a value
+NetworkTable = dict[str, object]
 Value = TypeVar("Value")
 
 
@@ -45,26 +46,27 @@ def _threads(value: object) -> int | None:
     return None if value is None else parse_count(value, "")
 
 
-def _values(value: object, where: str = "", whole: object = ()) -> list[object]:
+def _list_values(value: object, place: str = "", full_range: object = ()) -> list[object]:
     """Return a scalar or a range, or a list of them, as the list of its values.
 
-    `ALL` stands for the `whole` range of an axis that has one.
+    `ALL` stands for the full range of an axis that has one.
     """
     values: list[object] = []
-    for one in one_or_more(value):
-        if one == ALL and whole:
-            values += _values(whole, where)
-            continue
-        values += parse_range(str(one), where) if is_range(one) else [one]
-    wrong = next(
-        (f"{shorten(one)} is not a value" for one in values if isinstance(one, list | dict)), ""
-    )
-    if wrong or not values:
-        raise InputError(f"{where}{': ' if where else ''}{wrong or 'an axis without a value'}")
+    for item in as_list(value):
+        if item == ALL and full_range:
+            values += _list_values(full_range, place)
+        elif is_range(item):
+            values += parse_range(str(item), place)
+        else:
+            values.append(item)
+    tables = [item for item in values if isinstance(item, list | dict)]
+    fault = f"{shorten(tables[0])} is not a value" if tables else ""
+    if fault or not values:
+        raise InputError(f"{place}{': ' if place else ''}{fault or 'an axis without a value'}")
     return values
 
 
-AXIS = _read_by(_values)
+AXIS = _read_by(_list_values)
 Axis = Annotated[list[Value], Field(fail_fast=True), AXIS]  # a range of 10^7 has as many faults
 Name = Annotated[str, Field(min_length=1)]
 
@@ -100,8 +102,8 @@ class Experiment(BaseModel):
     dtype: Axis[Annotated[str, _read_by(lambda text: find_dtype(str(text)))]] = ["float32"]
     optimizer: Axis[Optimizer] = ["sgd"]
     batch: Axis[Any] | None = None
-    networks: list[dict[str, Any]] = Field(min_length=1)
-    where: Annotated[list[str], BeforeValidator(one_or_more)] = []
+    networks: list[NetworkTable] = Field(min_length=1)
+    conditions: Annotated[list[str], BeforeValidator(as_list)] = Field(default=[], alias="where")
     sample: Sample = Sample()
     predict: Axis[Name] = []
     measure: StrictBool = True
@@ -116,7 +118,7 @@ class Experiment(BaseModel):
     data: str = ""
     stage_to: str = ""
     train_steps: Annotated[int, _count(0, MAX_STEPS)] = 0
-    slurm: Annotated[list[ResourceRequest], BeforeValidator(one_or_more)] = []
+    slurm: Annotated[list[ResourceRequest], BeforeValidator(as_list)] = []
 
 
 NETWORK_KEYS = ("model", "family")  # of the tables in `networks`
@@ -141,43 +143,56 @@ def read_experiment(path: Path) -> Experiment:
     return check_experiment(read_table(str(path), "experiment file"), str(path))
 
 
-def check_experiment(table: object, where: str) -> Experiment:
-    """Return the experiment that a table says; raises `InputError` with all faults on one line."""
+def check_experiment(table: object, place: str) -> Experiment:
+    """Return the experiment of a table.
+
+    Args:
+        table: the table.
+        place: its file, for messages.
+
+    Raises:
+        InputError: with all faults on one line.
+    """
     if not isinstance(table, dict):
-        raise InputError(f"{where}: an experiment is a table, not {shorten(table)}")
-    if of_network := [key for key in NETWORK_KEYS if key in table]:
-        above = "write [[networks]] on the line above it"
-        raise InputError(f"{where}: '{of_network[0]}' is a key of a table of networks: {above}")
-    experiment = validated(table, Experiment, where)
-    stacks = [registry.stack(name, where) for name in experiment.stack]
-    backends = [one.backend for one in stacks] or experiment.backend
+        raise InputError(f"{place}: an experiment is a table, not {shorten(table)}")
+    if network_keys := [key for key in NETWORK_KEYS if key in table]:
+        hint = "write [[networks]] on the line above it"
+        raise InputError(f"{place}: '{network_keys[0]}' is a key of a table of networks: {hint}")
+    experiment = validated(table, Experiment, place)
+    stacks = [registry.stack(name, place) for name in experiment.stack]
+    backends = [stack.backend for stack in stacks] or experiment.backend
     for backend, device in product(backends, experiment.device):
-        registry.check_device(backend, device, where)
-    twice = [axis for axis in STACK_AXES if experiment.stack and axis in table]
-    faults = [text for text, is_so in _mistakes(experiment).items() if is_so]
-    faults += [f"stack says {axis}, too; keep one of them" for axis in twice]
+        registry.check_device(backend, device, place)
+    doubled_axes = [axis for axis in STACK_AXES if experiment.stack and axis in table]
+    faults = [text for text, is_present in _list_conflicts(experiment).items() if is_present]
+    faults += [f"stack says {axis}, too; keep one of them" for axis in doubled_axes]
     if faults:
-        raise InputError(f"{where}: {'; '.join(faults)}")
+        raise InputError(f"{place}: {'; '.join(faults)}")
     return experiment
 
 
-def _mistakes(experiment: Experiment) -> dict[str, bool]:
-    """Return what keys must not say together, and whether they do."""
+def _list_conflicts(experiment: Experiment) -> dict[str, bool]:
+    """Return the conflicts that keys can have with one another, and whether they are present."""
     jobs = [(gpu, table.name) for table in experiment.slurm for gpu in table.gpu]
-    twice = [gpu for gpu, name in jobs if jobs.count((gpu, name)) > 1]
-    of = f"gpu {shorten(twice[0])}" if twice and twice[0] else "no gpu"
-    steps, least, sample = experiment.train_steps, contract.LEAST_TRAINED, experiment.sample
-    trains, predicts = steps > 0, bool(experiment.predict)
+    doubled_gpus = [gpu for gpu, name in jobs if jobs.count((gpu, name)) > 1]
+    has_type = bool(doubled_gpus) and doubled_gpus[0] != ""
+    doubled_text = f"gpu {shorten(doubled_gpus[0])}" if has_type else "no gpu"
+    steps = experiment.train_steps
+    min_steps = contract.LEAST_TRAINED
+    sample = experiment.sample
+    trains = steps > 0
+    is_short = trains and steps < min_steps
+    predicts = bool(experiment.predict)
     name = experiment.name
     return {
         "name must be a text on one line": not name.strip() or not name.isprintable(),
         "measure = false predicts: name devices with predict": not experiment.measure
         and not predicts,
         "link is for predictions: it goes with predict": bool(experiment.link) and not predicts,
-        f"slurm: two tables for {of}; give each a name of its own": bool(twice),
+        f"slurm: two tables for {doubled_text}; give each a name of its own": bool(doubled_gpus),
         "input 'dataset' needs data = \"FOLDER\"": "dataset" in experiment.input
         and not experiment.data,
-        f"train_steps: must be 0 or at least {least}, not {steps}": trains and steps < least,
+        f"train_steps: must be 0 or at least {min_steps}, not {steps}": is_short,
         'train_steps needs input = "dataset" and no other': trains
         and set(experiment.input) != {"dataset"},
         'train_steps needs phase = "train" and no other': trains
@@ -187,53 +202,55 @@ def _mistakes(experiment: Experiment) -> dict[str, bool]:
     }
 
 
-def axes_of(experiment: Experiment, where: str, on_cluster: bool = False) -> list[Axes]:
+def axes_of(experiment: Experiment, place: str, on_cluster: bool = False) -> list[Axes]:
     """Return the axes of each network; a hyperparameter that is not named has its default.
 
-    `ALL` stands for the range of a batch, or of a hyperparameter, in the network's family.
+    `ALL` stands for the range of a batch, or of a hyperparameter, in the network's family. For a
+    cluster, the tables of the file for a cluster are an axis, too: `request`.
 
-    What the file says of a cluster is an axis, `request`, where the cells are for one.
-    Raises `InputError` for an unknown family or hyperparameter, or an axis without a value.
+    Raises:
+        InputError: for an unknown family or hyperparameter, or an axis without a value.
     """
     axes = []
-    for place, entry in _each_network(experiment, where):
-        choice = choice_of(entry, place, trusted=True)  # its sweep was asked for
-        chosen = family_of(choice)
+    for network_place, table in _list_networks(experiment, place):
+        choice = choice_of(table, network_place, trusted=True)  # its sweep was asked for
+        family = family_of(choice)
         values: dict[str, Sequence[Any]] = {
             axis: getattr(experiment, axis) for axis in (*PLACE_AXES, *FEED_AXES, *STEP_AXES[:-1])
         }
         if experiment.stack:  # in the place of the backend, so that it is the outer axis
             values = {"stack": experiment.stack} | {
-                axis: given for axis, given in values.items() if axis not in STACK_AXES
+                axis: items for axis, items in values.items() if axis not in STACK_AXES
             }
         batch = choice.batch if choice.batch is not None else experiment.batch
         if batch is None:
-            batch = chosen.batch
-        values["batch"] = _ranged(batch, chosen.batch_sweep, place, "batch")
+            batch = family.batch
+        values["batch"] = _list_axis(batch, family.batch_sweep, network_place, "batch")
         if on_cluster:
             tables = experiment.slurm or [ResourceRequest()]
-            values["request"] = [one for table in tables for one in table.each()]
+            values["request"] = [request for kind in tables for request in kind.split_by_gpu()]
         for name in choice.given:
-            one_of("hyperparameter", name, chosen.parameters, place)
-        for name, parameter in chosen.parameters.items():
+            one_of("hyperparameter", name, family.parameters, network_place)
+        for name, parameter in family.parameters.items():
             if name in choice.given:
-                whole = parameter.sweep or parameter.choices
-                values[name] = _ranged(choice.given[name], whole, place, name)
+                full_range = parameter.sweep or parameter.choices
+                values[name] = _list_axis(choice.given[name], full_range, network_place, name)
         axes.append(Axes(choice, values))
     return axes
 
 
-def _each_network(experiment: Experiment, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _list_networks(experiment: Experiment, place: str) -> Iterator[tuple[str, NetworkTable]]:
     """Yield the place and the table of each network; one table may name several."""
     for i, table in enumerate(experiment.networks):
         key = next((key for key in NETWORK_KEYS if key in table), "")
         names = table.get(key)
         for name in names if isinstance(names, list) and names else [names]:
-            yield f"{where}: networks[{i}]", {**table, key: name} if key else table
+            yield f"{place}: networks[{i}]", {**table, key: name} if key else table
 
 
-def _ranged(value: object, whole: object, place: str, axis: str) -> list[object]:
-    """Return the values of an axis; raises `InputError` for all of one that has no range."""
-    if ALL in (values := _values(value, f"{place}: {axis}", whole)):
+def _list_axis(value: object, full_range: object, place: str, axis: str) -> list[object]:
+    """Return the values of an axis; raises `InputError` for `ALL` where there is no range."""
+    values = _list_values(value, f"{place}: {axis}", full_range)
+    if ALL in values:
         raise InputError(f"{place}: {axis} has no range for '{ALL}' to stand for; name its values")
     return values

@@ -1,4 +1,4 @@
-"""Progress on stderr: a line that is drawn anew on a terminal, else one line a result."""
+"""Progress on stderr: a line that is redrawn on a terminal, else one line a result."""
 
 import shutil
 import sys
@@ -31,10 +31,10 @@ def line(record: Record) -> str:
     return f"{name}: {seconds(median(record.quantities['step_s'].samples))} a step"
 
 
-def bar(done: int, total: int, left: str, what: str, width: int) -> str:
-    """Return how far it is and what was last, in at most `width` columns."""
-    full = BAR_WIDTH * done // total
-    text = f"[{'#' * full}{' ' * (BAR_WIDTH - full)}] {done}/{total} {left} left  {what}"
+def bar(number: int, total: int, left: str, last: str, width: int) -> str:
+    """Return a bar of progress and the last result, in at most `width` columns."""
+    full = BAR_WIDTH * number // total
+    text = f"[{'#' * full}{' ' * (BAR_WIDTH - full)}] {number}/{total} {left} left  {last}"
     return text[: width - 1]
 
 
@@ -47,17 +47,17 @@ def reporter() -> Iterator[Report]:
     began = monotonic()
     terminal = sys.stderr.isatty()
 
-    def show(record: Record, done: int, total: int) -> None:
+    def show(record: Record, number: int, total: int) -> None:
         status.erase()
-        left = duration((monotonic() - began) / done * (total - done))
+        left = duration((monotonic() - began) / number * (total - number))
         if not terminal:
-            note(f"[{done}/{total}, {left} left] {line(record)}")
+            note(f"[{number}/{total}, {left} left] {line(record)}")
             return
         if record.status != "ok":
             sys.stderr.write(ERASE)
             note(line(record))
         width = shutil.get_terminal_size().columns
-        sys.stderr.write(ERASE + one_line(bar(done, total, left, line(record), width)))
+        sys.stderr.write(ERASE + one_line(bar(number, total, left, line(record), width)))
         sys.stderr.flush()
 
     try:

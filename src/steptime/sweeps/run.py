@@ -1,4 +1,4 @@
-"""Runs cells: asks the store what is done, workers for what is missing, and keeps every record.
+"""Runs cells: finds those without a final record, measures them, and keeps every record.
 
 Predictions of the cells are kept beside what is measured.
 """
@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError
@@ -26,7 +25,7 @@ from steptime.records.reading import record_from_json
 from steptime.records.record import Quantity, Record, RecordMethod, now
 from steptime.sweeps.answers import FailedCell, SweepAnswer, describe_progress
 from steptime.sweeps.cell_rows import count_statuses
-from steptime.sweeps.cells import Cell, Mark, Trial, done_marks, needed_bytes, trials_of
+from steptime.sweeps.cells import Cell, Mark, Trial, list_final_marks, needed_bytes, trials_of
 from steptime.sweeps.progress import Report
 from steptime.sweeps.workers import WorkerKey, Workers, key_of
 
@@ -44,46 +43,46 @@ class Means:
 
 
 def attempt(
-    workers: Workers, trial: Trial, how: Means, begin: Callable[[], object] | None = None
+    workers: Workers, trial: Trial, means: Means, begin: Callable[[], object] | None = None
 ) -> Record:
     """Return the record of a trial, tried where it can run; `begin` is called with its worker."""
     cell = workers.settled(trial.cell)
     key = workers.key(cell)
-    if why := _why_not(cell, key, how):
-        return _unmeasured(trial, key, how, why)
+    if obstacle := _find_obstacle(cell, key, means):
+        return _fail(trial, key, means, obstacle)
     if begin:
         workers.get(*cell.process)
         begin()
-    return measure_cell(workers, trial, how)
+    return measure_cell(workers, trial, means)
 
 
-def measure_cell(workers: Workers, trial: Trial, how: Means, on_event: OnEvent = None) -> Record:
-    """Return the record of a trial, measured in `how.runs` fresh processes if they are several.
+def measure_cell(workers: Workers, trial: Trial, means: Means, on_event: OnEvent = None) -> Record:
+    """Return the record of a trial, measured in `means.runs` fresh processes if they are several.
 
-    `on_event` is called with what a worker says of how far it is.
+    `on_event` is called with each report of progress of a worker.
     """
     records = []
-    for _ in range(how.runs):
-        (record,) = _asked(workers, trial, how, on_event, do="measure")
+    for _ in range(means.runs):
+        (record,) = _ask_worker(workers, trial, means, on_event, do="measure")
         if record.status not in {"ok", "unsupported"} and trial.cell.workload.plan.data > 1:
             workers.close()  # the others may still wait for the one that failed
         if record.status != "ok":
             return record
         records.append(record)
-    return _joined(records)
+    return _merge_runs(records)
 
 
-def profile_cell(workers: Workers, trial: Trial, how: Means, trace: str = "") -> list[Record]:
+def profile_cell(workers: Workers, trial: Trial, means: Means, trace: str = "") -> list[Record]:
     """Return a record for each op of a trial's step under the profiler, or one of what failed."""
-    return _asked(workers, trial, how, None, do="profile", trace=trace)
+    return _ask_worker(workers, trial, means, None, do="profile", trace=trace)
 
 
-def _asked(
-    workers: Workers, trial: Trial, how: Means, on_event: OnEvent, **do: str
+def _ask_worker(
+    workers: Workers, trial: Trial, means: Means, on_event: OnEvent, **do: str
 ) -> list[Record]:
     """Return the records that a worker answers with, or the one that says how it died."""
     cell = workers.settled(trial.cell)
-    worker = workers.get(*cell.process, fresh=how.runs > 1)
+    worker = workers.get(*cell.process, fresh=means.runs > 1)
     key = key_of(worker)
     request = {
         **do,
@@ -91,98 +90,118 @@ def _asked(
         "code": cell.workload.code,
         "options": asdict(cell.options),
         "platform": key.platform,
-        "timing": {"budget_s": how.budget_s},
-        "parts": how.parts,
-        "energy": how.energy,
-        "runs": how.runs,
-        "env": _known(trial, how),
+        "timing": {"budget_s": means.budget_s},
+        "parts": means.parts,
+        "energy": means.energy,
+        "runs": means.runs,
+        "env": _record_facts(trial, means),
     }
     try:
-        answer = worker.ask(request, how.time_limit_s, on_event)
+        answer = worker.ask(request, means.time_limit_s, on_event)
     except WorkerDiedError as died:
         workers.close()
-        return [_unmeasured(trial, key, how, died.failure)]
+        return [_fail(trial, key, means, died.failure)]
     return list(map(record_from_json, answer.get("records", [answer])))
 
 
-def _known(trial: Trial, how: Means) -> dict[str, Any]:
-    """Return what the record of a trial says of it, whoever writes it."""
-    return {"cell": trial.id, "round": trial.round, "budget_s": how.budget_s}
+def _record_facts(trial: Trial, means: Means) -> dict[str, object]:
+    """Return the facts of a trial that its record holds, whoever writes it."""
+    return {"cell": trial.id, "round": trial.round, "budget_s": means.budget_s}
 
 
-def _method(cell: Cell, key: WorkerKey, runs: int) -> RecordMethod:
+def _make_method(cell: Cell, key: WorkerKey, runs: int) -> RecordMethod:
     """Return the method that records of a cell carry where workers have this key."""
     options = replace(cell.options, threads=key.threads)
     return method(cell.backend, key.version, options, runs)
 
 
-def _unmeasured(trial: Trial, key: WorkerKey, how: Means, failure: Failure) -> Record:
-    own = _method(trial.cell, key, how.runs)
-    platform = key.platform
-    return unmeasured(trial, how, own, platform, failure, threads=key.threads)
+def _fail(trial: Trial, key: WorkerKey, means: Means, failure: Failure) -> Record:
+    record_method = _make_method(trial.cell, key, means.runs)
+    threads = key.threads
+    return make_unmeasured(trial, means, record_method, key.platform, failure, threads=threads)
 
 
-def unmeasured(
-    trial: Trial, how: Means, own: RecordMethod, platform: str, failure: Failure, **env: Any
+def make_unmeasured(
+    trial: Trial,
+    means: Means,
+    record_method: RecordMethod,
+    platform: str,
+    failure: Failure,
+    **env: object,
 ) -> Record:
-    """Return the record of a trial that has no number, by its `own` method, and why."""
+    """Return the record of a trial that has no number, with the failure that explains it."""
     return Record(
         origin="measured",
-        method=own,
+        method=record_method,
         workload=trial.cell.workload,
         platform=platform,
         quantities={},
         status=failure.status,
         cause=failure.cause,
         note=failure.note,
-        env={**_known(trial, how), **env},
+        env={**_record_facts(trial, means), **env},
         taken_at=now(),
     )
 
 
-def _joined(records: list[Record]) -> Record:
+def _merge_runs(records: list[Record]) -> Record:
     """Return one record with the samples of all runs; single values are the largest of the runs."""
-    quantities = {}
-    for name, quantity in records[0].quantities.items():
-        parts = [one.quantities.get(name, Quantity()) for one in records]
-        if quantity.samples:
-            columns = {
-                key: tuple(x for part in parts for x in part.columns.get(key, ()))
-                for key in quantity.columns
-            }
-            columns["run"] = tuple(run for run, part in enumerate(parts) for _ in part.samples)
-            samples = tuple(x for part in parts for x in part.samples)
-            quantities[name] = Quantity(samples=samples, columns=columns)
-        else:
-            values = [part.value for part in parts if part.value is not None]
-            quantities[name] = Quantity(max(values)) if values else quantity
+    quantities = {
+        name: _merge_quantity([record.quantities.get(name, Quantity()) for record in records])
+        for name in records[0].quantities
+    }
     env = dict(records[0].env)
     if len(records) > 1:
-        steady = [one.env.get("steady") for one in records]
+        steady = [record.env.get("steady") for record in records]
         env |= {
             "steady": all(steady),
-            "few_samples": any(one.env.get("few_samples") for one in records),
+            "few_samples": any(record.env.get("few_samples") for record in records),
             "steady_of_run": steady,
-            "warmup_s": [one.env.get("warmup_s") for one in records],
+            "warmup_s": [record.env.get("warmup_s") for record in records],
         }
     return replace(records[0], quantities=quantities, env=env)
 
 
+def _merge_quantity(parts: Sequence[Quantity]) -> Quantity:
+    """Return the quantity of several runs; its column `run` numbers them."""
+    if not parts[0].samples:
+        values = [part.value for part in parts if part.value is not None]
+        return Quantity(max(values)) if values else parts[0]
+    columns = {
+        key: tuple(value for part in parts for value in part.columns.get(key, ()))
+        for key in parts[0].columns
+    }
+    columns["run"] = tuple(run for run, part in enumerate(parts) for _ in part.samples)
+    samples = tuple(sample for part in parts for sample in part.samples)
+    return Quantity(samples=samples, columns=columns)
+
+
 @dataclass(frozen=True)
 class SweepRequest:
-    """A sweep as asked for: its cells, where records go, how often, and what is tried again.
+    """A sweep: the cells of an experiment, and what is to be done with them.
 
-    With `must_fit`, cells that are predicted not to fit are left out; otherwise they are recorded
-    so and not tried (unless `how.try_all`), as are cells that need more CPUs than there are.
-    `predict_on` are where, `link` what joins the replicas of predictions, and
-    `by_op` keeps the predictions of every op. Not `whole` are the cells of a part (`--shard`).
-    `remarks` say what of the experiment is left out now, `text` of which axes its cells are.
+    Attributes:
+        name: the name of the experiment.
+        cells: the cells.
+        out: the folder of the records.
+        means: how each cell is measured.
+        rounds: number of visits of each cell.
+        predict_on: the devices on which the cells are predicted.
+        link: joins the replicas of predictions.
+        by_op: keep the predictions of every op.
+        must_fit: leave out cells that are predicted not to fit; otherwise they are recorded so and
+            not tried (unless `means.try_all`), as are cells that need more CPUs than there are.
+        retry: statuses of the cells that are tried again.
+        force: measure all cells again.
+        is_shard: the cells are a part of the experiment's (`--shard`).
+        remarks: lines on the cells that are left out now.
+        text: the axes of the cells, in words.
     """
 
     name: str
     cells: Collection[Cell]
     out: Path
-    how: Means
+    means: Means
     rounds: int = 1
     predict_on: Sequence[Place] = ()
     link: Link | None = None
@@ -190,7 +209,7 @@ class SweepRequest:
     must_fit: bool = False
     retry: Collection[str] = ()
     force: bool = False
-    whole: bool = True
+    is_shard: bool = False
     remarks: Sequence[str] = ()
     text: str = ""
 
@@ -206,12 +225,12 @@ def sweep(request: SweepRequest, warn: Callable[[str], None], report: Report) ->
     """
     if ranks.here().size > 1:
         raise InputError("a sweep starts its processes itself: leave out torchrun or srun")
-    out, means = request.out, request.how
+    out, means = request.out, request.means
     records: list[Record] = []
     with ExitStack() as stack:
         stack.enter_context(store.exclusive(out))
         earlier = store.load(out, warn, required=False)
-        final_marks = done_marks(earlier, request.retry, request.force)
+        final_marks = list_final_marks(earlier, request.retry, request.force)
         writer = stack.enter_context(store.open_writer(out))
         workers = Workers()
         stack.callback(workers.close)
@@ -226,7 +245,7 @@ def sweep(request: SweepRequest, warn: Callable[[str], None], report: Report) ->
         missing = [
             trial
             for trial in trials
-            if not _is_done(trial, keys[trial.cell.process], means, final_marks)
+            if not _has_final_record(trial, keys[trial.cell.process], final_marks)
         ]
         place = {process: i for i, process in enumerate(keys)}  # a change of worker costs a start
         missing.sort(key=lambda trial: (trial.round, place[trial.cell.process]))
@@ -274,29 +293,26 @@ def _failed_cell(record: Record) -> FailedCell:
     )
 
 
-def _is_done(trial: Trial, key: WorkerKey, how: Means, done: Collection[Mark]) -> bool:
-    """Whether a trial has a record of here, or one of old, which knew it by its step."""
-    if not done or (trial.id, key.platform, key.version) in done:
-        return bool(done)
-    step = store.identity(_method(trial.cell, key, how.runs))
-    return (trial.cell.workload.key, key.platform, step, trial.round) in done
+def _has_final_record(trial: Trial, key: WorkerKey, final_marks: Collection[Mark]) -> bool:
+    """Whether a trial has a final record of this platform and version of the framework."""
+    return (trial.id, key.platform, key.version) in final_marks
 
 
 def _lacks_bytes(cell: Cell, key: WorkerKey) -> int | None:
-    """Return the memory that a cell needs here, where there is not so much; else None."""
+    """Return the memory that a cell needs where that is too much for this machine, else None."""
     rank = ranks.here()
     needed = needed_bytes(cell, cell.workload.plan.data if rank.size == 1 else rank.local_size)
     return needed if key.memory_bytes is not None and needed > key.memory_bytes else None
 
 
-def _why_not(cell: Cell, key: WorkerKey, how: Means) -> Failure | None:
-    """Return why a cell is not tried, None if it is; what a launcher started looks to its CPUs."""
+def _find_obstacle(cell: Cell, key: WorkerKey, means: Means) -> Failure | None:
+    """Return why a cell is not tried, None if it is; a launcher looks to the CPUs itself."""
     if ranks.here().size == 1:
         try:
             cpus.check_cpus(key.threads, cell.workload.plan.data)
         except InputError as error:
             return Failure("unsupported", "too-few-cpus", str(error))
-    needed = None if how.try_all else _lacks_bytes(cell, key)
+    needed = None if means.try_all else _lacks_bytes(cell, key)
     if needed is None:
         return None
     note = f"needs {size(needed)}, {key.platform} has {size(key.memory_bytes or 0)}; not tried"
@@ -307,21 +323,23 @@ def predict(
     cells: Iterable[Cell],
     request: SweepRequest,
     writer: store.Writer,
-    known: Iterable[Record],
+    records: Iterable[Record],
     warn: Callable[[str], None],
 ) -> None:
-    """Write the predictions that a sweep asks for and that are not among the `known` records."""
-    there = set(map(part_key, known)) if request.predict_on else set()
-    seen = set()
+    """Write the predictions that a sweep asks for and that are not among the `records`."""
+    stored_keys = set(map(part_key, records)) if request.predict_on else set()
+    predicted_marks = set()
     unpredicted = 0
     for device, dtype in request.predict_on:
-        for one in cells:
-            workload = replace(one.workload, dtype=find_dtype(dtype or one.workload.dtype))
-            cell, options = replace(one, workload=workload), one.options
+        for sweep_cell in cells:
+            workload = sweep_cell.workload
+            workload = replace(workload, dtype=find_dtype(dtype or workload.dtype))
+            cell = replace(sweep_cell, workload=workload)
+            options = cell.options
             mark = (workload.key, options.strategy, options.overlap, device.name, cell.stack)
-            if mark in seen or not cell.is_run:
+            if mark in predicted_marks or not cell.is_run:
                 continue
-            seen.add(mark)
+            predicted_marks.add(mark)
             try:
                 head, *ops = predictions(cell, device, request.link, request.by_op) or (None,)
             except InputError as error:
@@ -329,22 +347,26 @@ def predict(
             if head is None:
                 unpredicted += 1
             else:
-                writer.append_all(lacking((*ops, head), there))
+                writer.append_all(lacking((*ops, head), stored_keys))
     if unpredicted:
-        how = 'link = "local" or the name of a link says what joins them'
-        warn(f"{unpredicted} predictions of several replicas are left out: {how}")
+        hint = 'link = "local" or the name of a link says what joins them'
+        warn(f"{unpredicted} predictions of several replicas are left out: {hint}")
 
 
 def predictions(cell: Cell, device: Device, link: Link | None, by_op: bool) -> list[Record]:
     """Return the prediction of a cell on a device by the default method.
 
-    `link` joins its replicas; none are given where that is needed and not known.
+    `link` joins its replicas; where it is needed and not known, there is no prediction.
     """
-    how, told = cell.options, stack_option(cell.stack)
-    if how.device.startswith("cuda"):
-        told |= tf32_option(how.tf32, device)
-    if cell.workload.plan.data > 1 and link is None and how.strategy != "independent":
+    options = cell.options
+    method_options = stack_option(cell.stack)
+    if options.device.startswith("cuda"):
+        method_options |= tf32_option(options.tf32, device)
+    replicas = cell.workload.plan.data
+    if replicas > 1 and link is None and options.strategy != "independent":
         return []
-    cluster = Cluster(device, ((cell.workload.plan.data, link),) if link else ())
-    every = predict_replicas(cell.workload, cluster, how.strategy, how.overlap, options=told)
-    return list(every) if by_op else [every[0]]
+    cluster = Cluster(device, ((replicas, link),) if link else ())
+    records = predict_replicas(
+        cell.workload, cluster, options.strategy, options.overlap, options=method_options
+    )
+    return list(records) if by_op else [records[0]]

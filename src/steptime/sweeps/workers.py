@@ -12,10 +12,10 @@ from steptime.sweeps.cells import Cell, Processes
 
 @dataclass(frozen=True)
 class WorkerKey:
-    """What tells the records of one place from others: platform, framework version, threads.
+    """The key of the records of one place: platform, framework version, threads.
 
-    `memory_bytes` is what a network may take there: an accelerator's memory, or what of the
-    host's can still be used; None is unknown.
+    `memory_bytes` is the memory that a network may take there: an accelerator's, or the usable part
+    of the host's; None is unknown.
     """
 
     platform: str
@@ -75,12 +75,12 @@ class Workers:
         return replace(cell, options=replace(cell.options, threads=threads))
 
     def key(self, cell: Cell) -> WorkerKey:
-        """Return what tells a settled cell's records from others; a worker is asked if need be."""
+        """Return the key of a settled cell's records; a worker is asked if need be."""
         backend, options, replicas = cell.process
         alone = backend, options, replicas if self.rank.size > 1 else 1
         if alone not in self._keys:
-            known = worker_key(backend, options)
-            self._keys[alone] = known or key_of(self.get(*alone))
+            key = worker_key(backend, options) or key_of(self.get(*alone))
+            self._keys[alone] = key
         return self._keys[alone]
 
     def _start(self, backend: str, options: Options, replicas: int) -> Worker:

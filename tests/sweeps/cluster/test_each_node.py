@@ -1,4 +1,4 @@
-"""`nodes = "each"`: the same cells once on every node, by a scheduler that is made up."""
+"""`nodes = "each"`: the same cells once on every node, by a Slurm that is made up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from typing import Any
 
-import fake_scheduler
+import fake_slurm
 import pytest
 
 from every import every
@@ -14,8 +14,9 @@ from printed import answer
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.records import store
-from steptime.sweeps.cluster import slurm as real
-from steptime.sweeps.cluster.scheduler import SCHEDULERS, Node
+from steptime.sweeps.cluster import commands
+from steptime.sweeps.cluster.jobs import Node
+from steptime.sweeps.cluster.parsing import parse_nodes
 from steptime.sweeps.resource_request import ResourceRequest
 
 EXPERIMENT: dict[str, Any] = {
@@ -39,8 +40,8 @@ p3|other|mixed|gpu:p100x:4|big|none
 
 @pytest.fixture
 def slurm(monkeypatch):
-    monkeypatch.setitem(SCHEDULERS, "slurm", "fake_scheduler:SCHEDULER")
-    return fake_scheduler.reset()
+    monkeypatch.setattr(commands, "execute", fake_slurm.execute)
+    return fake_slurm.reset()
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def sweep(tmp_path):
 @pytest.mark.slow
 def test_every_cell_runs_once_on_each_node_that_is_up(slurm, sweep, tmp_path, capsys):
     out = tmp_path / "out"
-    slurm.nodes["n2"] = "drained (fan)"
+    slurm.nodes["n2"] = "drained|(null)|(null)|fan"
     preview = answer(capsys, *sweep, "--dry-run")
     assert preview["cells"] == 4  # two on n1, two on n3
     assert [(job["nodes"], job["cells"], job["tasks"]) for job in preview["jobs"]] == [(2, 4, 4)]
@@ -65,21 +66,21 @@ def test_every_cell_runs_once_on_each_node_that_is_up(slurm, sweep, tmp_path, ca
     sent = answer(capsys, *sweep)
     assert (sent["cells"], sent["submitted"], len(sent["jobs"])) == (4, 4, 2)
     assert left_out in sent["notes"]
-    assert [one["array"].at_once for one in slurm.jobs.values()] == [1, 1]
-    fake_scheduler.run()
+    assert [one.at_once for one in slurm.jobs.values()] == [1, 1]
+    fake_slurm.run()
     assert answer(capsys, "sweep", "status", out)["finished"] == 4
     records = store.load(out, lambda _: None)
     assert Counter(record.env["host"] for record in records) == {"n1": 2, "n3": 2}
 
-    slurm.nodes["n2"] = ""  # it is back: its cells are what lacks
+    slurm.nodes["n2"] = fake_slurm.IDLE  # it is back: its cells are what lacks
     again = answer(capsys, *sweep)
     assert (again["cells"], again["finished_before"], again["submitted"]) == (6, 4, 2)
-    fake_scheduler.run()
+    fake_slurm.run()
     assert answer(capsys, *sweep)["submitted"] == 0
 
 
 def test_no_node_is_said_so(slurm, sweep, tmp_path, capsys):
-    slurm.nodes = {"n1": "down (told)"}
+    slurm.nodes = {"n1": "down|(null)|(null)|told"}
     assert run([*map(str, sweep)]) == 2
     said = capsys.readouterr().err
     assert said == 'steptime: nodes = "each": no node is up: n1 is down (told)\n'
@@ -108,9 +109,8 @@ def test_cells_of_several_nodes_are_refused(slurm, tmp_path, capsys):
         ({"partition": "other"}, ["k1", "k2", "p1", "p2", "p3"]),  # what sinfo was asked for
     ],
 )
-def test_the_nodes_that_slurm_has(request_, names, monkeypatch):
-    monkeypatch.setattr(real, "_run", lambda command: SINFO)
-    found = real.nodes(ResourceRequest(nodes="each", **request_))
+def test_the_nodes_that_slurm_has(request_, names):
+    found = parse_nodes(SINFO, ResourceRequest(nodes="each", **request_)).nodes
     assert [node.name for node in found] == names
     trouble = {"k2": "drained (fan | broken)", "p2": "down* (Not responding)"}
     assert all(node == Node(node.name, trouble.get(node.name, "")) for node in found)
@@ -118,4 +118,4 @@ def test_the_nodes_that_slurm_has(request_, names, monkeypatch):
 
 def test_a_constraint_that_is_more_than_features_is_refused():
     with pytest.raises(InputError, match="name the nodes in nodelist"):
-        real.nodes(ResourceRequest(nodes="each", constraint="[rack1*2&rack2*4]"))
+        parse_nodes("", ResourceRequest(nodes="each", constraint="[rack1*2&rack2*4]"))

@@ -41,8 +41,8 @@ class TaskState(AnswerRow, frozen=True, kw_only=True):
     """A task of a job that waits or runs.
 
     Attributes:
-        job: the scheduler's name of the task.
-        state: the scheduler's word for its state.
+        job: Slurm's name of the task.
+        state: Slurm's word for its state.
         text: why it waits, or where it runs.
         cells_left: cells that it has still to measure.
     """
@@ -79,7 +79,7 @@ class StatusAnswer(Answer, frozen=True, kw_only=True):
         running: those that are measured now.
         finished: those with a final record.
         failed: those that ended without a number and would be tried again.
-        unsent: those that no scheduler took.
+        unsent: those that Slurm did not take.
         older: cells of the experiment as it was before, which are counted nowhere else.
         cells_by_status: number of ended cells of each status.
         cells_by_cause: number of cells without a number of each cause.
@@ -148,7 +148,7 @@ class CancelAnswer(Answer, frozen=True, kw_only=True):
 
     Attributes:
         out: the folder of the sweep.
-        cancelled: the scheduler's names of the jobs.
+        cancelled: Slurm's names of the jobs.
         headline: the same in words.
     """
 
@@ -165,28 +165,30 @@ def status(folder: kinds.Folder) -> StatusAnswer:
 
     Raises:
         InputError: for a folder from which nothing was submitted.
-        SchedulerError: if the scheduler does not answer.
+        SchedulerError: if Slurm does not answer.
     """
     path = _submitted_folder(folder)
-    snapshot = cluster.snapshot(path, note)
-    current_ids = submission.wanted(path)
+    snapshot = cluster.take_snapshot(path, note)
+    current_ids = submission.read_current_ids(path)
     states = [
-        state for state in snapshot.states if current_ids is None or state.trial.id in current_ids
+        cell for cell in snapshot.states if current_ids is None or cell.trial.id in current_ids
     ]
     ended = _ended_cells(states)
     unsuccessful = tuple(cell for cell in ended if cell.status != "ok")
-    words = Counter(state.word for state in states)
+    counts_by_state = Counter(cell.state for cell in states)
     older = len(snapshot.states) - len(states)
-    counts = ", ".join(f"{words[word]} {word}" for word in cluster.WORDS if words[word])
+    counts = ", ".join(
+        f"{counts_by_state[word]} {word}" for word in cluster.STATES if counts_by_state[word]
+    )
     older_text = f"{older} more are of the experiment as it was before; they are not counted"
     return StatusAnswer(
         out=str(path),
         cells=len(states),
-        queued=words["queued"],
-        running=words["running"],
-        finished=words["finished"],
-        failed=words["failed"],
-        unsent=words["unsent"],
+        queued=counts_by_state["queued"],
+        running=counts_by_state["running"],
+        finished=counts_by_state["finished"],
+        failed=counts_by_state["failed"],
+        unsent=counts_by_state["unsent"],
         older=older,
         cells_by_status=count_statuses(cell.status for cell in ended),
         cells_by_cause=count_causes(cell.cause for cell in unsuccessful),
@@ -205,7 +207,7 @@ def collect(folder: kinds.Folder) -> CollectAnswer:
 
     Raises:
         InputError: for a folder from which nothing was submitted, and for one in use.
-        SchedulerError: if the scheduler does not answer.
+        SchedulerError: if Slurm does not answer.
     """
     path = _submitted_folder(folder)
     with store.exclusive(path):
@@ -229,7 +231,7 @@ def cancel(folder: kinds.Folder) -> CancelAnswer:
 
     Raises:
         InputError: for a folder from which nothing was submitted.
-        SchedulerError: if the scheduler does not answer.
+        SchedulerError: if Slurm does not answer.
     """
     path = _submitted_folder(folder)
     jobs = tuple(cluster.cancel(path))
@@ -242,39 +244,39 @@ def _submitted_folder(folder: kinds.Folder) -> Path:
     path = Path(folder)
     if not path.is_dir():
         raise InputError(f"{path}: no such folder")
-    if not submission.folders(path):
+    if not submission.list_folders(path):
         raise InputError(f"{path}: nothing was submitted from here (sweep --launcher slurm)")
     return path
 
 
 def _ended_cells(states: list[CellState]) -> list[EndedCell]:
     """Return the cells whose measurement is over, with what became of them."""
-    lost = [state for state in states if state.word == "failed" and state.record is None]
-    failures = cluster.failures_of_lost(lost)
-    cells = []
-    for state in states:
-        if state.word not in {"finished", "failed"}:
+    lost = [cell for cell in states if cell.state == "failed" and cell.record is None]
+    failures = cluster.explain_lost(lost)
+    rows = []
+    for cell in states:
+        if cell.state not in {"finished", "failed"}:
             continue
-        end = state.record or failures[state.trial.id]
-        cell = make_cell_row(
-            state.trial,
+        end = cell.record or failures[cell.trial.id]
+        row = make_cell_row(
+            cell.trial,
             EndedCell,
             status=end.status,
             cause=end.cause,
             note=end.note,
             retried_by=retry_of(end.status, end.cause),
         )
-        cells.append(cell)
-    return cells
+        rows.append(row)
+    return rows
 
 
 def _live_tasks(snapshot: Snapshot) -> tuple[TaskState, ...]:
     """Return the tasks that wait or run, each with its number of cells left."""
     cells_left: Counter[tuple[str, str, str]] = Counter()
-    for state in snapshot.states:
-        if state.queued:
-            key = state.queued.job, state.queued.state, state.queued.text
-            cells_left[key] += state.word in {"queued", "running"}
+    for cell in snapshot.states:
+        if cell.queued:
+            key = cell.queued.task.text, cell.queued.state, cell.queued.text
+            cells_left[key] += cell.state in cluster.LIVE_STATES
     return tuple(
         TaskState(job=job, state=state, text=text, cells_left=cells)
         for (job, state, text), cells in cells_left.items()

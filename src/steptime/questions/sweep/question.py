@@ -1,10 +1,10 @@
 """A sweep: the cells of an experiment file that a folder lacks, measured here or by a scheduler."""
 
+import os
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TypeVar
 
-from steptime.core import registry
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.kinds import text_of
 from steptime.core.progress import note
@@ -22,14 +22,14 @@ from steptime.sweeps.answers import PreviewAnswer, SubmissionAnswer, SweepAnswer
 from steptime.sweeps.cells import Cell, cells_of
 from steptime.sweeps.cluster import submit
 from steptime.sweeps.cluster.estimate import preview
-from steptime.sweeps.cluster.resources import on_each_node
-from steptime.sweeps.cluster.scheduler import ROOM, SCHEDULERS, scheduler_of
+from steptime.sweeps.cluster.resources import apply_environment, place_on_nodes
 from steptime.sweeps.experiment import Experiment, read_experiment
 from steptime.sweeps.progress import reporter
 from steptime.sweeps.run import Means, SweepRequest
 from steptime.sweeps.run import sweep as measure_cells
 
 LOCAL = "local"  # the launcher that measures on this machine
+LAUNCHERS = (LOCAL, "slurm")
 Item = TypeVar("Item")
 
 
@@ -63,7 +63,7 @@ def sweep(
 
     Raises:
         InputError: for a wrong experiment file, and for a folder that is no store or in use.
-        SchedulerError: if the scheduler does not answer.
+        SchedulerError: if Slurm does not answer.
     """
     visits = {
         name: parse_count(text_of(value), f"--{name}", at_most=MAX_VISITS)
@@ -73,8 +73,7 @@ def sweep(
     statuses = [word.strip() for word in text_of(retry).split(",") if word.strip()]
     for status in statuses:
         one_of("status", status, STATUSES, "--retry")
-    if launcher not in {LOCAL, *SCHEDULERS}:
-        one_of("launcher", launcher, [LOCAL, *registry.names(SCHEDULERS, ROOM)])
+    one_of("launcher", launcher, LAUNCHERS)
     if dry_run and launcher == LOCAL:
         raise InputError("--dry-run goes with --launcher slurm")
     path = Path(file)
@@ -98,8 +97,8 @@ def sweep(
     if launcher == LOCAL:
         return measure_locally(request)
     if dry_run:
-        return preview(request, note, launcher)
-    return submit.send(request, note, launcher)
+        return preview(request, note)
+    return submit.send(request, note)
 
 
 def _predict_only(experiment: Experiment, path_text: str, out: Path) -> WrittenPredictions:
@@ -153,7 +152,7 @@ def make_request(
         retry: statuses of the cells that are tried again.
         force: measure all cells again.
         shard: `I/N` for one part of the cells, None for all.
-        launcher: `local` or a scheduler.
+        launcher: `local` or `slurm`.
 
     Raises:
         InputError: for cells that do not fit together, unknown names and missing files of input.
@@ -165,12 +164,14 @@ def make_request(
     if launcher == LOCAL:
         _check_input(experiment)
     else:
-        shard_cells, remarks = on_each_node(shard_cells, scheduler_of(launcher))
+        shard_cells, remarks = apply_environment(shard_cells, os.environ)
+        shard_cells, node_remarks = place_on_nodes(shard_cells)
+        remarks += node_remarks
     link = _find(catalog.link, experiment.link, f"{path_text}: link") if experiment.link else None
     return SweepRequest(
         cells=shard_cells,
         out=out,
-        how=Means(
+        means=Means(
             budget_s=experiment.budget_s,
             time_limit_s=experiment.time_limit_s,
             parts=experiment.parts,
@@ -185,7 +186,7 @@ def make_request(
         must_fit=must_fit,
         retry=retry,
         force=force,
-        whole=shard is None,
+        is_shard=shard is not None,
         remarks=remarks,
         text=text,
     )

@@ -19,14 +19,14 @@ from steptime.sweeps.answers import (
 )
 from steptime.sweeps.cell_rows import CellRow, make_cell_row
 from steptime.sweeps.cells import Trial
+from steptime.sweeps.cluster.jobs import Need
 from steptime.sweeps.cluster.resources import CellMemory, device_of, memories
-from steptime.sweeps.cluster.scheduler import Need
-from steptime.sweeps.cluster.status import Warn, snapshot
+from steptime.sweeps.cluster.status import Warn, take_snapshot
 from steptime.sweeps.cluster.submission import Job, Submission, compose
-from steptime.sweeps.cluster.submit import describe_cells, missing
+from steptime.sweeps.cluster.submit import describe_cells, find_missing
 from steptime.sweeps.run import Means, SweepRequest, predictions
 
-MAX_TASKS = 1001  # tasks of an array: a dry run asks nobody
+MAX_TASKS = 1001  # tasks of an array, Slurm's default: a dry run does not ask the controller
 START_S = 5.0  # of a worker with its framework, once a task and once a further run of a cell
 MIN_STEPS = 4  # the first one and three samples
 
@@ -94,31 +94,31 @@ def _trial_s(trial: Trial, means: Means, device: Device | None) -> float:
 
 
 def group_by_node(jobs: Iterable[Job]) -> list[list[Job]]:
-    """Return the jobs, those together that differ in their nodes alone."""
+    """Return the jobs in groups; the jobs of a group differ in their nodes alone."""
 
-    def anywhere(job: Job) -> Need:
+    def drop_node(job: Job) -> Need:
         need = job[0].need
         if not need.request.node:
             return need
         return replace(need, request=need.request.model_copy(update={"nodelist": ""}))
 
-    return list(grouped(jobs, anywhere).values())
+    return list(grouped(jobs, drop_node).values())
 
 
-def preview(request: SweepRequest, warn: Warn, scheduler: str = "slurm") -> PreviewAnswer:
+def preview(request: SweepRequest, warn: Warn) -> PreviewAnswer:
     """Return the jobs that would be submitted, with their scripts and their cost."""
-    lacks = missing(request, snapshot(request.out, warn))
-    submission = compose(request.out, request.how, lacks.trials, MAX_TASKS, scheduler)
-    jobs, not_fitting, remarks = _estimate_jobs(submission, request.how)
-    cells = len(lacks.wanted)
-    progress = describe_progress(request.name, cells, lacks.done)
-    waiting = f"{lacks.in_flight} waiting or running; nothing is submitted"
+    missing = find_missing(request, take_snapshot(request.out, warn))
+    submission = compose(request.out, request.means, missing.trials, MAX_TASKS)
+    jobs, not_fitting, remarks = _estimate_jobs(submission, request.means)
+    cells = len(missing.ids)
+    progress = describe_progress(request.name, cells, missing.finished)
+    waiting = f"{missing.in_flight} waiting or running; nothing is submitted"
     return PreviewAnswer(
         name=request.name,
         out=str(request.out),
         cells=cells,
-        finished_before=lacks.done,
-        in_flight=lacks.in_flight,
+        finished_before=missing.finished,
+        in_flight=missing.in_flight,
         rows=tuple(
             make_cell_row(trial, CellRow) for task in submission.tasks for trial in task.trials
         ),
@@ -127,7 +127,7 @@ def preview(request: SweepRequest, warn: Warn, scheduler: str = "slurm") -> Prev
         not_fitting=tuple(not_fitting),
         headline=(f"{request.name}: {request.text}", f"{progress}, {waiting}"),
         notes=(
-            *describe_cells(request, lacks),
+            *describe_cells(request, missing),
             *remarks,
             *(describe_large_cell(cell) for cell in not_fitting),
         ),
@@ -145,7 +145,7 @@ def _estimate_jobs(
         job = tuple(task for node_job in node_jobs for task in node_job)
         need = job[0].need
         nodes = len(node_jobs) if need.request.node else need.nodes
-        estimate, oversized = estimate_job(job, means, nodes, submission.script(need))
+        estimate, oversized = estimate_job(job, means, nodes, submission.make_script(need))
         jobs.append(estimate)
         not_fitting += [
             make_cell_row(trial, LargeCell, **asdict(memory)) for trial, memory in oversized

@@ -1,31 +1,31 @@
-"""Cells whose job ended before they had a record: why, and the failure record that says so.
+"""Cells whose job ended before they had a record: the cause, and the failure record of each.
 
-What the job printed is asked first, then what the scheduler still remembers.
+What Slurm decided (a node failed, a time limit) counts first, then the output of the job.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from steptime.hardware import catalog
 from steptime.measure.contract import method
 from steptime.measure.launch import Failure
 from steptime.records.record import Record
 from steptime.sweeps.cells import Trial
-from steptime.sweeps.cluster.resources import UNKNOWN
-from steptime.sweeps.cluster.scheduler import (
+from steptime.sweeps.cluster.jobs import (
     BEGUN,
     FOR_MEMORY,
     NO_MODULE,
     READY,
     RUN_FIRST_FAILED,
     JobExit,
-    scheduler_of,
 )
+from steptime.sweeps.cluster.parsing import PRINTED_CAUSES
+from steptime.sweeps.cluster.resources import UNKNOWN
 from steptime.sweeps.cluster.submission import Submission
-from steptime.sweeps.run import Means, unmeasured
+from steptime.sweeps.run import Means, make_unmeasured
 
-_LOG_BYTES = 50_000  # of the end of what a job printed
-PRINTED = (  # what a job prints: its cause; the first that is found counts, the scheduler's first
+_LOG_BYTES = 50_000  # of the end of the output of a job
+SCRIPT_CAUSES = (  # patterns of the output of a job with their causes; the first match counts
     (re.escape(NO_MODULE), "module-conflict"),
     (r"GLIBCXX_|ModuleNotFoundError|ImportError", "import-error"),
     (r"[Ii]llegal instruction", "illegal-instruction"),
@@ -38,62 +38,103 @@ PRINTED = (  # what a job prints: its cause; the first that is found counts, the
     (r"Traceback \(most recent call last\)", "crashed"),
 )
 NEVER_BEGAN, VANISHED, BAD_SCRIPT = "cancelled", "vanished", "bad-config"
+CRASHED = "crashed"
+DECISIVE_CAUSES = {"node-fail", "preempted", "time-limit", FOR_MEMORY}
+"""Causes that Slurm decides; no line of the output is more likely."""
+RESTART_CAUSES = {"node-fail", "preempted"}  # after these Slurm starts a job again
+NODE_FAIL = "node-fail"
 
 
-def cause_of_output(text: str, scheduler: str = "slurm") -> str:
-    """Return the cause that one start of a job printed, or "".
+def cause_of_output(text: str) -> str:
+    """Return the cause that the output of one start of a job tells, or "".
 
-    What modules and the lines of `run_first` printed counts only where the task did not begin.
+    Lines of modules and of `run_first` count only where the task did not begin.
     """
+    return _find_cause(text, (*PRINTED_CAUSES, *SCRIPT_CAUSES))
+
+
+def cause_of_restart(text: str) -> str:
+    """Return the cause for which Slurm started a job again, of the output of the start before.
+
+    A node that loses its power prints nothing.
+    """
+    causes = [(pattern, cause) for pattern, cause in PRINTED_CAUSES if cause in RESTART_CAUSES]
+    return _find_cause(text, causes) or NODE_FAIL
+
+
+def _find_cause(text: str, patterns: Iterable[tuple[str, str]]) -> str:
     text = text.partition(READY)[2] or text
-    patterns = (*scheduler_of(scheduler).printed, *PRINTED)
     return next((cause for pattern, cause in patterns if re.search(pattern, text)), "")
 
 
-def outputs(submission: Submission, task: int) -> list[str]:
-    """Return the end of what a task printed, one text for each time that it was started."""
-    job, index = submission.sent.get(task, ("", 0))
-    path = submission.folder / "logs" / f"{job}_{index}.out"
+def read_outputs(submission: Submission, task: int) -> list[str]:
+    """Return the end of the output of a task, one text for each of its starts."""
+    task_job = submission.task_jobs.get(task)
+    if task_job is None:
+        return []
+    path = submission.folder / "logs" / f"{task_job.text}.out"
     if not path.exists():
         return []
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _LOG_BYTES))
         text = file.read().decode("utf-8", "replace")
-    return text.split(BEGUN)[1:] if BEGUN in text else [text] if text else []
+    if BEGUN in text:
+        return text.split(BEGUN)[1:]
+    return [text] if text else []
 
 
-def failures_of(
-    submission: Submission, task: int, ended: JobExit | None
-) -> Callable[[Trial], Failure]:
-    """Return what says why a trial of a task has no record, by its output and the scheduler.
+def judge_cause(job_exit: JobExit | None, outputs: list[str], has_begun: bool) -> str:
+    """Return the cause of the missing records of a task, by Slurm's answer and its output.
 
-    One that printed nothing and left the queue never began: what waits can only be cancelled, and
-    a scheduler may forget such a task at once. Only what was in flight can have been too large.
+    A task that printed nothing and left the queue never began: a waiting task can only be
+    cancelled, and Slurm may forget it at once.
     """
-    printed, in_flight = outputs(submission, task), submission.begun(task)[-1:]
-    said = cause_of_output(printed[-1], submission.scheduler) if printed else ""
-    by_state = ended.cause if ended else ""
-    if by_state == "crashed" and printed and READY not in printed[-1]:
-        by_state = BAD_SCRIPT  # what comes before the first cell ended the script
-    never = "" if printed or task in submission.restarts else NEVER_BEGAN
-    cause = said or by_state or never or VANISHED
-    job, state = (f"job {ended.job}", f" ({ended.text})") if ended else ("its job", "")
+    output = outputs[-1] if outputs else ""
+    state_cause = job_exit.cause if job_exit else ""
+    if state_cause in DECISIVE_CAUSES:
+        return state_cause
+    if state_cause == NEVER_BEGAN:  # somebody cancelled it; Slurm's own lines say more
+        return _find_cause(output, PRINTED_CAUSES) or state_cause
+    output_cause = cause_of_output(output) if output else ""
+    if output_cause:
+        return output_cause
+    if state_cause == CRASHED and output and READY not in output:
+        return BAD_SCRIPT  # a line before the first cell ended the script
+    if state_cause:
+        return state_cause
+    return VANISHED if outputs or has_begun else NEVER_BEGAN
 
-    def failure(trial: Trial) -> Failure:
-        began = in_flight == [trial.id]
-        note = f"{job} ended {'while it was measured' if began else 'before it was begun'}{state}"
+
+def explain_failures(
+    submission: Submission, task: int, job_exit: JobExit | None
+) -> Callable[[Trial], Failure]:
+    """Return the function that explains why a trial of a task has no record.
+
+    Only the trial in flight can have been too large for the memory.
+    """
+    outputs = read_outputs(submission, task)
+    in_flight = submission.list_begun(task)[-1:]
+    cause = judge_cause(job_exit, outputs, has_begun=task in submission.restarts)
+    job = f"job {job_exit.task.text}" if job_exit else "its job"
+    state = f" ({job_exit.text})" if job_exit else ""
+
+    def explain(trial: Trial) -> Failure:
+        is_in_flight = in_flight == [trial.id]
+        time = "while it was measured" if is_in_flight else "before it was begun"
+        note = f"{job} ended {time}{state}"
         if cause == FOR_MEMORY:
-            return Failure("oom" if began else "failed", "killed", note)
+            return Failure("oom" if is_in_flight else "failed", "killed", note)
         return Failure("failed", cause, note)
 
-    return failure
+    return explain
 
 
-def failure_record(trial: Trial, how: Means, failure: Failure) -> Record:
-    """Return the record of a trial that no worker answered for."""
+def make_failure_record(trial: Trial, means: Means, failure: Failure) -> Record:
+    """Return the record of a trial for which no worker answered."""
     cell = trial.cell
-    own = method(cell.backend, UNKNOWN, cell.options, how.runs)
+    record_method = method(cell.backend, UNKNOWN, cell.options, means.runs)
     gpu = cell.options.gpu
     node = cell.request.node if cell.request else ""
     platform = catalog.platform_of(gpu) or gpu or UNKNOWN
-    return unmeasured(trial, how, own, platform, failure, **({"host": node} if node else {}))
+    facts = {"host": node} if node else {}
+    return make_unmeasured(trial, means, record_method, platform, failure, **facts)

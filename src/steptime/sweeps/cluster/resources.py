@@ -1,26 +1,34 @@
 """What a cell needs of a node, and what is known of the node before a job runs there."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from steptime.core.errors import InputError
+from steptime.core.errors import InputError, shorten
+from steptime.core.toml_files import packaged
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.measure import registry
 from steptime.prediction.memory import find_process_memory
 from steptime.sweeps.cells import Cell, needed_bytes
-from steptime.sweeps.cluster.scheduler import Need, Scheduler
+from steptime.sweeps.cluster.jobs import Need
+from steptime.sweeps.cluster.script import find_clusters, find_flag_values
+from steptime.sweeps.cluster.slurm import Slurm
 from steptime.sweeps.resource_request import ResourceRequest
 
 UNKNOWN = "unknown"
+_WORDS = packaged("slurm.toml")
+DEFAULT_VARIABLES: Mapping[str, list[str]] = _WORDS["defaults"]
+"""Keys of `[slurm]` with the variables of sbatch that stand for one which the file leaves out."""
+DEFAULT_FLAGS: Mapping[str, list[str]] = _WORDS["default_flags"]
+"""The same for flags of sbatch that are no key of `[slurm]`."""
 TASK_BYTES = 35_000_000
 WORKER_BYTES = 310_000_000
 """Python, the framework and one tiny step: the peak (VmHWM) of a task and of a worker that has just
 started, on a CPU; PyTorch 2.13, x86-64 Linux, 2026-11-21."""
 CUDA_BYTES = 1_262_000_000
-"""Of the host, that a process takes more with its first op on a GPU: 1,203.5 MiB, measured in
+"""Memory of the host that a process takes more with its first op on a GPU: 1,203.5 MiB, measured in
 github.com/pytorch/pytorch, issue 106511 (2023)."""
 
 
@@ -45,47 +53,136 @@ def device_of(gpu: str) -> Device | None:
 
 
 def need_of(cell: Cell) -> Need:
-    """Return what a cell needs of a cluster."""
+    """Return the need of a cell: its resources, processes and cores."""
     request = cell.request or ResourceRequest()
     cores = request.cpus or cell.options.threads or 1
     code = cell.workload.code if registry.backend(cell.backend).of_code else ""
     return Need(request, cell.workload.plan.data, cores, code)
 
 
-def on_each_node(
-    cells: Collection[Cell], scheduler: Scheduler
-) -> tuple[Collection[Cell], list[str]]:
-    """Return the cells, those with `nodes = "each"` once for each node, and what is left out.
+def apply_environment(
+    cells: Iterable[Cell], environment: Mapping[str, str]
+) -> tuple[list[Cell], list[str]]:
+    """Return cells whose requests have the defaults that sbatch's variables name, and remarks.
 
-    Left out are nodes where no job starts. Raises `InputError` for none, or a cell of several.
+    A key of the file wins. Batch scripts say all, so that the environment changes nothing later.
     """
-    asked = {cell.request for cell in cells if cell.request and cell.request.nodes}
-    if not asked:
+    cells = list(cells)
+    requests = {cell.request or ResourceRequest() for cell in cells}
+    filled_requests = {}
+    remarks: dict[str, None] = {}
+    for request in requests:
+        filled_requests[request], variables = _fill_request(request, environment)
+        remarks |= dict.fromkeys(variables)
+    if not remarks:
         return cells, []
-    at: dict[ResourceRequest | None, list[ResourceRequest]] = {}
-    left_out: dict[str, str] = {}
-    for request in asked:
-        nodes = scheduler.nodes(request)
-        left_out |= {node.name: node.trouble for node in nodes if node.trouble}
-        up = (node.name for node in nodes if not node.trouble)
-        at[request] = [request.model_copy(update={"nodelist": name}) for name in up]
-        if not at[request]:
-            down = ", ".join(f"{name} is {why}" for name, why in left_out.items())
-            why = f"no node is up: {down}" if down else "no node has what is asked for"
-            raise InputError(f'nodes = "each": {why}')
-    if spans := next((cell for cell in cells if need_of(cell).nodes > 1), None):
-        raise InputError(f'nodes = "each": a cell of {need_of(spans).nodes} nodes is on none alone')
-    placed = [
-        replace(cell, request=one) for cell in cells for one in at.get(cell.request, [cell.request])
+    filled_cells = [
+        replace(cell, request=filled_requests[cell.request or ResourceRequest()]) for cell in cells
     ]
-    return placed, [
+    return filled_cells, sorted(remarks)
+
+
+def _fill_request(
+    request: ResourceRequest, environment: Mapping[str, str]
+) -> tuple[ResourceRequest, list[str]]:
+    """Return a request with the defaults of the environment, and a remark for each of them."""
+    values: dict[str, object] = {}
+    remarks = []
+    for key, names in DEFAULT_VARIABLES.items():
+        variable, value = _first_value(names, environment)
+        if value and not getattr(request, key):
+            values[key] = value
+            remarks.append(f"{key} = {shorten(value)} is from {variable} in the environment")
+    flags = list(request.flags)
+    for key, names in DEFAULT_FLAGS.items():
+        variable, value = _first_value(names, environment)
+        if value and not _names_flag(request.flags, key):
+            flags.append(f"--{key}={value}")
+            remarks.append(f"flag --{key}={value} is from {variable} in the environment")
+    values["flags"] = tuple(flags)
+    return request.model_copy(update=values), remarks
+
+
+def _first_value(names: Iterable[str], environment: Mapping[str, str]) -> tuple[str, str]:
+    """Return the first of some variables that is set, and its value; raises for control codes."""
+    for name in names:
+        value = environment.get(name, "")
+        if not value.isprintable():
+            raise InputError(f"{name} in the environment: {shorten(value)} is no text on one line")
+        if value:
+            return name, value
+    return "", ""
+
+
+def _names_flag(flags: Iterable[str], key: str) -> bool:
+    """Whether flags of sbatch name an option; clusters have a short one."""
+    if key == "clusters":
+        options = {"clusters", "cluster"}
+        return any(find_flag_values(flag, *options, short="M") for flag in flags)
+    return any(find_flag_values(flag, key, short="?") for flag in flags)
+
+
+def place_on_nodes(cells: Collection[Cell]) -> tuple[Collection[Cell], list[str]]:
+    """Return the cells, those with `nodes = "each"` once for each node, and remarks.
+
+    Left out are nodes where no job starts, and nodes with other GPUs.
+
+    Raises:
+        InputError: if no node is left, and for a cell of several nodes.
+    """
+    requests = dict.fromkeys(cell.request for cell in cells if cell.request and cell.request.nodes)
+    if not requests:
+        return cells, []
+    if wide_cell := next((cell for cell in cells if _needs_several_nodes(cell)), None):
+        nodes = need_of(wide_cell).nodes
+        raise InputError(f'nodes = "each": a cell of {nodes} nodes is on none alone')
+    placed_requests: dict[ResourceRequest | None, list[ResourceRequest]] = {}
+    troubles: dict[str, str] = {}
+    remarks: list[str] = []
+    for request in requests:
+        node_list = Slurm(find_clusters(request)).list_nodes(request)
+        troubles |= {node.name: node.trouble for node in node_list.nodes if node.trouble}
+        placed_requests[request] = [
+            request.model_copy(update={"nodelist": node.name})
+            for node in node_list.nodes
+            if not node.trouble
+        ]
+        unfit = [_describe_unfit(request, types, names) for types, names in node_list.unfit.items()]
+        if not placed_requests[request]:
+            raise InputError(f'nodes = "each": {_describe_no_node(troubles, unfit)}')
+        remarks += unfit
+    placed_cells = [
+        replace(cell, request=request)
+        for cell in cells
+        for request in placed_requests.get(cell.request, [cell.request])
+    ]
+    return placed_cells, remarks + [
         f"node {name} is left out: {trouble}; the same command takes it in once it is back"
-        for name, trouble in sorted(left_out.items())
+        for name, trouble in sorted(troubles.items())
     ]
+
+
+def _needs_several_nodes(cell: Cell) -> bool:
+    return cell.request is not None and bool(cell.request.nodes) and need_of(cell).nodes > 1
+
+
+def _describe_unfit(request: ResourceRequest, types: str, names: Collection[str]) -> str:
+    """Return `gpu a100: nodes n14 are left out: they have a100-80gb`."""
+    noun, verb, they = (
+        ("node", "is", "it has") if len(names) == 1 else ("nodes", "are", "they have")
+    )
+    listed = ", ".join(names)
+    return f"gpu {request.gpu[0]}: {noun} {listed} {verb} left out: {they} {types}"
+
+
+def _describe_no_node(troubles: Mapping[str, str], unfit: Iterable[str]) -> str:
+    down = ", ".join(f"{name} is {trouble}" for name, trouble in troubles.items())
+    reason = f"no node is up: {down}" if down else "no node has what is asked for"
+    return "; ".join([reason, *unfit])
 
 
 def memories(cell: Cell) -> tuple[CellMemory, ...]:
-    """Return what a cell needs of the type of GPU that it asks for, if it does, and of its node.
+    """Return the memory that a cell needs of its type of GPU, if it asks for one, and of its node.
 
     A node holds Python and the framework of each process, on a CPU its step and on a GPU what CUDA
     takes of the host. Files of data that are mapped are there once, packed ones in each process. On
@@ -94,12 +191,13 @@ def memories(cell: Cell) -> tuple[CellMemory, ...]:
     need = need_of(cell)
     gpu, processes = need.request.gpu[0], need.processes_per_node
     step, data = needed_bytes(cell, processes), cell.options.data
-    mapped, packed, _ = data_here(data) if data else (0, 0, "")
+    mapped, packed, _ = local_data_bytes(data) if data else (0, 0, "")
     on_cpu = cell.options.device == "cpu"
-    each = WORKER_BYTES + packed + (CUDA_BYTES if cell.options.device.startswith("cuda") else 0)
-    own = TASK_BYTES + mapped + processes * each + (step if on_cpu else 0)
-    has = need.request.memory_GB
-    of_node = CellMemory("a node", own, None if has is None else has * 1e9)
+    uses_cuda = cell.options.device.startswith("cuda")
+    process_bytes = WORKER_BYTES + packed + (CUDA_BYTES if uses_cuda else 0)
+    node_bytes = TASK_BYTES + mapped + processes * process_bytes + (step if on_cpu else 0)
+    limit_gb = need.request.memory_GB
+    of_node = CellMemory("a node", node_bytes, None if limit_gb is None else limit_gb * 1e9)
     device = device_of(gpu) if gpu else None
     if device and not on_cpu:
         stack = catalog.stack(cell.stack or catalog.DEFAULT_STACK)
@@ -110,7 +208,7 @@ def memories(cell: Cell) -> tuple[CellMemory, ...]:
 
 
 @lru_cache
-def data_here(folder: str) -> tuple[int, int, str]:
+def local_data_bytes(folder: str) -> tuple[int, int, str]:
     """Return the bytes of the plain and of the packed files of a data set, and what is wrong.
 
     They are those that this machine sees, 0 of none.
@@ -121,7 +219,7 @@ def data_here(folder: str) -> tuple[int, int, str]:
         sizes = {path: path.stat().st_size for path in find(folder).files.values()}
     except (InputError, OSError) as error:
         return 0, 0, str(error)
-    packed = sum(many for path, many in sizes.items() if path.suffix == ".gz")
+    packed = sum(size for path, size in sizes.items() if path.suffix == ".gz")
     return sum(sizes.values()) - packed, packed, ""
 
 
@@ -135,10 +233,14 @@ def unseen_data(cells: Iterable[Cell]) -> list[str]:
 
     Cells whose table says `data_on_nodes` are passed over.
     """
-    asked = (one for one in cells if one.options.data and not need_of(one).request.data_on_nodes)
+    data_folders = Counter(
+        cell.options.data
+        for cell in cells
+        if cell.options.data and not need_of(cell).request.data_on_nodes
+    )
     hint = "where the nodes have it, say so: data_on_nodes = true in [slurm]"
     return [
         f"{wrong} on this machine, for {count} cells; {hint}"
-        for folder, count in Counter(one.options.data for one in asked).items()
-        if (wrong := data_here(folder)[2])
+        for folder, count in data_folders.items()
+        if (wrong := local_data_bytes(folder)[2])
     ]

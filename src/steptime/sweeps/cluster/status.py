@@ -1,9 +1,10 @@
-"""Where the cells of a folder stand, what became of them, and why; collect and cancel.
+"""Where the cells of a folder stand, and why; collect and cancel.
 
-Everything is found again from the folder and the scheduler, so the process that submitted may end,
-and another may ask, resume or cancel.
+Everything is found again from the folder and from Slurm, so the process that submitted may end,
+and another process may ask, resume or cancel.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,112 +14,148 @@ from steptime.records import store
 from steptime.records.record import DONE, Record
 from steptime.sweeps.cells import Trial
 from steptime.sweeps.cluster import submission as files
-from steptime.sweeps.cluster.outcome import failure_record, failures_of
-from steptime.sweeps.cluster.scheduler import JobExit, Queued, TaskJob, TaskName, scheduler_of
+from steptime.sweeps.cluster.jobs import JobExit, QueuedTask, TaskJob, TaskName
+from steptime.sweeps.cluster.outcome import explain_failures, make_failure_record
+from steptime.sweeps.cluster.slurm import Slurm
 from steptime.sweeps.cluster.submission import Submission, Task
 
-NODE_FAIL = "node-fail"
-WORDS = ("queued", "running", "finished", "failed", "unsent")
+STATES = ("queued", "running", "finished", "failed", "unsent")
+LIVE_STATES = {"queued", "running"}
 Warn = Callable[[str], None]
+QueuedTasks = Mapping[TaskName, list[QueuedTask]]
 
 
 @dataclass(frozen=True)
 class CellState:
-    """Where one trial stands: one of `WORDS`, and what is known of it.
+    """Where one trial stands: one of `STATES`, and what is known of it.
 
-    `failed` without a record means that its job is over; `unsent` that no scheduler took it.
+    `failed` without a record means that its job is over; `unsent` that Slurm did not take it.
     """
 
     trial: Trial
     submission: Submission
     task: Task
-    word: str
+    state: str
     record: Record | None = None
-    queued: Queued | None = None
+    queued: QueuedTask | None = None
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What one look at a folder and at the scheduler shows: where trials stand, and all records."""
+    """One look at a folder and at Slurm: where trials stand, all records, and the live tasks."""
 
     states: tuple[CellState, ...]
     records: tuple[Record, ...]
+    submissions: tuple[Submission, ...]
+    queued: QueuedTasks
 
     @property
     def lost(self) -> list[CellState]:
         """The trials whose job is over and that have no record."""
-        return [one for one in self.states if one.word == "failed" and one.record is None]
+        return [cell for cell in self.states if cell.state == "failed" and cell.record is None]
 
 
-def snapshot(out: Path, warn: Warn) -> Snapshot:
-    """Return where every trial stands that was ever submitted from `out`, its last time."""
-    every = files.submissions(out)
-    live = _queued(every)  # before the records: a task that ends meanwhile has them
+def take_snapshot(out: Path, warn: Warn) -> Snapshot:
+    """Return the state of every trial that was ever submitted from `out`, of its last time."""
+    submissions = files.read_submissions(out)
+    queued_tasks = list_queued(submissions)  # before the records: a task that ends now has them
     records = store.load(out, warn, required=False)
-    own = {
+    record_of_cell = {
         (record.env["submission"], record.env["cell"]): record
         for record in records
         if "submission" in record.env and not record.env.get("again")  # else a later start decides
     }
     states: dict[str, CellState] = {}
-    for submission in every:
+    for submission in submissions:
         for task in submission.tasks:
-            queued = live.get(submission.names[task.number])
-            began = submission.begun(task.number) if queued and queued.running else []
+            queued = _first_running(queued_tasks.get(submission.task_names[task.number], ()))
+            begun = submission.list_begun(task.number) if queued and queued.is_running else []
             for trial in task.trials:
-                record = own.get((submission.folder.name, trial.id))
+                record = record_of_cell.get((submission.folder.name, trial.id))
                 if record:
-                    word = "finished" if record.status in DONE else "failed"
+                    state = "finished" if record.status in DONE else "failed"
                 elif queued:
-                    word = "running" if began[-1:] == [trial.id] else "queued"
+                    state = "running" if begun[-1:] == [trial.id] else "queued"
                 else:
-                    word = "failed" if task.number in submission.sent else "unsent"
-                states[trial.id] = CellState(trial, submission, task, word, record, queued)
-    return Snapshot(tuple(states.values()), tuple(records))
+                    state = "failed" if task.number in submission.task_jobs else "unsent"
+                states[trial.id] = CellState(trial, submission, task, state, record, queued)
+    return Snapshot(tuple(states.values()), tuple(records), tuple(submissions), queued_tasks)
 
 
-def _queued(every: Sequence[Submission]) -> dict[TaskName, Queued]:
-    """Return the tasks of these submissions that wait or run, asking once."""
-    if not every:
-        return {}
-    names = [array.name for one in every for array in one.arrays]
-    return scheduler_of(every[0].scheduler).queued(names)
+def _first_running(tasks: Sequence[QueuedTask]) -> QueuedTask | None:
+    """Return the running one of the tasks of one name, else the first; None for no task."""
+    running = (task for task in tasks if task.is_running)
+    return next(running, next(iter(tasks), None))
 
 
-def collect(out: Path, warn: Warn, seen: Snapshot | None = None) -> list[Record]:
+def list_queued(submissions: Sequence[Submission]) -> QueuedTasks:
+    """Return the tasks of submissions that wait or run, asking each cluster once."""
+    names = defaultdict[str, list[str]](list)
+    for submission in submissions:
+        for array, clusters in submission.array_clusters.items():
+            for cluster in clusters:
+                names[cluster].append(array)
+    tasks: dict[TaskName, list[QueuedTask]] = {}
+    for cluster, arrays in names.items():
+        for name, queued in Slurm((cluster,)).list_tasks(arrays).items():
+            tasks.setdefault(name, []).extend(queued)
+    return tasks
+
+
+def adopt_jobs(snapshot: Snapshot) -> None:
+    """Write down the jobs of live arrays whose submission was not answered."""
+    for submission in snapshot.submissions:
+        for array in submission.open_arrays:
+            queued = _find_array(snapshot.queued, array.name)
+            if queued:
+                submission.note_job(array, queued.task.job)
+
+
+def _find_array(tasks: QueuedTasks, name: str) -> QueuedTask | None:
+    """Return a live task of an array; None if none waits or runs."""
+    return next((queued[0] for task, queued in tasks.items() if task.array == name), None)
+
+
+def collect(out: Path, warn: Warn, snapshot: Snapshot | None = None) -> list[Record]:
     """Write a record of every trial whose job is over without one, and return these records."""
-    seen = seen or snapshot(out, warn)
-    why = failures_of_lost(seen.lost)
-    made = []
-    for one in seen.lost:
-        record = failure_record(one.trial, one.submission.how, why[one.trial.id])
-        made.append(replace(record, env={**record.env, "submission": one.submission.folder.name}))
+    snapshot = snapshot or take_snapshot(out, warn)
+    adopt_jobs(snapshot)
+    failures = explain_lost(snapshot.lost)
+    records = []
+    for cell in snapshot.lost:
+        record = make_failure_record(cell.trial, cell.submission.means, failures[cell.trial.id])
+        env = {**record.env, "submission": cell.submission.folder.name}
+        records.append(replace(record, env=env))
     with store.open_writer(out) as writer:
-        writer.append_all(made)
-    return made
+        writer.append_all(records)
+    return records
 
 
-def failures_of_lost(states: Iterable[CellState]) -> dict[str, Failure]:
-    """Return why each lost trial has no record, by its id, asking the scheduler once."""
-    lost = list(states)
-    tasks = {(one.submission.folder, one.task.number): one.submission for one in lost}
+def explain_lost(states: Iterable[CellState]) -> dict[str, Failure]:
+    """Return why each lost trial has no record, by its id, asking Slurm once."""
+    cells = list(states)
+    tasks = {(cell.submission.folder, cell.task.number): cell.submission for cell in cells}
     exits: Mapping[TaskJob, JobExit] = {}
     if tasks:
-        every = list(tasks.values())
-        jobs = [one.sent[number] for (_, number), one in tasks.items()]
-        since = min(one.sent_at for one in every).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
-        exits = scheduler_of(every[0].scheduler).ended(jobs, since)
-    ends = {
-        (folder, number): failures_of(one, number, exits.get(one.sent[number]))
-        for (folder, number), one in tasks.items()
+        jobs = [submission.task_jobs[number] for (_, number), submission in tasks.items()]
+        begin = min(submission.submission_time for submission in tasks.values())
+        exits = Slurm.list_exits(jobs, begin.astimezone().strftime("%Y-%m-%dT%H:%M:%S"))
+    explain = {
+        (folder, number): explain_failures(
+            submission, number, exits.get(submission.task_jobs[number])
+        )
+        for (folder, number), submission in tasks.items()
     }
-    return {one.trial.id: ends[one.submission.folder, one.task.number](one.trial) for one in lost}
+    return {
+        cell.trial.id: explain[cell.submission.folder, cell.task.number](cell.trial)
+        for cell in cells
+    }
 
 
 def cancel(out: Path) -> list[str]:
-    """Cancel every array of this folder that waits or runs, and return the job ids."""
-    every = files.submissions(out)
-    jobs = list(dict.fromkeys(one.array for one in _queued(every).values()))
+    """Cancel every array of this folder that waits or runs, and return the job numbers."""
+    tasks = list_queued(files.read_submissions(out))
+    jobs = dict.fromkeys(queued.task.job for group in tasks.values() for queued in group)
     if jobs:
-        scheduler_of(every[0].scheduler).cancel(jobs)
-    return jobs
+        Slurm.cancel(jobs)
+    return [job.number for job in jobs]

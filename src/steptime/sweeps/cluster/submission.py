@@ -1,18 +1,20 @@
-"""What was submitted to a scheduler, as files: which cells, in which tasks, under which job names.
+"""What was submitted to Slurm, as files: the cells, the tasks, and the names of their jobs.
 
-A submission is a folder `slurm/NNN-HASH` beside the records, named by the hash of what it holds:
+A submission is a folder `slurm/NNN-TOKEN` beside the records:
 
 * `cells.jsonl`: a line a cell, in the order in which tasks take them,
-* `plan.json`: how cells are measured, the scheduler, the jobs, and the cells of each task,
+* `plan.json`: how cells are measured, the jobs, and the cells of each task,
 * `job-K.sh`: the batch script of job K,
-* `submitted.jsonl`: a line for each array that the scheduler took,
-* `progress/TASK.RESTART.jsonl`: what a task began and ended, written by the task,
-* `logs/`: what the jobs printed.
+* `submitted.jsonl`: a line for each array that Slurm took,
+* `withdrawn`: the first tasks of the arrays that must not begin any more, though Slurm may have
+  taken them without an answer,
+* `progress/TASK.RESTART.jsonl`: the cells that a task began, written by the task,
+* `progress/TASK.job`: a link that names the job which runs the task; no other job runs it,
+* `logs/`: the output of the jobs.
 
-Beside them, `slurm/wanted` has the ids of all cells that were asked for last.
+Beside them, `slurm/current` has the ids of the cells of the experiment as it was submitted last.
 """
 
-import hashlib
 import json
 import re
 import secrets
@@ -29,25 +31,29 @@ from typing import Annotated, Any
 import msgspec
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.files import read_lines, write_whole
+from steptime.core.files import FULL, append_line, read_lines, write_whole
 from steptime.core.workload import workload_from_json, workload_to_json
 from steptime.measure.contract import Options
+from steptime.records.record import now
 from steptime.records.row import grouped
 from steptime.sweeps.cells import Cell, Trial
+from steptime.sweeps.cluster.jobs import ArrayJob, JobArray, Need, TaskJob, TaskName
 from steptime.sweeps.cluster.resources import need_of
-from steptime.sweeps.cluster.scheduler import JobArray, Need, TaskJob, TaskName, scheduler_of
+from steptime.sweeps.cluster.script import find_clusters, make_script
 from steptime.sweeps.resource_request import ResourceRequest
 from steptime.sweeps.run import Means
 
-FOLDER = "slurm"  # whatever the scheduler: older folders are found
-PLAN, CELLS, SUBMITTED, WANTED = "plan.json", "cells.jsonl", "submitted.jsonl", "wanted"
-VERSION = 2  # of plan.json; the first, of steptime 0.4, has no number
-_NAME = re.compile(r"\d{3,}-[0-9a-f]{8}")
-_START = re.compile(r"(?P<task>\d{1,9})\.(?P<restart>\d{1,9})\.jsonl", re.ASCII)
+FOLDER = "slurm"
+PLAN, CELLS, CURRENT = "plan.json", "cells.jsonl", "current"
+SUBMITTED, WITHDRAWN = "submitted.jsonl", "withdrawn"
+VERSION = 3  # of plan.json
+TOKEN_BYTES = 6
+_FOLDER_NAME = re.compile(r"\d{3,}-[0-9a-f]+")
+_START_NAME = re.compile(r"(?P<task>\d{1,9})\.(?P<restart>\d{1,9})\.jsonl", re.ASCII)
 
 
 class _Job(msgspec.Struct):
-    allocation: dict[str, Any]
+    allocation: Mapping[str, Any]
     replicas: int
     cores: int
     slices: list[tuple[int, int]]
@@ -57,35 +63,35 @@ class _Plan(msgspec.Struct):
     """A `plan.json`, types checked."""
 
     token: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]+$")]
-    how: Means
+    means: Means
     jobs: list[_Job]
-    largest: Annotated[int, msgspec.Meta(ge=1)]
-    version: int = 1
-    scheduler: str = "slurm"
+    max_tasks: Annotated[int, msgspec.Meta(ge=1)]
+    version: int = VERSION
 
 
 class _Visit(msgspec.Struct):
     """A line of `cells.jsonl`."""
 
     id: str
-    workload: dict[str, Any]
+    workload: Mapping[str, Any]
     backend: str
     options: Options
     round: int
 
 
-class _Sent(msgspec.Struct):
-    """A line of `submitted.jsonl`; `job` is a word that is no option of a scheduler's command."""
+class _SubmittedArray(msgspec.Struct):
+    """A line of `submitted.jsonl`; names that are no option of a command."""
 
     first: int
     tasks: int
     job: Annotated[str, msgspec.Meta(pattern=r"^\w[\w.-]*$")]
-    at: datetime
+    time: datetime
+    cluster: Annotated[str, msgspec.Meta(pattern=r"^(\w[\w.-]*)?$")] = ""
 
 
 @dataclass(frozen=True)
 class Task:
-    """Trials that one task of an array measures: its number, and the job (by need) it is of."""
+    """Trials that one task of an array measures: its number, its job and the need of that job."""
 
     number: int
     job: int
@@ -98,17 +104,16 @@ Job = tuple[Task, ...]  # tasks with one need, sent as one array or several
 
 @dataclass(frozen=True)
 class Submission:
-    """A folder of what was submitted; no array has more than `largest` tasks.
+    """A folder of what was submitted; no array has more than `max_tasks` tasks.
 
-    `token` is drawn, so that no two folders have jobs of one name.
+    `token` is drawn, so that no two folders have a name in common, nor their jobs.
     """
 
     folder: Path
     token: str
-    how: Means
+    means: Means
     tasks: tuple[Task, ...]
-    largest: int
-    scheduler: str = "slurm"
+    max_tasks: int
 
     @property
     def out(self) -> Path:
@@ -128,201 +133,262 @@ class Submission:
     @cached_property
     def arrays(self) -> tuple[JobArray, ...]:
         """The arrays to submit, several of a job where it is too large for one."""
-        return tuple(
-            JobArray(
-                self.folder / f"job-{job[0].job}.sh",
-                f"{self.name}-{part[0].number}",
-                part[0].number,
-                len(part),
-                1 if part[0].need.request.node else part[0].need.request.tasks_at_once,
-            )
-            for job in self.jobs
-            for part in (job[i : i + self.largest] for i in range(0, len(job), self.largest))
+        size = self.max_tasks
+        parts = (job[i : i + size] for job in self.jobs for i in range(0, len(job), size))
+        return tuple(self._make_array(part) for part in parts)
+
+    def _make_array(self, tasks: Job) -> JobArray:
+        first = tasks[0]
+        request = first.need.request
+        return JobArray(
+            script=self.folder / f"job-{first.job}.sh",
+            name=f"{self.name}-{first.number}",
+            first=first.number,
+            tasks=len(tasks),
+            max_running=1 if request.node else request.max_running_tasks,
         )
 
     @cached_property
-    def names(self) -> Mapping[int, TaskName]:
-        """How the scheduler knows each task: its array, by name, and its place in it."""
-        return {one.first + i: (one.name, i) for one in self.arrays for i in range(one.tasks)}
+    def task_names(self) -> Mapping[int, TaskName]:
+        """The name of each task in Slurm: its array, and its place in it."""
+        return {
+            array.first + i: TaskName(array.name, i)
+            for array in self.arrays
+            for i in range(array.tasks)
+        }
 
     @property
-    def _taken(self) -> list[_Sent]:
-        """The arrays that the scheduler took; raises `InputError` for lines of other types."""
+    def _submitted_arrays(self) -> list[_SubmittedArray]:
+        """The arrays that Slurm took; raises `InputError` for lines of other types."""
         path = self.folder / SUBMITTED
         try:
-            return msgspec.convert(read_lines(path), list[_Sent])
+            return msgspec.convert(read_lines(path), list[_SubmittedArray])
         except msgspec.ValidationError as error:
             raise InputError(f"{path}: is no list of what was sent: {error}") from None
 
     @cached_property
-    def sent(self) -> Mapping[int, TaskJob]:
-        """Tasks of arrays that the scheduler is known to have taken: the job, the place in it."""
+    def task_jobs(self) -> Mapping[int, TaskJob]:
+        """The tasks of arrays that Slurm is known to have taken, with their jobs."""
         return {
-            one.first + i: (one.job, i)
-            for one in self._taken
-            for i in range(min(one.tasks, len(self.tasks)))
+            array.first + i: TaskJob(ArrayJob(array.job, array.cluster), i)
+            for array in self._submitted_arrays
+            for i in range(min(array.tasks, len(self.tasks)))
         }
 
     @property
-    def sent_at(self) -> datetime:
+    def submission_time(self) -> datetime:
         """When the first array was sent."""
-        return min((one.at for one in self._taken), key=datetime.timestamp)
+        times = (array.time for array in self._submitted_arrays)
+        return min(times, key=datetime.timestamp)
 
-    def script(self, need: Need) -> str:
+    @property
+    def open_arrays(self) -> list[JobArray]:
+        """The arrays of which it is not known that Slurm took them."""
+        return [array for array in self.arrays if array.first not in self.task_jobs]
+
+    @property
+    def array_clusters(self) -> Mapping[str, tuple[str, ...]]:
+        """The clusters on which each array, by its name, may be."""
+        jobs = {number: task.job for number, task in self.task_jobs.items()}
+        clusters = {}
+        for array in self.arrays:
+            job = jobs.get(array.first)
+            request = self.tasks[array.first].need.request
+            clusters[array.name] = (job.cluster,) if job else find_clusters(request)
+        return clusters
+
+    def make_script(self, need: Need) -> str:
         """Return the batch script of the job with a need."""
         python = need.request.python or sys.executable
-        return scheduler_of(self.scheduler).script(need, self.name, str(self.folder), python)
+        return make_script(need, self.name, str(self.folder), python)
+
+    def note_job(self, array: JobArray, job: ArrayJob) -> None:
+        """Append the job of an array to the list of what Slurm took."""
+        line = {"first": array.first, "tasks": array.tasks, "job": job.number, "time": now()}
+        if job.cluster:
+            line["cluster"] = job.cluster
+        append_line(self.folder / SUBMITTED, line)
+
+    def read_withdrawn(self) -> set[int]:
+        """Return the first tasks of the arrays that were withdrawn."""
+        try:
+            text = (self.folder / WITHDRAWN).read_text(encoding="ascii", errors="replace")
+        except FileNotFoundError:
+            return set()
+        return {int(word) for word in text.split() if word.isdecimal()}
+
+    def write_withdrawn(self, first_tasks: Iterable[int]) -> None:
+        """Replace the list of the arrays that were withdrawn."""
+        lines = (f"{number}\n" for number in sorted(first_tasks))
+        write_whole(self.folder / WITHDRAWN, "".join(lines))
+
+    def claim_task(self, task: int, job: str) -> bool:
+        """Return whether a job may run a task: the first job that asks may, and no other.
+
+        A task of a withdrawn array is claimed by no job any more.
+        """
+        link = self.folder / "progress" / f"{task}.job"
+        owner = job or "0"
+        array = next(array for array in reversed(self.arrays) if array.first <= task)
+        if array.first in self.read_withdrawn() and not link.is_symlink():
+            return False
+        try:
+            link.symlink_to(owner)
+        except FileExistsError:
+            return str(link.readlink()) == owner
+        except OSError as error:
+            if error.errno in FULL:
+                raise
+            return True  # a file system without links cannot tell jobs apart
+        return True
 
     def progress_file(self, task: int, restart: int) -> Path:
-        """Return the file in which one start of a task tells of itself."""
+        """Return the file in which one start of a task writes its progress."""
         return self.folder / "progress" / f"{task}.{restart}.jsonl"
 
     @cached_property
     def restarts(self) -> Mapping[int, list[int]]:
-        """Which starts of each task wrote of themselves, in their order."""
+        """The starts of each task that wrote a progress file, in their order."""
         paths = (self.folder / "progress").glob("*.*.jsonl")
-        names = filter(None, (_START.fullmatch(path.name) for path in paths))
-        starts = sorted((int(one["task"]), int(one["restart"])) for one in names)
+        names = filter(None, (_START_NAME.fullmatch(path.name) for path in paths))
+        starts = sorted((int(name["task"]), int(name["restart"])) for name in names)
         by_task = grouped(starts, itemgetter(0))
-        return {task: [restart for _, restart in own] for task, own in by_task.items()}
+        return {task: [restart for _, restart in pairs] for task, pairs in by_task.items()}
 
-    def begun(self, task: int) -> list[str]:
+    def list_begun(self, task: int) -> list[str]:
         """Return the ids of the cells that a task began, over all its starts."""
         files = (self.progress_file(task, restart) for restart in self.restarts.get(task, ()))
-        return begun(line for file in files for line in read_lines(file))
+        return list_begun(line for file in files for line in read_lines(file))
 
 
-def begun(lines: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the ids of the cells that a task began, as its progress tells them."""
+def list_begun(lines: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the ids of the cells that a task began, of the lines of its progress."""
     return [line["cell"] for line in lines if "cell" in line]
 
 
-def packed(trials: Iterable[Trial]) -> tuple[Task, ...]:
-    """Return the tasks for trials, those with one need together, as many in a task as it says.
+def pack_tasks(trials: Iterable[Trial]) -> tuple[Task, ...]:
+    """Return tasks of trials with the same need, as many trials in a task as it says.
 
     Within a need cells of one worker stand together, so that it is started once a task.
     """
     tasks: list[Task] = []
     by_need = grouped(trials, lambda trial: need_of(trial.cell))
     for job, (need, group) in enumerate(by_need.items()):
-        order = {cell: i for i, cell in enumerate(dict.fromkeys(t.cell.process for t in group))}
+        processes = dict.fromkeys(trial.cell.process for trial in group)
+        order = {process: position for position, process in enumerate(processes)}
         group.sort(key=lambda trial: (trial.round, order[trial.cell.process]))
-        for start in range(0, len(group), need.request.cells_per_task):
-            some = group[start : start + need.request.cells_per_task]
-            tasks.append(Task(len(tasks), job, need, tuple(some)))
+        size = need.request.cells_per_task
+        for start in range(0, len(group), size):
+            tasks.append(Task(len(tasks), job, need, tuple(group[start : start + size])))
     return tuple(tasks)
 
 
-def compose(
-    out: Path, how: Means, trials: Iterable[Trial], largest: int, scheduler: str = "slurm"
-) -> Submission:
+def compose(out: Path, means: Means, trials: Iterable[Trial], max_tasks: int) -> Submission:
     """Return the next submission beside the records in `out`; nothing is written yet."""
-    plain = Submission(Path(), "", how, packed(trials), largest, scheduler)
-    content = _plan(plain) + "".join(trial.id for task in plain.tasks for trial in task.trials)
-    digest = hashlib.sha256(content.encode()).hexdigest()[:8]
-    number = 1 + max((int(path.name.partition("-")[0]) for path in folders(out)), default=0)
-    folder = (out / FOLDER / f"{number:03}-{digest}").absolute()
-    return replace(plain, folder=folder, token=secrets.token_hex(6))
+    number = 1 + max((int(path.name.partition("-")[0]) for path in list_folders(out)), default=0)
+    token = secrets.token_hex(TOKEN_BYTES)
+    folder = (out / FOLDER / f"{number:03}-{token}").absolute()
+    return Submission(folder, token, means, pack_tasks(trials), max_tasks)
 
 
 def write(submission: Submission) -> None:
     """Write the folder of a submission."""
     folder = submission.folder
-    scripts = {first.job: submission.script(first.need) for first, *_ in submission.jobs}
+    scripts = {first.job: submission.make_script(first.need) for first, *_ in submission.jobs}
     for part in ("logs", "progress"):
         (folder / part).mkdir(parents=True)
-    cells = ((one, one.cell) for task in submission.tasks for one in task.trials)
-    visits = [
-        _Visit(one.id, workload_to_json(cell.workload), cell.backend, cell.options, one.round)
-        for one, cell in cells
-    ]
+    visits = [_make_visit(trial) for task in submission.tasks for trial in task.trials]
     (folder / CELLS).write_bytes(msgspec.json.Encoder().encode_lines(visits))
     for job, text in scripts.items():
         (folder / f"job-{job}.sh").write_text(text, encoding="utf-8")
-    (folder / PLAN).write_text(_plan(submission), encoding="utf-8")  # last: now it is whole
+    write_whole(folder / PLAN, _plan_text(submission))  # last: now it is whole
 
 
-def _plan(submission: Submission) -> str:
+def _make_visit(trial: Trial) -> _Visit:
+    cell = trial.cell
+    workload = workload_to_json(cell.workload)
+    return _Visit(trial.id, workload, cell.backend, cell.options, trial.round)
+
+
+def _plan_text(submission: Submission) -> str:
     """Return the text of all but the cells."""
-    ends = pairwise(accumulate((len(task.trials) for task in submission.tasks), initial=0))
+    sizes = (len(task.trials) for task in submission.tasks)
+    slices = pairwise(accumulate(sizes, initial=0))
     jobs = []
-    for first, *rest in submission.jobs:
-        need = first.need
-        slices = [*islice(ends, 1 + len(rest))]
-        jobs.append(_Job(need.request.model_dump(), need.replicas, need.cores, slices))
-    plan = _Plan(
-        jobs=jobs,
-        version=VERSION,
-        token=submission.token,
-        how=submission.how,
-        largest=submission.largest,
-        scheduler=submission.scheduler,
-    )
+    for tasks in submission.jobs:
+        need = tasks[0].need
+        task_slices = list(islice(slices, len(tasks)))
+        jobs.append(
+            _Job(need.request.model_dump(by_alias=True), need.replicas, need.cores, task_slices)
+        )
+    plan = _Plan(submission.token, submission.means, jobs, submission.max_tasks)
     return msgspec.json.format(msgspec.json.encode(plan), indent=1).decode()
 
 
 def read(folder: Path, code: str = "") -> Submission:
     """Return the submission of a folder, whose native networks may run the `code`.
 
-    Raises `InputError` for one that is damaged or newer.
+    Raises:
+        InputError: for a folder that is damaged, or of another version.
     """
     try:
         table = json.loads((folder / PLAN).read_text(encoding="utf-8"))
         version = table.get("version", 1)
-        if version not in range(1, VERSION + 1):
-            knows = f"this steptime knows up to {VERSION}; upgrade steptime"
+        if version != VERSION:
+            knows = f"this steptime reads version {VERSION} only"
             raise InputError(f"{folder / PLAN}: has version {shorten(version)}, {knows}")
         plan = msgspec.convert(table, _Plan)
-        tasks = _tasks(plan.jobs, (folder / CELLS).read_text(encoding="utf-8").splitlines(), code)
-        scheduler_of(plan.scheduler)  # raises for one that is not here
-        return Submission(folder, plan.token, plan.how, tasks, plan.largest, plan.scheduler)
+        lines = (folder / CELLS).read_text(encoding="utf-8").splitlines()
+        tasks = _make_tasks(plan.jobs, lines, code)
+        return Submission(folder, plan.token, plan.means, tasks, plan.max_tasks)
     except OSError as error:
         raise InputError(f"{error.filename or folder}: {error.strerror}") from None
     except (msgspec.MsgspecError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{folder}: is no submission: {error}") from None
 
 
-def _tasks(jobs: Sequence[_Job], lines: Sequence[str], code: str) -> tuple[Task, ...]:
+def _make_tasks(jobs: Sequence[_Job], lines: Sequence[str], code: str) -> tuple[Task, ...]:
     """Return the tasks of a plan's jobs, whose cells are lines; raises `ValueError` for others."""
     tasks: list[Task] = []
     for number, job in enumerate(jobs):
         request = ResourceRequest(**job.allocation)
         need = Need(request, job.replicas, job.cores)
         for start, stop in job.slices:
-            trials = []
-            for line in lines[start:stop]:
-                one = msgspec.json.decode(line, type=_Visit)
-                workload = replace(workload_from_json(one.workload), code=code)
-                cell = Cell(workload, one.backend, one.options, request)
-                trials.append(Trial(one.id, cell, one.round))
-            tasks.append(Task(len(tasks), number, need, tuple(trials)))
+            trials = tuple(_make_trial(line, request, code) for line in lines[start:stop])
+            tasks.append(Task(len(tasks), number, need, trials))
     if max((stop for job in jobs for _, stop in job.slices), default=0) != len(lines):
         raise ValueError(f"{CELLS} has {len(lines)} lines")
     return tuple(tasks)
 
 
-def note_wanted(out: Path, ids: Iterable[str], whole: bool) -> None:
-    """Write down which cells an experiment, as it is now, asks of a folder, or a part of it."""
-    path = out / FOLDER / WANTED
-    if not whole:
-        ids = dict.fromkeys([*(wanted(out) or ()), *ids])
-    write_whole(path, "".join(f"{one}\n" for one in ids), makes_folder=True)
+def _make_trial(line: str, request: ResourceRequest, code: str) -> Trial:
+    visit = msgspec.json.decode(line, type=_Visit)
+    workload = replace(workload_from_json(dict(visit.workload)), code=code)
+    return Trial(visit.id, Cell(workload, visit.backend, visit.options, request), visit.round)
 
 
-def wanted(out: Path) -> Collection[str] | None:
-    """Return the ids of the cells that were asked for last; None where nobody wrote them down."""
+def write_current_ids(out: Path, ids: Iterable[str], is_shard: bool) -> None:
+    """Write down the cells of an experiment as it is now; those of a shard are added."""
+    path = out / FOLDER / CURRENT
+    if is_shard:
+        ids = dict.fromkeys([*(read_current_ids(out) or ()), *ids])
+    write_whole(path, "".join(f"{cell}\n" for cell in ids), makes_folder=True)
+
+
+def read_current_ids(out: Path) -> Collection[str] | None:
+    """Return the ids of the cells as submitted last; None where nobody wrote them down."""
     try:
-        return set((out / FOLDER / WANTED).read_text(encoding="ascii", errors="replace").split())
+        return set((out / FOLDER / CURRENT).read_text(encoding="ascii", errors="replace").split())
     except FileNotFoundError:
         return None
 
 
-def folders(out: Path) -> list[Path]:
+def list_folders(out: Path) -> list[Path]:
     """Return the folders of submissions, the first one first."""
-    paths = [path for path in (out / FOLDER).glob("*") if _NAME.fullmatch(path.name)]
+    paths = [path for path in (out / FOLDER).glob("*") if _FOLDER_NAME.fullmatch(path.name)]
     return sorted(paths, key=lambda path: int(path.name.partition("-")[0]))
 
 
-def submissions(out: Path) -> list[Submission]:
-    """Return what was submitted beside the records in `out`; what has no plan was never sent."""
-    return [read(path) for path in folders(out) if (path / PLAN).exists()]
+def read_submissions(out: Path) -> list[Submission]:
+    """Return the submissions beside the records; a folder without a plan was never sent."""
+    return [read(path) for path in list_folders(out) if (path / PLAN).exists()]

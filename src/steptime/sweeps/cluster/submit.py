@@ -1,133 +1,230 @@
-"""What an experiment lacks of a folder, submitted.
+"""The cells that an experiment lacks of a folder, submitted.
 
-The cells that a folder lacks are those of the experiment less those with a final record and less
-those that wait or run.
+An experiment lacks its cells less those with a final record and less those that wait or run.
 """
 
 import shutil
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from steptime.core.errors import InputError
-from steptime.core.files import append_line
 from steptime.records import store
-from steptime.records.record import now
 from steptime.sweeps.answers import SubmissionAnswer, describe_progress
-from steptime.sweeps.cells import Trial, done_marks, trials_of
+from steptime.sweeps.cells import Trial, list_final_marks, trials_of
 from steptime.sweeps.cluster import submission as files
-from steptime.sweeps.cluster.resources import fits, unseen_data
-from steptime.sweeps.cluster.scheduler import scheduler_of
-from steptime.sweeps.cluster.status import Snapshot, Warn, collect, snapshot
+from steptime.sweeps.cluster.jobs import ArrayJob, SchedulerError
+from steptime.sweeps.cluster.resources import fits, need_of, unseen_data
+from steptime.sweeps.cluster.script import find_clusters
+from steptime.sweeps.cluster.slurm import Slurm
+from steptime.sweeps.cluster.status import (
+    LIVE_STATES,
+    Snapshot,
+    Warn,
+    collect,
+    take_snapshot,
+)
 from steptime.sweeps.cluster.submission import Submission
 from steptime.sweeps.run import SweepRequest, predict
 
 
 @dataclass(frozen=True)
-class Missing:
-    """What an experiment wants of a folder, in all and now; `older` in flight it wants no more."""
+class MissingCells:
+    """The cells of an experiment that a folder lacks.
 
-    wanted: tuple[str, ...]
-    done: int
+    Attributes:
+        ids: the cells of the experiment.
+        finished: number of cells with a final record.
+        in_flight: number of cells that wait or run.
+        older: number of cells in flight that the experiment has no more.
+        trials: the trials to submit.
+    """
+
+    ids: tuple[str, ...]
+    finished: int
     in_flight: int
     older: int
     trials: tuple[Trial, ...]
 
 
-def missing(request: SweepRequest, seen: Snapshot) -> Missing:
-    """Return what to submit: what is wanted, and may fit, less what is done, waits or runs."""
-    live = {one.trial.id for one in seen.states if one.word in {"queued", "running"}}
-    done = {mark[0] for mark in done_marks(seen.records, request.retry, request.force)}
+def find_missing(request: SweepRequest, snapshot: Snapshot) -> MissingCells:
+    """Return the cells of an experiment that a folder lacks: not final, and not in flight."""
+    live = {cell.trial.id for cell in snapshot.states if cell.state in LIVE_STATES}
+    marks = list_final_marks(snapshot.records, request.retry, request.force)
+    final = {mark[0] for mark in marks}
     cells = [cell for cell in request.cells if fits(cell)] if request.must_fit else request.cells
-    wanted = list[str]()
-    runs = request.how.runs
-    trials = list[Trial]()
-    where = Counter[str]()
-    for trial in trials_of(cells, runs, request.rounds):
-        name = trial.id
-        if name not in live and name not in done and (live or done):
-            name = trial.cell.id(runs, trial.round, as_written=True)
-        word = "in flight" if name in live else "done" if name in done else "missing"
-        wanted.append(trial.id if word == "missing" else name)
-        where[word] += 1
-        if word == "missing":
+    ids = []
+    trials = []
+    counts = Counter[str]()
+    for trial in trials_of(cells, request.means.runs, request.rounds):
+        state = "in flight" if trial.id in live else "final" if trial.id in final else "missing"
+        ids.append(trial.id)
+        counts[state] += 1
+        if state == "missing":
             trials.append(trial)
-    older = len(live.difference(wanted)) if request.whole else 0
-    return Missing(tuple(wanted), where["done"], where["in flight"], older, tuple(trials))
+    older = 0 if request.is_shard else len(live.difference(ids))
+    return MissingCells(tuple(ids), counts["final"], counts["in flight"], older, tuple(trials))
 
 
-def send(request: SweepRequest, warn: Warn, scheduler: str = "slurm") -> SubmissionAnswer:
-    """Submit what a folder lacks, and return what was submitted.
+def send(request: SweepRequest, warn: Warn) -> SubmissionAnswer:
+    """Submit the cells that a folder lacks.
+
+    Args:
+        request: the sweep.
+        warn: gets the lines for people.
 
     Raises:
         InputError: where all is refused, and for a data set that this machine does not see.
-        SchedulerError: where nobody answers; then nothing is left of the submission.
+        SchedulerError: where Slurm does not answer. Nothing is left of the submission if Slurm was
+            silent from the beginning; else the folder stays, since Slurm may have taken a job.
     """
     out = request.out
     with store.exclusive(out):
         # First of all: where nobody answers, nothing is written.
-        max_tasks = scheduler_of(scheduler).limits()
-        snapshot_before = snapshot(out, warn)
-        collected = collect(out, warn, snapshot_before)
-        _check_scheduler(snapshot_before, scheduler, out)
-        records = (*snapshot_before.records, *collected)
-        lacks = missing(request, replace(snapshot_before, records=records))
-        if unseen := "; ".join(unseen_data(trial.cell for trial in lacks.trials)):
+        max_tasks = _read_max_tasks(request)
+        snapshot = take_snapshot(out, warn)
+        if _withdraw_arrays(snapshot):
+            snapshot = take_snapshot(out, warn)  # a job that came in the meantime is seen now
+            _restore_live_arrays(snapshot)
+        collected = collect(out, warn, snapshot)
+        records = (*snapshot.records, *collected)
+        missing = find_missing(request, replace(snapshot, records=records))
+        if unseen := "; ".join(unseen_data(trial.cell for trial in missing.trials)):
             raise InputError(unseen)
         submission = None
         with store.open_writer(out) as writer:
             predict(request.cells, request, writer, records, warn)
-            if lacks.trials:
-                try:
-                    submission = files.compose(out, request.how, lacks.trials, max_tasks, scheduler)
-                    submit(submission, warn)
-                except InputError:
-                    writer.discard()
-                    raise
-        files.note_wanted(out, lacks.wanted, request.whole)
-    return _submission_answer(request, lacks, submission, len(collected))
+            if missing.trials:
+                submission = files.compose(out, request.means, missing.trials, max_tasks)
+                _submit(submission, request, missing, writer, warn)
+        files.write_current_ids(out, missing.ids, request.is_shard)
+    return _make_answer(request, missing, submission, len(collected))
 
 
-def _check_scheduler(snapshot_before: Snapshot, scheduler: str, out: Path) -> None:
-    """Raise `InputError` for a folder that another scheduler's jobs write into."""
-    foreign = {state.submission.scheduler for state in snapshot_before.states} - {scheduler}
-    if foreign:
-        raise InputError(f"{out}: belongs to the scheduler {foreign.pop()}; use another folder")
+def _read_max_tasks(request: SweepRequest) -> int:
+    """Return the number of tasks that an array may have on all clusters that a request names."""
+    needs = {need_of(cell).request for cell in request.cells}
+    clusters = dict.fromkeys(cluster for need in needs for cluster in find_clusters(need))
+    return Slurm(tuple(clusters)).read_max_tasks()
 
 
-def _submission_answer(
-    request: SweepRequest, lacks: Missing, submission: Submission | None, collected: int
+def _withdraw_arrays(snapshot: Snapshot) -> bool:
+    """Forbid the arrays to begin of which Slurm may have, and knows, no job; tell if there are any.
+
+    An array whose submission was not answered may become a job later. Its cells are sent again now,
+    so that its tasks must not measure them.
+    """
+    live_names = {task.array for task in snapshot.queued}
+    is_changed = False
+    for submission in snapshot.submissions:
+        withdrawn = submission.read_withdrawn()
+        open_tasks = {
+            array.first for array in submission.open_arrays if array.name not in live_names
+        }
+        if not open_tasks <= withdrawn:
+            submission.write_withdrawn(withdrawn | open_tasks)
+            is_changed = True
+    return is_changed
+
+
+def _restore_live_arrays(snapshot: Snapshot) -> None:
+    """Allow withdrawn arrays that wait or run after all."""
+    live_names = {task.array for task in snapshot.queued}
+    for submission in snapshot.submissions:
+        live_tasks = {array.first for array in submission.arrays if array.name in live_names}
+        withdrawn = submission.read_withdrawn()
+        if withdrawn & live_tasks:
+            submission.write_withdrawn(withdrawn - live_tasks)
+
+
+def _submit(
+    submission: Submission,
+    request: SweepRequest,
+    missing: MissingCells,
+    writer: store.Writer,
+    warn: Warn,
+) -> None:
+    """Send a submission; predictions of one that is refused are not kept either."""
+    try:
+        send_arrays(submission, warn)
+    except SchedulerError as error:
+        files.write_current_ids(request.out, missing.ids, request.is_shard)
+        hint = "run the same sweep again: it finds the jobs that were taken, and sends the others"
+        raise SchedulerError(f"{error}; {hint}") from None
+    except InputError:
+        writer.discard()
+        raise
+
+
+def send_arrays(submission: Submission, warn: Warn) -> None:
+    """Write the submission and send its arrays.
+
+    The arrays of one job wait for one another, so that no more than `tasks_at_once` run. An array
+    that is refused (its resources are not there, or the site limits how much may wait) is reported
+    to `warn`, and stays for the next time.
+
+    Raises:
+        InputError: where all arrays are refused; then the folder goes.
+        SchedulerError: where Slurm does not answer; the folder stays, for a job may come of it.
+    """
+    files.write(submission)
+    last_jobs: dict[int, ArrayJob] = {}
+    refusals: dict[int, str] = {}
+    for array in submission.arrays:
+        task = submission.tasks[array.first]
+        if task.job in refusals:
+            continue
+        slurm = Slurm(find_clusters(task.need.request))
+        previous = last_jobs.get(task.job)
+        try:
+            job = slurm.submit(replace(array, after=previous.number if previous else ""))
+        except InputError as error:
+            refusals[task.job] = f"{task.need.text}: {error}"
+        else:
+            last_jobs[task.job] = job
+            submission.note_job(array, job)
+    if not last_jobs:
+        (submission.folder / files.PLAN).unlink()  # first: without it the rest means nothing
+        shutil.rmtree(submission.folder)
+        with suppress(OSError):  # it holds earlier ones
+            submission.folder.parent.rmdir()
+        raise InputError("; ".join(refusals.values()))
+    for text in refusals.values():
+        warn(f"refused: {text}")
+
+
+def _make_answer(
+    request: SweepRequest, missing: MissingCells, submission: Submission | None, collected: int
 ) -> SubmissionAnswer:
     """Return the answer that says what was submitted; `submission` is None for nothing."""
-    numbers = submission.sent if submission else {}
+    task_jobs = submission.task_jobs if submission else {}
     tasks = submission.tasks if submission else ()
-    submitted = sum(len(task.trials) for task in tasks if task.number in numbers)
-    jobs = tuple(dict.fromkeys(job for job, _ in numbers.values()))
-    unsent = len(lacks.trials) - submitted
-    cells = len(lacks.wanted)
-    progress = describe_progress(request.name, cells, lacks.done)
-    counts = f"{submitted} submitted now in {len(numbers)} tasks"
+    submitted = sum(len(task.trials) for task in tasks if task.number in task_jobs)
+    jobs = tuple(dict.fromkeys(task.job.number for task in task_jobs.values()))
+    unsent = len(missing.trials) - submitted
+    cells = len(missing.ids)
+    progress = describe_progress(request.name, cells, missing.finished)
+    counts = f"{submitted} submitted now in {len(task_jobs)} tasks"
     headline = [
         f"{request.name}: {request.text}",
-        f"{progress}, {lacks.in_flight} waiting or running, {counts}",
+        f"{progress}, {missing.in_flight} waiting or running, {counts}",
     ]
     if jobs:
         headline.append(f"jobs:  {', '.join(jobs)}")
         headline.append(f"next:  steptime sweep status {request.out}")
-    notes = describe_cells(request, lacks)
+    notes = describe_cells(request, missing)
     if unsent:
         notes.append(f"{unsent} cells wait here: run the same command again later")
     return SubmissionAnswer(
         name=request.name,
         out=str(request.out),
         cells=cells,
-        finished_before=lacks.done,
-        in_flight=lacks.in_flight,
+        finished_before=missing.finished,
+        in_flight=missing.in_flight,
         collected=collected,
         submitted=submitted,
         unsent=unsent,
-        tasks=len(numbers),
+        tasks=len(task_jobs),
         jobs=jobs,
         folder=str(submission.folder) if submission else None,
         headline=tuple(headline),
@@ -135,44 +232,14 @@ def _submission_answer(
     )
 
 
-def describe_cells(request: SweepRequest, lacks: Missing) -> list[str]:
+def describe_cells(request: SweepRequest, missing: MissingCells) -> list[str]:
     """Return remarks on the cells that are to be submitted, and on those in flight."""
-    cells = [trial.cell for trial in lacks.trials]
+    cells = [trial.cell for trial in missing.trials]
     remarks = [*request.remarks, *unseen_data(cells)]
     idle = sum(cell.options.gpu != "" and cell.options.device == "cpu" for cell in cells)
     if idle:
         remarks.append(f'{idle} cells ask for a GPU and run on device "cpu"')
-    if lacks.older:
+    if missing.older:
         older = "cells of the experiment as it was before"
-        remarks.append(f"{lacks.older} {older} still wait or run")
+        remarks.append(f"{missing.older} {older} still wait or run")
     return remarks
-
-
-def submit(submission: Submission, warn: Warn) -> None:
-    """Write the submission and send its arrays.
-
-    The arrays of one job wait for one another, so that no more than `tasks_at_once` run. One that
-    is refused (what it asks for is not there, or the site limits how much may wait) is told to
-    `warn`, and stays for the next time. Raises `InputError` where all are refused.
-    """
-    files.write(submission)
-    before: dict[int, str] = {}
-    refused: dict[int, str] = {}
-    for array in submission.arrays:
-        task = submission.tasks[array.first]
-        if task.job in refused:
-            continue
-        try:
-            after = replace(array, after=before.get(task.job, ""))
-            before[task.job] = job = scheduler_of(submission.scheduler).submit(after)
-            line = {"first": array.first, "tasks": array.tasks, "job": job, "at": now()}
-            append_line(submission.folder / files.SUBMITTED, line)
-        except InputError as error:
-            refused[task.job] = f"{task.need.text}: {error}"
-    if not before:
-        shutil.rmtree(submission.folder)
-        with suppress(OSError):  # it holds earlier ones
-            submission.folder.parent.rmdir()
-        raise InputError("; ".join(refused.values()))
-    for text in refused.values():
-        warn(f"refused: {text}")

@@ -2,17 +2,19 @@
 
     python -m steptime.sweeps.cluster.task SUBMISSION TASK [FILE.py:NAME]
 
-The code is what its native networks run: a batch script says it, and no file of cells.
+The code is the source of native networks: a batch script names it, and no file of cells.
 
-A scheduler that starts the job again finds the task where it stopped: cells with a final record are
-passed over, and the one that was in flight when the node went down leaves a record that says so. A
-cell that took its job down `requeues` times is given up.
+When Slurm starts the job again, the task goes on where it stopped: cells with a final record are
+passed over, and the cell in flight when the node went down leaves a record that says so. A cell
+that took its job down `requeues` times is given up. Of several jobs that Slurm may have made of one
+submission, only the first measures.
 """
 
 import errno
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,9 +31,9 @@ from steptime.records import store
 from steptime.records.record import Record, now
 from steptime.sweeps.cells import Trial
 from steptime.sweeps.cluster import submission as files
-from steptime.sweeps.cluster.outcome import cause_of_output, failure_record, outputs
-from steptime.sweeps.cluster.scheduler import Placement, scheduler_of
-from steptime.sweeps.cluster.status import NODE_FAIL
+from steptime.sweeps.cluster.jobs import Placement
+from steptime.sweeps.cluster.outcome import cause_of_restart, make_failure_record, read_outputs
+from steptime.sweeps.cluster.slurm import bind_to_job, read_placement
 from steptime.sweeps.cluster.submission import Submission, Task
 from steptime.sweeps.run import attempt
 from steptime.sweeps.workers import Workers
@@ -43,12 +45,12 @@ MISSING_FILE, BAD_CONFIG = "missing-file", "bad-config"
 
 
 class StopError(Exception):
-    """The scheduler asked the job to end, and will say why."""
+    """Slurm asked the job to end, and will say why."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """One start of a task: what it is to do, where, and with what."""
+    """One start of a task, with its placement and its workers."""
 
     submission: Submission
     task: Task
@@ -57,16 +59,15 @@ class Start:
 
     @property
     def progress(self) -> Path:
-        """The file that tells what it began."""
+        """The file of the cells that it began."""
         return self.submission.progress_file(self.task.number, self.placement.restarts)
 
-    def with_facts(self, record: Record, facts: Mapping[str, str]) -> Record:
-        """Return the record with what it is found by later: its submission and job."""
-        own = {"submission": self.submission.folder.name}
+    def add_facts(self, record: Record, facts: Mapping[str, str]) -> Record:
+        """Return the record with its submission, its job and its node."""
+        env = {**record.env, "submission": self.submission.folder.name}
         if node := self.task.need.request.node or facts.get("node"):
-            own["host"] = node
-        env = {**record.env, **own, self.submission.scheduler: dict(facts)}
-        return replace(record, env=env)
+            env["host"] = node
+        return replace(record, env={**env, "slurm": dict(facts)})
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -74,15 +75,18 @@ def main(arguments: Sequence[str]) -> int:
     folder, number, *code = arguments
     submission = files.read(Path(folder), *code)
     task = submission.tasks[int(number)]
-    scheduler = scheduler_of(submission.scheduler)
-    scheduler.confine()
+    placement = read_placement()
+    bind_to_job()
     workers = Workers()
-    start = Start(submission, task, scheduler.placement(), workers)
+    start = Start(submission, task, placement, workers)
     before = signal.signal(signal.SIGTERM, _stop)
     try:
-        (_lead if workers.rank.is_zero else _follow)(start)
+        if submission.claim_task(task.number, placement.facts.get("array", "")):
+            (_lead if workers.rank.is_zero else _follow)(start)
+        else:
+            note(f"task {number} is another job's, or its cells were sent again: it ends here")
     except StopError:
-        return 0  # the scheduler knows why, and says it
+        return 0  # Slurm knows why, and says it
     except (OSError, store.StoreError) as error:
         cause = error if isinstance(error, OSError) else error.__cause__
         if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:
@@ -91,29 +95,30 @@ def main(arguments: Sequence[str]) -> int:
     finally:
         signal.signal(signal.SIGTERM, before)  # nothing is left to be stopped
         workers.close()
-    return 0  # what became of the cells is in their records
+    return 0  # the records tell the rest
 
 
 def _lead(start: Start) -> None:
-    """Measure the cells that are left of a task, and write what becomes of them."""
+    """Measure the remaining cells of a task, and write their records."""
 
     def say(**table: Any) -> None:
         append_line(start.progress, {**table, "at": now()})
 
     with store.open_writer(start.submission.out) as writer:
-        trials = left(start, writer) if start.placement.restarts else start.task.trials
+        restarts = start.placement.restarts
+        trials = list_remaining(start, writer) if restarts else start.task.trials
         facts = start.placement.facts
         say(began=dict(facts), visits=[trial.id for trial in trials])
         for trial in trials:
-            record = _record(start, trial, partial(say, cell=trial.id))
+            record = _measure(start, trial, partial(say, cell=trial.id))
             if record.status == "failed":
                 time.sleep(SETTLE_S)
-            writer.append(start.with_facts(record, facts))
+            writer.append(start.add_facts(record, facts))
     say(ended="all done")
 
 
 def _follow(start: Start) -> None:
-    """Take part in the cells that rank 0 measures; it says which, and keeps the records."""
+    """Take part in the cells that rank 0 measures; it names them, and keeps the records."""
     end = time.monotonic() + FOLLOW_S
     while not (lines := read_lines(start.progress)):
         if time.monotonic() > end:
@@ -122,60 +127,77 @@ def _follow(start: Start) -> None:
         time.sleep(0.1)
     by_id = {trial.id: trial for trial in start.task.trials}
     for name in lines[0]["visits"]:
-        record = _record(start, by_id[name], lambda: None)
+        record = _measure(start, by_id[name], lambda: None)
         if record.status != "ok":
             note(f"rank {start.workers.rank.rank}: {record.cause}: {record.note}")
 
 
-def _record(start: Start, trial: Trial, begin: Callable[[], None]) -> Record:
+def _measure(start: Start, trial: Trial, begin: Callable[[], None]) -> Record:
     """Return the record of a trial, whatever happened; `begin` is called once it has a worker."""
-    workers, how = start.workers, start.submission.how
+    workers = start.workers
+    means = start.submission.means
     try:
-        record = attempt(workers, trial, how, begin)
+        record = attempt(workers, trial, means, begin)
     except StartError as error:
-        record = failure_record(trial, how, error.failure)
+        record = make_failure_record(trial, means, error.failure)
     except InputError as error:
         file = located(trial.cell.workload.file, trial.cell.workload.sha256)
         cause = MISSING_FILE if file and not Path(file).exists() else BAD_CONFIG
-        record = failure_record(trial, how, Failure("failed", cause, str(error)))
+        record = make_failure_record(trial, means, Failure("failed", cause, str(error)))
     if workers.rank.size > 1:
         workers.close()  # ranks that saw a cell end differently meet again in new processes
     return record
 
 
-def left(start: Start, writer: store.Writer) -> tuple[Trial, ...]:
-    """Return the trials that have no record yet, after a record of what was in flight."""
-    submission, requeues = start.submission, start.task.need.request.requeues
-    known = {
+def list_remaining(start: Start, writer: store.Writer) -> tuple[Trial, ...]:
+    """Return the trials without a record, after the record of the trial that was in flight."""
+    submission = start.submission
+    requeues = start.task.need.request.requeues
+    recorded = _list_recorded(submission)
+    lines = [
+        read_lines(submission.progress_file(start.task.number, restart))
+        for restart in range(start.placement.restarts)
+    ]
+    last_begun = [cells[-1:] for cells in map(files.list_begun, lines)]
+    in_flight = last_begun[-1]
+    deaths = Counter(cell for cells in last_begun for cell in cells)
+    remaining = []
+    for trial in start.task.trials:
+        if trial.id in recorded:
+            continue
+        if in_flight == [trial.id]:
+            record = _make_interrupted(start, trial, deaths[trial.id])
+            writer.append(start.add_facts(record, _find_facts(lines[-1])))
+        if deaths[trial.id] <= requeues:
+            remaining.append(trial)
+    return tuple(remaining)
+
+
+def _list_recorded(submission: Submission) -> set[str]:
+    """Return the ids of the cells with a record of this submission that ends them."""
+    records = store.load(submission.out, lambda _: None, required=False)
+    return {
         record.env["cell"]
-        for record in store.load(submission.out, lambda _: None, required=False)
+        for record in records
         if record.env.get("submission") == submission.folder.name and not record.env.get("again")
     }
-    deaths: list[str] = []
-    in_flight: list[str] = []
-    before: list[dict[str, Any]] = []
-    for earlier in range(start.placement.restarts):
-        before = read_lines(submission.progress_file(start.task.number, earlier))
-        in_flight = files.begun(before)[-1:]
-        deaths += in_flight
-    rest = []
-    for trial in start.task.trials:
-        if trial.id in known:
-            continue
-        times = deaths.count(trial.id)
-        if in_flight == [trial.id]:
-            (printed,) = outputs(submission, start.task.number)[-2:-1] or [""]
-            # a node that is dead prints nothing
-            cause = cause_of_output(printed, submission.scheduler) or NODE_FAIL
-            gave_up = f"; given up after {times} times" if times > requeues else ""
-            why = f"its job ended while it was measured{gave_up}"
-            record = failure_record(trial, submission.how, Failure("failed", cause, why))
-            record = replace(record, env={**record.env, "again": times <= requeues})
-            facts: dict[str, str] = next((one["began"] for one in before if "began" in one), {})
-            writer.append(start.with_facts(record, facts))
-        if times <= requeues:
-            rest.append(trial)
-    return tuple(rest)
+
+
+def _find_facts(lines: Sequence[Mapping[str, Any]]) -> Mapping[str, str]:
+    """Return the facts of the placement that a start of a task wrote first."""
+    facts: Mapping[str, str] = next((line["began"] for line in lines if "began" in line), {})
+    return facts
+
+
+def _make_interrupted(start: Start, trial: Trial, deaths: int) -> Record:
+    """Return the record of a trial whose job ended while it was measured, and began again."""
+    outputs = read_outputs(start.submission, start.task.number)
+    cause = cause_of_restart(outputs[-2] if len(outputs) > 1 else "")
+    is_final = deaths > start.task.need.request.requeues
+    end = f"; given up after {deaths} times" if is_final else ""
+    failure = Failure("failed", cause, f"its job ended while it was measured{end}")
+    record = make_failure_record(trial, start.submission.means, failure)
+    return replace(record, env={**record.env, "again": not is_final})
 
 
 def _stop(number: int, _: FrameType | None) -> None:
