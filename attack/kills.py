@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import fake_scheduler
+import fake_slurm
 
 import synthetic
 from attack.tally import Tally
@@ -29,8 +29,7 @@ from steptime.cli.main import run as command
 from steptime.records import store
 from steptime.records.readers import source_key
 from steptime.records.record import Record
-from steptime.sweeps.cluster import submission, task
-from steptime.sweeps.cluster.scheduler import SCHEDULERS
+from steptime.sweeps.cluster import commands, submission, task
 
 AT_EVENTS = 0.6  # of the kills; the others come after a share of the time
 UNHURT = 0.1  # of the runs, which no signal meets
@@ -54,6 +53,9 @@ SUITE = {
     "networks": [{"family": "fc", "layers": [1, 2], "nodes": 4, "inputs": 8, "outputs": 4}],
     "slurm": {"gpu": "k80", "cells_per_task": 4, "time": "30", "requeues": 1000},
 }  # fmt: skip
+TWO_JOBS = {**SUITE, "slurm": {"gpu": ["k80", "p100"], "cells_per_task": 2}}
+UNANSWERED = 3  # of so many arrays one is taken, and sbatch says that its socket timed out
+EXECUTE = commands.execute  # the real one, which starts programs
 MAPPING = """name = "rows"
 source = "rows"
 model = "fc:layers={layers}"
@@ -273,8 +275,9 @@ def _same_answer(story: Story, end: End) -> str:
 
 
 def _submit(story: Story) -> None:
-    SCHEDULERS["slurm"] = "fake_scheduler:SCHEDULER"
-    fake_scheduler.reset()
+    """Submit a suite to a Slurm of this process."""
+    commands.execute = fake_slurm.execute
+    fake_slurm.reset()
     _file("suite.json", SUITE)(story)
     out, devnull = story.folder / "out", os.open(os.devnull, os.O_WRONLY)
     kept = [os.dup(one) for one in (1, 2)]
@@ -286,12 +289,13 @@ def _submit(story: Story) -> None:
         os.dup2(real, descriptor)
         os.close(real)
     os.close(devnull)
-    (story.state,) = submission.submissions(out)
+    (story.state,) = submission.read_submissions(out)
 
 
 def _task(story: Story) -> Act:
     def act() -> int:
-        os.environ["FAKE_RESTARTS"] = str(story.runs)
+        os.environ["SLURM_ARRAY_JOB_ID"] = str(fake_slurm.FIRST_JOB)
+        os.environ["SLURM_RESTART_COUNT"] = str(story.runs)
         return task.main([str(story.state.folder), "0"])
 
     return act
@@ -303,7 +307,38 @@ def _cells(story: Story) -> Iterable[Hashable]:
 
 def _lost_node(story: Story) -> None:
     _submit(story)
-    fake_scheduler.set_state("NODE_FAIL")
+    fake_slurm.set_state("NODE_FAIL")
+
+
+def _programs(story: Story) -> None:
+    """Write a suite, and the programs of a Slurm that live longer than who calls them."""
+    _file("suite.json", TWO_JOBS)(story)
+    state = fake_slurm.State(unanswered=UNANSWERED)
+    story.state = fake_slurm.install_commands(story.folder / "slurm", state)
+
+
+def _send(story: Story) -> Act:
+    def act() -> int:
+        commands.execute = EXECUTE
+        programs = story.state.parent / "bin"
+        os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"
+        return command(["sweep", "suite.json", "--out", "out", "--launcher", "slurm"])
+
+    return act
+
+
+def _cells_to_measure(story: Story) -> Iterable[Hashable]:
+    """Yield the cells that the tasks of all jobs will measure, as often as they will."""
+    submissions = {one.folder: one for one in submission.read_submissions(story.folder / "out")}
+    begun = set()
+    for job in fake_slurm.load(story.state).jobs.values():
+        folder = Path(job.script).parent
+        sent = submissions.get(folder)
+        if sent is None or job.first in sent.read_withdrawn() or (folder, job.first) in begun:
+            continue  # its tasks end at once
+        begun.add((folder, job.first))
+        for number in range(job.first, job.first + job.tasks):
+            yield from (trial.id for trial in sent.tasks[number].trials)
 
 
 def _nothing(_: Story) -> Iterable[Hashable]:
@@ -311,7 +346,7 @@ def _nothing(_: Story) -> Iterable[Hashable]:
 
 
 SCENARIOS = (
-    Scenario("writer of records", 300, lambda _: None, _append, _notes, _progress,
+    Scenario("writer of records", 260, lambda _: None, _append, _notes, _progress,
              is_same=False),
     Scenario(
         "sweep, measured and predicted by op", 200, _file("e.json", SWEEP),
@@ -344,7 +379,8 @@ SCENARIOS = (
         _words("query", SQL, "--in", "sound", "--format", "csv"), _nothing, check=_same_answer,
     ),
     Scenario("Slurm suite, a task", 60, _submit, _task, _cells),
-    Scenario("Slurm suite, collecting", 20, _lost_node, _words("sweep", "status", "out"), _cells),
+    Scenario("Slurm suite, collecting", 20, _lost_node, _words("sweep", "collect", "out"), _cells),
+    Scenario("Slurm suite, submitting", 40, _programs, _send, _cells_to_measure),
     Scenario(
         "replicas", 40, lambda _: None,
         _words("run", MODEL, "--batch", "2", "--replicas", "2", "--threads", "1", "--budget",
