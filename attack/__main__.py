@@ -36,7 +36,8 @@ class Result(NamedTuple):
 
 
 def _kills(options: Namespace, scratch: Path) -> Iterator[Result]:
-    from attack.kills import SCENARIOS, attack
+    from attack.kill_scenarios import SCENARIOS
+    from attack.kills import attack
 
     for one in SCENARIOS:
         tally = attack(one, max(1, round(options.share * one.kills)), options.seed, scratch)

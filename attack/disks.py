@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import synthetic
-from attack.kills import MAPPING, SPACE, SWEEP
+from attack.kill_scenarios import MAPPING, SPACE, SWEEP
 from attack.tally import Tally
 from attack.victims import Act, run
 from steptime.cli.main import run as command

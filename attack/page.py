@@ -10,8 +10,9 @@ from typing import Any
 HEAD = """# How it was attacked
 
 Everything here is written by `python -m attack --write` (`--share 0.1 kills` runs a tenth of one
-attack; `--seed` draws others). Continuous integration runs a tenth of each. Whatever went wrong
-when it was attacked first is mended, and a test holds it.
+attack; `--seed` draws others). It needs a clone after `make test` and nothing else. The slow tests
+run 50 kills, continuous integration a tenth of each other attack. Whatever went wrong when it was
+attacked first is mended, and a test holds it.
 
 """
 ABOUT: Mapping[str, str] = {
@@ -21,8 +22,9 @@ ABOUT: Mapping[str, str] = {
     "locks, starts a process; of a write half may be done), the others after a drawn share of its "
     "time. SIGINT goes to all processes of the terminal. Lost is a record that was acknowledged or "
     "was there before; doubled one that is there twice; an orphan a process that does not go by "
-    "itself. The Slurm suite runs on a scheduler that is made up; tests/slurm kills tasks, workers "
-    "and nodes of a real one.",
+    "itself. The Slurm suites run on a Slurm that is made up, which answers every third submission "
+    "with a timeout although it takes the job; a cell is doubled there where two jobs would "
+    "measure it. tests/slurm kills tasks, workers and nodes of a real one.",
     "disks": "Thirteen commands that write, on disks that fill, take nothing or are emptied while "
     "they run. Right is exit code 0, 1, 2 or 3, one line that says why, earlier records as they "
     "were to the byte, no process that stays, nothing in TMPDIR.",

@@ -1,4 +1,4 @@
-"""A tenth of what `python -m attack` does, and that each attack sees what it is to see."""
+"""A part of what `python -m attack` does, and that each attack sees what it is to see."""
 
 import json
 import subprocess
@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from attack import archives, disks, kills, page, texts
+from attack import archives, disks, kill_scenarios, page, texts
 from attack.__main__ import GROUPS, INPUTS, PAGE, RESULTS
 from places import ROOT
 
-SHARES = {"kills": 0.1, "disks": 0.1, "writers": 1.0, "texts": 0.1, "archives": 1.0}
-LONG = {"kills", "disks", "texts", "archives"}  # other tests hold a few cases of each
+SHARES = {"kills": 0.05, "disks": 0.1, "writers": 1.0, "texts": 0.1, "archives": 1.0}
+LONG = {"disks", "texts", "archives"}  # other tests hold a few cases of each
 APART = {"inputs", "mutants"}  # tests/cli/test_attack.py and tests/test_mutants.py run a part
 EACH_EVENT = """
 import sys
@@ -35,24 +35,35 @@ TOO_EARLY = """
 import json, os, sys
 from dataclasses import replace
 from pathlib import Path
-from attack import kills
+from attack import kill_scenarios, kills
 from steptime.records import store
 
 def append(story):
-    some = next(one for one in kills.synthetic.sweep() if one.origin == "measured")
+    some = next(one for one in kill_scenarios.synthetic.sweep() if one.origin == "measured")
 
     def act():
         with store.open_writer(Path("out")) as writer:
-            for number in range(kills.APPENDED):
-                os.write(1, f"[{number + 1}/{kills.APPENDED}]\\n".encode())
+            for number in range(kill_scenarios.APPENDED):
+                os.write(1, f"[{number + 1}/{kill_scenarios.APPENDED}]\\n".encode())
                 note = "again" if number == 7 else f"{story.runs}-{number}"
                 writer.append(replace(some, note=note))
         return 0
 
     return act
 
-scenario = replace(kills.SCENARIOS[0], name="too early", act=append)
+scenario = replace(kill_scenarios.SCENARIOS[0], name="too early", act=append)
 print(json.dumps(kills.attack(scenario, 20, 0, Path(sys.argv[1])).row()))
+"""
+FORGETFUL = """
+import json, sys
+from pathlib import Path
+from attack import kills, slurm_kills
+from steptime.sweeps.cluster import status, submit
+
+status.list_queued = lambda _: {}
+submit._withdraw_arrays = lambda _: False
+scenario = slurm_kills.SCENARIOS[-1]
+print(json.dumps(kills.attack(scenario, 4, 0, Path(sys.argv[1])).row()))
 """
 
 
@@ -75,7 +86,7 @@ def _as_documented(monkeypatch):
     "group",
     [pytest.param(name, marks=pytest.mark.rare if name in LONG else ()) for name in SHARES],
 )
-def test_a_tenth_of_each_attack_finds_nothing(group):
+def test_a_part_of_each_attack_finds_nothing(group):
     done = _run("-m", "attack", group, "--share", str(SHARES[group]))
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{group}: 0 faults in " in done.stdout
@@ -84,7 +95,7 @@ def test_a_tenth_of_each_attack_finds_nothing(group):
 def test_every_attack_is_run_by_a_test_and_has_its_full_size_on_the_page():
     assert {*GROUPS} == {*SHARES, *APART} == {*page.ABOUT}
     assert {name: page.FULL[name].split()[0] for name in GROUPS} == {
-        "kills": f"{sum(one.kills for one in kills.SCENARIOS):,}",
+        "kills": f"{sum(one.kills for one in kill_scenarios.SCENARIOS):,}",
         "disks": str(len(disks.DISKS) * len(disks.COMMANDS) * disks.DRAWS),
         "writers": str(disks.WRITERS),
         "inputs": f"{INPUTS:,}",
@@ -118,6 +129,13 @@ def test_kills_find_what_is_acknowledged_before_it_is_kept_and_what_is_there_twi
     assert row["kills"] == 20, done.stderr
     assert row["lost"] > 0
     assert row["doubled"] > 0
+
+
+@pytest.mark.slow
+def test_kills_find_a_sweep_that_forgets_its_jobs(tmp_path):
+    done = _run("-c", FORGETFUL, str(tmp_path))
+    row = json.loads(done.stdout)
+    assert row["doubled"] > 0, done.stderr
 
 
 def test_texts_that_would_run_are_seen():
