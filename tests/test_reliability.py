@@ -58,12 +58,18 @@ FORGETFUL = """
 import json, sys
 from pathlib import Path
 from attack import kills, slurm_kills
+from attack.tally import Tally
+from attack.victims import run
 from steptime.sweeps.cluster import status, submit
 
 status.list_queued = lambda _: {}
 submit._withdraw_arrays = lambda _: False
 scenario = slurm_kills.SCENARIOS[-1]
-print(json.dumps(kills.attack(scenario, 4, 0, Path(sys.argv[1])).row()))
+tally = Tally({}, harm=kills.HARM)
+story = kills._begin_story(scenario, Path(sys.argv[1]), 0)
+for _ in range(2):
+    kills._judge(scenario, story, run(scenario.act(story), story.folder), tally)
+print(json.dumps(tally.row()))
 """
 
 

@@ -121,7 +121,8 @@ class State:
     def _squeue(self, options: dict[str, str], _: list[str]) -> Answer:
         lines = []
         for number, job in self._named(options):
-            for index, (state, *_) in enumerate(job.states):
+            for index, task in enumerate(job.states):
+                state = task[0]
                 node = "n1" if state == "RUNNING" else ""
                 row = [job.name, number, str(index), state, node, "Resources"]
                 if state != GONE and not (self.forgotten and state not in LIVE):
