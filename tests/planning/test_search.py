@@ -380,7 +380,7 @@ def test_what_fills_the_memory_is_said_with_the_fastest_plan_that_leaves_a_share
     assert 0.95 * room < first["needed_bytes"] <= room
     assert any("of the memory, which predictions miss" in note for note in told["best"]["notes"])
     leaves = next(row for row in told["rows"] if row["needed_bytes"] <= 0.95 * room)
-    assert "it fills 98.3 % of the memory; tensor 4 x data 2" in "; ".join(told["headline"])
+    assert "; fills 98.3 % of the memory; tensor 4 x data 2" in "; ".join(told["headline"])
     assert told["headline"][-1].endswith(f"leaves 5 % and takes {seconds(leaves['step_s'])}")
 
 

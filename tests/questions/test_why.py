@@ -204,7 +204,7 @@ def test_what_the_interval_cannot_hold_is_unexplained():
     found = diagnose_record(_record(10.0, input_s=0.1))
     high = _why("resnet50", "v100", 64).high_s
     assert found.shares.unexplained == pytest.approx((9.9 - high) / 10, rel=0.05)
-    assert "not explained by the model" in found.headline[0]
+    assert "not explained by the model" in found.headline[2]
     assert found.evidence.is_within_interval is False
 
 

@@ -254,12 +254,12 @@ def _format_cost(row: SearchRow) -> str:
 
 
 def _describe_search(answer: SearchAnswer) -> str:
-    """Describe the requests, the devices without a server, and the headline, a fact a line."""
+    """Describe the devices without a server, the requests, and the headline, a fact a line."""
     rate = f"{answer.model}, {answer.requests_per_s:,.4g} requests/s"
     tokens = f"{answer.input_tokens:,.4g} tokens in, {answer.output_tokens:,.4g} out"
     software = dict.fromkeys(f"{row.dtype}, {row.stack}" for row in answer.rows)
     question = "; ".join([f"{rate} of {tokens}", *software])
-    return "\n".join([question, *answer.missing, *answer.headline])
+    return "\n".join([*answer.missing, question, *answer.headline])
 
 
 def _lines_below(answer: SearchAnswer, best: Mapping[tuple[str, str], SearchRow]) -> list[str]:
