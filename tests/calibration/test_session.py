@@ -220,10 +220,10 @@ def test_every_candidate_has_kernels_and_its_own_name():
 @pytest.mark.parametrize(
     ("measured", "shown"),
     [
-        (3, "[3/24, 20 s left]"),
-        (24, "[24/24, 20 s left]"),
-        (25, "[24/24 and 1 again, 20 s left]"),
-        (26, "[24/24 and 2 again, 20 s left]"),
+        (3, "[3/24, 0:20 left]"),
+        (24, "[24/24, 0:20 left]"),
+        (25, "[24/24 and 1 again, 0:20 left]"),
+        (26, "[24/24 and 2 again, 0:20 left]"),
     ],
 )
 def test_progress_counts_no_more_points_than_there_are(measured, shown):

@@ -128,7 +128,7 @@ def _begun(backend: str, chosen: Options, limit_s: float) -> tuple[Path, dict[st
 
 
 def format_progress(measured: int, most: int, left_s: float) -> str:
-    """Return how far a calibration is: "[3/24, 20 s left]"; repeats at its end count apart.
+    """Return how far a calibration is: "[3/24, 0:20 left]"; repeats at its end count apart.
 
     Args:
         measured: points and repeats of points so far.
