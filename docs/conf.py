@@ -5,6 +5,7 @@ extensions = ["myst_parser"]
 myst_heading_anchors = 4  # links to headings are those that repositories show
 suppress_warnings = ["misc.highlighting_failure", "myst.header"]  # languages of ours, a long table
 exclude_patterns = ["examples"]
+smartquotes = False  # `--` of an option is not a dash
 html_theme = "furo"
 html_title = "steptime"
 html_copy_source = False

@@ -5,3 +5,37 @@ document.addEventListener("DOMContentLoaded", () => {
   document.querySelector(".sidebar-drawer")?.setAttribute("aria-label", "Pages");
   document.querySelector(".toc-drawer")?.setAttribute("aria-label", "On this page");
 });
+
+// The commands of a console block, without prompts and output; a line that ends with \ goes on.
+function commandsOf(text) {
+  const commands = [];
+  let goesOn = false;
+  for (const line of text.split("\n")) {
+    if (!goesOn && !line.startsWith("$ ")) continue;
+    commands.push(goesOn ? line : line.slice(2));
+    goesOn = line.endsWith("\\");
+  }
+  return commands.join("\n");
+}
+
+// What was selected in a block, with the prompt of a line whose beginning was left out.
+function selectedIn(block, range) {
+  const before = document.createRange();
+  before.setStart(block, 0);
+  before.setEnd(range.startContainer, range.startOffset);
+  const line = before.toString().split("\n").pop();
+  const prompt = line.startsWith("$ ") ? "$ " : line === "$" ? "$" : "";
+  return prompt + range.toString();
+}
+
+document.addEventListener("copy", (event) => {
+  const selection = document.getSelection();
+  if (!selection.rangeCount) return;
+  const range = selection.getRangeAt(0);
+  const place = range.commonAncestorContainer;
+  const block = (place.closest ? place : place.parentElement).closest(".highlight-console pre");
+  const commands = block && commandsOf(selectedIn(block, range));
+  if (!commands) return; // a piece of output alone is copied as it is
+  event.clipboardData.setData("text/plain", commands);
+  event.preventDefault();
+});

@@ -215,3 +215,18 @@ def test_every_candidate_has_kernels_and_its_own_name():
     assert len({one.name for one in found}) == len(found)
     assert sum(one.kind == WHOLE_STEP for one in found) >= 10
     assert {one.dtype for one in found if one.kind == "stream"} == {"float32"}
+
+
+@pytest.mark.parametrize(
+    ("measured", "shown"),
+    [
+        (3, "[3/24, 0:20 left]"),
+        (24, "[24/24, 0:20 left]"),
+        (25, "[24/24 and 1 again, 0:20 left]"),
+        (26, "[24/24 and 2 again, 0:20 left]"),
+    ],
+)
+def test_progress_counts_no_more_points_than_there_are(measured, shown):
+    from steptime.calibration.here import format_progress
+
+    assert format_progress(measured, 24, 20.0) == shown

@@ -73,8 +73,8 @@ def measured(
 
         def tell(one: Any, left_s: float) -> None:
             said = ", ".join(f"{name} {seconds(took)}" for name, took in one.seconds.items())
-            left = duration(max(0.0, left_s))
-            note(f"[{len(session.taken)}/{most}, {left} left] {one.point.name}: {one.note or said}")
+            progress = format_progress(len(session.taken), most, left_s)
+            note(f"{progress} {one.point.name}: {one.note or said}")
 
         left_s = points_s(limit_s, monotonic() - began)
         found = device_from_table(table, table["name"])
@@ -125,6 +125,19 @@ def _begun(backend: str, chosen: Options, limit_s: float) -> tuple[Path, dict[st
     table = take_probe(backend, chosen, probing_s)
     log.begin(kept, of, table)
     return kept, table, earlier
+
+
+def format_progress(measured: int, most: int, left_s: float) -> str:
+    """Return how far a calibration is: "[3/24, 0:20 left]"; repeats at its end count apart.
+
+    Args:
+        measured: points and repeats of points so far.
+        most: the largest number of points.
+        left_s: seconds that are left.
+    """
+    repeats = max(0, measured - most)
+    again = f" and {repeats} again" if repeats else ""
+    return f"[{min(measured, most)}/{most}{again}, {duration(max(0.0, left_s))} left]"
 
 
 def points_s(limit_s: float, spent_s: float) -> float:

@@ -323,21 +323,21 @@ def list_op_times(profile: Profile, kinds: Mapping[str, str], first_step: int = 
             optimizer.
         first_step: number of steps that are left out.
     """
-    known_kinds = {**kinds, "optimizer": "optimizer"}
+    scope_kinds = {**kinds, "optimizer": "optimizer"}
     step_s = profile.step_s[first_step:]
     pass_s: dict[str, dict[str, list[float]]] = {}
     for part, seconds in profile.parts.items():
-        scope = part.scope if part.scope in known_kinds else UNATTRIBUTED
+        scope = part.scope if part.scope in scope_kinds else UNATTRIBUTED
         passes = pass_s.setdefault(scope, {name: [0.0] * len(step_s) for name in PASSES})
         passes[part.pass_] = _add(passes[part.pass_], seconds[first_step:])
-    order = [*known_kinds, UNATTRIBUTED]
+    order = [*scope_kinds, UNATTRIBUTED]
     ops = []
     busy_s = [0.0] * len(step_s)
     for scope in sorted(pass_s, key=order.index):
         op_s = [sum(values) for values in zip(*pass_s[scope].values(), strict=True)]
         busy_s = _add(busy_s, op_s)
         samples = {f"{name}_s": values for name, values in pass_s[scope].items()}
-        kind = known_kinds.get(scope, UNATTRIBUTED)
+        kind = scope_kinds.get(scope, UNATTRIBUTED)
         ops.append(OpTimes(scope, kind, _make_quantities({**samples, "step_s": op_s})))
     # Rounding may leave less than nothing of a step that is busy throughout.
     idle_s = [max(0.0, step - busy) for step, busy in zip(step_s, busy_s, strict=True)]

@@ -1,10 +1,10 @@
-"""Where warm-up ends in the samples of each run, and whether it ends at all.
+"""The end of warm-up in the samples of each run, found from the data by the MSER rule.
 
-The end is found from the data by the MSER rule (White 1997): leave out as many first samples as
-make the standard error of the mean of the rest smallest. What is left out is doubled, because the
-rule stops where a decay disappears in the noise: an exponential decay that is as small as the
-noise after k samples is as small again, relative to that, after 2 k. The rule is applied to each
-run and to the mean profile of all runs, in which noise is smaller; the later end counts.
+MSER (White 1997) leaves out as many first samples as make the standard error of the mean of the
+others smallest. The number is doubled, because the rule stops where a decay disappears in the
+noise: an exponential decay that is as small as the noise after k samples is as small again,
+relative to that, after 2 k. The rule is applied to each run and to the mean profile of all runs, in
+which noise is smaller; the later end counts.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,16 +15,19 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-LEAST = 8  # samples of a run in which warm-up can be told from noise
+MIN_SAMPLES = 8  # of a run in which warm-up can be told from noise
 
 
 @dataclass(frozen=True)
 class WarmUp:
-    """How many samples of each run are warm-up, and whether each cell becomes steady.
+    """The warm-up samples of each run, and whether each cell becomes steady.
 
-    `steady` [cells] is 1, 0 if the runs still change where half of the samples are left, and NaN if
-    there are too few samples to tell. `drift` is then the change of the logarithm of the time
-    between the last two quarters of the samples, else 0.
+    Attributes:
+        samples: number of first samples of each run that are warm-up.
+        steady: of each cell 1, 0 if its runs still change in the later half of their samples, and
+            NaN if there are too few samples to tell.
+        drift: of each cell that is not steady the change of the logarithm of the time between the
+            last two quarters of the samples, else 0.
     """
 
     samples: NDArray[np.int64]
@@ -35,8 +38,8 @@ class WarmUp:
 def middles(rows: Floats) -> Floats:
     """Return the median of each row; an eighth of the time of `numpy.median` for 20 values."""
     ordered = np.sort(rows)
-    n = rows.shape[-1]
-    return np.asarray((ordered[..., (n - 1) // 2] + ordered[..., n // 2]) / 2)
+    count = rows.shape[-1]
+    return np.asarray((ordered[..., (count - 1) // 2] + ordered[..., count // 2]) / 2)
 
 
 def by_length(runs: Sequence[Floats]) -> Iterator[tuple[NDArray[np.int64], Floats]]:
@@ -44,60 +47,71 @@ def by_length(runs: Sequence[Floats]) -> Iterator[tuple[NDArray[np.int64], Float
     lengths = np.fromiter(map(len, runs), np.int64, len(runs))
     for length in np.unique(lengths):
         places = np.flatnonzero(lengths == length)
-        every = np.concatenate([runs[place] for place in places.tolist()])
-        yield places, every.reshape(len(places), length)
+        samples = np.concatenate([runs[place] for place in places.tolist()])
+        yield places, samples.reshape(len(places), length)
 
 
 def find_warm_up(logs: Sequence[Floats], sizes: Iterable[int]) -> WarmUp:
-    """Return the warm-up of cells: of runs [samples] of logarithms of times, so many for each."""
-    number = np.fromiter(sizes, np.int64)
+    """Return the warm-up of cells.
+
+    Args:
+        logs: logarithms of the times of each run [samples].
+        sizes: number of runs of each cell, in their order.
+    """
+    run_counts = np.fromiter(sizes, np.int64)
     lengths = np.fromiter(map(len, logs), np.int64, len(logs))
-    starts = number.cumsum() - number
-    steady = np.full(len(number), np.nan)
-    drift = np.zeros(len(number))
-    own = _ends(logs)
-    shared = np.zeros(len(logs), np.int64)
-    alone = np.flatnonzero(number == 1)
-    of = starts[alone]
-    steady[alone] = np.where(lengths[of] < LEAST, np.nan, own[of] < lengths[of] // 2)
-    for cell in np.flatnonzero((number > 1) | (steady == 0)).tolist():
-        runs = slice(starts[cell], starts[cell] + number[cell])
-        long = [run for run in logs[runs] if len(run) >= LEAST]
-        if not long:
+    starts = run_counts.cumsum() - run_counts
+    steady = np.full(len(run_counts), np.nan)
+    drift = np.zeros(len(run_counts))
+    run_ends = _find_ends(logs)
+    profile_ends = np.zeros(len(logs), np.int64)
+    single_cells = np.flatnonzero(run_counts == 1)
+    single_runs = starts[single_cells]
+    is_steady = run_ends[single_runs] < lengths[single_runs] // 2
+    steady[single_cells] = np.where(lengths[single_runs] < MIN_SAMPLES, np.nan, is_steady)
+    for cell in np.flatnonzero((run_counts > 1) | (steady == 0)).tolist():
+        runs = slice(starts[cell], starts[cell] + run_counts[cell])
+        long_runs = [run for run in logs[runs] if len(run) >= MIN_SAMPLES]
+        if not long_runs:
             continue
-        profile = long[0] if len(long) == 1 else _profile(long)
-        end = int(own[runs].max()) if len(long) == 1 else int(_ends([profile])[0])
-        shared[runs] = end
+        if len(long_runs) == 1:
+            profile = long_runs[0]
+            end = int(run_ends[runs].max())
+        else:
+            profile = _mean_profile(long_runs)
+            end = int(_find_ends([profile])[0])
+        profile_ends[runs] = end
         steady[cell] = end < len(profile) // 2
         if not steady[cell]:
             drift[cell] = _drift(profile)
-    counts = np.minimum(2 * np.maximum(shared, own), lengths - lengths // 4)
-    return WarmUp(np.where(lengths >= LEAST, counts, 0), steady, drift)
+    counts = np.minimum(2 * np.maximum(profile_ends, run_ends), lengths - lengths // 4)
+    return WarmUp(np.where(lengths >= MIN_SAMPLES, counts, 0), steady, drift)
 
 
-def _profile(logs: Sequence[Floats]) -> Floats:
+def _mean_profile(logs: Sequence[Floats]) -> Floats:
     """Return the mean over runs, each relative to the median of its later half [samples]."""
-    common = min(map(len, logs))
-    runs = np.array([run[:common] for run in logs])
-    runs -= middles(runs[:, common // 2 :])[:, np.newaxis]
-    return np.asarray(np.sort(runs, axis=0).mean(axis=0))  # sorted: the order of runs is no matter
+    length = min(map(len, logs))
+    runs = np.array([run[:length] for run in logs])
+    runs -= middles(runs[:, length // 2 :])[:, np.newaxis]
+    # Sorted, so that the order of runs does not change the sum.
+    return np.asarray(np.sort(runs, axis=0).mean(axis=0))
 
 
-def _ends(logs: Sequence[Floats]) -> NDArray[np.int64]:
-    """Return how many of the first samples of each to leave out, at most half (White 1997, MSER).
+def _find_ends(logs: Sequence[Floats]) -> NDArray[np.int64]:
+    """Return the number of first samples of each run to leave out by MSER, at most half of them.
 
-    That is 0 where there are fewer than `LEAST`.
+    It is 0 for a run of fewer samples than `MIN_SAMPLES`.
     """
     ends = np.zeros(len(logs), np.int64)
     for places, rows in by_length(logs):
-        n = rows.shape[1]
-        if n < LEAST:
+        length = rows.shape[1]
+        if length < MIN_SAMPLES:
             continue
         centred = (rows - middles(rows)[:, np.newaxis])[:, ::-1]
-        counts = np.arange(1, n + 1)
+        counts = np.arange(1, length + 1)
         squares = (centred**2).cumsum(axis=1) - centred.cumsum(axis=1) ** 2 / counts
         criterion = (squares / counts**2)[:, ::-1]  # [runs, samples left out]
-        ends[places] = criterion[:, : n // 2 + 1].argmin(axis=1)
+        ends[places] = criterion[:, : length // 2 + 1].argmin(axis=1)
     return ends
 
 

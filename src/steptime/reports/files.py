@@ -7,12 +7,13 @@ from typing import Any
 
 from steptime.core.errors import one_line
 from steptime.core.files import check_ending, write_whole
+from steptime.reports.svg_text import state_text_lengths
 
 PIXELS_PER_POINT = 2.0
 
 FORMATS: dict[str, Callable[[Any, str], bytes]] = {  # by vl_convert, of a chart's text
     ".png": lambda convert, spec: convert.vegalite_to_png(spec, scale=PIXELS_PER_POINT),
-    ".svg": lambda convert, spec: convert.vegalite_to_svg(spec).encode(),
+    ".svg": lambda convert, spec: state_text_lengths(convert.vegalite_to_svg(spec)).encode(),
     ".pdf": lambda convert, spec: convert.vegalite_to_pdf(spec),
     ".html": lambda _, spec: _page(spec).encode(),
 }

@@ -13,7 +13,8 @@ import pytest
 import synthetic
 from steptime.analysis import analyses
 from steptime.core.errors import InputError
-from steptime.records.record import Record
+from steptime.records.data import Data
+from steptime.records.record import Quantity, Record
 from steptime.reports.charts import EmptyPlotError, draw
 from steptime.reports.charts.style import config, log_number, log_ticks
 from steptime.reports.files import FORMATS, save
@@ -162,10 +163,63 @@ def test_ticks_are_round_and_inside():
     assert log_ticks(0.8e-3, 1.2) == [1e-3, 1e-2, 1e-1, 1.0]
     assert log_ticks(0.9, 9.0) == [1.0, 2.0, 5.0]
     assert log_ticks(3.1, 6.5) == [4.0, 5.0, 6.0]
-    assert log_ticks(1.01, 1.02) == []
+    assert log_ticks(1.01, 1.02) == [1.01, 1.015, 1.02]
+    assert log_ticks(0.98, 1.04) == [0.98, 1.0, 1.02, 1.04]
     alone = log_number("bytes", [639e3, 639e3], "memory")  # no length without a domain
     assert alone["scale"]["domain"] == pytest.approx([639e3 / 1.2, 639e3 * 1.2])
-    assert alone["axis"]["values"] == [6e5, 7e5]
+    assert alone["axis"]["values"] == [5.5e5, 6e5, 6.5e5, 7e5, 7.5e5]
+
+
+@pytest.mark.parametrize("factor", [0.999, 1.02, 1.3, 2.0, 50.0])
+def test_an_axis_of_speed_ups_has_ticks_enough(factor):
+    records = [synthetic.measured(workload) for workload in synthetic.workloads()]
+    faster = [
+        replace(
+            record,
+            platform="t4",
+            quantities={
+                "step_s": Quantity(
+                    samples=tuple(n / factor for n in record.quantities["step_s"].samples)
+                )
+            },
+        )
+        for record in records
+    ]
+    spec = draw("speedup", [*records, *faster])
+    axes = [
+        layer["encoding"][side]["axis"]["values"]
+        for view in spec["vconcat"]
+        for layer in view["layer"]
+        for side in "xy"
+        if layer["encoding"].get(side, {}).get("title") == "speed-up"
+        or layer["encoding"].get(side, {}).get("axis", {}).get("title") == "speed-up"
+    ]
+    assert axes
+    assert min(map(len, axes)) >= 3
+
+
+def test_the_legend_of_sensitivity_is_that_of_all_its_panels():
+    records = [synthetic.measured(workload) for workload in synthetic.workloads()]
+    weights, curves = draw("sensitivity", records)["vconcat"]
+    colours = [
+        layer["encoding"]["color"]["scale"]["domain"]
+        for view in (weights, curves)
+        for layer in view["spec"].get("layer", [view["spec"]])
+        if "color" in layer["encoding"]
+    ]
+    assert len(colours) > 1
+    assert all(domain == colours[0] for domain in colours)
+    shown = {row["of"] for view in (weights, curves) for row in view["data"]["values"]}
+    assert shown == {*colours[0]}
+
+
+def test_a_roofline_of_devices_alone_names_them():
+    one = analyses.analysis("roofline")
+    titles = [
+        one.draw(one.answer(Data.of([]), device=device))["title"]["text"]
+        for device in ("t4", "t4,h100")
+    ]
+    assert titles == ["Roofline of t4", "Rooflines of t4, h100-sxm5"]
 
 
 def on_gpus(*gpus: str) -> list[Record]:

@@ -6,13 +6,14 @@ from operator import itemgetter
 
 from steptime.analysis.ceilings import computed_in
 from steptime.core.table import Column, Table
-from steptime.core.units import si
+from steptime.core.units import first_of, si
 from steptime.records.row import grouped
 from steptime.reports.charts import style
 
 LESS, MORE = 6.0, 25.0  # of the axis before and beyond the points, as factors: room for names
 MOST_JOINED = 60  # whose prediction and measurement a line joins
 MOST_LINES = 12
+MAX_TITLE_PLATFORMS = 3
 MOST_LABELS = 12  # of ceilings in one picture; with more each platform has a panel
 Box = tuple[float, float, float, float]
 PANEL = {"width": 400, "height": 290}
@@ -64,8 +65,19 @@ def chart(table: Table) -> style.Spec:
     drawn = [row | {"panel": row["platform"] if apart else ""} for row in [*lines, *rows]]
     height = {} if apart else {"height": size["height"]}
     panels, view = style.wrapped(drawn, "panel", {"layer": layers, **height}, 2, **size)
-    title = f"{'Ops' if said.get('ops') else 'Networks'} under the roofline"
-    return style.finish(title if every else "Rooflines", [*caption, table.source], panels, **view)
+    title = _title(names, "Ops" if said.get("ops") else "Networks" if every else "")
+    return style.finish(title, [*caption, table.source], panels, **view)
+
+
+def _title(platforms: Sequence[str], points: str) -> str:
+    """Return the title: "Networks under the roofline", or "Roofline of t4" without points.
+
+    The picture itself names platforms only where they are several.
+    """
+    if points:
+        return f"{points} under the roofline"
+    noun = "Roofline" if len(platforms) == 1 else "Rooflines"
+    return f"{noun} of {first_of(platforms, MAX_TITLE_PLATFORMS)}"
 
 
 def _speeds(row: style.Row) -> list[float]:

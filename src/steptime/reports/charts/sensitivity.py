@@ -28,12 +28,17 @@ def chart(table: Table) -> style.Spec:
             sure = (row["low"] or -1) * (row["high"] or 1) > 0
             place = {"panel": style.lines_of(f"{panel}, {size}", WIDE)}
             place |= {"term": row["hyperparameter"], "at": f"{panel}|{row['hyperparameter']}"}
+            place["of"] = panel
             numbers = {key: row[key] for key in NUMBERS}
             points.append(numbers | place | {"sure" if sure else "unsure": True})
         curves += [{**row, "of": panel} for row in one["curves"]]
     if not points:
         raise EmptyPlotError("sensitivity: no hyperparameter varies")
-    views = [_weights(points)] + ([_curves(curves)] if curves else [])
+    # Weights and curves share colours, so that one legend is right for both.
+    told_by_regression = style.told_by("of", [*points, *curves], " ")
+    views = [_weights(points, told_by_regression)]
+    if curves:
+        views.append(_curves(curves, told_by_regression))
     what = said_of(head["quantity"])
     what = f"{what}, {head['platform']} over {head['against']}" if head["against"] else what
     never = ", ".join(head["never_varies"])
@@ -43,14 +48,15 @@ def chart(table: Table) -> style.Spec:
     return style.finish(f"What moves {what}", caption, [], vconcat=views, spacing=30)
 
 
-def _weights(points: list[style.Row]) -> style.Spec:
-    """Return a panel a regression, with weights in their order."""
+def _weights(points: list[style.Row], told_by_regression: style.Spec) -> style.Spec:
+    """Return a panel for each regression, with weights in their order."""
     longest = max(len(point["term"]) for point in points)
     axis = {"title": None, "labelExpr": "split(datum.label, '|')[1]", "minExtent": 7 * longest}
     x = style.number("weight", "weight (standard deviations)")
     y = style.name("at", sort=None, axis=axis)
     ends = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y}
-    dot = {"x": x, "y": y, "tooltip": style.tooltip(("term", *NUMBERS))}
+    tooltip = style.tooltip(("term", *NUMBERS))
+    dot = {"x": x, "y": y, **told_by_regression, "tooltip": tooltip}
     layers = [style.layer("rule", {"x": {"datum": 0}}, style="quiet")]
     if any(point["low"] is not None for point in points):
         layers.append(style.layer("rule", ends, "low", style="ink", strokeWidth=1.6))
@@ -69,14 +75,14 @@ def _weights(points: list[style.Row]) -> style.Spec:
     return {**view, "data": {"values": rows}}
 
 
-def _curves(curves: list[style.Row]) -> style.Spec:
-    """Return a panel a hyperparameter: the ratio to its least level, all else equal."""
+def _curves(curves: list[style.Row], told_by_regression: style.Spec) -> style.Spec:
+    """Return a panel for each hyperparameter: the ratio to its least level, all else equal."""
     ratios, title = [row["ratio"] for row in curves], "ratio to the least"
     y = style.number("ratio", title) | {"scale": {"zero": False}}
     encoding = {
         "x": {"field": "level", "type": "ordinal", "axis": {"title": None, "labelAngle": 0}},
         "y": style.log_number("ratio", ratios, title) if max(ratios) > 5 * min(ratios) else y,
-        **style.told_by("of", curves, " "),
+        **told_by_regression,
         "tooltip": style.tooltip(("hyperparameter", "level", "ratio", "pairs")),
     }
     panel = {"mark": {"type": "line", "point": True}, "encoding": encoding}

@@ -27,6 +27,7 @@ MOST_STEPS = 12  # of a ramp, that a legend names one by one
 WIDTH, HEIGHT = 660, 400  # of a picture; a page gives its own width
 MOST_PANELS = 24
 MOST_DRAWN = 1500  # points
+MIN_TICKS = 3  # of an axis, from which a reader can tell its scale
 WRAP = textwrap.TextWrapper(110, break_on_hyphens=False).wrap  # lines of a caption, in letters
 
 
@@ -126,26 +127,44 @@ def log_number(
     field: str, values: Iterable[float | None], title: str, unit: str = "", **axis: Any
 ) -> Spec:
     """Return the encoding of a number on a logarithmic axis that shows all of `values`."""
-    known = [value for value in values if value]
-    low, high = min(known), max(known)  # ticks beyond them may not be on the axis
+    numbers = [value for value in values if value]
+    low, high = min(numbers), max(numbers)
     scale: Spec = {"type": "log", "nice": False, "padding": 14}
-    if not (at := log_ticks(low, high)):
-        scale["domain"] = [low / 1.2, high * 1.2]
-        at = log_ticks(*scale["domain"])
-    ticks = {"values": at} if at else {}
-    return {**number(field, title, unit, **ticks, **axis), "scale": scale}
+    ticks = log_ticks(low, high)
+    if len(ticks) < MIN_TICKS:
+        low, high = low / 1.2, high * 1.2
+        scale["domain"] = [low, high]
+        ticks = log_ticks(low, high)
+    return {**number(field, title, unit, values=ticks, **axis), "scale": scale}
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return round numbers between the ends: powers of ten, with 2 and 5 where those are few."""
+    """Return round numbers between the ends: powers of ten, with 2 and 5 where those are few.
+
+    Where the ends are near to each other these are too few, and ticks have equal distances.
+    """
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for digits in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 6, 8), (1, 1.2, 1.5, *range(2, 10))):
         # built from text, so that a tick is 0.001 and not 0.0010000000000000002
         ticks = [float(f"{digit}e{exponent}") for exponent in exponents for digit in digits]
         inside = [tick for tick in ticks if low <= tick <= high]
-        if len(inside) >= 3:
+        if len(inside) >= MIN_TICKS:
             return inside
-    return inside
+    return linear_ticks(low, high)
+
+
+def linear_ticks(low: float, high: float) -> list[float]:
+    """Return multiples of a round step between the ends, at least `MIN_TICKS` if they differ."""
+    if low == high:
+        return [low]
+    magnitude = math.floor(math.log10(high - low))
+    for exponent in (magnitude, magnitude - 1):
+        for digit in (5, 2, 1):
+            step = float(f"{digit}e{exponent}")
+            numbers = range(math.ceil(low / step), math.floor(high / step) + 1)
+            if len(numbers) >= MIN_TICKS:
+                return [float(f"{number * digit}e{exponent}") for number in numbers]
+    return [low, high]
 
 
 def name(field: str, **more: Any) -> Spec:
