@@ -127,17 +127,17 @@ def _begun(backend: str, chosen: Options, limit_s: float) -> tuple[Path, dict[st
     return kept, table, earlier
 
 
-def format_progress(measured: int, most: int, left_s: float) -> str:
-    """Return how far a calibration is: "[3/24, 0:20 left]"; repeats at its end count apart.
+def format_progress(measured: int, max_points: int, left_s: float) -> str:
+    """Return the progress of a calibration: "[3/24, 0:20 left]"; repeats at its end count apart.
 
     Args:
         measured: points and repeats of points so far.
-        most: the largest number of points.
+        max_points: the largest number of points.
         left_s: seconds that are left.
     """
-    repeats = max(0, measured - most)
-    again = f" and {repeats} again" if repeats else ""
-    return f"[{min(measured, most)}/{most}{again}, {duration(max(0.0, left_s))} left]"
+    repeats = max(0, measured - max_points)
+    repeat_text = f" and {repeats} again" if repeats else ""
+    return f"[{min(measured, max_points)}/{max_points}{repeat_text}, {duration(max(0.0, left_s))} left]"
 
 
 def points_s(limit_s: float, spent_s: float) -> float:
