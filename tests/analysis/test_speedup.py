@@ -14,7 +14,7 @@ import synthetic
 from steptime.analysis.analyses import analysis
 from steptime.analysis.decision_tree import leaves
 from steptime.analysis.saturation import saturation
-from steptime.analysis.verdict import compared
+from steptime.analysis.verdict import compare_sides
 from steptime.cli.main import run
 from steptime.core.table import Table
 from steptime.core.workload import Workload
@@ -189,10 +189,10 @@ def test_verdicts_of_single_runs_are_seldom_wrong_and_miss_little():
         return known | {"error": unknown, "drift": np.zeros(len(value)), "runs": unknown}
 
     a, b = (np.exp(rng.normal(0, error, n)) for _ in range(2))
-    alone = [compared(side(a[i : i + 1]), side(b[i : i + 1]))["verdict"][0] for i in range(n)]
+    alone = [compare_sides(side(a[i : i + 1]), side(b[i : i + 1]))["verdict"][0] for i in range(n)]
     assert sum(word in ("faster", "slower") for word in alone) / n == pytest.approx(0.05, abs=0.012)
-    assert np.isin(compared(side(a), side(b))["verdict"], ("faster", "slower")).sum() <= 2
-    assert (compared(side(a), side(1.1 * b))["verdict"] == "slower").mean() > 0.99
+    assert np.isin(compare_sides(side(a), side(b))["verdict"], ("faster", "slower")).sum() <= 2
+    assert (compare_sides(side(a), side(1.1 * b))["verdict"] == "slower").mean() > 0.99
 
 
 GRID = np.array(

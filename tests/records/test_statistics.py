@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import synthetic
 from every import every
-from steptime.analysis.verdict import compared, control_false_discovery, verdicts
+from steptime.analysis.verdict import compare_sides, control_false_discovery, verdicts
 from steptime.core.errors import InputError
 from steptime.records import statistics as ours
 from steptime.records.record import Quantity
@@ -37,9 +37,9 @@ def summarize(runs, batch):
 
 
 def compare_runs(a, b):
-    """Return what `compared` says of one pair."""
+    """Return what `compare_sides` says of one pair."""
     sides = [estimates([runs]) | {"runs": np.array([float(len(runs))])} for runs in (a, b)]
-    return SimpleNamespace(**{name: told[0] for name, told in compared(*sides).items()})
+    return SimpleNamespace(**{name: told[0] for name, told in compare_sides(*sides).items()})
 
 
 def noisy(seed, runs=5, samples=20, level=0.01, middle=1.0):

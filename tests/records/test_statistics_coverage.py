@@ -7,7 +7,7 @@ location of the undisturbed, steady step over all processes that could be starte
 import numpy as np
 import pytest
 
-from steptime.analysis.verdict import MARGIN, compared
+from steptime.analysis.verdict import MARGIN, compare_sides
 from steptime.records.statistics import estimates
 
 pytestmark = pytest.mark.slow
@@ -61,7 +61,7 @@ def coverage(times):
 
 def false_alarms(a, b):
     sides = [estimates(one) | {"runs": np.full(TRIALS, float(RUNS))} for one in (a, b)]
-    found = compared(*sides)
+    found = compare_sides(*sides)
     apart = (found["low"] > 1) | (found["high"] < 1)  # each by itself
     small = (found["low"] >= 1 / (1 + MARGIN)) & (found["high"] <= 1 + MARGIN)
     return (apart & ~small).mean()

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from steptime.analysis.verdict import compared
+from steptime.analysis.verdict import compare_sides, judge_folders
 from steptime.core.table import JsonRows
 from steptime.core.units import shown
 from steptime.records import names, results_sql
@@ -24,7 +24,7 @@ from steptime.records.levels import OF_PLATFORM, OF_STACK
 from steptime.records.ratios import accuracy, farthest, geometric_mean
 from steptime.records.row import BESIDES, Row, loaded, no_collection
 from steptime.records.sides import Columns, Ids, Sides, known, places_of
-from steptime.records.statistics import BETWEEN, WITHIN
+from steptime.records.statistics import BETWEEN, WITHIN, run_logs
 
 WORDS = ("faster", "slower", "same", "unsure")
 ABOUT = (  # of the last record of a cell
@@ -42,9 +42,10 @@ WIDE = {"within": "0"} | {name: name for name in names.TOLD if name != "within"}
 HASHED = {"place": "id", "beside": f"hash({', '.join((*BESIDES, 'scope'))})"} | names.HASHES
 OF_SIDE = ("value", "low", "high", "runs")
 OF_PAIR = (
-    *("level", "ratio", "low", "high", "verdict", "p_value"),
+    *("level", "ratio", "low", "high", "verdict", "p_value", "smallest"),
     *("sampled", "single", "steady"),
 )
+OF_VERDICT = ("low", "high", "p_value", "smallest", "noise")
 SHARES = ("flop_per_s", "peak_fraction", "roof_fraction")
 OF_SHARES = ", ".join(
     f"{results_sql.COLUMNS[one]} AS {one}" for one in ("roof_flop_per_s", *SHARES)
@@ -84,27 +85,52 @@ class Pairing:
 
     @cached_property
     def columns(self) -> Columns:
-        """Of each pair the ids `a` and `b`, the ratio, what `compared` says of it, its level."""
-        of = self.sides.groups
+        """Of each pair the ids `a` and `b`, the ratio, its verdict with its numbers, its level."""
+        groups = self.sides.groups
         a, b = (self._matched[side][self._whole] for side in "ab")
-        ratio = of["value"][b] / of["value"][a]
-        sampled = np.isfinite(of["e_value"][a]) & np.isfinite(of["e_value"][b])
-        left, right = (self.sides.estimate(side[sampled]) for side in (a, b))
-        found = compared(left, right, ratio[sampled], self.sides.quantity, self.margin)
-        told = {name: np.full(len(a), np.nan) for name in ("low", "high", "p_value")}
-        for name, column in told.items():
-            column[sampled] = found[name]
-        stated = ~sampled & (np.isfinite(of["low"][a]) | np.isfinite(of["low"][b]))
+        ratio = groups["value"][b] / groups["value"][a]
+        sampled = np.isfinite(groups["e_value"][a]) & np.isfinite(groups["e_value"][b])
+        verdicts = self._judge(a[sampled], b[sampled], ratio[sampled])
+        columns = {name: np.full(len(a), np.nan) for name in OF_VERDICT}
+        for name, column in columns.items():
+            column[sampled] = verdicts.get(name, np.nan)
+        stated = ~sampled & (np.isfinite(groups["low"][a]) | np.isfinite(groups["low"][b]))
         for end, other in (("low", "high"), ("high", "low")):
-            widest = _end(of, b, end) / _end(of, a, other)
-            told[end][stated] = widest[stated]
+            widest = _end(groups, b, end) / _end(groups, a, other)
+            columns[end][stated] = widest[stated]
         verdict = np.full(len(a), None, object)
-        verdict[sampled] = found["verdict"]
-        several = np.minimum(of["runs"][a], of["runs"][b]) > 1
-        told |= {"a": a, "b": b, "ratio": ratio, "verdict": verdict, "sampled": sampled}
-        told |= {"single": sampled & ~several, "level": of["level"][b]}
-        steady = of["e_steady"][a] * of["e_steady"][b]  # NaN where unknown of one
-        return told | {"steady": np.where(sampled, steady, np.nan)}
+        verdict[sampled] = verdicts["verdict"]
+        several = np.minimum(groups["runs"][a], groups["runs"][b]) > 1
+        columns |= {"a": a, "b": b, "ratio": ratio, "verdict": verdict, "sampled": sampled}
+        columns |= {"single": sampled & ~several, "level": groups["level"][b]}
+        steady = groups["e_steady"][a] * groups["e_steady"][b]  # NaN where unknown of one
+        return columns | {"steady": np.where(sampled, steady, np.nan)}
+
+    def _judge(self, a: Ids, b: Ids, ratio: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+        """Return the verdicts on pairs with samples: of two folders by the noise of all runs."""
+        quantity = self.sides.quantity
+        if self.margin is None:
+            sides = (self.sides.estimate(side) for side in (a, b))
+            return compare_sides(*sides, ratio, quantity)
+        groups = self.sides.groups
+        return judge_folders(
+            self._run_logs(a),
+            self._run_logs(b),
+            ratio,
+            drift=groups["e_drift"][a] + groups["e_drift"][b],
+            is_whole=groups["whole"][b],
+            quantity=quantity,
+            margin=self.margin,
+        )
+
+    def _run_logs(self, ids: Ids) -> NDArray[np.float64]:
+        """Return the logarithm of the median of each run of groups, NaN for a single run."""
+        has_runs = self.sides.groups["runs"][ids] > 1
+        samples, runs = self.sides.samples(ids[has_runs])
+        logs = run_logs(samples, runs)
+        every = np.full((len(ids), max(logs.shape[1], 1)), np.nan)
+        every[np.flatnonzero(has_runs), : logs.shape[1]] = logs
+        return every
 
     def __len__(self) -> int:
         return len(self.columns["ratio"])
@@ -238,7 +264,7 @@ class Pairing:
             zip(*sides, a.tolist(), b.tolist(), shares, *columns, strict=True)
         ):
             left, right = lefts[x], rights[y]
-            level, ratio, low, high, verdict, p_value, sampled, single, steady = cells
+            level, ratio, low, high, verdict, p_value, smallest, sampled, single, steady = cells
             row = {"name": names[at]} | {name: right[name] for name in ABOUT}
             row |= {"a": side_a, "b": side_b}
             row |= {"quantity": self.sides.quantity, "ratio": ratio}
@@ -250,6 +276,7 @@ class Pairing:
                 "ratio_high": high,
                 "verdict": verdict,
                 "p_value": p_value,
+                "smallest_slowdown": smallest,
                 "interval": (WITHIN if single else BETWEEN) if sampled else side_b["interval"],
                 "steady": None if steady is None else bool(steady),
                 **ways[differs[at]],

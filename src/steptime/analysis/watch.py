@@ -7,7 +7,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from steptime.analysis.gate import POWER
 from steptime.analysis.pairing import Pairing
+from steptime.analysis.power import Power
 from steptime.analysis.verdict import MARGIN, screen_words
 from steptime.core.answer import AnswerRow
 from steptime.core.units import counted, percent
@@ -186,8 +188,10 @@ def _groups(pairing: Pairing, columns: Columns) -> Iterator[ChangedGroup]:
         )
 
 
-def describe_changes(changes: FolderChanges, quantity: str) -> list[str]:
-    """Return a line for each regression, the largest first, then the groups, then the summary."""
+def describe_changes(
+    changes: FolderChanges, quantity: str, power: Power | None = None
+) -> list[str]:
+    """Return a line for each regression, the largest first, then groups, power and the summary."""
     words = screen_words(quantity)
     worse = words["slower"]
     noun = "the time" if quantity == "step_s" else quantity
@@ -201,6 +205,8 @@ def describe_changes(changes: FolderChanges, quantity: str) -> list[str]:
             )
     if changes.unlike:
         lines.append(f"not like with like: {'; '.join(changes.unlike[:MAX_UNLIKE])}")
+    if power and power.is_judged:
+        lines.append(_describe_power(power, quantity))
     counts = [
         f"{number} {words.get(word, word)}"
         for word, number in changes.verdicts.to_dict().items()
@@ -208,6 +214,16 @@ def describe_changes(changes: FolderChanges, quantity: str) -> list[str]:
     ]
     summary = ", ".join(counts) or "nothing to compare"
     return [*lines, f"beyond {percent(changes.margin)} and noise: {summary}"]
+
+
+def _describe_power(power: Power, quantity: str) -> str:
+    """Return "found with 90 % power: a step that is 8.1 % slower; 3 steps are not judged"."""
+    smallest = percent(power.smallest_slowdown or 0.0)
+    worse = f"{smallest} slower" if quantity.endswith("_s") else f"{smallest} worse"
+    line = f"found with {percent(POWER)} power: a step that is {worse}"
+    if power.unjudged_count:
+        line += f"; {counted(power.unjudged_count, 'pair')} cannot be judged"
+    return line
 
 
 def _describe_regression(change: StepChange, worse: str, quantity: str) -> str:

@@ -17,6 +17,7 @@ from steptime.core.registry import load
 Row = Mapping[str, Any]
 Item_co = TypeVar("Item_co", covariant=True)
 UNSUCCESSFUL = 3  # the exit code where some experiments did not succeed
+CANNOT_JUDGE = 2  # the exit code where a gate could not have failed, as of wrong input
 
 
 @dataclass(frozen=True)

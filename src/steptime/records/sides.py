@@ -149,11 +149,25 @@ class Sides:
 
         Of stated values that differ in nothing else each one is a run.
         """
+        samples, runs = self._samples_of(several, found)
+        found["value"][several] = [np.median(one) for one in samples]
+        found["runs"][several] = [len(np.unique(one)) for one in runs]
+        for name, told in of_samples(samples, runs).items():
+            found[f"e_{name}"][several] = told
+
+    def samples(self, ids: Ids) -> tuple[list[Any], list[Any]]:
+        """Return the samples of groups, and the run of each sample; ids may come in any order."""
+        return self._samples_of(ids, self.groups)
+
+    def _samples_of(self, ids: Ids, groups: Columns) -> tuple[list[Any], list[Any]]:
+        """Return the samples of groups, and the run of each sample."""
+        if not len(ids):
+            return [], []
         own = "" if self.quantity == "step_s" else f"flat.sampled[{flat.text(self.quantity)}]."
-        asked = {name: found[name][several] for name in ("group_", "is_repeated")}
-        self.data.lend("asked", {"id": several, **asked})
+        asked = {name: groups[name][ids] for name in ("group_", "is_repeated")}
+        self.data.lend("asked", {"id": np.arange(len(ids)), **asked})
         runs = f"[(hash(seq, r) >> 1)::BIGINT for r in {own}run]"
-        held = self.data.arrays(
+        rows = self.data.arrays(
             "SELECT id, flatten(list(samples ORDER BY seq)) AS samples, "
             "flatten(list(run ORDER BY seq)) AS run FROM (SELECT id, seq, "
             f"if(is_repeated, [value_], {own}samples) AS samples, "
@@ -163,11 +177,7 @@ class Sides:
             "GROUP BY id ORDER BY id",
             exact=("id",),
         )
-        at = held["id"]
-        found["value"][at] = [np.median(one) for one in held["samples"]]
-        found["runs"][at] = [len(np.unique(one)) for one in held["run"]]
-        for name, told in of_samples(list(held["samples"]), list(held["run"])).items():
-            found[f"e_{name}"][at] = told
+        return list(rows["samples"]), list(rows["run"])
 
     def place(self, level: str) -> int:
         """Return which of the `levels` this is, -1 for none."""

@@ -8,14 +8,14 @@ page `docs/measuring.md`.
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steptime.core.errors import InputError
 from steptime.records.row import ESTIMATE, SPREAD, by_run
-from steptime.records.warmup import Floats, by_length, find_warm_up, middles
+from steptime.records.warmup import Floats, WarmUp, by_length, find_warm_up, middles
 
 MISS = 0.05  # an interval is to miss the truth as seldom as this
 SEED = 20151115
@@ -87,52 +87,109 @@ def spreads(samples: Sequence[Sequence[float]]) -> dict[str, Floats]:
     return found
 
 
-def _estimates(cells: Sequence[Sequence[Sequence[float] | Floats]]) -> dict[str, Floats]:
+def run_logs(
+    samples: Sequence[Sequence[float] | Floats], runs: Sequence[Sequence[int] | NDArray[Any]]
+) -> Floats:
+    """Return the logarithm of the median of each run [cells, runs], NaN behind the last run.
+
+    Warm-up is left out, as in `estimates`. A cell with a sample that is not above 0 has no runs.
+    """
+    cells = []
+    for cell_samples, cell_runs in zip(samples, runs, strict=True):
+        times = np.asarray(cell_samples, float)
+        is_known = len(times) > 0 and bool((times > 0).all())
+        cells.append(by_run(times, cell_runs) if is_known else [])
+    known = [index for index, cell in enumerate(cells) if cell]
+    logs = np.full((len(cells), max(map(len, cells), default=0)), np.nan)
+    for start in range(0, len(known), AT_ONCE):
+        chunk = known[start : start + AT_ONCE]
+        steady = _find_steady([cells[index] for index in chunk])
+        log_units = np.log(steady.unit_s[steady.cells])
+        for cell, run, log in zip(
+            steady.cells.tolist(), steady.runs.tolist(), steady.medians + log_units, strict=True
+        ):
+            logs[chunk[cell], run] = log
+    return logs
+
+
+class _SteadyRuns(NamedTuple):
+    """The runs of cells without their warm-up, one entry a run.
+
+    Attributes:
+        sizes: number of runs of each cell.
+        cells: the cell of each run.
+        runs: the number of the run in its cell.
+        unit_s: a typical time of each cell.
+        logs: logarithms of the samples over `unit_s`.
+        medians: medians of `logs`.
+        warm: where the warm-up ends.
+    """
+
+    sizes: NDArray[np.int64]
+    cells: NDArray[np.int64]
+    runs: NDArray[np.int64]
+    unit_s: Floats
+    logs: list[Floats]
+    medians: Floats
+    warm: WarmUp
+
+
+def _find_steady(cells: Sequence[Sequence[Sequence[float] | Floats]]) -> _SteadyRuns:
+    """Return the runs of cells without their warm-up."""
     sizes = np.fromiter(map(len, cells), np.int64, len(cells))
     times = [np.asarray(run, dtype=np.float64) for cell in cells for run in cell]
     if not sizes.all() or not all(map(len, times)):
         raise InputError("a run without samples has no step time")
-    of = np.repeat(np.arange(len(cells)), sizes)
+    cell_of_run = np.repeat(np.arange(len(cells)), sizes)
     first = sizes.cumsum() - sizes
+    number = np.arange(len(times)) - first[cell_of_run]
     medians = np.empty(len(times))
-    logs = list(times)
     for places, rows in by_length(times):
-        wrong = ~((rows > 0) & np.isfinite(rows))
-        if wrong.any():
-            run = places[wrong.any(axis=1)][0] - first[of[places[wrong.any(axis=1)][0]]]
-            raise InputError(f"run {run}: a step time is a positive number, not {rows[wrong][0]}")
+        is_wrong = ~((rows > 0) & np.isfinite(rows))
+        if is_wrong.any():
+            run = number[places[is_wrong.any(axis=1)][0]]
+            wrong_s = rows[is_wrong][0]
+            raise InputError(f"run {run}: a step time is a positive number, not {wrong_s}")
         medians[places] = middles(rows)
     unit_s = medians[first] if len(cells) else np.empty(0)
-    several = np.flatnonzero(sizes > 1)
-    for cell in several:
+    for cell in np.flatnonzero(sizes > 1):
         unit_s[cell] = middles(medians[first[cell] : first[cell] + sizes[cell]])
+    logs = list(times)
     for places, rows in by_length(times):
-        for place, log in zip(places, np.log(rows / unit_s[of[places], np.newaxis]), strict=True):
+        units = unit_s[cell_of_run[places], np.newaxis]
+        for place, log in zip(places, np.log(rows / units), strict=True):
             logs[place] = log
     warm = find_warm_up(logs, sizes)
-    low, high = np.full(len(times), np.nan), np.full(len(times), np.nan)
-    kept = [log[count:] for log, count in zip(logs, warm.samples, strict=True)]
-    for places, rows in by_length(kept):
+    logs = [log[count:] for log, count in zip(logs, warm.samples, strict=True)]
+    for places, rows in by_length(logs):
         medians[places] = middles(rows)
+    return _SteadyRuns(sizes, cell_of_run, number, unit_s, logs, medians, warm)
+
+
+def _estimates(cells: Sequence[Sequence[Sequence[float] | Floats]]) -> dict[str, Floats]:
+    steady = _find_steady(cells)
+    sizes, medians, warm = steady.sizes, steady.medians, steady.warm
+    first = sizes.cumsum() - sizes
+    low, high = np.full(len(medians), np.nan), np.full(len(medians), np.nan)
+    for places, rows in by_length(steady.logs):
         if rows.shape[1] > 1:
             low[places], high[places] = _bootstrapped(rows)
-    centre = medians[first]
+    centre, low, high = medians[first], low[first], high[first]
     error = np.full(len(cells), np.nan)
-    ends = [low[first], high[first]]
+    several = np.flatnonzero(sizes > 1)
     for cell in several:
-        mine = slice(first[cell], first[cell] + sizes[cell])
-        ordered = np.sort(medians[mine])  # the same in whatever order
+        ordered = np.sort(medians[first[cell] : first[cell] + sizes[cell]])  # any order of runs
         centre[cell] = ordered.mean()
         error[cell] = ordered.std(ddof=1) / math.sqrt(len(ordered))
     for size in np.unique(sizes[several]):
-        held = several[sizes[several] == size]
+        alike = several[sizes[several] == size]
         t = two_sided_t(MISS, int(size) - 1) if size >= LEAST_RUNS else math.nan
-        reach = t * error[held]
-        ends[0][held], ends[1][held] = centre[held] - reach, centre[held] + reach
+        reach = t * error[alike]
+        low[alike], high[alike] = centre[alike] - reach, centre[alike] + reach
     return {
-        "value": unit_s * np.exp(centre),
-        "low": unit_s * np.exp(np.minimum(ends[0], centre) - warm.drift),
-        "high": unit_s * np.exp(np.maximum(ends[1], centre) + warm.drift),
+        "value": steady.unit_s * np.exp(centre),
+        "low": steady.unit_s * np.exp(np.minimum(low, centre) - warm.drift),
+        "high": steady.unit_s * np.exp(np.maximum(high, centre) + warm.drift),
         "error": error,
         "drift": warm.drift,
         "steady": warm.steady,

@@ -7,7 +7,7 @@ from typing import Any
 from steptime.analysis.verdict import screen_words
 from steptime.analysis.watch import FolderChanges
 from steptime.core.answer import Answer, AnswerRow
-from steptime.core.table import UNSUCCESSFUL, Column, LazySequence, Table
+from steptime.core.table import Column, LazySequence, Table
 from steptime.core.units import QUANTITIES, seconds, si
 from steptime.questions.evaluate.accuracy import Accuracy
 
@@ -97,6 +97,8 @@ class PairRow(PairStep, frozen=True, kw_only=True):
         ratio_high: high end of the ratio's 95 % interval.
         verdict: verdict on b: faster, slower, same or unsure; None where a side is no sample.
         p_value: probability of such a ratio without a difference.
+        smallest_slowdown: of two folders: the smallest slowdown of this step that would have been
+            found with 90 % power, 0.1 for 10 %; None where a side has a single run.
         interval: between-runs, or within-run where a side has a single run.
         steady: whether both sides reached a steady state; None if unknown.
         differing_options: options of the method that differ.
@@ -114,6 +116,7 @@ class PairRow(PairStep, frozen=True, kw_only=True):
     ratio_high: float | None
     verdict: str | None
     p_value: float | None
+    smallest_slowdown: float | None
     interval: str | None
     steady: bool | None
     differing_options: tuple[str, ...]
@@ -194,6 +197,10 @@ class CompareAnswer(Answer, frozen=True, kw_only=True):
         levels: with --by, the pairs of each level but the first.
         errors: errors of a as a prediction of b.
         changes: of two folders, what became slower or faster.
+        is_judged: of two folders: whether some step that became twice as slow would have been
+            found. False where no side has several runs, and where the hardware differs.
+        smallest_slowdown: of two folders: the smallest slowdown that would have been found with
+            90 % power in each step that is judged, 0.1 for 10 %; None if unknown.
         nodes: with --by host, the nodes that are slow.
         headline: the ratios in the mean, and what changed.
         notes: remarks on intervals and on steps without a partner.
@@ -208,16 +215,21 @@ class CompareAnswer(Answer, frozen=True, kw_only=True):
     levels: tuple[LevelRow, ...]
     errors: Accuracy
     changes: FolderChanges | None
+    is_judged: bool | None
+    smallest_slowdown: float | None
     nodes: HostNodes | None
     headline: tuple[str, ...]
     notes: tuple[str, ...]
     _has_verdicts: bool = False
-    _has_failed: bool = False
+    _exit_code: int = 0
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command: 3 where something changed that `--fail-on` names."""
-        return UNSUCCESSFUL if self._has_failed else 0
+        """The exit code of the command: 3 where something changed that `--fail-on` names.
+
+        2 where nothing can be judged, as the gate could not have failed.
+        """
+        return self._exit_code
 
     def csv_rows(self) -> Sequence[AnswerRow]:
         """Return no structs: `--format csv` has the columns of the table, both sides in one row."""

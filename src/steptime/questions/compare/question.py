@@ -11,11 +11,12 @@ import numpy as np
 from steptime.analysis import pairs, watch
 from steptime.analysis.analyses import analysis
 from steptime.analysis.pairing import Pairing
+from steptime.analysis.power import find_other_hardware, find_power
 from steptime.analysis.verdict import screen_words
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.kinds import Kind, paths_of, text_of
 from steptime.core.progress import note
-from steptime.core.table import JsonRows, LazySequence
+from steptime.core.table import CANNOT_JUDGE, UNSUCCESSFUL, JsonRows, LazySequence
 from steptime.core.units import counted, percent
 from steptime.core.values import parse_share
 from steptime.questions import kinds
@@ -85,7 +86,8 @@ def compare(
     Ratios of medians with intervals, verdicts, and what has no partner. A
     column is platform, host, gpu, threads, dtype, method, predicted_by,
     staging, folder, any option or hyperparameter. The exit code is 0
-    whatever the verdict, but with --fail-on.
+    whatever the verdict, but with --fail-on: 3 on what it names, 2 where
+    nothing can be judged or the hardware differs.
 
     Args:
         folders: One folder: predicted beside measured. Two: the second against the first.
@@ -165,6 +167,8 @@ def _answer(
     # All names are made together, so that each name tells a step from all other steps.
     pairing.learn(np.r_[pairing.columns["b"], pairing.unpaired["id"]])
     changes = watch.find_changes(pairing) if request.has_two_folders else None
+    power = find_power(pairing) if request.has_two_folders else None
+    other_hardware = find_other_hardware(data) if request.has_two_folders else ""
     nodes = _find_slow_nodes(data) if request.by == "host" else None
     errors = msgspec.convert(pairing.summary(), Accuracy)
     levels = tuple(map(_level_row, pairing.of_levels()))
@@ -175,9 +179,9 @@ def _answer(
     elif len(pairing) and not has_verdicts:
         headline = [_describe_errors(errors, a)]
     if changes and (request.fail_on or request.margin is not None):
-        headline += watch.describe_changes(changes, request.quantity)
+        headline += watch.describe_changes(changes, request.quantity, power)
     headline += nodes.headline if nodes else ()
-    failing = watch.FAIL_ON[request.fail_on] if request.fail_on else ()
+    is_judged = None if power is None else power.is_judged and not other_hardware
     unpaired = _structs(pairing.unpaired_rows(), UnpairedRow)
     return CompareAnswer(
         a=a,
@@ -189,15 +193,36 @@ def _answer(
         levels=levels,
         errors=errors,
         changes=changes,
+        is_judged=is_judged,
+        smallest_slowdown=None if power is None else power.smallest_slowdown,
         nodes=nodes,
         headline=tuple(headline),
         notes=(
+            *([other_hardware] if other_hardware else []),
+            *([power.remark] if power is not None and power.remark else []),
             *_describe_intervals(pairing, has_verdicts, a, unpaired),
             *_describe_unpaired(unpaired),
         ),
         _has_verdicts=has_verdicts,
-        _has_failed=any(getattr(changes, name) for name in failing),
+        _exit_code=_find_exit_code(request.fail_on, changes, is_judged, other_hardware),
     )
+
+
+def _find_exit_code(
+    fail_on: str | None,
+    changes: watch.FolderChanges | None,
+    is_judged: bool | None,
+    other_hardware: str,
+) -> int:
+    """Return 3 where something changed that `fail_on` names, 2 where nothing can be judged."""
+    if fail_on is None:
+        return 0
+    if other_hardware:
+        return CANNOT_JUDGE
+    if any(getattr(changes, name) for name in watch.FAIL_ON[fail_on]):
+        return UNSUCCESSFUL
+    needs_verdicts = watch.FAIL_ON[fail_on] != ("vanished",)
+    return CANNOT_JUDGE if needs_verdicts and not is_judged else 0
 
 
 def _structs(rows: Sequence[Mapping[str, Any]], kind: type[Item]) -> Sequence[Item]:
@@ -284,7 +309,8 @@ def _describe_intervals(
     lines = []
     if (pairing.columns["steady"] == 0).any():
         lines.append("no steady state on a side of some pairs: their intervals are wide")
-    if has_verdicts and pairing.columns["single"].any():
+    is_explained = pairing.margin is not None  # two folders: `find_power` says what single runs lack
+    if has_verdicts and pairing.columns["single"].any() and not is_explained:
         lines.append("one run on a side: its interval leaves out how processes differ; use --runs")
     return lines
 

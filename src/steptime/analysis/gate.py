@@ -1,0 +1,307 @@
+"""Judge from the runs of two sides which of many networks changed beyond noise.
+
+Everything here is a natural logarithm of a time: 0.04 is 4 % slower. `docs/measuring.md` explains
+the rule, `docs/gate-error-rates.md` has its measured error rates.
+"""
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steptime.records.statistics import MISS, SEED, two_sided_t
+from steptime.records.warmup import Floats
+
+Flags = NDArray[np.bool_]
+
+FALSE_ALARMS = 0.034  # of a whole comparison in the formula; below 5 % in every measured cell
+FALSE_ALARMS_FEW = 0.12  # the same where `FEW_FREEDOM` holds: `FEW_CHANGE` does the work there
+POWER = 0.9  # with which `smallest_change` is found
+DRAWN_POWER = 0.95  # of a pair as loud as the others: louder draws have a higher limit
+MIN_RUNS = 2  # on each side, of a pair that can be judged
+FEW_FREEDOM = 4  # spare runs: so few, with 2 runs a side, can all have met one of two speeds
+FEW_CHANGE = float(np.log(1.25))  # two speeds of one machine are not farther apart
+SPREAD_FREEDOM = 12  # spare runs: so few do not show how often a second speed occurs
+SPREAD_RUNS = 4  # runs a side: more average two speeds
+TAIL = 0.95  # quantile of the residuals that sets the noise of long tails
+NORMAL_TAIL = 1.959964  # the same quantile of |z|
+NORMAL_MEDIAN = 0.674490  # median of |z|
+CLIP = 3.0  # noise, beyond which a run no longer pulls a mean
+OWN_NOISE = 0.2  # chance that a network's own noise exceeds what is allowed to the pooled noise
+LOUD_NOISE = 0.02  # chance that a network counts as louder than the others
+MIN_NOISE = 1e-9
+GUARDS = {2: 0.0, 3: 0.25, 4: 0.4}  # by runs: quantile of the differences between single runs
+MIDDLE = 0.5  # the same quantile for 5 runs and more
+DRAWS = 4000  # of normal noise, for the power
+
+
+class Noise(NamedTuple):
+    """Noise from run to run.
+
+    Attributes:
+        pooled: standard deviation over all networks.
+        of_pairs: standard deviation for each pair, at least the pooled one.
+        freedom: number of spare runs (runs less one, over all sides of all judged pairs).
+        is_loud: pairs with more noise than the others.
+        own: standard deviation of each pair by itself.
+    """
+
+    pooled: float
+    of_pairs: Floats
+    freedom: int
+    is_loud: Flags
+    own: Floats
+
+
+class Judgement(NamedTuple):
+    """The change of each pair, and whether it is beyond noise.
+
+    Attributes:
+        change: logarithm of B / A; NaN where a side has a single run.
+        low: low end of the 95 % interval of `change`.
+        high: high end of the 95 % interval of `change`.
+        p_value: probability of such a change without a difference, of this pair alone.
+        is_changed: whether the change is beyond noise, over all pairs together.
+        smallest_change: the smallest change that is found with 90 % power.
+        noise: standard deviation from run to run that the pair was judged with.
+    """
+
+    change: Floats
+    low: Floats
+    high: Floats
+    p_value: Floats
+    is_changed: Flags
+    smallest_change: Floats
+    noise: Floats
+
+
+def judge_runs(
+    a: Floats, b: Floats, margin: float = 0.0, false_alarms: float = FALSE_ALARMS
+) -> Judgement:
+    """Return which pairs changed by more than `margin`, at most 5 % false alarms over all pairs.
+
+    The noise is pooled over the runs of all pairs. A change has to be beyond it as the difference
+    of the clipped means and as the difference of single runs, so that no outlying run decides:
+    with two runs a side, each run of B must be beyond each run of A.
+
+    Args:
+        a: logarithms of the times of the runs [pairs, runs], NaN behind the last run.
+        b: the same of the other side.
+        margin: logarithm below which a change counts as none.
+        false_alarms: share of comparisons without any change that may have an alarm.
+    """
+    runs_a, runs_b = _count_runs(a), _count_runs(b)
+    is_judged = np.minimum(runs_a, runs_b) >= MIN_RUNS
+    columns = {name: np.full(len(a), np.nan) for name in Judgement._fields}
+    if is_judged.any():
+        judged = _judge(a[is_judged], b[is_judged], margin, false_alarms)
+        for name, column in columns.items():
+            column[is_judged] = getattr(judged, name)
+    columns["is_changed"] = columns["is_changed"] == 1
+    return Judgement(**columns)
+
+
+def _judge(a: Floats, b: Floats, margin: float, false_alarms: float) -> Judgement:
+    """Return the judgement of pairs that all have two runs a side or more."""
+    from scipy.special import stdtr
+
+    runs_a, runs_b = _count_runs(a), _count_runs(b)
+    noise = pool_noise(a, b)
+    limit = _find_limit(a, b, noise, false_alarms)
+    change = _clipped_mean(b, noise.of_pairs) - _clipped_mean(a, noise.of_pairs)
+    evidence = _weigh_evidence(a, b, change)
+    error = noise.of_pairs * _error_factor(runs_a, runs_b)
+    reach = two_sided_t(MISS, noise.freedom) * error
+    loss = _power_losses(runs_a, runs_b) * noise.of_pairs
+    return Judgement(
+        change=change,
+        low=change - reach,
+        high=change + reach,
+        p_value=2 * stdtr(noise.freedom, -np.abs(evidence) / error),
+        is_changed=(np.abs(evidence) > limit) & (np.abs(change) > margin),
+        smallest_change=_find_smallest(limit, loss, error, noise.freedom, margin),
+        noise=noise.of_pairs,
+    )
+
+
+def pool_noise(a: Floats, b: Floats) -> Noise:
+    """Return the noise from run to run of pairs [pairs, runs] that all have two runs a side.
+
+    The pooled noise is the larger of two numbers: the root mean square of the residuals, those
+    beyond `CLIP` times the bulk clipped, and the 95 % quantile of |residual| over that of a normal
+    distribution, which long tails and second speeds raise.
+    """
+    from scipy.special import chdtri
+
+    residuals = np.abs(np.concatenate([_residuals(a).ravel(), _residuals(b).ravel()]))
+    residuals = residuals[np.isfinite(residuals)]
+    tail = float(np.quantile(residuals, TAIL)) / NORMAL_TAIL
+    bulk = max(tail, float(np.median(residuals)) / NORMAL_MEDIAN)
+    clipped = np.minimum(residuals, CLIP * bulk)
+    pooled = max(tail, float(np.sqrt((clipped**2).mean())), MIN_NOISE)
+    freedom = _count_runs(a) + _count_runs(b) - 2
+    own = np.sqrt((_squares(a) + _squares(b)) / freedom)
+    is_alone = len(a) == 1
+    allowed = np.sqrt(chdtri(freedom, OWN_NOISE) / freedom)
+    loud = np.sqrt(chdtri(freedom, LOUD_NOISE) / freedom)
+    return Noise(
+        pooled=pooled,
+        of_pairs=np.maximum(pooled, own / allowed),
+        freedom=int(freedom.sum()),
+        is_loud=(own > loud * pooled) & (not is_alone),
+        own=own,
+    )
+
+
+def smallest_of_equal(noise: float, runs: int, pairs: int, margin: float = 0.0) -> float:
+    """Return the smallest change that is found with 90 % power if all pairs have as many runs."""
+    freedom = 2 * (runs - 1) * pairs
+    error = float(_error_factor(np.float64(runs), np.float64(runs)))
+    is_few = runs == MIN_RUNS and freedom <= FEW_FREEDOM
+    share = FALSE_ALARMS_FEW if is_few else FALSE_ALARMS
+    limit = noise * two_sided_t(share / pairs, freedom) * error
+    if runs <= SPREAD_RUNS and freedom <= SPREAD_FREEDOM and not (is_few and pairs == 1):
+        limit = max(limit, noise * _expected_spread(runs, pairs))
+    if is_few:
+        limit = max(limit, FEW_CHANGE)
+    loss = _power_loss(runs, runs) * noise
+    return float(_find_smallest(limit, loss, noise * error, freedom, margin))
+
+
+def _find_smallest(limit: Any, loss: Any, error: Any, freedom: int, margin: float) -> Any:
+    """Return the smallest change that is found with 90 % power.
+
+    Both the evidence and the noise, and with it the limit, differ from draw to draw.
+    """
+    sigmas = _normal_quantile(DRAWN_POWER)
+    of_limit = sigmas * limit / np.sqrt(2 * freedom)
+    return np.maximum(limit + np.hypot(loss, of_limit), margin + sigmas * error)
+
+
+@lru_cache(256)
+def _expected_spread(runs: int, pairs: int) -> float:
+    """Return the mean of the largest difference between two runs of a side, for noise of 1."""
+    draws = np.random.default_rng(SEED).standard_normal((DRAWS, 2 * pairs, runs))
+    return float(np.ptp(draws, axis=2).max(axis=1).mean())
+
+
+def _find_limit(a: Floats, b: Floats, noise: Noise, false_alarms: float) -> Floats:
+    """Return what the evidence for a change of each pair must exceed.
+
+    Bonferroni over the pairs. Where few runs are pooled, two speeds of a machine look like a
+    change, so that a change must also be larger than `FEW_CHANGE`, or than the difference between
+    any two runs of one side.
+    """
+    from scipy.special import stdtrit
+
+    runs_a, runs_b = _count_runs(a), _count_runs(b)
+    least_runs = np.minimum(runs_a, runs_b)
+    is_few = noise.freedom <= FEW_FREEDOM and int(least_runs.min()) == MIN_RUNS
+    share = max(false_alarms, FALSE_ALARMS_FEW) if is_few else false_alarms
+    factor = _error_factor(runs_a, runs_b)
+    pair_share = share / len(a)
+    limit = two_sided_t(pair_share, noise.freedom) * noise.of_pairs
+    own_limit = -stdtrit(runs_a + runs_b - 2, pair_share / 2) * noise.own
+    limit = factor * np.where(noise.is_loud, np.maximum(limit, own_limit), limit)
+    if is_few:
+        limit = np.maximum(limit, FEW_CHANGE)
+    is_alone_with_two = len(a) == 1 and is_few
+    if noise.freedom <= SPREAD_FREEDOM and not is_alone_with_two:
+        spread = max(float(np.nanmax(_ranges(side))) for side in (a, b))
+        limit = np.where(least_runs <= SPREAD_RUNS, np.maximum(limit, spread), limit)
+    return np.asarray(limit)
+
+
+def _weigh_evidence(a: Floats, b: Floats, change: Floats) -> Floats:
+    """Return the smaller of the change of means and the guarded change of single runs.
+
+    The guarded change is a quantile of all differences between a run of B and a run of A: the
+    smallest with two runs a side, the median from five runs on. It is 0 where the signs differ.
+    """
+    runs_a, runs_b = _count_runs(a), _count_runs(b)
+    low, high = np.empty(len(a)), np.empty(len(a))
+    for many_a, many_b in {*zip(runs_a.tolist(), runs_b.tolist(), strict=True)}:
+        rows = np.flatnonzero((runs_a == many_a) & (runs_b == many_b))
+        low[rows], high[rows] = _guarded_changes(
+            _first_runs(a[rows], many_a), _first_runs(b[rows], many_b)
+        )
+    up = np.maximum(0, np.minimum(change, low))
+    down = np.maximum(0, np.minimum(-change, -high))
+    return np.where(change > 0, up, -down)
+
+
+def _guarded_changes(a: Floats, b: Floats) -> tuple[Floats, Floats]:
+    """Return a low and a high quantile of the differences between runs of B and of A."""
+    quantile = GUARDS.get(min(a.shape[1], b.shape[1]), MIDDLE)
+    differences = np.sort((b[:, :, None] - a[:, None, :]).reshape(len(a), -1), axis=1)
+    number = differences.shape[1]
+    if quantile == MIDDLE:
+        middle = (differences[:, (number - 1) // 2] + differences[:, number // 2]) / 2
+        return middle, middle
+    place = int(quantile * (number - 1))
+    return differences[:, place], differences[:, number - 1 - place]
+
+
+def _clipped_mean(side: Floats, noise: Floats) -> Floats:
+    """Return the mean of the runs, each clipped at `CLIP` times the noise from their median."""
+    middle = np.nanmedian(side, axis=1)
+    reach = CLIP * noise
+    clipped = np.clip(side, (middle - reach)[:, None], (middle + reach)[:, None])
+    return np.asarray(np.nanmean(clipped, axis=1))
+
+
+def _first_runs(side: Floats, runs: int) -> Floats:
+    """Return the runs of sides that have as many, without NaN."""
+    return side[np.isfinite(side)].reshape(len(side), int(runs))
+
+
+def _count_runs(side: Floats) -> NDArray[np.int64]:
+    return np.asarray(np.isfinite(side).sum(axis=1))
+
+
+def _residuals(side: Floats) -> Floats:
+    """Return what runs are off their mean, scaled to the standard deviation of single runs."""
+    runs = _count_runs(side)
+    off = side - np.nanmean(side, axis=1)[:, None]
+    return np.asarray(off * np.sqrt(runs / (runs - 1))[:, None])
+
+
+def _squares(side: Floats) -> Floats:
+    return np.asarray(np.nansum((side - np.nanmean(side, axis=1)[:, None]) ** 2, axis=1))
+
+
+def _ranges(side: Floats) -> Floats:
+    return np.asarray(np.nanmax(side, axis=1) - np.nanmin(side, axis=1))
+
+
+def _error_factor(runs_a: NDArray[np.generic], runs_b: NDArray[np.generic]) -> Floats:
+    """Return the standard error of a difference of means, for noise of 1."""
+    return np.sqrt(1 / np.asarray(runs_a, float) + 1 / np.asarray(runs_b, float))
+
+
+def _power_losses(runs_a: NDArray[np.int64], runs_b: NDArray[np.int64]) -> Floats:
+    pairs = zip(runs_a.tolist(), runs_b.tolist(), strict=True)
+    return np.array([_power_loss(one, other) for one, other in pairs])
+
+
+@lru_cache(1024)
+def _power_loss(runs_a: int, runs_b: int) -> float:
+    """Return how far the evidence stays below the true change in 5 % of draws.
+
+    In units of the noise, for normal noise; by simulation from a fixed seed.
+    """
+    rng = np.random.default_rng(SEED)
+    far = 100.0  # a change that leaves no doubt of its sign
+    a = rng.standard_normal((DRAWS, runs_a))
+    b = rng.standard_normal((DRAWS, runs_b)) + far
+    no_clipping = np.full(DRAWS, far)
+    change = _clipped_mean(b, no_clipping) - _clipped_mean(a, no_clipping)
+    evidence = _weigh_evidence(a, b, change)
+    return float(far - np.quantile(evidence, 1 - DRAWN_POWER))
+
+
+def _normal_quantile(share: float) -> float:
+    from scipy.special import ndtri
+
+    return float(ndtri(share))

@@ -1,0 +1,143 @@
+"""What the comparison of two folders could have found, and what would let it find more."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from steptime.analysis.gate import MIN_RUNS, smallest_of_equal
+from steptime.analysis.pairing import Pairing
+from steptime.core.units import counted, percent
+from steptime.records.data import Data
+from steptime.records.row import Row, more_is_better
+
+GOAL = 0.1  # slowdown that advice aims at
+MAX_CHANGE = float(np.log(2.0))  # a gate that would miss a step twice as slow judges nothing
+ASSUMED_NOISE = 0.03  # from run to run, where single runs do not show it
+MAX_RUNS = 20  # that advice asks for
+POOLS = (3, 8, 24)  # networks
+HARDWARE = """
+    SELECT folder_rank AS folder, platform,
+        string_agg(DISTINCT env ->> 'cpu_model', ', ' ORDER BY env ->> 'cpu_model') AS cpu
+    FROM flat WHERE origin <> 'predicted' GROUP BY ALL ORDER BY ALL
+"""
+
+
+class Power(NamedTuple):
+    """What a comparison of two folders could have found.
+
+    Attributes:
+        is_judged: whether some step that became twice as slow would have been found.
+        smallest_slowdown: the largest smallest slowdown of the steps that are judged, as a share.
+        unjudged_count: number of pairs that are not judged, if some are.
+        remark: what cannot be shown, and what would show it; "" where `GOAL` is found.
+    """
+
+    is_judged: bool
+    smallest_slowdown: float | None
+    unjudged_count: int
+    remark: str
+
+
+def find_power(pairing: Pairing) -> Power:
+    """Return what the comparison of two folders could have found."""
+    columns = pairing.columns
+    smallest = columns["smallest"]
+    is_known = np.isfinite(smallest)
+    if not is_known.any():
+        return Power(False, None, len(pairing), _explain_unjudged(pairing))
+    is_less_better = not more_is_better(pairing.sides.quantity)
+    limit = np.expm1(MAX_CHANGE) if is_less_better else -np.expm1(-MAX_CHANGE)
+    is_judged = is_known & (smallest <= limit)
+    if not is_judged.any():
+        at_least = float(smallest[is_known].min())
+        advice = _advise(pairing, is_known, "a step twice as slow", at_least)
+        return Power(False, at_least, len(pairing), f"nothing can be judged: {advice}")
+    largest = float(smallest[is_judged].max())
+    typical = float(np.median(smallest[is_judged]))
+    remark = ""
+    if typical > GOAL and is_less_better:
+        remark = _advise(pairing, is_judged, percent(GOAL), typical)
+    return Power(True, largest, int((~is_judged).sum()), remark)
+
+
+def advise(noise: float, runs: int, pairs: int) -> list[str]:
+    """Return what would find a slowdown of `GOAL` at this noise, such as "rounds = 5"."""
+    goal = float(np.log1p(GOAL))
+    advice = []
+    for more_runs in range(max(runs, MIN_RUNS), MAX_RUNS + 1):
+        if smallest_of_equal(noise, more_runs, pairs) <= goal:
+            advice.append(f"rounds = {more_runs}")
+            break
+    for pool in POOLS:
+        pool_runs = max(runs, MIN_RUNS)
+        if pool > pairs and smallest_of_equal(noise, pool_runs, pool) <= goal:
+            rounds = "" if pool_runs == runs else f"rounds = {pool_runs} and "
+            advice.append(f"{rounds}pool over {pool} networks")
+            break
+    return advice
+
+
+def find_other_hardware(data: Data) -> str:
+    """Return in words which other CPU or GPU the second of two folders has; "" for none."""
+    rows = data.rows(HARDWARE)
+    first, second = ({row["platform"]: row for row in rows if row["folder"] == n} for n in (0, 1))
+    if not first or not second:
+        return ""
+    other_a = [_name_hardware(row) for name, row in first.items() if name not in second]
+    other_b = [_name_hardware(row) for name, row in second.items() if name not in first]
+    if not (other_a and other_b):
+        common = [
+            (first[name], second[name])
+            for name in first
+            if name in second and _has_other_cpu(first[name], second[name])
+        ]
+        other_a = [_name_hardware(a) for a, _ in common]
+        other_b = [_name_hardware(b) for _, b in common]
+    if not other_a:
+        return ""
+    return (
+        f"the folders are of different hardware: {', '.join(other_a)} in the first, "
+        f"{', '.join(other_b)} in the second; measure both on one machine"
+    )
+
+
+def _has_other_cpu(a: Row, b: Row) -> bool:
+    """Whether the CPUs of both folders are known, and none is the same."""
+    if not a["cpu"] or not b["cpu"]:
+        return False
+    return {*a["cpu"].split(", ")}.isdisjoint(b["cpu"].split(", "))
+
+
+def _name_hardware(row: Row) -> str:
+    return f"{row['platform']} ({row['cpu']})" if row["cpu"] else str(row["platform"])
+
+
+def _explain_unjudged(pairing: Pairing) -> str:
+    """Return why no pair has a verdict, and what would give it one."""
+    if not len(pairing):
+        return "nothing can be judged: no step is in both folders"
+    if not pairing.columns["sampled"].any():
+        return (
+            "nothing can be judged: the numbers have no samples, which show noise; "
+            "import a column of samples or of repeats"
+        )
+    advice = " or ".join(advise(ASSUMED_NOISE, 1, len(pairing)))
+    return (
+        f"nothing can be judged: 1 run on a side cannot show {percent(GOAL)}; {advice} can "
+        f"where runs differ by {percent(ASSUMED_NOISE)}"
+    )
+
+
+def _advise(pairing: Pairing, pairs: Any, goal: str, smallest: float) -> str:
+    """Return a line such as "2 runs cannot show 10 %, only 34 %; rounds = 5, or pool ..."."""
+    columns = pairing.columns
+    groups = pairing.sides.groups
+    runs = np.minimum(groups["runs"][columns["a"]], groups["runs"][columns["b"]])[pairs]
+    noise = float(np.median(columns["noise"][pairs]))
+    run_count = int(np.median(runs))
+    advice = advise(noise, run_count, int(np.count_nonzero(pairs)))
+    ways = ", or ".join(advice) or "less noise is needed, such as a machine without other work"
+    return (
+        f"{counted(run_count, 'run')} a side cannot show {goal} where runs differ by "
+        f"{percent(noise)}, only {percent(smallest)} and more; {ways}"
+    )
