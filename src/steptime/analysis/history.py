@@ -1,7 +1,7 @@
 """How steps changed over many folders: change points of each network, and how many share one."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -9,26 +9,37 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steptime.analysis.analyses import Analysis, Setting
-from steptime.analysis.outliers import EFFICIENCY
+from steptime.analysis.change_points import (
+    MIN_VALUES,
+    Family,
+    LevelChange,
+    change_points,
+    find_family,
+    find_levels,
+    smallest_change,
+)
 from steptime.core.table import Column, Table, describe_hidden_rows
 from steptime.core.units import counted, first_of, percent
 from steptime.core.values import parse_share
 from steptime.records.data import Data
 from steptime.records.row import Row, grouped
 from steptime.records.sides import Sides
-from steptime.records.statistics import MISS, two_sided_p, two_sided_t
+from steptime.records.statistics import two_sided_t
 
-FALSE_ALARMS = 0.02  # of a series without a change: 5 % holds where the noise is not normal, too
-LEAST = 8  # folders, from whose neighbours noise is estimated
+SIGMAS = 1.96  # of the difference of two levels, beyond which the newest is another one
+NORMAL_FREEDOM = 1000  # of a single run, whose interval is a bootstrap's
 FACTS = ("host", "framework", "steptime", "python", "os", "kernel", "threads")
 SERIES = "hash(workload_key, platform, method, coalesce(strategy, ''), threads)"
-OF_STEP = {
+STEP_COLUMNS = {
     "name": "model || coalesce(', batch ' || batch, '')",
     **{name: name for name in ("family", "platform", "method", "folder")},
 }
 WHERE = "origin <> 'predicted' AND status = 'ok' AND scope = ''"
+INSTANT = (  # seconds of a date; one without a time zone is of UTC
+    "epoch(coalesce(try_cast(taken_at || 'Z' AS TIMESTAMPTZ), try_cast(taken_at AS TIMESTAMPTZ)))"
+)
 FOLDERS = f"""
-    SELECT folder, min(taken_at) AS at, {
+    SELECT folder, min({INSTANT}) AS instant_s, arg_min(taken_at, {INSTANT}) AS taken_at, {
     ", ".join(
         f"string_agg(DISTINCT env ->> '{fact}', ', ' ORDER BY env ->> '{fact}') AS {fact}"
         for fact in FACTS
@@ -38,105 +49,45 @@ FOLDERS = f"""
 """  # noqa: S608  # names of this file
 
 
-class LevelChange(NamedTuple):
-    """A change of level before the item `at`: logarithms of its size and ends (95 %)."""
+class _Series(NamedTuple):
+    """A network over the folders.
 
-    at: int
-    size: float
-    low: float
-    high: float
-
-
-def change_points(
-    logs: Sequence[float], errors: Sequence[float], freedom: int, margin: float = 0.0
-) -> list[LevelChange]:
-    """Return where the level of a series changes by more than `margin`, by binary segmentation.
-
-    The best split in two is believed where a t-test says so, Bonferroni over the places of a split;
-    then both parts are asked. Noise is what scatters about both levels, or between neighbours, or
-    the `errors` within the items where these are larger; `freedom` is that of the errors together.
-    All are logarithms.
+    Attributes:
+        cells: its row in each folder that has it, by date.
+        changes: where its level changed, as places in `cells`.
+        is_slower: whether the newest level is slower than the best one before.
+        is_faster: whether the newest level is faster than the first.
+        smallest_slowdown: the smallest slowdown of the newest folders that is found with 90 %
+            power, as a share; None where nothing can be judged.
     """
-    values, own = np.asarray(logs), np.asarray(errors)
-    near = (1.4826 * float(np.median(np.abs(np.diff(values))))) ** 2 / 2 if len(values) > 1 else 0.0
 
-    def split(start: int, stop: int) -> Iterator[int]:
-        part = values[start:stop]
-        n = stop - start
-        degrees = n - 2 + freedom * n // max(len(values), 1)
-        if n < 2 or degrees < 1:
-            return
-        at = np.arange(1, n)
-        before = np.cumsum(part)[:-1] / at
-        after = (part.sum() - np.cumsum(part)[:-1]) / (n - at)
-        gain = (before - after) ** 2 * at * (n - at) / n
-        best = int(np.argmax(gain))
-        left = max(0.0, float(((part - part.mean()) ** 2).sum() - gain[best]))
-        scatter = left / (n - 2) if n > 2 else 0.0
-        if n >= LEAST and near < scatter:  # several changes: neighbours scatter less than halves
-            scatter, degrees = near, round(EFFICIENCY * n)
-        noise = math.sqrt(max(scatter, float((own[start:stop] ** 2).mean()), 1e-18))
-        p = two_sided_p(math.sqrt(gain[best]) / noise, degrees)
-        if p * (n - 1) <= FALSE_ALARMS and abs(after[best] - before[best]) > margin:
-            middle = start + best + 1
-            yield from split(start, middle)
-            yield middle
-            yield from split(middle, stop)
-
-    ends = [0, *split(0, len(values)), len(values)]
-    parts = [values[a:b] for a, b in pairwise(ends)]
-    scatter = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
-    degrees = max(1, len(values) - len(parts) + freedom)
-    noise = max(scatter / max(1, len(values) - len(parts)), float((own**2).mean()))
-    found = []
-    for at, a, b in zip(ends[1:-1], parts, parts[1:], strict=False):
-        size = float(b.mean() - a.mean())
-        reach = two_sided_t(MISS, degrees) * math.sqrt(noise * (1 / len(a) + 1 / len(b)))
-        found.append(LevelChange(at, size, size - reach, size + reach))
-    return found
+    cells: Sequence[Row]
+    changes: Sequence[LevelChange]
+    is_slower: bool
+    is_faster: bool
+    smallest_slowdown: float | None
 
 
 def history_table(data: Data, margin: str) -> Table:
     """Return a row for each network and folder, folders by date; the summary has what changed."""
-    at_least = math.log1p(parse_share(margin, "--margin"))
-    told = {row["folder"]: row for row in data.rows(FOLDERS)}
-    folders = sorted(told, key=lambda name: (told[name]["at"] is None, told[name]["at"], name))
-    place = {name: at for at, name in enumerate(folders)}
-    cells = _cells(data)
-    series = grouped(sorted(cells, key=lambda row: place[row["folder"]]), itemgetter("cell"))
+    min_change = math.log1p(parse_share(margin, "--margin"))
+    folder_rows = {row["folder"]: row for row in data.rows(FOLDERS)}
+    folders = sorted(folder_rows, key=lambda name: _order_by_date(folder_rows[name], name))
+    place = {name: number for number, name in enumerate(folders)}
+    cells = sorted(_cells(data), key=lambda row: place[row["folder"]])
+    networks = [*grouped(cells, itemgetter("cell")).values()]
+    family = find_family([_logs(network) for network in networks])
+    all_series = [_judge_series(network, min_change, family) for network in networks]
+    all_series.sort(key=lambda series: series.cells[0]["order"])
     rows: list[Row] = []
     changes: list[Row] = []
-    for held in sorted(series.values(), key=lambda held: held[0]["order"]):
-        logs = [math.log(row["step_s"]) for row in held]
-        found = change_points(logs, *_errors(held), at_least) if len(held) > 1 else ()
-        if not found and data.most is not None and len(rows) >= data.most:
+    for series in all_series:
+        if not series.changes and data.most is not None and len(rows) >= data.most:
             continue
-        at = {change.at: change for change in found}
-        for index, row in enumerate(held):
-            one = {name: row[name] for name in ("name", "family", "platform", "folder")}
-            one |= {"taken_at": told[row["folder"]]["at"], "step_s": row["step_s"]}
-            one |= {f"step_s_{end}": row[end] for end in ("low", "high")}
-            one["first_ratio"] = math.exp(logs[index] - logs[0])
-            one["changed_fraction"] = math.expm1(at[index].size) if index in at else None
-            rows.append(one)
-            if index in at:
-                of = at[index]
-                ends = {f"{n}_fraction": math.expm1(getattr(of, n)) for n in ("low", "high")}
-                before = held[index - 1]["folder"]
-                changes.append({**one, **ends, "before": before, "after": row["folder"]})
-    gone = sorted(
-        {held[-1]["name"] for held in series.values() if held[-1]["folder"] != folders[-1]}
-    )
-    summary = {
-        "folders": folders,
-        "networks": len(series),
-        "margin_fraction": math.expm1(at_least),
-        "changes": changes,
-        "slower": [one["name"] for one in changes if one["changed_fraction"] > 0],
-        "vanished": gone,
-        "events": _events(changes, len(series), told),
-    }
-    shown = (
+        series_rows = [*_series_rows(series, folder_rows)]
+        rows += series_rows
+        changes += _change_rows(series, series_rows)
+    table_columns = (
         Column("name", "network"),
         Column("platform", is_spare=True),
         Column("folder"),
@@ -146,88 +97,208 @@ def history_table(data: Data, margin: str) -> Table:
         Column("changed_fraction", "changed"),
     )
     return Table(
-        shown,
+        table_columns,
         rows,
         max_rows=40,
         footnotes=describe_hidden_rows(len(cells) - len(rows)),
-        summary=summary,
+        summary=_summarise(folders, folder_rows, all_series, changes, min_change),
     )
+
+
+def _order_by_date(folder: Row, name: str) -> tuple[bool, float, str]:
+    """Return the sort key of a folder: its first record's instant, those without a date last."""
+    instant_s = folder["instant_s"]
+    return instant_s is None, instant_s or 0.0, name
+
+
+def _logs(cells: Sequence[Row]) -> list[float]:
+    return [math.log(row["step_s"]) for row in cells]
+
+
+def _judge_series(cells: Sequence[Row], min_change: float, family: Family) -> _Series:
+    """Return the changes of a network, and whether its newest level is worse than the best."""
+    logs = _logs(cells)
+    errors, freedom = _errors(cells)
+    changes = change_points(logs, errors, freedom, min_change, family) if len(cells) > 1 else []
+    places = [change.at for change in changes]
+    levels = find_levels(logs, errors, freedom, places)
+    newest = levels[-1]
+
+    def is_beyond(size: float, error: float) -> bool:
+        return size > max(min_change, SIGMAS * math.hypot(error, newest.error))
+
+    earlier = levels[:-1]
+    smallest = smallest_change(logs, errors, freedom, places, min_change, family)
+    return _Series(
+        cells,
+        changes,
+        is_slower=any(is_beyond(newest.mean - level.mean, level.error) for level in earlier),
+        is_faster=bool(earlier) and is_beyond(levels[0].mean - newest.mean, levels[0].error),
+        smallest_slowdown=None if smallest is None else math.expm1(smallest),
+    )
+
+
+def _series_rows(series: _Series, folder_rows: Mapping[str, Row]) -> Iterator[Row]:
+    """Yield the rows of a network, one a folder."""
+    change_sizes = {change.at: math.expm1(change.size) for change in series.changes}
+    first_s = series.cells[0]["step_s"]
+    for number, cell in enumerate(series.cells):
+        yield {
+            **{name: cell[name] for name in ("name", "family", "platform", "folder")},
+            "taken_at": folder_rows[cell["folder"]]["taken_at"],
+            "step_s": cell["step_s"],
+            "step_s_low": cell["low"],
+            "step_s_high": cell["high"],
+            "first_ratio": cell["step_s"] / first_s,
+            "changed_fraction": change_sizes.get(number),
+        }
+
+
+def _change_rows(series: _Series, rows: Sequence[Row]) -> Iterator[Row]:
+    """Yield the rows of the folders where a network changed, with the folders on both sides."""
+    for change in series.changes:
+        yield {
+            **rows[change.at],
+            "low_fraction": math.expm1(change.low),
+            "high_fraction": math.expm1(change.high),
+            "before": rows[change.at - 1]["folder"],
+            "after": rows[change.at]["folder"],
+        }
+
+
+def _summarise(
+    folders: Sequence[str],
+    folder_rows: Mapping[str, Row],
+    all_series: Sequence[_Series],
+    changes: Sequence[Row],
+    min_change: float,
+) -> Row:
+    """Return what holds for all networks together."""
+    smallest = [
+        series.smallest_slowdown
+        for series in all_series
+        if series.smallest_slowdown is not None and series.smallest_slowdown <= 1.0
+    ]
+    vanished = {
+        series.cells[-1]["name"]
+        for series in all_series
+        if series.cells[-1]["folder"] != folders[-1]
+    }
+    present = [series for series in all_series if series.cells[-1]["folder"] == folders[-1]]
+    return {
+        "folders": folders,
+        "networks": len(all_series),
+        "margin_fraction": math.expm1(min_change),
+        "changes": changes,
+        "slower": sorted(series.cells[0]["name"] for series in present if series.is_slower),
+        "faster": sorted(series.cells[0]["name"] for series in present if series.is_faster),
+        "vanished": sorted(vanished),
+        "events": _events(changes, len(all_series), folder_rows),
+        "is_judged": bool(smallest),
+        "smallest_slowdown": float(np.median(smallest)) if smallest else None,
+    }
 
 
 def _cells(data: Data) -> list[Row]:
     """Return what each folder says of each network, its samples pooled; a `cell` is a series."""
     sides = Sides(data, "step_s", "folder", SERIES, WHERE, kin="NULL", way="''")
-    of = sides.groups
-    ids = np.flatnonzero(of["value"] > 0)
+    ids = np.flatnonzero(sides.groups["value"] > 0)
     names = {"step_s": "value", **{name: name for name in ("cell", "low", "high", "runs")}}
-    rows = sides.rows(ids, OF_STEP, names)
-    return [row | {"order": (*map(row.get, OF_STEP), at)} for at, row in enumerate(rows)]
+    rows = sides.rows(ids, STEP_COLUMNS, names)
+    return [
+        row | {"order": (*map(row.get, STEP_COLUMNS), number)} for number, row in enumerate(rows)
+    ]
 
 
-def _errors(held: Sequence[Row]) -> tuple[list[float], int]:
+def _errors(cells: Sequence[Row]) -> tuple[list[float], int]:
     """Return the standard error of each folder's logarithm, and their degrees of freedom."""
-    runs = [max(int(row["runs"] or 1), 1) for row in held]
-    halves = [
+    runs = [max(int(row["runs"] or 1), 1) for row in cells]
+    reaches = [
         math.log(row["high"] / row["low"]) / 2 if row["low"] and row["high"] else 0.0
-        for row in held
+        for row in cells
     ]
     errors = [
-        half / two_sided_t(MISS, number - 1 if number > 1 else 1000)
-        for half, number in zip(halves, runs, strict=True)
+        reach / two_sided_t(0.05, number - 1 if number > 1 else NORMAL_FREEDOM)
+        for reach, number in zip(reaches, runs, strict=True)
     ]
     return errors, sum(runs) - len(runs)
 
 
-def _events(changes: Sequence[Row], networks: int, told: dict[str, Row]) -> list[Row]:
+def _events(
+    changes: Sequence[Row], networks: int, folder_rows: Mapping[str, Row]
+) -> list[Row]:
     """Return what changed between which folders, of how many networks, and what differs there."""
-    found = []
-    for (before, after), held in grouped(changes, itemgetter("before", "after")).items():
+    events = []
+    for (before, after), rows in grouped(changes, itemgetter("before", "after")).items():
         for word, sign in (("slower", 1), ("faster", -1)):
-            sizes = [row["changed_fraction"] for row in held if row["changed_fraction"] * sign > 0]
-            if sizes:
-                a, b = told[before], told[after]
-                found.append({
-                    "before": before, "after": after, "what": word, "changed": len(sizes),
-                    "networks": networks, "changed_fraction": float(np.median(sizes)),
-                    "differ": [f"{n} {a[n]} -> {b[n]}" for n in FACTS if a[n] != b[n]],
-                })  # fmt: skip
-    return sorted(found, key=lambda row: -row["changed"])
+            sizes = [row["changed_fraction"] for row in rows if row["changed_fraction"] * sign > 0]
+            if not sizes:
+                continue
+            a, b = folder_rows[before], folder_rows[after]
+            events.append({
+                "before": before, "after": after, "what": word, "changed": len(sizes),
+                "networks": networks, "changed_fraction": float(np.median(sizes)),
+                "differ": [f"{fact} {a[fact]} -> {b[fact]}" for fact in FACTS if a[fact] != b[fact]],
+            })  # fmt: skip
+    return sorted(events, key=lambda row: -row["changed"])
 
 
-def sentences(table: Table) -> list[str]:
+def describe_history(table: Table) -> list[str]:
     """Return each change with how many networks share it and what else changed there."""
-    found: Any = table.summary
-    folders = found["folders"]
-    said = [
-        f"{one['changed']} of {counted(one['networks'], 'network')} became "
-        f"{percent(abs(one['changed_fraction']))} {one['what']} between {one['before']} and "
-        f"{one['after']}" + (f": {', '.join(one['differ'])}" if one["differ"] else "")
-        for one in found["events"]
+    summary: Any = table.summary
+    folders = summary["folders"]
+    lines = [
+        f"{event['changed']} of {counted(event['networks'], 'network')} became "
+        f"{percent(abs(event['changed_fraction']))} {event['what']} between {event['before']} and "
+        f"{event['after']}" + (f": {', '.join(event['differ'])}" if event["differ"] else "")
+        for event in summary["events"]
     ]
-    if gone := found["vanished"]:
-        said.append(f"not in the newest folder, {folders[-1]}: {first_of(gone, 4, '; ')}")
-    over = f"{counted(found['networks'], 'network')} over {counted(len(folders), 'folder')} by date"
-    none = f"no change beyond noise and {percent(found['margin_fraction'])}; {over}"
-    if len(folders) == 1:
-        none = f"nothing to say of changes: {over}, and a history takes two or more"
-    ends = f"{over}: {folders[0]} to {folders[-1]}" if folders else over
-    return [*said, ends] if said else [none]
+    if summary["slower"]:
+        lines.append(f"slower now than before: {first_of(summary['slower'], 4, '; ')}")
+    if summary["vanished"]:
+        vanished = first_of(summary["vanished"], 4, "; ")
+        lines.append(f"not in the newest folder, {folders[-1]}: {vanished}")
+    networks = counted(summary["networks"], "network")
+    over = f"{networks} over {counted(len(folders), 'folder')} by date"
+    if len(folders) < 2:
+        return [f"nothing to say of changes: {over}, and a history takes two or more"]
+    power = _describe_power(summary)
+    if lines:
+        return [*lines, power, f"{over}: {folders[0]} to {folders[-1]}"]
+    margin = percent(summary["margin_fraction"])
+    return [f"no change beyond noise and {margin}; {over}", power]
+
+
+def _describe_power(summary: Mapping[str, Any]) -> str:
+    """Return the smallest slowdown that would have been found, or why nothing can be judged."""
+    count = len(summary["folders"])
+    smallest = summary["smallest_slowdown"]
+    if smallest is None:
+        return (
+            f"nothing can be judged: {counted(count, 'folder')} of single runs cannot show 10 %; "
+            f"rounds = 5, or {MIN_VALUES} folders"
+        )
+    line = f"found with 90 % power: a step that is {percent(smallest)} slower in the newest folders"
+    if count < MIN_VALUES:
+        line += f"; {MIN_VALUES} folders would show how much folders differ"
+    return line
 
 
 ANALYSIS = Analysis(
     """Print when steps changed, over many folders.
 
     Folders are ordered by the date of their records. Of each network the change
-    points are found, and how many networks share one.
+    points are found, and how many networks share one. `--fail-on slower` fails
+    while the newest level of a network is slower than the best one before.
     """,
     history_table,
-    sentences,
+    describe_history,
     chart="steptime.reports.charts.history:chart",
     settings=(Setting("margin", "Smaller changes count as none.", "3%", str, "SHARE"),),
     folders=10_000,
     fails={
         "slower": ("slower", "vanished"),
-        "changed": ("changes", "vanished"),
+        "changed": ("slower", "faster", "vanished"),
         "vanished": ("vanished",),
     },
 )

@@ -21,7 +21,7 @@ from steptime.core.errors import InputError, one_of, unknown
 from steptime.core.kinds import Kind, paths_of, setting_texts, text_of
 from steptime.core.progress import note
 from steptime.core.signature import REQUIRED, option_name
-from steptime.core.table import UNSUCCESSFUL, JsonRows, Table
+from steptime.core.table import CANNOT_JUDGE, UNSUCCESSFUL, JsonRows, Table
 from steptime.core.values import MAX_COUNT, parse_count, parse_number
 from steptime.questions import kinds
 
@@ -48,12 +48,15 @@ class AnalysisAnswer(Answer, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     _analysis: Analysis
     _table: Table
-    _has_failed: bool = False
+    _exit_code: int = 0
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the command: 3 where the answer is one that `--fail-on` names."""
-        return UNSUCCESSFUL if self._has_failed else 0
+        """The exit code of the command: 3 where the answer is one that `--fail-on` names.
+
+        2 where nothing can be judged, as the gate could not have failed.
+        """
+        return self._exit_code
 
     def tables(self) -> list[Table]:
         """Return the rows, people see the first of them; no table without rows."""
@@ -249,8 +252,16 @@ def _answer_analysis(
         notes=(failure,) if failure else (),
         _analysis=analysis,
         _table=table,
-        _has_failed=any(table.summary[field] for field in failing),
+        _exit_code=_find_exit_code(table, failing),
     )
+
+
+def _find_exit_code(table: Table, failing: Sequence[str]) -> int:
+    """Return 3 where a list of the summary has something, 2 where nothing could be in it."""
+    if any(table.summary[field] for field in failing):
+        return UNSUCCESSFUL
+    needs_verdicts = bool({*failing} - {"vanished"})
+    return 0 if not needs_verdicts or table.summary.get("is_judged", True) else CANNOT_JUDGE
 
 
 def _draw_table(analysis: Analysis, table: Table, failure: str, path: Path) -> None:

@@ -1,0 +1,310 @@
+"""Find where the level of a series changed, in series as machines make them.
+
+Everything here is a natural logarithm of a time. A change is believed only if constant levels
+explain the series better than a series without a change, whose values resemble their predecessors
+(an autoregression of order 1); outliers are clipped first, and a level needs two values. So a
+series that is correlated, has two speeds or long tails raises a false alarm in at most 5 % of
+cases (`docs/gate-error-rates.md`).
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from steptime.analysis.gate import CLIP, FEW_CHANGE, NORMAL_TAIL, TAIL
+from steptime.records.statistics import MISS, two_sided_t
+from steptime.records.warmup import Floats
+
+MIN_VALUES = 8  # that show how much values differ without a change
+MIN_LEVEL = 2  # values of the newest level, and of all in a short series
+MIN_INNER_LEVELS = {20: 3, 100: 4}  # by values: a second speed makes shorter levels by chance
+MIN_FOR_NEWEST = 20  # values, with which the newest alone can be a change: 1 of 20 is the farthest
+VALUES_PER_CHANGE = 8  # more changes would fit two speeds by chance
+NEWEST_FARTHEST = 1.3  # times the farthest value before, which long tails seldom reach by chance
+NEWEST_FAR = 3.6  # noise, beyond which the newest value alone is a change
+WINDOW = 5  # values of the running median that outliers are clipped around
+LOCAL_NOISE = 0.87  # standard deviation about the running median, for normal noise of 1
+GAIN = 7.2  # log likelihood that a change must bring, with up to `GAIN_VALUES`
+GAIN_VALUES = 30  # a longer series has more places for a change by chance
+MAX_CORRELATION = 0.95
+CORRELATIONS = 39  # of the grid: steps of 0.025
+FEW_ALARMS = 0.02  # false alarms of the t-test where values are few
+POWER_SIGMAS = 1.2816  # for 90 %
+MIN_NOISE = 1e-9
+
+
+class LevelChange(NamedTuple):
+    """A change of level before the item `at`: logarithms of its size and ends (95 %)."""
+
+    at: int
+    size: float
+    low: float
+    high: float
+
+
+class Level(NamedTuple):
+    """A level between two changes: its mean, and the standard error of this mean."""
+
+    mean: float
+    error: float
+
+
+class Family(NamedTuple):
+    """Series that are judged together.
+
+    Attributes:
+        size: number of series.
+        farthest: the farthest value of all series before the newest, over the noise of its series.
+    """
+
+    size: int = 1
+    farthest: float = 0.0
+
+
+def change_points(
+    logs: Sequence[float],
+    errors: Sequence[float],
+    freedom: int,
+    margin: float = 0.0,
+    family: Family = Family(),  # noqa: B008  # immutable
+) -> list[LevelChange]:
+    """Return where the level of a series changes by more than `margin`.
+
+    Args:
+        logs: logarithms of the values, in the order of time.
+        errors: the standard error of each value by itself, 0 if unknown.
+        freedom: degrees of freedom of the errors together.
+        margin: logarithm below which a change counts as none.
+        family: the series that are judged together.
+    """
+    values = np.asarray(logs, float)
+    own = _root_mean_square(errors)
+    if len(values) < MIN_VALUES:
+        places = _split_few(values, own, freedom, max(FEW_CHANGE, margin), family)
+    else:
+        places = _split_many(values, own, margin, family)
+    return _describe_changes(values, places, own, freedom)
+
+
+def find_levels(
+    logs: Sequence[float], errors: Sequence[float], freedom: int, places: Sequence[int]
+) -> list[Level]:
+    """Return the levels between changes at `places`."""
+    values = np.asarray(logs, float)
+    own = _root_mean_square(errors)
+    noise, _ = _noise_about(values, places, own, freedom)
+    return [
+        Level(float(part.mean()), noise / math.sqrt(len(part))) for part in _parts(values, places)
+    ]
+
+
+def smallest_change(
+    logs: Sequence[float],
+    errors: Sequence[float],
+    freedom: int,
+    places: Sequence[int],
+    margin: float,
+    family: Family = Family(),  # noqa: B008  # immutable
+) -> float | None:
+    """Return the smallest change of the newest values that is found with 90 % power.
+
+    Of the newest value alone in a series of `MIN_FOR_NEWEST`, else of the newest two. None where
+    nothing can be judged: single runs in two folders.
+    """
+    values = np.asarray(logs, float)
+    n = len(values)
+    own = _root_mean_square(errors)
+    noise, degrees = _noise_about(values, places, own, freedom)
+    if n < 2 or degrees < 1:
+        return None
+    if n < MIN_VALUES:
+        error = noise * math.sqrt(n / (n - 1))
+        limit = max(FEW_CHANGE, two_sided_t(FEW_ALARMS / (n - 1) / family.size, degrees) * error)
+    elif n >= MIN_FOR_NEWEST:
+        error = noise * math.sqrt(n / (n - 1))
+        limit = max(NEWEST_FAR, NEWEST_FARTHEST * family.farthest) * error
+    else:
+        error = noise * math.sqrt(1 / MIN_LEVEL + 1 / (n - MIN_LEVEL))
+        limit = error * math.sqrt(n * math.expm1(2 * _needed_gain(n, family.size) / n))
+    return max(limit, margin) + POWER_SIGMAS * error
+
+
+def find_family(all_logs: Sequence[Sequence[float]]) -> Family:
+    """Return what the series have in common that are judged together."""
+    farthest = 0.0
+    for logs in all_logs:
+        if len(logs) >= MIN_FOR_NEWEST:
+            before = np.asarray(logs, float)[:-1]
+            residuals = before - _running_median(before)
+            noise = max(_robust_noise(residuals), MIN_NOISE)
+            farthest = max(farthest, float(np.abs(residuals).max()) / noise)
+    return Family(len(all_logs), farthest)
+
+
+def _root_mean_square(errors: Sequence[float]) -> float:
+    return float(np.sqrt((np.asarray(errors, float) ** 2).mean())) if len(errors) else 0.0
+
+
+def _split_few(
+    values: Floats, own: float, freedom: int, min_change: float, family: Family
+) -> list[int]:
+    """Return the best split if a t-test believes it and it is larger than two speeds can be."""
+    n = len(values)
+    if n < 2 or n - 2 + freedom < 1:
+        return []
+    at = np.arange(1, n)
+    sums = np.cumsum(values)[:-1]
+    sizes = (values.sum() - sums) / (n - at) - sums / at
+    gains = sizes**2 * at * (n - at) / n
+    best = int(np.argmax(gains))
+    scatter = max(0.0, float(((values - values.mean()) ** 2).sum() - gains[best]))
+    noise = max(math.sqrt(scatter / (n - 2)) if n > 2 else 0.0, own, MIN_NOISE)
+    t = two_sided_t(FEW_ALARMS / (n - 1) / family.size, n - 2 + freedom)
+    is_change = math.sqrt(gains[best]) > t * noise
+    return [best + 1] if is_change and abs(sizes[best]) > min_change else []
+
+
+def _split_many(values: Floats, own: float, margin: float, family: Family) -> list[int]:
+    """Return the places of the changes of a series that shows its own noise."""
+    clipped = _clip_outliers(values)
+    n = len(values)
+    squares_without = max(_autoregressive_squares(clipped), own**2 * n, MIN_NOISE**2 * n)
+    needed = _needed_gain(n, family.size)
+    places: list[int] = []
+    chosen: list[int] = []
+    largest = 0.0
+    for number in range(1, n // VALUES_PER_CHANGE + 1):
+        place = _best_split(clipped, places)
+        if place is None:
+            break
+        places = sorted([*places, place])
+        parts = _parts(clipped, places)
+        squares = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
+        squares = max(squares, own**2 * n, MIN_NOISE**2 * n)
+        gain = n / 2 * math.log(squares_without / squares) - number * needed
+        if gain > largest:
+            largest, chosen = gain, places
+    chosen = _drop_small(values, chosen, margin)
+    start = chosen[-1] if chosen else 0
+    if _is_newest_changed(values[start:], own, margin, family.farthest):
+        chosen = [*chosen, n - 1]
+    return chosen
+
+
+def _clip_outliers(values: Floats) -> Floats:
+    """Return the series with values far from the running median clipped."""
+    middle = _running_median(values)
+    noise = _robust_noise(values - middle) / LOCAL_NOISE
+    return np.clip(values, middle - CLIP * noise, middle + CLIP * noise)
+
+
+def _running_median(values: Floats) -> Floats:
+    padded = np.pad(values, WINDOW // 2, mode="reflect")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)
+    return np.asarray(np.median(windows, axis=1))
+
+
+def _robust_noise(residuals: Floats) -> float:
+    """Return the larger of two spreads: of the 95 % quantile, and of clipped squares."""
+    sizes = np.abs(residuals)
+    tail = float(np.quantile(sizes, TAIL)) / NORMAL_TAIL
+    clipped = np.minimum(sizes, CLIP * tail)
+    return max(tail, float(np.sqrt((clipped**2).mean())))
+
+
+def _autoregressive_squares(values: Floats) -> float:
+    """Return the sum of squares of an autoregression of order 1, as white noise of its likelihood.
+
+    The exact likelihood is maximised over the correlation (a grid) and the mean. Of its logarithm
+    -n/2 log(squares) + 1/2 log(1 - r^2), the second term is moved into the squares.
+    """
+    n = len(values)
+    r = np.linspace(0.0, MAX_CORRELATION, CORRELATIONS)[:, None]
+    follows = values[1:] - r * values[:-1]
+    weight = (1 - r[:, 0] ** 2) + (n - 1) * (1 - r[:, 0]) ** 2
+    total = (1 - r[:, 0] ** 2) * values[0] + (1 - r[:, 0]) * follows.sum(axis=1)
+    mean = (total / weight)[:, None]
+    squares = ((follows - (1 - r) * mean) ** 2).sum(axis=1)
+    squares += (1 - r[:, 0] ** 2) * (values[0] - mean[:, 0]) ** 2
+    return float((squares * (1 - r[:, 0] ** 2) ** (-1 / n)).min())
+
+
+def _needed_gain(values: int, networks: int) -> float:
+    """Return the gain of a change; a family of networks needs more, as Bonferroni's share does."""
+    return GAIN + math.log(networks) + max(0.0, math.log(values / GAIN_VALUES))
+
+
+def _best_split(values: Floats, places: Sequence[int]) -> int | None:
+    """Return the split that explains most, with levels that are long enough."""
+    inner = max((least for n, least in MIN_INNER_LEVELS.items() if len(values) >= n), default=0)
+    inner = max(inner, MIN_LEVEL)
+    best, best_gain = None, 0.0
+    for start, stop in pairwise([0, *places, len(values)]):
+        part = values[start:stop]
+        n = stop - start
+        at = np.arange(inner, n - (MIN_LEVEL if stop == len(values) else inner) + 1)
+        if not len(at):
+            continue
+        sums = np.cumsum(part)[at - 1]
+        gains = ((part.sum() - sums) / (n - at) - sums / at) ** 2 * at * (n - at) / n
+        place = int(np.argmax(gains))
+        if gains[place] > best_gain:
+            best, best_gain = start + int(at[place]), float(gains[place])
+    return best
+
+
+def _drop_small(values: Floats, places: list[int], margin: float) -> list[int]:
+    """Return the places without those whose change is within the margin, the smallest first."""
+    while places:
+        means = [float(np.median(part)) for part in _parts(values, places)]
+        sizes = [abs(after - before) for before, after in pairwise(means)]
+        smallest = int(np.argmin(sizes))
+        if sizes[smallest] > margin:
+            break
+        places = [place for index, place in enumerate(places) if index != smallest]
+    return places
+
+
+def _is_newest_changed(level: Floats, own: float, margin: float, family_farthest: float) -> bool:
+    """Whether the newest value is the farthest of its level, and beyond noise and margin."""
+    if len(level) < MIN_FOR_NEWEST:
+        return False
+    before = level[:-1]
+    residuals = before - np.median(before)
+    far = abs(float(level[-1] - np.median(before)))
+    noise = max(_robust_noise(residuals), own, MIN_NOISE)
+    farthest = max(float(np.abs(residuals).max()), family_farthest * noise)
+    return far > max(NEWEST_FAR * noise, NEWEST_FARTHEST * farthest, margin)
+
+
+def _describe_changes(
+    values: Floats, places: Sequence[int], own: float, freedom: int
+) -> list[LevelChange]:
+    """Return the size of each change with its 95 % interval."""
+    noise, degrees = _noise_about(values, places, own, freedom)
+    parts = _parts(values, places)
+    changes = []
+    for at, (before, after) in zip(places, pairwise(parts), strict=True):
+        size = float(after.mean() - before.mean())
+        error = noise * math.sqrt(1 / len(before) + 1 / len(after))
+        reach = two_sided_t(MISS, max(1, degrees)) * error
+        changes.append(LevelChange(at, size, size - reach, size + reach))
+    return changes
+
+
+def _noise_about(
+    values: Floats, places: Sequence[int], own: float, freedom: int
+) -> tuple[float, int]:
+    """Return the noise about the levels, and its degrees of freedom."""
+    parts = _parts(values, places)
+    spare = len(values) - len(parts)
+    squares = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
+    scatter = math.sqrt(squares / spare) if spare > 0 else 0.0
+    return max(scatter, own, MIN_NOISE), spare + freedom
+
+
+def _parts(values: Floats, places: Sequence[int]) -> list[Floats]:
+    return [values[start:stop] for start, stop in pairwise([0, *places, len(values)])]
