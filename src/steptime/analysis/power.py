@@ -27,7 +27,8 @@ class Power(NamedTuple):
 
     Attributes:
         is_judged: whether some step that became twice as slow would have been found.
-        smallest_slowdown: the largest smallest slowdown of the steps that are judged, as a share.
+        smallest_slowdown: the smallest slowdown that is found with 90 % power, as a share; the
+            median of the pairs that are judged.
         unjudged_count: number of pairs that are not judged, if some are.
         remark: what cannot be shown, and what would show it; "" where `GOAL` is found.
     """
@@ -52,12 +53,11 @@ def find_power(pairing: Pairing) -> Power:
         at_least = float(smallest[is_known].min())
         advice = _advise(pairing, is_known, "a step twice as slow", at_least)
         return Power(False, at_least, len(pairing), f"nothing can be judged: {advice}")
-    largest = float(smallest[is_judged].max())
     typical = float(np.median(smallest[is_judged]))
     remark = ""
     if typical > GOAL and is_less_better:
         remark = _advise(pairing, is_judged, percent(GOAL), typical)
-    return Power(True, largest, int((~is_judged).sum()), remark)
+    return Power(True, typical, int((~is_judged).sum()), remark)
 
 
 def advise(noise: float, runs: int, pairs: int) -> list[str]:

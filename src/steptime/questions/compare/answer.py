@@ -199,8 +199,8 @@ class CompareAnswer(Answer, frozen=True, kw_only=True):
         changes: of two folders, what became slower or faster.
         is_judged: of two folders: whether some step that became twice as slow would have been
             found. False where no side has several runs, and where the hardware differs.
-        smallest_slowdown: of two folders: the smallest slowdown that would have been found with
-            90 % power in each step that is judged, 0.1 for 10 %; None if unknown.
+        smallest_slowdown: of two folders: the smallest slowdown of one step that would have been
+            found with 90 % power, 0.1 for 10 %: the median of the rows; None if unknown.
         nodes: with --by host, the nodes that are slow.
         headline: the ratios in the mean, and what changed.
         notes: remarks on intervals and on steps without a partner.

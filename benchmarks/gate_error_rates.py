@@ -1,0 +1,287 @@
+"""How often the gates alarm without a change, and how often they find one, on made-up noise.
+
+    python benchmarks/gate_error_rates.py [--draws 2000] [--write docs/gate-error-rates.md]
+
+Each draw makes the samples of two folders, or of a series of folders, and asks the functions that
+`compare` and `analyse history` ask: `statistics.run_logs`, `verdict.judge_folders`,
+`change_points.change_points`. An alarm is any network that is called slower or faster in the whole
+comparison. The seed of a cell is made from `SEED` and the numbers of the cell, so that each cell
+is the same whichever others are drawn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import math
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steptime.analysis.change_points import change_points
+from steptime.analysis.verdict import judge_folders
+from steptime.records.statistics import run_logs
+
+Floats = NDArray[np.float64]
+SEED = 20151115
+SAMPLES = 10  # of a run
+STEP_NOISE = 0.005  # from step to step, where the noise says nothing of it
+MARGIN = 0.03  # of both commands, as in docs/tasks/ci-gate.md
+POOL = 12_000  # cells of a noise and a number of runs, from which draws take theirs
+RUNS = (1, 2, 3, 5, 10)
+NETWORKS = (1, 3, 8, 24)
+FOLDERS = (5, 8, 10, 20, 30, 100)
+
+
+def _steps(rng: np.random.Generator, of_runs: Floats) -> Floats:
+    return of_runs[..., None] + rng.normal(0, STEP_NOISE, (*of_runs.shape, SAMPLES))
+
+
+def normal(sigma: float) -> Callable[[np.random.Generator, tuple[int, ...]], Floats]:
+    """Return normal noise from run to run."""
+    return lambda rng, shape: _steps(rng, rng.normal(0, sigma, shape))
+
+
+def autocorrelated(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    """Steps of 3 % noise, each like its neighbour by 0.95, in independent runs."""
+    steps = rng.normal(0, 0.03, (*shape, SAMPLES))
+    for step in range(1, SAMPLES):
+        fresh = math.sqrt(1 - 0.95**2) * steps[..., step]
+        steps[..., step] = 0.95 * steps[..., step - 1] + fresh
+    return steps
+
+
+def two_speeds(gap: float, share: float) -> Callable[[np.random.Generator, tuple[int, ...]], Floats]:
+    """Return runs of which a share is slower by a gap."""
+    return lambda rng, shape: _steps(rng, gap * (rng.random(shape) < share))
+
+
+def student(freedom: int) -> Callable[[np.random.Generator, tuple[int, ...]], Floats]:
+    """Return noise of 2 % from run to run with the tails of Student's distribution."""
+    return lambda rng, shape: _steps(rng, 0.02 * rng.standard_t(freedom, shape))
+
+
+def spikes(share: float) -> Callable[[np.random.Generator, tuple[int, ...]], Floats]:
+    """Return runs with 1 % noise, of which a share is 20 to 60 % slower, as are 2 % of the steps."""
+
+    def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+        of_runs = rng.normal(0, 0.01, shape)
+        of_runs += (rng.random(shape) < share) * rng.uniform(0.2, 0.6, shape)
+        steps = _steps(rng, of_runs)
+        return steps + (rng.random(steps.shape) < 0.02) * rng.uniform(0.2, 0.6, steps.shape)
+
+    return draw
+
+
+NOISES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Floats]] = {
+    "normal, 1 %": normal(0.01),
+    "normal, 3 %": normal(0.03),
+    "normal, 5 %": normal(0.05),
+    "autocorrelated steps (0.95), 3 %": autocorrelated,
+    "two speeds, 5 % apart, half of the runs": two_speeds(0.05, 0.5),
+    "two speeds, 10 % apart, a fifth of the runs": two_speeds(0.1, 0.2),
+    "Student, 2 degrees": student(2),
+    "Student, 3 degrees": student(3),
+    "spikes: 5 % of the runs, 20 to 60 % slower": spikes(0.05),
+}
+
+
+@functools.lru_cache(1)
+def draw_pool(noise: str, runs: int) -> Floats:
+    """Return cells of runs [cells, runs], as logarithms of their medians without warm-up."""
+    rng = np.random.default_rng([SEED, zlib.crc32(f"{noise} {runs}".encode())])
+    times = np.exp(NOISES[noise](rng, (POOL, runs))).reshape(POOL, -1)
+    return run_logs([*times], [np.repeat(np.arange(runs), SAMPLES)] * POOL)
+
+
+def draw_alarms(
+    noise: str, runs: int, networks: int, draws: int, slower: float = 1.0, margin: float = MARGIN
+) -> tuple[float, float, float]:
+    """Return shares of draws: with any alarm, with the first network slower; and a median.
+
+    The first network of the second folder is slower by a factor. The median is that of the
+    `smallest` slowdown that the comparison says it finds in it. Cells are taken from a pool.
+    """
+    if runs == 1:  # `Pairing` gives no runs of a single one, which has no noise
+        return 0.0, 0.0, math.nan
+    pool = draw_pool(noise, runs)
+    rng = np.random.default_rng([SEED, zlib.crc32(f"{noise} {runs} {networks} {slower}".encode())])
+    is_whole, drift = np.ones(networks, bool), np.zeros(networks)
+    alarms, found, smallest = 0, 0, []
+    for _ in range(draws):
+        cells = pool[rng.integers(0, POOL, 2 * networks)]
+        a, b = cells[:networks], cells[networks:]
+        b[0] += math.log(slower)
+        ratio = np.exp(b.mean(axis=1) - a.mean(axis=1))
+        judged = judge_folders(a, b, ratio, drift, is_whole, "step_s", margin)
+        words = judged["verdict"].tolist()
+        alarms += "slower" in words or "faster" in words
+        found += words[0] == "slower"
+        smallest.append(judged["smallest"][0])
+    return alarms / draws, found / draws, float(np.median(smallest))
+
+
+def series(kind: str, rng: np.random.Generator, folders: int) -> Floats:
+    """Return the logarithms of a series of nights without a change."""
+    if kind.startswith("correlated"):
+        values = rng.normal(0, 0.03, folders)
+        for at in range(1, folders):
+            values[at] = 0.8 * values[at - 1] + math.sqrt(1 - 0.8**2) * values[at]
+        return values
+    if kind.startswith("two speeds"):
+        gap, share = (0.05, 0.5) if "5 %" in kind else (0.1, 0.2)
+        return gap * (rng.random(folders) < share) + rng.normal(0, 0.003, folders)
+    if kind.startswith("Student"):
+        return 0.02 * rng.standard_t(2 if "2" in kind else 3, folders)
+    return rng.normal(0, float(kind.split()[1]) / 100, folders)
+
+
+SERIES = (
+    "normal, 1 %",
+    "normal, 5 %",
+    "correlated nights (0.8), 3 %",
+    "two speeds, 5 % apart, half of the nights",
+    "two speeds, 10 % apart, a fifth of the nights",
+    "Student, 2 degrees",
+    "Student, 3 degrees",
+)
+
+
+def draw_history(kind: str, folders: int, draws: int, slower: float = 1.0, newest: int = 0) -> float:
+    """Return the share of series in which a change is found: any, or a slowdown of the newest."""
+    rng = np.random.default_rng([SEED, zlib.crc32(f"{kind} {folders} {newest} {slower}".encode())])
+    found = 0
+    for _ in range(draws):
+        logs = series(kind, rng, folders)
+        if newest:
+            logs[-newest:] += math.log(slower)
+        changes = change_points([*logs], [0.0] * folders, 0, math.log1p(MARGIN))
+        places = [change.at for change in changes if change.size > 0 or not newest]
+        near = [at for at in places if not newest or abs(at - (folders - newest)) <= 1]
+        found += bool(near)
+    return found / draws
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table."""
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{'---|' * len(heads)}"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+    yield ""
+
+
+CELLS = [(runs, networks, 1.0) for runs in RUNS for networks in NETWORKS]
+POWER_CELLS = [
+    (runs, networks, slower)
+    for runs, networks in ((2, 1), (2, 24), (3, 24), (5, 24), (10, 24))
+    for slower in (1.1, 1.5)
+]
+
+
+def draw_noise(noise: str, draws: int) -> dict[tuple[int, int, float], tuple[float, float, float]]:
+    """Return what `draw_alarms` finds in all cells of a noise, by runs, networks and factor."""
+    cells = sorted({*CELLS, *POWER_CELLS})
+    rates = {cell: draw_alarms(noise, cell[0], cell[1], draws, cell[2]) for cell in cells}
+    print(noise, [f"{100 * rates[cell][0]:.1f}" for cell in CELLS], flush=True)
+    print(noise, [f"{100 * rates[cell][1]:.1f}" for cell in POWER_CELLS], flush=True)
+    return rates
+
+
+def compare_lines(draws: int, processes: int) -> Iterator[str]:
+    """Yield the tables of `compare`: false alarms, then what is found."""
+    with ProcessPoolExecutor(processes) as executor:
+        tasks = {noise: executor.submit(draw_noise, noise, draws) for noise in NOISES}
+        rates = {noise: task.result() for noise, task in tasks.items()}
+    yield FALSE_ALARMS
+    for runs in RUNS:
+        yield f"{runs} run{'s' if runs > 1 else ''} a side:"
+        yield ""
+        rows = [
+            [noise, *(f"{100 * rates[noise][runs, networks, 1.0][0]:.1f}" for networks in NETWORKS)]
+            for noise in NOISES
+        ]
+        yield from table(["noise", *(f"{networks} networks" for networks in NETWORKS)], rows)
+    yield POWER
+    rows = []
+    for noise in NOISES:
+        for runs, networks, slower in POWER_CELLS[::2]:
+            _, tenth, smallest = rates[noise][runs, networks, slower]
+            half = rates[noise][runs, networks, 1.5][1]
+            rows.append([noise, f"{runs}", f"{networks}", f"{100 * tenth:.1f}",
+                         f"{100 * half:.1f}", f"{100 * smallest:.0f} %"])  # fmt: skip
+    heads = ["noise", "runs", "networks", "10 % slower", "1.5 times slower", "says: smallest"]
+    yield from table(heads, rows)
+
+
+def history_lines(draws: int) -> Iterator[str]:
+    """Yield the tables of `history`: false alarms, then what is found."""
+    rows = []
+    for kind in SERIES:
+        rates = [draw_history(kind, folders, draws) for folders in FOLDERS]
+        rows.append([kind, *(f"{100 * rate:.1f}" for rate in rates)])
+        print(rows[-1], flush=True)
+    yield from table(["series", *(f"{folders} folders" for folders in FOLDERS)], rows)
+    yield "Share of series of 1 % normal noise in which a slowdown of the newest folders is found:"
+    yield ""
+    rows = []
+    for folders, newest in ((10, 2), (10, 5), (30, 1), (30, 2), (30, 3), (30, 15)):
+        found = [
+            draw_history("normal, 1 %", folders, draws, slower, newest)
+            for slower in (1.05, 1.1, 1.5)
+        ]
+        rows.append([f"{folders}", f"{newest}", *(f"{100 * rate:.1f}" for rate in found)])
+        print(rows[-1], flush=True)
+    yield from table(["folders", "slower in the newest", "5 %", "10 %", "1.5 times"], rows)
+
+
+INTRODUCTION = """# Error rates of the gates
+
+`compare --fail-on slower` and `analyse history --fail-on slower` promise that at most 5 % of comparisons without any change alarm, and say with each
+answer the smallest slowdown that they find with 90 % power. This page is what they hold on made-up noise of known kinds: `python
+benchmarks/gate_error_rates.py --write docs/gate-error-rates.md`, {draws:,} draws a cell, seed {seed}. The margin is 3 %. [How the gate judges](measuring.md#did-a-folder-become-slower)
+
+"""
+FALSE_ALARMS = """## False alarms of `compare`
+
+Share of comparisons [%] of a folder with itself in which any network is called slower or faster, for so many runs a side and so many networks.
+A single run a side is never judged.
+
+"""
+POWER = """## What `compare` finds
+
+Share of comparisons [%] in which one network of so many is called slower when it is 10 % or 1.5 times slower. The last column is the median
+`smallest_slowdown` of the answers: what they say that they find with 90 % power.
+
+"""
+HISTORY = """## False alarms of `history`
+
+Share of series [%] of a network without any change in which a change is found. With fewer than 8 folders only changes of more than 25 % are judged.
+
+"""
+
+
+def main() -> None:
+    """Draw the tables, and write the page."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--draws", type=int, default=2000)
+    parser.add_argument("--processes", type=int, default=3)
+    parser.add_argument("--write", type=Path)
+    options = parser.parse_args()
+    parts = [
+        INTRODUCTION.format(draws=options.draws, seed=SEED),
+        "\n".join(compare_lines(options.draws, options.processes)),
+        "\n",
+        HISTORY,
+        "\n".join(history_lines(options.draws)),
+    ]
+    if options.write:
+        options.write.write_text("".join(parts).rstrip() + "\n")
+
+
+if __name__ == "__main__":
+    main()
