@@ -37,19 +37,17 @@ DRAWS = 4000  # of normal noise, for the power
 
 
 class Noise(NamedTuple):
-    """Noise from run to run.
+    """Noise from run to run, an entry a pair.
 
     Attributes:
-        pooled: standard deviation over all networks.
-        of_pairs: standard deviation for each pair, at least the pooled one.
-        freedom: number of spare runs (runs less one, over all sides of all judged pairs).
+        of_pairs: standard deviation for each pair, at least the one pooled over its comparison.
+        freedom: number of spare runs of the comparison: runs less one, over all sides.
         is_loud: pairs with more noise than the others.
         own: standard deviation of each pair by itself.
     """
 
-    pooled: float
     of_pairs: Floats
-    freedom: int
+    freedom: NDArray[np.int64]
     is_loud: Flags
     own: Floats
 
@@ -77,7 +75,11 @@ class Judgement(NamedTuple):
 
 
 def judge_runs(
-    a: Floats, b: Floats, margin: float = 0.0, false_alarms: float = FALSE_ALARMS
+    a: Floats,
+    b: Floats,
+    margin: float = 0.0,
+    false_alarms: float = FALSE_ALARMS,
+    comparisons: int = 1,
 ) -> Judgement:
     """Return which pairs changed by more than `margin`, at most 5 % false alarms over all pairs.
 
@@ -90,29 +92,33 @@ def judge_runs(
         b: the same of the other side.
         margin: logarithm below which a change counts as none.
         false_alarms: share of comparisons without any change that may have an alarm.
+        comparisons: the pairs are of so many comparisons of equal size, one behind the other, each
+            judged by itself; more than one need two runs a side in every pair.
     """
     runs_a, runs_b = _count_runs(a), _count_runs(b)
     is_judged = np.minimum(runs_a, runs_b) >= MIN_RUNS
     columns = {name: np.full(len(a), np.nan) for name in Judgement._fields}
     if is_judged.any():
-        judged = _judge(a[is_judged], b[is_judged], margin, false_alarms)
+        judged = _judge(a[is_judged], b[is_judged], margin, false_alarms, comparisons)
         for name, column in columns.items():
             column[is_judged] = getattr(judged, name)
     columns["is_changed"] = columns["is_changed"] == 1
     return Judgement(**columns)
 
 
-def _judge(a: Floats, b: Floats, margin: float, false_alarms: float) -> Judgement:
+def _judge(
+    a: Floats, b: Floats, margin: float, false_alarms: float, comparisons: int
+) -> Judgement:
     """Return the judgement of pairs that all have two runs a side or more."""
-    from scipy.special import stdtr
+    from scipy.special import stdtr, stdtrit
 
     runs_a, runs_b = _count_runs(a), _count_runs(b)
-    noise = pool_noise(a, b)
-    limit = _find_limit(a, b, noise, false_alarms)
+    noise = pool_noise(a, b, comparisons)
+    limit = _find_limit(a, b, noise, false_alarms, comparisons)
     change = _clipped_mean(b, noise.of_pairs) - _clipped_mean(a, noise.of_pairs)
     evidence = _weigh_evidence(a, b, change)
     error = noise.of_pairs * _error_factor(runs_a, runs_b)
-    reach = two_sided_t(MISS, noise.freedom) * error
+    reach = -stdtrit(noise.freedom, MISS / 2) * error
     loss = _power_losses(runs_a, runs_b) * noise.of_pairs
     return Judgement(
         change=change,
@@ -125,7 +131,7 @@ def _judge(a: Floats, b: Floats, margin: float, false_alarms: float) -> Judgemen
     )
 
 
-def pool_noise(a: Floats, b: Floats) -> Noise:
+def pool_noise(a: Floats, b: Floats, comparisons: int = 1) -> Noise:
     """Return the noise from run to run of pairs [pairs, runs] that all have two runs a side.
 
     The pooled noise is the larger of two numbers: the root mean square of the residuals, those
@@ -134,22 +140,24 @@ def pool_noise(a: Floats, b: Floats) -> Noise:
     """
     from scipy.special import chdtri
 
-    residuals = np.abs(np.concatenate([_residuals(a).ravel(), _residuals(b).ravel()]))
-    residuals = residuals[np.isfinite(residuals)]
-    tail = float(np.quantile(residuals, TAIL)) / NORMAL_TAIL
-    bulk = max(tail, float(np.median(residuals)) / NORMAL_MEDIAN)
-    clipped = np.minimum(residuals, CLIP * bulk)
-    pooled = max(tail, float(np.sqrt((clipped**2).mean())), MIN_NOISE)
+    pairs = len(a) // comparisons
+    residuals = np.abs(np.concatenate([_residuals(a), _residuals(b)], axis=1))
+    residuals = residuals.reshape(comparisons, -1)
+    quantile = np.nanquantile if np.isnan(residuals).any() else np.quantile
+    middle, tail = quantile(residuals, (0.5, TAIL), axis=1)
+    tail = tail / NORMAL_TAIL
+    bulk = np.maximum(tail, middle / NORMAL_MEDIAN)
+    clipped = np.minimum(residuals, CLIP * bulk[:, None])
+    root = np.sqrt(np.nansum(clipped**2, axis=1) / np.isfinite(residuals).sum(axis=1))
+    pooled = np.repeat(np.maximum(np.maximum(tail, root), MIN_NOISE), pairs)
     freedom = _count_runs(a) + _count_runs(b) - 2
     own = np.sqrt((_squares(a) + _squares(b)) / freedom)
-    is_alone = len(a) == 1
     allowed = np.sqrt(chdtri(freedom, OWN_NOISE) / freedom)
     loud = np.sqrt(chdtri(freedom, LOUD_NOISE) / freedom)
     return Noise(
-        pooled=pooled,
         of_pairs=np.maximum(pooled, own / allowed),
-        freedom=int(freedom.sum()),
-        is_loud=(own > loud * pooled) & (not is_alone),
+        freedom=np.repeat(freedom.reshape(comparisons, -1).sum(axis=1), pairs),
+        is_loud=(own > loud * pooled) & (pairs > 1),
         own=own,
     )
 
@@ -169,7 +177,7 @@ def smallest_of_equal(noise: float, runs: int, pairs: int, margin: float = 0.0) 
     return float(_find_smallest(limit, loss, noise * error, freedom, margin))
 
 
-def _find_smallest(limit: Any, loss: Any, error: Any, freedom: int, margin: float) -> Any:
+def _find_smallest(limit: Any, loss: Any, error: Any, freedom: Any, margin: float) -> Any:
     """Return the smallest change that is found with 90 % power.
 
     Both the evidence and the noise, and with it the limit, differ from draw to draw.
@@ -186,7 +194,9 @@ def _expected_spread(runs: int, pairs: int) -> float:
     return float(np.ptp(draws, axis=2).max(axis=1).mean())
 
 
-def _find_limit(a: Floats, b: Floats, noise: Noise, false_alarms: float) -> Floats:
+def _find_limit(
+    a: Floats, b: Floats, noise: Noise, false_alarms: float, comparisons: int
+) -> Floats:
     """Return what the evidence for a change of each pair must exceed.
 
     Bonferroni over the pairs, and over the loud pairs, which have their own noise alone. Where few
@@ -195,23 +205,27 @@ def _find_limit(a: Floats, b: Floats, noise: Noise, false_alarms: float) -> Floa
     """
     from scipy.special import stdtrit
 
+    pairs = len(a) // comparisons
+
+    def over_comparison(column: NDArray[Any], combine: Any) -> NDArray[Any]:
+        return np.repeat(combine(column.reshape(comparisons, -1), axis=1), pairs)
+
     runs_a, runs_b = _count_runs(a), _count_runs(b)
     least_runs = np.minimum(runs_a, runs_b)
-    is_few = noise.freedom <= FEW_FREEDOM and int(least_runs.min()) == MIN_RUNS
-    share = max(false_alarms, FALSE_ALARMS_FEW) if is_few else false_alarms
-    factor = _error_factor(runs_a, runs_b)
-    pair_share = share / len(a)
-    limit = two_sided_t(pair_share, noise.freedom) * noise.of_pairs
-    loud_share = share / max(1, 2 * int(noise.is_loud.sum()))
+    has_two = over_comparison(least_runs, np.min) == MIN_RUNS
+    is_few = (noise.freedom <= FEW_FREEDOM) & has_two
+    share = np.where(is_few, max(false_alarms, FALSE_ALARMS_FEW), false_alarms)
+    loud_share = share / np.maximum(1, 2 * over_comparison(noise.is_loud, np.sum))
+    limit = -stdtrit(noise.freedom, share / pairs / 2) * noise.of_pairs
     own_limit = -stdtrit(runs_a + runs_b - 2, loud_share / 2) * noise.own
-    limit = factor * np.where(noise.is_loud, np.maximum(limit, own_limit), limit)
-    if is_few:
-        limit = np.maximum(limit, FEW_CHANGE)
-    is_alone_with_two = len(a) == 1 and is_few
-    if noise.freedom <= SPREAD_FREEDOM and not is_alone_with_two:
-        spread = max(float(np.nanmax(_ranges(side))) for side in (a, b))
-        limit = np.where(least_runs <= SPREAD_RUNS, np.maximum(limit, spread), limit)
-    return np.asarray(limit)
+    limit = np.where(noise.is_loud, np.maximum(limit, own_limit), limit)
+    limit = limit * _error_factor(runs_a, runs_b)
+    limit = np.where(is_few, np.maximum(limit, FEW_CHANGE), limit)
+    spread = over_comparison(np.maximum(_ranges(a), _ranges(b)), np.max)
+    is_alone_with_two = is_few & (pairs == 1)
+    shows_spread = (noise.freedom <= SPREAD_FREEDOM) & ~is_alone_with_two
+    needs_spread = shows_spread & (least_runs <= SPREAD_RUNS)
+    return np.where(needs_spread, np.maximum(limit, spread), limit)
 
 
 def _weigh_evidence(a: Floats, b: Floats, change: Floats) -> Floats:
@@ -222,7 +236,7 @@ def _weigh_evidence(a: Floats, b: Floats, change: Floats) -> Floats:
     """
     runs_a, runs_b = _count_runs(a), _count_runs(b)
     low, high = np.empty(len(a)), np.empty(len(a))
-    for many_a, many_b in {*zip(runs_a.tolist(), runs_b.tolist(), strict=True)}:
+    for many_a, many_b in np.unique(np.stack([runs_a, runs_b]), axis=1).T:
         rows = np.flatnonzero((runs_a == many_a) & (runs_b == many_b))
         low[rows], high[rows] = _guarded_changes(
             _first_runs(a[rows], many_a), _first_runs(b[rows], many_b)
@@ -288,8 +302,9 @@ def _error_factor(runs_a: NDArray[np.generic], runs_b: NDArray[np.generic]) -> F
 
 
 def _power_losses(runs_a: NDArray[np.int64], runs_b: NDArray[np.int64]) -> Floats:
-    pairs = zip(runs_a.tolist(), runs_b.tolist(), strict=True)
-    return np.array([_power_loss(one, other) for one, other in pairs])
+    kinds, kind = np.unique(np.stack([runs_a, runs_b]), axis=1, return_inverse=True)
+    losses = [_power_loss(int(one), int(other)) for one, other in kinds.T]
+    return np.array(losses)[np.ravel(kind)]
 
 
 @lru_cache(1024)

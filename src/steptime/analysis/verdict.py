@@ -40,6 +40,7 @@ def judge_folders(
     is_whole: Flags,
     quantity: str,
     margin: float,
+    comparisons: int = 1,
 ) -> dict[str, NDArray[Any]]:
     """Return ratio, `low`, `high`, `p_value`, `verdict`, ... of the pairs of two folders.
 
@@ -53,6 +54,7 @@ def judge_folders(
         is_whole: which pairs are of whole steps.
         quantity: the quantity, which says what is worse.
         margin: share below which a change counts as none.
+        comparisons: so many comparisons of equal size, one behind the other (`judge_runs`).
 
     Returns:
         One column a name. `smallest` is the smallest worsening that is found with 90 % power, as a
@@ -62,7 +64,8 @@ def judge_folders(
     columns = {name: np.full(len(ratio), np.nan) for name in Judgement._fields}
     families = [family for family in (is_whole, ~is_whole) if family.any()]
     for family in families:
-        judged = judge_runs(a[family], b[family], math.log1p(margin), FALSE_ALARMS / len(families))
+        share = FALSE_ALARMS / len(families)
+        judged = judge_runs(a[family], b[family], math.log1p(margin), share, comparisons)
         for name, column in columns.items():
             column[family] = getattr(judged, name)
     low = np.minimum(np.exp(columns["low"] - drift), ratio)
