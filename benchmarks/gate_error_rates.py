@@ -24,9 +24,11 @@ from numpy.typing import NDArray
 
 from steptime.analysis.change_points import change_points
 from steptime.analysis.verdict import judge_folders
+from steptime.core.units import counted
 from steptime.records.statistics import run_logs
 
 Floats = NDArray[np.float64]
+Noise = Callable[[np.random.Generator, tuple[int, ...]], Floats]
 SEED = 20151115
 SAMPLES = 10  # of a run
 STEP_NOISE = 0.005  # from step to step, where the noise says nothing of it
@@ -42,7 +44,7 @@ def _steps(rng: np.random.Generator, of_runs: Floats) -> Floats:
     return of_runs[..., None] + rng.normal(0, STEP_NOISE, (*of_runs.shape, SAMPLES))
 
 
-def normal(sigma: float) -> Callable[[np.random.Generator, tuple[int, ...]], Floats]:
+def normal(sigma: float) -> Noise:
     """Return normal noise from run to run."""
     return lambda rng, shape: _steps(rng, rng.normal(0, sigma, shape))
 
@@ -56,18 +58,20 @@ def autocorrelated(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
     return steps
 
 
-def two_speeds(gap: float, share: float) -> Callable[[np.random.Generator, tuple[int, ...]], Floats]:
+def two_speeds(
+    gap: float, share: float
+) -> Callable[[np.random.Generator, tuple[int, ...]], Floats]:
     """Return runs of which a share is slower by a gap."""
     return lambda rng, shape: _steps(rng, gap * (rng.random(shape) < share))
 
 
-def student(freedom: int) -> Callable[[np.random.Generator, tuple[int, ...]], Floats]:
+def student(freedom: int) -> Noise:
     """Return noise of 2 % from run to run with the tails of Student's distribution."""
     return lambda rng, shape: _steps(rng, 0.02 * rng.standard_t(freedom, shape))
 
 
-def spikes(share: float) -> Callable[[np.random.Generator, tuple[int, ...]], Floats]:
-    """Return runs with 1 % noise, of which a share is 20 to 60 % slower, as are 2 % of the steps."""
+def spikes(share: float) -> Noise:
+    """Return runs with 1 % noise; a share of them, and 2 % of the steps, is 20 to 60 % slower."""
 
     def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
         of_runs = rng.normal(0, 0.01, shape)
@@ -78,7 +82,7 @@ def spikes(share: float) -> Callable[[np.random.Generator, tuple[int, ...]], Flo
     return draw
 
 
-NOISES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Floats]] = {
+NOISES: dict[str, Noise] = {
     "normal, 1 %": normal(0.01),
     "normal, 3 %": normal(0.03),
     "normal, 5 %": normal(0.05),
@@ -159,7 +163,9 @@ SERIES = (
 )
 
 
-def draw_history(kind: str, folders: int, draws: int, slower: float = 1.0, newest: int = 0) -> float:
+def draw_history(
+    kind: str, folders: int, draws: int, slower: float = 1.0, newest: int = 0
+) -> float:
     """Return the share of series in which a change is found: any, or a slowdown of the newest."""
     rng = np.random.default_rng([SEED, zlib.crc32(f"{kind} {folders} {newest} {slower}".encode())])
     found = 0
@@ -207,13 +213,13 @@ def compare_lines(draws: int, processes: int) -> Iterator[str]:
         rates = {noise: task.result() for noise, task in tasks.items()}
     yield FALSE_ALARMS
     for runs in RUNS:
-        yield f"{runs} run{'s' if runs > 1 else ''} a side:"
+        yield f"{counted(runs, 'run')} a side:"
         yield ""
         rows = [
             [noise, *(f"{100 * rates[noise][runs, networks, 1.0][0]:.1f}" for networks in NETWORKS)]
             for noise in NOISES
         ]
-        yield from table(["noise", *(f"{networks} networks" for networks in NETWORKS)], rows)
+        yield from table(["noise", *(counted(networks, "network") for networks in NETWORKS)], rows)
     yield POWER
     rows = []
     for noise in NOISES:
@@ -249,26 +255,28 @@ def history_lines(draws: int) -> Iterator[str]:
 
 INTRODUCTION = """# Error rates of the gates
 
-`compare --fail-on slower` and `analyse history --fail-on slower` promise that at most 5 % of comparisons without any change alarm, and say with each
-answer the smallest slowdown that they find with 90 % power. This page is what they hold on made-up noise of known kinds: `python
-benchmarks/gate_error_rates.py --write docs/gate-error-rates.md`, {draws:,} draws a cell, seed {seed}. The margin is 3 %. [How the gate judges](measuring.md#did-a-folder-become-slower)
+`compare --fail-on slower` and `analyse history --fail-on slower` promise that at most 5 % of
+comparisons without any change alarm, and say with each answer the smallest slowdown that they
+find with 90 % power. This page is what they hold on made-up noise of known kinds:
+`python benchmarks/gate_error_rates.py --write docs/gate-error-rates.md`, {draws:,} draws a cell,
+seed {seed}. The margin is 3 %. [How the gate judges](measuring.md#did-a-folder-become-slower)
 
 """
 FALSE_ALARMS = """## False alarms of `compare`
 
-Share of comparisons [%] of a folder with itself in which any network is called slower or faster, for so many runs a side and so many networks.
+Share of comparisons [%] of a folder with itself in which any network is called slower or faster.
 A single run a side is never judged.
-
 """
 POWER = """## What `compare` finds
 
-Share of comparisons [%] in which one network of so many is called slower when it is 10 % or 1.5 times slower. The last column is the median
-`smallest_slowdown` of the answers: what they say that they find with 90 % power.
-
+Share of comparisons [%] in which one network of so many is called slower when it is 10 % or 1.5
+times slower. The last column is the median `smallest_slowdown` of the answers: what they say that
+they find with 90 % power.
 """
 HISTORY = """## False alarms of `history`
 
-Share of series [%] of a network without any change in which a change is found. With fewer than 8 folders only changes of more than 25 % are judged.
+Share of series [%] of one network without any change in which a change is found. With fewer than
+8 folders only changes of more than 25 % are judged.
 
 """
 

@@ -1,4 +1,4 @@
-"""The gate of two folders: it alarms by cause, finds what it says it finds, and else exits with 2."""
+"""The gate of two folders alarms by cause, finds what it says it finds, and else exits with 2."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def alarm_share(noise: Noise, runs: int, networks: int, draws: int = DRAWS) -> f
     shape = (networks, runs)
     return float(
         np.mean(
-            [judge_runs(noise(rng, shape), noise(rng, shape)).is_changed.any() for _ in range(draws)]
+            [
+                judge_runs(noise(rng, shape), noise(rng, shape)).is_changed.any()
+                for _ in range(draws)
+            ]
         )
     )
 

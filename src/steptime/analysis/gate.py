@@ -106,9 +106,7 @@ def judge_runs(
     return Judgement(**columns)
 
 
-def _judge(
-    a: Floats, b: Floats, margin: float, false_alarms: float, comparisons: int
-) -> Judgement:
+def _judge(a: Floats, b: Floats, margin: float, false_alarms: float, comparisons: int) -> Judgement:
     """Return the judgement of pairs that all have two runs a side or more."""
     from scipy.special import stdtr, stdtrit
 

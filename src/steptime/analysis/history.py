@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -224,9 +223,7 @@ def _errors(cells: Sequence[Row]) -> tuple[list[float], int]:
     return errors, sum(runs) - len(runs)
 
 
-def _events(
-    changes: Sequence[Row], networks: int, folder_rows: Mapping[str, Row]
-) -> list[Row]:
+def _events(changes: Sequence[Row], networks: int, folder_rows: Mapping[str, Row]) -> list[Row]:
     """Return what changed between which folders, of how many networks, and what differs there."""
     events = []
     for (before, after), rows in grouped(changes, itemgetter("before", "after")).items():
@@ -235,11 +232,18 @@ def _events(
             if not sizes:
                 continue
             a, b = folder_rows[before], folder_rows[after]
-            events.append({
-                "before": before, "after": after, "what": word, "changed": len(sizes),
-                "networks": networks, "changed_fraction": float(np.median(sizes)),
-                "differ": [f"{fact} {a[fact]} -> {b[fact]}" for fact in FACTS if a[fact] != b[fact]],
-            })  # fmt: skip
+            different = [fact for fact in FACTS if a[fact] != b[fact]]
+            events.append(
+                {
+                    "before": before,
+                    "after": after,
+                    "what": word,
+                    "changed": len(sizes),
+                    "networks": networks,
+                    "changed_fraction": float(np.median(sizes)),
+                    "differ": [f"{fact} {a[fact]} -> {b[fact]}" for fact in different],
+                }
+            )
     return sorted(events, key=lambda row: -row["changed"])
 
 

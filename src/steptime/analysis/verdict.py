@@ -113,9 +113,7 @@ def compare_sides(
         has_runs = np.isfinite(error)
         reach = -stdtrit(freedom, MISS / 2) * error
         without_noise = np.where(centre == 0, 1.0, 0.0)
-        p_of_runs = np.where(
-            error > 0, 2 * stdtr(freedom, -np.abs(centre) / error), without_noise
-        )
+        p_of_runs = np.where(error > 0, 2 * stdtr(freedom, -np.abs(centre) / error), without_noise)
         low = np.exp(centre - np.where(has_runs, reach, down) - drift)
         high = np.exp(centre + np.where(has_runs, reach, up) + drift)
         p_value = np.where(np.isfinite(low + high), p_value, np.nan)

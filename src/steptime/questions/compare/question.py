@@ -309,7 +309,9 @@ def _describe_intervals(
     lines = []
     if (pairing.columns["steady"] == 0).any():
         lines.append("no steady state on a side of some pairs: their intervals are wide")
-    is_explained = pairing.margin is not None  # two folders: `find_power` says what single runs lack
+    is_explained = (
+        pairing.margin is not None
+    )  # two folders: `find_power` says what single runs lack
     if has_verdicts and pairing.columns["single"].any() and not is_explained:
         lines.append("one run on a side: its interval leaves out how processes differ; use --runs")
     return lines
