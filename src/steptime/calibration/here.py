@@ -137,7 +137,8 @@ def format_progress(measured: int, max_points: int, left_s: float) -> str:
     """
     repeats = max(0, measured - max_points)
     repeat_text = f" and {repeats} again" if repeats else ""
-    return f"[{min(measured, max_points)}/{max_points}{repeat_text}, {duration(max(0.0, left_s))} left]"
+    left = duration(max(0.0, left_s))
+    return f"[{min(measured, max_points)}/{max_points}{repeat_text}, {left} left]"
 
 
 def points_s(limit_s: float, spent_s: float) -> float:

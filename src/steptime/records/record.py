@@ -22,12 +22,15 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+UTC_ENDINGS = ("+00:00", "Z")
+
+
 def to_utc(taken_at: str) -> str:
     """Return a time in UTC, so that texts sort as instants: "2026-01-01T09:00:00+09:00" is 00:00.
 
     A day, a time without a zone, and any other text stay as they are.
     """
-    if len(taken_at) <= len("2026-01-01") or taken_at.endswith("+00:00"):
+    if len(taken_at) <= len("2026-01-01") or taken_at.endswith(UTC_ENDINGS):
         return taken_at
     try:
         instant = datetime.fromisoformat(taken_at)

@@ -163,7 +163,9 @@ def charts() -> dict[str, style.Spec]:
     hours = style.number("train_h", "hours of training", grid=False, tickCount=3)
     hours["scale"] = {"type": "log"}
     cost = style.number("cost", "cost of training ($)", labelExpr=f"'$' + {style.si_label('')}")
-    parts = style.told_by("part", [{"part": one} for one in PARTS], " ", orient="top", columns=2)
+    parts = style.encode_categories(
+        "part", [{"part": one} for one in PARTS], " ", orient="top", columns=2
+    )
     dashed = {"style": "quiet", "fill": None, "strokeDash": [4, 4]}
     ideal = style.layer("line", {"x": x, "y": {**speed, "field": "replicas"}}, **dashed)
     seconds = style.number("seconds", "step (s)", "s")

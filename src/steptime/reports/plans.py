@@ -143,7 +143,10 @@ def _speed(rows: Sequence[style.Row]) -> style.Spec:
     x = {**style.number("device_count", "devices", **whole), "scale": {"type": "log", "base": 2}}
     y = {**style.number("step_s", "time of a step (s)", "s"), "scale": {"type": "log"}}
     y["axis"]["values"] = [float(f"{digit}e{at}") for at in range(-4, 6) for digit in (1, 2, 5)]
-    told = {**style.told_by("device", rows), "tooltip": style.tooltip(("device", "device_count"))}
+    told = {
+        **style.encode_categories("device", rows),
+        "tooltip": style.tooltip(("device", "device_count")),
+    }
     between = {
         "x": x,
         "y": {**y, "field": "low_s"},

@@ -8,6 +8,7 @@ from typing import Any
 
 from steptime.core.units import first_of
 from steptime.records.data import Data
+from steptime.records.record import UTC_ENDINGS
 from steptime.reports.networks import ENVIRONMENT, text_of
 
 ENVIRONMENTS = """
@@ -31,7 +32,7 @@ def format_time(taken_at: str) -> str:
     A time without a zone has none here either.
     """
     time = taken_at[:16].replace("T", " ")
-    return f"{time} UTC" if taken_at.endswith("+00:00") else time
+    return f"{time} UTC" if taken_at.endswith(UTC_ENDINGS) else time
 
 
 def sources(data: Data) -> list[tuple[str, str]]:

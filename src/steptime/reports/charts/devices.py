@@ -38,7 +38,7 @@ def chart(data: Data) -> style.Spec:
         )
     untold = bars[0]["models"] - len({bar["model"] for bar in bars})
     points, x, left_out = _arranged(list(_points(bars)), untold)
-    colour = style.told_by("gpu_type", points, "type of device")["color"]
+    colour = style.encode_categories("gpu_type", points, "type of device")["color"]
     used = [text for text in STAGED.values() if any(p["staged"] == text for p in points)]
     place = {"x": x, "color": colour, "xOffset": {"field": "lane"}}
     ends = [p[end] for p in points for end in ("speed", "low", "high")]
@@ -55,7 +55,7 @@ def chart(data: Data) -> style.Spec:
     ]
     view: style.Spec = {"layer": layers, "width": style.WIDTH}
     if x["field"] == "devices":
-        points, view = style.wrapped(points, "panel", view, 3, width=PANEL, height=110)
+        points, view = style.facet_panels(points, "panel", view, 3, width=PANEL, height=110)
     seen = {bar["interval"] for bar in bars if bar["low"] is not None}
     errors = "; ".join(text for kind, text in ERRORS.items() if kind in seen)
     said = f"Error bars: {errors or 'none, as no uncertainty is known'}."
@@ -77,7 +77,7 @@ def _arranged(
         seen.setdefault(point["panel"], set()).add(place)
     panels = sorted(seen, key=lambda panel: len(seen[panel]) == 1)
     compared = len(seen[panels[0]]) > 1
-    kept = panels[: style.MOST_PANELS if compared else MOST_NAMES]
+    kept = panels[: style.MAX_PANELS if compared else MOST_NAMES]
     rows = [p | {"at": p["panel"].replace("|", ", ")} for p in points if p["panel"] in kept]
     rows.sort(key=lambda row: kept.index(row["panel"]))
     more = len(panels) - len(kept) + untold
@@ -103,7 +103,7 @@ def _points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
     cells = grouped(told, itemgetter("model", "how", "gpu_type", "num_gpu", "staged_from"))
     for (model, how, _, devices, staged_from), runs in cells.items():
         network, staged = by_label[model], STAGED[staged_from]
-        lines = style.lines_of(how, PANEL)
+        lines = style.break_lines(how, PANEL)
         middle = median(one["speed"] for one in runs)
         for index, run in enumerate(runs, start=1):
             yield {

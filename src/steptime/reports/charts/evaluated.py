@@ -20,7 +20,7 @@ def chart(rows: Sequence[Mapping[str, Any]], name: str) -> style.Spec:
 
     `rows` are those of an evaluation by the method `name`; of many some are drawn.
     """
-    drawn, thinned_ = style.thinned(rows, "case")
+    drawn, thinned_ = style.sample_items(rows, "case")
     points = [_point(row) for row in drawn]
     ends = [point[side] for point in points for side in ("measured", "predicted")]
     edges = [{"at": one, "even": one} for one in (min(ends), max(ends))]
@@ -28,7 +28,7 @@ def chart(rows: Sequence[Mapping[str, Any]], name: str) -> style.Spec:
     y = style.log_number("predicted", ends, "predicted time (s)", "s")
     tip = [{"field": field} for field in ("place", "kind", "device", "ratio")]
     several = len({point["device"] for point in points}) > 1
-    colour = style.told_by("device" if several else "kind", points)["color"]
+    colour = style.encode_categories("device" if several else "kind", points)["color"]
     even = {"x": {**x, "field": "at"}, "y": {**y, "field": "even"}}
     dots, width = {"x": x, "y": y, "color": colour, "tooltip": tip}, 40 if len(points) < 300 else 18
     scatter = {

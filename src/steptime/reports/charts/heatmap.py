@@ -53,7 +53,7 @@ def grid(
     """
     known = [row["value"] for row in rows if row.get("value") is not None]
     low, high = min(known, default=0.0), max(known, default=1.0)
-    wide = low > 0 and high / low > style.WIDE
+    wide = low > 0 and high / low > style.WIDE_RATIO
     drawn = [_cell(row, value, low, high, panel, wide) for row in rows]
     axis: dict[str, Any] = {"labelAngle": 0, "grid": False}
     place = {
@@ -70,7 +70,7 @@ def grid(
     ink = {"condition": {"test": "datum.light", "value": "black"}, "value": "white"}
     room = {"condition": {"test": "bandwidth('x') >= 40", "value": 1}, "value": 0}
     words = {**place, "text": {"field": "number"}, "color": ink, "opacity": room}
-    causes = style.told_by("failed_with", drawn)["shape"]
+    causes = style.encode_categories("failed_with", drawn)["shape"]
     causes |= {"legend": {"title": "failed"}, "scale": causes["scale"] | {"range": SIGNS}}
     signs = {**place, "shape": causes, "tooltip": tip}
     layers = [
@@ -83,8 +83,8 @@ def grid(
     height = max(80, min(ROW * len(place["y"]["sort"]), 620))
     size = PANEL if several else {"width": WIDTH, "height": height}
     view: style.Spec = {"layer": layers, **({} if several else size)}
-    kept, panels = style.wrapped(drawn, "panel", view, 3, **PANEL)
-    left_out = len({row["panel"] for row in drawn}) - style.MOST_PANELS
+    kept, panels = style.facet_panels(drawn, "panel", view, 3, **PANEL)
+    left_out = len({row["panel"] for row in drawn}) - style.MAX_PANELS
     if left_out > 0:
         caption = [*caption, f"Not shown: {counted(left_out, 'panel')} more."]
     return style.finish(title, [line for line in caption if line], kept, **panels)

@@ -33,20 +33,20 @@ def chart(table: Table) -> style.Spec:
     if last < 2:
         raise EmptyPlotError("history: steps over time are those of two folders or more")
     title = f"folder, by date: {found['folders'][0]} to {found['folders'][-1]}"
-    axis = {"title": style.lines_of(title, PANEL).split("|"), "tickMinStep": 1}
+    axis = {"title": style.break_lines(title, PANEL).split("|"), "tickMinStep": 1}
     x = style.number("at") | {"axis": axis, "scale": {"domain": [1, last], "nice": False}}
     axis = {"title": "time / that of the first", "tickCount": 6, "format": ".3~f"}
     y = style.number("first_ratio") | {"axis": axis, "scale": {"zero": False}}
     points.sort(key=lambda point: WORDS.index(point["became"]))
     place = {"x": x, "y": y}
-    colour = style.told_by("became", points)["color"]
+    colour = style.encode_categories("became", points)["color"]
     told: style.Spec = {**place, "color": colour, "tooltip": style.tooltip(TOOLTIP)}
     layers = [
         style.layer("line", place | {"detail": style.name("line")}, strokeWidth=1, opacity=0.4),
         style.layer("point", told, size=12, filled=True, opacity=0.5),
         style.layer("point", told, "change", size=60, filled=True),
     ]
-    kept, view = style.wrapped(points, "panel", {"layer": layers}, 2, width=PANEL, height=190)
+    kept, view = style.facet_panels(points, "panel", {"layer": layers}, 2, width=PANEL, height=190)
     beyond = f"{percent(found['margin_fraction'])} and noise"
     caption = [
         f"{found['networks']} networks, {last} folders; large dots: changes beyond {beyond}.",

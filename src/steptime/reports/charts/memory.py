@@ -21,10 +21,10 @@ def chart(data: Data) -> style.Spec:
     if not number:
         raise EmptyPlotError("memory: no record here holds a peak of memory")
     some = f"ORDER BY {peak} DESC LIMIT {MOST_ROWS}" if number > MOST_ROWS else ""
-    kept = data.of_results(style.needed("", TOOLTIP), f"WHERE {peak} > 0 {some}")
+    kept = data.of_results(style.point_columns("", TOOLTIP), f"WHERE {peak} > 0 {some}")
     points = [style.point(row, " ".join(SIDES), TOOLTIP) for row in kept]
     several = len({point["platform"] for point in points}) > 1
-    told = {"color": style.told_by("platform", points)["color"]} if several else {}
+    told = {"color": style.encode_categories("platform", points)["color"]} if several else {}
     order = list(dict.fromkeys(point["network"] for point in points))
     sizes = [point[side] for point in points for side in SIDES]
     x = style.log_number("", sizes, "peak memory of a step (byte)", "B", orient="top")

@@ -45,7 +45,9 @@ def chart(table: Table) -> style.Spec:
     x = style.number("rank") | {"axis": axis | {"grid": False}, "scale": wide}
     y = style.number("off", "slower than the others", labelExpr="format(datum.value, '.1~%')")
     order = ["like the others", "slow", "fast"]
-    colour = style.told_by("verdict", sorted(points, key=lambda p: order.index(p["verdict"])))
+    colour = style.encode_categories(
+        "verdict", sorted(points, key=lambda p: order.index(p["verdict"]))
+    )
     place = {"x": x, "y": y, **colour}
     ends = place | {"y": {**y, "field": "low_fraction"}, "y2": {"field": "high_fraction"}}
     name = {"x": x, "y": y, "text": {"field": "named"}}
@@ -55,7 +57,7 @@ def chart(table: Table) -> style.Spec:
         style.layer("text", name, "named", align="left", dx=7, dy=-3),
     ]
     panel = {"layer": layers, "width": style.WIDTH, "height": HEIGHT}
-    kept, view = style.wrapped(points, "panel", panel, 1, width=style.WIDTH, height=PANEL)
+    kept, view = style.facet_panels(points, "panel", panel, 1, width=style.WIDTH, height=PANEL)
     seen = f"{table.summary['nodes']} nodes, {table.summary['cells']} cells"
     caption = [f"{seen}; bars: 95 % of what noise alone does.", table.source]
     return style.finish("Nodes against one another", caption, kept, **view)

@@ -26,15 +26,15 @@ def chart(data: Data) -> style.Spec:
 
     One platform has a colour a family, several have a colour a platform.
     """
-    columns_ = style.needed(FIELDS, TOOLTIP)
-    shown, number = data.drawn(columns_, "ratio IS NOT NULL", style.MOST_DRAWN)
+    columns_ = style.point_columns(FIELDS, TOOLTIP)
+    shown, number = data.drawn(columns_, "ratio IS NOT NULL", style.MAX_POINTS)
     if not shown:
         raise EmptyPlotError("predicted: no network here is both measured and predicted")
     points = [style.point(row, FIELDS, TOOLTIP) for row in shown]
     few = len(points) <= MOST_BARS
     several = len({point["platform"] for point in points}) > 1
-    colour = style.told_by("platform" if several else "family", points)["color"]
-    told = {"color": colour, "shape": style.told_by("family", points)["shape"]}
+    colour = style.encode_categories("platform" if several else "family", points)["color"]
+    told = {"color": colour, "shape": style.encode_categories("family", points)["shape"]}
     ends = [point[name] for point in points for name in (*TIMES, *ENDS) if point[name]]
     edges = (min(ends) / 1.5, max(ends) * 1.5)
     corners: list[style.Row] = [{"at": at, "low": at / BAND, "high": at * BAND} for at in edges]
@@ -62,6 +62,6 @@ def chart(data: Data) -> style.Spec:
     said += " Bars: 95 % interval." if few else ""
     if few and any(point[ENDS[1]] for point in points):
         said += " Lines across: 80 % of steps, as predicted."
-    caption = [said, *style.left_out(number, "network"), data.source]
+    caption = [said, *style.describe_sample(number, "network"), data.source]
     view = {"width": SIDE, "height": SIDE, "layer": layers}
     return style.finish("Predicted against measured", caption, [*corners, *points], **view)

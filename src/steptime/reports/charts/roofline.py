@@ -50,7 +50,11 @@ def chart(table: Table) -> style.Spec:
     rows, caption = _points(every, color, said.get("line"))
     ends = box(tops, [row[X] for row in every], [s for r in every for s in _speeds(r)])
     each = names if apart else [""]
-    told = style.told_by(f"of_{color}", rows, color.replace("_", " ")) if color and rows else {}
+    told = (
+        style.encode_categories(f"of_{color}", rows, color.replace("_", " "))
+        if color and rows
+        else {}
+    )
     in_legend = color == "platform" and told and len(names) <= len(style.COLOURS)
     tell = not apart and len(names) > 1 and not in_legend
     lines = [row for one in each for row in roofs(tops, ends, size, one, tell=tell)]
@@ -64,7 +68,7 @@ def chart(table: Table) -> style.Spec:
     layers = [line, halo, other_halo, *points, text, other_text]  # no name hides a point
     drawn = [row | {"panel": row["platform"] if apart else ""} for row in [*lines, *rows]]
     height = {} if apart else {"height": size["height"]}
-    panels, view = style.wrapped(drawn, "panel", {"layer": layers, **height}, 2, **size)
+    panels, view = style.facet_panels(drawn, "panel", {"layer": layers, **height}, 2, **size)
     title = _title(names, "Ops" if said.get("ops") else "Networks" if every else "")
     return style.finish(title, [*caption, table.source], panels, **view)
 
@@ -89,7 +93,7 @@ def _points(
 ) -> tuple[list[style.Row], list[str]]:
     """Return the points as they are drawn, some of many, and what the caption says of them."""
     lines = _lines(every, line) if line else {}
-    some, thinned = style.thinned(every, "point")  # the fastest comes first
+    some, thinned = style.sample_items(every, "point")  # the fastest comes first
     kept = [*some, *(row for row in every if thinned and id(row) in lines)]
     numbers = {name: f"of_{name}" for name in (color, line) if name}
     rows = []

@@ -28,7 +28,7 @@ Y = style.number("seconds", "step (s)", "s", tickCount=3)
 
 def chart(data: Data) -> style.Spec:
     """Return a panel a network: time of a sample [s] over its number; raises `EmptyPlotError`."""
-    found = data.rows(GROUPS, style.MOST_PANELS)
+    found = data.rows(GROUPS, style.MAX_PANELS)
     if not found:
         raise EmptyPlotError("samples: no record here holds samples of a step")
     told = dict.fromkeys(one for one in (*TOLD, *BESIDES) if one != "within")
@@ -50,7 +50,7 @@ def chart(data: Data) -> style.Spec:
     for row in sorted(found, key=itemgetter("first")):
         held = every[row["folder_rank"]]
         on = f" on {row['platform']}" if several else ""
-        panel = style.lines_of(names[row["seq"]] + on, WIDTH + GAP)
+        panel = style.break_lines(names[row["seq"]] + on, WIDTH + GAP)
         taken = full.setdefault(panel, [])
         for place in sorted(row["places"]):
             taken += _points(held[place], panel, len(taken))
@@ -58,7 +58,7 @@ def chart(data: Data) -> style.Spec:
     points = {"x": X, **marks(KINDS, ("sample", "time", "run", "kind"))}
     middle = style.layer("rule", {"y": {**Y, "aggregate": "median"}}, style="quiet")
     layers = {"layer": [middle, style.layer("point", points, size=22)]}
-    kept, view = style.wrapped(rows, "panel", layers, 3, GAP, width=WIDTH, height=70)
+    kept, view = style.facet_panels(rows, "panel", layers, 3, GAP, width=WIDTH, height=70)
     total = found[0]["groups"]
     left_out = f" The {len(found)} of {total} networks that scatter most."
     caption = [

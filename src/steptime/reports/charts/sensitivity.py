@@ -17,7 +17,7 @@ def chart(table: Table) -> style.Spec:
     Raises `EmptyPlotError` where nothing varies.
     """
     head = table.summary
-    made = [head, *head["others"]][: style.MOST_PANELS]
+    made = [head, *head["others"]][: style.MAX_PANELS]
     told = [name for name in PLACE if len({one[name] for one in made}) > 1]
     points, curves = [], []
     for one in made:
@@ -26,7 +26,7 @@ def chart(table: Table) -> style.Spec:
         rows = [r for r in table.rows if all(r[n] == one[n] for n in PLACE) and r["weight"]]
         for row in rows[:MOST_TERMS]:
             sure = (row["low"] or -1) * (row["high"] or 1) > 0
-            place = {"panel": style.lines_of(f"{panel}, {size}", WIDE)}
+            place = {"panel": style.break_lines(f"{panel}, {size}", WIDE)}
             place |= {"term": row["hyperparameter"], "at": f"{panel}|{row['hyperparameter']}"}
             place["of"] = panel
             numbers = {key: row[key] for key in NUMBERS}
@@ -35,10 +35,10 @@ def chart(table: Table) -> style.Spec:
     if not points:
         raise EmptyPlotError("sensitivity: no hyperparameter varies")
     # Weights and curves share colours, so that one legend is right for both.
-    told_by_regression = style.told_by("of", [*points, *curves], " ")
-    views = [_weights(points, told_by_regression)]
+    regression_encoding = style.encode_categories("of", [*points, *curves], " ")
+    views = [_weights(points, regression_encoding)]
     if curves:
-        views.append(_curves(curves, told_by_regression))
+        views.append(_curves(curves, regression_encoding))
     what = said_of(head["quantity"])
     what = f"{what}, {head['platform']} over {head['against']}" if head["against"] else what
     never = ", ".join(head["never_varies"])
@@ -48,7 +48,7 @@ def chart(table: Table) -> style.Spec:
     return style.finish(f"What moves {what}", caption, [], vconcat=views, spacing=30)
 
 
-def _weights(points: list[style.Row], told_by_regression: style.Spec) -> style.Spec:
+def _weights(points: list[style.Row], regression_encoding: style.Spec) -> style.Spec:
     """Return a panel for each regression, with weights in their order."""
     longest = max(len(point["term"]) for point in points)
     axis = {"title": None, "labelExpr": "split(datum.label, '|')[1]", "minExtent": 7 * longest}
@@ -56,7 +56,7 @@ def _weights(points: list[style.Row], told_by_regression: style.Spec) -> style.S
     y = style.name("at", sort=None, axis=axis)
     ends = {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y}
     tooltip = style.tooltip(("term", *NUMBERS))
-    dot = {"x": x, "y": y, **told_by_regression, "tooltip": tooltip}
+    dot = {"x": x, "y": y, **regression_encoding, "tooltip": tooltip}
     layers = [style.layer("rule", {"x": {"datum": 0}}, style="quiet")]
     if any(point["low"] is not None for point in points):
         layers.append(style.layer("rule", ends, "low", style="ink", strokeWidth=1.6))
@@ -70,22 +70,22 @@ def _weights(points: list[style.Row], told_by_regression: style.Spec) -> style.S
     if len(names) == 1:
         title = {"text": names[0].replace("|", " "), "fontSize": 12, "frame": "group", "offset": 6}
         return {**panel, "width": WIDE * 2, "title": title, "data": {"values": points}}
-    rows, view = style.wrapped(points, "panel", panel, 2, gap=120, width=WIDE)
+    rows, view = style.facet_panels(points, "panel", panel, 2, gap=120, width=WIDE)
     view["resolve"] = {"scale": {"y": "independent"}}
     return {**view, "data": {"values": rows}}
 
 
-def _curves(curves: list[style.Row], told_by_regression: style.Spec) -> style.Spec:
+def _curves(curves: list[style.Row], regression_encoding: style.Spec) -> style.Spec:
     """Return a panel for each hyperparameter: the ratio to its least level, all else equal."""
     ratios, title = [row["ratio"] for row in curves], "ratio to the least"
     y = style.number("ratio", title) | {"scale": {"zero": False}}
     encoding = {
         "x": {"field": "level", "type": "ordinal", "axis": {"title": None, "labelAngle": 0}},
         "y": style.log_number("ratio", ratios, title) if max(ratios) > 5 * min(ratios) else y,
-        **told_by_regression,
+        **regression_encoding,
         "tooltip": style.tooltip(("hyperparameter", "level", "ratio", "pairs")),
     }
     panel = {"mark": {"type": "line", "point": True}, "encoding": encoding}
-    rows, view = style.wrapped(curves, "hyperparameter", panel, 3, width=CURVE, height=130)
+    rows, view = style.facet_panels(curves, "hyperparameter", panel, 3, width=CURVE, height=130)
     view |= {"resolve": {"scale": {"x": "independent"}}} if "facet" in view else {}
     return {**view, "data": {"values": rows}}

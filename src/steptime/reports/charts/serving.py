@@ -34,7 +34,7 @@ def front(
             "per device", [row["per device"] for row in rows], "tokens/s of a device"
         ),
     }
-    by = style.told_by("device", rows, "device", orient="bottom")
+    by = style.encode_categories("device", rows, "device", orient="bottom")
     tip = style.tooltip(("device", "servers", "users", "user", "per device", "TTFT"))
     layers = [
         style.layer("line", {**place, "color": by["color"]}, interpolate="step-before"),

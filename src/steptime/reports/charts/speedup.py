@@ -90,7 +90,7 @@ def _panel(
     y = style.log_number("speedup", ends, "speed-up", labelExpr=TIMES)
     told = {"shape": style.name("state", scale={"domain": STATES}, legend=None)}
     if len({row["color"] for row in rows if row.get("color") is not None}) > 1:
-        told["color"] = style.told_by("color", rows, about["color"])["color"]
+        told["color"] = style.encode_categories("color", rows, about["color"])["color"]
     size = 60 if len(rows) < 500 else 20
     points = {"x": _across(rows, "at", about["x"]), "y": y, **told, "tooltip": tooltip}
     line = {"x": _across(rows, "x", about["x"]), "y": {**y, "aggregate": "median"}}

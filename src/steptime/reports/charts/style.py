@@ -20,27 +20,32 @@ SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 LOOK = packaged("look.toml")
 COLOURS: Sequence[str] = LOOK["light"]["colours"]
 SHAPES: Sequence[str] = LOOK["config"]["range"]["symbol"]
-# purple to amber: seen on white and on black, and in order under colour blindness
+# Purple to amber: seen on white and on black, and in order under colour blindness.
 RAMP = {"name": "plasma", "extent": [0.3, 0.87]}
-WIDE = 100.0  # times the least of the numbers is the greatest: their scale is logarithmic
-MOST_STEPS = 12  # of a ramp, that a legend names one by one
+WIDE_RATIO = 100.0  # of the largest to the smallest number, from which a scale is logarithmic
+MAX_RAMP_STEPS = 12  # of a ramp, that a legend names one by one
 WIDTH, HEIGHT = 660, 400  # of a picture; a page gives its own width
-MOST_PANELS = 24
-MOST_DRAWN = 1500  # points
+MAX_PANELS = 24
+MAX_POINTS = 1500
 MIN_TICKS = 3  # of an axis, from which a reader can tell its scale
+CHARACTER_WIDTH = 7  # pixels of a letter of a panel's name
 WRAP = textwrap.TextWrapper(110, break_on_hyphens=False).wrap  # lines of a caption, in letters
 
 
 def config(*, dark: bool = False) -> Spec:
-    """Return the Vega-Lite configuration of every chart."""
-    ours: Spec = LOOK["dark" if dark else "light"]
-    told = {f"${name}": one for name, one in ours.items()} | {"$first": ours["colours"][0]}
+    """Return the Vega-Lite configuration of all charts."""
+    look: Spec = LOOK["dark" if dark else "light"]
+    values = {f"${name}": value for name, value in look.items()} | {"$first": look["colours"][0]}
 
-    def filled(table: Spec) -> Spec:
-        return {n: told.get(v, v) if isinstance(v, str) else v for n, v in table.items()}
+    def fill_in(table: Spec) -> Spec:
+        return {
+            name: values.get(value, value) if isinstance(value, str) else value
+            for name, value in table.items()
+        }
 
-    found: Spec = json.loads(json.dumps(LOOK["config"]), object_hook=filled)
-    return found | {"view": {"stroke": None, "continuousWidth": WIDTH, "continuousHeight": HEIGHT}}
+    configuration: Spec = json.loads(json.dumps(LOOK["config"]), object_hook=fill_in)
+    view = {"stroke": None, "continuousWidth": WIDTH, "continuousHeight": HEIGHT}
+    return configuration | {"view": view}
 
 
 def finish(title: str, caption: Sequence[str], rows: Sequence[Row], **view: Any) -> Spec:
@@ -48,14 +53,14 @@ def finish(title: str, caption: Sequence[str], rows: Sequence[Row], **view: Any)
 
     Layers of fields that no row has are left out: Vega complains about them.
     """
-    known = {field for row in rows for field, value in row.items() if value is not None}
+    fields = {field for row in rows for field, value in row.items() if value is not None}
     for layers in (view, view.get("spec", {})):
         if "layer" in layers:
-            layers["layer"] = [one for one in layers["layer"] if _fields(one) <= known]
+            layers["layer"] = [part for part in layers["layer"] if _fields(part) <= fields]
     return {
         "$schema": SCHEMA,
-        "title": {"text": title, "subtitle": [line for one in caption for line in WRAP(one)]},
-        "data": {"values": [{key: short(one) for key, one in row.items()} for row in rows]},
+        "title": {"text": title, "subtitle": [line for text in caption for line in WRAP(text)]},
+        "data": {"values": [{key: short(value) for key, value in row.items()} for row in rows]},
         "config": config(),
         **view,
     }
@@ -66,61 +71,70 @@ def short(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def _fields(layer: Spec) -> set[str]:
+def _fields(part: Spec) -> set[str]:
     """Return the fields that rows of a layer must have."""
-    filters = [str(one.get("filter")) for one in layer.get("transform", ())]
-    return {name for one in filters for name in re.findall(r"^isValid\(datum\.(\w+)\)$", one)}
+    filters = [str(transform.get("filter")) for transform in part.get("transform", ())]
+    return {name for text in filters for name in re.findall(r"^isValid\(datum\.(\w+)\)$", text)}
 
 
-def wrapped(
+def facet_panels(
     rows: Sequence[Row], field: str, panel: Spec, columns: int, gap: int = 20, **size: Any
 ) -> tuple[Sequence[Row], Spec]:
     """Return rows and a view: the panel itself for one value of `field`, else a panel a value.
 
-    At most `MOST_PANELS`, the first ones; `size` is of a panel among several, `gap` [pixel] what
-    lies between them. A name has a line for each part between `|`.
+    Args:
+        rows: the rows of all panels.
+        field: the field whose values are the names of panels; a name has a line for each part
+            between `|`. At most `MAX_PANELS` are drawn, the first ones.
+        panel: the view of a panel.
+        columns: panels side by side.
+        gap: pixels between panels.
+        **size: size of a panel among several.
     """
-    names = list(dict.fromkeys(row[field] for row in rows))[:MOST_PANELS]
+    names = list(dict.fromkeys(row[field] for row in rows))[:MAX_PANELS]
     if len(names) == 1:
         return rows, panel
     facet = {"field": field, "type": "nominal", "title": None, "sort": names}
     header = {"labelAnchor": "start", "labelFontWeight": "bold", "labelPadding": 4}
     limit = {"labelLimit": size["width"] + gap - 6}
-    kept = [row for row in rows if row[field] in names]
-    return kept, {
+    panel_rows = [row for row in rows if row[field] in names]
+    return panel_rows, {
         "facet": {**facet, "header": header | limit},
         "columns": columns,
         "spec": {**panel, **size},
     }
 
 
-def thinned(
-    items: Sequence[Item], what: str, most: int = MOST_DRAWN
+def sample_items(
+    items: Sequence[Item], noun: str, limit: int = MAX_POINTS
 ) -> tuple[list[Item], list[str]]:
-    """Return the first and a sample of more items than `most`, and the line that says so.
+    """Return the first and a sample of more items than `limit`, and the line that says so.
 
-    Every n-th would follow the order: of four platforms in turns it may leave out two.
+    Every n-th item would follow the order: of four platforms in turns it may leave out two.
     """
-    if len(items) <= most:
+    if len(items) <= limit:
         return list(items), []
-    drawn = random.Random(0).sample(range(1, len(items)), most - 1)  # noqa: S311 - no secret
-    return [items[at] for at in sorted([0, *drawn])], left_out(len(items), what, most)
+    places = random.Random(0).sample(range(1, len(items)), limit - 1)  # noqa: S311 - no secret
+    sample = [items[place] for place in sorted([0, *places])]
+    return sample, describe_sample(len(items), noun, limit)
 
 
-def left_out(number: int, what: str, most: int = MOST_DRAWN) -> list[str]:
-    """Return the line that says that only `most` of a number are drawn."""
-    return [f"{most:,} of {counted(number, what)} are drawn, chosen by chance."][: number > most]
+def describe_sample(number: int, noun: str, limit: int = MAX_POINTS) -> list[str]:
+    """Return the line that only `limit` of a number are drawn; none if all are."""
+    if number <= limit:
+        return []
+    return [f"{limit:,} of {counted(number, noun)} are drawn, chosen by chance."]
 
 
-def lines_of(text: str, width: int) -> str:
-    """Return the name of a panel of `width` pixels in lines, as `wrapped` takes it."""
-    return "|".join(textwrap.wrap(text, width // 7))
+def break_lines(text: str, width: int) -> str:
+    """Return the name of a panel of `width` pixels in lines, as `facet_panels` takes it."""
+    return "|".join(textwrap.wrap(text, width // CHARACTER_WIDTH))
 
 
 def number(field: str, title: str = "", unit: str = "", **axis: Any) -> Spec:
     """Return the encoding of a number from 0; its axis has SI prefixes and the unit: `10 ms`."""
-    found = {"title": title, "labelExpr": si_label(unit), "tickCount": 6, **axis}
-    return {"field": field, "type": "quantitative", "scale": {"zero": True}, "axis": found}
+    settings = {"title": title, "labelExpr": si_label(unit), "tickCount": 6, **axis}
+    return {"field": field, "type": "quantitative", "scale": {"zero": True}, "axis": settings}
 
 
 def log_number(
@@ -167,35 +181,49 @@ def linear_ticks(low: float, high: float) -> list[float]:
     return [low, high]
 
 
-def name(field: str, **more: Any) -> Spec:
+def name(field: str, **settings: Any) -> Spec:
     """Return the encoding of a name."""
-    return {"field": field, "type": "nominal", **more}
+    return {"field": field, "type": "nominal", **settings}
 
 
-def told_by(field: str, rows: Iterable[Row], title: str = "", **more: Any) -> Spec:
-    """Return colour and shape of a field: every value has a pair of its own, in rows' order.
+def encode_categories(field: str, rows: Iterable[Row], title: str = "", **legend: Any) -> Spec:
+    """Return colour and shape of a field: each value has a pair of its own, in rows' order.
 
     Numbers have a colour of the ramp each, in their order; many of them share its length.
     """
-    names = list(dict.fromkeys(row[field] for row in rows if row.get(field) is not None))
-    if names and all(isinstance(value, int | float) for value in names):
-        wide = min(names) > 0 and max(names) / min(names) > WIDE
-        few = len(names) <= MOST_STEPS
-        scale: Spec = {"domain": sorted(names)} if few else {"type": "log" if wide else "linear"}
-        kind, form = ("ordinal", {}) if few else ("quantitative", {"format": "~s"})
-        ramp = {"field": field, "type": kind, "scale": scale | {"scheme": RAMP}}
-        legend = {"title": title or field, **form, **more} if len(names) > 1 else None
-        return {"color": {**ramp, "legend": legend}}
-    legend = {"title": title or field, "symbolLimit": len(names), **more}
-    one = name(field, legend=legend if len(names) > 1 else None, scale={"domain": names})
-    return {"color": one, "shape": one}
+    values = list(dict.fromkeys(row[field] for row in rows if row.get(field) is not None))
+    if values and all(isinstance(value, int | float) for value in values):
+        return {"color": _encode_ramp(field, values, title, legend)}
+    settings = {"title": title or field, "symbolLimit": len(values), **legend}
+    encoding = name(field, legend=settings if len(values) > 1 else None, scale={"domain": values})
+    return {"color": encoding, "shape": encoding}
 
 
-def layer(mark: str, encoding: Spec, *having: str, **more: Any) -> Spec:
-    """Return a layer of marks, of the rows only that have a value in each field of `having`."""
-    valid = [{"filter": f"isValid(datum.{field})"} for field in having]
-    made: Spec = {"mark": {"type": mark, **more}, "encoding": encoding}
-    return made | ({"transform": valid} if valid else {})
+def _encode_ramp(field: str, values: Sequence[float], title: str, legend: Spec) -> Spec:
+    """Return the colours of numbers: a few have an entry each in the legend."""
+    scale: Spec = {"domain": sorted(values)}
+    form: Spec = {}
+    kind = "ordinal"
+    if len(values) > MAX_RAMP_STEPS:
+        is_wide = min(values) > 0 and max(values) / min(values) > WIDE_RATIO
+        scale = {"type": "log" if is_wide else "linear"}
+        form = {"format": "~s"}
+        kind = "quantitative"
+    settings = {"title": title or field, **form, **legend} if len(values) > 1 else None
+    return {
+        "field": field,
+        "type": kind,
+        "scale": {**scale, "scheme": RAMP},
+        "legend": settings,
+    }
+
+
+def layer(mark: str, encoding: Spec, *fields: str, **style: Any) -> Spec:
+    """Return a layer of marks, only of the rows with a value in each of `fields`."""
+    part: Spec = {"mark": {"type": mark, **style}, "encoding": encoding}
+    if fields:
+        part["transform"] = [{"filter": f"isValid(datum.{field})"} for field in fields]
+    return part
 
 
 def si_label(unit: str) -> str:
@@ -205,22 +233,22 @@ def si_label(unit: str) -> str:
     return f"{spaced} + '{unit}'" if unit else plain
 
 
-def texts(row: Row, told: Sequence[Column]) -> Row:
-    """Return what tooltips say of a row: its values under the columns' headings, with units."""
-    return {one.label: shown(one.key, row[one.key]) for one in told}
+def texts(row: Row, columns: Sequence[Column]) -> Row:
+    """Return the texts of tooltips: the values of a row under the columns' labels, with units."""
+    return {column.label: shown(column.key, row[column.key]) for column in columns}
 
 
-def point(row: Row, fields: str, told: Sequence[Column]) -> Row:
-    """Return some fields of a row as a mark has them, and what its tooltip says."""
-    return {field: row[field] for field in fields.split()} | texts(row, told)
+def point(row: Row, fields: str, columns: Sequence[Column]) -> Row:
+    """Return some fields of a row as a mark has them, and the texts of its tooltip."""
+    return {field: row[field] for field in fields.split()} | texts(row, columns)
 
 
-def needed(fields: str, told: Sequence[Column]) -> list[str]:
+def point_columns(fields: str, columns: Sequence[Column]) -> list[str]:
     """Return the columns of rows of which `point` makes marks."""
-    return [*fields.split(), *(one.key for one in told)]
+    return [*fields.split(), *(column.key for column in columns)]
 
 
-def tooltip(told: Iterable[str | Column]) -> list[Spec]:
+def tooltip(columns: Iterable[str | Column]) -> list[Spec]:
     """Return tooltips of text fields under their own names, `_` shown as a space."""
-    fields = (one.label if isinstance(one, Column) else one for one in told)
+    fields = [column.label if isinstance(column, Column) else column for column in columns]
     return [name(field, title=field.replace("_", " ")) for field in fields]

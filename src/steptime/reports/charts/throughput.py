@@ -24,7 +24,7 @@ TOOLTIP = (
 def chart(data: Data) -> style.Spec:
     """Return measured examples a second over batch, both logarithmic; raises `EmptyPlotError`."""
     rows, number = data.drawn(
-        style.needed("family", TOOLTIP),
+        style.point_columns("family", TOOLTIP),
         "examples_per_s > 0 AND batch IS NOT NULL",
         MOST_DRAWN,
         LINE,
@@ -36,14 +36,14 @@ def chart(data: Data) -> style.Spec:
     lines = grouped(map(_point, rows), itemgetter("family", "line"))
     points = [point for line in lines.values() for point in line]
     families = list(dict.fromkeys(point["family"] for point in points))
-    panels = [_panel(family, points) for family in families[: style.MOST_PANELS]]
+    panels = [_panel(family, points) for family in families[: style.MAX_PANELS]]
     told = "Speed: batch over mean time of a step. Logarithmic axes, a speed axis a family."
     view: style.Spec = {name: value for name, value in panels[0].items() if name != "title"}
     if len(panels) > 1:
         panels = [{**panel, "width": 290, "height": 190} for panel in panels]
         apart = {"scale": {"color": "independent", "shape": "independent"}}
         view = {"concat": panels, "columns": 2, "resolve": apart, "spacing": 30}
-    caption = [told, *style.left_out(number, "line", MOST_DRAWN), data.source]
+    caption = [told, *style.describe_sample(number, "line", MOST_DRAWN), data.source]
     return style.finish("Throughput by batch", caption, points, **view)
 
 
@@ -57,9 +57,11 @@ def _panel(family: str, points: Sequence[style.Row]) -> style.Spec:
     }
     place["x"]["axis"] |= {"values": batches, "labelExpr": "format(datum.value, 'd')"}
     clear = 0.9 if lines <= MOST_LINES else 0.25
-    told = style.told_by("line", mine, " ", orient="bottom", columns=1)
+    told = style.encode_categories("line", mine, " ", orient="bottom", columns=1)
     if lines > MOST_LINES:
-        colour = style.told_by("platform", points, "platform", orient="bottom", columns=1)["color"]
+        colour = style.encode_categories(
+            "platform", points, "platform", orient="bottom", columns=1
+        )["color"]
         told = {"color": colour, "detail": {"field": "line"}}
     along = {kind: one for kind, one in told.items() if kind != "shape"}
     tooltip = style.tooltip(TOOLTIP)
