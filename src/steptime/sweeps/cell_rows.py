@@ -9,14 +9,14 @@ from steptime.sweeps.cells import Trial
 
 
 class CellRow(AnswerRow, frozen=True, kw_only=True):
-    """A cell of a sweep, as a scheduler gets it.
+    """A cell of a sweep, as Slurm gets it.
 
     Attributes:
         id: the name of the cell in its submission.
         model: the network.
         batch: examples of one replica in a step.
         replicas: number of data-parallel copies.
-        gpu: type of GPU that the scheduler is asked for, "" for none.
+        gpu: type of GPU that Slurm is asked for, "" for none.
         node: the node that it is asked for, "" for any.
         staging: where the files of a data set are read.
         dtype: data type of weights and activations.

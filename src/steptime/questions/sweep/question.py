@@ -1,4 +1,4 @@
-"""A sweep: the cells of an experiment file that a folder lacks, measured here or by a scheduler."""
+"""A sweep: the cells of an experiment file that a folder lacks, measured here or under Slurm."""
 
 import os
 from collections.abc import Callable, Collection

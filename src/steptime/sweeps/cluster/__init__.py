@@ -1,1 +1,1 @@
-"""Sweeps by a scheduler: what to submit, where it is, what became of it."""
+"""Sweeps under Slurm: their submissions, the states of their cells, their lost cells."""

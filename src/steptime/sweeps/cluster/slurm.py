@@ -96,14 +96,15 @@ class Slurm:
             SchedulerError: if a cluster does not answer: its jobs are not over then.
         """
         tasks: dict[TaskName, list[QueuedTask]] = defaultdict(list)
-        ordered = sorted(names)
+        name_set = set(names)
+        ordered = sorted(name_set)
         parts = [ordered[i : i + MAX_NAMES] for i in range(0, len(ordered), MAX_NAMES)]
         for cluster in self.clusters:
             for part in parts:
                 queue = [f"--name={','.join(part)}", "--states=all", "--array"]
                 form = f"--format={parsing.QUEUE_FORMAT}"
                 command = ["squeue", *_on(cluster), "--noheader", "--all", *queue, form]
-                for task, queued in parsing.parse_queue(commands.ask(command), names, cluster):
+                for task, queued in parsing.parse_queue(commands.ask(command), name_set, cluster):
                     tasks[task].append(queued)
         return dict(tasks)
 
