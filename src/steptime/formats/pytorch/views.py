@@ -20,6 +20,12 @@ def _cast(c: Call) -> Result:
     return c.do(el.cast, x, dtype or c.b.precision.weights)
 
 
+def _detach(c: Call) -> Result:
+    """Return a view without a gradient; in inference, and of what has none, the tensor itself."""
+    x = c.first
+    return c.do(el.op, "detach", x) if c.b.training and el.is_float(c.b, x) else x
+
+
 def _view(c: Call) -> Result:
     before = c.walk.told(c.node.args["self"])
     return c.do(el.reshape, c.x(), c.walk.batches.seen(before, c.b.shape(c.x()), c.shape))
@@ -230,8 +236,9 @@ def _columns_to_image(c: Call) -> Result:
 
 VIEWS: Mapping[str, Handler] = {
     **dict.fromkeys(
-        ("alias", "clone", "contiguous", "detach", "lift_fresh_copy"), lambda c: c.first
+        ("alias", "clone", "contiguous", "lift_fresh_copy", "lift_fresh", "lift"), lambda c: c.first
     ),
+    "detach": _detach,
     **dict.fromkeys(("to", "_to_copy", "type_as", "float", "bfloat16", "half"), _cast),
     **dict.fromkeys(("view", "reshape", "_unsafe_view", "flatten", "unflatten", "ravel"), _view),
     **dict.fromkeys(("view_as", "reshape_as"), _view),
