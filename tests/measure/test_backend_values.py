@@ -378,9 +378,7 @@ APART = {"dropout": "it draws, and has tests of its own", "cast": "numpy has no 
 
 def test_every_differentiable_kind_has_a_case():
     covered = {name.split(maxsplit=1)[0] for name in CASES}
-    assert {kind for kind, row in OPS.items() if row.gradient} - covered == {
-        *("dropout", *NOT_RUN)
-    }
+    assert {kind for kind, row in OPS.items() if row.gradient} - covered == {*("dropout", *NOT_RUN)}
 
 
 def example(kind: str) -> Graph:

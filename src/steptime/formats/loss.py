@@ -55,9 +55,7 @@ def trained_outputs(b: Builder, outputs: Sequence[str]) -> list[str]:
     if others.isdisjoint(_leading_to(b, scalars)):
         return [*outputs]
     weights = {*b.weights}
-    reached = [
-        weights & _differentiated(b, weights, names) for names in (scalars, outputs)
-    ]
+    reached = [weights & _differentiated(b, weights, names) for names in (scalars, outputs)]
     return scalars if reached[0] == reached[1] else [*outputs]
 
 

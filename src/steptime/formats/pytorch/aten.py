@@ -13,14 +13,13 @@ from steptime.core.toml_files import packaged
 from steptime.formats import elements as el
 from steptime.formats import lowering as low
 from steptime.formats import products
-from steptime.formats.patterns import bias_of_scores
-from steptime.formats.pytorch.opaque import append_opaque
+from steptime.formats.pytorch.fused import BATCH_NORM, FUSED, weights_of
+from steptime.formats.pytorch.recurrent import RECURRENT
 from steptime.formats.pytorch.views import OTHERS, VIEWS
 from steptime.formats.pytorch.walk import Call, Const, Handler, Result, listed
 from steptime.network.ops.table import require
 
 NAMES = packaged("torch_names.toml")
-_BATCH_NORM = ("weight", "bias", "running_mean", "running_var")
 Size = Any
 
 
@@ -32,12 +31,6 @@ def _pair(value: Size, axes: int) -> list[int]:
 
 def _sides(value: Size, axes: int) -> list[int]:
     return [size for size in _pair(value, axes) for _ in (0, 1)]
-
-
-def _weights(c: Call, *names: str) -> dict[str, Any]:
-    """Return the tensors of arguments that may be left out, by what lowering calls them."""
-    called = {"running_mean": "mean", "running_var": "variance"}
-    return {called.get(name, name): c.maybe(name) or "" for name in names}
 
 
 def _operands(c: Call, *values: Any) -> list[Any]:
@@ -158,8 +151,8 @@ def _norm(function: Callable[..., str], c: Call) -> Result:
     x, names = c.x("input"), ("weight", "bias")
     if function is low.group_norm:
         groups = c.get("num_groups") or c.b.shape(x)[1]
-        return low.group_norm(c.b, x, groups, c.name, **_weights(c, *names))
-    weights = _weights(c, *names[: 1 + (function is low.layer_norm)])
+        return low.group_norm(c.b, x, groups, c.name, **weights_of(c, *names))
+    weights = weights_of(c, *names[: 1 + (function is low.layer_norm)])
     return function(c.b, x, c.name, **weights, axes=len(c["normalized_shape"]))
 
 
@@ -179,153 +172,6 @@ def _resize(mode: str) -> Handler:
     return lambda c: c.do(
         low.resize, c.first, c.shape[2:], mode, align_corners=bool(c.get("align_corners", False))
     )
-
-
-def _attention(c: Call) -> Result:
-    parts = [c.x(name) for name in ("query", "key", "value")]
-    shapes = [c.b.shape(x) for x in parts]
-    q, k, v = (
-        el.reshape(c.b, x, (math.prod(shape[:-3]), *shape[-3:]), f"{c.name}/axes{i}")
-        for i, (x, shape) in enumerate(zip(parts, shapes, strict=True))
-    )
-    mask = c.get("attn_mask")
-    learnt = bias_of_scores(c.b, mask, shapes[0][-3]) if isinstance(mask, str) else ""
-    how = {"causal": bool(c.get("is_causal", False)), "mask": learnt, "scale": c.get("scale")}
-    y = c.do(low.attention, q, k, v, **how)
-    return c.do(el.reshape, y, (*shapes[0][:-1], shapes[2][-1]), at="/back")
-
-
-def _recurrent(cell: str, c: Call) -> Result:
-    first = c["hx"]
-    states = first if isinstance(first, list) else [first]
-    computed = [one for one in states if isinstance(one, str)]
-    _refuse_grown_time(c)
-    widths = [c.walk.shape(one)[-1] for one in states]
-    projected = len({*widths}) > 1
-    tensors = [c.walk.tensor(one) for one in c["params"]]
-    each = (4 if c["has_biases"] else 2) + projected
-    weights = [tensors[i : i + each] for i in range(0, len(tensors), each)]
-    how: dict[str, Any] = {name: bool(c.get(name)) for name in ("bidirectional", "batch_first")}
-    p = float(c.get("dropout", 0.0))
-    y, state = c.do(low.recurrent, c.x("input"), cell, weights, p=p, states=computed, **how)
-    wider = (0, 0, 0, 0, 0, widths[-1] - widths[0])  # the last cells: as the last output is made
-    return [y, state, c.do(el.pad, state, wider, at="/cells") if projected else state]
-
-
-def _refuse_grown_time(c: Call) -> None:
-    """Raise `ShapeError` where another batch makes the sequence longer: time is the first axis."""
-    if c.get("batch_first") or not c.walk.batches.differ:
-        return
-    grown = c.walk.shape(c["input"])[0] != c.walk.told(c.node.args["input"])[0]
-    require(not grown, "its first axis is time: leave the batch, axis 1, open in the export")
-
-
-def _cell(gates: str, c: Call) -> Result:
-    """Return one step of a recurrent cell: two products, and functions of the gates."""
-    x, given = c.x("input"), c["hx"]
-    h, *rest = map(c.walk.tensor, given if isinstance(given, list) else [given])
-    from_x = c.do(low.linear, x, c.x("w_ih"), at="/input", bias=c.maybe("b_ih") or "")
-    from_h = c.do(low.linear, h, c.x("w_hh"), at="/hidden", bias=c.maybe("b_hh") or "")
-    f = partial(_apply, c)
-    if gates == "lstm":
-        parts = _gates(c, f("add", from_x, from_h), 4, "/gates")
-        i, forget, out = (f("sigmoid", parts[place]) for place in (0, 1, 3))
-        cell = f("add", f("mul", forget, rest[0]), f("mul", i, f("tanh", parts[2])))
-        return [f("mul", out, f("tanh", cell)), cell]
-    if gates == "gru":
-        ours, theirs = _gates(c, from_x, 3, "/gates_x"), _gates(c, from_h, 3, "/gates_h")
-        reset, update = (f("sigmoid", f("add", ours[i], theirs[i])) for i in (0, 1))
-        new = f("tanh", f("add", ours[2], f("mul", reset, theirs[2])))
-        return f("add", new, f("mul", update, f("sub", h, new)))
-    return f("relu" if gates == "relu" else "tanh", f("add", from_x, from_h))
-
-
-def _apply(c: Call, function: str, *operands: str) -> str:
-    return c.do(el.pointwise, function, *operands)
-
-
-def _gates(c: Call, x: str, count: int, at: str) -> list[str]:
-    width = c.b.shape(x)[-1] // count
-    return c.do(el.split, x, [width] * count, len(c.b.shape(x)) - 1, at=at)
-
-
-def _cross_entropy(c: Call) -> Result:
-    """Return the mean loss of classes, other forms by a softmax and what is picked of it."""
-    x, target = c.x(), c.walk.tensor(c["target"])
-    plain = c.get("reduction", 1) == 1 and not c.get("label_smoothing") and c.get("weight") is None
-    if plain and not el.is_float(c.b, target) and len(c.b.shape(x)) > 1:
-        last = len(c.b.shape(x)) - 1
-        order = [0, *range(2, last + 1), 1]
-        return c.do(el.op, "cross_entropy", c.do(el.transpose, x, order, at="/last"), target)
-    axis = 1 if len(c.b.shape(x)) > 1 else 0
-    logs = c.do(el.softmax, x, axis, at="/log_softmax", log=True)
-    if el.is_float(c.b, target):
-        picked = c.do(el.pointwise, "mul", logs, target, at="/weighed")
-        picked = c.do(el.reduce, "sum", picked, (axis,), at="/sum")
-    else:
-        at = c.do(el.unsqueeze, target, axis, at="/places")
-        picked = c.do(el.op, "gather_elements", logs, at, axis=axis)
-        picked = c.do(el.squeeze, picked, (axis,), at="/squeeze")
-    reductions = ("", "mean", "sum")
-    function = reductions[c.get("reduction", 1)]
-    return c.do(el.reduce, function, picked, None, at="/loss") if function else picked
-
-
-def _native_norm(c: Call) -> Result:
-    """Return a norm as decompositions call it, and its statistics, which its gradient reads."""
-    x, weight, bias = c.x("input"), c.maybe("weight") or "", c.maybe("bias") or ""
-    if c.node.op == "native_layer_norm":
-        axes = len(c["normalized_shape"])
-        y = c.do(low.layer_norm, x, weight=weight, bias=bias, axes=axes)
-    elif c.node.op == "native_group_norm":
-        y = c.do(low.group_norm, x, c["group"], weight=weight, bias=bias)
-    else:
-        y = c.do(low.batch_norm, x, **_weights(c, *_BATCH_NORM))
-    others = [
-        Const(c.walk.told(name), "float32", f"{c.name}/statistics{i}")
-        for i, name in enumerate(c.node.outputs[1:])
-    ]
-    return [y, *others]
-
-
-def _native_dropout(c: Call) -> Result:
-    drops = c.get("train", True) or c.walk.drops
-    y = c.do(el.dropout, c.first, float(c.get("p", 0.5))) if drops else c.first
-    return [y, Const(c.walk.shape(y), "bool", f"{c.name}/mask")]
-
-
-def _fused_attention(c: Call) -> Result:
-    """Return attention as a device's own op, whose other outputs its gradient reads."""
-    y: Any = _attention(c)
-    others = [
-        Const(c.walk.told(name), c.walk.program.specs[name].dtype, f"{c.name}/saved{i}")
-        if name in c.walk.program.specs
-        else None
-        for i, name in enumerate(c.node.outputs[1:])
-    ]
-    return [y, *others]
-
-
-def _cdist(c: Call) -> Result:
-    """Return distances of all pairs; of more than 25 rows torch makes them by a product."""
-    first, second = c.x(c.either("x1", "self")), c.x(c.either("x2", "other"))
-    rows = max(c.b.shape(first)[-2], c.b.shape(second)[-2])
-    by_product = c.get("compute_mode") == 1 or (c.get("compute_mode") in {None, 0} and rows > 25)
-    if c.get("p", 2.0) != 2.0 or not by_product:
-        return append_opaque(c, [first, second])
-    rank = len(c.b.shape(second))
-    turned = c.do(el.transpose, second, [*range(rank - 2), rank - 1, rank - 2], at="/transpose")
-    y = c.do(low.matmul, first, turned, at="/product")
-    squares = [
-        c.do(el.reduce, "sum_square", x, (len(c.b.shape(x)) - 1,), at=f"/squares{i}", keep=True)
-        for i, x in enumerate((first, second))
-    ]
-    rank = len(c.b.shape(squares[1]))
-    order = [*range(rank - 2), rank - 1, rank - 2]
-    squares[1] = c.do(el.transpose, squares[1], order, at="/row")
-    y = c.do(el.pointwise, "sub", squares[0], y, at="/difference")
-    y = c.do(el.pointwise, "add", y, squares[1], at="/sum")
-    return c.do(el.pointwise, "sqrt", y)
 
 
 def _bags(c: Call) -> Result:
@@ -360,6 +206,8 @@ def _dropout(c: Call) -> Result:
 ATEN: Mapping[str, Handler] = {
     **VIEWS,
     **OTHERS,
+    **RECURRENT,
+    **FUSED,
     **{name: partial(_function, name) for name in el.UNARY},
     **{name: partial(_function, function) for name, function in NAMES["unary"].items()},
     **{name: partial(_binary, function) for name, function in NAMES["binary"].items()},
@@ -397,7 +245,7 @@ ATEN: Mapping[str, Handler] = {
     "embedding": lambda c: c.do(el.embedding, c.x("indices"), c.x("weight")),
     "embedding_bag": _bags,
     "bilinear": _bilinear,
-    "linear": lambda c: c.do(low.linear, c.x("input"), c.x("weight"), **_weights(c, "bias")),
+    "linear": lambda c: c.do(low.linear, c.x("input"), c.x("weight"), **weights_of(c, "bias")),
     **dict.fromkeys(("matmul", "linalg_matmul"), partial(_product, "self", "other")),
     **dict.fromkeys(("mm", "bmm"), partial(_product, "self", "mat2")),
     "mv": partial(_product, "self", "vec"),
@@ -410,7 +258,7 @@ ATEN: Mapping[str, Handler] = {
         ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
         partial(_convolution, transposed=True),
     ),
-    "batch_norm": lambda c: c.do(low.batch_norm, c.x("input"), **_weights(c, *_BATCH_NORM)),
+    "batch_norm": lambda c: c.do(low.batch_norm, c.x("input"), **weights_of(c, *BATCH_NORM)),
     "layer_norm": partial(_norm, low.layer_norm),
     "rms_norm": partial(_norm, low.rms_norm),
     **dict.fromkeys(("group_norm", "instance_norm"), partial(_norm, low.group_norm)),
@@ -422,36 +270,6 @@ ATEN: Mapping[str, Handler] = {
     **{f"upsample_{name}": _resize(mode) for name, mode in NAMES["resizes"].items()},
     **{f"_upsample_{name}_aa": _resize(mode) for name, mode in NAMES["resizes"].items()},
     **{f"_upsample_nearest_exact{n}d": _resize("nearest") for n in (1, 2)},
-    "scaled_dot_product_attention": _attention,
-    "lstm": partial(_recurrent, "lstm"),
-    "gru": partial(_recurrent, "gru"),
-    **dict.fromkeys(("rnn_tanh", "rnn_relu"), partial(_recurrent, "rnn")),
-    "lstm_cell": partial(_cell, "lstm"),
-    "gru_cell": partial(_cell, "gru"),
-    "rnn_tanh_cell": partial(_cell, "rnn"),
-    "rnn_relu_cell": partial(_cell, "relu"),
-    "cross_entropy_loss": _cross_entropy,
-    "cdist": _cdist,
-    **dict.fromkeys(
-        (
-            *("native_layer_norm", "native_group_norm", "native_batch_norm"),
-            *("_native_batch_norm_legit", "_native_batch_norm_legit_functional"),
-            *("_native_batch_norm_legit_no_training", "_batch_norm_impl_index"),
-            *("cudnn_batch_norm", "_batch_norm_with_update", "_batch_norm_no_update"),
-        ),
-        _native_norm,
-    ),
-    "native_dropout": _native_dropout,
-    **dict.fromkeys(
-        (
-            "_scaled_dot_product_flash_attention",
-            "_scaled_dot_product_flash_attention_for_cpu",
-            "_scaled_dot_product_efficient_attention",
-            "_scaled_dot_product_cudnn_attention",
-            "_scaled_dot_product_attention_math",
-        ),
-        _fused_attention,
-    ),
     **dict.fromkeys(
         ("_grouped_mm", "grouped_mm_fallback"),
         lambda c: c.do(

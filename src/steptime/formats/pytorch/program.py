@@ -184,7 +184,7 @@ class Program:
     def _add_branches(
         self, given: Sequence[Any], prefix: str, outputs: Sequence[str], depth: int
     ) -> None:
-        """Add the branch of `cond` that has more nodes, with a remark: values choose at run time."""
+        """Add the branch of `cond` that has more nodes, and a remark: values choose the branch."""
         branches = [given[place] for place in BRANCHES]
         larger = max(branches, key=lambda one: len(one["arg"]["as_graph"]["graph"]["nodes"]))
         operands = given[BRANCHES[-1] + 1]["arg"]
@@ -217,18 +217,6 @@ class Program:
         if (symbol := symbol_of(found)) and expression.get("hint"):
             self.hints.setdefault(symbol, int(expression["hint"]["as_int"]))
         return found
-
-
-def live_readers(program: Program) -> dict[str, list[FxNode]]:
-    """Return the nodes that read each tensor, of those that lead to an output."""
-    wanted = set(program.outputs)
-    readers: dict[str, list[FxNode]] = {}
-    for node in reversed(program.nodes):
-        if not wanted.isdisjoint(node.outputs):
-            for name in node.tensors:
-                wanted.add(name)
-                readers.setdefault(name, []).append(node)
-    return readers
 
 
 def frozen_paths(program: Program) -> set[str]:

@@ -9,8 +9,8 @@ from steptime.core.errors import InputError, shorten
 from steptime.formats import WRONG, Source, line_of
 from steptime.formats.batches import Batches, main_output
 from steptime.formats.code import about_of
-from steptime.formats.followed import followed
 from steptime.formats.elements import is_float
+from steptime.formats.followed import followed
 from steptime.formats.loss import describe_weights, loss_of, trained_outputs
 from steptime.formats.pytorch.aten import ATEN
 from steptime.formats.pytorch.opaque import describe_unpriced
@@ -44,11 +44,13 @@ def identity(source: Source) -> bytes:
         return bytes(source.content[:])  # what it lacks is told when it is read
 
 
-def read(source: Source, strict: bool) -> Family:
+def read(source: Source, _allow_unknown: bool) -> Family:
     """Return the network of a file that `torch.export.save` wrote; no PyTorch is loaded."""
     place = shorten(source.name)[1:-1]
     try:
-        program = program_of(document_of(source), ties_of(source), about_of(source))
+        about = about_of(source)
+        is_unrolled = bool(about.get("unrolled"))
+        program = program_of(document_of(source), ties_of(source), about)
         batch_symbol, own_batch = _batch(program)
         names = _free_sizes(program, batch_symbol)
     except InputError as error:
@@ -67,6 +69,9 @@ def read(source: Source, strict: bool) -> Family:
         if batch_symbol:
             bound[batch_symbol] = batch
         _check_ranges(program, bound, names, place)
+        if is_unrolled and batch != own_batch:
+            hint = "give that one with its code: FILE.py:NAME:x=8x16"
+            raise InputError(f"{place}: its ops depend on the batch, {own_batch}; {hint}")
 
         def walk(b: Builder, batches: Batches) -> str:
             return _ended(
@@ -78,7 +83,6 @@ def read(source: Source, strict: bool) -> Family:
                     PUTS,
                     bound,
                     place,
-                    strict,
                     batches,
                     p["dropout"],
                 )
@@ -86,7 +90,7 @@ def read(source: Source, strict: bool) -> Family:
 
         b.remarks += [f"{place}: {program.doubt}"] if program.doubt else []
         b.remarks += [f"{place}: {remark}" for remark in program.remarks]
-        key = (strict, b.precision, b.training, tuple(sorted(p.items())))
+        key = (b.precision, b.training, tuple(sorted(p.items())))
         try:
             batches = followed(
                 Batches(batch if batch_symbol else own_batch, batch),

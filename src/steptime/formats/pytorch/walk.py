@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import shorten
 from steptime.core.graph import Checkpoint, TensorSpec
 from steptime.core.values import MAX_COUNT
 from steptime.formats import elements as el
@@ -20,8 +20,8 @@ from steptime.formats.pytorch.program import (
     Size,
     Sym,
     frozen_paths,
-    live_readers,
 )
+from steptime.formats.pytorch.readers import Readers
 from steptime.formats.pytorch.symbols import value_of
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError, require
@@ -164,7 +164,6 @@ class Walk(Follower):
     puts: Mapping[str, Callable[["Call", Value], Value]]
     bound: Mapping[str, int]
     place: str
-    strict: bool
     batches: Batches
     drops: bool
 
@@ -172,8 +171,7 @@ class Walk(Follower):
         self.env: dict[str, Value] = {}
         self.unpriced: dict[str, str] = {}  # ops of unknown work -> what the file calls them
         self.suspects: list[str] = []  # those of them that may hold products
-        self._names: dict[str, list[str]] = {}  # a tensor of the graph -> its names in the file
-        self._readers = live_readers(self.program)
+        self._readers = Readers(self.program)
         self._computed: set[str] = set()  # truth values and whole numbers made of floats
         self._repeated: list[set[str]] = [set() for _ in self.program.checkpoints]
         self._buffers: dict[tuple[str, Shape, str], str] = {}
@@ -256,9 +254,7 @@ class Walk(Follower):
             self.decide(node.outputs)
         for ops, checkpoint in zip(self._repeated, self.program.checkpoints, strict=True):
             self.b.checkpoints.append(Checkpoint(frozenset(ops), checkpoint.to_end))
-        return [
-            value for name in self.program.outputs if isinstance(value := self.env[name], str)
-        ]
+        return [value for name in self.program.outputs if isinstance(value := self.env[name], str)]
 
     def links(self) -> tuple[list[str], list[tuple[Sequence[str], Sequence[str]]]]:
         """Return the file's inputs, and the tensors that each node reads and makes."""
@@ -339,16 +335,13 @@ class Walk(Follower):
             try:
                 return handler(call)
             except ShapeError:
-                if self.strict or self.batches.differ:
+                if self.batches.differ:
                     raise
                 if is_known(node.op):
                     return append_opaque(call, reads)
-        elif self.strict:
-            near = unknown("op", node.op, self.table, self._where(node))
-            raise InputError(f"{near}; without --strict it is priced by its bytes")
         outputs = append_opaque(call, reads)
         self.unpriced[outputs[0]] = node.target.removeprefix("torch.ops.")
-        if handler is not None or may_hold_products(node.target, node.op):
+        if may_hold_products(node.target, node.op):
             self.suspects.append(outputs[0])
         return outputs
 
@@ -358,9 +351,7 @@ class Walk(Follower):
         spec = self.program.specs[node.outputs[0]]
         return "float" in spec.dtype and any("complex" in dtype for dtype in given)
 
-    def opaque_spec(
-        self, name: str, reads: Sequence[Value], node: FxNode, wide: str
-    ) -> TensorSpec:
+    def opaque_spec(self, name: str, reads: Sequence[Value], node: FxNode, wide: str) -> TensorSpec:
         """Return the spec of an output of an op that has no kind: as the file states it."""
         shape = self._grown(node, reads, self.told(name))
         return TensorSpec(shape, held_as(self.program.specs[name].dtype) or wide)
@@ -371,20 +362,8 @@ class Walk(Follower):
             self.b,
             tensor,
             f"{call.name}/fused",
-            lambda pieces: self._is_read_beside(pieces, tensor, call.node),
+            lambda pieces: self._readers.is_read_beside(self.env, pieces, tensor, call.node),
         )
-
-    def _is_read_beside(self, pieces: set[str], last: str, current: FxNode) -> bool:
-        """Whether an output, or a node that is no piece, reads one of the pieces before `last`."""
-        inside = {*pieces, last}
-        for name in [name for piece in pieces for name in self._names.get(piece, ())]:
-            if name in self.program.outputs:
-                return True
-            for node in self._readers.get(name, ()):
-                results = [self.env.get(output) for output in node.outputs]
-                if node is not current and not any(result in inside for result in results):
-                    return True
-        return False
 
     def _note_names(self, node: FxNode) -> None:
         """Note which tensors of the graph a node's outputs are, and which were computed."""
@@ -393,7 +372,7 @@ class Walk(Follower):
         for name in node.outputs:
             value = self.env.get(name)
             if isinstance(value, str):
-                self._names.setdefault(value, []).append(name)
+                self._readers.note(value, name)
                 if computed:
                     self._computed.add(value)
 

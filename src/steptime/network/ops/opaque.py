@@ -45,11 +45,11 @@ def unpack_specs(shapes: tuple[int, ...], dtypes: str) -> Specs:
 
 def opaque_outputs(
     *_: TensorSpec,
-    function: str,  # noqa: ARG001  # names the op in messages
+    function: str,  # names the op in messages
     shapes: tuple[int, ...],
     dtypes: str,
-    flop_count: int = 0,  # noqa: ARG001
-    is_linear: bool = False,  # noqa: ARG001
+    flop_count: int = 0,
+    is_linear: bool = False,
 ) -> Specs:
     """Return the outputs that the attributes state."""
     return unpack_specs(shapes, dtypes)

@@ -199,7 +199,7 @@ def recurrent_kinds(
             scratch=lambda x, w_ih, w_hh, *_: dropped * x.size_bytes // x.shape[2] * w_hh.shape[1],
         ),
         f"{kind}_grad": matrix_kind(
-            lambda *specs, of_data=True: (*specs[:5], *specs[8:]),  # noqa: ARG005
+            lambda *specs, of_data=True: (*specs[:5], *specs[8:]),
             recurrent_grad_products,
             example(f"{inputs} 2x3x5 2x{3 * kept * 5} 2x3x5"),
             f"derivative of {kind}: data and weight gradients, twice forward",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.export.graph_signature import TensorArgument
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -33,7 +34,7 @@ def decompose_unknown(program: Any) -> None:
         if not isinstance(module, GraphModule):
             continue
         for node in list(module.graph.nodes):
-            if isinstance(node.target, torch._ops.OpOverload) and not _is_read(node.target):
+            if isinstance(node.target, OpOverload) and not _is_read(node.target):
                 _decompose_node(module.graph, node, table)
         module.recompile()
     _rename_outputs(program)
@@ -100,9 +101,7 @@ def _value_of(value: Any) -> Any:
 class _Recorder(TorchDispatchMode):
     """Runs ops on fake tensors and appends a node for each to a graph."""
 
-    def __init__(
-        self, graph: Graph, origin: Node, table: dict[Any, Callable[..., Any]]
-    ) -> None:
+    def __init__(self, graph: Graph, origin: Node, table: dict[Any, Callable[..., Any]]) -> None:
         super().__init__()
         self.graph, self.origin, self.table = graph, origin, table
         self.nodes: dict[int, Node] = {}
@@ -111,9 +110,7 @@ class _Recorder(TorchDispatchMode):
             for value in tree_iter(node.meta.get("val")):
                 self._note(value, node)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Record an op that is read, or write it out further."""
         kwargs = kwargs or {}
         if not _is_read(func) and func in self.table:

@@ -95,9 +95,7 @@ def _open_or_fixed(
     return why, program, len(other.graph.nodes) != len(program.graph.nodes)
 
 
-def _with_batch(
-    inputs: Mapping[str, Spec], axes: Mapping[str, int], batch: int
-) -> dict[str, Spec]:
+def _with_batch(inputs: Mapping[str, Spec], axes: Mapping[str, int], batch: int) -> dict[str, Spec]:
     return {
         name: ((*shape[: axes[name]], batch, *shape[axes[name] + 1 :]), dtype)
         if name in axes
@@ -138,7 +136,7 @@ def _save(program: Any, path: Path, extra: dict[str, str]) -> None:
         kept = one.detach().to(META)
         is_weight = isinstance(one, nn.Parameter)
         program.state_dict[name] = nn.Parameter(kept, one.requires_grad) if is_weight else kept
-    program._example_inputs = None
+    program._example_inputs = None  # noqa: SLF001  # they would be written, too
     with replacing(path) as part:
         new = part.with_name(f"{part.name}.pt2")  # torch asks for this ending
         try:

@@ -149,8 +149,6 @@ def _batch_of_layers(
     module: nn.Module, layers: Sequence[nn.Module], inputs: Mapping[str, Spec]
 ) -> int | None:
     """Return axis 1 of what the first of the layers is given, None where that cannot be run."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     sizes: list[int] = []
 
     def note(_: nn.Module, given: Any, named: Any) -> None:
@@ -159,15 +157,9 @@ def _batch_of_layers(
             sizes.append(int(tensors[0].shape[1]))
 
     hooks = [layer.register_forward_pre_hook(note, with_kwargs=True) for layer in layers]
-    try:
-        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-            by_place, by_name = tensors_of(inputs)
-            module(*by_place, **by_name)
-    except Exception:  # noqa: BLE001  # then what was seen before is all there is
-        pass
-    finally:
-        for hook in hooks:
-            hook.remove()
+    runs_with(module, inputs)  # what the layers saw before a failure counts, too
+    for hook in hooks:
+        hook.remove()
     return sizes[0] if sizes else None
 
 
