@@ -163,7 +163,7 @@ def _lacking_batch(module: nn.Module, inputs: Mapping[str, Spec]) -> str:
     return f"its inputs lack a batch, which is their first size: {describe_inputs(wide)}"
 
 
-def _check_arguments(module: nn.Module, inputs: Mapping[str, Spec], what: str) -> None:
+def check_arguments(module: nn.Module, inputs: Mapping[str, Spec], what: str) -> None:
     """Raise `InputError` where arguments of `forward` are unknown, with a command that has them."""
     missing = missing_arguments(module, inputs)
     if inputs and not missing:
@@ -187,7 +187,7 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     for device in (META, "cpu"):  # some modules compute with values while they are made
         module, known = module_of(where, name, device, request["inputs"])
         inputs = specs_of(request["inputs"] or known or request.get("before") or {})
-        _check_arguments(module, inputs, what)
+        check_arguments(module, inputs, what)
         try:
             path, axis = Path(request["path"]), request.get(BATCH_AXIS)
             return {"path": request["path"], "static": export(module, inputs, path, about, axis)}
