@@ -20,26 +20,26 @@ HEAD = "import torch\nfrom torch import nn\nfrom torch.nn import functional as F
 TWO = "    def __init__(s): super().__init__(); s.l, s.m = nn.Linear(8, 8), nn.Linear(8, 8)\n"
 WIDE = "(2, 8), 'float32'"
 CODE = {  # a class with two products of 8 x 8: its inputs, its forward
-    "gate": ("{'x': (%s)}" % WIDE, "return s.m(x) * ((s.l(x) > 0) & (s.l(x) < 5))"),
-    "codes": ("{'x': (%s)}" % WIDE, "return s.m(F.one_hot(s.l(x).argmax(-1), 8).float())"),
+    "gate": ("{'x': (WIDE)}", "return s.m(x) * ((s.l(x) > 0) & (s.l(x) < 5))"),
+    "codes": ("{'x': (WIDE)}", "return s.m(F.one_hot(s.l(x).argmax(-1), 8).float())"),
     "graph": (
         "{'x': ((10, 8), 'float32'), 'e': ((2, 30), 'int64')}",
         "h = s.l(x); return s.m(torch.zeros_like(h).index_add(0, e[1], h[e[0]]))",
     ),
-    "detached": ("{'x': (%s)}" % WIDE, "return s.m(s.l(x).detach())"),
+    "detached": ("{'x': (WIDE)}", "return s.m(s.l(x).detach())"),
     "no_grad": (
-        "{'x': (%s), 'y': (%s)}" % (WIDE, WIDE),
+        "{'x': (WIDE), 'y': (WIDE)}",
         "\n        with torch.no_grad(): t = s.l(y)\n        return s.m(s.l(x)) - t",
     ),
-    "sorted": ("{'x': (%s)}" % WIDE, "return s.m(s.l(x).sort(-1)[0])"),
-    "outer": ("{'x': (%s)}" % WIDE, "return torch.einsum('bi,bj->bij', s.l(x), s.m(x))"),
+    "sorted": ("{'x': (WIDE)}", "return s.m(s.l(x).sort(-1)[0])"),
+    "outer": ("{'x': (WIDE)}", "return torch.einsum('bi,bj->bij', s.l(x), s.m(x))"),
     "loss": (
-        "{'x': (%s), 't': ((2,), 'int64')}" % WIDE,
+        "{'x': (WIDE), 't': ((2,), 'int64')}",
         "z = s.m(s.l(x)); return z, F.cross_entropy(z, t)",
     ),
-    "cosine": ("{'x': (%s)}" % WIDE, "return F.cosine_similarity(s.l(x), s.m(x))"),
-    "outputs": ("{'x': (%s)}" % WIDE, "return {'a': s.l(x), 'b': s.m(x)}"),
-    "dict": ("{'b': {'x': (%s), 'y': (%s)}}" % (WIDE, WIDE), "return s.l(b['x']) + s.m(b['y'])"),
+    "cosine": ("{'x': (WIDE)}", "return F.cosine_similarity(s.l(x), s.m(x))"),
+    "outputs": ("{'x': (WIDE)}", "return {'a': s.l(x), 'b': s.m(x)}"),
+    "dict": ("{'b': {'x': (WIDE), 'y': (WIDE)}}", "return s.l(b['x']) + s.m(b['y'])"),
 }
 ONE = 2 * 2 * 8 * 8  # FLOP of one product of two examples
 BY_NAME = {  # products of a forward pass, of a training step
@@ -90,6 +90,7 @@ def products(graph: Graph) -> int:
 @pytest.mark.parametrize("name", CODE)
 def test_products_are_those_of_the_module(name, exported):
     inputs, forward = CODE[name]
+    inputs = inputs.replace("WIDE", WIDE)
     names = ", ".join(part for part in ("x", "y", "e", "t", "b") if f"'{part}': (" in inputs)
     names = {"dict": "b"}.get(name, names)
     code = f"class Net(nn.Module):\n    INPUTS = {inputs}\n{TWO}    def forward(s, {names}): "

@@ -32,12 +32,16 @@ def _view(c: Call) -> Result:
 
 
 def _squeeze(c: Call) -> Result:
-    axes = c.get("dim")
-    shape = c.b.shape(c.x())
-    told = shape if axes is None else c.walk.told(c.node.args["self"])
-    chosen = range(len(told)) if axes is None else [a % max(1, len(told)) for a in listed(axes)]
+    """Return a tensor without axes of size 1; an open batch stays, also where it is 1."""
+    axes, shape, source = c.get("dim"), c.b.shape(c.x()), c.node.args["self"]
+    told = c.walk.told(source) if axes is not None else shape
+    is_open = [not isinstance(size, int) for size in c.walk.program.specs[source].sizes]
+    rank = len(shape)
+    chosen = range(rank) if axes is None else [axis % max(1, rank) for axis in listed(axes)]
     return c.do(
-        el.reshape, c.x(), [n for i, n in enumerate(shape) if i not in chosen or told[i] != 1]
+        el.reshape,
+        c.x(),
+        [n for i, n in enumerate(shape) if i not in chosen or told[i] != 1 or is_open[i]],
     )
 
 
