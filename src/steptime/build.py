@@ -45,7 +45,7 @@ from steptime.network.families.family import Family, resolve, stored
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
 from steptime.network.ops.training import training_graph
-from steptime.network.recompute import recomputed, updated_early
+from steptime.network.recompute import recompute_checkpoints, recomputed, updated_early
 from steptime.network.tuning import tuned
 
 _PARADNN = re.compile(
@@ -388,6 +388,8 @@ def step_of(graph: Graph, optimizer: str, tuning: Tuning) -> Graph:
 def differentiated(graph: Graph, optimizer: str, tuning: Tuning) -> Graph:
     """Return the graph of a step, its gradients and updates in the order of a fine-tuning."""
     step = training_graph(graph, optimizer, tuning.how, "8-bit" in tuning.states)
+    if step.checkpoints:
+        step = recompute_checkpoints(step)
     if tuning.recompute == "full":
         step = recomputed(step, "repeats" in tuning.how)
     return updated_early(step) if "early" in tuning.states else step

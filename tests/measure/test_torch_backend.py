@@ -18,7 +18,7 @@ from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.workload import OPTIMIZERS, Plan, Workload
 from steptime.measure.contract import Options, OutOfMemoryError, UnsupportedError
-from steptime.network.ops import OPS, communication
+from steptime.network.ops import OPS, communication, opaque
 from tiny_networks import FC, TINY, workload
 
 pytestmark = pytest.mark.framework
@@ -45,7 +45,7 @@ def test_every_forward_kind_has_a_row():
     from steptime.measure.backends.torch.backend import RUNS
 
     backward = {kind for kind in OPS if kind.endswith(("_grad", "_grad_weight"))}
-    assert RUNS.keys() == OPS.keys() - backward - {*OPTIMIZERS, *communication.KINDS}
+    assert RUNS.keys() == OPS.keys() - backward - {*OPTIMIZERS, *communication.KINDS, *opaque.KINDS}
 
 
 def has_kernels(network: str, dtype: str) -> bool:

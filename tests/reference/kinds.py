@@ -335,6 +335,7 @@ RUNS: dict[str, Run] = {
     "concat": concat,
     "reshape": reshape,
     "flatten": flatten,
+    "detach": lambda x: x,
     "transpose": transpose,
     "slice": slice_,
     "split": split,

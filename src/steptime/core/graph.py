@@ -27,6 +27,11 @@ class TensorSpec(NamedTuple):
     dtype: str = "float32"
 
     @property
+    def is_floating(self) -> bool:
+        """Whether elements are floating numbers, real or complex: only those have gradients."""
+        return "float" in self.dtype or "complex" in self.dtype
+
+    @property
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
@@ -68,6 +73,16 @@ class OpCase(NamedTuple):
     output_specs: tuple[TensorSpec, ...]
 
 
+class Checkpoint(NamedTuple):
+    """Forward ops, by name, whose results are dropped and computed again in the backward pass.
+
+    They run again up to the last tensor that a gradient reads, or all of them (`to_end`).
+    """
+
+    ops: frozenset[str]
+    to_end: bool = False
+
+
 @dataclass(frozen=True)
 class Graph:
     """A network, every shape known.
@@ -77,7 +92,8 @@ class Graph:
     step gives. In training the only output is the loss, a scalar. Of a network read from a file
     `source` is what a method that knows such files needs of it beside the ops, and `unmodelled`
     names its layers of unknown type, which pass their input on. `remarks` are what else a reader
-    must know of how the network was read.
+    must know of how the network was read. `checkpoints` are the parts that the network itself
+    computes again in the backward pass.
     """
 
     name: str
@@ -91,6 +107,7 @@ class Graph:
     unmodelled: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
+    checkpoints: tuple[Checkpoint, ...] = ()
 
     @property
     def tokens(self) -> int | None:

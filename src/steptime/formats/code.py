@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,15 +22,22 @@ from steptime.hardware.catalog import user_folder
 
 LIBRARIES = ("torchvision", "timm")
 ABOUT = "steptime.json"
-LIMIT_S = 600.0
-TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool")
-MOST_AXES = 16
+CPU_LIMIT_S = 600  # processor seconds of an export, unless the variable says otherwise
+CPU_LIMIT_VARIABLE = "STEPTIME_EXPORT_CPU_S"
+NUMBER = "number"  # the type of an input that is a number, not a tensor
+BATCH_AXIS = "batch_axis"
+TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool", "complex64", NUMBER)
+MAX_AXES = 16
 _CODE = re.compile(
     rf"(?P<where>[^:]+\.py|{'|'.join(LIBRARIES)}):(?P<name>[^:=,]+)(?::(?P<inputs>.+))?"
 )
-_INPUT = re.compile(r"(?:(?P<name>\w+)=)?(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
+_INPUT = re.compile(
+    r"(?:(?P<name>\w+(?:\.\w+)*)=)?"
+    r"(?P<shape>\d+(?:x\d+)*|scalar|-?\d*\.\d+|-\d+)(?::(?P<dtype>\w+))?"
+)
 
-Inputs = Mapping[str, tuple[tuple[int, ...], str]]
+_OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGKILL)  # how a process of too much CPU time ends
+Inputs = Mapping[str, tuple[tuple[int, ...] | float, str]]  # a number has the type `NUMBER`
 
 
 @dataclass(frozen=True)
@@ -39,12 +47,14 @@ class Code:
     where: str
     name: str
     inputs: Inputs
+    batch_axis: int | None = None
 
     @property
     def kept(self) -> Path:
         """The file in the user's own folder that it is exported to on the way."""
         if self.where in LIBRARIES:
-            sizes = ["x".join(map(str, shape)) for shape, _ in self.inputs.values()]
+            shapes = [shape for shape, _ in self.inputs.values() if isinstance(shape, tuple)]
+            sizes = ["x".join(map(str, shape)) for shape in shapes]
             name = "-".join([f"{self.where}.{self.name}", *sizes])
             return user_folder("networks") / f"{name}.pt2"
         place = hashlib.sha256(str(Path(self.where).resolve()).encode()).hexdigest()[:16]
@@ -72,6 +82,12 @@ class Code:
             raise InputError(f"{self.where}:{self.name}: {lack}") from InputError(lack)
 
 
+def cpu_limit_s() -> int:
+    """Return the processor seconds that an export may take; raises `InputError`."""
+    said = os.environ.get(CPU_LIMIT_VARIABLE, "")
+    return parse_count(said, CPU_LIMIT_VARIABLE) if said else CPU_LIMIT_S
+
+
 def code_of(text: str) -> Code | None:
     """Return what a model text says if it is code, else None; raises `InputError`."""
     found = _CODE.fullmatch(text.strip())
@@ -80,29 +96,57 @@ def code_of(text: str) -> Code | None:
             raise InputError(f"model {shorten(text)}: name the class in it: {text.strip()}:NAME")
         return None
     given = (found["inputs"] or "").split(",") if found["inputs"] else []
-    return Code(found["where"], found["name"].strip(), inputs_of(given, f"model {shorten(text)}"))
+    place = f"model {shorten(text)}"
+    axes = [one.strip() for one in given if one.strip().startswith(f"{BATCH_AXIS}=")]
+    inputs = inputs_of([one for one in given if one.strip() not in axes], place)
+    axis = None
+    for one in axes:
+        axis = parse_count(one.partition("=")[2], f"{place}: {BATCH_AXIS}", 0, MAX_AXES)
+    return Code(found["where"], found["name"].strip(), inputs, axis)
 
 
 def inputs_of(texts: list[str], where: str) -> Inputs:
-    """Return inputs from `x=2x3x256x256:float32`, by their places where none has a name."""
-    inputs: dict[str, tuple[tuple[int, ...], str]] = {}
+    """Return inputs from `x=2x3x256x256:float32`, by their places where none has a name.
+
+    A tensor without axes is `t=scalar:int64`, a number `scale=0.5` or `count=3:number`, a place in
+    a dict or a list `batch.ids=2x16:int64`.
+    """
+    inputs: dict[str, tuple[tuple[int, ...] | float, str]] = {}
     for place, text in enumerate(texts):
         found = _INPUT.fullmatch(text.strip())
         if not found:
             raise InputError(f"{where}: input {shorten(text)} is not NAME=2x3x256x256:float32")
         here = f"{where}: input {shorten(text)}"
-        shape = tuple(parse_count(n, here, at_most=2**40) for n in found["shape"].split("x"))
-        if len(shape) > MOST_AXES:
-            raise InputError(f"{here}: more than {MOST_AXES} axes")
-        dtype = found["dtype"] or "float32"
+        said = found["shape"]
+        dtype = found["dtype"] or (NUMBER if _is_number(said) else "float32")
         one_of("type of an input", dtype, TYPES, where)
         name = found["name"] or str(place)
         if name in inputs:
             raise InputError(f"{where}: input {shorten(name)} is given twice")
-        inputs[name] = shape, dtype
+        inputs[name] = _shape_of(said, dtype, here), dtype
     if len({name.isdigit() for name in inputs}) > 1:
         raise InputError(f"{where}: give a name to all inputs or to none")
     return inputs
+
+
+def _is_number(text: str) -> bool:
+    """Whether the text of an input is a number, not the sizes of a tensor."""
+    return "." in text or text.startswith("-")
+
+
+def _shape_of(text: str, dtype: str, here: str) -> tuple[int, ...] | float:
+    """Return the sizes that a text says, or the number of an input that is one."""
+    if dtype == NUMBER:
+        if text == "scalar" or "x" in text:
+            raise InputError(f"{here}: is not a number")
+        return float(text) if "." in text else int(text)
+    if _is_number(text):
+        raise InputError(f"{here}: a number has no type but {NUMBER}")
+    sizes = [] if text == "scalar" else text.split("x")
+    shape = tuple(parse_count(n, here, at_most=2**40) for n in sizes)
+    if len(shape) > MAX_AXES:
+        raise InputError(f"{here}: more than {MAX_AXES} axes")
+    return shape
 
 
 def about_of(source: Source) -> dict[str, Any]:
@@ -120,8 +164,12 @@ def file_of(code: Code, path: Path | None = None) -> tuple[Path, str]:
     about: Mapping[str, Any] = {}
     for before in (code.kept, code.beside):
         said = about_of(opened(str(before))) if before.exists() else {}
-        inputs = {name: [list(shape), dtype] for name, (shape, dtype) in code.inputs.items()}
+        inputs = {
+            name: [list(shape) if isinstance(shape, tuple) else shape, dtype]
+            for name, (shape, dtype) in code.inputs.items()
+        }
         fits = said.get("key") == key and (not inputs or said.get("inputs") == inputs)
+        fits = fits and code.batch_axis in {None, said.get(BATCH_AXIS)}
         if fits and path in (None, before):
             return before, str(said.get("static", ""))
         about = about or said
@@ -133,6 +181,7 @@ def file_of(code: Code, path: Path | None = None) -> tuple[Path, str]:
         "name": code.name,
         "key": key,
         "inputs": code.inputs,
+        BATCH_AXIS: code.batch_axis,
         "before": about.get("inputs"),
         "path": str(kept.resolve()),
     }
@@ -143,21 +192,21 @@ def file_of(code: Code, path: Path | None = None) -> tuple[Path, str]:
 
 
 def _asked(request: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Return the answer of a process that runs the code; it ends with this one's patience."""
+    """Return the answer of a process that runs the code, for a limited time of a processor."""
     import subprocess
 
-    try:
-        done = subprocess.run(  # the code is what the user named
-            [sys.executable, "-P", "-m", "steptime.measure.backends.native.export"],
-            input=json.dumps(request),
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            env={**os.environ, "PYTHONSAFEPATH": "1"},
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise InputError(f"{what}: was not exported within {LIMIT_S:g} s") from None
+    limit_s = cpu_limit_s()
+    done = subprocess.run(  # the code is what the user named
+        [sys.executable, "-P", "-m", "steptime.measure.backends.native.export"],
+        input=json.dumps({**request, "cpu_limit_s": limit_s}),
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONSAFEPATH": "1"},
+        check=False,
+    )
+    if done.returncode in _OUT_OF_TIME:
+        hint = f"{CPU_LIMIT_VARIABLE} sets another limit"
+        raise InputError(f"{what}: was not exported within {limit_s} s of CPU time; {hint}")
     try:
         found = json.loads(done.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError):

@@ -29,8 +29,8 @@ LARGEST_FLOAT = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38
 
 
 def is_float(b: Builder, x: str) -> bool:
-    """Whether a tensor holds floating numbers."""
-    return "float" in b.tensors[x].dtype
+    """Whether a tensor holds floating numbers, real or complex."""
+    return b.tensors[x].is_floating
 
 
 def free_name(b: Builder, name: str) -> str:

@@ -5,11 +5,13 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from steptime.core.graph import Op
+from steptime.core.units import first_of
 from steptime.formats.elements import is_float, op, transpose, with_axes
 from steptime.network.layers.dense import classify, mean_loss
 from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import require
+from steptime.network.ops.training import find_differentiated
 
 
 def loss_of(b: Builder, outputs: Sequence[str]) -> str:
@@ -40,6 +42,61 @@ def loss_of(b: Builder, outputs: Sequence[str]) -> str:
         b.remarks.append(f"loss: {guess}, guessed from {_shown(b, floats)}")
     _leave_out_unread(b, (loss,))
     return loss
+
+
+def trained_outputs(b: Builder, outputs: Sequence[str]) -> list[str]:
+    """Return the outputs that a step trains on: the losses among them, else all.
+
+    A scalar is a loss where it is computed from another output, as the cross entropy of logits,
+    and all weights that any output would train have a gradient from scalars alone.
+    """
+    scalars = [name for name in outputs if b.shape(name) == ()]
+    others = {*outputs} - {*scalars}
+    if others.isdisjoint(_leading_to(b, scalars)):
+        return [*outputs]
+    weights = {*b.weights}
+    reached = [weights & _differentiated(b, weights, names) for names in (scalars, outputs)]
+    return scalars if reached[0] == reached[1] else [*outputs]
+
+
+def _leading_to(b: Builder, names: Sequence[str]) -> set[str]:
+    """Return the tensors that some tensors are computed from."""
+    leading = set(names)
+    for one in reversed(b.ops):
+        if not leading.isdisjoint(one.outputs):
+            leading.update(one.inputs)
+    return leading
+
+
+def _differentiated(b: Builder, weights: set[str], outputs: Sequence[str]) -> set[str]:
+    """Return the tensors whose gradient the sum of outputs needs."""
+    results = [find_differentiated(b.ops, b.tensors, weights, name) for name in outputs]
+    return set().union(*results)
+
+
+def describe_weights(b: Builder, loss: str) -> list[str]:
+    """Return notes on parameters that a finished graph does not read, or does not train.
+
+    Example: `2,561 of 2,589 parameters are read by no op: g.0.weight, g.0.bias, ...`.
+    """
+    read = {name for op in b.ops for name in op.inputs}
+    parameters = [*b.weights, *b.frozen]
+    count = sum(b.tensors[name].size for name in parameters)
+    groups = {"are read by no op": [name for name in parameters if name not in read]}
+    if b.training:
+        groups["are frozen: no gradient, no optimizer state"] = [
+            name for name in b.frozen if name in read
+        ]
+        trained = find_differentiated(b.ops, b.tensors, {*b.weights}, loss)
+        groups["have no gradient"] = [
+            name for name in b.weights if name in read and name not in trained
+        ]
+    return [
+        f"{sum(b.tensors[name].size for name in names):,} of {count:,} parameters {fate}: "
+        f"{first_of(names, 2)}"
+        for fate, names in groups.items()
+        if names
+    ]
 
 
 def _shown(b: Builder, floats: Sequence[str]) -> str:
@@ -84,7 +141,8 @@ def _leave_out_unread(b: Builder, outputs: Sequence[str]) -> None:
             kept.append(one)
     b.ops[:] = reversed(kept)
     _keep_as_read(b, outputs)
-    for name in [one for one in b.buffers if one not in wanted]:
+    frozen = {*b.frozen}
+    for name in [one for one in b.buffers if one not in wanted and one not in frozen]:
         b.buffers.remove(name)
         del b.tensors[name]
 

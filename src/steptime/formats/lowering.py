@@ -278,12 +278,14 @@ def recurrent(
     bidirectional: bool = False,
     batch_first: bool = True,
     p: float = 0.0,
+    states: Sequence[str] = (),
 ) -> tuple[str, str]:
     """Return the outputs of recurrent layers, and the last state of each, `[layers, n, hidden]`.
 
     `weights` are `w_ih, w_hh` and, where there are biases, `b_ih, b_hh` of each layer (and of its
     way back, if `bidirectional`), gates in torch's order; after them, what projects the output of
-    an LSTM. `p` is dropped between layers.
+    an LSTM. `p` is dropped between layers. `states [layers, n, hidden]` are computed first states,
+    which get a gradient; without them layers begin at zero.
     """
     require(cell in GATES, f"{name}: a cell '{cell}', not {', '.join(GATES)}")
     ways = 2 if bidirectional else 1
@@ -303,6 +305,13 @@ def recurrent(
             at = f"{place}/back" if way else place
             seen = el.op(b, "flip", x, name=f"{at}/flip", axes=(1,)) if way else x
             y = el.op(b, cell, seen, *own, *projection, name=at)
+            if states:
+                place_of = layer * ways + way
+                own_states = [
+                    el.slice_(b, one, 0, place_of, place_of + 1, f"{at}/first_state")
+                    for one in states
+                ]
+                y = el.op(b, "attach", y, *own_states, name=f"{at}/attach")
             last.append(el.slice_(b, y, 1, -1, b.shape(y)[1], f"{at}/last"))
             made.append(el.op(b, "flip", y, name=f"{at}/flip_back", axes=(1,)) if way else y)
         x = el.concat(b, made, 2, f"{place}/join")

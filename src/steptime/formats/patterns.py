@@ -5,7 +5,7 @@ positions. The pieces stay where an output reads them too; else nobody reads the
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from steptime.core.graph import Op
@@ -19,31 +19,46 @@ Operand = str | float
 _DEEPEST = 8
 
 
-def recognised(b: Builder, y: str, name: str, kept: Collection[str] = ()) -> str:
+def recognised(
+    b: Builder, y: str, name: str, is_shared: Callable[[set[str]], bool] = lambda _: False
+) -> str:
     """Return the tensor that a whole kind makes where `y` is its last piece, else `y`.
 
-    A piece that is among those `kept`, as an output of the network is, leaves them all as they are.
+    Args:
+        b: the graph so far.
+        y: the last piece.
+        name: the name of the op that stands for all pieces.
+        is_shared: whether something beside the pieces reads one of these tensors between them, as
+            an output of the network does. Then the pieces stay, since they are computed anyway.
     """
-    made = b.made_by.get(y)
-    if made is None:
+    last = b.made_by.get(y)
+    if last is None:
         return y
-    found = None
-    for rule in _RULES.get(_function(made), ()):
-        found = found or rule(b, y, name)
-    if found is None or not kept:
-        return found or y
-    inside = _before(b, y, 2 * _DEEPEST) - _before(b, found, 3 * _DEEPEST)
-    return y if inside & {*kept} else found
+    for rule in _RULES.get(_function(last), ()):
+        start = len(b.ops)
+        whole = rule(b, y, name)
+        if whole is not None:
+            return y if is_shared(_pieces_between(b, y, b.ops[start:])) else whole
+    return y
 
 
-def _before(b: Builder, x: str, steps: int) -> set[str]:
-    """Return the tensors that lead to `x` in so many steps."""
-    found: set[str] = set()
-    last = {x}
-    for _ in range(steps):
-        last = {i for t in last if (op := b.made_by.get(t)) for i in op.inputs} - found
-        found |= last
-    return found
+def _pieces_between(b: Builder, y: str, new_ops: Sequence[Op]) -> set[str]:
+    """Return the tensors on the way from what new ops read to `y`, which they stand for."""
+    created = {name for op in new_ops for name in op.outputs}
+    sources = {name for op in new_ops for name in op.inputs} - created
+    leading: dict[str, Op] = {}
+    last = {y}
+    for _ in range(2 * _DEEPEST):
+        ops = [b.made_by[name] for name in last if name in b.made_by and name not in sources]
+        leading |= {name: op for op in ops for name in op.outputs}
+        last = {name for op in ops for name in op.inputs} - leading.keys()
+    between: set[str] = set()
+    size = -1
+    while size != len(between):
+        size = len(between)
+        reached = sources | between
+        between |= {name for name, op in leading.items() if not reached.isdisjoint(op.inputs)}
+    return between - {y}
 
 
 def _function(op: Op) -> str:

@@ -73,6 +73,12 @@ def _product(b: Builder, first: Term, second: Term, wanted: set[str], name: str)
         turned = elements.transpose(b, x, order, f"{name}/transpose")
         matrices.append(elements.reshape(b, turned, (*lead, *inner), f"{name}/reshape"))
     made = [*shared, *rows, *columns]
+    if not summed:  # nothing is added up: a product of elements
+        upright = [*lead, *[sizes[c] for c in rows], *[1] * len(columns)]
+        across = [*lead, *[1] * len(rows), *[sizes[c] for c in columns]]
+        x = elements.reshape(b, matrices[0], upright, f"{name}/rows")
+        y = elements.reshape(b, matrices[1], across, f"{name}/columns")
+        return elements.pointwise(b, "mul", x, y, name=name), "".join(made)
     y = lowering.matmul(b, matrices[0], matrices[1], name)
     return elements.reshape(b, y, [sizes[c] for c in made], f"{name}/apart"), "".join(made)
 

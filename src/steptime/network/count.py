@@ -70,7 +70,7 @@ def count(graph: Graph, stack: Stack | None = None) -> Count:
         if op.part == "forward" and OPS[op.kind].storage == "new"
     )
     return Count(
-        parameters=graph.parameters,
+        parameters=graph.parameters + sum(graph.tensors[name].size for name in graph.frozen),
         flop=sum(op.flop for op in ops),
         traffic_bytes=sum(op.traffic_bytes for op in ops),
         activation_bytes=activations,

@@ -1,6 +1,6 @@
 """Steps in another order: layers computed again, and gradients applied as soon as they are made.
 
-Layers keep their input alone, and compute the rest again before their backward pass. So does
+A layer keeps its input alone, and computes the rest again before its backward pass. So does
 `torch.utils.checkpoint`, which stops where the last tensor is made that a gradient needs (Chen et
 al. 2016, section 4; `early_stop`).
 """
@@ -11,7 +11,8 @@ from dataclasses import replace
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, Op
 
-LAYERS = ("block", "decoder")  # what the names of layers begin with, a number behind
+LAYERS = ("block", "decoder")  # the names of layers: one of these and a number
+Regions = Mapping[str, str]  # the name of a forward op -> the region that is computed again with it
 
 
 def recomputed(graph: Graph, to_end: bool = False) -> Graph:
@@ -19,80 +20,113 @@ def recomputed(graph: Graph, to_end: bool = False) -> Graph:
 
     Some software repeats a layer `to_end`. Raises `InputError` for a network without layers.
     """
-    left = needed(graph, to_end)
-    if not left:
+    repeated = needed(graph, to_end)
+    if not repeated:
         raise InputError(f"--recompute: {graph.name} has no layers that could be computed again")
-    tensors, ops, again = dict(graph.tensors), [], dict[str, str]()
-    for op in graph.ops:
-        layer = _layer_of(op.of) if op.part == "backward" else ""
-        for one in left.pop(layer, ()):
-            again |= {name: f"{name}/again" for name in one.outputs}
-            tensors |= {again[name]: tensors[name] for name in one.outputs}
-            ops.append(_renamed(one, again, f"{one.name}/again"))
-        ops.append(_renamed(op, again) if op.part == "backward" else op)
-    return replace(graph, tensors=tensors, ops=tuple(ops))
+    return _repeat_ops(graph, _layers(graph), repeated)
+
+
+def recompute_checkpoints(graph: Graph) -> Graph:
+    """Return the step of a network whose own checkpoints are computed again."""
+    regions = {
+        name: f"checkpoint{i}"
+        for i, checkpoint in enumerate(graph.checkpoints)
+        for name in checkpoint.ops
+    }
+    to_end = {f"checkpoint{i}" for i, one in enumerate(graph.checkpoints) if one.to_end}
+    return _repeat_ops(graph, regions, _needed_ops(graph, regions, to_end))
 
 
 def needed(graph: Graph, to_end: bool = False) -> dict[str, list[Op]]:
     """Return the ops of each layer that make what its gradients read, from its input.
 
-    What another layer reads is there: it is the input of that one. All of a layer's ops run again
-    where it is repeated `to_end`.
+    All of a layer's ops run again where it is repeated `to_end`.
     """
-    layers: dict[str, list[Op]] = {}
-    for op in graph.ops:
-        if op.part == "forward" and (name := _layer_of(op.name)):
-            layers.setdefault(name, []).append(op)
-    inside = {
-        name: _layer_of(op.name) for ops in layers.values() for op in ops for name in op.outputs
-    }
-    shared = {
-        name
-        for op in graph.ops
-        if op.part == "forward"
-        for name in op.inputs
-        if name in inside and inside[name] != _layer_of(op.name)
-    }
-    own = {name: layer for name, layer in inside.items() if name not in shared}
-    read: dict[str, set[str]] = {}
-    for op in graph.ops:
-        for name in op.inputs if op.part == "backward" else ():
-            if name in own:
-                read.setdefault(own[name], set()).add(name)
-    return {
-        name: layers[name] if to_end else _needed(layers[name], tensors, own)
-        for name, tensors in read.items()
-    }
+    layers = _layers(graph)
+    return _needed_ops(graph, layers, set(layers.values()) if to_end else set())
 
 
 def updated_early(graph: Graph) -> Graph:
     """Return a step that applies each gradient as soon as it is made, and drops it."""
     updates = {op.inputs[-1]: op for op in graph.ops if op.part == "update"}
-    ops = []
-    for op in (one for one in graph.ops if one.part != "update"):
-        ops.append(op)
-        ops += [updates[name] for name in op.outputs if name in updates]
+    ops: list[Op] = []
+    for op in graph.ops:
+        if op.part != "update":
+            ops.append(op)
+            ops += [updates[name] for name in op.outputs if name in updates]
     return replace(graph, ops=tuple(ops))
 
 
-def _layer_of(row: str) -> str:
-    head = row.partition("/")[0]
-    return head if head.rstrip("0123456789") in LAYERS else ""
+def _layers(graph: Graph) -> Regions:
+    """Return the layer of each forward op that lies in one, by the first part of its name."""
+    heads = {op.name: op.name.partition("/")[0] for op in graph.ops if op.part == "forward"}
+    return {name: head for name, head in heads.items() if head.rstrip("0123456789") in LAYERS}
 
 
-def _needed(ops: Sequence[Op], read: Collection[str], own: Mapping[str, str]) -> list[Op]:
-    """Return the ops of a layer that make what is read, in their order."""
-    wanted, found = {*read}, []
+def _repeat_ops(graph: Graph, regions: Regions, repeated: Mapping[str, Sequence[Op]]) -> Graph:
+    """Return a step that runs the `repeated` ops of each region before its first gradient."""
+    tensors = dict(graph.tensors)
+    ops: list[Op] = []
+    copies: dict[str, str] = {}
+    waiting = dict(repeated)
+    for op in graph.ops:
+        region = regions.get(op.of, "") if op.part == "backward" else ""
+        for source in waiting.pop(region, ()):
+            copies |= {name: f"{name}/again" for name in source.outputs}
+            tensors |= {copies[name]: tensors[name] for name in source.outputs}
+            ops.append(_copy_op(source, copies))
+        ops.append(_read_copies(op, copies) if op.part == "backward" else op)
+    return replace(graph, tensors=tensors, ops=tuple(ops))
+
+
+def _needed_ops(graph: Graph, regions: Regions, to_end: Collection[str]) -> dict[str, list[Op]]:
+    """Return the ops of each region that make what its gradients read.
+
+    A tensor that an op outside of the region reads is kept, and is not made again.
+    """
+    forward: dict[str, list[Op]] = {}
+    region_of: dict[str, str] = {}
+    for op in graph.ops:
+        if op.part == "forward" and op.name in regions:
+            forward.setdefault(regions[op.name], []).append(op)
+            region_of.update(dict.fromkeys(op.outputs, regions[op.name]))
+    for op in graph.ops:
+        for name in op.inputs if op.part == "forward" else ():
+            if name in region_of and region_of[name] != regions.get(op.name):
+                del region_of[name]
+    gradients_read: dict[str, set[str]] = {}
+    for op in graph.ops:
+        for name in op.inputs if op.part == "backward" else ():
+            if name in region_of:
+                gradients_read.setdefault(region_of[name], set()).add(name)
+    return {
+        region: forward[region]
+        if region in to_end
+        else _ops_towards(forward[region], names, region_of)
+        for region, names in gradients_read.items()
+    }
+
+
+def _ops_towards(ops: Sequence[Op], names: Collection[str], inside: Collection[str]) -> list[Op]:
+    """Return the ops of a region that lead to tensors of these names, in their order."""
+    wanted = set(names)
+    leading: list[Op] = []
     for op in reversed(ops):
         if wanted.intersection(op.outputs):
-            found.append(op)
-            wanted.update(name for name in op.inputs if name in own)
-    return found[::-1]
+            leading.append(op)
+            wanted.update(name for name in op.inputs if name in inside)
+    return leading[::-1]
 
 
-def _renamed(op: Op, again: Mapping[str, str], name: str = "") -> Op:
-    inputs = tuple([again.get(one, one) for one in op.inputs])
-    if not name:
-        return op if inputs == op.inputs else replace(op, inputs=inputs)
-    outputs = tuple([again[one] for one in op.outputs])
-    return Op(name, op.kind, inputs, outputs, op.attrs, "backward", op.of or op.name)
+def _copy_op(op: Op, copies: Mapping[str, str]) -> Op:
+    """Return a forward op as it runs again in the backward pass, on copies where there are some."""
+    inputs = tuple([copies.get(name, name) for name in op.inputs])
+    outputs = tuple([copies[name] for name in op.outputs])
+    name, of = f"{op.name}/again", op.of or op.name
+    return Op(name, op.kind, inputs, outputs, op.attrs, "backward", of)
+
+
+def _read_copies(op: Op, copies: Mapping[str, str]) -> Op:
+    """Return an op of the backward pass that reads what was computed again."""
+    inputs = tuple([copies.get(name, name) for name in op.inputs])
+    return op if inputs == op.inputs else replace(op, inputs=inputs)

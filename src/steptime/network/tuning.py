@@ -40,7 +40,7 @@ def tuned(graph: Graph, tuning: Tuning) -> Graph:
         few = ", ".join(graph.weights[:3])
         raise InputError(f"--train {shorten(tuning.train)}: no weight is named so; some are {few}")
     frozen = [name for name in graph.weights if name not in trained]
-    changed = _Changed(graph, tuning, frozen)
+    changed = _Changed(graph, tuning, [*graph.frozen, *frozen])
     for op in graph.ops:
         changed.append(op)
     if not (trained or changed.adapters):
@@ -53,7 +53,7 @@ def tuned(graph: Graph, tuning: Tuning) -> Graph:
         weights=(*(name for name in graph.weights if name in trained), *changed.adapters),
         outputs=tuple(changed.name_of.get(name, name) for name in graph.outputs),
         buffers=buffers,
-        frozen=(*frozen, *changed.scales),
+        frozen=(*graph.frozen, *frozen, *changed.scales),
     )
 
 

@@ -22,7 +22,7 @@ def from_module(module: Any, inputs: Any, path: str | Path | None = None) -> str
     name, folder = f"{type(module).__name__}.pt2", catalog.user_folder("networks")
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / name if path is None else Path(path)
-    specs = registry.load(f"{room}.module:specs_of")(inputs)
+    specs = registry.load(f"{room}.inputs:specs_of")(inputs)
     why = registry.load(f"{room}.export:export")(module, specs, target, {})
     if why:
         warnings.warn(f"{name}: its batch is fixed: {why}", stacklevel=2)

@@ -21,7 +21,7 @@ from steptime.formats.export.onnx import model_of
 from steptime.formats.export.onnx_kinds import KINDS
 from steptime.formats.export.onnx_nodes import NoOnnxError
 from steptime.network.count import count
-from steptime.network.ops import OPS, communication, elementwise
+from steptime.network.ops import OPS, communication, elementwise, opaque
 from steptime.network.ops.builder import Builder
 
 onnx = pytest.importorskip("onnx", reason="needs onnx, a witness: pip install onnx")
@@ -32,7 +32,8 @@ FORWARD = sorted(
     kind
     for kind in OPS
     if not kind.endswith(OF_TRAINING)
-    and kind not in {*communication.KINDS, *OPTIMIZERS, "delta_rule"}  # of which ONNX has no form
+    # of which ONNX has no form
+    and kind not in {*communication.KINDS, *opaque.KINDS, *OPTIMIZERS, "delta_rule"}
 )
 OTHERWISE = {"training": False, "p": 0.0, "dtype": "float16"}  # as numpy runs it, in inference
 WHOLE = {

@@ -309,6 +309,7 @@ KINDS: dict[str, Write] = {
     "concat": lambda b, *inputs, axis: b.add("Concat", *inputs, axis=axis),
     "reshape": reshape,
     "flatten": node("Flatten"),
+    "detach": node("Identity"),
     "transpose": lambda b, x, order: b.add("Transpose", x, perm=order),
     "slice": lambda b, x, axis, start, stop, step=1: b.add(
         "Slice", x, *(b.ints(n) for n in (start, stop, axis, step))

@@ -149,7 +149,12 @@ class Visit(Follower):
 
     def recognised(self, tensor: str) -> str:
         """Return a tensor, that of a whole kind where it is the last piece of one."""
-        return recognised(self.b, tensor, f"{self.name}/fused", self.kept)
+        return recognised(
+            self.b,
+            tensor,
+            f"{self.name}/fused",
+            lambda pieces: not pieces.isdisjoint(self.kept),
+        )
 
     @property
     def name(self) -> str:

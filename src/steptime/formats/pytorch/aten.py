@@ -13,7 +13,8 @@ from steptime.core.toml_files import packaged
 from steptime.formats import elements as el
 from steptime.formats import lowering as low
 from steptime.formats import products
-from steptime.formats.patterns import bias_of_scores
+from steptime.formats.pytorch.fused import BATCH_NORM, FUSED, weights_of
+from steptime.formats.pytorch.recurrent import RECURRENT
 from steptime.formats.pytorch.views import OTHERS, VIEWS
 from steptime.formats.pytorch.walk import Call, Const, Handler, Result, listed
 from steptime.network.ops.table import require
@@ -30,12 +31,6 @@ def _pair(value: Size, axes: int) -> list[int]:
 
 def _sides(value: Size, axes: int) -> list[int]:
     return [size for size in _pair(value, axes) for _ in (0, 1)]
-
-
-def _weights(c: Call, *names: str) -> dict[str, Any]:
-    """Return the tensors of arguments that may be left out, by what lowering calls them."""
-    called = {"running_mean": "mean", "running_var": "variance"}
-    return {called.get(name, name): c.maybe(name) or "" for name in names}
 
 
 def _operands(c: Call, *values: Any) -> list[Any]:
@@ -156,8 +151,8 @@ def _norm(function: Callable[..., str], c: Call) -> Result:
     x, names = c.x("input"), ("weight", "bias")
     if function is low.group_norm:
         groups = c.get("num_groups") or c.b.shape(x)[1]
-        return low.group_norm(c.b, x, groups, c.name, **_weights(c, *names))
-    weights = _weights(c, *names[: 1 + (function is low.layer_norm)])
+        return low.group_norm(c.b, x, groups, c.name, **weights_of(c, *names))
+    weights = weights_of(c, *names[: 1 + (function is low.layer_norm)])
     return function(c.b, x, c.name, **weights, axes=len(c["normalized_shape"]))
 
 
@@ -177,36 +172,6 @@ def _resize(mode: str) -> Handler:
     return lambda c: c.do(
         low.resize, c.first, c.shape[2:], mode, align_corners=bool(c.get("align_corners", False))
     )
-
-
-def _attention(c: Call) -> Result:
-    parts = [c.x(name) for name in ("query", "key", "value")]
-    shapes = [c.b.shape(x) for x in parts]
-    q, k, v = (
-        el.reshape(c.b, x, (math.prod(shape[:-3]), *shape[-3:]), f"{c.name}/axes{i}")
-        for i, (x, shape) in enumerate(zip(parts, shapes, strict=True))
-    )
-    mask = c.get("attn_mask")
-    learnt = bias_of_scores(c.b, mask, shapes[0][-3]) if isinstance(mask, str) else ""
-    how = {"causal": bool(c.get("is_causal", False)), "mask": learnt, "scale": c.get("scale")}
-    y = c.do(low.attention, q, k, v, **how)
-    return c.do(el.reshape, y, (*shapes[0][:-1], shapes[2][-1]), at="/back")
-
-
-def _recurrent(cell: str, c: Call) -> Result:
-    first = c["hx"]
-    states = first if isinstance(first, list) else [first]
-    require(all(isinstance(one, Const) for one in states), "a first state that is computed")
-    widths = [one.shape[-1] for one in states]
-    projected = len({*widths}) > 1
-    tensors = [c.walk.tensor(one) for one in c["params"]]
-    each = (4 if c["has_biases"] else 2) + projected
-    weights = [tensors[i : i + each] for i in range(0, len(tensors), each)]
-    how: dict[str, Any] = {name: bool(c.get(name)) for name in ("bidirectional", "batch_first")}
-    p = float(c.get("dropout", 0.0))
-    y, state = c.do(low.recurrent, c.x("input"), cell, weights, p=p, **how)
-    wider = (0, 0, 0, 0, 0, widths[-1] - widths[0])  # the last cells: as the last output is made
-    return [y, state, c.do(el.pad, state, wider, at="/cells") if projected else state]
 
 
 def _bags(c: Call) -> Result:
@@ -241,6 +206,8 @@ def _dropout(c: Call) -> Result:
 ATEN: Mapping[str, Handler] = {
     **VIEWS,
     **OTHERS,
+    **RECURRENT,
+    **FUSED,
     **{name: partial(_function, name) for name in el.UNARY},
     **{name: partial(_function, function) for name, function in NAMES["unary"].items()},
     **{name: partial(_binary, function) for name, function in NAMES["binary"].items()},
@@ -278,7 +245,7 @@ ATEN: Mapping[str, Handler] = {
     "embedding": lambda c: c.do(el.embedding, c.x("indices"), c.x("weight")),
     "embedding_bag": _bags,
     "bilinear": _bilinear,
-    "linear": lambda c: c.do(low.linear, c.x("input"), c.x("weight"), **_weights(c, "bias")),
+    "linear": lambda c: c.do(low.linear, c.x("input"), c.x("weight"), **weights_of(c, "bias")),
     **dict.fromkeys(("matmul", "linalg_matmul"), partial(_product, "self", "other")),
     **dict.fromkeys(("mm", "bmm"), partial(_product, "self", "mat2")),
     "mv": partial(_product, "self", "vec"),
@@ -291,9 +258,7 @@ ATEN: Mapping[str, Handler] = {
         ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
         partial(_convolution, transposed=True),
     ),
-    "batch_norm": lambda c: c.do(
-        low.batch_norm, c.x("input"), **_weights(c, "weight", "bias", "running_mean", "running_var")
-    ),
+    "batch_norm": lambda c: c.do(low.batch_norm, c.x("input"), **weights_of(c, *BATCH_NORM)),
     "layer_norm": partial(_norm, low.layer_norm),
     "rms_norm": partial(_norm, low.rms_norm),
     **dict.fromkeys(("group_norm", "instance_norm"), partial(_norm, low.group_norm)),
@@ -304,10 +269,7 @@ ATEN: Mapping[str, Handler] = {
     **{f"adaptive_max_pool{n}d": _adaptive("max", n) for n in (1, 2, 3)},
     **{f"upsample_{name}": _resize(mode) for name, mode in NAMES["resizes"].items()},
     **{f"_upsample_{name}_aa": _resize(mode) for name, mode in NAMES["resizes"].items()},
-    "scaled_dot_product_attention": _attention,
-    "lstm": partial(_recurrent, "lstm"),
-    "gru": partial(_recurrent, "gru"),
-    "rnn_tanh": partial(_recurrent, "rnn"),
+    **{f"_upsample_nearest_exact{n}d": _resize("nearest") for n in (1, 2)},
     **dict.fromkeys(
         ("_grouped_mm", "grouped_mm_fallback"),
         lambda c: c.do(

@@ -7,9 +7,9 @@ numbers, or texts that `symbols` reads.
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.units import first_of
@@ -26,10 +26,17 @@ DTYPES = {
     **dict(enumerate(("float16", "float32", "float64"), start=6)),
     **dict(enumerate(("complex32", "complex64", "complex128", "bool", "bfloat16"), start=9)),
 }
-WRAPPERS = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}  # where their graph stands
-_PLAIN = ("as_int", "as_float", "as_bool", "as_string", "as_scalar_type")
+WRAPPERS = {  # ops that only run a graph -> the place of that graph among their arguments
+    "wrap_with_set_grad_enabled": 1,
+    "wrap_with_autocast": 4,
+    "tag_activation_checkpoint": 0,
+    "wrap_activation_checkpoint": 0,
+}
+BRANCHES = (1, 2)  # the places of the graphs of `cond`
+POSITIONAL = 1  # the kind of an argument that is passed by its place
+_PLAIN = ("as_int", "as_bool", "as_string", "as_scalar_type")
 _CONFIG = re.compile(r"([^/]*/)?data/weights/model_weights_config\.json")
-_REFUSED = ("as_graph", "as_custom_obj", "as_operator", "as_complex")
+_REFUSED = ("as_graph", "as_custom_obj", "as_operator")
 
 Size = int | ast.expr
 
@@ -52,6 +59,11 @@ class Spec:
 
     dtype: str
     sizes: tuple[Size, ...]
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether elements are floating numbers, real or complex."""
+        return "float" in self.dtype or "complex" in self.dtype
 
 
 @dataclass(frozen=True)
@@ -82,11 +94,19 @@ class FxNode:
                     yield one
 
 
+class CheckpointedTensors(NamedTuple):
+    """Tensors of a part of a network that is computed again, up to the last needed or `to_end`."""
+
+    names: frozenset[str]
+    to_end: bool
+
+
 @dataclass
 class Program:
     """An exported network; `weights` and `buffers` are its names for them -> their own.
 
     Tied weights have one name of their own. `doubt` is what the file leaves open about them.
+    `frozen` are the weights, by the name of the file, that ask for no gradient.
     """
 
     nodes: list[FxNode] = field(default_factory=list)
@@ -94,11 +114,14 @@ class Program:
     numbers: dict[str, Size] = field(default_factory=dict)
     inputs: list[str] = field(default_factory=list)
     weights: dict[str, str] = field(default_factory=dict)
+    frozen: set[str] = field(default_factory=set)
     buffers: dict[str, str] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
     ranges: dict[str, tuple[int, int | None]] = field(default_factory=dict)
     hints: dict[str, int] = field(default_factory=dict)
+    checkpoints: list[CheckpointedTensors] = field(default_factory=list)
     doubt: str = ""
+    remarks: list[str] = field(default_factory=list)
 
     def add_graph(self, graph: Any, prefix: str = "", depth: int = 0) -> None:
         """Add the nodes of a graph, its tensors named behind `prefix`."""
@@ -107,6 +130,8 @@ class Program:
         for name, spec in graph["tensor_values"].items():
             sizes = tuple(self._size(size) for size in spec["sizes"])
             self.specs[prefix + name] = Spec(DTYPES[spec["dtype"]], sizes)
+            if spec.get("requires_grad") is False:
+                self.frozen.add(prefix + name)
         for name, size in graph["sym_int_values"].items():
             self.numbers[prefix + name] = self._size(size)
         for node in graph["nodes"]:
@@ -117,15 +142,18 @@ class Program:
     def _add_node(self, node: Any, prefix: str, depth: int) -> None:
         target, given = str(node["target"]), node["inputs"]
         outputs = tuple(name for one in node["outputs"] for name in _names(one, prefix))
-        at = WRAPPERS.get(target.rpartition(".")[2])
-        if at is not None:
-            inner = given[at]["arg"]["as_graph"]
-            graph, within = inner["graph"], f"{prefix}{inner['name']}.{len(self.nodes)}."
-            for name, one in zip(graph["inputs"], given[at + 1 :], strict=True):
-                self._alias(_value(one["arg"], prefix), _value(name, within))
-            self.add_graph(graph, within, depth + 1)
-            for made, new in zip(graph["outputs"], outputs, strict=True):
-                self._alias(_value(made, within), new)
+        kind = target.rpartition(".")[2]
+        if kind in WRAPPERS:
+            place = WRAPPERS[kind]
+            arguments = [one["arg"] for one in given[place + 1 :] if _is_positional(one)]
+            start = len(self.nodes)
+            detached = "set_grad" in kind and not _value(given[0]["arg"], prefix)
+            self._add_inner(given[place], arguments, prefix, outputs, depth, detached)
+            if "checkpoint" in kind:
+                self._add_checkpoint(start)
+            return
+        if kind == "cond":
+            self._add_branches(given, prefix, outputs, depth)
             return
         stack = (node["metadata"].get("nn_module_stack") or "").split(";")[-1].split(",")
         scope = stack[1] if len(stack) == 3 else ""
@@ -134,9 +162,48 @@ class Program:
         }
         self.nodes.append(FxNode(target, scope, arguments, outputs))
 
-    def _alias(self, value: Any, name: str) -> None:
+    def _add_inner(
+        self,
+        inner: Any,
+        arguments: Sequence[Any],
+        prefix: str,
+        outputs: Sequence[str],
+        depth: int,
+        detached: bool = False,
+    ) -> None:
+        """Add the nodes of a graph that a node runs; its results may be `detached`."""
+        called = inner["arg"]["as_graph"]
+        graph = called["graph"]
+        within = f"{prefix}{called['name']}.{len(self.nodes)}."
+        for name, argument in zip(graph["inputs"], arguments, strict=True):
+            self._alias(_value(argument, prefix), _value(name, within))
+        self.add_graph(graph, within, depth + 1)
+        for result, name in zip(graph["outputs"], outputs, strict=True):
+            self._alias(_value(result, within), name, "detach" if detached else "alias")
+
+    def _add_branches(
+        self, given: Sequence[Any], prefix: str, outputs: Sequence[str], depth: int
+    ) -> None:
+        """Add the branch of `cond` that has more nodes, and a remark: values choose the branch."""
+        branches = [given[place] for place in BRANCHES]
+        larger = max(branches, key=lambda one: len(one["arg"]["as_graph"]["graph"]["nodes"]))
+        operands = given[BRANCHES[-1] + 1]["arg"]
+        ((kind, values),) = operands.items()
+        arguments = [
+            one if "name" not in one else {"as_tensor": one}
+            for one in (values if isinstance(values, list) else [{kind: values}])
+        ]
+        self._add_inner(larger, arguments, prefix, outputs, depth)
+        self.remarks.append("torch.cond: values choose the branch; the larger one is counted")
+
+    def _add_checkpoint(self, start: int, to_end: bool = False) -> None:
+        """Note that the nodes from `start` on are computed again in the backward pass."""
+        names = frozenset(name for node in self.nodes[start:] for name in node.outputs)
+        self.checkpoints.append(CheckpointedTensors(names, to_end))
+
+    def _alias(self, value: Any, name: str, op: str = "alias") -> None:
         if isinstance(value, Ref):
-            self.nodes.append(FxNode("torch.ops.aten.alias.default", "", {"self": value}, (name,)))
+            self.nodes.append(FxNode(f"torch.ops.aten.{op}.default", "", {"self": value}, (name,)))
         elif isinstance(value, Sym):
             self.numbers[name] = self.numbers[value]
 
@@ -152,6 +219,15 @@ class Program:
         return found
 
 
+def frozen_paths(program: Program) -> set[str]:
+    """Return the weights that ask for no gradient; none where that is all of them.
+
+    A network whose weights are all frozen was exported to infer. Of tied weights each must be.
+    """
+    trained = {path for name, path in program.weights.items() if name not in program.frozen}
+    return set(program.weights.values()) - trained if trained else set()
+
+
 def document_of(source: Source) -> Any:
     """Return the values of a file's `models/model.json`; raises `InputError`."""
     document = re.compile(r"([^/]*/)?models/model\.json")
@@ -159,8 +235,16 @@ def document_of(source: Source) -> Any:
     return told(found, f"model {shorten(source.path)}: model.json")
 
 
-def program_of(document: Any, ties: Mapping[str, str] | None) -> Program:
-    """Return the program that the values say; `ties` are those of `ties_of`."""
+def program_of(
+    document: Any, ties: Mapping[str, str] | None, about: Mapping[str, Any] | None = None
+) -> Program:
+    """Return the program that a file holds.
+
+    Args:
+        document: the values of its `models/model.json`.
+        ties: the second names of tied weights (`ties_of`).
+        about: what our own export says of the code beside the program.
+    """
     version = document["schema_version"]["major"]
     if version != MAJOR:
         raise InputError(f"version {shorten(version)} of torch.export's schema; this reads {MAJOR}")
@@ -182,10 +266,17 @@ def program_of(document: Any, ties: Mapping[str, str] | None) -> Program:
     for symbol, limits in document["range_constraints"].items():
         least, most = limits["min_val"], limits["max_val"]
         program.ranges[symbol] = int(least or 0), None if most is None else int(most)
+    for names, to_end in (about or {}).get("checkpoints", ()):
+        program.checkpoints.append(CheckpointedTensors(frozenset(names), bool(to_end)))
+    program.frozen &= program.weights.keys()
     if ties is None:
         program.doubt = _doubt(program)
     _tie(program, ties or {})
     return program
+
+
+def _is_positional(argument: Any) -> bool:
+    return bool(argument.get("kind", POSITIONAL) == POSITIONAL)
 
 
 def _names(output: Any, prefix: str) -> list[str]:
@@ -202,6 +293,10 @@ def _value(argument: Any, prefix: str) -> Any:
         raise ValueError(f"an argument of kind {kind[3:]}")
     if kind in _PLAIN:
         return value
+    if kind == "as_float":  # infinities and NaN are texts
+        return float(value)
+    if kind == "as_complex":
+        return float(value["real"])
     if isinstance(value, list):
         single = kind[:-1].replace("nested_", "")
         wrapped = [

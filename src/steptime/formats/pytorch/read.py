@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.units import counted
 from steptime.formats import WRONG, Source, line_of
 from steptime.formats.batches import Batches, main_output
+from steptime.formats.code import about_of
+from steptime.formats.elements import is_float
 from steptime.formats.followed import followed
-from steptime.formats.loss import loss_of
+from steptime.formats.loss import describe_weights, loss_of, trained_outputs
 from steptime.formats.pytorch.aten import ATEN
+from steptime.formats.pytorch.opaque import describe_unpriced
 from steptime.formats.pytorch.program import Program, document_of, program_of, ties_of
 from steptime.formats.pytorch.symbols import SymbolError, symbol_of, symbols_of
 from steptime.formats.pytorch.views import PUTS, VIEWS
@@ -35,16 +37,20 @@ def identity(source: Source) -> bytes:
         ties = ties_of(source)
         if ties:
             says.append(ties)
+        if checkpoints := about_of(source).get("checkpoints"):
+            says.append(checkpoints)
         return json.dumps(says).encode()
     except WRONG:
         return bytes(source.content[:])  # what it lacks is told when it is read
 
 
-def read(source: Source, allow_unknown: bool) -> Family:
+def read(source: Source, _allow_unknown: bool) -> Family:
     """Return the network of a file that `torch.export.save` wrote; no PyTorch is loaded."""
     place = shorten(source.name)[1:-1]
     try:
-        program = program_of(document_of(source), ties_of(source))
+        about = about_of(source)
+        is_unrolled = bool(about.get("unrolled"))
+        program = program_of(document_of(source), ties_of(source), about)
         batch_symbol, own_batch = _batch(program)
         names = _free_sizes(program, batch_symbol)
     except InputError as error:
@@ -63,6 +69,9 @@ def read(source: Source, allow_unknown: bool) -> Family:
         if batch_symbol:
             bound[batch_symbol] = batch
         _check_ranges(program, bound, names, place)
+        if is_unrolled and batch != own_batch:
+            hint = "give that one with its code: FILE.py:NAME:x=8x16"
+            raise InputError(f"{place}: its ops depend on the batch, {own_batch}; {hint}")
 
         def walk(b: Builder, batches: Batches) -> str:
             return _ended(
@@ -74,14 +83,14 @@ def read(source: Source, allow_unknown: bool) -> Family:
                     PUTS,
                     bound,
                     place,
-                    allow_unknown,
                     batches,
                     p["dropout"],
                 )
             )
 
         b.remarks += [f"{place}: {program.doubt}"] if program.doubt else []
-        key = (allow_unknown, b.precision, b.training, tuple(sorted(p.items())))
+        b.remarks += [f"{place}: {remark}" for remark in program.remarks]
+        key = (b.precision, b.training, tuple(sorted(p.items())))
         try:
             batches = followed(
                 Batches(batch if batch_symbol else own_batch, batch),
@@ -104,25 +113,23 @@ def _line(error: Exception) -> str:
 
 
 def _ended(walk: Walk) -> str:
-    """Return what the walk's graph ends with: of several outputs, that which most ops lead to.
-
-    A step that trains has no others, which a remark says.
-    """
+    """Return what the walk's graph ends with: its main output, in training its loss."""
     outputs = [*dict.fromkeys(walk.run())]
-    if not outputs:
+    b = walk.b
+    floats = [name for name in outputs if is_float(b, name)]
+    if not outputs or (b.training and not floats):
         raise ValueError("gives no tensor of floating numbers")
-    output = main_output(walk.b, outputs)
+    output = main_output(b, floats or outputs)
     if walk.batches.differ:
         name = next(name for name in walk.program.outputs if walk.env.get(name) == output)
-        fault = walk.batches.fault_of_output(name, walk.told(name), walk.b.shape(output))
+        fault = walk.batches.fault_of_output(name, walk.told(name), b.shape(output))
         if fault:
             raise walk.refusal(walk.place, fault, [name])
-    others = len(outputs) - 1
-    if others and walk.b.training:
-        left = f"{counted(others, 'output')} beside it left out"
-        walk.b.remarks.append(f"trained: {shorten(output)[1:-1]}, which most ops lead to; {left}")
-        return loss_of(walk.b, [output])
-    return loss_of(walk.b, [output, *outputs])
+    ends = trained_outputs(b, floats) if b.training else [output, *outputs]
+    loss = loss_of(b, ends)
+    b.remarks += describe_weights(b, loss)
+    b.remarks += describe_unpriced(b, walk.unpriced, walk.suspects)
+    return loss
 
 
 def _batch(program: Program) -> tuple[str, int]:

@@ -20,18 +20,28 @@ def _cast(c: Call) -> Result:
     return c.do(el.cast, x, dtype or c.b.precision.weights)
 
 
+def _detach(c: Call) -> Result:
+    """Return a view without a gradient; in inference, and of what has none, the tensor itself."""
+    x = c.first
+    return c.do(el.op, "detach", x) if c.b.training and el.is_float(c.b, x) else x
+
+
 def _view(c: Call) -> Result:
     before = c.walk.told(c.node.args["self"])
     return c.do(el.reshape, c.x(), c.walk.batches.seen(before, c.b.shape(c.x()), c.shape))
 
 
 def _squeeze(c: Call) -> Result:
-    axes = c.get("dim")
-    shape = c.b.shape(c.x())
-    told = shape if axes is None else c.walk.told(c.node.args["self"])
-    chosen = range(len(told)) if axes is None else [a % max(1, len(told)) for a in listed(axes)]
+    """Return a tensor without axes of size 1; an open batch stays, also where it is 1."""
+    axes, shape, source = c.get("dim"), c.b.shape(c.x()), c.node.args["self"]
+    told = c.walk.told(source) if axes is not None else shape
+    is_open = [not isinstance(size, int) for size in c.walk.program.specs[source].sizes]
+    rank = len(shape)
+    chosen = range(rank) if axes is None else [axis % max(1, rank) for axis in listed(axes)]
     return c.do(
-        el.reshape, c.x(), [n for i, n in enumerate(shape) if i not in chosen or told[i] != 1]
+        el.reshape,
+        c.x(),
+        [n for i, n in enumerate(shape) if i not in chosen or told[i] != 1 or is_open[i]],
     )
 
 
@@ -230,8 +240,9 @@ def _columns_to_image(c: Call) -> Result:
 
 VIEWS: Mapping[str, Handler] = {
     **dict.fromkeys(
-        ("alias", "clone", "contiguous", "detach", "lift_fresh_copy"), lambda c: c.first
+        ("alias", "clone", "contiguous", "lift_fresh_copy", "lift_fresh", "lift"), lambda c: c.first
     ),
+    "detach": _detach,
     **dict.fromkeys(("to", "_to_copy", "type_as", "float", "bfloat16", "half"), _cast),
     **dict.fromkeys(("view", "reshape", "_unsafe_view", "flatten", "unflatten", "ravel"), _view),
     **dict.fromkeys(("view_as", "reshape_as"), _view),

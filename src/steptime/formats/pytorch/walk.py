@@ -1,18 +1,27 @@
 """The walk through an exported program that builds its graph: values, constants, batches."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import shorten
+from steptime.core.graph import Checkpoint, TensorSpec
 from steptime.core.values import MAX_COUNT
 from steptime.formats import elements as el
 from steptime.formats.batches import Batches
 from steptime.formats.followed import Follower
 from steptime.formats.patterns import recognised
-from steptime.formats.pytorch.program import FxNode, Program, Ref, Size, Sym
+from steptime.formats.pytorch.opaque import append_opaque, is_known, may_hold_products
+from steptime.formats.pytorch.program import (
+    FxNode,
+    Program,
+    Ref,
+    Size,
+    Sym,
+    frozen_paths,
+)
+from steptime.formats.pytorch.readers import Readers
 from steptime.formats.pytorch.symbols import value_of
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError, require
@@ -48,6 +57,8 @@ T = TypeVar("T")
 
 def held_as(dtype: str) -> str:
     """Return the type that a tensor of the file has here, "" for that of the arithmetic."""
+    if "complex" in dtype:
+        return "complex64"
     return "" if "float" in dtype else "bool" if dtype == "bool" else "int64"
 
 
@@ -153,12 +164,16 @@ class Walk(Follower):
     puts: Mapping[str, Callable[["Call", Value], Value]]
     bound: Mapping[str, int]
     place: str
-    allow_unknown: bool
     batches: Batches
     drops: bool
 
     def __post_init__(self) -> None:
         self.env: dict[str, Value] = {}
+        self.unpriced: dict[str, str] = {}  # ops of unknown work -> what the file calls them
+        self.suspects: list[str] = []  # those of them that may hold products
+        self._readers = Readers(self.program)
+        self._computed: set[str] = set()  # truth values and whole numbers made of floats
+        self._repeated: list[set[str]] = [set() for _ in self.program.checkpoints]
         self._buffers: dict[tuple[str, Shape, str], str] = {}
         self._views: dict[str, Call] = {}
 
@@ -208,9 +223,12 @@ class Walk(Follower):
     def start(self) -> None:
         """Add what the graph starts from; weights that no node reads are weights, too."""
         program = self.program
+        frozen = frozen_paths(program) if self.b.training else set()
         for name, path in program.weights.items():
-            known = path in self.b.tensors
-            self.env[name] = path if known else self.b.weight(path, self.told(name))
+            self.env[name] = path
+            if path not in self.b.tensors:
+                add = self.b.frozen_weight if path in frozen else self.b.weight
+                add(path, self.told(name))
         for name, path in program.buffers.items():
             self.env[name] = Const(self.told(name), program.specs[name].dtype, path)
         for name in program.inputs:
@@ -220,22 +238,23 @@ class Walk(Follower):
         self.decide([*program.weights, *program.buffers])
 
     def run(self) -> list[str]:
-        """Build all nodes; return the floating tensors that the program gives."""
+        """Build all nodes; return the tensors that the program gives."""
         self.start()
         for node in self.program.nodes:
             if not node.outputs or node.op.startswith(SKIPPED):
                 continue
+            start = len(self.b.ops)
             try:
                 self._node(Call(self, node))
             except (ShapeError, ValueError, LookupError, TypeError, ArithmeticError) as error:
                 fault = shorten(str(error) or type(error).__name__)[1:-1]
                 raise self.refusal(self._where(node), fault, [*node.tensors]) from None
+            self._note_names(node)
+            self._note_checkpoint(node, start)
             self.decide(node.outputs)
-        return [
-            one
-            for name in self.program.outputs
-            if isinstance(one := self.env[name], str) and el.is_float(self.b, one)
-        ]
+        for ops, checkpoint in zip(self._repeated, self.program.checkpoints, strict=True):
+            self.b.checkpoints.append(Checkpoint(frozenset(ops), checkpoint.to_end))
+        return [value for name in self.program.outputs if isinstance(value := self.env[name], str)]
 
     def links(self) -> tuple[list[str], list[tuple[Sequence[str], Sequence[str]]]]:
         """Return the file's inputs, and the tensors that each node reads and makes."""
@@ -261,17 +280,10 @@ class Walk(Follower):
                 shape = self._grown(node, reads, self.told(name))
                 self.env[name] = Const(shape, self.program.specs[name].dtype, origin)
             return
-        handler = self.table.get(node.op)
-        if handler:
-            made = handler(call)
-        elif self.allow_unknown:
-            made = self._passed_on(call, reads)
-        else:
-            near = unknown("op", node.op, self.table, self._where(node))
-            raise InputError(f"{near}; --allow-unknown passes its input on")
+        made = self._lowered(call, reads)
         several = made if isinstance(made, list | tuple) else [made]
         if node.op in ENDS and isinstance(several[0], str):
-            several = [recognised(self.b, several[0], f"{call.name}/fused")]
+            several = [self._recognised(call, several[0])]
         for name, one in zip(node.outputs, several, strict=False):
             if one is not None:
                 self.env[name] = one
@@ -304,17 +316,71 @@ class Walk(Follower):
         if all(isinstance(one, Const) for one in reads):
             return True
         spec = self.program.specs.get(node.outputs[0])
-        if spec is None or "float" in spec.dtype or node.op in self.views:
+        if spec is None or spec.is_floating or node.op in self.views:
             return False
-        return not any(isinstance(one, str) and el.is_float(self.b, one) for one in reads)
+        computed = [one for one in reads if isinstance(one, str) and self._is_computed(one)]
+        return not computed
 
-    def _passed_on(self, call: Call, reads: Sequence[Value]) -> Value:
-        tensors, wanted = [one for one in reads if isinstance(one, str)], call.shape
-        fits = [one for one in tensors if self.b.tensors[one].size == math.prod(wanted)]
-        if not fits or len(call.node.outputs) > 1:
-            raise ShapeError("it is unknown, and its input cannot be passed on as its output")
-        self.b.unmodelled.append(call.name)
-        return el.reshape(self.b, fits[0], wanted, name=call.name)
+    def _is_computed(self, tensor: str) -> bool:
+        """Whether a tensor holds floats, or what was computed of floats: gates, codes, choices."""
+        return el.is_float(self.b, tensor) or tensor in self._computed
+
+    def _lowered(self, call: Call, reads: Sequence[Value]) -> Result:
+        """Return what the table makes of a node; without a row it is priced by its bytes."""
+        node = call.node
+        handler = self.table.get(node.op)
+        if (handler is None and is_known(node.op)) or self._leaves_complex(node, reads):
+            return append_opaque(call, reads)
+        if handler is not None:
+            try:
+                return handler(call)
+            except ShapeError:
+                if self.batches.differ:
+                    raise
+                if is_known(node.op):
+                    return append_opaque(call, reads)
+        outputs = append_opaque(call, reads)
+        self.unpriced[outputs[0]] = node.target.removeprefix("torch.ops.")
+        if may_hold_products(node.target, node.op):
+            self.suspects.append(outputs[0])
+        return outputs
+
+    def _leaves_complex(self, node: FxNode, reads: Sequence[Value]) -> bool:
+        """Whether a node makes real numbers of complex ones, as `abs` does."""
+        given = [self.b.tensors[one].dtype for one in reads if isinstance(one, str)]
+        spec = self.program.specs[node.outputs[0]]
+        return "float" in spec.dtype and any("complex" in dtype for dtype in given)
+
+    def opaque_spec(self, name: str, reads: Sequence[Value], node: FxNode, wide: str) -> TensorSpec:
+        """Return the spec of an output of an op that has no kind: as the file states it."""
+        shape = self._grown(node, reads, self.told(name))
+        return TensorSpec(shape, held_as(self.program.specs[name].dtype) or wide)
+
+    def _recognised(self, call: Call, tensor: str) -> str:
+        """Return a tensor, that of a whole kind where it is the last piece of one."""
+        return recognised(
+            self.b,
+            tensor,
+            f"{call.name}/fused",
+            lambda pieces: self._readers.is_read_beside(self.env, pieces, tensor, call.node),
+        )
+
+    def _note_names(self, node: FxNode) -> None:
+        """Note which tensors of the graph a node's outputs are, and which were computed."""
+        reads = [self.env.get(name) for name in node.tensors]
+        computed = any(isinstance(one, str) and self._is_computed(one) for one in reads)
+        for name in node.outputs:
+            value = self.env.get(name)
+            if isinstance(value, str):
+                self._readers.note(value, name)
+                if computed:
+                    self._computed.add(value)
+
+    def _note_checkpoint(self, node: FxNode, start: int) -> None:
+        """Note the ops that a node appended if the network computes them again."""
+        for ops, checkpoint in zip(self._repeated, self.program.checkpoints, strict=True):
+            if not checkpoint.names.isdisjoint(node.outputs):
+                ops.update(op.name for op in self.b.ops[start:])
 
     def _check(self, name: str, value: Value) -> None:
         """Raise `ShapeError` where a lowered op has another shape than the file says."""

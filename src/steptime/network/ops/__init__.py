@@ -14,6 +14,7 @@ from steptime.network.ops import (
     linear,
     loss,
     norm,
+    opaque,
     sequence,
     shaping,
     state,
@@ -32,6 +33,7 @@ _MODULES = (
     state,
     loss,
     communication,
+    opaque,
 )
 OPS: dict[str, OpKind] = {
     name: made

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from steptime.core.dtypes import Precision
-from steptime.core.graph import Attr, Graph, Op, TensorSpec, frozen
+from steptime.core.graph import Attr, Checkpoint, Graph, Op, TensorSpec, frozen
 from steptime.core.workload import Plan
 from steptime.network.ops import kind_row, output_names, outputs_of
 from steptime.network.ops.table import ShapeError
@@ -34,6 +34,8 @@ class Builder:
         self.source: list[object] = []
         self.unmodelled: list[str] = []
         self.remarks: list[str] = []
+        self.frozen: list[str] = []
+        self.checkpoints: list[Checkpoint] = []
         self.made_by: dict[str, Op] = {}
         self._trained: set[str] = set()
         self._path: list[str] = []
@@ -69,6 +71,12 @@ class Builder:
     def input(self, name: str, shape: tuple[int, ...], dtype: str = "") -> str:
         """Add an input; without `dtype` it has the type of the weights, mixed precision or not."""
         return self._keep(name, shape, dtype or self.precision.weights, self.inputs)
+
+    def frozen_weight(self, name: str, shape: tuple[int, ...]) -> str:
+        """Add a weight that is a parameter of the network but is not trained."""
+        path = self._keep(name, shape, self.precision.weights, self.buffers)
+        self.frozen.append(path)
+        return path
 
     def weight(self, name: str, shape: tuple[int, ...]) -> str:
         """Add a trained weight."""
@@ -242,6 +250,6 @@ class Builder:
 
     def graph(self, *outputs: str) -> Graph:
         """Return the finished graph."""
-        lists = ("inputs", "weights", "buffers", "source", "unmodelled", "remarks")
-        found = {name: tuple(getattr(self, name)) for name in lists}
+        lists = ("inputs", "weights", "buffers", "source", "unmodelled", "remarks", "frozen")
+        found = {name: tuple(getattr(self, name)) for name in (*lists, "checkpoints")}
         return Graph(self.name, self.tensors, tuple(self.ops), outputs=outputs, **found)

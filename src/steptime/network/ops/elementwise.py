@@ -220,8 +220,9 @@ def function_of(name: str) -> Function:
 
 def promoted(*specs: TensorSpec) -> str:
     """Return the type of what is made of several: the widest of floats, if there are any."""
-    floats = [spec for spec in specs if "float" in spec.dtype]
-    return widest(*(floats or specs))
+    complexes = [spec for spec in specs if "complex" in spec.dtype]
+    floats = [spec for spec in specs if spec.is_floating]
+    return widest(*(complexes or floats or specs))
 
 
 def pointwise_outputs(

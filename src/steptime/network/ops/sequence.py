@@ -152,11 +152,12 @@ def recurrent_products(
     return ((1, batch * length, w_hh.shape[0], width), *each)
 
 
-def recurrent_grad_products(*specs: TensorSpec) -> Products:
-    """Return dX, the gradients of the state at every step, and those of the matrices."""
+def recurrent_grad_products(*specs: TensorSpec, of_data: bool = True) -> Products:
+    """Return dX (if `of_data`), gradients of the state at every step, and those of the matrices."""
     forward = recurrent_products(*specs[:5], *specs[8:])
     back = tuple((times, m, k, n) for times, m, n, k in forward)
-    return (*back, *((1, n, k, times * m) for times, m, n, k in forward))
+    kept = back if of_data else back[1:]
+    return (*kept, *((1, n, k, times * m) for times, m, n, k in forward))
 
 
 def recurrent_kinds(
@@ -189,6 +190,7 @@ def recurrent_kinds(
                 f"{kind}_grad",
                 (*b.op.inputs[:5], b.output, *b.saved, b.grad, *b.op.inputs[5:]),
                 "grad",
+                **({} if b.needs[0] else {"of_data": False}),
             ),
             saved=keep,
             always_saves=always_saves,
@@ -197,12 +199,12 @@ def recurrent_kinds(
             scratch=lambda x, w_ih, w_hh, *_: dropped * x.size_bytes // x.shape[2] * w_hh.shape[1],
         ),
         f"{kind}_grad": matrix_kind(
-            lambda *specs: (*specs[:5], *specs[8:]),
+            lambda *specs, of_data=True: (*specs[:5], *specs[8:]),
             recurrent_grad_products,
             example(f"{inputs} 2x3x5 2x{3 * kept * 5} 2x3x5"),
             f"derivative of {kind}: data and weight gradients, twice forward",
             work="recurrent",
-            serial=lambda x, *_: x.shape[1],
+            serial=lambda x, *_, **__: x.shape[1],
         ),
     }
 

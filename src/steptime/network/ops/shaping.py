@@ -21,6 +21,7 @@ from steptime.network.ops.table import (
     no_flop,
     require,
     resized,
+    same_as_first,
     show,
     widest,
 )
@@ -125,6 +126,14 @@ KINDS = {
     "concat": copies(concat_outputs, example("2x3x4 2x2x4", axis=1), concat_gradient),
     "reshape": _view(reshape_outputs, _RESHAPED, "2x6", shape=(3, 4)),
     "flatten": _view(flatten_outputs, _RESHAPED, "2x3x4"),
+    "detach": OpKind(
+        same_as_first,
+        no_flop,
+        example("2x3"),
+        "definition: a view through which no gradient goes back",
+        storage="view",
+        stops_gradient=True,
+    ),
     "transpose": _view(
         transpose_outputs, fused("transpose", "dy", attrs=_inverse), "2x3x4", order=(2, 0, 1)
     ),

@@ -114,7 +114,7 @@ class OpKind:
     its strides, and the height and width of the map that it makes (a gradient's: that it reads).
     `row(*specs, **attrs)` returns the number of elements that a kind reduces along the last axis,
     which the batch does not change. What a kind with `logits` makes at the end of a network may be
-    the scores of classes.
+    the scores of classes. No gradient goes back through a kind that `stops_gradient`.
     """
 
     outputs: Callable[..., Specs]
@@ -137,6 +137,7 @@ class OpKind:
     window: Callable[..., Window] | None = None
     row: Callable[..., int] | None = None
     logits: bool = False
+    stops_gradient: bool = False
 
 
 def matrix_kind(

@@ -1,12 +1,13 @@
 """The training graph: a network's forward ops, the ops of its gradient, and the updates."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 
 from steptime.core.errors import one_of
 from steptime.core.graph import Attr, Graph, Op, Part, TensorSpec, frozen
 from steptime.network.ops import OPS, output_names, outputs_of, saved_of
+from steptime.network.ops.elementwise import function_of
 from steptime.network.ops.loss import STATES
 from steptime.network.ops.table import Backward, no_flop
 
@@ -83,13 +84,11 @@ def training_graph(
     if graph.tensors[loss].shape != ():
         raise ValueError(f"{graph.name}: '{loss}' is no loss: {list(graph.tensors[loss].shape)}")
     tape = _Tape(graph, how)
-    wanted = {*graph.weights, *(graph.inputs if "inside" in how else ())}
-    for op in graph.ops:
-        if any(name in wanted for name in op.inputs):
-            wanted.update([n for n in op.outputs if "float" in graph.tensors[n].dtype])
+    sources = {*graph.weights, *(graph.inputs if "inside" in how else ())}
+    wanted = find_differentiated(graph.ops, graph.tensors, sources, loss)
     kept: dict[str, tuple[str, ...]] = {}
     for op in graph.ops:
-        if op.outputs[0] in wanted:
+        if not wanted.isdisjoint(op.outputs):
             kept[op.name] = tape.append_saving(op)
         else:
             tape.ops.append(op)
@@ -121,6 +120,32 @@ def training_graph(
     return replace(
         graph, tensors=tape.tensors, ops=tuple(tape.ops), buffers=buffers, outputs=(loss,)
     )
+
+
+def find_differentiated(
+    ops: Sequence[Op], tensors: Mapping[str, TensorSpec], sources: Collection[str], loss: str
+) -> set[str]:
+    """Return the tensors whose gradient a step computes.
+
+    Those depend on one of the `sources`, and the `loss` depends on them, along paths that a
+    gradient can take back.
+    """
+    depending = set(sources)
+    for op in ops:
+        if not (depending.isdisjoint(op.inputs) or _stops_gradient(op)):
+            depending.update([name for name in op.outputs if tensors[name].is_floating])
+    leading = {loss}
+    for op in reversed(ops):
+        if not (leading.isdisjoint(op.outputs) or _stops_gradient(op)):
+            leading.update([name for name in op.inputs if name in depending])
+    return depending & leading
+
+
+def _stops_gradient(op: Op) -> bool:
+    """Whether no gradient goes back through an op, as through `detach`, `floor` or `sign`."""
+    if op.kind != "pointwise":
+        return OPS[op.kind].stops_gradient
+    return not any(function_of(str(op.attrs["function"])).gradients)
 
 
 def _differentiate(

@@ -340,6 +340,7 @@ RUNS: dict[str, Callable[..., Any]] = {
         jax.random.bernoulli(key, 1 - p, x.shape), x / (1 - p), 0
     ),
     "cast": lambda x, dtype: x.astype(dtype),
+    "detach": lax.stop_gradient,
     "transpose": lambda x, order: x.transpose(order),
     "slice": lambda x, axis, start, stop, step=1: lax.slice_in_dim(x, start, stop, step, axis),
     "split": lambda x, axis, sizes: tuple(lax.split(x, sizes, axis % x.ndim)),

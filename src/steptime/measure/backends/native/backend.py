@@ -4,7 +4,7 @@ It takes the `.pt2` file that `steptime convert` made of code, and runs that cod
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ from steptime.core.errors import shorten
 from steptime.core.graph import Graph
 from steptime.core.workload import Workload
 from steptime.formats import located, opened
-from steptime.formats.code import LIBRARIES, about_of
+from steptime.formats.code import LIBRARIES, NUMBER, about_of
 from steptime.measure import contract
+from steptime.measure.backends.native.inputs import nest
 from steptime.measure.backends.native.module import module_of
+from steptime.measure.backends.native.outputs import unique_tensors
 from steptime.measure.backends.torch import backend as torch_backend
 from steptime.measure.backends.torch.backend import device_facts, meant
 from steptime.network.ops.loss import IGNORED_LABEL
@@ -35,26 +37,30 @@ wake = torch_backend.prepare
 class _Step(nn.Module):
     """A module with the loss that the lowered graph has: of classes if there are labels."""
 
-    def __init__(self, module: nn.Module, names: list[str], trains: bool) -> None:
+    def __init__(self, module: nn.Module, inputs: Mapping[str, Any], trains: bool) -> None:
         super().__init__()
         self.module = module
-        self.names = names
+        self.inputs = inputs
         self.trains = trains
 
     def forward(self, *given: Tensor) -> Tensor:
         """Return the loss; in inference the first output."""
-        own, labels = given[: len(self.names)], given[len(self.names) :]
-        if self.names[0].isidentifier():
-            out = _first(self.module(**dict(zip(self.names, own, strict=True))))
-        else:
-            out = _first(self.module(*own))
+        tensors = iter(given)
+        values = {
+            name: shape if dtype == NUMBER else next(tensors)
+            for name, (shape, dtype) in self.inputs.items()
+        }
+        by_place, by_name = nest(values)
+        outputs = _floating(self.module(*by_place, **by_name))
+        labels = next(tensors, None)
         if not self.trains:
-            return out
-        if not labels:
-            return out.mean()
-        logits = out if out.shape[:-1] == labels[0].shape else out.movedim(1, -1)
+            return outputs[0]
+        if labels is None:
+            losses = [output for output in outputs if output.dim() == 0] or outputs
+            return torch.stack([output.mean() for output in losses]).sum()
+        logits = outputs[0] if outputs[0].shape[:-1] == labels.shape else outputs[0].movedim(1, -1)
         return functional.cross_entropy(
-            logits.flatten(0, -2), labels[0].flatten(), ignore_index=IGNORED_LABEL
+            logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED_LABEL
         )
 
 
@@ -90,15 +96,13 @@ def prepare(
     for one in module.modules() if trains else ():  # as the lowered graph has them
         if isinstance(one, (*_BATCH_NORMS, nn.RNNBase)):
             one.train()
-    step = _Step(module, list(about["inputs"]), trains)
+    step = _Step(module, about["inputs"], trains)
     return torch_backend.prepare(graph, workload, options, feed, step)
 
 
-def _first(output: Any) -> Tensor:
-    """Return the first floating tensor of what a module gives."""
-    if isinstance(output, Tensor):
-        return output
-    for one in output.values() if hasattr(output, "values") else output:
-        if isinstance(one, Tensor | tuple | list | dict):
-            return _first(one)
-    raise contract.UnsupportedError(f"the module gives a {type(output).__name__}, not a tensor")
+def _floating(output: Any) -> list[Tensor]:
+    """Return the floating tensors of what a module gives, whatever the object."""
+    tensors = [tensor for tensor in unique_tensors(output) if tensor.is_floating_point()]
+    if not tensors:
+        raise contract.UnsupportedError(f"the module gives a {type(output).__name__}, no tensor")
+    return tensors

@@ -1,7 +1,7 @@
 """A module as a `.pt2` file: run as a process of its own, which answers with one line of JSON.
 
 It reads a request from its standard input: the code, and where the file goes. The user's file is
-code and is run here. Nothing is computed: weights and inputs lie on the meta device.
+code and is run here. Nothing is computed: `forward` is traced on fake tensors.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,93 +18,193 @@ from torch import nn
 
 from steptime.core.errors import InputError
 from steptime.core.files import replacing
-from steptime.formats.code import ABOUT
-from steptime.measure.backends.native.module import module_of, on_meta, specs_of, tensors_of
+from steptime.formats.code import ABOUT, BATCH_AXIS
+from steptime.measure.backends.native.checkpoints import checkpoints_of, mark_checkpoints
+from steptime.measure.backends.native.decompose import decompose_unknown
+from steptime.measure.backends.native.inputs import (
+    Spec,
+    batch_axes,
+    describe_inputs,
+    find_batch_axis,
+    missing_arguments,
+    nest,
+    propose_inputs,
+    runs_with,
+    shapes_of,
+    specs_of,
+    tensors_of,
+)
+from steptime.measure.backends.native.module import META, module_of, without_values
+from steptime.measure.backends.native.outputs import tensors_alone
+
+MAX_REASON = 300  # characters of what torch says
 
 
 def export(
-    module: nn.Module, inputs: Mapping[str, Any], path: Path, about: Mapping[str, Any]
+    module: nn.Module,
+    inputs: Mapping[str, Spec],
+    path: Path,
+    about: Mapping[str, Any],
+    batch_axis: int | None = None,
 ) -> str:
-    """Write a module as a `.pt2` file, its batch left open where that works; return why not, or "".
+    """Write a module as a `.pt2` file, its batch left open where that works.
 
-    `inputs` are shape and type by name (or place, where the name is not one of Python's); their
-    first size is the batch.
+    Args:
+        module: the module; it is left as it is.
+        inputs: shape and type by name (or place, where the name is not one of Python's).
+        path: the file.
+        about: what the file says of the code that it was made from.
+        batch_axis: the axis of the first input that is the batch; None to find out.
+
+    Returns:
+        Why the batch is fixed, or "".
     """
-    if not inputs or not all(shape for shape, _ in inputs.values()):
+    if not shapes_of(inputs):
         raise InputError("an input with a batch as its first size is needed")
-    batch = next(iter(inputs.values()))[0][0]
-    wide = {  # sizes of 0 and 1 are never left open
-        name: ((max(2, batch), *shape[1:]) if shape[0] == batch else tuple(shape), dtype)
-        for name, (shape, dtype) in inputs.items()
-    }
-    network = on_meta(module)
-    torch.backends.mha.set_fastpath_enabled(False)  # a fused encoder hides its ops
-    why = ""
-    try:
-        program = _exported(network, wide, max(2, batch))
-    except Exception as error:  # noqa: BLE001  # whatever stands in the way of an open batch
-        why = " ".join(str(error).split())[:300] or type(error).__name__
-        program = _exported(network, inputs, None)
+    network = without_values(module)
+    axis = find_batch_axis(network, inputs) if batch_axis is None else batch_axis
+    if axis >= len(next(iter(shapes_of(inputs).values()))):
+        raise InputError(f"{BATCH_AXIS} {axis}: the first input has fewer axes")
+    why, program, is_unrolled = _open_or_fixed(network, inputs, axis)
+    decompose_unknown(program)
     first: dict[int, str] = {}
     weights = module.named_parameters(remove_duplicate=False)
     names = {name: first.setdefault(id(one), name) for name, one in weights}
     tied = {name: other for name, other in names.items() if other != name}
-    said = {ABOUT: json.dumps({**about, "inputs": inputs, "tied": tied, "static": why})}
-    with replacing(path) as part:
-        new = part.with_name(f"{part.name}.pt2")  # torch asks for this ending
-        try:
-            torch.export.save(program, new, extra_files=said)
-            new.replace(part)
-        finally:
-            new.unlink(missing_ok=True)
+    facts = {**about, "inputs": inputs, "tied": tied, "static": why, BATCH_AXIS: axis}
+    facts |= {"checkpoints": checkpoints_of(program), "unrolled": is_unrolled}
+    _save(program, path, {ABOUT: json.dumps(facts)})
     return why
 
 
-def _exported(network: nn.Module, inputs: Mapping[str, Any], batch: int | None) -> Any:
+def _open_or_fixed(
+    network: nn.Module, inputs: Mapping[str, Spec], axis: int
+) -> tuple[str, Any, bool]:
+    """Return why the batch is fixed, the program, and whether its nodes depend on the batch."""
+    batch, axes = batch_axes(inputs, axis)
+    wide = _with_batch(inputs, axes, max(2, batch))  # sizes of 0 and 1 are never left open
+    try:
+        return "", _exported(network, wide, axes), False
+    except Exception as error:  # noqa: BLE001  # whatever stands in the way of an open batch
+        why = _reason(error)
+    program = _exported(network, inputs, {})
+    try:
+        other = _exported(network, _with_batch(inputs, axes, batch + 1), {})
+    except Exception:  # noqa: BLE001  # it runs at this batch alone
+        return why, program, True
+    return why, program, len(other.graph.nodes) != len(program.graph.nodes)
+
+
+def _with_batch(inputs: Mapping[str, Spec], axes: Mapping[str, int], batch: int) -> dict[str, Spec]:
+    return {
+        name: ((*shape[: axes[name]], batch, *shape[axes[name] + 1 :]), dtype)
+        if name in axes
+        else (shape, dtype)
+        for name, (shape, dtype) in inputs.items()
+    }
+
+
+def _exported(network: nn.Module, inputs: Mapping[str, Spec], axes: Mapping[str, int]) -> Any:
+    """Return the exported program, with an open batch along the axes of inputs."""
     by_place, by_name = tensors_of(inputs)
-    dynamic: Any = None
-    if batch:
-        dim = torch.export.Dim("batch")
-        named = {n: {0: dim} if one.shape[0] == batch else None for n, one in by_name.items()}
-        placed = tuple({0: dim} if one.shape[0] == batch else None for one in by_place)
-        dynamic = named or placed
-    with torch.no_grad(), warnings.catch_warnings():
+    dim = torch.export.Dim("batch")
+    open_axes = {name: {axes[name]: dim} if name in axes else None for name in inputs}
+    marks, named_marks = nest(open_axes)
+    dynamic: Any = (named_marks or tuple(marks)) if axes else None
+    with warnings.catch_warnings(), tensors_alone(network), _without_fast_paths():
         warnings.simplefilter("ignore")
         return torch.export.export(
             network, tuple(by_place), by_name, dynamic_shapes=dynamic, strict=False
         )
 
 
-def _lacking(module: nn.Module, inputs: Mapping[str, Any]) -> str:
-    """Return that shapes lack a batch, where the network takes its inputs with one, else ""."""
-    wide = {name: ((2, *shape), dtype) for name, (shape, dtype) in specs_of(inputs).items()}
+@contextlib.contextmanager
+def _without_fast_paths() -> Iterator[None]:
+    """Export encoders op by op: a fused one hides its ops; marks of checkpoints are kept."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
-        _exported(on_meta(module), wide, None)
-    except Exception:  # noqa: BLE001  # then it is something else
+        with torch.fx.traceback.preserve_node_meta():
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _save(program: Any, path: Path, extra: dict[str, str]) -> None:
+    """Write a program without the values of its weights."""
+    for name, one in program.state_dict.items():
+        kept = one.detach().to(META)
+        is_weight = isinstance(one, nn.Parameter)
+        program.state_dict[name] = nn.Parameter(kept, one.requires_grad) if is_weight else kept
+    program._example_inputs = None  # noqa: SLF001  # they would be written, too
+    with replacing(path) as part:
+        new = part.with_name(f"{part.name}.pt2")  # torch asks for this ending
+        try:
+            torch.export.save(program, new, extra_files=extra)
+            new.replace(part)
+        finally:
+            new.unlink(missing_ok=True)
+
+
+def _reason(error: Exception) -> str:
+    said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return said[:MAX_REASON]
+
+
+def _lacking_batch(module: nn.Module, inputs: Mapping[str, Spec]) -> str:
+    """Return that shapes lack a batch, where the network takes its inputs with one, else ""."""
+    shapes = shapes_of(inputs)
+    wide = {
+        name: ((2, *shape) if name in shapes else shape, dtype)
+        for name, (shape, dtype) in inputs.items()
+    }
+    if runs_with(module, inputs) or not runs_with(module, wide):
         return ""
-    sizes = ((name, "x".join(map(str, shape))) for name, (shape, _) in wide.items())
-    given = ",".join(size if name.isdigit() else f"{name}={size}" for name, size in sizes)
-    return f"its inputs lack a batch, which is their first size: {given}"
+    return f"its inputs lack a batch, which is their first size: {describe_inputs(wide)}"
+
+
+def check_arguments(module: nn.Module, inputs: Mapping[str, Spec], what: str) -> None:
+    """Raise `InputError` where arguments of `forward` are unknown, with a command that has them."""
+    missing = missing_arguments(module, inputs)
+    if inputs and not missing:
+        return
+    proposals = propose_inputs(module, inputs)
+    working = [proposal for proposal in proposals if runs_with(module, proposal)]
+    proposed = [*working, *proposals][0]
+    words = ", ".join(missing) or "what it is given"
+    says = "works" if working else "may be near"
+    command = f"steptime count {what}:{describe_inputs(proposed)}"
+    hint = f"this {says}: {command}" if proposed else f"say it as {what}:x=2x3x64x64"
+    raise InputError(f"{what}: {words} of forward unknown; {hint} (or INPUTS in the class)")
 
 
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Export what a request names: on the meta device first, else on the CPU."""
     where, name = request["where"], request["name"]
-    module, known = module_of(where, name, inputs=request["inputs"])
-    inputs = request["inputs"] or known or request.get("before")
-    if not inputs:
-        raise InputError(
-            f"{where}:{name}: what it is given is unknown; say it after a colon, "
-            f"{where}:{name}:NAME=2x3x256x256:float32, or to convert: --input NAME=..."
-        )
+    what = f"{where}:{name}"
     about = {key: request[key] for key in ("where", "name", "key")}
+    fault = ""
+    for device in (META, "cpu"):  # some modules compute with values while they are made
+        module, known = module_of(where, name, device, request["inputs"])
+        inputs = specs_of(request["inputs"] or known or request.get("before") or {})
+        check_arguments(module, inputs, what)
+        try:
+            path, axis = Path(request["path"]), request.get(BATCH_AXIS)
+            return {"path": request["path"], "static": export(module, inputs, path, about, axis)}
+        except InputError as error:
+            raise InputError(f"{what}: {error}") from None
+        except Exception as error:  # noqa: BLE001  # torch and user code raise anything
+            fault = _lacking_batch(module, inputs) or _reason(error)
+    raise InputError(f"{what}: {fault}")
+
+
+def _limit_cpu(seconds: int) -> None:
+    """End this process after so many seconds of CPU time, where the system can do that."""
     try:
-        why = export(module, specs_of(inputs), Path(request["path"]), about)
-    except InputError:
-        raise
-    except Exception as error:
-        said = _lacking(module, inputs) or f"{type(error).__name__}: {error}"
-        raise InputError(f"{where}:{name}: {' '.join(said.split())[:300]}") from error
-    return {"path": request["path"], "static": why}
+        import resource
+    except ImportError:
+        return
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
 
 
 def main() -> None:
@@ -113,7 +213,10 @@ def main() -> None:
     os.dup2(2, 1)
     with contextlib.closing(answers):
         try:
-            answer = _answer(json.load(sys.stdin))
+            request = json.load(sys.stdin)
+            _limit_cpu(request["cpu_limit_s"])
+            mark_checkpoints()
+            answer = _answer(request)
         except InputError as error:
             answer = {"refused": str(error)}
         answers.write(json.dumps(answer) + "\n")

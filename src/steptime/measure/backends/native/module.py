@@ -5,17 +5,18 @@ import copy
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from steptime.core.errors import InputError, shorten, unknown
 
 META = "meta"
+MAX_KEPT = 1_000_000  # elements of a buffer whose values are kept
 
 
 def module_of(
@@ -135,36 +136,19 @@ def _of_timm(
 LIBRARIES = {"torchvision": _of_torchvision, "timm": _of_timm}
 
 
-def on_meta(module: nn.Module) -> nn.Module:
-    """Return a copy of a module whose weights and buffers take no memory, in inference mode."""
+def without_values(module: nn.Module) -> nn.Module:
+    """Return a copy of a module on the CPU whose large tensors have no values.
+
+    Memory that nobody writes is not taken from the system. Small buffers keep their values. A
+    module that cannot be copied is returned itself.
+    """
     memo: dict[int, Any] = {}
     for one in (*module.parameters(), *module.buffers()):
-        kept = one.detach().to(META)
         is_weight = isinstance(one, nn.Parameter)
+        small = not is_weight and one.device.type != META and one.numel() <= MAX_KEPT
+        kept = one.detach().cpu() if small else torch.empty(one.shape, dtype=one.dtype)
         memo[id(one)] = nn.Parameter(kept, one.requires_grad) if is_weight else kept
-    return copy.deepcopy(module, memo).eval()
-
-
-def tensors_of(inputs: Mapping[str, Any]) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """Return inputs on the meta device, those without a name by their place."""
-    by_place, by_name = [], {}
-    for name, (shape, dtype) in inputs.items():
-        tensor = torch.empty(tuple(shape), dtype=getattr(torch, dtype), device=META)
-        if name.isidentifier():
-            by_name[name] = tensor
-        else:
-            by_place.append(tensor)
-    return by_place, by_name
-
-
-def specs_of(inputs: Any) -> dict[str, tuple[Sequence[int], str]]:
-    """Return shape and type of inputs that are tensors, or said so: by name, else by place."""
-    several = [inputs] if isinstance(inputs, Tensor) else inputs
-    named = inputs if isinstance(inputs, Mapping) else dict(enumerate(several))
-    found = {}
-    for name, one in named.items():
-        is_tensor = isinstance(one, Tensor)
-        found[str(name)] = (
-            (tuple(one.shape), str(one.dtype).removeprefix("torch.")) if is_tensor else tuple(one)
-        )
-    return found
+    try:
+        return copy.deepcopy(module, memo)
+    except Exception:  # noqa: BLE001  # old weight norms and locks do not allow it
+        return module

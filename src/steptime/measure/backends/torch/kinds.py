@@ -274,6 +274,7 @@ RUNS: dict[str, Callable[..., Any]] = {
     "prelu": functional.prelu,
     "dropout": lambda x, p: functional.dropout(x, p, training=True),
     "cast": lambda x, dtype: x.to(getattr(torch, dtype)),
+    "detach": lambda x: x.detach(),
     "transpose": lambda x, order: x.permute(order),
     "slice": slice_,
     "split": lambda x, axis, sizes: x.split(sizes, axis),

@@ -1,0 +1,43 @@
+"""Activation checkpointing that a module does itself, which an exported graph does not show.
+
+`torch.utils.checkpoint.checkpoint` is replaced before the user's file is imported, so that the ops
+inside are marked in the graph, and the reentrant form is not taken for a part without gradients.
+"""
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch.fx import traceback
+
+MARK = "steptime_checkpoint"
+_OPTIONS = ("context_fn", "determinism_check", "debug", "early_stop", "preserve_rng_state")
+
+
+def mark_checkpoints() -> None:
+    """Replace `torch.utils.checkpoint.checkpoint` for this process."""
+    numbers = count(1)
+
+    def checkpoint(
+        function: Callable[..., Any], *args: Any, use_reentrant: bool | None = None, **kwargs: Any
+    ) -> Any:
+        plain = {key: value for key, value in kwargs.items() if key not in _OPTIONS}
+        if traceback.current_meta.get("custom", {}).get(MARK):  # inside of another one
+            return function(*args, **plain)
+        to_end = use_reentrant is True or kwargs.get("early_stop") is False
+        with traceback.annotate({MARK: f"{next(numbers)}{'!' if to_end else ''}"}):
+            return function(*args, **plain)
+
+    torch.utils.checkpoint.checkpoint = checkpoint
+
+
+def checkpoints_of(program: Any) -> list[tuple[list[str], bool]]:
+    """Return the names of the nodes of each checkpoint, and whether all of it runs again."""
+    groups: dict[str, list[str]] = {}
+    for node in program.graph.nodes:
+        mark = node.meta.get("custom", {}).get(MARK) if node.op == "call_function" else None
+        if mark:
+            groups.setdefault(mark, []).append(node.name)
+    return [(names, mark.endswith("!")) for mark, names in groups.items()]

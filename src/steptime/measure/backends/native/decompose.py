@@ -1,0 +1,170 @@
+"""Ops that our table lacks, in an exported program, written out in ops that it knows.
+
+Only those nodes change: whatever the table knows stays as it was exported.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.export.graph_signature import TensorArgument
+from torch.fx import Graph, GraphModule, Node
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter, tree_map
+
+from steptime.formats.pytorch.aten import ATEN
+from steptime.formats.pytorch.opaque import is_known
+
+_COPIED_META = ("nn_module_stack", "stack_trace", "torch_fn", "custom", "source_fn_stack")
+
+
+class _NoDecompositionError(Exception):
+    """An op that cannot be written out: it stays as it is."""
+
+
+def decompose_unknown(program: Any) -> None:
+    """Write out each op of an exported program that the table of ATEN ops lacks, in place.
+
+    What has no decomposition stays, and is priced by its bytes when the file is read.
+    """
+    table = dict(torch.export.default_decompositions())
+    for module in program.graph_module.modules():
+        if not isinstance(module, GraphModule):
+            continue
+        for node in list(module.graph.nodes):
+            if isinstance(node.target, OpOverload) and not _is_read(node.target):
+                _decompose_node(module.graph, node, table)
+        module.recompile()
+    _rename_outputs(program)
+
+
+def _rename_outputs(program: Any) -> None:
+    """Let the signature of a program name the nodes that give its outputs now."""
+    results = program.graph_module.graph.output_node().args[0]
+    for node, spec in zip(results, program.graph_signature.output_specs, strict=True):
+        if isinstance(node, Node) and isinstance(spec.arg, TensorArgument):
+            spec.arg = TensorArgument(node.name)
+
+
+def op_name(target: Any) -> str:
+    """Return the name of an ATen op without its overload: `add` of `aten.add_.Tensor`."""
+    name = str(target).split(".")[1]
+    return name if name.startswith("_") else name.rstrip("_")
+
+
+def _is_read(target: Any) -> bool:
+    name = op_name(target)
+    return name in ATEN or is_known(name) or name.startswith(("sym_", "_assert"))
+
+
+def _decompose_node(graph: Graph, node: Node, table: dict[Any, Callable[..., Any]]) -> None:
+    before = set(graph.nodes)
+    values = [arg.meta.get("val") for arg in node.all_input_nodes]
+    mode = next((value.fake_mode for value in values if hasattr(value, "fake_mode")), None)
+    if mode is None:
+        return
+    recorder = _Recorder(graph, node, table)
+    with graph.inserting_before(node):
+        try:
+            args, kwargs = tree_map(_value_of, (node.args, node.kwargs), is_leaf=_is_node)
+            with torch.no_grad(), mode, recorder:
+                results = node.target(*args, **kwargs)
+            nodes = tree_map(recorder.node_of, results)
+        except Exception:  # noqa: BLE001  # the op stays: whatever stood in the way
+            for created in reversed([one for one in graph.nodes if one not in before]):
+                graph.erase_node(created)
+            return
+    _replace_results(graph, node, nodes)
+
+
+def _replace_results(graph: Graph, node: Node, nodes: Any) -> None:
+    """Let readers of a node read what stands for it, and take it out."""
+    if isinstance(nodes, tuple | list):
+        for user in list(node.users):
+            user.replace_all_uses_with(nodes[user.args[1]])
+            graph.erase_node(user)
+    else:
+        node.replace_all_uses_with(nodes)
+    graph.erase_node(node)
+
+
+def _is_node(value: Any) -> bool:
+    return isinstance(value, Node)
+
+
+def _value_of(value: Any) -> Any:
+    return value.meta["val"] if isinstance(value, Node) else value
+
+
+class _Recorder(TorchDispatchMode):
+    """Runs ops on fake tensors and appends a node for each to a graph."""
+
+    def __init__(self, graph: Graph, origin: Node, table: dict[Any, Callable[..., Any]]) -> None:
+        super().__init__()
+        self.graph, self.origin, self.table = graph, origin, table
+        self.nodes: dict[int, Node] = {}
+        self.alive: list[Any] = []  # so that no id is given twice
+        for node in origin.all_input_nodes:
+            for value in tree_iter(node.meta.get("val")):
+                self._note(value, node)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Record an op that is read, or write it out further."""
+        kwargs = kwargs or {}
+        if not _is_read(func) and func in self.table:
+            with self:
+                return self.table[func](*args, **kwargs)
+        if func is self.origin.target:
+            raise _NoDecompositionError
+        result = func(*args, **kwargs)
+        if not any(isinstance(value, torch.Tensor) for value in tree_iter(result)):
+            return result  # a device, a size
+        taken = tree_map(self.node_of, (args, kwargs))
+        node = self.graph.call_function(func, *taken)
+        self._describe(node, result)
+        if isinstance(result, tuple | list):
+            for i, value in enumerate(result):
+                item = self.graph.call_function(operator.getitem, (node, i))
+                self._describe(item, value)
+                self._note(value, item)
+        else:
+            self._note(result, node)
+        return result
+
+    def node_of(self, value: Any) -> Any:
+        """Return the node that makes a tensor or a symbolic size, any other value as it is."""
+        if isinstance(value, torch.Tensor):
+            if id(value) not in self.nodes:
+                raise _NoDecompositionError
+            return self.nodes[id(value)]
+        if isinstance(value, torch.SymInt):
+            return self._size_node(value)
+        return value
+
+    def _size_node(self, size: torch.SymInt) -> Any:
+        """Return a node that gives a size: one axis of a tensor that is as long."""
+        number = size.node.maybe_as_int()
+        if number is not None:
+            return number
+        for tensor in self.alive:
+            for axis, length in enumerate(getattr(tensor, "shape", ())):
+                if isinstance(length, torch.SymInt) and length.node.expr == size.node.expr:
+                    node = self.graph.call_function(
+                        torch.ops.aten.sym_size.int, (self.nodes[id(tensor)], axis)
+                    )
+                    self._describe(node, length)
+                    return node
+        raise _NoDecompositionError
+
+    def _describe(self, node: Node, value: Any) -> None:
+        node.meta["val"] = value
+        for key in _COPIED_META:
+            if key in self.origin.meta:
+                node.meta[key] = self.origin.meta[key]
+
+    def _note(self, value: Any, node: Node) -> None:
+        if isinstance(value, torch.Tensor):
+            self.nodes[id(value)] = node
+            self.alive.append(value)

@@ -1,0 +1,240 @@
+"""What a module is given: tensors, numbers, and dicts or lists of them, on the CPU.
+
+Inputs are a flat mapping. A name with dots is a place inside of a dict or a list: `batch.ids` is
+`ids` of the argument `batch`, `pair.0` the first of the list `pair`.
+"""
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from steptime.formats.code import NUMBER
+
+TIME_FIRST = (
+    nn.RNNBase,
+    nn.MultiheadAttention,
+    nn.TransformerEncoderLayer,
+    nn.TransformerDecoderLayer,
+)
+_LENGTH, _IMAGE, _VOLUME = 16, 64, 16  # sizes of a proposal, where a layer does not say them
+_CONVOLUTIONS = ((nn.Conv1d, (256,)), (nn.Conv2d, (_IMAGE,) * 2), (nn.Conv3d, (_VOLUME,) * 3))
+
+Spec = tuple[Any, str]  # the shape and the type of a tensor, or a number and `NUMBER`
+
+
+def tensors_of(inputs: Mapping[str, Spec]) -> tuple[list[Any], dict[str, Any]]:
+    """Return arguments of `forward`, those without a name by their place."""
+    return nest({name: _value_of(*spec) for name, spec in inputs.items()})
+
+
+def _value_of(shape: Any, dtype: str) -> Any:
+    return shape if dtype == NUMBER else torch.zeros(tuple(shape), dtype=getattr(torch, dtype))
+
+
+class _Branch(dict[str, Any]):
+    """A place of a tree that has others below it."""
+
+
+def nest(values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments that values of flat names are, by place and by name."""
+    tree = _Branch()
+    for name, value in values.items():
+        *path, last = name.split(".")
+        inner = tree
+        for part in path:
+            inner = inner.setdefault(part, _Branch())
+        inner[last] = value
+    arguments = {name: _as_lists(value) for name, value in tree.items()}
+    by_place = [value for name, value in arguments.items() if not name.isidentifier()]
+    return by_place, {name: value for name, value in arguments.items() if name.isidentifier()}
+
+
+def _as_lists(value: Any) -> Any:
+    """Return a tree whose dicts with the keys `0`, `1`, ... are lists."""
+    if not isinstance(value, _Branch):
+        return value
+    inner = {key: _as_lists(one) for key, one in value.items()}
+    return list(inner.values()) if all(key.isdigit() for key in inner) else inner
+
+
+def specs_of(inputs: Any) -> dict[str, Spec]:
+    """Return the flat mapping of inputs that are tensors, `(shape, type)`, numbers or trees."""
+    several = [inputs] if isinstance(inputs, Tensor) else inputs
+    named = inputs if isinstance(inputs, Mapping) else dict(enumerate(several))
+    return {name: spec for key, value in named.items() for name, spec in _flat(str(key), value)}
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, Spec]]:
+    if isinstance(value, Tensor):
+        yield name, (tuple(value.shape), str(value.dtype).removeprefix("torch."))
+    elif isinstance(value, int | float):
+        yield name, (value, NUMBER)
+    elif _is_spec(value):
+        shape, dtype = value
+        yield name, (shape if dtype == NUMBER else tuple(shape), dtype)
+    else:
+        inner = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, one in inner:
+            yield from _flat(f"{name}.{key}", one)
+
+
+def _is_spec(value: Any) -> bool:
+    return isinstance(value, Sequence) and len(value) == 2 and isinstance(value[1], str)
+
+
+def shapes_of(inputs: Mapping[str, Spec]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the inputs that are tensors with an axis."""
+    return {
+        name: tuple(shape)
+        for name, (shape, dtype) in inputs.items()
+        if dtype != NUMBER and len(shape) > 0
+    }
+
+
+def batch_axes(inputs: Mapping[str, Spec], axis: int) -> tuple[int, dict[str, int]]:
+    """Return the batch, and the axis of each input that is as long.
+
+    The batch is the size of the first input along `axis`. Another input has it along the same axis,
+    or along its first.
+    """
+    shapes = shapes_of(inputs)
+    first = next(iter(shapes.values()))
+    batch = first[axis]
+    axes: dict[str, int] = {}
+    for name, shape in shapes.items():
+        places = [place for place in (axis, 0) if place < len(shape) and shape[place] == batch]
+        if places:
+            axes[name] = places[0]
+    return batch, axes
+
+
+def find_batch_axis(module: nn.Module, inputs: Mapping[str, Spec]) -> int:
+    """Return the axis of the first input that is the batch: 1 where layers take time first.
+
+    A layer with `batch_first=False` has the batch along its axis 1. The module runs on fake tensors
+    with another length of axis 1; if that is what the layer sees along its axis 1, it is the batch.
+    """
+    layers = [
+        layer
+        for layer in module.modules()
+        if isinstance(layer, TIME_FIRST) and not _is_batch_first(layer)
+    ]
+    shapes = shapes_of(inputs)
+    first = next(iter(shapes), "")
+    if not layers or len(shapes[first]) < 2:
+        return 0
+    size = shapes[first][1]
+    longer = {
+        name: (_resized(spec[0], size), spec[1]) if name in shapes else spec
+        for name, spec in inputs.items()
+    }
+    seen = [_batch_of_layers(module, layers, given) for given in (inputs, longer)]
+    return int(seen[0] is not None and seen[1] is not None and seen[0] != seen[1])
+
+
+def _resized(shape: Sequence[int], size: int) -> tuple[int, ...]:
+    """Return a shape with a longer axis 1 where that is the batch of all inputs."""
+    return tuple(n + 1 if place == 1 and n == size else n for place, n in enumerate(shape))
+
+
+def _is_batch_first(layer: nn.Module) -> bool:
+    attention = getattr(layer, "self_attn", layer)
+    return bool(getattr(attention, "batch_first", True))
+
+
+def _batch_of_layers(
+    module: nn.Module, layers: Sequence[nn.Module], inputs: Mapping[str, Spec]
+) -> int | None:
+    """Return axis 1 of what the first of the layers is given, None where that cannot be run."""
+    sizes: list[int] = []
+
+    def note(_: nn.Module, given: Any, named: Any) -> None:
+        tensors = [one for one in (*given, *named.values()) if isinstance(one, Tensor)]
+        if tensors and tensors[0].dim() == 3:
+            sizes.append(int(tensors[0].shape[1]))
+
+    hooks = [layer.register_forward_pre_hook(note, with_kwargs=True) for layer in layers]
+    runs_with(module, inputs)  # what the layers saw before a failure counts, too
+    for hook in hooks:
+        hook.remove()
+    return sizes[0] if sizes else None
+
+
+def missing_arguments(module: nn.Module, inputs: Mapping[str, Spec]) -> list[str]:
+    """Return the arguments of `forward` that have no default and are not among the inputs."""
+    roots = list(dict.fromkeys(name.split(".")[0] for name in inputs))
+    placed = sum(not root.isidentifier() for root in roots)
+    parameters = [
+        one
+        for one in inspect.signature(module.forward).parameters.values()
+        if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+    ]
+    return [
+        one.name
+        for one in parameters[placed:]
+        if one.default is one.empty and one.name not in roots
+    ]
+
+
+def propose_inputs(module: nn.Module, inputs: Mapping[str, Spec]) -> list[dict[str, Spec]]:
+    """Return inputs that a module may take, the likeliest first.
+
+    They have the names of the arguments of `forward`. The first takes the sizes of the first
+    layer, all others too, or those of a layer each, or are numbers.
+    """
+    missing = missing_arguments(module, inputs)
+    layers = [spec for layer in module.modules() if (spec := _taken_by(layer))]
+    first = layers[0] if layers else ((2, _LENGTH), "float32")
+    alike = dict.fromkeys(missing, first)
+    own = dict(zip(missing, [*layers, *[first] * len(missing)], strict=False))
+    head = dict.fromkeys(missing[:1], first) if not inputs else {}
+    numbers: dict[str, Spec] = {name: head.get(name, (0.5, NUMBER)) for name in missing}
+    steps: dict[str, Spec] = {name: head.get(name, ((2,), "int64")) for name in missing}
+    return [{**inputs, **more} for more in (alike, own, numbers, steps)]
+
+
+def _taken_by(layer: nn.Module) -> Spec | None:
+    """Return what a layer takes, None for a layer that does not say it."""
+    for kind, sizes in _CONVOLUTIONS:
+        if isinstance(layer, kind):
+            return (2, layer.in_channels, *sizes), "float32"
+    if isinstance(layer, nn.Embedding):
+        return (2, _LENGTH), "int64"
+    if isinstance(layer, nn.Linear):
+        return (2, layer.in_features), "float32"
+    if isinstance(layer, nn.RNNBase | nn.MultiheadAttention):
+        width = layer.input_size if isinstance(layer, nn.RNNBase) else layer.embed_dim
+        shape = (2, _LENGTH, width) if layer.batch_first else (_LENGTH, 2, width)
+        return shape, "float32"
+    return None
+
+
+def runs_with(module: nn.Module, inputs: Mapping[str, Spec]) -> bool:
+    """Whether a module takes inputs, tried on fake tensors."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+            by_place, by_name = tensors_of(inputs)
+            module(*by_place, **by_name)
+    except Exception:  # noqa: BLE001  # whatever it is: it does not take them
+        return False
+    return True
+
+
+def describe_inputs(inputs: Mapping[str, Spec]) -> str:
+    """Return inputs as they are typed behind a colon: `x=2x3x64x64,n=2:int64,scale=0.5`."""
+    return ",".join(
+        f"{'' if name.isdigit() else name + '='}{_describe_spec(*spec)}"
+        for name, spec in inputs.items()
+    )
+
+
+def _describe_spec(shape: Any, dtype: str) -> str:
+    if dtype == NUMBER:
+        return f"{shape:g}:{NUMBER}"
+    sizes = "x".join(map(str, shape)) or "scalar"
+    return sizes if dtype == "float32" else f"{sizes}:{dtype}"

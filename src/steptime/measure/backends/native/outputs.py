@@ -1,0 +1,60 @@
+"""What a module gives back, as a list of tensors: `torch.export` knows few kinds of objects."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+_DEEPEST = 8  # objects inside each other, as caches of layers in an output
+
+
+def list_tensors(value: Any, depth: int = 0) -> list[Tensor]:
+    """Return the tensors in an object: dicts, lists, named tuples, dataclasses, caches of keys."""
+    if isinstance(value, Tensor):
+        return [value]
+    if depth > _DEEPEST or value is None or isinstance(value, str | bytes | int | float | type):
+        return []
+    if isinstance(value, Mapping):
+        inner = list(value.values())
+    elif isinstance(value, tuple | list):
+        inner = list(value)
+    elif dataclasses.is_dataclass(value):
+        inner = [getattr(value, one.name) for one in dataclasses.fields(value)]
+    else:
+        inner = list(getattr(value, "__dict__", {}).values())
+    tensors: list[Tensor] = []
+    for one in inner:
+        tensors += list_tensors(one, depth + 1)
+    return tensors
+
+
+@contextmanager
+def tensors_alone(module: nn.Module) -> Iterator[None]:
+    """Let a module give a list of tensors, in inference mode, while the block runs."""
+    forward, modes = module.forward, {one: one.training for one in module.modules()}
+    overrides = "forward" in vars(module)
+
+    @functools.wraps(forward)
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        result = forward(*args, **kwargs)
+        return result if isinstance(result, Tensor) else tuple(unique_tensors(result))
+
+    module.forward = plain  # type: ignore[method-assign]
+    module.eval()
+    try:
+        yield
+    finally:
+        if overrides:
+            module.forward = forward  # type: ignore[method-assign]
+        else:
+            del module.forward
+        for one, mode in modes.items():
+            one.training = mode
+
+
+def unique_tensors(value: Any) -> list[Tensor]:
+    """Return the tensors in an object, one that stands there twice once."""
+    return list({id(one): one for one in list_tensors(value)}.values())

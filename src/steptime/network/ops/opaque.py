@@ -1,0 +1,121 @@
+"""Ops that are priced by the bytes that they read and write, and ops that only steer gradients.
+
+A network may hold an op that no other kind describes: a sort, a Fourier transform, a scatter, an
+op of somebody's extension. Its shapes are known from the file. A backend cannot run it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from steptime.core.graph import Attr, TensorSpec
+from steptime.network.ops.table import (
+    Backward,
+    OpKind,
+    Specs,
+    example,
+    no_flop,
+    require,
+    same_as_first,
+)
+
+
+def pack_specs(specs: Sequence[TensorSpec]) -> dict[str, Attr]:
+    """Return specs as two attributes.
+
+    `shapes` is `(rank, *sizes)` of each spec, one after the other, `dtypes` their types with
+    commas between them: `[2, 3]` of float32 and a scalar of int64 are `(2, 2, 3, 0)` and
+    `float32,int64`.
+    """
+    sizes = [size for spec in specs for size in (len(spec.shape), *spec.shape)]
+    return {"shapes": tuple(sizes), "dtypes": ",".join(spec.dtype for spec in specs)}
+
+
+def unpack_specs(shapes: tuple[int, ...], dtypes: str) -> Specs:
+    """Return the specs that `pack_specs` wrote as attributes."""
+    specs: list[TensorSpec] = []
+    start = 0
+    for dtype in dtypes.split(","):
+        require(start < len(shapes), f"{dtypes} for shapes {shapes}")
+        end = start + 1 + shapes[start]
+        specs.append(TensorSpec(tuple(shapes[start + 1 : end]), dtype))
+        start = end
+    require(start == len(shapes), f"{dtypes} for shapes {shapes}")
+    return tuple(specs)
+
+
+def opaque_outputs(
+    *_: TensorSpec,
+    function: str,  # names the op in messages
+    shapes: tuple[int, ...],
+    dtypes: str,
+    flop_count: int = 0,
+    is_linear: bool = False,
+) -> Specs:
+    """Return the outputs that the attributes state."""
+    return unpack_specs(shapes, dtypes)
+
+
+def opaque_gradient(b: Backward) -> tuple[str | None, ...]:
+    """Emit one op that reads inputs and dY and makes the gradient of each input that needs one.
+
+    An op that is linear in its floating inputs reads only the others: indices and the like.
+    """
+    needed = [i for i, needs in enumerate(b.needs) if needs]
+    reads = [
+        name
+        for name, spec in zip(b.op.inputs, b.specs, strict=True)
+        if not (b.attrs.get("is_linear") and spec.is_floating)
+    ]
+    made = b.emit(
+        "opaque_grad",
+        (*reads, *filter(None, b.grads)),
+        "grad",
+        function=b.attrs["function"],
+        flop_count=b.attrs.get("flop_count", 0),
+        **pack_specs([b.specs[i] for i in needed]),
+    )
+    grads = dict(zip(needed, made, strict=True))
+    return tuple(grads.get(i) for i in range(len(b.needs)))
+
+
+def _attach_gradient(b: Backward) -> tuple[str | None, ...]:
+    """Pass dY on to the output of the layer, and make a gradient of each state from it."""
+    states = [i for i, needs in enumerate(b.needs) if i and needs]
+    grads: dict[int, str] = {0: b.grad} if b.needs[0] else {}
+    for i in states:
+        first = b.emit("slice", (b.grad,), f"grad_first_{i}", axis=1, start=0, stop=1)[0]
+        how = {"function": "attach", "flop_count": 0, **pack_specs([b.specs[i]])}
+        grads[i] = b.emit("opaque_grad", (first,), f"grad_{i}", **how)[0]
+    return tuple(grads.get(i) for i in range(len(b.needs)))
+
+
+def _stated_flop(*_: TensorSpec, flop_count: int = 0, **__: Any) -> int:
+    return flop_count
+
+
+_SORTED: dict[str, Attr] = {"function": "sort", "shapes": (2, 2, 5), "dtypes": "float32"}
+
+KINDS = {
+    "opaque": OpKind(
+        opaque_outputs,
+        _stated_flop,
+        example("2x5", **_SORTED, flop_count=30),
+        "definition: reads its inputs and writes its outputs; FLOP as stated, else 0",
+        gradient=opaque_gradient,
+    ),
+    "opaque_grad": OpKind(
+        opaque_outputs,
+        _stated_flop,
+        example("2x5 2x5", **_SORTED, flop_count=30),
+        "derivative of opaque: reads what it needs and dy, writes the gradients of its inputs",
+    ),
+    "attach": OpKind(
+        same_as_first,
+        no_flop,
+        example("2x3x4 2x4"),
+        "definition: the output of a recurrent layer that begins with computed states",
+        gradient=_attach_gradient,
+        storage="view",
+        read=lambda _, *states: sum(state.size_bytes for state in states),
+    ),
+}

@@ -1,0 +1,221 @@
+"""Modules that people write: products of a step are those that torch counts, or by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.build import build_step, make_workload, read_model
+from steptime.core.graph import Graph
+from steptime.network.count import count, peak_bytes
+from steptime.network.ops import OPS
+
+torch = pytest.importorskip("torch")
+pytestmark = [pytest.mark.framework, pytest.mark.filterwarnings("ignore")]
+
+HEAD = "import torch\nfrom torch import nn\nfrom torch.nn import functional as F\n"
+TWO = "    def __init__(s): super().__init__(); s.l, s.m = nn.Linear(8, 8), nn.Linear(8, 8)\n"
+WIDE = "(2, 8), 'float32'"
+CODE = {  # a class with two products of 8 x 8: its inputs, its forward
+    "gate": ("{'x': (WIDE)}", "return s.m(x) * ((s.l(x) > 0) & (s.l(x) < 5))"),
+    "codes": ("{'x': (WIDE)}", "return s.m(F.one_hot(s.l(x).argmax(-1), 8).float())"),
+    "graph": (
+        "{'x': ((10, 8), 'float32'), 'e': ((2, 30), 'int64')}",
+        "h = s.l(x); return s.m(torch.zeros_like(h).index_add(0, e[1], h[e[0]]))",
+    ),
+    "detached": ("{'x': (WIDE)}", "return s.m(s.l(x).detach())"),
+    "no_grad": (
+        "{'x': (WIDE), 'y': (WIDE)}",
+        "\n        with torch.no_grad(): t = s.l(y)\n        return s.m(s.l(x)) - t",
+    ),
+    "sorted": ("{'x': (WIDE)}", "return s.m(s.l(x).sort(-1)[0])"),
+    "outer": ("{'x': (WIDE)}", "return torch.einsum('bi,bj->bij', s.l(x), s.m(x))"),
+    "loss": (
+        "{'x': (WIDE), 't': ((2,), 'int64')}",
+        "z = s.m(s.l(x)); return z, F.cross_entropy(z, t)",
+    ),
+    "cosine": ("{'x': (WIDE)}", "return F.cosine_similarity(s.l(x), s.m(x))"),
+    "outputs": ("{'x': (WIDE)}", "return {'a': s.l(x), 'b': s.m(x)}"),
+    "dict": ("{'b': {'x': (WIDE), 'y': (WIDE)}}", "return s.l(b['x']) + s.m(b['y'])"),
+}
+ONE = 2 * 2 * 8 * 8  # FLOP of one product of two examples
+BY_NAME = {  # products of a forward pass, of a training step
+    "gate": (3 * ONE, 4 * ONE),  # the gate has no gradient
+    "codes": (2 * ONE, 3 * ONE),
+    "graph": (2 * 5 * ONE, 5 * 5 * ONE),  # 10 nodes
+    "detached": (2 * ONE, 3 * ONE),
+    "no_grad": (3 * ONE, 6 * ONE),
+    "sorted": (2 * ONE, 5 * ONE),
+    "outer": (2 * ONE, 4 * ONE),
+    "loss": (2 * ONE, 5 * ONE),
+    "cosine": (2 * ONE, 4 * ONE),
+    "outputs": (2 * ONE, 4 * ONE),
+    "dict": (2 * ONE, 4 * ONE),
+}
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Callable[..., Graph]:
+    """Return a function from a module's code and inputs to the graph of a step of it."""
+    from torch.utils import checkpoint
+
+    from steptime.measure.backends.native.checkpoints import mark_checkpoints
+    from steptime.measure.backends.native.export import export
+    from steptime.measure.backends.native.inputs import specs_of
+    from steptime.measure.backends.native.module import module_of
+
+    def make(code: str, phase: str = "train", batch: int | None = None) -> Graph:
+        before = checkpoint.checkpoint
+        file = tmp_path / "net.py"
+        file.write_text(HEAD + code)
+        try:
+            mark_checkpoints()
+            module, inputs = module_of(str(file), "Net")
+            export(module, specs_of(inputs), tmp_path / "net.pt2", {})
+        finally:
+            checkpoint.checkpoint = before
+        model = read_model(str(tmp_path / "net.pt2"))
+        return build_step(make_workload(model, batch, phase=phase))
+
+    return make
+
+
+def products(graph: Graph) -> int:
+    return sum(op.flop for op in count(graph).ops if OPS[op.kind].work)
+
+
+@pytest.mark.parametrize("name", CODE)
+def test_products_are_those_of_the_module(name, exported):
+    inputs, forward = CODE[name]
+    inputs = inputs.replace("WIDE", WIDE)
+    names = ", ".join(part for part in ("x", "y", "e", "t", "b") if f"'{part}': (" in inputs)
+    names = {"dict": "b"}.get(name, names)
+    code = f"class Net(nn.Module):\n    INPUTS = {inputs}\n{TWO}    def forward(s, {names}): "
+    code += forward
+    assert (products(exported(code, "infer")), products(exported(code))) == BY_NAME[name]
+
+
+FROZEN = f"""
+class Net(nn.Module):
+    INPUTS = {{"x": ({WIDE})}}
+    def __init__(s):
+        super().__init__(); s.l, s.m = nn.Linear(8, 8), nn.Linear(8, 8)
+        s.l.requires_grad_(False)
+    def forward(s, x): return s.m(s.l(x).relu())
+"""
+
+
+def test_frozen_weights_have_no_gradient_and_no_state_and_are_parameters(exported):
+    graph = exported(FROZEN)
+    assert products(graph) == 3 * ONE
+    assert graph.weights == ("m.weight", "m.bias")
+    assert count(graph).parameters == 144
+    assert not any(name.startswith("l.") and "/sgd" in name for name in graph.buffers)
+    note = "72 of 144 parameters are frozen: no gradient, no optimizer state: l.weight, l.bias"
+    assert note in graph.remarks
+
+
+CHECKPOINTED = """
+from torch.utils.checkpoint import checkpoint
+import torch.utils.checkpoint as module
+class Net(nn.Module):
+    INPUTS = {"x": ((64, 16), "float32")}
+    def __init__(s):
+        super().__init__()
+        s.b = nn.ModuleList(
+            nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16)) for _ in range(4))
+    def forward(s, x):
+        for b in s.b: x = CALL
+        return x
+"""
+
+
+def test_a_checkpoint_computes_again_and_saves_memory(exported):
+    plain = exported(CHECKPOINTED.replace("CALL", "b(x)"))
+    early = exported(CHECKPOINTED.replace("CALL", "module.checkpoint(b, x, use_reentrant=False)"))
+    whole = exported(CHECKPOINTED.replace("CALL", "module.checkpoint(b, x, use_reentrant=True)"))
+    one = 2 * 64 * 16 * 64
+    assert products(early) - products(plain) == 4 * one  # it stops before the second product
+    assert products(whole) - products(plain) == 8 * one
+    assert peak_bytes(early) < peak_bytes(plain)
+
+
+SHARED = """
+class Net(nn.Module):
+    INPUTS = {"x": ((2, 6, 16), "float32")}
+    def __init__(s): super().__init__(); s.q = nn.Linear(16, 48)
+    def forward(s, x):
+        q, k, v = s.q(x).chunk(3, -1)
+        a = (q @ k.transpose(1, 2) / 4).softmax(-1)
+        return RESULT
+"""
+
+
+def test_weights_of_attention_that_are_read_elsewhere_count_once(exported):
+    linear, product = 2 * 2 * 6 * 16 * 48, 2 * 2 * 6 * 6 * 16
+    fused = exported(SHARED.replace("RESULT", "a @ v"), "infer")
+    apart = exported(SHARED.replace("RESULT", "a @ v, a"), "infer")
+    assert products(fused) == products(apart) == linear + 2 * product
+    assert "attention" in {op.kind for op in fused.ops}
+    assert "attention" not in {op.kind for op in apart.ops}
+
+
+TIME_FIRST = """
+class Net(nn.Module):
+    INPUTS = {"x": ((20, 4, 10), "float32")}
+    def __init__(s): super().__init__(); s.r = nn.GRU(10, 20)
+    def forward(s, x): return s.r(x)[0]
+"""
+
+
+def test_the_batch_of_a_time_first_module_is_its_second_axis(exported):
+    assert products(exported(TIME_FIRST, "infer", 8)) == 2 * 20 * 8 * 60 * 30
+
+
+STATES = """
+class Net(nn.Module):
+    INPUTS = {"x": ((2, 5, 10), "float32"), "y": ((2, 3, 10), "float32")}
+    def __init__(s):
+        super().__init__(); s.e, s.d = (nn.LSTM(10, 20, batch_first=True) for _ in range(2))
+    def forward(s, x, y): return s.d(y, s.e(x)[1])[0]
+"""
+
+
+def test_a_computed_first_state_has_a_gradient(exported):
+    forward, data = 2 * 2 * 8 * 80 * 30, 2 * 2 * 8 * 80 * 10
+    graph = exported(STATES)
+    assert products(graph) == 3 * forward - data
+    assert not any("no gradient" in text for text in graph.remarks)
+
+
+UNROLLED = """
+class Net(nn.Module):
+    INPUTS = {"x": ((3, 8), "float32")}
+    def __init__(s): super().__init__(); s.l = nn.Linear(8, 8)
+    def forward(s, x): return torch.stack([s.l(row) for row in x])
+"""
+
+
+def test_a_loop_over_the_batch_is_refused_at_another_batch(exported):
+    assert products(exported(UNROLLED, "infer", 3)) == 3 * 2 * 8 * 8
+    with pytest.raises(Exception, match="its ops depend on the batch, 3"):
+        exported(UNROLLED, "infer", 6)
+
+
+def test_what_forward_lacks_is_proposed_as_a_command(tmp_path):
+    from steptime.core.errors import InputError
+    from steptime.measure.backends.native.export import check_arguments
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = torch.nn.Conv2d(3, 8, 3)
+
+        def forward(self, image: Any) -> Any:
+            return self.conv(image)
+
+    with pytest.raises(InputError, match=r"count net.py:Net:image=2x3x64x64"):
+        check_arguments(Net(), {}, "net.py:Net")
