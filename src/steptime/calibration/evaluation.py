@@ -88,9 +88,11 @@ class Evaluation:
                 f"By {', '.join(self.by)}",
             ),
             (LEFT_OUT, self.unasked[:CAUSES], left_out),
-            (OF_CASE, worst, f"The cases that {self.method} misses by most"),
         )
-        return [Table(heads, some, title) for heads, some, title in every if some]
+        tables = [Table(heads, rows, title) for heads, rows, title in every]
+        title = f"The cases with the largest errors of {self.method}"
+        tables.append(Table(OF_CASE, worst, title, is_detail=True))
+        return [table for table in tables if table.rows]
 
 
 def case_row(one: Scored) -> dict[str, Any]:

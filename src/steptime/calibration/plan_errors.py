@@ -93,10 +93,12 @@ class PlanErrors:
             ((*OF_SET, *HEADS), [*map(_shown, told["rows"])], "Errors of predictions"),
             (by, [*map(_shown, told["groups"])], f"By {', '.join(told['by'])}"),
             (OF_TOLD, [*map(_shown, told["calibrated"])], "Rows that were not drawn"),
-            (OF_ROW, told["worst"], f"The rows that {told['method']} misses by most"),
             (OF_UNASKED, told["unasked"], "Rows that were not asked"),
         )
-        return [Table(heads, some, title) for heads, some, title in every if some]
+        tables = [Table(heads, rows, title) for heads, rows, title in every]
+        title = f"The rows with the largest errors of {told['method']}"
+        tables.append(Table(OF_ROW, told["worst"], title, is_detail=True))
+        return [table for table in tables if table.rows]
 
     @property
     def times(self) -> list[dict[str, Any]]:

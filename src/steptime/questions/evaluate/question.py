@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -57,6 +57,8 @@ class EvaluateAnswer(Answer, frozen=True, kw_only=True):
         notes: remarks that change how the answer is read.
     """
 
+    has_details: ClassVar[bool] = True
+
     path: str
     method: str
     by: tuple[str, ...]
@@ -99,6 +101,8 @@ class EvaluateTrainingsAnswer(Answer, frozen=True, kw_only=True):
         headline: where a picture was drawn.
         notes: remarks that change how the answer is read.
     """
+
+    has_details: ClassVar[bool] = True
 
     path: str
     method: str
