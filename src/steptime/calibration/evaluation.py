@@ -75,22 +75,27 @@ class Evaluation:
     compared_cases: int
     unasked: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
 
-    def tables(self) -> list[Table]:
+    def tables(self, has_worst: bool = True) -> list[Table]:
         """Return the tables for people: methods, groups, the worst cases op by op."""
         worst = [{**row, "ops": "; ".join(map(_said, row["ops"]))} for row in self.worst]
-        more = len(self.unasked) - CAUSES
-        left_out = "Rows that cannot be asked" + (f"; {more:,} more causes" if more > 0 else "")
-        every = (
+        hidden_count = len(self.unasked) - CAUSES
+        unasked_title = "Rows that cannot be asked" + (
+            f"; {hidden_count:,} more causes" if hidden_count > 0 else ""
+        )
+        contents = (
             (HEADS, [*map(shown, self.rows)], "Errors of predictions"),
             (
                 (*map(Column, self.by), *HEADS),
                 [*map(shown, self.groups)],
                 f"By {', '.join(self.by)}",
             ),
-            (LEFT_OUT, self.unasked[:CAUSES], left_out),
-            (OF_CASE, worst, f"The cases that {self.method} misses by most"),
+            (LEFT_OUT, self.unasked[:CAUSES], unasked_title),
         )
-        return [Table(heads, some, title) for heads, some, title in every if some]
+        tables = [Table(heads, rows, title) for heads, rows, title in contents]
+        title = f"The cases with the largest errors of {self.method}"
+        if has_worst:
+            tables.append(Table(OF_CASE, worst, title))
+        return [table for table in tables if table.rows]
 
 
 def case_row(one: Scored) -> dict[str, Any]:

@@ -85,18 +85,21 @@ class PlanErrors:
 
     document: Mapping[str, Any]
 
-    def tables(self) -> list[Table]:
+    def tables(self, has_worst: bool = True) -> list[Table]:
         """Return the tables for people."""
-        told = self.document
-        by = (*OF_SET, *map(Column, told["by"]), *HEADS[1:])
-        every = (
-            ((*OF_SET, *HEADS), [*map(_shown, told["rows"])], "Errors of predictions"),
-            (by, [*map(_shown, told["groups"])], f"By {', '.join(told['by'])}"),
-            (OF_TOLD, [*map(_shown, told["calibrated"])], "Rows that were not drawn"),
-            (OF_ROW, told["worst"], f"The rows that {told['method']} misses by most"),
-            (OF_UNASKED, told["unasked"], "Rows that were not asked"),
+        document = self.document
+        by = (*OF_SET, *map(Column, document["by"]), *HEADS[1:])
+        contents = (
+            ((*OF_SET, *HEADS), [*map(_shown, document["rows"])], "Errors of predictions"),
+            (by, [*map(_shown, document["groups"])], f"By {', '.join(document['by'])}"),
+            (OF_TOLD, [*map(_shown, document["calibrated"])], "Rows that were not drawn"),
+            (OF_UNASKED, document["unasked"], "Rows that were not asked"),
         )
-        return [Table(heads, some, title) for heads, some, title in every if some]
+        tables = [Table(heads, rows, title) for heads, rows, title in contents]
+        title = f"The rows with the largest errors of {document['method']}"
+        if has_worst:
+            tables.append(Table(OF_ROW, document["worst"], title))
+        return [table for table in tables if table.rows]
 
     @property
     def times(self) -> list[dict[str, Any]]:

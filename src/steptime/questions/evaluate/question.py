@@ -39,6 +39,7 @@ from steptime.reports.charts.evaluated import chart
 from steptime.reports.files import check_path, save
 
 MAX_LIKELY_FACTOR = 50  # predictions of all methods that are further off have a wrong unit
+MAX_WORST = 5  # cases in the answer, without --worst
 
 
 class EvaluateAnswer(Answer, frozen=True, kw_only=True):
@@ -68,6 +69,7 @@ class EvaluateAnswer(Answer, frozen=True, kw_only=True):
     headline: tuple[str, ...]
     notes: tuple[str, ...]
     _evaluation: Evaluation
+    _has_worst: bool = True
 
     @property
     def scored(self) -> tuple[Scored, ...]:
@@ -76,7 +78,7 @@ class EvaluateAnswer(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the errors of methods and groups, and the worst cases op by op."""
-        return self._evaluation.tables()
+        return self._evaluation.tables(self._has_worst)
 
     def to_pandas(self) -> Any:
         """Return a DataFrame with a row for each case; needs pandas."""
@@ -112,10 +114,11 @@ class EvaluateTrainingsAnswer(Answer, frozen=True, kw_only=True):
     headline: tuple[str, ...]
     notes: tuple[str, ...]
     _errors: PlanErrors
+    _has_worst: bool = True
 
     def tables(self) -> list[Table]:
         """Return the errors of sets and groups, and the worst rows."""
-        return self._errors.tables()
+        return self._errors.tables(self._has_worst)
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,8 @@ class _EvaluateRequest:
         points: cases of each device that calibrate it, None for none.
         draws: draws of these cases.
         max_rows: rows of each kind on each device that are scored, None for all.
-        worst: number of cases that are shown.
+        worst: number of cases with the largest errors in the answer.
+        has_worst: whether people see them.
         is_strict: whether a row that cannot be asked is an error.
         picture: the file of a picture, None for none.
     """
@@ -143,6 +147,7 @@ class _EvaluateRequest:
     draws: int
     max_rows: int | None
     worst: int
+    has_worst: bool
     is_strict: bool
     picture: Path | None
 
@@ -155,7 +160,7 @@ def evaluate(
     mapping: kinds.MappingFile | None = None,
     draws: kinds.DrawCount = 5,
     max_rows: kinds.RowCount | None = None,
-    worst: kinds.DrawCount = 5,
+    worst: kinds.DrawCount | None = None,
     strict: bool = False,
     out: kinds.OutFile | None = None,
 ) -> EvaluateAnswer | EvaluateTrainingsAnswer:
@@ -175,7 +180,7 @@ def evaluate(
         mapping: What the columns of a table mean.
         draws: With --calibrate-with: draws of the N cases.
         max_rows: With --map: score N rows of each kind on each device.
-        worst: Show the K cases that are missed by most.
+        worst: Show the K cases with the largest errors; JSON has 5 of them without it.
         strict: Refuse the table at the first row that cannot be asked.
         out: A picture: .png, .svg, .pdf or .html.
 
@@ -193,7 +198,8 @@ def evaluate(
         points=_read_count(calibrate_with, "--calibrate-with"),
         draws=parse_count(text_of(draws), "--draws"),
         max_rows=_read_count(max_rows, "--rows"),
-        worst=parse_count(text_of(worst), "--worst", at_least=0),
+        worst=MAX_WORST if worst is None else parse_count(text_of(worst), "--worst", at_least=0),
+        has_worst=worst is not None,
         is_strict=strict,
         picture=None if out is None else Path(out),
     )
@@ -255,6 +261,7 @@ def _evaluate_cases(request: _EvaluateRequest, rows: Any, path: Path | None) -> 
         headline=_draw(request, [case_row(case) for case in evaluation.scored]),
         notes=tuple(_describe_cases(cases, evaluation, len(unasked or ()))),
         _evaluation=evaluation,
+        _has_worst=request.has_worst,
     )
 
 
@@ -318,6 +325,7 @@ def _evaluate_trainings(
         headline=_draw(request, errors.times),
         notes=tuple(f"{path}: no table of steps of trainings" for path in unread),
         _errors=errors,
+        _has_worst=request.has_worst,
     )
 
 
