@@ -278,9 +278,7 @@ def _with_derived_columns(frame: pl.DataFrame) -> pl.DataFrame:
         *(pl.col(f"spread_{name}").alias(f"step_s_{name}") for name in SPREAD[:5]),
         pl.when(is_known).then(speed).alias("speed_per_s"),
         *(
-            pl.when(is_known)
-            .then(examples * pl.col(f"spread_{name}"))
-            .alias(f"speed_{name}_per_s")
+            pl.when(is_known).then(examples * pl.col(f"spread_{name}")).alias(f"speed_{name}_per_s")
             for name in ("uncertainty", "jitter")
         ),
         pl.when(pl.col("estimate_value").is_not_null()).then(estimate).alias("estimate"),

@@ -18,7 +18,11 @@ MOST = 8  # values of one thing
 def where(data: Data) -> str:
     """Return one line: platforms, phases, types, optimizers, and when."""
     parts = [_listed(_distinct(data, name)) for name in ("platform", "phase", "dtype", "optimizer")]
-    ends = data.scan().select(first=pl.col("taken_at").min(), last=pl.col("taken_at").max())
+    taken_at = pl.col("taken_at")
+    ends = data.scan().select(
+        taken_at.min().alias("first"),
+        taken_at.max().alias("last"),
+    )
     times = dict.fromkeys(format_time(end) for end in ends.collect().row(0) if end)
     return " · ".join(filter(None, (*parts, " to ".join(times))))
 
@@ -35,22 +39,28 @@ def format_time(taken_at: str) -> str:
 def sources(data: Data) -> list[tuple[str, str]]:
     """Return methods with all values of their options, and what the records say of machines."""
     keys = ["origin", "method", "method_version"]
-    methods = data.scan().group_by(keys).agg(pl.col("method_options").unique()).sort(keys).collect()
-    lines = [
-        (f"{origin} with {method} {version}", _describe_options(options))
-        for origin, method, version, options in methods.iter_rows()
-    ]
+    options = pl.col("method_options").unique()
+    methods = data.scan().group_by(keys).agg(options)
+    lines = []
+    for origin, method, version, texts in methods.sort(keys).collect().iter_rows():
+        name = f"{origin} with {method} {version}"
+        lines.append((name, _describe_options(texts)))
     return lines + _environment_lines(data)
 
 
 def _describe_options(texts: Sequence[str]) -> str:
     """Describe options of a method and all their values: `compile = true or false, runs = 5`."""
     values: dict[str, list[str]] = {}
-    for options in map(json.loads, sorted(texts)):
+    for text in sorted(texts):
+        options = json.loads(text)
         for name, value in options.items():
             if value not in (None, "", {}, []):
-                values.setdefault(name, []).append(text_of(value))
-    parts = (f"{name} = {_listed(dict.fromkeys(held), ' or ')}" for name, held in values.items())
+                held = values.setdefault(name, [])
+                held.append(text_of(value))
+    parts = []
+    for name, held in values.items():
+        listed = _listed(dict.fromkeys(held), " or ")
+        parts.append(f"{name} = {listed}")
     return ", ".join(parts)
 
 
@@ -58,16 +68,21 @@ def _environment_lines(data: Data) -> list[tuple[str, str]]:
     """Return what records say of their environment, the most frequent values first."""
     names = [name for name in ENVIRONMENT if name != "load"]
     counts = {name: Counter[str]() for name in names}
-    environments = data.scan().group_by("env").len().sort("env").collect()
-    for text, number in environments.iter_rows():
+    environments = data.scan().group_by("env").len()
+    for text, number in environments.sort("env").collect().iter_rows():
         env = json.loads(text)
         for name in names:
             value = env.get(name)
-            if value is not None:
-                counts[name][value if isinstance(value, str) else json.dumps(value)] += number
-    return [
-        (name.replace("_", " "), _listed(_by_count(counts[name]))) for name in names if counts[name]
-    ]
+            if value is None:
+                continue
+            value_text = value if isinstance(value, str) else json.dumps(value)
+            counts[name][value_text] += number
+    lines = []
+    for name in names:
+        if counts[name]:
+            heading = name.replace("_", " ")
+            lines.append((heading, _listed(_by_count(counts[name]))))
+    return lines
 
 
 def _by_count(counts: Counter[str]) -> list[str]:

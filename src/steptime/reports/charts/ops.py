@@ -64,15 +64,24 @@ def chart(data: Data) -> style.Spec:
 
 def predicted_ops(data: Data) -> tuple[list[style.Row], int]:
     """Return the predicted ops of the first networks in their order, and the number of networks."""
-    is_op = (pl.col("scope") != "") & (pl.col("origin") == "predicted") & (pl.col("status") == "ok")
-    is_placed = (pl.col("flop") > 0) & (pl.col("traffic_bytes") > 0) & (pl.col("step_s") > 0)
+    is_op = pl.col("scope") != ""
+    is_predicted = pl.col("origin") == "predicted"
+    has_succeeded = pl.col("status") == "ok"
+    is_placed = pl.all_horizontal(
+        pl.col("flop") > 0,
+        pl.col("traffic_bytes") > 0,
+        pl.col("step_s") > 0,
+    )
     network = ["workload_key", "platform"]
-    ops = data.scan().filter(is_op).drop("samples", "run", "sampled", "others", "estimate")
-    firsts = ops.filter(is_placed).group_by(network).agg(first=pl.col("seq").min()).sort("first")
-    networks_first = firsts.collect()
-    chosen = networks_first.head(MOST_NETWORKS).select(network).lazy()
-    rows = ops.join(chosen, on=network, how="semi", maintain_order="left").sort("seq").collect()
-    return rows.to_dicts(), len(networks_first)
+    records = data.scan()
+    ops = records.filter(is_op, is_predicted, has_succeeded)
+    ops = ops.drop("samples", "run", "sampled", "others", "estimate")
+    placed = ops.filter(is_placed)
+    first_ops = placed.group_by(network).agg(first=pl.col("seq").min())
+    networks_in_order = first_ops.sort("first").collect()
+    first_networks = networks_in_order.head(MOST_NETWORKS).lazy()
+    rows = ops.join(first_networks, on=network, how="semi", maintain_order="left")
+    return rows.sort("seq").collect().to_dicts(), len(networks_in_order)
 
 
 def _ceilings(name: str, row: style.Row) -> list[style.Row]:

@@ -67,7 +67,12 @@ def _panel(
     ends = [1.0, *(row[key] for row in mine for key in ("low", "high") if key in row)]
     x = style.log_number("low", ends, "speed-up", labelExpr=TIMES, grid=False)
     count = style.number("networks", "networks", labelExpr=WHOLE, tickMinStep=1)
-    bars = {"x": x, "x2": {"field": "high"}, "y": count, "y2": {"datum": 0}}
+    bars = {
+        "x": x,
+        "x2": {"field": "high"},
+        "y": count,
+        "y2": {"datum": 0},
+    }
     only = {"filter": {"field": "panel", "equal": name}}
     marked = {"style": "quiet", "strokeDash": [4, 3]}
     layers = [
