@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -56,22 +55,24 @@ def test_a_statement_that_needs_more_time_is_one_line(sql):
     assert time.monotonic() - start_s < SHORT.limit_s + 60  # a loaded machine; no endless wait
 
 
-def test_a_process_takes_no_more_memory_than_it_may():
+def test_a_process_takes_no_more_memory_than_it_may(tmp_path):
+    with open_writer(tmp_path / "records") as writer:
+        writer.append_all(synthetic.sweep())
     code = (
-        "import resource, sys\n"
-        "sys.path.insert(0, sys.argv[1])\n"
-        "from test_query_limits import DATA, LIMITS, TOO_LARGE, InputError, query\n"
-        "for sql in TOO_LARGE:\n"
+        "import resource, sys, steptime\n"
+        "from steptime.core.errors import InputError\n"
+        "folder, memory, *statements = sys.argv[1:]\n"
+        "for sql in statements:\n"
         "    try:\n"
-        "        query(DATA, sql, LIMITS)\n"
-        "    except InputError:\n"
-        "        continue\n"
+        "        steptime.query(folder, sql, memory=memory)\n"
+        "    except InputError as error:\n"
+        "        assert 'needs more memory' in str(error)\n"
         "kinds = resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN\n"
         "print(sum(resource.getrusage(kind).ru_maxrss for kind in kinds) << 10)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, str(Path(__file__).parent)],
-        capture_output=True,
+        [sys.executable, "-c", code, str(tmp_path / "records"), str(MEMORY_BYTES), *TOO_LARGE],
+        stdout=subprocess.PIPE,
         check=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )

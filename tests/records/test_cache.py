@@ -26,7 +26,7 @@ from steptime.analysis.headline import count_results, make_results_table
 from steptime.analysis.query import query
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
-from steptime.records import flat, rows, statistics, store, tables
+from steptime.records import folder_source, frame_builder, statistics, store, tables
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record
 from steptime.records.row import COLUMNS, Row
@@ -227,7 +227,7 @@ def test_the_summary_of_many_results_is_that_of_their_rows(folder):
 
 
 def test_the_place_of_a_record_is_where_its_line_begins(folder, monkeypatch):
-    monkeypatch.setattr(rows, "AT_ONCE", 7)
+    monkeypatch.setattr(frame_builder, "CHUNK_ROWS", 7)
     first, last = sorted(folder.glob("*.jsonl"))
     with last.open("a") as file:
         file.write('{"schema":2,"orig')
@@ -278,63 +278,42 @@ def test_a_command_that_is_interrupted_leaves_no_half_of_a_cache(folder, monkeyp
     _same(query(Data.load([folder], print), ASKED), query(Data.of(RECORDS), ASKED))
 
 
-def test_a_row_that_is_longer_than_the_database_expects_is_read_as_others_are(folder, monkeypatch):
-    monkeypatch.setattr(rows, "AT_ONCE", 7)
-    with max(folder.glob("*.jsonl")).open("a") as file:
-        file.write("{}\n")
-    expected = query(Data.load([folder], print), ASKED)
-    shutil.rmtree(folder / ".cache")
-    monkeypatch.setattr(flat, "MOST_BYTES", 1200)  # as long as some rows, not as long as others
-    heard: list[str] = []
-    _same(query(Data.load([folder], heard.append), ASKED), expected)
-    assert len(heard) == 1  # of the faulty line, though all are read twice
-
-
-@pytest.mark.parametrize("statement", ["SELECT nothing", "COPY ({}) TO '/nowhere/rows.parquet'"])
-def test_a_database_that_refuses_rows_says_why(statement, tmp_path):
-    many = RECORDS * 50  # more than a pipe holds
-    with pytest.raises(duckdb.Error, match=r"nothing|nowhere"):
-        rows.filled(tables.connected(tmp_path), statement.format, many, [], tmp_path)
-
-
 def test_many_rows_come_in_parts_in_their_order(folder, monkeypatch):
     expected = query(Data.load([folder], print), ASKED)
     kept = duckdb.execute(f"FROM '{folder}/.cache/rows-*.parquet'").fetchall()
     shutil.rmtree(folder / ".cache")
-    monkeypatch.setattr(rows, "AT_ONCE", 7)
-    monkeypatch.setattr(rows, "PART_BYTES", 20_000)
+    monkeypatch.setattr(frame_builder, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(frame_builder, "PART_ROWS", 20)
     data = Data.load([folder], print)
     _same(query(data, ASKED), expected)
     assert duckdb.execute(f"FROM '{folder}/.cache/rows-*.parquet'").fetchall() == kept
     assert not list(data._tables._scratch.glob("part-*"))
-    monkeypatch.setattr(flat, "MOST_BYTES", 1200)  # as long as some rows: all are read again
-    shutil.rmtree(folder / ".cache")
-    _same(query(Data.load([folder], print), ASKED), expected)
 
 
 def test_many_lines_that_are_no_records_are_refused_in_a_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(rows, "PART_BYTES", 10)
+    monkeypatch.setattr(frame_builder, "PART_ROWS", 2)
     (tmp_path / "records-a.jsonl").write_text('{"no": "record"}\n' * 9)
     with pytest.raises(InputError, match=r"no line of its \*\.jsonl files is a record"):
         query(Data.load([tmp_path], print), ASKED)
 
 
 def test_a_reader_that_is_interrupted_leaves_nothing(folder, monkeypatch):
-    before, threads = rows._stored, threading.active_count()
+    before, threads = folder_source.FolderLines, threading.active_count()
 
-    def interrupted(*given: Any) -> Any:
-        for number, line in enumerate(before(*given)):
-            if number == 30:
-                raise KeyboardInterrupt
-            yield line
+    class Interrupted(before):  # type: ignore[misc,valid-type]
+        def __iter__(self) -> Any:
+            for number, line in enumerate(super().__iter__()):
+                if number == 30:
+                    raise KeyboardInterrupt
+                yield line
 
-    monkeypatch.setattr(rows, "AT_ONCE", 7)
-    monkeypatch.setattr(rows, "_stored", interrupted)
+    monkeypatch.setattr(frame_builder, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(folder_source, "FolderLines", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         query(Data.load([folder], print), ASKED)
     assert threading.active_count() == threads
     assert [path.name for path in (folder / ".cache").iterdir()] == ["lock"]
-    monkeypatch.setattr(rows, "_stored", before)
+    monkeypatch.setattr(folder_source, "FolderLines", before)
     _same(query(Data.load([folder], print), ASKED), query(Data.of(RECORDS), ASKED))
 
 
@@ -419,13 +398,13 @@ def test_where_nothing_can_be_written_the_cache_lies_elsewhere(folder, tmp_path,
 
 def test_where_the_disk_is_full_the_cache_lies_elsewhere(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
-    before = flat.copy
+    before = frame_builder.write_parquet
 
-    def copy(sql: str, to: Path) -> str:
-        is_there = "caches" in to.parts
-        return before(sql, to) if is_there else f"COPY ({sql}) TO '/dev/full' (FORMAT parquet)"
+    def write(frames: Any, path: Path, scratch: Path) -> None:
+        is_beside_records = folder in path.parents
+        before(frames, Path("/dev/full") if is_beside_records else path, scratch)
 
-    monkeypatch.setattr(flat, "copy", copy)
+    monkeypatch.setattr(frame_builder, "write_parquet", write)
     _same(query(Data.load([folder], print), ASKED), query(Data.of(RECORDS), ASKED))
     assert not _cached(folder)
     assert len(list((tmp_path / "caches").rglob("rows-*.parquet"))) == 1

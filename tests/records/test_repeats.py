@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import synthetic
-from steptime.analysis.headline import results_table
+from steptime.analysis.headline import make_results_table
 from steptime.cli.main import run
 from steptime.core.printers import text
 from steptime.core.workload import Workload
@@ -45,7 +45,7 @@ def test_a_result_of_five_repeats_is_their_median_in_any_order(records):
 
 
 def test_people_see_how_many_repeats_there_are():
-    lines = text(results_table(Data.of([*REPEATS, _published(0.3, layers=5)]))).splitlines()
+    lines = text(make_results_table(Data.of([*REPEATS, _published(0.3, layers=5)]))).splitlines()
     assert "runs" in lines[0]
     assert "10 ms" in lines[1]
     assert lines[1].split()[-3] == "5"

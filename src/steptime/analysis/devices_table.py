@@ -1,15 +1,18 @@
 """The seed's table: speed, its uncertainty and jitter by device, number of devices and staging.
 
 A row is a record. Published numbers stand as they were published; those of measured records follow
-from their samples by the same formulas (`records.rows`).
+from their samples by the same formulas (`records.frame_builder`).
 """
 
 import json
+
+import polars as pl
 
 from steptime.analysis.analyses import Analysis
 from steptime.core.table import Column, Table, describe_hidden_rows
 from steptime.core.units import counted
 from steptime.records.data import Data
+from steptime.records.frame_columns import other_number
 from steptime.records.row import Row
 
 MAIN = (
@@ -32,33 +35,45 @@ ORDER = (
     *("staged_from", "dtype", "phase", "optimizer", "input", "loaders", "prefetch"),
 )
 STAGED = {"local": "$LOCAL", "shared": "$SCRATCH"}  # our word: the seed's
-NUMBERS = {  # that others published, or that follow from samples
+PUBLISHED = {  # numbers that others published, or that follow from samples
     "mean_speed": "speed_per_s",
     "speed_uncertainty": "speed_uncertainty_per_s",
     "Speed_Jitter": "speed_jitter_per_s",
 }
-MADE = {  # columns that are not of flat rows
-    **{
-        name: f"if(samples_n > 0, {own}, CAST(others['published_{own}'] AS DOUBLE))"
-        for name, own in NUMBERS.items()
-    },
-    "Mean_Time_Per_Step": "if(samples_n > 0, step_s_mean, step_s)",
-    "mean_speed_corrected": "speed_per_s",
-    "global_batch": "if(step_s IS NOT NULL, global_batch, NULL)",
-    "accuracy": "accuracy",
-    "gpu_type": "coalesce(gpu, platform)",
-    "num_gpu": "devices",
-    "staged_from": "CASE coalesce(staging, if(input = 'dataset', 'shared', NULL)) "
-    + " ".join(f"WHEN '{ours}' THEN '{theirs}'" for ours, theirs in STAGED.items())
-    + " END",
-}
-ROWS = f"""
-    SELECT {", ".join(f"{MADE.get(name, name)} AS {name}" for name in COLUMNS)},
-        place, method_options, estimate, family, params
-    FROM flat WHERE origin <> 'predicted' AND scope = ''
-        AND (status <> 'ok' OR step_s IS NOT NULL)
-"""  # ours
-SORTED = f"ORDER BY {', '.join(f'{name} NULLS FIRST' for name in ORDER)}, place"
+FURTHER_COLUMNS = ("seq", "method_options", "estimate", "family", "params")
+
+
+def step_rows(data: Data) -> pl.LazyFrame:
+    """Return `COLUMNS` and `FURTHER_COLUMNS` of each measured or published whole step."""
+    has_samples = pl.col("samples_n") > 0
+    is_step = (pl.col("origin") != "predicted") & (pl.col("scope") == "")
+    has_outcome = (pl.col("status") != "ok") | pl.col("step_s").is_not_null()
+    published = {
+        name: pl.when(has_samples)
+        .then(pl.col(column))
+        .otherwise(other_number(f"published_{column}"))
+        for name, column in PUBLISHED.items()
+    }
+    from_disk = pl.when(pl.col("input") == "dataset").then(pl.lit("shared"))
+    columns = {
+        **published,
+        "Mean_Time_Per_Step": pl.when(has_samples)
+        .then(pl.col("step_s_mean"))
+        .otherwise(pl.col("step_s")),
+        "mean_speed_corrected": pl.col("speed_per_s"),
+        "global_batch": pl.when(pl.col("step_s").is_not_null()).then(pl.col("global_batch")),
+        "gpu_type": pl.coalesce("gpu", "platform"),
+        "num_gpu": pl.col("devices"),
+        "staged_from": pl.coalesce("staging", from_disk).replace_strict(STAGED, default=None),
+    }
+    return (
+        data.scan()
+        .filter(is_step & has_outcome)
+        .select(
+            *(columns.get(name, pl.col(name)).alias(name) for name in COLUMNS),
+            *FURTHER_COLUMNS,
+        )
+    )
 
 
 def device_table(data: Data) -> Table:
@@ -71,12 +86,13 @@ def device_table(data: Data) -> Table:
     devices, strategy, batch and staging; of equal ones the first recorded comes first. People see
     one of `IF_DIFFERENT` only where it tells rows apart, and the first rows of very many.
     """
-    values = (f"count(DISTINCT coalesce({n}::VARCHAR, '')) > 1 AS {n}" for n in IF_DIFFERENT)
-    total, *apart = data.one(f"SELECT count(*), {', '.join(values)} FROM ({ROWS})")
-    limit = "" if data.most is None else f"LIMIT {data.most}"  # DuckDB fails on some small limits
-    asked = f"SELECT {', '.join(COLUMNS)} FROM ({ROWS}) {SORTED} {limit}"
-    rows = data.rows(asked)  # ours
-    differ = [name for name, one in zip(IF_DIFFERENT, apart, strict=True) if one]
+    steps = step_rows(data).select(*COLUMNS, "seq").collect()
+    counts = steps.select(pl.col(IF_DIFFERENT).cast(pl.String).fill_null("").n_unique())
+    differ = [name for name in IF_DIFFERENT if counts[name].sum() > 1]
+    ordered = steps.sort(*ORDER, "seq", nulls_last=False)
+    shown_steps = ordered if data.most is None else ordered.head(data.most)
+    rows = shown_steps.select(COLUMNS).to_dicts()
+    total = len(steps)
     always = (name for name in MAIN if name not in IF_DIFFERENT)
     shown = tuple(map(Column, (*always, *BEHIND, *differ)))
     return Table(
@@ -98,23 +114,21 @@ def device_bars(data: Data, most: int = 60) -> list[Row]:
     of another file is left out. Of more than `most` models those come first that ran in several
     places; `models` says how many there are.
     """
-    bars = (
-        f"FROM ({ROWS}) WHERE status = 'ok' AND duplicate_of IS NULL AND mean_speed_corrected > 0"
+    is_bar = (
+        (pl.col("status") == "ok")
+        & pl.col("duplicate_of").is_null()
+        & (pl.col("mean_speed_corrected") > 0)
     )
-    at = "hash(num_gpu, gpu_type, staged_from)"
-    chosen = data.rows(
-        f"SELECT model, count(*) OVER () AS models {bars} GROUP BY model "
-        f"ORDER BY min({at}) = max({at}), min(place) LIMIT ?",
-        most,
+    bars = step_rows(data).filter(is_bar).collect()
+    place_count = pl.struct("num_gpu", "gpu_type", "staged_from").n_unique()
+    models = (
+        bars.group_by("model", maintain_order=True)
+        .agg((place_count == 1).alias("is_single"), pl.col("seq").min())
+        .sort("is_single", "seq")
     )
-    found = data.rows(
-        f"SELECT * EXCLUDE (place) {bars} AND model IN ? ORDER BY place",
-        [one["model"] for one in chosen],
-    )
-    return [
-        row | _bar(row) | {"settings": _settings(row), "models": chosen[0]["models"]}
-        for row in found
-    ]
+    model_names = models["model"].head(most).to_list()
+    rows = bars.filter(pl.col("model").is_in(model_names)).sort("seq").drop("seq").to_dicts()
+    return [row | _bar(row) | {"settings": _settings(row), "models": len(models)} for row in rows]
 
 
 def _settings(row: Row) -> Row:

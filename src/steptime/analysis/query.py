@@ -144,7 +144,7 @@ class QueryProcess:
         folder = temporary()
         tables = data.tables()  # may hold files that the other process reads
         try:
-            setup, readable_paths = tables.share(folder)
+            setup, readable_paths = tables.share()
             request = QueryRequest(
                 sql=sql,
                 setup=setup,

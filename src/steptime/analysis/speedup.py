@@ -13,17 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.analysis.analyses import Analysis, Setting
-from steptime.analysis.decision_tree import leaves
 from steptime.analysis.pairing import held
 from steptime.analysis.speedup_words import says
 from steptime.analysis.ups import (
-    MOST_DRAWN,
     OUTCOMES,
     Ups,
     distribution,
     medians,
-    plain_column,
-    saturations,
     speedups,
     worst_of,
 )
@@ -38,10 +34,8 @@ from steptime.records.statistics import rank_correlation
 
 EXTREMES, SHOWN = 5, 12
 BARS, MOST_POINTS = 24, 3000  # of a picture; beyond, points are thinned out
-OF_END = ("name", "level", "speedup", "verdict", "saturated")
-RATES = ("step_s", "speed_per_s", "published_speed_per_s")  # that say how many examples a second
+OF_END = ("name", "level", "speedup", "verdict")
 ORIGINS = ("measured", "published", "predicted")
-Flags = NDArray[np.bool_]
 
 
 def speedup_table(
@@ -75,12 +69,11 @@ def speedup_table(
         return Table((Column("name", "network"),), [], summary=summary | {"pairs": 0})
     x = _chosen(x, "--x", [*ups.features]) or next(iter(ups.varying), None)
     color = _chosen(color, "--color", [*ups.features]) or _strongest(ups, x)
-    saturated, there = saturations(data, ups, quantity in RATES)
     order = np.argsort(ups.up, kind="stable")
     shown_ = _ends_first(order)[: data.most]
     n = min(EXTREMES, len(order))
     low, high, rows = (
-        held(some, partial(_rows, ups, there)) for some in (order[:n], order[::-1][:n], shown_)
+        held(some, partial(_rows, ups)) for some in (order[:n], order[::-1][:n], shown_)
     )
     summary |= {"pairs": len(ups), "origin": origin, "any_dtype": any_dtype, "x": x, "color": color}
     summary |= distribution(ups) | {
@@ -90,8 +83,6 @@ def speedup_table(
                    for row in ends]
             for name, ends in (("lowest", low), ("highest", high))
         },
-        "saturation": saturated,
-        "tree": _tree(ups),
         "levels": [
             {"level": one, **distribution(mine), "by": medians(mine, x)}
             for one in ups.levels
@@ -118,7 +109,7 @@ def speedup_table(
         footnotes=describe_hidden_rows(len(ups) - len(rows)),
         max_rows=SHOWN,
         summary=summary,
-        chart_rows=_drawn(ups, x, color, there),
+        chart_rows=_drawn(ups, x, color),
     )
 
 
@@ -145,10 +136,10 @@ def _differ(ups: Ups, which: Ids) -> list[str]:
     return [", ".join(ways[at]["differ"]) for at in of.tolist()]
 
 
-def _rows(ups: Ups, there: Flags, which: Ids) -> list[Row]:
+def _rows(ups: Ups, which: Ids) -> list[Row]:
     """Return pairs as rows: both sides, name, verdict, outcome, and what differs inside them."""
     of = ups.sides.groups
-    columns_ = _points(ups, there, which)
+    columns_ = _points(ups, which)
     hosts = ups.sides.facts(np.r_[ups.a[which], ups.b[which]], {"host": "nullif(host, '')"})
     for side, ids in (("", ups.b[which]), ("against_", ups.a[which])):
         columns_ |= {f"{side}{end}": known(of[end][ids]) for end in ("low", "high")}
@@ -162,28 +153,22 @@ def _rows(ups: Ups, there: Flags, which: Ids) -> list[Row]:
     return _as_rows(columns_)
 
 
-def _points(ups: Ups, there: Flags, which: Ids) -> dict[str, list[Any]]:
-    """Return of pairs their name, level, speed-up, verdict, and what is in saturation."""
-    a, b = ups.a[which], ups.b[which]
+def _points(ups: Ups, which: Ids) -> dict[str, list[Any]]:
+    """Return the name, level, speed-up and verdict of pairs."""
+    b = ups.b[which]
     told = sorted((one for one in ups.varying if one != "family"), key=lambda one: one == "batch")
     families = ups.cells("family", b)
     values = [ups.cells(name, b) for name in told]
     named = [[*zip(told, cells, strict=True)] for cells in zip(*values, strict=True)]
     named = named or [[] for _ in which]
-    levels = ups.sides.level_of(b).tolist()
-    sides = zip(there[a].tolist(), there[b].tolist(), levels, strict=True)
     return {
         "name": [
             f"{family} {', '.join(said(n, one) for n, one in cells if one is not None)}".strip()
             for family, cells in zip(families, named, strict=True)
         ],
-        "level": levels,
+        "level": ups.sides.level_of(b).tolist(),
         "speedup": ups.up[which].tolist(),
         "verdict": ups.verdict[which].tolist(),
-        "saturated": [
-            [one for one, is_there in ((ups.against, is_a), (level, is_b)) if is_there]
-            for is_a, is_b, level in sides
-        ],
     }
 
 
@@ -191,34 +176,31 @@ def _as_rows(columns_: Mapping[str, Sequence[Any]]) -> list[Row]:
     return [dict(zip(columns_, row, strict=True)) for row in zip(*columns_.values(), strict=True)]
 
 
-def _drawn(ups: Ups, x: str | None, color: str | None, there: Flags) -> list[Row]:
+def _drawn(ups: Ups, x: str | None, color: str | None) -> list[Row]:
     """Return the points of a picture, and the bars of the histogram of each level.
 
-    Of very many pairs some are points, evenly: as they are spread, not from the ends. What is in
-    saturation stands on what is not.
+    Of very many pairs some are points, evenly: as they are spread, not from the ends.
     """
     order = np.argsort(ups.up, kind="stable")
     which = order[:: -(-len(order) // MOST_POINTS)]
-    columns_ = _points(ups, there, which)
+    columns_ = _points(ups, which)
     for axis, name in (("x", x), ("color", color)):
         columns_[axis] = ups.cells(name, ups.b[which]) if name else [None] * len(which)
     logs = np.log(ups.up)
-    bars = []
     wide = max(float(np.ptp([*logs, 0.0])), 0.1) / BARS
     edges = wide * np.arange(math.floor(logs.min() / wide), math.floor(logs.max() / wide) + 2)
-    capped = there[ups.a] | there[ups.b]
+    bars = []
     for level in ups.levels:
-        below = np.zeros(len(edges) - 1, int)
-        for state in (False, True):
-            mine = (ups.place == ups.sides.place(level)) & (capped == state)
-            counts = np.histogram(logs[mine], edges)[0]
-            bars += [
-                {"level": level, "low": math.exp(edges[at]), "high": math.exp(edges[at + 1])}
-                | {"bottom": int(below[at]), "top": int(below[at] + counts[at])}
-                | {"saturated": state}
-                for at in np.flatnonzero(counts)
-            ]
-            below += counts
+        counts = np.histogram(logs[ups.place == ups.sides.place(level)], edges)[0]
+        bars += [
+            {
+                "level": level,
+                "low": math.exp(edges[at]),
+                "high": math.exp(edges[at + 1]),
+                "networks": int(counts[at]),
+            }
+            for at in np.flatnonzero(counts)
+        ]
     return [*_as_rows(columns_), *bars]
 
 
@@ -240,25 +222,6 @@ def _strongest(ups: Ups, x: str | None) -> str | None:
     return max(found, key=lambda name: found[name], default=None)
 
 
-def _tree(ups: Ups) -> list[Row]:
-    """Return where each wins: of networks that all levels have, and where one clearly wins."""
-    cell = ups.sides.groups["cell"][ups.b]
-    order = np.lexsort((-ups.up, cell))
-    starts = np.flatnonzero(np.r_[True, np.diff(cell[order]) > 0])
-    many = np.diff(np.r_[starts, len(order)]) >= len(ups.levels)
-    best = order[starts[many]]
-    clear = best[ups.outcome[best] <= OUTCOMES.index("lost")]
-    clear = clear[:: -(-len(clear) // MOST_DRAWN) or 1]
-    of = {name: plain_column(ups.of(name)[clear]) for name in ups.varying}
-    told = [str([column[at] for column in of.values()]) for at in range(len(clear))]
-    place = sorted(range(len(clear)), key=told.__getitem__)  # in whatever order they were recorded
-    clear = clear[place]
-    won = ups.outcome[clear] == OUTCOMES.index("won")
-    names = np.where(won, ups.sides.level_of(ups.b[clear]), ups.against).tolist()
-    features = {name: [column[at] for at in place] for name, column in of.items()}
-    return leaves(features, names)
-
-
 def _failed(data: Data, level: str, known: Sequence[str]) -> Row:
     """Return how many networks of each level have no value because they failed."""
     found = data.rows(
@@ -277,8 +240,7 @@ ANALYSIS = Analysis(
 
     Every level of a column stands against one of them. A speed-up above 1
     means that the level is better than the other: the distribution, its
-    geometric mean, where each wins, and speeds that no longer depend on
-    the network.
+    geometric mean, and medians by a hyperparameter.
     """,
     speedup_table,
     says,

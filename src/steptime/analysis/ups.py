@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.analysis.pairing import Pairing
-from steptime.analysis.saturation import saturation
 from steptime.analysis.verdict import MARGIN
 from steptime.records.data import Data
 from steptime.records.ratios import farness, geometric_mean
@@ -21,10 +20,8 @@ from steptime.records.sides import Sides, places_of
 from steptime.records.statistics import SEED
 from steptime.records.warmup import Floats
 
-LARGE = 5.0  # speed-ups above it are asked whether a side is in saturation
 DRAWS, MOST_DRAWN = 2000, 20_000  # of the bootstrap, and pairs; beyond, its interval is the normal
 OUTCOMES = ("won", "lost", "same", "unsure")
-WORK = ("flop_", "examples_")
 OF_NETWORK = ("family", "replicas", "dtype", "phase", "optimizer", "strategy")
 
 
@@ -32,8 +29,7 @@ OF_NETWORK = ("family", "replicas", "dtype", "phase", "optimizer", "strategy")
 class Ups:
     """Speed-ups as columns: ids `a` and `b` of the groups of a pair, its speed-up and verdict.
 
-    `features` are those of all groups, None or NaN where unknown, which tell networks apart, `work`
-    what `Sides.columns` calls `WORK`.
+    `features` are those of all groups, None or NaN where unknown, which tell networks apart.
     """
 
     pairing: Pairing
@@ -44,7 +40,6 @@ class Ups:
     up: Floats
     verdict: NDArray[Any]
     features: Mapping[str, NDArray[Any]]
-    work: Mapping[str, Floats]
 
     def __len__(self) -> int:
         return len(self.up)
@@ -115,12 +110,10 @@ def speedups(data: Data, sides: Sides, first: str, by: str) -> Ups | None:
     if not len(pairs):
         return None
     told = dict.fromkeys(["batch", *data.hyperparameters, *OF_NETWORK, *HOW])
-    of = sides.columns([*(name for name in told if name not in (by, "dtype")), *WORK])
-    features = {name: column for name, column in of.items() if name not in WORK}
-    work = {name: of[name] for name in WORK}
+    features = sides.columns([name for name in told if name not in (by, "dtype")])
     a, b, ratio, words = (pairs.columns[name] for name in ("a", "b", "ratio", "verdict"))
     up = ratio if more_is_better(sides.quantity) else 1 / ratio
-    return Ups(pairs, sides, first, a, b, up, words, features, work)
+    return Ups(pairs, sides, first, a, b, up, words, features)
 
 
 def distribution(ups: Ups) -> Row:
@@ -164,38 +157,6 @@ def medians(ups: Ups, x: str | None) -> Row:
         }
         for value, some in zip(values.tolist(), mine, strict=True)
     }
-
-
-def saturations(data: Data, ups: Ups, is_rate: bool) -> tuple[list[Row], NDArray[np.bool_]]:
-    """Return of each level whose speed saturates where, in how many speed-ups; and which groups."""
-    of = ups.sides.groups
-    large = LARGE if ups.up.max() > LARGE else float(np.quantile(ups.up, 0.75))
-    flop, examples = ups.work["flop_"], ups.work["examples_"]
-    speed = examples / of["value"] if ups.sides.quantity == "step_s" else of["value"]
-    batch = examples / ups.features.get("replicas", 1)
-    found: list[Row] = []
-    there = np.zeros(len(speed), bool)
-    for level in ups.sides.levels if is_rate else ():
-        mine = np.flatnonzero((of["level"] == ups.sides.place(level)) & (of["value"] > 0))
-        features = {name: ups.features[name][mine] for name in ups.varying}
-        side = ups.a if level == ups.against else ups.b
-        mine_too = (level == ups.against) | (ups.place == ups.sides.place(level))
-        above = (ups.up > large) & mine_too
-        for kind, per_s, work in (
-            ("examples_per_s", speed[mine], (flop / batch)[mine]),
-            ("steps_per_s", (speed / examples)[mine], flop[mine]),
-        ):
-            told = saturation(per_s, work, features)
-            if told is None:
-                continue
-            there[mine[told[1]]] = True
-            found.append({
-                "level": level, "rate": kind, **told[0], "above": large,
-                "speedups_above": int(above.sum()),
-                "saturated_above": int(there[side[above]].sum()),
-            })  # fmt: skip
-            break
-    return found, there
 
 
 def known_of(column: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:

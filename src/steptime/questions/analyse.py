@@ -311,10 +311,9 @@ def _draw_picture(
     check_path(path)
     data = Data.load([folder], note, model)
     data.most = MAX_PRINTED_ROWS  # of a table; the picture asks for the rows that it draws
-    (record_count,) = data.one("SELECT count(*) FROM flat")
+    record_count = data.count_records()
     if not record_count:
-        rows = Data.load([folder], note).rows("SELECT DISTINCT model FROM flat ORDER BY model")
-        raise unknown("model", model, [row["model"] for row in rows], str(folder))
+        raise unknown("model", model, Data.load([folder], note).model_names(), str(folder))
     save(draw(kind, data), path)
     return PictureAnswer(
         plot=kind, path=str(path), records=record_count, headline=(f"{kind}: {path}",)

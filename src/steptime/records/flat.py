@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING
 from steptime.records.row import (
     COLUMNS,
     ESTIMATE,
-    OF_ENV,
     PARAM_PREFIX,
-    RATES,
-    SPREAD,
-    UNKNOWN,
     Kinds,
     Row,
 )
@@ -30,46 +26,10 @@ MADE = {  # columns of `records` that are not of flat rows
     },
     "steady": "CAST(estimate.steady AS BOOLEAN)",
 }
-MOST_BYTES = 16 << 20  # of a row, as the database expects it
 ESTIMATED = f"STRUCT({', '.join(f'{name} DOUBLE' for name in ESTIMATE)})"
 SQL_TYPES = {"bool": "BOOLEAN", "int": "BIGINT", "float": "DOUBLE", "str": "VARCHAR"}
-_KNOWN = f"batch_source IS DISTINCT FROM '{UNKNOWN}'"
-_MADE = {  # columns of `flat` that follow from those of lines
-    "batch": f"if({_KNOWN}, batch, NULL)",
-    "global_batch": f"if({_KNOWN}, examples, NULL)",
-    "date": "coalesce(date, taken_at[:10])",
-    "stack": "if(origin = 'measured', ran_by, stack)",
-    **{f"step_s_{name}": f"spread.{name}" for name in ("min", "max", "mean", "p5", "p95")},
-    "speed_per_s": f"if({_KNOWN}, if(samples_n IS NOT NULL, examples * spread.speed, "
-    "examples / nullif(step_s, 0)), NULL)",
-    **{
-        f"speed_{name}_per_s": f"if({_KNOWN}, examples * spread.{name}, NULL)"
-        for name in ("uncertainty", "jitter")
-    },
-}
-_GIVEN = ("batch", "stack")  # beside what is made of them
-LINES = {  # what a row says: its columns, and their types
-    **{
-        name: SQL_TYPES[kind.__name__]
-        for name, kind in COLUMNS.items()
-        if name in _GIVEN or name not in {**MADE, **_MADE}
-    },
-    **dict.fromkeys(("plan", "params", "settings", "ran_by"), "VARCHAR"),
-    **dict.fromkeys(("date", "duplicate_of", *OF_ENV), "VARCHAR"),
-    **dict.fromkeys(("place", "examples", "marks_n"), "BIGINT"),
-    **dict.fromkeys(("stated_low", "stated_high", *RATES), "DOUBLE"),
-    "overlap": "BOOLEAN",
-    "samples": "DOUBLE[]",
-    "run": "BIGINT[]",
-    "others": "MAP(VARCHAR, VARCHAR)",
-    "sampled": "MAP(VARCHAR, STRUCT(samples DOUBLE[], run BIGINT[]))",
-    "spread": f"STRUCT({' DOUBLE, '.join(SPREAD)} DOUBLE)",
-    "estimate": ESTIMATED,
-}
-FLAT = {name: name for name in LINES if name not in ("spread", "ran_by")} | _MADE
 METHOD = "method, method_version, method_options"
 NAME = "regexp_replace(method, '-compile$', '')"  # of a method, whatever the stack
-SQL = f"{LINES} {FLAT}"  # what rows hang on
 TEXT = """CASE json_type({v}) WHEN 'BOOLEAN' THEN if({v} = 'true', 'yes', 'no')
     WHEN 'DOUBLE' THEN if(regexp_matches(CAST({v} AS VARCHAR), '[.e]'),
         CAST(CAST({v} AS DOUBLE) AS VARCHAR), CAST({v} AS VARCHAR)) ELSE {v}->>'$' END"""
@@ -79,16 +39,6 @@ def rate(value: str) -> str:
     """Return the SQL of a text as a rate, None where it is none that a device may have."""
     number = f"TRY_CAST({value} AS DOUBLE)"
     return f"CASE WHEN {number} BETWEEN 1 AND 1e30 THEN {number} END"
-
-
-def read(path: str, most: int) -> str:
-    """Return the statement that reads rows of at most so many bytes, each a line of JSON."""
-    types = ", ".join(f"{text(name)}: {text(kind)}" for name, kind in LINES.items())
-    shown = ", ".join(f"{made} AS {name(column)}" for column, made in FLAT.items())
-    return (
-        f"SELECT {shown} FROM read_json({text(path)}, format = 'newline_delimited', "
-        f"maximum_object_size = {most}, columns = {{{types}}})"
-    )
 
 
 def copy(rows: str, to: Path) -> str:

@@ -17,6 +17,8 @@ from steptime.records.tables import Tables
 
 if TYPE_CHECKING:
     import numpy as np
+    import polars as pl
+
 
 FAILED = "SELECT status, cause, count(*) AS n FROM flat WHERE scope = '' GROUP BY ALL ORDER BY 3, 1"
 
@@ -99,6 +101,20 @@ class Folders:
             return {place: held[place] for place in places}
         paths, starts = self._tables.files_of(folder)
         return {place: read_record(paths, starts, place) for place in places}
+
+    def scan(self) -> pl.LazyFrame:
+        """Return the records as a lazy frame (`frame_columns.SCHEMA`), in their order."""
+        return self._tables.scan()
+
+    def count_records(self) -> int:
+        """Return the number of records."""
+        (number,) = self.one("SELECT count(*) FROM flat")
+        return int(number)
+
+    def model_names(self) -> list[str]:
+        """Return the models of the records, sorted."""
+        rows = self.rows("SELECT DISTINCT model FROM flat ORDER BY model")
+        return [row["model"] for row in rows]
 
     def lend(self, name: str, columns: dict[str, Any]) -> None:
         """Let statements read arrays as a table of this name."""

@@ -37,6 +37,7 @@ COPY_OPTIONS = {  # of DuckDB's COPY, by the ending of the file
 SPILL_AT_SHARE = 0.75  # of the memory, from which on DuckDB writes to its temporary folder
 MAX_SPILLED_SHARE = 4  # of the memory, on the disk
 ROWS_AT_ONCE = 1000
+MAX_RESERVED_BYTES = 128 << 20  # two arenas of glibc's malloc; stacks of threads are not counted
 GRACE_S = 1.0  # in which the process that asked ends this one
 
 
@@ -119,16 +120,28 @@ def _end_at(limit_s: float) -> None:
 
 
 def limit_memory(memory_bytes: int) -> None:
-    """Allow this process so much address space beside what it has now; Linux only."""
-    pages = Path("/proc/self/statm")
-    if not pages.exists():
+    """Allow this process so much memory beside what it has now, by its address space; Linux only.
+
+    What malloc has reserved and not touched yet is part of the address space, so it is taken off.
+    """
+    status = _process_status()
+    if not status:
         return
-    now_bytes = int(pages.read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    untouched_bytes = min(status["VmData"] - status["RssAnon"], MAX_RESERVED_BYTES)
+    limit_bytes = status["VmSize"] + memory_bytes - min(untouched_bytes, memory_bytes // 2)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit_bytes = now_bytes + memory_bytes
     if hard != resource.RLIM_INFINITY:
         limit_bytes = min(limit_bytes, hard)
     resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, hard))
+
+
+def _process_status() -> dict[str, int]:
+    """Return the sizes of this process in bytes as Linux says them, nothing elsewhere."""
+    path = Path("/proc/self/status")
+    if not path.exists():
+        return {}
+    sizes = re.findall(r"^(\w+):\s+(\d+) kB$", path.read_text(encoding="ascii"), re.MULTILINE)
+    return {name: int(size) << 10 for name, size in sizes}
 
 
 @contextmanager

@@ -246,24 +246,16 @@ class Sides:
     def columns(self, names: Sequence[str]) -> Columns:
         """Return columns of `records` of each group, as its last record says them.
 
-        `flop_` is what is known of its network [FLOP], `examples_` what all replicas work on. Of
-        what all records say alike, which is not read one by one, the names are in `same`.
+        Of what all records say alike, which is not read one by one, the names are in `same`.
         """
-        flop = "coalesce(flop, TRY_CAST(others['published_flop'] AS DOUBLE))"
-        made = {"flop_": "counted.flop", "examples_": "examples"}
-        told = {one: made.get(one) or self.data.expression(one) for one in names}
-        same = self._alike({one: sql for one, sql in told.items() if one not in made})
+        told = {name: self.data.expression(name) for name in names}
+        same = self._alike(told)
         self.same |= same.keys()
         shown = (f", {sql} AS {flat.name(one)}" for one, sql in told.items() if one not in same)
-        counted = (
-            f"LEFT JOIN (SELECT workload_key, max({flop}) AS flop FROM flat WHERE scope = '' "
-            "GROUP BY 1) counted USING (workload_key) "
-        )
         number = len(self.groups["last"])
         self.data.lend("asked", {"seq": self.groups["last"], "id": np.arange(number)})
         found = self.data.arrays(
-            f"SELECT id AS id_{''.join(shown)} FROM asked JOIN flat USING (seq) "
-            f"{counted if 'flop_' in names else ''}ORDER BY id"
+            f"SELECT id AS id_{''.join(shown)} FROM asked JOIN flat USING (seq) ORDER BY id"
         )
         found |= {one: np.full(number, held) for one, held in same.items()}
         return {one: found[one] for one in names}

@@ -12,29 +12,27 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import finalize
 
 from steptime import __version__
-from steptime.core.errors import InputError
 from steptime.core.files import cache_folder, replacing
 from steptime.core.scratch import temporary
 from steptime.records import flat, store
-from steptime.records.record import Record
+from steptime.records.folder_source import FolderSource, Source, open_source
 from steptime.records.row import Kinds
 
 if TYPE_CHECKING:
+    import polars as pl
     from duckdb import DuckDBPyConnection
 
-    from steptime.records.rows import RowLines
-
-Source = tuple[str, Path | Sequence[Record]]  # a folder's name, and where its records are
-FORMAT = f"{__version__} {hashlib.sha256(flat.SQL.encode()).hexdigest()}"
+MAKERS = ("frame_builder.py", "frame_columns.py", "frame_lists.py", "statistics.py", "warmup.py")
+_MAKER_CODE = b"".join(Path(__file__).with_name(name).read_bytes() for name in MAKERS)
+FORMAT = f"{__version__} {hashlib.sha256(_MAKER_CODE).hexdigest()}"
 FOLDER = ".cache"
 LEAST_BYTES = 1 << 20  # a smaller folder is read as it stands
 MEMORY = "25%"  # of the machine's, for a database
@@ -42,21 +40,19 @@ IN_USE_S = 600.0  # that a command may go on reading what another has replaced
 
 
 class FolderRows(NamedTuple):
-    """The rows of a folder as SQL.
+    """The rows of a folder.
 
     Attributes:
-        sql: what gives its rows: `FROM ...`.
-        params: the types of the values of each hyperparameter.
-        others: the types of the values of each quantity that is no column of every table.
+        rank: the number of the folder.
+        name: its name.
         starts: where each of its files begins, and the end of the last one (`FolderLines`); of
             records at hand 0 and their number.
         paths: its files.
-        parquet: its cache, if it has one.
+        parquet: the cache of its rows; None for a small folder.
     """
 
-    sql: str
-    params: Kinds
-    others: Kinds
+    rank: int
+    name: str
     starts: Sequence[int]
     paths: Sequence[Path] = ()
     parquet: Path | None = None
@@ -65,7 +61,7 @@ class FolderRows(NamedTuple):
 class Tables:
     """A database with the view `records` over folders of records; it ends with this object.
 
-    `flat` is what lies below: rows with maps of quantities and hyperparameters, samples, the
+    `flat` is what lies below (`frame_columns.SCHEMA`): rows with maps of quantities, samples, the
     `place` of each record in its folder and `seq`, the place if all folders stood one behind the
     other. `columns` has the SQL over `flat` of those of `records`, `param_columns` the column of
     each hyperparameter, `files` the caches that are read.
@@ -77,17 +73,20 @@ class Tables:
         self._scratch = temporary()
         self.connection = connected(self._scratch)
         finalize(self, _end, self.connection, self._scratch)
-        self._names = [name for name, _ in folders]
+        self._warn = warn
         self._model = model
-        self._folder_rows = [
-            self._rows(f"lines_{number}", held, warn) for number, (_, held) in enumerate(folders)
-        ]
-        params = flat.merged([rows.params for rows in self._folder_rows])
-        others = flat.merged([rows.others for rows in self._folder_rows])
+        self._params: list[Kinds] = []
+        self._others: list[Kinds] = []
+        self._small_parquet = self._scratch / "small.parquet"
+        self._folder_rows = self._read_folders(folders)
+        params = flat.merged(self._params)
+        others = flat.merged(self._others)
         parquets = [rows.parquet for rows in self._folder_rows]
         self.files = [str(parquet) for parquet in parquets if parquet]
-        sources = [rows.sql for rows in self._folder_rows]
-        self.connection.execute(f"CREATE VIEW flat AS {self._flat_sql(sources)}")
+        if self._small_parquet.exists():
+            source = flat.text(str(self._small_parquet))
+            self.connection.execute(f"CREATE TABLE small AS FROM read_parquet({source})")
+        self.connection.execute(f"CREATE VIEW flat AS {self._flat_sql('small')}")
         self.param_columns = flat.param_columns(params, others)
         self.columns = flat.columns_of(params, others) | {"folder": "folder"}
         shown = ", ".join(f"{made} AS {flat.name(name)}" for name, made in self.columns.items())
@@ -95,19 +94,21 @@ class Tables:
         self._kept = parquets[0] if len(parquets) == 1 and not model else None
         self._has_results = False
 
-    def _flat_sql(self, sources: Sequence[str]) -> str:
-        """Return the statement of `flat` over the rows of all folders."""
-        parts = []
+    def _flat_sql(self, small: str) -> str:
+        """Return the statement of `flat`; `small` is the table of the rows without a cache."""
+        parts = [f"SELECT * FROM {small}"] if self._small_parquet.exists() else []
         first_place = 0
-        for rank, source in enumerate(sources):
-            seq = f"{first_place} + place" if first_place else "place"
-            name = flat.text(self._names[rank])
-            parts.append(
-                f"SELECT *, {name} AS folder, {rank} AS folder_rank, {seq} AS seq {source}"
-            )
-            first_place += self._folder_rows[rank].starts[-1]
+        for rows in self._folder_rows:
+            if rows.parquet is not None:
+                parts.append(
+                    f"SELECT * REPLACE ({flat.text(rows.name)} AS folder, "
+                    f"{rows.rank}::BIGINT AS folder_rank, {first_place} + place AS seq) "
+                    f"FROM {flat.text(str(rows.parquet))}"
+                )
+            first_place += rows.starts[-1]
         only = f" WHERE starts_with(model, {flat.text(self._model)})" if self._model else ""
-        return f"FROM ({' UNION ALL BY NAME '.join(parts)}){only}"
+        maps = ", ".join(f"map_from_entries({name}) AS {name}" for name in ("others", "sampled"))
+        return f"SELECT * REPLACE ({maps}) FROM ({' UNION ALL BY NAME '.join(parts)}){only}"
 
     def files_of(self, folder: int) -> tuple[Sequence[Path], Sequence[int]]:
         """Return the files of a folder and where each begins, for `record_files.read_record`."""
@@ -130,93 +131,124 @@ class Tables:
             add()
             self.connection.execute(f"{flat.copy('FROM results', to)}; DROP TABLE results")
 
-        name = f"results-{_mark(self._names[0] + sql)[:8]}-{self._kept.stem.removeprefix('rows-')}"
+        mark = _mark(self._folder_rows[0].name + sql)[:8]
+        name = f"results-{mark}-{self._kept.stem.removeprefix('rows-')}"
         path, _ = kept(self._kept.parent, name, make)
         self.connection.execute(f"CREATE VIEW results AS FROM {flat.text(str(path))}")
         self.files.append(str(path))
 
-    def share(self, folder: Path) -> tuple[list[str], list[str]]:
+    def scan(self) -> pl.LazyFrame:
+        """Return all records as a lazy frame (`frame_columns.SCHEMA`), in their order."""
+        import polars as pl
+
+        parts = []
+        first_place = 0
+        for rows in self._folder_rows:
+            if rows.parquet is not None:
+                parts.append(
+                    pl.scan_parquet(rows.parquet).with_columns(
+                        pl.lit(rows.name).alias("folder"),
+                        pl.lit(rows.rank, pl.Int64()).alias("folder_rank"),
+                        (pl.col("place") + first_place).alias("seq"),
+                    )
+                )
+            first_place += rows.starts[-1]
+        if self._small_parquet.exists():
+            parts.append(pl.scan_parquet(self._small_parquet))
+        records = pl.concat(parts)
+        if self._model:
+            records = records.filter(pl.col("model").str.starts_with(self._model))
+        return records if len(parts) == 1 else records.sort("seq", maintain_order=True)
+
+    def share(self) -> tuple[list[str], list[str]]:
         """Return how another process makes `records` of one folder, without its column `folder`.
 
-        Rows that have no cache are written to a folder as Parquet.
-
         Returns:
-            The statements, and the Parquet files that they read.
+            The statements, and the Parquet files that they read, which end with this object.
         """
-        from duckdb import IOException
-
-        paths = []
-        for number, rows in enumerate(self._folder_rows):
-            path = rows.parquet or folder / f"records-{number}.parquet"
-            if rows.parquet is None:
-                try:
-                    self.connection.execute(flat.copy(rows.sql, path))
-                except IOException as error:
-                    raise store.StoreError(f"{path}: cannot write: {error}") from error
-            paths.append(path)
         shown = ", ".join(
             f"{made} AS {flat.name(name)}"
             for name, made in self.columns.items()
             if name != "folder"
         )
-        sources = [f"FROM {flat.text(str(path))}" for path in paths]
+        paths = list(self.files)
+        if self._small_parquet.exists():
+            paths.append(str(self._small_parquet))
         setup = [
-            f"CREATE VIEW flat AS {self._flat_sql(sources)}",
+            f"CREATE VIEW flat AS {self._flat_sql(flat.text(str(self._small_parquet)))}",
             f"CREATE VIEW records AS SELECT {shown} FROM flat",
         ]
-        return setup, [str(path) for path in paths]
+        return setup, paths
 
-    def _rows(
-        self, table: str, held: Path | Sequence[Record], warn: Callable[[str], None]
-    ) -> FolderRows:
-        """Return the rows of a folder, or of records at hand, in their order.
+    def _read_folders(self, folders: Sequence[Source]) -> list[FolderRows]:
+        """Return the rows of folders, or of records at hand, in their order.
 
-        `warn` gets a line for each torn last line, and for what is left out. Raises `InputError` as
-        `store.load` does.
+        Large folders are read first: the places of the small ones behind them follow.
+
+        Raises:
+            InputError: as `store.load`.
         """
-        if not isinstance(held, Path):
-            return self._table(table, partial(self._filled, held=held, said=[]), len(held))
-        with store.readable(held):
-            paths = store.paths(held)
-            stamps = {str(path.relative_to(held)): stamp_of(path) for path in paths}
-            size_bytes = sum(stamp[0] for stamp in stamps.values())
-            warnings: list[str] = []
+        sources = [open_source(rank, *folder) for rank, folder in enumerate(folders)]
+        large = {
+            source.rank: self._large_rows(source)
+            for source in sources
+            if source.size_bytes >= LEAST_BYTES
+        }
+        small = [source for source in sources if source.rank not in large]
+        if small:
+            self._write_small(sources, large)
+        for source in small:
+            large[source.rank] = FolderRows(source.rank, source.name, source.starts, source.paths)
+        for source in sources:
+            for warning in source.warnings:
+                self._warn(warning)
+        return [large[source.rank] for source in sources]
 
-            def read(into: flat.Into) -> RowLines:
-                rows = self._filled(into, paths, warnings)
-                if not rows.number and size_bytes:
-                    raise InputError("; ".join([f"{held}: {store.NONE}", *warnings[:1]]))
-                return rows
+    def _write_small(
+        self, sources: Sequence[FolderSource], large: Mapping[int, FolderRows]
+    ) -> None:
+        """Write the rows of all folders that have no cache as one Parquet."""
+        from steptime.records.frame_builder import FolderLine, FrameBuilder, write_parquet
 
-            def make(to: Path) -> dict[str, Any]:
-                rows = read(partial(flat.copy, to=to))
-                about = {"params": rows.params, "others": rows.others, "said": warnings}
-                return {**about, "starts": starts_of(rows)}
+        def lines() -> Iterator[FolderLine]:
+            first_place = 0
+            for source in sources:
+                if source.rank in large:
+                    first_place += large[source.rank].starts[-1]
+                    continue
+                for place, line in source.lines():
+                    seq = first_place + place
+                    yield FolderLine(source.name, source.rank, place, seq, line)
+                first_place += source.starts[-1]
 
-            if size_bytes < LEAST_BYTES:
-                result = self._table(table, read)._replace(paths=paths)
-            else:
-                path, about = self._kept_rows(held, f"rows-{_mark(json.dumps(stamps))[:16]}", make)
-                sql, warnings = f"FROM {flat.text(str(path))}", about["said"]
-                kinds = about["params"], about["others"]
-                result = FolderRows(sql, *kinds, about["starts"], paths, path)
-        for warning in warnings:
-            warn(warning)
-        return result
+        builder = FrameBuilder()
+        try:
+            write_parquet(builder.frames(lines()), self._small_parquet, self._scratch)
+        except OSError as error:
+            raise store.StoreError(f"{self._scratch}: cannot write: {error.strerror}") from error
+        self._params.append(builder.params)
+        self._others.append(builder.others)
 
-    def _filled(
-        self, into: flat.Into, held: Sequence[Path] | Sequence[Record], said: list[str]
-    ) -> RowLines:
-        from steptime.records.rows import filled  # a cache needs none of it
+    def _large_rows(self, source: FolderSource) -> FolderRows:
+        """Return the rows of a large folder, whose Parquet is made if there is none that fits."""
 
-        return filled(self.connection, into, held, said, self._scratch)
+        def make(path: Path) -> dict[str, Any]:
+            from steptime.records.frame_builder import FolderLine, FrameBuilder, write_parquet
 
-    def _table(
-        self, table: str, read: Callable[[flat.Into], RowLines], number: int = 0
-    ) -> FolderRows:
-        """Return the rows of a folder that are held in memory; `number` of records at hand."""
-        rows = read(lambda rows: f"CREATE OR REPLACE TABLE {table} AS {rows}")
-        return FolderRows(f"FROM {table}", rows.params, rows.others, starts_of(rows) or [0, number])
+            builder = FrameBuilder()
+            lines = (FolderLine("", 0, place, place, line) for place, line in source.lines())
+            write_parquet(builder.frames(lines), path, self._scratch)
+            kinds = {"params": builder.params, "others": builder.others}
+            return {**kinds, "warnings": source.warnings, "starts": source.starts}
+
+        if source.folder is None:
+            raise AssertionError("records at hand have no cache")
+        stamps = {str(path.relative_to(source.folder)): stamp_of(path) for path in source.paths}
+        path, about = self._kept_rows(source.folder, f"rows-{_mark(json.dumps(stamps))[:16]}", make)
+        source.warnings = about["warnings"]
+        self._params.append(about["params"])
+        self._others.append(about["others"])
+        return FolderRows(source.rank, source.name, about["starts"], source.paths, path)
 
     def _kept_rows(self, folder: Path, name: str, make: Callable[[Path], Any]) -> tuple[Path, Any]:
         """Return the Parquet of a folder: beside it, among the user's caches, or for this once."""
@@ -228,11 +260,6 @@ class Tables:
                 place.mkdir(parents=True, exist_ok=True)
                 return kept(place, name, make)
         raise store.StoreError(f"{folder}: no folder, not even a temporary one, takes its cache")
-
-
-def starts_of(rows: RowLines) -> list[int]:
-    """Return where the files begin from which rows come; [] for records at hand."""
-    return rows.lines.starts if rows.lines else []
 
 
 def kept(

@@ -2,27 +2,29 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
+
+import polars as pl
 
 from steptime.core.units import first_of
 from steptime.records.data import Data
 from steptime.records.record import UTC_ENDINGS
 from steptime.reports.networks import ENVIRONMENT, text_of
 
-ENVIRONMENTS = """
-    SELECT json_extract_string(env, ?::VARCHAR[]) AS told, sum(n)::BIGINT AS n
-    FROM (SELECT env, count(*) AS n FROM flat GROUP BY env) GROUP BY 1 ORDER BY 2 DESC, 1
-"""
 MOST = 8  # values of one thing
 
 
 def where(data: Data) -> str:
     """Return one line: platforms, phases, types, optimizers, and when."""
     parts = [_listed(_distinct(data, name)) for name in ("platform", "phase", "dtype", "optimizer")]
-    ends = data.one("SELECT min(taken_at), max(taken_at) FROM records")
-    times = dict.fromkeys(format_time(end) for end in ends if end)
+    taken_at = pl.col("taken_at")
+    ends = data.scan().select(
+        taken_at.min().alias("first"),
+        taken_at.max().alias("last"),
+    )
+    times = dict.fromkeys(format_time(end) for end in ends.collect().row(0) if end)
     return " · ".join(filter(None, (*parts, " to ".join(times))))
 
 
@@ -37,28 +39,56 @@ def format_time(taken_at: str) -> str:
 
 def sources(data: Data) -> list[tuple[str, str]]:
     """Return methods with all values of their options, and what the records say of machines."""
+    keys = ["origin", "method", "method_version"]
+    options = pl.col("method_options").unique()
+    methods = data.scan().group_by(keys).agg(options)
     lines = []
-    for one in data.rows(
-        "SELECT origin, method, method_version, list(DISTINCT method_options) AS options "
-        "FROM records GROUP BY ALL ORDER BY ALL"
-    ):
-        told: dict[str, list[str]] = {}
-        for options in map(json.loads, sorted(one["options"])):
-            for name, value in options.items():
-                if value not in (None, "", {}, []):
-                    told.setdefault(name, []).append(text_of(value))
-        method = f"{one['origin']} with {one['method']} {one['method_version']}"
-        said = (f"{name} = {_listed(dict.fromkeys(v), ' or ')}" for name, v in told.items())
-        lines.append((method, ", ".join(said)))
+    for origin, method, version, texts in methods.sort(keys).collect().iter_rows():
+        name = f"{origin} with {method} {version}"
+        lines.append((name, _describe_options(texts)))
+    return lines + _environment_lines(data)
+
+
+def _describe_options(texts: Sequence[str]) -> str:
+    """Describe options of a method and all their values: `compile = true or false, runs = 5`."""
+    values: dict[str, list[str]] = {}
+    for text in sorted(texts):
+        options = json.loads(text)
+        for name, value in options.items():
+            if value not in (None, "", {}, []):
+                held = values.setdefault(name, [])
+                held.append(text_of(value))
+    parts = []
+    for name, held in values.items():
+        listed = _listed(dict.fromkeys(held), " or ")
+        parts.append(f"{name} = {listed}")
+    return ", ".join(parts)
+
+
+def _environment_lines(data: Data) -> list[tuple[str, str]]:
+    """Return what records say of their environment, the most frequent values first."""
     names = [name for name in ENVIRONMENT if name != "load"]
-    every = data.rows(ENVIRONMENTS, [f"$.{name}" for name in names])
-    for name, values in zip(names, zip(*(row["told"] for row in every), strict=True), strict=False):
-        often: Counter[str] = Counter()
-        for value, row in zip(values, every, strict=True):
-            often[value] += row["n"] if value is not None else 0
-        if known := [value for value, n in often.most_common() if n]:
-            lines.append((name.replace("_", " "), _listed(known)))
+    counts = {name: Counter[str]() for name in names}
+    environments = data.scan().group_by("env").len()
+    for text, number in environments.sort("env").collect().iter_rows():
+        env = json.loads(text)
+        for name in names:
+            value = env.get(name)
+            if value is None:
+                continue
+            value_text = value if isinstance(value, str) else json.dumps(value)
+            counts[name][value_text] += number
+    lines = []
+    for name in names:
+        if counts[name]:
+            heading = name.replace("_", " ")
+            lines.append((heading, _listed(_by_count(counts[name]))))
     return lines
+
+
+def _by_count(counts: Counter[str]) -> list[str]:
+    """Return the values that are counted, the most frequent first."""
+    return sorted(counts, key=lambda value: (-counts[value], value))
 
 
 def made_now() -> str:
@@ -66,10 +96,10 @@ def made_now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _distinct(data: Data, what: str) -> list[Any]:
-    """Return the values of an expression over the records, the most frequent first."""
-    sql = f"SELECT {what} AS value, count(*) AS n FROM records WHERE value IS NOT NULL"  # noqa: S608  # ours
-    return [row["value"] for row in data.rows(f"{sql} GROUP BY value ORDER BY n DESC, value")]
+def _distinct(data: Data, column: str) -> list[Any]:
+    """Return the values of a column of the records, the most frequent first."""
+    values = data.scan().select(column).drop_nulls().group_by(column).len()
+    return values.sort("len", column, descending=[True, False]).collect()[column].to_list()
 
 
 def _listed(values: Iterable[Any], between: str = ", ") -> str:

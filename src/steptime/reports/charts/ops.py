@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
+import polars as pl
+
 from steptime.core.units import first_of, percent, seconds, shown
 from steptime.records.data import Data
 from steptime.records.names import networks
@@ -11,14 +13,6 @@ from steptime.reports.charts import EmptyPlotError, style
 from steptime.reports.charts.roofline import axes, box, roof_layers, roofs
 
 MOST_NETWORKS = 60  # so that a page of a large sweep stays small
-OPS = """
-    WITH ops AS (FROM flat WHERE scope <> '' AND origin = 'predicted' AND status = 'ok'),
-    first AS (
-        SELECT workload_key, platform, min(place) AS first, count(*) OVER () AS networks FROM ops
-        WHERE flop > 0 AND traffic_bytes > 0 AND step_s > 0
-        GROUP BY ALL ORDER BY first LIMIT ?
-    ) SELECT ops.*, networks FROM ops JOIN first USING (workload_key, platform) ORDER BY place
-"""
 TOOLTIP = ("op", "ops_alike", "predicted_time", "of_the_step", "FLOP", "traffic")
 
 
@@ -27,7 +21,7 @@ def chart(data: Data) -> style.Spec:
 
     A picture without a browser shows the first network. Ops that cost the same are one point.
     """
-    ops = data.rows(OPS, MOST_NETWORKS)
+    ops, network_count = predicted_ops(data)
     if not ops:
         raise EmptyPlotError("ops: no predicted record here is of a single op with FLOP and bytes")
     names = networks(ops)
@@ -37,7 +31,6 @@ def chart(data: Data) -> style.Spec:
         for row, name in zip(ops, names, strict=True)
     ]
     shown_first = grouped(made, itemgetter("panel"))
-    total = ops[0]["networks"]
     drawn = [point for name, rows in shown_first.items() for point in _points(name, rows)]
     tops = [one for name, rows in shown_first.items() for one in _ceilings(name, rows[0])]
     ends = box(tops, [p["intensity"] for p in drawn], [p["speed"] for p in drawn])
@@ -56,8 +49,8 @@ def chart(data: Data) -> style.Spec:
     dots = style.layer("point", points, "share", filled=True, opacity=0.65)
     layers = [line, dots, *texts, style.layer("text", top, "heading", **over_all)]
     caption = ["Area: share of the predicted step. Ops that cost the same are one point."]
-    if len(shown_first) < total:
-        caption.append(f"The first {len(shown_first)} of {total} networks.")
+    if len(shown_first) < network_count:
+        caption.append(f"The first {len(shown_first)} of {network_count} networks.")
     select = {"input": "select", "options": list(shown_first), "name": "Network "}
     return style.finish(
         "Ops of a network under the roofline",
@@ -67,6 +60,28 @@ def chart(data: Data) -> style.Spec:
         transform=[{"filter": "datum.panel == network"}],
         layer=layers,
     )
+
+
+def predicted_ops(data: Data) -> tuple[list[style.Row], int]:
+    """Return the predicted ops of the first networks in their order, and the number of networks."""
+    is_op = pl.col("scope") != ""
+    is_predicted = pl.col("origin") == "predicted"
+    has_succeeded = pl.col("status") == "ok"
+    is_placed = pl.all_horizontal(
+        pl.col("flop") > 0,
+        pl.col("traffic_bytes") > 0,
+        pl.col("step_s") > 0,
+    )
+    network = ["workload_key", "platform"]
+    records = data.scan()
+    ops = records.filter(is_op, is_predicted, has_succeeded)
+    ops = ops.drop("samples", "run", "sampled", "others", "estimate")
+    placed = ops.filter(is_placed)
+    first_ops = placed.group_by(network).agg(first=pl.col("seq").min())
+    networks_in_order = first_ops.sort("first").collect()
+    first_networks = networks_in_order.head(MOST_NETWORKS).lazy()
+    rows = ops.join(first_networks, on=network, how="semi", maintain_order="left")
+    return rows.sort("seq").collect().to_dicts(), len(networks_in_order)
 
 
 def _ceilings(name: str, row: style.Row) -> list[style.Row]:

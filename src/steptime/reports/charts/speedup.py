@@ -8,7 +8,6 @@ from steptime.core.table import Column, Table
 from steptime.reports.charts import style
 
 MOST_LEVELS = 4  # of a picture
-STATES = ("by the network", "a side in saturation")  # what sets the speeds of a pair
 WHOLE = "datum.value % 1 ? '' : format(datum.value, ',d')"
 TIMES = "format(datum.value, datum.value < 1 ? '~g' : ',~r') + 'x'"
 
@@ -27,12 +26,8 @@ def chart(table: Table) -> style.Spec:
         Column("speedup", "speed-up"),
         Column("verdict"),
     )
-    placed = [
-        row | {"panel": row["level"], "state": STATES[bool(row["saturated"])]} for row in rows
-    ]
-    points = [
-        style.point(row, "panel state speedup x color", told) for row in placed if "speedup" in row
-    ]
+    placed = [row | {"panel": row["level"]} for row in rows]
+    points = [style.point(row, "panel speedup x color", told) for row in placed if "speedup" in row]
     step = -(-about["pairs"] // sum("speedup" in row for row in table.chart_rows))
     _spread_out(points)
     drawn = [*points, *(row for row in placed if "low" in row)]
@@ -43,7 +38,6 @@ def chart(table: Table) -> style.Spec:
     view = panels[0] if alone else {"concat": panels, "columns": 2, "spacing": 30}
     caption = [
         f"Above 1x: better than {about['against']} in {about['quantity']}. Line: the median.",
-        "Squares: a side is in saturation." if about["saturation"] else "",
         f"One point in {step} is drawn." if step > 1 else "",
         f"{len(names)} levels, the first {MOST_LEVELS}." if len(names) > MOST_LEVELS else "",
         table.source,
@@ -72,14 +66,17 @@ def _panel(
     mine = [row for row in rows if row["panel"] == name]
     ends = [1.0, *(row[key] for row in mine for key in ("low", "high") if key in row)]
     x = style.log_number("low", ends, "speed-up", labelExpr=TIMES, grid=False)
-    count = style.number("top", "networks", labelExpr=WHOLE, tickMinStep=1)
-    which = style.name("state", scale={"domain": STATES}, legend={"title": "speed is set"})
-    capped = {row["state"] for row in rows} == set(STATES)
-    bars = {"x": x, "x2": {"field": "high"}, "y": count, "y2": {"field": "bottom"}}
+    count = style.number("networks", "networks", labelExpr=WHOLE, tickMinStep=1)
+    bars = {
+        "x": x,
+        "x2": {"field": "high"},
+        "y": count,
+        "y2": {"datum": 0},
+    }
     only = {"filter": {"field": "panel", "equal": name}}
     marked = {"style": "quiet", "strokeDash": [4, 3]}
     layers = [
-        style.layer("bar", bars | ({"color": which} if capped else {}), "top"),
+        style.layer("bar", bars, "networks"),
         style.layer("rule", {"x": {"datum": 1}}, **marked),
     ]
     title = {"text": name, "fontSize": 13, "offset": 8}
@@ -88,7 +85,7 @@ def _panel(
     if about["x"] is None:
         return histogram
     y = style.log_number("speedup", ends, "speed-up", labelExpr=TIMES)
-    told = {"shape": style.name("state", scale={"domain": STATES}, legend=None)}
+    told: style.Spec = {}
     if len({row["color"] for row in rows if row.get("color") is not None}) > 1:
         told["color"] = style.encode_categories("color", rows, about["color"])["color"]
     size = 60 if len(rows) < 500 else 20

@@ -1,0 +1,77 @@
+"""The records of one folder, or records at hand, as checked lines with their places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from steptime.core.errors import InputError
+from steptime.core.progress import tell
+from steptime.records import store
+from steptime.records.record import Record
+from steptime.records.record_files import FolderLines, StoredLine
+
+PROGRESS_RECORDS = 20_000  # between two reports
+Source = tuple[str, Path | Sequence[Record]]  # a folder's name, and where its records are
+
+
+class FolderSource:
+    """The records of a folder, or records at hand.
+
+    Attributes:
+        rank: the number of the folder among those that are read.
+        name: its name.
+        folder: where it lies; None for records at hand.
+        paths: its files.
+        size_bytes: the size of its files; 0 for records at hand.
+        starts: where each file begins, and the end of the last one; complete after reading.
+        warnings: lines on what was left out; complete after reading.
+    """
+
+    def __init__(self, rank: int, name: str, held: Path | Sequence[Record]) -> None:
+        self.rank = rank
+        self.name = name
+        self.folder = held if isinstance(held, Path) else None
+        self.paths = store.paths(held) if isinstance(held, Path) else []
+        self.size_bytes = sum(path.stat().st_size for path in self.paths)
+        self.starts: Sequence[int] = [0, 0 if isinstance(held, Path) else len(held)]
+        self.warnings: list[str] = []
+        self._records = [] if isinstance(held, Path) else held
+
+    def lines(self) -> Iterator[StoredLine]:
+        """Yield the records; raises `InputError` if no line of the files is a record."""
+        if self.folder is None:
+            from steptime.records.reading import line_from
+
+            for number, record in enumerate(self._records):
+                yield StoredLine(number, line_from(record))
+            return
+        self.warnings = []
+        file_lines = FolderLines(self.paths, self.warnings.append)
+        is_empty = True
+        with store.readable(self.folder):
+            for stored in self._report_progress(file_lines):
+                is_empty = False
+                yield stored
+        if is_empty and self.size_bytes:
+            raise InputError("; ".join([f"{self.folder}: {store.NONE}", *self.warnings[:1]]))
+        self.starts = file_lines.starts
+
+    def _report_progress(self, lines: FolderLines) -> Iterator[StoredLine]:
+        total_mb = self.size_bytes >> 20  # nobody waits for less than one
+        for number, stored in enumerate(lines):
+            if total_mb and number % PROGRESS_RECORDS == 0:
+                tell("MB of records read", min(stored.place >> 20, total_mb), total_mb)
+            yield stored
+
+
+def open_source(rank: int, name: str, held: Path | Sequence[Record]) -> FolderSource:
+    """Open a folder, or records at hand.
+
+    Raises:
+        InputError: for what is no folder of records.
+    """
+    if isinstance(held, Path):
+        with store.readable(held):
+            return FolderSource(rank, name, held)
+    return FolderSource(rank, name, held)

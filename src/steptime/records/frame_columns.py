@@ -1,0 +1,209 @@
+"""The columns of a frame of records: their types, and what workloads, methods and environments say.
+
+Each text of a workload, a method or an environment, which repeat from record to record, is
+described once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import polars as pl
+
+from steptime.core.workload import plan_to_json
+from steptime.records.reading import PARTS, env_of, method_of, workload_of
+from steptime.records.record import measured_stack
+from steptime.records.row import AMOUNTS, ESTIMATE, OF_ENV, RATES, Row, settings_of
+
+LARGEST_INT = 2**63
+SAMPLES = pl.List(pl.Float64())
+RUNS = pl.List(pl.Int64())
+SAMPLED = pl.Struct({"samples": SAMPLES, "run": RUNS})
+STRING = pl.String()
+NUMBER = pl.Float64()
+COUNT = pl.Int64()
+PLAIN_COLUMNS = {
+    "folder": STRING,
+    "folder_rank": COUNT,
+    "place": COUNT,
+    "seq": COUNT,
+    **dict.fromkeys(("origin", "status", "platform", "scope", "workload_key"), STRING),
+    **dict.fromkeys(("cause", "note", "taken_at"), STRING),
+    **dict.fromkeys(sorted(AMOUNTS), NUMBER),
+    **dict.fromkeys(("stated_low", "stated_high"), NUMBER),
+    "samples": SAMPLES,
+    "run": RUNS,
+    "step_s_interval": STRING,
+    "infeed": NUMBER,
+    **dict.fromkeys(("runs", "samples_n", "samples_disturbed", "marks_n"), COUNT),
+}
+NESTED_COLUMNS = {
+    "samples": SAMPLES,
+    "run": RUNS,
+    "others": pl.List(pl.Struct({"key": STRING, "value": STRING})),
+    "sampled": pl.List(pl.Struct({"key": STRING, "value": SAMPLED})),
+}
+OF_WORKLOAD = {
+    **dict.fromkeys(("model", "family"), STRING),
+    **dict.fromkeys(("batch", "examples", "replicas"), COUNT),
+    **dict.fromkeys(("dtype", "phase", "optimizer", "plan", "settings", "params"), STRING),
+}
+OF_METHOD = {
+    **dict.fromkeys(("method", "method_version", "ran_by", "method_options"), STRING),
+    "threads": COUNT,
+    "gpu": STRING,
+    "strategy": STRING,
+    "devices": COUNT,
+    "overlap": pl.Boolean(),
+    "input": STRING,
+    "staging": STRING,
+    "loaders": COUNT,
+    "prefetch": COUNT,
+    **dict.fromkeys(RATES, NUMBER),
+}
+OF_ENVIRONMENT = {
+    "env": STRING,
+    "round": COUNT,
+    "date": STRING,
+    "duplicate_of": STRING,
+    **dict.fromkeys(OF_ENV, STRING),
+}
+ESTIMATED = pl.Struct(dict.fromkeys(ESTIMATE, NUMBER))
+DERIVED = {
+    "global_batch": COUNT,
+    **{f"step_s_{name}": NUMBER for name in ("min", "max", "mean", "p5", "p95")},
+    **dict.fromkeys(("speed_per_s", "speed_uncertainty_per_s", "speed_jitter_per_s"), NUMBER),
+    "estimate": ESTIMATED,
+}
+SCHEMA: Mapping[str, pl.DataType] = {
+    name: kind
+    for name, kind in {
+        **PLAIN_COLUMNS,
+        **NESTED_COLUMNS,
+        **OF_WORKLOAD,
+        **OF_METHOD,
+        **OF_ENVIRONMENT,
+        **DERIVED,
+    }.items()
+    if name != "ran_by"
+}
+"""The columns of a frame and their types."""
+
+
+def other_number(name: str) -> pl.Expr:
+    """Return the number of a quantity that is no column; None where a record has none."""
+    entry = pl.element()
+    is_named = entry.struct.field("key") == name
+    values = pl.col("others").list.eval(entry.filter(is_named).struct.field("value"))
+    return values.list.first().cast(NUMBER, strict=False)
+
+
+def add_settings(rows: pl.LazyFrame, names: Sequence[str]) -> pl.LazyFrame:
+    """Add hyperparameters as columns of texts, None where a network has none of this name."""
+    if not names:
+        return rows
+    texts = rows.select("params").unique().collect()["params"].to_list()
+    settings = [json.loads(text) for text in texts]
+    columns = {
+        name: pl.Series([_text(setting.get(name)) for setting in settings], dtype=STRING)
+        for name in names
+    }
+    known = pl.DataFrame({"params": pl.Series(texts, dtype=STRING), **columns})
+    return rows.join(known.lazy(), on="params", how="left", maintain_order="left")
+
+
+@lru_cache(PARTS)
+def describe_workload(text: bytes) -> Row:
+    """Return the columns of a workload's JSON text."""
+    workload = workload_of(text)
+    return {
+        "model": workload.file or workload.label,
+        "family": workload.family,
+        "batch": workload.batch_per_replica,
+        "examples": workload.global_batch,
+        "replicas": workload.plan.data,
+        "dtype": workload.dtype,
+        "phase": workload.phase,
+        "optimizer": workload.optimizer,
+        "plan": json.dumps(plan_to_json(workload.plan)),
+        "settings": json.dumps(settings_of(workload)),
+        "params": json.dumps(workload.settings),
+    }
+
+
+@lru_cache(PARTS)
+def describe_environment(text: bytes) -> Row:
+    """Return the columns of an environment's JSON text."""
+    env = env_of(text)
+    return {
+        "env": json.dumps(env, sort_keys=True),
+        "round": _whole(env.get("round")),
+        "date": _text(env.get("date")) or None,
+        "duplicate_of": _text(env.get("duplicate_of")) or None,
+        **{name: _text(env.get(name)) for name in OF_ENV},
+    }
+
+
+@lru_cache(PARTS)
+def describe_method(text: bytes, origin: str, replicas: int) -> Row:
+    """Return the columns of a method's JSON text; None is unknown, or of no meaning.
+
+    A measurement names an option of its input only where it is not the default.
+    """
+    method = method_of(text)
+    options = method.options
+    kind, staging, loaders, prefetch = (
+        _text(options.get(name)) for name in ("input", "staging", "loaders", "prefetch")
+    )
+    if origin == "measured":
+        kind = kind or "device"
+        staging = staging or "shared" if kind == "dataset" else None
+        loaders = loaders or "0" if kind == "dataset" else None
+        prefetch = prefetch or "2" if loaders not in (None, "0") else None
+    devices = _whole(options.get("devices", replicas))
+    is_unknown = "devices" in options and options["devices"] is None
+    return {
+        "method": method.label,
+        "method_version": method.version,
+        "ran_by": measured_stack(method) if origin == "measured" else None,
+        "method_options": json.dumps(options, sort_keys=True),
+        "threads": _whole(options.get("threads")),
+        **{name: _text(options.get(name)) or None for name in ("gpu", "strategy")},
+        "devices": replicas if devices is None and not is_unknown else devices,
+        "overlap": _text(options.get("overlap")) not in ("false", "0"),
+        "input": kind,
+        "staging": staging,
+        "loaders": _whole(loaders),
+        "prefetch": _whole(prefetch),
+        **{name: _rate(options.get(name)) for name in RATES},
+    }
+
+
+def _text(value: Any) -> str | None:
+    """Return a JSON value as text, one that is a text as it is; None stays None."""
+    return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+def _float(value: Any) -> float | None:
+    """Return a number, or that of a text; None for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _whole(value: Any) -> int | None:
+    """Return a whole number as a table has them, None for what is none."""
+    number = _float(value)
+    return None if number is None or not abs(number) < LARGEST_INT else round(number)
+
+
+def _rate(value: Any) -> float | None:
+    """Return a rate, None where it is none that a device may have."""
+    number = _float(value)
+    return number if number is not None and 1 <= number <= 1e30 else None
