@@ -3,12 +3,11 @@
     python parsl_shards.py EXPERIMENT.toml RESULTS PARTS CONFIG.py
 
 CONFIG.py is a file of yours that sets `config`, a `parsl.Config` with the provider of your site
-(https://parsl.readthedocs.io). Every part is a sweep of its own in RESULTS/parts; what is done is
-copied into RESULTS. Run the same line again to go on after whatever happened.
+(https://parsl.readthedocs.io). Every part is a sweep of its own in a folder in RESULTS, and every
+command reads RESULTS with all folders in it. Run the same line again to go on after a failure.
 """
 
 import runpy
-import shutil
 import sys
 from concurrent.futures import as_completed
 from pathlib import Path
@@ -25,13 +24,13 @@ def run_part(python, experiment, folder, part, parts):
 
 
 def main(experiment, results, parts, config):
-    """Run all parts, merge their records as they end, and give the worst exit code."""
+    """Run all parts, and give the worst exit code."""
     results = Path(results).absolute()
     with parsl.load(runpy.run_path(config)["config"]):
         task = parsl.python_app(run_part)
         futures = {}
         for part in range(1, int(parts) + 1):
-            folder = results / "parts" / f"{part}-of-{parts}"
+            folder = results / f"{part}-of-{parts}"
             one = task(sys.executable, str(Path(experiment).absolute()), str(folder), part, parts)
             futures[one] = folder
         worst = 0
@@ -42,8 +41,6 @@ def main(experiment, results, parts, config):
                 worst = max(worst, 3)
                 continue
             worst = max(worst, future.result())
-            for path in folder.glob("*.jsonl"):
-                shutil.copy2(path, results)
             print(f"{folder.name}: exit code {future.result()}")
     return worst
 
