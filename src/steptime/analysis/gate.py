@@ -4,6 +4,7 @@ Everything here is a natural logarithm of a time: 0.04 is 4 % slower. `docs/meas
 the rule, `docs/gate-error-rates.md` has its measured error rates.
 """
 
+import math
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ POWER = 0.9  # with which `smallest_change` is found
 DRAWN_POWER = 0.94  # of a pair as loud as the others: louder draws have a higher limit
 MIN_RUNS = 2  # on each side, of a pair that can be judged
 FEW_FREEDOM = 4  # spare runs: so few, with 2 runs a side, can all have met one of two speeds
-FEW_CHANGE = float(np.log(1.25))  # two speeds of one machine are not farther apart
+FEW_CHANGE = math.log(1.25)  # two speeds of one machine are not farther apart
 SPREAD_FREEDOM = 12  # spare runs: so few do not show how often a second speed occurs
 SPREAD_RUNS = 4  # runs a side: more average two speeds
 TAIL = 0.95  # quantile of the residuals that sets the noise of long tails
@@ -163,7 +164,7 @@ def pool_noise(a: Floats, b: Floats, comparisons: int = 1) -> Noise:
 def smallest_of_equal(noise: float, runs: int, pairs: int, margin: float = 0.0) -> float:
     """Return the smallest change that is found with 90 % power if all pairs have as many runs."""
     freedom = 2 * (runs - 1) * pairs
-    error = float(_error_factor(np.float64(runs), np.float64(runs)))
+    error = math.sqrt(2 / runs)
     is_few = runs == MIN_RUNS and freedom <= FEW_FREEDOM
     share = FALSE_ALARMS_FEW if is_few else FALSE_ALARMS
     limit = noise * two_sided_t(share / pairs, freedom) * error
@@ -206,7 +207,7 @@ def _find_limit(
     pairs = len(a) // comparisons
 
     def over_comparison(column: NDArray[Any], combine: Any) -> NDArray[Any]:
-        return np.repeat(combine(column.reshape(comparisons, -1), axis=1), pairs)
+        return np.asarray(np.repeat(combine(column.reshape(comparisons, -1), axis=1), pairs))
 
     runs_a, runs_b = _count_runs(a), _count_runs(b)
     least_runs = np.minimum(runs_a, runs_b)
@@ -223,7 +224,7 @@ def _find_limit(
     is_alone_with_two = is_few & (pairs == 1)
     shows_spread = (noise.freedom <= SPREAD_FREEDOM) & ~is_alone_with_two
     needs_spread = shows_spread & (least_runs <= SPREAD_RUNS)
-    return np.where(needs_spread, np.maximum(limit, spread), limit)
+    return np.asarray(np.where(needs_spread, np.maximum(limit, spread), limit))
 
 
 def _weigh_evidence(a: Floats, b: Floats, change: Floats) -> Floats:
@@ -294,9 +295,9 @@ def _ranges(side: Floats) -> Floats:
     return np.asarray(np.nanmax(side, axis=1) - np.nanmin(side, axis=1))
 
 
-def _error_factor(runs_a: NDArray[np.generic], runs_b: NDArray[np.generic]) -> Floats:
+def _error_factor(runs_a: NDArray[np.int64], runs_b: NDArray[np.int64]) -> Floats:
     """Return the standard error of a difference of means, for noise of 1."""
-    return np.sqrt(1 / np.asarray(runs_a, float) + 1 / np.asarray(runs_b, float))
+    return np.asarray(np.sqrt(1 / runs_a + 1 / runs_b))
 
 
 def _power_losses(runs_a: NDArray[np.int64], runs_b: NDArray[np.int64]) -> Floats:

@@ -110,8 +110,7 @@ class Pairing:
         """Return the verdicts on pairs with samples: of two folders by the noise of all runs."""
         quantity = self.sides.quantity
         if self.margin is None:
-            sides = (self.sides.estimate(side) for side in (a, b))
-            return compare_sides(*sides, ratio, quantity)
+            return compare_sides(self.sides.estimate(a), self.sides.estimate(b), ratio, quantity)
         groups = self.sides.groups
         return judge_folders(
             self._run_logs(a),

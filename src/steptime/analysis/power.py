@@ -26,21 +26,32 @@ class Power(NamedTuple):
     """What a comparison of two folders could have found.
 
     Attributes:
-        is_judged: whether some step that became twice as slow would have been found.
+        is_judged: whether some step that became twice as slow would have been found, by cause:
+            False on other hardware.
         smallest_slowdown: the smallest slowdown that is found with 90 % power, as a share; the
             median of the pairs that are judged.
         unjudged_count: number of pairs that are not judged, if some are.
         remark: what cannot be shown, and what would show it; "" where `GOAL` is found.
+        is_other_hardware: whether the second folder is of another CPU or GPU.
     """
 
     is_judged: bool
     smallest_slowdown: float | None
     unjudged_count: int
     remark: str
+    is_other_hardware: bool = False
 
 
-def find_power(pairing: Pairing) -> Power:
+def find_power(pairing: Pairing, data: Data) -> Power:
     """Return what the comparison of two folders could have found."""
+    power = _find_power_of_pairs(pairing)
+    other_hardware = find_other_hardware(data)
+    if not other_hardware:
+        return power
+    return power._replace(is_judged=False, remark=other_hardware, is_other_hardware=True)
+
+
+def _find_power_of_pairs(pairing: Pairing) -> Power:
     columns = pairing.columns
     smallest = columns["smallest"]
     is_known = np.isfinite(smallest)

@@ -11,7 +11,7 @@ import numpy as np
 from steptime.analysis import pairs, watch
 from steptime.analysis.analyses import analysis
 from steptime.analysis.pairing import Pairing
-from steptime.analysis.power import find_other_hardware, find_power
+from steptime.analysis.power import Power, find_power
 from steptime.analysis.verdict import screen_words
 from steptime.core.errors import InputError, one_of, shorten
 from steptime.core.kinds import Kind, paths_of, text_of
@@ -167,21 +167,15 @@ def _answer(
     # All names are made together, so that each name tells a step from all other steps.
     pairing.learn(np.r_[pairing.columns["b"], pairing.unpaired["id"]])
     changes = watch.find_changes(pairing) if request.has_two_folders else None
-    power = find_power(pairing) if request.has_two_folders else None
-    other_hardware = find_other_hardware(data) if request.has_two_folders else ""
+    power = find_power(pairing, data) if request.has_two_folders else None
     nodes = _find_slow_nodes(data) if request.by == "host" else None
     errors = msgspec.convert(pairing.summary(), Accuracy)
     levels = tuple(map(_level_row, pairing.of_levels()))
     has_verdicts = any(pairing.columns["verdict"])
-    headline: list[str] = []
-    if len(pairing) and request.by:
-        headline = _describe_levels(levels, request.quantity)
-    elif len(pairing) and not has_verdicts:
-        headline = [_describe_errors(errors, a)]
+    headline = _describe_pairs(request, pairing, errors, levels, a)
     if changes and (request.fail_on or request.margin is not None):
         headline += watch.describe_changes(changes, request.quantity, power)
     headline += nodes.headline if nodes else ()
-    is_judged = None if power is None else power.is_judged and not other_hardware
     unpaired = _structs(pairing.unpaired_rows(), UnpairedRow)
     return CompareAnswer(
         a=a,
@@ -193,36 +187,46 @@ def _answer(
         levels=levels,
         errors=errors,
         changes=changes,
-        is_judged=is_judged,
+        is_judged=None if power is None else power.is_judged,
         smallest_slowdown=None if power is None else power.smallest_slowdown,
         nodes=nodes,
         headline=tuple(headline),
         notes=(
-            *([other_hardware] if other_hardware else []),
-            *([power.remark] if power is not None and power.remark else []),
+            *([power.remark] if power and power.remark else []),
             *_describe_intervals(pairing, has_verdicts, a, unpaired),
             *_describe_unpaired(unpaired),
         ),
         _has_verdicts=has_verdicts,
-        _exit_code=_find_exit_code(request.fail_on, changes, is_judged, other_hardware),
+        _exit_code=_find_exit_code(request.fail_on, changes, power),
     )
 
 
+def _describe_pairs(
+    request: _CompareRequest,
+    pairing: Pairing,
+    errors: Accuracy,
+    levels: Sequence[LevelRow],
+    a: str,
+) -> list[str]:
+    """Return lines on the pairs of each level, or on a prediction; none of two measurements."""
+    if len(pairing) and request.by:
+        return _describe_levels(levels, request.quantity)
+    has_verdicts = any(pairing.columns["verdict"])
+    return [_describe_errors(errors, a)] if len(pairing) and not has_verdicts else []
+
+
 def _find_exit_code(
-    fail_on: str | None,
-    changes: watch.FolderChanges | None,
-    is_judged: bool | None,
-    other_hardware: str,
+    fail_on: str | None, changes: watch.FolderChanges | None, power: Power | None
 ) -> int:
     """Return 3 where something changed that `fail_on` names, 2 where nothing can be judged."""
-    if fail_on is None:
+    if fail_on is None or power is None:
         return 0
-    if other_hardware:
+    if power.is_other_hardware:
         return CANNOT_JUDGE
     if any(getattr(changes, name) for name in watch.FAIL_ON[fail_on]):
         return UNSUCCESSFUL
     needs_verdicts = watch.FAIL_ON[fail_on] != ("vanished",)
-    return CANNOT_JUDGE if needs_verdicts and not is_judged else 0
+    return CANNOT_JUDGE if needs_verdicts and not power.is_judged else 0
 
 
 def _structs(rows: Sequence[Mapping[str, Any]], kind: type[Item]) -> Sequence[Item]:
