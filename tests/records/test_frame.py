@@ -13,6 +13,7 @@ import pytest
 
 import synthetic
 from steptime import records as records_package
+from steptime.analysis.analyses import analysis
 from steptime.core.errors import InputError
 from steptime.core.workload import Workload
 from steptime.records import store, tables
@@ -94,3 +95,24 @@ def test_the_same_bytes_come_out_at_one_and_at_eight_threads(tmp_path):
 def test_a_folder_that_is_none_is_refused(tmp_path):
     with pytest.raises(InputError, match="no such folder"):
         records_package.frame(tmp_path / "absent")
+
+
+def test_errors_name_the_first_of_the_farthest_in_whatever_order(tmp_path):
+    def pair(layers: int, seconds: float) -> list[Record]:
+        network = Workload("fc", {"layers": layers}, 8)
+        measured = replace(
+            synthetic.measured(network), quantities={"step_s": Quantity(samples=(seconds,))}
+        )
+        method = replace(measured.method, name="analytic", options={})
+        predicted = {"step_s": Quantity(1.0)}
+        return [
+            measured,
+            replace(measured, origin="predicted", method=method, quantities=predicted),
+        ]
+
+    records = [record for layers in range(1, 9) for record in pair(layers, 2.0)]
+    (row,) = analysis("errors").answer(Data.of([*records, *pair(9, 1.5)])).rows
+    assert row["farthest"] == "fc layers 1, batch 8"
+    assert row["farthest_ratio"] == 2.0
+    assert row["pairs"] == 9
+    assert row["median_error_share"] == pytest.approx(0.5)

@@ -1,26 +1,34 @@
 """How far predictions are from measurements, by method, platform and family of networks."""
 
 import numpy as np
+import polars as pl
 
 from steptime.analysis.analyses import Analysis
 from steptime.core.table import Column, Table
 from steptime.core.units import counted, percent
 from steptime.records.data import Data
-from steptime.records.ratios import FARNESS, accuracy
+from steptime.records.ratios import accuracy
 from steptime.records.row import Row
 
-RATIOS = f"""
-    SELECT predicted_by, platform, family, list(ratio) AS ratios,
-        arg_max(name, {FARNESS}) AS farthest, arg_max(ratio, {FARNESS}) AS farthest_ratio
-    FROM results WHERE ratio > 0 GROUP BY ALL
-    ORDER BY predicted_by, platform, count(*) DESC, family
-"""  # noqa: S608  # ours
+GROUP = ("predicted_by", "platform", "family")
 SHARES = ("median_error", "within_factor_2")  # named so where a name says its unit
 
 
 def error_table(data: Data) -> Table:
     """Return the errors of the predictions by method, platform and family; most pairs first."""
-    rows = [_row(**group) for group in data.rows(RATIOS)]
+    results = data.results_frame([*GROUP, "name", "ratio"]).filter(pl.col("ratio") > 0)
+    farthest = pl.col("ratio").log().abs().arg_max()
+    groups = (
+        results.group_by(GROUP, maintain_order=True)
+        .agg(
+            pl.col("ratio").alias("ratios"),
+            pl.col("name").get(farthest).alias("farthest"),
+            pl.col("ratio").get(farthest).alias("farthest_ratio"),
+            pl.len().alias("pairs"),
+        )
+        .sort("predicted_by", "platform", -pl.col("pairs").cast(pl.Int64), "family")
+    )
+    rows = [_row(**group) for group in groups.drop("pairs").iter_rows(named=True)]
     return Table(
         (
             Column("predicted_by", "predicted by"),

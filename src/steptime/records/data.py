@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from copy import copy
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from steptime.core.units import seconds
 from steptime.records import results_sql
 from steptime.records.folders import Folders
 from steptime.records.row import Row
+
+if TYPE_CHECKING:
+    import polars as pl
 
 WHOLE = ("name", *results_sql.COLUMNS, "label", *results_sql.PLACES)
 
@@ -42,6 +45,20 @@ class Data(Folders):
             known = row["interval"] and low is not None and high is not None
             row["interval_95"] = f"{seconds(low)} to {seconds(high)}" if known else None
         return rows
+
+    def results_frame(self, columns: Sequence[str]) -> pl.DataFrame:
+        """Return columns of `results` as a frame, in their order."""
+        import polars as pl
+
+        arrays = self.arrays(f"SELECT {', '.join(columns)} FROM results")
+        return pl.DataFrame(
+            [
+                pl.Series(name, column.tolist(), dtype=pl.String())
+                if column.dtype.kind == "O"
+                else pl.Series(name, column).fill_nan(None)
+                for name, column in arrays.items()
+            ]
+        )
 
     def drawn(
         self, columns: Iterable[str], where: str, most: int, line: str = "label"
