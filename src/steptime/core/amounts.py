@@ -9,7 +9,7 @@ MAX_CHARACTERS = 1000  # of a text in which numbers are looked for
 MAX_LIST_CHARACTERS = 1_000_000  # of a cell that lists samples
 
 
-class Amount(NamedTuple):
+class CellAmount(NamedTuple):
     """A number in SI: `value` in units of `dimension` ("s", "W", "/s"), "" for a pure number."""
 
     value: int | float
@@ -103,7 +103,7 @@ _DURATION = re.compile(
 )
 
 
-def parse_amount(text: str) -> Amount | None:
+def parse_amount(text: str) -> CellAmount | None:
     """Return the amount that a whole text is: 0.0125 s for "12.5 ms"; None for another text.
 
     Clock times (`00:01:12.5`) and durations (`1h 23m 45s`) are seconds.
@@ -113,7 +113,7 @@ def parse_amount(text: str) -> Amount | None:
         return None
     duration_s = _parse_duration_s(text)
     if duration_s is not None:
-        return Amount(duration_s, "s")
+        return CellAmount(duration_s, "s")
     match = _AMOUNT.fullmatch(text)
     return match and _convert(match[1], match[2] or "")
 
@@ -148,11 +148,11 @@ def read_number(value: object, place: int | None = None) -> int | float:
     return _tagged(amount)
 
 
-def _tagged(amount: Amount) -> int | float:
+def _tagged(amount: CellAmount) -> int | float:
     return SIValue(amount.value, amount.dimension) if amount.dimension else amount.value
 
 
-def _convert(number: str, unit: str) -> Amount | None:
+def _convert(number: str, unit: str) -> CellAmount | None:
     """Return a number of a unit in SI; None for an unknown unit."""
     scale = _unit_scale(unit)
     if scale is None or len(number) > MAX_CHARACTERS:
@@ -160,8 +160,8 @@ def _convert(number: str, unit: str) -> Amount | None:
     factor, dimension = scale
     number = number.replace("\u2212", "-")
     if factor == 1 and re.fullmatch(r"[-+]?\d{1,300}", number):
-        return Amount(int(number), dimension)
-    return Amount(float(number) * factor, dimension)
+        return CellAmount(int(number), dimension)
+    return CellAmount(float(number) * factor, dimension)
 
 
 def _unit_scale(unit: str) -> tuple[float, str] | None:

@@ -6,8 +6,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from steptime.build import make_workload, read_model
-from steptime.core.amounts import Amount as CellAmount
-from steptime.core.amounts import SIValue, amounts_of, parse_amount
+from steptime.core.amounts import CellAmount, SIValue, amounts_of, parse_amount
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.formula import column_name, filled, formula, valued
 from steptime.core.table_layout import Cells
