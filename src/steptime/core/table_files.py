@@ -26,6 +26,7 @@ NO_WORDS: Words = {}
 OF_JSON = (".jsonl", ".json")
 OF_CSV = (".csv", ".tsv", ".txt")
 ENDINGS = (*OF_CSV, *OF_JSON)
+WORKBOOK_ENDINGS = (".xlsx", ".xlsm", ".xls", ".ods", ".zip")
 ENDINGS_TEXT = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
 LOG_PREFIXES = (":::MLLOG {", "DLLL {")  # of lines of JSON in logs, without the brace
 _PREFIX_CHARACTERS = 16_384  # of a file, in which they are looked for
@@ -96,7 +97,9 @@ def table_cells(
         return
     source = shown(table)
     if not is_table_name(table.name) and table.exists():
-        raise InputError(f"{source}: a table is {ENDINGS_TEXT}, also with .gz")
+        is_workbook = table.name.lower().endswith(WORKBOOK_ENDINGS)
+        remedy = "; save it as CSV" if is_workbook else ""
+        raise InputError(f"{source}: a table is {ENDINGS_TEXT}, also with .gz{remedy}")
     try:
         content = table.read_bytes()
         content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content

@@ -312,6 +312,9 @@ def test_evaluate_refuses_a_file_of_another_ending_by_name(tmp_path, capsys):
         assert run(words) == 2
         told = capsys.readouterr().err
         assert ("save as CSV" if "zip" in name else "a table ends in .csv") in told
+        assert run(words[:2]) == 2
+        told = capsys.readouterr().err
+        assert ("save it as CSV" if "zip" in name else "a table is .csv") in told
 
 
 REPEATS = """gpu,layers,nodes,batch,run,time_ms
