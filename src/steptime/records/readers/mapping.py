@@ -49,13 +49,19 @@ class _CellForm(NamedTuple):
     decimal: str
     thousands: str
 
-    def read(self, cell: object) -> tuple[object, Any]:
-        """Return a cell with Python's marks, and its value for formulas."""
-        if not isinstance(cell, str) or self == (".", ""):
-            return cell, valued(cell)
-        text = localise(cell, self.decimal, self.thousands)
-        is_other_mark = text == cell and "." in text and self.decimal != "."
-        return text, text if is_other_mark else valued(text)
+    @property
+    def is_plain(self) -> bool:
+        """Whether numbers are written as in Python."""
+        return (self.decimal, self.thousands) == (".", "")
+
+    def text(self, cell: object) -> object:
+        """Return a cell with its number written as in Python."""
+        return localise(cell, self.decimal, self.thousands) if isinstance(cell, str) else cell
+
+    def value(self, cell: object, text: object) -> Any:
+        """Return the value for formulas of a cell and its text; `1.5` is no number with commas."""
+        is_dotted = isinstance(cell, str) and text == cell and "." in cell
+        return text if is_dotted and self.decimal != "." else valued(text)
 
 
 @dataclass(frozen=True)
@@ -151,14 +157,21 @@ class TableMapping:
             if isinstance(cells, InputError):
                 yield line, cells
                 continue
-            read_cells = {column: form.read(cell) for column, cell in cells.items()}
-            raw = {column: cell for column, (cell, _) in read_cells.items()}
-            ours = {column: self._in_our_words(column, cell) for column, cell in raw.items()}
-            values_of_cells = {
-                column: value if ours[column] is raw[column] else valued(ours[column])
-                for column, (_, value) in read_cells.items()
-            }
-            values = values_by_name(ours, values_of_cells, place=f"row {line}")
+            raw = (
+                cells if form.is_plain else {name: form.text(cell) for name, cell in cells.items()}
+            )
+            ours = raw
+            if self.words:
+                ours = {column: self._in_our_words(column, cell) for column, cell in raw.items()}
+            try:
+                values = values_by_name(
+                    ours,
+                    {column: form.value(cells[column], text) for column, text in ours.items()},
+                    place=f"row {line}",
+                )
+            except InputError as error:
+                yield line, error
+                continue
             for entry in entries:
                 try:
                     if not entry.where or formula(entry.where)(values):
