@@ -223,6 +223,7 @@ def _formula_of_heading(text: str) -> Formula:
 
 NO_CELLS: Mapping[str, Any] = MappingProxyType({})
 _BRACES = re.compile(r"\{([^{}]*)\}")
+_INTEGER = re.compile(r"[-+]?\d+")
 
 
 def filled(
@@ -249,7 +250,7 @@ def filled(
             raise unknown("column", name, cells or values) from None
         return _integer_text(compiled(values))
 
-    return _BRACES.sub(value, text)
+    return _BRACES.sub(value, text) if "{" in text else text
 
 
 def _integer_text(value: object) -> str:
@@ -299,7 +300,7 @@ def valued(cell: object) -> Any:
     if not isinstance(cell, str):
         return cell
     text = cell.strip()
-    if len(text) <= MAX_DIGITS and re.fullmatch(r"[-+]?\d+", text):
+    if len(text) <= MAX_DIGITS and _INTEGER.fullmatch(text):
         return int(text)
     number = number_of(text)
     if math.isfinite(number):

@@ -14,6 +14,7 @@ from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.records.readers import read_path
 from steptime.records.readers.mapping import mapping_of, read_mapping
+from steptime.records.record import stack_of
 
 KEYS = {
     "name": "mine",
@@ -386,6 +387,7 @@ def test_the_date_and_the_origin_of_a_record(tmp_path, text, taken_at):
     assert record.env["date"] == "2024-03-01"
     assert record.origin == "measured"
     assert record.method.options == {"layout": "nhwc", "stack": "x"}
+    assert stack_of(record) == "x"
     (entry,) = _read(tmp_path, table.replace(text, "soon"), keys).unread
     assert entry.reason.startswith("date: 'soon' is no date")
 
