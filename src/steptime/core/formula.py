@@ -92,7 +92,7 @@ class _CheckedCalls(ast.NodeTransformer):
             parts.append(inner.attr)
             inner = inner.value
         if not isinstance(inner, ast.Name):
-            raise InputError(f"'.{node.attr}' stands behind no name of a column")
+            raise InputError(f"Attribute is not allowed: '.{node.attr}' is of no column")
         return ast.Name("_".join([inner.id, *reversed(parts)]), ast.Load())
 
 

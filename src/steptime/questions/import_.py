@@ -13,7 +13,7 @@ from steptime.core.units import counted
 from steptime.core.values import parse_count
 from steptime.questions import kinds
 from steptime.records import store
-from steptime.records.readers import NO_FORMAT, Import, read_path, source_key
+from steptime.records.readers import NO_FORMAT, Import, is_mapped, read_path, source_key
 from steptime.records.readers.sources import Unread
 from steptime.records.readers.torch_trace import STEPS
 from steptime.records.record import Record
@@ -150,6 +150,9 @@ def import_(
     )
     if not content.records:
         raise InputError(f"{', '.join(map(str, sources))}: {_describe_failure(content)}")
+    if command_keys and not any(map(is_mapped, content.formats)):
+        names = ", ".join(f"--{key}" for key in command_keys)
+        raise InputError(f"{names}: for files that a mapping reads, and none is among these")
     if steps is not None and not content.formats["torch-trace"]:
         raise InputError("--steps: is for traces, and none is among these files")
     new_count = _write_new_records(content, folder)

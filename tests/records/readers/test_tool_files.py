@@ -7,6 +7,7 @@ import json
 import pytest
 
 from every import every
+from psc_log_text import psc_log
 from steptime.cli.main import run
 from steptime.records import store
 
@@ -247,3 +248,11 @@ def test_a_mapping_may_complete_one_of_the_house(tmp_path):
     first, _ = _import(tmp_path, "b.json", HYPERFINE, map=str(tmp_path / "m.toml"))
     assert _quantity(first) == ((0.41, 0.4, 0.44), (0, 1, 2))
     assert first.origin == "published"
+
+
+def test_keys_of_a_command_are_refused_where_no_mapping_reads(tmp_path, capsys):
+    (tmp_path / "slurm-1.out").write_text(psc_log(), encoding="utf-8")
+    words = ["import", str(tmp_path / "slurm-1.out"), "--out", str(tmp_path / "out")]
+    assert run([*words, "--batch", "64"]) == 2
+    assert "--batch: for files that a mapping reads" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -92,6 +92,11 @@ def read_path(
     return content
 
 
+def is_mapped(name: str) -> bool:
+    """Return whether files of a format are read by a mapping."""
+    return READERS.get(name, MAPPING) == MAPPING
+
+
 def reader_of(name: str, command_keys: Mapping[str, str] | None = None) -> Any:
     """Return the reader of a format; `command_keys` complete a mapping."""
     if READERS[name] != MAPPING:
