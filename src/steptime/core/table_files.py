@@ -6,11 +6,11 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from steptime.core.errors import InputError
 from steptime.core.formula import column_name, valued
 from steptime.core.json_rows import json_rows, log_rows
+from steptime.core.json_types import JsonObject
 from steptime.core.table_layout import (
     PLAIN,
     Cells,
@@ -21,7 +21,6 @@ from steptime.core.table_layout import (
 from steptime.core.toml_files import shown
 
 Words = Mapping[str, Mapping[str, str]]
-RowValues = dict[str, Any]  # by names for formulas
 NO_WORDS: Words = {}
 OF_JSON = (".jsonl", ".json")
 OF_CSV = (".csv", ".tsv", ".txt")
@@ -73,7 +72,7 @@ def is_table_name(name: str) -> bool:
 
 def table_rows(
     table: Path | Iterable[Cells], words: Words = NO_WORDS
-) -> Iterator[tuple[int, RowValues]]:
+) -> Iterator[tuple[int, JsonObject]]:
     """Yield the number and the values of each row of a file or a list, by names for formulas.
 
     Raises `InputError` for a file that is not a table, and at the first row that cannot be read.
@@ -126,7 +125,7 @@ def rows_of_text(
         yield from csv_rows(text, source, layout, name.lower().endswith(".tsv"))
 
 
-def values_of(cells: Cells, words: Words = NO_WORDS, place: str = "") -> RowValues:
+def values_of(cells: Cells, words: Words = NO_WORDS, place: str = "") -> JsonObject:
     """Return the values of a row by names for formulas; cells with numbers become numbers.
 
     `words` translate cells by column. Raises `InputError`, which begins with `place`, if two
@@ -137,7 +136,7 @@ def values_of(cells: Cells, words: Words = NO_WORDS, place: str = "") -> RowValu
 
 def values_by_name(
     cells: Cells, values: Cells, words: Words = NO_WORDS, place: str = ""
-) -> RowValues:
+) -> JsonObject:
     """Return values by column under names for formulas, with `words` in the place of theirs."""
     row = {column_name(name): value for name, value in values.items()}
     if len(row) < len(cells):
