@@ -146,7 +146,7 @@ def test_a_row_may_be_several_ops_or_a_network(table):
 def test_a_network_may_be_listed_in_a_second_table(tmp_path):
     (tmp_path / "runs.csv").write_text("net,card,ms\nsmall,t4,2\n")
     (tmp_path / "parts.csv").write_text("net,op,dims,count\nsmall,linear,64 32 16,3\nother,x,1,1\n")
-    m, n, k = (f"item(dims, {i})" for i in range(3))
+    m, n, k = (f"number(dims, {i})" for i in range(3))
     op = {"where": 'op == "linear"', "kind": "linear", "shapes": [[m, k], [n, k]], "count": "count"}
     said = mapping_of({
         "device": "{card}", "seconds": "ms", "unit": "ms", "condition": "repeated",
@@ -172,8 +172,8 @@ def test_a_network_may_be_listed_in_a_second_table(tmp_path):
             "relu of .*: each size is at least 1",
         ),
         (
-            {"rows": [{"kind": "relu", "shapes": [["item(op, 2)"]]}]},
-            r"ops.csv:2: formula 'item\(op, 2\)': 'bmm' has 0 numbers, counted from 0",
+            {"rows": [{"kind": "relu", "shapes": [["number(op, 2)"]]}]},
+            r"ops.csv:2: formula 'number\(op, 2\)': 'bmm' has 0 numbers, counted from 0",
         ),
         ({"rows": [{"kind": "rleu", "shapes": [["m"]]}]}, r"unknown op kind 'rleu'.*'relu'"),
         ({"rows": [{"kind": "linear", "shapes": [["m"]]}]}, r"linear of '\(\(\d+,\),\)': lacks w"),

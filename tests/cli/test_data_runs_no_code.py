@@ -154,7 +154,7 @@ WAYS: dict[str, tuple[dict[str, str], str, str]] = {  # files, command, what the
     "formula of a mapping": (
         {"t.csv": "s\n1\n", "m.toml": f'model = "{{{IMPORTS}}}"\n{ROWS}'},
         "evaluate t.csv --map m.toml",
-        "functions are ceil, floor",
+        "functions are ceil, ",
     ),
     "cell of an import": (
         {"t.csv": f"model,s\n{CODE},1\n", "m.toml": MAPPING},

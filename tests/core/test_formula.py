@@ -15,7 +15,7 @@ from steptime.core.formula import column_name, filled, formula, valued
         ('op in ("linear", "bmm") and not m < 5', True),
         ("m if m > 9 else 1", 1),
         ("ceil(m / 2) + max(m, 7) - min(1, m) + floor(1.5)", 10),
-        ("item(dims, 2)", 64),
+        ("number(dims, 2)", 64),
     ],
 )
 def test_formulas_compute(text, value):
@@ -25,7 +25,7 @@ def test_formulas_compute(text, value):
 @every(
     "text",
     [
-        "m.real", "__import__('os')", "m[0]", "2 ** m", "lambda: m", "f'{m}'", "(m", "m := 1",
+        "m().real", "__import__('os')", "m[0]", "2 ** m", "lambda: m", "f'{m}'", "(m", "m := 1",
         "[m for m in n]", "open('x')", "m" * 501, "",
     ],
 )  # fmt: skip
@@ -73,8 +73,8 @@ def test_columns_and_cells():
         ("word * 9999999999", "word is no number: 'x'"),
         ("word + word", "word is no number: 'x'"),
         ("cells * 9999999999", r"'\[1\]' is no number"),
-        ("item('1', -5)", "'1' has 1 numbers, counted from 0"),
-        ("item('1', 1)", "'1' has 1 numbers, counted from 0"),
+        ("number('1', -5)", "'1' has 1 numbers, counted from 0"),
+        ("number('1', 1)", "'1' has 1 numbers, counted from 0"),
         ("*".join(["1" + "0" * 99] * 4), "a number above 10.300"),
         ("1e308 * 10 // 1 % 0", "zero|modulo"),
         ("m * 10 ** 9", "Pow is not allowed"),

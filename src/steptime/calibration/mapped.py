@@ -17,7 +17,7 @@ from steptime.calibration.cases import PRICED, Case, Unasked, leave_out, op_kern
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.formula import filled, formula
-from steptime.core.table_files import ENDINGS, Words, table_rows
+from steptime.core.table_files import Words, is_table_name, table_cells, table_rows, values_of
 from steptime.core.toml_files import shown
 from steptime.core.values import parse_truth
 from steptime.hardware import catalog
@@ -27,14 +27,9 @@ from steptime.prediction.kernel import Kernel
 from steptime.prediction.method import stack_option
 from steptime.prediction.records import options_of
 from steptime.records import store
-from steptime.records.readers.mapping import (
-    ROW_KEYS,
-    MappedRow,
-    TableMapping,
-    keys_of,
-    read_mapping,
-    size_of,
-)
+from steptime.records.readers import NO_FORMAT, describe_source
+from steptime.records.readers.mapped_row import MappedRow, size_of
+from steptime.records.readers.mapping import ROW_KEYS, TableMapping, keys_of, read_mapping
 from steptime.records.readers.mapping_keys import OpOf, PartsTable, RowKeys
 from steptime.records.readers.sources import RecordSource, Unread, sources_at
 from steptime.records.record import Record
@@ -71,10 +66,19 @@ def cases(
         return _of_records(store.load(table, warn), warn, unasked)
     if not isinstance(table, Path):
         return _listed(((f"row {i}", row) for i, row in enumerate(table)), device, unasked)
-    plain = list(table_rows(table))
+    plain = list(_plain_rows(table, unasked))
     if plain and "seconds" not in plain[0][1]:
         raise InputError(f"{table}: no column 'seconds'; --map MAP.toml says what columns mean")
     return _listed(((f"{table.name}:{line}", row) for line, row in plain), device, unasked)
+
+
+def _plain_rows(table: Path, unasked: Unasked | None) -> Iterator[tuple[int, Row]]:
+    """Yield the rows of a table with our own keys; lines that are no rows go to `unasked`."""
+    for line, cells in table_cells(table):
+        if isinstance(cells, InputError):
+            leave_out(unasked, f"{table.name}:{line}", cells)
+        else:
+            yield line, values_of(cells, place=str(table))
 
 
 def _framed(rows: Any) -> Iterable[Row]:
@@ -187,6 +191,7 @@ def cases_of(
     that are not what the mapping says go to `unasked`; without that list the first is an
     `InputError`, naming the line.
     """
+    said.check_complete()
     for name, place, at, entries in _tables(table, said, unasked):
         beside = at.parent if isinstance(at, Path) else Path()
         parts = {id(one): _Parts(beside, one.parts, said.words) for one in entries if one.parts}
@@ -214,7 +219,7 @@ def _tables(
             at = table / file
             own = [one for one in said.rows if one.file == file]
             yield f"{at.name}:", f"{shown(at)}:", at, own
-    elif table.name.removesuffix(".gz").endswith(ENDINGS):
+    elif is_table_name(table.name) and not table.is_dir():
         yield f"{table.name}:", f"{shown(table)}:", table, said.rows
     else:
         for source in sources_at(table):
@@ -222,6 +227,9 @@ def _tables(
                 leave_out(unasked, source.file, InputError(source.reason))
             elif said.recognises(source):
                 yield f"{source.name}:", f"{source.name}:", source, said.rows
+            elif table.is_file() and not source.archive:
+                reason = f"{NO_FORMAT}: {describe_source(source, said)}"
+                raise InputError(f"{shown(table)}: {reason}")
 
 
 def _drawn(

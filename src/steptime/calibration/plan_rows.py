@@ -86,7 +86,7 @@ class Question:
 
 def columns_of(path: Path) -> set[str]:
     """Return the columns of a file of cells; of another file none."""
-    is_table = path.name.removesuffix(".gz").endswith((".csv", ".tsv"))
+    is_table = path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv"))
     return {*next(table_rows(path), (0, {}))[1]} if is_table else set()
 
 

@@ -1,28 +1,73 @@
-"""Readers of tables that users bring: CSV and JSON lines, also compressed by gzip."""
+"""Readers of tables that users bring: CSV, JSON and JSON lines, also compressed by gzip."""
 
-import csv
+import codecs
 import gzip
-import json
-from collections import Counter
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
 
-from steptime.core.errors import InputError, shorten
+from steptime.core.errors import InputError
 from steptime.core.formula import column_name, valued
+from steptime.core.json_rows import json_rows, log_rows
 from steptime.core.json_types import JsonObject
+from steptime.core.table_layout import (
+    PLAIN,
+    Cells,
+    TableLayout,
+    check_names_differ,
+    csv_rows,
+)
 from steptime.core.toml_files import shown
-from steptime.core.units import counted
 
 Words = Mapping[str, Mapping[str, str]]
-Cells = Mapping[str, Any]
 NO_WORDS: Words = {}
 OF_JSON = (".jsonl", ".json")
 OF_CSV = (".csv", ".tsv", ".txt")
 ENDINGS = (*OF_CSV, *OF_JSON)
-DELIMITERS = ",;\t|"
-_ENDINGS_TEXT = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
+WORKBOOK_ENDINGS = (".xlsx", ".xlsm", ".xls", ".ods", ".zip")
+ENDINGS_TEXT = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
+LOG_PREFIXES = (":::MLLOG {", "DLLL {")  # of lines of JSON in logs, without the brace
+_PREFIX_CHARACTERS = 16_384  # of a file, in which they are looked for
+_BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_HEAD_BYTES = 1000
+_MIN_ZERO_SHARE = 0.4  # of the bytes of Latin text in UTF-16 that are zero: a half
+
+
+def decode(content: bytes, is_complete: bool = True) -> str:
+    """Return the text of a file: by its byte order mark, else UTF-8, else Windows' code page 1252.
+
+    Text of UTF-16 without a mark is known by its zero bytes. The first bytes of a file, which is
+    not `is_complete`, may end within a character.
+    """
+    for mark, encoding in _BYTE_ORDER_MARKS:
+        if content.startswith(mark):
+            return content.decode(encoding, "replace")
+    head = content[:_HEAD_BYTES]
+    zeros_first = head[::2].count(0)
+    zeros_second = head[1::2].count(0)
+    if (
+        max(zeros_first, zeros_second)
+        >= _MIN_ZERO_SHARE * len(head)
+        > min(zeros_first, zeros_second)
+    ):
+        is_little = zeros_second > zeros_first
+        return content.decode("utf-16-le" if is_little else "utf-16-be", "replace")
+    try:
+        return codecs.getincrementaldecoder("utf-8")().decode(content, is_complete)
+    except UnicodeDecodeError:
+        return content.decode("cp1252", "replace")
+
+
+def is_table_name(name: str) -> bool:
+    """Return whether a file has the ending of a table, in letters of either case, or .gz behind."""
+    return name.lower().removesuffix(".gz").endswith(ENDINGS)
 
 
 def table_rows(
@@ -40,7 +85,7 @@ def table_rows(
 
 
 def table_cells(
-    table: Path | Iterable[Cells], delimiter: str = ""
+    table: Path | Iterable[Cells], layout: TableLayout = PLAIN
 ) -> Iterator[tuple[int, Cells | InputError]]:
     """Yield the number of each row of a file or a list, and its cells or the error in it.
 
@@ -49,54 +94,35 @@ def table_cells(
     if not isinstance(table, Path):
         yield from enumerate(table)
         return
-    name = table.name.removesuffix(".gz")
-    if not name.endswith(ENDINGS) and table.exists():
-        raise InputError(f"{shown(table)}: a table is {_ENDINGS_TEXT}, also with .gz")
+    source = shown(table)
+    if not is_table_name(table.name) and table.exists():
+        is_workbook = table.name.lower().endswith(WORKBOOK_ENDINGS)
+        remedy = "; save it as CSV" if is_workbook else ""
+        raise InputError(f"{source}: a table is {ENDINGS_TEXT}, also with .gz{remedy}")
     try:
-        opened: Any = partial(gzip.open, table) if table.name.endswith(".gz") else table.open
-        with opened("rt", encoding="utf-8-sig", newline="") as file:
-            yield from cells_of(file, name, shown(table), delimiter)
+        content = table.read_bytes()
+        content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
     except OSError as error:
-        raise InputError(f"{shown(table)}: {error.strerror or error}") from None
-    except (UnicodeDecodeError, EOFError) as error:
-        raise InputError(f"{shown(table)}: {error}") from None
+        raise InputError(f"{source}: {error.strerror or error}") from None
+    except (EOFError, zlib.error) as error:
+        raise InputError(f"{source}: {error}") from None
+    name = table.name.lower().removesuffix(".gz")
+    yield from rows_of_text(decode(content), name, source, layout)
 
 
-def cells_of(
-    file: IO[str], name: str, source: str, delimiter: str = ""
+def rows_of_text(
+    text: str, name: str, source: str, layout: TableLayout = PLAIN
 ) -> Iterator[tuple[int, Cells | InputError]]:
-    """Yield the numbers and the cells of rows, as `table_cells`, from an open file.
-
-    The default delimiter of CSV is the candidate that is most frequent in the first line.
-    """
-    if name.lower().endswith(OF_JSON):
-        yield from _json_rows(file, name, source)
-        return
-    heading = file.readline()
-    file.seek(0)
-    usual = "\t" if name.lower().endswith(".tsv") else max(DELIMITERS, key=heading.count)
-    reader = csv.reader(file, delimiter=delimiter or usual, skipinitialspace=True, strict=True)
-    columns: list[str] | None = None
-    while True:
-        line = reader.line_num + 1
-        try:
-            cells = list(map(str.strip, next(reader)))
-        except StopIteration:
-            return
-        except csv.Error as error:
-            fault = InputError(f"no line of CSV: {error}")
-            if columns is None:
-                raise InputError(f"{source}:1: {fault}") from None
-            yield line, fault
-            continue
-        if columns is None:
-            columns = cells
-            _check_names_differ(columns, source)
-        elif len(cells) == len(columns):
-            yield line, dict(zip(columns, cells, strict=True))
-        elif cells:
-            many = f"{counted(len(cells), 'cell')} under {counted(len(columns), 'column')}"
-            yield line, InputError(many)
+    """Yield the numbers and the cells of rows, as `table_cells`, of the text of a file."""
+    if layout.has_names and not (layout.row_pattern or layout.prefix):
+        prefix = next((mark for mark in LOG_PREFIXES if mark in text[:_PREFIX_CHARACTERS]), "")
+        layout = replace(layout, prefix=prefix.removesuffix(" {"))
+    if layout.row_pattern:
+        yield from log_rows(text, layout)
+    elif layout.prefix or name.lower().endswith(OF_JSON):
+        yield from json_rows(text, name, source, layout)
+    else:
+        yield from csv_rows(text, source, layout, name.lower().endswith(".tsv"))
 
 
 def values_of(cells: Cells, words: Words = NO_WORDS, place: str = "") -> JsonObject:
@@ -105,35 +131,17 @@ def values_of(cells: Cells, words: Words = NO_WORDS, place: str = "") -> JsonObj
     `words` translate cells by column. Raises `InputError`, which begins with `place`, if two
     columns have the same name in formulas.
     """
-    row = {column_name(name): valued(cell) for name, cell in cells.items()}
+    return values_by_name(cells, {name: valued(cell) for name, cell in cells.items()}, words, place)
+
+
+def values_by_name(
+    cells: Cells, values: Cells, words: Words = NO_WORDS, place: str = ""
+) -> JsonObject:
+    """Return values by column under names for formulas, with `words` in the place of theirs."""
+    row = {column_name(name): value for name, value in values.items()}
     if len(row) < len(cells):
-        _check_names_differ(cells, place)
+        check_names_differ(cells, place)
     for column, meaning in words.items():
         if column in row:
             row[column] = meaning.get(str(row[column]), row[column])
     return row
-
-
-def _check_names_differ(columns: Iterable[str], source: str) -> None:
-    """Raise `InputError` if two columns have one name in formulas: `time (ms)` and `time_ms`."""
-    for name, count in Counter(filter(None, map(column_name, columns))).items():
-        if count > 1:
-            raise InputError(f"{source}: two columns are named {name}")
-
-
-def _json_rows(file: IO[str], name: str, source: str) -> Iterator[tuple[int, Cells]]:
-    """Yield the objects of JSON lines, or of one list, each with its line or place."""
-    is_list = not name.lower().endswith(".jsonl")
-    for number, text in enumerate([file.read()] if is_list else file, 1):
-        if not text.strip():
-            continue
-        try:
-            parsed = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{source}:{number}: not JSON: {error}") from None
-        if is_list and not isinstance(parsed, list):
-            raise InputError(f"{source}: a table is a list of rows, not {shorten(parsed)}")
-        for place, row in enumerate(parsed, 1) if is_list else ((number, parsed),):
-            if not isinstance(row, dict):
-                raise InputError(f"{source}:{place}: a row is an object, not {shorten(row)}")
-            yield place, row

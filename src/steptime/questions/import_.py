@@ -13,7 +13,7 @@ from steptime.core.units import counted
 from steptime.core.values import parse_count
 from steptime.questions import kinds
 from steptime.records import store
-from steptime.records.readers import NO_FORMAT, Import, read_path, source_key
+from steptime.records.readers import NO_FORMAT, Import, is_mapped, read_path, source_key
 from steptime.records.readers.sources import Unread
 from steptime.records.readers.torch_trace import STEPS
 from steptime.records.record import Record
@@ -96,17 +96,31 @@ def import_(
     out: kinds.RecordsFolder,
     mapping: kinds.MappingFile | None = None,
     steps: kinds.Count | None = None,
+    model: kinds.Name | None = None,
+    batch: kinds.Batch | None = None,
+    device: kinds.Name | None = None,
+    dtype: kinds.Dtype | None = None,
+    phase: kinds.Phase | None = None,
+    optimizer: kinds.Optimizer | None = None,
+    replicas: kinds.Count | None = None,
 ) -> ImportAnswer:
     """Read other people's results into a folder of records.
 
-    The format of a file is recognised by its content. Files that are not read are listed with the
-    reason.
+    The format of a file is recognised by its content. Rows, entries and files that are not read are
+    listed with the reason.
 
     Args:
         paths: Files, folders, .tar or .tar.gz archives.
         out: Folder of records.
-        mapping: What the columns of CSV files mean.
+        mapping: What columns mean: a file, or a mapping of the house, such as hyperfine.
         steps: Number of steps in a trace that does not mark them.
+        model: The network, where the file does not say it; a column in braces: {name}.
+        batch: Examples of one replica in a step, where the file does not say them.
+        device: The device, where the file does not say it.
+        dtype: Data type, where the file does not say it.
+        phase: train or infer, where the file does not say it.
+        optimizer: The optimizer, where the file does not say it.
+        replicas: Data-parallel copies, where the file does not say them.
 
     Raises:
         InputError: if no file became a record, for a mapping that is not valid, and if the folder
@@ -117,13 +131,28 @@ def import_(
 
     sources = paths_of(paths)
     folder = Path(out)
+    keys = {
+        "model": model,
+        "batch": batch,
+        "device": device,
+        "dtype": dtype,
+        "phase": phase,
+        "optimizer": optimizer,
+        "replicas": replicas,
+    }
+    command_keys = {key: text_of(value) for key, value in keys.items() if value is not None}
+    reader = read_mapping(Path(mapping), command_keys) if mapping else None
     content = read_path(
         *sources,
-        mapping=read_mapping(Path(mapping)) if mapping else None,
+        mapping=reader,
+        command_keys=command_keys,
         steps=None if steps is None else parse_count(text_of(steps), "--steps"),
     )
     if not content.records:
         raise InputError(f"{', '.join(map(str, sources))}: {_describe_failure(content)}")
+    if command_keys and not any(map(is_mapped, content.formats)):
+        names = ", ".join(f"--{key}" for key in command_keys)
+        raise InputError(f"{names}: for files that a mapping reads, and none is among these")
     if steps is not None and not content.formats["torch-trace"]:
         raise InputError("--steps: is for traces, and none is among these files")
     new_count = _write_new_records(content, folder)

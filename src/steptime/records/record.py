@@ -109,7 +109,10 @@ def in_one_run(samples: Sequence[float], **columns: tuple[Any, ...]) -> Quantity
 
 
 def measured_stack(method: RecordMethod) -> str:
-    """Return the software stack that ran what a method measured."""
+    """Return the software stack that ran a measured step: the option `stack`, else the backend."""
+    stack = method.options.get("stack")
+    if isinstance(stack, str) and stack:
+        return stack
     return replace(method, name=method.name.removesuffix(PROFILER)).label
 
 

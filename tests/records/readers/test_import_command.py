@@ -287,7 +287,10 @@ def test_a_table_without_rows_is_no_empty_folder(tmp_path, capsys):
         'quantities = {step_s = {column = "b"}}\n',
         encoding="utf-8",
     )
-    for name, said in (("t.csv", "no row or entry is in it"), ("none", "an empty folder")):
+    for name, said in (
+        ("t.csv", "no row fits the mapping; line 1, 'a,b', names the columns"),
+        ("none", "an empty folder"),
+    ):
         words = ["import", str(tmp_path / name), "--mapping", str(tmp_path / "m.toml")]
         assert run([*words, "--out", str(tmp_path / "out")]) == 2
         assert said in capsys.readouterr().err

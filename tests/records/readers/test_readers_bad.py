@@ -74,8 +74,8 @@ LOG = psc_log().encode()
         ("a.txt", b"hello\nworld", "no known format: begins with 'hello'"),
         (
             "a.csv",
-            CSV.replace(",", ";").encode(),
-            "output_...'; its cells are apart by ';', not by ','",
+            CSV.replace(",", ";").replace("layers", "depth").encode(),
+            "output_s...'; --map FILE.toml says what columns mean",
         ),
         ("a.tar.gz", _tar({"a": os.urandom(9000)})[:5000], "cannot be read"),
         ("a.gz", gzip.compress(LOG)[:500], "cannot be read"),

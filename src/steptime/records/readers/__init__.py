@@ -1,7 +1,7 @@
 """Other people's results as records of origin "published".
 
 A reader has `SOURCE`, where such results are from, `recognises(source) -> bool`, which looks at the
-name and the first characters, and `read(source) -> Reading`: a module, or a mapping of `data`.
+name and the content, and `read(source) -> Reading`: a module, or a mapping of `data/mappings`.
 """
 
 from __future__ import annotations
@@ -9,30 +9,37 @@ from __future__ import annotations
 import importlib
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from steptime.core.errors import InputError, shorten
+from steptime.core.table_files import ENDINGS_TEXT, is_table_name
 from steptime.core.toml_files import DATA
 from steptime.records.readers.sources import Reading, RecordSource, Unread, sources_at
 from steptime.records.record import Record
 
-MAPPINGS = DATA / "mappings"  # of tables that are known by their columns
+MAPPING = "mapping"
 READERS = {
     "psc-log": "steptime.records.readers.psc_log",
     "torch-trace": "steptime.records.readers.torch_trace",  # may hold any word that others look for
     "paradnn-json": "steptime.records.readers.paradnn_json",
-    **{path.stem: f"mappings/{path.name}" for path in sorted(MAPPINGS.glob("*.toml"))},
+    **dict.fromkeys(sorted(path.stem for path in (DATA / "mappings").glob("*.toml")), MAPPING),
 }
 
 NO_FORMAT = "no known format"
+_BINARY_FORMS = {  # first bytes, and what to do with such a file
+    b"PK\x03\x04": "a zip archive or a workbook of Excel: save as CSV, or unpack it",
+    b"\xd0\xcf\x11\xe0": "a workbook of Excel: save as CSV",
+    b"PAR1": "a Parquet file: save as CSV",
+}
 
 
 @dataclass
 class Import:
-    """What became of everything at some paths.
+    """The content of everything at some paths.
 
     `formats` counts the files that each reader took. `duplicates` gives for a file the one that has
     the same content: of equal files the one that lies deepest, by name, is taken for the original.
@@ -47,100 +54,141 @@ class Import:
     notes: list[str] = field(default_factory=list)
 
 
-def read_path(*paths: Path, mapping: Any = None, steps: int | None = None) -> Import:
+def read_path(
+    *paths: Path,
+    mapping: Any = None,
+    command_keys: Mapping[str, str] | None = None,
+    steps: int | None = None,
+) -> Import:
     """Return the records of all files at `paths`.
 
     Args:
         *paths: files, folders and archives.
-        mapping: the reader of CSV files.
+        mapping: the mapping by which tables are read, before all other readers.
+        command_keys: keys that complete the mappings of the house: model, batch, device, ...
         steps: number of steps in each trace that does not mark them.
     """
-    readers: dict[str, Any] = {"csv": mapping} if mapping else {}
-    readers |= {name: reader_of(name) for name in READERS}
+    readers: dict[str, Any] = {}
+    if mapping:
+        readers["csv" if mapping.sha256 else mapping.name] = mapping
+    readers |= {name: reader_of(name, command_keys) for name in READERS if name not in readers}
     if steps is not None:
         from steptime.records.readers.torch_trace import TraceReader
 
         readers["torch-trace"] = TraceReader(steps)
-    done = Import()
-    for source in (one for path in dict.fromkeys(paths) for one in sources_at(path)):
-        done.files += 1
+    content = Import()
+    for source in (source for path in dict.fromkeys(paths) for source in sources_at(path)):
+        content.files += 1
         if isinstance(source, Unread):
-            done.unread.append(source)
+            content.unread.append(source)
             continue
-        name = next((name for name, one in readers.items() if one.recognises(source)), None)
+        name = next((name for name, reader in readers.items() if reader.recognises(source)), None)
         if name is None:
-            done.unread.append(Unread(source.name, None, f"{NO_FORMAT}: {_seen(source)}"))
+            reason = f"{NO_FORMAT}: {describe_source(source, mapping)}"
+            content.unread.append(Unread(source.name, None, reason))
             continue
-        _take(done, name, readers[name], source)
-    _mark_duplicates(done)
-    return done
+        _read_source(content, name, readers[name], source)
+    _mark_duplicates(content)
+    return content
+
+
+def is_mapped(name: str) -> bool:
+    """Return whether files of a format are read by a mapping."""
+    return READERS.get(name, MAPPING) == MAPPING
+
+
+def reader_of(name: str, command_keys: Mapping[str, str] | None = None) -> Any:
+    """Return the reader of a format; `command_keys` complete a mapping."""
+    if READERS[name] != MAPPING:
+        return importlib.import_module(READERS[name])
+    if not command_keys:
+        return _shipped_reader(name)
+    from steptime.records.readers.mapping import shipped
+
+    return shipped(name, command_keys)
 
 
 @cache
-def reader_of(name: str) -> Any:
-    """Return the reader of a format."""
-    if not READERS[name].endswith(".toml"):
-        return importlib.import_module(READERS[name])
+def _shipped_reader(name: str) -> Any:
     from steptime.records.readers.mapping import shipped
 
-    return shipped(READERS[name])
+    return shipped(name)
 
 
 def source_key(record: Record) -> tuple[Any, ...]:
-    """Return what is equal for records of one content and entry, wherever the file lies."""
+    """Return a key that is equal for records of one content and entry, wherever the file lies."""
     return tuple(record.env.get(name) for name in ("source_sha256", "source_entry", "mapping"))
 
 
-def _mark_duplicates(done: Import) -> None:
+def _mark_duplicates(content: Import) -> None:
+    """Name for each file of equal content the original, in its records, too."""
     files: dict[tuple[Any, ...], list[str]] = {}
-    for record in done.records:
+    for record in content.records:
         files.setdefault(source_key(record), []).append(record.env["source_file"])
     for names in files.values():
         original = min(names, key=lambda name: (-name.count("/"), name))
-        done.duplicates |= {name: original for name in names if name != original}
-    done.records = [
-        replace(one, env={**one.env, "duplicate_of": done.duplicates.get(one.env["source_file"])})
-        for one in done.records
+        content.duplicates |= {name: original for name in names if name != original}
+    content.records = [
+        replace(
+            record,
+            env={
+                **record.env,
+                "duplicate_of": content.duplicates.get(record.env["source_file"]),
+            },
+        )
+        for record in content.records
     ]
 
 
-def _take(done: Import, name: str, reader: Any, source: RecordSource) -> None:
+def _read_source(content: Import, name: str, reader: Any, source: RecordSource) -> None:
+    """Add the records and the unread entries of a source to the content."""
     try:
-        found: Reading = reader.read(source)
+        reading: Reading = reader.read(source)
     except InputError as error:
-        found = Reading(unread=(Unread(source.name, None, str(error)),))
+        reason = str(error).removeprefix(f"{source.name}: ")
+        reading = Reading(unread=(Unread(source.name, None, reason),))
     about = {
         "source": reader.SOURCE,
         "source_file": source.name,
         "source_archive": source.archive,
         "source_sha256": source.sha256,
     }
-    for one in found.records:
-        held = one.quantities.values()
-        if all(math.isfinite(n) for of in held for n in (*of.samples, of.value or 0.0)):
-            done.records.append(replace(one, env={**about, **one.env}))
+    for record in reading.records:
+        quantities = record.quantities.values()
+        amounts = (amount for of in quantities for amount in (*of.samples, of.value or 0.0))
+        if all(map(math.isfinite, amounts)):
+            content.records.append(replace(record, env={**about, **record.env}))
         else:
-            entry = one.env.get("source_entry")
-            done.unread.append(Unread(source.name, entry, "a number is too large"))
-    done.unread += found.unread
-    done.notes += [f"{source.name}: {remark}" for remark in found.notes]
-    done.formats[name] += 1
+            entry = record.env.get("source_entry")
+            content.unread.append(Unread(source.name, entry, "a number is too large"))
+    content.unread += reading.unread
+    content.notes += [f"{source.name}: {remark}" for remark in reading.notes]
+    content.formats[name] += 1
 
 
-def _seen(source: RecordSource) -> str:
+def describe_source(source: RecordSource, mapping: Any = None) -> str:
+    """Return why no reader takes a file: "begins with 'hello'", with the nearest remedy."""
     if not source.content:
         return "an empty file"
     if not source.content.strip(b"\0"):
         return "nothing but zeros, as an archive of no files"
-    if b"\0" in source.content[:1000]:
-        return "binary data"
+    for mark, remedy in _BINARY_FORMS.items():
+        if source.content.startswith(mark):
+            return remedy
     first = source.head.lstrip().partition("\n")[0].strip()
-    is_table = source.name.lower().endswith(".csv")
-    hint = (apart_by(first) or "--map FILE.toml says what columns mean") if is_table else ""
+    if "\0" in source.head[:1000]:
+        return "binary data"
+    hint = _table_hint(source, mapping)
     return f"begins with {shorten(first)}{hint and f'; {hint}'}"
 
 
-def apart_by(line: str) -> str:
-    """Return a hint where the cells of a line are apart by no comma, else ""."""
-    other = next((mark for mark in (";", "\t", "|") if mark in line), "")
-    return f"its cells are apart by {other!r}, not by ','" if other and "," not in line else ""
+def _table_hint(source: RecordSource, mapping: Any) -> str:
+    """Return the remedy for a table that no mapping takes."""
+    if mapping and mapping.keys.columns:
+        lacking = {*mapping.keys.columns} - source.columns_under(mapping.keys.layout)
+        return f"it lacks columns of the mapping: {', '.join(sorted(lacking))}"
+    if mapping and not is_table_name(source.name):
+        return f"a table ends in {ENDINGS_TEXT}, also with .gz"
+    if not source.name.lower().endswith(".csv") or mapping:
+        return ""
+    return "--map FILE.toml says what columns mean"

@@ -4,9 +4,11 @@ A text may hold columns and formulas of them in braces (`{device}`); sizes, seco
 are formulas (`2 * hidden`), of `steptime.core.formula`.
 """
 
-import io
+import json
+import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -14,163 +16,60 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
-from steptime.build import make_workload, read_model, read_table
-from steptime.core.errors import InputError, one_of, shorten, unknown
-from steptime.core.formula import column_name, filled, formula, valued
-from steptime.core.table_files import ENDINGS, Cells, Words, cells_of, table_cells, values_of
+from steptime.build import read_table
+from steptime.core.amounts import localise
+from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.formula import column_name, formula, valued
+from steptime.core.table_files import (
+    Words,
+    is_table_name,
+    rows_of_text,
+    table_cells,
+    values_by_name,
+)
+from steptime.core.table_layout import Cells, TableLayout, find_headings
 from steptime.core.toml_files import packaged
-from steptime.core.units import QUANTITIES
+from steptime.core.units import counted
 from steptime.core.validated import validated
-from steptime.core.values import parse_count
-from steptime.core.workload import STAGINGS, STRATEGIES, Workload
-from steptime.records.readers.mapping_keys import UNITS, Amount, Keys, RowKeys
+from steptime.records.readers.dates import read_date
+from steptime.records.readers.mapped_row import SIZE_NAMES, MappedRow
+from steptime.records.readers.mapping_keys import Keys, RowKeys
+from steptime.records.readers.repeats import ReadRow, pool_repeats
 from steptime.records.readers.sources import Reading, RecordSource, Unread, platform_of
-from steptime.records.record import Quantity, Record, RecordMethod
+from steptime.records.record import Record, RecordMethod
 
+FOLDER = "mappings"  # of the package's data
 OLD_KEYS = {"platform": "device"}
-OF_CHOICE = {"staging": STAGINGS, "strategy": ("", *STRATEGIES)}  # "": one replica, or not said
-LARGEST = 1e300
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class MappedRow(NamedTuple):
-    """A row of a table as one entry of a mapping has it.
+class _CellForm(NamedTuple):
+    """How numbers in cells are written."""
 
-    Its cells are `raw` as they stand and `cells` in words of ours; formulas take `values`.
-    """
-
-    keys: RowKeys
-    raw: Cells
-    cells: Cells
-    values: Mapping[str, Any]
-    line: int
-
-    def text(self, template: str) -> str:
-        """Return a text with its columns and formulas filled in."""
-        return filled(template, self.values, self.cells)
-
-    def size(self, template: str, what: str) -> int:
-        """Return the whole number that a formula or a text says; raises `InputError`."""
-        if "{" in template:
-            return _whole(valued(self.text(template)), what)
-        return size_of(template, self.values, what)
+    decimal: str
+    thousands: str
 
     @property
-    def outcome(self) -> tuple[str, str]:
-        """The status of the row and its cause."""
-        for rule in self.keys.status:
-            if rule.where:
-                holds = formula(rule.where)(self.values)
-            else:
-                holds = str(self._cell(rule.column)) == rule.equals
-            if holds:
-                return rule.status, rule.cause
-        return "ok", ""
+    def is_plain(self) -> bool:
+        """Whether numbers are written as in Python."""
+        return (self.decimal, self.thousands) == (".", "")
 
-    @property
-    def seconds(self) -> float | None:
-        """The seconds that were measured, None where there are none."""
-        keys = self.keys
-        if keys.quantities:
-            amount = keys.quantities.get("step_s")
-            failed = self.outcome[0] != "ok" or keys.scope
-            return None if failed or amount is None else self._amount("step_s", amount)
-        seconds = formula(keys.seconds)(self.values)
-        if seconds in ("", None) or str(seconds).lower() == "nan":
-            return None
-        return _positive(seconds, keys.seconds) * UNITS[keys.unit]
+    def text(self, cell: object) -> object:
+        """Return a cell with its number written as in Python."""
+        return localise(cell, self.decimal, self.thousands) if isinstance(cell, str) else cell
 
-    @property
-    def quantities(self) -> dict[str, float]:
-        """What was measured, in SI."""
-        if not self.keys.quantities:
-            seconds = self.seconds
-            return {} if seconds is None else {"step_s": seconds}
-        return {name: self._amount(name, one) for name, one in self.keys.quantities.items()}
-
-    @property
-    def rivals(self) -> dict[str, float]:
-        """The seconds that others predicted, where they did."""
-        keys = self.keys
-        scale = 1.0 if keys.quantities else UNITS[keys.unit]
-        return {
-            name: value * scale
-            for name, text in keys.rivals.items()
-            if isinstance(value := formula(text)(self.values), int | float) and value > 0
-        }
-
-    @property
-    def workload(self) -> Workload:
-        """The step of the row's network."""
-        keys = self.keys
-        return make_workload(
-            read_model(self.text(keys.model)),
-            self.size(keys.batch, "batch") if keys.batch else None,
-            self.text(keys.dtype) or "float32",
-            self.text(keys.phase),
-            self.text(keys.optimizer),
-            self.size(keys.replicas, "replicas"),
-        )
-
-    @property
-    def options(self) -> dict[str, str | int]:
-        """What else changes the numbers; what tables and plots read is what these know."""
-        found: dict[str, str | int] = {}
-        for name, template in self.keys.options.items():
-            text = template if isinstance(template, int) else self.text(template)
-            if name in OF_CHOICE and text not in OF_CHOICE[name]:
-                raise unknown(name, text, filter(None, OF_CHOICE[name]), "options")
-            found[name] = parse_count(text, "options.devices") if name == "devices" else text
-        return found
-
-    def _cell(self, column: str) -> Any:
-        return self.raw[one_of("column", column, self.raw)]
-
-    def _amount(self, name: str, amount: Amount) -> float:
-        """Return a quantity in SI; a time is above 0, and so is what is divided by."""
-        is_time = QUANTITIES[name][0] == "s"
-        if amount.formula:
-            value = formula(amount.formula)(self.values)
-            return _positive(value, name) if is_time else _number(value, name)
-        of_cell = _positive if is_time or amount.inverse else _number
-        value = of_cell(valued(self._cell(amount.column)), amount.column) * amount.scale
-        if amount.inverse and not value:
-            raise InputError(f"{amount.column}: too small: {shorten(self._cell(amount.column))}")
-        return 1 / value if amount.inverse else value
-
-
-def _number(value: object, what: str) -> float:
-    if not isinstance(value, int | float) or not abs(value) < LARGEST:
-        raise InputError(f"{what}: must be a number, not {shorten(value)}")
-    return float(value)
-
-
-def _positive(value: object, what: str) -> float:
-    if not isinstance(value, int | float) or not 0 < value < LARGEST:
-        raise InputError(f"{what} must be above 0, not {shorten(value)}")
-    return float(value)
-
-
-def size_of(
-    text: int | str, values: Mapping[str, Any], what: str = "a size", below: int = 2**63
-) -> int:
-    """Return the whole number that a formula says; raises `InputError` for what is none."""
-    value = formula(text)(values) if isinstance(text, str) else text
-    return _whole(value, what if str(value) == str(text) else str(text), below)
-
-
-def _whole(value: object, what: str, below: int = 2**63) -> int:
-    if not isinstance(value, int | float) or not 0 <= value < below or value != int(value):
-        most = f"2^{below.bit_length() - 1}"
-        raise InputError(f"{what} is a whole number below {most}, not {shorten(value)}")
-    return int(value)
+    def value(self, cell: object, text: object) -> Any:
+        """Return the value for formulas of a cell and its text; `1.5` is no number with commas."""
+        is_dotted = isinstance(cell, str) and text == cell and "." in cell
+        return text if is_dotted and self.decimal != "." else valued(text)
 
 
 @dataclass(frozen=True)
 class TableMapping:
     """A reader of tables as a mapping says: which rows are what.
 
-    `sha256` is of the content of a user's file, "" of those of the house.
+    `sha256` is of the content of a user's file, "" of those of the house. `lacks` are keys that
+    neither the files of the tool nor the user say.
     """
 
     keys: Keys
@@ -179,6 +78,8 @@ class TableMapping:
     name: str
     SOURCE: str  # as the readers that are modules have it
     sha256: str = ""
+    lacks: tuple[str, ...] = ()
+    command_keys: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def words(self) -> Words:
@@ -186,79 +87,132 @@ class TableMapping:
         return {column_name(column): meaning for column, meaning in self.keys.words.items()}
 
     def recognises(self, source: RecordSource) -> bool:
-        """Whether this is a table, by its name, or by its columns where they are known."""
-        if self.keys.columns:
-            return {*self.keys.columns} <= source.columns
-        name = source.name.lower()
-        return name.endswith(ENDINGS) and not (
-            name.endswith(".json") and source.head.lstrip().startswith("{")
-        )
+        """Return whether this is a table of the mapping.
+
+        It is known by its marks or columns where the mapping has some, else by its name.
+        """
+        keys = self.keys
+        if keys.marks or keys.prefix:
+            return all(map(source.holds, filter(None, (*keys.marks, keys.prefix))))
+        if keys.columns:
+            return {*keys.columns} <= source.columns_under(keys.layout)
+        return is_table_name(source.name) or bool(keys.row_pattern)
 
     def read(self, source: RecordSource) -> Reading:
         """Return a record for each step; what is none is unread, with its line."""
-        known = {*self.keys.columns, *self.keys.also}
-        strange = sorted(source.columns - known) if known else ()
-        told = [f"column {shorten(column)} is not known" for column in strange]
-        unread = [Unread(source.name, None, reason) for reason in told]
-        records: list[Record] = []
+        self.check_complete()
+        unread = [Unread(source.name, None, reason) for reason in self._unknown_columns(source)]
+        records: list[ReadRow] = []
         file = source.name.rpartition("/")[2]
-        of_file = [one for one in self.rows if one.file.removesuffix(".gz") in ("", file)]
-        for line, row in self.rows_of(source, of_file):
+        entries = [row for row in self.rows if row.file.removesuffix(".gz") in ("", file)]
+        for line, row in self.rows_of(source, entries):
             try:
                 if isinstance(row, InputError):
                     raise row
                 records.append(self._record(row))
             except InputError as error:
                 unread.append(Unread(source.name, line, str(error)))
-        if not records and len({one.reason for one in unread}) == 1 < len(unread):
+        if not records and not unread:
+            unread = self._describe_no_rows(source)
+        if not records and len({entry.reason for entry in unread}) == 1 < len(unread):
             unread = [Unread(source.name, None, unread[0].reason)]
-        return Reading(tuple(records), tuple(unread))
+        remarks = _remarks(source, records, self.layout)
+        return Reading(tuple(pool_repeats(records)), tuple(unread), remarks)
+
+    def _describe_no_rows(self, source: RecordSource) -> list[Unread]:
+        """Return why a table has no row: the line that was taken for the headings."""
+        layout = self.layout
+        if source.is_json or layout.prefix or layout.row_pattern:
+            return [Unread(source.name, None, "no row fits the mapping")]
+        headings = find_headings(source.text, layout, source.name.lower().endswith(".tsv"))
+        if headings is None:
+            return [Unread(source.name, None, "an empty table")]
+        line = f"line {headings.line}, {shorten(headings.text.strip())}"
+        reason = f"no row fits the mapping; {line}, names the columns"
+        return [Unread(source.name, None, reason)]
+
+    def check_complete(self) -> None:
+        """Raise `InputError` for keys that a tool's files lack and that nobody has said."""
+        if self.lacks:
+            names = " and ".join(self.lacks)
+            options = " ".join(f"--{key} {key.upper()}" for key in self.lacks)
+            remedy = f"give {options}, or a mapping with base = {shorten(self.name)}"
+            raise InputError(f"files of {self.name} say no {names}: {remedy}")
+
+    def _unknown_columns(self, source: RecordSource) -> list[str]:
+        """Return a reason for each column that the mapping does not name."""
+        keys = self.keys
+        if not keys.columns or keys.open or source.is_json:
+            return []
+        known = {*keys.columns, *keys.also}
+        strange = sorted(source.columns_under(keys.layout) - known)
+        return [f"column {shorten(column)} is not known" for column in strange]
 
     def rows_of(
         self, table: Path | RecordSource | Iterable[Cells], entries: Sequence[RowKeys]
     ) -> Iterator[tuple[int, MappedRow | InputError]]:
-        """Yield line and row for each entry that a row of a table fits, or why it is no row."""
+        """Yield line and row for each entry that a row of a table fits, or the fault of the row."""
+        form = _CellForm(self.keys.decimal, self.keys.thousands)
         for line, cells in self._cells(table):
             if isinstance(cells, InputError):
                 yield line, cells
                 continue
-            ours = {
-                column: self.words.get(column_name(column), {}).get(str(cell), cell)
-                for column, cell in cells.items()
-            }
-            values = values_of(ours, place=f"row {line}")
-            for one in entries:
+            raw = (
+                cells if form.is_plain else {name: form.text(cell) for name, cell in cells.items()}
+            )
+            ours = raw
+            if self.words:
+                ours = {column: self._in_our_words(column, cell) for column, cell in raw.items()}
+            try:
+                values = values_by_name(
+                    ours,
+                    {column: form.value(cells[column], text) for column, text in ours.items()},
+                    place=f"row {line}",
+                )
+            except InputError as error:
+                yield line, error
+                continue
+            for entry in entries:
                 try:
-                    if not one.where or formula(one.where)(values):
-                        yield line, MappedRow(one, cells, ours, values, line)
+                    if not entry.where or formula(entry.where)(values):
+                        yield line, MappedRow(entry, raw, ours, values, line)
                 except InputError as error:
                     yield line, error
+
+    @cached_property
+    def layout(self) -> TableLayout:
+        """How the rows stand in the file, with the columns that formulas read."""
+        return replace(
+            self.keys.layout, needed=_names_read(self.rows[0]), mentioned=_words_of(self.rows)
+        )
+
+    def _in_our_words(self, column: str, cell: object) -> object:
+        return self.words.get(column_name(column), {}).get(str(cell), cell)
 
     def _cells(
         self, table: Path | RecordSource | Iterable[Cells]
     ) -> Iterator[tuple[int, Cells | InputError]]:
         if not isinstance(table, RecordSource):
-            return table_cells(table, self.keys.delimiter)
-        file = io.StringIO(table.text, newline="")
-        return cells_of(file, table.name, table.name, self.keys.delimiter)
+            return table_cells(table, self.layout)
+        return rows_of_text(table.text, table.name, table.name, self.layout)
 
-    def _record(self, row: MappedRow) -> Record:
+    def _record(self, row: MappedRow) -> ReadRow:
         """Return the record of a row that is a step; raises `InputError` for another."""
         keys = row.keys
         if not keys.model:
             raise InputError("an op, no step of a network; steptime evaluate reads it")
         status, cause = row.outcome
-        quantities = row.quantities if status == "ok" else {}
-        if status == "ok" and not quantities:
+        measured = row.measured if status == "ok" else {}
+        if status == "ok" and not measured:
             raise InputError(f"{keys.seconds}: no time is said")
         platform = row.text(keys.device).strip()
-        stack = row.text(keys.stack)
+        stack = row.text(keys.stack) or str(row.options.get("stack", ""))
         if not platform:
             raise InputError("device: empty")
-        env = {name: row.text(text) for name, text in keys.env.items()}
-        of_file = {"mapping": self.sha256} if self.sha256 else {}
-        return Record(
-            origin="published",
+        date = row.text(keys.date).strip() if keys.date else ""
+        taken_at = read_date(date) if date else ""
+        record = Record(
+            origin=keys.origin,
             method=RecordMethod(
                 self.name,
                 row.text(keys.version),
@@ -266,44 +220,148 @@ class TableMapping:
             ),
             workload=row.workload,
             platform=platform_of(platform),
-            quantities={name: Quantity(value) for name, value in quantities.items()},
+            quantities={name: amount.quantity for name, amount in measured.items()},
             status=status,
             cause=cause,
             note=row.text(keys.note),
             scope=row.text(keys.scope),
-            env={"source_entry": row.line, **env, **of_file},
+            env=self._environment(row, stack, taken_at),
+            taken_at=taken_at,
         )
+        return ReadRow(record, row.text(keys.repeat) if keys.repeat else None)
+
+    def _environment(self, row: MappedRow, stack: str, taken_at: str) -> dict[str, object]:
+        """Return the facts beside a record: its line, what `env` says, date, stack and mapping."""
+        facts = {name: row.text(text) for name, text in row.keys.env.items()}
+        defaults = {"date": taken_at[:10], "stack": stack, "mapping": self._identity}
+        env = {name: text for name, text in defaults.items() if text}
+        return {"source_entry": row.line, **env, **facts}
+
+    @cached_property
+    def _identity(self) -> str:
+        """A text that tells mappings apart: their content and what the command gave beside."""
+        keys = json.dumps(dict(self.command_keys), sort_keys=True) if self.command_keys else ""
+        return self.sha256 + (sha256(keys.encode()).hexdigest() if keys else "")
 
 
-def read_mapping(path: Path) -> TableMapping:
-    """Return the mapping of a user's file; raises `InputError` with all faults on one line."""
+def _names_read(row: RowKeys) -> frozenset[str]:
+    """Return the names of the columns that an entry reads for its times and its network."""
+    texts = [amount.formula for amount in row.quantities.values() if amount.formula]
+    texts += [] if row.quantities else [row.seconds]
+    for template in (row.model, row.batch, row.device):
+        texts += re.findall(r"\{([^{}]+)\}", template)
+    names: set[str] = set()
+    for text in texts:
+        try:
+            names |= formula(text).names
+        except InputError:
+            names.add(column_name(text))  # a heading that is no formula: {steps per s}
+    return frozenset(names - {*SIZE_NAMES})
+
+
+def _words_of(rows: Sequence[RowKeys]) -> frozenset[str]:
+    """Return the words of all texts of the entries, among which are the columns that they read."""
+    text = " ".join(row.model_dump_json() for row in rows)
+    return frozenset(re.findall(r"\w+", unicodedata.normalize("NFKC", text)))
+
+
+def _remarks(
+    source: RecordSource, records: Sequence[ReadRow], layout: TableLayout
+) -> tuple[str, ...]:
+    """Return remarks on lines that were passed over, and on a last number that may be cut."""
+    text = source.text
+    is_csv = not (source.is_json or layout.prefix or layout.row_pattern)
+    if not records or not is_csv:
+        return ()
+    remarks = []
+    headings = find_headings(text, layout, source.name.lower().endswith(".tsv"))
+    if headings is not None and headings.skipped:
+        count = counted(headings.skipped, "line")
+        remarks.append(f"line {headings.line} names the columns; {count} before it passed over")
+    line = text.count("\n") + 1 if "\n" in text else text.count("\r") + 1
+    if text[-1:].isdigit() and records[-1].record.env["source_entry"] == line:
+        remarks.append(f"line {line}, the last, has no end; if it was cut, its number is wrong")
+    return tuple(remarks)
+
+
+def read_mapping(path: Path, command_keys: Mapping[str, str] | None = None) -> TableMapping:
+    """Return the mapping of a user's file, or the house's mapping of that name.
+
+    Args:
+        path: a file, or a name such as `hyperfine`.
+        command_keys: keys that a command gives beside: model, batch, device, ...
+
+    Raises:
+        InputError: with all faults on one line.
+    """
+    names = shipped_names()
+    if str(path) in names and not path.exists():
+        return shipped(str(path), command_keys)
+    if not path.exists() and not path.suffix and len(path.parts) == 1:
+        one_of("mapping", str(path), names)
     table = read_table(str(path), "mapping")
-    found = mapping_of(table, str(path), path.stem)
-    return replace(found, sha256=sha256(repr(table).encode()).hexdigest())
+    mapping = mapping_of(table, str(path), path.stem, command_keys)
+    return replace(mapping, sha256=sha256(repr(table).encode()).hexdigest())
 
 
-def shipped(file: str) -> TableMapping:
-    """Return a mapping of the house, `data/FILE`."""
-    return mapping_of(packaged(file), file)
+def shipped_names() -> list[str]:
+    """Return the names of the mappings of the house."""
+    from steptime.core.toml_files import DATA
+
+    return sorted(path.stem for path in (DATA / FOLDER).glob("*.toml"))
 
 
-def mapping_of(table: object, where: str = "mapping", name: str = "mapping") -> TableMapping:
-    """Return the mapping that a table says, called `name` if it does not say how.
+def shipped(name: str, command_keys: Mapping[str, str] | None = None) -> TableMapping:
+    """Return a mapping of the house by its name."""
+    return mapping_of(packaged(f"{FOLDER}/{name}.toml"), name, name, command_keys)
 
-    Raises `InputError` with all faults on one line.
+
+def mapping_of(
+    table: object,
+    where: str = "mapping",
+    name: str = "mapping",
+    command_keys: Mapping[str, str] | None = None,
+) -> TableMapping:
+    """Return the mapping that a table says.
+
+    Args:
+        table: the keys of the mapping.
+        where: the file, for messages.
+        name: its name if the table does not say one.
+        command_keys: keys that replace those of the table and of its rows.
+
+    Raises:
+        InputError: with all faults on one line.
     """
     if not isinstance(table, dict):
         raise InputError(f"{where}: a mapping is a table, not {shorten(table)}")
-    keys = keys_of(table, Keys, where)
+    key_texts = dict(command_keys or {})
+    if "base" in table:
+        base = one_of("base", table["base"], shipped_names(), where)
+        table = {**packaged(f"{FOLDER}/{base}.toml"), **table}
+    keys = keys_of({**table, **key_texts}, Keys, where)
+    lacks = tuple(key for key in keys.asks if not table.get(key) and key not in key_texts)
     common = {key: value for key, value in table.items() if OLD_KEYS.get(key, key) in ROW_KEYS}
-    rows = [keys_of(common | one, RowKeys, f"{where}: rows") for one in keys.rows or ({},)]
-    for one in rows:
-        if sum(map(bool, (one.kind, one.ops, one.parts, one.model))) != 1:
-            raise InputError(f"{where}: rows are one of kind, ops, parts or model")
-        if one.model and one.quantities and not one.batch:
-            raise InputError(f"{where}: quantities of a model need its 'batch'")
-    of = keys.name or name, keys.source or name
-    return TableMapping(keys, tuple(rows), where, *of)
+    common |= {key: text for key, text in _PLACEHOLDERS.items() if key in lacks}
+    rows = [_read_entry({**common, **row, **key_texts}, where) for row in keys.rows or ({},)]
+    title = keys.name or name
+    source = keys.source or name
+    return TableMapping(
+        keys, tuple(rows), where, title, source, lacks=lacks, command_keys=key_texts
+    )
+
+
+_PLACEHOLDERS = {"model": "unknown", "batch": "1"}  # of keys that nobody has said yet
+
+
+def _read_entry(table: Mapping[str, Any], where: str) -> RowKeys:
+    """Return an entry of `rows`; raises `InputError` if it is of no kind or of several."""
+    row = keys_of(table, RowKeys, f"{where}: rows")
+    if sum(map(bool, (row.kind, row.ops, row.parts, row.model))) != 1:
+        raise InputError(f"{where}: rows are one of kind, ops, parts or model")
+    if row.model and row.quantities and not row.batch:
+        raise InputError(f"{where}: quantities of a model need its 'batch'")
+    return row
 
 
 def keys_of(table: Mapping[str, Any], model: type[Model], where: str) -> Model:

@@ -1,5 +1,6 @@
 """The keys of a mapping file: what the columns of somebody's table mean."""
 
+import re
 from collections.abc import Collection
 from functools import partial
 from typing import Annotated, Any, Literal, Self
@@ -13,8 +14,9 @@ from pydantic import (
     model_validator,
 )
 
-from steptime.core.errors import one_of
+from steptime.core.errors import InputError, one_of
 from steptime.core.formula import check_braces, formula
+from steptime.core.table_layout import TableLayout
 from steptime.core.units import QUANTITIES
 from steptime.core.validated import read_by
 from steptime.network.ops import OPS
@@ -23,6 +25,7 @@ from steptime.records.record import STATUSES
 Condition = Literal["isolated", "repeated", "step", "call"]
 COPIES = 6  # as AIConfigurator's benchmark of products has; others do not say
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+MAX_PATTERN_CHARACTERS = 500
 
 
 def _number_as_text(value: object) -> object:
@@ -34,7 +37,21 @@ def _of(what: str, known: Collection[str]) -> Any:
     return read_by(partial(one_of, what, valid_names=known), AfterValidator)
 
 
+def _check_pattern(text: str) -> str:
+    """Return a regular expression with named groups; raises `InputError` for another text."""
+    if len(text) > MAX_PATTERN_CHARACTERS:
+        raise InputError(f"is longer than {MAX_PATTERN_CHARACTERS} characters")
+    try:
+        pattern = re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise InputError(f"is no regular expression: {error}") from None
+    if not pattern.groupindex:
+        raise InputError("names no group: (?P<step>...) is the cell of a column 'step'")
+    return text
+
+
 Size = int | str
+Pattern = Annotated[str, read_by(_check_pattern, AfterValidator)]
 Quantity = Annotated[str, _of("quantity", QUANTITIES)]
 Timing = Annotated[str, _of("timing", ("seen", "pause_s", *OPS))]
 Status = Annotated[str, _of("status", STATUSES)]
@@ -117,8 +134,12 @@ class RowKeys(OpOf):
     What was measured are `seconds` in a `unit`, or `quantities`. Images of a `model` lie as
     `channels_last` says, its host is `host`, and products of float32 run as `tf32` says; without
     these they are what they are in the stack, and on any host. `timing` is how `isolated` ops were
-    timed, where that is not what is usual (`cases.conditions`). A record has also the `version` of
-    what measured, `replicas`, `scope`, `options`, `note`, `env`, and the first `status` that holds.
+    timed, where that is not what is usual (`cases.conditions`). A record has also its `origin`, the
+    `date` of the measurement, the `version` of what measured, `replicas`, `scope`, `options`,
+    `note`, `env`, and the first `status` that holds.
+
+    `samples` are a list of times of one run in the `unit`, `runs` one of times of fresh processes.
+    Rows that differ in `repeat` and in what was measured alone are one record.
     """
 
     file: str = ""
@@ -143,6 +164,11 @@ class RowKeys(OpOf):
     calibrates: bool = True
     copies: int = Field(COPIES, ge=1)
     timing: dict[Timing, Annotated[float, Field(ge=0)]] = {}
+    samples: Formula = ""
+    runs: Formula = ""
+    repeat: Text = ""
+    origin: Literal["published", "measured"] = "published"
+    date: Text = ""
     version: Text = "unknown"
     replicas: Text = "1"
     scope: Text = ""
@@ -155,13 +181,55 @@ class RowKeys(OpOf):
 class Keys(RowKeys):
     """The keys of a mapping file: defaults of all rows, words of the table, and its `rows`.
 
-    A table with all `columns` is known by them; other ones but those in `also` are told.
+    A table with all `columns` is known by them, one that holds all texts of `marks` by these; other
+    columns but those in `also` are told, unless it is `open`. How rows stand in the file is said
+    by the keys of `TableLayout`. `base` is a mapping of the house that this one completes, `asks`
+    are keys that files of a tool do not say and that a command or such a mapping gives.
     """
 
     name: str = ""
     source: str = ""
+    base: str = ""
+    asks: tuple[str, ...] = ()
     words: dict[str, dict[str, str]] = {}
     delimiter: str = Field(default="", max_length=1)
+    skip: int = Field(default=0, ge=0, le=1_000_000)
+    comment: str = Field(default="", max_length=10)
+    decimal: Literal[".", ","] = "."
+    thousands: Literal["", ",", ".", " ", "'"] = ""
+    rows_path: str = Field(default="", alias="rows_at")
+    prefix: str = ""
+    facts: Annotated[tuple[str, ...], Field(max_length=2)] = ()
+    row_pattern: Pattern | Literal[""] = ""
+    fact_patterns: tuple[Pattern, ...] = ()
     columns: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    open: bool = False
     rows: tuple[dict[str, Any], ...] = ()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.thousands == self.decimal:
+            raise ValueError(f"thousands and decimal are both {self.decimal!r}")
+        if len(self.facts) == 1:
+            raise ValueError("facts are two keys: of the name and of the value")
+        return self
+
+    @property
+    def layout(self) -> TableLayout:
+        """How the rows stand in the file."""
+        return TableLayout(
+            delimiter=self.delimiter,
+            skip=self.skip,
+            comment=self.comment,
+            decimal=self.decimal,
+            thousands=self.thousands,
+            columns=self.columns,
+            rows_path=self.rows_path,
+            prefix=self.prefix,
+            facts=self.facts,
+            row_pattern=self.row_pattern,
+            fact_patterns=self.fact_patterns,
+            has_names=True,
+        )

@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import IO
 
 from steptime.core.errors import InputError, one_line
+from steptime.core.json_rows import json_rows
+from steptime.core.table_files import OF_JSON, decode
+from steptime.core.table_layout import TableLayout, find_headings
 from steptime.hardware import catalog
 from steptime.records.record import Record
 
@@ -48,15 +51,41 @@ class RecordSource:
         """The hash of the content."""
         return hashlib.sha256(self.content).hexdigest()
 
-    @property
+    @cached_property
     def head(self) -> str:
         """The first characters, by which a format is recognised."""
-        return self.content[:HEAD_BYTES].decode("utf-8-sig", "replace")
+        return decode(self.content[:HEAD_BYTES], is_complete=False)
 
-    @property
-    def columns(self) -> set[str]:
-        """What the first line of a table names, by which it is recognised."""
-        return {name.strip() for name in self.head.partition("\n")[0].split(",")}
+    @cached_property
+    def is_json(self) -> bool:
+        """Whether it is JSON, by its name or its first character."""
+        return self.name.lower().endswith(OF_JSON) or self.head.lstrip()[:1] in ("{", "[")
+
+    def holds(self, text: str) -> bool:
+        """Return whether a text stands in the file, whatever its encoding."""
+        return text.encode() in self.content or text.encode("utf-16-le") in self.content
+
+    def columns_under(self, layout: TableLayout) -> set[str]:
+        """Return the columns of a table by which it is recognised; none of another file."""
+        if self.is_json:
+            is_candidate = all(
+                name.rpartition(".")[2].encode() in self.content for name in layout.columns
+            )
+            return self._json_columns(layout) if is_candidate else set()
+        headings = find_headings(self.head, layout, self.name.lower().endswith(".tsv"))
+        return set(headings.columns) if headings else set()
+
+    def _json_columns(self, layout: TableLayout) -> set[str]:
+        """Return the names of the values of all rows of JSON; none if it cannot be read."""
+        names: set[str] = set()
+        try:
+            for _, row in json_rows(self.text, self.name, self.name, layout):
+                if not isinstance(row, InputError):
+                    names |= row.keys()
+                    break  # rows have the names of all
+        except InputError:
+            return set()
+        return names
 
     @property
     def tail(self) -> str:
@@ -65,8 +94,8 @@ class RecordSource:
 
     @property
     def text(self) -> str:
-        """The content as text; bytes that are none of UTF-8 are replaced."""
-        return self.content.decode("utf-8-sig", "replace")
+        """The content as text, by its byte order mark, else UTF-8 or Windows-1252."""
+        return decode(self.content)
 
 
 @dataclass(frozen=True)
@@ -126,7 +155,7 @@ def _opened(file: Stream, head: bytes, name: str) -> Iterator[RecordSource | Unr
     if _is_tar(head):
         yield from _members(file, archive_name=name)
     elif packed:
-        yield _content(file, name.removesuffix(".gz"), archive=name)
+        yield _content(file, _without_gz(name), archive=name)
     else:
         yield _content(file, name)
 
@@ -167,10 +196,15 @@ def _content(file: Stream, name: str, archive: str = "") -> RecordSource | Unrea
         return Unread(name, None, f"holds more than {most} bytes")
     if content.startswith(b"\x1f\x8b"):  # a gzip file of an archive
         unpacked = gzip.GzipFile(fileobj=io.BytesIO(content))
-        return _content(unpacked, name.removesuffix(".gz"), archive)
+        return _content(unpacked, _without_gz(name), archive)
     if archive and _is_tar(content):
         return Unread(name, None, "an archive within an archive")
     return RecordSource(name, content, archive)
+
+
+def _without_gz(name: str) -> str:
+    """Return a name without the ending of gzip, in letters of either case."""
+    return name[:-3] if name.lower().endswith(".gz") else name
 
 
 @lru_cache(maxsize=1024)

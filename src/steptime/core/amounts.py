@@ -1,0 +1,214 @@
+"""Amounts in texts of tables: numbers with their units, `12.5 ms`, `250.31 W`, `1h 23m 45s`."""
+
+import re
+from typing import Any, NamedTuple, Self
+
+from steptime.core.errors import shorten
+
+MAX_CHARACTERS = 1000  # of a text in which numbers are looked for
+MAX_LIST_CHARACTERS = 1_000_000  # of a cell that lists samples
+
+
+class CellAmount(NamedTuple):
+    """A number in SI: `value` in units of `dimension` ("s", "W", "/s"), "" for a pure number."""
+
+    value: int | float
+    dimension: str
+
+
+class SIValue(float):
+    """A number that `read_number` read with a unit, in SI; formulas keep its dimension."""
+
+    dimension: str
+
+    def __new__(cls, value: float, dimension: str) -> Self:
+        """Return the value with its dimension."""
+        number = super().__new__(cls, value)
+        number.dimension = dimension
+        return number
+
+
+def with_dimension(result: Any, operator: str, left: object, right: object) -> Any:
+    """Return the result of an operation with its dimension, where that follows from the operands.
+
+    Kept are sums of one dimension and products with pure numbers; one over a time is a rate, one
+    over a rate a time.
+    """
+    left_dimension = getattr(left, "dimension", "")
+    right_dimension = getattr(right, "dimension", "")
+    dimension = left_dimension
+    if left_dimension and right_dimension:
+        dimension = left_dimension if operator in "+-" and left_dimension == right_dimension else ""
+    elif right_dimension and operator == "*":
+        dimension = right_dimension
+    elif right_dimension and operator == "/":
+        dimension = {"s": "/s", "/s": "s"}.get(right_dimension, "")
+    elif operator not in "*/":
+        dimension = ""
+    return SIValue(result, dimension) if dimension else result
+
+
+_PREFIXES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_BINARY_PREFIXES = {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGT", 1)}
+_UNIT_WORDS = {  # by dimension: a factor and the words for it
+    "s": {
+        1e-9: "ns nsec nanosecond nanoseconds",
+        1e-6: "us \u00b5s \u03bcs usec microsecond microseconds",
+        1e-3: "ms msec msecs millisecond milliseconds",
+        1.0: "s sec secs second seconds",
+        60.0: "min mins minute minutes",
+        3600.0: "h hr hrs hour hours",
+        86400.0: "d day days",
+    },
+    "W": {1e-3: "mW", 1.0: "W watt watts Watt Watts", 1e3: "kW", 1e6: "MW"},
+    "J": {
+        1e-3: "mJ", 1.0: "J joule joules Joule Joules", 1e3: "kJ", 1e6: "MJ", 3600.0: "Wh",
+        3.6e6: "kWh", 3.6e9: "MWh",
+    },
+    "/s": {1.0: "ips fps qps IPS FPS QPS"},
+    "degC": {1.0: "C \u00b0C"},
+    "V": {1.0: "V", 1e-3: "mV"},
+    "1": {0.01: "%"},
+    "": {
+        1.0: "x it its iter iters iteration iterations img imgs image images sample samples seq "
+        "seqs sequence sequences token tokens tok toks step steps batch batches example examples "
+        "epoch epochs call calls op ops item items frame frames query queries req request "
+        "requests row rows GPU GPUs gpu gpus px"
+    },
+}  # fmt: skip
+UNITS = {
+    word: (factor, dimension)
+    for dimension, words_of_factor in _UNIT_WORDS.items()
+    for factor, words in words_of_factor.items()
+    for word in words.split()
+}
+for _prefix, _factor in _PREFIXES.items():
+    UNITS |= {f"{_prefix}{word}": (_factor, "byte") for word in ("B", "byte", "bytes")}
+    UNITS |= {f"{_prefix}{word}": (_factor, "FLOP") for word in ("FLOP", "Flop")}
+    UNITS |= {f"{_prefix}{word}": (_factor, "FLOP/s") for word in ("FLOPS", "FLOPs", "Flops")}
+    UNITS[f"{_prefix}Hz"] = (_factor, "Hz")
+    if _prefix:
+        UNITS[_prefix] = (_factor, "")
+UNITS |= {f"{prefix}B": (factor, "byte") for prefix, factor in _BINARY_PREFIXES.items()}
+
+_NUMBER = r"(?:(?<![\w.])[-+\u2212])?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+(?![\w.]))?"
+_WORD = r"(?:\u00b0C|%|[A-Za-z\u00b5\u03bc]+)"
+_UNIT = rf"(?:{_WORD}(?:\s*/\s*[A-Za-z]+|\s+per\s+[A-Za-z]+)?|/\s*[A-Za-z]+)(?![\w/])"
+_AMOUNT = re.compile(rf"({_NUMBER})(?:\s*({_UNIT}))?")
+_THOUSANDS_MARKS = {" ": " \u00a0\u2009\u202f", "'": "'\u2019"}
+_CLOCK = re.compile(r"(\d+):([0-5]\d):([0-5]\d(?:\.\d+)?)")
+_DURATION = re.compile(
+    r"(?:(\d+)\s*h(?:ours?|rs?)?)?\s*(?:(\d+)\s*m(?:in(?:utes?|s)?)?)?\s*"
+    r"(?:(\d+(?:\.\d+)?)\s*s(?:ec(?:onds?|s)?)?)?"
+)
+
+
+def parse_amount(text: str) -> CellAmount | None:
+    """Return the amount that a whole text is: 0.0125 s for "12.5 ms"; None for another text.
+
+    Clock times (`00:01:12.5`) and durations (`1h 23m 45s`) are seconds.
+    """
+    text = text.strip()
+    if not text or len(text) > MAX_CHARACTERS:
+        return None
+    duration_s = _parse_duration_s(text)
+    if duration_s is not None:
+        return CellAmount(duration_s, "s")
+    match = _AMOUNT.fullmatch(text)
+    return match and _convert(match[1], match[2] or "")
+
+
+def read_number(value: object, place: int | None = None) -> int | float:
+    """Return a number of a text in SI: 0.0125 for "12.5 ms"; a number stands for itself.
+
+    Args:
+        value: a text that holds numbers, or a number.
+        place: which of the numbers of the text, counted from 0; None for the only or first one.
+
+    Raises:
+        ValueError: for a text without that number, an unknown unit, and for a comma in a number
+            whose place is not given: it could be a decimal comma.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool) and not place:
+        return value
+    text = str(value)[:MAX_CHARACTERS]
+    amount = parse_amount(text) if place is None else None
+    if amount is not None:
+        return _tagged(amount)
+    if place is None and re.search(r"\d,\d", text):
+        keys = "decimal or thousands of the mapping says"
+        raise ValueError(f"{shorten(text)} has a comma in its number; {keys} what it is")
+    matches = list(_AMOUNT.finditer(text))
+    if not 0 <= (place or 0) < len(matches):
+        raise ValueError(f"{shorten(text)} has {len(matches)} numbers, counted from 0")
+    match = matches[place or 0]
+    amount = _convert(match[1], match[2] or "")
+    if amount is None:
+        raise ValueError(f"{shorten(text)}: unknown unit {shorten(match[2])}")
+    return _tagged(amount)
+
+
+def _tagged(amount: CellAmount) -> int | float:
+    return SIValue(amount.value, amount.dimension) if amount.dimension else amount.value
+
+
+def _convert(number: str, unit: str) -> CellAmount | None:
+    """Return a number of a unit in SI; None for an unknown unit."""
+    scale = _unit_scale(unit)
+    if scale is None or len(number) > MAX_CHARACTERS:
+        return None
+    factor, dimension = scale
+    number = number.replace("\u2212", "-")
+    if factor == 1 and re.fullmatch(r"[-+]?\d{1,300}", number):
+        return CellAmount(int(number), dimension)
+    return CellAmount(float(number) * factor, dimension)
+
+
+def _unit_scale(unit: str) -> tuple[float, str] | None:
+    """Return factor and dimension of a unit such as `ms`, `it/s` or `s/step`, None if unknown."""
+    if not unit:
+        return 1.0, ""
+    numerator, *denominator = re.split(r"\s*/\s*|\s+per\s+", unit)
+    scale = UNITS.get(numerator) if numerator else (1.0, "")
+    if not denominator or scale is None:
+        return scale
+    factor, dimension = scale
+    divisor, divisor_dimension = UNITS.get(denominator[0], (0.0, ""))
+    if divisor_dimension == "s":
+        return factor / divisor, f"{dimension}/s"
+    return (factor, dimension) if divisor == 1 and not divisor_dimension else None
+
+
+def _parse_duration_s(text: str) -> float | None:
+    """Return the seconds of a clock time or of a duration of several units, None of another."""
+    clock = _CLOCK.fullmatch(text)
+    if clock:
+        return int(clock[1][:9]) * 3600 + int(clock[2]) * 60 + float(clock[3])
+    duration = _DURATION.fullmatch(text)
+    parts = [part or "0" for part in duration.groups()] if duration else []
+    if sum(part != "0" for part in parts) < 2:
+        return None
+    hours, minutes, seconds = (float(part[:30]) for part in parts)
+    return hours * 3600 + minutes * 60 + seconds
+
+
+def localise(text: str, decimal: str, thousands: str) -> str:
+    """Return a number that is written with other marks as Python writes it: 1234.5 for 1.234,5.
+
+    A text that is not as a whole a number, perhaps with a unit, stays as it is.
+    """
+    groups = "".join(map(re.escape, _THOUSANDS_MARKS.get(thousands, thousands)))
+    grouped = rf"\d{{1,3}}(?:[{groups}]\d{{3}})+|" if groups else ""
+    number = rf"([-+\u2212]?(?:{grouped}\d*))(?:{re.escape(decimal)}(\d*))?([eE][-+]?\d+)?"
+    match = re.fullmatch(rf"{number}(\s*{_WORD}(?:\s*/\s*[A-Za-z]+)?)?", text.strip())
+    if not match or not re.search(r"\d", match[1] + (match[2] or "")):
+        return text
+    digits = re.sub(f"[{groups}]", "", match[1]) if groups else match[1]
+    fraction = f".{match[2]}" if match[2] else ""
+    return f"{digits}{fraction}{match[3] or ''}{match[4] or ''}"
+
+
+def amounts_of(value: object) -> list[str]:
+    """Return the numbers in a text of several, with their units: ["0.41 s", "0.40 s"]."""
+    text = str(value)[:MAX_LIST_CHARACTERS]
+    return [match[0].strip() for match in _AMOUNT.finditer(text)]

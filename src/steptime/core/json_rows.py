@@ -1,0 +1,181 @@
+"""Rows in JSON documents, in lines of JSON and in lines of logs."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.formula import column_name
+from steptime.core.table_layout import Cells, TableLayout
+
+MAX_DEPTH = 6  # of objects within a row
+MAX_LINE_CHARACTERS = 10_000  # of a line of a log that patterns read
+JsonRow = tuple[int, Cells | InputError]
+
+
+def json_rows(text: str, name: str, source: str, layout: TableLayout) -> Iterator[JsonRow]:
+    """Yield line or place and cells of each row of JSON, or the fault of it.
+
+    Raises `InputError` for a document that is not JSON or that holds no rows.
+    """
+    lines: Iterable[JsonRow] | None = None
+    if layout.prefix or name.lower().endswith(".jsonl"):
+        lines = _lines(text, layout)
+    else:
+        try:
+            lines = _document_rows(json.loads(text), source, layout)
+        except RecursionError as error:
+            raise InputError(f"{source}:1: not JSON: {error}") from None
+        except ValueError as error:
+            if not _is_json_lines(text):
+                raise InputError(f"{source}:1: not JSON: {error}") from None
+            lines = _lines(text, layout)
+    yield from _with_names(lines) if layout.has_names else lines
+
+
+def _is_json_lines(text: str) -> bool:
+    """Return whether the first two lines that are not blank are objects of their own."""
+    first = [line for line in text[:100_000].splitlines() if line.strip()][:2]
+    return len(first) == 2 and all(isinstance(_parse_line(line), dict) for line in first)
+
+
+def _parse_line(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return InputError(f"not JSON: {error}")
+
+
+def _lines(text: str, layout: TableLayout) -> Iterator[JsonRow]:
+    """Yield the objects of lines; those without the prefix are passed over."""
+    facts: dict[str, object] = {}
+    lines = re.split(r"\r\n|\n|\r", text)
+    count = len(lines)
+    for number, line in enumerate(lines, start=1):
+        content = line
+        if layout.prefix:
+            _, mark, content = line.partition(layout.prefix)
+            if not mark:
+                continue
+        if not content.strip():
+            continue
+        row = _parse_line(content)
+        if isinstance(row, InputError) and number == count and line:
+            row = InputError(f"the file ends within the line: {row}")
+        if not isinstance(row, dict | InputError):
+            row = InputError(f"a row is an object, not {shorten(row)}")
+        if isinstance(row, dict) and layout.facts:
+            key, value = (row.get(name) for name in layout.facts)
+            row = facts | row
+            if isinstance(key, str) and isinstance(value, str | int | float):
+                facts[key] = value
+        yield number, row
+
+
+def _document_rows(document: Any, source: str, layout: TableLayout) -> Iterator[JsonRow]:
+    """Yield the rows of a document: a list, a list within objects, or an object alone."""
+    outer: dict[str, object] = {}
+    rows = document
+    for key in filter(None, layout.rows_path.split(".")):
+        if not isinstance(rows, dict) or key not in rows:
+            keys = rows if isinstance(rows, dict) else ()
+            raise unknown("key", key, keys, f"{source}: rows_at")
+        outer |= _flatten({name: value for name, value in rows.items() if name != key})
+        rows = rows[key]
+    if isinstance(rows, dict) and layout.has_names and not layout.rows_path:
+        key = _key_of_rows(rows, source)
+        if key:
+            outer = _flatten({name: value for name, value in rows.items() if name != key})
+            rows = rows[key]
+    if isinstance(rows, dict) and layout.has_names and any(map(_is_scalar, rows.values())):
+        rows = [rows]
+    if not isinstance(rows, list):
+        raise InputError(f"{source}: a table is a list of rows, not {shorten(rows)}")
+    for place, row in enumerate(rows, start=1):
+        if isinstance(row, dict):
+            yield place, {**outer, **row} if layout.has_names else row
+        else:
+            yield place, InputError(f"a row is an object, not {shorten(row)}")
+
+
+def _key_of_rows(document: Mapping[str, Any], source: str) -> str:
+    """Return the key of the only list of objects, "" without one; raises `InputError` for two."""
+    keys = [
+        key
+        for key, value in document.items()
+        if isinstance(value, list) and value and all(isinstance(row, dict) for row in value)
+    ]
+    if len(keys) > 1:
+        names = " or ".join(f"rows_at = {shorten(key)}" for key in keys)
+        raise InputError(f"{source}: several lists of rows: say {names} in the mapping")
+    return keys[0] if keys else ""
+
+
+def _is_scalar(value: object) -> bool:
+    return isinstance(value, str | int | float)
+
+
+def _flatten(row: Mapping[str, Any], prefix: str = "", depth: int = 0) -> dict[str, object]:
+    """Return the values of a row and of the objects in it, by dotted names: `stats.median`."""
+    cells: dict[str, object] = {}
+    for name, value in row.items():
+        path = f"{prefix}{name}"
+        if isinstance(value, dict) and depth < MAX_DEPTH:
+            cells |= _flatten(value, f"{path}.", depth + 1)
+        else:
+            cells[path] = value
+    return cells
+
+
+def _with_names(rows: Iterable[JsonRow]) -> Iterator[JsonRow]:
+    """Yield rows with names for values of inner objects; a key that a row lacks is empty there."""
+    flat_rows = [
+        (place, row if isinstance(row, InputError) else _flatten(row)) for place, row in rows
+    ]
+    names = {name: "" for _, row in flat_rows if not isinstance(row, InputError) for name in row}
+    short_names = _short_names(names)
+    for place, row in flat_rows:
+        if isinstance(row, InputError):
+            yield place, row
+        else:
+            cells = {**names, **row}
+            yield place, cells | {short: cells[name] for short, name in short_names.items()}
+
+
+def _short_names(names: Iterable[str]) -> dict[str, str]:
+    """Return the ends of dotted names that only one name has: `median` of `stats.median`."""
+    owners: dict[str, list[str]] = {}
+    for name in names:
+        parts = name.split(".")
+        for place in range(1, len(parts)):
+            owners.setdefault(".".join(parts[place:]), []).append(name)
+    columns = {*map(column_name, names)}
+    unique = {short: paths[0] for short, paths in owners.items() if len(paths) == 1}
+    counts = Counter(map(column_name, unique))
+    return {
+        short: name
+        for short, name in unique.items()
+        if column_name(short) not in columns and counts[column_name(short)] == 1
+    }
+
+
+def log_rows(text: str, layout: TableLayout) -> Iterator[JsonRow]:
+    """Yield the lines of a log that match the pattern of rows, with the facts of lines above."""
+    row_pattern = re.compile(layout.row_pattern)
+    fact_patterns = [re.compile(pattern) for pattern in layout.fact_patterns]
+    names = {name: "" for pattern in (row_pattern, *fact_patterns) for name in pattern.groupindex}
+    facts: dict[str, str] = {}
+    for number, long_line in enumerate(re.split(r"\r\n|\n|\r", text), start=1):
+        line = long_line[:MAX_LINE_CHARACTERS]
+        for pattern in fact_patterns:
+            fact = pattern.search(line)
+            facts |= {} if fact is None else _groups(fact)
+        row = row_pattern.search(line)
+        if row is not None:
+            yield number, {**names, **facts, **_groups(row)}
+
+
+def _groups(match: re.Match[str]) -> dict[str, str]:
+    return {name: text for name, text in match.groupdict().items() if text is not None}

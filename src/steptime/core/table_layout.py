@@ -1,0 +1,298 @@
+"""How the rows of a table stand in its file: delimiter, headings, number marks, place in JSON."""
+
+import csv
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from steptime.core.errors import InputError, shorten
+from steptime.core.formula import column_name
+from steptime.core.units import counted
+
+Cells = Mapping[str, Any]
+DELIMITERS = ",;\t|"
+MAX_HEADING_LINES = 1000  # before the headings
+_SEPARATOR_LINE = re.compile(r"\s*\"?sep=(.)\"?\s*")  # as Excel writes and reads it
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """How the rows of a table stand in its file.
+
+    Attributes:
+        delimiter: mark between cells of CSV; "" for the most frequent one of the headings.
+        skip: lines before the headings.
+        comment: text with which lines begin that are no rows.
+        decimal: decimal mark of numbers.
+        thousands: mark between groups of three digits.
+        columns: the headings are the first line with all of these.
+        needed: names of columns that are read; where the first line lacks some of them, the
+            headings are the next line that has all.
+        mentioned: words of the mapping; two columns of one name are refused if it is among them,
+            or where this is None.
+        rows_path: path of the rows in a JSON document: `log_history`.
+        prefix: text before the JSON object of each line; lines without it are no rows.
+        facts: two keys of JSON lines; the value under the second stands in later rows under the
+            name that the first gives.
+        row_pattern: regular expression of the lines that are rows; its groups are the cells.
+        fact_patterns: regular expressions of lines whose groups are cells of all rows below.
+        has_names: whether rows of JSON get the names of inner objects, outer values and the keys
+            that only other rows have.
+    """
+
+    delimiter: str = ""
+    skip: int = 0
+    comment: str = ""
+    decimal: str = "."
+    thousands: str = ""
+    columns: tuple[str, ...] = ()
+    needed: frozenset[str] = frozenset()
+    mentioned: frozenset[str] | None = None
+    rows_path: str = ""
+    prefix: str = ""
+    facts: tuple[str, ...] = ()
+    row_pattern: str = ""
+    fact_patterns: tuple[str, ...] = ()
+    has_names: bool = False
+
+
+PLAIN = TableLayout()
+
+
+@dataclass(frozen=True)
+class Headings:
+    """The line of a table that names its columns.
+
+    Attributes:
+        line: its number, from 1.
+        text: its text.
+        start: number of characters before it.
+        delimiter: mark between cells.
+        columns: names of the columns; an empty one is named by its place, "Unnamed: 0".
+        skipped: lines before it that are not blank, a comment or `sep=;`, and not skipped on
+            purpose.
+    """
+
+    line: int
+    text: str
+    start: int
+    delimiter: str
+    columns: tuple[str, ...]
+    skipped: int = 0
+
+
+def find_headings(text: str, layout: TableLayout, is_tsv: bool = False) -> Headings | None:
+    """Return the headings of a CSV text, None if there are none.
+
+    Blank lines, comments and `sep=;` before them are passed over. With known or needed columns the
+    first line that has all of them is taken, wherever it stands, or else the first line.
+    """
+    first = None
+    separator = layout.delimiter
+    skipped = 0
+    for number, start, line in _leading_lines(text, layout):
+        match = _SEPARATOR_LINE.fullmatch(line) if first is None else None
+        if match:
+            separator = separator or match[1]
+            continue
+        delimiter = separator or ("\t" if is_tsv else _likely_delimiter(line))
+        columns = _column_names(line, delimiter)
+        headings = Headings(number, line, start, delimiter, columns, skipped)
+        has_needed = layout.needed <= {*map(column_name, columns)}
+        if has_needed and {*layout.columns} <= {*columns}:
+            return headings
+        first = first or headings
+        skipped += 1
+    return first
+
+
+def _leading_lines(text: str, layout: TableLayout) -> Iterator[tuple[int, int, str]]:
+    """Yield number, start and text of the first lines that could be headings."""
+    file = io.StringIO(text, newline="")
+    start = 0
+    for number, line in enumerate(file, start=1):
+        if number > MAX_HEADING_LINES + layout.skip:
+            return
+        is_comment = layout.comment and line.lstrip().startswith(layout.comment)
+        if number > layout.skip and line.strip() and not is_comment:
+            yield number, start, line
+        start += len(line)
+
+
+def _likely_delimiter(line: str) -> str:
+    """Return the most frequent delimiter of a line outside quotes."""
+    return max(DELIMITERS, key=re.sub(r'"[^"]*"', "", line).count)
+
+
+def _column_names(line: str, delimiter: str) -> tuple[str, ...]:
+    try:
+        cells = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])
+    except csv.Error:
+        cells = line.split(delimiter)
+    names = [cell.strip() for cell in cells]
+    return tuple(name or f"Unnamed: {place}" for place, name in enumerate(names))
+
+
+def check_names_differ(columns: Iterable[str], source: str) -> None:
+    """Raise `InputError` if two columns have one name in formulas: `time (ms)` and `time_ms`."""
+    for name, count in Counter(filter(None, map(column_name, columns))).items():
+        if count > 1:
+            raise InputError(f"{source}: two columns are named {name}")
+
+
+def csv_rows(
+    text: str, source: str, layout: TableLayout, is_tsv: bool = False
+) -> Iterator[tuple[int, Cells | InputError]]:
+    """Yield line and cells of each row of a CSV text, or the fault of the line.
+
+    Raises `InputError` for headings that cannot be read or that do not differ.
+    """
+    headings = find_headings(text, layout, is_tsv)
+    if headings is None:
+        return
+    lines = _without_comments(io.StringIO(text[headings.start :], newline=""), layout.comment)
+    reader = csv.reader(lines, delimiter=headings.delimiter, skipinitialspace=True, strict=True)
+    _read_headings(reader, source, headings)
+    columns = _distinct_columns(headings.columns, source, layout.mentioned)
+    headings = replace(headings, columns=columns)
+    is_open = text[-1:] not in ("\n", "\r")  # the last line has no end: it may be cut
+    check = _RowCheck(headings, _LastColumn(layout.decimal))
+    waiting: tuple[int, Cells | InputError] | None = None
+    while True:
+        line = reader.line_num + headings.line
+        try:
+            cells = [cell.strip() for cell in next(reader)]
+        except StopIteration:
+            break
+        except csv.Error as error:
+            cells = []
+            row: Cells | InputError | None = InputError(f"no line of CSV: {error}")
+        else:
+            row = check.row_of(cells)
+        if waiting is not None:
+            yield waiting
+        waiting = None if row is None else (line, row)
+    if waiting is not None:
+        line, row = waiting
+        last_cell = [*row.values()][-1] if isinstance(row, Mapping) else ""
+        if is_open and check.last_column.is_cut(last_cell):
+            row = InputError(f"the file ends within the number {shorten(last_cell)}")
+        yield line, row
+
+
+def _read_headings(reader: Any, source: str, headings: Headings) -> None:
+    """Pass over the line of the headings; raises `InputError` if it is no line of CSV."""
+    try:
+        next(reader)
+    except csv.Error as error:
+        raise InputError(f"{source}:{headings.line}: no line of CSV: {error}") from None
+
+
+def _distinct_columns(
+    columns: Sequence[str], source: str, mentioned: frozenset[str] | None
+) -> tuple[str, ...]:
+    """Return columns with a number behind repeated names: `loss`, `loss (2)`.
+
+    Raises `InputError` for a repeated name that the mapping mentions.
+    """
+    names = [column_name(column) for column in columns]
+    is_used = {name for name in names if mentioned is None or name in mentioned}
+    check_names_differ((column for column in columns if column_name(column) in is_used), source)
+    distinct: list[str] = []
+    for place, (column, name) in enumerate(zip(columns, names, strict=True)):
+        count = names[: place + 1].count(name)
+        distinct.append(column if count == 1 or not name else f"{column} ({count})")
+    return tuple(distinct)
+
+
+def _without_comments(file: Iterable[str], comment: str) -> Iterator[str]:
+    """Yield lines, a blank one for each comment, so that the numbers of lines stay."""
+    for line in file:
+        yield "\n" if comment and line.lstrip().startswith(comment) else line
+
+
+@dataclass
+class _RowCheck:
+    """Makes rows of lists of cells under the headings."""
+
+    headings: Headings
+    last_column: "_LastColumn"
+    has_rows: bool = False
+
+    def row_of(self, cells: list[str]) -> Cells | InputError | None:
+        """Return the cells by column, the fault of the line, or None for a blank line."""
+        columns = self.headings.columns
+        if not cells or (len(cells) == 1 < len(columns) and not cells[0].strip("\0")):
+            return None if not cells or not cells[0] else InputError("nothing but zeros")
+        if len(cells) > len(columns) and not any(cells[len(columns) :]):
+            cells = cells[: len(columns)]
+        if len(cells) != len(columns):
+            many = f"{counted(len(cells), 'cell')} under {counted(len(columns), 'column')}"
+            return InputError(many if self.has_rows else f"{many}{self._describe_headings()}")
+        if tuple(cells) == columns and len(columns) > 1:
+            return InputError("the headings once more")
+        self.has_rows = True
+        self.last_column.add(cells[-1])
+        return dict(zip(columns, cells, strict=True))
+
+    def _describe_headings(self) -> str:
+        headings = self.headings
+        hint = "skip or comment in the mapping passes over lines before the headings"
+        return (
+            f"; line {headings.line}, {shorten(headings.text.strip())}, names the columns: {hint}"
+        )
+
+
+@dataclass
+class _LastColumn:
+    """The numbers of the last column, by which a number that was cut is known.
+
+    Attributes:
+        decimal: decimal mark.
+        decimals: digits behind the mark of each number but the last, with their counts.
+        shortest: characters of the shortest of these numbers.
+    """
+
+    decimal: str
+    decimals: Counter[int]
+    shortest: int
+    _last: str = ""
+
+    def __init__(self, decimal: str) -> None:
+        self.decimal = decimal
+        self.decimals = Counter()
+        self.shortest = 0
+
+    def add(self, cell: str) -> None:
+        """Count the number before the last one."""
+        if self._last:
+            self.decimals[self._decimals_of(self._last)] += 1
+            self.shortest = min(self.shortest or len(self._last), len(self._last))
+        self._last = cell if self._is_number(cell) else ""
+
+    def is_cut(self, cell: object) -> bool:
+        """Return whether the last cell of a file without a last line end is likely a cut number.
+
+        It ends in a mark or has fewer decimals than each number above; whole numbers must be two
+        digits shorter than each above.
+        """
+        text = str(cell)
+        mark = re.escape(self.decimal)
+        if re.fullmatch(rf"[-+]?\d+(?:{mark}|(?:{mark}\d+)?[eE][-+]?)|[-+]", text):
+            return True
+        if not self._is_number(text) or not self.decimals:
+            return False
+        fewest = min(self.decimals)
+        return self._decimals_of(text) < fewest or (
+            {*self.decimals} == {0} and len(text) <= self.shortest - 2
+        )
+
+    def _is_number(self, cell: str) -> bool:
+        mark = re.escape(self.decimal)
+        return bool(re.fullmatch(rf"[-+]?\d+(?:{mark}\d*)?(?:[eE][-+]?\d+)?", cell))
+
+    def _decimals_of(self, cell: str) -> int:
+        return len(re.split("[eE]", cell.partition(self.decimal)[2])[0])

@@ -1,0 +1,301 @@
+"""A row of a table as a mapping reads it: its network, its device and what was measured."""
+
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from steptime.build import make_workload, read_model
+from steptime.core.amounts import CellAmount, SIValue, amounts_of, parse_amount
+from steptime.core.errors import InputError, one_of, shorten, unknown
+from steptime.core.formula import column_name, filled, formula, valued
+from steptime.core.table_layout import Cells
+from steptime.core.units import QUANTITIES
+from steptime.core.values import parse_count
+from steptime.core.workload import STAGINGS, STRATEGIES, Workload
+from steptime.records.readers.mapping_keys import UNITS, Amount, RowKeys
+from steptime.records.record import Quantity
+
+CHOICES = {"staging": STAGINGS, "strategy": ("", *STRATEGIES)}  # "": one replica, or not said
+LARGEST = 1e300
+SIZE_NAMES = ("batch", "replicas", "line")  # what formulas may read as if they were columns
+
+
+class Measured(NamedTuple):
+    """What a row measured: `samples` of one run or of `is_runs` fresh processes, or a `value`."""
+
+    value: float | None
+    samples: tuple[float, ...] = ()
+    is_runs: bool = False
+
+    @property
+    def quantity(self) -> Quantity:
+        """The quantity of a record."""
+        if not self.samples:
+            return Quantity(self.value)
+        run = tuple(range(len(self.samples))) if self.is_runs else (0,) * len(self.samples)
+        return Quantity(samples=self.samples, columns={"run": run})
+
+
+class MappedRow:
+    """A row of a table as one entry of a mapping has it.
+
+    Attributes:
+        keys: the entry of the mapping.
+        raw: the cells as they stand.
+        cells: the cells in words of ours.
+        values: the values that formulas take.
+        line: its line or place in the file.
+    """
+
+    def __init__(
+        self, keys: RowKeys, raw: Cells, cells: Cells, values: Mapping[str, Any], line: int
+    ) -> None:
+        self.keys = keys
+        self.raw = raw
+        self.cells = cells
+        self.values = values
+        self.line = line
+
+    def text(self, template: str) -> str:
+        """Return a text with its columns and formulas filled in."""
+        return filled(template, self._values_for(template), self.cells)
+
+    def value(self, text: str) -> Any:
+        """Return the value of a formula, or of the column of that heading: `99` of `99%`.
+
+        `batch` and `replicas` are those of the mapping where no column has that name, `line` is
+        the line of the row.
+        """
+        name = text.strip()
+        if name.isdigit() and name in self.values:
+            return self.values[name]
+        return formula(text)(self._values_for(text))
+
+    def _values_for(self, text: str) -> Mapping[str, Any]:
+        """Return the values that a text may read: columns, and batch, replicas or line."""
+        sizes = {
+            name: getattr(self, name)
+            for name in SIZE_NAMES
+            if name in text and name not in self.values and re.search(rf"\b{name}\b", text)
+        }
+        return {**sizes, **self.values} if sizes else self.values
+
+    def size(self, template: str, place: str) -> int:
+        """Return the whole number that a formula or a text says; raises `InputError`."""
+        if "{" in template:
+            return to_integer(valued(filled(template, self.values, self.cells, True)), place)
+        return size_of(template, self.values, place)
+
+    @cached_property
+    def replicas(self) -> int:
+        """The number of data-parallel copies."""
+        return self.size(self.keys.replicas, "replicas")
+
+    @cached_property
+    def batch(self) -> int | None:
+        """The batch of one replica, None if the network's text says it."""
+        if not self.keys.batch:
+            return None
+        if "replicas" not in self.keys.batch or "replicas" in self.values:
+            return self.size(self.keys.batch, "batch")
+        values = {**self.values, "replicas": self.replicas}
+        row = MappedRow(self.keys, self.raw, self.cells, values, self.line)
+        return row.size(self.keys.batch, "batch")
+
+    @property
+    def outcome(self) -> tuple[str, str]:
+        """The status of the row and its cause."""
+        for rule in self.keys.status:
+            if rule.where:
+                holds = bool(formula(rule.where)(self.values))
+            else:
+                cell = self._cell(rule.column)
+                text = str(cell).lower() if isinstance(cell, bool) else str(cell)
+                holds = text == (rule.equals.lower() if isinstance(cell, bool) else rule.equals)
+            if holds:
+                return rule.status, self.text(rule.cause)
+        return "ok", ""
+
+    @property
+    def seconds(self) -> float | None:
+        """The seconds that were measured, the median of samples, None where there are none."""
+        keys = self.keys
+        if keys.quantities:
+            amount = keys.quantities.get("step_s")
+            failed = self.outcome[0] != "ok" or keys.scope
+            return None if failed or amount is None else self._amount("step_s", amount)
+        samples = self._samples()
+        if samples is not None:
+            ordered = sorted(samples.samples)
+            half = len(ordered) // 2
+            return (ordered[half] + ordered[~half]) / 2
+        return self._seconds(keys.seconds, self.value(keys.seconds))
+
+    def _seconds(self, place: str, value: object) -> float | None:
+        """Return a time in s; a cell with a unit of its own has that one."""
+        if value in ("", None) or str(value).lower() == "nan":
+            return None
+        amount = _amount_of(value)
+        if amount is not None and amount.dimension:
+            return _positive(_in_unit_of("step_s", value, amount), place)
+        return _positive(value, place) * UNITS[self.keys.unit]
+
+    def _samples(self) -> Measured | None:
+        """Return the samples of the row, None where it has none."""
+        text = self.keys.samples or self.keys.runs
+        value = self.value(text) if text else None
+        if value in ("", None, []):
+            return None
+        items = value if isinstance(value, list) else amounts_of(value)
+        numbers = [self._seconds(text, valued(item)) for item in items]
+        times = tuple(number for number in numbers if number is not None)
+        if not times or len(times) < len(numbers):
+            raise InputError(f"{text}: a sample is empty: {shorten(value)}")
+        return Measured(None, times, bool(self.keys.runs))
+
+    @property
+    def measured(self) -> dict[str, Measured]:
+        """What was measured by quantity, in SI."""
+        amounts = self.keys.quantities.items()
+        measured = {name: Measured(self._amount(name, amount)) for name, amount in amounts}
+        samples = self._samples()
+        if samples is not None:
+            measured["step_s"] = samples
+        elif not amounts:
+            seconds = self.seconds
+            measured = {} if seconds is None else {"step_s": Measured(seconds)}
+        return measured
+
+    @property
+    def rivals(self) -> dict[str, float]:
+        """The seconds that others predicted, where they did."""
+        keys = self.keys
+        scale = 1.0 if keys.quantities else UNITS[keys.unit]
+        return {
+            name: value * scale
+            for name, text in keys.rivals.items()
+            if isinstance(value := formula(text)(self.values), int | float) and value > 0
+        }
+
+    @property
+    def workload(self) -> Workload:
+        """The step of the row's network."""
+        keys = self.keys
+        model = filled(keys.model, self.values, self.cells, has_integers=True)
+        try:
+            return make_workload(
+                read_model(model),
+                self.batch,
+                self.text(keys.dtype) or "float32",
+                self.text(keys.phase),
+                self.text(keys.optimizer),
+                self.replicas,
+            )
+        except InputError as error:
+            if not re.match("unknown model .*; known:", str(error)):
+                raise
+            hint = "networks of timm and torchvision are timm:NAME and torchvision:NAME"
+            raise InputError(f"{error}; {hint}") from None
+
+    @property
+    def options(self) -> dict[str, str | int]:
+        """Further settings that change the numbers; `devices` and the like are read by tables."""
+        options: dict[str, str | int] = {}
+        for name, template in self.keys.options.items():
+            text = template if isinstance(template, int) else self.text(template)
+            if name in CHOICES and text not in CHOICES[name]:
+                raise unknown(name, text, filter(None, CHOICES[name]), "options")
+            options[name] = parse_count(text, "options.devices") if name == "devices" else text
+        return options
+
+    def _cell(self, column: str) -> Any:
+        """Return the cell under a heading, or under the heading of that name in formulas."""
+        if column not in self.raw:
+            for heading, cell in self.raw.items():
+                if column_name(heading) == column_name(column):
+                    return cell
+        return self.raw[one_of("column", column, self.raw)]
+
+    def _amount(self, name: str, amount: Amount) -> float:
+        """Return a quantity in SI; a time is above 0, and so is what is divided by."""
+        is_time = QUANTITIES[name][0] == "s"
+        to_number = _positive if is_time or amount.inverse else _number
+        if amount.formula:
+            value = self.value(amount.formula)
+            place, scale = name, 1.0
+        else:
+            value = valued(self._cell(amount.column))
+            place, scale = amount.column, amount.scale
+        cell = _amount_of(value)
+        if cell is not None and cell.dimension:
+            value = _in_unit_of(name, value, cell, amount.inverse)
+            scale = 1.0
+        number = to_number(value, place) * scale
+        if amount.inverse and not number:
+            raise InputError(f"{amount.column}: too small: {shorten(self._cell(amount.column))}")
+        return 1 / number if amount.inverse else number
+
+
+def _amount_of(value: object) -> CellAmount | None:
+    """Return the amount of a text, or of a number that a formula read with its unit, else None."""
+    if isinstance(value, SIValue):
+        return CellAmount(float(value), value.dimension)
+    return parse_amount(value) if isinstance(value, str) else None
+
+
+def _in_unit_of(name: str, text: object, cell: CellAmount, is_inverse: bool = False) -> float:
+    """Return the amount of a cell; raises `InputError` if its unit is not that of the quantity."""
+    unit = QUANTITIES[name][0]
+    expected = "/s" if is_inverse and unit == "s" else unit
+    if cell.dimension != expected:
+        hint = "; 1 / number(COLUMN) is its time" if (cell.dimension, unit) == ("/s", "s") else ""
+        raise InputError(f"{name}: {shorten(text)} is in {cell.dimension}, not in {expected}{hint}")
+    return cell.value
+
+
+def _number(value: object, place: str) -> float:
+    if not _is_number(value) or not abs(value) < LARGEST:  # type: ignore[arg-type]
+        raise InputError(f"{place}: must be a number, not {shorten(value)}{_hint(value)}")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _positive(value: object, place: str) -> float:
+    if not _is_number(value) or not 0 < value < LARGEST:  # type: ignore[operator]
+        raise InputError(f"{place} must be above 0, not {shorten(value)}{_hint(value)}")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _hint(value: object) -> str:
+    """Return the remedy for a text that could be a number: `; decimal = ","`."""
+    text = str(value)
+    if not isinstance(value, str) or not re.search(r"\d", text):
+        return ""
+    if re.fullmatch(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?", text):
+        return "; thousands = ',' in the mapping reads groups of digits, decimal = ',' decimals"
+    if re.fullmatch(r"[-+]?[\d.\s]*,\d+([eE][-+]?\d+)?(\s*\D+)?", text):
+        return "; decimal = ',' in the mapping reads it"
+    if re.fullmatch(r"[-+]?\d{1,3}([\s'\u2019]\d{3})+(\.\d+)?", text):
+        return "; thousands in the mapping says what stands between groups of digits"
+    return "; number(COLUMN) reads a number with its unit" if parse_amount(text) else ""
+
+
+def size_of(
+    text: int | str, values: Mapping[str, Any], place: str = "a size", below: int = 2**63
+) -> int:
+    """Return the whole number that a formula says; raises `InputError` for another value."""
+    value = formula(text)(values) if isinstance(text, str) else text
+    return to_integer(value, place if str(value) == str(text) else str(text), below)
+
+
+def to_integer(value: object, place: str, below: int = 2**63) -> int:
+    """Return a value that is a whole number, 4 for 4.0; raises `InputError` for another one."""
+    if not _is_number(value) or not 0 <= value < below or value != int(value):  # type: ignore[call-overload, operator]
+        limit = f"2^{below.bit_length() - 1}"
+        hint = _hint(value)
+        raise InputError(f"{place} is a whole number below {limit}, not {shorten(value)}{hint}")
+    return int(value)  # type: ignore[call-overload, no-any-return]
