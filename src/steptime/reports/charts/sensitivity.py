@@ -6,9 +6,9 @@ from steptime.reports.charts import EmptyPlotError, style
 from steptime.reports.charts.heatmap import said_of
 
 PLACE = ("family", "platform", "method")
-MOST_TERMS = 16  # of a panel, the largest
+MAX_TERMS = 16  # of a panel, the largest
 NUMBERS = ("weight", "low", "high")
-WIDE, CURVE = 250, 190  # pixels of a panel
+PANEL_WIDTH, CURVE_WIDTH = 250, 190  # pixels
 
 
 def chart(table: Table) -> style.Spec:
@@ -17,21 +17,26 @@ def chart(table: Table) -> style.Spec:
     Raises `EmptyPlotError` where nothing varies.
     """
     head = table.summary
-    made = [head, *head["others"]][: style.MAX_PANELS]
-    told = [name for name in PLACE if len({one[name] for one in made}) > 1]
+    regressions = [head, *head["others"]][: style.MAX_PANELS]
+    telling = [name for name in PLACE if len({regression[name] for regression in regressions}) > 1]
     points, curves = [], []
-    for one in made:
-        panel = " on ".join(str(one[name]) for name in told) or str(one["family"])
-        size = f"{counted(one['networks'], 'network')}, R\u00b2\u00a0{one['r2']:.3f}"
-        rows = [r for r in table.rows if all(r[n] == one[n] for n in PLACE) and r["weight"]]
-        for row in rows[:MOST_TERMS]:
-            sure = (row["low"] or -1) * (row["high"] or 1) > 0
-            place = {"panel": style.break_lines(f"{panel}, {size}", WIDE)}
+    for regression in regressions:
+        panel = " on ".join(str(regression[name]) for name in telling)
+        panel = panel or str(regression["family"])
+        size = f"{counted(regression['networks'], 'network')}, R\u00b2\u00a0{regression['r2']:.3f}"
+        rows = [
+            row
+            for row in table.rows
+            if all(row[name] == regression[name] for name in PLACE) and row["weight"]
+        ]
+        for row in rows[:MAX_TERMS]:
+            is_sure = (row["low"] or -1) * (row["high"] or 1) > 0
+            place = {"panel": style.break_lines(f"{panel}, {size}", PANEL_WIDTH)}
             place |= {"term": row["hyperparameter"], "at": f"{panel}|{row['hyperparameter']}"}
             place["of"] = panel
             numbers = {key: row[key] for key in NUMBERS}
-            points.append(numbers | place | {"sure" if sure else "unsure": True})
-        curves += [{**row, "of": panel} for row in one["curves"]]
+            points.append(numbers | place | {"sure" if is_sure else "unsure": True})
+        curves += [{**row, "of": panel} for row in regression["curves"]]
     if not points:
         raise EmptyPlotError("sensitivity: no hyperparameter varies")
     # Weights and curves share colours, so that one legend is right for both.
@@ -39,13 +44,14 @@ def chart(table: Table) -> style.Spec:
     views = [_weights(points, regression_encoding)]
     if curves:
         views.append(_curves(curves, regression_encoding))
-    what = said_of(head["quantity"])
-    what = f"{what}, {head['platform']} over {head['against']}" if head["against"] else what
-    never = ", ".join(head["never_varies"])
+    quantity = said_of(head["quantity"])
+    if head["against"]:
+        quantity += f", {head['platform']} over {head['against']}"
+    constant = ", ".join(head["never_varies"])
     caption = [f"Whiskers: 95 %; hollow: may be 0. Order {head['order']}, {head['scale']} scale."]
-    caption += [f"Never varies, so without a weight: {never}."] if never else []
+    caption += [f"Never varies, so without a weight: {constant}."] if constant else []
     caption += [table.source]
-    return style.finish(f"What moves {what}", caption, [], vconcat=views, spacing=30)
+    return style.finish(f"What moves {quantity}", caption, [], vconcat=views, spacing=30)
 
 
 def _weights(points: list[style.Row], regression_encoding: style.Spec) -> style.Spec:
@@ -69,8 +75,8 @@ def _weights(points: list[style.Row], regression_encoding: style.Spec) -> style.
     names = list(dict.fromkeys(point["panel"] for point in points))
     if len(names) == 1:
         title = {"text": names[0].replace("|", " "), "fontSize": 12, "frame": "group", "offset": 6}
-        return {**panel, "width": WIDE * 2, "title": title, "data": {"values": points}}
-    rows, view = style.facet_panels(points, "panel", panel, 2, gap=120, width=WIDE)
+        return {**panel, "width": PANEL_WIDTH * 2, "title": title, "data": {"values": points}}
+    rows, view = style.facet_panels(points, "panel", panel, 2, gap=120, width=PANEL_WIDTH)
     view["resolve"] = {"scale": {"y": "independent"}}
     return {**view, "data": {"values": rows}}
 
@@ -86,6 +92,8 @@ def _curves(curves: list[style.Row], regression_encoding: style.Spec) -> style.S
         "tooltip": style.tooltip(("hyperparameter", "level", "ratio", "pairs")),
     }
     panel = {"mark": {"type": "line", "point": True}, "encoding": encoding}
-    rows, view = style.facet_panels(curves, "hyperparameter", panel, 3, width=CURVE, height=130)
+    rows, view = style.facet_panels(
+        curves, "hyperparameter", panel, 3, width=CURVE_WIDTH, height=130
+    )
     view |= {"resolve": {"scale": {"x": "independent"}}} if "facet" in view else {}
     return {**view, "data": {"values": rows}}

@@ -1,4 +1,4 @@
-"""Examples a second by batch: a panel a family, a line a network on one kind of machine."""
+"""Examples a second by batch: a panel for each family, a line for each network and machine."""
 
 from collections.abc import Sequence
 from operator import itemgetter
@@ -8,8 +8,8 @@ from steptime.records.data import Data
 from steptime.records.row import grouped
 from steptime.reports.charts import EmptyPlotError, style
 
-MOST_DRAWN = 240  # lines
-MOST_LINES = 24  # with names of their own
+MAX_DRAWN_LINES = 240  # lines
+MAX_NAMED_LINES = 24  # with names of their own
 LINE = "coalesce(replace(label, ' batch ' || batch, ''), label)"
 TOOLTIP = (
     Column("label", "network"),
@@ -26,7 +26,7 @@ def chart(data: Data) -> style.Spec:
     rows, number = data.drawn(
         style.point_columns("family", TOOLTIP),
         "examples_per_s > 0 AND batch IS NOT NULL",
-        MOST_DRAWN,
+        MAX_DRAWN_LINES,
         LINE,
     )
     if not rows:
@@ -37,39 +37,41 @@ def chart(data: Data) -> style.Spec:
     points = [point for line in lines.values() for point in line]
     families = list(dict.fromkeys(point["family"] for point in points))
     panels = [_panel(family, points) for family in families[: style.MAX_PANELS]]
-    told = "Speed: batch over mean time of a step. Logarithmic axes, a speed axis a family."
+    explanation = "Speed: batch over mean time of a step. Logarithmic axes, a speed axis a family."
     view: style.Spec = {name: value for name, value in panels[0].items() if name != "title"}
     if len(panels) > 1:
         panels = [{**panel, "width": 290, "height": 190} for panel in panels]
-        apart = {"scale": {"color": "independent", "shape": "independent"}}
-        view = {"concat": panels, "columns": 2, "resolve": apart, "spacing": 30}
-    caption = [told, *style.describe_sample(number, "line", MOST_DRAWN), data.source]
+        scales = {"scale": {"color": "independent", "shape": "independent"}}
+        view = {"concat": panels, "columns": 2, "resolve": scales, "spacing": 30}
+    caption = [explanation, *style.describe_sample(number, "line", MAX_DRAWN_LINES), data.source]
     return style.finish("Throughput by batch", caption, points, **view)
 
 
 def _panel(family: str, points: Sequence[style.Row]) -> style.Spec:
-    mine = [point for point in points if point["family"] == family]
-    batches = sorted({point["batch"] for point in mine})
-    lines = len({point["line"] for point in mine})
+    family_points = [point for point in points if point["family"] == family]
+    batches = sorted({point["batch"] for point in family_points})
+    line_count = len({point["line"] for point in family_points})
     place = {
         "x": style.log_number("batch", batches, "batch (examples)", grid=False),
-        "y": style.log_number("speed", [p["speed"] for p in mine], "speed (examples/s)"),
+        "y": style.log_number("speed", [p["speed"] for p in family_points], "speed (examples/s)"),
     }
     place["x"]["axis"] |= {"values": batches, "labelExpr": "format(datum.value, 'd')"}
-    clear = 0.9 if lines <= MOST_LINES else 0.25
-    told = style.encode_categories("line", mine, " ", orient="bottom", columns=1)
-    if lines > MOST_LINES:
+    opacity = 0.9 if line_count <= MAX_NAMED_LINES else 0.25
+    encoding = style.encode_categories("line", family_points, " ", orient="bottom", columns=1)
+    if line_count > MAX_NAMED_LINES:
         colour = style.encode_categories(
             "platform", points, "platform", orient="bottom", columns=1
         )["color"]
-        told = {"color": colour, "detail": {"field": "line"}}
-    along = {kind: one for kind, one in told.items() if kind != "shape"}
+        encoding = {"color": colour, "detail": {"field": "line"}}
+    line_encoding = {channel: value for channel, value in encoding.items() if channel != "shape"}
     tooltip = style.tooltip(TOOLTIP)
     marks = [
-        style.layer("line", {**place, **along}, opacity=clear),
-        style.layer("point", {**place, **told, "tooltip": tooltip}, filled=True, opacity=clear),
+        style.layer("line", {**place, **line_encoding}, opacity=opacity),
+        style.layer(
+            "point", {**place, **encoding, "tooltip": tooltip}, filled=True, opacity=opacity
+        ),
     ]
-    title = family if lines <= MOST_LINES else f"{family}, {lines} lines"
+    title = family if line_count <= MAX_NAMED_LINES else f"{family}, {line_count} lines"
     return {
         "title": {"text": title, "fontSize": 13, "offset": 8},
         "transform": [{"filter": {"field": "family", "equal": family}}],
@@ -79,5 +81,5 @@ def _panel(family: str, points: Sequence[style.Row]) -> style.Spec:
 
 def _point(row: style.Row) -> style.Row:
     line = row["line"].replace(",,", ",").removeprefix(row["family"]).strip(", ")
-    told = {"line": line or row["family"], "speed": row["examples_per_s"], "batch": row["batch"]}
-    return style.point(row, "family", TOOLTIP) | told
+    fields = {"line": line or row["family"], "speed": row["examples_per_s"], "batch": row["batch"]}
+    return style.point(row, "family", TOOLTIP) | fields
