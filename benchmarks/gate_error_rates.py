@@ -259,7 +259,8 @@ INTRODUCTION = """# Error rates of the gates
 comparisons without any change alarm, and say with each answer the smallest slowdown that they
 find with 90 % power. This page is what they hold on made-up noise of known kinds:
 `python benchmarks/gate_error_rates.py --write docs/gate-error-rates.md`, {draws:,} draws a cell,
-seed {seed}. The margin is 3 %. [How the gate judges](measuring.md#did-a-folder-become-slower)
+seed {seed}, networks from a pool of {pool:,}. The margin is 3 %.
+[How the gate judges](measuring.md#did-a-folder-become-slower)
 
 """
 FALSE_ALARMS = """## False alarms of `compare`
@@ -289,7 +290,7 @@ def main() -> None:
     parser.add_argument("--write", type=Path)
     options = parser.parse_args()
     parts = [
-        INTRODUCTION.format(draws=options.draws, seed=SEED),
+        INTRODUCTION.format(draws=options.draws, seed=SEED, pool=POOL),
         "\n".join(compare_lines(options.draws, options.processes)),
         "\n",
         HISTORY,

@@ -35,9 +35,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+import numpy as np
 import pytest
 
+import clusters
 import steptime
+import synthetic
 from command_lines import command_line_name, command_lines
 from places import ROOT
 from steptime.analysis.analyses import PLOTS
@@ -176,14 +179,27 @@ def _fill_cluster(folder: Path) -> None:
             writer.append(replace(record, env={**record.env, "host": f"node{number:02}"}))
 
 
+def _fill_months(folder: Path) -> None:
+    """Write sweeps of 24 networks: two months alike, and a branch with a slower network."""
+    sweeps = {"last-month": (5, 1.0), "this-month": (5, 1.0), "main": (2, 1.0), "branch": (2, 1.5)}
+    for seed, (name, (runs, slower)) in enumerate(sweeps.items()):
+        rng = np.random.default_rng(seed)
+        with store.open_writer(folder / name) as writer:
+            for number, workload in enumerate(synthetic.workloads()):
+                step_s = 0.001 * (number + 1) * (slower if number == 10 else 1.0)
+                step = clusters.step(clusters.noise(rng, runs), step_s)
+                writer.append(replace(synthetic.measured(workload), quantities={"step_s": step}))
+
+
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     """Return a folder with what the examples may ask for."""
     folder = tmp_path_factory.mktemp("docs")
     _fill(folder / "results")
-    for other in PREPARED[1:-1]:
+    for other in ("tonight", "published"):
         shutil.copytree(folder / "results", folder / other)  # workers share a page's examples
     _fill_cluster(folder / "cluster")
+    _fill_months(folder)
     (folder / "networks").mkdir()
     shutil.copytree(ROOT / "examples", folder / "examples")
     (table,) = _blocks(ROOT / "docs/importing.md", "csv")
@@ -268,7 +284,16 @@ def _run_before(page: str, line: str, place: Path) -> None:
             assert run(shlex.split(earlier)[1:]) == 0
 
 
-PREPARED = ("results", "tonight", "published", "last-month", "this-month", "cluster")
+PREPARED = (
+    "results",
+    "tonight",
+    "published",
+    "last-month",
+    "this-month",
+    "main",
+    "branch",
+    "cluster",
+)
 RAN: set[tuple[Path, str]] = set()
 
 
@@ -284,7 +309,8 @@ def test_quick_examples_run(page, line, shown, place, capsys, monkeypatch):
     _run_before(page, line, place)
     capsys.readouterr()
     RAN.add((place, line))
-    code = 3 if "--fail-on slow" in line and "cluster" in line else 0
+    fails = "--fail-on slow" in line and ("cluster" in line or "main branch" in line)
+    code = 3 if fails else 0
     assert run(shlex.split(line)[1:]) == code, capsys.readouterr().err
     printed = capsys.readouterr()
     if _name(line) in EXACT:

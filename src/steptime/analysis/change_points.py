@@ -117,7 +117,8 @@ def smallest_change(
     values = np.asarray(logs, float)
     n = len(values)
     own = _root_mean_square(errors)
-    noise, degrees = _noise_about(values, places, own, freedom)
+    noise, _ = _noise_about(values, places, own, freedom)
+    degrees = n - 2 + freedom  # as in `_split_few`
     if n < 2 or degrees < 1:
         return None
     if n < MIN_VALUES:
