@@ -183,7 +183,8 @@ def test_table(capsys):
     assert "hidden" not in head  # nothing is
     assert len(rows) == 3 + 3
     assert rows[3] == (
-        "assumed: --stack torch-eager, --channels-last no, --host any-server; "
+        "assumed: --stack torch-eager, --channels-last no, --host any-server, --dtype float32, "
+        "--optimizer sgd; "
         "all-reduce after the backward pass, not during it (--overlap)"
     )
     assert rows[4].startswith("stops paying at 2 replicas")

@@ -29,8 +29,8 @@ def rename_line(line, options):
     of_command = options | options.get(command, {})
     arguments = [of_command.get(word, word) for word in words]
     if command == "explain":
-        return " ".join(["why", *arguments, "--from paleo"])
-    return " ".join([command, *arguments])
+        command, arguments = "why", [*arguments, "--from", "paleo"]
+    return " ".join(golden.with_old_defaults((command, *arguments)))
 
 
 def test_the_numbers_of_0_15_0_stand_under_the_new_names():

@@ -23,7 +23,8 @@ from steptime.prediction.collectives import fabric_of_group
 from steptime.prediction.exposed import exposed_exchange_s
 from steptime.prediction.method import Method
 from steptime.prediction.records import records
-from steptime.prediction.step_model import StepModel, no_link
+from steptime.prediction.remarks import no_link
+from steptime.prediction.step_model import StepModel
 from steptime.records.record import Quantity, Record
 
 SCALINGS = ("weak", "strong")

@@ -16,6 +16,7 @@ MAX_NAMES = 5  # devices or prices that a note names
 UNFIT = {"oom": " that it does not fit", "unsupported": " without a known peak of this type"}
 COLUMNS = (
     Column("device"),
+    Column("shown_dtype", "type", is_spare=True),
     Column("cost_total", "cost", is_answer=True),
     Column("best_batch", "best batch", is_answer=True),
     Column("train_h", "training"),
@@ -30,6 +31,7 @@ COLUMNS = (
 )
 CSV_COLUMNS = (
     Column("device"),
+    Column("dtype"),
     Column("batch"),
     Column("microbatch"),
     Column("accumulation"),
@@ -53,6 +55,7 @@ class ChooseRow(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         device: the device.
+        dtype: data type of weights and activations.
         status: `ok`, `oom` where not even one example fits, or `unsupported` where no peak of the
             data type is known.
         batch: examples of a step.
@@ -82,6 +85,7 @@ class ChooseRow(AnswerRow, frozen=True, kw_only=True):
     """
 
     device: str
+    dtype: str
     status: str
     batch: int
     microbatch: int | None
@@ -116,7 +120,7 @@ class ChooseAnswer(Answer, frozen=True, kw_only=True):
         model: the network.
         method: the cost model.
         phase: train or infer.
-        dtype: data type of weights and activations.
+        dtype: data type of weights and activations; null where devices have several.
         optimizer: the optimizer.
         tuning: what of the network is trained; null where all is.
         examples: examples of an epoch.
@@ -130,7 +134,7 @@ class ChooseAnswer(Answer, frozen=True, kw_only=True):
     model: str
     method: str
     phase: str
-    dtype: str
+    dtype: str | None
     optimizer: str
     tuning: str | None
     examples: int
@@ -144,7 +148,7 @@ class ChooseAnswer(Answer, frozen=True, kw_only=True):
         """Return the devices that fit, the best first."""
         fitting = [row for row in self.rows if row.status == "ok"]
         is_paid = any(row.cost_total is not None for row in fitting)
-        cells = [_make_cells(row, is_paid) for row in fitting]
+        cells = [_make_cells(row, is_paid, self.dtype is None) for row in fitting]
         heads = [
             column
             for column in head_step_columns(COLUMNS, cells)
@@ -211,15 +215,17 @@ def list_notes(rows: Sequence[ChooseRow]) -> Iterator[str]:
             yield f"{counted(len(devices), 'device')}{reason}: {first_of(devices, MAX_NAMES)}"
 
 
-def _make_cells(row: ChooseRow, is_paid: bool) -> dict[str, object]:
+def _make_cells(row: ChooseRow, is_paid: bool, shows_dtype: bool) -> dict[str, object]:
     """Return the cells of a device that fits.
 
     Args:
         row: the device.
         is_paid: whether the price of any device is known.
+        shows_dtype: whether devices have several data types.
     """
     is_accumulated = row.accumulation is not None and row.accumulation > 1
     return row.to_dict() | {
+        "shown_dtype": row.dtype if shows_dtype else None,
         "shown_microbatch": row.microbatch if is_accumulated else None,
         "train_h": None if row.train_s is None else row.train_s / HOUR_S,
         "energy": _describe_energy(row),

@@ -137,6 +137,7 @@ def _make_row(step: _DeviceStep, training: Training, offer: Offer | None) -> Cho
     make_row = partial(
         ChooseRow,
         device=model.device.name,
+        dtype=model.workload.dtype,
         batch=step.batch,
         microbatch=microbatch or None,
         accumulation=step.batch // microbatch if microbatch else None,

@@ -82,7 +82,7 @@ def choose(
         model: A family with its hyperparameters (fc:layers=4,nodes=1024), a named network
             (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
             code (model.py:NAME); with --page several.
-        device: Devices with commas, a kind (cpu, gpu, tpu), or all.
+        device: Devices with commas, a kind (cpu, gpu, tpu, asic), or all.
         batch: Batch size, on every device. Default: the network's.
         examples: Examples of an epoch.
         epochs: Epochs.
@@ -130,12 +130,13 @@ def choose(
     rows = compare_devices(step_model, devices, training, cheapest(all_offers))
     if all(row.status == "unsupported" for row in rows):
         raise InputError("; ".join(rows[0].notes))
+    dtypes = {row.dtype for row in rows}
     best_rows = tuple(sort_rows(rows, sort)[:row_count])
     return ChooseAnswer(
         model=workload.label,
         method=step_model.method.name,
         phase=workload.phase,
-        dtype=workload.dtype,
+        dtype=dtypes.pop() if len(dtypes) == 1 else None,
         optimizer=workload.optimizer,
         tuning=workload.tuning.text or None,
         examples=training.examples,

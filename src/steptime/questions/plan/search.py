@@ -141,7 +141,7 @@ def _search_answer(
         assumed={
             name: value
             for name, value in best.assumed.items()
-            if is_single_device or name == "stack"
+            if is_single_device or name in ("stack", "optimizer")
         },
         best=best,
         best_by=tuple(

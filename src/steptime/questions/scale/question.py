@@ -137,8 +137,8 @@ def scale(
     epochs: Annotated[float | str, Kind("E")] | None = None,
     price: kinds.Price | None = None,
     billing: Annotated[str, Kind("NAME", choices=BILLINGS)] | None = None,
-    dtype: kinds.Dtype = "float32",
-    optimizer: kinds.Optimizer = "sgd",
+    dtype: kinds.Dtype | None = None,
+    optimizer: kinds.Optimizer | None = None,
     method: kinds.MethodName = DEFAULT,
     options: kinds.MethodSettings | None = None,
     allow_unknown: bool = False,
@@ -172,9 +172,11 @@ def scale(
         price: Price of a device for an hour.
         billing: What is paid: every second, or every started hour. Default: second.
         dtype: float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed,
-            float16-mixed.
+            float16-mixed. Default: bfloat16-mixed of sequence models (float16-mixed where a device
+            has no bfloat16), float32 of others and on a CPU.
         optimizer: sgd, momentum, rmsprop, adam, adamw, or adam with states of 8 bits, or that may
-            be paged to the host: adam8bit, paged_adam, paged_adam8bit.
+            be paged to the host: adam8bit, paged_adam, paged_adam8bit. Default: adam of sequence
+            models, sgd of others.
         method: The cost model (steptime list methods).
         options: An option of the method; repeatable.
         allow_unknown: Let layers of unknown type in a network's file pass their input on.
