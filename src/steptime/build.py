@@ -357,6 +357,18 @@ def build_step(workload: Workload) -> Graph:
         raise InputError(f"{workload.model}: {error}") from None
 
 
+def tokens_per_example(workload: Workload) -> int | None:
+    """Return the tokens of an example that are text, None of a network that reads none.
+
+    Tokens that pad a sequence are none of them.
+    """
+    tokens = build(workload).tokens
+    if tokens is None:
+        return None
+    length = tokens // workload.batch_per_replica
+    return min(length, workload.tuning.padded or length)
+
+
 def step_of(graph: Graph, optimizer: str, tuning: Tuning) -> Graph:
     """Return the graph of a training step of a forward graph under a fine-tuning."""
     return differentiated(tuned(graph, tuning), optimizer, tuning)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from steptime.build import tokens_per_example
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError
 from steptime.core.graph import PASSES, Graph
@@ -66,6 +67,7 @@ class GridCell(NamedTuple):
     needed_bytes: int | None = None
     is_extrapolated: bool | None = None
     optimizer: str = ""
+    tokens_per_s: float | None = None
 
 
 Maker = Callable[[int | None], Workload]
@@ -138,12 +140,16 @@ def _cells(on: StepModel, steps: Steps, span: Span, replicas: Sequence[int]) -> 
         [on.estimate_comm(n) if n > 1 else 0.0 for n in replicas], len(steps.batches)
     )
     batches, step_s = each(steps.batches, 0), each(np.sum(span.times, axis=0), communication_s)
-    counted_s = zip(cycle(replicas), batches, step_s, strict=False)
+    per_s = [
+        n * batch / step if step else None
+        for n, batch, step in zip(cycle(replicas), batches, step_s, strict=False)
+    ]
+    length = tokens_per_example(on.workload)
     needs = steps.needs(on)
     columns = (
         *(repeat(on.workload.label), repeat(on.device.name), batches, cycle(replicas), step_s),
         *(*map(each, span.times), communication_s.tolist()),
-        (n * batch / step if step else None for n, batch, step in counted_s),
+        per_s,
         each(steps.peak_bytes, 0),
         repeat_cells("ok" if need.fit(on.device) else "oom" for need in needs),
         repeat_cells(steps.remarks(on, needs)),
@@ -152,6 +158,7 @@ def _cells(on: StepModel, steps: Steps, span: Span, replicas: Sequence[int]) -> 
         repeat_cells(need.total_bytes for need in needs),
         repeat_cells(span.is_extrapolated),
         repeat(on.workload.optimizer),
+        (None if length is None or rate is None else length * rate for rate in per_s),
     )
     yield from map(GridCell._make, zip(*columns, strict=False))
 

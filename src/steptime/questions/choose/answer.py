@@ -10,6 +10,7 @@ from steptime.core.table import EXTRAPOLATED_FOOTNOTE, Column, Table, head_step_
 from steptime.core.units import counted, first_of, shown
 from steptime.hardware.prices import HOUR_S, by_offer
 from steptime.prediction.power import KWH_J
+from steptime.questions.training import describe_training
 
 MAX_TABLE_ROWS = 40  # devices that people see
 MAX_NAMES = 5  # devices or prices that a note names
@@ -25,6 +26,7 @@ COLUMNS = (
     Column("step_s", "step", ends=("low_s", "high_s")),
     Column("energy"),
     Column("examples_per_s", "speed", is_spare=True),
+    Column("tokens_per_s", "tokens/s", is_spare=True),
     Column("best_examples_per_s", "speed at best batch", is_spare=True),
     Column("needed_bytes", "memory", is_spare=True),
     Column("paid_by", "price of", is_spare=True),
@@ -37,6 +39,7 @@ CSV_COLUMNS = (
     Column("accumulation"),
     Column("step_s", ends=("low_s", "high_s")),
     Column("examples_per_s"),
+    Column("tokens_per_s"),
     Column("train_s"),
     Column("cost_total"),
     Column("cost_per_hour"),
@@ -69,6 +72,7 @@ class ChooseRow(AnswerRow, frozen=True, kw_only=True):
         high_s: upper end of the 80 % interval of `step_s`; null where the method has none.
         is_extrapolated: whether kernels lie beyond what was measured on a device of this kind.
         examples_per_s: throughput.
+        tokens_per_s: throughput in tokens that are text; null of a network that reads none.
         best_batch: the smallest power of two with 90 % of the best speed among those that fit.
         best_examples_per_s: throughput at the best batch.
         train_s: seconds of the whole training.
@@ -98,6 +102,7 @@ class ChooseRow(AnswerRow, frozen=True, kw_only=True):
     high_s: float | None = None
     is_extrapolated: bool = False
     examples_per_s: float | None = None
+    tokens_per_s: float | None = None
     best_batch: int | None = None
     best_examples_per_s: float | None = None
     train_s: float | None = None
@@ -123,8 +128,9 @@ class ChooseAnswer(Answer, frozen=True, kw_only=True):
         dtype: data type of weights and activations; null where devices have several.
         optimizer: the optimizer.
         tuning: what of the network is trained; null where all is.
-        examples: examples of an epoch.
-        epochs: epochs of the training.
+        examples: examples of an epoch; null of a training in tokens.
+        epochs: epochs of the training; null of a training in tokens.
+        tokens: tokens of the training; null of a training in examples.
         currency: currency of costs; null without prices.
         sort: the order of the rows: time, cost or energy.
         rows: the training on each device; devices that it does not fit are last.
@@ -137,8 +143,9 @@ class ChooseAnswer(Answer, frozen=True, kw_only=True):
     dtype: str | None
     optimizer: str
     tuning: str | None
-    examples: int
-    epochs: float
+    examples: int | None
+    epochs: float | None
+    tokens: int | None
     currency: str | None
     sort: str
     rows: tuple[ChooseRow, ...]
@@ -169,11 +176,8 @@ class ChooseAnswer(Answer, frozen=True, kw_only=True):
     def _title(self) -> str:
         """Return the training in words: `resnet50, train, float32, sgd (calibrated): ...`."""
         kind = (self.model, self.tuning, self.phase, self.dtype, self.optimizer)
-        epochs = counted(self.epochs, "epoch")
-        return (
-            f"{', '.join(filter(None, kind))} ({self.method}): {epochs} of "
-            f"{self.examples:,} examples, by {self.sort}"
-        )
+        training = describe_training(self.examples, self.epochs, self.tokens)
+        return f"{', '.join(filter(None, kind))} ({self.method}): {training}, by {self.sort}"
 
 
 class ChoicesPage(Answer, frozen=True, kw_only=True):

@@ -153,6 +153,8 @@ class GridRow(AnswerRow, frozen=True, kw_only=True):
         update_s: seconds of the optimizer.
         communication_s: seconds of the collectives of a step.
         examples_per_s: throughput of all replicas.
+        tokens_per_s: throughput of all replicas in tokens that are text; null of a network that
+            reads none.
         peak_bytes: size of all tensors at the worst moment.
         needed_bytes: memory that the process needs; null where the step cannot be predicted.
         status: ok, oom where the step does not fit, unsupported where the device has no peak for
@@ -176,6 +178,7 @@ class GridRow(AnswerRow, frozen=True, kw_only=True):
     update_s: float | None
     communication_s: float | None
     examples_per_s: float | None
+    tokens_per_s: float | None
     peak_bytes: int
     needed_bytes: int | None
     status: str
@@ -300,6 +303,8 @@ def _cell_table(rows: Sequence[GridRow], first: Workload, method: str) -> Table:
     memory = f"peak memory ({optimizers.pop()})" if names_optimizer else "peak memory"
     dtype_names = {row.dtype for row in printed_rows}
     dtypes = [Column("dtype")] if len(dtype_names) > 1 else []
+    reads_tokens = any(row.tokens_per_s is not None for row in printed_rows)
+    tokens = [Column("tokens_per_s", "tokens/s")] if reads_tokens else []
     has_equal_replicas = len({row.replicas for row in printed_rows}) < 2
     heads = (
         Column("model"),
@@ -310,6 +315,7 @@ def _cell_table(rows: Sequence[GridRow], first: Workload, method: str) -> Table:
         Column("step_s", "step", ends=("low_s", "high_s")),
         Column("communication_s", "communication", is_spare=True),
         Column("examples_per_s", "speed"),
+        *tokens,
         Column("memory", memory),
     )
     has_several_models = len({row.model for row in printed_rows}) > 1
