@@ -293,12 +293,12 @@ def default_step(choice: Choice, batch: object | None, phase: str) -> StepDefaul
 
     A sequence model has a `length`, or is of a file whose first input holds numbers of tokens.
     """
-    chosen = family_of(choice)
-    if "length" in chosen.parameters:
+    model_family = family_of(choice)
+    if "length" in model_family.parameters:
         return SEQUENCE_MODEL
     if not choice.file or not choice.sha256:
         return OTHER_MODEL
-    step = make_workload(choice, batch, chosen.dtype or "float32", phase, "sgd")
+    step = make_workload(choice, batch, model_family.dtype or "float32", phase, "sgd")
     try:
         tokens = build(step).tokens
     except InputError:  # it is raised again for the step that was asked for

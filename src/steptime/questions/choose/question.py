@@ -70,13 +70,13 @@ def choose(
     batch: kinds.Counts | None = None,
     examples: kinds.Count | None = None,
     epochs: kinds.Number | None = None,
-    tokens: kinds.Count | None = None,
     prices: kinds.PriceFile | None = None,
     page: Annotated[File, Kind("FILE")] | None = None,
     link: kinds.Links | None = None,
     replicas: kinds.Counts | None = None,
     sort: Annotated[str, Kind("NAME", choices=tuple(SORTS))] = "time",
     top: kinds.Count = MAX_DEVICES,
+    tokens: kinds.Count | None = None,
     **step_options: Unpack[StepKeywords],
 ) -> ChooseAnswer | ChoicesPage:
     """Compare devices for a training, by time, cost or energy.

@@ -247,7 +247,7 @@ def fit(
     best = _best_batch([row for row in rows if row.batch in batches])
     worst = step_model.worst_moment()
     times = prediction.times
-    asked_step = (times.step_s, times.low_s, times.high_s)
+    step_interval = (times.step_s, times.low_s, times.high_s)
     process_parts = {
         "blocks": needs.blocks_bytes,
         "workspace": needs.workspace_bytes,
@@ -284,7 +284,7 @@ def fit(
             if prediction.fits
             else tuple(fitting_commands(step_model, step, model, largest or 0))
         ),
-        training=predict_training(tokens, prices, workload, step_model.device.name, asked_step),
+        training=predict_training(tokens, prices, workload, step_model.device.name, step_interval),
         notes=tuple(_make_notes(step_model, largest, best)),
     )
 

@@ -229,7 +229,9 @@ class ScaleAnswer(Answer, frozen=True, kw_only=True):
         method: the cost model.
         options: options of the method that decide the answer.
         assumed: settings that decide the answer, by the option that changes them.
-        batch: examples of a step: of each replica in weak scaling, of all in strong scaling.
+        batch: examples of one replica in a step; null in strong scaling, where rows have them.
+        global_batch: examples of all replicas in a step; null in weak scaling, where rows have
+            them.
         dtype: data type of weights and activations.
         optimizer: the optimizer.
         scaling: `weak` or `strong`.
@@ -264,7 +266,8 @@ class ScaleAnswer(Answer, frozen=True, kw_only=True):
     method: str
     options: dict[str, str]
     assumed: dict[str, str]
-    batch: int
+    batch: int | None
+    global_batch: int | None
     dtype: str
     optimizer: str
     scaling: str
@@ -311,9 +314,9 @@ class ScaleAnswer(Answer, frozen=True, kw_only=True):
     def _title(self) -> str:
         """Return the question in words: `resnet50 on v100 over aws, batch 64 a replica, ...`."""
         link = f" over {self.link}" if self.link else ""
-        batch = f"batch {self.batch}"
-        if self.parallel != "model":
-            batch += " a replica" if self.scaling == "weak" else " in all"
+        batch = f"global batch {self.global_batch}"
+        if self.scaling == "weak":
+            batch = f"batch {self.batch}" + (" a replica" if self.parallel != "model" else "")
         kinds = {"data": f"{self.scaling} scaling", "model": "model parallel", "hybrid": "hybrid"}
         collective = "" if self.parallel == "model" else f", {self.collective}"
         kind = f"{kinds[self.parallel]} ({self.method}{collective})"

@@ -137,7 +137,6 @@ def scale(
     latency_us: Annotated[float | str, Kind("T")] | None = None,
     examples: kinds.Count | None = None,
     epochs: Annotated[float | str, Kind("E")] | None = None,
-    tokens: kinds.Count | None = None,
     price: kinds.Price | None = None,
     billing: Annotated[str, Kind("NAME", choices=BILLINGS)] | None = None,
     dtype: kinds.Dtype | None = None,
@@ -146,6 +145,8 @@ def scale(
     options: kinds.MethodSettings | None = None,
     allow_unknown: bool = False,
     length: kinds.Length | None = None,
+    global_batch: kinds.Batch | None = None,
+    tokens: kinds.Count | None = None,
     **replica_options: Unpack[ReplicaKeywords],
 ) -> ScaleAnswer:
     """Predict training on many replicas: time, speed-up and cost.
@@ -158,11 +159,11 @@ def scale(
             code (model.py:NAME).
         device: A device (steptime list devices), FILE.toml or local.
         link: What joins the replicas (steptime list links) or FILE.toml; needed by more than one.
-        batch: Batch size: of each replica in weak scaling, of all in strong scaling. Default: 64,
-            transformers 1, a file's own.
+        batch: Examples of a replica, in weak scaling. Default: 64, transformers 1, a file's own.
+        global_batch: Examples of all replicas, in strong scaling. Default: as --batch.
         replicas: Numbers of replicas: 1,2,4 or 1,2,4,...,128 or 1..128 x2. Default: 1,2,4,...,128;
             with --parallel model or hybrid the splits of the file.
-        scaling: weak: a replica keeps its batch. strong: they share the batch.
+        scaling: weak: a replica keeps its batch. strong: replicas share the global batch.
         parallel: data; for files with split layers also model, or hybrid (split layers model
             parallel, the others data parallel).
         collective: How gradients are added up: one-to-all, tree, butterfly, butterfly-mixing,
@@ -196,7 +197,7 @@ def scale(
     training = _read_training(examples, epochs, tokens, price, billing)
     workload = workload_of(
         model,
-        text_of(batch),
+        _read_batch(batch, global_batch, scaling),
         dtype,
         "train",
         optimizer,
@@ -226,6 +227,20 @@ def scale(
     currency = "USD" if str(price).strip().startswith("$") else None
     request = _ScaleRequest(step_model, parallel, scaling, sync, training, currency)
     return _describe(request, _predict_rows(request, _read_replicas(replicas, parallel)))
+
+
+def _read_batch(batch: Any, global_batch: Any, scaling: str) -> Any:
+    """Return the examples that are scaled: a replica's, in strong scaling those of all replicas.
+
+    Raises:
+        InputError: for the number of the other scaling.
+    """
+    if scaling == "strong":
+        shares = "--scaling strong shares --global-batch N"
+        refuse({"--batch": batch}, f"{{}} is one replica's; {shares}")
+        return None if global_batch is None else parse_count(global_batch, "--global-batch")
+    refuse({"--global-batch": global_batch}, "{} goes with --scaling strong; nearest: --batch N")
+    return text_of(batch)
 
 
 def _read_training(
@@ -306,7 +321,8 @@ def _describe(request: _ScaleRequest, rows: Sequence[ScalingRow]) -> ScaleAnswer
         method=model.method.name,
         options=model.options,
         assumed=assumed_of(model),
-        batch=workload.batch_per_replica,
+        batch=None if request.scaling == "strong" else workload.batch_per_replica,
+        global_batch=workload.batch_per_replica if request.scaling == "strong" else None,
         dtype=workload.dtype,
         optimizer=workload.optimizer,
         scaling=request.scaling,
