@@ -164,7 +164,11 @@ def test_what_is_assumed_stands_before_the_step(capsys):
     ]
     assert lines[3].split()[0] == "step"
     bare = steptime.predict("fc", "a100", method="roofline").assumed
-    assert bare == {"tf32": "off", "dtype": "float32", "optimizer": "sgd"}  # a roofline has no software
+    assert bare == {
+        "tf32": "off",
+        "dtype": "float32",
+        "optimizer": "sgd",
+    }  # a roofline has no software
 
 
 def test_a_bound_without_software_assumes_nothing_on_the_screen(capsys):
