@@ -7,9 +7,12 @@ import pytest
 import steptime
 from every import every
 from steptime.build import make_workload, read_model
+from steptime.cli.main import run
 from steptime.core.dtypes import PRECISIONS
 from steptime.hardware import catalog
 from steptime.hardware.defaults import OTHER_MODEL, SEQUENCE_MODEL, default_dtype, settle_place
+from steptime.sweeps.cells import cells_of
+from steptime.sweeps.experiment import check_experiment
 
 SEQUENCE_MODELS = ("gpt2", "bert_base", "llama3_8b", "rnn", "transformer:layers=1")
 OTHER_MODELS = ("resnet18", "fc", "cnn", "vit_b_16")
@@ -94,3 +97,20 @@ def test_a_setting_that_was_said_is_not_assumed():
     assert "optimizer" not in steptime.predict("gpt2", "v100", phase="infer").assumed
     text = json.loads(steptime.count("gpt2", dtype="float16").to_json())
     assert text["assumed"].keys() == {"stack", "optimizer"}
+
+
+def test_run_measures_in_the_default_of_a_cpu_and_says_so(capsys):
+    words = ["run", "rnn:length=2,embedding=4,vocabulary=8", "--batch", "1", "--budget", "0.01"]
+    assert run([*words, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["dtype"], answer["optimizer"]) == ("float32", "adam")
+    assert answer["assumed"] == {"dtype": "float32", "optimizer": "adam"}
+
+
+def test_a_sweep_measures_in_the_default_of_each_network(tmp_path):
+    table = {"name": "both", "networks": [{"model": "rnn"}, {"model": "fc"}], "batch": 1}
+    cells = cells_of(check_experiment(table, "both.toml"), "both.toml").cells
+    steps = [(cell.workload.dtype, cell.workload.optimizer) for cell in cells]
+    assert steps == [("float32", "adam"), ("float32", "sgd")]
+    on_gpu = cells_of(check_experiment({**table, "device": "cuda"}, "gpu.toml"), "gpu.toml").cells
+    assert [cell.workload.dtype for cell in on_gpu] == ["bfloat16-mixed", "float32"]

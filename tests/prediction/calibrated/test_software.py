@@ -159,8 +159,10 @@ def test_what_is_assumed_stands_before_the_step(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].split(maxsplit=1) == [
         "assumed",
-        "--stack torch-eager, --channels-last no, --tf32 auto, --host any-server, "
-        "--dtype float32, --optimizer sgd",
+        (
+            "--stack torch-eager, --channels-last no, --tf32 auto, --host any-server, "
+            "--dtype float32, --optimizer sgd"
+        ),
     ]
     assert lines[3].split()[0] == "step"
     bare = steptime.predict("fc", "a100", method="roofline").assumed

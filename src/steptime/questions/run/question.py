@@ -22,7 +22,7 @@ from steptime.core.values import (
     parse_duration,
 )
 from steptime.core.workload import STAGINGS, STRATEGIES, Workload
-from steptime.hardware.defaults import settle_place
+from steptime.hardware.defaults import assumed_step, settle_place
 from steptime.hardware.device import Device
 from steptime.measure.contract import LEAST_TRAINED, Options, check_input
 from steptime.questions import kinds, options
@@ -215,7 +215,8 @@ def _measure(
         if record.status != "ok":
             note(f"rank {workers.rank.rank}: {record.status}: {record.note}")
         return RankAnswer(status=record.status)
-    answer = describe_measurement(measurement(record, flop, _peaks(record, devices)))
+    document = measurement(record, flop, _peaks(record, devices))
+    answer = describe_measurement(document, assumed=assumed_step(workload))
     return _add_ops(answer, record, ops, trace) if ops else answer
 
 
