@@ -22,7 +22,7 @@ COLUMNS = (
     Column("batch"),
     Column("step_s", "step", ends=("low_s", "high_s")),
     Column("examples_per_s", "speed"),
-    Column("tokens_per_s", "tokens/s"),
+    Column("tokens_per_s", "tokens/s", is_spare=True),
     Column("needed_bytes", "memory"),
     Column("what", ""),
 )

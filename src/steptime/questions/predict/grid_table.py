@@ -304,7 +304,7 @@ def _cell_table(rows: Sequence[GridRow], first: Workload, method: str) -> Table:
     dtype_names = {row.dtype for row in printed_rows}
     dtypes = [Column("dtype")] if len(dtype_names) > 1 else []
     reads_tokens = any(row.tokens_per_s is not None for row in printed_rows)
-    tokens = [Column("tokens_per_s", "tokens/s")] if reads_tokens else []
+    tokens = [Column("tokens_per_s", "tokens/s", is_spare=True)] if reads_tokens else []
     has_equal_replicas = len({row.replicas for row in printed_rows}) < 2
     heads = (
         Column("model"),
