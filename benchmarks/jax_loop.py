@@ -136,7 +136,7 @@ def main() -> None:
         return times[len(times) // 3 :]  # the first third warms up
 
     for name, (shapes, loss_of) in by_hand().items():
-        workload = make_workload(read_model(MODELS[name]), None)
+        workload = make_workload(read_model(MODELS[name]), None, "float32", "train", "sgd")
         graph = build(workload)
         ready = backend.prepare(graph, workload, Options(threads=chosen.threads))
         rng = np.random.default_rng(0)

@@ -31,7 +31,7 @@ def compared(name: str, folder: Path) -> dict[str, object]:
     model = getattr(keras.applications, name)(weights=None)
     path = folder / f"{name}.json"
     path.write_text(model.to_json())
-    graph = build(make_workload(read_model(str(path)), 1, phase="infer"))
+    graph = build(make_workload(read_model(str(path)), 1, "float32", "infer"))
     made_here = ("/w", "/b", "/scale", "/offset")  # constants that Keras does not count as weights
     kept = [one for one in graph.buffers if not one.endswith(made_here)]
     trainable = sum(math.prod(one.shape) for one in model.trainable_weights)

@@ -31,7 +31,7 @@ def compare(model: str, batch: int, phase: str, steps: int) -> dict[str, Any]:
     from steptime.measure.backends.native import backend as native
     from steptime.measure.backends.torch import backend as lowered
 
-    workload = make_workload(read_model(model), batch, phase=phase)
+    workload = make_workload(read_model(model), batch, "float32", phase, "sgd")
     sides = [one.prepare(build(workload), workload, Options()) for one in (native, lowered)]
     times: list[list[float]] = [[], []]
     for number in range(steps + 3):

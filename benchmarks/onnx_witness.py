@@ -29,7 +29,7 @@ NETWORKS = (
 
 def ours(path: str, batch: int) -> tuple[int, int]:
     """Return FLOP of products, and parameters."""
-    found = count(build_step(make_workload(read_model(path), batch, phase="infer")))
+    found = count(build_step(make_workload(read_model(path), batch, "float32", "infer")))
     return sum(op.flop for op in found.ops if OPS[op.kind].work), found.parameters
 
 

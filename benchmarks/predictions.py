@@ -40,7 +40,7 @@ def seconds(run: Callable[[int], object]) -> list[float]:
 
 def workload(name: str, batch: int | None) -> Workload:
     """Return a network at a batch, or at its own."""
-    return make_workload(read_model(name), batch)
+    return make_workload(read_model(name), batch, "float32", "train", "sgd")
 
 
 def grid(cells: int, name: str, workers: Sequence[int]) -> dict[str, object]:

@@ -141,7 +141,7 @@ def compared(stack: str, name: str, make: Callable[[], Any], chosen: Any) -> str
     row = registry.stack(stack)
     backend = importlib.import_module(registry.backend(row.backend).module)
     phase = "infer" if stack == "onnxruntime" else "train"
-    workload = make_workload(read_model(MODELS[name]), None, phase=phase)
+    workload = make_workload(read_model(MODELS[name]), None, "float32", phase, "sgd")
     graph = build(workload)
     ready = backend.prepare(graph, workload, Options(threads=chosen.threads, compile=row.compile))
     mine = sum(one.numel() for one in make().parameters())

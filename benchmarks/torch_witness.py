@@ -75,7 +75,7 @@ def witnessed(module: torch.nn.Module, shape: tuple[int, ...], train: bool) -> i
 
 def counted(file: str, batch: int, phase: str) -> tuple[int, int]:
     """Return our parameters, and the FLOP of products."""
-    found = count(build_step(make_workload(read_model(file), batch, phase=phase)))
+    found = count(build_step(make_workload(read_model(file), batch, "float32", phase, "sgd")))
     return found.parameters, sum(op.flop for op in found.ops if OPS[op.kind].work)
 
 

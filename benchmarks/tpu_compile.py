@@ -35,7 +35,7 @@ def compiled_for(topology: str, model: str, dtype: str = "bfloat16") -> tuple[An
     from steptime.measure.backends.jax.program import Carry, training_step
 
     jax.config.update("jax_enable_x64", True)  # as the backend does
-    graph = build(make_workload(read_model(model), None, dtype))
+    graph = build(make_workload(read_model(model), None, dtype, "train", "sgd"))
     described = topologies.get_topology_desc(platform="tpu", topology_name=topology)
     chip = jax.sharding.SingleDeviceSharding(described.devices[0])
     specs = {

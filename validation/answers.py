@@ -7,7 +7,7 @@ from math import inf
 from operator import attrgetter
 from typing import Any
 
-from steptime.build import make_tuning, make_workload, read_model
+from steptime.build import make_workload, read_model
 from steptime.calibration.plan_rows import (
     Question,
     Reply,
@@ -18,6 +18,7 @@ from steptime.calibration.plan_rows import (
     whole,
 )
 from steptime.core.errors import InputError, one_of
+from steptime.core.tuning import make_tuning
 from steptime.core.workload import Plan
 from steptime.network.families.language import rows
 from steptime.planning.answer import fits, spares

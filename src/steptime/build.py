@@ -13,11 +13,9 @@ from typing import Any
 from steptime.core.dtypes import find_dtype, precision
 from steptime.core.errors import InputError, one_of, shorten, unknown
 from steptime.core.graph import Graph
-from steptime.core.values import MAX_COUNT, MAX_DROPOUT, parse_count, parse_number, parse_pairs
+from steptime.core.values import MAX_COUNT, parse_count, parse_pairs
 from steptime.core.workload import (
-    LORA_ON,
     NO_OPTIMIZER,
-    OFFLOADS,
     OPTIMIZERS,
     PHASES,
     STATES,
@@ -39,6 +37,8 @@ from steptime.formats import (
     remembered,
 )
 from steptime.formats.code import LIBRARIES, Code, code_of, file_of
+from steptime.hardware.defaults import OTHER_MODEL, SEQUENCE_MODEL, StepDefaults, default_dtype
+from steptime.hardware.device import Device
 from steptime.network.count import Count, count
 from steptime.network.families import family, named, names
 from steptime.network.families.family import Family, resolve, stored
@@ -186,7 +186,7 @@ def set_length(choice: Choice, length: int) -> Choice:
         InputError: if the network has no length, or its text gives another one.
     """
     if "length" not in family_of(choice).parameters:
-        graph = build(make_workload(choice, phase="infer"))
+        graph = build(make_workload(choice, dtype="float32", phase="infer"))
         inputs = (
             f"{name} {'x'.join(map(str, graph.tensors[name].shape))}" for name in graph.inputs
         )
@@ -239,24 +239,33 @@ def choice_of(table: object, where: str, trusted: bool = False) -> Choice:
 def make_workload(
     choice: Choice,
     batch: object | None = None,
-    dtype: str = "float32",
+    dtype: str | None = None,
     phase: str = "train",
-    optimizer: str = "sgd",
+    optimizer: str | None = None,
     replicas: object = 1,
     tuning: Tuning = WHOLE,
+    device: Device | None = None,
 ) -> Workload:
     """Return the checked workload of a chosen network; raises `InputError` for what does not fit.
 
-    `batch` is of one of the `replicas`, which run data-parallel.
+    `batch` is of one of the `replicas`, which run data-parallel. A `dtype` and an `optimizer` of
+    None are those of the kind of network (`hardware.defaults`), on a `device` if it is known.
     """
     chosen = family_of(choice)
     params = stored(chosen, resolve(chosen, choice.given, choice.where or choice.model))
     sizes = [parse_count(size, "batch") for size in (batch, choice.batch) if size is not None]
     if len(set(sizes)) > 1:
         raise InputError(f"batch {sizes[0]} contradicts {sizes[1]} of the model")
-    dtype = find_dtype(dtype)
+    dtypes: tuple[str, ...] = ()
+    dtype = dtype or chosen.dtype or None
+    if dtype is None or optimizer is None:
+        defaults = default_step(choice, batch, phase)
+        dtypes = defaults.dtypes if dtype is None else ()
+        lower = defaults.optimizer if optimizer is None else optimizer.lower()
+    else:
+        lower = optimizer.lower()
+    name = find_dtype(dtype) if dtype is not None else default_dtype(dtypes, device)
     one_of("phase", phase, PHASES)
-    lower = optimizer.lower()
     if lower in STATES and tuning.states:
         lower = "adam"
     if lower not in OPTIMIZERS:
@@ -265,7 +274,7 @@ def make_workload(
         choice.model,
         params,
         sizes[0] if sizes else chosen.batch,
-        dtype,
+        name,
         phase,
         lower if phase == "train" else NO_OPTIMIZER,
         Plan(data=parse_count(replicas, "replicas")),
@@ -274,59 +283,27 @@ def make_workload(
         allow_unknown=choice.allow_unknown,
         tuning=tuning,
         code=choice.code,
+        default_dtypes=dtypes,
+        has_default_optimizer=optimizer is None,
     )
 
 
-def make_tuning(
-    lora: str | None = None,
-    weights: str | None = None,
-    train: str | None = None,
-    recompute: str | None = None,
-    packed: object | None = None,
-    padded: object | None = None,
-    optimizer: str = "",
-    offload: str | None = None,
-    host_link: str | None = None,
-    update_early: bool = False,
-) -> Tuning:
-    """Return the fine-tuning that texts say; raises `InputError` for what they cannot say.
+def default_step(choice: Choice, batch: object | None, phase: str) -> StepDefaults:
+    """Return the data types and the optimizer of a network where nobody says them.
 
-    `lora` is `r=16,on=linear,dropout=0.05` or a rank alone, `weights` the type of frozen weights,
-    `train` a pattern of the names of weights that are trained, `recompute` none or full; sequences
-    are `packed` or `padded` from so many tokens; an `optimizer` may say how its states are kept,
-    and `offload` (none or optimizer) that the host has them, over a `host_link`. Gradients are
-    applied as they are made in an `update_early`.
+    A sequence model has a `length`, or is of a file whose first input holds numbers of tokens.
     """
-    tuning_fields: dict[str, Any] = {}
-    if lora is not None:
-        text = lora if "=" in lora else f"r={lora}"
-        given = parse_pairs(text.split(","), "--lora")
-        for key in given:
-            one_of("key", key, ("r", "on", "dropout"), "--lora")
-        tuning_fields = {
-            "rank": parse_count(given.get("r", "16"), "--lora r"),
-            "on": given.get("on", LORA_ON[0]),
-        }
-        dropout = given.get("dropout", "0")
-        tuning_fields["dropout"] = parse_number(dropout, "--lora dropout", 0.0, MAX_DROPOUT)
-    if recompute == "selective":
-        raise InputError("--recompute selective: by plan alone; nearest: --recompute full")
-    one_of("offload", offload or "none", OFFLOADS)
-    if offload in ("activations", "both"):
-        raise InputError(f"--offload {offload}: by plan alone; nearest: --offload optimizer")
-    words = [STATES.get(optimizer, ""), "offloaded" if offload == "optimizer" else ""]
-    words += ["early"] if update_early else []
-    for name, tokens in (("packed", packed), ("padded", padded)):
-        if tokens is not None:
-            tuning_fields[name] = parse_count(tokens, f"--{name}")
-    return Tuning(
-        **tuning_fields,
-        weights=weights or "",
-        train=train or "",
-        recompute=recompute or "none",
-        states=" ".join(filter(None, words)),
-        host_link=host_link or "",
-    )
+    model_family = family_of(choice)
+    if "length" in model_family.parameters:
+        return SEQUENCE_MODEL
+    if not choice.file or not choice.sha256:
+        return OTHER_MODEL
+    step = make_workload(choice, batch, model_family.dtype or "float32", phase, "sgd")
+    try:
+        tokens = build(step).tokens
+    except InputError:  # it is raised again for the step that was asked for
+        return OTHER_MODEL
+    return OTHER_MODEL if tokens is None else SEQUENCE_MODEL
 
 
 @lru_cache(maxsize=64)
@@ -380,6 +357,18 @@ def build_step(workload: Workload) -> Graph:
         raise InputError(f"{workload.model}: {error}") from None
 
 
+def tokens_per_example(workload: Workload) -> int | None:
+    """Return the tokens of an example that are text, None of a network that reads none.
+
+    Tokens that pad a sequence are none of them.
+    """
+    tokens = build(workload).tokens
+    if tokens is None:
+        return None
+    length = tokens // workload.batch_per_replica
+    return min(length, workload.tuning.padded or length)
+
+
 def step_of(graph: Graph, optimizer: str, tuning: Tuning) -> Graph:
     """Return the graph of a training step of a forward graph under a fine-tuning."""
     return differentiated(tuned(graph, tuning), optimizer, tuning)
@@ -398,9 +387,9 @@ def differentiated(graph: Graph, optimizer: str, tuning: Tuning) -> Graph:
 def count_step(
     model: str,
     batch: int | None = None,
-    dtype: str = "float32",
+    dtype: str | None = None,
     phase: str = "train",
-    optimizer: str = "sgd",
+    optimizer: str | None = None,
 ) -> Count:
     """Return what one step costs on no device: FLOP, bytes, parameters, peak memory, op by op.
 

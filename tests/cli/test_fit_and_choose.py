@@ -13,6 +13,7 @@ from steptime.cli.main import run
 from steptime.core.text_table import text
 from steptime.core.toml_files import DATA
 from steptime.hardware import catalog
+from steptime.hardware.device import KINDS
 
 EIGHT = """
 name = "mine"
@@ -276,3 +277,8 @@ def test_commands_that_would_fit_keep_the_settings_that_were_given(capsys):
     for line in plans:
         for option in ("host=slow", "tf32=off", "stack=torch-compile"):
             assert f"--option {option}" in line
+
+
+def test_the_help_of_choose_names_every_kind_of_device():
+    assert f"a kind ({', '.join(KINDS)})" in " ".join(str(steptime.choose.__doc__).split())
+    assert {row.device for row in steptime.choose("fc", "asic").rows} >= {"gaudi3", "trainium2"}

@@ -119,7 +119,7 @@ def test_list_of_a_name_has_every_number_and_its_source(capsys):
 @every(
     ("words", "line"),
     [
-        ("count llama_7b --dtype float16", r"peak memory +[\d.]+ GB \(optimizer sgd\)"),
+        ("count llama_7b --dtype float16", r"peak memory +[\d.]+ GB \(optimizer adam\)"),
         ("predict fc --device t4 --optimizer adam", r"peak memory +[\d.]+ MB \(optimizer adam\)"),
         ("predict fc --grid --device t4", r"peak memory \(sgd\)"),
         (

@@ -31,6 +31,7 @@ ROW = [
     "speedup",
     "efficiency",
     "examples_per_s",
+    "tokens_per_s",
     "epoch_s",
     "train_s",
     "device_hours",
@@ -170,6 +171,21 @@ def test_hybrid_and_model(capsys, tmp_path):
     assert " - " in "\n".join(shown(capsys, *words, "--parallel", "model"))
 
 
+def test_strong_scaling_shares_a_global_batch(capsys):
+    words = ["scale", "resnet18", "--device", "v100", "--link", "aws", "--replicas", "1,2,4"]
+    weak = answer(capsys, *words, "--batch", "64")
+    strong = answer(capsys, *words, "--scaling", "strong", "--global-batch", "64")
+    assert (weak["batch"], weak["global_batch"]) == (64, None)
+    assert (strong["batch"], strong["global_batch"]) == (None, 64)
+    assert [row["batch"] for row in weak["rows"]] == [64, 64, 64]
+    assert [row["global_batch"] for row in weak["rows"]] == [64, 128, 256]
+    assert [row["batch"] for row in strong["rows"]] == [64, 32, 16]
+    assert [row["global_batch"] for row in strong["rows"]] == [64, 64, 64]
+    assert weak["rows"][0]["step_s"] == strong["rows"][0]["step_s"]
+    assert run([*words, "--scaling", "strong", "--global-batch", "64"]) == 0
+    assert "over aws, global batch 64, strong scaling" in capsys.readouterr().out
+
+
 def test_table(capsys):
     words = ["scale", "vgg16", "--device", str(DATA / "devices/k80.toml")]
     words += ["--link", "aws", "--replicas", "1,2,4"]
@@ -183,7 +199,8 @@ def test_table(capsys):
     assert "hidden" not in head  # nothing is
     assert len(rows) == 3 + 3
     assert rows[3] == (
-        "assumed: --stack torch-eager, --channels-last no, --host any-server; "
+        "assumed: --stack torch-eager, --channels-last no, --host any-server, --dtype float32, "
+        "--optimizer sgd; "
         "all-reduce after the backward pass, not during it (--overlap)"
     )
     assert rows[4].startswith("stops paying at 2 replicas")

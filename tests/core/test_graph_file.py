@@ -98,7 +98,7 @@ def test_commands_take_it(tmp_path, capsys):
         more = ["--replicas", "1"] if words[0] == "scale" else []
         found = answer(capsys, words[0], file, *words[1:], *more)
         assert found["batch"] == 5
-        original = ["fc:layers=1,nodes=4,inputs=3,outputs=2", "--batch", "5"]
+        original = ["fc:layers=1,nodes=4,inputs=3,outputs=2", "--batch", "5", "--dtype", "float32"]
         wanted = answer(capsys, words[0], *original, *words[1:], *more)
         assert {k: v for k, v in found.items() if k not in ("model", "headline")} == {
             k: v for k, v in wanted.items() if k not in ("model", "headline")

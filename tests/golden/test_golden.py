@@ -23,14 +23,20 @@ def rename_path(path, names):
     return "".join(names.get(part, part) for part in re.split(r"([.#\[\]]+)", path))
 
 
+def renames_of(line, tables):
+    """Return the renames of a command line: those of its command, and of strong scaling."""
+    kinds = [line.split()[0], *(["strong-scaling"] if "--scaling strong" in line else [])]
+    return {old: new for kind in kinds for old, new in tables.get(kind, {}).items()}
+
+
 def rename_line(line, options):
     """Return a command line of 0.15.0 as it is typed now; `options` is of `renamed.toml`."""
     command, *words = line.split()
-    of_command = options | options.get(command, {})
+    of_command = options | renames_of(line, options)
     arguments = [of_command.get(word, word) for word in words]
     if command == "explain":
-        return " ".join(["why", *arguments, "--from paleo"])
-    return " ".join([command, *arguments])
+        command, arguments = "why", [*arguments, "--from", "paleo"]
+    return " ".join(golden.with_old_defaults((command, *arguments)))
 
 
 def test_the_numbers_of_0_15_0_stand_under_the_new_names():
@@ -41,7 +47,7 @@ def test_the_numbers_of_0_15_0_stand_under_the_new_names():
     packed = (golden.HERE / "golden-0.15.0.json.gz").read_bytes()
     before = {}
     for line, answer in json.loads(gzip.decompress(packed)).items():
-        all_names = names | of_command.get(line.split()[0], {})
+        all_names = names | renames_of(line, of_command)
         values = {}
         for path, value in answer["values"].items():
             if isinstance(all_names.get(path), list):  # two ends that had one key

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from steptime.build import build_step, make_tuning, make_workload, read_model
+from steptime.build import build_step, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, check
+from steptime.core.tuning import make_tuning
 from steptime.network.count import count, peak_bytes
 from steptime.network.recompute import needed
 

@@ -7,9 +7,10 @@ import math
 import pytest
 
 from every import every
-from steptime.build import build, build_step, make_tuning, make_workload, read_model
+from steptime.build import build, build_step, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, check
+from steptime.core.tuning import make_tuning
 from steptime.core.workload import Tuning, Workload, workload_from_json, workload_to_json
 from steptime.network.count import count, peak_bytes
 

@@ -33,8 +33,10 @@ NETWORKS = (
 )  # fmt: skip
 
 
-def scaled(model: str, replicas: int, batch: int, overlap: bool, optimizer: str = "sgd") -> Any:
-    workload = make_workload(read_model(model), str(batch), "float32", "train", optimizer)
+def scaled(
+    model: str, replicas: int, batch: int, overlap: bool, optimizer: str | None = None
+) -> Any:
+    workload = make_workload(read_model(model), str(batch), None, "train", optimizer)
     link, inside = catalog.link("infiniband-edr"), catalog.link("nvlink-2")
     fabric = Fabric(link, inside, 8, 8) if replicas > 8 else Fabric(inside)
     found = StepModel(workload, "v100", fabric)

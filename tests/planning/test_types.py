@@ -32,8 +32,12 @@ def test_without_a_type_it_is_mixed_and_the_answer_says_it():
     plain, mixed = (
         steptime.plan("gpt2", "h100-sxm5", dtype=t).to_dict() for t in (None, "bf16-mixed")
     )
-    assert mixed.pop("assumed") == {"stack": "torch-eager"}
-    assert plain.pop("assumed") == {"stack": "torch-eager", "dtype": "bfloat16-mixed"}
+    assert mixed.pop("assumed") == {"stack": "torch-eager", "optimizer": "adam"}
+    assert plain.pop("assumed") == {
+        "stack": "torch-eager",
+        "dtype": "bfloat16-mixed",
+        "optimizer": "adam",
+    }
     assert plain == mixed
     assert plain["dtype"] == "bfloat16-mixed"
     assert steptime.plan("gpt2", "v100-sxm2-16gb").to_dict()["dtype"] == "float16-mixed"

@@ -166,7 +166,7 @@ def made_of(text: str, batch: int) -> Workload:
 
 
 def test_devices_side_by_side():
-    model = StepModel(FC, toy(), method="roofline")
+    model = StepModel(FC, toy(), method="roofline", dtype="float32")
     tpu = Device("tpu", "tpu", {"bfloat16": 1e12}, 1e9, "made up")
     offer = Offer("slow", 2.0, "USD", "second", "an offer", "today", verified=True)
     devices = [toy("small", memory=1e3), tpu, toy("slow", peak=1e6), toy("fast", peak=2e6)]

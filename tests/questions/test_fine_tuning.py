@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import steptime
-from steptime.build import make_tuning
+from steptime.core.tuning import make_tuning
 from steptime.core.workload import Plan
 from steptime.planning.answer import mfu, timed
 from steptime.planning.request import Request, Site

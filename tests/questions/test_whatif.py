@@ -15,7 +15,7 @@ from steptime.grids.batches import MAX_BATCH
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.prediction import cost_model
-from steptime.questions.networks import DEFAULT_BATCHES, DEFAULT_SET, dtype_for, networks
+from steptime.questions.networks import DEFAULT_BATCHES, DEFAULT_SET, networks
 from steptime.questions.whatif.changes import change_device, describe_idle_changes, read_changes
 from steptime.questions.whatif.compare import (
     EXAMPLE_TRAFFIC,
@@ -37,7 +37,7 @@ def _changes(*texts: str):
 def _cases(text: str, device: str = "tpu-v2-8", batches=(64,), method="analytic", **more):
     found = catalog.device(device)
     asked = [
-        make_workload(read_model(one), batch, dtype_for(found), "train", "sgd")
+        make_workload(read_model(one), batch, None, "train", "sgd", device=found)
         for one in networks(text)
         for batch in batches
     ]
@@ -155,11 +155,6 @@ def test_networks_of_ranges():
     assert networks("resnet50") == ["resnet50"]
     with pytest.raises(InputError, match="at most 10000"):
         networks("fc:layers=1..200,nodes=1..200")
-
-
-def test_the_type_that_a_device_has_a_peak_of():
-    assert dtype_for(catalog.device("tpu-v2-8")) == "bfloat16"
-    assert dtype_for(catalog.device("a100")) == "float32"
 
 
 def test_the_largest_batch_is_that_of_fit(capsys):

@@ -331,7 +331,30 @@ def test_assumed_options_that_are_given_change_no_number(options):
     assert answer.assumed
     same = steptime.serve("llama3_8b", "h100", **options, **answer.assumed)
     assert same.assumed == {}
-    assert same.to_dict() == answer.to_dict() | {"assumed": {}, "notes": list(same.notes)}
+    before, after = (_without_other_stacks(server.to_dict()) for server in (answer, same))
+    assert after == before | {"assumed": {}, "notes": list(same.notes)}
+
+
+def _without_other_stacks(server):
+    """Return an answer without the stacks that could be meant, of which a named one leaves none."""
+    others = ("any_stack_", "other_stacks", "nearest_stack")
+    return {key: value for key, value in server.items() if not key.startswith(others)}
+
+
+@every("apart", [{}, {"prefill_replicas": 2}])
+def test_an_assumed_stack_is_assumed_and_any_stack_widens_its_interval(apart):
+    """Replicas that only read prompts are under the other stack too."""
+    load = {"input": 512, "output": 8, "rate": 4.0, "count": 20, **apart}
+    server = steptime.serve("llama3_8b", "h100", **load)
+    assert server.assumed["stack"] == server.stack
+    assert server.ttft_low_s < server.ttft_s < server.ttft_high_s
+    ends = server.ttft_low_s, server.ttft_high_s
+    assert (server.any_stack_ttft_low_s, server.any_stack_ttft_high_s) != ends
+    assert server.other_stacks
+    for other in server.other_stacks:
+        under = steptime.serve("llama3_8b", "h100", **load, stack=other.stack)
+        times = (under.ttft_s, under.tpot_s, under.request_s)
+        assert (other.ttft_s, other.tpot_s, other.request_s) == pytest.approx(times, rel=1e-12)
 
 
 def test_an_answer_says_whether_targets_hold():

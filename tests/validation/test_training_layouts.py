@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from places import ROOT
-from steptime.build import make_tuning, make_workload, read_model
+from steptime.build import make_workload, read_model
 from steptime.core.errors import InputError
+from steptime.core.tuning import make_tuning
 from steptime.hardware import catalog
 from steptime.prediction.step_model import StepModel
 from validation.__main__ import answer, options

@@ -9,6 +9,8 @@ _OPTIONS = {
     "channels_last": "--channels-last",
     "tf32": "--tf32",
     "host": "--host",
+    "dtype": "--dtype",
+    "optimizer": "--optimizer",
 }
 
 

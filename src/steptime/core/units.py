@@ -60,6 +60,7 @@ def _of(unit: str) -> Callable[[float], str]:
     return lambda value: si(value, unit)
 
 
+CENTS_BELOW = 100  # amounts of money from here on are whole
 UNITS: dict[str, Callable[[float], str]] = {  # end of a key: how a person reads its number
     "flop_per_byte": lambda value: f"{value:.4g} FLOP/byte",
     "flop_per_s": _of("FLOP/s"),
@@ -131,6 +132,11 @@ def duration(value: float) -> str:
     total_s = max(0, round(value))
     hours, minutes, secs = total_s // 3600, total_s // 60 % 60, total_s % 60
     return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
+
+
+def format_money(amount: float, currency: str | None) -> str:
+    """Return an amount of money: `33.41 USD`, `1,250 USD`."""
+    return f"{amount:,.2f} {currency}" if amount < CENTS_BELOW else f"{amount:,.0f} {currency}"
 
 
 def first_of(names: Iterable[str], limit: int, between: str = ", ") -> str:

@@ -247,6 +247,10 @@ class Workload:
     of unknown type pass their input on. `tuning` says what of it is trained. `code` is the Python
     file and the name in it that a person asked for: a backend may run these and no others; no file
     of data says them, so they are not among the JSON values.
+
+    `default_dtypes` are the data types to choose from on a device, the preferred one first, where
+    nobody said one; () where one was said. `has_default_optimizer` says that nobody named the
+    optimizer. Neither is part of the key nor of the JSON values.
     """
 
     model: str
@@ -261,6 +265,12 @@ class Workload:
     allow_unknown: bool = False
     tuning: Tuning = WHOLE
     code: str = field(default="", compare=False)
+    default_dtypes: tuple[str, ...] = field(default=(), compare=False)
+    has_default_optimizer: bool = field(default=False, compare=False)
+
+    def with_dtype(self, dtype: str) -> "Workload":
+        """Return the workload in a data type that was said, whatever the device."""
+        return replace(self, dtype=dtype, default_dtypes=())
 
     @property
     def settings(self) -> dict[str, Value]:

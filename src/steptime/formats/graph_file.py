@@ -82,7 +82,7 @@ def read(source: Source, _allow_unknown: bool) -> Family:
         b.unmodelled.extend(graph.unmodelled)
         return graph.outputs[0]
 
-    return Family(source.name, build, {}, SOURCE, batch=file.batch, named=True)
+    return Family(source.name, build, {}, SOURCE, batch=file.batch, named=True, dtype=file.dtype)
 
 
 def _renamed(graph: Graph, op: Op) -> Op:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from steptime.build import tokens_per_example
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError
 from steptime.core.graph import PASSES, Graph
@@ -65,6 +66,8 @@ class GridCell(NamedTuple):
     assumed: Mapping[str, str] = MappingProxyType({})
     needed_bytes: int | None = None
     is_extrapolated: bool | None = None
+    optimizer: str = ""
+    tokens_per_s: float | None = None
 
 
 Maker = Callable[[int | None], Workload]
@@ -99,7 +102,13 @@ def grid(
                 yield from _cells(on, steps.of(on), span, replicas)
                 continue
             cell = GridCell(
-                first.label, on.device.name, 0, 0, notes=(str(span),), dtype=first.dtype
+                first.label,
+                on.device.name,
+                0,
+                0,
+                notes=(str(span),),
+                dtype=on.workload.dtype,
+                optimizer=first.optimizer,
             )
             for batch, needed in zip(steps.batches, steps.of(on).peak_bytes, strict=True):
                 one = cell._replace(batch=batch, peak_bytes=needed)
@@ -131,12 +140,16 @@ def _cells(on: StepModel, steps: Steps, span: Span, replicas: Sequence[int]) -> 
         [on.estimate_comm(n) if n > 1 else 0.0 for n in replicas], len(steps.batches)
     )
     batches, step_s = each(steps.batches, 0), each(np.sum(span.times, axis=0), communication_s)
-    counted_s = zip(cycle(replicas), batches, step_s, strict=False)
+    per_s = [
+        n * batch / step if step else None
+        for n, batch, step in zip(cycle(replicas), batches, step_s, strict=False)
+    ]
+    length = tokens_per_example(on.workload)
     needs = steps.needs(on)
     columns = (
         *(repeat(on.workload.label), repeat(on.device.name), batches, cycle(replicas), step_s),
         *(*map(each, span.times), communication_s.tolist()),
-        (n * batch / step if step else None for n, batch, step in counted_s),
+        per_s,
         each(steps.peak_bytes, 0),
         repeat_cells("ok" if need.fit(on.device) else "oom" for need in needs),
         repeat_cells(steps.remarks(on, needs)),
@@ -144,6 +157,8 @@ def _cells(on: StepModel, steps: Steps, span: Span, replicas: Sequence[int]) -> 
         *(repeat(on.workload.dtype), repeat(assumed_of(on))),
         repeat_cells(need.total_bytes for need in needs),
         repeat_cells(span.is_extrapolated),
+        repeat(on.workload.optimizer),
+        (None if length is None or rate is None else length * rate for rate in per_s),
     )
     yield from map(GridCell._make, zip(*columns, strict=False))
 
@@ -152,13 +167,13 @@ class Steps:
     """A network's step at many batches: its memory, and its times on any device.
 
     `batches` are those asked for, `peak_bytes` what lives at the worst moment at each, and
-    `blocks_bytes` what an allocator takes beyond that. They are of the `model`'s stack; a device
-    that has another is asked under that.
+    `blocks_bytes` what an allocator takes beyond that. They are of the `model`'s stack and data
+    type; a device that has another is asked under that.
     """
 
     def __init__(self, model: StepModel, batches: Sequence[int]) -> None:
         self.model, self.batches, wanted = model, batches, sorted(set(batches))
-        self._under = {model.settings.stack: self}
+        self._under = {_step_key(model): self}
         on_lines = model.method.arrays and len(wanted) > FEW
         self.lines: Lines | None = lines_of(model, wanted) if on_lines else None
         self.graphs: dict[RemarkKey, Graph] = {}  # the first of each
@@ -187,11 +202,11 @@ class Steps:
         self.remark_keys.append(key)
 
     def of(self, on: StepModel) -> Steps:
-        """Return the steps as a model's stack runs them."""
-        stack = on.settings.stack
-        if stack not in self._under:
-            self._under[stack] = Steps(on, self.batches)
-        return self._under[stack]
+        """Return the steps as a model's stack runs them, in its data type."""
+        key = _step_key(on)
+        if key not in self._under:
+            self._under[key] = Steps(on, self.batches)
+        return self._under[key]
 
     def needs(self, on: StepModel) -> list[Needs]:
         """Return the memory that a step needs of a model's device at each batch."""
@@ -230,6 +245,11 @@ class Steps:
                 for span, on in zip(made, models, strict=True)
             ]
         return [_span(on, self.batches) for on in models]
+
+
+def _step_key(on: StepModel) -> tuple[str, str]:
+    """Return the settings that may differ from device to device: stack and data type."""
+    return on.settings.stack, on.workload.dtype
 
 
 def _lies_on_no_line(on: StepModel) -> bool:
@@ -292,7 +312,7 @@ def predicted(
     for some in watched(list(networks.values()), "networks"):
         first, sizes = some[0], list(dict.fromkeys(one.batch_per_replica for one in some))
         for dtype in dict.fromkeys(dtype for _, dtype in places):
-            network = replace(first, dtype=find_dtype(dtype or first.dtype))
+            network = first.with_dtype(find_dtype(dtype)) if dtype else first
             model = StepModel(network, places[0][0], None, method, options, assumes=True)
             steps = Steps(model, sizes)
             counted: dict[Steps, list[dict[str, float]]] = {}

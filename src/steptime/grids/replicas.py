@@ -23,7 +23,8 @@ from steptime.prediction.collectives import fabric_of_group
 from steptime.prediction.exposed import exposed_exchange_s
 from steptime.prediction.method import Method
 from steptime.prediction.records import records
-from steptime.prediction.step_model import StepModel, no_link
+from steptime.prediction.remarks import no_link
+from steptime.prediction.step_model import StepModel
 from steptime.records.record import Quantity, Record
 
 SCALINGS = ("weak", "strong")
@@ -79,15 +80,16 @@ class ScalingRow:
 def data_parallel(
     model: StepModel,
     replicas: Sequence[int],
-    batch: int,
+    examples: int,
     scaling: str = "weak",
     exchange: Sync | None = None,
 ) -> tuple[ScalingRow, ...]:
     """Return one row for each number of replicas, in their order.
 
-    `batch` is a replica's in weak scaling and that of all in strong scaling. The speed-up is
-    over one replica with `batch` examples, n t1 / tn (weak) or t1 / tn (strong). Raises
-    `InputError` as `batch_share` does, and where several replicas have no link.
+    `examples` are those of a step: of each replica in weak scaling (its batch), of all replicas in
+    strong scaling (the global batch). The speed-up is over one replica with `examples` examples,
+    n t1 / tn (weak) or t1 / tn (strong). Raises `InputError` as `batch_share` does, and where
+    several replicas have no link.
     """
     how = exchange or Sync()
     if how.overlap and model.lowered().by_layer:
@@ -109,10 +111,10 @@ def data_parallel(
             needed_bytes=needs.total_bytes,
         )
 
-    alone = row(1, batch, batch, None, "").examples_per_s
-    shares = [(n, *batch_share(model, n, batch, scaling)) for n in replicas]
+    alone = row(1, examples, examples, None, "").examples_per_s
+    shares = [(n, *batch_share(model, n, examples, scaling)) for n in replicas]
     return tuple(
-        row(n, share * n if scaling == "weak" else batch, share, alone, note)
+        row(n, share * n if scaling == "weak" else examples, share, alone, note)
         for n, share, note in shares
     )
 
@@ -130,20 +132,22 @@ def unpaid(throughputs: Iterable[tuple[int, float]]) -> list[int]:
     ]
 
 
-def batch_share(model: StepModel, replicas: int, batch: int, scaling: str) -> tuple[int, str]:
-    """Return the largest share of a batch that a replica has, and a note on it ("" if none).
+def batch_share(model: StepModel, replicas: int, examples: int, scaling: str) -> tuple[int, str]:
+    """Return the largest batch of a replica, and a note on it ("" if none).
+
+    `examples` are those of each replica in weak scaling, of all in strong scaling.
 
     Raises `InputError` for an unknown scaling, and for more replicas than there are examples where
     the method says so (`Method.too_few`).
     """
     one_of("scaling", scaling, SCALINGS)
     if scaling == "weak":
-        return batch, ""
-    share, note = -(-batch // replicas), ""
-    if batch < replicas:
-        note = model.method.too_few(replicas, batch)
-    elif batch % replicas:
-        note = f"{batch} examples are no multiple of {replicas}: the largest share is {share}"
+        return examples, ""
+    share, note = -(-examples // replicas), ""
+    if examples < replicas:
+        note = model.method.too_few(replicas, examples)
+    elif examples % replicas:
+        note = f"{examples} examples are no multiple of {replicas}: the largest share is {share}"
     return share, note
 
 

@@ -105,12 +105,21 @@ def offers_of(table: Mapping[str, Any], where: str) -> list[Offer]:
 
 @dataclass(frozen=True)
 class Training:
-    """A training to pay for: examples, epochs, price of a device-hour, paid as `billing` says."""
+    """A training to pay for.
 
-    examples: int
+    Args:
+        examples: examples of an epoch; of a training that was said in tokens those of all tokens.
+        epochs: epochs.
+        price: price of a device for an hour; None where unknown.
+        billing: the smallest time that is paid, `second` or `hour`.
+        tokens: the tokens of the training, where it was said in tokens.
+    """
+
+    examples: float
     epochs: float = 1.0
     price: float | None = None
     billing: str = "second"
+    tokens: int | None = None
 
 
 @dataclass(frozen=True)

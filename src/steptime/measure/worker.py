@@ -140,7 +140,7 @@ def _wake(backend: Any, options: contract.Options, replicas: int) -> contract.Pr
     tiny = Choice("fc", {"layers": 1, "nodes": 8, "inputs": 8, "outputs": 8})
     phase = getattr(backend, "PHASES", PHASES)[0]
     shared = replicas if backend.STRATEGIES else 1
-    workload = make_workload(tiny, 2, phase=phase, replicas=shared)
+    workload = make_workload(tiny, 2, "float32", phase, "sgd", shared)
     strategies = list(backend.STRATEGIES) if workload.plan.data > 1 else [""]
     for strategy in strategies:
         chosen = replace(options, compile=False, strategy=strategy)

@@ -42,8 +42,9 @@ from steptime.paleo.placement import (
 )
 from steptime.paleo.rules import FLOAT_BYTES, settings_of
 from steptime.prediction.host import behind_host, issuing
+from steptime.prediction.remarks import no_link
 from steptime.prediction.schedule import overlapped
-from steptime.prediction.step_model import StepModel, no_link
+from steptime.prediction.step_model import StepModel
 
 NESTED_NOTE = "forks within forks are nested; the original stops here"
 FORK_NOTE = (

@@ -51,8 +51,6 @@ class Network(Shape):
 
 def network_of(choice: Choice, label: str, dtype: str | None, optimizer: str | None) -> Network:
     """Return a network cut into pieces; raises `InputError` for what is not known."""
-    dtype = "float32" if dtype is None else dtype
-    optimizer = "sgd" if optimizer is None else optimizer
     workload = make_workload(choice, None, dtype, "train", optimizer)
     batch = workload.batch_per_replica
     workload = replace(workload, batch_per_replica=1)
@@ -109,7 +107,8 @@ class NetworkPlanner(Planner):
     def __init__(self, shape: Network, cluster: Cluster, method: Method) -> None:
         workload = shape.workload
         self.step = StepModel(workload, cluster.device, method=method)
-        super().__init__(shape, cluster, method, workload.dtype)
+        dtype, optimizer = self.step.workload.dtype, workload.optimizer
+        super().__init__(shape, cluster, method, dtype, optimizer=optimizer)
         states = STATES[workload.optimizer] * self.weight_bytes
         numbers = {f"{self.use}.{name}": self.constant(name) for name in CONSTANTS}
         self._constants, self._flags = typed(self.use, numbers)

@@ -14,6 +14,7 @@ from steptime.core.toml_files import packaged
 from steptime.core.values import parse_count
 from steptime.core.workload import STATES, WHOLE, Plan, Tuning
 from steptime.hardware import catalog
+from steptime.hardware.defaults import SEQUENCE_MODEL, default_dtype
 from steptime.hardware.device import Cluster, Device, Level, Link
 from steptime.hardware.software import Software, defaults_for, year_of
 from steptime.network.families.family import Family, resolve
@@ -348,16 +349,18 @@ def planner_of(
 ) -> Planner:
     """Return what prices plans of a network on a cluster, for a `use`; raises `InputError`.
 
-    Without a `dtype` it is bfloat16, on devices that have none float16, and a training mixes it
-    with float32 (`bfloat16-mixed`).
+    Without a `dtype` a training has that of sequence models on the device (`default_dtype`), and
+    a server bfloat16, on devices that have none float16.
     """
     chosen = cost_model(method).under(options)
     if isinstance(shape, Network):
         return NetworkPlanner(shape, cluster, chosen)
     peaks = cluster.device.peak_flop_per_s
     known = SERVED if use == "serving" else DTYPES
-    if dtype is None:
-        dtype = next((one for one in known if one.removesuffix("-mixed") in peaks), known[0])
+    if dtype is None and use == "training":
+        dtype = default_dtype(SEQUENCE_MODEL.dtypes, cluster.device)
+    elif dtype is None:
+        dtype = next((one for one in SERVED if one in peaks), SERVED[0])
     word = ALIASES.get(dtype.lower(), dtype.lower())
     near = next((one for one in SERVED if one in peaks), SERVED[0])
     if use == "serving" and word in dtypes.PRECISIONS and word not in SERVED:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from steptime.core.workload import Tuning
 from steptime.network.families.family import Family
 from steptime.prediction.routing import reached
 
@@ -29,6 +30,10 @@ class Shape:
     label: str
     unit: str = "tokens"
     batch: int | None = None  # usual, of networks that are no language models
+
+    def text_length(self, tuning: Tuning) -> int:
+        """Return the tokens of a sequence that are text, without those that pad it."""
+        return min(self.length, tuning.padded or self.length)
 
     @property
     def per_token(self) -> int:

@@ -2,12 +2,16 @@
 
 from collections.abc import Iterable, Mapping
 
+from steptime.hardware.defaults import assumed_step
 from steptime.prediction.calibrated.hosts import assumed_host
 from steptime.prediction.step_model import StepModel
 
 
 def assumed_of(model: StepModel) -> dict[str, str]:
-    """Return stack, layout of images, TF32 and host of a prediction, each as its option has it.
+    """Return the assumed settings of a prediction, each as its option has it.
+
+    They are stack, layout of images, TF32 and host, and data type and optimizer where nobody said
+    them.
 
     A setting is left out where the method does not know it or the step does not depend on it.
     The same question with an option set to the value that stands here has the same answer.
@@ -26,7 +30,7 @@ def assumed_of(model: StepModel) -> dict[str, str]:
             assumed["tf32"] = "off"
     if "host" in known and not model.device.is_own_host and model.stack.host:
         assumed["host"] = model.settings.host_name or assumed_host(model.device)
-    return assumed
+    return assumed | assumed_step(model.workload)
 
 
 def common_settings(settings: Iterable[Mapping[str, str]]) -> dict[str, str]:

@@ -2,7 +2,9 @@
 
 from typing import NamedTuple
 
+from steptime.core.errors import InputError
 from steptime.core.graph import Graph
+from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.hardware.stack import Stack
 from steptime.prediction.method import Method
@@ -33,3 +35,10 @@ def list_remarks(
         kinds = {op.kind for op in graph.ops}
         remarks += [text for kind, text in stack.on_cpu.items() if kind in kinds]
     return (*remarks, *graph.remarks)
+
+
+def no_link(replicas: int, device: Device) -> InputError:
+    """Return the error of replicas that nothing joins, with the link that their maker names."""
+    links = catalog.links_of(device)
+    inside = f"; in a node of {device.name} it is '{links[0].name}'" if len(links) == 1 else ""
+    return InputError(f"{replicas} replicas need a link: --link LINK (steptime list links){inside}")

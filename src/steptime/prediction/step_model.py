@@ -11,12 +11,13 @@ from pathlib import Path
 
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.dtypes import PRECISIONS
-from steptime.core.errors import InputError, one_of
+from steptime.core.errors import one_of
 from steptime.core.graph import PASSES, Graph, Part
 from steptime.core.values import parse_count
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.constants import value_of
+from steptime.hardware.defaults import settle_dtype
 from steptime.hardware.device import Cluster, Device, Link
 from steptime.hardware.stack import Stack
 from steptime.network.count import live_bytes, op_work
@@ -41,7 +42,7 @@ from steptime.prediction.memory import (
 from steptime.prediction.method import Method, stack_option, usual_stack
 from steptime.prediction.outcome import Prediction
 from steptime.prediction.price import issue_s
-from steptime.prediction.remarks import list_remarks
+from steptime.prediction.remarks import list_remarks, no_link
 from steptime.prediction.schedule import Timeline, schedule
 from steptime.prediction.states import beyond_device, sizes_away, with_states
 from steptime.prediction.training import LOW_BYTES, as_trained, graph_dtype, in_training, sizes_of
@@ -56,7 +57,8 @@ class StepModel:
     is that of the workload's step where it is built already, of one rank too (`ops.ranks`), whose
     exchanges `overlap` with its kernels. Products of layers run in the type `low` where it names
     one. Where `options` name no stack, a question `assumes` that which usually runs such a step on
-    the device. Steps are computed once a batch and kept. Raises `InputError` for what is not known.
+    the device, which decides the data type too where nobody said it. Steps are computed once a
+    batch and kept. Raises `InputError` for what is not known.
 
     `method` is the method under these options, `seen` the device as its kernels find it; `fabric`
     is None without a link.
@@ -69,8 +71,8 @@ class StepModel:
         link: str | Path | Link | Fabric | Cluster | None = None,
         method: str | Method = DEFAULT,
         options: Mapping[str, object] | None = None,
-        dtype: str = "float32",
-        optimizer: str = "sgd",
+        dtype: str | None = None,
+        optimizer: str | None = None,
         phase: str = "train",
         graph: Graph | None = None,
         overlap: bool = True,
@@ -81,8 +83,8 @@ class StepModel:
         if not isinstance(network, Workload):
             choice = read_model(str(network), trusted=True)
             network = make_workload(choice, None, dtype, phase, optimizer)
-        self.workload = network
         self.device = catalog.device(device, chosen.name).in_phase(network.phase)
+        self.workload = network = settle_dtype(network, self.device)
         self.options = {name: _text(value) for name, value in (options or {}).items()}
         self.assumes = assumes and "stack" in chosen.options and "stack" not in self.options
         self._chosen = chosen, dict(self.options)
@@ -125,13 +127,17 @@ class StepModel:
     def on(self, device: str | Path | Device) -> StepModel:
         """Return the model of the same network on another device; what it runs is kept.
 
-        That is so under one stack: where none is named, another device may have another.
+        That is so under one stack and data type: where none is named, another device has its own.
         """
         found = catalog.device(device, self.method.name)
-        again = self.assumes and usual_stack(self.workload, found) != self.settings.stack
+        workload = settle_dtype(self.workload, found)
+        again = workload.dtype != self.workload.dtype or (
+            self.assumes and usual_stack(workload, found) != self.settings.stack
+        )
         method, options = self._chosen if again else (self.method, None)
-        how = self.workload, found, self._link, method, options
-        other = StepModel(*how, overlap=self.overlap, low=self.low, assumes=again)
+        how = workload, found, self._link, method, options
+        assumes = again and self.assumes
+        other = StepModel(*how, overlap=self.overlap, low=self.low, assumes=assumes)
         first = int(found.is_own_host != self.device.is_own_host)  # a CPU's kernels know pages
         kept = () if again else ("options", "assumes", "_chosen", *_KEPT[first:3], "_latest")
         vars(other).update({name: vars(self)[name] for name in kept})
@@ -388,13 +394,6 @@ class StepModel:
 
 
 _KEPT = ("_lowered", "_counted", "_memory", "_timelines")  # by batch
-
-
-def no_link(replicas: int, device: Device) -> InputError:
-    """Return the error of replicas that nothing joins, with the link that their maker names."""
-    near = catalog.links_of(device)
-    inside = f"; in a node of {device.name} it is '{near[0].name}'" if len(near) == 1 else ""
-    return InputError(f"{replicas} replicas need a link: --link LINK (steptime list links){inside}")
 
 
 def _text(value: object) -> str:

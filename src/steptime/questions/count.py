@@ -9,6 +9,7 @@ from steptime.core.units import shown
 from steptime.core.values import parse_count
 from steptime.hardware import catalog
 from steptime.hardware.catalog import DEFAULT_STACK
+from steptime.hardware.defaults import assumed_step
 from steptime.hardware.software import stack_named
 from steptime.network.count import OpCost
 from steptime.network.count import count as count_graph
@@ -129,8 +130,8 @@ def count(
     model: kinds.Model,
     batch: kinds.Batch | None = None,
     phase: kinds.Phase = "train",
-    dtype: kinds.Dtype = "float32",
-    optimizer: kinds.Optimizer = "sgd",
+    dtype: kinds.Dtype | None = None,
+    optimizer: kinds.Optimizer | None = None,
     allow_unknown: bool = False,
     length: kinds.Length | None = None,
     by_op: bool = False,
@@ -147,9 +148,10 @@ def count(
         batch: Batch size. Default: 64, transformers 1, a file's own.
         phase: train or infer.
         dtype: float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed,
-            float16-mixed.
+            float16-mixed. Default: bfloat16-mixed of sequence models, float32 of others.
         optimizer: sgd, momentum, rmsprop, adam, adamw, or adam with states of 8 bits, or that may
-            be paged to the host: adam8bit, paged_adam, paged_adam8bit.
+            be paged to the host: adam8bit, paged_adam, paged_adam8bit. Default: adam of sequence
+            models, sgd of others.
         allow_unknown: Let layers of unknown type in a network's file pass their input on.
         length: Tokens of a sequence. Default: the model's.
         by_op: Show every op.
@@ -176,7 +178,7 @@ def count(
         phase=workload.phase,
         dtype=workload.dtype,
         optimizer=workload.optimizer,
-        assumed={"stack": stack_name},
+        assumed={"stack": stack_name} | assumed_step(workload),
         parameters=totals.parameters,
         flop=totals.flop,
         traffic_bytes=totals.traffic_bytes,

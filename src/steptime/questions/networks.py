@@ -8,7 +8,6 @@ from steptime.core.errors import InputError
 from steptime.core.progress import note
 from steptime.core.values import is_range, parse_counts, parse_range
 from steptime.core.workload import Workload
-from steptime.hardware.device import Device
 from steptime.questions import options
 from steptime.records import store
 
@@ -39,26 +38,10 @@ def networks(text: Any) -> list[Any]:
     return texts
 
 
-def dtype_for(device: Device, dtype: str | None = None) -> str:
-    """Return `dtype`, or the default data type of a device if it is None.
-
-    The default is float32, or the floating-point type with the highest peak on a device that has
-    no peak for float32.
-    """
-    if dtype is not None:
-        return dtype
-    peaks = {
-        name: peak for name, peak in device.peak_flop_per_s.items() if name.startswith(("f", "b"))
-    }
-    if not peaks or "float32" in peaks:
-        return "float32"
-    return max(peaks, key=lambda name: (peaks[name], name.startswith("b")))
-
-
 def workloads(
     models: list[Any],
     batch: str | None,
-    step_settings: tuple[str, str, str],
+    step_settings: tuple[str | None, str, str | None],
     length: int | None = None,
 ) -> list[Workload]:
     """Return the workloads of models with ranges, each at each batch.
@@ -66,7 +49,7 @@ def workloads(
     Args:
         models: model texts, which may have ranges, or workloads.
         batch: batch sizes, as a list or a range; None for each model's default.
-        step_settings: data type, phase and optimizer.
+        step_settings: data type, phase and optimizer; None for those of each network.
         length: tokens of a sequence; None for each model's own.
 
     Raises:

@@ -106,12 +106,13 @@ def find_device(name: Any, option: str, method: str = "") -> HardwareDevice:
 def workload_of(
     model: str | PathLike[str] | Workload,
     batch: str | int | None,
-    dtype: str = "float32",
+    dtype: str | None = None,
     phase: str = "train",
-    optimizer: str = "sgd",
+    optimizer: str | None = None,
     allow_unknown: bool = False,
     tuning: Tuning = WHOLE,
     length: int | None = None,
+    device: HardwareDevice | None = None,
 ) -> Workload:
     """Return the workload that the shared options name, or that it is; raises `InputError`."""
     from steptime.build import is_path, make_workload, read_model, set_length
@@ -126,7 +127,7 @@ def workload_of(
     choice = read_model(str(model), allow_unknown, trusted=True)
     if length is not None:
         choice = set_length(choice, length)
-    return make_workload(choice, batch, dtype, phase, optimizer, tuning=tuning)
+    return make_workload(choice, batch, dtype, phase, optimizer, tuning=tuning, device=device)
 
 
 def over_replicas(

@@ -6,14 +6,17 @@ back is left out, and so is any overlap of one example's transfer with another's
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from steptime.core.answer import Answer, AnswerRow
+from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.kinds import setting_texts, text_of
 from steptime.core.table import Column, Table
+from steptime.core.workload import Workload
 from steptime.hardware import catalog
-from steptime.hardware.device import Link
+from steptime.hardware.defaults import assumed_step, common_dtype, settle_dtype
+from steptime.hardware.device import Device, Link
 from steptime.prediction import DEFAULT
 from steptime.prediction.lower import Row as LoweredRow
 from steptime.prediction.step_model import StepModel
@@ -69,6 +72,7 @@ class SplitAnswer(Answer, frozen=True, kw_only=True):
         method: the cost model.
         batch: examples of the inference.
         dtype: data type of weights and activations.
+        assumed: settings that decide the answer, by the option that changes them.
         best: the cut with the least seconds in all.
         rows: every cut in the order of execution, the first all on the server, the last all on the
             device.
@@ -83,6 +87,7 @@ class SplitAnswer(Answer, frozen=True, kw_only=True):
     method: str
     batch: int
     dtype: str
+    assumed: dict[str, str]
     best: Cut
     rows: tuple[Cut, ...]
     unmodelled: tuple[str, ...]
@@ -105,7 +110,8 @@ class SplitAnswer(Answer, frozen=True, kw_only=True):
             f"{self.model}, batch {self.batch}, {self.dtype}: {self.device}, then {self.server} "
             f"over {self.link} ({self.method})"
         )
-        return [Table(COLUMNS, rows, title)]
+        below = assumed_line([(self.device, assumed_text(self.assumed))])
+        return [Table(COLUMNS, rows, title, below)]
 
 
 def split(
@@ -114,7 +120,7 @@ def split(
     server: kinds.Device,
     link: kinds.Link,
     batch: kinds.Batch = 1,
-    dtype: kinds.Dtype = "float32",
+    dtype: kinds.Dtype | None = None,
     method: kinds.MethodName = DEFAULT,
     options: kinds.MethodSettings | None = None,
     allow_unknown: bool = False,
@@ -131,7 +137,9 @@ def split(
         server: Runs the rest.
         link: Between the two (steptime list links).
         batch: Examples of the inference.
-        dtype: float32, float64, bfloat16 or float16.
+        dtype: float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed,
+            float16-mixed. Default: bfloat16-mixed of sequence models (float16-mixed where the
+            devices have no bfloat16), float32 of others and on a CPU.
         method: The cost model (steptime list methods).
         options: An option of the method; repeatable.
         allow_unknown: Let layers of unknown type in a network's file pass their input on.
@@ -140,12 +148,14 @@ def split(
     Raises:
         InputError: for unknown names, and for a network that does not fit the question.
     """
-    workload = shared.workload_of(model, text_of(batch), dtype, "infer", "sgd", allow_unknown)
     first = shared.find_device(device, "--device", method)
     second = shared.find_device(server, "--server", method)
+    workload = shared.workload_of(model, text_of(batch), dtype, "infer", None, allow_unknown)
+    workload = _settle_both(workload, first, second)
     joining_link = catalog.link(link, "--link")
     method_settings = shared.pairs(setting_texts(options), "option")
-    first_model = StepModel(workload, first, method=method, options=method_settings)
+    in_dtype = workload.with_dtype(workload.dtype)
+    first_model = StepModel(in_dtype, first, method=method, options=method_settings)
     rows = tuple(find_cuts(first_model, first_model.on(second), joining_link))
     unmodelled = tuple(first_model.graph().unmodelled)
     notes = shared.describe_unmodelled(unmodelled)
@@ -158,13 +168,20 @@ def split(
         link=joining_link.name,
         method=method,
         batch=workload.batch_per_replica,
-        dtype=dtype,
+        dtype=workload.dtype,
+        assumed=assumed_step(workload),
         best=min(rows, key=lambda cut: cut.total_s),
         rows=rows,
         unmodelled=unmodelled,
         notes=tuple(notes),
         _by_op=by_op,
     )
+
+
+def _settle_both(workload: Workload, first: Device, second: Device) -> Workload:
+    """Return the workload in the type that both devices take, float32 where their types differ."""
+    workloads = [settle_dtype(workload, device) for device in (first, second)]
+    return replace(workloads[0], dtype=common_dtype(workloads) or "float32")
 
 
 @dataclass(frozen=True)

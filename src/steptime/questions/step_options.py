@@ -101,9 +101,9 @@ class ExecutionOptions(OptionGroup, keywords=ExecutionKeywords):
 class StepKeywords(ExecutionKeywords, total=False):
     """Keywords of `StepOptions`."""
 
-    dtype: kinds.Dtype
+    dtype: kinds.Dtype | None
     phase: kinds.Phase
-    optimizer: kinds.Optimizer
+    optimizer: kinds.Optimizer | None
     method: Method
     options: kinds.MethodSettings | None
     allow_unknown: Annotated[bool, Kind(panel="Model")]
@@ -125,10 +125,12 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
 
     Args:
         dtype: float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed,
-            float16-mixed.
+            float16-mixed. Default: bfloat16-mixed of sequence models (float16-mixed where a device
+            has no bfloat16), float32 of others and on a CPU.
         phase: train or infer.
         optimizer: sgd, momentum, rmsprop, adam, adamw, or adam with states of 8 bits, or that may
-            be paged to the host: adam8bit, paged_adam, paged_adam8bit.
+            be paged to the host: adam8bit, paged_adam, paged_adam8bit. Default: adam of sequence
+            models, sgd of others.
         method: The cost model (steptime list methods).
         options: An option of the method; repeatable.
         allow_unknown: Let layers of unknown type in a network's file pass their input on.
@@ -150,9 +152,9 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
             calibrated (the device's own), or a device calibrated on it.
     """
 
-    dtype: str = "float32"
+    dtype: str | None = None
     phase: str = "train"
-    optimizer: str = "sgd"
+    optimizer: str | None = None
     method: Any = DEFAULT
     options: Any = None
     allow_unknown: bool = False
@@ -174,7 +176,7 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
         Raises:
             InputError: for values that the options do not take.
         """
-        from steptime.build import make_tuning
+        from steptime.core.tuning import make_tuning
 
         values = {name: text_of(getattr(self, name)) for name in TRAINING_OPTIONS}
         if self.phase != "train":
@@ -182,7 +184,7 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
             options.refuse(typed, "{} is of a training: --phase train")
         if self.host_link is not None:
             catalog.link(self.host_link, "--host-link")
-            if self.offload != "optimizer" and "paged" not in self.optimizer:
+            if self.offload != "optimizer" and "paged" not in (self.optimizer or ""):
                 need = "--offload optimizer or an optimizer such as paged_adam"
                 raise InputError(f"--host-link goes with {need}; leave it out")
         return make_tuning(**values, weights=self.weights, optimizer=self.optimizer)

@@ -121,7 +121,7 @@ def systolic(
     array_count = len(row_counts) * len(column_counts)
     if array_count > MAX_ARRAYS:
         raise InputError(f"{array_count} arrays; at most {MAX_ARRAYS}")
-    workload = options.workload_of(model, text_of(batch), phase="infer")
+    workload = options.workload_of(model, text_of(batch), "float32", phase="infer")
     graph = build(workload)
     runs = [
         (sized, network(sized, graph, cast(Dataflow, dataflow)))

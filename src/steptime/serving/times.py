@@ -48,15 +48,17 @@ class RequestTimes:
 
 @dataclass(frozen=True)
 class StackedTimes:
-    """Times of a request whose intervals hold those of all stacks that are possible.
+    """Times of a request under the stack of a service, and under all stacks that are possible.
 
     Args:
         times: the times under the stack of the service.
+        any_stack: the same times with intervals that hold those of all possible stacks.
         by_stack: the times under the other possible stacks, by the name of the stack.
         nearest: the newest of the other stacks; None without any.
     """
 
     times: RequestTimes
+    any_stack: RequestTimes
     by_stack: dict[str, RequestTimes]
     nearest: str | None
 
@@ -120,20 +122,21 @@ def widen_over_stacks(
     """
     software = phases.planner.software
     if software is None or not times.has_intervals:
-        return StackedTimes(times, {}, None)
+        return StackedTimes(times, times, {}, None)
     by_stack: dict[str, RequestTimes] = {}
     for name in software.years:
         if name == software.stack:
             continue
         try:
-            other_phases = replace(service, stack=name).phases()
-            # replicas that only read prompts, and a draft, stay under the stack of the service
-            run = None if load is None else run_service(service, load, other_phases, run_requests)
-            by_stack[name] = predict_times(average_service(service, run), other_phases, run)
+            candidate = replace(service, stack=name)  # replicas that only read prompts, too
+            phases = candidate.phases()
+            run = None if load is None else run_service(candidate, load, phases, run_requests)
+            by_stack[name] = predict_times(average_service(candidate, run), phases, run)
         except InputError:  # the stack does not run such a service
             continue
     nearest = software.other if software.other in by_stack else None
-    return StackedTimes(_mix_times([times, *by_stack.values()]), by_stack, nearest)
+    any_stack = _mix_times([times, *by_stack.values()])
+    return StackedTimes(times, any_stack, by_stack, nearest)
 
 
 def average_service(service: Service, run: LoadRun | None) -> Service:

@@ -46,6 +46,10 @@ def _threads(value: object) -> int | None:
     return None if value is None else parse_count(value, "")
 
 
+def _dtype(value: object) -> str | None:
+    return None if value is None else find_dtype(str(value))
+
+
 def _list_values(value: object, place: str = "", full_range: object = ()) -> list[object]:
     """Return a scalar or a range, or a list of them, as the list of its values.
 
@@ -99,8 +103,8 @@ class Experiment(BaseModel):
     strategy: Axis[Strategy] = ["allreduce"]
     overlap: Axis[StrictBool] = [True]
     phase: Axis[Phase] = ["train"]
-    dtype: Axis[Annotated[str, _read_by(lambda text: find_dtype(str(text)))]] = ["float32"]
-    optimizer: Axis[Optimizer] = ["sgd"]
+    dtype: Axis[Annotated[str | None, _read_by(_dtype)]] = [None]
+    optimizer: Axis[Optimizer | None] = [None]
     batch: Axis[Any] | None = None
     networks: list[NetworkTable] = Field(min_length=1)
     conditions: Annotated[list[str], BeforeValidator(as_list)] = Field(default=[], alias="where")

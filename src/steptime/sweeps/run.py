@@ -333,7 +333,7 @@ def predict(
     for device, dtype in request.predict_on:
         for sweep_cell in cells:
             workload = sweep_cell.workload
-            workload = replace(workload, dtype=find_dtype(dtype or workload.dtype))
+            workload = workload.with_dtype(find_dtype(dtype or workload.dtype))
             cell = replace(sweep_cell, workload=workload)
             options = cell.options
             mark = (workload.key, options.strategy, options.overlap, device.name, cell.stack)

@@ -149,7 +149,8 @@ def test_command_line_and_python_ask_alike_and_say_what_they_assume(capsys):
     made = steptime.predict("resnet50", "a100", 8, tf32="off", channels_last=True, host="slow")
     assert document["step_s"] == made.step_s
     assert document["assumed"] == made.assumed == {
-        "stack": "torch-eager", "channels_last": "yes", "tf32": "off", "host": "slow"
+        "stack": "torch-eager", "channels_last": "yes", "tf32": "off", "host": "slow",
+        "dtype": "float32", "optimizer": "sgd",
     }  # fmt: skip
 
 
@@ -158,17 +159,24 @@ def test_what_is_assumed_stands_before_the_step(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[2].split(maxsplit=1) == [
         "assumed",
-        "--stack torch-eager, --channels-last no, --tf32 auto, --host any-server",
+        (
+            "--stack torch-eager, --channels-last no, --tf32 auto, --host any-server, "
+            "--dtype float32, --optimizer sgd"
+        ),
     ]
     assert lines[3].split()[0] == "step"
     bare = steptime.predict("fc", "a100", method="roofline").assumed
-    assert bare == {"tf32": "off"}  # a roofline has no software
+    assert bare == {
+        "tf32": "off",
+        "dtype": "float32",
+        "optimizer": "sgd",
+    }  # a roofline has no software
 
 
 def test_a_bound_without_software_assumes_nothing_on_the_screen(capsys):
     for words in (
-        "predict fc --device a100 --dtype float16",
-        "fit fc --device a100 --dtype float16",
+        "predict fc --device a100 --dtype float16 --optimizer sgd",
+        "fit fc --device a100 --dtype float16 --optimizer sgd",
     ):
         assert run([*words.split(), "--method", "roofline"]) == 0
         assert "assumed" not in capsys.readouterr().out

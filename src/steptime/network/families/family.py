@@ -53,6 +53,7 @@ class Family:
     the output in inference. In a `named` network every hyperparameter is a detail, so that
     `resnet50` stays `resnet50`; `settings` are those of the family that it is a setting of.
     `weights` is the format in which a file keeps the weights (int4, float8), "" if not quantised.
+    `dtype` is the only data type of a file that has no other, "" for any.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Family:
     check: Callable[[Mapping[str, Any]], str | None] = field(default=lambda _: None)
     settings: Mapping[str, Value] = field(default_factory=dict)
     weights: str = ""
+    dtype: str = ""
 
 
 def parameters_of(family: str, **more: Mapping[str, Any]) -> dict[str, Parameter]:

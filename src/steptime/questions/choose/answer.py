@@ -10,12 +10,14 @@ from steptime.core.table import EXTRAPOLATED_FOOTNOTE, Column, Table, head_step_
 from steptime.core.units import counted, first_of, shown
 from steptime.hardware.prices import HOUR_S, by_offer
 from steptime.prediction.power import KWH_J
+from steptime.questions.training import describe_training
 
 MAX_TABLE_ROWS = 40  # devices that people see
 MAX_NAMES = 5  # devices or prices that a note names
 UNFIT = {"oom": " that it does not fit", "unsupported": " without a known peak of this type"}
 COLUMNS = (
     Column("device"),
+    Column("shown_dtype", "type", is_spare=True),
     Column("cost_total", "cost", is_answer=True),
     Column("best_batch", "best batch", is_answer=True),
     Column("train_h", "training"),
@@ -24,17 +26,20 @@ COLUMNS = (
     Column("step_s", "step", ends=("low_s", "high_s")),
     Column("energy"),
     Column("examples_per_s", "speed", is_spare=True),
+    Column("tokens_per_s", "tokens/s", is_spare=True),
     Column("best_examples_per_s", "speed at best batch", is_spare=True),
     Column("needed_bytes", "memory", is_spare=True),
     Column("paid_by", "price of", is_spare=True),
 )
 CSV_COLUMNS = (
     Column("device"),
+    Column("dtype"),
     Column("batch"),
     Column("microbatch"),
     Column("accumulation"),
     Column("step_s", ends=("low_s", "high_s")),
     Column("examples_per_s"),
+    Column("tokens_per_s"),
     Column("train_s"),
     Column("cost_total"),
     Column("cost_per_hour"),
@@ -53,6 +58,7 @@ class ChooseRow(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         device: the device.
+        dtype: data type of weights and activations.
         status: `ok`, `oom` where not even one example fits, or `unsupported` where no peak of the
             data type is known.
         batch: examples of a step.
@@ -66,6 +72,7 @@ class ChooseRow(AnswerRow, frozen=True, kw_only=True):
         high_s: upper end of the 80 % interval of `step_s`; null where the method has none.
         is_extrapolated: whether kernels lie beyond what was measured on a device of this kind.
         examples_per_s: throughput.
+        tokens_per_s: throughput in tokens that are text; null of a network that reads none.
         best_batch: the smallest power of two with 90 % of the best speed among those that fit.
         best_examples_per_s: throughput at the best batch.
         train_s: seconds of the whole training.
@@ -82,6 +89,7 @@ class ChooseRow(AnswerRow, frozen=True, kw_only=True):
     """
 
     device: str
+    dtype: str
     status: str
     batch: int
     microbatch: int | None
@@ -94,6 +102,7 @@ class ChooseRow(AnswerRow, frozen=True, kw_only=True):
     high_s: float | None = None
     is_extrapolated: bool = False
     examples_per_s: float | None = None
+    tokens_per_s: float | None = None
     best_batch: int | None = None
     best_examples_per_s: float | None = None
     train_s: float | None = None
@@ -116,11 +125,12 @@ class ChooseAnswer(Answer, frozen=True, kw_only=True):
         model: the network.
         method: the cost model.
         phase: train or infer.
-        dtype: data type of weights and activations.
+        dtype: data type of weights and activations; null where devices have several.
         optimizer: the optimizer.
         tuning: what of the network is trained; null where all is.
-        examples: examples of an epoch.
-        epochs: epochs of the training.
+        examples: examples of an epoch; null of a training in tokens.
+        epochs: epochs of the training; null of a training in tokens.
+        tokens: tokens of the training; null of a training in examples.
         currency: currency of costs; null without prices.
         sort: the order of the rows: time, cost or energy.
         rows: the training on each device; devices that it does not fit are last.
@@ -130,11 +140,12 @@ class ChooseAnswer(Answer, frozen=True, kw_only=True):
     model: str
     method: str
     phase: str
-    dtype: str
+    dtype: str | None
     optimizer: str
     tuning: str | None
-    examples: int
-    epochs: float
+    examples: int | None
+    epochs: float | None
+    tokens: int | None
     currency: str | None
     sort: str
     rows: tuple[ChooseRow, ...]
@@ -144,7 +155,7 @@ class ChooseAnswer(Answer, frozen=True, kw_only=True):
         """Return the devices that fit, the best first."""
         fitting = [row for row in self.rows if row.status == "ok"]
         is_paid = any(row.cost_total is not None for row in fitting)
-        cells = [_make_cells(row, is_paid) for row in fitting]
+        cells = [_make_cells(row, is_paid, self.dtype is None) for row in fitting]
         heads = [
             column
             for column in head_step_columns(COLUMNS, cells)
@@ -165,11 +176,8 @@ class ChooseAnswer(Answer, frozen=True, kw_only=True):
     def _title(self) -> str:
         """Return the training in words: `resnet50, train, float32, sgd (calibrated): ...`."""
         kind = (self.model, self.tuning, self.phase, self.dtype, self.optimizer)
-        epochs = counted(self.epochs, "epoch")
-        return (
-            f"{', '.join(filter(None, kind))} ({self.method}): {epochs} of "
-            f"{self.examples:,} examples, by {self.sort}"
-        )
+        training = describe_training(self.examples, self.epochs, self.tokens)
+        return f"{', '.join(filter(None, kind))} ({self.method}): {training}, by {self.sort}"
 
 
 class ChoicesPage(Answer, frozen=True, kw_only=True):
@@ -211,15 +219,17 @@ def list_notes(rows: Sequence[ChooseRow]) -> Iterator[str]:
             yield f"{counted(len(devices), 'device')}{reason}: {first_of(devices, MAX_NAMES)}"
 
 
-def _make_cells(row: ChooseRow, is_paid: bool) -> dict[str, object]:
+def _make_cells(row: ChooseRow, is_paid: bool, shows_dtype: bool) -> dict[str, object]:
     """Return the cells of a device that fits.
 
     Args:
         row: the device.
         is_paid: whether the price of any device is known.
+        shows_dtype: whether devices have several data types.
     """
     is_accumulated = row.accumulation is not None and row.accumulation > 1
     return row.to_dict() | {
+        "shown_dtype": row.dtype if shows_dtype else None,
         "shown_microbatch": row.microbatch if is_accumulated else None,
         "train_h": None if row.train_s is None else row.train_s / HOUR_S,
         "energy": _describe_energy(row),

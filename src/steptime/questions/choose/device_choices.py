@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
+from steptime.build import tokens_per_example
 from steptime.core.errors import InputError
 from steptime.core.progress import watched
 from steptime.grids.batches import knee, largest_batch
@@ -16,6 +17,7 @@ from steptime.prediction.power import step_energy
 from steptime.prediction.schedule import Timeline
 from steptime.prediction.step_model import StepModel
 from steptime.questions.choose.answer import ChooseRow
+from steptime.questions.training import tokens_per_s
 
 BATCHES = tuple(1 << exponent for exponent in range(17))  # for the best batch of a device
 PROGRESS_DEVICES = 10  # after so many the listener is told
@@ -137,6 +139,7 @@ def _make_row(step: _DeviceStep, training: Training, offer: Offer | None) -> Cho
     make_row = partial(
         ChooseRow,
         device=model.device.name,
+        dtype=model.workload.dtype,
         batch=step.batch,
         microbatch=microbatch or None,
         accumulation=step.batch // microbatch if microbatch else None,
@@ -189,12 +192,14 @@ def _price_row(
         training = replace(training, price=offer.price, billing=offer.billing)
     paid = bill_training(training, step_s, step.batch, 1)
     energy = step_energy(times, step.model.seen, step.model.lowered(microbatch).columns)
+    examples_per_s = step.batch / step_s if step_s else None
     microbatch_steps = training.examples * training.epochs / step.batch * growth
     return make_row(
         step_s=step_s,
         low_s=None if times.low_s is None else times.low_s * growth,
         high_s=None if times.high_s is None else times.high_s * growth,
-        examples_per_s=step.batch / step_s if step_s else None,
+        examples_per_s=examples_per_s,
+        tokens_per_s=tokens_per_s(tokens_per_example(step.model.workload), examples_per_s),
         train_s=paid.train_s,
         cost_total=paid.cost_total,
         cost_per_hour=offer and offer.price,

@@ -27,8 +27,10 @@ from steptime.questions import kinds, options
 from steptime.questions.choose.answer import ChoicesPage, ChooseAnswer, list_notes
 from steptime.questions.choose.device_choices import SORTS, compare_devices, sort_rows
 from steptime.questions.step_options import StepKeywords, StepOptions
+from steptime.questions.training import training_fields, training_of_tokens
 
 EXAMPLES = 1_000_000
+EPOCHS = 1.0
 MAX_EPOCHS = 1e6
 MAX_DEVICES = 1000  # rows of an answer, unless --top says more
 PAGE_BATCHES = (1, 8, 32, 128, 512)  # of a page, beside a network's own
@@ -66,14 +68,15 @@ def choose(
     model: kinds.Model,
     device: kinds.Devices = "all",
     batch: kinds.Counts | None = None,
-    examples: kinds.Count = EXAMPLES,
-    epochs: kinds.Number = 1.0,
+    examples: kinds.Count | None = None,
+    epochs: kinds.Number | None = None,
     prices: kinds.PriceFile | None = None,
     page: Annotated[File, Kind("FILE")] | None = None,
     link: kinds.Links | None = None,
     replicas: kinds.Counts | None = None,
     sort: Annotated[str, Kind("NAME", choices=tuple(SORTS))] = "time",
     top: kinds.Count = MAX_DEVICES,
+    tokens: kinds.Count | None = None,
     **step_options: Unpack[StepKeywords],
 ) -> ChooseAnswer | ChoicesPage:
     """Compare devices for a training, by time, cost or energy.
@@ -82,10 +85,11 @@ def choose(
         model: A family with its hyperparameters (fc:layers=4,nodes=1024), a named network
             (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
             code (model.py:NAME); with --page several.
-        device: Devices with commas, a kind (cpu, gpu, tpu), or all.
+        device: Devices with commas, a kind (cpu, gpu, tpu, asic), or all.
         batch: Batch size, on every device. Default: the network's.
-        examples: Examples of an epoch.
-        epochs: Epochs.
+        examples: Examples of an epoch. Default: 1000000.
+        epochs: Epochs. Default: 1.
+        tokens: Tokens of the training of a language model, in place of examples and epochs.
         prices: Prices of devices. Default: the shipped ones, of their dates.
         page: A page to choose in, an .html file: MODEL and --batch take lists there, and devices
             are shown in each number, over each link.
@@ -103,14 +107,12 @@ def choose(
         InputError: for unknown names, and options that do not go together.
     """
     step = StepOptions.from_keywords(step_options, choose)
-    training = Training(
-        parse_count(text_of(examples), "--examples"),
-        parse_number(text_of(epochs), "--epochs", at_most=MAX_EPOCHS),
-    )
+    training = _read_training(examples, epochs, tokens)
     row_count = parse_count(text_of(top), "--top")
     one_of("--sort", sort, SORTS)
     price_file = None if prices is None else Path(prices)
     if page is not None:
+        options.refuse({"--tokens": tokens}, "{} is of one network: leave out --page")
         request = _PageRequest(
             parse_models(text_of(model)),
             find_devices(text_of(device), step.method),
@@ -127,23 +129,35 @@ def choose(
     currency = _currency_of(all_offers)
     step_model = step.on(model, batch, devices[0])
     workload = step_model.workload
+    if tokens is not None:
+        training = training_of_tokens(tokens, workload, "--examples N")
     rows = compare_devices(step_model, devices, training, cheapest(all_offers))
     if all(row.status == "unsupported" for row in rows):
         raise InputError("; ".join(rows[0].notes))
+    dtypes = {row.dtype for row in rows}
     best_rows = tuple(sort_rows(rows, sort)[:row_count])
     return ChooseAnswer(
         model=workload.label,
         method=step_model.method.name,
         phase=workload.phase,
-        dtype=workload.dtype,
+        dtype=dtypes.pop() if len(dtypes) == 1 else None,
         optimizer=workload.optimizer,
         tuning=workload.tuning.text or None,
-        examples=training.examples,
-        epochs=training.epochs,
+        **training_fields(training),
         currency=currency,
         sort=sort,
         rows=best_rows,
         notes=tuple(list_notes(best_rows)),
+    )
+
+
+def _read_training(examples: Any, epochs: Any, tokens: Any) -> Training:
+    """Return the training of examples and epochs; raises `InputError` for these beside tokens."""
+    if tokens is not None:
+        options.refuse({"--examples": examples, "--epochs": epochs}, "{} and --tokens: give one")
+    return Training(
+        EXAMPLES if examples is None else parse_count(text_of(examples), "--examples"),
+        EPOCHS if epochs is None else parse_number(text_of(epochs), "--epochs", at_most=MAX_EPOCHS),
     )
 
 

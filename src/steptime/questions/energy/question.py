@@ -174,7 +174,7 @@ def _infer_single_example(network: Network) -> Workload:
     if isinstance(network, Workload):
         return replace(network, batch_per_replica=1, phase="infer", optimizer="none", plan=Plan())
     choice = read_model(str(text_of(network)), trusted=True)
-    return make_workload(replace(choice, batch=None), 1, phase="infer")
+    return make_workload(replace(choice, batch=None), 1, "float32", phase="infer")
 
 
 def _diagnose(chips: Sequence[Chip]) -> DiagnosisAnswer:

@@ -47,7 +47,7 @@ def fitting_commands(
     light = replace(recomputed, dtype="bfloat16", lora="r=16")
     tries = (
         (largest_batch > 0, step, largest_batch),
-        (trains_all and step.dtype == "float32", replace(step, dtype="bfloat16-mixed"), batch),
+        (trains_all and workload.dtype == "float32", replace(step, dtype="bfloat16-mixed"), batch),
         (can_recompute and step.recompute is None, recomputed, batch),
         (trains_all and can_recompute, replace(light, recompute=step.recompute), batch),
         (trains_all and can_recompute, light, batch),

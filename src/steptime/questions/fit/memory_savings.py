@@ -55,7 +55,7 @@ def _changed_workloads(model: StepModel) -> Iterator[tuple[str, Workload]]:
     """Yield the changed trainings of a network, each with the words of its change."""
     workload = model.workload
     if workload.dtype == "float32":
-        yield "bfloat16-mixed", replace(workload, dtype="bfloat16-mixed")
+        yield "bfloat16-mixed", workload.with_dtype("bfloat16-mixed")
     can_recompute = bool(needed(model.graph(), to_end=False))
     if workload.tuning.recompute == "none" and can_recompute:
         tuning = replace(workload.tuning, recompute="full")

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Unpack
 
+from steptime.build import tokens_per_example
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_row
 from steptime.core.kinds import text_of
@@ -15,11 +16,13 @@ from steptime.questions import kinds
 from steptime.questions.fit.commands import fitting_commands
 from steptime.questions.fit.memory_savings import list_savings
 from steptime.questions.step_options import StepKeywords, StepOptions
+from steptime.questions.training import TrainingTime, predict_training, tokens_per_s, training_rows
 
 COLUMNS = (
     Column("batch"),
     Column("step_s", "step", ends=("low_s", "high_s")),
     Column("examples_per_s", "speed"),
+    Column("tokens_per_s", "tokens/s", is_spare=True),
     Column("needed_bytes", "memory"),
     Column("what", ""),
 )
@@ -36,6 +39,7 @@ class FitRow(AnswerRow, frozen=True, kw_only=True):
         low_s: lower end of the 80 % interval of `step_s`; null where the method has none.
         high_s: upper end of the 80 % interval of `step_s`; null where the method has none.
         examples_per_s: throughput.
+        tokens_per_s: throughput in tokens that are text; null of a network that reads none.
         peak_bytes: size of all tensors at the worst moment.
         needed_bytes: memory that the process needs.
     """
@@ -46,6 +50,7 @@ class FitRow(AnswerRow, frozen=True, kw_only=True):
     low_s: float | None
     high_s: float | None
     examples_per_s: float | None
+    tokens_per_s: float | None
     peak_bytes: int
     needed_bytes: int
 
@@ -102,6 +107,7 @@ class FitAnswer(Answer, frozen=True, kw_only=True):
         rows: the step at batches of powers of two up to the largest, and at the one asked for.
         would_fit: of a step that does not fit, commands of changed ones that do, the cheapest
             first.
+        training: the time and the cost of so many tokens; null without `--tokens`.
         notes: remarks that change how the answer is read.
     """
 
@@ -136,6 +142,7 @@ class FitAnswer(Answer, frozen=True, kw_only=True):
     context_bytes: int | None
     rows: tuple[FitRow, ...]
     would_fit: tuple[str, ...]
+    training: TrainingTime | None
     notes: tuple[str, ...]
 
     def remarks(self) -> list[str]:
@@ -156,6 +163,7 @@ class FitAnswer(Answer, frozen=True, kw_only=True):
             ("  that is", ", ".join(f"{name} {size(value)}" for name, value in self.parts.items())),
             *([("  what helps", savings)] if savings else []),
             *(("would fit" if i == 0 else "", line) for i, line in enumerate(self.would_fit)),
+            *training_rows(self.training),
             _largest_row(self),
             ("best batch", None if best is None else f"{best:,}, a step of {seconds(steps[best])}"),
         ]
@@ -207,6 +215,8 @@ def fit(
     model: kinds.Model,
     device: kinds.Device,
     batch: kinds.Batch | None = None,
+    tokens: kinds.Count | None = None,
+    prices: kinds.PriceFile | None = None,
     **step_options: Unpack[StepKeywords],
 ) -> FitAnswer:
     """Say whether a network fits a device, and with which batch.
@@ -217,6 +227,8 @@ def fit(
             code (model.py:NAME).
         device: A device (steptime list devices), FILE.toml or local.
         batch: Batch size. Default: 64, transformers 1, a file's own.
+        tokens: Tokens of a training of a language model: shows time and cost.
+        prices: With --tokens: prices of devices. Default: the shipped ones, of their dates.
         **step_options: Which step it is, and how it is executed: `StepOptions`.
 
     Raises:
@@ -234,6 +246,8 @@ def fit(
     )
     best = _best_batch([row for row in rows if row.batch in batches])
     worst = step_model.worst_moment()
+    times = prediction.times
+    step_interval = (times.step_s, times.low_s, times.high_s)
     process_parts = {
         "blocks": needs.blocks_bytes,
         "workspace": needs.workspace_bytes,
@@ -270,6 +284,7 @@ def fit(
             if prediction.fits
             else tuple(fitting_commands(step_model, step, model, largest or 0))
         ),
+        training=predict_training(tokens, prices, workload, step_model.device.name, step_interval),
         notes=tuple(_make_notes(step_model, largest, best)),
     )
 
@@ -313,13 +328,15 @@ def _predict_row(model: StepModel, batch: int) -> FitRow:
     """Predict a step at one batch."""
     prediction = model.predict(batch)
     times = prediction.times
+    examples_per_s = batch / times.step_s if times.step_s else None
     return FitRow(
         batch=batch,
         fits=prediction.fits,
         step_s=times.step_s,
         low_s=times.low_s,
         high_s=times.high_s,
-        examples_per_s=batch / times.step_s if times.step_s else None,
+        examples_per_s=examples_per_s,
+        tokens_per_s=tokens_per_s(tokens_per_example(model.workload), examples_per_s),
         peak_bytes=prediction.peak_bytes,
         needed_bytes=prediction.needs.total_bytes,
     )

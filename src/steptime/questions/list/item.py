@@ -37,7 +37,7 @@ class DeviceAnswer(Answer, frozen=True, kw_only=True):
 
     Attributes:
         name: its name.
-        kind: gpu, tpu or cpu.
+        kind: cpu, gpu, tpu or asic.
         peak_flop_per_s: peaks of matrix products by data type.
         vector_flop_per_s: peaks of other arithmetic by data type, where they differ.
         capacity_bytes: size of its memory.

@@ -86,7 +86,7 @@ class DeviceRow(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         name: its name.
-        kind: gpu, tpu or cpu.
+        kind: cpu, gpu, tpu or asic.
         peak_flop_per_s: peaks of matrix products by data type.
         capacity_bytes: size of its memory.
         memory_bytes_per_s: bandwidth of its memory.

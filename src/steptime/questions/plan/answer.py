@@ -283,8 +283,11 @@ class PlanAnswer(Answer, frozen=True, kw_only=True):
         any_stack_low_s: lower end of the 80 % interval over all stacks that could be meant.
         any_stack_high_s: upper end of the 80 % interval over all stacks that could be meant.
         bubble_share: share of the time in which devices of the pipeline wait for each other.
-        tokens_per_s: throughput of all devices, in what `unit` says.
-        tokens_per_s_per_device: throughput of a device.
+        examples_per_s: throughput of all devices.
+        examples_per_s_per_device: throughput of a device.
+        tokens_per_s: throughput of all devices in tokens; null of a network that reads none.
+        tokens_per_s_per_device: throughput of a device in tokens; null of a network that reads
+            none.
         parts: what the step of the busiest device consists of.
         fits: whether the fullest device has room.
         usable_bytes: memory that a process may use of the device; null where unknown.
@@ -332,8 +335,10 @@ class PlanAnswer(Answer, frozen=True, kw_only=True):
     any_stack_low_s: float
     any_stack_high_s: float
     bubble_share: float
-    tokens_per_s: float
-    tokens_per_s_per_device: float
+    examples_per_s: float
+    examples_per_s_per_device: float
+    tokens_per_s: float | None
+    tokens_per_s_per_device: float | None
     parts: PlanParts
     fits: bool
     usable_bytes: float | None

@@ -8,14 +8,16 @@ def assumed_settings(request: Request, planner: Planner) -> dict[str, str]:
     """Return the assumed settings of a plan, each as its option takes it.
 
     The same question with an option set to the value that stands here has the same step, memory
-    and cost: the stack, the data type, and how devices are joined. Where the stack is named, the
-    other stacks that could be meant are no longer part of the answer.
+    and cost: the stack, the data type, the optimizer, and how devices are joined. Where the stack
+    is named, the other stacks that could be meant are no longer part of the answer.
     """
     assumed: dict[str, str] = {}
     if request.named is None and "stack" not in request.options:
         assumed["stack"] = planner.method.settings.stack
     if request.dtype is None:
         assumed["dtype"] = planner.dtype
+    if request.optimizer is None:
+        assumed["optimizer"] = planner.optimizer
     site, device_count = request.site, planner.cluster.device_count
     if min(site.per_node, device_count) > 1 and "inside" not in request.node_options:
         assumed["inside"] = planner.cluster.ladder[0].link.name

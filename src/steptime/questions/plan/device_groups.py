@@ -69,7 +69,8 @@ def search_groups(request: Request, shape: Shape) -> Iterator[DeviceGroup]:
         for device_count in sorted(set(request.device_counts)):
             planner = site_request.planner(shape, device_count, planner)
             offer = offer_of(planner, request.prices)
-            caps = _limits(request, device_count, global_batch * shape.length, offer)
+            tokens_of_step = global_batch * shape.text_length(request.tuning)
+            caps = _limits(request, device_count, tokens_of_step, offer)
             space = Space(planner, device_count, global_batch, site.per_node, fixed)
             ratio = error_ratio(planner)
             if request.others:

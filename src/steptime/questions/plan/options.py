@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from steptime.build import make_tuning
 from steptime.core.errors import one_of
 from steptime.core.kinds import Kind, setting_texts, text_of
 from steptime.core.signature import option_name
+from steptime.core.tuning import make_tuning
 from steptime.core.values import parse_count, parse_number, parse_pairs
 from steptime.core.workload import CONTEXT_METHODS, OFFLOADS, RECOMPUTES, SCHEDULES, Tuning
 from steptime.prediction import DEFAULT
@@ -133,10 +133,11 @@ class PlanOptions(NodeOptions, keywords=PlanKeywords):
         stages: Layers of each stage, in order. Default: shared out evenly.
         offload: What lies on the host: none (default), optimizer, activations or both.
         microbatch: Sequences that pass at once. Default: 1.
-        dtype: bfloat16-mixed (default; states in float32), float16-mixed; float8 or float4 for the
-            layers' products; bfloat16, float16, float32 for all. Of other networks: float32.
-        optimizer: sgd, momentum, rmsprop, adam, adamw, adam8bit. Default: sgd; language models:
-            adam.
+        dtype: bfloat16-mixed, float16-mixed (states in float32); float8 or float4 for the layers'
+            products; bfloat16, float16, float32 for all. Default: bfloat16-mixed, float16-mixed
+            where a device has no bfloat16; of images and the like, and on a CPU, float32.
+        optimizer: sgd, momentum, rmsprop, adam, adamw, adam8bit. Default: adam; of images and the
+            like sgd.
         lora: Fine-tune by LoRA of this rank; WHERE is attention (default), linear (every product
             but the head), all, or names of products (q+v). All other weights are frozen.
         weights: How frozen weights are kept: nf4, nf4-dq (scales in 8 bits), int8, float8.
@@ -214,7 +215,7 @@ class PlanOptions(NodeOptions, keywords=PlanKeywords):
     def tuning(self) -> Tuning:
         """The part of the network that is trained; raises `InputError` for other values."""
         values = {name: text_of(getattr(self, name)) for name in TUNING_OPTIONS}
-        return make_tuning(**values, weights=self.weights, optimizer=self.optimizer or "")
+        return make_tuning(**values, weights=self.weights, optimizer=self.optimizer)
 
     @property
     def request_fields(self) -> RequestFields:

@@ -85,7 +85,9 @@ def price_plan(
     wide, stacks = meant(planner, step) if any_stack else (step, None)
     shape, split = planner.shape, step.asked
     device_count = split.plan.device_count
-    tokens_of_step = split.global_batch * shape.length
+    tokens_of_step = split.global_batch * shape.text_length(planner.tuning)
+    examples_per_s = split.global_batch / step.step_s
+    tokens_per_s = tokens_of_step / step.step_s if shape.unit == "tokens" else None
     energy_j = step.energy_j
     does_fit = fits(planner, step)
     answer = PlanAnswer(
@@ -113,8 +115,10 @@ def price_plan(
         any_stack_low_s=wide.low_s,
         any_stack_high_s=wide.high_s,
         bubble_share=step.bubble,
-        tokens_per_s=tokens_of_step / step.step_s,
-        tokens_per_s_per_device=tokens_of_step / step.step_s / device_count,
+        examples_per_s=examples_per_s,
+        examples_per_s_per_device=examples_per_s / device_count,
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_device=None if tokens_per_s is None else tokens_per_s / device_count,
         parts=_step_parts(step),
         fits=does_fit,
         usable_bytes=planner.device.usable_bytes,

@@ -141,7 +141,7 @@ def _search_answer(
         assumed={
             name: value
             for name, value in best.assumed.items()
-            if is_single_device or name == "stack"
+            if is_single_device or name in ("stack", "optimizer")
         },
         best=best,
         best_by=tuple(
@@ -272,6 +272,7 @@ def _plan_row(
         high_s=answer.high_s,
         any_stack_low_s=answer.low_s * best.any_stack_low_s / best.low_s,
         any_stack_high_s=answer.high_s * best.any_stack_high_s / best.high_s,
+        examples_per_s_per_device=answer.examples_per_s_per_device,
         tokens_per_s_per_device=answer.tokens_per_s_per_device,
         bound_by=describe_bottleneck(answer),
         cost_total=answer.cost_total,

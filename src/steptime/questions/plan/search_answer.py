@@ -37,7 +37,9 @@ class PlanRow(AnswerRow, frozen=True, kw_only=True):
         high_s: upper end of the 80 % interval of `step_s` under the stack.
         any_stack_low_s: lower end of the 80 % interval over all stacks that could be meant.
         any_stack_high_s: upper end of the 80 % interval over all stacks that could be meant.
-        tokens_per_s_per_device: throughput of a device.
+        examples_per_s_per_device: throughput of a device.
+        tokens_per_s_per_device: throughput of a device in tokens; null of a network that reads
+            none.
         bound_by: what takes most of the step.
         cost_total: cost of the whole training; null without `tokens`.
         training_days: days of the whole training; null without `tokens`.
@@ -70,7 +72,8 @@ class PlanRow(AnswerRow, frozen=True, kw_only=True):
     high_s: float
     any_stack_low_s: float
     any_stack_high_s: float
-    tokens_per_s_per_device: float
+    examples_per_s_per_device: float
+    tokens_per_s_per_device: float | None
     bound_by: str
     cost_total: float | None
     training_days: float | None

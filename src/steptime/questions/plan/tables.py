@@ -4,7 +4,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from steptime.core.table import Column, Table, make_facts_table
-from steptime.core.units import HOURS_OF_DAY, interval, percent, seconds, shown, size
+from steptime.core.units import (
+    HOURS_OF_DAY,
+    format_money,
+    interval,
+    percent,
+    rate,
+    seconds,
+    shown,
+    size,
+)
 from steptime.hardware.prices import NO_PRICE, by_offer
 from steptime.questions.plan.answer import PlanAnswer
 from steptime.questions.plan.search_answer import PlanRow, PlanSearchAnswer
@@ -14,7 +23,6 @@ from steptime.questions.plan.wording import (
     describe_memory,
     describe_split,
     describe_split_and_size,
-    format_money,
 )
 
 FactRow = tuple[str, str]
@@ -83,15 +91,17 @@ def _step_rows(answer: PlanAnswer) -> list[FactRow]:
 
 
 def _throughput_rows(answer: PlanAnswer) -> list[FactRow]:
-    per_device = f"{answer.tokens_per_s_per_device:,.0f}/s per device"
+    rows = []
+    if answer.tokens_per_s is not None and answer.tokens_per_s_per_device is not None:
+        per_device = f"{answer.tokens_per_s_per_device:,.0f}/s per device"
+        rows.append(("tokens", f"{answer.tokens_per_s:,.0f}/s, {per_device}"))
+    per_device = f"{rate(answer.examples_per_s_per_device)}/s per device"
+    rows.append(("examples", f"{rate(answer.examples_per_s)}/s, {per_device}"))
     shares = {row.name: row.share for row in answer.mfu if row.share is not None}
     words = [f"{SHARE_WORDS[name]} {percent(share)}" for name, share in shares.items()]
     if len(words) == 1:
         words = [f"{percent(shares['full'])} of all that is counted"]
-    return [
-        (answer.unit, f"{answer.tokens_per_s:,.0f}/s, {per_device}"),
-        ("MFU", ", ".join(words)),
-    ]
+    return [*rows, ("MFU", ", ".join(words))]
 
 
 def _memory_rows(answer: PlanAnswer) -> list[FactRow]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from steptime.core.units import hours, percent, seconds, size
+from steptime.core.units import format_money, hours, percent, seconds, size
 from steptime.core.workload import Plan
 from steptime.questions.plan.answer import PlanAnswer, PlanMemory
 
@@ -29,7 +29,6 @@ DEPARTURES = {
 }
 """Fields of a split that are said where they are not the defaults."""
 LARGEST_PARTS = 4  # of the memory of a device, in its row
-CENTS_BELOW = 100  # amounts from here on are whole
 
 
 def describe_headline(answer: PlanAnswer) -> tuple[str, ...]:
@@ -71,11 +70,6 @@ def _describe_cost(answer: PlanAnswer) -> tuple[str, ...]:
     if answer.cost_total is None:
         return (time,)
     return time, f"{format_money(answer.cost_total, answer.currency)} in all"
-
-
-def format_money(amount: float, currency: str | None) -> str:
-    """Return an amount of money: `33.41 USD`, `1,250 USD`."""
-    return f"{amount:,.2f} {currency}" if amount < CENTS_BELOW else f"{amount:,.0f} {currency}"
 
 
 def describe_bottleneck(answer: PlanAnswer) -> str:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -121,7 +121,7 @@ class GridRequest:
 
     def _make(self, name: str, dtype: str | None, batch: int | None) -> Workload:
         workload = self.make_workload(name, batch)
-        return replace(workload, dtype=find_dtype(dtype)) if dtype else workload
+        return workload.with_dtype(find_dtype(dtype)) if dtype else workload
 
     def unmodelled(self) -> tuple[str, ...]:
         """Return the layers of unknown type, with their model where there are several models."""
@@ -142,6 +142,7 @@ class GridRow(AnswerRow, frozen=True, kw_only=True):
         model: the network.
         device: the device.
         dtype: data type of weights and activations.
+        optimizer: the optimizer.
         batch: examples of one replica in a step.
         replicas: number of replicas; each keeps the batch.
         step_s: seconds of a step with its communication; null where it cannot be predicted.
@@ -152,6 +153,8 @@ class GridRow(AnswerRow, frozen=True, kw_only=True):
         update_s: seconds of the optimizer.
         communication_s: seconds of the collectives of a step.
         examples_per_s: throughput of all replicas.
+        tokens_per_s: throughput of all replicas in tokens that are text; null of a network that
+            reads none.
         peak_bytes: size of all tensors at the worst moment.
         needed_bytes: memory that the process needs; null where the step cannot be predicted.
         status: ok, oom where the step does not fit, unsupported where the device has no peak for
@@ -164,6 +167,7 @@ class GridRow(AnswerRow, frozen=True, kw_only=True):
     model: str
     device: str
     dtype: str
+    optimizer: str
     batch: int
     replicas: int
     step_s: float | None
@@ -174,6 +178,7 @@ class GridRow(AnswerRow, frozen=True, kw_only=True):
     update_s: float | None
     communication_s: float | None
     examples_per_s: float | None
+    tokens_per_s: float | None
     peak_bytes: int
     needed_bytes: int | None
     status: str
@@ -293,9 +298,13 @@ FORMATS: dict[str, Callable[[Iterator[GridCell]], Iterator[str]]] = {
 def _cell_table(rows: Sequence[GridRow], first: Workload, method: str) -> Table:
     """Return the table of cells, of which people see the first."""
     printed_rows = rows[:MAX_PRINTED_ROWS]
-    memory = "peak memory" if first.phase == "infer" else f"peak memory ({first.optimizer})"
-    is_of_several_types = any(row.dtype != first.dtype for row in printed_rows)
-    dtypes = [Column("dtype")] if is_of_several_types else []
+    optimizers = {row.optimizer for row in printed_rows}
+    names_optimizer = first.phase == "train" and len(optimizers) == 1
+    memory = f"peak memory ({optimizers.pop()})" if names_optimizer else "peak memory"
+    dtype_names = {row.dtype for row in printed_rows}
+    dtypes = [Column("dtype")] if len(dtype_names) > 1 else []
+    reads_tokens = any(row.tokens_per_s is not None for row in printed_rows)
+    tokens = [Column("tokens_per_s", "tokens/s", is_spare=True)] if reads_tokens else []
     has_equal_replicas = len({row.replicas for row in printed_rows}) < 2
     heads = (
         Column("model"),
@@ -306,10 +315,17 @@ def _cell_table(rows: Sequence[GridRow], first: Workload, method: str) -> Table:
         Column("step_s", "step", ends=("low_s", "high_s")),
         Column("communication_s", "communication", is_spare=True),
         Column("examples_per_s", "speed"),
+        *tokens,
         Column("memory", memory),
     )
+    has_several_models = len({row.model for row in printed_rows}) > 1
     texts = (
-        (row.device, assumed_text(row.assumed)) for row in printed_rows if row.step_s is not None
+        (
+            f"{row.model} on {row.device}" if has_several_models else row.device,
+            assumed_text(row.assumed),
+        )
+        for row in printed_rows
+        if row.step_s is not None
     )
     below = assumed_line(texts)
     below += [EXTRAPOLATED_FOOTNOTE] if any(row.is_extrapolated for row in printed_rows) else []
@@ -317,11 +333,11 @@ def _cell_table(rows: Sequence[GridRow], first: Workload, method: str) -> Table:
     table_rows = LazySequence(
         len(rows), lambda: map(_table_row, rows), first_items=list(map(_table_row, printed_rows))
     )
-    dtype = "" if dtypes else f"{first.dtype} "
+    dtype = "" if dtypes else f", {dtype_names.pop()}"
     return Table(
         head_step_columns(heads, [row.to_dict() for row in printed_rows]),
         table_rows,
-        f"{len(rows)} cells, {first.phase}, {dtype}({method})",
+        f"{len(rows)} cells, {first.phase}{dtype} ({method})",
         below,
         max_rows=MAX_PRINTED_ROWS,
         csv_columns=CELL_COLUMNS,

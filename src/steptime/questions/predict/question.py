@@ -78,6 +78,8 @@ def predict(
     batch: kinds.Counts | None = None,
     *,
     steps: kinds.Count | None = None,
+    tokens: kinds.Count | None = None,
+    prices: kinds.PriceFile | None = None,
     kwh_price: kinds.Price | None = None,
     kwh_co2: Annotated[float | str, Kind("G")] | None = None,
     by_op: bool = False,
@@ -99,6 +101,8 @@ def predict(
         device: A device (steptime list devices), FILE.toml or local; with --grid or --in several.
         batch: Batch size. Default: 64, transformers 1, a file's own; with --grid several.
         steps: Steps of a run, for its energy.
+        tokens: Tokens of a training of a language model: shows time and cost.
+        prices: With --tokens: prices of devices. Default: the shipped ones, of their dates.
         kwh_price: With --steps: price of a kWh.
         kwh_co2: With --steps: grams of CO2 of a kWh.
         by_op: Show every op.
@@ -121,6 +125,7 @@ def predict(
     """
     step = StepOptions.from_keywords(step_options, predict)
     step_outputs = {"--by-op": by_op, "--trace": trace, "--steps": steps}
+    step_outputs |= {"--tokens": tokens, "--prices": prices}
     stacks = [] if step.stack is None else parse_names(text_of(step.stack), "--stack")
     settings, *other_settings = [
         replace(step, stack=name).method_options(step.options) for name in stacks or [None]
@@ -132,6 +137,7 @@ def predict(
     if folder is not None:
         single = {"MODEL": model, "--grid": all_cells, "--batch": batch, "--steps": steps}
         single |= {"--replicas": replicas, "--out": out, "--trace": trace, "--length": step.length}
+        single |= {"--tokens": tokens, "--prices": prices}
         options.refuse(single, "{} does not go with --in, which takes all of a folder's records")
         return _predict_folder(Path(folder), device, method, settings, link, by_op)
     if model is None or device is None:
@@ -158,7 +164,8 @@ def predict(
     if other_settings:
         return _compare_stacks(models, stacks)
     energy = EnergyRequest(run.steps, run.kwh_price, run.kwh_co2_g)
-    return predict_step(models[0], energy, by_op=by_op, sources=sources)
+    outputs = {"by_op": by_op, "sources": sources}
+    return predict_step(models[0], energy, tokens=tokens, prices=prices, **outputs)
 
 
 def _method_of(method: Any) -> Method:

@@ -3,18 +3,27 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from steptime.build import tokens_per_example
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_row
 from steptime.core.graph import PASSES
+from steptime.core.kinds import File
 from steptime.core.printers import html
 from steptime.core.table import EXTRAPOLATED_FOOTNOTE, Column, Table, make_facts_table, make_frame
-from steptime.core.units import interval, rate, seconds, shown, size
+from steptime.core.units import interval, seconds, shown, size
 from steptime.prediction.assumed import assumed_of
 from steptime.prediction.power import step_energy
 from steptime.prediction.records import record_method
 from steptime.prediction.schedule import RowTime
 from steptime.prediction.step_model import StepModel
 from steptime.questions.predict.run_energy import NO_RUN, EnergyRequest, RunEnergy, run_rows
+from steptime.questions.training import (
+    TrainingTime,
+    describe_speed,
+    predict_training,
+    tokens_per_s,
+    training_rows,
+)
 
 NOTEBOOK_OPS = 10  # slowest ops that a notebook shows
 HOST_BOUND_SHARE = 0.99  # of the step, from which on the host decides it
@@ -109,6 +118,7 @@ class StepTime(Answer, frozen=True, kw_only=True):
         energy_max_j: energy of a step at the highest power of the device.
         energy_note: numbers of the device that the energy lacks, or that are not verified.
         run: the energy of a run; null where no steps are asked for.
+        training: the time and the cost of so many tokens; null without `--tokens`.
         status: ok, or oom where the step does not fit.
         unmodelled: names of layers of unknown type, which count nothing.
         notes: remarks that change how the answer is read.
@@ -156,6 +166,7 @@ class StepTime(Answer, frozen=True, kw_only=True):
     energy_max_j: float | None
     energy_note: str
     run: RunEnergy | None
+    training: TrainingTime | None
     status: str
     unmodelled: tuple[str, ...]
     notes: tuple[str, ...]
@@ -206,11 +217,12 @@ class StepTime(Answer, frozen=True, kw_only=True):
             ("  forward", seconds(self.forward_s)),
             ("  backward", seconds(self.backward_s)),
             ("  update", seconds(self.update_s)),
-            ("speed", _describe_speed(self)),
+            ("speed", describe_speed(self.examples_per_s, self.tokens_per_s)),
             ("achieved", achieved),
             ("peak memory", _describe_memory(self)),
             ("energy", _describe_energy(self)),
             *run_rows(self.run),
+            *training_rows(self.training),
             *(("device data", text) for text in self._sources),
         ]
         lacking_bytes = self.needed_bytes - (self.usable_bytes or 0)
@@ -224,6 +236,8 @@ def predict_step(
     model: StepModel,
     run: EnergyRequest = NO_RUN,
     *,
+    tokens: Any = None,
+    prices: File | None = None,
     by_op: bool = False,
     sources: bool = False,
 ) -> StepTime:
@@ -232,6 +246,8 @@ def predict_step(
     Args:
         model: the step on its device.
         run: a run of many steps whose energy is asked for.
+        tokens: tokens of a training whose time and cost are asked for; None without one.
+        prices: a file of prices; None for the shipped ones.
         by_op: show every op in the tables.
         sources: show where the numbers of the device come from.
 
@@ -241,6 +257,8 @@ def predict_step(
     workload, device, prediction = model.workload, model.device, model.predict()
     times, needs, lowered = prediction.times, prediction.needs, prediction.lowered
     energy = step_energy(times, model.seen, lowered.columns)
+    length = tokens_per_example(workload)
+    examples_per_s = workload.batch_per_replica / times.step_s if times.step_s else None
     source_texts = (device.source, device.note) if sources else ()
     return StepTime(
         model=workload.label,
@@ -250,7 +268,7 @@ def predict_step(
         method=model.method.name,
         options=dict(record_method(model).options),
         batch=workload.batch_per_replica,
-        tokens=tokens_of(model),
+        tokens=length and length * workload.batch_per_replica,
         phase=workload.phase,
         dtype=workload.dtype,
         optimizer=workload.optimizer,
@@ -258,8 +276,8 @@ def predict_step(
         step_s=times.step_s,
         low_s=times.low_s,
         high_s=times.high_s,
-        examples_per_s=_rate_per_s(workload.batch_per_replica, times.step_s),
-        tokens_per_s=_rate_per_s(tokens_of(model), times.step_s),
+        examples_per_s=examples_per_s,
+        tokens_per_s=tokens_per_s(length, examples_per_s),
         forward_s=times.forward_s,
         backward_s=times.backward_s,
         update_s=times.update_s,
@@ -284,6 +302,9 @@ def predict_step(
         energy_max_j=energy.max_j,
         energy_note=energy.note,
         run=run.of_run(times.step_s, energy),
+        training=predict_training(
+            tokens, prices, workload, device.name, (times.step_s, times.low_s, times.high_s)
+        ),
         status=prediction.status,
         unmodelled=tuple(model.graph().unmodelled),
         notes=tuple(" ".join(text.split()) for text in prediction.remarks),
@@ -293,11 +314,6 @@ def predict_step(
         _by_op=by_op,
         _sources=tuple(" ".join(text.split()) for text in source_texts if text),
     )
-
-
-def _rate_per_s(count: int | None, step_s: float) -> float | None:
-    """Return examples or tokens a second, None where their number or the step is unknown."""
-    return None if count is None or not step_s else count / step_s
 
 
 def _op_time(row: RowTime, flop: int) -> OpTime:
@@ -320,25 +336,8 @@ def _op_time(row: RowTime, flop: int) -> OpTime:
     )
 
 
-def tokens_of(model: StepModel) -> int | None:
-    """Return the tokens of a step that are text, None of a network that reads none."""
-    tokens, padded = model.graph().tokens, model.workload.tuning.padded
-    return tokens and min(tokens, padded * model.workload.batch_per_replica or tokens)
-
-
 def _op_table(ops: Sequence[OpTime]) -> Table:
     return Table(OP_COLUMNS, [op.to_dict() for op in ops])
-
-
-def _describe_speed(time: StepTime) -> str | None:
-    """Describe the throughput: `640 /s`, of a language model with its tokens too."""
-    if time.examples_per_s is None:
-        return None
-    examples = shown("examples_per_s", time.examples_per_s)
-    if time.tokens is None or time.tokens_per_s is None:
-        return examples
-    tokens_per_s = rate(time.tokens_per_s)
-    return f"{examples}, {tokens_per_s} tokens/s ({time.tokens // time.batch:,} tokens each)"
 
 
 def _describe_memory(time: StepTime) -> str:

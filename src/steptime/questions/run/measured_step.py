@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from steptime.core.answer import Answer, AnswerRow
+from steptime.core.assumed import assumed_row
 from steptime.core.table import UNSUCCESSFUL, Printout, Table, make_facts_table
 from steptime.core.units import percent, seconds, shown, size
 from steptime.questions import options
@@ -114,6 +115,7 @@ class RunAnswer(Answer, frozen=True, kw_only=True):
         phase: train or infer.
         dtype: data type.
         optimizer: the optimizer.
+        assumed: data type and optimizer where they were not given, by the option that changes them.
         platform: the device that ran the steps.
         method: the software that ran the steps.
         step_s: seconds of a step, None if nothing was measured.
@@ -150,6 +152,7 @@ class RunAnswer(Answer, frozen=True, kw_only=True):
     phase: str
     dtype: str
     optimizer: str
+    assumed: dict[str, str]
     platform: str
     method: MeasuringMethod
     step_s: StepStatistics | None
@@ -188,6 +191,7 @@ class RunAnswer(Answer, frozen=True, kw_only=True):
         if self.replicas > 1:
             title = f"{title}, {self.replicas} replicas, {self.strategy}"
         rows = [
+            *assumed_row(self.assumed),
             *_describe_step(self.step_s),
             *_describe_replicas(self),
             *_describe_speed(self, self.speed),
@@ -292,7 +296,7 @@ def describe_measurement(document: Mapping[str, Any], **fields: Any) -> RunAnswe
         headline = (f"{name}: {failure}",)
     else:
         step = {**step, "low_s": step["low"], "high_s": step["high"]}
-    values = {**document, "step_s": step, "breakdown": (), "headline": headline}
+    values = {"assumed": {}, **document, "step_s": step, "breakdown": (), "headline": headline}
     values["notes"] = document["remarks"]
     answer = msgspec.convert(values, RunAnswer, strict=False)
     return msgspec.structs.replace(answer, **fields) if fields else answer

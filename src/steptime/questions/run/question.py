@@ -22,6 +22,7 @@ from steptime.core.values import (
     parse_duration,
 )
 from steptime.core.workload import STAGINGS, STRATEGIES, Workload
+from steptime.hardware.defaults import assumed_step, settle_place
 from steptime.hardware.device import Device
 from steptime.measure.contract import LEAST_TRAINED, Options, check_input
 from steptime.questions import kinds, options
@@ -42,8 +43,8 @@ def run(
     backend: kinds.Backend = "torch",
     device: kinds.Place = "cpu",
     phase: kinds.Phase = "train",
-    dtype: kinds.Dtype = "float32",
-    optimizer: kinds.Optimizer = "sgd",
+    dtype: kinds.Dtype | None = None,
+    optimizer: kinds.Optimizer | None = None,
     length: kinds.Length | None = None,
     threads: kinds.Threads | None = None,
     compile_: bool = False,
@@ -81,9 +82,11 @@ def run(
         device: Where to run: cpu, cuda[:n], mps, tpu[:n].
         phase: train or infer.
         dtype: float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed,
-            float16-mixed.
+            float16-mixed. Default: float32 on a CPU; elsewhere bfloat16-mixed of sequence models,
+            float32 of others.
         optimizer: sgd, momentum, rmsprop, adam, adamw, or adam with states of 8 bits, or that may
-            be paged to the host: adam8bit, paged_adam, paged_adam8bit.
+            be paged to the host: adam8bit, paged_adam, paged_adam8bit. Default: adam of sequence
+            models, sgd of others.
         length: Tokens of a sequence. Default: the model's.
         threads: CPU threads. Default: all cores.
         compile_: Use torch.compile.
@@ -144,6 +147,7 @@ def run(
     workload = options.workload_of(
         model, text_of(batch), dtype, phase, optimizer, length=_count(length, "--length")
     )
+    workload = settle_place(workload, device)
     worker = replace(options.options_of(device, thread_count, is_compiled, tf32), **feeding)
     if strategy is not None:
         one_of("--strategy", strategy, STRATEGIES)
@@ -211,7 +215,8 @@ def _measure(
         if record.status != "ok":
             note(f"rank {workers.rank.rank}: {record.status}: {record.note}")
         return RankAnswer(status=record.status)
-    answer = describe_measurement(measurement(record, flop, _peaks(record, devices)))
+    document = measurement(record, flop, _peaks(record, devices))
+    answer = describe_measurement(document, assumed=assumed_step(workload))
     return _add_ops(answer, record, ops, trace) if ops else answer
 
 

@@ -20,6 +20,7 @@ STEP_COLUMNS = (
     Column("speedup", "speed-up"),
     Column("efficiency", is_spare=True),
     Column("examples_per_s", "speed", is_spare=True),
+    Column("tokens_per_s", "tokens/s", is_spare=True),
     Column("epoch_s", "an epoch", is_spare=True),
 )
 COLUMNS: dict[str, tuple[Column, ...]] = {
@@ -62,6 +63,7 @@ CSV_COLUMNS = (
     Column("speedup"),
     Column("efficiency"),
     Column("examples_per_s"),
+    Column("tokens_per_s"),
     Column("epoch_s"),
     Column("train_s"),
     Column("device_hours"),
@@ -161,9 +163,11 @@ class ScaleRow(AnswerRow, frozen=True, kw_only=True):
         speedup: throughput over that of one replica.
         efficiency: speed-up over the number of replicas.
         examples_per_s: throughput of all replicas.
+        tokens_per_s: throughput of all replicas in tokens that are text; null of a network that
+            reads none.
         epoch_s: seconds of an epoch; null without examples.
-        train_s: seconds of the whole training; null without examples.
-        device_hours: hours of the training times the number of replicas; null without examples.
+        train_s: seconds of the whole training; null without a training.
+        device_hours: hours of the training times the number of replicas; null without a training.
         cost_total: cost of the whole training; null without a price.
         peak_bytes: size of all tensors of a replica at the worst moment; null of split layers.
         needed_bytes: memory that the process of a replica needs; null of split layers.
@@ -193,6 +197,7 @@ class ScaleRow(AnswerRow, frozen=True, kw_only=True):
     speedup: float
     efficiency: float
     examples_per_s: float
+    tokens_per_s: float | None
     epoch_s: float | None = None
     train_s: float | None = None
     device_hours: float | None = None
@@ -224,7 +229,9 @@ class ScaleAnswer(Answer, frozen=True, kw_only=True):
         method: the cost model.
         options: options of the method that decide the answer.
         assumed: settings that decide the answer, by the option that changes them.
-        batch: examples of a step: of each replica in weak scaling, of all in strong scaling.
+        batch: examples of one replica in a step; null in strong scaling, where rows have them.
+        global_batch: examples of all replicas in a step; null in weak scaling, where rows have
+            them.
         dtype: data type of weights and activations.
         optimizer: the optimizer.
         scaling: `weak` or `strong`.
@@ -234,8 +241,9 @@ class ScaleAnswer(Answer, frozen=True, kw_only=True):
         compression: how many times smaller the gradients are.
         parameters: number of parameters.
         gradient_bytes: size of the gradients.
-        examples: examples of an epoch; null without a training.
-        epochs: epochs of the training; null without a training.
+        examples: examples of an epoch; null without a training, and of one in tokens.
+        epochs: epochs of the training; null without a training, and of one in tokens.
+        tokens: tokens of the training; null without a training, and of one in examples.
         cost_per_hour: price of a device for an hour; null without one.
         currency: currency of costs; null where the price names none.
         billing: the smallest time that is paid, `second` or `hour`; null without a training.
@@ -258,7 +266,8 @@ class ScaleAnswer(Answer, frozen=True, kw_only=True):
     method: str
     options: dict[str, str]
     assumed: dict[str, str]
-    batch: int
+    batch: int | None
+    global_batch: int | None
     dtype: str
     optimizer: str
     scaling: str
@@ -270,6 +279,7 @@ class ScaleAnswer(Answer, frozen=True, kw_only=True):
     gradient_bytes: int
     examples: int | None
     epochs: float | None
+    tokens: int | None
     cost_per_hour: float | None
     currency: str | None
     billing: str | None
@@ -304,9 +314,9 @@ class ScaleAnswer(Answer, frozen=True, kw_only=True):
     def _title(self) -> str:
         """Return the question in words: `resnet50 on v100 over aws, batch 64 a replica, ...`."""
         link = f" over {self.link}" if self.link else ""
-        batch = f"batch {self.batch}"
-        if self.parallel != "model":
-            batch += " a replica" if self.scaling == "weak" else " in all"
+        batch = f"global batch {self.global_batch}"
+        if self.scaling == "weak":
+            batch = f"batch {self.batch}" + (" a replica" if self.parallel != "model" else "")
         kinds = {"data": f"{self.scaling} scaling", "model": "model parallel", "hybrid": "hybrid"}
         collective = "" if self.parallel == "model" else f", {self.collective}"
         kind = f"{kinds[self.parallel]} ({self.method}{collective})"

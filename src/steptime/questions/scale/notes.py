@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from steptime.core.units import counted
 from steptime.grids.replicas import ScalingRow, Sync
 from steptime.hardware.prices import Training
 from steptime.prediction.collectives import COLLECTIVES, GROUP, Fabric
 from steptime.prediction.step_model import StepModel
+from steptime.questions.training import describe_training, training_fields
 
 
 def list_facts(late: Sequence[int], largest: int, training: Training | None) -> Iterator[str]:
@@ -24,7 +24,7 @@ def list_facts(late: Sequence[int], largest: int, training: Training | None) -> 
             f"grows less than half as much as the number of replicas{pays_later}"
         )
     if training is not None:
-        text = f"training: {counted(training.epochs, 'epoch')} of {training.examples:,} examples"
+        text = f"training: {describe_training(**training_fields(training))}"
         if training.price is not None:
             price = f"{training.price:g} per hour, paid by the {training.billing}"
             text += f"; a device costs {price}"

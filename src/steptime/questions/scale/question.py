@@ -6,6 +6,7 @@ from typing import Annotated, Any, Unpack
 
 import msgspec
 
+from steptime.build import tokens_per_example
 from steptime.core.errors import InputError, one_of
 from steptime.core.kinds import Kind, text_of
 from steptime.core.values import (
@@ -29,6 +30,7 @@ from steptime.questions.options import refuse, single_device, workload_of
 from steptime.questions.scale.answer import LayerTime, ScaleAnswer, ScaleRow
 from steptime.questions.scale.notes import list_facts, list_notes
 from steptime.questions.step_options import ExecutionKeywords, ExecutionOptions
+from steptime.questions.training import tokens_per_s, training_fields, training_of_tokens
 
 PARALLEL = ("data", "model", "hybrid")
 MAX_ROWS = 100_000
@@ -137,12 +139,14 @@ def scale(
     epochs: Annotated[float | str, Kind("E")] | None = None,
     price: kinds.Price | None = None,
     billing: Annotated[str, Kind("NAME", choices=BILLINGS)] | None = None,
-    dtype: kinds.Dtype = "float32",
-    optimizer: kinds.Optimizer = "sgd",
+    dtype: kinds.Dtype | None = None,
+    optimizer: kinds.Optimizer | None = None,
     method: kinds.MethodName = DEFAULT,
     options: kinds.MethodSettings | None = None,
     allow_unknown: bool = False,
     length: kinds.Length | None = None,
+    global_batch: kinds.Batch | None = None,
+    tokens: kinds.Count | None = None,
     **replica_options: Unpack[ReplicaKeywords],
 ) -> ScaleAnswer:
     """Predict training on many replicas: time, speed-up and cost.
@@ -155,11 +159,11 @@ def scale(
             code (model.py:NAME).
         device: A device (steptime list devices), FILE.toml or local.
         link: What joins the replicas (steptime list links) or FILE.toml; needed by more than one.
-        batch: Batch size: of each replica in weak scaling, of all in strong scaling. Default: 64,
-            transformers 1, a file's own.
+        batch: Examples of a replica, in weak scaling. Default: 64, transformers 1, a file's own.
+        global_batch: Examples of all replicas, in strong scaling. Default: as --batch.
         replicas: Numbers of replicas: 1,2,4 or 1,2,4,...,128 or 1..128 x2. Default: 1,2,4,...,128;
             with --parallel model or hybrid the splits of the file.
-        scaling: weak: a replica keeps its batch. strong: they share the batch.
+        scaling: weak: a replica keeps its batch. strong: replicas share the global batch.
         parallel: data; for files with split layers also model, or hybrid (split layers model
             parallel, the others data parallel).
         collective: How gradients are added up: one-to-all, tree, butterfly, butterfly-mixing,
@@ -169,12 +173,15 @@ def scale(
         latency_us: Latency of a message over the link (not paleo).
         examples: Examples of an epoch: shows time and cost.
         epochs: Epochs of a training. Default: 1.
+        tokens: Tokens of a training of a language model, in place of examples and epochs.
         price: Price of a device for an hour.
         billing: What is paid: every second, or every started hour. Default: second.
         dtype: float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed,
-            float16-mixed.
+            float16-mixed. Default: bfloat16-mixed of sequence models (float16-mixed where a device
+            has no bfloat16), float32 of others and on a CPU.
         optimizer: sgd, momentum, rmsprop, adam, adamw, or adam with states of 8 bits, or that may
-            be paged to the host: adam8bit, paged_adam, paged_adam8bit.
+            be paged to the host: adam8bit, paged_adam, paged_adam8bit. Default: adam of sequence
+            models, sgd of others.
         method: The cost model (steptime list methods).
         options: An option of the method; repeatable.
         allow_unknown: Let layers of unknown type in a network's file pass their input on.
@@ -187,16 +194,19 @@ def scale(
     group = ReplicaOptions.from_keywords(replica_options, scale)
     one_of("--scaling", scaling, SCALINGS)
     one_of("--parallel", parallel, PARALLEL)
-    training = _read_training(examples, epochs, price, billing)
+    training = _read_training(examples, epochs, tokens, price, billing)
     workload = workload_of(
         model,
-        text_of(batch),
+        _read_batch(batch, global_batch, scaling),
         dtype,
         "train",
         optimizer,
         allow_unknown,
         length=None if length is None else parse_count(text_of(length), "--length"),
     )
+    if training is not None and tokens is not None:
+        in_tokens = training_of_tokens(tokens, workload, "--examples N")
+        training = replace(in_tokens, price=training.price, billing=training.billing)
     message_us = None if latency_us is None else parse_duration(latency_us, "--latency-us", "us")
     if parallel == "model":
         refuse(group.joins(), "--parallel model all-reduces no gradients: leave out {}")
@@ -219,18 +229,42 @@ def scale(
     return _describe(request, _predict_rows(request, _read_replicas(replicas, parallel)))
 
 
-def _read_training(examples: Any, epochs: Any, price: Any, billing: str | None) -> Training | None:
-    """Return the training that the options say, None without examples; raises `InputError`."""
+def _read_batch(batch: Any, global_batch: Any, scaling: str) -> Any:
+    """Return the examples that are scaled: a replica's, in strong scaling those of all replicas.
+
+    Raises:
+        InputError: for the number of the other scaling.
+    """
+    if scaling == "strong":
+        shares = "--scaling strong shares --global-batch N"
+        refuse({"--batch": batch}, f"{{}} is one replica's; {shares}")
+        return None if global_batch is None else parse_count(global_batch, "--global-batch")
+    refuse({"--global-batch": global_batch}, "{} goes with --scaling strong; nearest: --batch N")
+    return text_of(batch)
+
+
+def _read_training(
+    examples: Any, epochs: Any, tokens: Any, price: Any, billing: str | None
+) -> Training | None:
+    """Return the training that the options say, None without examples and tokens.
+
+    That of tokens has no examples yet: their number depends on the network.
+
+    Raises:
+        InputError: for options that do not go together.
+    """
     if billing is not None:
         one_of("--billing", billing, BILLINGS)
     if price is None:
         refuse({"--billing": billing}, "{} needs --price P")
-    if examples is None:
-        of_training = {"--epochs": epochs, "--price": price}
-        refuse(of_training, "{} needs --examples N, the examples of an epoch")
+    if tokens is not None:
+        refuse({"--examples": examples, "--epochs": epochs}, "{} and --tokens: give one")
+    elif examples is None:
+        refuse({"--epochs": epochs}, "{} needs --examples N, the examples of an epoch")
+        refuse({"--price": price}, "{} needs --examples N or --tokens N, those of a training")
         return None
     return Training(
-        parse_count(text_of(examples), "--examples"),
+        0 if examples is None else parse_count(text_of(examples), "--examples"),
         DEFAULT_EPOCHS if epochs is None else parse_number(epochs, "--epochs"),
         None if price is None else parse_price(price, "--price"),
         billing or BILLINGS[0],
@@ -273,6 +307,7 @@ def _describe(request: _ScaleRequest, rows: Sequence[ScalingRow]) -> ScaleAnswer
     model, training, fabric = request.model, request.training, request.model.fabric
     workload, collective = model.workload, model.collective(request.sync.collective)
     ops = [] if request.parallel == "data" else layer_rows(model, rows[0].batch, request.parallel)
+    length = tokens_per_example(workload)
     late = unpaid((row.replicas, row.examples_per_s) for row in rows)
     return ScaleAnswer(
         model=workload.label,
@@ -286,7 +321,8 @@ def _describe(request: _ScaleRequest, rows: Sequence[ScalingRow]) -> ScaleAnswer
         method=model.method.name,
         options=model.options,
         assumed=assumed_of(model),
-        batch=workload.batch_per_replica,
+        batch=None if request.scaling == "strong" else workload.batch_per_replica,
+        global_batch=workload.batch_per_replica if request.scaling == "strong" else None,
         dtype=workload.dtype,
         optimizer=workload.optimizer,
         scaling=request.scaling,
@@ -296,13 +332,12 @@ def _describe(request: _ScaleRequest, rows: Sequence[ScalingRow]) -> ScaleAnswer
         compression=request.sync.compression,
         parameters=model.parameters,
         gradient_bytes=model.gradient_bytes,
-        examples=None if training is None else training.examples,
-        epochs=None if training is None else training.epochs,
+        **training_fields(training),
         cost_per_hour=None if training is None else training.price,
         currency=request.currency,
         billing=None if training is None else training.billing,
         stops_paying=min(late, default=None),
-        rows=tuple(_make_row(row, collective, training) for row in rows),
+        rows=tuple(_make_row(row, collective, training, length) for row in rows),
         ops=tuple(LayerTime(**op) for op in ops),
         unmodelled=tuple(model.graph(workload.batch_per_replica).unmodelled),
         headline=tuple(list_facts(late, rows[-1].replicas, training)),
@@ -310,8 +345,17 @@ def _describe(request: _ScaleRequest, rows: Sequence[ScalingRow]) -> ScaleAnswer
     )
 
 
-def _make_row(row: ScalingRow, collective: str, training: Training | None) -> ScaleRow:
-    """Return the row of a number of replicas, with the cost of the training."""
+def _make_row(
+    row: ScalingRow, collective: str, training: Training | None, length: int | None
+) -> ScaleRow:
+    """Return the row of a number of replicas, with the cost of the training.
+
+    Args:
+        row: the predicted step.
+        collective: the collective that adds up the gradients.
+        training: the training to pay for; None without one.
+        length: tokens of an example; None of a network that reads none.
+    """
     seconds = {name: float(value) for name, value in row.communication_s.items()}
     values: dict[str, object] = {
         **_plain_numbers(asdict(row)),
@@ -322,10 +366,13 @@ def _make_row(row: ScalingRow, collective: str, training: Training | None) -> Sc
             for name, exchange_s in seconds.items()
         ],
         "notes": [row.note] if row.note else [],
+        "tokens_per_s": tokens_per_s(length, float(row.examples_per_s)),
     }
     if training is not None:
         bill = bill_training(training, row.step_s, row.global_batch, row.replicas)
         values |= _plain_numbers(asdict(bill))
+        if training.tokens is not None:
+            values["epoch_s"] = None
     return msgspec.convert(values, ScaleRow)
 
 

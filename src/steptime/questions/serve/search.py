@@ -100,8 +100,11 @@ def _make_row(search: ServerSearch, candidate: Candidate) -> SearchRow:
         reader = replace(readers.kind.service, replicas=readers.replicas)
     stacked = _predict_times(search, kind, service, reader)
     times, tokens_per_s = stacked.times, run.output_tokens_per_s
+    any_stack = stacked.any_stack
     ttft_p90 = _scale_interval(run.ttft, times.ttft)
     tpot_p90 = _scale_interval(run.tpot, times.tpot)
+    any_ttft_p90 = _scale_interval(run.ttft, any_stack.ttft)
+    any_tpot_p90 = _scale_interval(run.tpot, any_stack.tpot)
     offer = search.offers.get(planner.device.name)
     return SearchRow(
         device=planner.device.name,
@@ -124,6 +127,16 @@ def _make_row(search: ServerSearch, candidate: Candidate) -> SearchRow:
         ttft_p90_high_s=ttft_p90.high,
         tpot_p90_low_s=tpot_p90.low,
         tpot_p90_high_s=tpot_p90.high,
+        any_stack_ttft_low_s=any_stack.ttft.low,
+        any_stack_ttft_high_s=any_stack.ttft.high,
+        any_stack_tpot_low_s=any_stack.tpot.low,
+        any_stack_tpot_high_s=any_stack.tpot.high,
+        any_stack_request_low_s=any_stack.request.low,
+        any_stack_request_high_s=any_stack.request.high,
+        any_stack_ttft_p90_low_s=any_ttft_p90.low,
+        any_stack_ttft_p90_high_s=any_ttft_p90.high,
+        any_stack_tpot_p90_low_s=any_tpot_p90.low,
+        any_stack_tpot_p90_high_s=any_tpot_p90.high,
         running_sequences=run.running_sequences,
         busy_shares=run.busy_shares,
         output_tokens_per_s=tokens_per_s,
@@ -292,6 +305,9 @@ def _assumed(
     dtypes = {row.dtype for row in rows}
     if len(dtypes) == len(search.sites) == 1:
         values["dtype"] = min(dtypes)
+    stacks = {row.stack for row in rows}
+    if len(stacks) == 1:
+        values["stack"] = min(stacks)
     return options.without_default(values)
 
 

@@ -14,8 +14,12 @@ SERVER_COLUMNS = (
     Column("cost_text", "cost of 1M tokens", is_answer=True),
     Column("device"),
     Column("servers", is_answer=True),
-    Column("ttft_p90_s", "TTFT p90", ends=("ttft_p90_low_s", "ttft_p90_high_s")),
-    Column("tpot_p90_s", "TPOT p90", ends=("tpot_p90_low_s", "tpot_p90_high_s")),
+    Column(
+        "ttft_p90_s", "TTFT p90", ends=("any_stack_ttft_p90_low_s", "any_stack_ttft_p90_high_s")
+    ),
+    Column(
+        "tpot_p90_s", "TPOT p90", ends=("any_stack_tpot_p90_low_s", "any_stack_tpot_p90_high_s")
+    ),
     Column("bounded_by", "bottleneck", is_spare=True),
 )
 PLAIN_COLUMNS = (  # of CSV: the price as a number
@@ -92,6 +96,16 @@ class SearchRow(RequestSpreads, frozen=True, kw_only=True):
         ttft_p90_high_s: upper end of the 80 % interval of `ttft_p90_s`; null where there is none.
         tpot_p90_low_s: lower end of the 80 % interval of `tpot_p90_s`; null where there is none.
         tpot_p90_high_s: upper end of the 80 % interval of `tpot_p90_s`; null where there is none.
+        any_stack_ttft_low_s: as `ttft_low_s`, over all stacks that could be meant.
+        any_stack_ttft_high_s: as `ttft_high_s`, over all stacks that could be meant.
+        any_stack_tpot_low_s: as `tpot_low_s`, over all stacks that could be meant.
+        any_stack_tpot_high_s: as `tpot_high_s`, over all stacks that could be meant.
+        any_stack_request_low_s: as `request_low_s`, over all stacks that could be meant.
+        any_stack_request_high_s: as `request_high_s`, over all stacks that could be meant.
+        any_stack_ttft_p90_low_s: as `ttft_p90_low_s`, over all stacks that could be meant.
+        any_stack_ttft_p90_high_s: as `ttft_p90_high_s`, over all stacks that could be meant.
+        any_stack_tpot_p90_low_s: as `tpot_p90_low_s`, over all stacks that could be meant.
+        any_stack_tpot_p90_high_s: as `tpot_p90_high_s`, over all stacks that could be meant.
         running_sequences: sequences of a step in the mean.
         busy_shares: share of the time in which servers work, by pool.
         output_tokens_per_s: throughput of all replicas in tokens.
@@ -106,7 +120,8 @@ class SearchRow(RequestSpreads, frozen=True, kw_only=True):
         dtype: data type of products.
         stack: the software.
         nearest_stack: the newest of `other_stacks`; null without any.
-        other_stacks: mean times under the other possible stacks, which the intervals hold.
+        other_stacks: mean times under the other possible stacks, which the intervals over any
+            stack hold.
         command: the command line of the same server alone.
     """
 
@@ -133,6 +148,16 @@ class SearchRow(RequestSpreads, frozen=True, kw_only=True):
     ttft_p90_high_s: float | None
     tpot_p90_low_s: float | None
     tpot_p90_high_s: float | None
+    any_stack_ttft_low_s: float | None
+    any_stack_ttft_high_s: float | None
+    any_stack_tpot_low_s: float | None
+    any_stack_tpot_high_s: float | None
+    any_stack_request_low_s: float | None
+    any_stack_request_high_s: float | None
+    any_stack_ttft_p90_low_s: float | None
+    any_stack_ttft_p90_high_s: float | None
+    any_stack_tpot_p90_low_s: float | None
+    any_stack_tpot_p90_high_s: float | None
     running_sequences: float
     busy_shares: tuple[float, ...]
     output_tokens_per_s: float

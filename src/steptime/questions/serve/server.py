@@ -135,7 +135,7 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
         nearest_stack=server.stacked.nearest,
         other_stacks=stack_times(server.stacked),
         assumed=_assumed(server, options),
-        **time_fields(server.times),
+        **time_fields(server.stacked),
         ttft_target_s=options.ttft_s,
         tpot_target_s=options.tpot_s,
         holds_targets=_does_hold_targets(server, options),
@@ -181,11 +181,11 @@ def _predict_server(service: Service) -> _Server:
 def _assumed(server: _Server, options: ServeOptions) -> dict[str, str]:
     """Return the values of options that were not given and decide the answer.
 
-    The stack is none of them where the intervals hold other stacks: naming it narrows them.
+    Where the stack is named, the other stacks that could be meant are no longer part of the answer.
     """
     service, planner = server.service, server.phases.planner
     values = {"dtype": planner.dtype}
-    if "stack" in planner.method.options and not server.stacked.by_stack:
+    if "stack" in planner.method.options:
         values["stack"] = planner.method.settings.stack
     if server.device_count > 1:
         values["per_node"] = str(service.site.per_node)

@@ -46,10 +46,9 @@ class ServerAnswer(Answer, frozen=True, kw_only=True):
         method: the cost model.
         stack: the software.
         nearest_stack: the newest of `other_stacks`; null without any.
-        other_stacks: times under the other possible stacks, which the intervals hold; empty where
-            a stack is named.
-        assumed: settings that decide the answer, by the option that changes them. `stack` is not
-            among them where the intervals hold other stacks.
+        other_stacks: times under the other possible stacks, which the intervals over any stack
+            hold; empty where a stack is named.
+        assumed: settings that decide the answer, by the option that changes them.
         ttft_s: seconds to the first token; under load the mean.
         ttft_low_s: lower end of the 80 % interval of `ttft_s`; null where the method has none.
         ttft_high_s: upper end of the 80 % interval of `ttft_s`; null where the method has none.
@@ -59,6 +58,12 @@ class ServerAnswer(Answer, frozen=True, kw_only=True):
         request_s: seconds of a whole request; under load the mean.
         request_low_s: lower end of the 80 % interval of `request_s`; null where there is none.
         request_high_s: upper end of the 80 % interval of `request_s`; null where there is none.
+        any_stack_ttft_low_s: as `ttft_low_s`, over all stacks that could be meant.
+        any_stack_ttft_high_s: as `ttft_high_s`, over all stacks that could be meant.
+        any_stack_tpot_low_s: as `tpot_low_s`, over all stacks that could be meant.
+        any_stack_tpot_high_s: as `tpot_high_s`, over all stacks that could be meant.
+        any_stack_request_low_s: as `request_low_s`, over all stacks that could be meant.
+        any_stack_request_high_s: as `request_high_s`, over all stacks that could be meant.
         ttft_target_s: target of the time to the first token; null without one.
         tpot_target_s: target of the time per output token; null without one.
         holds_targets: whether the server holds the targets, under load 90 % of its requests; null
@@ -126,6 +131,12 @@ class ServerAnswer(Answer, frozen=True, kw_only=True):
     request_s: float
     request_low_s: float | None
     request_high_s: float | None
+    any_stack_ttft_low_s: float | None
+    any_stack_ttft_high_s: float | None
+    any_stack_tpot_low_s: float | None
+    any_stack_tpot_high_s: float | None
+    any_stack_request_low_s: float | None
+    any_stack_request_high_s: float | None
     ttft_target_s: float | None
     tpot_target_s: float | None
     holds_targets: bool | None
@@ -217,8 +228,10 @@ def _describe_split(answer: ServerAnswer) -> str:
 
 def _phase_rows(answer: ServerAnswer) -> Iterator[tuple[str, str]]:
     """Yield the times of the phases and their parts for people."""
-    ttft = interval("ttft_s", answer.ttft_s, answer.ttft_low_s, answer.ttft_high_s)
-    tpot = interval("tpot_s", answer.tpot_s, answer.tpot_low_s, answer.tpot_high_s)
+    ttft_ends = answer.any_stack_ttft_low_s, answer.any_stack_ttft_high_s
+    tpot_ends = answer.any_stack_tpot_low_s, answer.any_stack_tpot_high_s
+    ttft = interval("ttft_s", answer.ttft_s, *ttft_ends)
+    tpot = interval("tpot_s", answer.tpot_s, *tpot_ends)
     phases = (
         ("TTFT", ttft, answer.ttft_s, answer.prefill),
         ("TPOT", tpot, answer.tpot_s, answer.decode),

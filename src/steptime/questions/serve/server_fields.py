@@ -5,7 +5,7 @@ from typing import TypedDict
 from steptime.hardware.prices import Offer
 from steptime.serving.load import LoadRun
 from steptime.serving.memory import ServerMemory
-from steptime.serving.times import RequestTimes
+from steptime.serving.times import StackedTimes
 
 SECONDS_PER_HOUR = 3600
 
@@ -32,6 +32,12 @@ class TimeFields(TypedDict):
     request_s: float
     request_low_s: float | None
     request_high_s: float | None
+    any_stack_ttft_low_s: float | None
+    any_stack_ttft_high_s: float | None
+    any_stack_tpot_low_s: float | None
+    any_stack_tpot_high_s: float | None
+    any_stack_request_low_s: float | None
+    any_stack_request_high_s: float | None
 
 
 class MemoryFields(TypedDict):
@@ -63,8 +69,9 @@ def price_tokens(offer: Offer | None, device_count: int, tokens_per_s: float) ->
     }
 
 
-def time_fields(times: RequestTimes) -> TimeFields:
+def time_fields(stacked: StackedTimes) -> TimeFields:
     """Return the times of a request and their intervals by the fields of an answer."""
+    times, any_stack = stacked.times, stacked.any_stack
     return {
         "ttft_s": times.ttft.value,
         "ttft_low_s": times.ttft.low,
@@ -75,6 +82,12 @@ def time_fields(times: RequestTimes) -> TimeFields:
         "request_s": times.request.value,
         "request_low_s": times.request.low,
         "request_high_s": times.request.high,
+        "any_stack_ttft_low_s": any_stack.ttft.low,
+        "any_stack_ttft_high_s": any_stack.ttft.high,
+        "any_stack_tpot_low_s": any_stack.tpot.low,
+        "any_stack_tpot_high_s": any_stack.tpot.high,
+        "any_stack_request_low_s": any_stack.request.low,
+        "any_stack_request_high_s": any_stack.request.high,
     }
 
 

@@ -201,7 +201,7 @@ class WhatIfAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         device: the device.
         method: the cost model.
-        dtype: data type of weights and activations.
+        dtype: data type of weights and activations; null where the networks have several.
         network_count: number of networks.
         changes: the changes of the device.
         assumed: settings that decide all predictions alike, by the option that changes them.
@@ -217,7 +217,7 @@ class WhatIfAnswer(Answer, frozen=True, kw_only=True):
 
     device: str
     method: str
-    dtype: str
+    dtype: str | None
     network_count: int
     changes: tuple[str, ...]
     assumed: dict[str, str]
@@ -291,7 +291,7 @@ class ChangedDevicesAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         device: the device.
         method: the cost model.
-        dtype: data type of weights and activations.
+        dtype: data type of weights and activations; null where the networks have several.
         network_count: number of networks.
         axes: the keys of the changed figures.
         assumed: settings that decide all predictions alike, by the option that changes them.
@@ -302,7 +302,7 @@ class ChangedDevicesAnswer(Answer, frozen=True, kw_only=True):
 
     device: str
     method: str
-    dtype: str
+    dtype: str | None
     network_count: int
     axes: tuple[str, ...]
     assumed: dict[str, str]
@@ -354,7 +354,7 @@ class UpgradesAnswer(Answer, frozen=True, kw_only=True):
     Attributes:
         device: the device.
         method: the cost model.
-        dtype: data type of weights and activations.
+        dtype: data type of weights and activations; null where the networks have several.
         network_count: number of networks.
         assumed: settings that decide all predictions alike, by the option that changes them.
         rows: the upgrades.
@@ -364,7 +364,7 @@ class UpgradesAnswer(Answer, frozen=True, kw_only=True):
 
     device: str
     method: str
-    dtype: str
+    dtype: str | None
     network_count: int
     assumed: dict[str, str]
     rows: tuple[Upgrade, ...]
@@ -380,7 +380,8 @@ class UpgradesAnswer(Answer, frozen=True, kw_only=True):
 def describe_question(answer: ChangedDevicesAnswer | UpgradesAnswer) -> str:
     """Describe the question: `t4, 2 networks, float32 (calibrated)`."""
     networks = counted(answer.network_count, "network")
-    return f"{answer.device}, {networks}, {answer.dtype} ({answer.method})"
+    dtype = answer.dtype or "of several types"
+    return f"{answer.device}, {networks}, {dtype} ({answer.method})"
 
 
 def _speed_table(

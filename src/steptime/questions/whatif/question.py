@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Any, TypedDict, Unpack
 
 from steptime.core.errors import InputError
 from steptime.core.kinds import Kind, Settings, setting_texts, text_of
 from steptime.core.values import parse_count, parse_models
 from steptime.core.workload import Workload
 from steptime.hardware import catalog
+from steptime.hardware.defaults import common_dtype
 from steptime.hardware.device import Device
 from steptime.prediction import DEFAULT
 from steptime.questions import kinds, networks
@@ -47,6 +48,14 @@ LARGEST = "largest"
 MAP_AXES = (2, 3)  # numbers of ranges that a map can show
 
 
+class _QuestionFields(TypedDict):
+    """The fields of every answer that say the question."""
+
+    device: str
+    method: str
+    dtype: str | None
+
+
 def whatif(
     device: kinds.DeviceArgument,
     set_: Annotated[Settings, Kind("KEY=VALUE", names=("--set",))] | None = None,
@@ -56,7 +65,7 @@ def whatif(
     upgrade: Annotated[Settings, Kind("KEY=VALUE,...")] | None = None,
     folder: kinds.RecordsIn | None = None,
     phase: kinds.Phase = "train",
-    optimizer: kinds.Optimizer = "sgd",
+    optimizer: kinds.Optimizer | None = None,
     length: kinds.Length | None = None,
     method: kinds.MethodName = DEFAULT,
     options: kinds.MethodSettings | None = None,
@@ -71,12 +80,15 @@ def whatif(
             repeatable. peak means all peaks.
         model: Networks, with ranges (fc:layers=4..128x2). Default: ParaDnn's fully connected ones.
         batch: Batch size, or largest: all that fit.
-        dtype: As predict. Default: float32, or what a device without its peak is fastest in.
+        dtype: float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed,
+            float16-mixed. Default: bfloat16-mixed of sequence models (float16-mixed where a device
+            has no bfloat16), float32 of others and on a CPU.
         upgrade: Say which of these changes pays most; repeatable.
         folder: The networks of a folder of records.
         phase: train or infer.
         optimizer: sgd, momentum, rmsprop, adam, adamw, or adam with states of 8 bits, or that may
-            be paged to the host: adam8bit, paged_adam, paged_adam8bit.
+            be paged to the host: adam8bit, paged_adam, paged_adam8bit. Default: adam of sequence
+            models, sgd of others.
         length: Tokens of a sequence. Default: the model's.
         method: The cost model (steptime list methods).
         options: An option of the method; repeatable.
@@ -105,17 +117,17 @@ def whatif(
     batches = text_of(batch)
     takes_largest = batches == LARGEST
     batches = None if takes_largest else batches
-    network_dtype = networks.dtype_for(base, dtype)
     if folder is not None:
         of_models = {"--model": model, "--batch": batches, "--length": length}
         shared.refuse(of_models, "{} does not go with --in")
         workloads = networks.of_folder(Path(folder))
     else:
         tokens = None if length is None else parse_count(text_of(length), "--length")
-        workloads = _read_networks(model, batch, (network_dtype, phase, optimizer), tokens)
+        workloads = _read_networks(model, batch, (dtype, phase, optimizer), tokens)
     cases = make_cases(workloads, base, method, method_options, takes_largest)
     idle_notes = describe_idle_changes(base, first_changes, cases[0].model.method)
-    question = {"device": base.name, "method": method, "dtype": network_dtype}
+    shared_dtype = common_dtype(case.model.workload for case in cases)
+    question: _QuestionFields = {"device": base.name, "method": method, "dtype": shared_dtype}
     if upgrades:
         return _answer_upgrades(cases, upgrades, question, idle_notes)
     if not ranges:
@@ -133,7 +145,7 @@ def _read_upgrades(texts: Settings | None) -> list[Change]:
 
 
 def _read_networks(
-    model: Any, batch: Any, step: tuple[str, str, str], length: int | None
+    model: Any, batch: Any, step: tuple[str | None, str, str | None], length: int | None
 ) -> list[Workload]:
     """Return the networks of the options, by default those of ParaDnn; raises `InputError`."""
     models = parse_models(model or networks.DEFAULT_SET)
@@ -148,7 +160,7 @@ def _read_networks(
 def _answer_change(
     cases: Sequence[NetworkCase],
     changes: Sequence[Change],
-    question: dict[str, str],
+    question: _QuestionFields,
     notes: Sequence[str],
 ) -> WhatIfAnswer:
     """Compare the networks on the device and on the changed one."""
@@ -171,7 +183,7 @@ def _answer_change(
 def _answer_ranges(
     cases: Sequence[NetworkCase],
     combinations: Sequence[Sequence[Change]],
-    question: dict[str, str],
+    question: _QuestionFields,
     notes: Sequence[str],
 ) -> ChangedDevicesAnswer:
     """Return the speed-ups of the networks on every changed device."""
@@ -192,7 +204,7 @@ def _answer_ranges(
 def _answer_upgrades(
     cases: Sequence[NetworkCase],
     upgrades: Sequence[Change],
-    question: dict[str, str],
+    question: _QuestionFields,
     notes: Sequence[str],
 ) -> UpgradesAnswer:
     """Return the upgrades, the one that pays most first."""

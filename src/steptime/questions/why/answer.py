@@ -5,6 +5,7 @@ from steptime.core.assumed import assumed_row
 from steptime.core.printers import html
 from steptime.core.table import Column, Table, make_facts_table
 from steptime.core.units import interval, percent
+from steptime.questions.training import describe_speed
 
 UNEXPLAINED = "unexplained"  # the share of a measured step above the interval of the model
 OPS_LINE = "The most expensive ops of the device's time:"
@@ -133,6 +134,9 @@ class WhyAnswer(Answer, frozen=True, kw_only=True):
         step_s: seconds of a step.
         low_s: lower end of the 80 % interval of the prediction; null where the method has none.
         high_s: upper end of the 80 % interval of the prediction; null where the method has none.
+        examples_per_s: throughput of all replicas; null where the step takes no time.
+        tokens_per_s: throughput of all replicas in tokens that are text; null of a network that
+            reads none.
         peak_bytes: predicted size of all tensors at the worst moment.
         needed_bytes: memory that the process needs, by the prediction.
         bound: the largest of the shares that the model explains.
@@ -155,6 +159,8 @@ class WhyAnswer(Answer, frozen=True, kw_only=True):
     step_s: float
     low_s: float | None
     high_s: float | None
+    examples_per_s: float | None
+    tokens_per_s: float | None
     peak_bytes: int
     needed_bytes: int
     bound: str
@@ -177,6 +183,7 @@ class WhyAnswer(Answer, frozen=True, kw_only=True):
         rows = [
             *assumed_row(self.assumed),
             ("step", interval("step_s", self.step_s, *ends)),
+            ("speed", describe_speed(self.examples_per_s, self.tokens_per_s)),
             ("bound by", self.bound),
             *((f"  {name}", percent(share)) for name, share in shares if share),
         ]

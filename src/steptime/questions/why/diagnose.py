@@ -6,6 +6,7 @@ from functools import cache
 
 import msgspec
 
+from steptime.build import tokens_per_example
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan, Workload
 from steptime.hardware import catalog
@@ -15,6 +16,7 @@ from steptime.prediction.assumed import assumed_of
 from steptime.prediction.records import options_of
 from steptime.prediction.step_model import StepModel
 from steptime.questions.bound import BOUNDS, Binding, Input, ceilings_s
+from steptime.questions.training import tokens_per_s
 from steptime.questions.why.answer import Evidence, ExpensiveOp, Shares, WhyAnswer
 from steptime.questions.why.improvements import Setup, find_improvements
 from steptime.questions.why.measurement import MeasuredStep, read_measurement
@@ -213,6 +215,7 @@ def _make_answer(
     """Return the diagnosis of a step, without improvements."""
     workload, predicted, model = setup.workload, setup.path, setup.model
     needs = model.needs()
+    examples_per_s = workload.batch_per_replica * replicas / step_s if step_s else None
     answer = WhyAnswer(
         model=workload.label,
         device=setup.device.name,
@@ -225,6 +228,8 @@ def _make_answer(
         step_s=step_s,
         low_s=predicted.low_s,
         high_s=predicted.high_s,
+        examples_per_s=examples_per_s,
+        tokens_per_s=tokens_per_s(tokens_per_example(workload), examples_per_s),
         peak_bytes=needs.peak_bytes,
         needed_bytes=needs.total_bytes,
         bound=max(BOUNDS, key=lambda name: getattr(shares, name)),

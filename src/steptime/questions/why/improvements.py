@@ -176,7 +176,7 @@ def _changed_software(setup: Setup) -> Iterator[tuple[str, Setup]]:
     half = next((name for name in HALVES if name in peaks), None)
     if dtype in ("float32", "float64") and half:
         name = f"{half}-mixed" if workload.phase == "train" else half
-        yield f"dtype {name}", replace(setup, workload=replace(workload, dtype=name))
+        yield f"dtype {name}", replace(setup, workload=workload.with_dtype(name))
     if dtype == "float32" and "tf32" in peaks and "tf32" in method_options:
         yield "TF32 for float32", setup.with_options(tf32="yes")
     stack = setup.model.stack

@@ -10,7 +10,6 @@ from steptime.hardware import catalog
 from steptime.prediction import DEFAULT
 from steptime.questions import kinds
 from steptime.questions import options as shared
-from steptime.questions.networks import dtype_for
 from steptime.questions.pictures import check_picture
 from steptime.questions.step_options import ExecutionKeywords, ExecutionOptions
 from steptime.questions.why.answer import WhyAnswer
@@ -27,7 +26,7 @@ def why(
     batch: kinds.Batch | None = None,
     dtype: kinds.Dtype | None = None,
     phase: kinds.Phase = "train",
-    optimizer: kinds.Optimizer = "sgd",
+    optimizer: kinds.Optimizer | None = None,
     replicas: kinds.Count | None = None,
     link: kinds.Link | None = None,
     method: kinds.MethodName = DEFAULT,
@@ -49,10 +48,13 @@ def why(
         device: A device (steptime list devices), FILE.toml or local. Default with --in: each
             record's.
         batch: Batch size. Default: 64, transformers 1, a file's own.
-        dtype: As predict. Default: float32, or what a device without its peak is fastest in.
+        dtype: float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed,
+            float16-mixed. Default: bfloat16-mixed of sequence models (float16-mixed where a device
+            has no bfloat16), float32 of others and on a CPU.
         phase: train or infer.
         optimizer: sgd, momentum, rmsprop, adam, adamw, or adam with states of 8 bits, or that may
-            be paged to the host: adam8bit, paged_adam, paged_adam8bit.
+            be paged to the host: adam8bit, paged_adam, paged_adam8bit. Default: adam of sequence
+            models, sgd of others.
         replicas: Data-parallel replicas, one per device.
         link: What joins the replicas.
         method: The cost model (steptime list methods).
@@ -94,11 +96,12 @@ def why(
     workload = shared.workload_of(
         model,
         text_of(batch),
-        dtype_for(target, dtype),
+        dtype,
         phase,
         optimizer,
         allow_unknown,
         length=None if length is None else parse_count(text_of(length), "--length"),
+        device=target,
     )
     if from_ is not None:
         shared.refuse(of_replicas, "{} does not go with --from paleo")

@@ -93,7 +93,9 @@ def _record(log: Log, name: FileName) -> Record:
     batch, batch_source = _batch(log, name)
     replicas = 1 if mode == "single" else log["gpus_used"] or worked.devices or 1
     network = read_model("deep_mnist")
-    workload = make_workload(network, batch=batch, optimizer="adam", replicas=replicas)
+    workload = make_workload(
+        network, batch=batch, dtype="float32", optimizer="adam", replicas=replicas
+    )
     ok = log["step_s"] is not None and log["speed"] is not None
     causes = log["causes"] or (() if ok else ("no_result",))
     status = "ok" if ok else "timeout" if "slurm_time_limit" in causes else "failed"

@@ -1,0 +1,82 @@
+"""From the options of a fine-tuning to its `Tuning`."""
+
+from typing import TypedDict
+
+from steptime.core.errors import InputError, one_of
+from steptime.core.values import MAX_DROPOUT, parse_count, parse_number, parse_pairs
+from steptime.core.workload import LORA_ON, OFFLOADS, STATES, Tuning
+
+LORA_KEYS = ("r", "on", "dropout")
+DEFAULT_RANK = "16"
+
+
+class _LoraFields(TypedDict, total=False):
+    """The fields of a `Tuning` that `--lora` says."""
+
+    rank: int
+    on: str
+    dropout: float
+
+
+def make_tuning(
+    lora: str | None = None,
+    weights: str | None = None,
+    train: str | None = None,
+    recompute: str | None = None,
+    packed: object | None = None,
+    padded: object | None = None,
+    optimizer: str | None = None,
+    offload: str | None = None,
+    host_link: str | None = None,
+    update_early: bool = False,
+) -> Tuning:
+    """Return the fine-tuning of the texts of options.
+
+    Args:
+        lora: `r=16,on=linear,dropout=0.05`, or a rank alone.
+        weights: the type of frozen weights.
+        train: a pattern of the names of weights that are trained.
+        recompute: `none` or `full`.
+        packed: tokens of the documents that sequences are packed from.
+        padded: tokens of a sequence that are text.
+        optimizer: the optimizer, whose name may say how its states are kept.
+        offload: `none`, or `optimizer`: the host has its states.
+        host_link: what joins a device to its host.
+        update_early: gradients are applied as they are made.
+
+    Raises:
+        InputError: for values that the options do not take.
+    """
+    if recompute == "selective":
+        raise InputError("--recompute selective: by plan alone; nearest: --recompute full")
+    one_of("offload", offload or "none", OFFLOADS)
+    if offload in ("activations", "both"):
+        raise InputError(f"--offload {offload}: by plan alone; nearest: --offload optimizer")
+    words = [STATES.get(optimizer or "", ""), "offloaded" if offload == "optimizer" else ""]
+    words += ["early"] if update_early else []
+    return Tuning(
+        **_read_lora(lora),
+        packed=0 if packed is None else parse_count(packed, "--packed"),
+        padded=0 if padded is None else parse_count(padded, "--padded"),
+        weights=weights or "",
+        train=train or "",
+        recompute=recompute or "none",
+        states=" ".join(filter(None, words)),
+        host_link=host_link or "",
+    )
+
+
+def _read_lora(lora: str | None) -> _LoraFields:
+    """Return the fields of `--lora`, none without it; raises `InputError`."""
+    if lora is None:
+        return {}
+    text = lora if "=" in lora else f"r={lora}"
+    settings = parse_pairs(text.split(","), "--lora")
+    for key in settings:
+        one_of("key", key, LORA_KEYS, "--lora")
+    dropout = settings.get("dropout", "0")
+    return {
+        "rank": parse_count(settings.get("r", DEFAULT_RANK), "--lora r"),
+        "on": settings.get("on", LORA_ON[0]),
+        "dropout": parse_number(dropout, "--lora dropout", 0.0, MAX_DROPOUT),
+    }
