@@ -19,7 +19,7 @@ from torch import nn
 from steptime.core.errors import InputError
 from steptime.core.files import replacing
 from steptime.formats.code import ABOUT, BATCH_AXIS
-from steptime.measure.backends.native.checkpoints import checkpoints_of, mark_checkpoints
+from steptime.measure.backends.native.checkpoints import CALLS, checkpoints_of, mark_checkpoints
 from steptime.measure.backends.native.decompose import decompose_unknown
 from steptime.measure.backends.native.inputs import (
     Spec,
@@ -111,21 +111,24 @@ def _exported(network: nn.Module, inputs: Mapping[str, Spec], axes: Mapping[str,
     open_axes = {name: {axes[name]: dim} if name in axes else None for name in inputs}
     marks, keyword_marks = nest(open_axes)
     dynamic: Any = (keyword_marks or tuple(marks)) if axes else None
+    CALLS.clear()
     with warnings.catch_warnings(), tensors_alone(network), _without_fast_paths():
         warnings.simplefilter("ignore")
-        return torch.export.export(
-            network, tuple(by_place), by_name, dynamic_shapes=dynamic, strict=False
-        )
+        settings = {"dynamic_shapes": dynamic, "strict": False}
+        program = torch.export.export(network, tuple(by_place), by_name, **settings)
+        if CALLS:  # marks are kept on request alone, which `torch.cond` does not stand
+            with torch.fx.traceback.preserve_node_meta():
+                program = torch.export.export(network, tuple(by_place), by_name, **settings)
+    return program
 
 
 @contextlib.contextmanager
 def _without_fast_paths() -> Iterator[None]:
-    """Export encoders op by op: a fused one hides its ops; marks of checkpoints are kept."""
+    """Export encoders op by op: a fused one hides its ops."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.fx.traceback.preserve_node_meta():
-            yield
+        yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
 
