@@ -97,11 +97,11 @@ def code_of(text: str) -> Code | None:
         return None
     given = (found["inputs"] or "").split(",") if found["inputs"] else []
     place = f"model {shorten(text)}"
-    axes = [one.strip() for one in given if one.strip().startswith(f"{BATCH_AXIS}=")]
-    inputs = inputs_of([one for one in given if one.strip() not in axes], place)
+    axes = [word.strip() for word in given if word.strip().startswith(f"{BATCH_AXIS}=")]
+    inputs = inputs_of([word for word in given if word.strip() not in axes], place)
     axis = None
-    for one in axes:
-        axis = parse_count(one.partition("=")[2], f"{place}: {BATCH_AXIS}", 0, MAX_AXES)
+    for word in axes:
+        axis = parse_count(word.partition("=")[2], f"{place}: {BATCH_AXIS}", 0, MAX_AXES)
     return Code(found["where"], found["name"].strip(), inputs, axis)
 
 

@@ -15,8 +15,8 @@ BATCH_NORM = ("weight", "bias", "running_mean", "running_var")
 
 def weights_of(c: Call, *names: str) -> dict[str, Any]:
     """Return the tensors of arguments that may be left out, by what lowering calls them."""
-    called = {"running_mean": "mean", "running_var": "variance"}
-    return {called.get(name, name): c.maybe(name) or "" for name in names}
+    lowered = {"running_mean": "mean", "running_var": "variance"}
+    return {lowered.get(name, name): c.maybe(name) or "" for name in names}
 
 
 def _attention(c: Call) -> Result:
@@ -28,13 +28,13 @@ def _attention(c: Call) -> Result:
     )
     mask = c.get("attn_mask")
     learnt = bias_of_scores(c.b, mask, shapes[0][-3]) if isinstance(mask, str) else ""
-    how = {"causal": bool(c.get("is_causal", False)), "mask": learnt, "scale": c.get("scale")}
-    y = c.do(low.attention, q, k, v, **how)
+    settings = {"causal": bool(c.get("is_causal", False)), "mask": learnt, "scale": c.get("scale")}
+    y = c.do(low.attention, q, k, v, **settings)
     return c.do(el.reshape, y, (*shapes[0][:-1], shapes[2][-1]), at="/back")
 
 
 def _cross_entropy(c: Call) -> Result:
-    """Return the mean loss of classes, other forms by a softmax and what is picked of it."""
+    """Return the mean loss of classes, other forms by a softmax and its terms."""
     x, target = c.x(), c.walk.tensor(c["target"])
     plain = c.get("reduction", 1) == 1 and not c.get("label_smoothing") and c.get("weight") is None
     if plain and not el.is_float(c.b, target) and len(c.b.shape(x)) > 1:
@@ -44,15 +44,15 @@ def _cross_entropy(c: Call) -> Result:
     axis = 1 if len(c.b.shape(x)) > 1 else 0
     logs = c.do(el.softmax, x, axis, at="/log_softmax", log=True)
     if el.is_float(c.b, target):
-        picked = c.do(el.pointwise, "mul", logs, target, at="/weighed")
-        picked = c.do(el.reduce, "sum", picked, (axis,), at="/sum")
+        terms = c.do(el.pointwise, "mul", logs, target, at="/weighed")
+        terms = c.do(el.reduce, "sum", terms, (axis,), at="/sum")
     else:
-        at = c.do(el.unsqueeze, target, axis, at="/places")
-        picked = c.do(el.op, "gather_elements", logs, at, axis=axis)
-        picked = c.do(el.squeeze, picked, (axis,), at="/squeeze")
+        places = c.do(el.unsqueeze, target, axis, at="/places")
+        terms = c.do(el.op, "gather_elements", logs, places, axis=axis)
+        terms = c.do(el.squeeze, terms, (axis,), at="/squeeze")
     reductions = ("", "mean", "sum")
     function = reductions[c.get("reduction", 1)]
-    return c.do(el.reduce, function, picked, None, at="/loss") if function else picked
+    return c.do(el.reduce, function, terms, None, at="/loss") if function else terms
 
 
 def _native_norm(c: Call) -> Result:
@@ -65,11 +65,11 @@ def _native_norm(c: Call) -> Result:
         y = c.do(low.group_norm, x, c["group"], weight=weight, bias=bias)
     else:
         y = c.do(low.batch_norm, x, **weights_of(c, *BATCH_NORM))
-    others = [
+    statistics = [
         Const(c.walk.told(name), "float32", f"{c.name}/statistics{i}")
         for i, name in enumerate(c.node.outputs[1:])
     ]
-    return [y, *others]
+    return [y, *statistics]
 
 
 def _native_dropout(c: Call) -> Result:
@@ -81,13 +81,13 @@ def _native_dropout(c: Call) -> Result:
 def _fused_attention(c: Call) -> Result:
     """Return attention as a device's own op, whose other outputs its gradient reads."""
     y: Any = _attention(c)
-    others = [
+    statistics = [
         Const(c.walk.told(name), c.walk.program.specs[name].dtype, f"{c.name}/saved{i}")
         if name in c.walk.program.specs
         else None
         for i, name in enumerate(c.node.outputs[1:])
     ]
-    return [y, *others]
+    return [y, *statistics]
 
 
 def _cdist(c: Call) -> Result:
@@ -98,8 +98,8 @@ def _cdist(c: Call) -> Result:
     if c.get("p", 2.0) != 2.0 or not by_product:
         return append_opaque(c, [first, second])
     rank = len(c.b.shape(second))
-    turned = c.do(el.transpose, second, [*range(rank - 2), rank - 1, rank - 2], at="/transpose")
-    y = c.do(low.matmul, first, turned, at="/product")
+    transposed = c.do(el.transpose, second, [*range(rank - 2), rank - 1, rank - 2], at="/transpose")
+    y = c.do(low.matmul, first, transposed, at="/product")
     squares = [
         c.do(el.reduce, "sum_square", x, (len(c.b.shape(x)) - 1,), at=f"/squares{i}", keep=True)
         for i, x in enumerate((first, second))

@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 _TABLE: Mapping[str, Mapping[str, float]] = packaged("torch_names.toml")["opaque"]
 MOVES, FUNCTIONS, TRANSFORMS = _TABLE["moves"], _TABLE["functions"], _TABLE["transforms"]
 INCOMPARABLE_SHARE = 0.2  # of the bytes of a step that ops of unknown work may move
-_OWN_NAMESPACES = ("torch.ops.aten.", "torch.ops.prims.", "_operator.", "math.")
+_ATEN_NAMESPACES = ("torch.ops.aten.", "torch.ops.prims.", "_operator.", "math.")
 _PRODUCTS = re.compile(
     r"(^|_)(\w*mm|matmul|linear|conv\w*|attention|lstm|gru|rnn|dot|cell|multi_head\w*|einsum"
     r"|tensordot|bilinear|linalg|cholesky|solve|inverse|qr|svd|eig\w*|lu|lstsq|pinverse|expm)(_|$)"
 )
 
 
-def is_known(op: str) -> bool:
+def holds_no_products(op: str) -> bool:
     """Whether an op without a kind is known to hold no products."""
     return op in MOVES or op in FUNCTIONS or op in TRANSFORMS
 
 
 def may_hold_products(target: str, op: str) -> bool:
     """Whether an unknown op may do work that bytes do not show: a custom op, a scan, a solver."""
-    return not target.startswith(_OWN_NAMESPACES) or bool(_PRODUCTS.search(op))
+    return not target.startswith(_ATEN_NAMESPACES) or bool(_PRODUCTS.search(op))
 
 
 def append_opaque(call: "Call", reads: Sequence["Value"]) -> list[str]:
@@ -60,12 +60,12 @@ def append_opaque(call: "Call", reads: Sequence["Value"]) -> list[str]:
 
 def _flop_count(op: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
     """Return the FLOP of an op: of its elements, or of the Fourier transform of so many."""
-    written = max((spec.size for spec in outputs), default=0)
+    output_specs = max((spec.size for spec in outputs), default=0)
     if op in TRANSFORMS:
-        size = max([written, *[spec.size for spec in inputs]])
+        size = max([output_specs, *[spec.size for spec in inputs]])
         longest = max([2, *[n for spec in outputs for n in spec.shape]])
         return round(TRANSFORMS[op] * size * math.log2(longest))
-    return round(written * MOVES.get(op, FUNCTIONS.get(op, 0)))
+    return round(output_specs * MOVES.get(op, FUNCTIONS.get(op, 0)))
 
 
 def describe_unpriced(b: Builder, names: Mapping[str, str], suspects: Sequence[str]) -> list[str]:
@@ -93,5 +93,5 @@ def describe_unpriced(b: Builder, names: Mapping[str, str], suspects: Sequence[s
 
 def _moved_bytes(b: Builder, op: Op) -> int:
     specs = tuple(b.tensors[name] for name in op.inputs)
-    written = tuple(b.tensors[name] for name in op.outputs)
-    return cost_of(op.kind, specs, frozen(op.attrs), written)[1]
+    output_specs = tuple(b.tensors[name] for name in op.outputs)
+    return cost_of(op.kind, specs, frozen(op.attrs), output_specs)[1]

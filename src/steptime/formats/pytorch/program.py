@@ -145,10 +145,10 @@ class Program:
         kind = target.rpartition(".")[2]
         if kind in WRAPPERS:
             place = WRAPPERS[kind]
-            arguments = [one["arg"] for one in given[place + 1 :] if _is_positional(one)]
+            operands = [one["arg"] for one in given[place + 1 :] if _is_positional(one)]
             start = len(self.nodes)
             detached = "set_grad" in kind and not _value(given[0]["arg"], prefix)
-            self._add_inner(given[place], arguments, prefix, outputs, depth, detached)
+            self._add_inner(given[place], operands, prefix, outputs, depth, detached)
             if "checkpoint" in kind:
                 self._add_checkpoint(start)
             return

@@ -7,12 +7,12 @@ from steptime.formats.pytorch.program import FxNode, Program
 
 def _live_readers(program: Program) -> dict[str, list[FxNode]]:
     """Return the nodes that read each tensor, of those that lead to an output."""
-    wanted = set(program.outputs)
+    live = set(program.outputs)
     readers: dict[str, list[FxNode]] = {}
     for node in reversed(program.nodes):
-        if not wanted.isdisjoint(node.outputs):
+        if not live.isdisjoint(node.outputs):
             for name in node.tensors:
-                wanted.add(name)
+                live.add(name)
                 readers.setdefault(name, []).append(node)
     return readers
 
@@ -29,7 +29,7 @@ class Readers:
         """Note that a name of the file stands for a tensor of the graph."""
         self._names.setdefault(tensor, []).append(name)
 
-    def is_read_beside(
+    def is_read_outside(
         self, values: Mapping[str, object], pieces: set[str], last: str, current: FxNode
     ) -> bool:
         """Whether an output, or a node that is no piece, reads one of the pieces before `last`.

@@ -12,7 +12,7 @@ from steptime.formats import elements as el
 from steptime.formats.batches import Batches
 from steptime.formats.followed import Follower
 from steptime.formats.patterns import recognised
-from steptime.formats.pytorch.opaque import append_opaque, is_known, may_hold_products
+from steptime.formats.pytorch.opaque import append_opaque, holds_no_products, may_hold_products
 from steptime.formats.pytorch.program import (
     FxNode,
     Program,
@@ -329,7 +329,7 @@ class Walk(Follower):
         """Return what the table makes of a node; without a row it is priced by its bytes."""
         node = call.node
         handler = self.table.get(node.op)
-        if (handler is None and is_known(node.op)) or self._leaves_complex(node, reads):
+        if (handler is None and holds_no_products(node.op)) or self._leaves_complex(node, reads):
             return append_opaque(call, reads)
         if handler is not None:
             try:
@@ -337,7 +337,7 @@ class Walk(Follower):
             except ShapeError:
                 if self.batches.differ:
                     raise
-                if is_known(node.op):
+                if holds_no_products(node.op):
                     return append_opaque(call, reads)
         outputs = append_opaque(call, reads)
         self.unpriced[outputs[0]] = node.target.removeprefix("torch.ops.")
@@ -362,7 +362,7 @@ class Walk(Follower):
             self.b,
             tensor,
             f"{call.name}/fused",
-            lambda pieces: self._readers.is_read_beside(self.env, pieces, tensor, call.node),
+            lambda pieces: self._readers.is_read_outside(self.env, pieces, tensor, call.node),
         )
 
     def _note_names(self, node: FxNode) -> None:

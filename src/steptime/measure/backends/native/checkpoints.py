@@ -13,6 +13,7 @@ import torch.utils.checkpoint
 from torch.fx import traceback
 
 MARK = "steptime_checkpoint"
+CALLS: list[str] = []  # the marks of this process so far
 _OPTIONS = ("context_fn", "determinism_check", "debug", "early_stop", "preserve_rng_state")
 
 
@@ -27,7 +28,9 @@ def mark_checkpoints() -> None:
         if traceback.current_meta.get("custom", {}).get(MARK):  # inside of another one
             return function(*args, **plain)
         to_end = use_reentrant is True or kwargs.get("early_stop") is False
-        with traceback.annotate({MARK: f"{next(numbers)}{'!' if to_end else ''}"}):
+        mark = f"{next(numbers)}{'!' if to_end else ''}"
+        CALLS.append(mark)
+        with traceback.annotate({MARK: mark}):
             return function(*args, **plain)
 
     torch.utils.checkpoint.checkpoint = checkpoint

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map
 
 from steptime.formats.pytorch.aten import ATEN
-from steptime.formats.pytorch.opaque import is_known
+from steptime.formats.pytorch.opaque import holds_no_products
 
 _COPIED_META = ("nn_module_stack", "stack_trace", "torch_fn", "custom", "source_fn_stack")
 
@@ -56,13 +56,14 @@ def op_name(target: Any) -> str:
 
 def _is_read(target: Any) -> bool:
     name = op_name(target)
-    return name in ATEN or is_known(name) or name.startswith(("sym_", "_assert"))
+    return name in ATEN or holds_no_products(name) or name.startswith(("sym_", "_assert"))
 
 
 def _decompose_node(graph: Graph, node: Node, table: dict[Any, Callable[..., Any]]) -> None:
     before = set(graph.nodes)
     values = [arg.meta.get("val") for arg in node.all_input_nodes]
-    mode = next((value.fake_mode for value in values if hasattr(value, "fake_mode")), None)
+    modes = (getattr(value, "fake_mode", None) for value in values)
+    mode: Any = next(filter(None, modes), None)
     if mode is None:
         return
     recorder = _Recorder(graph, node, table)
@@ -70,10 +71,11 @@ def _decompose_node(graph: Graph, node: Node, table: dict[Any, Callable[..., Any
         try:
             args, kwargs = tree_map(_value_of, (node.args, node.kwargs), is_leaf=_is_node)
             with torch.no_grad(), mode, recorder:
-                results = node.target(*args, **kwargs)
+                target: Any = node.target
+                results = target(*args, **kwargs)
             nodes = tree_map(recorder.node_of, results)
         except Exception:  # noqa: BLE001  # the op stays: whatever stood in the way
-            for created in reversed([one for one in graph.nodes if one not in before]):
+            for created in reversed([other for other in graph.nodes if other not in before]):
                 graph.erase_node(created)
             return
     _replace_results(graph, node, nodes)
@@ -83,7 +85,8 @@ def _replace_results(graph: Graph, node: Node, nodes: Any) -> None:
     """Let readers of a node read what stands for it, and take it out."""
     if isinstance(nodes, tuple | list):
         for user in list(node.users):
-            user.replace_all_uses_with(nodes[user.args[1]])
+            place: Any = user.args[1]
+            user.replace_all_uses_with(nodes[place])
             graph.erase_node(user)
     else:
         node.replace_all_uses_with(nodes)
@@ -102,7 +105,7 @@ class _Recorder(TorchDispatchMode):
     """Runs ops on fake tensors and appends a node for each to a graph."""
 
     def __init__(self, graph: Graph, origin: Node, table: dict[Any, Callable[..., Any]]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.graph, self.origin, self.table = graph, origin, table
         self.nodes: dict[int, Node] = {}
         self.alive: list[Any] = []  # so that no id is given twice
@@ -121,8 +124,8 @@ class _Recorder(TorchDispatchMode):
         result = func(*args, **kwargs)
         if not any(isinstance(value, torch.Tensor) for value in tree_iter(result)):
             return result  # a device, a size
-        taken = tree_map(self.node_of, (args, kwargs))
-        node = self.graph.call_function(func, *taken)
+        node_args = tree_map(self.node_of, (args, kwargs))
+        node = self.graph.call_function(func, *node_args)
         self._describe(node, result)
         if isinstance(result, tuple | list):
             for i, value in enumerate(result):

@@ -19,7 +19,7 @@ from torch import nn
 from steptime.core.errors import InputError
 from steptime.core.files import replacing
 from steptime.formats.code import ABOUT, BATCH_AXIS
-from steptime.measure.backends.native.checkpoints import checkpoints_of, mark_checkpoints
+from steptime.measure.backends.native.checkpoints import CALLS, checkpoints_of, mark_checkpoints
 from steptime.measure.backends.native.decompose import decompose_unknown
 from steptime.measure.backends.native.inputs import (
     Spec,
@@ -69,7 +69,7 @@ def export(
     decompose_unknown(program)
     first: dict[int, str] = {}
     weights = module.named_parameters(remove_duplicate=False)
-    names = {name: first.setdefault(id(one), name) for name, one in weights}
+    names = {name: first.setdefault(id(tensor), name) for name, tensor in weights}
     tied = {name: other for name, other in names.items() if other != name}
     facts = {**about, "inputs": inputs, "tied": tied, "static": why, BATCH_AXIS: axis}
     facts |= {"checkpoints": checkpoints_of(program), "unrolled": is_unrolled}
@@ -109,33 +109,36 @@ def _exported(network: nn.Module, inputs: Mapping[str, Spec], axes: Mapping[str,
     by_place, by_name = tensors_of(inputs)
     dim = torch.export.Dim("batch")
     open_axes = {name: {axes[name]: dim} if name in axes else None for name in inputs}
-    marks, named_marks = nest(open_axes)
-    dynamic: Any = (named_marks or tuple(marks)) if axes else None
+    marks, keyword_marks = nest(open_axes)
+    dynamic: Any = (keyword_marks or tuple(marks)) if axes else None
+    CALLS.clear()
     with warnings.catch_warnings(), tensors_alone(network), _without_fast_paths():
         warnings.simplefilter("ignore")
-        return torch.export.export(
-            network, tuple(by_place), by_name, dynamic_shapes=dynamic, strict=False
-        )
+        settings = {"dynamic_shapes": dynamic, "strict": False}
+        program = torch.export.export(network, tuple(by_place), by_name, **settings)
+        if CALLS:  # marks are kept on request alone, which `torch.cond` does not stand
+            with torch.fx.traceback.preserve_node_meta():
+                program = torch.export.export(network, tuple(by_place), by_name, **settings)
+    return program
 
 
 @contextlib.contextmanager
 def _without_fast_paths() -> Iterator[None]:
-    """Export encoders op by op: a fused one hides its ops; marks of checkpoints are kept."""
+    """Export encoders op by op: a fused one hides its ops."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.fx.traceback.preserve_node_meta():
-            yield
+        yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
 def _save(program: Any, path: Path, extra: dict[str, str]) -> None:
     """Write a program without the values of its weights."""
-    for name, one in program.state_dict.items():
-        kept = one.detach().to(META)
-        is_weight = isinstance(one, nn.Parameter)
-        program.state_dict[name] = nn.Parameter(kept, one.requires_grad) if is_weight else kept
+    for name, tensor in program.state_dict.items():
+        empty = tensor.detach().to(META)
+        is_weight = isinstance(tensor, nn.Parameter)
+        program.state_dict[name] = nn.Parameter(empty, tensor.requires_grad) if is_weight else empty
     program._example_inputs = None  # noqa: SLF001  # they would be written, too
     with replacing(path) as part:
         new = part.with_name(f"{part.name}.pt2")  # torch asks for this ending
@@ -147,12 +150,12 @@ def _save(program: Any, path: Path, extra: dict[str, str]) -> None:
 
 
 def _reason(error: Exception) -> str:
-    said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    return said[:MAX_REASON]
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return text[:MAX_REASON]
 
 
 def _lacking_batch(module: nn.Module, inputs: Mapping[str, Spec]) -> str:
-    """Return that shapes lack a batch, where the network takes its inputs with one, else ""."""
+    """Return a hint where the network takes its inputs with a batch in front, else ""."""
     shapes = shapes_of(inputs)
     wide = {
         name: ((2, *shape) if name in shapes else shape, dtype)
@@ -163,8 +166,8 @@ def _lacking_batch(module: nn.Module, inputs: Mapping[str, Spec]) -> str:
     return f"its inputs lack a batch, which is their first size: {describe_inputs(wide)}"
 
 
-def check_arguments(module: nn.Module, inputs: Mapping[str, Spec], what: str) -> None:
-    """Raise `InputError` where arguments of `forward` are unknown, with a command that has them."""
+def check_arguments(module: nn.Module, inputs: Mapping[str, Spec], place: str) -> None:
+    """Raise `InputError` for unknown arguments of `forward`, with a command that has them."""
     missing = missing_arguments(module, inputs)
     if inputs and not missing:
         return
@@ -173,29 +176,29 @@ def check_arguments(module: nn.Module, inputs: Mapping[str, Spec], what: str) ->
     proposed = [*working, *proposals][0]
     words = ", ".join(missing) or "what it is given"
     says = "works" if working else "may be near"
-    command = f"steptime count {what}:{describe_inputs(proposed)}"
-    hint = f"this {says}: {command}" if proposed else f"say it as {what}:x=2x3x64x64"
-    raise InputError(f"{what}: {words} of forward unknown; {hint} (or INPUTS in the class)")
+    command = f"steptime count {place}:{describe_inputs(proposed)}"
+    hint = f"this {says}: {command}" if proposed else f"say it as {place}:x=2x3x64x64"
+    raise InputError(f"{place}: {words} of forward unknown; {hint} (or INPUTS in the class)")
 
 
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """Export what a request names: on the meta device first, else on the CPU."""
-    where, name = request["where"], request["name"]
-    what = f"{where}:{name}"
+    source, name = request["where"], request["name"]
+    place = f"{source}:{name}"
     about = {key: request[key] for key in ("where", "name", "key")}
     fault = ""
     for device in (META, "cpu"):  # some modules compute with values while they are made
-        module, known = module_of(where, name, device, request["inputs"])
-        inputs = specs_of(request["inputs"] or known or request.get("before") or {})
-        check_arguments(module, inputs, what)
+        module, stated_inputs = module_of(source, name, device, request["inputs"])
+        inputs = specs_of(request["inputs"] or stated_inputs or request.get("before") or {})
+        check_arguments(module, inputs, place)
         try:
             path, axis = Path(request["path"]), request.get(BATCH_AXIS)
             return {"path": request["path"], "static": export(module, inputs, path, about, axis)}
         except InputError as error:
-            raise InputError(f"{what}: {error}") from None
+            raise InputError(f"{place}: {error}") from None
         except Exception as error:  # noqa: BLE001  # torch and user code raise anything
             fault = _lacking_batch(module, inputs) or _reason(error)
-    raise InputError(f"{what}: {fault}")
+    raise InputError(f"{place}: {fault}")
 
 
 def _limit_cpu(seconds: int) -> None:

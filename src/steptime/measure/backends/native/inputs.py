@@ -56,15 +56,15 @@ def _as_lists(value: Any) -> Any:
     """Return a tree whose dicts with the keys `0`, `1`, ... are lists."""
     if not isinstance(value, _Branch):
         return value
-    inner = {key: _as_lists(one) for key, one in value.items()}
+    inner = {key: _as_lists(item) for key, item in value.items()}
     return list(inner.values()) if all(key.isdigit() for key in inner) else inner
 
 
 def specs_of(inputs: Any) -> dict[str, Spec]:
     """Return the flat mapping of inputs that are tensors, `(shape, type)`, numbers or trees."""
     several = [inputs] if isinstance(inputs, Tensor) else inputs
-    named = inputs if isinstance(inputs, Mapping) else dict(enumerate(several))
-    return {name: spec for key, value in named.items() for name, spec in _flat(str(key), value)}
+    keywords = inputs if isinstance(inputs, Mapping) else dict(enumerate(several))
+    return {name: spec for key, value in keywords.items() for name, spec in _flat(str(key), value)}
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, Spec]]:
@@ -77,8 +77,8 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Spec]]:
         yield name, (shape if dtype == NUMBER else tuple(shape), dtype)
     else:
         inner = value.items() if isinstance(value, Mapping) else enumerate(value)
-        for key, one in inner:
-            yield from _flat(f"{name}.{key}", one)
+        for key, item in inner:
+            yield from _flat(f"{name}.{key}", item)
 
 
 def _is_spec(value: Any) -> bool:
@@ -131,8 +131,8 @@ def find_batch_axis(module: nn.Module, inputs: Mapping[str, Spec]) -> int:
         name: (_resized(spec[0], size), spec[1]) if name in shapes else spec
         for name, spec in inputs.items()
     }
-    seen = [_batch_of_layers(module, layers, given) for given in (inputs, longer)]
-    return int(seen[0] is not None and seen[1] is not None and seen[0] != seen[1])
+    sizes = [_batch_of_layers(module, layers, arguments) for arguments in (inputs, longer)]
+    return int(sizes[0] is not None and sizes[1] is not None and sizes[0] != sizes[1])
 
 
 def _resized(shape: Sequence[int], size: int) -> tuple[int, ...]:
@@ -148,11 +148,11 @@ def _is_batch_first(layer: nn.Module) -> bool:
 def _batch_of_layers(
     module: nn.Module, layers: Sequence[nn.Module], inputs: Mapping[str, Spec]
 ) -> int | None:
-    """Return axis 1 of what the first of the layers is given, None where that cannot be run."""
+    """Return the size of axis 1 of the first layer's input, None where that cannot be run."""
     sizes: list[int] = []
 
-    def note(_: nn.Module, given: Any, named: Any) -> None:
-        tensors = [one for one in (*given, *named.values()) if isinstance(one, Tensor)]
+    def note(_: nn.Module, arguments: Any, keywords: Any) -> None:
+        tensors = [item for item in (*arguments, *keywords.values()) if isinstance(item, Tensor)]
         if tensors and tensors[0].dim() == 3:
             sizes.append(int(tensors[0].shape[1]))
 
@@ -168,14 +168,14 @@ def missing_arguments(module: nn.Module, inputs: Mapping[str, Spec]) -> list[str
     roots = list(dict.fromkeys(name.split(".")[0] for name in inputs))
     placed = sum(not root.isidentifier() for root in roots)
     parameters = [
-        one
-        for one in inspect.signature(module.forward).parameters.values()
-        if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+        item
+        for item in inspect.signature(module.forward).parameters.values()
+        if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)
     ]
     return [
-        one.name
-        for one in parameters[placed:]
-        if one.default is one.empty and one.name not in roots
+        item.name
+        for item in parameters[placed:]
+        if item.default is item.empty and item.name not in roots
     ]
 
 
@@ -186,18 +186,18 @@ def propose_inputs(module: nn.Module, inputs: Mapping[str, Spec]) -> list[dict[s
     layer, all others too, or those of a layer each, or are numbers.
     """
     missing = missing_arguments(module, inputs)
-    layers = [spec for layer in module.modules() if (spec := _taken_by(layer))]
+    layers = [spec for layer in module.modules() if (spec := _input_of(layer))]
     first = layers[0] if layers else ((2, _LENGTH), "float32")
-    alike = dict.fromkeys(missing, first)
-    own = dict(zip(missing, [*layers, *[first] * len(missing)], strict=False))
+    repeated = dict.fromkeys(missing, first)
+    by_layer = dict(zip(missing, [*layers, *[first] * len(missing)], strict=False))
     head = dict.fromkeys(missing[:1], first) if not inputs else {}
     numbers: dict[str, Spec] = {name: head.get(name, (0.5, NUMBER)) for name in missing}
     steps: dict[str, Spec] = {name: head.get(name, ((2,), "int64")) for name in missing}
-    return [{**inputs, **more} for more in (alike, own, numbers, steps)]
+    return [{**inputs, **proposal} for proposal in (repeated, by_layer, numbers, steps)]
 
 
-def _taken_by(layer: nn.Module) -> Spec | None:
-    """Return what a layer takes, None for a layer that does not say it."""
+def _input_of(layer: nn.Module) -> Spec | None:
+    """Return the input that a layer takes, None for a layer that does not say it."""
     for kind, sizes in _CONVOLUTIONS:
         if isinstance(layer, kind):
             return (2, layer.in_channels, *sizes), "float32"

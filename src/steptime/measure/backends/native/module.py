@@ -16,7 +16,7 @@ from torch import nn
 from steptime.core.errors import InputError, shorten, unknown
 
 META = "meta"
-MAX_KEPT = 1_000_000  # elements of a buffer whose values are kept
+MAX_COPIED = 1_000_000  # elements of a buffer whose values are copied
 
 
 def module_of(
@@ -145,9 +145,9 @@ def without_values(module: nn.Module) -> nn.Module:
     memo: dict[int, Any] = {}
     for one in (*module.parameters(), *module.buffers()):
         is_weight = isinstance(one, nn.Parameter)
-        small = not is_weight and one.device.type != META and one.numel() <= MAX_KEPT
-        kept = one.detach().cpu() if small else torch.empty(one.shape, dtype=one.dtype)
-        memo[id(one)] = nn.Parameter(kept, one.requires_grad) if is_weight else kept
+        small = not is_weight and one.device.type != META and one.numel() <= MAX_COPIED
+        copied = one.detach().cpu() if small else torch.empty(one.shape, dtype=one.dtype)
+        memo[id(one)] = nn.Parameter(copied, one.requires_grad) if is_weight else copied
     try:
         return copy.deepcopy(module, memo)
     except Exception:  # noqa: BLE001  # old weight norms and locks do not allow it

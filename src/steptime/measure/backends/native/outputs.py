@@ -22,19 +22,19 @@ def list_tensors(value: Any, depth: int = 0) -> list[Tensor]:
     elif isinstance(value, tuple | list):
         inner = list(value)
     elif dataclasses.is_dataclass(value):
-        inner = [getattr(value, one.name) for one in dataclasses.fields(value)]
+        inner = [getattr(value, item.name) for item in dataclasses.fields(value)]
     else:
         inner = list(getattr(value, "__dict__", {}).values())
     tensors: list[Tensor] = []
-    for one in inner:
-        tensors += list_tensors(one, depth + 1)
+    for item in inner:
+        tensors += list_tensors(item, depth + 1)
     return tensors
 
 
 @contextmanager
 def tensors_alone(module: nn.Module) -> Iterator[None]:
     """Let a module give a list of tensors, in inference mode, while the block runs."""
-    forward, modes = module.forward, {one: one.training for one in module.modules()}
+    forward, modes = module.forward, {item: item.training for item in module.modules()}
     overrides = "forward" in vars(module)
 
     @functools.wraps(forward)
@@ -42,19 +42,19 @@ def tensors_alone(module: nn.Module) -> Iterator[None]:
         result = forward(*args, **kwargs)
         return result if isinstance(result, Tensor) else tuple(unique_tensors(result))
 
-    module.forward = plain  # type: ignore[method-assign]
+    module.forward = plain
     module.eval()
     try:
         yield
     finally:
         if overrides:
-            module.forward = forward  # type: ignore[method-assign]
+            module.forward = forward
         else:
             del module.forward
-        for one, mode in modes.items():
-            one.training = mode
+        for item, mode in modes.items():
+            item.training = mode
 
 
 def unique_tensors(value: Any) -> list[Tensor]:
-    """Return the tensors in an object, one that stands there twice once."""
-    return list({id(one): one for one in list_tensors(value)}.values())
+    """Return the tensors in an object, each of them once."""
+    return list({id(item): item for item in list_tensors(value)}.values())
