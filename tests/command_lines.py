@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from steptime.cli.command import OUTPUT_OPTIONS
+from steptime.cli.command import output_options
 from steptime.cli.commands import build_app, command_names, find_question, kind_names
 from steptime.core.signature import parameters_of
 
@@ -45,7 +45,8 @@ def command_lines() -> dict[str, tuple[Option, ...]]:
 
 
 def _options(name: str) -> tuple[Option, ...]:
-    parameters = OUTPUT_OPTIONS | {item.name: item for item in parameters_of(find_question(name))}
+    question = find_question(name)
+    parameters = output_options(question) | {item.name: item for item in parameters_of(question)}
     return tuple(
         Option(
             argument.field_info.name,

@@ -62,7 +62,7 @@ OUTPUT_OPTIONS = {
         QuestionParameter("details", bool, Kind(), False, "Show further tables."),
     )
 }
-"""The options of every command, by the names of their parameters."""
+"""The options of commands, by the names of their parameters; see `output_options`."""
 
 
 def command_of(question: Callable[..., Any], command: str = "") -> Callable[..., int]:
@@ -79,9 +79,7 @@ def command_of(question: Callable[..., Any], command: str = "") -> Callable[...,
     question_parameters = parameters_of(question)
     question_names = {parameter.name for parameter in question_parameters}
     output_parameters = [
-        item
-        for name, item in OUTPUT_OPTIONS.items()
-        if name not in question_names and (name != "details" or _has_details(question))
+        item for name, item in output_options(question).items() if name not in question_names
     ]
     is_grouped = len(question_names) >= MIN_GROUPED
     items = [
@@ -109,9 +107,16 @@ def command_of(question: Callable[..., Any], command: str = "") -> Callable[...,
     return run
 
 
-def _has_details(question: Callable[..., Any]) -> bool:
-    """Whether an answer of the question has tables that people see with `--details` alone."""
-    return any(kind.has_details for kind in answer_kinds(get_type_hints(question).get("return")))
+def output_options(question: Callable[..., Any]) -> dict[str, QuestionParameter]:
+    """Return the options of a question's printed answer, by the names of their parameters.
+
+    `--details` is among them if an answer has tables that people see with it alone.
+    """
+    kinds = answer_kinds(get_type_hints(question).get("return"))
+    has_details = any(kind.has_details for kind in kinds)
+    return {
+        name: option for name, option in OUTPUT_OPTIONS.items() if name != "details" or has_details
+    }
 
 
 def _answer_question(
