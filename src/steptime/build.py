@@ -48,6 +48,7 @@ from steptime.network.ops.training import training_graph
 from steptime.network.recompute import recompute_checkpoints, recomputed, updated_early
 from steptime.network.tuning import tuned
 
+IMAGE_STEM = "patches"  # of a transformer that reads images
 _PARADNN = re.compile(
     r"layer_(?P<layers>\d+)-node_(?P<nodes>\d+)-input_(?P<inputs>\d+)"
     r"-output_(?P<outputs>\d+)(?:-bs_(?P<batch>\d+))?"
@@ -291,11 +292,11 @@ def make_workload(
 def default_step(choice: Choice, batch: object | None, phase: str) -> StepDefaults:
     """Return the data types and the optimizer of a network where nobody says them.
 
-    A sequence model has a `length`, or is of a file whose first input holds numbers of tokens.
+    A sequence model has a `length` and no images, or is of a file whose first input is tokens.
     """
     model_family = family_of(choice)
     if "length" in model_family.parameters:
-        return SEQUENCE_MODEL
+        return OTHER_MODEL if choice.given.get("stem") == IMAGE_STEM else SEQUENCE_MODEL
     if not choice.file or not choice.sha256:
         return OTHER_MODEL
     step = make_workload(choice, batch, model_family.dtype or "float32", phase, "sgd")

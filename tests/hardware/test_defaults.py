@@ -15,7 +15,7 @@ from steptime.sweeps.cells import cells_of
 from steptime.sweeps.experiment import check_experiment
 
 SEQUENCE_MODELS = ("gpt2", "bert_base", "llama3_8b", "rnn", "transformer:layers=1")
-OTHER_MODELS = ("resnet18", "fc", "cnn", "vit_b_16")
+OTHER_MODELS = ("resnet18", "fc", "cnn", "vit_b_16", "transformer:stem=patches")
 DTYPES = (
     ("a100", "bfloat16-mixed", "float32"),
     ("v100", "float16-mixed", "float32"),

@@ -30,7 +30,7 @@ K40 = catalog.device("K40", "paleo")
 
 
 def network(text: str, batch: int | None = None, phase: str = "train") -> Graph:
-    return build_step(make_workload(read_model(text), batch, phase=phase))
+    return build_step(make_workload(read_model(text), batch, "float32", phase, "sgd"))
 
 
 def times(graph: Graph, device: Device = K40, **options: str) -> Timeline:

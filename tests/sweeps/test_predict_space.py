@@ -139,6 +139,7 @@ def test_what_does_not_fit_is_a_failure_or_left_out(tmp_path, capsys):
 
 def test_a_device_without_a_peak_for_the_dtype_is_said(tmp_path, capsys):
     line = ["predict", "fc", "--grid", "--batch", "8,16", "--device", "tpu-v2-8,t4"]
+    line += ["--dtype", "float32"]
     assert run([*line, "--out", str(tmp_path / "o")]) == 0
     assert "2 not predicted: " in (said := capsys.readouterr().err)
     assert "no peak is known for float32" in said
