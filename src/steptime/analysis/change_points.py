@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from steptime.analysis.gate import CLIP, FEW_CHANGE, NORMAL_TAIL, TAIL
+from steptime.analysis.gate import CLIP, FEW_CHANGE, MAX_SMALLEST, NORMAL_TAIL, TAIL
 from steptime.records.statistics import MISS, two_sided_t
 from steptime.records.warmup import Floats
 
@@ -130,7 +130,7 @@ def smallest_change(
     else:
         error = noise * math.sqrt(1 / MIN_LEVEL + 1 / (n - MIN_LEVEL))
         limit = error * math.sqrt(n * math.expm1(2 * _needed_gain(n, family.size) / n))
-    return max(limit, margin) + POWER_SIGMAS * error
+    return min(max(limit, margin) + POWER_SIGMAS * error, MAX_SMALLEST)
 
 
 def find_family(all_logs: Sequence[Sequence[float]]) -> Family:

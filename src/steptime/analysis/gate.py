@@ -32,6 +32,7 @@ CLIP = 3.0  # noise, beyond which a run no longer pulls a mean
 OWN_NOISE = 0.2  # chance that a network's own noise exceeds what is allowed to the pooled noise
 LOUD_NOISE = 0.02  # chance that a network counts as louder than the others
 MIN_NOISE = 1e-9
+MAX_SMALLEST = 20.0  # logarithm of a factor that no longer means anything, and is a number still
 GUARDS = {2: 0.0, 3: 0.25, 4: 0.4}  # by runs: quantile of the differences between single runs
 MIDDLE = 0.5  # the same quantile for 5 runs and more
 DRAWS = 4000  # of normal noise, for the power
@@ -183,7 +184,8 @@ def _find_smallest(limit: Any, loss: Any, error: Any, freedom: Any, margin: floa
     """
     sigmas = _normal_quantile(DRAWN_POWER)
     of_limit = sigmas * limit / np.sqrt(2 * freedom)
-    return np.maximum(limit + np.hypot(loss, of_limit), margin + sigmas * error)
+    smallest = np.maximum(limit + np.hypot(loss, of_limit), margin + sigmas * error)
+    return np.minimum(smallest, MAX_SMALLEST)
 
 
 @lru_cache(256)
