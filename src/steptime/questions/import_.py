@@ -4,13 +4,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from steptime.build import read_model
 from steptime.core.answer import Answer, AnswerRow
-from steptime.core.errors import InputError
+from steptime.core.dtypes import find_dtype
+from steptime.core.errors import InputError, one_of
 from steptime.core.kinds import paths_of, text_of
 from steptime.core.progress import note
 from steptime.core.table import Column, Table
 from steptime.core.units import counted
 from steptime.core.values import parse_count
+from steptime.core.workload import OPTIMIZERS, PHASES
 from steptime.questions import kinds
 from steptime.records import store
 from steptime.records.readers import NO_FORMAT, Import, is_mapped, read_path, source_key
@@ -141,6 +144,8 @@ def import_(
         "replicas": replicas,
     }
     command_keys = {key: text_of(value) for key, value in keys.items() if value is not None}
+    for key, text in command_keys.items():
+        _check_key(key, text)
     reader = read_mapping(Path(mapping), command_keys) if mapping else None
     content = read_path(
         *sources,
@@ -157,6 +162,23 @@ def import_(
         raise InputError("--steps: is for traces, and none is among these files")
     new_count = _write_new_records(content, folder)
     return _answer(content, new_count, folder)
+
+
+def _check_key(key: str, text: str) -> None:
+    """Raise `InputError` for a value that no file can mean; columns in braces are read with it."""
+    option = f"--{key}"
+    if not text.strip():
+        raise InputError(f"{option}: must not be empty")
+    if "{" in text or key == "device":  # devices that the catalogue does not know are measured, too
+        return
+    if key in ("batch", "replicas"):
+        parse_count(text, option)
+    elif key == "dtype":
+        find_dtype(text)
+    elif key == "model":
+        read_model(text)
+    else:
+        one_of(key, text.lower(), PHASES if key == "phase" else OPTIMIZERS)
 
 
 def _write_new_records(content: Import, folder: Path) -> int:
