@@ -17,7 +17,7 @@ from steptime.calibration.plan_rows import (
     step_reply,
     whole,
 )
-from steptime.core.errors import InputError, one_of
+from steptime.core.errors import InputError, check_choice
 from steptime.core.tuning import make_tuning
 from steptime.core.workload import Plan
 from steptime.network.families.language import rows
@@ -103,7 +103,7 @@ def fine_tuning(question: Question, method: str | Method) -> Reply:
                 f"more FLOP/s than the peak of {texts['device']}, as it is taken to run"
             )
     reply, fullest = step_reply(question, planner, found), found.memory[found.fullest]
-    meter = one_of("meter", texts.get("meter", "reserved"), METERS)
+    meter = check_choice("meter", texts.get("meter", "reserved"), METERS)
     beside = sum(getattr(fullest, name) for name in METERS[meter])
     bytes_ = Interval(fullest.total - beside)
     return replace(reply, values={**reply.values, "memory_bytes": bytes_})
@@ -157,7 +157,7 @@ def exchange(question: Question, method: str | Method) -> Reply:
     stack = question.texts["stack"]
     planner = planner_of("transformer:layers=1", site, "float16", stack, device_count, method)
     kind = question.texts["collective"]
-    one_of("collective", kind, COLLECTIVES)
+    check_choice("collective", kind, COLLECTIVES)
     ranks = range(0, device_count, device_count - 1) if kind == "send" else range(device_count)
     found = planner.exchange(kind, whole(question, "bytes"), ranks)
     return Reply({"exchange_s": Interval(found.seconds)}, device_count, stack)

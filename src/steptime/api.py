@@ -88,10 +88,10 @@ def schema(name: str) -> dict[str, Any]:
     Raises:
         InputError: for an unknown question.
     """
-    from steptime.core.errors import one_of
+    from steptime.core.errors import check_choice
     from steptime.core.registry import load
 
-    one_of("question", name, QUESTIONS)
+    check_choice("question", name, QUESTIONS)
     return {"title": name, **_question_schema(load(QUESTIONS[name].answer))}
 
 

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from steptime.core.dtypes import find_dtype, precision
-from steptime.core.errors import InputError, one_of, shorten, unknown
+from steptime.core.errors import InputError, check_choice, shorten, unknown
 from steptime.core.graph import Graph
 from steptime.core.values import MAX_COUNT, parse_count, parse_pairs
 from steptime.core.workload import (
+    FULL_TRAINING,
     NO_OPTIMIZER,
     OPTIMIZERS,
     PHASES,
     STATES,
-    WHOLE,
     Plan,
     Tuning,
     Workload,
@@ -244,7 +244,7 @@ def make_workload(
     phase: str = "train",
     optimizer: str | None = None,
     replicas: object = 1,
-    tuning: Tuning = WHOLE,
+    tuning: Tuning = FULL_TRAINING,
     device: Device | None = None,
 ) -> Workload:
     """Return the checked workload of a chosen network; raises `InputError` for what does not fit.
@@ -266,7 +266,7 @@ def make_workload(
     else:
         lower = optimizer.lower()
     name = find_dtype(dtype) if dtype is not None else default_dtype(dtypes, device)
-    one_of("phase", phase, PHASES)
+    check_choice("phase", phase, PHASES)
     if lower in STATES and tuning.states:
         lower = "adam"
     if lower not in OPTIMIZERS:
@@ -377,11 +377,11 @@ def step_of(graph: Graph, optimizer: str, tuning: Tuning) -> Graph:
 
 def differentiated(graph: Graph, optimizer: str, tuning: Tuning) -> Graph:
     """Return the graph of a step, its gradients and updates in the order of a fine-tuning."""
-    step = training_graph(graph, optimizer, tuning.how, "8-bit" in tuning.states)
+    step = training_graph(graph, optimizer, tuning.methods, "8-bit" in tuning.states)
     if step.checkpoints:
         step = recompute_checkpoints(step)
     if tuning.recompute == "full":
-        step = recomputed(step, "repeats" in tuning.how)
+        step = recomputed(step, "repeats" in tuning.methods)
     return updated_early(step) if "early" in tuning.states else step
 
 

@@ -20,7 +20,7 @@ from steptime.core.errors import InterruptError
 from steptime.core.progress import note
 from steptime.core.table import Column, Printout, Table
 from steptime.core.text_table import text
-from steptime.core.units import shown
+from steptime.core.units import format_value
 from steptime.records.store import open_writer
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
@@ -333,7 +333,7 @@ def test_a_headline_has_a_fact_a_line(monkeypatch, capsys):
 
 
 def test_hours_are_written_below_two_days():
-    assert shown("train_h", 47.96) == "47.96 h"
-    assert shown("train_h", 48.0) == "2 days"
-    assert shown("train_h", 25000.0) == "1,042 days"
-    assert shown("train_h", 0.0001) == "0.0001 h"
+    assert format_value("train_h", 47.96) == "47.96 h"
+    assert format_value("train_h", 48.0) == "2 days"
+    assert format_value("train_h", 25000.0) == "1,042 days"
+    assert format_value("train_h", 0.0001) == "0.0001 h"

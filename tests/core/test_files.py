@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from steptime.core.errors import InputError, OutsideError
-from steptime.core.files import write_whole
+from steptime.core.files import write_atomically
 
 
 def test_a_file_is_written_whole(tmp_path):
     path = tmp_path / "a.txt"
-    write_whole(path, "one")
-    write_whole(path, b"two")
+    write_atomically(path, "one")
+    write_atomically(path, b"two")
     assert path.read_text() == "two"
-    write_whole(path, iter(["th", "ree"]))
+    write_atomically(path, iter(["th", "ree"]))
     assert path.read_text() == "three"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -34,14 +34,14 @@ def test_what_hinders_a_file_is_said_and_leaves_the_old_one(monkeypatch, tmp_pat
     monkeypatch.setattr(Path, "open", refuse)
     for content in ("after", b"after", iter(["af", "ter"])):
         with pytest.raises(kind, match=r"a\.txt: cannot be written: no"):
-            write_whole(path, content)
+            write_atomically(path, content)
     monkeypatch.undo()
     assert path.read_text() == "before"
 
 
 def test_a_folder_that_is_not_there_is_the_users_to_make(tmp_path):
     with pytest.raises(InputError, match="--out: cannot be written: No such file"):
-        write_whole(tmp_path / "none" / "a.txt", "", "--out")
+        write_atomically(tmp_path / "none" / "a.txt", "", "--out")
 
 
 def test_what_a_killed_command_left_of_a_file_goes_with_the_next(tmp_path):
@@ -51,5 +51,5 @@ def test_what_a_killed_command_left_of_a_file_goes_with_the_next(tmp_path):
         one.write_text("half")
     for one in (left, strange):
         os.utime(one, (0, 0))
-    write_whole(tmp_path / "r.html", "whole")
+    write_atomically(tmp_path / "r.html", "whole")
     assert {one.name for one in tmp_path.iterdir()} == {"r.html", young.name, strange.name}

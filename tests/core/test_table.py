@@ -22,7 +22,7 @@ from steptime.core.printers import (
 )
 from steptime.core.table import Column, Table, make_facts_table
 from steptime.core.text_table import text, wrap
-from steptime.core.units import UNITS, interval, shown
+from steptime.core.units import UNITS, format_value, interval
 
 DEVICES = Table(
     (
@@ -69,7 +69,7 @@ DEVICES = Table(
     ],
 )
 def test_the_end_of_a_key_is_its_unit(key, value, said):
-    assert shown(key, value) == said
+    assert format_value(key, value) == said
 
 
 def test_longer_ends_come_first():

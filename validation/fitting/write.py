@@ -5,7 +5,7 @@ from itertools import takewhile
 from json import dumps
 from pathlib import Path
 
-from steptime.core.files import write_whole
+from steptime.core.files import write_atomically
 from steptime.core.toml_files import read_toml, toml_text
 from steptime.hardware.constants import Constant
 
@@ -28,7 +28,7 @@ def write(path: Path, fitted: Mapping[str, Constant]) -> None:
         }
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     head = takewhile(lambda line: line.startswith("#"), lines)
-    write_whole(path, "".join([*head, toml_text(table)]))
+    write_atomically(path, "".join([*head, toml_text(table)]))
 
 
 def write_lines(path: Path, fitted: Mapping[str, Constant]) -> None:
@@ -47,7 +47,7 @@ def write_lines(path: Path, fitted: Mapping[str, Constant]) -> None:
             f'spread = {rounded(one.spread)!r}, fitted_on = "{one.fitted_on}", '
             f"rows = {dumps(one.rows)} }}"
         )
-    write_whole(path, "\n".join(lines) + "\n")
+    write_atomically(path, "\n".join(lines) + "\n")
 
 
 def rounded(value: float) -> float:

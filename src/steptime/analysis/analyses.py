@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from steptime.core import registry
-from steptime.core.errors import InputError, one_of
+from steptime.core.errors import InputError, check_choice
 from steptime.core.table import Table
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Analysis:
         """
         defaults = {setting.name: setting.default for setting in self.settings}
         for name in settings:
-            one_of("setting", name, defaults)
+            check_choice("setting", name, defaults)
         table = self.table(data, **defaults | settings)
         return replace(table, source=table.source or data.source)
 

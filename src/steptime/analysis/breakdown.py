@@ -13,7 +13,7 @@ import numpy as np
 
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.breakdown_words import SIDES, describe
-from steptime.core.errors import InputError, one_of
+from steptime.core.errors import InputError, check_choice
 from steptime.core.table import Column, Table
 from steptime.records import flat
 from steptime.records.data import Data
@@ -93,7 +93,7 @@ def breakdown_table(data: Data, by: str, model: str | None, each: bool) -> Table
     Several networks of a platform are compared only if each has its ops on both sides; those with
     ops on one side alone are left out (`omitted_networks`), unless no network has both.
     """
-    one_of("breakdown", by, NAMES)
+    check_choice("breakdown", by, NAMES)
     cells = _select_cells(_load_cells(data, by), model)
     if model is not None and not cells:
         raise InputError(f"no network with ops here has '{model}' in its name")

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from steptime.analysis.analyses import Analysis, Setting
-from steptime.core.errors import InputError, one_of, unknown
+from steptime.core.errors import InputError, check_choice, unknown
 from steptime.core.table import Column, Table
-from steptime.core.units import counted, shown
+from steptime.core.units import counted, format_value
 from steptime.records import flat
 from steptime.records.data import Data
 from steptime.records.record import ORIGINS
@@ -146,7 +146,7 @@ def _load_cells(
     )
     rows = selection.rows(CELLS.format(networks=networks))
     for row in rows:
-        row["shown"] = None if row["value"] is None else shown(value, row["value"])
+        row["shown"] = None if row["value"] is None else format_value(value, row["value"])
     return rows
 
 
@@ -171,7 +171,7 @@ def _select(data: Data, value: str, only: Sequence[str]) -> _Selection:
         name, equals, level = text.partition("=")
         if not equals:
             raise InputError(f"--only '{text}': is NAME=VALUE")
-        one_of("column", name, columns, "--only")
+        check_choice("column", name, columns, "--only")
         conditions.append(f"CAST({flat.name(name)} AS VARCHAR) = ?")
         values.append(level)
     selection = _Selection(data, table, columns, " AND ".join(conditions), values)
@@ -251,7 +251,9 @@ def _describe(table: Table) -> list[str]:
         is_derived = summary["value"] in DERIVED_COLUMNS
         hint = "; steptime predict --in DIR may tell it" if is_derived else ""
         return [f"no {summary['value']} is known here over {over}{hint}"]
-    ends = " to ".join(shown(summary["value"], summary[end]) for end in ("lowest", "highest"))
+    ends = " to ".join(
+        format_value(summary["value"], summary[end]) for end in ("lowest", "highest")
+    )
     lines = []
     if summary["cells"]:
         cells = counted(summary["cells"], "cell")

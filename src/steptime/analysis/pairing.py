@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from steptime.analysis.verdict import compare_sides, judge_folders
 from steptime.core.table import JsonRows
-from steptime.core.units import shown
+from steptime.core.units import format_value
 from steptime.records import names, results_sql
 from steptime.records.levels import OF_PLATFORM, OF_STACK
 from steptime.records.ratios import accuracy, farthest, geometric_mean
@@ -377,7 +377,7 @@ def _apart(left: Row, right: Row, column: str) -> Row:
     return {
         "differing_options": [name for name in differ if name in {**told[0], **told[1]}],
         "differ": [
-            f"{name} {' | '.join(str(shown(name, way.get(name))) for way in ways)}"
+            f"{name} {' | '.join(str(format_value(name, way.get(name))) for way in ways)}"
             for name in shown_
         ],
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from steptime.analysis.pairing import Pairing
-from steptime.core.errors import InputError, one_of, unknown
+from steptime.core.errors import InputError, check_choice, unknown
 from steptime.records import flat, results_sql
 from steptime.records.data import Data
 from steptime.records.levels import APART, PLACES, cell_of, level_of, value_of
@@ -79,7 +79,7 @@ def two_platforms(
     """
     known = [row["platform"] for row in data.rows("SELECT DISTINCT platform FROM flat ORDER BY 1")]
     for platform in (a, b):
-        one_of("platform", platform, known)
+        check_choice("platform", platform, known)
     if a == b:
         raise InputError(f"a platform is compared with another, not '{a}' with itself")
     where = f"platform IN ({flat.text(a)}, {flat.text(b)})"

@@ -8,7 +8,7 @@ from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.ceilings import DRAM, RATES, ceiling, ceilings_of, computed_in, ridges
 from steptime.core.errors import InputError, unknown
 from steptime.core.table import Column, Table
-from steptime.core.units import counted, percent, shown, si
+from steptime.core.units import counted, format_value, percent, si
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.records import flat
@@ -286,7 +286,7 @@ def _of_group(one: Row, what: str) -> list[str]:
     said = []
     if one["above_ridge_share"] is not None:
         side = f"{percent(one['above_ridge_share'])} of {counted(one['with_intensity'], what)}"
-        ridge = shown("flop_per_byte", one["ridge_flop_per_byte"])
+        ridge = format_value("flop_per_byte", one["ridge_flop_per_byte"])
         said.append(f"{place}: {side} above the ridge point of {ridge}, where compute bounds.")
     if one["best_flop_per_s"] and one["best_peak_fraction"] is None:
         said.append(f"{place}: best {si(one['best_flop_per_s'], 'FLOP/s')}; its peak is unknown.")

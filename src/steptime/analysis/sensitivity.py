@@ -9,7 +9,7 @@ import numpy as np
 from steptime.analysis import regression
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.sensitivity_words import says
-from steptime.core.errors import InputError, one_of, unknown
+from steptime.core.errors import InputError, check_choice, unknown
 from steptime.core.table import Column, Table
 from steptime.records import flat
 from steptime.records.data import Data
@@ -51,10 +51,10 @@ def sensitivity_table(
     """
     if order not in (1, 2):
         raise InputError(f"--order: must be 1 or 2, not {order}")
-    one_of("scale", scale, SCALES)
+    check_choice("scale", scale, SCALES)
     wanted = None if on is None else [name.strip() for name in on.split(",")]
     for name in wanted or ():
-        one_of("hyperparameter", name, (*data.hyperparameters, *STEP), "--on")
+        check_choice("hyperparameter", name, (*data.hyperparameters, *STEP), "--on")
     of = of or _usual(data, USUAL_PAIRED if against else USUAL)
     made: list[tuple[list[Row], Row]] = []
     few = []
@@ -128,7 +128,7 @@ def _networks(
         raise InputError(data.failed or f"nothing here has a number for {of}")
     seen = sorted({row["platform"] for row in places})
     for one in filter(None, (platform, against)):
-        one_of("platform", one, seen)
+        check_choice("platform", one, seen)
     if against:
         others = [one for one in seen if one != against]
         if platform == against or (platform is None and len(others) != 1):

@@ -23,7 +23,7 @@ from steptime.analysis.ups import (
     speedups,
     worst_of,
 )
-from steptime.core.errors import one_of, unknown
+from steptime.core.errors import check_choice, unknown
 from steptime.core.table import Column, Table, describe_hidden_rows
 from steptime.records import flat
 from steptime.records.data import Data
@@ -232,7 +232,7 @@ def _failed(data: Data, level: str, known: Sequence[str]) -> Row:
 
 
 def _chosen(name: str | None, option: str, known: Sequence[str]) -> str | None:
-    return None if name is None else one_of("hyperparameter", name, known, option)
+    return None if name is None else check_choice("hyperparameter", name, known, option)
 
 
 ANALYSIS = Analysis(

@@ -10,7 +10,7 @@ import numpy as np
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns, first_dtype
 from steptime.calibration.device import calibrate, chosen
-from steptime.core.errors import InputError, one_of
+from steptime.core.errors import InputError, check_choice
 from steptime.hardware.device import Device
 from steptime.prediction import cost_model
 from steptime.prediction.calibrated.form import Constants
@@ -200,7 +200,7 @@ def after_calibration(
 def by_group(scored: Sequence[Scored], by: Sequence[str]) -> dict[tuple[str, ...], list[Scored]]:
     """Return the cases by what `by` names: kind, device, family, condition or regime."""
     for name in by:
-        one_of("group", name, GROUPS, "--by")
+        check_choice("group", name, GROUPS, "--by")
     found = grouped(scored, lambda one: tuple(_group(one, name) for name in by))
     return dict(sorted(found.items()))
 

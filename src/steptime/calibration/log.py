@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from steptime.core.errors import InputError
 from steptime.core.files import append_line, read_lines
-from steptime.core.toml_files import shown
+from steptime.core.toml_files import format_path
 from steptime.core.typed import Above0, Text, typed
 from steptime.hardware.device import device_from_table
 from steptime.records.record import now
@@ -65,10 +65,10 @@ def resume(path: Path, of: Mapping[str, Any]) -> tuple[dict[str, Any] | None, An
     if first.get("of") != of:
         return None, answers
     try:
-        began = typed(first, _First, shown(path)).at
-        device_from_table(first["table"], f"{shown(path)}: table")
+        began = typed(first, _First, format_path(path)).at
+        device_from_table(first["table"], f"{format_path(path)}: table")
         for line in lines:
-            typed(line, _Point, shown(path))
+            typed(line, _Point, format_path(path))
             answers[line["point"]].append(line["answer"])
     except InputError as error:
         raise InputError(f"{error}; without this file the calibration begins anew") from None

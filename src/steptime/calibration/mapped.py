@@ -18,7 +18,7 @@ from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.formula import filled, formula
 from steptime.core.table_files import Words, is_table_name, table_cells, table_rows, values_of
-from steptime.core.toml_files import shown
+from steptime.core.toml_files import format_path
 from steptime.core.values import parse_truth
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
@@ -218,9 +218,9 @@ def _tables(
         for file in dict.fromkeys(one.file for one in said.rows):
             at = table / file
             own = [one for one in said.rows if one.file == file]
-            yield f"{at.name}:", f"{shown(at)}:", at, own
+            yield f"{at.name}:", f"{format_path(at)}:", at, own
     elif is_table_name(table.name) and not table.is_dir():
-        yield f"{table.name}:", f"{shown(table)}:", table, said.rows
+        yield f"{table.name}:", f"{format_path(table)}:", table, said.rows
     else:
         for source in sources_at(table):
             if isinstance(source, Unread):
@@ -229,7 +229,7 @@ def _tables(
                 yield f"{source.name}:", f"{source.name}:", source, said.rows
             elif table.is_file() and not source.archive:
                 reason = f"{NO_FORMAT}: {describe_source(source, said)}"
-                raise InputError(f"{shown(table)}: {reason}")
+                raise InputError(f"{format_path(table)}: {reason}")
 
 
 def _drawn(

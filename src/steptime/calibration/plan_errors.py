@@ -19,7 +19,7 @@ from steptime.calibration.evaluate import DRAWS, errors
 from steptime.calibration.evaluation import WORST, percent, shown
 from steptime.calibration.fit import fitted, left_out
 from steptime.calibration.plan_rows import Question, Reply, questions, row_of
-from steptime.core.errors import InputError, one_of
+from steptime.core.errors import InputError, check_choice
 from steptime.core.table import Column, Table
 from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
@@ -144,7 +144,7 @@ def errors_of(
     `InputError` for an unknown group, or where no row can be asked.
     """
     for one in by:
-        one_of("group", one, GROUPS, "--by")
+        check_choice("group", one, GROUPS, "--by")
     scored: list[dict[str, Any]] = []
     steps: list[Answered] = []
     asked: Counter[str] = Counter()

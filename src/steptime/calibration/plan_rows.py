@@ -15,7 +15,7 @@ from typing import Any
 from steptime.core.errors import InputError, shorten
 from steptime.core.table_files import table_rows
 from steptime.core.values import MAX_COUNT, parse_truth
-from steptime.core.workload import WHOLE, Tuning
+from steptime.core.workload import FULL_TRAINING, Tuning
 from steptime.hardware import catalog
 from steptime.network import families as models
 from steptime.planning.answer import fits, mfu
@@ -221,7 +221,7 @@ def planned(
     gradients = sizes.get("gradients")
     asked = texts["model"], site_of(question), dtype, stack, device_count, method, length, gradients
     parts = () if stack else tuple(one for one in vars(plan).items() if one[0] != "microbatches")
-    planner = planner_of(*asked, parts, tuning or WHOLE)
+    planner = planner_of(*asked, parts, tuning or FULL_TRAINING)
     micro = sizes.get("microbatch", 1)
     return planner, checked(
         planner.shape, Asked(plan, micro, sizes.get("global_batch", micro * plan.data))
@@ -256,7 +256,7 @@ def planner_of(
     length: int | None = None,
     gradients: int | None = None,
     split: tuple[tuple[str, Any], ...] = (),
-    tuning: Tuning = WHOLE,
+    tuning: Tuning = FULL_TRAINING,
 ) -> Planner:
     """Return what prices the plans of a model on devices; a type or a stack "" is the usual one.
 

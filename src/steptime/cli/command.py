@@ -23,7 +23,7 @@ from steptime.cli.complete import completer_of
 from steptime.cli.panels import ARGUMENTS, MIN_GROUPED, PANEL_GROUPS, panel_of
 from steptime.core.answer import answer_kinds, csv_table
 from steptime.core.docstrings import summary
-from steptime.core.errors import InputError, InterruptError, one_line, one_of
+from steptime.core.errors import InputError, InterruptError, check_choice, escape_controls
 from steptime.core.kinds import Kind
 from steptime.core.printers import PRINTERS, json_parts, write_csv
 from steptime.core.progress import Progress, listening, note, status
@@ -123,7 +123,7 @@ def _answer_question(
     question: Callable[..., Any], values: Mapping[str, Any], output: Mapping[str, Any], work: str
 ) -> int:
     """Print the answer to a question and return its exit code."""
-    form = "json" if output["json"] else one_of("--format", output["form"], PRINTERS)
+    form = "json" if output["json"] else check_choice("--format", output["form"], PRINTERS)
     sort, top = output.get("sort"), output.get("top")
     row_count = None if top is None else parse_count(top, "--top")
     with _interruptible():
@@ -304,7 +304,7 @@ def has_colours() -> bool:
 
 
 def _print(printed: str, coloured: bool = False) -> None:
-    lines = "\n".join(map(one_line, printed.split("\n")))
+    lines = "\n".join(map(escape_controls, printed.split("\n")))
     sys.stdout.write(BAD.sub(rf"{RED}\g<0>{PLAIN}", lines) if coloured else lines)
     sys.stdout.flush()
 

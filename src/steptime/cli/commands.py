@@ -15,7 +15,7 @@ from steptime.cli.help import PlainHelp, write_names
 from steptime.cli.panels import ARGUMENTS, PANEL_GROUPS
 from steptime.core import registry
 from steptime.core.docstrings import summary
-from steptime.core.errors import InputError, one_of
+from steptime.core.errors import InputError, check_choice
 from steptime.core.signature import REQUIRED, parameters_of
 
 COMMANDS = {name: row.answer for name, row in QUESTIONS.items()}
@@ -232,6 +232,6 @@ def _find_shell(shell: str) -> Any:
     from cyclopts.completion.detect import ShellDetectionError
 
     try:
-        return one_of("shell", shell or detect_shell(), SHELLS)
+        return check_choice("shell", shell or detect_shell(), SHELLS)
     except ShellDetectionError:
         raise InputError(f"name the shell: {', '.join(SHELLS)}") from None

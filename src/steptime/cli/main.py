@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from cyclopts import CycloptsError
 
 from steptime.cli.commands import build_app
-from steptime.core.errors import MAX_VALUE_CHARACTERS, InputError, OutsideError, one_line
+from steptime.core.errors import MAX_VALUE_CHARACTERS, InputError, OutsideError, escape_controls
 from steptime.core.progress import note
 
 INTERRUPTED = 130  # what shells give a command after Ctrl-C
@@ -49,7 +49,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _fail(text: str, code: int) -> int:
     """Print one line and return the code; a word longer than any path that people read is cut."""
-    line = _LONG_WORD.sub(lambda word: word[0][:MAX_VALUE_CHARACTERS] + "...", one_line(text))
+    line = _LONG_WORD.sub(
+        lambda word: word[0][:MAX_VALUE_CHARACTERS] + "...", escape_controls(text)
+    )
     note(f"steptime: {line}")
     return code
 

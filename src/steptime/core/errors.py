@@ -25,7 +25,7 @@ class InterruptError(KeyboardInterrupt):
     """Ctrl-C where something was kept; its message is the line that says what. Exits with 130."""
 
 
-def one_line(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Return `text` with `?` for each control character, which could move a terminal's cursor."""
     if text.isprintable():
         return text
@@ -38,7 +38,7 @@ def shorten(value: object) -> str:
         text = str(value) if isinstance(value, str | PurePath) else repr(value)
     except (ValueError, RecursionError):  # Python does not write out 4300 digits, or deep nesting
         text = f"{type(value).__name__} too long to show"
-    text = one_line(text)
+    text = escape_controls(text)
     return f"'{text[:MAX_VALUE_CHARACTERS]}{'...' * (len(text) > MAX_VALUE_CHARACTERS)}'"
 
 
@@ -68,7 +68,7 @@ def unknown(noun: str, value: object, valid_names: Iterable[str], place: str = "
     return InputError(f"{prefix}unknown {noun} {shorten(value)}; {hint}")
 
 
-def one_of(noun: str, value: Name, valid_names: Collection[Any], place: str = "") -> Name:
+def check_choice(noun: str, value: Name, valid_names: Collection[Any], place: str = "") -> Name:
     """Return a name if it is valid; raises `InputError` (`unknown`) if it is not."""
     if value not in valid_names:
         raise unknown(noun, value, valid_names, place)

@@ -12,7 +12,7 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-from steptime.core.errors import InputError, OutsideError, one_of
+from steptime.core.errors import InputError, OutsideError, check_choice
 from steptime.core.json_types import JsonObject
 
 STALE_S = 600.0  # since the last write to a part of a file: its writer is gone
@@ -37,7 +37,7 @@ def replacing(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-def write_whole(
+def write_atomically(
     path: Path,
     content: str | bytes | Iterable[str],
     place: object = None,
@@ -84,7 +84,7 @@ def check_folder(path: Path) -> None:
 def check_ending(path: Path, endings: Collection[str], noun: str) -> str:
     """Return the ending of a path; raises `InputError` for another ending and an absent folder."""
     ending = path.suffix.lower()
-    one_of(noun, ending or path.name, endings, str(path))
+    check_choice(noun, ending or path.name, endings, str(path))
     check_folder(path)
     return ending
 

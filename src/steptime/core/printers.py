@@ -10,7 +10,7 @@ from html import escape
 from itertools import chain, islice
 from typing import Any, TextIO
 
-from steptime.core.errors import one_line
+from steptime.core.errors import escape_controls
 from steptime.core.table import JsonRows, LazySequence, Table
 from steptime.core.text_table import is_numeric, make_cells, text
 from steptime.core.values import number_of
@@ -60,7 +60,7 @@ def csv_parts(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterato
 @lru_cache(maxsize=4096)
 def harmless(value: str) -> str:
     """Return a CSV cell that no program runs: no formula, no control character but newlines."""
-    text = value if value.isprintable() else "\n".join(map(one_line, value.split("\n")))
+    text = value if value.isprintable() else "\n".join(map(escape_controls, value.split("\n")))
     computes = value.startswith(FORMULA) and math.isnan(number_of(value))
     return f"{APOSTROPHE}{text}" if computes else text
 

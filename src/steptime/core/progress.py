@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
-from steptime.core.errors import one_line
+from steptime.core.errors import escape_controls
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -72,7 +72,7 @@ class Status:
         from rich.live import Live
         from rich.text import Text
 
-        text = Text(one_line(line), no_wrap=True, overflow="ellipsis")
+        text = Text(escape_controls(line), no_wrap=True, overflow="ellipsis")
         with self._lock:
             if self._live is not None:
                 self._live.update(text, refresh=True)
@@ -101,5 +101,5 @@ status = Status()
 def note(line: str) -> None:
     """Print one line for people on stderr."""
     status.erase()
-    sys.stderr.write(one_line(line) + "\n")
+    sys.stderr.write(escape_controls(line) + "\n")
     sys.stderr.flush()

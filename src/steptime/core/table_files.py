@@ -18,7 +18,7 @@ from steptime.core.table_layout import (
     check_names_differ,
     csv_rows,
 )
-from steptime.core.toml_files import shown
+from steptime.core.toml_files import format_path
 
 Words = Mapping[str, Mapping[str, str]]
 NO_WORDS: Words = {}
@@ -77,7 +77,7 @@ def table_rows(
 
     Raises `InputError` for a file that is not a table, and at the first row that cannot be read.
     """
-    source = shown(table) if isinstance(table, Path) else ""
+    source = format_path(table) if isinstance(table, Path) else ""
     for number, cells in table_cells(table):
         if isinstance(cells, InputError):
             raise InputError(f"{source}:{number}: {cells}")
@@ -94,7 +94,7 @@ def table_cells(
     if not isinstance(table, Path):
         yield from enumerate(table)
         return
-    source = shown(table)
+    source = format_path(table)
     if not is_table_name(table.name) and table.exists():
         is_workbook = table.name.lower().endswith(WORKBOOK_ENDINGS)
         remedy = "; save it as CSV" if is_workbook else ""

@@ -8,7 +8,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from steptime.core.errors import one_line
+from steptime.core.errors import escape_controls
 from steptime.core.table import Column, Row, Table, describe_hidden_rows
 from steptime.core.units import interval
 
@@ -271,7 +271,7 @@ def make_cells(table: Table, columns: Sequence[Column], row_limit: int | None = 
         [_cell_text(column, row, table.has_units) for column in columns]
         for row in table.rows[:row_limit]
     )
-    return [[one_line(column.label) for column in columns], *rows]
+    return [[escape_controls(column.label) for column in columns], *rows]
 
 
 def _cell_text(column: Column, row: Row, has_units: bool) -> str:
@@ -285,7 +285,7 @@ def _cell_text(column: Column, row: Row, has_units: bool) -> str:
     text = interval(column.key if has_units else "", value, *ends)
     if column.ends and row.get("is_extrapolated") is True:
         text = f"~{text}"
-    return one_line(text.replace("\n", " "))
+    return escape_controls(text.replace("\n", " "))
 
 
 def is_numeric(cells: Sequence[str]) -> bool:

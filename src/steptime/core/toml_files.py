@@ -14,7 +14,7 @@ from steptime.core.json_types import JsonObject
 DATA = Path(__file__).parents[1] / "data"
 
 
-def shown(path: Path) -> str:
+def format_path(path: Path) -> str:
     """Return a path for a message."""
     text = str(path)
     return text if text.isprintable() and len(text) <= 300 else shorten(text)
@@ -25,13 +25,13 @@ def read_toml(path: Path) -> JsonObject:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"{shown(path)}: {error.strerror}") from error
+        raise InputError(f"{format_path(path)}: {error.strerror}") from error
     except UnicodeDecodeError:
-        raise InputError(f"{shown(path)}: not a text file in UTF-8") from None
+        raise InputError(f"{format_path(path)}: not a text file in UTF-8") from None
     except RecursionError:
-        raise InputError(f"{shown(path)}: not TOML: nested too deeply") from None
+        raise InputError(f"{format_path(path)}: not TOML: nested too deeply") from None
     except ValueError as error:  # a TOMLDecodeError, a NUL in the path, an endless number
-        raise InputError(f"{shown(path)}: not TOML: {error}") from error
+        raise InputError(f"{format_path(path)}: not TOML: {error}") from error
 
 
 @cache

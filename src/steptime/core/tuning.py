@@ -2,7 +2,7 @@
 
 from typing import TypedDict
 
-from steptime.core.errors import InputError, one_of
+from steptime.core.errors import InputError, check_choice
 from steptime.core.values import MAX_DROPOUT, parse_count, parse_number, parse_pairs
 from steptime.core.workload import LORA_ON, OFFLOADS, STATES, Tuning
 
@@ -49,7 +49,7 @@ def make_tuning(
     """
     if recompute == "selective":
         raise InputError("--recompute selective: by plan alone; nearest: --recompute full")
-    one_of("offload", offload or "none", OFFLOADS)
+    check_choice("offload", offload or "none", OFFLOADS)
     if offload in ("activations", "both"):
         raise InputError(f"--offload {offload}: by plan alone; nearest: --offload optimizer")
     words = [STATES.get(optimizer or "", ""), "offloaded" if offload == "optimizer" else ""]
@@ -73,7 +73,7 @@ def _read_lora(lora: str | None) -> _LoraFields:
     text = lora if "=" in lora else f"r={lora}"
     settings = parse_pairs(text.split(","), "--lora")
     for key in settings:
-        one_of("key", key, LORA_KEYS, "--lora")
+        check_choice("key", key, LORA_KEYS, "--lora")
     dropout = settings.get("dropout", "0")
     return {
         "rank": parse_count(settings.get("r", DEFAULT_RANK), "--lora r"),

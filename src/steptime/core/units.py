@@ -90,7 +90,7 @@ UNITS: dict[str, Callable[[float], str]] = {  # end of a key: how a person reads
 }
 
 
-def shown(key: str, value: Any) -> str:
+def format_value(key: str, value: Any) -> str:
     """Return the value of `key` as a person reads it: in the unit that the key ends with.
 
     A text stands as it is, None is a dash; lists and tables are shown item by item.
@@ -102,9 +102,9 @@ def shown(key: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}={shown(key, item)}" for name, item in value.items())
+        return ", ".join(f"{name}={format_value(key, item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(shown(key, item) for item in value)
+        return ", ".join(format_value(key, item) for item in value)
     if isinstance(value, int | float):
         for unit, form in UNITS.items():
             if key == unit or key.endswith(f"_{unit}"):
@@ -117,7 +117,7 @@ def interval(key: str, value: Any, low: float | None, high: float | None) -> str
 
     Without a `high` end it is a bound where `low` is the value itself: `at least 1.62 s`.
     """
-    text = shown(key, value)
+    text = format_value(key, value)
     if value is None or low is None:
         return text
     if high is None:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import PurePath
 from typing import Any, Literal, get_args
 
-from steptime.core.errors import InputError, one_of, unknown
+from steptime.core.errors import InputError, check_choice, unknown
 from steptime.core.json_types import JsonObject
 
 Value = int | float | str | bool
@@ -171,7 +171,7 @@ class Tuning:
     LoRA of `rank` (0: none) stands beside the products `on`, with a share of `dropout` before it;
     then, and where weights are named `train` (a pattern such as `*/norm*`), all others are frozen.
     Frozen weights of products are kept as `weights`, a name of `FEW_BITS`: 4 bits with a float32
-    scale for 64, `nf4-dq` with scales in 8 bits, 8 bits. `how` software does that is its own
+    scale for 64, `nf4-dq` with scales in 8 bits, 8 bits. `methods` are those of the software
     (`Stack.tunes`). Layers that `recompute` keep their input alone for the backward pass. Sequences
     are `packed` from documents of so many tokens, which see no other, or `padded`: so many of their
     tokens are text. An optimizer's `states` are kept in 8 bits, are paged (what has no room lies in
@@ -185,7 +185,7 @@ class Tuning:
     dropout: float = 0.0
     weights: str = ""
     train: str = ""
-    how: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
     recompute: str = "none"
     packed: int = 0
     padded: int = 0
@@ -193,7 +193,7 @@ class Tuning:
     host_link: str = ""
 
     def __post_init__(self) -> None:
-        one_of("recompute", self.recompute, RECOMPUTES)
+        check_choice("recompute", self.recompute, RECOMPUTES)
         if min(self.packed, self.padded) < 0 or (self.packed and self.padded):
             raise InputError("--packed and --padded: tokens, of one of them")
         if self.rank < 0 or not 0 <= self.dropout < 1:
@@ -206,7 +206,7 @@ class Tuning:
     def under(self, methods: tuple[str, ...]) -> "Tuning":
         """Return the tuning with the methods of a stack for adapters, few bits and checkpoints."""
         uses_methods = self.rank or self.weights or self.recompute != "none"
-        return replace(self, how=methods) if uses_methods else self
+        return replace(self, methods=methods) if uses_methods else self
 
     @property
     def freezes(self) -> bool:
@@ -229,12 +229,12 @@ class Tuning:
         return ", ".join(text for text, holds in holds_of_text.items() if holds)
 
 
-WHOLE = Tuning()
+FULL_TRAINING = Tuning()
 
 
 def tuning_to_json(tuning: Tuning) -> dict[str, Value]:
     """Return the fields of a fine-tuning that are not at their defaults, as JSON values."""
-    return departures(tuning, WHOLE)
+    return departures(tuning, FULL_TRAINING)
 
 
 @dataclass(frozen=True)
@@ -263,7 +263,7 @@ class Workload:
     file: str = ""
     sha256: str = ""
     allow_unknown: bool = False
-    tuning: Tuning = WHOLE
+    tuning: Tuning = FULL_TRAINING
     code: str = field(default="", compare=False)
     default_dtypes: tuple[str, ...] = field(default=(), compare=False)
     has_default_optimizer: bool = field(default=False, compare=False)
@@ -314,7 +314,7 @@ def workload_to_json(workload: Workload) -> JsonObject:
     table: JsonObject = {"model": workload.model, "params": workload.settings}
     table |= {name: getattr(workload, name) for name in plain}
     table["plan"] = plan_to_json(workload.plan)
-    if workload.tuning != WHOLE:
+    if workload.tuning != FULL_TRAINING:
         table["tuning"] = tuning_to_json(workload.tuning)
     return table | ({"file": workload.file} if workload.file else {})
 

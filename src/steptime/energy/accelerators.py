@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.errors import InputError, check_choice, shorten
 from steptime.core.toml_files import DATA
 
 _FOLDER = DATA / "accelerators"
@@ -135,7 +135,7 @@ def accelerators(text: str) -> tuple[Accelerator, ...]:
     known = accelerator_names()
     found: dict[str, Accelerator] = {}
     for name in (piece.strip().lower() for piece in text.split("+")):
-        one_of("accelerator", name, known)
+        check_choice("accelerator", name, known)
         one = _read(name)
         if one.kind in found:
             raise InputError(f"accelerator {shorten(text)}: two for the part '{one.kind}'")

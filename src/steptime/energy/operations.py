@@ -22,7 +22,7 @@ from math import prod, sqrt
 from typing import Any, NamedTuple
 
 from steptime.core.dtypes import PRECISIONS, SIZE_BYTES
-from steptime.core.errors import InputError, one_of, unknown
+from steptime.core.errors import InputError, check_choice, unknown
 from steptime.core.graph import Graph, Op, Part, TensorSpec
 from steptime.core.toml_files import DATA
 from steptime.energy.process import Process, factors, read_process
@@ -140,7 +140,7 @@ def hierarchy(name: str) -> Hierarchy:
 def figures(name: str) -> Figures:
     """Return figures of `data/energy`; raises `InputError` for an unknown name."""
     known = sorted(path.stem for path in (DATA / "energy").glob("*.toml"))
-    one_of("energy figures", name, known)
+    check_choice("energy figures", name, known)
     table = _table("energy", name)
     low, high = table["dram_pJ_per_64_bit"]
     return Figures(
@@ -177,7 +177,7 @@ def op_energy(
     not. Raises `InputError` for a dtype without figures and for what `factors` refuses.
     """
     costs = hierarchy.figures
-    one_of("dtype", dtype, costs.operation_j, costs.name)
+    check_choice("dtype", dtype, costs.operation_j, costs.name)
     scale = factors(scaling, costs.process, process or costs.process).energy
     return [_of(graph, op, dtype, hierarchy, scale) for op in graph.ops]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import reduce
 from typing import NamedTuple
 
-from steptime.core.errors import InputError, one_of, shorten, unknown
+from steptime.core.errors import InputError, check_choice, shorten, unknown
 
 
 class Process(NamedTuple):
@@ -121,5 +121,5 @@ def factors(scaling: str, old: Process, new: Process) -> Factors:
 
     Raises `InputError` for an unknown scaling, and for a process that it does not know.
     """
-    one_of("scaling", scaling, SCALINGS)
+    check_choice("scaling", scaling, SCALINGS)
     return SCALINGS[scaling](old, new)

@@ -7,7 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from steptime.core.errors import InputError, one_of, shorten, unknown
+from steptime.core.errors import InputError, check_choice, shorten, unknown
 from steptime.core.graph import Graph, Op
 from steptime.core.values import MAX_COUNT
 from steptime.formats import json_of, read_content
@@ -77,7 +77,7 @@ def request_of_configuration(table: object, where: str, folders: Iterable[Path])
     if not isinstance(table, dict):
         raise InputError(f"{where}: must be an object with 'layers' and 'net' or 'netfile'")
     for key in table:
-        one_of("key", key, KEYS, where)
+        check_choice("key", key, KEYS, where)
     given = [key for key in ("net", "netfile") if key in table]
     if len(given) != 1:
         raise InputError(f"{where}: give one of 'net' and 'netfile'")

@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
 
-from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.errors import InputError, check_choice, shorten
 from steptime.core.graph import Attr, Attrs, Graph, TensorSpec, frozen
 from steptime.network.ops import products_of
 from steptime.network.ops.table import ShapeError, Specs
@@ -228,7 +228,7 @@ def _op_run(array: Array, kind: str, specs: Specs, attrs: Attrs, dataflow: Dataf
 
 def _run(array: Array, product: _Product, dataflow: Dataflow, times: int) -> ArrayRun:
     """Return the cost of `times` products, each with the fastest plan of its dataflow."""
-    one_of("dataflow", dataflow, DATAFLOWS)
+    check_choice("dataflow", dataflow, DATAFLOWS)
     m, k, n, a_bytes, b_bytes = product
     if dataflow == "output":
         x, y, t = m, n, k

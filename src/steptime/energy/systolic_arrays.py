@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from steptime.core.errors import unknown
-from steptime.core.toml_files import DATA, read_toml, shown
+from steptime.core.toml_files import DATA, format_path, read_toml
 from steptime.core.typed import Above0, Text, Texts, struct, typed_values
 from steptime.energy.systolic import Array
 
@@ -32,7 +32,7 @@ def array(name: str | Path) -> Array:
     path = Path(text) if text.lower().endswith(".toml") else _FOLDER / f"{text.lower()}.toml"
     if path.parent == _FOLDER and path.stem not in array_names():
         raise unknown("systolic array", text, array_names())
-    return array_from_table(read_toml(path), shown(path))
+    return array_from_table(read_toml(path), format_path(path))
 
 
 def array_names() -> list[str]:

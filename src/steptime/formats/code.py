@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.errors import InputError, check_choice, shorten
 from steptime.core.values import parse_count
 from steptime.formats import Source, opened, read_content
 from steptime.formats.archive import member
@@ -119,7 +119,7 @@ def inputs_of(texts: list[str], where: str) -> Inputs:
         here = f"{where}: input {shorten(text)}"
         said = found["shape"]
         dtype = found["dtype"] or (NUMBER if _is_number(said) else "float32")
-        one_of("type of an input", dtype, TYPES, where)
+        check_choice("type of an input", dtype, TYPES, where)
         name = found["name"] or str(place)
         if name in inputs:
             raise InputError(f"{where}: input {shorten(name)} is given twice")

@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import inf
 
 from steptime.build import build_step
-from steptime.core.errors import InputError, one_of
+from steptime.core.errors import InputError, check_choice
 from steptime.core.exchange import BUCKET_BYTES
 from steptime.core.graph import PASSES, Graph
 from steptime.core.workload import Plan, Workload
@@ -140,7 +140,7 @@ def batch_share(model: StepModel, replicas: int, examples: int, scaling: str) ->
     Raises `InputError` for an unknown scaling, and for more replicas than there are examples where
     the method says so (`Method.too_few`).
     """
-    one_of("scaling", scaling, SCALINGS)
+    check_choice("scaling", scaling, SCALINGS)
     if scaling == "weak":
         return examples, ""
     share, note = -(-examples // replicas), ""
@@ -263,7 +263,7 @@ def predict_replicas(
     """
     if workload.plan.data == 1:
         return records(StepModel(workload, cluster.device, None, method, options, assumes=True))
-    one_of("strategy", strategy, STRATEGIES)
+    check_choice("strategy", strategy, STRATEGIES)
     if workload.plan != Plan(data=workload.plan.data):
         raise InputError(f"{workload.label}: only data-parallel replicas are predicted")
     replicas, settings = workload.plan.data, options or {}

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.files import write_whole
+from steptime.core.files import write_atomically
 from steptime.core.spelling import VARIANT, digit_slips, key_of, model_tokens, tokens
-from steptime.core.toml_files import DATA, read_toml, shown, toml_text
+from steptime.core.toml_files import DATA, format_path, read_toml, toml_text
 from steptime.hardware import links
 from steptime.hardware.constants import Constant, constants_from_table
 from steptime.hardware.device import GB, Device, Link, device_from_table, link_from_table
@@ -56,7 +56,7 @@ class _Shelf(Generic[_Item]):
         try:
             return {path.stem.lower(): path for path in sorted(folder.glob("*.toml"))}
         except OSError as error:
-            raise InputError(f"{shown(folder)}: {error.strerror}") from error
+            raise InputError(f"{format_path(folder)}: {error.strerror}") from error
 
     def files(self) -> dict[str, Path]:
         """Return all files by name, sorted."""
@@ -69,15 +69,17 @@ class _Shelf(Generic[_Item]):
         known = self.shipped().get(alias or key)
         own = self.own().get(key)
         if own and known:
-            raise InputError(f"{shown(own)}: a shipped {self.what} has this name; rename the file")
+            raise InputError(
+                f"{format_path(own)}: a shipped {self.what} has this name; rename the file"
+            )
         return known or own
 
     def at(self, path: Path) -> _Item:
-        """Return what a file holds, whatever its name."""
-        return self.read(read_toml(path), shown(path))
+        """Return the item of a file, whatever its name."""
+        return self.read(read_toml(path), format_path(path))
 
     def named(self, path: Path) -> _Item:
-        """Return what a file holds that is found by its name, which must be its own."""
+        """Return the item of a file found by its name, which must be that of the item."""
         return _checked(self.at(path), path)
 
     def file(self, name: str, option: str = "") -> Path:
@@ -89,15 +91,15 @@ class _Shelf(Generic[_Item]):
         return path
 
     def one(self, name: str, option: str = "") -> _Item:
-        """Return what the file of a name holds, or a path that ends in .toml."""
+        """Return the item of a name, or of a path that ends in .toml."""
         return self.at(self.file(name, option))
 
     def write(self, table: Mapping[str, Any], name: str) -> Path:
         """Write the user's NAME.toml, replacing one that is there at once, and return its path."""
         path = user_folder(self.folder) / f"{name}.toml"
         text = toml_text(table)
-        _checked(self.read(tomllib.loads(text), shown(path)), path)
-        write_whole(path, text, makes_folder=True)
+        _checked(self.read(tomllib.loads(text), format_path(path)), path)
+        write_atomically(path, text, makes_folder=True)
         return path
 
 
@@ -117,7 +119,7 @@ _STACKS = _Shelf("stack", "stacks", _read_stack)
 def _checked(item: _Item, path: Path) -> _Item:
     if item.name.lower() != path.stem.lower():
         own = f"'name' must be the file's, {shorten(path.stem)}, not {shorten(item.name)}"
-        raise InputError(f"{shown(path)}: {own}")
+        raise InputError(f"{format_path(path)}: {own}")
     return item
 
 
@@ -228,9 +230,11 @@ def _with_bases(path: Path) -> list[Path]:
     while like := fresh(found[-1], _like):
         base = _STACKS.shipped().get(like) or _STACKS.path(like.lower())
         if base is None:
-            raise unknown("stack", like, _STACKS.files(), f"{shown(found[-1])}: like")
+            raise unknown("stack", like, _STACKS.files(), f"{format_path(found[-1])}: like")
         if base in found:
-            raise InputError(f"{shown(found[-1])}: 'like' leads back to {base.stem} in a circle")
+            raise InputError(
+                f"{format_path(found[-1])}: 'like' leads back to {base.stem} in a circle"
+            )
         found.append(base)
     return found
 
@@ -272,7 +276,7 @@ def write_user_device(table: Mapping[str, Any], name: str, local: bool = True) -
         raise InputError(f"{shorten(name)} is the name of a shipped device; choose another one")
     path = _DEVICES.write(table, key)
     if local:
-        write_whole(path.with_name(LOCAL), f"{key}\n")
+        write_atomically(path.with_name(LOCAL), f"{key}\n")
     return path
 
 
@@ -291,9 +295,9 @@ def _local_file() -> Path:
     except FileNotFoundError:
         raise InputError("device 'local' is not known: run 'steptime calibrate' first") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{shown(pointer)}: {error}") from error
+        raise InputError(f"{format_path(pointer)}: {error}") from error
     if not _NAME.fullmatch(name):
-        raise InputError(f"{shown(pointer)}: {shorten(name)} cannot name a device")
+        raise InputError(f"{format_path(pointer)}: {shorten(name)} cannot name a device")
     return user_folder("devices") / f"{name}.toml"
 
 

@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from steptime.core.toml_files import read_toml, shown
+from steptime.core.toml_files import format_path, read_toml
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ def _held(_: Hashable) -> list[Any]:
 
 def fresh(path: Path, read: Callable[[Mapping[str, Any], str], T]) -> T:
     """Return what `read` makes of a file, anew where it was written since."""
-    return kept((path, read), lambda: ([path], read(read_toml(path), shown(path))))
+    return kept((path, read), lambda: ([path], read(read_toml(path), format_path(path))))
 
 
 def _mark(path: Path) -> Hashable:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, get_type_hints
 
-from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.errors import InputError, check_choice, shorten
 from steptime.core.typed import (
     Above0,
     NonNegativeInt,
@@ -169,7 +169,7 @@ def stack_from_table(table: Mapping[str, Any], where: str, base: Stack | None = 
         said[use] = constants_from_table({use: own}, where)
         for name in said[use]:
             if name.partition("_")[0] not in _HOST_PASSES:
-                one_of(use, name, known(use), where)
+                check_choice(use, name, known(use), where)
     return _complete(Stack(**_inherited(said, base, unlike, where)), where)
 
 
@@ -184,10 +184,10 @@ def _inherited(
     found = {one.name: getattr(base, one.name) for one in fields(base) if one.name not in _OWN}
     for name in unlike:
         table, _, entry = name.partition(".")
-        one_of("unlike", table, found, where)
+        check_choice("unlike", table, found, where)
         if entry:
             key = name if table in uses_of_stacks() else entry
-            one_of(f"unlike {table}", key, found[table], where)
+            check_choice(f"unlike {table}", key, found[table], where)
             found[table] = {k: one for k, one in found[table].items() if k != key}
         else:
             del found[table]

@@ -5,7 +5,7 @@ from functools import cache
 from math import inf, isqrt
 from typing import Any
 
-from steptime.core.errors import one_of
+from steptime.core.errors import check_choice
 from steptime.core.toml_files import packaged
 from steptime.hardware import catalog
 from steptime.hardware.device import Link
@@ -23,7 +23,7 @@ def effective_link(link: Link, size: int, group: int) -> Link:
     if not link.topology or group < 2:
         return link
     rows = _rows()
-    row = rows[one_of("topology", link.topology, rows, link.name)]
+    row = rows[check_choice("topology", link.topology, rows, link.name)]
     share, hops = KINDS[row["kind"]](row, link, size, min(group, size))
     return link.faster(share, hops)
 

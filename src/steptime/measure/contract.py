@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.errors import InputError, check_choice, shorten
 from steptime.core.graph import Graph
 from steptime.core.python_file import is_code
 from steptime.core.workload import Plan, Workload
@@ -187,7 +187,7 @@ def dataset_fingerprint(folder: str) -> str:
 def check_input(text: Any, where: str) -> Any:
     """Return an input: one of `INPUTS`, or a function in a file; raises `InputError` for others."""
     if not (isinstance(text, str) and is_code(text)):
-        one_of("input", text, INPUTS, "" if where == "--input" else where)
+        check_choice("input", text, INPUTS, "" if where == "--input" else where)
     elif not Path(text.rpartition(":")[0]).is_file():
         file = shorten(text.rpartition(":")[0])
         raise MissingFileError(f"{where} {shorten(text)}: there is no file {file}")

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 
-from steptime.core.errors import InputError, one_of, shorten, unknown
+from steptime.core.errors import InputError, check_choice, shorten, unknown
 from steptime.hardware import catalog
 from steptime.hardware.stack import Stack, label_of
 from steptime.records import stacks
@@ -77,7 +77,7 @@ def compiles(name: str, compiled: bool) -> bool:
 def backend(name: str, where: str = "") -> Backend:
     """Return the row of a backend; raises `InputError` for a name that no package has."""
     known = BACKENDS if name in BACKENDS else backends()
-    return known[one_of("backend", name, known, where)]
+    return known[check_choice("backend", name, known, where)]
 
 
 def check_device(name: str, device: str, where: str) -> None:

@@ -112,7 +112,7 @@ class _Changed:
         if tuning.weights:
             read = {self._weight(op) for op in graph.ops if op.name != self.head}
             tied = {self._weight(op) for op in graph.ops if op.name == self.head}
-            left = set() if "head" in tuning.how else tied
+            left = set() if "head" in tuning.methods else tied
             self.few = (read | tied) & set(frozen) - left
             for weight in sorted(self.few):
                 self._quantise(weight)
@@ -145,7 +145,7 @@ class _Changed:
         if weight in self.few:
             x = self.tensors[inputs[0]]
             shape, inputs[1] = self.tensors[weight].shape, weight
-            if "halves" in self.tuning.how and x.dtype != "float16":
+            if "halves" in self.tuning.methods and x.dtype != "float16":
                 half = TensorSpec(shape, "float16")
                 inputs[1] = self._op(f"{op.name}/half", "cast", (weight,), half)
             wide = TensorSpec(shape, x.dtype)

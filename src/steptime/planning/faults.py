@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from math import gcd, isqrt
 from typing import Any, NamedTuple
 
-from steptime.core.errors import InputError, one_of
+from steptime.core.errors import InputError, check_choice
 from steptime.core.workload import Plan
 from steptime.planning.shape import Shape
 from steptime.planning.stages import ORDERS, USUAL, layers_of
@@ -55,7 +55,7 @@ def checked(shape: Shape, asked: Asked, command: str = "plan") -> Asked:
 
     Raises `InputError` for one that cannot be, with the nearest that can.
     """
-    one_of("order", asked.order, ORDERS, "plan")
+    check_choice("order", asked.order, ORDERS, "plan")
     first = fault(shape, asked)
     if first is None:
         return asked.but({"microbatches": asked.rounds})

@@ -14,7 +14,7 @@ from steptime.build import differentiated
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import PLACE, Graph, Op
-from steptime.core.workload import WHOLE, Plan, Tuning
+from steptime.core.workload import FULL_TRAINING, Plan, Tuning
 from steptime.hardware.stack import Stack
 from steptime.network.families.family import Family
 from steptime.network.ops import OPS
@@ -93,7 +93,7 @@ def rank_of_one(
     plan: Plan,
     dtype: str,
     b: int,
-    tuning: Tuning = WHOLE,
+    tuning: Tuning = FULL_TRAINING,
     whole: bool = False,
     optimizer: str = "adam",
 ) -> Graph:
@@ -108,8 +108,8 @@ def rank_of_one(
     except ShapeError as error:
         raise InputError(f"plan: {error}") from None
     trains_layers = {*map(piece_of, graph.weights)} - {FIRST, LAST}
-    how = (*tuning.how, "inside") if trains_layers and not whole else tuning.how
-    return differentiated(graph, optimizer, replace(tuning, how=how))
+    how = (*tuning.methods, "inside") if trains_layers and not whole else tuning.methods
+    return differentiated(graph, optimizer, replace(tuning, methods=how))
 
 
 def pieces(

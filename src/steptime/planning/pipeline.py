@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from steptime.core.errors import one_of
+from steptime.core.errors import check_choice
 
 FORWARD, BACKWARD, WEIGHT = "forward", "backward", "weight"
 MOST_EVENTS = 400_000  # simulated; larger pipelines repeat what they do
@@ -118,7 +118,7 @@ def simulate(
 
     Raises `InputError` for an unknown schedule.
     """
-    one_of("schedule", schedule, ORDERS)
+    check_choice("schedule", schedule, ORDERS)
     virtual = len(stages) // devices
     splits = schedule == "zero-bubble"
     takes = [

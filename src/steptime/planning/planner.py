@@ -12,9 +12,9 @@ from math import inf, log1p
 from typing import Any, NamedTuple, TypeVar, cast
 
 from steptime.core.dtypes import SIZE_BYTES, precision
-from steptime.core.errors import InputError, one_of
+from steptime.core.errors import InputError, check_choice
 from steptime.core.graph import Graph
-from steptime.core.workload import NO_OPTIMIZER, WHOLE, Plan, Tuning, Workload
+from steptime.core.workload import FULL_TRAINING, NO_OPTIMIZER, Plan, Tuning, Workload
 from steptime.hardware import catalog
 from steptime.hardware.constants import typed
 from steptime.hardware.device import Cluster, Device, Link
@@ -85,7 +85,7 @@ class Planner:
         dtype: str,
         gradients: int = 0,
         use: str = "training",
-        tuning: Tuning = WHOLE,
+        tuning: Tuning = FULL_TRAINING,
         optimizer: str = "adam",
     ) -> None:
         self.host: Link | None = None
@@ -263,12 +263,12 @@ class Planner:
         Raises `InputError` for a name that no such number has.
         """
         if name not in self._constants:
-            one_of("constant", name, self._constants, self.use)
+            check_choice("constant", name, self._constants, self.use)
         return self._constants[name]
 
     def flag(self, name: str) -> bool:
         """Whether a stack does what a constant that is true or false says."""
-        return self._flags[one_of("flag", name, self._flags, self.use)]
+        return self._flags[check_choice("flag", name, self._flags, self.use)]
 
     def pieces(self, plan: Plan, microbatch: int) -> dict[str, Piece]:
         """Return the pieces of a rank under a plan, for microbatches of so many sequences.

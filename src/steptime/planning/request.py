@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from steptime.build import Choice, family_of, read_model, set_length
 from steptime.core import dtypes
-from steptime.core.errors import InputError, one_of, shorten, unknown
+from steptime.core.errors import InputError, check_choice, shorten, unknown
 from steptime.core.toml_files import packaged
 from steptime.core.values import parse_count
-from steptime.core.workload import STATES, WHOLE, Plan, Tuning
+from steptime.core.workload import FULL_TRAINING, STATES, Plan, Tuning
 from steptime.hardware import catalog
 from steptime.hardware.defaults import SEQUENCE_MODEL, default_dtype
 from steptime.hardware.device import Cluster, Device, Level, Link
@@ -162,7 +162,7 @@ class Request:
     trace: Path | None = None
     others: tuple[Site, ...] = ()
     optimizer: str | None = None
-    tuning: Tuning = WHOLE
+    tuning: Tuning = FULL_TRAINING
     trusted: bool = False
     node_options: frozenset[str] = frozenset()
 
@@ -175,7 +175,7 @@ class Request:
             if self.optimizer not in (None, "adam", "adamw", *STATES):
                 raise InputError("--optimizer: that of language models is adam or adamw")
             return shape_of(self.model, self.length, self.trusted)
-        if self.gradients is not None or self.tuning != WHOLE:
+        if self.gradients is not None or self.tuning != FULL_TRAINING:
             words = (
                 "--gradients goes" if self.gradients else f"{self.tuning.text}: fine-tuning goes"
             )
@@ -344,7 +344,7 @@ def planner_of(
     options: Mapping[str, str],
     gradients: int | None = None,
     use: str = "training",
-    tuning: Tuning = WHOLE,
+    tuning: Tuning = FULL_TRAINING,
     optimizer: str = "adam",
 ) -> Planner:
     """Return what prices plans of a network on a cluster, for a `use`; raises `InputError`.
@@ -381,5 +381,5 @@ def split_of(fields: Mapping[str, Any]) -> Plan:
     """Return the plan of some of its fields; raises `InputError` for others."""
     known = [name for name in vars(Plan()) if name != "microbatches"]
     for name in fields:
-        one_of("part of a plan", name, known)
+        check_choice("part of a plan", name, known)
     return Plan(**fields)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from steptime.core.errors import InputError
-from steptime.core.files import write_whole
+from steptime.core.files import write_atomically
 from steptime.planning.pipeline import Event as Part
 from steptime.planning.step import PlanTime
 from steptime.prediction.timeline import Event, document, event, names
@@ -17,7 +17,7 @@ def write_trace(result: PlanTime, label: str, path: Path) -> None:
     """Write the run of a plan's pipeline; raises `InputError` where it was not simulated."""
     if result.flow is None:
         raise InputError("--trace: this pipeline has too many parts to be simulated one by one")
-    write_whole(path, json.dumps(document(events(result, label))))
+    write_atomically(path, json.dumps(document(events(result, label))))
 
 
 def lines(result: PlanTime) -> list[list[Part]]:

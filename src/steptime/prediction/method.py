@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from steptime.build import build
-from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.errors import InputError, check_choice, shorten
 from steptime.core.graph import Graph
 from steptime.core.values import number_of
 from steptime.core.workload import Plan, Workload
@@ -102,7 +102,7 @@ class Method:
         """Return the method under options as texts; raises `InputError`, naming the option."""
         found = self
         for name, text in given.items():
-            one_of("option", name, self.options, self.name)
+            check_choice("option", name, self.options, self.name)
             try:
                 found = self.options[name].read(found, text)
             except ValueError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.dtypes import PRECISIONS
-from steptime.core.errors import one_of
+from steptime.core.errors import check_choice
 from steptime.core.graph import PASSES, Graph, Part
 from steptime.core.values import parse_count
 from steptime.core.workload import Workload
@@ -379,7 +379,7 @@ class StepModel:
         """Return a collective's name, the method's own for None; raises `InputError` for others."""
         if name is None:
             return self.method.collective
-        return one_of("collective", name, self.collectives)
+        return check_choice("collective", name, self.collectives)
 
     def collective_s(self, name: str, size_bytes: float, replicas: int) -> float:
         """Return the seconds of an exchange of `size_bytes` by one collective.

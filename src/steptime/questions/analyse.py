@@ -17,7 +17,7 @@ from steptime.analysis.analyses import PLOTS, Analysis, Setting
 from steptime.analysis.analyses import analysis as find_analysis
 from steptime.core import registry
 from steptime.core.answer import Answer
-from steptime.core.errors import InputError, one_of, unknown
+from steptime.core.errors import InputError, check_choice, unknown
 from steptime.core.kinds import Kind, paths_of, setting_texts, text_of
 from steptime.core.progress import note
 from steptime.core.signature import REQUIRED, option_name
@@ -129,7 +129,7 @@ def analyse(
     """
     if kind in registry.names(PLOTS, "plots"):
         for name in settings:
-            one_of("setting", name, ["model"])
+            check_choice("setting", name, ["model"])
         return _draw_picture(kind, folders, out, str(settings.get("model", "")))
     return _answer_analysis(kind, find_analysis(kind), folders, out, fail_on, settings)
 
@@ -233,7 +233,7 @@ def _answer_analysis(
     if len(paths) > analysis.folders:
         raise InputError(f"{name}: at most {analysis.folders} folders, not {len(paths)}")
     if fail_on is not None:
-        one_of("--fail-on", fail_on, analysis.fails)
+        check_choice("--fail-on", fail_on, analysis.fails)
     picture = None if out is None else Path(out)
     if picture is not None:
         check_path(picture)
@@ -278,7 +278,7 @@ def _read_settings(analysis: Analysis, settings: Mapping[str, object]) -> dict[s
     by_name = {setting.name: setting for setting in analysis.settings}
     values: dict[str, object] = {}
     for name, value in settings.items():
-        one_of("setting", name, by_name)
+        check_choice("setting", name, by_name)
         values[name] = value if value is None else _read_setting(by_name[name], value)
     return values
 

@@ -9,12 +9,12 @@ from typing import Annotated
 from steptime.build import build, make_workload, read_model
 from steptime.core.answer import Answer
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.files import check_folder, write_whole
+from steptime.core.files import check_folder, write_atomically
 from steptime.core.graph import Graph
 from steptime.core.graph_json import graph_to_json
 from steptime.core.kinds import Kind, text_of
 from steptime.core.table import Table, make_facts_table
-from steptime.core.units import shown
+from steptime.core.units import format_value
 from steptime.core.workload import PHASES, Workload
 from steptime.formats.code import Code, code_of, file_of, inputs_of
 from steptime.network.count import count
@@ -56,8 +56,8 @@ class ConvertAnswer(Answer, frozen=True, kw_only=True):
     def tables(self) -> list[Table]:
         """Return the size and the file of the network down the side."""
         rows = [
-            ("parameters", shown("parameters", self.parameters)),
-            ("forward work", shown("flop", self.flop)),
+            ("parameters", format_value("parameters", self.parameters)),
+            ("forward work", format_value("flop", self.flop)),
             ("ops", str(self.op_count)),
             ("file", self.file),
         ]
@@ -171,7 +171,7 @@ def _export_code(model: kinds.Model, input_texts: list[str], out: Path | None) -
 def _write_graph(path: Path, graph: Graph, workload: Workload) -> list[str]:
     batch = workload.batch_per_replica
     table = graph_to_json(graph, phase=workload.phase, dtype=workload.dtype, batch=batch)
-    write_whole(path, json.dumps(table) + "\n", f"-o {shorten(path)}")
+    write_atomically(path, json.dumps(table) + "\n", f"-o {shorten(path)}")
     return []
 
 
@@ -183,7 +183,7 @@ def _write_onnx(path: Path, graph: Graph, _: Workload) -> list[str]:
         content = model_of(graph)
     except NoOnnxError as error:
         raise InputError(f"-o {shorten(path)}: {error}") from None
-    write_whole(path, content, f"-o {shorten(path)}")
+    write_atomically(path, content, f"-o {shorten(path)}")
     return []
 
 
@@ -191,7 +191,7 @@ def _write_topology(path: Path, graph: Graph, _: Workload) -> list[str]:
     from steptime.energy.scale_sim import topology
 
     text, omitted = topology(graph)
-    write_whole(path, text, f"-o {shorten(path)}")
+    write_atomically(path, text, f"-o {shorten(path)}")
     kinds_omitted = ", ".join(f"{kind} {number}" for kind, number in omitted.items())
     return [f"no products, so not in the file: {kinds_omitted}"] if omitted else []
 

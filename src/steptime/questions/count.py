@@ -5,7 +5,7 @@ from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_row
 from steptime.core.kinds import text_of
 from steptime.core.table import Column, Table, make_facts_table
-from steptime.core.units import shown
+from steptime.core.units import format_value
 from steptime.core.values import parse_count
 from steptime.hardware import catalog
 from steptime.hardware.catalog import DEFAULT_STACK
@@ -109,18 +109,18 @@ class CountAnswer(Answer, frozen=True, kw_only=True):
     def _totals(self) -> Table:
         purpose = "" if self.phase == "infer" else f" (optimizer {self.optimizer})"
         intensity = self.flop / self.traffic_bytes if self.traffic_bytes else None
-        work = shown("flop", self.flop)
-        traffic = shown("traffic_bytes", self.traffic_bytes)
-        executed = shown("traffic_bytes", self.executed_traffic_bytes)
+        work = format_value("flop", self.flop)
+        traffic = format_value("traffic_bytes", self.traffic_bytes)
+        executed = format_value("traffic_bytes", self.executed_traffic_bytes)
         rows = [
             *assumed_row(self.assumed),
-            ("parameters", shown("parameters", self.parameters)),
+            ("parameters", format_value("parameters", self.parameters)),
             ("work", f"{work} (a multiply-add is 2)"),
             ("traffic", f"{traffic} (every op's inputs and outputs)"),
             ("executed", f"{executed} in {self.kernels:,} kernels"),
-            ("intensity", shown("flop_per_byte", intensity)),
-            ("activations", shown("activation_bytes", self.activation_bytes)),
-            ("peak memory", f"{shown('peak_bytes', self.peak_bytes)}{purpose}"),
+            ("intensity", format_value("flop_per_byte", intensity)),
+            ("activations", format_value("activation_bytes", self.activation_bytes)),
+            ("peak memory", f"{format_value('peak_bytes', self.peak_bytes)}{purpose}"),
         ]
         title = f"{self.model}, batch {self.batch}, {self.phase}, {self.dtype}"
         return make_facts_table(title, "one step", rows)
@@ -170,7 +170,8 @@ def count(
     unmodelled = tuple(graph.unmodelled)
     headline = (
         f"one step of {workload.label} at batch {workload.batch_per_replica}: "
-        f"{shown('flop', totals.flop)}, {shown('peak_bytes', totals.peak_bytes)} at its peak"
+        f"{format_value('flop', totals.flop)}, "
+        f"{format_value('peak_bytes', totals.peak_bytes)} at its peak"
     )
     return CountAnswer(
         model=workload.label,

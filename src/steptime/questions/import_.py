@@ -7,7 +7,7 @@ from typing import Any
 from steptime.build import read_model
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.dtypes import find_dtype
-from steptime.core.errors import InputError, one_of
+from steptime.core.errors import InputError, check_choice
 from steptime.core.kinds import paths_of, text_of
 from steptime.core.progress import note
 from steptime.core.table import Column, Table
@@ -178,7 +178,7 @@ def _check_key(key: str, text: str) -> None:
     elif key == "model":
         read_model(text)
     else:
-        one_of(key, text.lower(), PHASES if key == "phase" else OPTIMIZERS)
+        check_choice(key, text.lower(), PHASES if key == "phase" else OPTIMIZERS)
 
 
 def _write_new_records(content: Import, folder: Path) -> int:

@@ -15,7 +15,7 @@ from steptime.core.python_file import is_code, run_file
 from steptime.core.signature import option_name
 from steptime.core.units import size
 from steptime.core.values import parse_count
-from steptime.core.workload import WHOLE, Plan, Tuning, Workload
+from steptime.core.workload import FULL_TRAINING, Plan, Tuning, Workload
 from steptime.hardware import catalog
 from steptime.hardware.device import Device as HardwareDevice
 from steptime.hardware.software import stack_named
@@ -110,7 +110,7 @@ def workload_of(
     phase: str = "train",
     optimizer: str | None = None,
     allow_unknown: bool = False,
-    tuning: Tuning = WHOLE,
+    tuning: Tuning = FULL_TRAINING,
     length: int | None = None,
     device: HardwareDevice | None = None,
 ) -> Workload:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Annotated, Any, TypedDict
 
-from steptime.core.errors import InputError, one_of
+from steptime.core.errors import InputError, check_choice
 from steptime.core.kinds import Kind, setting_texts, text_of
 from steptime.core.signature import OptionGroup, option_name
 from steptime.core.values import parse_count
@@ -89,7 +89,7 @@ class ExecutionOptions(OptionGroup, keywords=ExecutionKeywords):
             ("--tf32", self.tf32, TF32_USES),
         ):
             if value is not None:
-                one_of(name, value, choices)
+                check_choice(name, value, choices)
         return {
             "stack": self.stack,
             "channels_last": layout,

@@ -8,7 +8,7 @@ from typing import Annotated, cast
 
 from steptime.build import build
 from steptime.core.answer import Answer, AnswerRow
-from steptime.core.errors import InputError, one_of
+from steptime.core.errors import InputError, check_choice
 from steptime.core.graph import Graph
 from steptime.core.kinds import File, Kind, text_of
 from steptime.core.table import Column, Table
@@ -112,8 +112,8 @@ def systolic(
     Raises:
         InputError: for unknown names, more than 10,000 arrays, and a network that cannot be read.
     """
-    one_of("--dataflow", dataflow, DATAFLOWS)
-    one_of("--value", value, VALUE_KEYS)
+    check_choice("--dataflow", dataflow, DATAFLOWS)
+    check_choice("--value", value, VALUE_KEYS)
     picture = check_picture(out)
     basis = array_of(str(array))
     row_counts = _read_counts(rows, basis.rows, "--rows")

@@ -7,7 +7,7 @@ from steptime.build import tokens_per_example
 from steptime.core.answer import AnswerRow
 from steptime.core.errors import InputError
 from steptime.core.kinds import File, text_of
-from steptime.core.units import counted, format_money, hours, rate, shown
+from steptime.core.units import counted, format_money, format_value, hours, rate
 from steptime.core.values import parse_count
 from steptime.core.workload import Workload
 from steptime.hardware.prices import (
@@ -62,7 +62,7 @@ def describe_speed(examples_per_s: float | None, tokens_per_s: float | None) -> 
     """
     if examples_per_s is None:
         return None
-    examples = shown("examples_per_s", examples_per_s)
+    examples = format_value("examples_per_s", examples_per_s)
     if tokens_per_s is None:
         return examples
     length = round(tokens_per_s / examples_per_s)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from steptime.core.errors import InputError, one_line, shorten, unknown
+from steptime.core.errors import InputError, escape_controls, shorten, unknown
 from steptime.core.units import QUANTITIES
 from steptime.core.workload import Plan, Tuning, Workload, workload_of_parts
 from steptime.records.record import (
@@ -240,5 +240,5 @@ def _reason(error: Exception, part: str = "") -> str:
     said, field = _FIELD.fullmatch(str(error)).groups()  # type: ignore[union-attr]  # fits any
     if missing := _MISSING.fullmatch(said):
         said = f"no '{missing[1]}'"
-    where = ".".join(filter(None, (part, one_line(field or ""))))
+    where = ".".join(filter(None, (part, escape_controls(field or ""))))
     return f"{where}: {said}" if where else said

@@ -17,7 +17,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from steptime.core.errors import InputError, one_line
+from steptime.core.errors import InputError, escape_controls
 from steptime.core.progress import watched
 from steptime.core.units import first_of
 
@@ -149,7 +149,9 @@ class FolderLines:
                     place += len(text)
                     self.has_whole_lines |= text.endswith(b"\n")
         except UNREADABLE_GZIP as error:
-            self._warn(f"{path}: the compressed file is damaged or cut ({one_line(str(error))})")
+            self._warn(
+                f"{path}: the compressed file is damaged or cut ({escape_controls(str(error))})"
+            )
         faults.report()
         self.starts.append(place)
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from steptime.core.errors import InputError
 from steptime.core.units import QUANTITIES
-from steptime.core.workload import WHOLE, Tuning, Workload, plan_to_json
+from steptime.core.workload import FULL_TRAINING, Tuning, Workload, plan_to_json
 from steptime.records.record import Quantity
 
 Row = dict[str, Any]
@@ -79,7 +79,7 @@ def loaded(text: str) -> Any:
 def settings_of(workload: Workload) -> Row:
     """Return the settings of a workload, except its model and batch, in the order of names."""
     step = {name: getattr(workload, name) for name in ("dtype", "phase", "optimizer")}
-    if workload.tuning != WHOLE:
+    if workload.tuning != FULL_TRAINING:
         step["tuning"] = describe_tuning(workload.tuning)
     spread = {"replicas": workload.plan.data}
     for name, value in plan_to_json(workload.plan).items():
@@ -90,7 +90,7 @@ def settings_of(workload: Workload) -> Row:
 
 def describe_tuning(tuning: Tuning) -> str:
     """Return all settings of a fine-tuning: "LoRA r=8 on attention, host_link pcie-4-x16"."""
-    methods = {"how": "+".join(tuning.how), "host_link": tuning.host_link}
+    methods = {"how": "+".join(tuning.methods), "host_link": tuning.host_link}
     extra = [f"{name} {value}" for name, value in methods.items() if value]
     return ", ".join(filter(None, (tuning.text, *extra)))
 

@@ -16,7 +16,7 @@ def write_report(folder: Path, path: Path, warn: Callable[[str], None] = note) -
     """
     import shlex
 
-    from steptime.core.files import check_ending, write_whole
+    from steptime.core.files import check_ending, write_atomically
     from steptime.records import store
     from steptime.records.data import Data
     from steptime.reports.markdown import markdown_page
@@ -28,5 +28,5 @@ def write_report(folder: Path, path: Path, warn: Callable[[str], None] = note) -
     data = Data.load([folder], warn)
     command = shlex.join(["steptime", "report", str(folder), "-o", str(path)])
     text, document = written[ending](data, folder.resolve().name, command)
-    write_whole(path, text)
+    write_atomically(path, text)
     return {"path": str(path), **document}

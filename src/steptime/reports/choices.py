@@ -76,7 +76,7 @@ def write_choices(asked: Choices, path: Path) -> WrittenPage:
     Raises `InputError` for more than `MOST_ROWS` rows and where no device has a peak for the type,
     `OutsideError` where the disk is full.
     """
-    from steptime.core.files import write_whole
+    from steptime.core.files import write_atomically
     from steptime.reports.templating import rendered
 
     every = (asked.models, asked.devices, asked.batches, asked.links, asked.replicas)
@@ -105,7 +105,7 @@ def write_choices(asked: Choices, path: Path) -> WrittenPage:
         "training": {"examples": asked.training.examples, "epochs": asked.training.epochs},
         "offers": {name: f"{one.name}, {one.date}" for name, one in asked.offers.items()},
     }
-    write_whole(path, rendered("choose.html", data=data, method=str(asked.method)))
+    write_atomically(path, rendered("choose.html", data=data, method=str(asked.method)))
     return WrittenPage(len(rows), named)
 
 

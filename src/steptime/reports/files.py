@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from steptime.core.errors import one_line
-from steptime.core.files import check_ending, write_whole
+from steptime.core.errors import escape_controls
+from steptime.core.files import check_ending, write_atomically
 from steptime.reports.svg_text import state_text_lengths
 
 PIXELS_PER_POINT = 2.0
@@ -32,17 +32,17 @@ def check_path(path: Path) -> None:
 
 
 def save(spec: dict[str, Any], path: Path) -> None:
-    """Write a chart in the format of the ending of `path`; raises as `write_whole` does."""
+    """Write a chart in the format of the ending of `path`; raises as `write_atomically` does."""
     import vl_convert
 
     check_path(path)
-    write_whole(path, FORMATS[path.suffix.lower()](vl_convert, json.dumps(_shown(spec))))
+    write_atomically(path, FORMATS[path.suffix.lower()](vl_convert, json.dumps(_shown(spec))))
 
 
 def _shown(value: Any) -> Any:
     """Return a chart without control characters: the one that writes pictures dies of them."""
     if isinstance(value, str):
-        return "\n".join(map(one_line, value.split("\n")))
+        return "\n".join(map(escape_controls, value.split("\n")))
     if isinstance(value, dict):
         return {_shown(key): _shown(item) for key, item in value.items()}
     return [*map(_shown, value)] if isinstance(value, list | tuple) else value

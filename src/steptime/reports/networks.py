@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from steptime.analysis.analyses import analysis
 from steptime.core.table import Column
-from steptime.core.units import counted, shown
+from steptime.core.units import counted, format_value
 from steptime.questions.why.diagnose import diagnose_records
 from steptime.records.data import WHOLE, Data
 from steptime.records.record import Record
@@ -119,7 +119,7 @@ def _cell(row: Row, key: str) -> str:
     if key == "status":
         unsteady = ", no steady state" if value == "ok" and row["steady"] is False else ""
         return (value or "not measured") + unsteady
-    return "" if value is None else shown(key, value)
+    return "" if value is None else format_value(key, value)
 
 
 def details(data: Data, rows: Sequence[Row]) -> list[Row]:

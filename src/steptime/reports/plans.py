@@ -57,7 +57,7 @@ def write_plans(
         InputError: where no search finds a plan.
         OutsideError: where the disk is full.
     """
-    from steptime.core.files import write_whole
+    from steptime.core.files import write_atomically
     from steptime.reports.templating import rendered
 
     rows: ChartRows = {"why": [], "pipeline": [], "memory": []}
@@ -71,7 +71,7 @@ def write_plans(
     axes = {name: list(dict.fromkeys(cell["at"][name] for cell in cells)) for name in AXES}
     charts = _empty_charts(rows, axes["device"])
     data = {"axes": axes, "start": good[0]["at"], "cells": cells, "charts": charts, "words": words}
-    write_whole(path, rendered("plans.html", data=data, best=good[0]["best"]))
+    write_atomically(path, rendered("plans.html", data=data, best=good[0]["best"]))
     return PlanPage(len(cells), len(good), axes)
 
 

@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from steptime import __version__
 from steptime.core.errors import InputError, OutsideError
-from steptime.core.files import cache_folder, write_whole
+from steptime.core.files import cache_folder, write_atomically
 from steptime.reports.charts.style import config
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -62,7 +62,7 @@ def _library() -> str:
         return text
     text = packed(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").encode())
     with suppress(InputError, OutsideError):
-        write_whole(kept, text, makes_folder=True)
+        write_atomically(kept, text, makes_folder=True)
     return text
 
 

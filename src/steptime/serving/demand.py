@@ -10,7 +10,7 @@ from pathlib import Path
 
 from steptime.core.errors import InputError, shorten
 from steptime.core.table_files import table_rows
-from steptime.core.toml_files import shown
+from steptime.core.toml_files import format_path
 from steptime.core.values import parse_count
 from steptime.serving.queueing import Load
 
@@ -128,7 +128,7 @@ def read_trace(path: Path) -> Load:
     """
     requests: list[tuple[float, int, int]] = []
     for number, row in table_rows(path):
-        place = f"{shown(path)}:{number}"
+        place = f"{format_path(path)}:{number}"
         names = next((columns for columns in COLUMNS if row.keys() >= set(columns)), None)
         if names is None:
             expected = ", ".join(next(iter(COLUMNS)))
@@ -142,6 +142,6 @@ def read_trace(path: Path) -> Load:
         if len(requests) > MAX_REQUESTS:
             raise InputError(f"{place}: more than {MAX_REQUESTS:,} requests")
     if not requests:
-        raise InputError(f"{shown(path)}: holds no requests")
+        raise InputError(f"{format_path(path)}: holds no requests")
     times_s, inputs, outputs = zip(*sorted(requests, key=lambda request: request[0]), strict=True)
     return Load(inputs, outputs, [time_s - times_s[0] for time_s in times_s])

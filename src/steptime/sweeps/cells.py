@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from steptime.build import build_step, family_of, make_workload
-from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.errors import InputError, check_choice, shorten
 from steptime.core.formula import Formula, formula
 from steptime.core.progress import watched
 from steptime.core.units import counted
@@ -179,7 +179,7 @@ def read_filters(
             fault = f"{shorten(text)} is not 'name < number' or '{FITS}'"
             raise InputError(f"{place}: where: {fault}")
         for name in sorted(condition.names):
-            one_of("name in where", name, names, place)
+            check_choice("name in where", name, names, place)
         filters.append(condition)
     return filters, len(texts) < len(experiment.conditions)
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 
 from steptime.build import Choice, choice_of, family_of, read_table
 from steptime.core.dtypes import find_dtype
-from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.errors import InputError, check_choice, shorten
 from steptime.core.validated import read_by, validated
 from steptime.core.values import (
     MAX_PROCESSES,
@@ -234,7 +234,7 @@ def axes_of(experiment: Experiment, place: str, on_cluster: bool = False) -> lis
             tables = experiment.slurm or [ResourceRequest()]
             values["request"] = [request for kind in tables for request in kind.split_by_gpu()]
         for name in choice.given:
-            one_of("hyperparameter", name, family.parameters, network_place)
+            check_choice("hyperparameter", name, family.parameters, network_place)
         for name, parameter in family.parameters.items():
             if name in choice.given:
                 full_range = parameter.sweep or parameter.choices

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from statistics import median
 from time import monotonic
 
-from steptime.core.errors import one_line
+from steptime.core.errors import escape_controls
 from steptime.core.progress import note, status
 from steptime.core.units import duration, seconds
 from steptime.records.record import Record
@@ -57,7 +57,7 @@ def reporter() -> Iterator[Report]:
             sys.stderr.write(ERASE)
             note(line(record))
         width = shutil.get_terminal_size().columns
-        sys.stderr.write(ERASE + one_line(bar(number, total, left, line(record), width)))
+        sys.stderr.write(ERASE + escape_controls(bar(number, total, left, line(record), width)))
         sys.stderr.flush()
 
     try:

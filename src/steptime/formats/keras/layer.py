@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from steptime.core.errors import InputError, one_of, shorten, unknown
+from steptime.core.errors import InputError, check_choice, shorten, unknown
 from steptime.core.values import MAX_COUNT
 from steptime.formats import elements
 from steptime.network.ops.builder import Builder
@@ -97,7 +97,7 @@ class KerasLayer:
     def word(self, key: str, default: str, known: Sequence[str]) -> str:
         """Return one of the words that are known."""
         place = f"{self.place}: layer {shorten(self.name)}"
-        return one_of(key, str(self.config.get(key) or default), known, place)
+        return check_choice(key, str(self.config.get(key) or default), known, place)
 
     def sizes(self, key: str, axes: int, default: int | None = None, least: int = 1) -> list[int]:
         """Return a whole number for each of so many axes, one alone being that of all."""

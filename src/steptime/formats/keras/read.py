@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from steptime.core.errors import InputError, one_of, shorten, unknown
+from steptime.core.errors import InputError, check_choice, shorten, unknown
 from steptime.core.values import MAX_COUNT
 from steptime.formats import WRONG, Source, elements, line_of, told
 from steptime.formats.archive import member
@@ -42,7 +42,7 @@ def read(source: Source, allow_unknown: bool) -> Family:
     table = told(config_of(source), f"{place}:")
     if not isinstance(table, dict):
         raise InputError(f"{place}: is not a network of Keras")
-    one_of("kind of network", table.get("class_name"), MODELS, place)
+    check_choice("kind of network", table.get("class_name"), MODELS, place)
     parameters = {
         name: Parameter(FREE[name], f"{name} of inputs") for name in sorted(_open(table, place))
     }
@@ -214,7 +214,7 @@ class _Network:
 
     def known(self, found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
         """Return a layer by name."""
-        layer: Mapping[str, Any] = found[one_of("layer", name, found, self.place)]
+        layer: Mapping[str, Any] = found[check_choice("layer", name, found, self.place)]
         return layer
 
     def call(

@@ -6,7 +6,7 @@ import math
 from functools import partial
 from typing import Any
 
-from steptime.core.errors import one_of
+from steptime.core.errors import check_choice
 from steptime.formats import elements, lowering
 from steptime.formats.keras import layers
 from steptime.formats.keras.layer import KerasLayer, Lower, Value
@@ -48,7 +48,7 @@ def bidirectional(at: KerasLayer, x: Value) -> Value:
     """Return a recurrent layer run both ways, its outputs joined or added up."""
     said = at.config.get("layer")
     name = said.get("class_name") if isinstance(said, dict) else said
-    one_of("recurrent layer", name, CELLS, f"{at.place}: layer '{at.name}'")
+    check_choice("recurrent layer", name, CELLS, f"{at.place}: layer '{at.name}'")
     merge = at.word("merge_mode", "concat", MERGES)
     other = at.config.get("backward_layer") or said
     ways = [at.inner("forward", said), at.inner("backward", other)]
@@ -73,7 +73,7 @@ def time_distributed(at: KerasLayer, x: Value) -> Value:
     """Return a layer of every step: steps are examples of it."""
     said, y = at.config.get("layer"), at.last(x)
     name = said.get("class_name") if isinstance(said, dict) else said
-    one_of("layer", name, layers.LAYERS, f"{at.place}: layer '{at.name}'")
+    check_choice("layer", name, layers.LAYERS, f"{at.place}: layer '{at.name}'")
     n, steps, *rest = at.b.shape(y)
     rows = elements.reshape(at.b, y, (n * steps, *rest), f"{at.name}/steps")
     own = at.inner("layer", said)

@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx.shape_inference import InferenceError, infer_node_outputs
 
-from steptime.core.errors import one_line
+from steptime.core.errors import escape_controls
 from steptime.core.toml_files import packaged
 from steptime.formats import WRONG
 from steptime.formats.export.onnx_nodes import TYPES
@@ -46,7 +46,7 @@ class Quantised(NamedTuple):
 
 def cleaned(name: str) -> str:
     """Return a name of the file without what cannot be shown, of bounded length."""
-    return one_line(name[:LONGEST_NAME])
+    return escape_controls(name[:LONGEST_NAME])
 
 
 def as_weight(value: Value) -> Value:
@@ -137,4 +137,4 @@ def _numbers(node: OnnxNode, values: Sequence[Value]) -> list[NDArray[Any]]:
 
 def _said(error: Exception) -> str:
     """Return the first line of what `onnx` says."""
-    return one_line(f"{error}".partition("\n")[0][:LONGEST_NAME]) or type(error).__name__
+    return escape_controls(f"{error}".partition("\n")[0][:LONGEST_NAME]) or type(error).__name__

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from steptime.core.errors import InputError
-from steptime.core.files import write_whole
+from steptime.core.files import write_atomically
 from steptime.measure.contract import BadDataError, MissingFileError
 from steptime.measure.data.idx import idx_bytes
 
@@ -63,7 +63,7 @@ def write(source: Path, out: Path) -> dict[str, Any]:
             if hashlib.sha256(files[file]).hexdigest() != PUBLISHED[file]:
                 raise BadDataError(f"{source / name}: does not give the published {file}")
     for file, content in files.items():
-        write_whole(out / file, content, makes_folder=True)
+        write_atomically(out / file, content, makes_folder=True)
     images_of = {"train": CSV["train"][1], "test": CSV["t10k"][1]}
     return {"source": str(source), "images": images_of, "sha256": PUBLISHED}
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from steptime.build import Choice, make_workload
 from steptime.core.dtypes import SIZE_BYTES, precision
-from steptime.core.errors import one_of
+from steptime.core.errors import check_choice
 from steptime.core.graph import Graph
 from steptime.measure import machine, registry
 from steptime.measure.contract import DeviceFacts, Options, Prepared, meaning
@@ -75,7 +75,7 @@ def probe(
     before, as a share of the CPUs. Raises `InputError` for an unknown type.
     """
     for dtype in dtypes or ():
-        one_of("dtype", dtype, DTYPES, "probe")
+        check_choice("dtype", dtype, DTYPES, "probe")
     started = time.perf_counter()
     load = machine.load()
     machine.keep_freed_memory()  # new pages would cost more than what is written into them

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from steptime.core.errors import one_of
+from steptime.core.errors import check_choice
 from steptime.core.graph import Attr, Attrs
 from steptime.network.ops import (
     communication,
@@ -65,7 +65,7 @@ def renamed(
 
 def kind_row(kind: str) -> OpKind:
     """Return the row of `kind`; raises `InputError` for a kind that is not in the table."""
-    one_of("op kind", kind, OPS)
+    check_choice("op kind", kind, OPS)
     return OPS[kind]
 
 

@@ -8,7 +8,7 @@ They take tensors that broadcast as numpy's do. What has a kind of its own is co
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from steptime.core.errors import one_of
+from steptime.core.errors import check_choice
 from steptime.core.graph import TensorSpec
 from steptime.network.ops.table import (
     Back,
@@ -214,7 +214,7 @@ def _autocast(function: str, scalar_place: int = -1, **_: object) -> Literal["",
 
 def function_of(name: str) -> Function:
     """Return a row of `FUNCTIONS`; raises `InputError` for a name that is not there."""
-    one_of("pointwise function", name, FUNCTIONS)
+    check_choice("pointwise function", name, FUNCTIONS)
     return FUNCTIONS[name]
 
 

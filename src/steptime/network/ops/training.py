@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 
-from steptime.core.errors import one_of
+from steptime.core.errors import check_choice
 from steptime.core.graph import Attr, Graph, Op, Part, TensorSpec, frozen
 from steptime.network.ops import OPS, output_names, outputs_of, saved_of
 from steptime.network.ops.elementwise import function_of
@@ -79,7 +79,7 @@ def training_graph(
     Raises `InputError` for an unknown optimizer, `ValueError` for an op without a gradient or an
     output that is not a scalar.
     """
-    one_of("optimizer", optimizer, STATES)
+    check_choice("optimizer", optimizer, STATES)
     loss = graph.outputs[0]
     if graph.tensors[loss].shape != ():
         raise ValueError(f"{graph.name}: '{loss}' is no loss: {list(graph.tensors[loss].shape)}")

@@ -9,7 +9,7 @@ from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import InputError
 from steptime.core.files import check_writable
 from steptime.core.table import Column, Printout, Table, make_facts_table
-from steptime.core.units import percent, seconds, shown
+from steptime.core.units import format_value, percent, seconds
 from steptime.hardware import catalog
 from steptime.hardware.device import GB, TFLOP
 from steptime.measure import ranks
@@ -67,8 +67,10 @@ class CeilingsAnswer(Answer, frozen=True, kw_only=True):
 
     def tables(self) -> list[Table]:
         """Return the ceilings as facts."""
-        rows = [(f"peak {row.dtype}", shown("flop_per_s", row.flop_per_s)) for row in self.rows]
-        rows.append(("memory bandwidth", shown("bytes_per_s", self.memory_bytes_per_s)))
+        rows = [
+            (f"peak {row.dtype}", format_value("flop_per_s", row.flop_per_s)) for row in self.rows
+        ]
+        rows.append(("memory bandwidth", format_value("bytes_per_s", self.memory_bytes_per_s)))
         if self.launch_s is not None:
             rows.append(("time to issue an op", seconds(self.launch_s)))
         return [make_facts_table(f"{self.device} ({self.source})", "measured", rows)]
@@ -214,7 +216,7 @@ def _describe_link(table: Mapping[str, Any], path: str) -> MeasuredLinkAnswer:
     latency_s = None if latency_us is None else latency_us * 1e-6
     latency = "none shows" if latency_s is None else seconds(latency_s)
     bytes_per_s = table["GB_per_s"] * GB
-    bandwidth = shown("bytes_per_s", bytes_per_s)
+    bandwidth = format_value("bytes_per_s", bytes_per_s)
     times = zip(measured["bytes"], measured["all_reduce_s"], measured["fit_error"], strict=True)
     return MeasuredLinkAnswer(
         link=table["name"],

@@ -8,7 +8,7 @@ from typing import Any
 from steptime.calibration.from_rows import Calibration, calibrate_from_rows
 from steptime.calibration.here import POINTS, check_ceilings, measured
 from steptime.core.answer import Answer, AnswerRow
-from steptime.core.errors import one_of
+from steptime.core.errors import check_choice
 from steptime.core.kinds import text_of
 from steptime.core.table import Column, Table
 from steptime.core.units import percent
@@ -201,7 +201,7 @@ def _measure_only(
     only: str, backend: str, worker: Options, processes: kinds.Count | None, limit_s: float
 ) -> CeilingsAnswer | MeasuredLinkAnswer:
     """Measure the ceilings alone, or the link alone."""
-    one_of("--only", only, kinds.PROBES)
+    check_choice("--only", only, kinds.PROBES)
     if only == "ceilings":
         return measure_ceilings(backend, worker, limit_s)
     count = None

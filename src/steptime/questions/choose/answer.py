@@ -7,7 +7,7 @@ from msgspec import field
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.table import EXTRAPOLATED_FOOTNOTE, Column, Table, head_step_columns
-from steptime.core.units import counted, first_of, shown
+from steptime.core.units import counted, first_of, format_value
 from steptime.hardware.prices import HOUR_S, by_offer
 from steptime.prediction.power import KWH_J
 from steptime.questions.training import describe_training
@@ -240,7 +240,7 @@ def _make_cells(row: ChooseRow, is_paid: bool, shows_dtype: bool) -> dict[str, o
 def _describe_energy(row: ChooseRow) -> str | None:
     """Return the energy of a training, `3.877 kWh` or `at most 3.9 kWh`; None where unknown."""
     if row.energy_j is not None:
-        return shown("kwh", row.energy_j / KWH_J)
+        return format_value("kwh", row.energy_j / KWH_J)
     if row.energy_max_j is not None:
-        return f"at most {shown('kwh', row.energy_max_j / KWH_J)}"
+        return f"at most {format_value('kwh', row.energy_max_j / KWH_J)}"
     return None

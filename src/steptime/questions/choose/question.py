@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Unpack
 
-from steptime.core.errors import InputError, one_of, unknown
+from steptime.core.errors import InputError, check_choice, unknown
 from steptime.core.files import check_ending
 from steptime.core.kinds import File, Kind, setting_texts, text_of
 from steptime.core.progress import note
@@ -109,7 +109,7 @@ def choose(
     step = StepOptions.from_keywords(step_options, choose)
     training = _read_training(examples, epochs, tokens)
     row_count = parse_count(text_of(top), "--top")
-    one_of("--sort", sort, SORTS)
+    check_choice("--sort", sort, SORTS)
     price_file = None if prices is None else Path(prices)
     if page is not None:
         options.refuse({"--tokens": tokens}, "{} is of one network: leave out --page")

@@ -13,7 +13,7 @@ from steptime.analysis.analyses import analysis
 from steptime.analysis.pairing import Pairing
 from steptime.analysis.power import Power, find_power
 from steptime.analysis.verdict import screen_words
-from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.errors import InputError, check_choice, shorten
 from steptime.core.kinds import Kind, paths_of, text_of
 from steptime.core.progress import note
 from steptime.core.table import CANNOT_JUDGE, UNSUCCESSFUL, JsonRows, LazySequence
@@ -110,7 +110,7 @@ def compare(
         against=text_of(against),
         any_dtype=any_dtype,
         quantity=quantity,
-        fail_on=None if fail_on is None else one_of("--fail-on", fail_on, watch.FAIL_ON),
+        fail_on=None if fail_on is None else check_choice("--fail-on", fail_on, watch.FAIL_ON),
         margin=None if margin is None else parse_share(text_of(margin), "--margin"),
     )
     _check(request)

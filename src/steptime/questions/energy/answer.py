@@ -2,7 +2,7 @@
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.table import Column, Table
-from steptime.core.units import shown
+from steptime.core.units import format_value
 
 COST_COLUMNS = (
     Column("latency_s", "latency"),
@@ -367,4 +367,4 @@ def _range_text(unit: str, low: float | None, high: float | None) -> str | None:
     """Return an interval as text, `23.02 ms .. 192 ms`; None where it is unknown."""
     if low is None or high is None:
         return None
-    return f"{shown(unit, low)} .. {shown(unit, high)}"
+    return f"{format_value(unit, low)} .. {format_value(unit, high)}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from steptime.build import build, make_workload, read_model
-from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.errors import InputError, check_choice, shorten
 from steptime.core.graph import Graph
 from steptime.core.kinds import File, Kind, text_of
 from steptime.core.progress import note
@@ -108,7 +108,7 @@ def energy(
         InputError: for unknown names, options that do not go together, and a configuration or
             network that cannot be read.
     """
-    one_of("--method", method, METHODS)
+    check_choice("--method", method, METHODS)
     names = accelerator if isinstance(accelerator, str) else "+".join(accelerator)
     scaled = _scale_chips(names, method, process, scaling)
     costs = _diagnose(scaled.chips) if diagnose else None

@@ -6,7 +6,7 @@ from typing import Any
 
 from steptime.core.errors import InputError
 from steptime.core.kinds import setting_texts
-from steptime.core.workload import WHOLE, departures
+from steptime.core.workload import FULL_TRAINING, departures
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.hardware.prices import cheapest, offers
@@ -40,7 +40,7 @@ def fitting_commands(
     workload, device = base.workload, base.device
     batch, name = workload.batch_per_replica, model if isinstance(model, str) else workload.label
     is_training = step.phase == "train"
-    trains_all = is_training and workload.tuning == WHOLE
+    trains_all = is_training and workload.tuning == FULL_TRAINING
     graph = base.graph()
     can_recompute = is_training and graph.tokens is not None and bool(needed(graph, to_end=False))
     recomputed = replace(step, recompute="full")

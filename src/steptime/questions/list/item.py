@@ -8,7 +8,7 @@ from steptime.core.answer import Answer, AnswerRow, public_fields
 from steptime.core.errors import unknown
 from steptime.core.spelling import find_similar_names
 from steptime.core.table import Column, Table, make_facts_table
-from steptime.core.units import shown
+from steptime.core.units import format_value
 from steptime.hardware import catalog
 from steptime.hardware.device import DETAILS, Device, Link
 from steptime.network.families import family, names
@@ -266,12 +266,12 @@ def _fact_rows(answer: DeviceAnswer | LinkAnswer) -> Iterator[tuple[str, str]]:
         if isinstance(value, dict):
             for name, item in value.items():
                 if key != "details" or name not in DETAILS:
-                    yield f"{key}.{name}", shown(key, item)
+                    yield f"{key}.{name}", format_value(key, item)
         elif key in ("measured", "calibration"):
             for row in value:
-                yield f"{key}.{row.name}", shown(row.name, row.value)
+                yield f"{key}.{row.name}", format_value(row.name, row.value)
         elif value is not False and value not in ("", (), None) and key not in TEXT_FIELDS:
-            yield key, shown(key, value)
+            yield key, format_value(key, value)
 
 
 def _network_answer(network: Family) -> NetworkAnswer:

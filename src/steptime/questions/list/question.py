@@ -8,7 +8,7 @@ from typing import Annotated
 
 from steptime.core import registry
 from steptime.core.answer import AnswerRow
-from steptime.core.errors import one_of, unknown
+from steptime.core.errors import check_choice, unknown
 from steptime.core.kinds import File, Kind
 from steptime.core.progress import note
 from steptime.core.units import QUANTITIES
@@ -77,7 +77,7 @@ def list_(
     name = str(topic)
     if name not in TOPICS and only is None:
         return find_item(name, TOPICS)
-    one_of("topic", name, TOPICS)
+    check_choice("topic", name, TOPICS)
     answer_kind, read_rows = TOPICS[name]
     rows = read_rows()
     listed_rows = rows if only is None else tuple(row for row in rows if _has_text(row, only))

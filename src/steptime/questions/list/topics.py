@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.table import Column, Table
 from steptime.core.table import Row as TableRow
-from steptime.core.units import seconds, shown, si
+from steptime.core.units import format_value, seconds, si
 
 MAX_PARAMETERS = 8
 """Hyperparameters of a model in the list, which fit a line or two."""
@@ -75,7 +75,7 @@ class ModelsAnswer(TopicAnswer, frozen=True, kw_only=True):
     CSV_COLUMNS: ClassVar[tuple[Column, ...]] = (Column("parameters"),)
 
     def _cells(self, row: ModelRow) -> TableRow:  # type: ignore[override]  # each topic has rows of its own
-        texts = [f"{name}={shown('', value)}" for name, value in row.parameters.items()]
+        texts = [f"{name}={format_value('', value)}" for name, value in row.parameters.items()]
         if len(texts) > MAX_PARAMETERS:
             texts[MAX_PARAMETERS:] = [f"... (steptime list {row.name})"]
         return {**row.to_dict(), "first": ", ".join(texts)}

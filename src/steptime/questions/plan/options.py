@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from steptime.core.errors import one_of
+from steptime.core.errors import check_choice
 from steptime.core.kinds import Kind, setting_texts, text_of
 from steptime.core.signature import option_name
 from steptime.core.tuning import make_tuning
@@ -199,7 +199,7 @@ class PlanOptions(NodeOptions, keywords=PlanKeywords):
                 fields[name] = parse_count(text_of(value), option_name(name), at_least)
         for name, names in SPLIT_NAMES.items():
             if (value := getattr(self, name)) is not None:
-                fields[name] = one_of(option_name(name), value, names)
+                fields[name] = check_choice(option_name(name), value, names)
         if self.imbalance is not None:
             fields["imbalance"] = parse_number(self.imbalance, "--imbalance", MIN_IMBALANCE)
         if self.stages is not None:

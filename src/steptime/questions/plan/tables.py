@@ -7,11 +7,11 @@ from steptime.core.table import Column, Table, make_facts_table
 from steptime.core.units import (
     HOURS_OF_DAY,
     format_money,
+    format_value,
     interval,
     percent,
     rate,
     seconds,
-    shown,
     size,
 )
 from steptime.hardware.prices import NO_PRICE, by_offer
@@ -125,7 +125,7 @@ def _cost_rows(answer: PlanAnswer) -> list[FactRow]:
     rows = [("cost", cost)]
     if answer.device_power_w is not None:
         energy_kwh = None if answer.training is None else answer.training.energy_kwh
-        total = f", {shown('kwh', energy_kwh)} in all" if energy_kwh else ""
+        total = f", {format_value('kwh', energy_kwh)} in all" if energy_kwh else ""
         power = f"about {answer.device_power_w:,.0f} W per device"
         rows.append(("energy", f"{power}{total}; {answer.energy_scope}"))
     return rows

@@ -13,7 +13,7 @@ from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError, shorten, unknown
-from steptime.core.files import check_folder, write_whole
+from steptime.core.files import check_folder, write_atomically
 from steptime.core.printers import csv_parts
 from steptime.core.progress import note, tell
 from steptime.core.table import (
@@ -232,7 +232,7 @@ def predict_grid(request: GridRequest, out: str | None = None) -> GridAnswer | W
     axes, unmodelled = request.axes, request.unmodelled()
     rows: Sequence[GridRow] = LazySequence(axes.cells, partial(_make_rows, request))
     if out is not None:
-        write_whole(Path(out), FORMATS[Path(out).suffix](_report_cells(request)))
+        write_atomically(Path(out), FORMATS[Path(out).suffix](_report_cells(request)))
         note(f"{axes.cells} cells in {out}")
     return GridAnswer(
         rows=rows,

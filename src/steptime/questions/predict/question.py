@@ -9,7 +9,7 @@ from typing import Annotated, Any, Unpack
 
 from steptime.core.answer import Answer
 from steptime.core.errors import InputError
-from steptime.core.files import check_folder, write_whole
+from steptime.core.files import check_folder, write_atomically
 from steptime.core.graph import PASSES
 from steptime.core.kinds import File, Kind, text_of
 from steptime.core.progress import note
@@ -210,7 +210,7 @@ def _write_timeline(model: StepModel, path: File) -> None:
     from steptime.prediction.timeline import document, trace_events
 
     check_folder(Path(path))
-    write_whole(Path(path), json.dumps(document(trace_events(model))))
+    write_atomically(Path(path), json.dumps(document(trace_events(model))))
     note(str(path))
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from steptime.core.answer import AnswerRow
-from steptime.core.units import shown
+from steptime.core.units import format_value
 from steptime.prediction.power import KWH_J, StepEnergy
 
 
@@ -74,7 +74,7 @@ def run_rows(run: RunEnergy | None) -> list[tuple[str, Any]]:
     """Return the rows of a run for people: its hours, energy, cost and CO2."""
     if run is None:
         return []
-    hours = (f"{run.steps:,} steps", shown("h", run.run_s / 3600))
+    hours = (f"{run.steps:,} steps", format_value("h", run.run_s / 3600))
     energy_kwh = run.energy_max_kwh if run.energy_kwh is None else run.energy_kwh
     if energy_kwh is None:
         return [hours, ("  energy", "unknown")]
@@ -85,6 +85,8 @@ def run_rows(run: RunEnergy | None) -> list[tuple[str, Any]]:
         ("CO2", "co2_g", run.co2_g),
     )
     rows = [
-        (f"  {name}", bound + shown(key, value)) for name, key, value in values if value is not None
+        (f"  {name}", bound + format_value(key, value))
+        for name, key, value in values
+        if value is not None
     ]
     return [hours, *rows]

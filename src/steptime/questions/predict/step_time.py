@@ -10,7 +10,7 @@ from steptime.core.graph import PASSES
 from steptime.core.kinds import File
 from steptime.core.printers import html
 from steptime.core.table import EXTRAPOLATED_FOOTNOTE, Column, Table, make_facts_table, make_frame
-from steptime.core.units import interval, seconds, shown, size
+from steptime.core.units import format_value, interval, seconds, size
 from steptime.prediction.assumed import assumed_of
 from steptime.prediction.power import step_energy
 from steptime.prediction.records import record_method
@@ -210,7 +210,7 @@ class StepTime(Answer, frozen=True, kw_only=True):
         step = interval("step_s", self.step_s, self.low_s, self.high_s)
         step = f"~{step}" if self.is_extrapolated else step
         step += ", as long as the host takes to issue it" if is_host_bound else ""
-        achieved = shown("flop_per_s", self.flop / self.step_s) if self.step_s else None
+        achieved = format_value("flop_per_s", self.flop / self.step_s) if self.step_s else None
         rows: list[tuple[str, Any]] = [
             *assumed_row(self.assumed),
             ("step", step),
@@ -354,5 +354,5 @@ def _describe_energy(time: StepTime) -> str:
     if time.energy_j is not None:
         text = interval("energy_j", time.energy_j, time.energy_low_j, time.energy_high_j)
     elif time.energy_max_j is not None:
-        text = f"at most {shown('energy_j', time.energy_max_j)}"
+        text = f"at most {format_value('energy_j', time.energy_max_j)}"
     return f"{text} ({time.energy_note})" if time.energy_note else text

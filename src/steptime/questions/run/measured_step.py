@@ -8,7 +8,7 @@ import msgspec
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_row
 from steptime.core.table import UNSUCCESSFUL, Printout, Table, make_facts_table
-from steptime.core.units import percent, seconds, shown, size
+from steptime.core.units import format_value, percent, seconds, size
 from steptime.questions import options
 
 Scalar = str | int | float | bool | None
@@ -238,8 +238,8 @@ def _describe_replicas(answer: RunAnswer) -> list[Fact]:
         return []
     exposed = "  not hidden, of communication" if answer.env["overlap"] else "  communication"
     return [
-        (exposed, shown("communication_s", answer.communication_s)),
-        ("global batch", shown("batch", answer.global_batch)),
+        (exposed, format_value("communication_s", answer.communication_s)),
+        ("global batch", format_value("batch", answer.global_batch)),
     ]
 
 
@@ -248,7 +248,7 @@ def _describe_speed(answer: RunAnswer, speed: Speed) -> list[Fact]:
     return [
         ("speed", f"{speed.mean:.4g} examples/s"),
         ("  uncertainty, jitter", f"{speed.uncertainty:.3g}, {speed.jitter:.3g}"),
-        ("work", shown("flop_per_s", answer.flop_per_s)),
+        ("work", format_value("flop_per_s", answer.flop_per_s)),
         *(
             (f"  of the {name} peak", UNKNOWN_PEAK[name] if share is None else percent(share))
             for name, share in shares.items()
@@ -281,8 +281,8 @@ def _describe_resources(answer: RunAnswer) -> list[Fact]:
     memory = options.describe_memory(msgspec.structs.asdict(answer)) if has_peak else None
     rows.append(("peak memory", memory))
     if answer.energy_j is not None:
-        power = f"{shown('power_w', answer.power_w)} ({answer.env['energy_meter']})"
-        rows += [("energy", shown("energy_j", answer.energy_j)), ("  mean power", power)]
+        power = f"{format_value('power_w', answer.power_w)} ({answer.env['energy_meter']})"
+        rows += [("energy", format_value("energy_j", answer.energy_j)), ("  mean power", power)]
     return rows
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from steptime.core.errors import InputError, one_of
+from steptime.core.errors import InputError, check_choice
 from steptime.core.files import check_folder
 from steptime.core.kinds import text_of
 from steptime.core.progress import note
@@ -132,7 +132,7 @@ def run(
     backend, is_compiled = options.stack_of(stack, backend, compile_)
     input_options = {
         "data": None if data is None else str(data),
-        "staging": staging and one_of("--staging", staging, STAGINGS),
+        "staging": staging and check_choice("--staging", staging, STAGINGS),
         "stage_to": None if stage_to is None else str(stage_to),
         "loaders": _count(loaders, "--loaders", at_least=0, at_most=MAX_PROCESSES),
         "prefetch": _count(prefetch, "--prefetch", at_most=MAX_PROCESSES),
@@ -150,7 +150,7 @@ def run(
     workload = settle_place(workload, device)
     worker = replace(options.options_of(device, thread_count, is_compiled, tf32), **feeding)
     if strategy is not None:
-        one_of("--strategy", strategy, STRATEGIES)
+        check_choice("--strategy", strategy, STRATEGIES)
     cell_parts = options.over_replicas(workload, worker, replica_count, strategy, no_overlap)
     means = Means(
         budget_s=BUDGET_S if budget_s is None else budget_s,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Unpack
 import msgspec
 
 from steptime.build import tokens_per_example
-from steptime.core.errors import InputError, one_of
+from steptime.core.errors import InputError, check_choice
 from steptime.core.kinds import Kind, text_of
 from steptime.core.values import (
     parse_count,
@@ -192,8 +192,8 @@ def scale(
         InputError: for unknown names, and options that do not go together.
     """
     group = ReplicaOptions.from_keywords(replica_options, scale)
-    one_of("--scaling", scaling, SCALINGS)
-    one_of("--parallel", parallel, PARALLEL)
+    check_choice("--scaling", scaling, SCALINGS)
+    check_choice("--parallel", parallel, PARALLEL)
     training = _read_training(examples, epochs, tokens, price, billing)
     workload = workload_of(
         model,
@@ -254,7 +254,7 @@ def _read_training(
         InputError: for options that do not go together.
     """
     if billing is not None:
-        one_of("--billing", billing, BILLINGS)
+        check_choice("--billing", billing, BILLINGS)
     if price is None:
         refuse({"--billing": billing}, "{} needs --price P")
     if tokens is not None:

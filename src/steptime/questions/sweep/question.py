@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TypeVar
 
-from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.errors import InputError, check_choice, shorten
 from steptime.core.kinds import text_of
 from steptime.core.progress import note
 from steptime.core.values import MAX_VISITS, parse_count
@@ -72,8 +72,8 @@ def sweep(
     }
     statuses = [word.strip() for word in text_of(retry).split(",") if word.strip()]
     for status in statuses:
-        one_of("status", status, STATUSES, "--retry")
-    one_of("launcher", launcher, LAUNCHERS)
+        check_choice("status", status, STATUSES, "--retry")
+    check_choice("launcher", launcher, LAUNCHERS)
     if dry_run and launcher == LOCAL:
         raise InputError("--dry-run goes with --launcher slurm")
     path = Path(file)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Unpack
 
-from steptime.core.errors import InputError, one_of
+from steptime.core.errors import InputError, check_choice
 from steptime.core.kinds import Kind, text_of
 from steptime.core.values import parse_count, parse_number
 from steptime.hardware import catalog
@@ -76,7 +76,7 @@ def why(
     """
     picture = check_picture(out)
     if from_ is not None:
-        one_of("--from", from_, STARTS)
+        check_choice("--from", from_, STARTS)
     method_options = ExecutionOptions.from_keywords(execution, why).method_options(options)
     target = None
     if device is not None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from steptime.build import make_workload, read_model
 from steptime.core.amounts import CellAmount, SIValue, amounts_of, parse_amount
-from steptime.core.errors import InputError, one_of, shorten, unknown
+from steptime.core.errors import InputError, check_choice, shorten, unknown
 from steptime.core.formula import column_name, filled, formula, valued
 from steptime.core.table_layout import Cells
 from steptime.core.units import QUANTITIES
@@ -215,7 +215,7 @@ class MappedRow:
             for heading, cell in self.raw.items():
                 if column_name(heading) == column_name(column):
                     return cell
-        return self.raw[one_of("column", column, self.raw)]
+        return self.raw[check_choice("column", column, self.raw)]
 
     def _amount(self, name: str, amount: Amount) -> float:
         """Return a quantity in SI; a time is above 0, and so is what is divided by."""

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from steptime.build import read_table
 from steptime.core.amounts import localise
-from steptime.core.errors import InputError, one_of, shorten
+from steptime.core.errors import InputError, check_choice, shorten
 from steptime.core.formula import column_name, formula, valued
 from steptime.core.table_files import (
     Words,
@@ -298,7 +298,7 @@ def read_mapping(path: Path, command_keys: Mapping[str, str] | None = None) -> T
     if str(path) in names and not path.exists():
         return shipped(str(path), command_keys)
     if not path.exists() and not path.suffix and len(path.parts) == 1:
-        one_of("mapping", str(path), names)
+        check_choice("mapping", str(path), names)
     table = read_table(str(path), "mapping")
     mapping = mapping_of(table, str(path), path.stem, command_keys)
     return replace(mapping, sha256=sha256(repr(table).encode()).hexdigest())
@@ -337,7 +337,7 @@ def mapping_of(
         raise InputError(f"{where}: a mapping is a table, not {shorten(table)}")
     key_texts = dict(command_keys or {})
     if "base" in table:
-        base = one_of("base", table["base"], shipped_names(), where)
+        base = check_choice("base", table["base"], shipped_names(), where)
         table = {**packaged(f"{FOLDER}/{base}.toml"), **table}
     keys = keys_of({**table, **key_texts}, Keys, where)
     lacks = tuple(key for key in keys.asks if not table.get(key) and key not in key_texts)

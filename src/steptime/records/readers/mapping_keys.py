@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from steptime.core.errors import InputError, one_of
+from steptime.core.errors import InputError, check_choice
 from steptime.core.formula import check_braces, formula
 from steptime.core.table_layout import TableLayout
 from steptime.core.units import QUANTITIES
@@ -34,7 +34,7 @@ def _number_as_text(value: object) -> object:
 
 def _of(what: str, known: Collection[str]) -> Any:
     """Return the validator of a text that is one of the known names."""
-    return read_by(partial(one_of, what, valid_names=known), AfterValidator)
+    return read_by(partial(check_choice, what, valid_names=known), AfterValidator)
 
 
 def _check_pattern(text: str) -> str:

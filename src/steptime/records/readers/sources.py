@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import IO
 
-from steptime.core.errors import InputError, one_line
+from steptime.core.errors import InputError, escape_controls
 from steptime.core.json_rows import json_rows
 from steptime.core.table_files import OF_JSON, decode
 from steptime.core.table_layout import TableLayout, find_headings
@@ -121,11 +121,11 @@ def sources_at(path: Path) -> Iterator[RecordSource | Unread]:
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     if not path.is_dir():
-        yield from _file(path, one_line(path.name))
+        yield from _file(path, escape_controls(path.name))
         return
     files = sorted(one for one in path.rglob("*") if one.is_symlink() or not one.is_dir())
     for number, file in enumerate(files, start=1):
-        name = one_line(file.relative_to(path).as_posix())
+        name = escape_controls(file.relative_to(path).as_posix())
         if number > MOST_FILES:
             yield Unread(name, None, f"not looked at: more than {MOST_FILES} files")
             return
@@ -172,7 +172,7 @@ def _members(file: Stream, archive_name: str) -> Iterator[RecordSource | Unread]
     total = 0
     with tarfile.open(fileobj=file, mode="r|") as archive:
         for number, member in enumerate(archive, start=1):
-            name = one_line(member.name)
+            name = escape_controls(member.name)
             total += member.size
             if number > MOST_FILES or total > MOST_BYTES:
                 yield Unread(name, None, "not looked at: the archive holds too much")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from steptime.core.errors import InputError, one_line
+from steptime.core.errors import InputError, escape_controls
 from steptime.core.toml_files import packaged
 from steptime.core.units import counted, seconds
 from steptime.core.workload import Workload
@@ -213,4 +213,4 @@ def _group_by_scope(profile: Profile) -> Profile:
 
 def _scope_of(part: TracePart) -> str:
     name = part.op if part.scope in ("", UNATTRIBUTED, NO_OP) else part.scope
-    return one_line(name)
+    return escape_controls(name)

@@ -6,7 +6,7 @@ from typing import Any
 from steptime.analysis import analyses
 from steptime.analysis.analyses import PLOTS
 from steptime.core import registry
-from steptime.core.errors import InputError, one_of
+from steptime.core.errors import InputError, check_choice
 from steptime.records.data import Data
 from steptime.records.record import Record
 
@@ -28,7 +28,7 @@ def draw(kind: str, data: Data | Sequence[Record]) -> Spec:
 
     Raises `InputError` for an unknown kind, `EmptyPlotError` where there is nothing to draw.
     """
-    one_of("plot", kind, kinds())
+    check_choice("plot", kind, kinds())
     held = data if isinstance(data, Data) else Data.of(data)
     try:
         if kind in analyses.names():

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from steptime.analysis.devices_table import TOLD_BY_PLACE, device_bars
-from steptime.core.units import shown
+from steptime.core.units import format_value
 from steptime.core.workload import NO_OPTIMIZER
 from steptime.records.data import Data
 from steptime.records.names import STEP, networks
@@ -114,7 +114,7 @@ def _points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
                 "staged": staged,
                 "lane": f"{run['gpu_type']} {staged}",
                 "middle": middle if index == 1 and devices is not None else None,
-                "examples_per_s": shown("examples_per_s", run["speed"]),
+                "examples_per_s": format_value("examples_per_s", run["speed"]),
                 "run": f"{index} of {len(runs)}",
                 "source": run["source_file"] or run["method"],
             }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from steptime.core.table import Table
-from steptime.core.units import counted, shown, si
+from steptime.core.units import counted, format_value, si
 from steptime.reports.charts import style
 
 SCHEME, SIGNED = "viridis", "blueorange"  # read by the colour-blind
@@ -118,9 +118,11 @@ def _cell(
     if panel:
         found["panel"] = f"{panel} {row['panel']}"
     found["cell"] = f"{row['x']}, {row['y']}" + (f", {found['panel']}" if panel else "")
-    found["shown"] = "no value" if number is None else shown(value, number)
+    found["shown"] = "no value" if number is None else format_value(value, number)
     if row.get("low") is not None:
-        found["shown"] += f" ({shown(value, row['low'])} to {shown(value, row['high'])})"
+        found["shown"] += (
+            f" ({format_value(value, row['low'])} to {format_value(value, row['high'])})"
+        )
     found |= {key: str(row[key]) for key in ("networks", "failed") if row.get(key)}
     if number is None:
         words = [row.get("status") or "failed", row.get("cause")]

@@ -5,7 +5,7 @@ from operator import itemgetter
 
 import polars as pl
 
-from steptime.core.units import first_of, percent, seconds, shown
+from steptime.core.units import first_of, format_value, percent, seconds
 from steptime.records.data import Data
 from steptime.records.names import networks
 from steptime.records.row import grouped, over
@@ -111,8 +111,8 @@ def _points(panel: str, rows: Sequence[style.Row]) -> Iterator[style.Row]:
             "ops_alike": len(group),
             "predicted_time": seconds(step) + (" each" if len(group) > 1 else ""),
             "of_the_step": percent(share),
-            "FLOP": shown("flop", flop),
-            "traffic": shown("bytes", traffic),
+            "FLOP": format_value("flop", flop),
+            "traffic": format_value("bytes", traffic),
         }
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from steptime.core.table import Column
 from steptime.core.toml_files import packaged
-from steptime.core.units import counted, shown
+from steptime.core.units import counted, format_value
 
 Item = TypeVar("Item")
 Row = dict[str, Any]
@@ -235,7 +235,7 @@ def si_label(unit: str) -> str:
 
 def texts(row: Row, columns: Sequence[Column]) -> Row:
     """Return the texts of tooltips: the values of a row under the columns' labels, with units."""
-    return {column.label: shown(column.key, row[column.key]) for column in columns}
+    return {column.label: format_value(column.key, row[column.key]) for column in columns}
 
 
 def point(row: Row, fields: str, columns: Sequence[Column]) -> Row:

@@ -31,7 +31,7 @@ from typing import Annotated, Any
 import msgspec
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.files import FULL, append_line, read_lines, write_whole
+from steptime.core.files import FULL, append_line, read_lines, write_atomically
 from steptime.core.workload import workload_from_json, workload_to_json
 from steptime.measure.contract import Options
 from steptime.records.record import now
@@ -220,7 +220,7 @@ class Submission:
     def write_withdrawn(self, first_tasks: Iterable[int]) -> None:
         """Replace the list of the arrays that were withdrawn."""
         lines = (f"{number}\n" for number in sorted(first_tasks))
-        write_whole(self.folder / WITHDRAWN, "".join(lines))
+        write_atomically(self.folder / WITHDRAWN, "".join(lines))
 
     def claim_task(self, task: int, job: str) -> bool:
         """Return whether a job may run a task: the first job that asks may, and no other.
@@ -301,7 +301,7 @@ def write(submission: Submission) -> None:
     (folder / CELLS).write_bytes(msgspec.json.Encoder().encode_lines(visits))
     for job, text in scripts.items():
         (folder / f"job-{job}.sh").write_text(text, encoding="utf-8")
-    write_whole(folder / PLAN, _plan_text(submission))  # last: now it is whole
+    write_atomically(folder / PLAN, _plan_text(submission))  # last: now it is whole
 
 
 def _make_visit(trial: Trial) -> _Visit:
@@ -372,7 +372,7 @@ def write_current_ids(out: Path, ids: Iterable[str], is_shard: bool) -> None:
     path = out / FOLDER / CURRENT
     if is_shard:
         ids = dict.fromkeys([*(read_current_ids(out) or ()), *ids])
-    write_whole(path, "".join(f"{cell}\n" for cell in ids), makes_folder=True)
+    write_atomically(path, "".join(f"{cell}\n" for cell in ids), makes_folder=True)
 
 
 def read_current_ids(out: Path) -> Collection[str] | None:
