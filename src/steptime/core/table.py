@@ -1,7 +1,7 @@
 """An answer: one JSON document, and tables of named quantities for people.
 
-The keys of a row carry their units (`step_s`, `peak_bytes`), so `units.format_value` can write every cell,
-and a column is a key with a heading. `steptime.core.printers` has the printers.
+The keys of a row carry their units (`step_s`, `peak_bytes`), so `units.format_value` can write
+every cell, and a column is a key with a heading. `steptime.core.printers` has the printers.
 """
 
 import json
