@@ -121,7 +121,7 @@ def test_public_fields_have_meanings():
 def test_private_fields_are_no_part_of_the_document():
     answer = steptime.split(SMALL, "t4", "v100", "aws", by_op=True)
     assert "_by_op" not in document_of(answer)
-    assert len(str(answer).splitlines()) == len(answer.rows) + 3
+    assert len(str(answer).splitlines()) == len(answer.rows) + 4
 
 
 def test_every_key_of_the_golden_answers_is_in_the_vocabulary():
