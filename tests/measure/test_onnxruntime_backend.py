@@ -31,7 +31,7 @@ DECODER = (
 
 
 def workload(text: str, **how: Any) -> Workload:
-    return make_workload(read_model(text), None, **{"phase": "infer", **how})
+    return make_workload(read_model(text), None, **{"phase": "infer", "dtype": "float32", **how})
 
 
 def prepared(work: Workload, options: Options | None = None) -> Prepared:

@@ -157,7 +157,7 @@ def test_a_trace_becomes_records(tmp_path):
 def test_every_op_of_a_network_is_in_its_profile(model, no_kernel, tmp_path):
     from steptime.measure.backends.torch import backend
 
-    workload = make_workload(read_model(model), 2)
+    workload = make_workload(read_model(model), 2, "float32", "train", "sgd")
     kept = tmp_path / "trace.json"
     found = profile_cell(backend, workload, Options(threads=1), 0.01, str(kept))
     times = {one.scope: one.quantities for one in found}

@@ -35,7 +35,7 @@ SMALL = "fc:layers=1,nodes=4,inputs=8,outputs=4"
 def request(model: str = SMALL, batch: int = 2, **changes: object) -> dict[str, Any]:
     return {
         "do": "measure",
-        "workload": workload_to_json(make_workload(read_model(model), batch)),
+        "workload": workload_to_json(make_workload(read_model(model), batch, "float32")),
         "platform": "cpu-of-the-test",
         "timing": {"budget_s": 0.02},
         "parts": False,

@@ -122,7 +122,7 @@ def test_kinds_over_volumes_come_back(tmp_path):
     file = tmp_path / "net.onnx"
     file.write_bytes(model_of(graph, lambda name, _: values[name].tobytes()))
     for batch in (2, 3):
-        again = build(make_workload(read_model(str(file)), batch, phase="infer"))
+        again = build(make_workload(read_model(str(file)), batch, dtype="float32", phase="infer"))
         costs = {op.kind: op.flop for op in count(again).ops}
         assert costs == {op.kind: op.flop * batch // 2 for op in count(graph).ops}
         assert again.parameters == graph.parameters
@@ -130,7 +130,7 @@ def test_kinds_over_volumes_come_back(tmp_path):
 
 @every("name", WHOLE)
 def test_whole_networks_agree(name):
-    assert_runs(build(make_workload(read_model(WHOLE[name]), phase="infer")))
+    assert_runs(build(make_workload(read_model(WHOLE[name]), dtype="float32", phase="infer")))
 
 
 NOT_HERE = (
@@ -175,7 +175,7 @@ def test_windows_that_hang_over_and_uneven_padding(kind, case):
 
 
 def test_a_large_network_is_a_small_file():
-    graph = build(make_workload(read_model("llama_7b:length=64"), phase="infer"))
+    graph = build(make_workload(read_model("llama_7b:length=64"), dtype="float32", phase="infer"))
     model = model_of(graph)
     onnx.checker.check_model(model)
     assert len(model) < 1_000_000
@@ -187,7 +187,7 @@ def test_a_large_network_is_a_small_file():
 
 
 def test_an_op_keeps_its_name_and_a_bias_is_in_its_product():
-    graph = build(make_workload(read_model(WHOLE["fc"]), phase="infer"))
+    graph = build(make_workload(read_model(WHOLE["fc"]), dtype="float32", phase="infer"))
     nodes = onnx.load_from_string(model_of(graph)).graph.node
     assert [len(one.input) for one in nodes if one.op_type == "Gemm"] == [3, 3, 3, 3]
     named = {one.name for one in nodes}
@@ -241,7 +241,9 @@ def test_networks_of_hugging_face_agree(kind, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": kind, **CONFIGS[kind]}))
     length = "" if kind in ("swin", "whisper") else ":length=12"
-    assert_runs(build(make_workload(read_model(f"{path}{length}"), 2, phase="infer")))
+    assert_runs(
+        build(make_workload(read_model(f"{path}{length}"), 2, dtype="float32", phase="infer"))
+    )
 
 
 AS_FILES = ("fc", "cnn bottleneck", "lstm", "gru", "rnn", "encoder", "resnet18")
@@ -250,11 +252,11 @@ AS_FILES = ("fc", "cnn bottleneck", "lstm", "gru", "rnn", "encoder", "resnet18")
 @every("name", AS_FILES)
 def test_our_reader_reads_it_back_to_the_same_network(name, tmp_path):
     chosen, path = read_model(WHOLE[name]), tmp_path / "net.onnx"
-    path.write_bytes(model_of(build(make_workload(chosen, phase="infer"))))
+    path.write_bytes(model_of(build(make_workload(chosen, dtype="float32", phase="infer"))))
     for batch in (chosen.batch, 8):  # the file's own batch, and another
         named = read_model(WHOLE[name].rpartition("batch=")[0].rstrip(",:"))
         ours, theirs = (
-            build(make_workload(one, batch, phase="infer"))
+            build(make_workload(one, batch, dtype="float32", phase="infer"))
             for one in (named, read_model(str(path)))
         )
         assert theirs.parameters == ours.parameters
