@@ -29,8 +29,8 @@ class Option:
 
 
 def find_app(line: str) -> Any:
-    """Return the command that a line calls, as cyclopts has it."""
-    app = build_app(line.split())
+    """Return the command that a line calls, as cyclopts has it, with the texts of its options."""
+    app = build_app([*line.split(), "--help"])
     for word in line.split():
         app = app[word]
     return app

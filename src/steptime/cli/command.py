@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from types import FrameType
@@ -44,28 +45,36 @@ RED, PLAIN = "\x1b[31m", "\x1b[0m"
 
 PATH_METAVARS = ("DIR", "FILE")  # a shell completes their values by the names of files
 
+
+class Output:
+    """How an answer is printed.
+
+    Args:
+        sort: Rows by a column; -COLUMN: largest first.
+        top: The first N rows alone.
+        form: text, csv, json, markdown or html; csv has plain numbers.
+        json: Print one JSON document on stdout.
+        details: Show further tables.
+    """
+
+
+_FORM = Kind("FORM", names=("--format",), choices=tuple(PRINTERS))
 OUTPUT_OPTIONS = {
     parameter.name: parameter
     for parameter in (
-        QuestionParameter(
-            "sort", str, Kind("COLUMN"), None, "Rows by a column; -COLUMN: largest first."
-        ),
-        QuestionParameter("top", int, Kind("N"), None, "The first N rows alone."),
-        QuestionParameter(
-            "form",
-            str,
-            Kind("FORM", names=("--format",), choices=tuple(PRINTERS)),
-            "text",
-            "text, csv, json, markdown or html; csv has plain numbers.",
-        ),
-        QuestionParameter("json", bool, Kind(), False, "Print one JSON document on stdout."),
-        QuestionParameter("details", bool, Kind(), False, "Show further tables."),
+        QuestionParameter("sort", str, Kind("COLUMN"), None, Output),
+        QuestionParameter("top", int, Kind("N"), None, Output),
+        QuestionParameter("form", str, _FORM, "text", Output),
+        QuestionParameter("json", bool, Kind(), False, Output),
+        QuestionParameter("details", bool, Kind(), False, Output),
     )
 }
 """The options of commands, by the names of their parameters; see `output_options`."""
 
 
-def command_of(question: Callable[..., Any], command: str = "") -> Callable[..., int]:
+def command_of(
+    question: Callable[..., Any], command: str = "", has_help: bool = True
+) -> Callable[..., int]:
     """Return the function of a command that asks a question, with a signature for cyclopts.
 
     It has the options `--sort`, `--top`, `--format`, `--json` and, if an answer has tables that
@@ -75,6 +84,7 @@ def command_of(question: Callable[..., Any], command: str = "") -> Callable[...,
     Args:
         question: the function that answers.
         command: the name of the command, by which the help groups options.
+        has_help: whether its options have their texts, which take a twentieth of a short command.
     """
     question_parameters = parameters_of(question)
     question_names = {parameter.name for parameter in question_parameters}
@@ -83,10 +93,12 @@ def command_of(question: Callable[..., Any], command: str = "") -> Callable[...,
     ]
     is_grouped = len(question_names) >= MIN_GROUPED
     items = [
-        _cyclopts_parameter(item, panel_of(command, item) if is_grouped else "Options")
+        _cyclopts_parameter(item, panel_of(command, item) if is_grouped else "Options", has_help)
         for item in question_parameters
     ]
-    items += [_cyclopts_parameter(item, panel_of(command, item)) for item in output_parameters]
+    items += [
+        _cyclopts_parameter(item, panel_of(command, item), has_help) for item in output_parameters
+    ]
     items.sort(key=lambda item: (item.kind, _is_optional_argument(item)))
     signature = inspect.Signature(items)
 
@@ -98,8 +110,9 @@ def command_of(question: Callable[..., Any], command: str = "") -> Callable[...,
             for value in [texts.get(parameter.name)]
         }
         output = {item.name: values.pop(item.name) for item in output_parameters}
-        work = _describe_work(question, command)
-        return _answer_question(question, values, output, work)
+        return _answer_question(
+            question, values, output, partial(_describe_work, question, command)
+        )
 
     run.__doc__ = question.__doc__
     run.__annotations__ = {}  # cyclopts would read that of `options` for a parameter of this name
@@ -120,14 +133,17 @@ def output_options(question: Callable[..., Any]) -> dict[str, QuestionParameter]
 
 
 def _answer_question(
-    question: Callable[..., Any], values: Mapping[str, Any], output: Mapping[str, Any], work: str
+    question: Callable[..., Any],
+    values: Mapping[str, Any],
+    output: Mapping[str, Any],
+    describe_work: Callable[[], str],
 ) -> int:
     """Print the answer to a question and return its exit code."""
     form = "json" if output["json"] else check_choice("--format", output["form"], PRINTERS)
     sort, top = output.get("sort"), output.get("top")
     row_count = None if top is None else parse_count(top, "--top")
     with _interruptible():
-        with listening(patience()), _sign_of_life(work):
+        with listening(patience()), _sign_of_life(describe_work):
             result = question(**values)
         answer: Printout = result.printout()
         if form == "csv" and (table := csv_table(result.csv_rows())) is not None:
@@ -140,7 +156,9 @@ def _answer_question(
     return answer.code
 
 
-def _cyclopts_parameter(parameter: QuestionParameter, panel: str) -> inspect.Parameter:
+def _cyclopts_parameter(
+    parameter: QuestionParameter, panel: str, has_help: bool
+) -> inspect.Parameter:
     """Return a parameter as cyclopts reads it: an argument, or an option with its names.
 
     Its default is None, of a flag False, whatever the question's is: cyclopts has pydantic check
@@ -151,12 +169,12 @@ def _cyclopts_parameter(parameter: QuestionParameter, panel: str) -> inspect.Par
     label = metavar or parameter.name.upper()
     declared = Parameter(
         name=(label,) if kind.is_argument else parameter.option_names,
-        help=parameter.help,
+        help=parameter.help if has_help else None,
         metavar=metavar,
         group=ARGUMENTS if kind.is_argument else PANEL_GROUPS[panel],
         completer=None if parameter.is_flag else completer_of(parameter),
         converter=None if parameter.is_flag else _take_texts,
-        show_default=_default_text(parameter),
+        show_default=has_help and _default_text(parameter),
         allow_leading_hyphen=parameter.name == "sort",
         allow_repeating=parameter.is_repeatable,
         json_list=False,
@@ -241,13 +259,13 @@ def _interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def _sign_of_life(work: str) -> Iterator[None]:
+def _sign_of_life(describe_work: Callable[[], str]) -> Iterator[None]:
     """Show on a terminal what takes longer than a second since the imports began, until it ends."""
     if not sys.stderr.isatty():
         yield
         return
     left_s = max(0.0, cli.BEGAN + SILENT_S - monotonic())
-    timer = threading.Timer(left_s, status.show, (work,))
+    timer = threading.Timer(left_s, lambda: status.show(describe_work()))
     timer.daemon = True
     timer.start()
     try:

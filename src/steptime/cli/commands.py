@@ -36,6 +36,7 @@ _SUBCOMMANDS = Group("Commands", sort_key=99)
 _KINDS = Group("Kinds", sort_key=0)
 _NO_NEGATIVES = Parameter(negative=())  # no --no-json, no --empty-option
 _TARGET = "command "  # begins the attributes of this module that stand for commands
+_HELP_TARGET = "help of command "  # begins those of commands whose options have their texts
 
 
 def command_names() -> list[str]:
@@ -88,18 +89,20 @@ def find_question(name: str) -> Callable[..., Any]:
 def build_app(words: Sequence[str] = ()) -> App:
     """Return the tree of commands for a command line.
 
-    The lines that describe commands, and the commands of other packages, take their time: a line
-    that names a known command goes without.
+    The lines that describe commands, the texts of options and the commands of other packages take
+    their time: a line that names a known command goes without, and without a help flag, too.
     """
     command = words[0] if words else ""
     is_completion = command in COMPLETION_COMMANDS
     is_kind = bool(words[1:]) and (words[1] in ANALYSES or words[1] in PLOTS)
     is_analyse_listed = is_completion or (command == "analyse" and not is_kind)
-    return _build_app(command not in COMMANDS, is_analyse_listed)
+    has_help = is_completion or any(word in HELP_FLAGS for word in words)
+    target = _HELP_TARGET if has_help else _TARGET
+    return _build_app(command not in COMMANDS, is_analyse_listed, target)
 
 
 @cache
-def _build_app(is_root_listed: bool, is_analyse_listed: bool) -> App:
+def _build_app(is_root_listed: bool, is_analyse_listed: bool, target: str) -> App:
     app = _new_app(
         "steptime",
         PlainHelp(lambda: ROOT_TEXT),
@@ -109,10 +112,10 @@ def _build_app(is_root_listed: bool, is_analyse_listed: bool) -> App:
     )
     for rank, name in enumerate(root_commands(command_names() if is_root_listed else COMMANDS)):
         if name == "analyse":
-            app.command(_build_analyse(is_analyse_listed, rank))
+            app.command(_build_analyse(is_analyse_listed, rank, target))
             continue
         app.command(
-            f"{__name__}:{_TARGET}{name}",
+            f"{__name__}:{target}{name}",
             name=name,
             help=describe_command(name) if is_root_listed else None,
             group=_COMMAND_GROUPS[QUESTIONS[name].panel if name in QUESTIONS else OTHER_PACKAGES],
@@ -127,7 +130,7 @@ def _build_app(is_root_listed: bool, is_analyse_listed: bool) -> App:
     return app
 
 
-def _build_analyse(is_listed: bool, rank: int) -> App:
+def _build_analyse(is_listed: bool, rank: int, target: str) -> App:
     app = _new_app(
         "analyse",
         PlainHelp(lambda: ANALYSE_TEXT),
@@ -138,7 +141,7 @@ def _build_analyse(is_listed: bool, rank: int) -> App:
     )
     for kind_rank, kind in enumerate(kind_names() if is_listed else (*ANALYSES, *PLOTS)):
         app.command(
-            f"{__name__}:{_TARGET}analyse {kind}",
+            f"{__name__}:{target}analyse {kind}",
             name=kind,
             help=describe_command(f"analyse {kind}") if is_listed else None,
             group=_KINDS,
@@ -147,12 +150,12 @@ def _build_analyse(is_listed: bool, rank: int) -> App:
     return app
 
 
-def _build_command(name: str) -> App:
+def _build_command(name: str, target: str) -> App:
     """Return the command that answers a question, with the commands that begin with its name."""
     from steptime.cli.command import command_of  # a help of all commands does without it
 
     question = find_question(name)
-    function = command_of(question, name)
+    function = command_of(question, name, target == _HELP_TARGET)
     app = _new_app(
         name.rsplit(maxsplit=1)[-1],
         PlainHelp(lambda: summary(question.__doc__ or "")),
@@ -162,7 +165,7 @@ def _build_command(name: str) -> App:
     commands = [command for command in QUESTIONS if command.startswith(f"{name} ")]
     for rank, command in enumerate(commands):
         app.command(
-            f"{__name__}:{_TARGET}{command}",
+            f"{__name__}:{target}{command}",
             name=command.removeprefix(f"{name} "),
             help=describe_command(command),
             sort_key=rank,
@@ -172,9 +175,10 @@ def _build_command(name: str) -> App:
 
 def __getattr__(name: str) -> Any:
     """Return a command, for cyclopts, which imports commands by names of attributes."""
-    if not name.startswith(_TARGET):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return _build_command(name.removeprefix(_TARGET))
+    for target in (_TARGET, _HELP_TARGET):
+        if name.startswith(target):
+            return _build_command(name.removeprefix(target), target)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _new_app(name: str, formatter: PlainHelp, **settings: Any) -> App:

@@ -13,6 +13,7 @@ def _parsed(docstring: str) -> Any:
     return parse(docstring, DocstringStyle.GOOGLE)
 
 
+@cache
 def argument_texts(docstring: str) -> dict[str, str]:
     """Return the texts under `Args` and `Attributes` by name, each on one line."""
     items = _parsed(inspect.cleandoc(docstring)).params

@@ -61,14 +61,19 @@ class QuestionParameter:
         annotation: its type in Python, without its kind.
         kind: how it is written on the command line.
         default: its default, or `REQUIRED`.
-        help: its meaning, one or two sentences.
+        owner: the function or group of options whose docstring says its meaning.
     """
 
     name: str
     annotation: Any
     kind: Kind
     default: Any
-    help: str
+    owner: object
+
+    @property
+    def help(self) -> str:
+        """Its meaning, one or two sentences; docstrings are parsed when it is asked for."""
+        return argument_texts(inspect.getdoc(self.owner) or "").get(self.name, "")
 
     @property
     def option(self) -> str:
@@ -124,7 +129,6 @@ def option_name(parameter: str) -> str:
 def parameters_of(function: Callable[..., Any]) -> tuple[QuestionParameter, ...]:
     """Return the parameters of a question, those of its groups of options in their places."""
     hints = get_type_hints(function, include_extras=True)
-    texts = argument_texts(inspect.getdoc(function) or "")
     parameters: list[QuestionParameter] = []
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
@@ -132,23 +136,23 @@ def parameters_of(function: Callable[..., Any]) -> tuple[QuestionParameter, ...]
                 parameters += group_parameters(OptionGroup.of_keywords[keywords])
             continue
         default = REQUIRED if parameter.default is inspect.Parameter.empty else parameter.default
-        parameters.append(_parameter(name, hints[name], default, texts))
+        parameters.append(_parameter(name, hints[name], default, function))
     return tuple(parameters)
 
 
 def group_parameters(group: Any) -> Iterator[QuestionParameter]:
     """Yield the parameters of a group of options, with the types of its keywords."""
-    texts = argument_texts(inspect.getdoc(group) or "")
     hints = get_type_hints(group.keywords, include_extras=True)
     for name, hint in hints.items():
         field = group.__dataclass_fields__[name]
-        yield _parameter(name, hint, REQUIRED if field.default is MISSING else field.default, texts)
+        default = REQUIRED if field.default is MISSING else field.default
+        yield _parameter(name, hint, default, group)
 
 
-def _parameter(name: str, hint: Any, default: Any, texts: Mapping[str, str]) -> QuestionParameter:
+def _parameter(name: str, hint: Any, default: Any, owner: object) -> QuestionParameter:
     kinds = [value for value in _metadata(hint) if isinstance(value, Kind)]
     kind = kinds[0] if kinds else Kind()
-    return QuestionParameter(name, _bare(hint), kind, default, texts.get(name, ""))
+    return QuestionParameter(name, _bare(hint), kind, default, owner)
 
 
 def _metadata(hint: Any) -> Iterator[Any]:
