@@ -158,7 +158,7 @@ def intervals(value: Any, path: str = "") -> Iterator[tuple[str, list[float]]]:
                     yield f"{path}.{name}", [low, value[name], high]
             elif "low" in words:
                 high = value["_".join("high" if word == "low" else word for word in words)]
-                own = "_".join(word for word in words if word != "low")
+                own = "_".join(word for word in words if word != "low").removeprefix("any_stack_")
                 name = next((one for one in (own, *MIDDLE) if one in value), own)
                 said = [end for end in (item, value[name], high) if end is not None]
                 yield f"{path}.{key}", said
