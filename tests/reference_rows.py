@@ -35,7 +35,7 @@ def facts(record: Record) -> Row:
         "date": env.get("date") or record.taken_at[:10] or None,
         "threads": options.get("threads"),
         **{name: options.get(name) or None for name in ("gpu", "strategy")},
-        "devices": options.get("devices", workload.plan.data),
+        "device_count": options.get("device_count", workload.plan.data),
         "overlap": options.get("overlap", True),
         **_input(record),
         **{name: env.get(name) for name in OF_ENV},

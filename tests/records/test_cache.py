@@ -43,7 +43,7 @@ def _records() -> list[Record]:
     marks = {"run": (0, 0, 0, 1, 1, 1), "disturbed": (False, True, False, False, True, False)}
     step = Quantity(samples=samples, columns=marks)
     waited = Quantity(samples=tuple(sample / 8 for sample in samples))
-    files = {"threads": 2, "gpu": "p100", "input": "dataset", "loaders": 3, "devices": 2}
+    files = {"threads": 2, "gpu": "p100", "input": "dataset", "loaders": 3, "device_count": 2}
     of_file = replace(first.workload, params={}, file="net.json", sha256="ab" * 32)
     return [
         *found,

@@ -180,7 +180,7 @@ def test_what_others_published_is_a_row_of_the_networks_and_says_its_options_onc
     records = []
     for devices, gpu in ((1, "k80"), (2, "k80"), (2, "p100"), (2, "p100")):
         record = synthetic.measured(synthetic.workloads()[0])
-        options = {"gpu": gpu, "devices": devices, "strategy": "", "program": None}
+        options = {"gpu": gpu, "device_count": devices, "strategy": "", "program": None}
         records.append(
             replace(
                 record,

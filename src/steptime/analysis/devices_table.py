@@ -29,7 +29,7 @@ COLUMNS = (
 BEHIND = ("model", "cause")  # for people; csv and json have all
 IF_DIFFERENT = ("phase", "optimizer", "method", "input", "loaders", "prefetch", "threads", "host")
 TOLD_BY_PLACE = ("strategy", "batch", "num_gpu", "replicas", "staged_from")  # in plots
-SHOWN_OPTIONS = ("gpu", "devices", "staging", "strategy", "runs")  # elsewhere, or not at all
+SHOWN_OPTIONS = ("gpu", "device_count", "staging", "strategy", "runs")  # elsewhere, or not at all
 ORDER = (
     *("model", "gpu_type", "platform", "num_gpu", "strategy", "batch"),
     *("staged_from", "dtype", "phase", "optimizer", "input", "loaders", "prefetch"),
@@ -63,7 +63,7 @@ def step_rows(data: Data) -> pl.LazyFrame:
         "mean_speed_corrected": pl.col("speed_per_s"),
         "global_batch": pl.when(pl.col("step_s").is_not_null()).then(pl.col("global_batch")),
         "gpu_type": pl.coalesce("gpu", "platform"),
-        "num_gpu": pl.col("devices"),
+        "num_gpu": pl.col("device_count"),
         "staged_from": pl.coalesce("staging", from_disk).replace_strict(STAGED, default=None),
     }
     return (

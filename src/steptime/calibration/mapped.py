@@ -112,7 +112,7 @@ def _of_records(
         stack = "" if stack == catalog.DEFAULT_STACK else stack
         seconds = headline(quantity)
         at = f"{of.label}, batch {of.batch_per_replica}"
-        alone = of.plan.data == 1 == record.method.options.get("devices", 1)
+        alone = of.plan.data == 1 == record.method.options.get("device_count", 1)
         try:
             device = catalog.device(catalog.platform_of(record.platform) or record.platform)
             if not alone:
@@ -286,7 +286,7 @@ def _case(
     stack, family = row.text(keys.stack), row.text(keys.family)
     if keys.model:
         workload, of_row = row.workload, row.options
-        if workload.plan.data > 1 or of_row.get("devices", 1) != 1:
+        if workload.plan.data > 1 or of_row.get("device_count", 1) != 1:
             raise InputError(SEVERAL)
         stack = stack or str(of_row.get("stack", ""))
         kernels = step_kernels(workload, stack_option(stack) | asked)

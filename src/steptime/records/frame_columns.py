@@ -56,7 +56,7 @@ OF_METHOD = {
     "threads": COUNT,
     "gpu": STRING,
     "strategy": STRING,
-    "devices": COUNT,
+    "device_count": COUNT,
     "overlap": pl.Boolean(),
     "input": STRING,
     "staging": STRING,
@@ -163,8 +163,8 @@ def describe_method(text: bytes, origin: str, replicas: int) -> Row:
         staging = staging or "shared" if kind == "dataset" else None
         loaders = loaders or "0" if kind == "dataset" else None
         prefetch = prefetch or "2" if loaders not in (None, "0") else None
-    devices = _whole(options.get("devices", replicas))
-    is_unknown = "devices" in options and options["devices"] is None
+    devices = _whole(options.get("device_count", replicas))
+    is_unknown = "device_count" in options and options["device_count"] is None
     return {
         "method": method.label,
         "method_version": method.version,
@@ -172,7 +172,7 @@ def describe_method(text: bytes, origin: str, replicas: int) -> Row:
         "method_options": json.dumps(options, sort_keys=True),
         "threads": _whole(options.get("threads")),
         **{name: _text(options.get(name)) or None for name in ("gpu", "strategy")},
-        "devices": replicas if devices is None and not is_unknown else devices,
+        "device_count": replicas if devices is None and not is_unknown else devices,
         "overlap": _text(options.get("overlap")) not in ("false", "0"),
         "input": kind,
         "staging": staging,

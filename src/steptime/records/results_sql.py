@@ -29,7 +29,7 @@ WHY = ("status", "cause", "note")
 OF_RECORD = (
     *("folder_rank", "folder", "workload_key", "platform", "overlap", "model", "family"),
     *("replicas", "dtype", "phase", "optimizer", "params", "settings", "origin"),
-    *("batch", "devices", "method_version", "method_options"),
+    *("batch", "device_count", "method_version", "method_options"),
 )
 OF_PREDICTION = {
     "predicted_s": "step_s",

@@ -44,7 +44,7 @@ COLUMNS: Mapping[str, type] = {
     **dict.fromkeys(("taken_at", "host"), str),
     "threads": int,
     **dict.fromkeys(("method_options", "env", "gpu"), str),
-    "devices": int,
+    "device_count": int,
     **dict.fromkeys(("stack", "strategy", "input", "staging"), str),
     **dict.fromkeys(("loaders", "prefetch"), int),
 }
@@ -54,7 +54,7 @@ AMOUNTS = frozenset(COLUMNS.keys() & QUANTITIES.keys())  # quantities that every
 WAYS = ("tensor", "pipeline", "expert", "context")  # of a plan, to be parallel
 PARAM_PREFIX = "param_"
 UNKNOWN = "unknown"
-HOW = ("gpu", "devices", "input", "staging", "loaders", "prefetch", "threads")
+HOW = ("gpu", "device_count", "input", "staging", "loaders", "prefetch", "threads")
 ESTIMATE = ("value", "low", "high", "error", "drift", "steady")  # of `statistics.estimates`
 RATES = ("peak_flop_per_s", "memory_bytes_per_s")  # of a device, as options of methods say them
 OF_ENV = ("op_kind", "host", "batch_source", "source_file", "stack")  # texts of an environment

@@ -252,7 +252,8 @@ def test_a_row_of_bars_bears_the_name_of_its_network_alone():
 
 def test_other_numbers_of_replicas_are_other_bars():
     some = _sweep_of_devices()[-1]
-    held = replace(some, method=replace(some.method, options={**some.method.options, "devices": 8}))
+    options = {**some.method.options, "device_count": 8}
+    held = replace(some, method=replace(some.method, options=options))
     eight = replace(held, workload=replace(held.workload, plan=Plan(data=8)))
     sixteen = replace(held, workload=replace(held.workload, plan=Plan(data=16)))
     texts = _ways(draw("devices", [held, eight, sixteen]))

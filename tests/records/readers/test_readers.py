@@ -279,14 +279,17 @@ def test_faults_of_a_mapping(before, after, message, tmp_path):
     assert message in str(caught.value)
 
 
+STRATEGY = 'strategy = "allreduce"'
+
+
 @every(
     ("before", "after", "said"),
     [
         ('strategy = "allreduce"', 'staging = "moon"', "options: unknown staging 'moon'; known: "),
         ('strategy = "allreduce"', 'staging = "{card}"', "options: unknown staging 'V100'"),
         ('"allreduce"', '"alreduce"', "did you mean 'allreduce'?"),
-        ('strategy = "allreduce"', 'devices = "abc"', "options.devices: must be a whole number"),
-        ('strategy = "allreduce"', 'devices = "0"', "options.devices: must be at least 1"),
+        (STRATEGY, 'device_count = "abc"', "options.device_count: must be a whole number"),
+        (STRATEGY, 'device_count = "0"', "options.device_count: must be at least 1"),
         ('platform = "{card}"', 'platform = ""', "device: empty"),
         ('platform = "{card}"', 'platform = " "', "device: empty"),
         (
@@ -310,13 +313,13 @@ def test_rows_that_a_mapping_makes_senseless(before, after, said, tmp_path):
 
 
 def test_the_options_that_tables_and_plots_read(tmp_path):
-    said = 'options = {devices = "{width}", staging = "local", strategy = "", year = "2023"}'
+    said = 'options = {device_count = "{width}", staging = "local", strategy = "", year = "2023"}'
     text = MAPPING.replace('options = {gpu = "{card}", strategy = "allreduce"}', said)
     (tmp_path / "m.toml").write_text(text, encoding="utf-8")
     (tmp_path / "t.csv").write_text("\n".join(TABLE.splitlines()[:2]), encoding="utf-8")
     (record,) = read_path(tmp_path / "t.csv", mapping=read_mapping(tmp_path / "m.toml")).records
     assert record.method.options == {
-        "devices": 256, "staging": "local", "strategy": "", "year": "2023",
+        "device_count": 256, "staging": "local", "strategy": "", "year": "2023",
     }  # fmt: skip
     (row,) = device_rows([record])
     assert (row["num_gpu"], row["staged_from"], row["strategy"]) == (256, "$LOCAL", None)

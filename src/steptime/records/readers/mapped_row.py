@@ -206,7 +206,8 @@ class MappedRow:
             text = template if isinstance(template, int) else self.text(template)
             if name in CHOICES and text not in CHOICES[name]:
                 raise unknown(name, text, filter(None, CHOICES[name]), "options")
-            options[name] = parse_count(text, "options.devices") if name == "devices" else text
+            is_count = name == "device_count"
+            options[name] = parse_count(text, "options.device_count") if is_count else text
         return options
 
     def _cell(self, column: str) -> Any:

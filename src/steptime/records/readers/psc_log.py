@@ -103,7 +103,7 @@ def _record(log: Log, name: FileName) -> Record:
     found = [("accuracy", "accuracy"), *(TIMES if ok else ())]
     options = {
         "gpu": (log["gpu_type"] or worked.type).lower() if on_gpu else "",
-        "devices": worked.devices if on_gpu else 1,
+        "device_count": worked.devices if on_gpu else 1,
         "staging": STAGINGS[staging],
         "strategy": STRATEGIES[mode],
         "program": log["program"],
