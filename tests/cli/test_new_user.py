@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import termios
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -234,11 +235,11 @@ def test_what_takes_long_gives_a_sign_of_life_on_a_terminal(terminal, monkeypatc
 
         daemon = False
 
-        def __init__(self, _: float, say: Any, words: tuple[str, ...]) -> None:
-            self.say, self.words = say, words
+        def __init__(self, _: float, show: Callable[[], None]) -> None:
+            self.show = show
 
         def start(self) -> None:
-            self.say(*self.words)
+            self.show()
 
         def cancel(self) -> None:
             pass

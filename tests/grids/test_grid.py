@@ -222,7 +222,11 @@ def test_the_grid_of_the_command_line(capsys, tmp_path):
     texts = ("assumed", "notes")  # in words, where JSON has a table and a list
     for cell, row in zip(found, rows, strict=True):
         assert cell.keys() == row.keys()
-        values = {name: str(value) for name, value in cell.items() if name not in texts}
+        values = {
+            name: "" if value is None else str(value)
+            for name, value in cell.items()
+            if name not in texts
+        }
         assert values == {name: value for name, value in row.items() if name not in texts}
         assert row["notes"] == "; ".join(cell["notes"])
         assert cell["assumed"]["stack"] in row["assumed"]

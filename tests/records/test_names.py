@@ -46,8 +46,8 @@ def test_a_setting_of_the_network_is_in_the_label(changes: dict[str, Any]):
 
 def test_two_ways_of_fine_tuning_have_two_labels():
     both = [
-        replace(MEASURED, workload=replace(WORKLOAD, tuning=Tuning(rank=8, how=how)))
-        for how in (("peft",), ("unsloth",))
+        replace(MEASURED, workload=replace(WORKLOAD, tuning=Tuning(rank=8, methods=methods)))
+        for methods in (("peft",), ("unsloth",))
     ]
     assert labels(*both) == [
         "fc tuning LoRA r=8 on attention, how peft, batch 64",

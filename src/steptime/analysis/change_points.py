@@ -45,14 +45,14 @@ class LevelChange(NamedTuple):
     high: float
 
 
-class Level(NamedTuple):
+class SeriesLevel(NamedTuple):
     """A level between two changes: its mean, and the standard error of this mean."""
 
     mean: float
     error: float
 
 
-class Family(NamedTuple):
+class SeriesGroup(NamedTuple):
     """Series that are judged together.
 
     Attributes:
@@ -69,7 +69,7 @@ def change_points(
     errors: Sequence[float],
     freedom: int,
     margin: float = 0.0,
-    family: Family = Family(),  # noqa: B008  # immutable
+    family: SeriesGroup = SeriesGroup(),  # noqa: B008  # immutable
 ) -> list[LevelChange]:
     """Return where the level of a series changes by more than `margin`.
 
@@ -91,13 +91,14 @@ def change_points(
 
 def find_levels(
     logs: Sequence[float], errors: Sequence[float], freedom: int, places: Sequence[int]
-) -> list[Level]:
+) -> list[SeriesLevel]:
     """Return the levels between changes at `places`."""
     values = np.asarray(logs, float)
     own = _root_mean_square(errors)
     noise, _ = _noise_about(values, places, own, freedom)
     return [
-        Level(float(part.mean()), noise / math.sqrt(len(part))) for part in _parts(values, places)
+        SeriesLevel(float(part.mean()), noise / math.sqrt(len(part)))
+        for part in _parts(values, places)
     ]
 
 
@@ -107,7 +108,7 @@ def smallest_change(
     freedom: int,
     places: Sequence[int],
     margin: float,
-    family: Family = Family(),  # noqa: B008  # immutable
+    family: SeriesGroup = SeriesGroup(),  # noqa: B008  # immutable
 ) -> float | None:
     """Return the smallest change of the newest values that is found with 90 % power.
 
@@ -133,7 +134,7 @@ def smallest_change(
     return min(max(limit, margin) + POWER_SIGMAS * error, MAX_SMALLEST)
 
 
-def find_family(all_logs: Sequence[Sequence[float]]) -> Family:
+def find_family(all_logs: Sequence[Sequence[float]]) -> SeriesGroup:
     """Return what the series have in common that are judged together."""
     farthest = 0.0
     for logs in all_logs:
@@ -142,7 +143,7 @@ def find_family(all_logs: Sequence[Sequence[float]]) -> Family:
             residuals = before - _running_median(before)
             noise = max(_robust_noise(residuals), MIN_NOISE)
             farthest = max(farthest, float(np.abs(residuals).max()) / noise)
-    return Family(len(all_logs), farthest)
+    return SeriesGroup(len(all_logs), farthest)
 
 
 def _root_mean_square(errors: Sequence[float]) -> float:
@@ -150,7 +151,7 @@ def _root_mean_square(errors: Sequence[float]) -> float:
 
 
 def _split_few(
-    values: Floats, own: float, freedom: int, min_change: float, family: Family
+    values: Floats, own: float, freedom: int, min_change: float, family: SeriesGroup
 ) -> list[int]:
     """Return the best split if a t-test believes it and it is larger than two speeds can be."""
     n = len(values)
@@ -168,7 +169,7 @@ def _split_few(
     return [best + 1] if is_change and abs(sizes[best]) > min_change else []
 
 
-def _split_many(values: Floats, own: float, margin: float, family: Family) -> list[int]:
+def _split_many(values: Floats, own: float, margin: float, family: SeriesGroup) -> list[int]:
     """Return the places of the changes of a series that shows its own noise."""
     clipped = _clip_outliers(values)
     n = len(values)

@@ -10,8 +10,8 @@ import numpy as np
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.change_points import (
     MIN_VALUES,
-    Family,
     LevelChange,
+    SeriesGroup,
     change_points,
     find_family,
     find_levels,
@@ -114,7 +114,7 @@ def _logs(cells: Sequence[Row]) -> list[float]:
     return [math.log(row["step_s"]) for row in cells]
 
 
-def _judge_series(cells: Sequence[Row], min_change: float, family: Family) -> _Series:
+def _judge_series(cells: Sequence[Row], min_change: float, family: SeriesGroup) -> _Series:
     """Return the changes of a network, and whether its newest level is worse than the best."""
     logs = _logs(cells)
     errors, freedom = _errors(cells)

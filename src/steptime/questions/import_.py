@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from steptime.build import read_model
+from steptime.build import make_workload, read_model
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError, check_choice
@@ -176,7 +176,7 @@ def _check_key(key: str, text: str) -> None:
     elif key == "dtype":
         find_dtype(text)
     elif key == "model":
-        read_model(text)
+        make_workload(read_model(text, trusted=True))
     else:
         check_choice(key, text.lower(), PHASES if key == "phase" else OPTIMIZERS)
 

@@ -17,7 +17,7 @@ def _live_readers(program: Program) -> dict[str, list[FxNode]]:
     return readers
 
 
-class Readers:
+class TensorReaders:
     """The nodes of a program that read each tensor of the graph that is built of it."""
 
     def __init__(self, program: Program) -> None:

@@ -21,7 +21,7 @@ from steptime.formats.pytorch.program import (
     Sym,
     frozen_paths,
 )
-from steptime.formats.pytorch.readers import Readers
+from steptime.formats.pytorch.readers import TensorReaders
 from steptime.formats.pytorch.symbols import value_of
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError, require
@@ -171,7 +171,7 @@ class Walk(Follower):
         self.env: dict[str, Value] = {}
         self.unpriced: dict[str, str] = {}  # ops of unknown work -> what the file calls them
         self.suspects: list[str] = []  # those of them that may hold products
-        self._readers = Readers(self.program)
+        self._readers = TensorReaders(self.program)
         self._computed: set[str] = set()  # truth values and whole numbers made of floats
         self._repeated: list[set[str]] = [set() for _ in self.program.checkpoints]
         self._buffers: dict[tuple[str, Shape, str], str] = {}
