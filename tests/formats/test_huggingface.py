@@ -104,6 +104,15 @@ DEFAULTS = {  # parameters of an empty configuration of each type, as transforme
     "qwen3_5_moe_text": 34_660_610_688,
     "qwen3_5": 8_953_803_264,
     "qwen3_5_moe": 34_660_610_688,
+    # as transformers 5.24 counts them; those of words and images without what sees images
+    "qwen2_vl_text": 72_706_203_648,
+    "qwen2_5_vl_text": 72_706_203_648,
+    "qwen3_vl_text": 12_049_461_248,
+    "qwen3_vl_moe_text": 13_485_121_536,
+    "ministral3": 8_489_553_920,
+    "ministral": 7_241_732_096,
+    "qwen2_vl": 72_706_203_648,
+    "qwen2_5_vl": 72_706_203_648,
 }
 
 
@@ -316,9 +325,13 @@ def test_what_is_not_counted_is_said(tmp_path):
         ({"model_type": "hunyuan_v1_moe", "moe_topk": [8, 4]}, "moe_topk: must be a whole number"),
         ({"model_type": "minimax_m2", "qk_norm_type": "per_head"}, "only per_layer"),
         (
-            {"model_type": "kimi_k25", "text_config": {"model_type": "llama"}},
-            "config.json: text_config: unknown model_type 'llama'; known: kimi_k2",
+            {"model_type": "kimi_k25", "text_config": {"model_type": "lama"}},
+            "config.json: text_config: unknown model_type 'lama'; did you mean 'llama'?",
         ),
+        ({"model_type": "seer", "text_config": {}}, "text_config: has no model_type"),
+        ({"model_type": "seer", "text_config": {"model_type": "bert"}}, "model_type 'bert'; known"),
+        ({"model_type": "seer", "llm_config": {"model_type": 3}}, "llm_config: unknown model_type"),
+        ({"model_type": "mllama", "text_config": {"model_type": "mllama_text_model"}}, "unknown"),
         ({"model_type": "qwen3_5", "text_config": 3}, "text_config: must be a table, not '3'"),
         ({"model_type": "gpt2", "n_inner": 0}, "n_inner: must be at least 1, not 0"),
         ({"model_type": "mixtral", "num_local_experts": 0}, "num_local_experts: must be at least"),

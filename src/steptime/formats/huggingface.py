@@ -16,6 +16,11 @@ from steptime.core.toml_files import packaged
 from steptime.core.values import MAX_COUNT
 from steptime.core.workload import Value
 from steptime.formats import Source
+from steptime.formats.huggingface_composed import (
+    CLASS_UNCHECKED,
+    holds_words,
+    text_part,
+)
 from steptime.network.families.family import Family, Parameter, resolve
 from steptime.network.ops.builder import Builder
 
@@ -72,10 +77,10 @@ def described(table: Mapping[str, Any], place: str, before: Sequence[str] = ()) 
     name = table[KEY]
     if why := _WORDS["unlike"].get(str(name)):
         raise InputError(f"{place}: {KEY} {shorten(name)} is not known: it has {why}")
-    if not isinstance(name, str) or name not in types():
+    row = types().get(name, {}) if isinstance(name, str) else {}
+    if not row and (not isinstance(name, str) or not holds_words(table)):
         raise unknown(KEY, name, types(), place)
-    row = types()[name]
-    if "text" in row:
+    if not row or "text" in row:
         return _of_text(table, row, place)
     if "towers" in row:
         return _of_towers(table, row, place)
@@ -116,20 +121,10 @@ def described(table: Mapping[str, Any], place: str, before: Sequence[str] = ()) 
 
 def _of_text(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> Family:
     """Return the network of words in one of words and images."""
-    _, remarks = _head(table, row, place)
-    inner = _inner(table, "text_config", row["text"], place)
-    tied = {"tie_word_embeddings": table[TIED]} if TIED in table and TIED not in inner else {}
-    quantised = {QUANTISED: table[QUANTISED]} if QUANTISED in table else {}
-    whole = {
-        **inner,
-        **tied,
-        **quantised,
-        KEY: row["text"],
-        "architectures": [_class(row["text"], "ForCausalLM")],
-    }
-    return described(
-        whole, place, [*remarks, "text_config alone is counted: what sees images is not"]
-    )
+    remarks = _head(table, row, place)[1] if row else [CLASS_UNCHECKED]
+    whole, more = text_part(table, row.get("text", ""), types(), place)
+    whole["architectures"] = [_class(whole[KEY], "ForCausalLM")]
+    return described(whole, place, [*remarks, *more])
 
 
 def _inner(table: Mapping[str, Any], name: str, kind: str, place: str) -> dict[str, Any]:
