@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from every import every
+from formats.huggingface_defaults import DEFAULTS
 from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
@@ -39,81 +40,6 @@ def _configs() -> dict[str, tuple[dict[str, Any], int]]:
 
 
 CONFIGS = _configs()
-DEFAULTS = {  # parameters of an empty configuration of each type, as transformers 5.23 counts them
-    "llama": 6_738_415_616,
-    "granite": 6_738_415_616,
-    "mistral": 7_241_732_096,
-    "mixtral": 46_702_792_704,
-    "qwen2": 12_049_846_272,
-    "qwen2_moe": 14_315_784_192,
-    "qwen3": 12_049_461_248,
-    "qwen3_moe": 15_350_731_776,
-    "gemma": 8_537_680_896,
-    "gemma2": 2_614_341_888,
-    "gemma3_text": 2_628_658_432,
-    "phi": 1_418_270_720,
-    "phi3": 3_821_079_552,
-    "gpt_neox": 20_554_567_680,
-    "gpt2": 124_439_808,
-    "gpt_bigcode": 111_446_784,
-    "gptj": 6_050_882_784,
-    "codegen": 6_050_882_784,
-    "stablelm": 2_795_443_200,
-    "starcoder2": 3_030_371_328,
-    "olmo2": 6_888_624_128,
-    "opt": 125_239_296,
-    "deepseek_v3": 671_026_404_352,
-    "deepseek_v2": 38_612_307_968,
-    "gpt_oss": 116_829_156_672,
-    "bert": 109_482_240,
-    "roberta": 124_644_864,
-    "xlm-roberta": 109_482_240,
-    "camembert": 109_482_240,
-    "distilbert": 66_362_880,
-    "albert": 222_595_584,
-    "electra": 13_483_008,
-    "t5": 60_506_624,
-    "bart": 406_291_456,
-    "mbart": 406_295_552,
-    "whisper": 37_760_640,
-    "vit": 85_800_194,
-    "deit": 85_801_730,
-    "swin": 27_520_892,
-    "clip_text_model": 63_165_952,
-    "clip_vision_model": 87_456_000,
-    "clip": 151_277_313,
-    "gemma3": 2_723_312_896,
-    # by hand from the shapes of their classes; those of published models stand in huggingface.jsonl
-    "kimi_k2": 1_026_408_209_408,
-    "kimi_k25": 1_026_408_209_408,
-    "glm4": 9_400_094_720,
-    "glm4_moe": 106_851_586_048,
-    "dots1": 163_585_920_960,
-    "minimax_m2": 228_689_748_992,
-    # 28 layers of two blocks; 741,053,585,408 in transformers 5.24, whose class has 4096 x 6144 for
-    # each of 256 experts that give a token back, too, and reads none of them
-    "longcat_flash": 741_053_585_408 - 28 * 256 * 4096 * 6144,
-    "hunyuan_v1_moe": 13_188_337_664,
-    "ernie4_5": 360_748_032,
-    "ernie4_5_moe": 21_825_437_888,
-    "seed_oss": 28_921_040_896,
-    "smollm3": 3_075_098_624,
-    "olmo3": 6_888_624_128,
-    "qwen3_5_text": 8_953_803_264,
-    "qwen3_next": 79_674_391_296,
-    "qwen3_5_moe_text": 34_660_610_688,
-    "qwen3_5": 8_953_803_264,
-    "qwen3_5_moe": 34_660_610_688,
-    # as transformers 5.24 counts them; those of words and images without what sees images
-    "qwen2_vl_text": 72_706_203_648,
-    "qwen2_5_vl_text": 72_706_203_648,
-    "qwen3_vl_text": 12_049_461_248,
-    "qwen3_vl_moe_text": 13_485_121_536,
-    "ministral3": 8_489_553_920,
-    "ministral": 7_241_732_096,
-    "qwen2_vl": 72_706_203_648,
-    "qwen2_5_vl": 72_706_203_648,
-}
 
 
 def written(folder: Path, table: object) -> str:
@@ -322,6 +248,14 @@ def test_what_is_not_counted_is_said(tmp_path):
         ({"model_type": "longcat_flash", "zero_expert_type": "drop"}, "only identity"),
         ({"model_type": "deepseek_v32"}, "unknown model_type 'deepseek_v32'"),
         ({"model_type": "apertus", "hidden_act": "xielu"}, "unknown model_type 'apertus'"),
+        ({"model_type": "cohere", "use_qk_norm": True}, "use_qk_norm: 'True' is not known"),
+        ({"model_type": "olmoe", "clip_qkv": 8.0}, "clip_qkv: '8.0' is not known"),
+        ({"model_type": "exaone4", "sliding_window_pattern": "LG"}, "'LG' is not known"),
+        (
+            {"model_type": "llama4_text", "moe_layers": [48]},
+            "moe_layers: '48' is none of 48 layers",
+        ),
+        ({"model_type": "llama4_text", "moe_layers": [[]]}, "moe_layers: '[]' is none of 48"),
         ({"model_type": "hunyuan_v1_moe", "moe_topk": [8, 4]}, "moe_topk: must be a whole number"),
         ({"model_type": "minimax_m2", "qk_norm_type": "per_head"}, "only per_layer"),
         (

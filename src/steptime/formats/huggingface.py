@@ -31,6 +31,7 @@ _FORMATS = {"mxfp4": "mxfp4", "nvfp4": "float4", "fp8": "float8"}  # by a word o
 _FAMILY = "steptime.network.families.transformer:FAMILY"
 MOST_LAYERS = 2000  # of a file: some seconds, and a few hundred megabytes
 LONGEST_LIST = 10_000
+_AHEAD = ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers")
 _MERGED = ("fields", "spelled", "only", "settings", "free", "remarks")
 _NESTED = ("config", "config_dict")  # the second, of older files, wins
 _WORDS = packaged("huggingface.toml")["words"]
@@ -275,11 +276,24 @@ def _settings(values: Mapping[str, Any], row: Mapping[str, Any], place: str) -> 
         settings["activation"] = clamped + _activation(settings["activation"], gated, place)
     if values.get("layer_types"):
         settings["windows"] = _windows(values["layer_types"], place)
+    elif values.get("chunked_at"):
+        settings["windows"] = "".join("w" if chunked else "a" for chunked in values["chunked_at"])
     for key, value in settings.items():
         numbers = re.findall(r"\d+", str(value)) if key.endswith(("layers", "depths")) else ()
         if (layers := sum(map(float, numbers))) > MOST_LAYERS:  # also those of several stages
             raise InputError(f"{place}: {layers:.0f} layers, at most {MOST_LAYERS}")
+    if sparse := values.get("moe_layers"):
+        settings |= _mixtures(sparse, values["num_hidden_layers"], place)
     return settings
+
+
+def _mixtures(sparse: list[Any], layers: int, place: str) -> dict[str, Value]:
+    """Return the settings of blocks with experts by their numbers from 0."""
+    wrong = [one for one in sparse if type(one) is not int or not 0 <= one < layers]
+    if wrong:
+        raise InputError(f"{place}: moe_layers: {shorten(wrong[0])} is none of {layers} layers")
+    dense = (str(i) for i in range(layers) if i not in {*sparse})
+    return {"dense_at": "-".join(dense), "expert_every": 1}
 
 
 def _activation(name: str, gated: bool, place: str) -> str:
@@ -348,6 +362,9 @@ def _remarks(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
     dtype = table.get("dtype") or table.get("torch_dtype")
     if isinstance(dtype, str) and dtype not in ("float32", "auto"):
         found.append(f"its weights are {shorten(dtype)[1:-1]}; --dtype says what is computed")
+    more = [table[name] for name in _AHEAD if type(table.get(name)) is int and table[name] > 0]
+    if more:
+        found.append(f"layers that guess further tokens (MTP) are not counted: {more[0]}")
     known = {*row["fields"], *row["spelled"], *row["only"]}
     known |= {f"{tower}_{part}" for tower in row.get("towers", ()) for part in _NESTED}
     rest = [key for key in table if key not in known and not _HARMLESS.search(key)]

@@ -209,7 +209,10 @@ ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {  # by an op and its
 
 
 def activated(b: Builder, x: str, activation: str) -> str:
-    """Return an activation of `x`."""
+    """Return an activation of `x`; `relu2` is the square of a ReLU (So et al. 2021)."""
+    if activation == "relu2":
+        x = b.op("relu", x, name="relu")
+        return b.op("mul", x, x, name="square")
     kind, how = ACTIVATIONS.get(activation, (activation, {}))
     return b.op(kind, x, name=kind, **how)
 
