@@ -128,6 +128,14 @@ MORE_IN_FILES = {  # numbers of the published files, and what they have more
         2048 * (2 * 4096 + 2 * 512 + 4096) + 2 * 256 + 512 * (3 * 2048 * 512 + 2048)
         + 3 * 2048 * 512 + 2048 + 2 * 2048 + 2 * 2048**2 + 3 * 2048,
     ),
+    # a layer that guesses a second token: a block, a product that joins, three norms
+    "mimo-7b": (
+        7_833_409_536,
+        2 * 4096**2 + 4096 + 2 * 4097 * 1024 + 3 * 4096 * 11008 + 2 * 4096 + 2 * 4096**2 + 3 * 4096,
+    ),
+    "olmoe-1b-7b": (6_919_161_856, 0),
+    "phi-3.5-moe": (41_873_153_344, 0),
+    "command-r": (34_980_831_232, 0),
     "dots.llm1": (142_774_381_696, 61 * 128),
     "hunyuan-a13b": (80_393_183_232, 0),
     "ernie-4.5-21b-a3b": (21_825_437_888, 0),
