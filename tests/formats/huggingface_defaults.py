@@ -85,6 +85,7 @@ DEFAULTS = {  # parameters of an empty configuration of each type, as transforme
     "falcon": 6_921_720_704,
     "glm": 9_399_951_360,
     "glm4v_text": 9_400_279_040,
+    "glm4v_moe_text": 106_851_196_928,  # with a head_dim of 128, as its published files have
     "glm4_moe_lite": 29_943_390_976,
     "helium": 2_172_643_840,
     "nemotron": 17_642_041_344,

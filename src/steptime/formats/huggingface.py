@@ -19,6 +19,7 @@ from steptime.formats import Source
 from steptime.formats.huggingface_composed import (
     CLASS_UNCHECKED,
     holds_words,
+    kinds_of,
     text_part,
 )
 from steptime.network.families.family import Family, Parameter, resolve
@@ -76,8 +77,9 @@ def read(source: Source, _allow_unknown: bool) -> Family:
 def described(table: Mapping[str, Any], place: str, before: Sequence[str] = ()) -> Family:
     """Return the network that the values of a `config.json` say; `before` are remarks on it."""
     name = table[KEY]
-    if why := _WORDS["unlike"].get(str(name)):
-        raise InputError(f"{place}: {KEY} {shorten(name)} is not known: it has {why}")
+    for kind in kinds_of(table):
+        if why := _WORDS["unlike"].get(kind):
+            raise InputError(f"{place}: {KEY} {shorten(kind)} is not known: it has {why}")
     row = types().get(name, {}) if isinstance(name, str) else {}
     if not row and (not isinstance(name, str) or not holds_words(table)):
         raise unknown(KEY, name, types(), place)

@@ -16,6 +16,13 @@ def holds_words(table: Mapping[str, Any]) -> bool:
     return any(isinstance(table.get(name), dict) for name in NESTED_NAMES)
 
 
+def kinds_of(table: Mapping[str, Any]) -> list[str]:
+    """Return the types that a table and its nested ones of words name."""
+    nested = [table.get(name) for name in NESTED_NAMES]
+    tables = [table, *(one for one in nested if isinstance(one, dict))]
+    return [str(one.get(_TYPE)) for one in tables]
+
+
 def text_part(
     table: Mapping[str, Any], default: str, types: Mapping[str, Mapping[str, Any]], place: str
 ) -> tuple[dict[str, Any], list[str]]:
