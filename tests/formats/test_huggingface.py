@@ -286,6 +286,10 @@ def test_what_is_not_counted_is_said(tmp_path):
         ({"model_type": "bart", "decoder_layers": 0}, "decoder_layers: must be at least 1, not 0"),
         ({"model_type": "t5", "is_gated_act": True}, "is_gated_act: 'True' is not known, only F"),
         ({"model_type": "gemma", "hidden_act": "quick_gelu"}, "'quick_gelu'; known: gelu, relu,"),
+        (
+            {"model_type": "llama", "num_attention_heads": 33, "num_key_value_heads": 33},
+            "hidden_size 4096 does not divide into 33 heads",
+        ),
         ({"model_type": "gpt2", "n_head": 7}, "width 768 does not divide into 7 heads"),
         ({"model_type": "deepseek_v3", "num_experts_per_tok": 300}, "experts_per_token 300 of 256"),
         ({"model_type": "vit", "patch_size": 15}, "image 224 does not divide into patches of 15"),

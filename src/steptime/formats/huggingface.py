@@ -90,6 +90,7 @@ def described(table: Mapping[str, Any], place: str, before: Sequence[str] = ()) 
     head, remarks = _head(table, row, place)
     remarks = [*before, *remarks]
     values = {**_fields(table, row, place), "labels": _labels(table, row, place), "head": head}
+    _check_heads(values, row, place)
     settings = _settings(values, row, place)
     base: Family = registry.load(row.get("family", _FAMILY))
     free = {
@@ -234,6 +235,14 @@ def _fields(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> dic
         if table.get(name, only) not in (only, None):
             raise InputError(f"{place}: {name}: {shorten(table[name])} is not known, only {only}")
     return values
+
+
+def _check_heads(values: Mapping[str, Any], row: Mapping[str, Any], place: str) -> None:
+    """Raise `InputError` if heads without a width of their own do not share the model's width."""
+    width, heads = values.get("hidden_size"), values.get("num_attention_heads")
+    shared = "hidden_size // num_attention_heads" in row["settings"].get("head_width", "")
+    if shared and width and heads and not values.get("head_dim") and width % heads:
+        raise InputError(f"{place}: hidden_size {width} does not divide into {heads} heads")
 
 
 def _checked(value: object, default: Any, where: str) -> Any:
