@@ -126,9 +126,9 @@ def described(table: Mapping[str, Any], place: str, before: Sequence[str] = ()) 
 def _of_text(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> Family:
     """Return the network of words in one of words and images."""
     remarks = _head(table, row, place)[1] if row else [CLASS_UNCHECKED]
-    whole, more = text_part(table, row.get("text", ""), types(), place)
-    whole["architectures"] = [_class(whole[KEY], "ForCausalLM")]
-    return described(whole, place, [*remarks, *more])
+    decoder, left_out = text_part(table, row.get("text", ""), types(), place)
+    decoder["architectures"] = [_class(decoder[KEY], "ForCausalLM")]
+    return described(decoder, place, [*remarks, *left_out])
 
 
 def _inner(table: Mapping[str, Any], name: str, kind: str, place: str) -> dict[str, Any]:
@@ -363,23 +363,30 @@ def _describe_quantisation(table: Mapping[str, Any], config: Mapping[str, Any]) 
 
 
 def _remarks(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
-    """Return what a reader must know: what of the file is not counted, or not read."""
-    found = []
+    """Describe what a reader must know: what of the file is not counted, or not read."""
+    remarks = []
     if table.get("auto_map"):
-        found.append("the code that auto_map names is not run")
+        remarks.append("the code that auto_map names is not run")
     config = table.get(QUANTISED)
     if isinstance(config, dict) and config:
-        found.append(_describe_quantisation(table, config))
+        remarks.append(_describe_quantisation(table, config))
     dtype = table.get("dtype") or table.get("torch_dtype")
     if isinstance(dtype, str) and dtype not in ("float32", "auto"):
-        found.append(f"its weights are {shorten(dtype)[1:-1]}; --dtype says what is computed")
-    more = [table[name] for name in _AHEAD if type(table.get(name)) is int and table[name] > 0]
-    if more:
-        found.append(f"layers that guess further tokens (MTP) are not counted: {more[0]}")
-    known = {*row["fields"], *row["spelled"], *row["only"]}
-    known |= {f"{tower}_{part}" for tower in row.get("towers", ()) for part in _NESTED}
-    rest = [key for key in table if key not in known and not _HARMLESS.search(key)]
-    if rest:
-        names = ", ".join(shorten(key)[1:-1] for key in rest[:8])
-        found.append(f"fields that are not read: {names}" + (", ..." if rest[8:] else ""))
-    return found
+        remarks.append(f"its weights are {shorten(dtype)[1:-1]}; --dtype says what is computed")
+    for field in _AHEAD:
+        if type(table.get(field)) is int and table[field] > 0:
+            layers = table[field]
+            remarks.append(f"layers that guess further tokens (MTP) are not counted: {layers}")
+            break
+    return [*remarks, *_describe_unread(table, row)]
+
+
+def _describe_unread(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
+    """Describe the fields of a file that are not read, if there are any."""
+    read_fields = {*row["fields"], *row["spelled"], *row["only"]}
+    read_fields |= {f"{tower}_{part}" for tower in row.get("towers", ()) for part in _NESTED}
+    unread = [key for key in table if key not in read_fields and not _HARMLESS.search(key)]
+    if not unread:
+        return []
+    names = ", ".join(shorten(key)[1:-1] for key in unread[:8])
+    return [f"fields that are not read: {names}" + (", ..." if unread[8:] else "")]

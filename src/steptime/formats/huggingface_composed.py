@@ -19,8 +19,8 @@ def holds_words(table: Mapping[str, Any]) -> bool:
 def kinds_of(table: Mapping[str, Any]) -> list[str]:
     """Return the types that a table and its nested ones of words name."""
     nested = [table.get(name) for name in NESTED_NAMES]
-    tables = [table, *(one for one in nested if isinstance(one, dict))]
-    return [str(one.get(_TYPE)) for one in tables]
+    tables = [table, *(inner for inner in nested if isinstance(inner, dict))]
+    return [str(inner.get(_TYPE)) for inner in tables]
 
 
 def text_part(
@@ -38,7 +38,7 @@ def text_part(
     Raises:
         InputError: If the nested table is none, or names no type of a decoder that is known.
     """
-    name = next((one for one in NESTED_NAMES if table.get(one) is not None), "")
+    name = next((key for key in NESTED_NAMES if table.get(key) is not None), "")
     if not name:
         inner = {key: value for key, value in table.items() if not key.endswith("_config")}
         inner |= {key: table[key] for key in _INHERITED if key in table}
@@ -53,18 +53,18 @@ def text_part(
     if kind != default:
         _check_decoder(kind, types, f"{place}: {name}")
     remarks = [f"{name} alone is counted: what sees images is not"]
-    whole = {key: table[key] for key in (*_INHERITED, _TIED) if key in table}
-    whole |= {key: value for key, value in inner.items() if key not in whole or key == _TIED}
+    decoder = {key: table[key] for key in (*_INHERITED, _TIED) if key in table}
+    decoder |= {key: value for key, value in inner.items() if key not in decoder or key == _TIED}
     if _TIED in inner and inner[_TIED] != table.get(_TIED, inner[_TIED]):
         remarks.append(f"{_TIED} is that of {name}; the whole has another")
-    return {**whole, _TYPE: kind}, remarks
+    return {**decoder, _TYPE: kind}, remarks
 
 
 def _check_decoder(kind: object, types: Mapping[str, Mapping[str, Any]], place: str) -> None:
     """Raise `InputError` if a nested type is not that of a decoder of words."""
-    known = {name: row for name, row in types.items() if _is_decoder(row)}
-    if not isinstance(kind, str) or kind not in known:
-        raise unknown(_TYPE, kind, known, place)
+    decoders = {name: row for name, row in types.items() if _is_decoder(row)}
+    if not isinstance(kind, str) or kind not in decoders:
+        raise unknown(_TYPE, kind, decoders, place)
 
 
 def _is_decoder(row: Mapping[str, Any]) -> bool:
