@@ -1,4 +1,4 @@
-"""Decoders of a `config.json` beside transformers: parameters, and the shapes of linear layers."""
+"""Decoders of a `config.json` beside transformers: parameters, linear layers and FLOP."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 from every import every
 from steptime.build import build, make_workload, read_model
 from steptime.core.graph import Graph
+from steptime.network.count import count
+from steptime.network.ops import OPS
 
 _SIZES = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 120}
 _WORDS = {
@@ -78,7 +80,7 @@ def _linear_of(model: Any, layer: type) -> Counter[tuple[int, ...]]:
     return found
 
 
-@every("name", SMALL)
+@pytest.mark.parametrize("name", SMALL)  # not `every`, which makes a failure of a skip
 def test_linear_layers_and_parameters_are_those_of_transformers(name, tmp_path):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
@@ -92,3 +94,27 @@ def test_linear_layers_and_parameters_are_those_of_transformers(name, tmp_path):
     graph = build(make_workload(read_model(str(path)), None, phase="infer"))
     assert graph.parameters == sum(one.numel() for one in model.parameters())
     assert _linear(graph) == _linear_of(model, torch.nn.Linear)
+
+
+@every(
+    ("name", "flop"),
+    [  # FLOP of products that torch 2.13 counts in transformers 5.24, of 64 tokens
+        ("arcee", 17_760_256),
+        ("hunyuan dense", 26_148_864),
+        ("cohere", 20_905_984),
+        ("exaone4", 20_905_984),
+        ("ministral3", 26_148_864),
+        ("falcon", 27_197_440),
+        ("falcon new", 28_246_016),
+        ("falcon rw", 30_343_168),
+        ("glm", 20_905_984),
+        ("nemotron", 17_760_256),
+    ],
+)
+def test_flop_of_products_are_those_of_transformers(name, flop, tmp_path):
+    kind, table = SMALL[name]
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": kind, **table}))
+    model = read_model(f"{path}:length=64")
+    graph = build(make_workload(model, None, phase="infer"))
+    assert sum(op.flop for op in count(graph).ops if OPS[op.kind].work) == flop
