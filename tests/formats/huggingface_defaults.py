@@ -73,6 +73,7 @@ DEFAULTS = {  # parameters of an empty configuration of each type, as transforme
     "ministral3": 8_489_553_920,
     "ministral": 7_241_732_096,
     "arcee": 4_022_766_080,
+    "apertus": 6_979_596_352,
     "mimo": 12_049_846_272,
     "hunyuan_v1_dense": 8_859_684_864,
     "cohere": 34_980_831_232,

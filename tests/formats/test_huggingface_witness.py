@@ -29,6 +29,7 @@ _LATENT |= {"num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "first_k_de
 _EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 SMALL: dict[str, tuple[str, dict[str, Any]]] = {
     "arcee": ("arcee", _GROUPED),
+    "apertus": ("apertus", _GROUPED),
     "hunyuan dense": ("hunyuan_v1_dense", {**_GROUPED, "head_dim": 24}),
     "cohere": ("cohere", {**_GROUPED, "attention_bias": True}),
     "cohere2": ("cohere2", _GROUPED),
@@ -100,6 +101,7 @@ def test_linear_layers_and_parameters_are_those_of_transformers(name, tmp_path):
     ("name", "flop"),
     [  # FLOP of products that torch 2.13 counts in transformers 5.24, of 64 tokens
         ("arcee", 17_760_256),
+        ("apertus", 17_760_256),
         ("hunyuan dense", 26_148_864),
         ("cohere", 20_905_984),
         ("exaone4", 20_905_984),

@@ -106,7 +106,7 @@ def _relative(b: Builder, p: Mapping[str, Any], length: int, name: str) -> str:
         return b.op("transpose", found, name="by_head", order=(2, 0, 1))
 
 
-PLAIN = ("gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu")
+PLAIN = ("gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu", "xielu")
 FAMILY = Family(
     "transformer",
     build,
