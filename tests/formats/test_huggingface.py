@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from every import every
+from formats.huggingface_defaults import DEFAULTS
 from steptime.build import build, make_workload, read_model
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
@@ -39,72 +40,6 @@ def _configs() -> dict[str, tuple[dict[str, Any], int]]:
 
 
 CONFIGS = _configs()
-DEFAULTS = {  # parameters of an empty configuration of each type, as transformers 5.23 counts them
-    "llama": 6_738_415_616,
-    "granite": 6_738_415_616,
-    "mistral": 7_241_732_096,
-    "mixtral": 46_702_792_704,
-    "qwen2": 12_049_846_272,
-    "qwen2_moe": 14_315_784_192,
-    "qwen3": 12_049_461_248,
-    "qwen3_moe": 15_350_731_776,
-    "gemma": 8_537_680_896,
-    "gemma2": 2_614_341_888,
-    "gemma3_text": 2_628_658_432,
-    "phi": 1_418_270_720,
-    "phi3": 3_821_079_552,
-    "gpt_neox": 20_554_567_680,
-    "gpt2": 124_439_808,
-    "gpt_bigcode": 111_446_784,
-    "gptj": 6_050_882_784,
-    "codegen": 6_050_882_784,
-    "stablelm": 2_795_443_200,
-    "starcoder2": 3_030_371_328,
-    "olmo2": 6_888_624_128,
-    "opt": 125_239_296,
-    "deepseek_v3": 671_026_404_352,
-    "deepseek_v2": 38_612_307_968,
-    "gpt_oss": 116_829_156_672,
-    "bert": 109_482_240,
-    "roberta": 124_644_864,
-    "xlm-roberta": 109_482_240,
-    "camembert": 109_482_240,
-    "distilbert": 66_362_880,
-    "albert": 222_595_584,
-    "electra": 13_483_008,
-    "t5": 60_506_624,
-    "bart": 406_291_456,
-    "mbart": 406_295_552,
-    "whisper": 37_760_640,
-    "vit": 85_800_194,
-    "deit": 85_801_730,
-    "swin": 27_520_892,
-    "clip_text_model": 63_165_952,
-    "clip_vision_model": 87_456_000,
-    "clip": 151_277_313,
-    "gemma3": 2_723_312_896,
-    # by hand from the shapes of their classes; those of published models stand in huggingface.jsonl
-    "kimi_k2": 1_026_408_209_408,
-    "kimi_k25": 1_026_408_209_408,
-    "glm4": 9_400_094_720,
-    "glm4_moe": 106_851_586_048,
-    "dots1": 163_585_920_960,
-    "minimax_m2": 228_689_748_992,
-    # 28 layers of two blocks; 741,053,585,408 in transformers 5.24, whose class has 4096 x 6144 for
-    # each of 256 experts that give a token back, too, and reads none of them
-    "longcat_flash": 741_053_585_408 - 28 * 256 * 4096 * 6144,
-    "hunyuan_v1_moe": 13_188_337_664,
-    "ernie4_5": 360_748_032,
-    "ernie4_5_moe": 21_825_437_888,
-    "seed_oss": 28_921_040_896,
-    "smollm3": 3_075_098_624,
-    "olmo3": 6_888_624_128,
-    "qwen3_5_text": 8_953_803_264,
-    "qwen3_next": 79_674_391_296,
-    "qwen3_5_moe_text": 34_660_610_688,
-    "qwen3_5": 8_953_803_264,
-    "qwen3_5_moe": 34_660_610_688,
-}
 
 
 def written(folder: Path, table: object) -> str:
@@ -193,6 +128,14 @@ MORE_IN_FILES = {  # numbers of the published files, and what they have more
         2048 * (2 * 4096 + 2 * 512 + 4096) + 2 * 256 + 512 * (3 * 2048 * 512 + 2048)
         + 3 * 2048 * 512 + 2048 + 2 * 2048 + 2 * 2048**2 + 3 * 2048,
     ),
+    # a layer that guesses a second token: a block, a product that joins, three norms
+    "mimo-7b": (
+        7_833_409_536,
+        2 * 4096**2 + 4096 + 2 * 4097 * 1024 + 3 * 4096 * 11008 + 2 * 4096 + 2 * 4096**2 + 3 * 4096,
+    ),
+    "olmoe-1b-7b": (6_919_161_856, 0),
+    "phi-3.5-moe": (41_873_153_344, 0),
+    "command-r": (34_980_831_232, 0),
     "dots.llm1": (142_774_381_696, 61 * 128),
     "hunyuan-a13b": (80_393_183_232, 0),
     "ernie-4.5-21b-a3b": (21_825_437_888, 0),
@@ -307,18 +250,35 @@ def test_what_is_not_counted_is_said(tmp_path):
         ),
         ({"model_type": "gemma3_text", "layer_types": ["chunked"]}, "unknown layer type 'chunked'"),
         ({"model_type": "llama", "layer_types": ["linear_attention"]}, "l need linear_heads"),
-        ({"model_type": "granitemoehybrid"}, "unknown model_type 'granitemoehybrid'"),
+        ({"model_type": "granitemoehybrid"}, "has blocks with a state of Mamba-2"),
         ({"model_type": "minimax_m1"}, "model_type 'minimax_m1' is not known: it has attention to"),
         ({"model_type": "gemma3n"}, "model_type 'gemma3n' is not known: it has streams that pre"),
         ({"model_type": "longcat_flash", "zero_expert_type": "drop"}, "only identity"),
-        ({"model_type": "deepseek_v32"}, "unknown model_type 'deepseek_v32'"),
-        ({"model_type": "apertus", "hidden_act": "xielu"}, "unknown model_type 'apertus'"),
+        ({"model_type": "deepseek_v32"}, "'deepseek_v32' is not known: it has an indexer that"),
+        ({"model_type": "olmo"}, "'olmo' is not known: it has norms without weights"),
+        ({"model_type": "granitemoe", "hidden_act": "relu2"}, "'relu2'; known: gelu,"),
+        (
+            {"model_type": "seer", "text_config": {"model_type": "gemma4_text"}},
+            "model_type 'gemma4_text' is not known: it has heads of two widths",
+        ),
+        ({"model_type": "cohere", "use_qk_norm": True}, "use_qk_norm: 'True' is not known"),
+        ({"model_type": "olmoe", "clip_qkv": 8.0}, "clip_qkv: '8.0' is not known"),
+        ({"model_type": "exaone4", "sliding_window_pattern": "LG"}, "'LG' is not known"),
+        (
+            {"model_type": "llama4_text", "moe_layers": [48]},
+            "moe_layers: '48' is none of 48 layers",
+        ),
+        ({"model_type": "llama4_text", "moe_layers": [[]]}, "moe_layers: '[]' is none of 48"),
         ({"model_type": "hunyuan_v1_moe", "moe_topk": [8, 4]}, "moe_topk: must be a whole number"),
         ({"model_type": "minimax_m2", "qk_norm_type": "per_head"}, "only per_layer"),
         (
-            {"model_type": "kimi_k25", "text_config": {"model_type": "llama"}},
-            "config.json: text_config: unknown model_type 'llama'; known: kimi_k2",
+            {"model_type": "kimi_k25", "text_config": {"model_type": "lama"}},
+            "config.json: text_config: unknown model_type 'lama'; did you mean 'llama'?",
         ),
+        ({"model_type": "seer", "text_config": {}}, "text_config: has no model_type"),
+        ({"model_type": "seer", "text_config": {"model_type": "bert"}}, "model_type 'bert'; known"),
+        ({"model_type": "seer", "llm_config": {"model_type": 3}}, "llm_config: unknown model_type"),
+        ({"model_type": "mllama", "text_config": {"model_type": "mllama_text_model"}}, "unknown"),
         ({"model_type": "qwen3_5", "text_config": 3}, "text_config: must be a table, not '3'"),
         ({"model_type": "gpt2", "n_inner": 0}, "n_inner: must be at least 1, not 0"),
         ({"model_type": "mixtral", "num_local_experts": 0}, "num_local_experts: must be at least"),
@@ -327,6 +287,10 @@ def test_what_is_not_counted_is_said(tmp_path):
         ({"model_type": "bart", "decoder_layers": 0}, "decoder_layers: must be at least 1, not 0"),
         ({"model_type": "t5", "is_gated_act": True}, "is_gated_act: 'True' is not known, only F"),
         ({"model_type": "gemma", "hidden_act": "quick_gelu"}, "'quick_gelu'; known: gelu, relu,"),
+        (
+            {"model_type": "llama", "num_attention_heads": 33, "num_key_value_heads": 33},
+            "hidden_size 4096 does not divide into 33 heads",
+        ),
         ({"model_type": "gpt2", "n_head": 7}, "width 768 does not divide into 7 heads"),
         ({"model_type": "deepseek_v3", "num_experts_per_tok": 300}, "experts_per_token 300 of 256"),
         ({"model_type": "vit", "patch_size": 15}, "image 224 does not divide into patches of 15"),

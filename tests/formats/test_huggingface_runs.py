@@ -38,6 +38,9 @@ SMALL: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 8,
         "shared_expert_intermediate_size": 12,
     },
+    "apertus": {"model_type": "apertus", **_WORDS},
+    "arcee": {"model_type": "arcee", **_WORDS},
+    "cohere": {"model_type": "cohere", **_WORDS, "num_key_value_heads": 1},
     "opt": {"model_type": "opt", **_WORDS, "ffn_dim": 24, "word_embed_proj_dim": 8},
     "bert masked": {"model_type": "bert", "architectures": ["BertForMaskedLM"], **_WORDS},
     "albert": {

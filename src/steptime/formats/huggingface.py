@@ -16,6 +16,12 @@ from steptime.core.toml_files import packaged
 from steptime.core.values import MAX_COUNT
 from steptime.core.workload import Value
 from steptime.formats import Source
+from steptime.formats.huggingface_composed import (
+    CLASS_UNCHECKED,
+    holds_words,
+    kinds_of,
+    text_part,
+)
 from steptime.network.families.family import Family, Parameter, resolve
 from steptime.network.ops.builder import Builder
 
@@ -26,6 +32,7 @@ _FORMATS = {"mxfp4": "mxfp4", "nvfp4": "float4", "fp8": "float8"}  # by a word o
 _FAMILY = "steptime.network.families.transformer:FAMILY"
 MOST_LAYERS = 2000  # of a file: some seconds, and a few hundred megabytes
 LONGEST_LIST = 10_000
+_AHEAD = ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers")
 _MERGED = ("fields", "spelled", "only", "settings", "free", "remarks")
 _NESTED = ("config", "config_dict")  # the second, of older files, wins
 _WORDS = packaged("huggingface.toml")["words"]
@@ -70,18 +77,20 @@ def read(source: Source, _allow_unknown: bool) -> Family:
 def described(table: Mapping[str, Any], place: str, before: Sequence[str] = ()) -> Family:
     """Return the network that the values of a `config.json` say; `before` are remarks on it."""
     name = table[KEY]
-    if why := _WORDS["unlike"].get(str(name)):
-        raise InputError(f"{place}: {KEY} {shorten(name)} is not known: it has {why}")
-    if not isinstance(name, str) or name not in types():
+    for kind in kinds_of(table):
+        if why := _WORDS["unlike"].get(kind):
+            raise InputError(f"{place}: {KEY} {shorten(kind)} is not known: it has {why}")
+    row = types().get(name, {}) if isinstance(name, str) else {}
+    if not row and (not isinstance(name, str) or not holds_words(table)):
         raise unknown(KEY, name, types(), place)
-    row = types()[name]
-    if "text" in row:
+    if not row or "text" in row:
         return _of_text(table, row, place)
     if "towers" in row:
         return _of_towers(table, row, place)
     head, remarks = _head(table, row, place)
     remarks = [*before, *remarks]
     values = {**_fields(table, row, place), "labels": _labels(table, row, place), "head": head}
+    _check_heads(values, row, place)
     settings = _settings(values, row, place)
     base: Family = registry.load(row.get("family", _FAMILY))
     free = {
@@ -116,20 +125,10 @@ def described(table: Mapping[str, Any], place: str, before: Sequence[str] = ()) 
 
 def _of_text(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> Family:
     """Return the network of words in one of words and images."""
-    _, remarks = _head(table, row, place)
-    inner = _inner(table, "text_config", row["text"], place)
-    tied = {"tie_word_embeddings": table[TIED]} if TIED in table and TIED not in inner else {}
-    quantised = {QUANTISED: table[QUANTISED]} if QUANTISED in table else {}
-    whole = {
-        **inner,
-        **tied,
-        **quantised,
-        KEY: row["text"],
-        "architectures": [_class(row["text"], "ForCausalLM")],
-    }
-    return described(
-        whole, place, [*remarks, "text_config alone is counted: what sees images is not"]
-    )
+    remarks = _head(table, row, place)[1] if row else [CLASS_UNCHECKED]
+    decoder, left_out = text_part(table, row.get("text", ""), types(), place)
+    decoder["architectures"] = [_class(decoder[KEY], "ForCausalLM")]
+    return described(decoder, place, [*remarks, *left_out])
 
 
 def _inner(table: Mapping[str, Any], name: str, kind: str, place: str) -> dict[str, Any]:
@@ -238,6 +237,14 @@ def _fields(table: Mapping[str, Any], row: Mapping[str, Any], place: str) -> dic
     return values
 
 
+def _check_heads(values: Mapping[str, Any], row: Mapping[str, Any], place: str) -> None:
+    """Raise `InputError` if heads without a width of their own do not share the model's width."""
+    width, heads = values.get("hidden_size"), values.get("num_attention_heads")
+    shared = "hidden_size // num_attention_heads" in row["settings"].get("head_width", "")
+    if shared and width and heads and not values.get("head_dim") and width % heads:
+        raise InputError(f"{place}: hidden_size {width} does not divide into {heads} heads")
+
+
 def _checked(value: object, default: Any, where: str) -> Any:
     """Return a value of a file if it is of the type of the default; null is nothing of that.
 
@@ -280,11 +287,24 @@ def _settings(values: Mapping[str, Any], row: Mapping[str, Any], place: str) -> 
         settings["activation"] = clamped + _activation(settings["activation"], gated, place)
     if values.get("layer_types"):
         settings["windows"] = _windows(values["layer_types"], place)
+    elif values.get("chunked_at"):
+        settings["windows"] = "".join("w" if chunked else "a" for chunked in values["chunked_at"])
     for key, value in settings.items():
         numbers = re.findall(r"\d+", str(value)) if key.endswith(("layers", "depths")) else ()
         if (layers := sum(map(float, numbers))) > MOST_LAYERS:  # also those of several stages
             raise InputError(f"{place}: {layers:.0f} layers, at most {MOST_LAYERS}")
+    if sparse := values.get("moe_layers"):
+        settings |= _mixtures(sparse, values["num_hidden_layers"], place)
     return settings
+
+
+def _mixtures(sparse: list[Any], layers: int, place: str) -> dict[str, Value]:
+    """Return the settings of blocks with experts by their numbers from 0."""
+    wrong = [one for one in sparse if type(one) is not int or not 0 <= one < layers]
+    if wrong:
+        raise InputError(f"{place}: moe_layers: {shorten(wrong[0])} is none of {layers} layers")
+    dense = (str(i) for i in range(layers) if i not in {*sparse})
+    return {"dense_at": "-".join(dense), "expert_every": 1}
 
 
 def _activation(name: str, gated: bool, place: str) -> str:
@@ -343,20 +363,30 @@ def _describe_quantisation(table: Mapping[str, Any], config: Mapping[str, Any]) 
 
 
 def _remarks(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
-    """Return what a reader must know: what of the file is not counted, or not read."""
-    found = []
+    """Describe what a reader must know: what of the file is not counted, or not read."""
+    remarks = []
     if table.get("auto_map"):
-        found.append("the code that auto_map names is not run")
+        remarks.append("the code that auto_map names is not run")
     config = table.get(QUANTISED)
     if isinstance(config, dict) and config:
-        found.append(_describe_quantisation(table, config))
+        remarks.append(_describe_quantisation(table, config))
     dtype = table.get("dtype") or table.get("torch_dtype")
     if isinstance(dtype, str) and dtype not in ("float32", "auto"):
-        found.append(f"its weights are {shorten(dtype)[1:-1]}; --dtype says what is computed")
-    known = {*row["fields"], *row["spelled"], *row["only"]}
-    known |= {f"{tower}_{part}" for tower in row.get("towers", ()) for part in _NESTED}
-    rest = [key for key in table if key not in known and not _HARMLESS.search(key)]
-    if rest:
-        names = ", ".join(shorten(key)[1:-1] for key in rest[:8])
-        found.append(f"fields that are not read: {names}" + (", ..." if rest[8:] else ""))
-    return found
+        remarks.append(f"its weights are {shorten(dtype)[1:-1]}; --dtype says what is computed")
+    for field in _AHEAD:
+        if type(table.get(field)) is int and table[field] > 0:
+            layers = table[field]
+            remarks.append(f"layers that guess further tokens (MTP) are not counted: {layers}")
+            break
+    return [*remarks, *_describe_unread(table, row)]
+
+
+def _describe_unread(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[str]:
+    """Describe the fields of a file that are not read, if there are any."""
+    read_fields = {*row["fields"], *row["spelled"], *row["only"]}
+    read_fields |= {f"{tower}_{part}" for tower in row.get("towers", ()) for part in _NESTED}
+    unread = [key for key in table if key not in read_fields and not _HARMLESS.search(key)]
+    if not unread:
+        return []
+    names = ", ".join(shorten(key)[1:-1] for key in unread[:8])
+    return [f"fields that are not read: {names}" + (", ..." if unread[8:] else "")]

@@ -106,12 +106,13 @@ def _relative(b: Builder, p: Mapping[str, Any], length: int, name: str) -> str:
         return b.op("transpose", found, name="by_head", order=(2, 0, 1))
 
 
+PLAIN = ("gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu", "xielu")
 FAMILY = Family(
     "transformer",
     build,
     parameters_of(
         "transformer",
-        activation={"choices": ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu", *GATED)},
+        activation={"choices": (*PLAIN, *GATED)},
         norms={"choices": (*NORMS,)},
         head={"choices": (*HEADS,)},
     ),

@@ -209,9 +209,30 @@ ACTIVATIONS: Mapping[str, tuple[str, Mapping[str, Any]]] = {  # by an op and its
 
 
 def activated(b: Builder, x: str, activation: str) -> str:
-    """Return an activation of `x`."""
+    """Return an activation of `x`; `relu2` is the square of a ReLU (So et al. 2021)."""
+    if activation == "relu2":
+        x = b.op("relu", x, name="relu")
+        return b.op("mul", x, x, name="square")
+    if activation == "xielu":
+        return _xielu(b, x)
     kind, how = ACTIVATIONS.get(activation, (activation, {}))
     return b.op(kind, x, name=kind, **how)
+
+
+def _xielu(b: Builder, x: str) -> str:
+    """Return xIELU of `x`: two learned numbers bend it (Huang, Schlag 2024, arXiv 2411.13010)."""
+    rise = b.op("pointwise", b.weight("rise/w", (1,)), name="rise", function="softplus")
+    fall = b.op("pointwise", b.weight("fall/w", (1,)), name="fall", function="softplus")
+    fall = b.op("pointwise", fall, name="fall_from_half", function="add", scalar=0.5)
+    above = b.op("mul", b.op("pointwise", x, rise, name="risen", function="mul"), x, name="above")
+    low = b.op("pointwise", x, name="low", function="minimum", scalar=-1e-6)
+    below = b.op("pointwise", low, name="expm1", function="expm1")
+    below = b.op("pointwise", below, x, name="less", function="sub")
+    below = b.op("pointwise", below, fall, name="below", function="mul")
+    over = b.op("pointwise", x, name="over", function="gt", scalar=0.0)
+    bent = b.op("pointwise", over, above, below, name="bent", function="where")
+    straight = b.op("pointwise", x, name="straight", function="mul", scalar=0.5)
+    return b.op("add", bent, straight, name="xielu")
 
 
 def feed_forward(b: Builder, x: str, width: int, activation: str, bias: bool, name: str) -> str:

@@ -1,0 +1,72 @@
+"""The decoder of words in a `config.json` of a model of words and images, by its nested table."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from steptime.core.errors import InputError, shorten, unknown
+
+NESTED_NAMES = ("text_config", "llm_config", "language_config")
+CLASS_UNCHECKED = "the name of its class is not checked"
+_INHERITED = ("quantization_config", "dtype", "torch_dtype")
+_TYPE, _TIED = "model_type", "tie_word_embeddings"
+
+
+def holds_words(table: Mapping[str, Any]) -> bool:
+    """Return whether a table has a nested one that describes a decoder of words."""
+    return any(isinstance(table.get(name), dict) for name in NESTED_NAMES)
+
+
+def kinds_of(table: Mapping[str, Any]) -> list[str]:
+    """Return the types that a table and its nested ones of words name."""
+    nested = [table.get(name) for name in NESTED_NAMES]
+    tables = [table, *(inner for inner in nested if isinstance(inner, dict))]
+    return [str(inner.get(_TYPE)) for inner in tables]
+
+
+def text_part(
+    table: Mapping[str, Any], default: str, types: Mapping[str, Mapping[str, Any]], place: str
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the configuration of the decoder of words, and remarks on what is left out.
+
+    Args:
+        table: The values of the whole file.
+        default: The type of the decoder where its table names none, "" if it must. Without a
+            nested table its fields are those of the whole, as older files have them.
+        types: The row of each type that is known.
+        place: What messages begin with.
+
+    Raises:
+        InputError: If the nested table is none, or names no type of a decoder that is known.
+    """
+    name = next((key for key in NESTED_NAMES if table.get(key) is not None), "")
+    if not name:
+        inner = {key: value for key, value in table.items() if not key.endswith("_config")}
+        inner |= {key: table[key] for key in _INHERITED if key in table}
+        remark = "the decoder of words alone is counted: what sees images is not"
+        return {**inner, _TYPE: default}, [remark]
+    inner = table[name]
+    if not isinstance(inner, dict):
+        raise InputError(f"{place}: {name}: must be a table, not {shorten(inner)}")
+    kind = inner.get(_TYPE) or default
+    if not kind:
+        raise InputError(f"{place}: {name}: has no {_TYPE}, which says what it is")
+    if kind != default:
+        _check_decoder(kind, types, f"{place}: {name}")
+    remarks = [f"{name} alone is counted: what sees images is not"]
+    decoder = {key: table[key] for key in (*_INHERITED, _TIED) if key in table}
+    decoder |= {key: value for key, value in inner.items() if key not in decoder or key == _TIED}
+    if _TIED in inner and inner[_TIED] != table.get(_TIED, inner[_TIED]):
+        remarks.append(f"{_TIED} is that of {name}; the whole has another")
+    return {**decoder, _TYPE: kind}, remarks
+
+
+def _check_decoder(kind: object, types: Mapping[str, Mapping[str, Any]], place: str) -> None:
+    """Raise `InputError` if a nested type is not that of a decoder of words."""
+    decoders = {name: row for name, row in types.items() if _is_decoder(row)}
+    if not isinstance(kind, str) or kind not in decoders:
+        raise unknown(_TYPE, kind, decoders, place)
+
+
+def _is_decoder(row: Mapping[str, Any]) -> bool:
+    decoder: bool = row.get("settings", {}).get("kind") == "'decoder'"
+    return decoder and "ForCausalLM" in row["heads"]
