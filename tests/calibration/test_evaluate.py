@@ -268,7 +268,12 @@ ASKED = [
     {"channels_last": True},
     {"tf32": "off", "host": "fast", "channels_last": False, "stack": "torch-compile"},
 ]
-STEP = {"model": "cnn:blocks=1,filters=16,image=64", "batch": 2, "dtype": "float32"}
+STEP = {
+    "model": "cnn:blocks=1,filters=16,image=64",
+    "batch": 2,
+    "dtype": "float32",
+    "optimizer": "sgd",
+}
 
 
 @every("cell", ["yes", "TRUE", "on", True])
