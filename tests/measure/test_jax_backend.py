@@ -210,14 +210,14 @@ def test_a_trace_names_the_ops_of_the_network():
     work = workload("fc:layers=2,nodes=256,inputs=256,outputs=64,batch=64")
     ready = prepared(work)
     ready.step()
-    found = build_profile(read_events(ready.trace(3)))
-    assert len(found.steps) == 3
-    passes = {(part.scope, part.pass_) for part in found.parts}
+    profile = build_profile(read_events(ready.trace(3)))
+    assert len(profile.step_s) == 3
+    passes = {(part.scope, part.pass_) for part in profile.parts}
     assert {(f"{name}/linear", "forward") for name in ("fc1", "fc2")} <= passes
     assert {(f"{name}/linear", "backward") for name in ("fc2", "output")} <= passes
     assert ("optimizer", "update") in passes
-    for step, whole in enumerate(found.steps):
-        assert sum(seconds[step] for seconds in found.parts.values()) <= whole * (1 + 1e-6)
+    for step, whole in enumerate(profile.step_s):
+        assert sum(seconds[step] for seconds in profile.parts.values()) <= whole * (1 + 1e-6)
 
 
 @pytest.mark.parametrize(
