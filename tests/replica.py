@@ -39,7 +39,9 @@ def assembled(model: str, optimizer: str, batch: int, strategy: str, overlap: bo
     synthetic.LEARNING_RATE = RATES[optimizer]
     torch_parallel.BUCKET_BYTES = 3000  # several buckets, and several units
     size = ranks.here().size
-    workload = make_workload(read_model(model), batch, optimizer=optimizer, replicas=size)
+    workload = make_workload(
+        read_model(model), batch, "float32", optimizer=optimizer, replicas=size
+    )
     how = {"strategy": strategy, "overlap": overlap} if size > 1 else {}
     with patch.object(torch_module, "parts_of", wraps=torch_module.parts_of) as made:
         step = backend.prepare(build(workload), workload, Options(threads=1, **how)).step

@@ -46,7 +46,8 @@ def append(story):
             for number in range(kill_scenarios.APPENDED):
                 os.write(1, f"[{number + 1}/{kill_scenarios.APPENDED}]\\n".encode())
                 note = "again" if number == 7 else f"{story.runs}-{number}"
-                writer.append(replace(some, note=note))
+                taken_at = f"2026-01-01T00:00:00.{story.runs:06}Z"
+                writer.append(replace(some, note=note, taken_at=taken_at))
         return 0
 
     return act

@@ -89,7 +89,7 @@ def test_a_network_is_written_in_other_forms(folder, capsys):
         ("count unet.py:INPUTS", "INPUTS is a dict, not a module"),
         ("count bad.py:Net", "bad.py: ZeroDivisionError: division by zero"),
         ("count plain.py:make", "make() is a int, not a torch.nn.Module"),
-        ("count plain.py:Net", "what it is given is unknown; say it after a colon, "),
+        ("count plain.py:Net", "x of forward unknown; this works: steptime count "),
         ("convert plain.py:Net --input y=2x3", "plain.py:Net: "),
         (
             "count plain.py:image:3x8x8",

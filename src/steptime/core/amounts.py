@@ -126,8 +126,9 @@ def read_number(value: object, place: int | None = None) -> int | float:
         place: which of the numbers of the text, counted from 0; None for the only or first one.
 
     Raises:
-        ValueError: for a text without that number, an unknown unit, and for a comma in a number
-            whose place is not given: it could be a decimal comma.
+        ValueError: for a text without that number; where no place is given, for an unknown unit
+            and for a comma, which could be a decimal comma. A place is of a sentence, where a word
+            behind a number need not be its unit: 64 for "64 nodes of 8 GPUs".
     """
     if isinstance(value, int | float) and not isinstance(value, bool) and not place:
         return value
@@ -143,6 +144,8 @@ def read_number(value: object, place: int | None = None) -> int | float:
         raise ValueError(f"{shorten(text)} has {len(matches)} numbers, counted from 0")
     match = matches[place or 0]
     amount = _convert(match[1], match[2] or "")
+    if amount is None and place is not None:
+        amount = _convert(match[1], "")  # a word of a sentence: "64 nodes of 8 GPUs"
     if amount is None:
         raise ValueError(f"{shorten(text)}: unknown unit {shorten(match[2])}")
     return _tagged(amount)
