@@ -160,19 +160,26 @@ KEYS: dict[Way, tuple[str, ...]] = {
     why: (*SECONDS, *BYTES[:2], "assumed"),
     plan: (*SECONDS, *BYTES[1:], "status", "energy_j", "notes"),
 }
-QUESTIONS = draw_questions(30, seed=140)
+
+
+@cache
+def questions() -> list[Question]:
+    """Return the questions, drawn when a test asks for them and not while tests are collected."""
+    return draw_questions(30, seed=140)
+
+
 QUICK_COUNT = {fit: 6, why: 10, choose: 15, grid: 15}  # ways that price more than one step
 
 
 @pytest.mark.parametrize("way", KEYS, ids=lambda way: str(way.__name__))
 def test_a_way_answers_as_a_prediction_does(way):
-    hold(way, QUESTIONS[: QUICK_COUNT.get(way, 30)])
+    hold(way, questions()[: QUICK_COUNT.get(way, 30)])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", QUICK_COUNT, ids=lambda way: str(way.__name__))
 def test_a_way_answers_all_questions_as_a_prediction_does(way):
-    hold(way, QUESTIONS[QUICK_COUNT[way] :])
+    hold(way, questions()[QUICK_COUNT[way] :])
 
 
 def hold(way: Way, questions: Sequence[Question]) -> None:
