@@ -139,8 +139,10 @@ def edited(table: Any, wrongs: Sequence[Any] = WRONG, step: int = 1) -> Iterator
         yield made
 
 
-EACH = pytest.mark.parametrize("step", [19, pytest.param(1, marks=pytest.mark.rare)])
-"""A nineteenth of the edits, one at every second place; all of them are rare."""
+EACH = pytest.mark.parametrize(
+    "step", [pytest.param(19, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.rare)]
+)
+"""A nineteenth of the edits, one at every second place, is slow; all of them are rare."""
 
 
 def _text(value: Any) -> str:

@@ -10,6 +10,7 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -101,6 +102,7 @@ def _closure() -> set[str]:
     return seen
 
 
+@pytest.mark.slow
 def test_what_the_source_imports_is_declared():
     extras = PROJECT["project"]["optional-dependencies"]
     texts = [

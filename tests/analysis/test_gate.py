@@ -55,6 +55,7 @@ def alarm_share(noise: Noise, runs: int, networks: int, draws: int = DRAWS) -> f
     )
 
 
+@pytest.mark.slow
 @every("name", NOISES)
 @every("runs", [2, 3, 5])
 @every("networks", [1, 3, 24])

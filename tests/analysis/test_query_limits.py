@@ -47,6 +47,7 @@ def test_a_statement_that_needs_more_memory_is_one_line(sql):
         query(DATA, sql, LIMITS)
 
 
+@pytest.mark.slow
 @every("sql", TOO_LONG)
 def test_a_statement_that_needs_more_time_is_one_line(sql):
     start_s = time.monotonic()
@@ -55,6 +56,7 @@ def test_a_statement_that_needs_more_time_is_one_line(sql):
     assert time.monotonic() - start_s < SHORT.limit_s + 60  # a loaded machine; no endless wait
 
 
+@pytest.mark.slow
 def test_a_process_takes_no_more_memory_than_it_may(tmp_path):
     with open_writer(tmp_path / "records") as writer:
         writer.append_all(synthetic.sweep())

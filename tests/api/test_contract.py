@@ -171,6 +171,7 @@ def questions() -> list[Question]:
 QUICK_COUNT = {fit: 6, why: 10, choose: 15, grid: 15}  # ways that price more than one step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", KEYS, ids=lambda way: str(way.__name__))
 def test_a_way_answers_as_a_prediction_does(way):
     hold(way, questions()[: QUICK_COUNT.get(way, 30)])

@@ -83,6 +83,7 @@ steptime.fit("fc", "t4", dtyp="float16")
 """
 
 
+@pytest.mark.slow
 def test_a_type_checker_names_each_wrong_argument(tmp_path):
     script = tmp_path / "use.py"
     script.write_text(USE, encoding="utf-8")
@@ -93,6 +94,7 @@ def test_a_type_checker_names_each_wrong_argument(tmp_path):
     assert wrong == set(calls), done.stdout
 
 
+@pytest.mark.slow
 @every(
     ("line", "given"),
     [

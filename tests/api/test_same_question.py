@@ -220,6 +220,7 @@ def test_the_same_question_has_the_same_seconds_and_bytes_every_way(way, questio
     same(way(question), asked, way)
 
 
+@pytest.mark.slow
 def test_why_has_the_same_seconds_and_bytes(question, asked):
     """Of three networks; of all in the slow half."""
     some = {name: question.models[name] for name in ("cnn", "llama", "mine")}

@@ -27,7 +27,6 @@ def test_every_command_that_reads_records_is_attacked(tmp_path):
 @pytest.mark.parametrize(
     ("inputs", "records"),
     [
-        (150, 0),
         pytest.param(500, 100, marks=pytest.mark.slow),
         pytest.param(10_000, 2_000, marks=pytest.mark.rare),
     ],

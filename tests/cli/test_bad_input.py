@@ -239,6 +239,7 @@ def _by_command() -> dict[str, list[tuple[str, str]]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", _by_command())
 def test_a_mistake_is_one_line_and_exit_code_2(command, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)

@@ -46,6 +46,7 @@ def unhurried(monkeypatch):
     monkeypatch.setattr("steptime.calibration.here.points_s", lambda _limit_s, _spent_s: 3600.0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unhurried")
 def test_this_machine_from_end_to_end(capsys):
     document, said = answered(["calibrate", "--backend", "null", *FEW], capsys)

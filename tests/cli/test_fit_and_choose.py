@@ -246,6 +246,7 @@ def test_what_would_fit_is_asked_with_the_same_options(capsys):
         assert answer(capsys, *said)["fits"] is True
 
 
+@pytest.mark.slow
 def test_what_helps_names_recompute_where_layers_can_be_computed_again(capsys):
     words = ("fit", "gpt2", "--device", "t4", "--batch", "64")
     found = answer(capsys, *words)

@@ -149,6 +149,7 @@ def test_every_command_that_is_shown_has_a_base_line():
     assert BASES.keys() | NO_OPTIONS == {name for name, row in QUESTIONS.items() if row.panel}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", BASES)
 def test_a_generated_mistake_is_one_line_with_the_option(command, folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)

@@ -242,6 +242,7 @@ def _tables(line: str, monkeypatch: pytest.MonkeyPatch) -> list[Table]:
     return [*answers[0].tables]
 
 
+@pytest.mark.slow
 @every(("line", "headings"), ANSWERS.items())
 def test_columns_that_answer_the_question_come_first_and_stay(line, headings, monkeypatch):
     table = _tables(line, monkeypatch)[0]

@@ -95,6 +95,7 @@ def test_no_page_has_a_word_of_the_house(path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [

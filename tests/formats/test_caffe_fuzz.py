@@ -177,6 +177,7 @@ def layers(draw: st.DrawFn) -> str:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.lists(layers(), min_size=1, max_size=5))
 def test_any_layers(drawn):

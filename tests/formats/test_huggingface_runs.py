@@ -113,6 +113,7 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @every("name", SMALL)
 def test_gradients_are_those_of_the_reference(name, tmp_path):
     path = tmp_path / "config.json"

@@ -343,6 +343,7 @@ def test_values_and_gradients_are_those_of_the_reference(name, backend):
     )  # a sixth of a hard sigmoid is rounded
 
 
+@pytest.mark.slow
 @pytest.mark.framework
 @every("name", NETWORKS)
 @every("training", [True, False])

@@ -54,6 +54,7 @@ def of_products(found: Count) -> int:
     return sum(op.flop for op in found.ops if OPS[op.kind].work)
 
 
+@pytest.mark.slow
 @every("name", LIGHT)
 def test_published_networks_are_exact(name):
     one, eight = (counted(light(name), batch) for batch in (1, 8))

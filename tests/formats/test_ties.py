@@ -161,6 +161,7 @@ def graph_of(file: str, batch: int) -> Graph:
     return build(make_workload(read_model(file), batch, phase="infer"))
 
 
+@pytest.mark.slow
 @every("name", NETWORKS)
 def test_parameters_are_those_that_pytorch_counts(name, tmp_path):
     make, given = NETWORKS[name]

@@ -166,6 +166,7 @@ def test_number_list_reads_what_the_kernel_writes(cpus):
     assert number_list(f"{low}-{high}\n") == tuple(range(low, high + 1))
 
 
+@pytest.mark.slow
 def test_an_empty_tree_gives_unknowns_with_a_reason(tmp_path):
     assert cpus.caches(tmp_path) is None
     assert cpus.last_cache_bytes((0,), tmp_path) is None

@@ -91,6 +91,7 @@ def refused(shape: Shape, asked: Asked) -> str:
     return ""
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     which=st.integers(0, len(MODELS) - 1),

@@ -106,6 +106,7 @@ def typed(one: Planner, devices: int, batch: int) -> Iterator[Asked]:
                 yield asked
 
 
+@pytest.mark.slow
 def test_every_split_is_tried_that_a_user_may_ask_for():
     for model, devices in ((MIXED, 8), (DEEP, 12), (ODD.format(14, ""), 16)):
         one = planner(model, devices)
@@ -256,6 +257,7 @@ def test_offload_is_searched_where_a_host_is_joined():
     assert without["space"].endswith("offload without --host-link")
 
 
+@pytest.mark.slow
 def test_a_search_by_what_is_chosen_and_limited():
     told = search_plans(
         Request(SMALL, SITE, 64, device_counts=(8, 16), split={"tensor": 2, "zero": 1})
@@ -317,6 +319,7 @@ def test_what_is_error_ratio():
     assert error_ratio(planner()) == pytest.approx(1.12, abs=0.002)  # exp(sqrt(2) 0.08)
 
 
+@pytest.mark.slow
 def test_nothing_fits_is_said_with_what_lacks():
     huge = "transformer:layers=96,width=12288,heads=96,length=2048"
     with pytest.raises(

@@ -345,6 +345,7 @@ def test_explaining_leads_from_one_method_to_the_other():
         assert ("fuse" in names) == ("fuse" in options)
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(["analytic", "roofline"]),
     st.sampled_from(["fc:layers=2,nodes=30", "cnn:blocks=1,filters=4,image=40", "rnn:length=3"]),

@@ -31,6 +31,7 @@ def _answer(capsys, name, model, *options):
     return json.loads(printed.out)
 
 
+@pytest.mark.slow
 @every("name", COMMANDS)
 def test_a_length_is_that_of_the_model_text(capsys, name):
     asked = _answer(capsys, name, "gpt2", "--length", "256")

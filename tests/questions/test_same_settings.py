@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import pytest
+
 import steptime
 from every import every
 from steptime.core.signature import option_name
@@ -107,6 +109,7 @@ def _assumed(document: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
             yield f".rows[{name}]", key, value
 
 
+@pytest.mark.slow
 @every(("name", "values", "options"), QUESTIONS)
 def test_an_assumed_setting_is_an_option_and_its_printed_value_changes_no_number(
     name, values, options

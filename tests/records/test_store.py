@@ -96,6 +96,7 @@ records = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(records, min_size=1, max_size=4))
 def test_every_record_comes_back_as_it_was(tmp_path_factory, written):

@@ -13,6 +13,7 @@ LARGE = "transformer:layers=8,width=20480,heads=128,vocabulary=51200"
 WHERE = "--device h100-sxm5 --inside nvlink-4 --length 512"
 
 
+@pytest.mark.slow
 def test_every_search_is_on_the_page(tmp_path, capsys):
     page = tmp_path / "plans.html"
     words = f"{SMALL},{LARGE} {WHERE} --device-count 1,4 --global-batch 8,16 --page {page} --json"

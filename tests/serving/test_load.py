@@ -143,6 +143,7 @@ def test_what_is_straight_is_priced_exactly_between_knots():
     )
 
 
+@pytest.mark.slow
 def test_steps_between_those_that_are_priced_are_near_them():
     """A hundred steps of a network at any numbers, against the same step priced itself."""
     phases = Service("llama3_8b", Site("h100"), 1, 4096, 1024).phases()

@@ -317,6 +317,7 @@ def test_experts_that_tokens_reach_are_expected():
     assert experts_read(128, 8, 10_000) == pytest.approx(128)
 
 
+@pytest.mark.slow
 @every(
     "options",
     [

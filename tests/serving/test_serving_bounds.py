@@ -47,6 +47,7 @@ def service_drawn(seed: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_a_service_lies_inside_of_its_intervals():
     assert sum(map(service_drawn, range(100))) > 80
 

@@ -84,6 +84,7 @@ def hold_row(row: SearchRow, capsys: pytest.CaptureFixture[str]) -> None:
             assert (printed["load"] if key in OF_LOAD else printed)[key] == value, key
 
 
+@pytest.mark.slow
 def test_a_row_is_one_answer(capsys):
     """The command of a row prints its times, intervals, stacks, rate and cost."""
     told = searched(0.2, 0.02, 3)
@@ -96,6 +97,7 @@ def test_a_row_is_one_answer(capsys):
         hold_row(row, capsys)
 
 
+@pytest.mark.slow
 def test_a_row_is_one_answer_under_options_too(capsys):
     how: dict[str, Any] = {"stack": "sglang-2025", "kv": "float8", "options": {"host": "slow"}}
     told = steptime.serve(
@@ -143,6 +145,7 @@ def test_together_wins_where_prompts_are_short():
     assert ways["apart"].busy_shares[0] < 0.6
 
 
+@pytest.mark.slow
 def test_what_holds_nothing_is_said_first(capsys):
     words = "serve llama3_70b --device t4,h100 --rate 1 --ttft 0.5 --tpot 0.05 --search"
     words += " --max-device-count 4 --count 100 --output 32"
@@ -198,6 +201,7 @@ def test_devices_that_nothing_joins_serve_together_alone():
     assert {row.arrangement for row in told.rows} == {"together"}
 
 
+@pytest.mark.slow
 def test_a_front_has_no_point_that_another_beats(tmp_path):
     out = tmp_path / "front.svg"
     words = "serve llama3_8b --device h100 --rate 4 --tpot 0.02 --output 32 --count 100"

@@ -30,6 +30,7 @@ def test_a_table_that_is_here_is_scored_as_written_down(table):
     check(table)
 
 
+@pytest.mark.slow
 @every("name", TABLES)
 def test_a_table_of_others_is_scored_as_written_down(name, shared):
     check(shared / "llm" / name)

@@ -376,6 +376,7 @@ def test_every_reader_has_what_a_reader_has():
         assert reader.__doc__
 
 
+@pytest.mark.slow
 def test_ten_thousand_rows(tmp_path):
     rows = (f"Tesla T4,f32,4,{32 + i},64,2000,200,1,{1 + i},0" for i in range(10_000))
     (tmp_path / "t.csv").write_text("\n".join([HEAD, *rows]), encoding="utf-8")

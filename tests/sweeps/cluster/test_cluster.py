@@ -732,6 +732,7 @@ def test_a_dry_run_counts_python_the_framework_and_the_data_and_shows_what_diffe
     assert len(set(without_id)) == len(without_id), "every column that differs is shown"
 
 
+@pytest.mark.slow
 def test_a_submission_that_was_edited_is_one_line(sent, out, capsys):
     """Those alone whose plan means the same go on: a limit, an id."""
     capsys.readouterr()
