@@ -181,6 +181,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 @every("sql", REFUSED)
 def test_what_duckdb_refuses_is_one_line(sql):
     with pytest.raises(InputError) as caught:

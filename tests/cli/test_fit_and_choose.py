@@ -89,6 +89,7 @@ def test_every_command_names_the_same_memory_of_a_card(capsys):
     assert has == {catalog.device("a100").usable_bytes}
 
 
+@pytest.mark.slow
 def test_fit_says_no_and_unknown(capsys):
     found = answer(capsys, "fit", "llama_7b", "--device", "t4", "--optimizer", "adam")
     assert (found["fits"], found["largest_batch"], found["best_batch"]) == (False, 0, None)
@@ -103,6 +104,7 @@ def test_fit_says_no_and_unknown(capsys):
     assert any("memory of epyc-7763 is unknown" in note for note in cpu["notes"])
 
 
+@pytest.mark.slow
 def test_gpus_of_phones_are_chosen_where_they_are_asked_for(capsys):
     phones = {one.name for one in catalog.devices() if one.details.get("used_in") == "phones"}
     assert "adreno-640" in phones

@@ -99,6 +99,7 @@ def test_a_setting_that_was_said_is_not_assumed():
     assert text["assumed"].keys() == {"stack", "optimizer"}
 
 
+@pytest.mark.slow
 def test_run_measures_in_the_default_of_a_cpu_and_says_so(capsys):
     words = ["run", "rnn:length=2,embedding=4,vocabulary=8", "--batch", "1", "--budget", "0.01"]
     assert run([*words, "--json"]) == 0
