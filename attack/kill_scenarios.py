@@ -25,16 +25,21 @@ POINTS = 3  # of a calibration
 ROWS = 300  # of an import
 MODEL = "fc:layers=1,nodes=4,inputs=4,outputs=2"
 SWEEP = {
-    "name": "swept", "backend": "null", "budget_s": 0.02, "batch": [2], "predict": ["T4"],
+    "name": "swept",
+    "backend": "null",
+    "budget_s": 0.02,
+    "batch": [2],
+    "predict": ["T4"],
     "by_op": True,
-    "networks": [
-        {"family": "fc", "layers": [1, 2], "nodes": [4, 8], "inputs": 8, "outputs": 4}
-    ],
-}  # fmt: skip
+    "networks": [{"family": "fc", "layers": [1, 2], "nodes": [4, 8], "inputs": 8, "outputs": 4}],
+}
 SPACE = {
-    "name": "predicted", "measure": False, "batch": [1, 2, 4, 8], "predict": ["T4", "V100"],
+    "name": "predicted",
+    "measure": False,
+    "batch": [1, 2, 4, 8],
+    "predict": ["T4", "V100"],
     "networks": [{"family": "fc", "layers": [1, 2, 3, 4], "nodes": [64, 128]}],
-}  # fmt: skip
+}
 MAPPING = """name = "rows"
 source = "rows"
 model = "fc:layers={layers}"
@@ -192,41 +197,74 @@ def _check_answer(story: Story, end: End) -> str:
 
 SCENARIOS = (
     Scenario(
-        "writer of records", 260, _prepare_nothing, _append, _list_notes, _count_progress,
+        "writer of records",
+        260,
+        _prepare_nothing,
+        _append,
+        _list_notes,
+        _count_progress,
         is_repeatable=False,
     ),
     Scenario(
-        "sweep, measured and predicted by op", 200, _write_json("e.json", SWEEP),
-        _call("sweep", "e.json", "--out", "out"), _list_steps, _count_progress,
+        "sweep, measured and predicted by op",
+        200,
+        _write_json("e.json", SWEEP),
+        _call("sweep", "e.json", "--out", "out"),
+        _list_steps,
+        _count_progress,
     ),
     Scenario(
-        "sweep, predicted", 60, _write_json("e.json", SPACE),
-        _call("sweep", "e.json", "--out", "out"), _list_steps,
+        "sweep, predicted",
+        60,
+        _write_json("e.json", SPACE),
+        _call("sweep", "e.json", "--out", "out"),
+        _list_steps,
     ),
     Scenario(
-        "predict --in", 60, _write_synthetic(1),
-        _call("predict", "--in", "sound", "--device", "V100", "--by-op"), _list_predictions,
+        "predict --in",
+        60,
+        _write_synthetic(1),
+        _call("predict", "--in", "sound", "--device", "V100", "--by-op"),
+        _list_predictions,
     ),
     Scenario(
-        "calibrate", 60, _prepare_nothing, _calibrate, _list_points, check=_check_points,
+        "calibrate",
+        60,
+        _prepare_nothing,
+        _calibrate,
+        _list_points,
+        check=_check_points,
     ),
     Scenario(
-        "import", 80, _write_rows,
-        _call("import", "rows.csv", "--mapping", "m.toml", "--out", "out"), _list_imported,
+        "import",
+        80,
+        _write_rows,
+        _call("import", "rows.csv", "--mapping", "m.toml", "--out", "out"),
+        _list_imported,
     ),
     Scenario(
-        "report", 60, _write_synthetic(1), _call("report", "sound", "-o", "r.html"), _list_nothing,
+        "report",
+        60,
+        _write_synthetic(1),
+        _call("report", "sound", "-o", "r.html"),
+        _list_nothing,
         check=_check_page,
     ),
     Scenario(
-        "query, with a cache", 60, _write_synthetic(8),
-        _call("query", SQL, "--in", "sound", "--format", "csv"), _list_nothing,
+        "query, with a cache",
+        60,
+        _write_synthetic(8),
+        _call("query", SQL, "--in", "sound", "--format", "csv"),
+        _list_nothing,
         check=_check_answer,
     ),
     *slurm_kills.SCENARIOS,
     Scenario(
-        "replicas", 40, _prepare_nothing,
-        _call("run", MODEL, "--batch", "2", *REPLICAS, "--out", "out"), _list_runs,
+        "replicas",
+        40,
+        _prepare_nothing,
+        _call("run", MODEL, "--batch", "2", *REPLICAS, "--out", "out"),
+        _list_runs,
         is_repeatable=False,
     ),
-)  # fmt: skip
+)

@@ -18,10 +18,14 @@ from steptime.records import store
 from steptime.sweeps.cluster import commands, submission, task
 
 SUITE = {
-    "name": "suite", "backend": "null", "threads": 1, "budget_s": 0.02, "batch": [2, 4],
+    "name": "suite",
+    "backend": "null",
+    "threads": 1,
+    "budget_s": 0.02,
+    "batch": [2, 4],
     "networks": [{"family": "fc", "layers": [1, 2], "nodes": 4, "inputs": 8, "outputs": 4}],
     "slurm": {"gpu": "k80", "cells_per_task": 4, "time": "30", "requeues": 1000},
-}  # fmt: skip
+}
 TWO_JOBS = {**SUITE, "slurm": {"gpu": ["k80", "p100"], "cells_per_task": 2}}
 UNANSWERED = 3  # of so many arrays one is taken, and sbatch says that its socket timed out
 EXECUTE = commands.execute  # the real one, which starts programs

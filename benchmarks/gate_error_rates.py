@@ -226,8 +226,16 @@ def compare_lines(draws: int, processes: int) -> Iterator[str]:
         for runs, networks, slower in POWER_CELLS[::2]:
             _, tenth, smallest = rates[noise][runs, networks, slower]
             half = rates[noise][runs, networks, 1.5][1]
-            rows.append([noise, f"{runs}", f"{networks}", f"{100 * tenth:.1f}",
-                         f"{100 * half:.1f}", f"{100 * smallest:.0f} %"])  # fmt: skip
+            rows.append(
+                [
+                    noise,
+                    f"{runs}",
+                    f"{networks}",
+                    f"{100 * tenth:.1f}",
+                    f"{100 * half:.1f}",
+                    f"{100 * smallest:.0f} %",
+                ]
+            )
     heads = ["noise", "runs", "networks", "10 % slower", "1.5 times slower", "says: smallest"]
     yield from table(heads, rows)
 

@@ -64,12 +64,16 @@ class SeriesGroup(NamedTuple):
     farthest: float = 0.0
 
 
+SINGLE_SERIES = SeriesGroup()
+"""One series, judged by itself."""
+
+
 def change_points(
     logs: Sequence[float],
     errors: Sequence[float],
     freedom: int,
     margin: float = 0.0,
-    family: SeriesGroup = SeriesGroup(),  # noqa: B008  # immutable
+    family: SeriesGroup = SINGLE_SERIES,
 ) -> list[LevelChange]:
     """Return where the level of a series changes by more than `margin`.
 
@@ -108,7 +112,7 @@ def smallest_change(
     freedom: int,
     places: Sequence[int],
     margin: float,
-    family: SeriesGroup = SeriesGroup(),  # noqa: B008  # immutable
+    family: SeriesGroup = SINGLE_SERIES,
 ) -> float | None:
     """Return the smallest change of the newest values that is found with 90 % power.
 

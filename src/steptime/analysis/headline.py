@@ -87,7 +87,7 @@ _PUBLISHED = f"""
     SELECT count(*) AS published, count(DISTINCT platform) AS published_platforms,
         min(measured_s) AS published_fastest_s, max(measured_s) AS published_slowest_s
     FROM results WHERE {_IS_PUBLISHED_ALONE}
-"""  # noqa: S608  # ours
+"""  # noqa: S608  # texts of this module
 _LOCAL = f"""
     SELECT arg_max({flat.struct({name: name for name in BEST_COLUMNS})}, peak_fraction) AS best,
         count(DISTINCT workload_key) AS networks,
@@ -102,12 +102,12 @@ _LOCAL = f"""
         median(peak_fraction) AS median_peak_fraction, median(roof_fraction)
             FILTER (peak_fraction IS NOT NULL) AS median_roof_fraction
     FROM results WHERE NOT {_IS_PUBLISHED_ALONE}
-"""  # noqa: S608  # ours
-_PAIRS = f"SELECT ratio, disturbed_share FROM results WHERE {_IS_PAIR}"  # noqa: S608  # ours
+"""  # noqa: S608  # texts of this module
+_PAIRS = f"SELECT ratio, disturbed_share FROM results WHERE {_IS_PAIR}"  # noqa: S608  # texts of this module
 _WORST = f"""
     SELECT name, model, batch, ratio FROM results WHERE {_IS_PAIR}
     ORDER BY {FARNESS} DESC LIMIT 3
-"""  # noqa: S608  # ours
+"""  # noqa: S608  # texts of this module
 
 
 def describe_numbers(numbers: Row) -> list[str]:

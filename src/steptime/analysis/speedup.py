@@ -92,7 +92,7 @@ def speedup_table(
     }  # fmt: skip
     several = [Column("level")] if len(ups.levels) > 1 else []
     differ = [Column("differ", "a | b", is_spare=True)] if any(_differ(ups, shown_)) else []
-    verdict = [Column("verdict")] if (ups.verdict[shown_] != None).any() else []  # noqa: E711  # of each
+    verdict = [Column("verdict")] if any(word is not None for word in ups.verdict[shown_]) else []
     own = "its own" if several else ups.levels[0]
     told = (Column(f"against_{quantity}", first), Column(quantity, own))
     return Table(
