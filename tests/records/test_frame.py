@@ -75,8 +75,9 @@ def test_free_quantities_are_numbers_of_their_name(tmp_path):
 
 
 def test_the_same_bytes_come_out_at_one_and_at_eight_threads(tmp_path):
-    changed = [replace(one, workload=Workload("fc", {"layers": at}, 8)) for at, one in
-               enumerate(RECORDS)]  # fmt: skip
+    changed = [
+        replace(one, workload=Workload("fc", {"layers": at}, 8)) for at, one in enumerate(RECORDS)
+    ]
     _write(tmp_path / "a", *RECORDS)
     _write(tmp_path / "b", *changed)
     command = [sys.executable, "-m", "steptime", "analyse", "table", str(tmp_path / "a")]

@@ -13,9 +13,12 @@ from steptime.records.record import Quantity, Record, RecordMethod
 
 WORKLOAD = Workload("fc", {"layers": 2}, 64)
 MEASURED = Record(
-    "measured", RecordMethod("torch", "2.0", {"threads": 1}), WORKLOAD, "t4",
+    "measured",
+    RecordMethod("torch", "2.0", {"threads": 1}),
+    WORKLOAD,
+    "t4",
     {"step_s": Quantity(1.0)},
-)  # fmt: skip
+)
 PREDICTED = replace(MEASURED, origin="predicted", method=RecordMethod("calibrated", "1", {}))
 
 

@@ -42,8 +42,11 @@ def test_a_report_under_a_limit_of_file_size_is_one_line(folder, tmp_path, endin
     path = tmp_path / f"report.{ending}"
     done = subprocess.run(
         [sys.executable, "-m", "steptime", "report", str(folder), "-o", str(path)],
-        capture_output=True, text=True, check=False, preexec_fn=limit,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=limit,
+    )
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert "File too large" in done.stderr.splitlines()[-1]

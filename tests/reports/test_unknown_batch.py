@@ -21,12 +21,21 @@ def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("traces")
     for name, length in (("slow", 90), ("fast", 50)):
         events = [
-            {"ph": "X", "cat": category, "name": op, "ts": 100 * step, "dur": length, "pid": 1,
-             "tid": 1}
+            {
+                "ph": "X",
+                "cat": category,
+                "name": op,
+                "ts": 100 * step,
+                "dur": length,
+                "pid": 1,
+                "tid": 1,
+            }
             for step in range(3)
-            for category, op in (("user_annotation", f"ProfilerStep#{step}"),
-                                 ("cpu_op", "aten::mm"))
-        ]  # fmt: skip
+            for category, op in (
+                ("user_annotation", f"ProfilerStep#{step}"),
+                ("cpu_op", "aten::mm"),
+            )
+        ]
         path = folder / f"{name}.json"
         path.write_text(json.dumps({"traceEvents": events}))
         steptime.import_(path, folder / "out")

@@ -180,8 +180,10 @@ def test_true_and_false_are_true_and_false(tmp_path):
     assert [one.status for one in _read(tmp_path, table, keys).records] == ["ok", "oom"]
     keys = {"status": [{"where": "not oom == False", "status": "oom"}]}
     assert [one.status for one in _read(tmp_path, table, keys).records] == ["ok", "oom"]
-    rows = [{"gpu": "V100", "layers": 4, "nodes": 8, "batch": 1, "time_ms": 1, "oom": value}
-            for value in (True, False)]  # fmt: skip
+    rows = [
+        {"gpu": "V100", "layers": 4, "nodes": 8, "batch": 1, "time_ms": 1, "oom": value}
+        for value in (True, False)
+    ]
     keys = {"status": [{"column": "oom", "equals": "true", "status": "oom"}]}
     reading = _read(tmp_path, json.dumps(rows), keys, "t.json")
     assert [one.status for one in reading.records] == ["oom", "ok"]
@@ -277,7 +279,7 @@ def test_forms_of_json_and_of_logs(tmp_path, name, content, keys, unread):
         ("t.csv", "a title, of two\n" + TABLE.replace("time_ms", "time"), {}, "skip or comment"),
         ("t.csv", TABLE.replace("nodes", "time_ms"), {}, "two columns are named time_ms"),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_is_no_table_says_why(tmp_path, name, content, keys, reason):
     reading = _read(tmp_path, content, keys, name)
     assert reading.records == []
@@ -296,7 +298,7 @@ def test_a_file_that_is_no_table_says_why(tmp_path, name, content, keys, reason)
         ({"quantities": {"step_s": "item(time_ms, 0)"}}, "functions are ceil, .*number"),
         ({"origin": "own"}, "unknown origin 'own'; known: published, measured"),
     ],
-)  # fmt: skip
+)
 def test_a_key_that_is_none_is_one_line(tmp_path, keys, reason):
     path = tmp_path / "t.csv"
     path.write_text(TABLE, encoding="utf-8")
@@ -355,8 +357,10 @@ def test_an_imported_table_with_repeats_can_be_gated(tmp_path, capsys):
     keys = "\n".join(f"{key} = {json.dumps(value)}" for key, value in KEYS.items())
     (tmp_path / "m.toml").write_text(f'{keys}\nrepeat = "{{run}}"\norigin = "measured"\n')
     for name, factor in (("a", 1.0), ("b", 10.0)):
-        rows = [f"V100,4,1024,64,{run_},{factor * time}" for run_, time in
-                enumerate((10, 10.1, 9.9, 10, 10.2))]  # fmt: skip
+        rows = [
+            f"V100,4,1024,64,{run_},{factor * time}"
+            for run_, time in enumerate((10, 10.1, 9.9, 10, 10.2))
+        ]
         table = "\n".join(["gpu,layers,nodes,batch,run,time_ms", *rows, ""])
         (tmp_path / f"{name}.csv").write_text(table)
         words = ["import", str(tmp_path / f"{name}.csv"), "--map", str(tmp_path / "m.toml")]

@@ -12,33 +12,77 @@ from steptime.cli.main import run
 from steptime.records import store
 
 ASKED = {"model": "resnet50", "batch": "64", "device": "v100"}
-HYPERFINE = {"results": [
-    {"command": f"python step.py {n}", "mean": 0.41, "stddev": 0.01, "median": 0.405, "user": 0.3,
-     "system": 0.05, "min": 0.39, "max": 0.44, "times": [0.41, 0.4, 0.44], "exit_codes": [0, 0, 0]}
-    for n in (1, 2)]}  # fmt: skip
+HYPERFINE = {
+    "results": [
+        {
+            "command": f"python step.py {n}",
+            "mean": 0.41,
+            "stddev": 0.01,
+            "median": 0.405,
+            "user": 0.3,
+            "system": 0.05,
+            "min": 0.39,
+            "max": 0.44,
+            "times": [0.41, 0.4, 0.44],
+            "exit_codes": [0, 0, 0],
+        }
+        for n in (1, 2)
+    ]
+}
 PYTEST = {
     "machine_info": {"node": "ci1", "cpu": {"brand_raw": "AMD EPYC 7763"}},
     "commit_info": {"id": "abc"},
     "benchmarks": [
-        {"group": None, "name": "test_step[64]", "fullname": "t.py::test_step[64]",
-         "params": {"batch": 32}, "extra_info": {}, "options": {"disable_gc": False},
-         "stats": {"min": 0.39, "max": 0.44, "mean": 0.41, "rounds": 3, "median": 0.405, **data}}
+        {
+            "group": None,
+            "name": "test_step[64]",
+            "fullname": "t.py::test_step[64]",
+            "params": {"batch": 32},
+            "extra_info": {},
+            "options": {"disable_gc": False},
+            "stats": {"min": 0.39, "max": 0.44, "mean": 0.41, "rounds": 3, "median": 0.405, **data},
+        }
         for data in ({}, {"data": [0.4, 0.41, 0.42]})
     ],
     "datetime": "2024-03-01T01:00:00+00:00",
     "version": "4.0.0",
-}  # fmt: skip
+}
 GOOGLE = {
     "context": {"date": "2024-03-01T10:00:00+01:00", "host_name": "h", "caches": [{"level": 1}]},
     "benchmarks": [
-        *({"name": "BM_Step/64", "run_type": "iteration", "repetition_index": i, "iterations": 9,
-           "real_time": t, "cpu_time": 1.0, "time_unit": "ms"} for i, t in enumerate((40, 42))),
-        {"name": "BM_Step/64_mean", "run_type": "aggregate", "aggregate_name": "mean",
-         "iterations": 2, "real_time": 41, "cpu_time": 1.0, "time_unit": "ms"},
-        {"name": "BM_Bad", "run_type": "iteration", "iterations": 0, "real_time": 0, "cpu_time": 0,
-         "time_unit": "ns", "error_occurred": True, "error_message": "no memory"},
+        *(
+            {
+                "name": "BM_Step/64",
+                "run_type": "iteration",
+                "repetition_index": i,
+                "iterations": 9,
+                "real_time": t,
+                "cpu_time": 1.0,
+                "time_unit": "ms",
+            }
+            for i, t in enumerate((40, 42))
+        ),
+        {
+            "name": "BM_Step/64_mean",
+            "run_type": "aggregate",
+            "aggregate_name": "mean",
+            "iterations": 2,
+            "real_time": 41,
+            "cpu_time": 1.0,
+            "time_unit": "ms",
+        },
+        {
+            "name": "BM_Bad",
+            "run_type": "iteration",
+            "iterations": 0,
+            "real_time": 0,
+            "cpu_time": 0,
+            "time_unit": "ns",
+            "error_occurred": True,
+            "error_message": "no memory",
+        },
     ],
-}  # fmt: skip
+}
 GOOGLE_CSV = """2024-03-01T10:00:00+01:00
 Running ./bench
 Run on (8 X 3600 MHz CPU s)
@@ -49,13 +93,21 @@ name,iterations,real_time,cpu_time,time_unit,bytes_per_second,items_per_second,l
 "BM_Bad",,,,,,,,true,"no memory"
 """
 TRAINER = {
-    "best_metric": None, "epoch": 1.0, "global_step": 100,
+    "best_metric": None,
+    "epoch": 1.0,
+    "global_step": 100,
     "log_history": [
         {"epoch": 0.5, "learning_rate": 1e-5, "loss": 2.3, "step": 50},
-        {"epoch": 1.0, "step": 100, "train_loss": 2.0, "train_runtime": 123.45,
-         "train_samples_per_second": 51.8, "train_steps_per_second": 0.8},
+        {
+            "epoch": 1.0,
+            "step": 100,
+            "train_loss": 2.0,
+            "train_runtime": 123.45,
+            "train_samples_per_second": 51.8,
+            "train_steps_per_second": 0.8,
+        },
     ],
-}  # fmt: skip
+}
 DLLOGGER = "\n".join(
     f'{before}DLLL {{"timestamp": "1583330000.1", "elapsedtime": "1.2", "type": "{kind}", '
     f'"step": {step}, "data": {json.dumps(data)}}}'
@@ -135,8 +187,9 @@ def test_hyperfine(tmp_path):
     records = _import(tmp_path, "bench.json", HYPERFINE, **ASKED)
     assert [_quantity(one) for one in records] == [((0.41, 0.4, 0.44), (0, 1, 2))] * 2
     assert [one.method.options["command"] for one in records] == [
-        "python step.py 1", "python step.py 2",
-    ]  # fmt: skip
+        "python step.py 1",
+        "python step.py 2",
+    ]
     assert {(one.origin, one.method.name) for one in records} == {("measured", "hyperfine")}
 
 

@@ -213,10 +213,14 @@ TENSORFLOW = [  # of tf.profiler: processes as XProf names them
     {"ph": "X", "pid": 1, "tid": 1, "ts": 1.0, "dur": 2.0, "name": "EagerLocalExecute: MatMul"},
 ]
 TIMELINE = [  # of tensorflow.python.client.timeline
-    {"ph": "M", "pid": 1, "name": "process_name",
-     "args": {"name": "/job:localhost/replica:0/task:0/device:CPU:0 Compute"}},
+    {
+        "ph": "M",
+        "pid": 1,
+        "name": "process_name",
+        "args": {"name": "/job:localhost/replica:0/task:0/device:CPU:0 Compute"},
+    },
     {"ph": "X", "cat": "Op", "pid": 1, "tid": 1, "ts": 1.0, "dur": 2.0, "name": "MatMul"},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(

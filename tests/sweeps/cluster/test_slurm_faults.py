@@ -423,9 +423,24 @@ def test_another_type_of_gpu_is_said(slurm, sweep, out, tmp_path, capsys):
 
 @every(
     "time",
-    ["30", "1440", "100000", "90:00", "2:00:00", "100:0:0", "1-12", "1-12:30", "1-12:00:00",
-     "0-0", "UNLIMITED", "unlimited", "INFINITE", "", 1440],
-)  # fmt: skip
+    [
+        "30",
+        "1440",
+        "100000",
+        "90:00",
+        "2:00:00",
+        "100:0:0",
+        "1-12",
+        "1-12:30",
+        "1-12:00:00",
+        "0-0",
+        "UNLIMITED",
+        "unlimited",
+        "INFINITE",
+        "",
+        1440,
+    ],
+)
 def test_all_forms_of_a_time_limit(time):
     assert ResourceRequest(time=time).time == str(time)
 
