@@ -50,7 +50,7 @@ def with_dimension(result: Any, operator: str, left: object, right: object) -> A
 
 _PREFIXES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY_PREFIXES = {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGT", 1)}
-_UNIT_WORDS = {  # by dimension: a factor and the words for it
+_UNIT_WORDS = {  # a numeric table, by dimension: a factor and the words for it
     "s": {
         1e-9: "ns nsec nanosecond nanoseconds",
         1e-6: "us \u00b5s \u03bcs usec microsecond microseconds",
