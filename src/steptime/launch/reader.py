@@ -6,6 +6,7 @@ own YAML, JSON or TOML. Nothing of it is run.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,7 +87,8 @@ def read_launch(
 
 def is_command_line(text: str) -> bool:
     """Return whether a text is several words of which the first ones start a known tool."""
-    if len(text.split()) < 2 or (len(text) < 4096 and Path(text).exists()):
+    is_there = os.path.exists(text)  # noqa: PTH110  # False, however long the text is
+    if len(text.split()) < 2 or is_there:
         return False
     return any(_tool_of(command) is not None for command in read_script(text).commands)
 
@@ -171,7 +173,7 @@ def _training_tool_of(launch: Launch) -> Callable[[Launch, Files], JobBuilder] |
     if program == "tune":
         return _read_tune
     if any("maxtext" in word.lower() for word in [program, *words[:2]]):
-        return _recipe_command(maxtext.read_maxtext)
+        return _recipe_command(maxtext.read_maxtext, is_required=False)  # the base is its own
     if "torchtitan" in program or program == "run_train.sh":
         return _read_titan
     has_batch = any(word.startswith("--per_device_train_batch_size") for word in words)
@@ -179,20 +181,27 @@ def _training_tool_of(launch: Launch) -> Callable[[Launch, Files], JobBuilder] |
     return _read_training_script if is_trainer else None
 
 
-def _recipe_command(read: RecipeReader) -> Callable[[Launch, Files], JobBuilder]:
+def _recipe_command(
+    read: RecipeReader, is_required: bool = True
+) -> Callable[[Launch, Files], JobBuilder]:
     """Return a reader of a command that names a recipe, whose keys its options override."""
 
     def read_command(launch: Launch, files: Files) -> JobBuilder:
-        return read(_settings_of(launch.words, files), launch, files)
+        return read(_settings_of(launch.words, files, is_required), launch, files)
 
     return read_command
 
 
-def _settings_of(words: Sequence[str], files: Files) -> Settings:
-    """Return the settings of the recipe that the words name, then those of the words.
+def _settings_of(words: Sequence[str], files: Files, is_required: bool = False) -> Settings:
+    """Return the settings of the recipes that the words name, then those of the words.
+
+    Args:
+        words: arguments of a command.
+        files: files of the job.
+        is_required: every file that is named must be there, not the one behind `--config` alone.
 
     Raises:
-        InputError: if the recipe is not there.
+        InputError: if a recipe is not there.
     """
     settings = parse_words(words, SCRIPT_FLAGS)
     loose = assignments(settings.positional)
@@ -203,7 +212,7 @@ def _settings_of(words: Sequence[str], files: Files) -> Settings:
     recipe = Settings()
     for path in paths:
         data = files.mapping(path)
-        if data is None and config == path:
+        if data is None and (is_required or config == path):
             raise InputError(f"{path}: there is no such file, and it says what the job trains")
         recipe = merge(recipe, parse_mapping(data or {}))
     return merge(merge(recipe, loose), settings)

@@ -336,7 +336,10 @@ def note_unpriced(job: JobBuilder, settings: Settings, reasons: Mapping[str, str
         reasons: what is not priced, by the name of the setting.
     """
     for name, reason in reasons.items():
-        if name in settings and name not in settings.used and settings.flag(name) is not False:
+        values = settings.values.get(name)
+        if values is None or name in settings.used:
+            continue
+        is_off = bool(values) and values[0].lower() in FALSE_WORDS
+        if not is_off:
             job.notes.append(f"{settings.originals[name]}: {reason}")
-            settings.used.discard(name)
     job.not_used += settings.unused()

@@ -1,7 +1,6 @@
 """Whether a step fits a device, the largest batch that does, and the best."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Unpack
 
 from steptime.build import tokens_per_example
@@ -242,7 +241,7 @@ def fit(
     launched = read_launched("fit", model, from_)
     if launched is not None:
         options = {"batch": batch, "tokens": tokens, "prices": prices, **step_options}
-        return answer_launched(partial(fit, device=device), launched, options)
+        return answer_launched(fit, launched, device, options)
     step = StepOptions.from_keywords(step_options, fit)
     step_model = step.on(model, batch, text_of(device))
     workload, usable_bytes = step_model.workload, step_model.device.usable_bytes

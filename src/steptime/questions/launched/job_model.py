@@ -31,9 +31,9 @@ def find_model(job: LaunchJob, folder: Path) -> str:
         return job.model
     if (folder / job.model / "config.json").is_file():
         return str(folder / job.model / "config.json")
-    known = set(names())
+    models = set(names())
     for text in _shortened(job.model):
-        if (name := named(text)) in known:
+        if (name := named(text)) in models:
             return name
     raise InputError(
         f"the {job.tool} job loads {job.model}, which is not among the networks (steptime list "

@@ -15,6 +15,7 @@ from steptime.launch.job import SERVING, LaunchJob
 from steptime.launch.reader import is_command_line, read_launch
 from steptime.questions.launched.answer import FactValue, LaunchedAnswer
 from steptime.questions.launched.job_model import find_model
+from steptime.questions.launched.links import assume_links
 from steptime.questions.launched.settings import SETTINGS
 
 AnswerType = TypeVar("AnswerType", bound=LaunchedAnswer)
@@ -71,19 +72,24 @@ def read_launched(
 
 
 def answer_launched(
-    ask: Callable[..., AnswerType], question: LaunchedQuestion, options: Mapping[str, Any]
+    ask: Callable[..., AnswerType],
+    question: LaunchedQuestion,
+    device: Any,
+    options: Mapping[str, Any],
 ) -> AnswerType:
     """Ask a question with the options of its job, and say what was understood.
 
     Args:
-        ask: asks the question: takes the model, then options.
+        ask: asks the question: takes the model and the device, then options.
         question: the question about a job.
+        device: the device that the user names.
         options: options that the user gives, which win; None and False are not given.
     """
     job = question.job
     user_options = {name: value for name, value in options.items() if value not in (None, False)}
     settings = SETTINGS[question.name](job, user_options)
-    answer = ask(question.model, **{**settings.options, **user_options})
+    assume_links(question.name, device, settings, user_options)
+    answer = ask(question.model, device, **{**settings.options, **user_options})
     notes = [*getattr(answer, "notes", ()), *job.notes, *settings.notes]
     if job.defaults:
         notes.append(f"{job.tool}'s defaults, not in the job: {', '.join(job.defaults)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,7 +40,7 @@ class QuestionSettings:
         notes: facts that change time or memory and are not priced.
     """
 
-    options: dict[str, Any] = field(default_factory=dict)
+    options: MutableMapping[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def take(self, facts: Facts, table: Mapping[str, str]) -> None:
@@ -144,15 +144,13 @@ def _take_adapter(settings: QuestionSettings, facts: Facts) -> None:
     if "lora_rank" not in facts:
         return
     targets = facts.get("lora_targets")
-    where = ""
+    products = ""
     if targets == "all-linear":
-        where = ",on=linear"
+        products = ",on=linear"
     elif isinstance(targets, list):
-        products = [
-            PRODUCTS.get(name, name) for name in targets if name not in {"output", "lm_head"}
-        ]
-        where = f",on={'+'.join(products)}"
-    settings.options["lora"] = f"r={facts['lora_rank']}{where}"
+        names = [name for name in targets if name not in {"output", "lm_head"}]
+        products = f",on={'+'.join(PRODUCTS.get(name, name) for name in names)}"
+    settings.options["lora"] = f"r={facts['lora_rank']}{products}"
     if facts.get("weights") in {"nf4", "int8", "float8"}:
         settings.options["weights"] = facts["weights"]
     elif "weights" in facts:
@@ -216,7 +214,7 @@ def _take_ranks(settings: QuestionSettings, facts: Facts) -> None:
     )
     if ranks and isinstance(tensor, int):
         count = tensor if ranks is True else int(str(ranks))
-        settings.options |= {"tensor": max(1, tensor // count), "data": count}
+        settings.options.update(tensor=max(1, tensor // count), data=count)
     data = settings.options.get("data", 1)
     if not isinstance(experts, int) or experts == 1:
         return
@@ -230,16 +228,16 @@ def _take_ranks(settings: QuestionSettings, facts: Facts) -> None:
 def _take_served_types(settings: QuestionSettings, facts: Facts) -> None:
     """Set the types of weights and of keys and values."""
     weights, cache = facts.get("weights"), facts.get("kv_dtype", facts.get("kv_dtype_k"))
-    kept = _nearest_type(str(weights)) if weights else None
-    if kept:
-        settings.options["weights"] = kept
-        if kept != weights:
-            settings.notes.append(f"weights {weights}: are priced as {kept}")
+    priced_type = _nearest_type(str(weights)) if weights else None
+    if priced_type:
+        settings.options["weights"] = priced_type
+        if priced_type != weights:
+            settings.notes.append(f"weights {weights}: are priced as {priced_type}")
     elif weights:
         settings.notes.append(f"weights {weights}: are not priced; 16 bits are counted")
-    kept = _nearest_type(str(cache)) if cache else None
-    if kept in CACHE_TYPES:
-        settings.options["kv"] = kept
+    cache_type = _nearest_type(str(cache)) if cache else None
+    if cache_type in CACHE_TYPES:
+        settings.options["kv"] = cache_type
     elif cache and cache not in {"bfloat16", "float16"}:
         settings.notes.append(f"kv_dtype {cache}: is not priced; 16 bits are counted")
 

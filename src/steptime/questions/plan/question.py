@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from os import PathLike
 from pathlib import Path
@@ -110,7 +109,7 @@ def plan(
             "out": out,
             **plan_options,
         }
-        return answer_launched(partial(plan, device=device), launched, options)
+        return answer_launched(plan, launched, device, options)
     group = PlanOptions.from_keywords(plan_options, plan)
     picture_path = check_picture(out)
     limits = _read_limits(budget_per_hour, days, watts)

@@ -1,6 +1,5 @@
 """The question `serve`: one server, or a search for servers that hold targets."""
 
-from functools import partial
 from typing import Annotated, Unpack
 
 from steptime.core.kinds import Kind
@@ -45,7 +44,7 @@ def serve(
     launched = read_launched("serve", model, from_)
     if launched is not None:
         load = {"running_sequences": running_sequences, "input": input, "output": output}
-        return answer_launched(partial(serve, device=device), launched, {**load, **options})
+        return answer_launched(serve, launched, device, {**load, **options})
     serve_options = ServeOptions.from_keywords(options, serve)
     picture = serve_options.check_search()
     sites = serve_options.sites(device)
