@@ -123,7 +123,7 @@ def complete_training(job: JobBuilder, device_count: int | None) -> None:
                 f"{job.tool}: one replica needs {per_replica} devices, and the job starts "
                 f"{devices}; give the number with --device-count, such as {per_replica}"
             )
-        job.set("data", devices // per_replica)
+        job.facts["data"] = devices // per_replica  # by default where the tool shares it out so
     elif devices is None and data is not None:
         job.set("devices", data * per_replica)
     _complete_batches(job)
@@ -135,7 +135,7 @@ def _use_device_count(job: JobBuilder, device_count: int) -> None:
     """Let the number of devices that the user gives count instead of the file's."""
     started = job.count("devices")
     if started is not None and started != device_count:
-        job.notes.append(f"the job starts {started} devices; {device_count} are used, as asked")
+        job.notes.append(f"the job starts {started} devices; the answer is for {device_count}")
         for name in ("data", "shard", "nodes", "accumulation"):
             job.facts.pop(name, None)
     job.set("devices", device_count)

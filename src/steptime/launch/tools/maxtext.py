@@ -108,6 +108,8 @@ def _read_mesh(job: JobBuilder, settings: Settings) -> None:
     if not is_open:
         _set_replicas(job, axes, shards)
     (job.set if mesh_keys else job.set_default)("zero", 3 if is_open or shards > 1 else 0)
+    if not mesh_keys:
+        job.defaults.append("data")  # ici_fsdp_parallelism: -1
 
 
 def _set_replicas(job: JobBuilder, axes: Mapping[str, Axis], shards: int) -> None:

@@ -92,6 +92,8 @@ def read_devices(job: JobBuilder, launch: Launch) -> None:
     processes = _digits(settings.text("num_processes"))
     if processes is None and per_node is not None:
         processes = per_node * (nodes or 1)
+    if processes is None and launch.launcher == "torchrun" and "nproc_per_node" not in settings:
+        job.set_default("devices", nodes or 1)
     if processes is not None:
         job.set("devices", processes)
         if nodes and nodes > 1:

@@ -20,3 +20,20 @@ class LaunchedAnswer(Answer, frozen=True, kw_only=True):
 
     understood: Mapping[str, FactValue] | None = None
     not_used: tuple[str, ...] = ()
+
+    def remarks(self) -> list[str]:
+        """Return what was understood of a launch command and what was not used, then the notes."""
+        if self.understood is None:
+            return super().remarks()
+        facts = ", ".join(f"{name} {_text(value)}" for name, value in self.understood.items())
+        unused = [f"not used: {'; '.join(self.not_used)}"] if self.not_used else []
+        return [f"understood: {facts}", *unused, *super().remarks()]
+
+
+def _text(value: FactValue) -> str:
+    """Return a fact as text."""
+    return (
+        "+".join(value)
+        if isinstance(value, list)
+        else (str(value).lower() if isinstance(value, bool) else str(value))
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -58,6 +59,8 @@ def read_launched(
     if not isinstance(text, str | PathLike):
         return None
     job = read_launch(str(text), device_count=1 if name == "fit" else device_count)
+    if job is None and job_file is not None and not os.path.exists(job_file):  # noqa: PTH110  # a line
+        raise InputError(f"--from {job_file}: there is no such file")
     if job is None and job_file is not None:
         raise InputError(f"--from {job_file}: is no launch command or recipe of a known tool")
     if job is None:

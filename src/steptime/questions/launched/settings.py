@@ -93,6 +93,10 @@ def plan_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionS
     _take_step(settings, job)
     if "stages" in job.facts:
         settings.options["stages"] = ",".join(map(str, job.facts["stages"]))  # type: ignore[arg-type]
+    if "data" not in job.facts:
+        settings.notes.append(
+            "the job leaves the number of devices open: one replica is priced (--device-count)"
+        )
     if job.facts.get("data", 1) == 1:
         for name in ("zero", "shard"):
             settings.options.pop(name, None)
