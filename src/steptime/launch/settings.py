@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from steptime.core.dtypes import find_quantised_type
 from steptime.core.errors import InputError
 from steptime.launch.job import FactValue, JobBuilder
 
@@ -23,20 +24,7 @@ FLOAT_TYPES = {
     **dict.fromkeys(("fp16", "float16", "half", "f16", "torch.float16"), "float16"),
     **dict.fromkeys(("fp32", "float32", "float", "f32", "torch.float32"), "float32"),
 }
-QUANTISED = {  # words of several tools for weights or caches of few bits
-    **dict.fromkeys(
-        ("fp8", "float8", "fp8_e4m3", "fp8_e5m2", "modelopt", "modelopt_fp8"), "float8"
-    ),
-    **dict.fromkeys(("w8a8_fp8", "fbgemm_fp8", "ptpc_fp8", "fp8_inc"), "float8"),
-    **dict.fromkeys(("awq", "gptq", "awq_marlin", "gptq_marlin", "marlin", "int4"), "int4"),
-    **dict.fromkeys(("w4a16", "int4_awq", "w4afp8", "moe_wna16"), "int4"),
-    **dict.fromkeys(("int8", "w8a8_int8", "experts_int8", "tpu_int8"), "int8"),
-    **dict.fromkeys(("nvfp4", "modelopt_fp4", "float4", "fp4"), "float4"),
-    **dict.fromkeys(("bitsandbytes", "bnb", "nf4", "4bit"), "nf4"),
-    "mxfp4": "mxfp4",
-    "mxfp8": "float8",
-    "8bit": "int8",
-}
+QUANTISED_TYPES = ("float8", "int8", "int4", "float4", "mxfp4", "nf4")
 OPTIMIZERS = {
     **dict.fromkeys(("adam", "fusedadam", "distributed_fused_adam", "adam_pax"), "adam"),
     **dict.fromkeys(
@@ -280,7 +268,7 @@ def float_type(text: str | None) -> str | None:
 
 def quantised_type(text: str | None) -> str | None:
     """Return our word for weights or a cache of few bits, None for others."""
-    return QUANTISED.get(text.lower()) if text else None
+    return find_quantised_type(text, QUANTISED_TYPES) if text else None
 
 
 def set_optimizer(job: JobBuilder, text: str | None) -> None:

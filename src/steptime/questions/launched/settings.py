@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from steptime.core.dtypes import find_quantised_type
 from steptime.core.workload import OPTIMIZERS
 from steptime.launch.job import Facts, LaunchJob
 
@@ -232,25 +233,18 @@ def _take_ranks(settings: QuestionSettings, facts: Facts) -> None:
 def _take_served_types(settings: QuestionSettings, facts: Facts) -> None:
     """Set the types of weights and of keys and values."""
     weights, cache = facts.get("weights"), facts.get("kv_dtype", facts.get("kv_dtype_k"))
-    priced_type = _nearest_type(str(weights)) if weights else None
+    priced_type = find_quantised_type(str(weights), SERVED_TYPES) if weights else None
     if priced_type:
         settings.options["weights"] = priced_type
         if priced_type != weights:
             settings.notes.append(f"weights {weights}: are priced as {priced_type}")
     elif weights:
         settings.notes.append(f"weights {weights}: are not priced; 16 bits are counted")
-    cache_type = _nearest_type(str(cache)) if cache else None
-    if cache_type in CACHE_TYPES:
+    cache_type = find_quantised_type(str(cache), CACHE_TYPES) if cache else None
+    if cache_type:
         settings.options["kv"] = cache_type
     elif cache and cache not in {"bfloat16", "float16"}:
         settings.notes.append(f"kv_dtype {cache}: is not priced; 16 bits are counted")
-
-
-def _nearest_type(text: str) -> str | None:
-    """Return the priced type of a type of weights: `q4_k_m` is int4, `q8_0` int8."""
-    if text in SERVED_TYPES:
-        return text
-    return {"q4": "int4", "iq4": "int4", "q8": "int8", "nf4": "int4"}.get(text.partition("_")[0])
 
 
 SETTINGS: Mapping[str, Callable[[LaunchJob, Mapping[str, Any]], QuestionSettings]] = {
