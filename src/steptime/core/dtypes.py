@@ -74,7 +74,8 @@ def precision(dtype: str) -> Precision:
     return PRECISIONS[find_dtype(dtype)]
 
 
-QUANTISED_WORDS = {  # of several tools for weights or caches of few bits: types, the likeliest first
+# Words of several tools for weights or caches of few bits: types, the likeliest first.
+QUANTISED_WORDS = {
     **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "mxfp8"), ("float8",)),
     **dict.fromkeys(
         ("modelopt", "modelopt_fp8", "w8a8_fp8", "fbgemm_fp8", "ptpc_fp8"), ("float8",)

@@ -43,7 +43,7 @@ UNPRICED = {
     "moe_token_dispatcher_type": "the way of tokens to experts is the stack's",
     "overlap_param_gather_with_optimizer_step": "this overlap is not priced",
     "cpu_offloading": "activations on the host are given by --offload activations",
-    "fp8_format": "scaling recipes of float8 are not told apart",
+    "fp8_format": "the scaling recipe of float8 changes no price",
     "rampup_batch_size": "the batch grows; the whole batch is priced",
     "distribute_saved_activations": "saved activations that are shared out are not priced",
     "moe_extended_tp": "this way of splitting experts is not priced",
