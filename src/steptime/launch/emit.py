@@ -25,7 +25,7 @@ OPTIMIZER_WORDS = {  # of transformers' TrainingArguments
     "rmsprop": "rmsprop",
 }
 FSDP_WORDS = {3: "full_shard auto_wrap", 2: "shard_grad_op auto_wrap"}
-EVERY_DEGREE = names(
+DEGREES = names(
     "tensor pipeline context expert expert_tensor virtual zero shard stages schedule "
     "sequence_parallel"
 )
@@ -48,9 +48,9 @@ def emit_job(tool: str, kind: str, model: str, facts: Facts) -> str:
     return emitters[tool](model, facts)
 
 
-def _refuse(tool: str, facts: Facts, known: Iterable[str], nearest: str) -> None:
+def _refuse(tool: str, facts: Facts, expressible: Iterable[str], nearest: str) -> None:
     """Raise `InputError` for a degree above 1 that a tool has no option for."""
-    for name in EVERY_DEGREE - set(known):
+    for name in DEGREES - set(expressible):
         value = facts.get(name)
         if value not in {None, 0, 1, "1f1b"}:
             raise InputError(f"--emit {tool}: it has no {name} {value}; nearest: --emit {nearest}")
@@ -234,7 +234,7 @@ def _emit_axolotl(model: str, facts: Facts) -> str:
 
 
 def _axolotl_sharding(zero: Any, data: Any, shard: Any) -> Mapping[str, Any]:
-    """Return how replicas share out the state, in the words of Axolotl."""
+    """Return the sharding of the state over replicas in the words of Axolotl."""
     if not isinstance(data, int) or data == 1:
         return {}
     if zero == 1:
@@ -319,8 +319,8 @@ def _emit_megatron(model: str, facts: Facts) -> str:
     """Write ms-swift's `megatron sft`, which loads a model by its id into Megatron-LM."""
     if facts.get("zero") not in {None, 0, 1}:
         raise InputError("--emit megatron: it shares out states alone; nearest: --zero 1")
-    known = {"tensor", "pipeline", "context", "expert", "expert_tensor", "virtual", "zero"}
-    _refuse("megatron", facts, {*known, "sequence_parallel"}, "axolotl")
+    expressible = {"tensor", "pipeline", "context", "expert", "expert_tensor", "virtual", "zero"}
+    _refuse("megatron", facts, {*expressible, "sequence_parallel"}, "axolotl")
     words = ["megatron", "sft", "--model", model]
     words += _options(
         facts,

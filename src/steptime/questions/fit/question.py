@@ -267,7 +267,7 @@ def fit(
     }
     sizes = {f"{name}_bytes": value for name, value in worst.parts.items()}
     return FitAnswer(
-        emitted=None if emit is None else _emit_step(emit, step_model),
+        emitted=_emit_step(emit, step_model),
         model=workload.label,
         device=step_model.device.name,
         method=step_model.method.name,
@@ -304,8 +304,10 @@ def fit(
     )
 
 
-def _emit_step(tool: str, step_model: StepModel) -> str:
-    """Return a step on one device as a command or recipe of a tool."""
+def _emit_step(tool: str | None, step_model: StepModel) -> str | None:
+    """Return a step on one device as a command or recipe of a tool, None without a tool."""
+    if tool is None:
+        return None
     workload = step_model.workload
     facts: Facts = {
         "micro_batch": workload.batch_per_replica,

@@ -33,7 +33,7 @@ class LaunchedAnswer(Answer, frozen=True, kw_only=True):
         return replace(printout, tables=[], text="", script=self.emitted)
 
     def remarks(self) -> list[str]:
-        """Return what was understood of a launch command and what was not used, then the notes."""
+        """Return the understood facts and the unused options of a job, then the notes."""
         if self.understood is None:
             return super().remarks()
         facts = ", ".join(f"{name} {_text(value)}" for name, value in self.understood.items())
