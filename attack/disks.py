@@ -17,7 +17,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import synthetic
@@ -25,7 +25,9 @@ from attack.kill_scenarios import MAPPING, SPACE, SWEEP
 from attack.tally import Tally
 from attack.victims import Act, run
 from steptime.cli.main import run as command
+from steptime.core.copying import replace
 from steptime.records import store
+from steptime.records.record import record_to_line
 
 DRAWS = 6  # of each command on each disk
 SMALL_KB = 160  # of a disk that fills
@@ -154,7 +156,7 @@ def _tried(
         size = f"size={SMALL_KB}k"
         subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", place], check=True)
     try:
-        lines = [store.line_of(one) for one in synthetic.sweep()[:20]]
+        lines = [record_to_line(one) for one in synthetic.sweep()[:20]]
         (place / "out").mkdir()
         (earlier := place / "out/records-0.jsonl").write_text("\n".join(lines) + "\n")
         more = {

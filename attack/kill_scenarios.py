@@ -7,7 +7,6 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import synthetic
@@ -16,9 +15,10 @@ from attack.kills import Scenario, Story
 from attack.victims import LIMIT_S, Act, End
 from steptime.calibration import here
 from steptime.cli.main import run as command
+from steptime.core.copying import replace
 from steptime.records import store
 from steptime.records.readers import source_key
-from steptime.records.record import Record
+from steptime.records.record import Record, record_to_line
 
 APPENDED = 40  # records of a writer
 POINTS = 3  # of a calibration
@@ -81,13 +81,13 @@ def _load(story: Story, name: str = "out") -> list[Record]:
 
 
 def _list_steps(story: Story) -> Iterable[Hashable]:
-    return ((store.done_key(record), record.scope) for record in _load(story))
+    return ((store.final_key(record), record.scope) for record in _load(story))
 
 
 def _list_predictions(story: Story) -> Iterable[Hashable]:
     records = (record for record in _load(story, "sound") if record.origin == "predicted")
     on_v100 = (record for record in records if record.platform.startswith("v100"))
-    return ((store.done_key(record), record.scope) for record in on_v100)
+    return ((store.final_key(record), record.scope) for record in on_v100)
 
 
 def _list_imported(story: Story) -> Iterable[Hashable]:
@@ -163,7 +163,7 @@ def _write_synthetic(times: int) -> Callable[[Story], None]:
         copies = (
             replace(record, note=f"run {number}") for number in range(times) for record in records
         )  # records that differ in nothing count once
-        story.state = "".join(f"{store.line_of(record)}\n" for record in copies)
+        story.state = "".join(f"{record_to_line(record)}\n" for record in copies)
         (story.folder / "sound").mkdir()
         (story.folder / "sound/records-0.jsonl").write_text(story.state)
 

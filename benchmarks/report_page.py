@@ -12,7 +12,6 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -20,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 import synthetic
 from browsing import FLAGS
+from steptime.core.copying import replace
 from steptime.records.data import Data
 from steptime.reports.page import page
 

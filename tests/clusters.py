@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 import synthetic
+from steptime.core.copying import replace
 from steptime.core.workload import Workload
 from steptime.records.record import Quantity, Record
 

@@ -6,7 +6,6 @@ import copy
 import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 import synthetic
 from steptime.analysis.analyses import PLOTS
+from steptime.core.copying import replace
 from steptime.core.workload import Plan
 from steptime.records.record import Quantity, record_to_json
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 
+from steptime.core.copying import replace
 from steptime.core.workload import Value, Workload
 from steptime.records.record import Quantity, Record, RecordMethod
 

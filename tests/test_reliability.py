@@ -19,6 +19,7 @@ from itertools import count
 from pathlib import Path
 from signal import SIGKILL
 from attack.victims import Point, run
+from steptime.core.copying import replace
 from steptime.core import scratch
 
 def act():
@@ -33,7 +34,6 @@ for number in count(1):
 """
 TOO_EARLY = """
 import json, os, sys
-from dataclasses import replace
 from pathlib import Path
 from attack import kill_scenarios, kills
 from steptime.records import store

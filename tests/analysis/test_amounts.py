@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 import statistics
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
 import synthetic
 from steptime.analysis.analyses import analysis
 from steptime.analysis.watch import find_changes
+from steptime.core.copying import replace
 from steptime.records.data import Data
 from steptime.records.record import Record
 from told import by_column, predicted_and_measured, two_folders

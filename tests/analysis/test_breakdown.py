@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
 
 import pytest
 
 from steptime.analysis.analyses import analysis
 from steptime.analysis.breakdown import NO_OP_NAME
+from steptime.core.copying import replace
 from steptime.core.table import Table
 from steptime.core.workload import Workload
 from steptime.records.data import Data

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from every import every
 from steptime.analysis.gate import judge_runs, smallest_of_equal
 from steptime.analysis.verdict import judge_folders
 from steptime.cli.main import run
+from steptime.core.copying import replace
 from steptime.records import store
 from steptime.records.record import Quantity, Record
 from steptime.records.statistics import run_logs

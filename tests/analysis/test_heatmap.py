@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import synthetic
 from steptime.analysis.analyses import analysis
 from steptime.cli.main import run
+from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.core.table import Table
 from steptime.core.workload import Workload

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from every import every
 from steptime.analysis.analyses import analysis
 from steptime.analysis.history import change_points
 from steptime.cli.main import run
+from steptime.core.copying import replace
 from steptime.records import store
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from steptime.analysis.outliers import (
 )
 from steptime.analysis.verdict import MARGIN
 from steptime.cli.main import run
+from steptime.core.copying import replace
 from steptime.core.table import Table
 from steptime.core.text_table import text
 from steptime.core.units import percent

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ import synthetic
 from steptime.analysis import pairing
 from steptime.analysis.errors import error_table
 from steptime.cli.main import run
+from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.core.table import LazySequence
 from steptime.core.workload import Workload

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 import synthetic
 from every import every
 from steptime.analysis.query import export, query
+from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.core.progress import listening, watched
 from steptime.core.workload import Plan, Workload

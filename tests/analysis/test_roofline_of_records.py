@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ import synthetic
 from steptime.analysis.analyses import analysis
 from steptime.analysis.ceilings import ceilings_of, ridges
 from steptime.cli.main import run
+from steptime.core.copying import replace
 from steptime.core.table import Table
 from steptime.core.workload import Workload
 from steptime.hardware import catalog

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -15,6 +14,7 @@ import synthetic
 from every import every
 from steptime.analysis import regression
 from steptime.analysis.analyses import analysis
+from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.core.workload import Workload
 from steptime.records.data import Data

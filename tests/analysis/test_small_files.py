@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import synthetic
 from every import every
 from steptime.cli.main import run
+from steptime.core.copying import replace
 from steptime.core.scratch import remove_stale
-from steptime.records import store
 from steptime.records.data import Data
-from steptime.records.record import Record
+from steptime.records.record import Record, record_to_line
 from steptime.reports.charts import draw
 from steptime.reports.networks import _taken
 from steptime.reports.page import page
@@ -42,7 +41,7 @@ def left(folder: Path, *files: list[Record]) -> Data:
     """Return the data of a folder with a file for each list of records; the first ends torn."""
     folder.mkdir()
     for number, records in enumerate(files):
-        text = "".join(f"{store.line_of(record)}\n" for record in records)
+        text = "".join(f"{record_to_line(record)}\n" for record in records)
         torn = '{"schema": 2, "orig' if number == 0 else ""
         (folder / f"records-{number}.jsonl").write_text(text + torn, encoding="utf-8")
     return Data.load([folder], lambda _: None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import synthetic
 from steptime.analysis.analyses import analysis
 from steptime.analysis.verdict import compare_sides
 from steptime.cli.main import run
+from steptime.core.copying import replace
 from steptime.core.table import Table
 from steptime.core.workload import Workload
 from steptime.records import store

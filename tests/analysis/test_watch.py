@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ import synthetic
 from steptime.analysis import pairs
 from steptime.analysis.watch import FAIL_ON, FolderChanges, describe_changes, find_changes
 from steptime.cli.main import run
+from steptime.core.copying import replace
 from steptime.core.workload import Workload
 from steptime.records import store
 from steptime.records.data import Data

@@ -9,7 +9,7 @@ import contextlib
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,6 +21,7 @@ import synthetic
 from exported import document, write
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
+from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.records import store
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from html import unescape
 
 import pytest
@@ -13,6 +12,7 @@ import vl_convert
 
 import synthetic
 from browsing import answers, browse, complaints
+from steptime.core.copying import replace
 from steptime.records.data import Data
 from steptime.records.record import Record
 from steptime.reports.charts import EmptyPlotError, draw, kinds, style

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import synthetic
 from browsing import browse
 from record_cases import HOSTILE
 from steptime.cli.main import run
+from steptime.core.copying import replace
 from steptime.core.workload import Workload
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import cycle, islice
 
 import pytest
 
 import synthetic
 from browsing import answers, browse, complaints
+from steptime.core.copying import replace
 from steptime.core.units import seconds
 from steptime.records.data import Data
 from steptime.records.record import Record

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 
@@ -16,6 +15,7 @@ from steptime.cli import command as command_module
 from steptime.cli.command import command_of
 from steptime.cli.commands import COMMANDS
 from steptime.cli.main import run
+from steptime.core.copying import replace
 from steptime.core.errors import InterruptError
 from steptime.core.progress import note
 from steptime.core.table import Column, Printout, Table

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from every import every
+from steptime.core.copying import replace
 from steptime.core.dtypes import PRECISIONS, SIZE_BYTES, precision
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.graph import TensorSpec
@@ -30,7 +30,7 @@ from steptime.core.windows import positions, reach, tensorflow_padding
 from steptime.core.workload import Plan, Workload
 from steptime.records.reading import MOST_EXAMPLES, SMALLEST, record_from_json
 from steptime.records.record import (
-    DONE,
+    FINAL_STATUSES,
     ORIGINS,
     STATUSES,
     Quantity,
@@ -316,7 +316,7 @@ def test_what_is_no_record_is_refused():
     for key in ("workload", "method", "quantities", "schema"):
         with pytest.raises(ValueError, match=f"^no '{key}'$"):
             record_from_json({k: v for k, v in table.items() if k != key})
-    assert set(DONE) == set(STATUSES) - {"failed"}
+    assert set(FINAL_STATUSES) == set(STATUSES) - {"failed"}
 
 
 def test_every_field_of_a_workload_is_in_its_key():

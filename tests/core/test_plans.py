@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from every import every
+from steptime.core.copying import replace
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import TensorSpec, check, frozen

@@ -30,7 +30,6 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -48,6 +47,7 @@ from steptime.build import build, build_step, choice_of, make_workload, read_mod
 from steptime.cli import command
 from steptime.cli.commands import build_app
 from steptime.cli.main import run
+from steptime.core.copying import replace
 from steptime.core.graph import frozen
 from steptime.core.units import QUANTITIES
 from steptime.hardware.catalog import device
@@ -846,11 +846,13 @@ def test_kinds_that_read_less_than_their_inputs_are_named():
 
 
 def test_statuses_and_causes():
-    from steptime.records.record import DONE, STATUSES
+    from steptime.records.record import FINAL_STATUSES, STATUSES
 
     rows = _table(_section("docs/measuring.md", "What came out"))
     assert [row[0].strip("`") for row in rows] == list(STATUSES)
-    assert all(f"`{status}`" in _section("docs/measuring.md", "What came out") for status in DONE)
+    assert all(
+        f"`{status}`" in _section("docs/measuring.md", "What came out") for status in FINAL_STATUSES
+    )
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +17,7 @@ from reference import backend as numpy_backend
 from steptime.analysis.measurement import measurement
 from steptime.build import build, make_workload, read_model
 from steptime.cli.main import run
+from steptime.core.copying import replace
 from steptime.core.workload import Workload
 from steptime.measure.contract import (
     Feed,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from stepping import kernels, step_model, three
 from steptime.build import build_step, make_workload, read_model
+from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.hardware import catalog

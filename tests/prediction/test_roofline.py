@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
 from steptime.build import build_step, make_workload, read_model
+from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.hardware.catalog import device
 from steptime.hardware.device import Device, device_hash

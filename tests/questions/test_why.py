@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from every import every
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
+from steptime.core.copying import replace
 from steptime.core.workload import Plan
 from steptime.hardware import catalog
 from steptime.prediction.host import Host

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import accumulate, count
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,12 @@ from record_cases import EACH, edited
 from reference_rows import reference_row
 from steptime.analysis.headline import count_results, make_results_table
 from steptime.analysis.query import query
+from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
 from steptime.records import folder_source, frame_builder, statistics, store, tables
 from steptime.records.data import Data
-from steptime.records.record import Quantity, Record
+from steptime.records.record import Quantity, Record, record_to_line
 from steptime.records.row import COLUMNS, Row
 
 ASKED = "SELECT * FROM records"
@@ -210,7 +210,7 @@ def test_results_that_are_kept_are_those_of_the_records(folder, harm):
     _same(Data.load([folder], print).rows(asked), expected)
     assert kept.stat().st_ino == before  # they are read, not made again
     with max(folder.glob("*.jsonl")).open("a") as file:
-        file.write(store.line_of(RECORDS[0]).replace("cpu-", "gpu-") + "\n")
+        file.write(record_to_line(RECORDS[0]).replace("cpu-", "gpu-") + "\n")
     assert len(Data.load([folder], print).rows(asked)) == len(expected) + 1
 
 
@@ -322,7 +322,7 @@ def test_a_file_that_changes_gets_a_new_cache(folder):
     number = "SELECT count(*) AS n FROM records"
     assert query(Data.load([folder], print), number) == [{"n": len(RECORDS)}]
     with last.open("a") as file:
-        file.write(store.line_of(NEW) + "\n")
+        file.write(record_to_line(NEW) + "\n")
     assert query(Data.load([folder], print), number) == [{"n": len(RECORDS) + 1}]
     told = first.stat()
     text = first.read_text()
@@ -339,7 +339,7 @@ def test_a_file_that_changes_gets_a_new_cache(folder):
 def test_a_torn_last_line_is_said_each_time_and_a_whole_one_counts(folder):
     last = max(folder.glob("*.jsonl"))
     with last.open("a") as file:
-        file.write(store.line_of(NEW))  # lacks only its end
+        file.write(record_to_line(NEW))  # lacks only its end
     sql = "SELECT count(*) AS n FROM records"
     assert query(Data.load([folder], print), sql) == [{"n": len(RECORDS) + 1}]
     with last.open("a") as file:
@@ -357,8 +357,11 @@ def test_a_torn_last_line_is_said_each_time_and_a_whole_one_counts(folder):
         ("", "is no record"),
         ("[]", "Expected `object`, got `array`"),
         ('{"schema":2}', "no 'origin'"),
-        (store.line_of(RECORDS[0]).replace("predicted", "guessed"), "origin 'guessed'"),
-        (store.line_of(RECORDS[0]).replace('"step_s":{"value":', '"step_s":{"value":NaN,"x":'), ""),
+        (record_to_line(RECORDS[0]).replace("predicted", "guessed"), "origin 'guessed'"),
+        (
+            record_to_line(RECORDS[0]).replace('"step_s":{"value":', '"step_s":{"value":NaN,"x":'),
+            "",
+        ),
     ],
 )
 def test_what_is_no_record_is_named_with_file_and_line_and_left_out(folder, line, said):
@@ -462,7 +465,7 @@ def test_processes_that_fill_one_cache_at_once_all_get_the_answer(folder):
 def test_a_folder_that_is_being_written_gives_whole_records(tmp_path):
     """A writer appends torn lines all the while; each answer is a number of whole records."""
     path = tmp_path / "records-0.jsonl"
-    line = store.line_of(RECORDS[0]) + "\n"
+    line = record_to_line(RECORDS[0]) + "\n"
     code = (
         "import itertools, sys, time\n"
         "text = sys.stdin.read()\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -14,6 +13,7 @@ import pytest
 import synthetic
 from steptime import records as records_package
 from steptime.analysis.analyses import analysis
+from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.core.workload import Workload
 from steptime.records import store, tables

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from steptime.core.copying import replace
 from steptime.core.workload import Plan, Tuning, Workload
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record, RecordMethod

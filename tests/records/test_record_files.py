@@ -5,17 +5,17 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import synthetic
+from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.core.workload import Workload
 from steptime.records import store
 from steptime.records.data import Data
-from steptime.records.record import Quantity, Record
+from steptime.records.record import Quantity, Record, record_to_line
 
 FILES = 4_100  # more than 2^12, where the places of two folders met
 
@@ -32,7 +32,7 @@ def _stated(value: float) -> Record:
 
 def _write(path: Path, *records: Record) -> bytes:
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(f"{store.line_of(record)}\n" for record in records).encode()
+    text = "".join(f"{record_to_line(record)}\n" for record in records).encode()
     path.write_bytes(text)
     return text
 
@@ -43,7 +43,7 @@ def _load(folder: Path) -> tuple[list[Record], list[str]]:
 
 
 def test_a_folder_of_many_files_and_a_second_folder_exchange_no_record(tmp_path):
-    line = store.line_of(_measured(0))
+    line = record_to_line(_measured(0))
     for index in range(FILES):
         number = f"{index:05}"
         text = line.replace('"note":""', f'"note":"{number}"')
@@ -88,7 +88,7 @@ def test_equal_stated_values_of_a_file_are_repeats_and_those_of_its_copy_are_not
 def test_nested_folders_and_compressed_files_are_read(tmp_path):
     text = _write(tmp_path / "node1" / "deep" / "r.jsonl", _measured(0), _measured(1))
     (tmp_path / "node2").mkdir()
-    third = f"{store.line_of(_measured(2))}\n".encode()
+    third = f"{record_to_line(_measured(2))}\n".encode()
     (tmp_path / "node2" / "s.jsonl.gz").write_bytes(gzip.compress(third))
     _write(tmp_path / ".cache" / "hidden.jsonl", _measured(3))
     (tmp_path / "slurm" / "001").mkdir(parents=True)
@@ -118,7 +118,7 @@ def test_a_mark_of_utf_8_is_skipped_and_utf_16_is_named(tmp_path):
 
 def test_a_compressed_file_that_is_cut_is_named_and_its_beginning_is_read(tmp_path):
     records = [replace(_measured(index), note="x" * 5000) for index in range(40)]
-    text = "".join(f"{store.line_of(record)}\n" for record in records).encode()
+    text = "".join(f"{record_to_line(record)}\n" for record in records).encode()
     held = gzip.compress(text, compresslevel=0)
     (tmp_path / "a.jsonl.gz").write_bytes(held[: len(held) // 2])
     found, warnings = _load(tmp_path)

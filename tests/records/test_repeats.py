@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import replace
 
 import pytest
 
 import synthetic
 from steptime.analysis.headline import make_results_table
+from steptime.calibration import from_rows
 from steptime.cli.main import run
+from steptime.core.copying import replace
 from steptime.core.printers import text
 from steptime.core.workload import Workload
 from steptime.records import store
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record
-from steptime.records.repeats import merge_repeats
+from steptime.records.repeats import RepeatRow, pool_repeats, stated_step_key
+from steptime.records.row import headline
 
 TIMES_S = (0.010, 0.0101, 0.0099, 0.010, 0.100)
 STUDENT_T = 2.776  # of 95 % and 4 degrees of freedom
@@ -84,5 +87,63 @@ def test_repeats_in_two_folders_are_compared_with_an_interval(tmp_path, capsys):
 def test_records_that_are_repeats_become_one_case():
     other = _published(0.5, layers=5)
     sampled = synthetic.measured(Workload("fc", {"layers": 4}, 64))
-    merged = merge_repeats([*REPEATS, other, sampled, sampled])
-    assert [record.quantities["step_s"].value for record in merged] == [0.01, 0.5, None, None]
+    rows = map(RepeatRow, [*REPEATS, other, sampled, sampled])
+    pooled = pool_repeats(rows, stated_step_key)
+    assert [headline(record.quantities["step_s"]) for record in pooled[:2]] == [0.01, 0.5]
+    assert pooled[2:] == [sampled, sampled]
+
+
+TABLE = """gpu,layers,nodes,batch,time_ms
+V100,4,1024,64,10
+V100,4,1024,64,10.1
+V100,4,1024,64,9.9
+V100,4,1024,64,10
+V100,4,1024,64,100
+V100,8,1024,64,30
+"""
+MAPPING = """model = "fc:layers={layers},nodes={nodes}"
+batch = "{batch}"
+device = "{gpu}"
+unit = "ms"
+seconds = "time_ms"
+"""
+
+
+@pytest.fixture
+def imported(tmp_path):
+    (tmp_path / "t.csv").write_text(TABLE)
+    (tmp_path / "m.toml").write_text(MAPPING)
+    out = tmp_path / "out"
+    words = ["import", str(tmp_path / "t.csv"), "--map", str(tmp_path / "m.toml")]
+    assert run([*words, "--out", str(out)]) == 0
+    return out
+
+
+def test_every_command_says_the_median_of_imported_repeats(imported, capsys):
+    capsys.readouterr()
+    sql = "SELECT step_s, runs, samples_n, speed_per_s FROM records WHERE layers = 4"
+    commands = {
+        "results": ["analyse", "results", str(imported)],
+        "query": ["query", sql, "--in", str(imported)],
+    }
+    rows = {}
+    for name, words in commands.items():
+        assert run([*words, "--json"]) == 0
+        rows[name] = json.loads(capsys.readouterr().out)["rows"][0]
+    assert rows["results"]["measured_s"] == pytest.approx(0.010)
+    assert (rows["results"]["runs"], rows["results"]["samples_n"]) == (5, 5)
+    assert rows["results"]["examples_per_s"] == pytest.approx(6400)
+    assert rows["query"]["speed_per_s"] == pytest.approx(6400)
+    assert (rows["query"]["runs"], rows["query"]["step_s"]) == (5, pytest.approx(0.010))
+    assert run(["report", str(imported), "-o", str(imported / "report.md")]) == 0
+    assert "10 ms | 6400 examples/s" in (imported / "report.md").read_text()
+
+
+def test_calibration_counts_repeated_rows_once(imported, tmp_path, capsys):
+    row_set = from_rows._read_rows(
+        tmp_path / "t.csv", tmp_path / "t.csv", tmp_path / "m.toml", None
+    )
+    assert [case.seconds for case in row_set.cases] == pytest.approx([0.010, 0.030])
+    row_set = from_rows._read_rows(imported, imported, None, None)
+    assert [case.seconds for case in row_set.cases] == pytest.approx([0.010, 0.030])
+    assert "6 rows are 2 measurements" in capsys.readouterr().err

@@ -1,6 +1,5 @@
 import math
 import statistics
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 import synthetic
 from every import every
 from steptime.analysis.verdict import compare_sides, control_false_discovery, verdicts
+from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.records import statistics as ours
 from steptime.records.record import Quantity

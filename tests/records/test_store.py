@@ -10,7 +10,6 @@ import os
 import re
 import resource
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,20 @@ from hypothesis import strategies as st
 
 from every import every
 from steptime.core import progress
+from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.core.units import QUANTITIES
 from steptime.core.workload import Workload
 from steptime.records import store
 from steptime.records.reading import record_from_json
-from steptime.records.record import STATUSES, Quantity, Record, RecordMethod, record_to_json
+from steptime.records.record import (
+    STATUSES,
+    Quantity,
+    Record,
+    RecordMethod,
+    record_to_json,
+    record_to_line,
+)
 
 RECORD = Record(
     origin="measured",
@@ -144,7 +151,7 @@ def test_a_line_that_is_no_record_is_named_and_the_others_are_read(tmp_path, lin
     path = write(tmp_path, numbered(0), numbered(1))
     path.write_bytes(path.read_bytes() + line + b"\n")
     with path.open("a") as file:
-        file.write(store.line_of(numbered(2)) + "\n")
+        file.write(record_to_line(numbered(2)) + "\n")
     heard: list[str] = []
     assert store.load(tmp_path, heard.append) == [numbered(0), numbered(1), numbered(2)]
     (said,) = heard
@@ -171,10 +178,10 @@ def test_a_folder_whose_every_line_is_no_record_is_no_store(tmp_path):
 
 
 def _changed(**values: object) -> dict[str, Any]:
-    return {**json.loads(store.line_of(RECORD)), **values}
+    return {**json.loads(record_to_line(RECORD)), **values}
 
 
-TABLE = json.loads(store.line_of(RECORD))
+TABLE = json.loads(record_to_line(RECORD))
 STEP = TABLE["quantities"]["step_s"]
 WRONG = [  # a record with one wrong value, the field that is named, and what was expected there
     (_changed(workload={**TABLE["workload"], "batch_per_replica": "evil"}),
@@ -235,7 +242,7 @@ def test_a_faulty_round_does_not_keep_a_folder_from_being_added_to(tmp_path):
     path.write_text(path.read_text() + json.dumps(_changed(env={"round": "x"})) + "\n")
     write(tmp_path, numbered(1))
     heard: list[str] = []
-    done = store.done_keys(store.load(tmp_path, heard.append))
+    done = store.final_keys(store.load(tmp_path, heard.append))
     assert {round_ for *_, round_ in done} == {0, 1}
     assert len(heard) == 1
 
@@ -477,8 +484,8 @@ def test_which_cells_are_done():
     op = replace(numbered(3), scope="dense0")
     everything = [ok, oom, failed, op]
 
-    assert {key[3] for key in store.done_keys(everything)} == {0, 1}
-    key, platform, method, _ = next(iter(store.done_keys([ok])))
+    assert {key[3] for key in store.final_keys(everything)} == {0, 1}
+    key, platform, method, _ = next(iter(store.final_keys([ok])))
     assert (key, platform) == (RECORD.workload.key, "cpu-test-2t")
     assert method == store.identity(RecordMethod("torch", "2.13.0", {"threads": 2}))
     assert method != store.identity(RecordMethod("torch", "2.13.0", {"threads": 1}))

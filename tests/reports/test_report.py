@@ -7,7 +7,6 @@ import json
 import math
 import re
 from base64 import b64decode
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 import synthetic
 from steptime.analysis import analyses
 from steptime.analysis.headline import count_results, describe_numbers
+from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.records import store
 from steptime.records.data import Data

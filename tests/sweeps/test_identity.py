@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from test_sweep import TINY, progress, records_in, running, sweep
 
 from every import every
 from steptime.cli.main import run
+from steptime.core.copying import replace
 from steptime.measure.contract import Options
 from steptime.records.record import Record, RecordMethod
 from steptime.sweeps.cells import Cell, Trial, cells_of, trials_of

@@ -89,7 +89,7 @@ def test_what_a_kill_left_of_the_ops_of_a_step_is_not_predicted_again(folder):
     last.write_text("\n".join(whole[:-3]) + "\n" + whole[-3][:99])  # its step and two ops are gone
     assert run(words) == 0
     records = store.load(folder, lambda _: None)
-    parts = [(store.done_key(one), one.scope) for one in records if one.origin == "predicted"]
+    parts = [(store.final_key(one), one.scope) for one in records if one.origin == "predicted"]
     assert len(parts) == len({*parts}) == len(whole)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
 import synthetic
 from steptime.cli.main import run
+from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.core.workload import Workload
 from steptime.hardware import catalog

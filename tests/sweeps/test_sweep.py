@@ -159,7 +159,7 @@ def test_what_a_kill_left_of_the_ops_of_a_step_is_not_predicted_again(experiment
     predicted = [line for line in lines if '"origin":"predicted"' in line]
     path.write_text("\n".join(predicted[:-1]) + "\n")  # the last is the step of its ops
     assert sweep(file, out) == 0
-    parts = [(store.done_key(one), one.scope) for one in records_in(out)]
+    parts = [(store.final_key(one), one.scope) for one in records_in(out)]
     assert len(parts) == len({*parts}) == len(lines)
 
 

@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from steptime.core.units import counted
 from steptime.records.data import Data
-from steptime.records.record import Record
+from steptime.records.record import Record, method_to_json
 from steptime.records.row import Row
 from steptime.records.statistics import WITHIN
 
@@ -33,7 +32,7 @@ def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) 
         "note": record.note,
         "batch": record.workload.batch_per_replica,
         "global_batch": record.workload.global_batch,
-        "method": asdict(record.method),
+        "method": method_to_json(record.method),
         **dict.fromkeys(("step_s", "speed", "parts", "input_s", "infeed")),
         **{name: told.get(name) for name in SHOWN},
         "flop": told["replicas"] * flop,

@@ -25,7 +25,7 @@ from steptime.prediction.calibrated.interval import LEVEL, known_as
 from steptime.prediction.calibrated.method import name_of
 from steptime.prediction.kernels import Floats
 from steptime.records.ratios import relative_errors
-from steptime.records.record import now
+from steptime.records.record import current_time
 from steptime.records.row import grouped
 
 MOVED = 0.005  # in ln: a constant that moved less stays that of the priors
@@ -76,7 +76,7 @@ def calibrate(
         by_itself, off[places] = single([own[i] for i in places], off[places], known, constants)
         beside |= by_itself
     return {
-        "date": now(),
+        "date": current_time(),
         "source": source or f"{len(own)} rows",
         "points": len(own),
         **({"stack": stack} if steps else {}),

@@ -1,9 +1,10 @@
 """A device calibrated with records, cases, rows or a table of trainings, and its file written."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from steptime.calibration.cases import Case
@@ -103,8 +104,37 @@ def _read_rows(
     cases = []
     if not steps:
         unasked = None if path is None else refusals
-        cases = read_cases(rows, mapping, device, warn=note, unasked=unasked)
-    return _RowSet(steps, list(cases), refusals)
+        cases = _pool_cases(read_cases(rows, mapping, device, warn=note, unasked=unasked))
+    return _RowSet(steps, cases, refusals)
+
+
+def _pool_cases(cases: Sequence[Case]) -> list[Case]:
+    """Return cases in which repeats, equal but for their seconds, are one case of the median."""
+    pooled = []
+    for repeats in grouped(cases, _repeat_key).values():
+        seconds = median(case.seconds for case in repeats)
+        pooled.append(replace(repeats[0], seconds=seconds) if len(repeats) > 1 else repeats[0])
+    if len(pooled) < len(cases):
+        rows, steps = counted(len(cases), "row"), counted(len(pooled), "measurement")
+        note(f"{rows} are {steps}: repeats, equal but for their seconds, count as their median")
+    return pooled
+
+
+def _repeat_key(case: Case) -> tuple[object, ...]:
+    """Return a key that is equal for cases that differ in nothing but their seconds."""
+    return (
+        case.device.name,
+        case.kernels,
+        case.kind,
+        case.condition,
+        case.family,
+        case.workload and case.workload.key,
+        case.stack,
+        case.calibrates,
+        case.copies,
+        tuple(sorted(case.timing.items())),
+        tuple(sorted(case.asked.items())),
+    )
 
 
 def _choose_device(row_set: _RowSet, path: Path | None, device: Device | None) -> str:

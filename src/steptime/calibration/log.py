@@ -17,7 +17,7 @@ from steptime.core.files import append_line, read_lines
 from steptime.core.toml_files import format_path
 from steptime.core.typed import Above0, Text, typed
 from steptime.hardware.device import device_from_table
-from steptime.records.record import now
+from steptime.records.record import current_time
 
 LONGEST = timedelta(hours=12)  # after which a machine may be another one
 
@@ -47,7 +47,7 @@ Answers = Mapping[str, list[Mapping[str, Any]]]  # of points by name, in their o
 def begin(path: Path, of: Mapping[str, Any], table: Mapping[str, Any]) -> None:
     """Keep the ceilings of a machine, `table`, with all that they are `of`."""
     path.unlink(missing_ok=True)
-    append_line(path, {"of": of, "table": table, "at": now()})
+    append_line(path, {"of": of, "table": table, "at": current_time()})
 
 
 def keep(path: Path, name: str, answer: Mapping[str, Any]) -> None:

@@ -33,7 +33,7 @@ from steptime.records.readers.mapping import ROW_KEYS, TableMapping, keys_of, re
 from steptime.records.readers.mapping_keys import OpOf, PartsTable, RowKeys
 from steptime.records.readers.sources import RecordSource, Unread, sources_at
 from steptime.records.record import Record
-from steptime.records.repeats import merge_repeats
+from steptime.records.repeats import RepeatRow, pool_repeats, stated_step_key
 from steptime.records.row import grouped, headline
 from steptime.records.stacks import stack_of
 
@@ -103,7 +103,7 @@ def _of_records(
     """
     found: list[Case] = []
     left_out: Unasked = [] if unasked is None else unasked
-    for record in merge_repeats(records):
+    for record in pool_repeats(map(RepeatRow, records), stated_step_key):
         quantity = record.quantities.get("step_s")
         if record.origin == "predicted" or record.scope or record.status != "ok" or not quantity:
             continue

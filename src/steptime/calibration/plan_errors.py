@@ -29,7 +29,7 @@ from steptime.prediction.calibrated.method import calibrated_device
 from steptime.prediction.kernels import Floats
 from steptime.prediction.method import Method
 from steptime.records.ratios import farness
-from steptime.records.record import now
+from steptime.records.record import current_time
 from steptime.records.row import grouped
 
 GROUPS = ("model", "device", "block", "stack", "dtype", "device_count")
@@ -306,7 +306,7 @@ def calibration(rows: Rows, points: int) -> dict[str, Any]:
     group = _DeviceRows(own, *key)
     at = group.drawn(min(points, len(own)), 0)
     table, off = group.told(at)
-    about = {"date": now(), "stack": key[1]}
+    about = {"date": current_time(), "stack": key[1]}
     return {**about, "points": len(at), **table, "errors": device.errors(["step"] * len(at), off)}
 
 

@@ -38,12 +38,12 @@ class Predicted:
         return type(self)(self.written + other.written, self.there + other.there, refused)
 
 
-def part_key(record: Record) -> tuple[store.DoneKey, str]:
+def part_key(record: Record) -> tuple[store.FinalKey, str]:
     """Return what tells a prediction of a step from others, and those of its ops."""
-    return store.done_key(record), record.scope
+    return store.final_key(record), record.scope
 
 
-def lacking(predictions: Iterable[Record], there: set[tuple[store.DoneKey, str]]) -> list[Record]:
+def lacking(predictions: Iterable[Record], there: set[tuple[store.FinalKey, str]]) -> list[Record]:
     """Return the predictions that are not `there`, and add them: a kill may leave some ops."""
     lacks = [one for one in predictions if part_key(one) not in there]
     there.update(map(part_key, lacks))
@@ -115,9 +115,9 @@ def predict_space(
     """
     found = Predicted()
 
-    def missing(done: set[store.DoneKey]) -> Iterator[Record]:
+    def missing(done: set[store.FinalKey]) -> Iterator[Record]:
         for one in predicted(workloads, places, method, options, found.refused):
-            key = store.done_key(one)
+            key = store.final_key(one)
             if one.status != "ok" and must_fit:
                 found.refused["does not fit in memory"] += 1
             elif key in done:
@@ -128,7 +128,7 @@ def predict_space(
                 yield one
 
     with store.exclusive(folder), store.open_writer(folder) as writer:
-        made = missing(store.done_keys(store.load(folder, warn, required=False)))
+        made = missing(store.final_keys(store.load(folder, warn, required=False)))
         while some := list(islice(made, AT_ONCE)):
             writer.append_all(some)
     return found

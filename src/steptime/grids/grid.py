@@ -7,7 +7,6 @@ for which it does not is built for each batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import cycle, repeat
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steptime.build import tokens_per_example
+from steptime.core.copying import replace
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError
 from steptime.core.graph import PASSES, Graph
@@ -30,7 +30,7 @@ from steptime.prediction.records import costs, record_method, step_record
 from steptime.prediction.remarks import RemarkKey, remark_key
 from steptime.prediction.states import may_leave
 from steptime.prediction.step_model import StepModel
-from steptime.records.record import Quantity, Record, now
+from steptime.records.record import Quantity, Record, current_time
 
 FEW = 3  # batches that are built as they are
 KEPT = 64  # batches whose kernels are kept from device to device
@@ -340,7 +340,7 @@ def _of_device(
     on: StepModel, steps: Steps, counted: Sequence[Mapping[str, float]]
 ) -> Iterator[Record]:
     """Yield the records of a network on a device; raises `InputError` as a prediction does."""
-    (span,), named, taken_at = steps.spans([on]), record_method(on), now()
+    (span,), named, taken_at = steps.spans([on]), record_method(on), current_time()
     step_needs = steps.needs(on)
     remarks = steps.remarks(on, step_needs)
     ends = (end or repeat(None, len(counted)) for end in (span.low_s, span.high_s))

@@ -6,12 +6,13 @@ Sparks, Talwalkar, ICLR 2017, and for the exchange `collectives`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from math import inf
 
 from steptime.build import build_step
+from steptime.core.copying import replace
 from steptime.core.errors import InputError, check_choice
 from steptime.core.exchange import BUCKET_BYTES
 from steptime.core.graph import PASSES, Graph

@@ -18,7 +18,7 @@ from steptime.measure.meters import LEAST_S, meters, take_energy
 from steptime.measure.process_group import Pace, shared_results
 from steptime.measure.timing import Samples
 from steptime.network.ops.execution import dequantised
-from steptime.records.record import Quantity, in_one_run
+from steptime.records.record import Quantity, single_run
 
 Tell = Callable[..., object]  # how far a cell is, for those who wait: an event and its numbers
 
@@ -108,10 +108,10 @@ def measure_cell(
             found.quantities["peak_bytes"] = Quantity(float(peak))
         if request["energy"]:
             _weigh(prepared, samples, options, request["timing"]["budget_s"], found)
-    found.quantities["step_s"] = in_one_run(samples.step_s, **samples.columns)
+    found.quantities["step_s"] = single_run(samples.step_s, **samples.columns)
     found.quantities["first_step_s"] = Quantity(samples.first_step_s)
     if samples.input_s:
-        found.quantities["input_s"] = in_one_run(samples.input_s)
+        found.quantities["input_s"] = single_run(samples.input_s)
     found.facts = {
         "memory_meter": meter,
         "absent_counters": dict(how["watch"].absent),
@@ -189,4 +189,4 @@ def _weigh(
     found.facts["energy_meter"] = energy.meter
     for name, value in (("energy_j", energy.step_j), ("power_w", energy.power_w)):
         if value is not None:
-            found.quantities[name] = in_one_run((value,))
+            found.quantities[name] = single_run((value,))

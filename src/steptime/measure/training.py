@@ -13,7 +13,7 @@ from steptime.measure.data.idx import Split
 from steptime.measure.data.loader import ImageInputs, decode
 from steptime.measure.data.sources import CellInput
 from steptime.measure.synthetic import LEARNING_RATE
-from steptime.records.record import Quantity, in_one_run
+from steptime.records.record import Quantity, single_run
 
 
 def examination(
@@ -44,7 +44,7 @@ def examination(
     def examine() -> tuple[dict[str, Quantity], dict[str, Any]]:
         loss = last_loss()
         share = accuracy(network, test, fit, workload.batch_per_replica)
-        return {"accuracy": in_one_run((share,)), "loss": in_one_run((loss,))}, facts
+        return {"accuracy": single_run((share,)), "loss": single_run((loss,))}, facts
 
     return examine
 

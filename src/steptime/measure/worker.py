@@ -17,11 +17,12 @@ import queue
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 from steptime.build import Choice, build, make_workload
 from steptime.core import scratch
+from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.core.workload import PHASES, workload_from_json
 from steptime.measure import contract, cpus, machine, ranks, registry
@@ -31,7 +32,7 @@ from steptime.measure.probe.ceilings import probe
 from steptime.measure.process_group import check_apart
 from steptime.measure.profile import profile_cell
 from steptime.measure.ranks import Rank
-from steptime.records.record import PROFILER, Record, now, record_to_json
+from steptime.records.record import PROFILER, Record, current_time, record_to_json
 
 
 def _requests(descriptor: int) -> Iterator[dict[str, Any]]:
@@ -162,7 +163,7 @@ def _asked(session: WorkerSession, request: Mapping[str, Any]) -> tuple[WorkerSe
         platform=request["platform"],
         quantities={},
         env={**session.env, **request["env"]},
-        taken_at=now(),
+        taken_at=current_time(),
     )
 
 

@@ -1,22 +1,22 @@
 """Predictions as records: of the whole step first, then of each row."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from steptime import __version__
+from steptime.core.copying import replace
 from steptime.core.graph import PASSES
 from steptime.core.workload import Workload
 from steptime.hardware.device import Device, device_hash
 from steptime.prediction.method import stack_option, tf32_option
 from steptime.prediction.step_model import StepModel
-from steptime.records.record import Quantity, Record, RecordMethod, now
+from steptime.records.record import Quantity, Record, RecordMethod, current_time
 from steptime.records.stacks import stack_of
 
 
 def records(model: StepModel) -> Sequence[Record]:
     """Return the record of a workload's step, then one for each row."""
-    made, named, taken_at = model.predict(), record_method(model), now()
+    made, named, taken_at = model.predict(), record_method(model), current_time()
 
     def record(values: Mapping[str, float], told: Mapping[str, Any], scope: str = "") -> Record:
         step = Quantity(told["step_s"], low=told["low_s"], high=told["high_s"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -9,10 +10,10 @@ from steptime.core.errors import InputError
 from steptime.core.progress import tell
 from steptime.records import store
 from steptime.records.record import Record
-from steptime.records.record_files import FolderLines, StoredLine
+from steptime.records.record_files import FolderLines, StoredLine, number_repeat
 
 PROGRESS_RECORDS = 20_000  # between two reports
-Source = tuple[str, Path | Sequence[Record]]  # a folder's name, and where its records are
+Source = tuple[str, Path | Sequence[Record]]  # a folder's name, and its path or its records
 
 
 class FolderSource:
@@ -28,23 +29,20 @@ class FolderSource:
         warnings: lines on what was left out; complete after reading.
     """
 
-    def __init__(self, rank: int, name: str, held: Path | Sequence[Record]) -> None:
+    def __init__(self, rank: int, name: str, content: Path | Sequence[Record]) -> None:
         self.rank = rank
         self.name = name
-        self.folder = held if isinstance(held, Path) else None
-        self.paths = store.paths(held) if isinstance(held, Path) else []
+        self.folder = content if isinstance(content, Path) else None
+        self.paths = store.paths(content) if isinstance(content, Path) else []
         self.size_bytes = sum(path.stat().st_size for path in self.paths)
-        self.starts: Sequence[int] = [0, 0 if isinstance(held, Path) else len(held)]
+        self.starts: Sequence[int] = [0, 0 if isinstance(content, Path) else len(content)]
         self.warnings: list[str] = []
-        self._records = [] if isinstance(held, Path) else held
+        self._records = [] if isinstance(content, Path) else content
 
     def lines(self) -> Iterator[StoredLine]:
         """Yield the records; raises `InputError` if no line of the files is a record."""
         if self.folder is None:
-            from steptime.records.reading import line_from
-
-            for number, record in enumerate(self._records):
-                yield StoredLine(number, line_from(record))
+            yield from _lines_of_records(self._records)
             return
         self.warnings = []
         file_lines = FolderLines(self.paths, self.warnings.append)
@@ -65,13 +63,23 @@ class FolderSource:
             yield stored
 
 
-def open_source(rank: int, name: str, held: Path | Sequence[Record]) -> FolderSource:
+def _lines_of_records(records: Sequence[Record]) -> Iterator[StoredLine]:
+    """Yield records at hand as lines; their places are their numbers."""
+    from steptime.records.reading import line_from
+
+    counts = Counter[str]()
+    for number, record in enumerate(records):
+        record_id = number_repeat(record.record_id, counts)
+        yield StoredLine(number, record_id, line_from(record))
+
+
+def open_source(rank: int, name: str, content: Path | Sequence[Record]) -> FolderSource:
     """Open a folder, or records at hand.
 
     Raises:
         InputError: for what is no folder of records.
     """
-    if isinstance(held, Path):
-        with store.readable(held):
-            return FolderSource(rank, name, held)
-    return FolderSource(rank, name, held)
+    if isinstance(content, Path):
+        with store.readable(content):
+            return FolderSource(rank, name, content)
+    return FolderSource(rank, name, content)

@@ -60,6 +60,7 @@ class FolderLine(NamedTuple):
         folder: the name of its folder.
         folder_rank: the number of its folder.
         place: where it begins in the folder (`record_files.StoredLine`).
+        record_id: the identity of the record.
         seq: its place if all folders stood one behind the other.
         line: the checked values.
     """
@@ -67,6 +68,7 @@ class FolderLine(NamedTuple):
     folder: str
     folder_rank: int
     place: int
+    record_id: str
     seq: int
     line: Line
 
@@ -118,7 +120,7 @@ class FrameBuilder:
     def _line_columns(self, chunk: Sequence[FolderLine]) -> pl.DataFrame:
         """Return what the lines say themselves, without statistics of their samples."""
         columns: dict[str, list[Any]] = {name: [None] * len(chunk) for name in PLAIN_COLUMNS}
-        for name in ("folder", "folder_rank", "place", "seq"):
+        for name in ("folder", "folder_rank", "place", "record_id", "seq"):
             columns[name] = [getattr(stored, name) for stored in chunk]
         for name in ("origin", "status", "platform", "scope"):
             columns[name] = [getattr(stored.line, name) for stored in chunk]
@@ -259,12 +261,17 @@ def scatter(name: str, values: NDArray[Any], places: NDArray[Any], length: int) 
 
 
 def _with_derived_columns(frame: pl.DataFrame) -> pl.DataFrame:
-    """Add the columns that follow from those of lines, workloads, methods and environments."""
+    """Add the columns that follow from those of lines, workloads, methods and environments.
+
+    The speed of repeats, a run of one sample each, follows from their median: a single slow run of
+    five does not decide. The speed of longer runs is that of all samples together.
+    """
     is_known = pl.col("batch_source").ne_missing(pl.lit(UNKNOWN))
     examples = pl.col("examples")
     positive_s = pl.when(pl.col("step_s") != 0).then(pl.col("step_s"))
     has_samples = pl.col("samples_n").is_not_null()
-    sampled_speed = pl.when(has_samples).then(examples * pl.col("spread_speed"))
+    is_repeated = pl.col("runs") == pl.col("samples_n")
+    sampled_speed = pl.when(has_samples & ~is_repeated).then(examples * pl.col("spread_speed"))
     speed = sampled_speed.otherwise(examples / positive_s)
     estimate = pl.struct(pl.col(f"estimate_{name}").alias(name) for name in ESTIMATE)
     return frame.with_columns(

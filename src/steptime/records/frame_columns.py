@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from steptime.core.workload import plan_to_json
-from steptime.records.reading import PARTS, env_of, method_of, workload_of
+from steptime.records.reading import MAX_CACHED_TEXTS, env_of, method_of, workload_of
 from steptime.records.record import measured_stack
 from steptime.records.row import AMOUNTS, ESTIMATE, OF_ENV, RATES, Row, settings_of
 
@@ -29,6 +29,7 @@ PLAIN_COLUMNS = {
     "folder": STRING,
     "folder_rank": COUNT,
     "place": COUNT,
+    "record_id": STRING,
     "seq": COUNT,
     **dict.fromkeys(("origin", "status", "platform", "scope", "workload_key"), STRING),
     **dict.fromkeys(("cause", "note", "taken_at"), STRING),
@@ -115,7 +116,7 @@ def add_settings(rows: pl.LazyFrame, names: Sequence[str]) -> pl.LazyFrame:
     return rows.join(known.lazy(), on="params", how="left", maintain_order="left")
 
 
-@lru_cache(PARTS)
+@lru_cache(MAX_CACHED_TEXTS)
 def describe_workload(text: bytes) -> Row:
     """Return the columns of a workload's JSON text."""
     workload = workload_of(text)
@@ -134,7 +135,7 @@ def describe_workload(text: bytes) -> Row:
     }
 
 
-@lru_cache(PARTS)
+@lru_cache(MAX_CACHED_TEXTS)
 def describe_environment(text: bytes) -> Row:
     """Return the columns of an environment's JSON text."""
     env = env_of(text)
@@ -147,7 +148,7 @@ def describe_environment(text: bytes) -> Row:
     }
 
 
-@lru_cache(PARTS)
+@lru_cache(MAX_CACHED_TEXTS)
 def describe_method(text: bytes, origin: str, replicas: int) -> Row:
     """Return the columns of a method's JSON text; None is unknown, or of no meaning.
 

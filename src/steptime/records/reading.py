@@ -1,22 +1,20 @@
-"""A record's JSON line, read and checked: the one door of records.
-
-It stands apart from the record, so that what only writes records loads no msgspec.
-"""
+"""A record's JSON line, read and checked by msgspec: the one door of records."""
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from steptime.core.errors import InputError, escape_controls, shorten, unknown
+from steptime.core.json_types import JsonObject
 from steptime.core.units import QUANTITIES
 from steptime.core.workload import Plan, Tuning, Workload, workload_of_parts
 from steptime.records.record import (
-    AS_IT_STANDS,
     ORIGINS,
+    PLAIN_FIELDS,
     SCHEMA,
     STATUSES,
     Quantity,
@@ -27,20 +25,20 @@ from steptime.records.record import (
 )
 
 Item = TypeVar("Item")
-MOST_EXAMPLES = 2**53  # of a step
-LARGEST = 1e100  # of a quantity: the square of what is larger may be none
-SMALLEST = 1e-100  # of an amount that is not 0: what is divided by less may be none
-PARTS = 1 << 14  # texts of workloads, methods, environments that are read once
+MAX_EXAMPLES = 2**53  # of a step
+LARGEST = 1e100  # of a quantity: the square of a larger number may not be finite
+SMALLEST = 1e-100  # of an amount that is not 0: 1 / a smaller number may not be finite
+MAX_CACHED_TEXTS = 1 << 14  # of workloads, methods and environments, which repeat
 
-_OF_SAMPLES = {"run": int, "disturbed": bool}
-# What communication takes may be a difference of two steps, and so below 0 where it is hidden.
+_SAMPLE_TYPES = {"run": int, "disturbed": bool}
+# Communication may be a difference of two steps, and so below 0 if the backward pass hides it.
 _AMOUNTS = {name for name, (unit, _) in QUANTITIES.items() if unit != "1"} - {"communication_s"}
 
 
 class _Workload(msgspec.Struct):
     model: str
     params: dict[str, int | float | str | bool]
-    batch_per_replica: Annotated[int, msgspec.Meta(ge=1, le=MOST_EXAMPLES)]
+    batch_per_replica: Annotated[int, msgspec.Meta(ge=1, le=MAX_EXAMPLES)]
     plan: msgspec.Raw
     dtype: str = "float32"
     phase: str = "train"
@@ -50,9 +48,11 @@ class _Workload(msgspec.Struct):
 
 
 class Line(msgspec.Struct):
-    """A record as its line has it, checked; keys of other names are let be.
+    """A record as it stands in its line, checked; unknown keys are ignored.
 
-    What repeats between records is text, which `method_of`, `workload_of` and `env_of` read once.
+    Method, workload and environment, which repeat from record to record, are texts: `method_of`,
+    `workload_of` and `env_of` read each text once. `env`, the options of a method, the parameters
+    of a workload and the names of quantities are free.
     """
 
     origin: str
@@ -74,25 +74,26 @@ class Line(msgspec.Struct):
 
     @property
     def key(self) -> str:
-        """The key of its workload, as the line has it."""
+        """The key of its workload, as it stands in the line."""
         return self.workload_key or workload_of(bytes(self.workload)).key
 
 
 _LINES = msgspec.json.Decoder(Line)
 _METHODS = msgspec.json.Decoder(RecordMethod)
 _WORKLOADS = msgspec.json.Decoder(_Workload)
-_OBJECTS = msgspec.json.Decoder(dict[str, Any])
-_NOT_READ = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+_OBJECTS = msgspec.json.Decoder(JsonObject)
+_UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 _ZERO = "a name holds a zero byte"
 _FIELD = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
 def read_line(text: bytes) -> Line:
-    """Return the record of a JSON text. This is the one door of records.
+    """Read the record of a JSON text.
 
-    Raises `ValueError` that names the field and what was expected there, `InputError` for a schema
-    that is newer than this version knows.
+    Raises:
+        ValueError: that names the field and the type or the range that was expected.
+        InputError: for a schema that this version does not know.
     """
     try:
         line = _read(_LINES, text)
@@ -106,35 +107,37 @@ def read_line(text: bytes) -> Line:
 def _read(decoder: msgspec.json.Decoder[Item], text: bytes, part: str = "") -> Item:
     try:
         return decoder.decode(text)
-    except _NOT_READ as error:
+    except _UNREADABLE as error:
         raise ValueError(_reason(error, part)) from error
 
 
 def _check_line(line: Line) -> None:
-    """Raise `ValueError` for what no type says of a record."""
+    """Raise `ValueError` for values that the types of fields do not exclude."""
     if line.schema != SCHEMA:
         raise ValueError(f"schema {line.schema}")
-    for what, value, known in (("origin", line.origin, ORIGINS), ("status", line.status, STATUSES)):
-        if value not in known:
-            raise ValueError(str(unknown(what, value, known)))
+    if line.origin not in ORIGINS:
+        raise ValueError(str(unknown("origin", line.origin, ORIGINS)))
+    if line.status not in STATUSES:
+        raise ValueError(str(unknown("status", line.status, STATUSES)))
     method_of(bytes(line.method))
     workload_of(bytes(line.workload))
     env_of(bytes(line.env))
-    for name, one in line.quantities.items():
+    for name, quantity in line.quantities.items():
         if "\0" in name:
             raise ValueError(_ZERO)
-        stated = one.low is one.high is None and not one.samples and not one.columns
-        if not (stated and SMALLEST <= (one.value or 1) <= LARGEST):  # as most are
-            _check_quantity(name, one)
+        is_value = quantity.low is quantity.high is None and not quantity.samples
+        is_plain = is_value and not quantity.columns
+        if not (is_plain and SMALLEST <= (quantity.value or 1) <= LARGEST):
+            _check_quantity(name, quantity)
 
 
-@lru_cache(PARTS)
+@lru_cache(MAX_CACHED_TEXTS)
 def method_of(text: bytes) -> RecordMethod:
-    """Return the method of a JSON text; raises `ValueError` as `read_line`, and so do others."""
+    """Return the method of a JSON text; raises `ValueError` as `read_line`."""
     return _read(_METHODS, text, "method")
 
 
-@lru_cache(PARTS)
+@lru_cache(MAX_CACHED_TEXTS)
 def env_of(text: bytes) -> Mapping[str, Any]:
     """Return the environment of a JSON text."""
     env = _read(_OBJECTS, text, "env")
@@ -143,14 +146,14 @@ def env_of(text: bytes) -> Mapping[str, Any]:
     return env
 
 
-@lru_cache(PARTS)
+@lru_cache(MAX_CACHED_TEXTS)
 def workload_of(text: bytes) -> Workload:
     """Return the workload of a JSON text."""
     line = _read(_WORKLOADS, text, "workload")
     if "\0" in "".join(line.params):
         raise ValueError(_ZERO)
     plan: Plan = _part(Plan, bytes(line.plan), "workload.plan")
-    if plan.data * line.batch_per_replica > MOST_EXAMPLES:
+    if plan.data * line.batch_per_replica > MAX_EXAMPLES:
         raise ValueError(f"workload.plan.data: {shorten(plan.data)} is too large")
     tuning: Tuning = _part(Tuning, bytes(line.tuning), "workload.tuning")
     return workload_of_parts(msgspec.structs.asdict(line), plan, tuning)
@@ -163,12 +166,12 @@ def record_of(line: Line) -> Record:
         workload=workload_of(bytes(line.workload)),
         quantities=line.quantities,
         env=env_of(bytes(line.env)),
-        **{name: getattr(line, name) for name in AS_IT_STANDS},
+        **{name: getattr(line, name) for name in PLAIN_FIELDS},
     )
 
 
 def line_from(record: Record) -> Line:
-    """Return what the line of a record at hand says, which nobody checks."""
+    """Return the line of a record at hand, unchecked."""
     return _LINES.decode(json.dumps(record_to_json(record)))
 
 
@@ -177,68 +180,88 @@ def record_from_json(table: bytes | Mapping[str, Any]) -> Record:
     return record_of(read_line(table if isinstance(table, bytes) else json.dumps(table).encode()))
 
 
-def _check_quantity(name: str, one: Quantity) -> None:
-    """Raise `ValueError` for a number that none can be, and for facts of other samples."""
-    amounts = one.samples if one.value is None else (*one.samples, one.value)
-    ends = min(amounts, default=0), max(amounts, default=0), one.low or 0, one.high or 0
-    if (most := max(map(abs, ends))) > LARGEST:
-        raise ValueError(f"quantities.{shorten(name)}: {shorten(most)} is too large")
-    if name in _AMOUNTS and ends[0] < SMALLEST:
-        least = min(filter(None, amounts), default=1.0)
-        if least < SMALLEST:
-            why = f"{least} is too small" if least > 0 else f"less than 0 {QUANTITIES[name][0]}"
-            raise ValueError(f"quantities.{shorten(name)}: {why}")
-    if one.columns:
-        _check_columns(name, one)
+def _check_quantity(name: str, quantity: Quantity) -> None:
+    """Raise `ValueError` for a number out of range, and for columns of other samples."""
+    amounts = quantity.samples
+    if quantity.value is not None:
+        amounts = (*amounts, quantity.value)
+    lowest = min(amounts, default=0)
+    ends = (lowest, max(amounts, default=0), quantity.low or 0, quantity.high or 0)
+    largest = max(map(abs, ends))
+    if largest > LARGEST:
+        raise ValueError(f"quantities.{shorten(name)}: {shorten(largest)} is too large")
+    if name in _AMOUNTS and lowest < SMALLEST:
+        _check_smallest(name, min(filter(None, amounts), default=1.0))
+    if quantity.columns:
+        _check_columns(name, quantity)
 
 
-@lru_cache(PARTS)
-def _part(kind: type, text: bytes, where: str) -> Any:
-    """Return a part of a workload; raises `ValueError` for one that there is not."""
-    table, usual = _read(_OBJECTS, text, where), vars(kind())
-    for name in table.keys() - usual:
-        raise ValueError(str(unknown("key", name, usual, where)))
+def _check_smallest(name: str, smallest: float) -> None:
+    """Raise `ValueError` for an amount below 0, and for one that is nearly 0."""
+    if smallest >= SMALLEST:
+        return
+    if smallest > 0:
+        raise ValueError(f"quantities.{shorten(name)}: {smallest} is too small")
+    raise ValueError(f"quantities.{shorten(name)}: less than 0 {QUANTITIES[name][0]}")
+
+
+@lru_cache(MAX_CACHED_TEXTS)
+def _part(kind: type, text: bytes, place: str) -> Any:
+    """Return a part of a workload; raises `ValueError` for unknown keys and wrong values."""
+    table = _read(_OBJECTS, text, place)
+    defaults = vars(kind())
+    for name in table.keys() - defaults:
+        raise ValueError(str(unknown("key", name, defaults, place)))
     try:
-        msgspec.convert({**usual, **table}, kind)
+        msgspec.convert({**defaults, **table}, kind)
     except (msgspec.ValidationError, InputError) as error:
-        raise ValueError(f"{where}: {_reason(error)}") from error
-    return kind(**table)  # 2 stays 2 where 2.0 may stand: keys hang on it
+        raise ValueError(f"{place}: {_reason(error)}") from error
+    return kind(**table)  # a whole number stays one in a float's place: keys depend on it
 
 
-def _check_columns(name: str, one: Quantity) -> None:
-    """Raise `ValueError` where facts of samples are of another number or type."""
-    for column, held in one.columns.items():
-        kind, fault = _OF_SAMPLES.get(column), ""
-        if len(held) not in (0, len(one.samples)):
-            fault = f"{len(held)} values of {len(one.samples)} samples"
-        elif kind and not {*map(type, held)} <= {kind}:
-            fault = f"expected `{kind.__name__}` for each sample"
-        elif kind is int and held and not -(2**63) <= min(held) <= max(held) < 2**63:
-            fault = "a number is too large"
+def _check_columns(name: str, quantity: Quantity) -> None:
+    """Raise `ValueError` for columns of samples of another length or type."""
+    for column, values in quantity.columns.items():
+        fault = _find_column_fault(column, values, len(quantity.samples))
         if fault:
-            where = f"quantities.{shorten(name)}.columns.{shorten(column)}"
-            raise ValueError(f"{where}: {fault}")
+            place = f"quantities.{shorten(name)}.columns.{shorten(column)}"
+            raise ValueError(f"{place}: {fault}")
+
+
+def _find_column_fault(column: str, values: Sequence[Any], sample_count: int) -> str:
+    """Return why a column of samples is wrong, "" if it is not."""
+    if len(values) not in (0, sample_count):
+        return f"{len(values)} values of {sample_count} samples"
+    kind = _SAMPLE_TYPES.get(column)
+    if kind is None or not values:
+        return ""
+    if set(map(type, values)) != {kind}:
+        return f"expected `{kind.__name__}` for each sample"
+    if kind is int and not -(2**63) <= min(values) <= max(values) < 2**63:
+        return "a number is too large"
+    return ""
 
 
 def _refuse_other_schema(text: bytes) -> None:
-    """Raise `InputError` for a record of another schema, whatever else it has changed."""
+    """Raise `InputError` for a record of another schema, even if other fields are wrong, too."""
     try:
         version = _OBJECTS.decode(text).get("schema")
-    except _NOT_READ:
+    except _UNREADABLE:
         return
     if type(version) is not int or version == SCHEMA:
         return
     remedy = "upgrade steptime" if version > SCHEMA else "measure or predict again"
-    found = shorten(version)[1:-1]
-    raise InputError(f"has schema {found}, this steptime knows schema {SCHEMA}; {remedy}")
+    number = shorten(version)[1:-1]
+    raise InputError(f"has schema {number}, this steptime knows schema {SCHEMA}; {remedy}")
 
 
 def _reason(error: Exception, part: str = "") -> str:
-    """Return in which field, of a part of a record, what was expected."""
+    """Return the field of a part and the fault there: "workload.model: expected `str`"."""
     if isinstance(error, RecursionError):
         return "is nested too deeply"
-    said, field = _FIELD.fullmatch(str(error)).groups()  # type: ignore[union-attr]  # fits any
-    if missing := _MISSING.fullmatch(said):
-        said = f"no '{missing[1]}'"
-    where = ".".join(filter(None, (part, escape_controls(field or ""))))
-    return f"{where}: {said}" if where else said
+    fault, field = _FIELD.fullmatch(str(error)).groups()  # type: ignore[union-attr]  # fits any
+    missing = _MISSING.fullmatch(fault)
+    if missing:
+        fault = f"no '{missing[1]}'"
+    place = ".".join(filter(None, (part, escape_controls(field or ""))))
+    return f"{place}: {fault}" if place else fault

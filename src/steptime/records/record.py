@@ -1,23 +1,30 @@
-"""The one record that measured, predicted and published numbers share; `reading.py` reads it."""
+"""The record that measured, predicted and published numbers share; `reading.py` reads it."""
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from steptime.core.copying import replace
+from steptime.core.json_types import JsonObject
 from steptime.core.workload import Workload, workload_to_json
 
 SCHEMA = 2
 ORIGINS = ("measured", "predicted", "published")
 STATUSES = ("ok", "oom", "timeout", "unsupported", "failed")
-DONE = ("ok", "oom", "timeout", "unsupported")  # a second sweep does not try these again
+FINAL_STATUSES = ("ok", "oom", "timeout", "unsupported")  # a second sweep does not try these again
+ID_BYTES = 8  # of a record's identity: among 10^6 records two are alike once in 10^7 folders
 
 PROFILER = "-profiler"  # behind a backend's name: what its profiler says of ops
 NO_OP, UNATTRIBUTED = "no op", "unattributed"
 """Scopes of a profile beside its ops: what ran no kernel, and kernels of no op that is known."""
 
 
-def now() -> str:
+def current_time() -> str:
     """Return the time in UTC, as records have it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -41,37 +48,46 @@ def to_utc(taken_at: str) -> str:
     return instant.astimezone(UTC).isoformat()
 
 
-@dataclass(frozen=True)
-class Quantity:
-    """One quantity in SI: raw `samples` of a measurement, or one `value`, perhaps an interval.
+class Quantity(Struct, frozen=True):
+    """A quantity in SI: raw samples of a measurement, or a value, perhaps with an interval.
 
-    `columns` holds further facts of each sample (its run, disturbances), as long as `samples`.
+    Attributes:
+        value: the value, if nobody knows the samples.
+        samples: the samples.
+        low: low end of a stated interval.
+        high: high end of a stated interval.
+        columns: further facts of each sample (its run, disturbances), as long as `samples`.
     """
 
     value: int | float | None = None
     samples: tuple[float, ...] = ()
     low: float | None = None
     high: float | None = None
-    columns: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    columns: Mapping[str, tuple[Any, ...]] = {}
 
     @property
     def runs(self) -> Sequence[int]:
-        """The run of each sample, all of them the first where nothing says which."""
+        """The run of each sample; all are of the first run if no column says it."""
         return self.columns.get("run") or (0,) * len(self.samples)
 
     @property
     def marks(self) -> Sequence[bool]:
-        """Whether each sample was disturbed, which none was where nothing says so."""
+        """Whether each sample was disturbed; none was if no column says it."""
         return self.columns.get("disturbed") or (False,) * len(self.samples)
 
 
-@dataclass(frozen=True)
-class RecordMethod:
-    """How numbers were obtained: a name, its version, and every option that changes them."""
+class RecordMethod(Struct, frozen=True):
+    """A cost model or a framework that numbers come from.
+
+    Attributes:
+        name: its name.
+        version: its version.
+        options: every option that changes the numbers.
+    """
 
     name: str
     version: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = {}
 
     @property
     def label(self) -> str:
@@ -81,12 +97,22 @@ class RecordMethod:
         return label_of(self.name, self.options.get("compile"))
 
 
-@dataclass(frozen=True)
-class Record:
-    """One result of one workload on one platform: for the whole step (`scope` "") or one op.
+class Record(Struct, frozen=True):
+    """One result of one workload on one platform.
 
-    `platform` is a name from the device data, never a host; the host goes into `env`, and so does
-    the `op_kind` of an op.
+    Attributes:
+        origin: measured, predicted or published.
+        method: the cost model or the framework.
+        workload: the step.
+        platform: a name from the device data, never a host; the host is in `env`.
+        quantities: what was measured, predicted or published, by name.
+        status: ok, or why there is no number.
+        cause: the kind of failure.
+        note: the failure in words.
+        scope: the op; "" for the whole step.
+        env: facts about the process and the machine, and the `op_kind` of an op.
+        taken_at: when, in UTC.
+        schema: the version of the format.
     """
 
     origin: str
@@ -98,12 +124,17 @@ class Record:
     cause: str = ""
     note: str = ""
     scope: str = ""
-    env: Mapping[str, Any] = field(default_factory=dict)
+    env: Mapping[str, Any] = {}
     taken_at: str = ""
     schema: int = SCHEMA
 
+    @property
+    def record_id(self) -> str:
+        """The identity of the record: 16 hex digits, a hash of its line. Copies have the same."""
+        return hash_line(record_to_line(self).encode())
 
-def in_one_run(samples: Sequence[float], **columns: tuple[Any, ...]) -> Quantity:
+
+def single_run(samples: Sequence[float], **columns: tuple[Any, ...]) -> Quantity:
     """Return samples with the column that says the run of each: one worker is one run."""
     return Quantity(samples=tuple(samples), columns={"run": (0,) * len(samples), **columns})
 
@@ -123,13 +154,13 @@ def stack_of(record: Record) -> str | None:
     return record.env.get("stack")
 
 
-AS_IT_STANDS = ("schema", "origin", "platform", "scope", "status", "cause", "note", "taken_at")
+PLAIN_FIELDS = ("schema", "origin", "platform", "scope", "status", "cause", "note", "taken_at")
 
 
-def record_to_json(record: Record) -> dict[str, Any]:
+def record_to_json(record: Record) -> JsonObject:
     """Return the record as JSON values; what is empty in a quantity is left out."""
-    table = {name: getattr(record, name) for name in AS_IT_STANDS}
-    table["method"] = asdict(record.method)
+    table: JsonObject = {name: getattr(record, name) for name in PLAIN_FIELDS}
+    table["method"] = method_to_json(record.method)
     table["workload"] = workload_to_json(record.workload)
     table["workload_key"] = record.workload.key
     table["quantities"] = {
@@ -139,11 +170,30 @@ def record_to_json(record: Record) -> dict[str, Any]:
     return table
 
 
-def _quantity_to_json(quantity: Quantity) -> dict[str, Any]:
-    numbers = {name: getattr(quantity, name) for name in ("value", "low", "high")}
-    table = {name: value for name, value in numbers.items() if value is not None}
+def method_to_json(method: RecordMethod) -> JsonObject:
+    """Return the name, the version and the options of a method as JSON values."""
+    return asdict(method) | {"options": dict(method.options)}
+
+
+def _quantity_to_json(quantity: Quantity) -> JsonObject:
+    numbers = {"value": quantity.value, "low": quantity.low, "high": quantity.high}
+    table: JsonObject = {name: value for name, value in numbers.items() if value is not None}
     if quantity.samples:
         table["samples"] = list(quantity.samples)
     if quantity.columns:
         table["columns"] = {name: list(column) for name, column in quantity.columns.items()}
     return table
+
+
+def record_to_line(record: Record) -> str:
+    """Return the line of a record, without its end.
+
+    Raises:
+        ValueError: for a number that is not finite.
+    """
+    return json.dumps(record_to_json(record), separators=(",", ":"), allow_nan=False)
+
+
+def hash_line(line: bytes) -> str:
+    """Return the identity of the record that stands in a line: 16 hex digits."""
+    return blake2b(line.rstrip(), digest_size=ID_BYTES).hexdigest()

@@ -7,12 +7,12 @@ stands in two files, because a file was copied, counts once.
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import zlib
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from hashlib import blake2b
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from steptime.core.errors import InputError, escape_controls
 from steptime.core.progress import watched
 from steptime.core.units import first_of
+from steptime.records.record import hash_line
 
 if TYPE_CHECKING:
     from steptime.records.reading import Line
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 
 ENDINGS = (".jsonl", ".jsonl.gz")
 OF_SUBMISSION = "cells.jsonl"  # in the folder of a submission (`sweeps.cluster.submission`)
-MAX_NAMED_FAULTS = 5  # faulty lines of a file
-MAX_NAMED_FILES = 3  # files with copies
-ID_BYTES = 8  # of a record's identity: among 10^6 records two are alike once in 10^7 folders
+MAX_PRINTED_FAULTS = 5  # faulty lines of a file
+MAX_PRINTED_FILES = 3  # files with copies
+SPACED_SEPARATORS = (b'": ', b', "')  # of JSON as other programs write it
 UTF_8_MARK = b"\xef\xbb\xbf"
 UTF_16_BEGINS = (b"\xff\xfe", b"\xfe\xff", b"{\x00", b"\x00{")
 UNREADABLE_GZIP = (EOFError, gzip.BadGzipFile, zlib.error)
@@ -42,10 +43,13 @@ class StoredLine(NamedTuple):
 
     Attributes:
         place: where it begins in its folder, as if the files stood one behind the other [bytes].
+        record_id: the identity of the record (`Record.record_id`); of a second equal line of stated
+            values in a file `-2` follows, and so on.
         line: the checked values.
     """
 
     place: int
+    record_id: str
     line: Line
 
 
@@ -78,11 +82,21 @@ def open_record_file(path: Path) -> RecordFile:
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
 
 
-def record_id(text: bytes, number: int = 0) -> int:
-    """Return the identity of a record: a hash of its line and of its number among equal lines."""
-    salt = number.to_bytes(ID_BYTES, "little")
-    digest = blake2b(text.rstrip(b"\r\n"), digest_size=ID_BYTES, salt=salt).digest()
-    return int.from_bytes(digest, "little", signed=True)
+def identify_line(text: bytes) -> str:
+    """Return the identity of the record of a line, whatever blanks stand between its values."""
+    if any(separator in text for separator in SPACED_SEPARATORS):
+        text = json.dumps(json.loads(text), separators=(",", ":")).encode()
+    return hash_line(text)
+
+
+def number_repeat(record_id: str, counts: Counter[str]) -> str:
+    """Count a record among those with its identity; return the identity with this number.
+
+    The first has no number; the second is `3f0c5a7e91b2d468-2`.
+    """
+    counts[record_id] += 1
+    number = counts[record_id]
+    return record_id if number == 1 else f"{record_id}-{number}"
 
 
 def is_stated(line: Line) -> bool:
@@ -94,7 +108,7 @@ def is_stated(line: Line) -> bool:
 
 def describe_copies(copies: Counter[str]) -> str:
     """Describe copied records: `b.jsonl: 12 records are copies of others; each counts once`."""
-    files = first_of(sorted(copies), MAX_NAMED_FILES)
+    files = first_of(sorted(copies), MAX_PRINTED_FILES)
     number = copies.total()
     copies_text = "records are copies" if number > 1 else "record is a copy"
     return f"{files}: {number:,} {copies_text} of others; each counts once"
@@ -125,7 +139,7 @@ class FolderLines:
         self.starts = [0]
         self.has_whole_lines = False
         self._warn = warn
-        self._known_ids = set[int]()
+        self._ids = set[str]()
         self._copies = Counter[str]()
 
     def __iter__(self) -> Iterator[StoredLine]:
@@ -137,15 +151,17 @@ class FolderLines:
     def _read_file(self, path: Path) -> Iterator[StoredLine]:
         """Yield the records of a file; faulty lines are named and left out."""
         faults = LineFaults(path, self._warn)
-        repeats = Counter[int]()
+        counts = Counter[str]()
         place = self.starts[-1]
         try:
             with open_record_file(path) as file:
                 for number, text in enumerate(self._text_lines(path, file), start=1):
                     content = text.removeprefix(UTF_8_MARK) if number == 1 else text
                     line = faults.read(number, content)
-                    if line is not None and self._is_new(line, content, path, repeats):
-                        yield StoredLine(place, line)
+                    if line is not None:
+                        record_id = self._identify(line, content, counts)
+                        if self._is_new(record_id, path):
+                            yield StoredLine(place, record_id, line)
                     place += len(text)
                     self.has_whole_lines |= text.endswith(b"\n")
         except UNREADABLE_GZIP as error:
@@ -163,20 +179,21 @@ class FolderLines:
             return ()
         return file
 
-    def _is_new(self, line: Line, text: bytes, path: Path, repeats: Counter[int]) -> bool:
-        """Tell whether a record was not read before, and count it as a copy if it was.
+    def _identify(self, line: Line, text: bytes, counts: Counter[str]) -> str:
+        """Return the identity of a record; `counts` are of the records of its file.
 
         Equal lines of stated values in one file are repeats, not copies: two of five repeats may
-        say the same time. Equal samples or predictions are copies wherever they stand.
+        be of the same time. Equal samples or predictions are copies wherever they stand.
         """
-        identity = record_id(text)
-        if is_stated(line):
-            repeats[identity] += 1
-            identity = record_id(text, repeats[identity])
-        if identity in self._known_ids:
+        record_id = identify_line(text)
+        return number_repeat(record_id, counts) if is_stated(line) else record_id
+
+    def _is_new(self, record_id: str, path: Path) -> bool:
+        """Return whether a record was not read before, and count it as a copy if it was."""
+        if record_id in self._ids:
             self._copies[str(path)] += 1
             return False
-        self._known_ids.add(identity)
+        self._ids.add(record_id)
         return True
 
 
@@ -207,7 +224,7 @@ class LineFaults:
                 self._warn(f"{self._path}, line {number}: skipped a torn last line ({size})")
                 return None
             self._fault_count += 1
-            if self._fault_count <= MAX_NAMED_FAULTS:
+            if self._fault_count <= MAX_PRINTED_FAULTS:
                 self._first_faults.append(f"line {number}: is no record ({error})")
             return None
 
@@ -217,6 +234,6 @@ class LineFaults:
             self._warn(f"{self._path}, {self._first_faults[0]}, left out")
         elif self._fault_count:
             faults = "; ".join(self._first_faults)
-            dots = "; ..." if self._fault_count > MAX_NAMED_FAULTS else ""
+            dots = "; ..." if self._fault_count > MAX_PRINTED_FAULTS else ""
             count = f"{self._fault_count:,} lines"
             self._warn(f"{self._path}: {count} are no records, left out: {faults}{dots}")

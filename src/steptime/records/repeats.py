@@ -1,39 +1,118 @@
-"""Repeats: records of stated values that differ in nothing but their value."""
+"""Repeats: records that differ in nothing but their values, pooled into one record with samples."""
 
-from collections.abc import Iterable
-from dataclasses import replace
-from statistics import median
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from steptime.records.record import Quantity, Record
-from steptime.records.row import grouped
-from steptime.records.store import identity
+from steptime.core.copying import replace
+from steptime.records.record import Quantity, Record, method_to_json, record_to_json
 
-RepeatKey = tuple[str, str, str, str, str]
+ENTRY_FACTS = ("source_entry", "date")  # of an environment, which repeats of one run may differ in
 
 
-def merge_repeats(records: Iterable[Record], quantity: str = "step_s") -> list[Record]:
-    """Return records in which each group of repeats is one record with the median of its values.
+class RepeatRow(NamedTuple):
+    """A record that may be a repeat.
 
-    Records with samples, predictions and steps that failed stay as they are. The order is that of
-    the first record of each group.
+    Attributes:
+        record: the record.
+        run: the name of its run, if a column of the table holds it; None for a run of its own.
     """
-    groups = grouped(enumerate(records), lambda item: _repeat_key(*item, quantity))
-    merged = []
-    for repeats in groups.values():
-        _, first = repeats[0]
-        if len(repeats) > 1:
-            values = [record.quantities[quantity].value or 0.0 for _, record in repeats]
-            stated = {**first.quantities, quantity: Quantity(median(values))}
-            first = replace(first, quantities=stated)
-        merged.append(first)
-    return merged
+
+    record: Record
+    run: str | None = None
 
 
-def _repeat_key(number: int, record: Record, quantity: str) -> RepeatKey | int:
-    """Return the same key for repeats, and the number of any other record."""
-    stated = record.quantities.get(quantity)
-    is_stated = stated is not None and not stated.samples and stated.value is not None
+def repeat_key(row: RepeatRow) -> str | None:
+    """Return a text that is equal for repeats; None for a record that can be none.
+
+    Predictions and steps without a number are no repeats. Rows with a named run may differ in their
+    dates, too.
+    """
+    record = row.record
+    if record.origin == "predicted" or record.status != "ok" or not record.quantities:
+        return None
+    ignored = ENTRY_FACTS[:1] if row.run is None else ENTRY_FACTS
+    table = record_to_json(record)
+    table["quantities"] = sorted(record.quantities)
+    table["env"] = {name: value for name, value in record.env.items() if name not in ignored}
+    if row.run is not None:
+        table["taken_at"] = ""
+    return json.dumps(table, sort_keys=True, default=str)
+
+
+def stated_step_key(row: RepeatRow) -> str | None:
+    """Return a text that is equal for stated times of one step, whatever file they are from.
+
+    None for records with samples, for predictions, and for steps without a number.
+    """
+    record = row.record
+    step = record.quantities.get("step_s")
+    is_stated = step is not None and not step.samples and step.value is not None
     if not is_stated or record.origin == "predicted" or record.status != "ok":
-        return number
-    method = identity(record.method)
-    return record.origin, record.workload.key, record.platform, method, record.scope
+        return None
+    identity = [
+        record.origin,
+        record.workload.key,
+        record.platform,
+        method_to_json(record.method),
+        record.scope,
+    ]
+    return json.dumps(identity, sort_keys=True, default=str)
+
+
+def pool_repeats(
+    rows: Iterable[RepeatRow], key_of: Callable[[RepeatRow], str | None] = repeat_key
+) -> list[Record]:
+    """Return records in which each group of repeats is one record with the samples of all.
+
+    The samples have a column `run`: a row is a run of its own, rows with the same named run are
+    one. The order is that of the first record of each group.
+
+    Args:
+        rows: the records.
+        key_of: returns the same text for repeats, None for a record that stays as it is.
+    """
+    groups: dict[str | int, list[RepeatRow]] = {}
+    for number, row in enumerate(rows):
+        key = key_of(row)
+        groups.setdefault(number if key is None else key, []).append(row)
+    return [_pool_group(group) for group in groups.values()]
+
+
+def _pool_group(rows: Sequence[RepeatRow]) -> Record:
+    """Return the first record of a group with the samples of all."""
+    first = rows[0].record
+    if len(rows) == 1:
+        return first
+    names = [
+        str(number) if row.run is None else f"run {row.run}" for number, row in enumerate(rows)
+    ]
+    quantities = {
+        name: _pool_quantity(names, [row.record.quantities.get(name, Quantity()) for row in rows])
+        for name in first.quantities
+    }
+    env: Mapping[str, object] = first.env
+    entries = [row.record.env["source_entry"] for row in rows if "source_entry" in row.record.env]
+    if entries:
+        env = {**first.env, "repeat_entries": entries}
+    return replace(first, quantities=quantities, env=env)
+
+
+def _pool_quantity(names: Sequence[str], quantities: Sequence[Quantity]) -> Quantity:
+    """Return the samples of one quantity in several records, with the run of each.
+
+    Args:
+        names: the name of the run of each record; the runs within a record stay apart.
+        quantities: the quantity in each record.
+    """
+    samples: list[float] = []
+    runs: list[int] = []
+    numbers: dict[tuple[str, int], int] = {}
+    for name, quantity in zip(names, quantities, strict=True):
+        values = quantity.samples
+        if not values and quantity.value is not None:
+            values = (quantity.value,)
+        for value, run in zip(values, quantity.runs or (0,), strict=False):
+            samples.append(value)
+            runs.append(numbers.setdefault((name, run), len(numbers)))
+    return Quantity(samples=tuple(samples), columns={"run": tuple(runs)})

@@ -46,7 +46,8 @@ TRIES = """
         list(host ORDER BY place) FILTER (host <> '') AS hosts,
         coalesce(min(step_s_min) FILTER (good),
             if(count(*) FILTER (good) > 1, min(step_s) FILTER (good), NULL)) AS measured_min_s,
-        coalesce(sum(step_s_mean * samples_n) FILTER (good) / sum(samples_n) FILTER (good),
+        coalesce(sum(if(runs = samples_n, step_s, step_s_mean) * samples_n) FILTER (good)
+            / sum(samples_n) FILTER (good),
             median(step_s) FILTER (good)) AS mean,
         coalesce(sum(samples_n) FILTER (good),
             if(count(*) FILTER (good) > 1, count(*) FILTER (good), 0))::BIGINT AS samples_n,

@@ -47,6 +47,7 @@ COLUMNS: Mapping[str, type] = {
     "device_count": int,
     **dict.fromkeys(("stack", "strategy", "input", "staging"), str),
     **dict.fromkeys(("loaders", "prefetch"), int),
+    "record_id": str,
 }
 """The columns that every table has, in order; further quantities and hyperparameters follow."""
 AMOUNTS = frozenset(COLUMNS.keys() & QUANTITIES.keys())  # quantities that every table has

@@ -21,13 +21,20 @@ from pathlib import Path
 
 from steptime.core.errors import InputError, InterruptError, OutsideError
 from steptime.core.units import counted
-from steptime.records.record import DONE, Record, RecordMethod, record_to_json
+from steptime.records.record import (
+    FINAL_STATUSES,
+    Record,
+    RecordMethod,
+    method_to_json,
+    record_to_line,
+)
 from steptime.records.record_files import FolderLines, Warn, find_record_files
 
 LOCK, OF_IMPORT = "sweep.lock", "import.lock"
 EMPTY = "holds no records (no line in any *.jsonl file)"
 NONE = "no line of its *.jsonl files is a record"
-DoneKey = tuple[str, str, str, int]  # workload key, platform, method identity, round
+MAX_HOLDER_BYTES = 200  # of a lock's file, which names the process that holds it
+FinalKey = tuple[str, str, str, int]  # workload key, platform, method identity, round
 
 
 class StoreError(OutsideError):
@@ -56,10 +63,10 @@ class Writer(AbstractContextManager["Writer"]):
 
     def append_all(self, records: Iterable[Record]) -> None:
         """Put all of `records` on the disk, or none of them; raises as `append`."""
-        every = [f"{line_of(record)}\n" for record in records]
-        if not every:
+        texts = [f"{record_to_line(record)}\n" for record in records]
+        if not texts:
             return
-        lines = "".join(every).encode()
+        lines = "".join(texts).encode()
         descriptor = self._open()
         try:
             _write_all(descriptor, lines)
@@ -73,7 +80,7 @@ class Writer(AbstractContextManager["Writer"]):
         if not os.fstat(descriptor).st_nlink:  # what was written has no name any more
             raise StoreError(f"{self.path}: was removed while records were written to it")
         self._size += len(lines)
-        self._records += len(every)
+        self._records += len(texts)
 
     def _open(self) -> int:
         if self._descriptor is None:
@@ -100,19 +107,16 @@ class Writer(AbstractContextManager["Writer"]):
         if kind is KeyboardInterrupt and self._size:
             with self.path.open("rb") as file:  # one may be written that is not counted yet
                 file.seek(self._size)
-                kept = self._records + file.read().count(b"\n")
-            raise InterruptError(f"{counted(kept, 'record')} kept in {self.path.parent}") from None
-
-
-def line_of(record: Record) -> str:
-    """Return the line of a record, without its end."""
-    return json.dumps(record_to_json(record), separators=(",", ":"), allow_nan=False)
+                record_count = self._records + file.read().count(b"\n")
+            raise InterruptError(
+                f"{counted(record_count, 'record')} kept in {self.path.parent}"
+            ) from None
 
 
 def _write_all(descriptor: int, lines: bytes) -> None:
-    rest = memoryview(lines)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+    remaining = memoryview(lines)
+    while remaining:
+        remaining = remaining[os.write(descriptor, remaining) :]
 
 
 def _sync_folder(folder: Path) -> None:
@@ -233,9 +237,9 @@ def _locked(folder: Path, path: Path, waits: bool) -> int:
                 if os.path.samestat(path.stat(), os.fstat(descriptor)):
                     return descriptor
         except BlockingIOError as error:
-            said = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
+            text = os.pread(descriptor, MAX_HOLDER_BYTES, 0).decode("utf-8", "replace").strip()
             os.close(descriptor)
-            holder = f"process {said}" if said else "another process"
+            holder = f"process {text}" if text else "another process"
             raise InputError(f"{folder}: a sweep is running here ({holder})") from error
         except OSError as error:
             if waits:  # for nobody: where none can lock it means nothing
@@ -248,15 +252,19 @@ def _locked(folder: Path, path: Path, waits: bool) -> int:
 
 def identity(method: RecordMethod) -> str:
     """Return a text that is equal for methods whose numbers may be taken for one another."""
-    return json.dumps(vars(method), sort_keys=True, separators=(",", ":"))
+    return json.dumps(method_to_json(method), sort_keys=True, separators=(",", ":"))
 
 
-def done_keys(records: Iterable[Record]) -> set[DoneKey]:
+def final_keys(records: Iterable[Record]) -> set[FinalKey]:
     """Return the cells that need no further try: those of a whole step with a final record."""
-    return {done_key(one) for one in records if one.status in DONE and not one.scope}
+    return {
+        final_key(record)
+        for record in records
+        if record.status in FINAL_STATUSES and not record.scope
+    }
 
 
-def done_key(record: Record) -> DoneKey:
-    """Return what tells the step of a record from others: workload, platform, method, round."""
+def final_key(record: Record) -> FinalKey:
+    """Return the identity of a record's step: its workload, platform, method and round."""
     round_ = int(record.env.get("round", 0))
     return record.workload.key, record.platform, identity(record.method), round_

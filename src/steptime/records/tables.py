@@ -216,9 +216,9 @@ class Tables:
                 if source.rank in large:
                     first_place += large[source.rank].starts[-1]
                     continue
-                for place, line in source.lines():
+                for place, record_id, line in source.lines():
                     seq = first_place + place
-                    yield FolderLine(source.name, source.rank, place, seq, line)
+                    yield FolderLine(source.name, source.rank, place, record_id, seq, line)
                 first_place += source.starts[-1]
 
         builder = FrameBuilder()
@@ -236,7 +236,10 @@ class Tables:
             from steptime.records.frame_builder import FolderLine, FrameBuilder, write_parquet
 
             builder = FrameBuilder()
-            lines = (FolderLine("", 0, place, place, line) for place, line in source.lines())
+            lines = (
+                FolderLine("", 0, place, record_id, place, line)
+                for place, record_id, line in source.lines()
+            )
             write_parquet(builder.frames(lines), path, self._scratch)
             kinds = {"params": builder.params, "others": builder.others}
             return {**kinds, "warnings": source.warnings, "starts": source.starts}

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from steptime.core.errors import InputError
 from steptime.core.graph import PASSES
-from steptime.records.record import NO_OP, UNATTRIBUTED, Quantity, in_one_run
+from steptime.records.record import NO_OP, UNATTRIBUTED, Quantity, single_run
 from steptime.records.trace_events import (
     HOST_CATEGORIES,
     KERNEL_CATEGORIES,
@@ -349,4 +349,4 @@ def _add(values: Sequence[float], added: Sequence[float]) -> list[float]:
 
 
 def _make_quantities(samples: Mapping[str, list[float]]) -> dict[str, Quantity]:
-    return {name: in_one_run(values) for name, values in samples.items()}
+    return {name: single_run(values) for name, values in samples.items()}

@@ -27,7 +27,7 @@ from steptime.measure.contract import Options, meaningful, method
 from steptime.network.count import count, peak_bytes
 from steptime.network.families.family import resolve
 from steptime.records import stacks
-from steptime.records.record import DONE, Record
+from steptime.records.record import FINAL_STATUSES, Record
 from steptime.sweeps.experiment import FEED_AXES, PLACE_AXES, STEP_AXES, Axes, Experiment, axes_of
 from steptime.sweeps.resource_request import ResourceRequest
 
@@ -117,9 +117,9 @@ Mark = tuple[str, str, str]  # a visit of a cell, platform, version of the frame
 def list_final_marks(records: Iterable[Record], retry: Collection[str], force: bool) -> set[Mark]:
     """Return the marks of records that need no further try: those of steps, by their status.
 
-    Final are the statuses `DONE` except those in `retry`; with `force` no status is.
+    Final are the statuses `FINAL_STATUSES` except those in `retry`; with `force` no status is.
     """
-    final_statuses = set() if force else set(DONE) - set(retry)
+    final_statuses = set() if force else set(FINAL_STATUSES) - set(retry)
     return {
         (record.env["cell"], record.platform, record.method.version)
         for record in records

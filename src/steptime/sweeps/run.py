@@ -5,9 +5,10 @@ Predictions of the cells are kept beside what is measured.
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from steptime.core.copying import replace
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError
 from steptime.core.units import size
@@ -22,7 +23,7 @@ from steptime.measure.launch import Failure, OnEvent, WorkerDiedError
 from steptime.prediction.method import stack_option, tf32_option
 from steptime.records import store
 from steptime.records.reading import record_from_json
-from steptime.records.record import Quantity, Record, RecordMethod, now
+from steptime.records.record import Quantity, Record, RecordMethod, current_time
 from steptime.sweeps.answers import FailedCell, SweepAnswer, describe_progress
 from steptime.sweeps.cell_rows import count_statuses
 from steptime.sweeps.cells import Cell, Mark, Trial, list_final_marks, needed_bytes, trials_of
@@ -140,7 +141,7 @@ def make_unmeasured(
         cause=failure.cause,
         note=failure.note,
         env={**_record_facts(trial, means), **env},
-        taken_at=now(),
+        taken_at=current_time(),
     )
 
 

@@ -7,7 +7,6 @@ import fcntl
 import io
 import json
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from psc_log_text import psc_log
 from steptime.analysis.devices_table import COLUMNS
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
+from steptime.core.copying import replace
 from steptime.core.workload import Plan
 from steptime.questions.import_ import import_
 from steptime.records import store

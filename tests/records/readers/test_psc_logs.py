@@ -6,7 +6,6 @@ import csv
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 from every import every
 from psc_log_text import psc_log
+from steptime.core.copying import replace
 from steptime.records.readers import read_path
 from steptime.records.readers.psc_log import FileName, file_name, recognises
 from steptime.records.readers.sources import RecordSource

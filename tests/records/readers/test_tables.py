@@ -334,7 +334,36 @@ def test_rows_that_differ_in_their_repeat_are_one_record(tmp_path):
     assert first.quantities["step_s"].samples == pytest.approx((0.01, 0.0102, 0.0099))
     assert first.quantities["step_s"].columns == {"run": (0, 0, 1)}
     assert second.quantities["step_s"].value == 0.005
-    assert len(_read(tmp_path, REPEATS).records) == 4
+
+
+def test_rows_without_a_repeat_that_differ_in_their_value_alone_are_one_record(tmp_path):
+    reading = _read(tmp_path, REPEATS)
+    first, second = reading.records
+    assert first.quantities["step_s"].samples == pytest.approx((0.01, 0.0102, 0.0099))
+    assert first.quantities["step_s"].runs == (0, 1, 2)
+    assert first.env["repeat_entries"] == [2, 3, 4]
+    assert second.quantities["step_s"].value == 0.005
+    assert any("4 rows are 2 records" in note for note in reading.notes)
+
+
+def test_rows_of_two_dates_are_no_repeats(tmp_path):
+    rows = REPEATS.replace(",b,", ",2026-01-02,").replace(",a,", ",2026-01-01,")
+    reading = _read(tmp_path, rows, {"date": "{run}"})
+    assert len(reading.records) == 3
+
+
+def test_failed_rows_are_no_repeats(tmp_path):
+    status = [{"column": "run", "equals": "a", "status": "oom"}]
+    reading = _read(tmp_path, REPEATS, {"status": status})
+    assert [record.status for record in reading.records] == ["oom", "oom", "ok", "oom"]
+
+
+def test_the_samples_of_repeated_rows_stay_in_their_runs(tmp_path):
+    rows = [{**json.loads(ROW), "time_ms": times} for times in ([10, 11], [12, 13])]
+    text = "\n".join(map(json.dumps, rows))
+    (record,) = _read(tmp_path, text, {"samples": "time_ms"}, "t.jsonl").records
+    assert record.quantities["step_s"].samples == pytest.approx((0.010, 0.011, 0.012, 0.013))
+    assert record.quantities["step_s"].runs == (0, 0, 1, 1)
 
 
 @every(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import synthetic
 from steptime.analysis import analyses
+from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record

@@ -7,7 +7,6 @@ import os
 import re
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from fake_slurm import set_state
 from every import every
 from printed import answer
 from steptime.cli.main import run
+from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.records import store
 from steptime.sweeps.cluster import commands, task

@@ -21,7 +21,7 @@ from steptime.measure.contract import DeviceFacts, Options, Prepared, meaning
 from steptime.measure.probe.sampling import ProbeCase, RefusedError, Timer, sample
 from steptime.measure.timing import timer_of
 from steptime.network.ops.builder import Builder
-from steptime.records.record import now
+from steptime.records.record import current_time
 
 SQUARES = tuple((n, n, n) for n in (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384))
 SKEWED = ((64, 2048, 2048), (64, 8192, 8192), (8192, 512, 512), (65536, 1024, 1024))
@@ -95,7 +95,7 @@ def probe(
         "load": load,
         "budget_s": budget_s,
         "wall_s": time.perf_counter() - started,
-        "taken_at": now(),
+        "taken_at": current_time(),
         "curves": curves,
         "skipped": skipped,
     }

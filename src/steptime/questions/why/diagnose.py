@@ -1,12 +1,12 @@
 """The diagnosis of predicted and of measured steps."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 
 import msgspec
 
 from steptime.build import tokens_per_example
+from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan, Workload
 from steptime.hardware import catalog

@@ -10,11 +10,12 @@ import importlib
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from steptime.core.copying import replace
 from steptime.core.errors import InputError, shorten
 from steptime.core.table_files import ENDINGS_TEXT, is_table_name
 from steptime.core.toml_files import DATA

@@ -34,9 +34,9 @@ from steptime.core.validated import validated
 from steptime.records.readers.dates import read_date
 from steptime.records.readers.mapped_row import SIZE_NAMES, MappedRow
 from steptime.records.readers.mapping_keys import Keys, RowKeys
-from steptime.records.readers.repeats import ReadRow, pool_repeats
 from steptime.records.readers.sources import Reading, RecordSource, Unread, platform_of
 from steptime.records.record import Record, RecordMethod
+from steptime.records.repeats import RepeatRow, pool_repeats
 
 FOLDER = "mappings"  # of the package's data
 OLD_KEYS = {"platform": "device"}
@@ -102,7 +102,7 @@ class TableMapping:
         """Return a record for each step; what is none is unread, with its line."""
         self.check_complete()
         unread = [Unread(source.name, None, reason) for reason in self._unknown_columns(source)]
-        records: list[ReadRow] = []
+        records: list[RepeatRow] = []
         file = source.name.rpartition("/")[2]
         entries = [row for row in self.rows if row.file.removesuffix(".gz") in ("", file)]
         for line, row in self.rows_of(source, entries):
@@ -117,7 +117,10 @@ class TableMapping:
         if not records and len({entry.reason for entry in unread}) == 1 < len(unread):
             unread = [Unread(source.name, None, unread[0].reason)]
         remarks = _remarks(source, records, self.layout)
-        return Reading(tuple(pool_repeats(records)), tuple(unread), remarks)
+        pooled = tuple(pool_repeats(records))
+        if len(pooled) < len(records):
+            remarks += (_describe_repeats(len(records), len(pooled)),)
+        return Reading(pooled, tuple(unread), remarks)
 
     def _describe_no_rows(self, source: RecordSource) -> list[Unread]:
         """Return why a table has no row: the line that was taken for the headings."""
@@ -196,7 +199,7 @@ class TableMapping:
             return table_cells(table, self.layout)
         return rows_of_text(table.text, table.name, table.name, self.layout)
 
-    def _record(self, row: MappedRow) -> ReadRow:
+    def _record(self, row: MappedRow) -> RepeatRow:
         """Return the record of a row that is a step; raises `InputError` for another."""
         keys = row.keys
         if not keys.model:
@@ -228,7 +231,7 @@ class TableMapping:
             env=self._environment(row, stack, taken_at),
             taken_at=taken_at,
         )
-        return ReadRow(record, row.text(keys.repeat) if keys.repeat else None)
+        return RepeatRow(record, row.text(keys.repeat) if keys.repeat else None)
 
     def _environment(self, row: MappedRow, stack: str, taken_at: str) -> dict[str, object]:
         """Return the facts beside a record: its line, what `env` says, date, stack and mapping."""
@@ -266,7 +269,7 @@ def _words_of(rows: Sequence[RowKeys]) -> frozenset[str]:
 
 
 def _remarks(
-    source: RecordSource, records: Sequence[ReadRow], layout: TableLayout
+    source: RecordSource, records: Sequence[RepeatRow], layout: TableLayout
 ) -> tuple[str, ...]:
     """Return remarks on lines that were passed over, and on a last number that may be cut."""
     text = source.text
@@ -282,6 +285,12 @@ def _remarks(
     if text[-1:].isdigit() and records[-1].record.env["source_entry"] == line:
         remarks.append(f"line {line}, the last, has no end; if it was cut, its number is wrong")
     return tuple(remarks)
+
+
+def _describe_repeats(row_count: int, record_count: int) -> str:
+    """Return a remark on repeats: "5 rows are 1 record: equal but for their values, ..."."""
+    rows, records = counted(row_count, "row"), counted(record_count, "record")
+    return f"{rows} are {records}: rows that differ in nothing but their values are its repeats"
 
 
 def read_mapping(path: Path, command_keys: Mapping[str, str] | None = None) -> TableMapping:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from steptime.build import make_workload, read_model
 from steptime.core.toml_files import packaged
 from steptime.records.readers.sources import Reading, RecordSource, Unread, platform_of
-from steptime.records.reading import MOST_EXAMPLES
+from steptime.records.reading import MAX_EXAMPLES
 from steptime.records.record import Quantity, Record, RecordMethod
 
 SOURCE = "asakhare/Tensoflow-Benchmarking-with-CNN_DL_MNIST, PSC Bridges, 2018"
@@ -163,7 +163,7 @@ def _batch(log: Log, name: FileName) -> tuple[int | None, str]:
         return name.batch, "filename"
     if log["speed"] and log["step_s"]:
         implied = log["speed"] * log["step_s"]  # the speed is the batch over the mean time
-        if 0.5 < implied <= MOST_EXAMPLES and abs(implied - round(implied)) < 1e-3:
+        if 0.5 < implied <= MAX_EXAMPLES and abs(implied - round(implied)) < 1e-3:
             return round(implied), "implied"
     return None, ""
 

@@ -6,12 +6,13 @@ and another process may ask, resume or cancel.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+from steptime.core.copying import replace
 from steptime.measure.launch import Failure
 from steptime.records import store
-from steptime.records.record import DONE, Record
+from steptime.records.record import FINAL_STATUSES, Record
 from steptime.sweeps.cells import Trial
 from steptime.sweeps.cluster import submission as files
 from steptime.sweeps.cluster.jobs import JobExit, QueuedTask, TaskJob, TaskName
@@ -73,7 +74,7 @@ def take_snapshot(out: Path, warn: Warn) -> Snapshot:
             for trial in task.trials:
                 record = record_of_cell.get((submission.folder.name, trial.id))
                 if record:
-                    state = "finished" if record.status in DONE else "failed"
+                    state = "finished" if record.status in FINAL_STATUSES else "failed"
                 elif queued:
                     state = "running" if begun[-1:] == [trial.id] else "queued"
                 else:

@@ -34,7 +34,7 @@ from steptime.core.errors import InputError, shorten
 from steptime.core.files import FULL, append_line, read_lines, write_atomically
 from steptime.core.workload import workload_from_json, workload_to_json
 from steptime.measure.contract import Options
-from steptime.records.record import now
+from steptime.records.record import current_time
 from steptime.records.row import grouped
 from steptime.sweeps.cells import Cell, Trial
 from steptime.sweeps.cluster.jobs import ArrayJob, JobArray, Need, TaskJob, TaskName
@@ -204,7 +204,12 @@ class Submission:
 
     def note_job(self, array: JobArray, job: ArrayJob) -> None:
         """Append the job of an array to the list of what Slurm took."""
-        line = {"first": array.first, "tasks": array.tasks, "job": job.number, "time": now()}
+        line = {
+            "first": array.first,
+            "tasks": array.tasks,
+            "job": job.number,
+            "time": current_time(),
+        }
         if job.cluster:
             line["cluster"] = job.cluster
         append_line(self.folder / SUBMITTED, line)

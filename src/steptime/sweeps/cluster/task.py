@@ -16,19 +16,20 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.core.files import append_line, read_lines
 from steptime.core.progress import note
 from steptime.formats import located
 from steptime.measure.launch import Failure, StartError
 from steptime.records import store
-from steptime.records.record import Record, now
+from steptime.records.record import Record, current_time
 from steptime.sweeps.cells import Trial
 from steptime.sweeps.cluster import submission as files
 from steptime.sweeps.cluster.jobs import Placement
@@ -102,7 +103,7 @@ def _lead(start: Start) -> None:
     """Measure the remaining cells of a task, and write their records."""
 
     def say(**table: Any) -> None:
-        append_line(start.progress, {**table, "at": now()})
+        append_line(start.progress, {**table, "at": current_time()})
 
     with store.open_writer(start.submission.out) as writer:
         restarts = start.placement.restarts

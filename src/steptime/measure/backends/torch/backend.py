@@ -25,7 +25,7 @@ from steptime.measure.backends.torch import parallel as torch_parallel
 from steptime.measure.backends.torch.kinds import RUNS
 from steptime.measure.backends.torch.parallel import STRATEGIES, Spread
 from steptime.measure.infeed import Stopwatch, clocked, in_turn
-from steptime.records.record import now
+from steptime.records.record import current_time
 from steptime.records.trace_events import STEP
 
 __all__ = ["RUNS", "STRATEGIES", "collectives", "device_facts", "meant", "prepare"]
@@ -81,7 +81,7 @@ def collectives(options: contract.Options, sizes: Sequence[int], budget_s: float
         "comm_backend": group.backend,
         "version": torch.__version__.partition("+")[0],
         "threads": torch.get_num_threads(),
-        "taken_at": now(),
+        "taken_at": current_time(),
         "all_reduce_s": torch_parallel.all_reduce_s(device, sizes, sync, budget_s),
     }
 
