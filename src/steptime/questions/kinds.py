@@ -69,6 +69,8 @@ Dtype = Annotated[str, Kind("NAME", completes="steptime.core.dtypes:PRECISIONS")
 Optimizer = Annotated[str, Kind("NAME", completes="steptime.core.workload:OPTIMIZERS")]
 Folder = Annotated[File, Kind("DIR", is_argument=True)]
 Folders = Annotated[PathLike[str] | Sequence[File], Kind("DIR", is_argument=True)]
+RecordPath = Annotated[File, Kind("DIR|FILE", is_argument=True)]
+RecordPaths = Annotated[PathLike[str] | Sequence[File], Kind("DIR|FILE", is_argument=True)]
 Paths = Annotated[PathLike[str] | Sequence[File], Kind("PATH", is_argument=True)]
 RecordsFolder = Annotated[File, Kind("DIR", names=("--out", "-o"))]
 InFolder = Annotated[File, Kind("DIR", names=("--in",))]

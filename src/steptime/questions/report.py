@@ -118,21 +118,22 @@ class ReportAnswer(Answer, frozen=True, kw_only=True):
         return [make_facts_table("", "", rows)]
 
 
-def report(folder: kinds.Folder, out: kinds.OutFile | None = None) -> ReportAnswer:
+def report(folder: kinds.RecordPath, out: kinds.OutFile | None = None) -> ReportAnswer:
     """Write one offline page, HTML or Markdown, of all results.
 
     Args:
-        folder: Folder of records.
+        folder: Folder of records, or a .jsonl file of records.
         out: A .html or .md file. Default: report.html in the folder.
 
     Raises:
-        InputError: if there is no folder of records or no place for the file.
+        InputError: if there are no records or no place for the file.
         OutsideError: if the disk does not take the file.
     """
     from steptime.reports import write_report
 
     records_folder = Path(folder)
-    path = Path(out) if out else records_folder / "report.html"
+    default_folder = records_folder.parent if records_folder.is_file() else records_folder
+    path = Path(out) if out else default_folder / "report.html"
     numbers = dict(write_report(records_folder, path, note))
     unsuccessful = numbers.pop("unsuccessful").items()
     headline = counted(numbers["networks"], "network")

@@ -73,6 +73,11 @@ def find_record_files(folder: Path) -> list[Path]:
     return sorted(paths, key=lambda path: (path.name, path))
 
 
+def is_record_file(path: Path) -> bool:
+    """Return whether a file is one of records, by the ending of its name."""
+    return path.name.lower().endswith(ENDINGS)
+
+
 def _raise_error(error: OSError) -> None:
     raise error
 

@@ -28,7 +28,7 @@ from steptime.records.record import (
     method_to_json,
     record_to_line,
 )
-from steptime.records.record_files import FolderLines, Warn, find_record_files
+from steptime.records.record_files import FolderLines, Warn, find_record_files, is_record_file
 
 LOCK, OF_IMPORT = "sweep.lock", "import.lock"
 EMPTY = "holds no records (no line in any *.jsonl file)"
@@ -157,7 +157,7 @@ def load(folder: Path, warn: Warn, *, required: bool = True) -> list[Record]:
     """Return all records of a folder and of those below it, by file name and line.
 
     Args:
-        folder: the folder.
+        folder: the folder, or a file of records.
         warn: gets a line for each torn last line, for each file with lines that are no records,
             and for records that are copies of others; all these are left out.
         required: whether a folder that is absent or empty is refused.
@@ -183,12 +183,25 @@ def load(folder: Path, warn: Warn, *, required: bool = True) -> list[Record]:
 
 
 def paths(folder: Path, *, required: bool = True) -> list[Path]:
-    """Return the files of records of a folder in order; raises as `load`."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: is a file, not a folder of records")
-    if required and not folder.exists():
+    """Return the files of records of a folder in order, or the file of records itself.
+
+    Args:
+        folder: a folder, or a file whose name ends in .jsonl or .jsonl.gz.
+        required: whether a folder that is absent is refused.
+
+    Raises:
+        InputError: for a file of another kind, and for a folder that is absent.
+    """
+    if folder.is_dir():
+        return find_record_files(folder)
+    if folder.exists():
+        if is_record_file(folder):
+            return [folder]
+        hint = f"; steptime import {folder} --out DIR makes records of it" if required else ""
+        raise InputError(f"{folder}: is a file, not a folder of records{hint}")
+    if required:
         raise InputError(f"{folder}: no such folder of records")
-    return find_record_files(folder) if folder.exists() else []
+    return []
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from steptime.questions.compare.answer import (
 )
 from steptime.questions.evaluate.accuracy import Accuracy
 from steptime.questions.options import refuse
+from steptime.questions.record_sources import load_records
 from steptime.records.data import Data
 
 DEFAULT_MARGIN = "5%"
@@ -72,7 +73,7 @@ class _CompareRequest:
 
 
 def compare(
-    folders: kinds.Folders,
+    folders: kinds.RecordPaths,
     platforms: Platforms | None = None,
     by: Column | None = None,
     against: Level | None = None,
@@ -80,6 +81,7 @@ def compare(
     quantity: kinds.Name = "step_s",
     fail_on: FailOn | None = None,
     margin: Margin | None = None,
+    mapping: kinds.MappingFile | None = None,
 ) -> CompareAnswer:
     """Compare predictions, folders, or the levels of any column.
 
@@ -90,7 +92,8 @@ def compare(
     nothing can be judged or the hardware differs.
 
     Args:
-        folders: One folder: predicted beside measured. Two: the second against the first.
+        folders: One: predicted beside measured. Two: the second against the first. Folders of
+            records, .jsonl files of records, or files that import reads.
         platforms: Platform B against A, in one folder.
         by: Each level of a column against the first: host, threads, ...
         against: With --by: the level the others face.
@@ -98,6 +101,7 @@ def compare(
         quantity: step_s, peak_bytes, ...
         fail_on: Of two folders: exit with 3 on slower, faster, changed or vanished.
         margin: Smaller changes count as none. Default: 5%.
+        mapping: For tables in place of folders: what their columns mean.
 
     Raises:
         InputError: for folders without records, options that do not go together, and unknown
@@ -114,7 +118,7 @@ def compare(
         margin=None if margin is None else parse_share(text_of(margin), "--margin"),
     )
     _check(request)
-    data = Data.load(request.folders, note)
+    data = load_records(request.folders, None if mapping is None else Path(mapping), note)
     a, b, pairing = _pair(request, data)
     return _answer(request, data, pairing, a, b)
 

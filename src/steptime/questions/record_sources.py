@@ -1,0 +1,107 @@
+"""Records of what a command names: folders, files of records, and files that `import` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from steptime.core.errors import InputError
+from steptime.core.units import first_of
+from steptime.records import store
+from steptime.records.data import Data
+from steptime.records.record_files import is_record_file
+
+if TYPE_CHECKING:
+    from steptime.records.readers.mapping import TableMapping
+    from steptime.records.record import Record
+
+MAX_PRINTED_REASONS = 3  # why entries of a file are no records
+
+
+def load_records(paths: Sequence[Path], mapping: Path | None, warn: Callable[[str], None]) -> Data:
+    """Return the records of folders and files.
+
+    Args:
+        paths: folders of records, .jsonl files of records, and files that `import` reads.
+        mapping: what the columns of tables mean.
+        warn: gets remarks on lines and entries that are no records.
+
+    Raises:
+        InputError: for a path without records, and for a mapping that no path needs.
+    """
+    tables = [path for path in paths if _is_imported(path, mapping is not None)]
+    if mapping and not tables:
+        raise InputError("--map: says what columns of tables mean, and no table is given")
+    if not tables:
+        return Data.load(paths, warn)
+    for path in paths:
+        if path not in tables:
+            Data.load([path], warn)  # refuses a path without records
+    reader = _read_mapping(mapping)
+    names = [path.name for path in paths]
+    sources = [
+        (
+            path.name if names.count(path.name) == 1 else str(path),
+            _import_records(path, reader, warn) if path in tables else path,
+        )
+        for path in paths
+    ]
+    return Data(*sources, warn=warn)
+
+
+def _is_imported(path: Path, has_mapping: bool) -> bool:
+    """Return whether a path is a file that has to be imported first.
+
+    With a mapping, a .jsonl file is a table unless its first line is a record.
+    """
+    if not path.is_file():
+        return False
+    return not is_record_file(path) or (has_mapping and not _begins_with_record(path))
+
+
+def _begins_with_record(path: Path) -> bool:
+    """Return whether the first line of a file is a record."""
+    from steptime.records.reading import read_line
+    from steptime.records.record_files import UTF_8_MARK, open_record_file
+
+    with store.readable(path), open_record_file(path) as file:
+        first_line = file.readline().removeprefix(UTF_8_MARK)
+    try:
+        read_line(first_line)
+    except ValueError:
+        return False
+    return True
+
+
+def _read_mapping(path: Path | None) -> TableMapping | None:
+    from steptime.records.readers.mapping import read_mapping
+
+    return None if path is None else read_mapping(path)
+
+
+def _import_records(
+    path: Path, mapping: TableMapping | None, warn: Callable[[str], None]
+) -> list[Record]:
+    """Return the records of a file that is no file of records, as `import` makes them.
+
+    Raises:
+        InputError: if nothing in it becomes a record.
+    """
+    from steptime.records.readers import read_path
+
+    content = read_path(path, mapping=mapping)
+    reasons = [
+        f"{entry.reason}" if entry.line is None else f"line {entry.line}: {entry.reason}"
+        for entry in content.unread
+    ]
+    shown = first_of(list(dict.fromkeys(reasons)), MAX_PRINTED_REASONS)
+    if not content.records and not content.formats:
+        raise InputError(f"{path}: is a file, not a folder of records ({shown})")
+    if not content.records:
+        raise InputError(f"{path}: nothing here became a record ({shown or 'no row is in it'})")
+    for remark in content.notes:
+        warn(remark)
+    if reasons:
+        warn(f"{path}: not read: {shown}")
+    return content.records
