@@ -28,7 +28,7 @@ from steptime.core.values import (
 )
 from steptime.core.windows import positions, reach, tensorflow_padding
 from steptime.core.workload import Plan, Workload
-from steptime.records.reading import MOST_EXAMPLES, SMALLEST, record_from_json
+from steptime.records.reading import MAX_EXAMPLES, SMALLEST, record_from_json
 from steptime.records.record import (
     FINAL_STATUSES,
     ORIGINS,
@@ -281,7 +281,7 @@ workloads = st.builds(
     Workload,
     words,
     st.dictionaries(words, st.integers() | numbers | words | st.booleans(), max_size=3),
-    st.integers(1, MOST_EXAMPLES // 9),
+    st.integers(1, MAX_EXAMPLES // 9),
     st.sampled_from(list(PRECISIONS)),
     st.sampled_from(["train", "infer"]),
     st.sampled_from(["sgd", "adam", "none"]),

@@ -133,7 +133,7 @@ def test_a_time_is_a_positive_number(wrong):
 
 
 def test_columns_of_unequal_length_are_refused():
-    with pytest.raises(InputError, match="3 samples, but 2 say their run"):
+    with pytest.raises(InputError, match="3 samples, but 2 runs of samples"):
         by_run((1.0, 1.0, 1.0), (0, 0))
 
 

@@ -43,7 +43,7 @@ def test_an_old_experiment_keeps_the_keys_of_its_cells():
 
 
 def test_every_stack_that_something_measures_is_found_by_its_label():
-    for label, name in stacks.measured().items():
+    for label, name in stacks.measured_labels().items():
         found = catalog.stack(name)
         assert (found.label, cells(stack=label)[0].stack) == (label, name)
         assert cells(stack=label) == cells(backend=found.backend, compile=found.compile)

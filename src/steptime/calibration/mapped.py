@@ -31,7 +31,7 @@ from steptime.records.readers import NO_FORMAT, describe_source
 from steptime.records.readers.mapped_row import MappedRow, size_of
 from steptime.records.readers.mapping import ROW_KEYS, TableMapping, keys_of, read_mapping
 from steptime.records.readers.mapping_keys import OpOf, PartsTable, RowKeys
-from steptime.records.readers.sources import RecordSource, Unread, sources_at
+from steptime.records.readers.sources import RecordSource, Unread, list_sources
 from steptime.records.record import Record
 from steptime.records.repeats import RepeatRow, pool_repeats, stated_step_key
 from steptime.records.row import grouped, headline
@@ -222,7 +222,7 @@ def _tables(
     elif is_table_name(table.name) and not table.is_dir():
         yield f"{table.name}:", f"{format_path(table)}:", table, said.rows
     else:
-        for source in sources_at(table):
+        for source in list_sources(table):
             if isinstance(source, Unread):
                 leave_out(unasked, source.file, InputError(source.reason))
             elif said.recognises(source):
@@ -266,7 +266,7 @@ class _Parts:
                 kernel
                 for part in self.rows[key[0]]
                 for op in self.said.ops
-                if not op.where or formula(op.where)(part)
+                if not op.row_filter or formula(op.row_filter)(part)
                 for kernel in _kernels(op, part, dtype, tf32)
             )
         return self.known[key]
@@ -294,7 +294,11 @@ def _case(
     elif parts is not None:
         kernels = parts.kernels(values, dtype, tf32)
     else:
-        ops = [one for one in keys.ops or [keys] if not one.where or formula(one.where)(values)]
+        ops = [
+            one
+            for one in keys.ops or [keys]
+            if not one.row_filter or formula(one.row_filter)(values)
+        ]
         kernels = tuple([one for op in ops for one in _kernels(op, values, dtype, tf32)])
     group = row.text(keys.group) or (workload.model if workload else row.text(keys.kind))
     return Case(

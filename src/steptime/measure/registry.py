@@ -54,7 +54,7 @@ def stack(name: str, where: str = "") -> Stack:
 
     Raises `InputError` for an unknown name, and for a stack that nothing here runs.
     """
-    labels = stacks.measured()
+    labels = stacks.measured_labels()
     if name in labels or name in catalog.stack_names() or name.endswith(".toml"):
         found = catalog.stack(labels.get(name, name))
         if not found.backend:
@@ -71,7 +71,7 @@ def stack(name: str, where: str = "") -> Stack:
 def compiles(name: str, compiled: bool) -> bool:
     """Whether a backend can be told so; other packages' know for themselves."""
     unasked = not compiled or name not in BACKENDS
-    return unasked or label_of(name, compiled) in stacks.measured()
+    return unasked or label_of(name, compiled) in stacks.measured_labels()
 
 
 def backend(name: str, where: str = "") -> Backend:

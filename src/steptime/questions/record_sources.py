@@ -95,13 +95,13 @@ def _import_records(
         f"{entry.reason}" if entry.line is None else f"line {entry.line}: {entry.reason}"
         for entry in content.unread
     ]
-    shown = first_of(list(dict.fromkeys(reasons)), MAX_PRINTED_REASONS)
+    causes = first_of(list(dict.fromkeys(reasons)), MAX_PRINTED_REASONS)
     if not content.records and not content.formats:
-        raise InputError(f"{path}: is a file, not a folder of records ({shown})")
+        raise InputError(f"{path}: is a file, not a folder of records ({causes})")
     if not content.records:
-        raise InputError(f"{path}: nothing here became a record ({shown or 'no row is in it'})")
+        raise InputError(f"{path}: nothing here became a record ({causes or 'no row is in it'})")
     for remark in content.notes:
         warn(remark)
     if reasons:
-        warn(f"{path}: not read: {shown}")
+        warn(f"{path}: not read: {causes}")
     return content.records

@@ -118,7 +118,7 @@ class FrameBuilder:
         return _with_derived_columns(frame).select(list(SCHEMA))
 
     def _line_columns(self, chunk: Sequence[FolderLine]) -> pl.DataFrame:
-        """Return what the lines say themselves, without statistics of their samples."""
+        """Return the columns of the lines themselves, without statistics of their samples."""
         columns: dict[str, list[Any]] = {name: [None] * len(chunk) for name in PLAIN_COLUMNS}
         for name in ("folder", "folder_rank", "place", "record_id", "seq"):
             columns[name] = [getattr(stored, name) for stored in chunk]
@@ -182,17 +182,17 @@ def write_parquet(frames: Iterable[pl.DataFrame], path: Path, scratch: Path) -> 
         OSError: if the disk does not take the file.
     """
     parts: list[Path] = []
-    held: list[pl.DataFrame] = []
+    pending: list[pl.DataFrame] = []
     try:
         for frame in frames:
-            held.append(frame)
-            if sum(map(len, held)) >= PART_ROWS:
-                parts.append(_write_part(held, scratch / f"part-{len(parts)}.parquet"))
-                held = []
+            pending.append(frame)
+            if sum(map(len, pending)) >= PART_ROWS:
+                parts.append(_write_part(pending, scratch / f"part-{len(parts)}.parquet"))
+                pending = []
         if not parts:
-            _write_part(held, path)
+            _write_part(pending, path)
             return
-        parts.append(_write_part([empty_frame(), *held], scratch / f"part-{len(parts)}.parquet"))
+        parts.append(_write_part([empty_frame(), *pending], scratch / f"part-{len(parts)}.parquet"))
         lazy = pl.scan_parquet(parts, low_memory=True)
         lazy.sink_parquet(path, row_group_size=ROW_GROUP_ROWS, maintain_order=True)
     except pl.exceptions.ComputeError as error:
@@ -208,20 +208,20 @@ def _write_part(frames: Sequence[pl.DataFrame], path: Path) -> Path:
 
 
 def add_kinds(kinds: Kinds, values: Iterable[tuple[str, Any]]) -> None:
-    """Add the names of the types of values to those that are known for each name."""
+    """Add the names of the types of values to those of each name."""
     for name, value in values:
         if value is None:
             continue
         kind = type(value).__name__
         if kind == "int" and not -LARGEST_INT <= value < LARGEST_INT:
             kind = "float"
-        known = kinds.setdefault(name, [])
-        if kind not in known:
-            known.append(kind)
+        kind_names = kinds.setdefault(name, [])
+        if kind not in kind_names:
+            kind_names.append(kind)
 
 
 def _describe_samples(step: Quantity, waited: Quantity) -> Row:
-    """Return what the samples of a step say at once; `waited` are those of waiting for input."""
+    """Count the samples of a step and their runs; `waited` is the time of waiting for input."""
     disturbed = step.columns.get("disturbed")
     run_count = len({*step.runs})
     total_s = sum(step.samples)
@@ -266,7 +266,7 @@ def _with_derived_columns(frame: pl.DataFrame) -> pl.DataFrame:
     The speed of repeats, a run of one sample each, follows from their median: a single slow run of
     five does not decide. The speed of longer runs is that of all samples together.
     """
-    is_known = pl.col("batch_source").ne_missing(pl.lit(UNKNOWN))
+    has_batch = pl.col("batch_source").ne_missing(pl.lit(UNKNOWN))
     examples = pl.col("examples")
     positive_s = pl.when(pl.col("step_s") != 0).then(pl.col("step_s"))
     has_samples = pl.col("samples_n").is_not_null()
@@ -275,17 +275,19 @@ def _with_derived_columns(frame: pl.DataFrame) -> pl.DataFrame:
     speed = sampled_speed.otherwise(examples / positive_s)
     estimate = pl.struct(pl.col(f"estimate_{name}").alias(name) for name in ESTIMATE)
     return frame.with_columns(
-        pl.when(is_known).then(pl.col("batch")).alias("batch"),
-        pl.when(is_known).then(examples).alias("global_batch"),
+        pl.when(has_batch).then(pl.col("batch")).alias("batch"),
+        pl.when(has_batch).then(examples).alias("global_batch"),
         pl.coalesce("date", pl.col("taken_at").str.head(10)).alias("date"),
         pl.when(pl.col("origin") == "measured")
         .then(pl.col("ran_by"))
         .otherwise(pl.col("stack"))
         .alias("stack"),
         *(pl.col(f"spread_{name}").alias(f"step_s_{name}") for name in SPREAD[:5]),
-        pl.when(is_known).then(speed).alias("speed_per_s"),
+        pl.when(has_batch).then(speed).alias("speed_per_s"),
         *(
-            pl.when(is_known).then(examples * pl.col(f"spread_{name}")).alias(f"speed_{name}_per_s")
+            pl.when(has_batch)
+            .then(examples * pl.col(f"spread_{name}"))
+            .alias(f"speed_{name}_per_s")
             for name in ("uncertainty", "jitter")
         ),
         pl.when(pl.col("estimate_value").is_not_null()).then(estimate).alias("estimate"),

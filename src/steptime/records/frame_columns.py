@@ -97,8 +97,8 @@ SCHEMA: Mapping[str, pl.DataType] = {
 def other_number(name: str) -> pl.Expr:
     """Return the number of a quantity that is no column; None where a record has none."""
     entry = pl.element()
-    is_named = entry.struct.field("key") == name
-    values = pl.col("others").list.eval(entry.filter(is_named).struct.field("value"))
+    has_name = entry.struct.field("key") == name
+    values = pl.col("others").list.eval(entry.filter(has_name).struct.field("value"))
     return values.list.first().cast(NUMBER, strict=False)
 
 
@@ -112,8 +112,8 @@ def add_settings(rows: pl.LazyFrame, names: Sequence[str]) -> pl.LazyFrame:
         name: pl.Series([_text(setting.get(name)) for setting in settings], dtype=STRING)
         for name in names
     }
-    known = pl.DataFrame({"params": pl.Series(texts, dtype=STRING), **columns})
-    return rows.join(known.lazy(), on="params", how="left", maintain_order="left")
+    table = pl.DataFrame({"params": pl.Series(texts, dtype=STRING), **columns})
+    return rows.join(table.lazy(), on="params", how="left", maintain_order="left")
 
 
 @lru_cache(MAX_CACHED_TEXTS)
@@ -141,7 +141,7 @@ def describe_environment(text: bytes) -> Row:
     env = env_of(text)
     return {
         "env": json.dumps(env, sort_keys=True),
-        "round": _whole(env.get("round")),
+        "round": _integer(env.get("round")),
         "date": _text(env.get("date")) or None,
         "duplicate_of": _text(env.get("duplicate_of")) or None,
         **{name: _text(env.get(name)) for name in OF_ENV},
@@ -150,36 +150,42 @@ def describe_environment(text: bytes) -> Row:
 
 @lru_cache(MAX_CACHED_TEXTS)
 def describe_method(text: bytes, origin: str, replicas: int) -> Row:
-    """Return the columns of a method's JSON text; None is unknown, or of no meaning.
-
-    A measurement names an option of its input only where it is not the default.
-    """
+    """Return the columns of a method's JSON text; None is unknown, or without meaning."""
     method = method_of(text)
     options = method.options
-    kind, staging, loaders, prefetch = (
-        _text(options.get(name)) for name in ("input", "staging", "loaders", "prefetch")
-    )
-    if origin == "measured":
-        kind = kind or "device"
-        staging = staging or "shared" if kind == "dataset" else None
-        loaders = loaders or "0" if kind == "dataset" else None
-        prefetch = prefetch or "2" if loaders not in (None, "0") else None
-    devices = _whole(options.get("device_count", replicas))
+    devices = _integer(options.get("device_count", replicas))
     is_unknown = "device_count" in options and options["device_count"] is None
     return {
         "method": method.label,
         "method_version": method.version,
         "ran_by": measured_stack(method) if origin == "measured" else None,
         "method_options": json.dumps(options, sort_keys=True),
-        "threads": _whole(options.get("threads")),
+        "threads": _integer(options.get("threads")),
         **{name: _text(options.get(name)) or None for name in ("gpu", "strategy")},
         "device_count": replicas if devices is None and not is_unknown else devices,
         "overlap": _text(options.get("overlap")) not in ("false", "0"),
-        "input": kind,
-        "staging": staging,
-        "loaders": _whole(loaders),
-        "prefetch": _whole(prefetch),
+        **_describe_input(options, origin == "measured"),
         **{name: _rate(options.get(name)) for name in RATES},
+    }
+
+
+def _describe_input(options: Mapping[str, Any], is_measured: bool) -> Row:
+    """Return the columns of the input of a step; a measurement leaves out default options."""
+    source, staging, loaders, prefetch = (
+        _text(options.get(name)) for name in ("input", "staging", "loaders", "prefetch")
+    )
+    if is_measured:
+        source = source or "device"
+        has_files = source == "dataset"
+        staging = (staging or "shared") if has_files else None
+        loaders = (loaders or "0") if has_files else None
+        has_loaders = loaders is not None and loaders != "0"
+        prefetch = (prefetch or "2") if has_loaders else None
+    return {
+        "input": source,
+        "staging": staging,
+        "loaders": _integer(loaders),
+        "prefetch": _integer(prefetch),
     }
 
 
@@ -198,7 +204,7 @@ def _float(value: Any) -> float | None:
         return None
 
 
-def _whole(value: Any) -> int | None:
+def _integer(value: Any) -> int | None:
     """Return a whole number as a table has them, None for what is none."""
     number = _float(value)
     return None if number is None or not abs(number) < LARGEST_INT else round(number)

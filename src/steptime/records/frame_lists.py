@@ -38,7 +38,7 @@ class NestedColumns:
             "key": pl.Series([name for _, name, _ in self.others], dtype=STRING),
             "value": pl.Series([text for _, _, text in self.others], dtype=STRING),
         }
-        others = pl.DataFrame(entries).to_struct("others")
+        quantity_pairs = pl.DataFrame(entries).to_struct("others")
         quantities = [quantity for _, _, quantity in self.sampled]
         keys = pl.Series("key", [name for _, name, _ in self.sampled], dtype=STRING)
         samples = pl.DataFrame(sample_columns(quantities)).to_struct("value")
@@ -47,11 +47,11 @@ class NestedColumns:
         step_columns = pl.DataFrame(
             [pl.Series("row", step_rows, dtype=COUNT), *sample_columns(steps)]
         )
-        joined = rows.join(step_columns, on="row", how="left", maintain_order="left")
+        columns = rows.join(step_columns, on="row", how="left", maintain_order="left")
         return [
-            joined["samples"],
-            joined["run"],
-            list_column(others, [number for number, _, _ in self.others], length),
+            columns["samples"],
+            columns["run"],
+            list_column(quantity_pairs, [number for number, _, _ in self.others], length),
             list_column(sampled, [number for number, _, _ in self.sampled], length),
         ]
 

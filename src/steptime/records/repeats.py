@@ -25,15 +25,17 @@ class RepeatRow(NamedTuple):
 def repeat_key(row: RepeatRow) -> str | None:
     """Return a text that is equal for repeats; None for a record that can be none.
 
-    Predictions and steps without a number are no repeats. Rows with a named run may differ in their
-    dates, too.
+    Predictions and steps without a number are no repeats, nor are a row with samples and a row with
+    a stated value. Rows with a named run may differ in their dates, too.
     """
     record = row.record
     if record.origin == "predicted" or record.status != "ok" or not record.quantities:
         return None
     ignored = ENTRY_FACTS[:1] if row.run is None else ENTRY_FACTS
     table = record_to_json(record)
-    table["quantities"] = sorted(record.quantities)
+    table["quantities"] = sorted(
+        (name, bool(quantity.samples)) for name, quantity in record.quantities.items()
+    )
     table["env"] = {name: value for name, value in record.env.items() if name not in ignored}
     if row.run is not None:
         table["taken_at"] = ""

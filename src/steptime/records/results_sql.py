@@ -120,7 +120,7 @@ def predicted_and_measured(data: Folders, quantity: str = "step_s", where: str =
             f"status <> 'ok') AND {CELL} NOT IN (SELECT {CELL} FROM flat WHERE origin = "
             "'measured')))"
         )
-    known = ", ".join(map(flat.text, stacks.known()))
+    known = ", ".join(map(flat.text, stacks.stack_labels()))
     kin = (
         f"if(origin = 'predicted' OR stack IN ({known}) OR stack IS NULL, stack, "
         f"{flat.text(catalog.stack().label)})"

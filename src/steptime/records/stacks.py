@@ -9,17 +9,17 @@ from steptime.records.record import Record
 
 
 @lru_cache(maxsize=1)
-def known() -> Mapping[str, str]:
-    """Return the shipped stacks, those too that no backend runs: the names of files by label."""
+def stack_labels() -> Mapping[str, str]:
+    """Return the names of the files of all shipped stacks by label, also without a backend."""
     return {catalog.stack(name).label: name for name in catalog.stack_names(own=False)}
 
 
 @lru_cache(maxsize=1)
-def measured() -> Mapping[str, str]:
-    """Return the shipped stacks that a backend measures: the names of their files by label."""
-    return {label: name for label, name in known().items() if catalog.stack(name).backend}
+def measured_labels() -> Mapping[str, str]:
+    """Return the names of the files of shipped stacks that a backend measures, by label."""
+    return {label: name for label, name in stack_labels().items() if catalog.stack(name).backend}
 
 
-def stack_of(one: Record) -> str:
-    """Return the name of the file of the stack that ran a record's step, "" where none says it."""
-    return known().get(record.stack_of(one) or "", "")
+def stack_of(step: Record) -> str:
+    """Return the name of the file of the stack that ran a record's step; "" if it is unknown."""
+    return stack_labels().get(record.stack_of(step) or "", "")

@@ -17,19 +17,20 @@ from steptime.core.errors import InputError
 from steptime.records.row import ESTIMATE, SPREAD, by_run
 from steptime.records.warmup import Floats, WarmUp, by_length, find_warm_up, middles
 
-MISS = 0.05  # an interval is to miss the truth as seldom as this
+MISS = 0.05  # the share of intervals that may miss the truth
 SEED = 20151115
-LEAST_FOR_CORRELATION = 8  # samples
-LEAST_RUNS = 3  # of which an interval is given: with one degree of freedom, t is 12.7
-AT_ONCE = 50_000  # cells: more would take more memory, and no less time
+NORMAL_MAD = 1.4826  # standard deviation of a normal distribution over its median deviation
+MIN_CORRELATED_SAMPLES = 8  # of a run whose autocorrelation can be estimated
+MIN_RUNS = 3  # for an interval: with one degree of freedom, t is 12.7
+CHUNK_CELLS = 50_000  # more would take more memory, and no less time
 
 WITHIN, BETWEEN = "within-run", "between-runs"
 
 
 def estimate(runs: Sequence[Sequence[float]]) -> dict[str, float | None]:
-    """Return `estimates` of a single cell, None where something is unknown."""
-    found = {name: float(told[0]) for name, told in estimates([runs]).items()}
-    return {name: None if math.isnan(told) else told for name, told in found.items()}
+    """Return the `estimates` of a single cell; None is unknown."""
+    numbers = {name: float(column[0]) for name, column in estimates([runs]).items()}
+    return {name: None if math.isnan(number) else number for name, number in numbers.items()}
 
 
 def estimates(cells: Sequence[Sequence[Sequence[float] | Floats]]) -> dict[str, Floats]:
@@ -42,49 +43,66 @@ def estimates(cells: Sequence[Sequence[Sequence[float] | Floats]]) -> dict[str, 
     `drift` that is left. NaN is unknown. Raises `InputError` for no samples, or a time that is not
     positive.
     """
-    parts = [_estimates(cells[at : at + AT_ONCE]) for at in range(0, max(len(cells), 1), AT_ONCE)]
+    starts = range(0, max(len(cells), 1), CHUNK_CELLS)
+    parts = [_estimates(cells[start : start + CHUNK_CELLS]) for start in starts]
     return {name: np.concatenate([part[name] for part in parts]) for name in ESTIMATE}
 
 
 def of_samples(
     samples: Sequence[Sequence[float] | Floats], runs: Sequence[Sequence[int] | NDArray[Any]]
 ) -> dict[str, Floats]:
-    """Return `estimates` of as many lists of samples [s], with the run of each; NaN without any.
+    """Return the `estimates` of cells, NaN for a cell without samples.
 
-    An op may rest for a step: where a sample is not above 0, there is no estimate, either.
+    An op may rest for a step: a cell with a sample that is not above 0 has no estimate, either.
+
+    Args:
+        samples: the samples of each cell [s].
+        runs: the run of each sample.
     """
-    every = {name: np.full(len(samples), np.nan) for name in ESTIMATE}
-    times, least = [np.asarray(one, float) for one in samples], np.zeros(len(samples))
+    columns = {name: np.full(len(samples), np.nan) for name in ESTIMATE}
+    times = [np.asarray(cell_samples, float) for cell_samples in samples]
+    shortest_s = np.zeros(len(samples))
     for places, rows in by_length(times):
-        least[places] = rows.min(axis=1, initial=math.inf) if rows.size else 0
-    known = np.flatnonzero(least > 0).tolist()
+        shortest_s[places] = rows.min(axis=1, initial=math.inf) if rows.size else 0
+    positive = np.flatnonzero(shortest_s > 0).tolist()
     cells = [
-        [times[at]] if min(runs[at]) == max(runs[at]) else by_run(times[at], runs[at])
-        for at in known
+        [times[cell]] if min(runs[cell]) == max(runs[cell]) else by_run(times[cell], runs[cell])
+        for cell in positive
     ]
-    for name, told in estimates(cells).items():
-        every[name][known] = told
-    return every
+    for name, numbers in estimates(cells).items():
+        columns[name][positive] = numbers
+    return columns
 
 
 def spreads(samples: Sequence[Sequence[float]]) -> dict[str, Floats]:
-    """Return of as many lists of samples [s] their ends, mean, percentiles, and speeds [1/s].
+    """Return the ends, mean, percentiles and speeds [1/s] of lists of samples [s].
 
     A speed is one over the mean; its `uncertainty` is the standard error of the speeds of samples,
     `jitter` their median absolute deviation as that of a normal distribution.
     """
-    found = {name: np.full(len(samples), np.nan) for name in SPREAD}
-    for places, rows in by_length([np.asarray(one, float) for one in samples]):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            speeds = 1 / rows
-            off = np.abs(speeds - middles(speeds)[:, np.newaxis])
-            told = {"speed": 1 / rows.mean(axis=1), "jitter": 1.4826 * middles(off)}
-            told["uncertainty"] = speeds.std(axis=1) / math.sqrt(rows.shape[1])
-        told |= {"min": rows.min(axis=1), "max": rows.max(axis=1), "mean": rows.mean(axis=1)}
-        told["p5"], told["p95"] = np.quantile(rows, (0.05, 0.95), axis=1)
-        for name, column in told.items():
-            found[name][places] = column
-    return found
+    columns = {name: np.full(len(samples), np.nan) for name in SPREAD}
+    for places, rows in by_length([np.asarray(times, float) for times in samples]):
+        for name, column in _spreads_of_rows(rows).items():
+            columns[name][places] = column
+    return columns
+
+
+def _spreads_of_rows(rows: Floats) -> dict[str, Floats]:
+    """Return the `spreads` of samples of one length [cells, samples]."""
+    low, high = np.quantile(rows, (0.05, 0.95), axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        speeds = 1 / rows
+        deviations = np.abs(speeds - middles(speeds)[:, np.newaxis])
+        return {
+            "min": rows.min(axis=1),
+            "max": rows.max(axis=1),
+            "mean": rows.mean(axis=1),
+            "p5": low,
+            "p95": high,
+            "speed": 1 / rows.mean(axis=1),
+            "uncertainty": speeds.std(axis=1) / math.sqrt(rows.shape[1]),
+            "jitter": NORMAL_MAD * middles(deviations),
+        }
 
 
 def run_logs(
@@ -97,12 +115,12 @@ def run_logs(
     cells = []
     for cell_samples, cell_runs in zip(samples, runs, strict=True):
         times = np.asarray(cell_samples, float)
-        is_known = len(times) > 0 and bool((times > 0).all())
-        cells.append(by_run(times, cell_runs) if is_known else [])
-    known = [index for index, cell in enumerate(cells) if cell]
+        has_times = len(times) > 0 and bool((times > 0).all())
+        cells.append(by_run(times, cell_runs) if has_times else [])
+    filled = [index for index, cell in enumerate(cells) if cell]
     logs = np.full((len(cells), max(map(len, cells), default=0)), np.nan)
-    for start in range(0, len(known), AT_ONCE):
-        chunk = known[start : start + AT_ONCE]
+    for start in range(0, len(filled), CHUNK_CELLS):
+        chunk = filled[start : start + CHUNK_CELLS]
         steady = _find_steady([cells[index] for index in chunk])
         log_units = np.log(steady.unit_s[steady.cells])
         for cell, run, log in zip(
@@ -182,10 +200,11 @@ def _estimates(cells: Sequence[Sequence[Sequence[float] | Floats]]) -> dict[str,
         centre[cell] = ordered.mean()
         error[cell] = ordered.std(ddof=1) / math.sqrt(len(ordered))
     for size in np.unique(sizes[several]):
-        alike = several[sizes[several] == size]
-        t = two_sided_t(MISS, int(size) - 1) if size >= LEAST_RUNS else math.nan
-        reach = t * error[alike]
-        low[alike], high[alike] = centre[alike] - reach, centre[alike] + reach
+        group = several[sizes[several] == size]
+        t = two_sided_t(MISS, int(size) - 1) if size >= MIN_RUNS else math.nan
+        half_width = t * error[group]
+        low[group] = centre[group] - half_width
+        high[group] = centre[group] + half_width
     return {
         "value": steady.unit_s * np.exp(centre),
         "low": steady.unit_s * np.exp(np.minimum(low, centre) - warm.drift),
@@ -233,12 +252,12 @@ def _bootstrapped(rows: Floats) -> tuple[Floats, Floats]:
 
     n = rows.shape[1]
     r = np.zeros(len(rows))
-    if n >= LEAST_FOR_CORRELATION:
+    if n >= MIN_CORRELATED_SAMPLES:
         ranks = rows.argsort(kind="stable").argsort(kind="stable") - (n - 1) / 2
         follows = (ranks[:, 1:] * ranks[:, :-1]).sum(axis=1) / max(float((ranks[0] ** 2).sum()), 1)
         r = np.clip(follows + 1 / n, 0.0, 0.9)
     half = (np.maximum(3.0, n * (1 - r) / (1 + r)) + 1) / 2
     below = (n * betaincinv(half, half, MISS / 2)).astype(np.int64)
     ordered = np.sort(rows)
-    at = np.arange(len(rows))
-    return ordered[at, below], ordered[at, n - 1 - below]
+    row_numbers = np.arange(len(rows))
+    return ordered[row_numbers, below], ordered[row_numbers, n - 1 - below]

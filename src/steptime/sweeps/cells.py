@@ -287,7 +287,7 @@ def _make_cell(axes: Axes, settings: Settings, fixed: Settings) -> Cell:
     else:
         backend = settings["backend"]
         is_compiled = registry.compiles(backend, settings["compile"]) and settings["compile"]
-        stack = stacks.measured().get(label_of(backend, is_compiled), "")
+        stack = stacks.measured_labels().get(label_of(backend, is_compiled), "")
     options = Options(
         **{name: settings[name] for name in _OPTION_AXES},
         **fixed,

@@ -21,7 +21,7 @@ from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.records.readers import READERS, read_path, reader_of
 from steptime.records.readers import sources as source_files
-from steptime.records.readers.sources import RecordSource, Unread, sources_at
+from steptime.records.readers.sources import RecordSource, Unread, list_sources
 from steptime.records.record import record_to_json
 
 LABEL = "layer_4-node_32-input_2000-output_1000-bs_64"
@@ -149,7 +149,7 @@ def test_links_and_folders_of_archives_and_folders(tmp_path):
     (tmp_path / "a.tar").write_bytes(held.getvalue())
     (tmp_path / "there").symlink_to("/etc")
     (tmp_path / "gone").symlink_to("/nonexistent")
-    found = {one.file: one.reason for one in sources_at(tmp_path) if isinstance(one, Unread)}
+    found = {one.file: one.reason for one in list_sources(tmp_path) if isinstance(one, Unread)}
     assert found == {
         "link": "is no plain file",
         "there": "is no plain file",
@@ -159,13 +159,13 @@ def test_links_and_folders_of_archives_and_folders(tmp_path):
 
 def test_what_is_too_large_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(source_files, "LARGEST_BYTES", 10_000)
-    monkeypatch.setattr(source_files, "MOST_BYTES", 50_000)
+    monkeypatch.setattr(source_files, "MAX_ARCHIVE_BYTES", 50_000)
     (tmp_path / "a").write_bytes(b"x" * 10_001)
     (tmp_path / "b.gz").write_bytes(gzip.compress(b"\0" * 10_000_000))  # a bomb
     bomb = {"small": b"x", "large": b"x" * 10_001, "last": b"x" * 60_000, "never": b"x"}
     (tmp_path / "c.tar.gz").write_bytes(_tar(bomb))
     (tmp_path / "d.tar").write_bytes(_tar({"e.gz": gzip.compress(b"\0" * 10_000_000)}))
-    found = [one for one in sources_at(tmp_path) if isinstance(one, Unread)]
+    found = [one for one in list_sources(tmp_path) if isinstance(one, Unread)]
     assert [(one.file, one.reason) for one in found] == [
         ("a", "holds more than 10000 bytes"),
         ("b", "holds more than 10000 bytes"),

@@ -19,7 +19,7 @@ from steptime.core.copying import replace
 from steptime.core.errors import InputError, shorten
 from steptime.core.table_files import ENDINGS_TEXT, is_table_name
 from steptime.core.toml_files import DATA
-from steptime.records.readers.sources import Reading, RecordSource, Unread, sources_at
+from steptime.records.readers.sources import Reading, RecordSource, Unread, list_sources
 from steptime.records.record import Record
 
 MAPPING = "mapping"
@@ -69,16 +69,15 @@ def read_path(
         command_keys: keys that complete the mappings of the house: model, batch, device, ...
         steps: number of steps in each trace that does not mark them.
     """
-    readers: dict[str, Any] = {}
-    if mapping:
-        readers["csv" if mapping.sha256 else mapping.name] = mapping
+    user_reader = {"csv" if mapping.sha256 else mapping.name: mapping} if mapping else {}
+    readers = dict(user_reader)
     readers |= {name: reader_of(name, command_keys) for name in READERS if name not in readers}
     if steps is not None:
         from steptime.records.readers.torch_trace import TraceReader
 
         readers["torch-trace"] = TraceReader(steps)
     content = Import()
-    for source in (source for path in dict.fromkeys(paths) for source in sources_at(path)):
+    for source in (source for path in dict.fromkeys(paths) for source in list_sources(path)):
         content.files += 1
         if isinstance(source, Unread):
             content.unread.append(source)

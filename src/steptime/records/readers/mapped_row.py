@@ -107,8 +107,8 @@ class MappedRow:
     def outcome(self) -> tuple[str, str]:
         """The status of the row and its cause."""
         for rule in self.keys.status:
-            if rule.where:
-                holds = bool(formula(rule.where)(self.values))
+            if rule.row_filter:
+                holds = bool(formula(rule.row_filter)(self.values))
             else:
                 cell = self._cell(rule.column)
                 text = str(cell).lower() if isinstance(cell, bool) else str(cell)

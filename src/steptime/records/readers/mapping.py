@@ -1,4 +1,4 @@
-"""Tables of any columns, read as a mapping file says: the one reader of `import`, `evaluate`, ...
+"""Tables of any columns, read by a mapping file: the one reader of `import`, `evaluate`, ...
 
 A text may hold columns and formulas of them in braces (`{device}`); sizes, seconds and quantities
 are formulas (`2 * hidden`), of `steptime.core.formula`.
@@ -66,31 +66,35 @@ class _CellForm(NamedTuple):
 
 @dataclass(frozen=True)
 class TableMapping:
-    """A reader of tables as a mapping says: which rows are what.
+    """A reader of tables by a mapping.
 
-    `sha256` is of the content of a user's file, "" of those of the house. `lacks` are keys that
-    neither the files of the tool nor the user say.
+    Attributes:
+        keys: the keys of the mapping.
+        rows: its entries of rows.
+        place: its file, for messages.
+        name: its name.
+        SOURCE: who published the tables.
+        sha256: hash of the content of a user's file; "" for the mappings of the house.
+        lacks: keys that neither the files of the tool nor the user give.
+        command_keys: keys that the command gives.
     """
 
     keys: Keys
     rows: tuple[RowKeys, ...]
-    where: str
+    place: str
     name: str
-    SOURCE: str  # as the readers that are modules have it
+    SOURCE: str  # named like that of the readers that are modules
     sha256: str = ""
     lacks: tuple[str, ...] = ()
     command_keys: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def words(self) -> Words:
-        """What words of the table mean, by the names of columns in formulas."""
+        """The meanings of the words of the table, by the names of columns in formulas."""
         return {column_name(column): meaning for column, meaning in self.keys.words.items()}
 
     def recognises(self, source: RecordSource) -> bool:
-        """Return whether this is a table of the mapping.
-
-        It is known by its marks or columns where the mapping has some, else by its name.
-        """
+        """Return whether a file is a table of the mapping: by its marks or columns, or its name."""
         keys = self.keys
         if keys.marks or keys.prefix:
             return all(map(source.holds, filter(None, (*keys.marks, keys.prefix))))
@@ -99,7 +103,7 @@ class TableMapping:
         return is_table_name(source.name) or bool(keys.row_pattern)
 
     def read(self, source: RecordSource) -> Reading:
-        """Return a record for each step; what is none is unread, with its line."""
+        """Return a record for each step, and the lines that are none, with the reasons."""
         self.check_complete()
         unread = [Unread(source.name, None, reason) for reason in self._unknown_columns(source)]
         records: list[RepeatRow] = []
@@ -135,7 +139,7 @@ class TableMapping:
         return [Unread(source.name, None, reason)]
 
     def check_complete(self) -> None:
-        """Raise `InputError` for keys that a tool's files lack and that nobody has said."""
+        """Raise `InputError` for keys that a tool's files lack and that nobody gave."""
         if self.lacks:
             names = " and ".join(self.lacks)
             options = " ".join(f"--{key} {key.upper()}" for key in self.lacks)
@@ -147,8 +151,8 @@ class TableMapping:
         keys = self.keys
         if not keys.columns or keys.open or source.is_json:
             return []
-        known = {*keys.columns, *keys.also}
-        strange = sorted(source.columns_under(keys.layout) - known)
+        expected = {*keys.columns, *keys.optional_columns}
+        strange = sorted(source.columns_under(keys.layout) - expected)
         return [f"column {shorten(column)} is not known" for column in strange]
 
     def rows_of(
@@ -177,7 +181,7 @@ class TableMapping:
                 continue
             for entry in entries:
                 try:
-                    if not entry.where or formula(entry.where)(values):
+                    if not entry.row_filter or formula(entry.row_filter)(values):
                         yield line, MappedRow(entry, raw, ours, values, line)
                 except InputError as error:
                     yield line, error
@@ -327,55 +331,55 @@ def shipped(name: str, command_keys: Mapping[str, str] | None = None) -> TableMa
 
 def mapping_of(
     table: object,
-    where: str = "mapping",
+    place: str = "mapping",
     name: str = "mapping",
     command_keys: Mapping[str, str] | None = None,
 ) -> TableMapping:
-    """Return the mapping that a table says.
+    """Return the mapping of a table of keys.
 
     Args:
         table: the keys of the mapping.
-        where: the file, for messages.
-        name: its name if the table does not say one.
+        place: the file, for messages.
+        name: its name if the table has none.
         command_keys: keys that replace those of the table and of its rows.
 
     Raises:
         InputError: with all faults on one line.
     """
     if not isinstance(table, dict):
-        raise InputError(f"{where}: a mapping is a table, not {shorten(table)}")
+        raise InputError(f"{place}: a mapping is a table, not {shorten(table)}")
     key_texts = dict(command_keys or {})
     if "base" in table:
-        base = check_choice("base", table["base"], shipped_names(), where)
+        base = check_choice("base", table["base"], shipped_names(), place)
         table = {**packaged(f"{FOLDER}/{base}.toml"), **table}
-    keys = keys_of({**table, **key_texts}, Keys, where)
+    keys = keys_of({**table, **key_texts}, Keys, place)
     lacks = tuple(key for key in keys.asks if not table.get(key) and key not in key_texts)
     common = {key: value for key, value in table.items() if OLD_KEYS.get(key, key) in ROW_KEYS}
     common |= {key: text for key, text in _PLACEHOLDERS.items() if key in lacks}
-    rows = [_read_entry({**common, **row, **key_texts}, where) for row in keys.rows or ({},)]
+    rows = [_read_entry({**common, **row, **key_texts}, place) for row in keys.rows or ({},)]
     title = keys.name or name
     source = keys.source or name
     return TableMapping(
-        keys, tuple(rows), where, title, source, lacks=lacks, command_keys=key_texts
+        keys, tuple(rows), place, title, source, lacks=lacks, command_keys=key_texts
     )
 
 
-_PLACEHOLDERS = {"model": "unknown", "batch": "1"}  # of keys that nobody has said yet
+_PLACEHOLDERS = {"model": "unknown", "batch": "1"}  # of keys that nobody gave yet
 
 
-def _read_entry(table: Mapping[str, Any], where: str) -> RowKeys:
+def _read_entry(table: Mapping[str, Any], place: str) -> RowKeys:
     """Return an entry of `rows`; raises `InputError` if it is of no kind or of several."""
-    row = keys_of(table, RowKeys, f"{where}: rows")
+    row = keys_of(table, RowKeys, f"{place}: rows")
     if sum(map(bool, (row.kind, row.ops, row.parts, row.model))) != 1:
-        raise InputError(f"{where}: rows are one of kind, ops, parts or model")
+        raise InputError(f"{place}: rows are one of kind, ops, parts or model")
     if row.model and row.quantities and not row.batch:
-        raise InputError(f"{where}: quantities of a model need its 'batch'")
+        raise InputError(f"{place}: quantities of a model need its 'batch'")
     return row
 
 
-def keys_of(table: Mapping[str, Any], model: type[Model], where: str) -> Model:
+def keys_of(table: Mapping[str, Any], model: type[Model], place: str) -> Model:
     """Return a table as the keys of a mapping, of old names, too; raises `InputError`."""
-    return validated({OLD_KEYS.get(key, key): value for key, value in table.items()}, model, where)
+    return validated({OLD_KEYS.get(key, key): value for key, value in table.items()}, model, place)
 
 
 ROW_KEYS = frozenset(field.alias or name for name, field in RowKeys.model_fields.items())

@@ -16,6 +16,7 @@ from pydantic import (
 
 from steptime.core.errors import InputError, check_choice
 from steptime.core.formula import check_braces, formula
+from steptime.core.json_types import JsonObject
 from steptime.core.table_layout import TableLayout
 from steptime.core.units import QUANTITIES
 from steptime.core.validated import read_by
@@ -32,9 +33,9 @@ def _number_as_text(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _of(what: str, known: Collection[str]) -> Any:
-    """Return the validator of a text that is one of the known names."""
-    return read_by(partial(check_choice, what, valid_names=known), AfterValidator)
+def _choice(subject: str, valid_names: Collection[str]) -> Any:
+    """Return the validator of a text that is one of the valid names."""
+    return read_by(partial(check_choice, subject, valid_names=valid_names), AfterValidator)
 
 
 def _check_pattern(text: str) -> str:
@@ -52,9 +53,9 @@ def _check_pattern(text: str) -> str:
 
 Size = int | str
 Pattern = Annotated[str, read_by(_check_pattern, AfterValidator)]
-Quantity = Annotated[str, _of("quantity", QUANTITIES)]
-Timing = Annotated[str, _of("timing", ("seen", "pause_s", *OPS))]
-Status = Annotated[str, _of("status", STATUSES)]
+Quantity = Annotated[str, _choice("quantity", QUANTITIES)]
+Timing = Annotated[str, _choice("timing", ("seen", "pause_s", *OPS))]
+Status = Annotated[str, _choice("status", STATUSES)]
 Formula = Annotated[str, read_by(lambda text: text and formula(text).text, AfterValidator)]
 Text = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(check_braces)]
 
@@ -82,24 +83,24 @@ class Amount(Checked):
         return {"formula": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _is_one(self) -> Self:
+    def _check_source(self) -> Self:
         if bool(self.formula) == bool(self.column):
             raise ValueError("says a formula or a column")
         return self
 
 
 class StatusRule(Checked):
-    """A row for which `where` is true, or whose `column` holds `equals`, has this `status`."""
+    """A row that fits `where`, or whose `column` holds `equals`, has this `status`."""
 
-    where: Formula = ""
+    row_filter: Formula = Field(default="", alias="where")
     column: str = ""
     equals: str = ""
     status: Status
     cause: str = ""
 
     @model_validator(mode="after")
-    def _is_one(self) -> Self:
-        if bool(self.where) == bool(self.column):
+    def _check_condition(self) -> Self:
+        if bool(self.row_filter) == bool(self.column):
             raise ValueError("says 'where' or a column")
         return self
 
@@ -117,7 +118,7 @@ class OpOf(Checked):
     gradients: tuple[int, ...] | None = None
     dtype: Text = ""
     count: Size = 1
-    where: str = ""
+    row_filter: str = Field(default="", alias="where")
 
 
 class PartsTable(Checked):
@@ -129,17 +130,17 @@ class PartsTable(Checked):
 
 
 class RowKeys(OpOf):
-    """What some rows of a table are: an op, several `ops`, `parts`, or a `model`.
+    """The meaning of rows of a table: an op, several `ops`, `parts`, or a `model`.
 
-    What was measured are `seconds` in a `unit`, or `quantities`. Images of a `model` lie as
-    `channels_last` says, its host is `host`, and products of float32 run as `tf32` says; without
-    these they are what they are in the stack, and on any host. `timing` is how `isolated` ops were
-    timed, where that is not what is usual (`cases.conditions`). A record has also its `origin`, the
-    `date` of the measurement, the `version` of what measured, `replicas`, `scope`, `options`,
-    `note`, `env`, and the first `status` that holds.
+    The measured numbers are `seconds` in a `unit`, or `quantities`. `channels_last` is the layout
+    of a model's images, `host` its host, `tf32` the precision of products of float32; the defaults
+    are those of the stack, and any host. `timing` is the way in which `isolated` ops were timed, if
+    it is not the usual one (`cases.conditions`). A record has also its `origin`, the `date` of the
+    measurement, the `version` of the program that measured, `replicas`, `scope`, `options`, `note`,
+    `env`, and the first `status` that fits.
 
-    `samples` are a list of times of one run in the `unit`, `runs` one of times of fresh processes.
-    Rows that differ in `repeat` and in what was measured alone are one record.
+    `samples` are a list of times of one run in the `unit`, `runs` a list of times of fresh
+    processes. Rows that differ in nothing but their `repeat` and their numbers are one record.
     """
 
     file: str = ""
@@ -181,10 +182,10 @@ class RowKeys(OpOf):
 class Keys(RowKeys):
     """The keys of a mapping file: defaults of all rows, words of the table, and its `rows`.
 
-    A table with all `columns` is known by them, one that holds all texts of `marks` by these; other
-    columns but those in `also` are told, unless it is `open`. How rows stand in the file is said
-    by the keys of `TableLayout`. `base` is a mapping of the house that this one completes, `asks`
-    are keys that files of a tool do not say and that a command or such a mapping gives.
+    A table is recognised by its `columns`, or by the texts in `marks`. Further columns, except
+    those in `also`, are named as unknown unless the mapping is `open`. The keys of `TableLayout`
+    are the layout of the file. `base` is a mapping of the house that this mapping completes; `asks`
+    are keys that the files of a tool lack, and that a command or such a mapping gives.
     """
 
     name: str = ""
@@ -203,10 +204,10 @@ class Keys(RowKeys):
     row_pattern: Pattern | Literal[""] = ""
     fact_patterns: tuple[Pattern, ...] = ()
     columns: tuple[str, ...] = ()
-    also: tuple[str, ...] = ()
+    optional_columns: tuple[str, ...] = Field(default=(), alias="also")
     marks: tuple[str, ...] = ()
     open: bool = False
-    rows: tuple[dict[str, Any], ...] = ()
+    rows: tuple[JsonObject, ...] = ()
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

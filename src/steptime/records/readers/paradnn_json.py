@@ -1,7 +1,7 @@
 """ParaDnn's released JSON files: speeds of TPU and GPU, profiles of a TPU and of its operations.
 
-All hold lists of equal length, one entry a point. The authors' scripts say by the file's name
-where a file is from; `fl` over `params` x `intensity`, the bytes of a parameter, says the type.
+All hold lists of equal length, one entry a point. The authors' scripts tell devices by the name of
+the file; the data type follows from `fl` over `params` x `intensity`, the bytes of a parameter.
 """
 
 import json
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from steptime.build import Choice, make_workload, read_model
 from steptime.core.errors import InputError, shorten
+from steptime.core.json_types import JsonObject
 from steptime.core.toml_files import packaged
 from steptime.records.readers.sources import Reading, RecordSource, Unread
 from steptime.records.record import Quantity, Record, RecordMethod
@@ -20,6 +21,8 @@ from steptime.records.record import Quantity, Record, RecordMethod
 Lists = Mapping[str, list[Any]]
 
 SOURCE = "Emma926/paradnn; Wang, Wei, Brooks, MLSys 2020"
+FLOAT32_BYTES = 4
+MAX_CORE_SHARE = 2  # FLOP of a step over batch x parameters: 6 / 8 for one core of eight, 6 for all
 CORES = 8  # of a Cloud TPU v2-8: its files count FLOP of one core
 TPU, GPU = "tpu-v2-8", "v100-sxm2-16gb"
 BEST = "best interval of the run"
@@ -37,7 +40,7 @@ PATTERNS = [
 
 
 def recognises(source: RecordSource) -> bool:
-    """Whether this is a JSON object with lists of labels."""
+    """Return whether a file is a JSON object with lists of labels."""
     return source.head.lstrip().startswith("{") and (
         b'"labels"' in source.content or b'"err_jobs"' in source.content
     )
@@ -49,9 +52,11 @@ def read(source: RecordSource) -> Reading:
         lists = json.loads(source.text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"is no JSON: {shorten(str(error))[1:-1]}") from None
-    found = list(_points(_checked(lists), source.name))
-    records = [one for _, one in found if isinstance(one, Record)]
-    unread = [Unread(source.name, at, one) for at, one in found if isinstance(one, str)]
+    points = list(_points(_checked(lists), source.name))
+    records = [result for _, result in points if isinstance(result, Record)]
+    unread = [
+        Unread(source.name, label, result) for label, result in points if isinstance(result, str)
+    ]
     return Reading(tuple(records), tuple(unread))
 
 
@@ -59,48 +64,56 @@ def _checked(lists: Mapping[str, Any]) -> Lists:
     for name, values in lists.items():
         if not isinstance(values, list):
             raise InputError(f"{shorten(name)} is no list")
-    found = {"labels": [], "err_jobs": [], "states": [], **lists}
-    for names in (FAILURES, [name for name in found if name not in FAILURES]):
-        if len({len(found[name]) for name in names}) > 1:
+    complete = {"labels": [], "err_jobs": [], "states": [], **lists}
+    for names in (FAILURES, [name for name in complete if name not in FAILURES]):
+        if len({len(complete[name]) for name in names}) > 1:
             raise InputError(f"the lists {', '.join(map(shorten, names))} differ in length")
-    return found
+    return complete
 
 
 class _Machine(NamedTuple):
     platform: str
     dtype: str
     cores: int
-    file: str  # whose name may say the kind of block or cell
+    file: str  # its name may hold the kind of block or cell
 
 
 def _points(lists: Lists, file: str) -> Iterator[tuple[str | None, Record | str]]:
+    """Yield the label of each point with its record, or with the reason why it has none."""
     timed = "example_per_sec" in lists or bool(lists["err_jobs"])
     amounts = _TABLE["speeds" if timed else "profile"]
-    others = ("step_per_sec",) if timed else OF_TRACES
+    uncounted = ("step_per_sec",) if timed else OF_TRACES
     machine = _Machine(TPU, "bfloat16-mixed", CORES, file)
     method = RecordMethod("paradnn-profile", "unknown", {})
     if timed:
         machine = _machine(lists, file)
         method = RecordMethod("paradnn", "unknown", {"statistic": BEST})
     for name in lists:
-        if name not in {"labels", *amounts, *others, *FAILURES}:
+        if name not in {"labels", *amounts, *uncounted, *FAILURES}:
             yield None, f"list {shorten(name)} is not known"
     for index, label in enumerate(lists["labels"]):
-        held = {
-            ours: _quantity(lists[name][index], unit * (machine.cores if name in OF_CORE else 1))
-            for name, (ours, unit) in amounts.items()
-            if name in lists
-        }
-        steps = _number(lists["step_per_sec"][index]) if "step_per_sec" in lists else None
-        if timed and not (steps and steps > 0):
-            yield str(label), "has no positive step_per_sec"
-            continue
-        if timed and steps:
-            held["step_s"] = Quantity(1 / steps)
-        yield _point(label, machine, method, held)
+        quantities = _quantities(lists, index, amounts, machine.cores)
+        if timed:
+            steps_per_s = _number(lists["step_per_sec"][index]) if "step_per_sec" in lists else None
+            if not steps_per_s or steps_per_s < 0:
+                yield str(label), "has no positive step_per_sec"
+                continue
+            quantities["step_s"] = Quantity(1 / steps_per_s)
+        yield _point(label, machine, method, quantities)
     for label, state in zip(lists["err_jobs"], lists["states"], strict=True):
         status = STATES.get(str(state), "failed")
         yield _point(label, machine, method, {}, status=status, cause=str(state))
+
+
+def _quantities(
+    lists: Lists, index: int, amounts: Mapping[str, tuple[str, float]], cores: int
+) -> dict[str, Quantity | None]:
+    """Return the quantities of a point; None for one without a number."""
+    return {
+        quantity: _quantity(lists[name][index], unit * (cores if name in OF_CORE else 1))
+        for name, (quantity, unit) in amounts.items()
+        if name in lists
+    }
 
 
 def _number(value: Any, unit: float = 1.0) -> float | None:
@@ -112,15 +125,16 @@ def _quantity(value: Any, unit: float) -> Quantity | None:
     if not isinstance(value, list):
         number = _number(value, unit)
         return None if number is None else Quantity(number)
-    numbers = [n for one in value if (n := _number(one, unit)) is not None]
-    return Quantity(samples=tuple(numbers)) if numbers and len(numbers) == len(value) else None
+    numbers = [_number(item, unit) for item in value]
+    samples = tuple(number for number in numbers if number is not None)
+    return Quantity(samples=samples) if samples and len(samples) == len(value) else None
 
 
 def _point(
     label: object,
     machine: _Machine,
     method: RecordMethod,
-    held: Mapping[str, Quantity | None],
+    quantities: Mapping[str, Quantity | None],
     *,
     status: str = "ok",
     cause: str = "",
@@ -131,15 +145,16 @@ def _point(
         workload = make_workload(choice, batch=batch, dtype=machine.dtype, optimizer="rmsprop")
     except InputError as error:
         return text[:200], str(error)
-    env: dict[str, Any] = {"source_entry": text, "cores": machine.cores}
-    if absent := [name for name, quantity in held.items() if quantity is None]:
+    env: JsonObject = {"source_entry": text, "cores": machine.cores}
+    absent = [name for name, quantity in quantities.items() if quantity is None]
+    if absent:
         env["not_given"] = absent
     return text, Record(
         origin="published",
         method=method,
         workload=workload,
         platform=machine.platform,
-        quantities={name: quantity for name, quantity in held.items() if quantity},
+        quantities={name: quantity for name, quantity in quantities.items() if quantity},
         status=status,
         cause=cause,
         scope=scope,
@@ -148,52 +163,72 @@ def _point(
 
 
 def _machine(lists: Lists, file: str) -> _Machine:
-    """Return where the speeds are from; raises `InputError` where name and numbers do not say.
+    """Find the machine of the speeds by the name of the file and by the numbers.
 
     FLOP of a step over batch x parameters are 6, forward and backward; a core of eight sees an
     eighth of the batch. `intensity` is FLOP over the bytes of the parameters.
+
+    Raises:
+        InputError: if name and numbers contradict each other, or name no device.
     """
-    shares, sizes = [], []
+    shares, sizes = _shares_and_sizes(lists, file)
+    is_wide = round(median(sizes)) == FLOAT32_BYTES if sizes else None
+    name = file.rpartition("/")[2].lower()
+    words = [word for word in ("tpu", "gpu") if word in name]
+    implied = None
+    if shares:
+        implied = "tpu" if median(shares) < MAX_CORE_SHARE else "gpu"
+    is_contradicted = words and implied and words[0] != implied
+    if len(words) > 1 or not (words or implied) or is_contradicted:
+        raise InputError(
+            f"the file's name says {' and '.join(words) or 'no device'}, "
+            f"its FLOP a step say {implied or 'nothing'}"
+        )
+    if "gpu" in (*words, implied):
+        return _Machine(GPU, "float16-mixed" if is_wide is False else "float32", 1, file)
+    return _Machine(TPU, "float32" if is_wide else "bfloat16-mixed", CORES, file)
+
+
+def _shares_and_sizes(lists: Lists, file: str) -> tuple[list[float], list[float]]:
+    """Return FLOP over batch x parameters of each label, and the bytes of a parameter."""
+    shares = []
+    sizes = []
     for index, label in enumerate(lists["labels"]):
         flop, params, intensity = (
             _number(lists[name][index] if name in lists else None, _TABLE["speeds"][name][1]) or 0.0
             for name in ("fl", "params", "intensity")
         )
-        if flop and params and intensity:
+        if not (flop and params):
+            continue
+        if intensity:
             sizes.append(flop / (params * intensity))
         with suppress(InputError):
-            if flop and params:
-                shares.append(flop / (network(str(label), file)[1] * params))
-    wide = round(median(sizes)) == 4 if sizes else None
-    name = file.rpartition("/")[2].lower()
-    named = [word for word in ("tpu", "gpu") if word in name]
-    seen = ("tpu" if median(shares) < 2 else "gpu") if shares else None
-    if len(named) > 1 or not (named or seen) or (named and seen and named[0] != seen):
-        raise InputError(
-            f"the file's name says {' and '.join(named) or 'no device'}, "
-            f"its FLOP a step say {seen or 'nothing'}"
-        )
-    if "gpu" in (*named, seen):
-        return _Machine(GPU, "float16-mixed" if wide is False else "float32", 1, file)
-    return _Machine(TPU, "float32" if wide else "bfloat16-mixed", CORES, file)
+            _, batch, _ = network(str(label), file)
+            shares.append(flop / (batch * params))
+    return shares, sizes
 
 
 def network(text: str, file: str = "") -> tuple[Choice, int, str]:
     """Return the network of a label, its batch, and the operation behind it: `...-bs_512-infeed`.
 
-    The `file` names the kind of block or cell. Raises `InputError` for what is no label.
+    Args:
+        text: the label.
+        file: its name holds the kind of block or cell.
+
+    Raises:
+        InputError: for a text that is no label.
     """
     for pattern, row in PATTERNS:
-        found = pattern.fullmatch(text)
-        if not found:
+        match = pattern.fullmatch(text)
+        if not match:
             continue
-        said = row["model"].format(**found.groupdict())
+        model = row["model"].format(**match.groupdict())
         detail = row.get("detail")
         if detail:
-            named = [word for word in row["words"] if word in re.split(r"[_/.-]", file.lower())]
-            if not named:
-                label = text[: found.end("batch")]
+            words = [word for word in row["words"] if word in re.split(r"[_/.-]", file.lower())]
+            if not words:
+                label = text[: match.end("batch")]
                 raise InputError(f"{label}: the file's name does not say the {detail}")
-            said += f",{detail}={named[0]}"
-        return read_model(said), int(found["batch"]), found["scope"] or ""
+            model += f",{detail}={words[0]}"
+        return read_model(model), int(match["batch"]), match["scope"] or ""
     raise InputError(f"is no label of ParaDnn's: {shorten(text)}")

@@ -1,8 +1,8 @@
 """Slurm logs of TensorFlow's Deep MNIST on PSC Bridges, 2018, one record a log.
 
-What a log says goes before what its file name says: the name has the day of submission, a CPU that
-is another one, and GPUs that were not used. Chosen fields are taken, never text: the logs hold
-dumps of the environment of their authors.
+A log goes before its file name: the name has the day of submission, a CPU that is another one, and
+GPUs that were not used. Only the fields below are read, never text: the logs hold dumps of the
+environment of their authors.
 """
 
 import math
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from steptime.build import make_workload, read_model
+from steptime.core.json_types import JsonObject
 from steptime.core.toml_files import packaged
 from steptime.records.readers.sources import Reading, RecordSource, Unread, platform_of
 from steptime.records.reading import MAX_EXAMPLES
@@ -25,8 +26,8 @@ STRATEGIES = {"IN": "independent", "PS": "parameter-server", "single": ""}
 BATCHES_AGREE = 0.01  # logged times and speeds have at least three digits
 UNKNOWN_BATCH = "the log does not say the batch; the workload holds the network's usual one"
 
-# What the nodes of a partition have, where a file's name says something else: every log of this
-# partition that prints its CPU says E5-2695 v3, and the names of all say E5-2695-V2.
+# CPUs of partitions, which go before file names: every log of this partition that prints its CPU
+# has E5-2695 v3, and the names of all have E5-2695-V2.
 NODES = {("bridges", "RM"): "E5-2695 v3"}
 
 TIMES = (  # our quantities, and the fields that hold them; a log without a time has none of them
@@ -36,24 +37,37 @@ TIMES = (  # our quantities, and the fields that hold them; a log without a time
     ("published_speed_jitter_per_s", "jitter"),
 )
 _NUMBER = r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
-# What may follow a result: a number that another line breaks into is none.
+# The text behind a result: a number that another line breaks into is none.
 _END = r"(?= *(?:\r?$|Images/Sec|Mean |Speed |speed |test ))"
 _TABLE = packaged("psc_log.toml")
+MAX_DIGITS = 15  # of a whole number
+ENVIRONMENT = (  # facts of a record, in order
+    *("date", "submitted", "device_kind", "device_type", "device_count", "device_type_source"),
+    *("gpus_used", "allocated_gpu_type", "allocated_gpu_count", "numcpus", "batch_source"),
+    *("staging", "mode", "outcome", "job_id", "host", "partition"),
+)
 MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
 
 
 class Worked(NamedTuple):
-    """Where the work was done: `type` as the log calls it, and who says so."""
+    """The devices that did the work.
+
+    Attributes:
+        kind: gpu or cpu.
+        type: the product, as the log calls it; "" if unknown.
+        devices: their number; None if unknown.
+        source: log, slurm, filename, inferred or unknown.
+    """
 
     kind: str
     type: str
     devices: int | None
-    says: str
+    source: str
 
 
 @dataclass(frozen=True)
 class FileName:
-    """What the name of a log claims; "" and None where it says nothing."""
+    """The claims of the name of a log; "" and None are unknown."""
 
     gpu: str = ""
     cpu: str = ""
@@ -63,12 +77,12 @@ class FileName:
     mode: str = ""
 
 
-Log = dict[str, Any]
-"""What a log says, by the names of the table and of `log_fields`; "" and None: nothing."""
+Log = JsonObject
+"""The fields of a log, by the names of the table and of `log_fields`; "" and None are unknown."""
 
 
 def recognises(source: RecordSource) -> bool:
-    """Whether this is the log of a job of Slurm, by its name or by what the job printed first."""
+    """Return whether a file is the log of a job of Slurm, by its name or its first lines."""
     return bool(
         re.search(r"(^|/)slurm-\d+\.out$", source.name)
         or file_name(source.name) != FileName()
@@ -89,18 +103,17 @@ def read(source: RecordSource) -> Reading:
 def _record(log: Log, name: FileName) -> Record:
     mode = log["mode"] or name.mode or "single"
     staging = log["staging"] or name.staging or "scratch"
-    worked = _worked(log, name)
+    worked = _find_devices(log, name)
     batch, batch_source = _batch(log, name)
     replicas = 1 if mode == "single" else log["gpus_used"] or worked.devices or 1
     network = read_model("deep_mnist")
     workload = make_workload(
         network, batch=batch, dtype="float32", optimizer="adam", replicas=replicas
     )
-    ok = log["step_s"] is not None and log["speed"] is not None
-    causes = log["causes"] or (() if ok else ("no_result",))
-    status = "ok" if ok else "timeout" if "slurm_time_limit" in causes else "failed"
+    has_result = log["step_s"] is not None and log["speed"] is not None
+    status, cause = _outcome(log, has_result)
     on_gpu = worked.kind == "gpu"
-    found = [("accuracy", "accuracy"), *(TIMES if ok else ())]
+    fields = [("accuracy", "accuracy"), *(TIMES if has_result else ())]
     options = {
         "gpu": (log["gpu_type"] or worked.type).lower() if on_gpu else "",
         "device_count": worked.devices if on_gpu else 1,
@@ -108,48 +121,68 @@ def _record(log: Log, name: FileName) -> Record:
         "strategy": STRATEGIES[mode],
         "program": log["program"],
     }
+    env = _environment(log, worked)
+    env |= {
+        "batch_source": batch_source or "unknown",
+        "staging": staging,
+        "mode": mode,
+        "outcome": "ok" if has_result else "failed",
+    }
+    notes = _describe_doubts(log, batch, batch_source, has_result, is_single=replicas == 1)
     return Record(
         origin="published",
         method=RecordMethod(METHOD, log["tensorflow"] or "unknown", options),
         workload=workload,
         platform=_platform(log, worked),
-        quantities={name: Quantity(log[key]) for name, key in found if log[key] is not None},
+        quantities={name: Quantity(log[key]) for name, key in fields if log[key] is not None},
         status=status,
-        cause="" if ok else "+".join(causes),
-        note="; ".join(_notes(log, batch, batch_source, ok=ok, alone=replicas == 1)),
-        env={
-            "date": log["day"],
-            "submitted": log["submitted"],
-            "device_kind": worked.kind,
-            "device_type": worked.type,
-            "device_count": worked.devices,
-            "device_type_source": worked.says,
-            "gpus_used": log["gpus_used"],
-            "allocated_gpu_type": log["gpu_type"].upper(),
-            "allocated_gpu_count": log["gpu_count"],
-            "numcpus": log["cpus"],
-            "batch_source": batch_source or "unknown",
-            "staging": staging,
-            "mode": mode,
-            "outcome": "ok" if ok else "failed",
-            "job_id": log["job_id"],
-            "host": log["node"],
-            "partition": log["partition"],
-        },
+        cause=cause,
+        note="; ".join(notes),
+        env={name: env[name] for name in ENVIRONMENT},
         taken_at=log["started"],
     )
 
 
-def _notes(log: Log, batch: int | None, batch_source: str, *, ok: bool, alone: bool) -> list[str]:
-    """Return what a reader of the numbers should know; `alone` says that one device worked."""
+def _outcome(log: Log, has_result: bool) -> tuple[str, str]:
+    """Return the status of a job and its cause."""
+    if has_result:
+        return "ok", ""
+    causes = log["causes"] or ("no_result",)
+    status = "timeout" if "slurm_time_limit" in causes else "failed"
+    return status, "+".join(causes)
+
+
+def _environment(log: Log, worked: Worked) -> JsonObject:
+    """Return the facts of a log about its job and its devices."""
+    return {
+        "date": log["day"],
+        "submitted": log["submitted"],
+        "device_kind": worked.kind,
+        "device_type": worked.type,
+        "device_count": worked.devices,
+        "device_type_source": worked.source,
+        "gpus_used": log["gpus_used"],
+        "allocated_gpu_type": log["gpu_type"].upper(),
+        "allocated_gpu_count": log["gpu_count"],
+        "numcpus": log["cpus"],
+        "job_id": log["job_id"],
+        "host": log["node"],
+        "partition": log["partition"],
+    }
+
+
+def _describe_doubts(
+    log: Log, batch: int | None, batch_source: str, has_result: bool, *, is_single: bool
+) -> list[str]:
+    """Return remarks on numbers that may be wrong; `is_single` is true for one device."""
     notes = []
-    if ok and log["causes"]:
+    if has_result and log["causes"]:
         notes.append(f"finished, but the log says {'+'.join(log['causes'])}")
     if log["results"] > 1:
         notes.append(f"the log holds {log['results']} results; this is the first")
     if not batch_source:
         notes.append(UNKNOWN_BATCH)
-    elif batch and alone and log["speed"] and log["step_s"]:
+    elif batch and is_single and log["speed"] and log["step_s"]:
         implied = log["speed"] * log["step_s"]
         if abs(implied / batch - 1) > BATCHES_AGREE:
             notes.append(f"the batch is {batch} ({batch_source}), speed x time is {implied:.6g}")
@@ -168,27 +201,29 @@ def _batch(log: Log, name: FileName) -> tuple[int | None, str]:
     return None, ""
 
 
-def _worked(log: Log, name: FileName) -> Worked:
-    """Return where the work was done: where operations were placed tells, then what was seen."""
+def _find_devices(log: Log, name: FileName) -> Worked:
+    """Find the devices of a job: by the placement of operations, then by the devices seen."""
     on_gpu = bool(log["gpu_product"] or log["gpu_type"] or name.gpu)
     if log["gpus_used"] is not None:
         on_gpu = log["gpus_used"] > 0
     elif not log["gpu_product"] and (log["sees_no_gpu"] or name.cpu):
         on_gpu = False
     if on_gpu:
-        said = [(log["gpu_product"], "log"), (log["gpu_type"], "slurm"), (name.gpu, "filename")]
+        sources = [(log["gpu_product"], "log"), (log["gpu_type"], "slurm"), (name.gpu, "filename")]
         count = log["gpu_count"] if log["gpu_count"] is not None else name.count
     else:
         node = NODES.get((log["cluster"], log["partition"]), "") if name.cpu else ""
-        said = [(log["cpu_product"], "log"), (node, "inferred"), (name.cpu, "filename")]
+        sources = [(log["cpu_product"], "log"), (node, "inferred"), (name.cpu, "filename")]
         did_work = log["gpus_used"] is not None or log["sees_no_gpu"] or name.cpu
         count = log["tasks"] if did_work else None
-    kind, says = next((one for one in said if one[0]), ("", "unknown"))
-    return Worked("gpu", kind.upper(), count, says) if on_gpu else Worked("cpu", kind, count, says)
+    product, source = next((claim for claim in sources if claim[0]), ("", "unknown"))
+    if on_gpu:
+        return Worked("gpu", product.upper(), count, source)
+    return Worked("cpu", product, count, source)
 
 
 def _platform(log: Log, worked: Worked) -> str:
-    """Return the name of the device in data/; one that the log does not print by Slurm's word."""
+    """Return the name of the device in data/, by Slurm's word if the log does not print it."""
     if worked.kind == "gpu":
         return platform_of(log["gpu_full_name"] or worked.type)
     model = re.sub(r"[^a-z0-9]+", "-", (worked.type or "unknown").lower())
@@ -196,20 +231,20 @@ def _platform(log: Log, worked: Worked) -> str:
 
 
 def file_name(path: str) -> FileName:
-    """Return what a name such as `2018-07-05-CPU-RM:E5-2695-V2:8:32:scratch` claims."""
-    first, *rest = path.rpartition("/")[2].split(":")
+    """Return the claims of a name such as `2018-07-05-CPU-RM:E5-2695-V2:8:32:scratch`."""
+    first, *words = path.rpartition("/")[2].split(":")
     start = re.fullmatch(r"\d{4}-?\d\d-?\d\d-(?:(CPU)-\w+|(?:GPU-)?(\w+))", first)
     if not start:
         return FileName()
-    cpu = rest.pop(0) if start[1] and rest else ""
-    numbers = [int(word) for word in rest if re.fullmatch(r"\d{1,9}", word)]
+    cpu = words.pop(0) if start[1] and words else ""
+    numbers = [int(word) for word in words if re.fullmatch(r"\d{1,9}", word)]
     return FileName(
         gpu=start[2] or "",
         cpu=re.sub(r"-[vV](\d+)$", r" v\1", cpu),
         count=numbers[0] if numbers else None,
         batch=numbers[1] if len(numbers) > 1 else None,
-        staging=next((word for word in rest if word in ("local", "scratch")), ""),
-        mode=next((word for word in rest if word in ("IN", "PS")), ""),
+        staging=next((word for word in words if word in ("local", "scratch")), ""),
+        mode=next((word for word in words if word in ("IN", "PS")), ""),
     )
 
 
@@ -219,7 +254,7 @@ def log_fields(text: str) -> Log:
     `results` counts its speeds, `gpus_used` those GPUs on which operations were placed.
     """
     reads: Mapping[str, Callable[[str, str], Any]]
-    reads = {"text": _first, "whole": _whole, "number": _number}
+    reads = {"text": _first, "whole": _integer, "number": _number}
     log: Log = {
         name: read(text, pattern)
         for kind, read in reads.items()
@@ -229,7 +264,7 @@ def log_fields(text: str) -> Log:
     results = rf"(?i:{_TABLE['number']['speed']}){_NUMBER}{_END}"
     versions = re.findall(r"VIRTUAL_ENV=\S{0,200}/(?:tf|TensorFlow_)(\d+(?:\.\d+)+)", text)
     ran = "scratch" if re.search(r"^\+ python", text, re.MULTILINE) else ""  # else not so far
-    found = log["speed"] is not None or "CNN_MNIST" in program
+    is_benchmark = log["speed"] is not None or "CNN_MNIST" in program
     return log | {
         "day": log["started"][:10] or _printed_day(text),
         "gpu_product": re.sub(r"^\w+ |-.*", "", log["gpu_full_name"]),
@@ -239,38 +274,40 @@ def log_fields(text: str) -> Log:
         "tensorflow": versions[-1] if versions else "",
         "mode": next((mode for word, mode in MODES if word in program), "") if program else "",
         "staging": "local" if re.search(r"^\+ cd /local/", text, re.MULTILINE) else ran,
-        "batch": _whole(text, r"batch_size = (\d+)") or _whole(text, r"batch_size=(\d+)"),
+        "batch": _integer(text, r"batch_size = (\d+)") or _integer(text, r"batch_size=(\d+)"),
         "step_s": log["step_s"] or None,  # no step takes no time
         "causes": tuple(
             word for word, says in _TABLE["causes"].items() if re.search(says, text, re.MULTILINE)
         ),
-        "is_benchmark": found or bool(_first(text, r"^(JobId=\d+ JobName=\S*CNN_MNIST)")),
+        "is_benchmark": is_benchmark or bool(_first(text, r"^(JobId=\d+ JobName=\S*CNN_MNIST)")),
         "results": len(re.findall(results, text, re.MULTILINE)),
     }
 
 
 def _first(text: str, pattern: str) -> str:
-    found = re.search(pattern, text, re.MULTILINE)
-    return found[1] if found else ""
+    match = re.search(pattern, text, re.MULTILINE)
+    return match[1] if match else ""
 
 
-def _whole(text: str, pattern: str) -> int | None:
-    found = _first(text, pattern)
-    return int(found) if found and len(found) <= 15 else None
+def _integer(text: str, pattern: str) -> int | None:
+    digits = _first(text, pattern)
+    return int(digits) if digits and len(digits) <= MAX_DIGITS else None
 
 
 def _printed_day(text: str) -> str:
     """Return the day that `date` prints, `Fri Jun  1 12:50:37 EDT 2018`, as 2018-06-01."""
     printed = rf"^\w{{3}} ({MONTHS}) +(\d{{1,2}}) [\d:]{{8}} \w+ (\d{{4}})$"
-    found = re.search(printed, text, re.MULTILINE)
-    month = MONTHS.split("|").index(found[1]) + 1 if found else 0
-    return f"{found[3]}-{month:02}-{int(found[2]):02}" if found else ""
+    match = re.search(printed, text, re.MULTILINE)
+    if not match:
+        return ""
+    month = MONTHS.split("|").index(match[1]) + 1
+    return f"{match[3]}-{month:02}-{int(match[2]):02}"
 
 
 def _number(text: str, label: str) -> float | None:
     """Return the first number behind a label; a line of code with the label has none there."""
-    found = _first(text, rf"(?i:{label}){_NUMBER}{_END}")
-    value = float(found) if found else math.nan
+    digits = _first(text, rf"(?i:{label}){_NUMBER}{_END}")
+    value = float(digits) if digits else math.nan
     return value if math.isfinite(value) and value >= 0 else None
 
 
@@ -281,7 +318,7 @@ def _cpu(text: str) -> str:
 
 
 def _gpus_used(text: str) -> int | None:
-    """Return on how many GPUs operations were placed, None where placement was not logged.
+    """Count the GPUs on which operations were placed; None if placement was not logged.
 
     A line that another one breaks into has no number at its end, and is left out.
     """

@@ -27,8 +27,8 @@ from steptime.records.record import Record
 LARGEST_BYTES = 64_000_000  # of one file, unpacked
 LARGEST_TRACE_BYTES = 512_000_000  # of one that names its list of events in the first megabyte
 TRACE = b'"traceEvents"'
-MOST_BYTES = 2_000_000_000  # of all members of an archive
-MOST_FILES = 100_000
+MAX_ARCHIVE_BYTES = 2_000_000_000  # of all members of an archive
+MAX_FILES = 100_000
 HEAD_BYTES = 16_384
 
 Stream = IO[bytes] | gzip.GzipFile
@@ -116,18 +116,18 @@ class Reading:
     notes: tuple[str, ...] = ()
 
 
-def sources_at(path: Path) -> Iterator[RecordSource | Unread]:
-    """Return every file at `path`, by name; raises `InputError` where there is nothing."""
+def list_sources(path: Path) -> Iterator[RecordSource | Unread]:
+    """Yield every file at a path, by name; raises `InputError` if nothing is there."""
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     if not path.is_dir():
         yield from _file(path, escape_controls(path.name))
         return
-    files = sorted(one for one in path.rglob("*") if one.is_symlink() or not one.is_dir())
+    files = sorted(file for file in path.rglob("*") if file.is_symlink() or not file.is_dir())
     for number, file in enumerate(files, start=1):
         name = escape_controls(file.relative_to(path).as_posix())
-        if number > MOST_FILES:
-            yield Unread(name, None, f"not looked at: more than {MOST_FILES} files")
+        if number > MAX_FILES:
+            yield Unread(name, None, f"not looked at: more than {MAX_FILES} files")
             return
         yield from _file(file, name)
 
@@ -174,7 +174,7 @@ def _members(file: Stream, archive_name: str) -> Iterator[RecordSource | Unread]
         for number, member in enumerate(archive, start=1):
             name = escape_controls(member.name)
             total += member.size
-            if number > MOST_FILES or total > MOST_BYTES:
+            if number > MAX_FILES or total > MAX_ARCHIVE_BYTES:
                 yield Unread(name, None, "not looked at: the archive holds too much")
                 return
             if member.isdir():
@@ -188,12 +188,12 @@ def _members(file: Stream, archive_name: str) -> Iterator[RecordSource | Unread]
 
 def _content(file: Stream, name: str, archive: str = "") -> RecordSource | Unread:
     content = file.read(LARGEST_BYTES + 1)
-    most = LARGEST_BYTES
-    if len(content) > most and TRACE in content[:1_000_000]:
-        most = LARGEST_TRACE_BYTES
-        content += file.read(most + 1 - len(content))
-    if len(content) > most:
-        return Unread(name, None, f"holds more than {most} bytes")
+    max_bytes = LARGEST_BYTES
+    if len(content) > max_bytes and TRACE in content[:1_000_000]:
+        max_bytes = LARGEST_TRACE_BYTES
+        content += file.read(max_bytes + 1 - len(content))
+    if len(content) > max_bytes:
+        return Unread(name, None, f"holds more than {max_bytes} bytes")
     if content.startswith(b"\x1f\x8b"):  # a gzip file of an archive
         unpacked = gzip.GzipFile(fileobj=io.BytesIO(content))
         return _content(unpacked, _without_gz(name), archive)
