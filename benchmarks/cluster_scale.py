@@ -13,13 +13,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "null_backend"))
 import fake_slurm
 
+from steptime.core.copying import replace
 from steptime.measure.launch import Failure
 from steptime.questions.sweep import jobs
 from steptime.records import store

@@ -119,7 +119,7 @@ def test_ops_slower_than_the_step_without_profiler_are_of_the_profiled_one():
 
 
 def test_several_networks_count_the_same_and_zero_where_they_lack_the_op():
-    from dataclasses import replace
+    from steptime.core.copying import replace
 
     other = [
         replace(one, workload=Workload("net", {"width": 9}, 4))
@@ -185,7 +185,7 @@ def test_a_share_of_the_peak_is_of_the_networks_that_have_the_op_on_both_sides()
 
 
 def test_the_last_prediction_counts():
-    from dataclasses import replace
+    from steptime.core.copying import replace
 
     later = [
         replace(one, taken_at="2026-02-01T00:00:00+00:00", method=RecordMethod("analytic", "1", {}))

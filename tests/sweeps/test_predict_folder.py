@@ -123,8 +123,7 @@ def test_what_reads_the_folder_sees_published_beside_predicted(folder, capsys):
 
 
 def test_replicas_need_a_link(tmp_path, capsys):
-    from dataclasses import replace
-
+    from steptime.core.copying import replace
     from steptime.core.workload import Plan
 
     two = replace(told("measured", 8).workload, plan=Plan(data=2))
