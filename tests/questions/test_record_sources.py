@@ -66,6 +66,23 @@ def test_a_table_is_compared_with_a_folder_of_its_import(tables):
     assert answer.rows[0].ratio == pytest.approx(10)
 
 
+RUNS_S = {"user": 0.1, "system": 0.1, "min": 0.1, "max": 0.12, "times": [0.1, 0.11, 0.1]}
+
+
+def test_files_of_a_tool_are_compared_with_a_mapping_of_the_house(tables, capsys):
+    for name, mean in (("a.json", 0.1), ("b.json", 0.2)):
+        results = [{"command": "x", "mean": mean, **RUNS_S}]
+        (tables / name).write_text(json.dumps({"results": results}))
+    assert run(["compare", "a.json", "b.json"]) == 2
+    assert (
+        "import makes no record of it (files of hyperfine say no model" in capsys.readouterr().err
+    )
+    keys = 'base = "hyperfine"\nmodel = "resnet50"\nbatch = "64"\ndevice = "v100"\n'
+    (tables / "hyperfine.toml").write_text(keys)
+    answer = compare(["a.json", "b.json"], mapping="hyperfine.toml")
+    assert (answer.rows[0].a.runs, answer.rows[0].b.runs) == (3, 3)
+
+
 def test_json_lines_of_rows_are_a_table_with_a_mapping(tables):
     rows = [{"gpu": "V100", "layers": 4, "nodes": 1024, "batch": 64, "time_ms": 20 * time}
             for time in TIMES_MS]  # fmt: skip

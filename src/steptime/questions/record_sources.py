@@ -99,7 +99,7 @@ def _import_records(
     if not content.records and not content.formats:
         raise InputError(f"{path}: is a file, not a folder of records ({causes})")
     if not content.records:
-        raise InputError(f"{path}: nothing here became a record ({causes or 'no row is in it'})")
+        raise InputError(f"{path}: steptime import makes no record of it ({causes or 'no row is in it'})")
     for remark in content.notes:
         warn(remark)
     if reasons:
