@@ -99,7 +99,8 @@ def _import_records(
     if not content.records and not content.formats:
         raise InputError(f"{path}: is a file, not a folder of records ({causes})")
     if not content.records:
-        raise InputError(f"{path}: steptime import makes no record of it ({causes or 'no row is in it'})")
+        cause = causes or "no row is in it"
+        raise InputError(f"{path}: steptime import makes no record of it ({cause})")
     for remark in content.notes:
         warn(remark)
     if reasons:
