@@ -34,9 +34,9 @@ COPY_OPTIONS = {  # of DuckDB's COPY, by the ending of the file
     ".parquet": "FORMAT parquet, COMPRESSION zstd",
     ".jsonl": "FORMAT json",
 }
-SPILL_SHARE = 0.75  # of the memory, from which on DuckDB writes to its temporary folder
+SPILL_AT_SHARE = 0.75  # of the memory, from which on DuckDB writes to its temporary folder
 MAX_SPILLED_SHARE = 4  # of the memory, on the disk
-FETCHED_ROWS = 1000
+ROWS_AT_ONCE = 1000
 MAX_RESERVED_BYTES = 128 << 20  # two arenas of glibc's malloc; stacks of threads are not counted
 GRACE_S = 1.0  # in which the process that asked ends this one
 
@@ -97,7 +97,7 @@ def main() -> None:
     import duckdb  # noqa: F401  # while the request is still being made
 
     request = msgspec.json.decode(sys.stdin.buffer.readline(), type=QueryRequest)
-    _set_time_limit(request.limit_s + GRACE_S)
+    _end_at(request.limit_s + GRACE_S)
     out = sys.stdout.buffer
     try:
         with _connection(request) as connection:
@@ -113,7 +113,7 @@ def main() -> None:
     os._exit(0)  # DuckDB may take long to give back its memory
 
 
-def _set_time_limit(limit_s: float) -> None:
+def _end_at(limit_s: float) -> None:
     """Let the system end this process after a time, whatever it does then."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, limit_s)
@@ -150,10 +150,10 @@ def _connection(request: QueryRequest) -> Iterator[duckdb.DuckDBPyConnection]:
     import duckdb
 
     with duckdb.connect() as connection:
-        spill_bytes = int(request.memory_bytes * SPILL_SHARE)
+        spill_at_bytes = int(request.memory_bytes * SPILL_AT_SHARE)
         spilled_bytes = request.memory_bytes * MAX_SPILLED_SHARE
         connection.execute("SET temp_directory = ?", [request.temporary_folder])
-        connection.execute("SET memory_limit = ?", [f"{spill_bytes}B"])
+        connection.execute("SET memory_limit = ?", [f"{spill_at_bytes}B"])
         connection.execute("SET max_temp_directory_size = ?", [f"{spilled_bytes}B"])
         connection.execute("SET enable_progress_bar = false")
         for statement in request.setup:
@@ -222,7 +222,7 @@ def _write_rows(connection: duckdb.DuckDBPyConnection, out: BinaryIO, max_bytes:
         if byte_count > max_bytes:
             raise QueryFaultError("size")
         out.write(text)
-        lines = [json.dumps(plain_value(row)) for row in cursor.fetchmany(FETCHED_ROWS)]
+        lines = [json.dumps(plain_value(row)) for row in cursor.fetchmany(ROWS_AT_ONCE)]
 
 
 def _copy_answer(request: QueryRequest, connection: duckdb.DuckDBPyConnection) -> None:
