@@ -1,4 +1,4 @@
-"""The records of one folder, or records at hand, as checked lines with their places."""
+"""The records of a folder, or records in memory, as checked lines with their places."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Source = tuple[str, Path | Sequence[Record]]  # a folder's name, and its path or
 
 
 class FolderSource:
-    """The records of a folder, or records at hand.
+    """The records of a folder, or records in memory.
 
     Attributes:
-        rank: the number of the folder among those that are read.
+        rank: the number of the folder in the order of reading.
         name: its name.
-        folder: where it lies; None for records at hand.
+        folder: its path, or that of a file of records; None for records in memory.
         paths: its files.
-        size_bytes: the size of its files; 0 for records at hand.
+        size_bytes: the size of its files; 0 for records in memory.
         starts: where each file begins, and the end of the last one; complete after reading.
-        warnings: lines on what was left out; complete after reading.
+        warnings: lines about records that were left out; complete after reading.
     """
 
     def __init__(self, rank: int, name: str, content: Path | Sequence[Record]) -> None:
@@ -56,7 +56,7 @@ class FolderSource:
         self.starts = file_lines.starts
 
     def _report_progress(self, lines: FolderLines) -> Iterator[StoredLine]:
-        total_mb = self.size_bytes >> 20  # nobody waits for less than one
+        total_mb = self.size_bytes >> 20  # less is read at once
         for number, stored in enumerate(lines):
             if total_mb and number % PROGRESS_RECORDS == 0:
                 tell("MB of records read", min(stored.place >> 20, total_mb), total_mb)
@@ -64,7 +64,7 @@ class FolderSource:
 
 
 def _lines_of_records(records: Sequence[Record]) -> Iterator[StoredLine]:
-    """Yield records at hand as lines; their places are their numbers."""
+    """Yield records in memory as lines; their places are their numbers."""
     from steptime.records.reading import line_from
 
     counts = Counter[str]()
@@ -74,10 +74,10 @@ def _lines_of_records(records: Sequence[Record]) -> Iterator[StoredLine]:
 
 
 def open_source(rank: int, name: str, content: Path | Sequence[Record]) -> FolderSource:
-    """Open a folder, or records at hand.
+    """Open a folder or a file of records, or records in memory.
 
     Raises:
-        InputError: for what is no folder of records.
+        InputError: if a path is no folder of records.
     """
     if isinstance(content, Path):
         with store.readable(content):

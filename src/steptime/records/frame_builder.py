@@ -1,9 +1,8 @@
 """Records as a frame: a row for each record, in the order in which they stand in their folders.
 
-Lines become rows chunk by chunk. Of a workload, a method and an environment, whose texts repeat
-from record to record, each text is read once. Samples are columns of lists; quantities that not
-every table has (`others`) are pairs of a name and a JSON text; hyperparameters (`params`) are one
-JSON text. None is unknown.
+Lines become rows chunk by chunk. Each text of a workload, a method or an environment, which repeat
+from record to record, is read once. Samples are columns of lists; free quantities (`others`) are
+pairs of a name and a JSON text; hyperparameters (`params`) are one JSON text. None is unknown.
 """
 
 from __future__ import annotations
@@ -49,12 +48,12 @@ if TYPE_CHECKING:
 Key = TypeVar("Key", bound=Hashable)
 CHUNK_ROWS = 20_000  # records in memory as Python objects
 PART_ROWS = 200_000  # rows in memory as a frame, before they go to a file
-ROW_GROUP_ROWS = 20_480  # of a Parquet: what is read at once for a few rows
+ROW_GROUP_ROWS = 20_480  # of a Parquet: the unit of reading
 NO_QUANTITY = Quantity()
 
 
 class FolderLine(NamedTuple):
-    """A record's line and where it stands.
+    """A record's line and its place.
 
     Attributes:
         folder: the name of its folder.
@@ -253,7 +252,7 @@ def _statistics_columns(lines: Sequence[Line]) -> pl.DataFrame:
 
 
 def scatter(name: str, values: NDArray[Any], places: NDArray[Any], length: int) -> pl.Series:
-    """Return a column with values at places, None elsewhere and for what is not finite."""
+    """Return a column with values at places, None elsewhere and for numbers that are not finite."""
     column = np.full(length, np.nan)
     column[places] = values
     column[~np.isfinite(column)] = np.nan

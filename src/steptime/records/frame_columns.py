@@ -1,4 +1,4 @@
-"""The columns of a frame of records: their types, and what workloads, methods and environments say.
+"""The columns of a frame of records: types, and values of workloads, methods and environments.
 
 Each text of a workload, a method or an environment, which repeat from record to record, is
 described once.
@@ -195,7 +195,7 @@ def _text(value: Any) -> str | None:
 
 
 def _float(value: Any) -> float | None:
-    """Return a number, or that of a text; None for what is none."""
+    """Return a value as a number, "1.5" too; None if it is no number."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -205,12 +205,12 @@ def _float(value: Any) -> float | None:
 
 
 def _integer(value: Any) -> int | None:
-    """Return a whole number as a table has them, None for what is none."""
+    """Return a value as a whole number of a table; None if it is no number, or too large."""
     number = _float(value)
     return None if number is None or not abs(number) < LARGEST_INT else round(number)
 
 
 def _rate(value: Any) -> float | None:
-    """Return a rate, None where it is none that a device may have."""
+    """Return a value as a rate of a device; None if no device has such a rate."""
     number = _float(value)
     return number if number is not None and 1 <= number <= 1e30 else None

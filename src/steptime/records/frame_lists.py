@@ -1,4 +1,4 @@
-"""Columns of a frame whose cells are lists, made from flat ones: samples and free quantities."""
+"""Columns of lists of a frame, made from flat columns: samples and free quantities."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class NestedColumns:
-    """The columns of a chunk whose cells are lists, made from flat ones.
+    """The columns of lists of a chunk, made from flat columns.
 
     Attributes:
         steps: row number and step of each row with samples.

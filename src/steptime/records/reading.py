@@ -171,7 +171,7 @@ def record_of(line: Line) -> Record:
 
 
 def line_from(record: Record) -> Line:
-    """Return the line of a record at hand, unchecked."""
+    """Return the line of a record in memory, unchecked."""
     return _LINES.decode(json.dumps(record_to_json(record)))
 
 

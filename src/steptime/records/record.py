@@ -19,9 +19,9 @@ STATUSES = ("ok", "oom", "timeout", "unsupported", "failed")
 FINAL_STATUSES = ("ok", "oom", "timeout", "unsupported")  # a second sweep does not try these again
 ID_BYTES = 8  # of a record's identity: among 10^6 records two are alike once in 10^7 folders
 
-PROFILER = "-profiler"  # behind a backend's name: what its profiler says of ops
+PROFILER = "-profiler"  # suffix of a backend's name: times of its ops by its profiler
 NO_OP, UNATTRIBUTED = "no op", "unattributed"
-"""Scopes of a profile beside its ops: what ran no kernel, and kernels of no op that is known."""
+"""Scopes of a profile beside its ops: time without a kernel, and kernels of unknown ops."""
 
 
 def current_time() -> str:
@@ -52,7 +52,7 @@ class Quantity(Struct, frozen=True):
     """A quantity in SI: raw samples of a measurement, or a value, perhaps with an interval.
 
     Attributes:
-        value: the value, if nobody knows the samples.
+        value: the value, if the samples are unknown.
         samples: the samples.
         low: low end of a stated interval.
         high: high end of a stated interval.
@@ -92,7 +92,7 @@ class RecordMethod(Struct, frozen=True):
     @property
     def label(self) -> str:
         """Its name in tables, which tells software stacks apart: `torch-compile`."""
-        from steptime.hardware.stack import label_of  # which loads what reads files of stacks
+        from steptime.hardware.stack import label_of  # its imports read files of stacks
 
         return label_of(self.name, self.options.get("compile"))
 
@@ -105,7 +105,7 @@ class Record(Struct, frozen=True):
         method: the cost model or the framework.
         workload: the step.
         platform: a name from the device data, never a host; the host is in `env`.
-        quantities: what was measured, predicted or published, by name.
+        quantities: the measured, predicted or published numbers, by name.
         status: ok, or why there is no number.
         cause: the kind of failure.
         note: the failure in words.
@@ -158,7 +158,7 @@ PLAIN_FIELDS = ("schema", "origin", "platform", "scope", "status", "cause", "not
 
 
 def record_to_json(record: Record) -> JsonObject:
-    """Return the record as JSON values; what is empty in a quantity is left out."""
+    """Return the record as JSON values, without the empty fields of quantities."""
     table: JsonObject = {name: getattr(record, name) for name in PLAIN_FIELDS}
     table["method"] = method_to_json(record.method)
     table["workload"] = workload_to_json(record.workload)

@@ -56,7 +56,7 @@ class StoredLine(NamedTuple):
 def find_record_files(folder: Path) -> list[Path]:
     """Find the files of records in a folder and below, by file name (it begins with the time).
 
-    Names that begin with a dot, such as the cache, and what a scheduler's jobs write beside the
+    Names that begin with a dot, such as the cache, and files of a scheduler's jobs beside the
     records are left out.
     """
     paths = []

@@ -1,9 +1,8 @@
 """From the samples of a step to numbers with a 95 % interval.
 
 Samples inside a process are one level, fresh processes (runs) another. With several runs the
-interval is over runs; a single run says that it is one, and its interval then says nothing of what
-another process would show. The procedure, its measured coverage, and what it leaves out are on the
-page `docs/measuring.md`.
+interval is over runs; the interval of a single run, which is marked as one, leaves out how processes
+differ. The procedure, its measured coverage and its limits are on the page `docs/measuring.md`.
 """
 
 import math

@@ -74,10 +74,10 @@ class Writer(AbstractContextManager["Writer"]):
             if not self._size:
                 _sync_folder(self.path.parent)
         except OSError as error:
-            os.ftruncate(descriptor, self._size)  # what follows must not join a torn line
+            os.ftruncate(descriptor, self._size)  # the next record must not join a torn line
             reason = error.strerror or error
             raise StoreError(f"{self.path}: cannot write a record: {reason}") from error
-        if not os.fstat(descriptor).st_nlink:  # what was written has no name any more
+        if not os.fstat(descriptor).st_nlink:  # somebody removed the file
             raise StoreError(f"{self.path}: was removed while records were written to it")
         self._size += len(lines)
         self._records += len(texts)
@@ -163,8 +163,8 @@ def load(folder: Path, warn: Warn, *, required: bool = True) -> list[Record]:
         required: whether a folder that is absent or empty is refused.
 
     Raises:
-        InputError: for what is no folder of records, and for a schema that is newer than this
-            version knows.
+        InputError: if there is no folder of records, and for a schema that this version does not
+            know.
     """
     from steptime.records.reading import record_of
 
@@ -206,7 +206,7 @@ def paths(folder: Path, *, required: bool = True) -> list[Path]:
 
 @contextmanager
 def readable(folder: Path) -> Iterator[None]:
-    """Raise `InputError` in place of what the system says of files that cannot be read."""
+    """Turn `OSError` for files that cannot be read into `InputError`."""
     try:
         yield
     except OSError as error:
@@ -215,10 +215,18 @@ def readable(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def exclusive(folder: Path, lock: str = LOCK, waits: bool = False) -> Iterator[None]:
-    """Hold `folder` for one sweep; raises `InputError` naming the process that holds it already.
+    """Hold the lock of a folder, such as that of its one sweep.
 
-    One that `waits` goes on when that ends. The lock ends with the process, however it ends; its
-    file, and a folder that was made for nothing, go where it ends by itself.
+    The lock ends with the process, however it ends. At a normal end its file is removed, and so is
+    a folder that is still empty.
+
+    Args:
+        folder: the folder, which is made if absent.
+        lock: the name of the lock's file.
+        waits: whether to wait for a process that holds the lock.
+
+    Raises:
+        InputError: that names the process which holds the lock, if this one does not wait.
     """
     is_new = _make(folder)
     path = folder / lock
@@ -255,7 +263,7 @@ def _locked(folder: Path, path: Path, waits: bool) -> int:
             holder = f"process {text}" if text else "another process"
             raise InputError(f"{folder}: a sweep is running here ({holder})") from error
         except OSError as error:
-            if waits:  # for nobody: where none can lock it means nothing
+            if waits:  # a file system without locks: nobody holds one
                 return descriptor
             os.close(descriptor)
             path.unlink(missing_ok=True)
@@ -264,12 +272,12 @@ def _locked(folder: Path, path: Path, waits: bool) -> int:
 
 
 def identity(method: RecordMethod) -> str:
-    """Return a text that is equal for methods whose numbers may be taken for one another."""
+    """Return a text that is equal for methods with equal name, version and options."""
     return json.dumps(method_to_json(method), sort_keys=True, separators=(",", ":"))
 
 
 def final_keys(records: Iterable[Record]) -> set[FinalKey]:
-    """Return the cells that need no further try: those of a whole step with a final record."""
+    """Return the keys of whole steps with a final record, which need no further try."""
     return {
         final_key(record)
         for record in records

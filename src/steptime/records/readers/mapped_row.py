@@ -1,4 +1,4 @@
-"""A row of a table as a mapping reads it: its network, its device and what was measured."""
+"""A row of a table as a mapping reads it: its network, its device and its measured numbers."""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from steptime.records.record import Quantity
 
 CHOICES = {"staging": STAGINGS, "strategy": ("", *STRATEGIES)}  # "": one replica, or not said
 LARGEST = 1e300
-SIZE_NAMES = ("batch", "replicas", "line")  # what formulas may read as if they were columns
+SIZE_NAMES = ("batch", "replicas", "line")  # formulas read them like columns
 
 
 class Measured(NamedTuple):
@@ -142,7 +142,7 @@ class MappedRow:
         return _positive(value, place) * UNITS[self.keys.unit]
 
     def _samples(self) -> Measured | None:
-        """Return the samples of the row, None where it has none."""
+        """Return the samples of the row; None if it has none."""
         text = self.keys.samples or self.keys.runs
         value = self.value(text) if text else None
         if value in ("", None, []):

@@ -1,4 +1,4 @@
-"""The keys of a mapping file: what the columns of somebody's table mean."""
+"""The keys of a mapping file: the meaning of the columns of somebody's table."""
 
 import re
 from collections.abc import Collection
