@@ -109,7 +109,7 @@ class Unread:
 
 @dataclass(frozen=True)
 class Reading:
-    """The records that a reader makes of a source, the entries that it did not read, and remarks."""
+    """The records that a reader makes of a source, the entries it did not read, and remarks."""
 
     records: tuple[Record, ...] = ()
     unread: tuple[Unread, ...] = ()
