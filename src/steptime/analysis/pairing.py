@@ -1,0 +1,325 @@
+"""Pairs of groups of records as columns, and what they amount to.
+
+Side A is the one that side B is compared with: `ratio` is B / A, and a verdict is on B.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from steptime.analysis.pair_rows import describe_differences, pair_rows, rows_on_demand
+from steptime.analysis.pair_rows import unpaired_rows as make_unpaired_rows
+from steptime.analysis.verdict import compare_sides, judge_folders
+from steptime.records.group_members import Flags, Ids
+from steptime.records.ratios import accuracy, farthest, geometric_mean
+from steptime.records.record_groups import RecordGroups, places_of
+from steptime.records.row import Row
+from steptime.records.short_names import NAME_COLUMNS, name_rows
+from steptime.records.statistics import run_logs
+from steptime.records.warmup import Floats
+
+VERDICTS = ("faster", "slower", "same", "unsure")
+WORST_PAIRS = 3
+RUN_COLUMNS = {name: name for name in ("origin", "method_version", "method_options", "host")}
+NAME_CELLS = {name: name for name in NAME_COLUMNS} | {"within": pl.lit(0)}
+TELLING_CELLS = ("platform", "method", "scope")  # tell rows apart beside their names
+VERDICT_NUMBERS = ("low", "high", "p_value", "smallest", "noise")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairColumns:
+    """Pairs in order, one entry a pair; NaN is unknown.
+
+    Attributes:
+        a: group of side A.
+        b: group of side B.
+        ratio: B / A.
+        low: low end of the ratio's interval.
+        high: high end of the ratio's interval.
+        p_value: probability of such a ratio without a difference.
+        smallest: smallest worsening that is found with 90 % power, as a share.
+        noise: standard deviation from run to run that the pair was judged with.
+        verdict: one of `VERDICTS`; None without samples on both sides.
+        is_sampled: whether both sides have samples.
+        is_single: whether a side has a single run.
+        level: level of side B, as a place in the levels.
+        steady: 1 where both sides reached a steady state, 0 where one did not.
+    """
+
+    a: Ids
+    b: Ids
+    ratio: Floats
+    low: Floats
+    high: Floats
+    p_value: Floats
+    smallest: Floats
+    noise: Floats
+    verdict: NDArray[Any]
+    is_sampled: Flags
+    is_single: Flags
+    level: Ids
+    steady: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpaired:
+    """Whole steps without a partner, or without a number, one entry each.
+
+    Attributes:
+        id: the group; that of side B where both sides are there.
+        is_a: whether it is of side A.
+        is_both: whether both sides are there, and a number is missing.
+        is_lost: whether side A has a number and side B has none.
+        a: group of side A where both are there, else -1.
+        b: group of side B where both are there, else -1.
+        reason: why there is no partner; None where both are there.
+    """
+
+    id: Ids
+    is_a: Flags
+    is_both: Flags
+    is_lost: Flags
+    a: Ids
+    b: Ids
+    reason: NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Pairs as columns, and what has no partner; rows of them where they are asked for.
+
+    Attributes:
+        groups: the groups that are paired.
+        against: the level of side A.
+        words: each level in words, such as "in the first folder".
+        column: the column that is compared; "" for predictions and folders.
+        free: settings that tell the two of a pair apart, and so are not in names.
+        mismatch: the reason where a partner is there that differs; `{}` is its level in words.
+        margin: share below which no difference counts; None for sides that are not two folders.
+    """
+
+    groups: RecordGroups
+    against: str
+    words: Mapping[str, str]
+    column: str = ""
+    free: Collection[str] = ()
+    mismatch: str = "not with these options {}"
+    margin: float | None = None
+
+    @property
+    def quantity(self) -> str:
+        """The quantity that is compared."""
+        return self.groups.quantity
+
+    @property
+    def levels(self) -> list[str]:
+        """The levels that are compared with the first."""
+        return [level for level in self.groups.levels if level != self.against]
+
+    def __len__(self) -> int:
+        return len(self.columns.ratio)
+
+    @cached_property
+    def _matched(self) -> dict[str, Ids]:
+        return self.groups.pairs(self.against)
+
+    @cached_property
+    def _has_numbers(self) -> Flags:
+        """Which of the matched have a number above 0 on both sides."""
+        value = self.groups.columns.value
+        return np.asarray((value[self._matched["a"]] > 0) & (value[self._matched["b"]] > 0))
+
+    @cached_property
+    def columns(self) -> PairColumns:
+        """The pairs with a number on both sides."""
+        of = self.groups.columns
+        a, b = (self._matched[side][self._has_numbers] for side in "ab")
+        ratio = of.value[b] / of.value[a]
+        estimate_s = of.estimate["value"]
+        is_sampled = np.isfinite(estimate_s[a]) & np.isfinite(estimate_s[b])
+        judged = self._judge(a[is_sampled], b[is_sampled], ratio[is_sampled])
+        numbers = {name: np.full(len(a), np.nan) for name in VERDICT_NUMBERS}
+        for name, column in numbers.items():
+            column[is_sampled] = judged.get(name, np.nan)
+        is_stated = ~is_sampled & (np.isfinite(of.low[a]) | np.isfinite(of.low[b]))
+        low = _stated_end(of.low, of.value, b) / _stated_end(of.high, of.value, a)
+        high = _stated_end(of.high, of.value, b) / _stated_end(of.low, of.value, a)
+        numbers["low"][is_stated] = low[is_stated]
+        numbers["high"][is_stated] = high[is_stated]
+        verdict = np.full(len(a), None, object)
+        verdict[is_sampled] = judged["verdict"]
+        has_runs = np.minimum(of.runs[a], of.runs[b]) > 1
+        steady = of.estimate["steady"][a] * of.estimate["steady"][b]  # NaN where unknown of one
+        return PairColumns(
+            a=a,
+            b=b,
+            ratio=ratio,
+            verdict=verdict,
+            is_sampled=is_sampled,
+            is_single=is_sampled & ~has_runs,
+            level=of.level[b],
+            steady=np.where(is_sampled, steady, np.nan),
+            **numbers,
+        )
+
+    def _judge(self, a: Ids, b: Ids, ratio: Floats) -> dict[str, NDArray[Any]]:
+        """Return the verdicts on pairs with samples: of two folders by the noise of all runs."""
+        if self.margin is None:
+            sides = self.groups.estimate(a), self.groups.estimate(b)
+            return compare_sides(*sides, ratio, self.quantity)
+        drift = self.groups.columns.estimate["drift"]
+        return judge_folders(
+            self._run_logs(a),
+            self._run_logs(b),
+            ratio,
+            drift=drift[a] + drift[b],
+            is_step=self.groups.columns.is_step[b],
+            quantity=self.quantity,
+            margin=self.margin,
+        )
+
+    def _run_logs(self, ids: Ids) -> Floats:
+        """Return the logarithm of the median of each run of groups, NaN for a single run."""
+        has_runs = self.groups.columns.runs[ids] > 1
+        samples, runs = self.groups.samples(ids[has_runs])
+        logs = run_logs(samples, runs)
+        all_logs = np.full((len(ids), max(logs.shape[1], 1)), np.nan)
+        all_logs[np.flatnonzero(has_runs), : logs.shape[1]] = logs
+        return all_logs
+
+    @cached_property
+    def unpaired(self) -> Unpaired:
+        """The whole steps without a partner, then those of which a side has no number."""
+        others = [name for name in self.words if name != self.against]
+        lonely = self.groups.lonely(self.against, others, self._matched)
+        words = [self.words[name] for name in (*others, self.against)]
+        texts = [text for word in words for text in (f"not {word}", self.mismatch.format(word))]
+        place = 2 * (lonely["other"] % len(words)) + lonely["in_cell"]
+        reasons = np.array(texts, object)[place]
+        value, is_step = self.groups.columns.value, self.groups.columns.is_step
+        is_numberless = ~self._has_numbers & is_step[self._matched["b"]]
+        a, b = (self._matched[side][is_numberless] for side in "ab")
+        lonely_count, count = len(reasons), len(reasons) + len(a)
+        no_group = np.full(lonely_count, -1)
+        return Unpaired(
+            id=np.r_[lonely["id"], b],
+            is_a=np.r_[lonely["is_a"], np.zeros(len(a), bool)],
+            is_both=np.arange(count) >= lonely_count,
+            is_lost=np.r_[np.zeros(lonely_count, bool), value[a] > 0],
+            a=np.r_[no_group, a],
+            b=np.r_[no_group, b],
+            reason=np.r_[reasons, np.full(len(a), None, object)],
+        )
+
+    def summary(self) -> Row:
+        """Return how far A is off from B: what a prediction is judged by, and the worst pairs."""
+        ratio = self.columns.ratio
+        places = farthest(ratio, WORST_PAIRS)
+        b = self.columns.b[places]
+        names = self.names(b)
+        facts = self.groups.facts(b, {"model": "model", "batch": "batch"})
+        worst = [
+            {"name": name, **facts[group], "ratio": float(ratio[place])}
+            for name, group, place in zip(names, b.tolist(), places, strict=True)
+        ]
+        return accuracy(ratio) | {"worst": worst}
+
+    def of_levels(self) -> list[Row]:
+        """Return what the pairs of each level amount to."""
+        if not self.column:
+            return []
+        places = places_of(self.columns.level, len(self.groups.levels))
+        by_level = dict(zip(self.groups.levels, places, strict=True))
+        return [{"level": level, **self._amount(by_level[level])} for level in self.levels]
+
+    def _amount(self, places: Ids) -> Row:
+        """Return what the pairs at these places amount to."""
+        ratio, verdict = self.columns.ratio[places], self.columns.verdict[places]
+        quantiles = {"median_ratio": 0.5, "min_ratio": 0, "max_ratio": 1}
+        return {
+            "pairs": len(places),
+            "geometric_mean_ratio": geometric_mean(ratio),
+            **{
+                name: float(np.quantile(ratio, share)) if len(places) else None
+                for name, share in quantiles.items()
+            },
+            **{word: int((verdict == word).sum()) for word in VERDICTS},
+        }
+
+    def differences(self, places: Any = slice(None)) -> Counter[str]:
+        """Return in what the two of a pair differ beside time, and in how many of some pairs."""
+        counts: Counter[str] = Counter()
+        way, ways = self.ways(self.columns.a[places], self.columns.b[places])
+        distinct, first, count = np.unique(way, return_index=True, return_counts=True)
+        for place in np.argsort(first):
+            texts = ways[distinct[place]]["differ"]
+            counts.update(dict.fromkeys(texts, int(count[place])))
+        return counts
+
+    def ways(self, a: Ids, b: Ids) -> tuple[Ids, list[Row]]:
+        """Return the way in which each of these pairs ran, and for each way what differs in it."""
+        way = self.groups.columns.way
+        key = way[a] * (way.max(initial=0) + 1) + way[b]
+        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+        a, b = a[first], b[first]
+        facts = self.groups.facts(np.r_[a, b], RUN_COLUMNS)
+        return inverse, [
+            describe_differences(facts[left], facts[right], self.column)
+            for left, right in zip(a.tolist(), b.tolist(), strict=True)
+        ]
+
+    def rows(self, places: Ids | None = None) -> Sequence[Row]:
+        """Return pairs as rows, all of them or those at these places.
+
+        They have both sides, the ratio with the verdict, and in what measurements differ, in words,
+        too: `threads 1 | 2`. The `column` by which they are compared is left out there.
+        """
+        places = np.arange(len(self)) if places is None else places
+        self.learn(self.columns.b[places])
+        return rows_on_demand(places, lambda part: pair_rows(self, part))
+
+    def unpaired_rows(self, places: Ids | None = None) -> Sequence[Row]:
+        """Return what is `unpaired` as rows, or some of it, with the `reason`."""
+        places = np.arange(len(self.unpaired)) if places is None else places
+        self.learn(self.unpaired.id[places])
+        return rows_on_demand(places, lambda part: make_unpaired_rows(self, part))
+
+    @cached_property
+    def _names(self) -> NDArray[Any]:
+        """The names of groups, None for those that have no name yet."""
+        return np.full(len(self.groups), None, object)
+
+    def names(self, ids: Ids) -> list[str]:
+        """Return the names of groups."""
+        self.learn(ids)
+        return list(self._names[ids])
+
+    def learn(self, ids: Ids) -> None:
+        """Name these groups so that a name tells a group from all others that have one.
+
+        `free` tells no names apart, as it tells none in a pair. A name that is given stays.
+        """
+        if self._names[ids].all():
+            return
+        old_ids = np.flatnonzero(self._names)
+        old_names = self._names[old_ids]
+        cells = NAME_CELLS | {name: name for name in TELLING_CELLS}
+        frame = self.groups.facts_frame(np.r_[old_ids, ids], cells)
+        self._names[frame["id"].to_numpy()] = name_rows(frame, TELLING_CELLS, self.free)
+        self._names[old_ids] = old_names
+
+
+def _stated_end(ends: Floats, values: Floats, ids: Ids) -> Floats:
+    """Return an end of the interval of groups; an exact value is its own."""
+    return np.where(np.isnan(ends[ids]), values[ids], ends[ids])
