@@ -163,7 +163,7 @@ class Folders:
     @property
     def setting_kinds(self) -> Kinds:
         """The names of the types that the values of each hyperparameter have."""
-        return self._tables.param_kinds
+        return self._tables.setting_kinds
 
     @cached_property
     def hyperparameters(self) -> list[str]:
