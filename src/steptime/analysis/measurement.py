@@ -66,8 +66,8 @@ def _read_row(record: Record) -> Row:
     """Return the row of a record in its frame, with the ends of its interval."""
     is_known = pl.col("estimate").struct.field("low").is_not_null()
     ends = [pl.when(is_known).then(end).alias(name) for name, end in STEP_ENDS.items()]
-    (row,) = Data.of([record]).scan().select(*COLUMNS, *ends).collect().to_dicts()
-    return row
+    data = Data.of([record])  # its files end with it
+    return data.scan().select(*COLUMNS, *ends).collect().row(0, named=True)
 
 
 def _step_numbers(record: Record, row: Row, flop: float, peaks: Mapping[str, float | None]) -> Row:
