@@ -12,12 +12,13 @@ from steptime.core.units import first_of
 from steptime.records import flat, store
 from steptime.records.record import ORIGINS, Record
 from steptime.records.record_files import read_record
-from steptime.records.row import UNKNOWN, Row
+from steptime.records.row import UNKNOWN, Kinds, Row
 from steptime.records.tables import Tables
 
 if TYPE_CHECKING:
     import numpy as np
     import polars as pl
+    from numpy.typing import NDArray
 
 
 FAILED = "SELECT status, cause, count(*) AS n FROM flat WHERE scope = '' GROUP BY ALL ORDER BY 3, 1"
@@ -106,6 +107,20 @@ class Folders:
         """Return the records as a lazy frame (`frame_columns.SCHEMA`), in their order."""
         return self._tables.scan()
 
+    def records_at(
+        self, seqs: NDArray[np.int64], columns: Sequence[str | pl.Expr]
+    ) -> pl.DataFrame:
+        """Return columns of records by their `seq`, in ascending order without repeats."""
+        import numpy as np
+        import polars as pl
+
+        places = np.unique(seqs)
+        if not len(places):
+            return self.scan().head(0).select("seq", *columns).collect()
+        records = self._tables.scan((int(places[0]), int(places[-1])))
+        is_asked = pl.col("seq").is_in(pl.Series(places).implode())
+        return records.filter(is_asked).select("seq", *columns).collect()
+
     def count_records(self) -> int:
         """Return the number of records."""
         (number,) = self.one("SELECT count(*) FROM flat")
@@ -139,6 +154,16 @@ class Folders:
     def settings(self) -> list[str]:
         """The names of hyperparameters, as networks have them."""
         return list(self._tables.param_columns)
+
+    @property
+    def setting_columns(self) -> dict[str, str]:
+        """The column of each hyperparameter by its name."""
+        return self._tables.param_columns
+
+    @property
+    def setting_kinds(self) -> Kinds:
+        """The names of the types that the values of each hyperparameter have."""
+        return self._tables.param_kinds
 
     @cached_property
     def hyperparameters(self) -> list[str]:

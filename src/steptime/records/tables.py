@@ -80,6 +80,7 @@ class Tables:
         self._small_parquet = self._scratch / "small.parquet"
         self._folder_rows = self._read_folders(folders)
         params = flat.merged(self._params)
+        self.param_kinds = params
         others = flat.merged(self._others)
         parquets = [rows.parquet for rows in self._folder_rows]
         self.files = [str(parquet) for parquet in parquets if parquet]
@@ -137,16 +138,47 @@ class Tables:
         self.connection.execute(f"CREATE VIEW results AS FROM {flat.text(str(path))}")
         self.files.append(str(path))
 
-    def scan(self) -> pl.LazyFrame:
-        """Return all records as a lazy frame (`frame_columns.SCHEMA`), in their order."""
+    def cache_results(
+        self, make: Callable[[], pl.DataFrame], makers: Sequence[str]
+    ) -> pl.DataFrame | pl.LazyFrame:
+        """Return the results that `make` makes; those of one large folder are cached.
+
+        Args:
+            make: makes the frame.
+            makers: modules of this package that decide it.
+        """
+        import polars as pl
+
+        if self._kept is None:
+            return make()
+        code = b"".join(Path(__file__).with_name(f"{name}.py").read_bytes() for name in makers)
+        mark = _mark(self._folder_rows[0].name + hashlib.sha256(code).hexdigest())[:8]
+        name = f"results-{mark}-{self._kept.stem.removeprefix('rows-')}"
+        try:
+            path, _ = kept(self._kept.parent, name, lambda path: make().write_parquet(path))
+        except OSError:  # of a folder that is full, or may only be read
+            return make()
+        return pl.scan_parquet(path)
+
+    def scan(self, ends: tuple[int, int] | None = None) -> pl.LazyFrame:
+        """Return records as a lazy frame (`frame_columns.SCHEMA`), in their order.
+
+        Args:
+            ends: the lowest and the highest `seq` of those that are read; None reads all.
+        """
         import polars as pl
 
         parts = []
         first_place = 0
         for rows in self._folder_rows:
             if rows.parquet is not None:
+                part = pl.scan_parquet(rows.parquet)
+                if ends is not None:  # of `place`, whose statistics spare reading the others
+                    low, high = ends
+                    is_read = pl.col("place").is_between(low - first_place, high - first_place)
+                    part = part.filter(is_read)
                 parts.append(
-                    pl.scan_parquet(rows.parquet).with_columns(
+                    part.with_columns(
                         pl.lit(rows.name).alias("folder"),
                         pl.lit(rows.rank, pl.Int64()).alias("folder_rank"),
                         (pl.col("place") + first_place).alias("seq"),
@@ -154,7 +186,8 @@ class Tables:
                 )
             first_place += rows.starts[-1]
         if self._small_parquet.exists():
-            parts.append(pl.scan_parquet(self._small_parquet))
+            small = pl.scan_parquet(self._small_parquet)
+            parts.append(small if ends is None else small.filter(pl.col("seq").is_between(*ends)))
         records = pl.concat(parts)
         if self._model:
             records = records.filter(pl.col("model").str.starts_with(self._model))
