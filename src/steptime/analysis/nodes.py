@@ -16,7 +16,7 @@ from steptime.core.table import Column, Table
 from steptime.core.units import counted, percent
 from steptime.core.values import parse_number, parse_share
 from steptime.records.data import Data
-from steptime.records.pooled_step import IS_GOOD, IS_PREDICTED, pooled_step_s
+from steptime.records.pooled_step import IS_GOOD, IS_PREDICTED, IS_STEP, pooled_step_s
 from steptime.records.warmup import Floats
 
 MIN_NODES = 3  # of two nodes that differ, nobody can say which is slow
@@ -27,7 +27,6 @@ KINDS = ("compute", "memory", "link")  # a cell is bound by one of these
 ALL_KINDS = "all"
 CELL = ("workload_key", "platform", "method", "method_options")
 VISIT = (*CELL, "round")  # visits are judged one by one, so that a bad one is clipped alone
-IS_STEP = pl.col("scope") == ""
 
 
 class NodeRow(AnswerRow, frozen=True, kw_only=True):

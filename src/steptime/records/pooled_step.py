@@ -4,6 +4,7 @@ import polars as pl
 
 IS_GOOD = (pl.col("status") == "ok") & pl.col("step_s").is_not_null()
 IS_PREDICTED = pl.col("origin") == "predicted"
+IS_STEP = pl.col("scope") == ""
 
 
 def pooled_step_s() -> pl.Expr:
