@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from steptime.analysis.analyses import PLOTS, analysis, names
-from steptime.analysis.headline import count_results, describe_numbers
+from steptime.analysis.headline import describe_results, summarise_results
 from steptime.core import registry
 from steptime.core.errors import InputError
 from steptime.core.progress import tell
@@ -86,17 +86,17 @@ def gather(data: Data, name: str, *, pictures: bool = True, most: int = MOST) ->
     which, made = [True] * len(asked) + [False] * len(charts), []
     each = [data.beside() for _ in which]  # here: threads that ask for one at once collide
     with ThreadPoolExecutor(threads()) as pool:
-        summary = pool.submit(count_results, data.beside())
+        summary = pool.submit(summarise_results, data.beside().scan_results())
         clicks = pool.submit(details, data.beside(), rows) if pictures else None
         for done, one in enumerate(pool.map(part, [*asked, *charts], which, each)):
             tell("sections", done, len(which))
             made.append(one)
     found = summary.result()
-    said = [*([data.failed] if data.failed else ()), *describe_numbers(found)]
+    said = [*([data.failed] if data.failed else ()), *describe_results(found)]
     sections = [one for one in made if isinstance(one, Section)]
     missing = dict.fromkeys(str(one) for one in made if isinstance(one, InputError))
     clicked = clicks.result() if clicks else ()
-    return Findings(name, found, said, rows, total, sections, [*missing], clicked)
+    return Findings(name, found.to_dict(), said, rows, total, sections, [*missing], clicked)
 
 
 def _section(name: str, data: Data, pictures: bool) -> Section | None:
