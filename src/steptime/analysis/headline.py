@@ -40,8 +40,8 @@ class BestResult(AnswerRow, frozen=True, kw_only=True):
     model: str | None
     batch: int | None
     peak_fraction: float
-    flop_per_s: float | None
-    peak_flop_per_s: float | None
+    flop_per_s: float
+    peak_flop_per_s: float
 
 
 class FarResult(AnswerRow, frozen=True, kw_only=True):
@@ -285,7 +285,7 @@ def _describe_peak(summary: ResultsSummary) -> list[str]:
     """
     lines = []
     best = summary.best
-    if best:
+    if best is not None and summary.median_peak_fraction is not None:
         peak = si(best.peak_flop_per_s, "FLOP/s", 3)
         lines.append(
             f"The best network reaches {percent(best.peak_fraction)} of the peak: "
@@ -307,7 +307,7 @@ def _describe_predictions(summary: ResultsSummary) -> list[str]:
     """Return the errors of predictions, and whether other work disturbed the large ones."""
     lines = []
     prediction = summary.prediction
-    if prediction.pairs:
+    if prediction.median_error is not None and prediction.within_factor_2 is not None:
         worst = prediction.worst[0]
         share = percent(prediction.within_factor_2)
         lines.append(

@@ -169,7 +169,7 @@ def _good(records: Sequence[Record]) -> list[Record]:
 def _kinds(data: Data, rows: Sequence[Row]) -> dict[tuple[str, str], list[tuple[Any, ...]]]:
     """Return the kinds of ops of each network and platform, each with its share and time."""
     keys = {row["name"]: row["workload_key"] for row in rows}
-    found = analysis("breakdown").answer(data, by="kind", each=True).rows
+    found = analysis("breakdown").answer(data, by="kind", by_network=True).rows
     told = grouped(found, lambda row: (keys.get(row["network"], ""), row["platform"]))
     return {
         at: [tuple(style.short(row[key]) for key in KINDS_OF) for row in held]
