@@ -16,7 +16,7 @@ from steptime.records import store
 from steptime.records.data import Data
 from steptime.records.record import Record
 from steptime.reports.charts import draw
-from steptime.reports.networks import _taken
+from steptime.reports.networks import read_steps
 from steptime.reports.page import page
 
 NETWORKS = synthetic.workloads()[:5]
@@ -64,7 +64,7 @@ def test_a_page_shows_the_warm_up_of_each_run_before_its_samples():
     record = replace(record, env={**record.env, "warmup_s": [[0.5], []]})
     text, _ = page([record], "r")
     assert "<h1" in text
-    kinds = [(value, kind) for value, kind in _taken(record)]
+    kinds = [(value, kind) for value, kind in read_steps(record)]
     assert kinds[0] == (0.5, "w")
     assert len(kinds) == 1 + len(record.quantities["step_s"].samples)
 

@@ -236,16 +236,20 @@ def _sum_groups(records: pl.LazyFrame, by: str, keys: Sequence[str] = ()) -> pl.
         .filter(has_costs)
         .with_columns(name.alias("name"))
         .group_by(group_keys, maintain_order=True)
-        .agg(*map(_sum_of, TIMES), pl.col("scope").n_unique().alias("ops"))
+        .agg(*TIMES, pl.col("scope").n_unique().alias("ops"))
+        .with_columns(map(_sum_of_list, TIMES))
         .sort(group_keys, nulls_last=True)
         .collect()
     )
 
 
-def _sum_of(name: str) -> pl.Expr:
-    """Return the sum of the values that are known, null if none is."""
-    column = pl.col(name)
-    return pl.when(column.count() > 0).then(column.sum()).alias(name)
+def _sum_of_list(name: str) -> pl.Expr:
+    """Return the sum of a list's numbers, null if it has none.
+
+    Sums inside of `group_by` add in the order in which threads end; a list has the order of rows.
+    """
+    numbers = pl.col(name).list.drop_nulls()
+    return pl.when(numbers.list.len() > 0).then(numbers.list.sum())
 
 
 def _name_networks(data: Data) -> dict[str, str]:

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steptime.analysis.analyses import Analysis, Setting
-from steptime.analysis.pairing import held
 from steptime.analysis.speedup_words import says
+from steptime.analysis.sql_pairing import held
 from steptime.analysis.ups import (
     OUTCOMES,
     Ups,

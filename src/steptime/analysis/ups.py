@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steptime.analysis.pairing import Pairing
+from steptime.analysis.sql_pairing import Pairing
 from steptime.analysis.verdict import MARGIN
 from steptime.records.data import Data
 from steptime.records.ratios import farness, geometric_mean

@@ -59,13 +59,13 @@ class Data(Folders):
         return self.scan_results().select(columns).collect()
 
     def draw_results(
-        self, columns: Sequence[str], is_shown: pl.Expr, limit: int, line: pl.Expr | None = None
+        self, columns: Sequence[str], condition: pl.Expr, limit: int, line: pl.Expr | None = None
     ) -> tuple[list[Row], int]:
         """Return rows of results with their `line`, and the number of lines.
 
         Args:
             columns: the columns of the rows.
-            is_shown: whether a result takes part.
+            condition: whether a result takes part.
             limit: lines that are drawn; of more lines some are drawn, chosen by chance.
             line: what the points of a line share; by default each result is a line.
         """
@@ -74,7 +74,7 @@ class Data(Folders):
         of_line = (pl.col("label") if line is None else line).alias("line")
         names = dict.fromkeys((*columns, *INTERVAL_COLUMNS))
         names.pop("interval_95", None)
-        frame = self.scan_results().filter(is_shown).select(*names, of_line).collect()
+        frame = self.scan_results().filter(condition).select(*names, of_line).collect()
         lines = frame["line"].unique(maintain_order=True)
         if len(lines) > limit:
             places = random.Random(0).sample(range(len(lines)), limit)  # noqa: S311 - no secret
@@ -128,5 +128,5 @@ def describe_interval(row: Row) -> str | None:
     A stated interval may be of another kind.
     """
     low_s, high_s, kind = (row[name] for name in INTERVAL_COLUMNS)
-    is_known = kind and low_s is not None and high_s is not None
-    return f"{seconds(low_s)} to {seconds(high_s)}" if is_known else None
+    has_interval = kind and low_s is not None and high_s is not None
+    return f"{seconds(low_s)} to {seconds(high_s)}" if has_interval else None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from steptime.records.column_names import name_quantities, name_settings
 from steptime.records.row import (
     COLUMNS,
     ESTIMATE,
-    PARAM_PREFIX,
     Kinds,
     Row,
 )
@@ -73,44 +73,12 @@ def struct(columns: Mapping[str, str]) -> str:
     return f"struct_pack({', '.join(f'{name(one)} := {sql}' for one, sql in columns.items())})"
 
 
-def merged(every: Sequence[Kinds]) -> Kinds:
-    """Return the names of all, as first seen, each with all types that its values have."""
-    names: Kinds = {}
-    for one in every:
-        for key, found in one.items():
-            names[key] = [*names.get(key, ()), *found]
-    return names
-
-
-def quantity_columns(others: Kinds) -> dict[str, str]:
-    """Return the column of each quantity that is not one of every table."""
-    return _columns(others, (*COLUMNS, "folder"), "quantity_")
-
-
-def param_columns(params: Kinds, others: Kinds) -> dict[str, str]:
-    """Return the column of each hyperparameter."""
-    return _columns(params, (*COLUMNS, "folder", *quantity_columns(others).values()), PARAM_PREFIX)
-
-
-def _columns(names: Iterable[str], taken: Iterable[str], prefix: str) -> dict[str, str]:
-    """Return a column for each name; SQL knows no case, and no name that is empty."""
-    used = {one.lower() for one in taken}
-    columns: dict[str, str] = {}
-    for one in names:
-        column = one
-        while not column or column.lower() in used:
-            column = prefix + column
-        used.add(column.lower())
-        columns[one] = column
-    return columns
-
-
 def columns_of(params: Kinds, others: Kinds) -> dict[str, str]:
     """Return the expression of each column of the table `records` over flat rows."""
     told = {one: MADE.get(one, one) for one in COLUMNS}
     for place, kinds, named in (
-        (quantity, others, quantity_columns(others)),
-        (param, params, param_columns(params, others)),
+        (quantity, others, name_quantities(others)),
+        (param, params, name_settings(params, others)),
     ):
         told |= {column: typed(place(one), kinds[one]) for one, column in named.items()}
     return told

@@ -107,7 +107,7 @@ class Folders:
         """Return the records as a lazy frame (`frame_columns.SCHEMA`), in their order."""
         return self._tables.scan()
 
-    def records_at(
+    def take_records(
         self, seqs: NDArray[np.int64], columns: Sequence[str | pl.Expr]
     ) -> pl.DataFrame:
         """Return columns of records by their `seq`, in ascending order without repeats."""
@@ -118,8 +118,8 @@ class Folders:
         if not len(places):
             return self.scan().head(0).select("seq", *columns).collect()
         records = self._tables.scan((int(places[0]), int(places[-1])))
-        is_asked = pl.col("seq").is_in(pl.Series(places).implode())
-        return records.filter(is_asked).select("seq", *columns).collect()
+        takes_part = pl.col("seq").is_in(pl.Series(places).implode())
+        return records.filter(takes_part).select("seq", *columns).collect()
 
     def count_records(self) -> int:
         """Return the number of records."""
@@ -163,7 +163,7 @@ class Folders:
     @property
     def setting_kinds(self) -> Kinds:
         """The names of the types that the values of each hyperparameter have."""
-        return self._tables.param_kinds
+        return self._tables.setting_kinds
 
     @cached_property
     def hyperparameters(self) -> list[str]:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 Ids = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 NO_KIN = -1
-EVERY_RECORD = pl.lit(True)
-SAME_WAY = (pl.lit(""),)  # groups do not differ in how they were measured
+ALL_RECORDS = pl.lit(True)
+ANY_METHOD = (pl.lit(""),)  # groups do not differ in how they were measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Grouping:
         quantity: the quantity that is compared.
         level: the level of a record as text; a record without one takes no part.
         cell: the values that records share if they may be paired.
-        is_asked: whether a record takes part.
+        takes_part: whether a record takes part.
         way: the values that the records of a group share beside level and cell.
         kin: what the two of a pair must share if both have it; None pairs by options.
         level_options: options of methods in which a pair may differ if `kin` is None.
@@ -49,7 +49,7 @@ class Grouping:
     quantity: str
     level: pl.Expr
     cell: Sequence[pl.Expr]
-    is_asked: pl.Expr = EVERY_RECORD
+    takes_part: pl.Expr = ALL_RECORDS
     way: Sequence[pl.Expr] = tuple(map(pl.col, METHOD))
     kin: pl.Expr | None = None
     level_options: Collection[str] = ()
@@ -69,7 +69,7 @@ class Members:
         cell: number of its cell.
         kin: hash of what the two of a pair must share, `NO_KIN` where unknown.
         way: hash of how it was measured: host, origin and method.
-        is_whole: whether it is of a whole step.
+        is_step: whether it is of a whole step.
         has_value: whether its value counts: predicted, or measured without a failure.
         is_sampled: whether it has samples of the quantity.
         is_repeated: whether it has a value without samples, which repeats may have too.
@@ -90,7 +90,7 @@ class Members:
     cell: Ids
     kin: Ids
     way: Ids
-    is_whole: Flags
+    is_step: Flags
     has_value: Flags
     is_sampled: Flags
     is_repeated: Flags
@@ -135,7 +135,7 @@ class Members:
         ends = np.bincount(owner, counts, len(distinct)).cumsum().astype(np.int64)
         sample_parts = np.split(samples, ends[:-1]) if len(ends) else []
         run_parts = np.split(runs, ends[:-1]) if len(ends) else []
-        return [sample_parts[at] for at in place], [run_parts[at] for at in place]
+        return [sample_parts[number] for number in place], [run_parts[number] for number in place]
 
     def _read_samples(self, members: Ids, is_repeat: Flags) -> tuple[Floats, Ids, Ids]:
         """Return the samples of records one behind the other, their runs, the number of each.
@@ -143,7 +143,7 @@ class Members:
         Runs of different records have different numbers.
         """
         sampled = members[~is_repeat]
-        lists = self.data.records_at(self.seq[sampled], list(sample_columns(self.quantity)))
+        lists = self.data.take_records(self.seq[sampled], list(sample_columns(self.quantity)))
         lists = lists[np.searchsorted(lists["seq"].to_numpy(), self.seq[sampled])]
         counts = np.ones(len(members), np.int64)
         counts[~is_repeat] = lists["samples"].list.len().to_numpy()
@@ -174,7 +174,7 @@ def sample_columns(quantity: str) -> tuple[pl.Expr, pl.Expr]:
 
 def read_members(data: Folders, grouping: Grouping) -> Members:
     """Return the records that take part, with the numbers of their groups."""
-    records = data.scan().filter(grouping.is_asked).select(_columns(data, grouping))
+    records = data.scan().filter(grouping.takes_part).select(_columns(data, grouping))
     frame = records.filter(pl.col("level").is_not_null()).collect()
     levels = sort_levels(frame["level"].unique(maintain_order=True))
     places = pl.Series(range(len(levels)), dtype=pl.Int64)
@@ -212,7 +212,7 @@ def _columns(data: Folders, grouping: Grouping) -> list[pl.Expr]:
     unknown = pl.lit(None, NUMBER)
     is_good = value.is_not_null() & (pl.col("status") == "ok")
     has_samples = count.fill_null(0) > 0
-    is_own = ~IS_PREDICTED & pl.col("duplicate_of").is_null()
+    is_original = ~IS_PREDICTED & pl.col("duplicate_of").is_null()
     estimate = [pl.col("estimate").struct.field(name) if is_step else unknown for name in ESTIMATE]
     way = ("host", "origin", *METHOD)
     return [
@@ -222,10 +222,10 @@ def _columns(data: Folders, grouping: Grouping) -> list[pl.Expr]:
         hash_of(grouping.cell).alias("cell"),
         _kin(data, grouping).alias("kin"),
         hash_of(way).alias("way"),
-        (pl.col("scope") == "").alias("is_whole"),
+        (pl.col("scope") == "").alias("is_step"),
         (IS_PREDICTED | is_good).alias("has_value"),
         (is_good & has_samples).alias("is_sampled"),
-        (is_good & ~has_samples & is_own).alias("is_repeated"),
+        (is_good & ~has_samples & is_original).alias("is_repeated"),
         (pl.coalesce(smallest, value) <= 0).fill_null(value=False).alias("is_resting"),
         value.alias("value"),
         (pl.col("stated_low") if is_step else unknown).alias("low"),
@@ -241,8 +241,8 @@ def _columns(data: Folders, grouping: Grouping) -> list[pl.Expr]:
 def _kin(data: Folders, grouping: Grouping) -> pl.Expr:
     """Return the hash of what a pair must share, which by default are the options."""
     if grouping.kin is not None:
-        known_kin = _signed_hash(grouping.kin)
-        return pl.when(grouping.kin.is_null()).then(pl.lit(NO_KIN, pl.Int64)).otherwise(known_kin)
+        hashed_kin = _signed_hash(grouping.kin)
+        return pl.when(grouping.kin.is_null()).then(pl.lit(NO_KIN, pl.Int64)).otherwise(hashed_kin)
     options = pl.col("method_options")
     if grouping.level_options:
         options = without_keys(data, "method_options", grouping.level_options)
@@ -256,6 +256,6 @@ def _signed_hash(column: pl.Expr) -> pl.Expr:
 
 def hash_of(columns: Sequence[str | pl.Expr]) -> pl.Expr:
     """Return a hash of 64 bits of the values of columns."""
-    expressions = [pl.col(one) if isinstance(one, str) else one for one in columns]
-    named = [column.alias(f"key_{number}") for number, column in enumerate(expressions)]
-    return pl.struct(named).hash()
+    expressions = [pl.col(column) if isinstance(column, str) else column for column in columns]
+    aliased = [column.alias(f"key_{number}") for number, column in enumerate(expressions)]
+    return pl.struct(aliased).hash()

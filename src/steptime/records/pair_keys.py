@@ -28,8 +28,10 @@ LEVEL_OPTIONS: Mapping[str, Sequence[str]] = {  # options in which the levels of
     **dict.fromkeys(("stack", "method"), STACK_OPTIONS),
 }
 NO_LEVELS = frozenset(  # columns of a frame that are compared by value, or not at all
-    ("params", "settings", "plan", "samples", "run", "runs", "others", "sampled", *AMOUNTS)
-    + ("estimate", "env", "method_options", "seq", "place", "folder_rank")
+    (
+        *("params", "settings", "plan", "samples", "run", "runs", "others", "sampled", *AMOUNTS),
+        *("estimate", "env", "method_options", "seq", "place", "folder_rank"),
+    )
 )
 METHOD_NAME = pl.col("method").str.strip_suffix("-compile")  # whatever the stack
 METHOD = ("method", "method_version", "method_options")
@@ -53,8 +55,10 @@ def check_quantity(data: Folders, quantity: str) -> None:
         raise InputError(data.failed)
     counts = data.scan().select(pl.col(sorted(AMOUNTS)).count()).collect()
     amounts = [name for name in counts.columns if counts[name].item()]
-    others = data.scan().select(pl.col("others").explode().struct.field("key").unique()).collect()
-    raise unknown("quantity", quantity, sorted([*amounts, *others["key"].drop_nulls()]))
+    quantities = (
+        data.scan().select(pl.col("others").explode().struct.field("key").unique()).collect()
+    )
+    raise unknown("quantity", quantity, sorted([*amounts, *quantities["key"].drop_nulls()]))
 
 
 def cell_columns(data: Folders, column: str, free: Collection[str]) -> list[pl.Expr]:
@@ -146,15 +150,15 @@ def _plain_text(data: Folders, column: str) -> pl.Expr:
 def _option_text(data: Folders, column: str) -> pl.Expr:
     """Return the text of a key of the settings, the options or the environment."""
     names = [*(["params"] if column in data.settings else []), "method_options", "env"]
-    texts = [map_values(data, name, lambda text: _find_text(text, column)) for name in names]
+    texts = [map_values(data, name, lambda text: find_text(text, column)) for name in names]
     if column.endswith("-parallel"):
         key = column.removesuffix("-parallel")
-        texts.append(map_values(data, "plan", lambda text: _find_text(text, key)))
+        texts.append(map_values(data, "plan", lambda text: find_text(text, key)))
     return pl.coalesce(texts)
 
 
-def _find_text(text: str, key: str) -> str | None:
-    """Return the value of a key of a JSON object as text: a string as it is, others as JSON."""
+def find_text(text: str, key: str) -> str | None:
+    """Return the value of a key of a JSON object as text: a string as it is, quantities as JSON."""
     value = json.loads(text).get(key)
     if value is None or isinstance(value, str):
         return value
@@ -187,8 +191,8 @@ def map_values(data: Folders, column: str, describe: Callable[[Any], str | None]
 
 
 def _has_value(data: Folders, expression: pl.Expr) -> bool:
-    found = data.scan().select(expression.is_not_null().any().alias("has_value")).collect()
-    return bool(found["has_value"].item())
+    frame = data.scan().select(expression.is_not_null().any().alias("has_value")).collect()
+    return bool(frame["has_value"].item())
 
 
 def sort_levels(levels: Iterable[str]) -> list[str]:

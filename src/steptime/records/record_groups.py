@@ -25,7 +25,7 @@ from steptime.records.group_members import (
     number_by_first,
     read_members,
 )
-from steptime.records.row import ESTIMATE, Row
+from steptime.records.row import Row
 from steptime.records.statistics import of_samples
 from steptime.records.warmup import Floats
 
@@ -53,7 +53,7 @@ class GroupColumns:
         high: high end of the interval.
         runs: number of runs of the samples.
         estimate: columns of `statistics.estimates` by name.
-        is_whole: whether it is of whole steps.
+        is_step: whether it is of whole steps.
         is_pooled: whether the value is of samples or of repeats.
         is_repeated: whether its samples are the values of repeats.
         has_value: whether some record has a value.
@@ -71,7 +71,7 @@ class GroupColumns:
     high: Floats
     runs: Floats
     estimate: Mapping[str, Floats]
-    is_whole: Flags
+    is_step: Flags
     is_pooled: Flags
     is_repeated: Flags
     has_value: Flags
@@ -121,22 +121,22 @@ class RecordGroups:
         level, cell, kin = self.columns.level, self.columns.cell, self.columns.kin
         first = self.place(against)
         place = level.astype(np.min_scalar_type(len(self.levels)))  # small numbers are sorted fast
-        others = np.argsort(place, kind="stable")
-        others = others[level[others] != first]
+        by_level = np.argsort(place, kind="stable")
+        seconds = by_level[level[by_level] != first]
         firsts = np.flatnonzero(level == first)
         firsts = firsts[np.argsort(cell[firsts], kind="stable")]
         sizes = np.bincount(cell[firsts], minlength=len(cell))
-        counts, stops = sizes[cell[others]], sizes.cumsum()[cell[others]]
+        counts, stops = sizes[cell[seconds]], sizes.cumsum()[cell[seconds]]
         offsets = np.repeat(stops - counts.cumsum(), counts)
         a = firsts[offsets + np.arange(counts.sum())]
-        b = np.repeat(others, counts)
-        is_alike = kin[a] == kin[b]
+        b = np.repeat(seconds, counts)
+        is_match = kin[a] == kin[b]
         if not self._is_by_options:
-            is_alike |= (kin[a] == NO_KIN) | (kin[b] == NO_KIN)
-        elif not is_alike.all():
+            is_match |= (kin[a] == NO_KIN) | (kin[b] == NO_KIN)
+        elif not is_match.all():
             is_single = self._is_single_of_level
-            is_alike |= is_single[a] & is_single[b]
-        a, b = a[is_alike], b[is_alike]
+            is_match |= is_single[a] & is_single[b]
+        a, b = a[is_match], b[is_match]
         order = np.lexsort((a, place[b]))  # by `b` they stand in order already
         return {"a": a[order], "b": b[order]}
 
@@ -148,24 +148,24 @@ class RecordGroups:
         return np.asarray(counts[inverse] == 1)
 
     def lonely(
-        self, against: str, others: Sequence[str], pairs: Mapping[str, Ids]
+        self, against: str, levels: Sequence[str], pairs: Mapping[str, Ids]
     ) -> dict[str, NDArray[Any]]:
         """Return the whole steps that `pairs` leave without a partner.
 
         Returns:
-            `id`; `is_a`, whether it is of `against`; `other`, the place in `others` of the level
+            `id`; `is_a`, whether it is of `against`; `other`, the place in `levels` of the level
             that has no partner, -1 for `against`; `in_cell`, whether that level has a group in the
             cell which differs.
         """
-        level, cell, is_whole = self.columns.level, self.columns.cell, self.columns.is_whole
+        level, cell, is_step = self.columns.level, self.columns.cell, self.columns.is_step
         is_first = level == self.place(against)
         sides = [(-1, pairs["b"], ~is_first, is_first)]
-        for place, name in enumerate(others):
+        for place, name in enumerate(levels):
             is_other = level == self.place(name)
             sides.append((place, pairs["a"][is_other[pairs["b"]]], is_first, is_other))
         parts = []
         for place, paired, is_side, is_partner in sides:
-            is_left = is_whole & is_side
+            is_left = is_step & is_side
             is_left[paired] = False
             ids = np.flatnonzero(is_left)
             in_cell = np.isin(cell[ids], cell[is_partner])
@@ -196,7 +196,7 @@ class RecordGroups:
         }
         needed = {name for cell in expressions.values() for name in cell.meta.root_names()}
         columns = sorted({*needed, "host"} - {"id", "good_s", "seq"})
-        records = self.data.records_at(last, columns)
+        records = self.data.take_records(last, columns)
         host = pl.coalesce("hosts", pl.col("host"), pl.lit(""))
         rows = of_ids.join(records, on="seq", how="left", maintain_order="left")
         return rows.with_columns(host.alias("host")).select(
@@ -213,7 +213,7 @@ class RecordGroups:
         owners = pl.DataFrame({"seq": self.members.seq[members], "id": several[owner]})
         is_ok = pl.col("status") == "ok"
         columns = ("host", "origin", "step_s", "samples")
-        records = self.data.records_at(
+        records = self.data.take_records(
             self.members.seq[members],
             [*columns, is_ok.alias("is_ok"), pl.col("samples_n").fill_null(0)],
         )
@@ -223,16 +223,16 @@ class RecordGroups:
         is_predicted = pl.col("origin").first() == "predicted"
         stated_s = pl.when(is_predicted).then(good_s.last()).otherwise(good_s.median())
         hosts = pl.col("host").filter(pl.col("host") != "").unique().sort()
-        joined_hosts = hosts.str.join(", ").replace("", None)
+        host_text = hosts.str.join(", ").replace("", None)
         sampled_s = sampled.explode().median()
         return rows.group_by("id", maintain_order=True).agg(
-            joined_hosts.alias("hosts"), pl.coalesce(sampled_s, stated_s).alias("good_s")
+            host_text.alias("hosts"), pl.coalesce(sampled_s, stated_s).alias("good_s")
         )
 
     def rows(self, ids: Ids, cells: Cells, columns: Mapping[str, str]) -> list[Row]:
         """Return rows of groups: facts, then columns of `GroupColumns` under other names."""
         facts = self.facts(ids, cells)
-        numbers = [known(getattr(self.columns, column)[ids]) for column in columns.values()]
+        numbers = [finite_cells(getattr(self.columns, column)[ids]) for column in columns.values()]
         return [
             facts[group] | dict(zip(columns, row, strict=True))
             for group, row in zip(ids.tolist(), zip(*numbers, strict=True), strict=True)
@@ -272,7 +272,7 @@ def _group(members: Members) -> GroupColumns:
         high=_take(members.high, best),
         runs=np.where(is_pooled, _take(members.runs, newest), np.nan),
         estimate=estimate,
-        is_whole=members.is_whole[first],
+        is_step=members.is_step[first],
         is_pooled=is_pooled,
         is_repeated=is_repeated,
         has_value=(sampled_count > 0) | np.isfinite(stated),
@@ -301,9 +301,9 @@ def _pool(members: Members, groups: GroupColumns, ids: Ids) -> GroupColumns:
     return replace(groups, value=value, runs=run_count, estimate=estimate)
 
 
-def _last(members: Members, is_asked: Flags | None = None) -> Ids:
+def _last(members: Members, takes_part: Flags | None = None) -> Ids:
     """Return the place of the last record of each group, or of the last one that is asked for."""
-    places = np.arange(len(members.group)) if is_asked is None else np.flatnonzero(is_asked)
+    places = np.arange(len(members.group)) if takes_part is None else np.flatnonzero(takes_part)
     last = np.full(len(members.starts) - 1, NO_MEMBER)
     np.maximum.at(last, members.group[places], places)
     return last
@@ -329,13 +329,15 @@ def _ways(members: Members) -> Ids:
         group: tuple(way[members.starts[group] : members.starts[group + 1]].tolist())
         for group in np.flatnonzero(is_several).tolist()
     }
-    numbers = {ways_of_group: -1 - n for n, ways_of_group in enumerate(dict.fromkeys(lists.values()))}
+    numbers = {
+        ways_of_group: -1 - n for n, ways_of_group in enumerate(dict.fromkeys(lists.values()))
+    }
     for group, ways_of_group in lists.items():
         ways[group] = numbers[ways_of_group]
     return number_by_first(ways)
 
 
-def known(column: NDArray[Any]) -> list[Any]:
+def finite_cells(column: NDArray[Any]) -> list[Any]:
     """Return cells as they stand in rows, None in place of a number that is not finite."""
     if column.dtype.kind != "f":
         return list(column.tolist())

@@ -28,15 +28,15 @@ def attempt_columns(data: Folders, members: Members, groups: Ids) -> pl.DataFram
 
     `tried` has the places of the records, `mean_s` the mean over all samples.
     """
-    asked = np.unique(groups[groups >= 0])
-    places, owner = members.of_groups(asked)
-    owners = pl.DataFrame({"seq": members.seq[places], "group": asked[owner]})
+    distinct = np.unique(groups[groups >= 0])
+    places, owner = members.of_groups(distinct)
+    owners = pl.DataFrame({"seq": members.seq[places], "group": distinct[owner]})
     is_ok = (pl.col("status") == "ok").alias("is_ok")
-    records = data.records_at(members.seq[places], [*RECORD_COLUMNS, is_ok])
+    records = data.take_records(members.seq[places], [*RECORD_COLUMNS, is_ok])
     rows = owners.join(records, on="seq", how="left", maintain_order="left")
-    known = rows.group_by("group", maintain_order=True).agg(_attempt_expressions())
-    wanted = pl.DataFrame({"group": pl.Series(groups, dtype=COUNT)})
-    columns = wanted.join(known, on="group", how="left", maintain_order="left")
+    attempts = rows.group_by("group", maintain_order=True).agg(_attempt_expressions())
+    frame = pl.DataFrame({"group": pl.Series(groups, dtype=COUNT)})
+    columns = frame.join(attempts, on="group", how="left", maintain_order="left")
     return columns.with_columns(pl.col("samples_n").fill_null(0)).select(ATTEMPT_COLUMNS)
 
 
@@ -60,9 +60,7 @@ def _attempt_expressions() -> list[pl.Expr]:
             "measured_min_s"
         ),
         pl.coalesce(mean_s, good["step_s"].median()).alias("mean_s"),
-        pl.coalesce(
-            pl.when(has_samples).then(sampled.sum()), several.then(count).otherwise(0)
-        )
+        pl.coalesce(pl.when(has_samples).then(sampled.sum()), several.then(count).otherwise(0))
         .cast(COUNT)
         .alias("samples_n"),
         pl.when(has_marks).then(disturbed.sum() / marks.sum()).alias("disturbed_share"),

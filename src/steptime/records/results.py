@@ -4,7 +4,7 @@ Numbers are SI; one that is unknown is null. `ratio` is measured / predicted tim
 `flop_per_s` the predicted FLOP of a replica over the measured time, `peak_fraction` that over
 the peak of the dtype, `roof_fraction` that over the lower of peak and intensity x bandwidth
 (Williams, Waterman, Patterson 2009). A row without a measured time says why in `status`,
-`cause` and `note`; `status` is null where nothing was tried, but for a prediction that does not
+`cause` and `note`; `status` is null where nothing was attempts, but for a prediction that does not
 fit. What others published stands as measured where nothing was measured; `origin` says so:
 measured, published, or predicted where there is a prediction only.
 """
@@ -71,7 +71,7 @@ LABEL_COLUMNS = ("platform", "method", "predicted_by", "stack")  # that names do
 
 
 def group_predicted_and_measured(
-    data: Folders, quantity: str = "step_s", is_asked: pl.Expr | None = None
+    data: Folders, quantity: str = "step_s", takes_part: pl.Expr | None = None
 ) -> RecordGroups:
     """Return every prediction (`PREDICTED`) and measurement of workload, platform and strategy.
 
@@ -81,9 +81,9 @@ def group_predicted_and_measured(
     Args:
         data: the records.
         quantity: the quantity that is compared.
-        is_asked: whether a record takes part; by default all do.
+        takes_part: whether a record takes part; by default all do.
     """
-    takes_part = pl.lit(True) if is_asked is None else is_asked
+    takes_part = pl.lit(True) if takes_part is None else takes_part
     if "published" in data.origins:
         takes_part &= _stands_for_measurement(data)
     level = pl.when(IS_PREDICTED).then(pl.lit(PREDICTED)).otherwise(pl.lit(MEASURED))
@@ -93,7 +93,7 @@ def group_predicted_and_measured(
         quantity=quantity,
         level=level,
         cell=RESULT_CELL,
-        is_asked=takes_part,
+        takes_part=takes_part,
         way=[pl.when(IS_PREDICTED).then(way).otherwise(method)],
         kin=_stack_of_pair(),
     )
@@ -116,13 +116,13 @@ def _stack_of_pair() -> pl.Expr:
     from steptime.records import stacks
 
     stack = pl.col("stack")
-    is_known = IS_PREDICTED | stack.is_in([*stacks.known()]) | stack.is_null()
-    return pl.when(is_known).then(stack).otherwise(pl.lit(catalog.stack().label))
+    is_usable = IS_PREDICTED | stack.is_in([*stacks.known()]) | stack.is_null()
+    return pl.when(is_usable).then(stack).otherwise(pl.lit(catalog.stack().label))
 
 
 def make_results(data: Folders) -> pl.DataFrame:
     """Return the results of whole steps, with their names and columns of hyperparameters."""
-    groups = group_predicted_and_measured(data, is_asked=pl.col("scope") == "")
+    groups = group_predicted_and_measured(data, takes_part=pl.col("scope") == "")
     pairs = _pair_columns(data, groups)
     rows = _with_rates(pairs)
     names = rows.with_columns(pl.col("folder_rank").alias("within"))
@@ -130,21 +130,21 @@ def make_results(data: Folders) -> pl.DataFrame:
     rows = rows.with_columns(name)
     rows = rows.with_columns(_label(rows).alias("label"))
     columns = ["name", *RESULT_COLUMNS, "label", *RECORD_PLACES]
-    own = {column.lower() for column in columns}
+    fixed = {column.lower() for column in columns}
     settings = {
-        name: column for name, column in data.setting_columns.items() if column.lower() not in own
+        name: column for name, column in data.setting_columns.items() if column.lower() not in fixed
     }
     typed = typed_settings(rows["params"], settings, data.setting_kinds)
     return typed.hstack(rows.select(columns))
 
 
 def _pair_columns(data: Folders, groups: RecordGroups) -> pl.DataFrame:
-    """Return the columns of the records of each row, as they were tried and predicted."""
+    """Return the columns of the records of each row, as they were attempts and predicted."""
     parts = _pair_groups(groups)
     of_head = _records_of(data, parts["head"], _head_columns())
     of_prediction = _records_of(data, parts["prediction"], _prediction_columns())
-    attempts = attempt_columns(data, groups.members, parts["group"])
-    frame = of_head.hstack(of_prediction).hstack(attempts).with_columns(_number_columns(parts))
+    attempt_frame = attempt_columns(data, groups.members, parts["group"])
+    frame = of_head.hstack(of_prediction).hstack(attempt_frame).with_columns(_number_columns(parts))
     is_alone = pl.col("is_alone")
     succeeded = is_alone & (pl.col("status") == "ok")
     return frame.with_columns(
@@ -174,13 +174,13 @@ def _prediction_columns() -> list[pl.Expr]:
 
 def _records_of(data: Folders, seqs: Ids, columns: list[pl.Expr]) -> pl.DataFrame:
     """Return columns of records by their `seq`, nulls for -1."""
-    records = data.records_at(seqs[seqs >= 0], columns)
-    wanted = pl.DataFrame({"seq": seqs})
-    return wanted.join(records, on="seq", how="left", maintain_order="left").drop("seq")
+    records = data.take_records(seqs[seqs >= 0], columns)
+    places = pl.DataFrame({"seq": seqs})
+    return places.join(records, on="seq", how="left", maintain_order="left").drop("seq")
 
 
 def _number_columns(parts: Mapping[str, NDArray[np.generic]]) -> list[pl.Series]:
-    """Return the numbers of the groups that were tried, null where unknown."""
+    """Return the numbers of the groups that were attempts, null where unknown."""
     names = ("measured_s", "low", "high", "steady", "run_count")
     numbers = [pl.Series(name, parts[name]).fill_nan(None) for name in names]
     return [*numbers, *(pl.Series(name, parts[name]) for name in ("is_alone", "is_pooled"))]
@@ -189,7 +189,7 @@ def _number_columns(parts: Mapping[str, NDArray[np.generic]]) -> list[pl.Series]
 def _pair_groups(groups: RecordGroups) -> dict[str, NDArray[np.generic]]:
     """Return the records and groups of each row, in order: pairs, and what has no partner.
 
-    `head` is the record that a row is of: the last good one that was tried, else the prediction;
+    `head` is the record that a row is of: the last good one that was attempts, else the prediction;
     `group` is that of the attempts, `prediction` the record beside it; -1 where there is none.
     """
     of = groups.columns
@@ -198,16 +198,16 @@ def _pair_groups(groups: RecordGroups) -> dict[str, NDArray[np.generic]]:
     lonely = np.setdiff1d(np.arange(number), np.r_[a, b])
     is_a = of.level[lonely] == groups.place(PREDICTED)
     predicted = np.r_[a, np.where(is_a, lonely, number)]  # `number`: there is none
-    tried = np.r_[b, np.where(is_a, number, lonely)]
-    cell = of.cell[np.minimum(predicted, tried)]
+    attempts = np.r_[b, np.where(is_a, number, lonely)]
+    cell = of.cell[np.minimum(predicted, attempts)]
     first = np.full(number, number)
     np.minimum.at(first, of.cell, np.arange(number))
-    order = np.lexsort((predicted, tried, first[cell]))
-    predicted, tried = predicted[order], tried[order]
-    is_alone = tried == number
-    head = np.where(is_alone, predicted, tried)
+    order = np.lexsort((predicted, attempts, first[cell]))
+    predicted, attempts = predicted[order], attempts[order]
+    is_alone = attempts == number
+    head = np.where(is_alone, predicted, attempts)
 
-    def tried_number(column: NDArray[np.generic]) -> NDArray[np.generic]:
+    def attempt_number(column: NDArray[np.generic]) -> NDArray[np.generic]:
         return np.where(is_alone, np.nan, column[head])
 
     return {
@@ -216,11 +216,11 @@ def _pair_groups(groups: RecordGroups) -> dict[str, NDArray[np.generic]]:
         "group": np.where(is_alone, -1, head),
         "prediction": np.r_[of.best, -1][predicted],
         "is_pooled": of.is_pooled[head] & ~is_alone,
-        "run_count": tried_number(of.runs),
-        "measured_s": tried_number(of.value),
-        "low": tried_number(of.low),
-        "high": tried_number(of.high),
-        "steady": tried_number(of.estimate["steady"]),
+        "run_count": attempt_number(of.runs),
+        "measured_s": attempt_number(of.value),
+        "low": attempt_number(of.low),
+        "high": attempt_number(of.high),
+        "steady": attempt_number(of.estimate["steady"]),
     }
 
 
@@ -278,10 +278,8 @@ def _nonzero(name: str) -> pl.Expr:
 
 def _label(rows: pl.DataFrame) -> pl.Expr:
     """Return the name and what tells rows apart beside it; a method may say its stack."""
-    own_stack = pl.col("stack").ne_missing(pl.col("method"))
-    stack = pl.when(own_stack).then(pl.col("stack"))
-    parts = [pl.col("name")]
-    for name in LABEL_COLUMNS:
-        if rows[name].drop_nulls().n_unique() > 1:
-            parts.append(stack if name == "stack" else pl.col(name))
-    return pl.concat_str(parts, separator=", ", ignore_nulls=True)
+    has_stack = pl.col("stack").ne_missing(pl.col("method"))
+    stack = pl.when(has_stack).then(pl.col("stack"))
+    telling = [name for name in LABEL_COLUMNS if rows[name].drop_nulls().n_unique() > 1]
+    parts = [stack if name == "stack" else pl.col(name) for name in telling]
+    return pl.concat_str("name", *parts, separator=", ", ignore_nulls=True)

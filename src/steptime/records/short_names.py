@@ -46,25 +46,29 @@ def name_rows(
         telling: columns that stand beside the name and tell rows apart, too.
         free: settings that are not in names.
     """
-    first, network = _first_of_each(rows, NETWORK_COLUMNS)
+    first, network = _number_combinations(rows, NETWORK_COLUMNS)
     names = name_networks(rows[first].select(NETWORK_COLUMNS).to_dicts(), free)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     name_of_network = np.array([numbers[name] for name in names], np.int64)
-    _, neighbour = _first_of_each(rows, telling) if telling else (first, np.zeros_like(network))
+    _, neighbour = (
+        _number_combinations(rows, telling) if telling else (first, np.zeros_like(network))
+    )
     key = name_of_network[network] * (neighbour.max(initial=0) + 1) + neighbour
     _, key, count = np.unique(key, return_inverse=True, return_counts=True)
     row_names = np.array(names, object)[network]
     ambiguous = np.flatnonzero(count[key] > 1)
     if len(ambiguous):
-        alike = rows[ambiguous]
-        first, way = _first_of_each(alike, RUN_COLUMNS)
-        runs = [_describe_run(row, free) for row in alike[first].select(RUN_COLUMNS).to_dicts()]
+        ambiguous_rows = rows[ambiguous]
+        first, way = _number_combinations(ambiguous_rows, RUN_COLUMNS)
+        runs = [
+            _describe_run(row, free) for row in ambiguous_rows[first].select(RUN_COLUMNS).to_dicts()
+        ]
         endings = _endings(runs, way.tolist(), key[ambiguous].tolist())
         row_names[ambiguous] += np.array(endings, object)
     return row_names
 
 
-def _first_of_each(
+def _number_combinations(
     rows: pl.DataFrame, columns: Sequence[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the first row of each combination of values, and the combination of each row."""
@@ -94,13 +98,11 @@ def name_networks(rows: Sequence[Row], free: Collection[str] = EXCHANGE) -> list
     return names
 
 
-def _network_name(
-    row: Row, family: str, parts: Sequence[str | None], free: Collection[str]
-) -> str:
+def _network_name(row: Row, family: str, parts: Sequence[str | None], free: Collection[str]) -> str:
     """Return the name of a network: "fc layers 2, batch 64, sharded, no overlap"."""
     batch = row["batch"]
-    is_batch_told = batch is not None and "batch" not in free
-    words = [*parts, f"batch {batch}" if is_batch_told else None]
+    has_batch = batch is not None and "batch" not in free
+    words = [*parts, f"batch {batch}" if has_batch else None]
     strategy = None if "strategy" in free else row["strategy"]
     has_overlap = "overlap" in free or row["overlap"] is not False
     name = f"{family} {', '.join(filter(None, words))}".strip()
@@ -121,7 +123,7 @@ def _describe_setting(key: str, text: str, family: str) -> str:
 
 
 def _describe_run(row: Row, free: Collection[str]) -> Row:
-    """Return how and where a step ran, in the order in which names have it.
+    """Return the way and the place of a run, in the order in which names have them.
 
     An option that has a column is told once; where the column is empty, the option is told.
     """
@@ -139,19 +141,19 @@ def _describe_run(row: Row, free: Collection[str]) -> Row:
 def _endings(
     runs: Sequence[Mapping[str, Any]], ways: Sequence[int], keys: Sequence[Hashable]
 ) -> list[str]:
-    """Return what is added to the names of rows that share a key: how each of them ran."""
+    """Return the endings of names of rows that share a key: how each row ran."""
     endings = [""] * len(ways)
     memo = dict[tuple[int, ...], list[str]]()
     for places in grouped(range(len(ways)), keys.__getitem__).values():
-        alike = tuple(ways[place] for place in places)
-        if alike not in memo:
-            memo[alike] = _tell_apart([runs[way] for way in alike])
-        for place, ending in zip(places, memo[alike], strict=True):
+        group = tuple(ways[place] for place in places)
+        if group not in memo:
+            memo[group] = _distinguish([runs[way] for way in group])
+        for place, ending in zip(places, memo[group], strict=True):
             endings[place] = ending
     return endings
 
 
-def _tell_apart(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+def _distinguish(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the endings that tell runs apart: ", threads 2, host n1"."""
     names = telling_of(columns_of(runs))
     return [

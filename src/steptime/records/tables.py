@@ -23,6 +23,7 @@ from steptime import __version__
 from steptime.core.files import cache_folder, replacing
 from steptime.core.scratch import temporary
 from steptime.records import flat, store
+from steptime.records.column_names import merge_kinds, name_settings
 from steptime.records.folder_source import FolderSource, Source, open_source
 from steptime.records.row import Kinds
 
@@ -74,21 +75,22 @@ class Tables:
         self.connection = connected(self._scratch)
         finalize(self, _end, self.connection, self._scratch)
         self._warn = warn
-        self._model = model
+        self.model = model
         self._params: list[Kinds] = []
         self._others: list[Kinds] = []
         self._small_parquet = self._scratch / "small.parquet"
         self._folder_rows = self._read_folders(folders)
-        params = flat.merged(self._params)
-        self.param_kinds = params
-        others = flat.merged(self._others)
+        params = merge_kinds(self._params)
+        self.setting_kinds = params
+        others = merge_kinds(self._others)
+        self.quantity_kinds = others
         parquets = [rows.parquet for rows in self._folder_rows]
         self.files = [str(parquet) for parquet in parquets if parquet]
         if self._small_parquet.exists():
             source = flat.text(str(self._small_parquet))
             self.connection.execute(f"CREATE TABLE small AS FROM read_parquet({source})")
         self.connection.execute(f"CREATE VIEW flat AS {self._flat_sql('small')}")
-        self.param_columns = flat.param_columns(params, others)
+        self.param_columns = name_settings(params, others)
         self.columns = flat.columns_of(params, others) | {"folder": "folder"}
         shown = ", ".join(f"{made} AS {flat.name(name)}" for name, made in self.columns.items())
         self.connection.execute(f"CREATE VIEW records AS SELECT {shown} FROM flat")
@@ -107,7 +109,7 @@ class Tables:
                     f"FROM {flat.text(str(rows.parquet))}"
                 )
             first_place += rows.starts[-1]
-        only = f" WHERE starts_with(model, {flat.text(self._model)})" if self._model else ""
+        only = f" WHERE starts_with(model, {flat.text(self.model)})" if self.model else ""
         maps = ", ".join(f"map_from_entries({name}) AS {name}" for name in ("others", "sampled"))
         return f"SELECT * REPLACE ({maps}) FROM ({' UNION ALL BY NAME '.join(parts)}){only}"
 
@@ -189,29 +191,15 @@ class Tables:
             small = pl.scan_parquet(self._small_parquet)
             parts.append(small if ends is None else small.filter(pl.col("seq").is_between(*ends)))
         records = pl.concat(parts)
-        if self._model:
-            records = records.filter(pl.col("model").str.starts_with(self._model))
+        if self.model:
+            records = records.filter(pl.col("model").str.starts_with(self.model))
         return records if len(parts) == 1 else records.sort("seq", maintain_order=True)
 
-    def share(self) -> tuple[list[str], list[str]]:
-        """Return how another process makes `records` of one folder, without its column `folder`.
-
-        Returns:
-            The statements, and the Parquet files that they read, which end with this object.
-        """
-        shown = ", ".join(
-            f"{made} AS {flat.name(name)}"
-            for name, made in self.columns.items()
-            if name != "folder"
-        )
-        paths = list(self.files)
-        if self._small_parquet.exists():
-            paths.append(str(self._small_parquet))
-        setup = [
-            f"CREATE VIEW flat AS {self._flat_sql(flat.text(str(self._small_parquet)))}",
-            f"CREATE VIEW records AS SELECT {shown} FROM flat",
-        ]
-        return setup, paths
+    @property
+    def parquets(self) -> list[Path]:
+        """The Parquet files that hold all records; they end with this object."""
+        caches = [rows.parquet for rows in self._folder_rows if rows.parquet is not None]
+        return [self._small_parquet, *caches] if self._small_parquet.exists() else caches
 
     def _read_folders(self, folders: Sequence[Source]) -> list[FolderRows]:
         """Return the rows of folders, or of records at hand, in their order.
