@@ -22,7 +22,7 @@ import pytest
 import synthetic
 from record_cases import EACH, edited
 from reference_rows import reference_row
-from steptime.analysis.headline import count_results, make_results_table
+from steptime.analysis.headline import make_results_table, summarise_results
 from steptime.analysis.query import query
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
@@ -216,7 +216,7 @@ def test_results_that_are_kept_are_those_of_the_records(folder, harm):
 
 def test_the_summary_of_many_results_is_that_of_their_rows(folder):
     data = Data.load([folder], print)
-    expected = count_results(data)
+    expected = summarise_results(data.scan_results()).to_dict()
     data.most = 2
     table = make_results_table(data)
     assert table.chart_rows == [expected]

@@ -7,7 +7,7 @@ from functools import partial
 from operator import itemgetter
 
 from steptime.analysis.analyses import PLOTS, analysis, names
-from steptime.analysis.headline import count_results, describe_numbers
+from steptime.analysis.headline import ResultsSummary, describe_results, summarise_results
 from steptime.core import registry
 from steptime.core.errors import InputError
 from steptime.core.progress import tell
@@ -107,18 +107,18 @@ def gather(
     copies = [data.beside() for _ in parts]  # here: threads that ask for one at once collide
     results = []
     with ThreadPoolExecutor(threads()) as pool:
-        summary = pool.submit(count_results, data.beside())
+        summary = pool.submit(summarise_results, data.beside().scan_results())
         details = pool.submit(make_details, data.beside(), rows) if pictures else None
         for number, result in enumerate(pool.map(_try_part, parts, copies)):
             tell("sections", number, len(parts))
             results.append(result)
-    numbers = summary.result()
+    numbers: ResultsSummary = summary.result()
     failure = [data.failed] if data.failed else []
     missing = dict.fromkeys(str(result) for result in results if isinstance(result, InputError))
     return Findings(
         name=name,
-        numbers=numbers,
-        sentences=[*failure, *describe_numbers(numbers)],
+        numbers=numbers.to_dict(),
+        sentences=[*failure, *describe_results(numbers)],
         rows=rows,
         total=data.count_results(),
         sections=[result for result in results if isinstance(result, Section)],

@@ -198,7 +198,7 @@ def _good(records: Sequence[Record]) -> list[Record]:
 def _kinds(data: Data, rows: Sequence[Row]) -> dict[tuple[str, str], list[tuple[Any, ...]]]:
     """Return the kinds of ops of each network and platform, each with its share and time."""
     keys = {row["name"]: row["workload_key"] for row in rows}
-    kind_rows = analysis("breakdown").answer(data, by="kind", each=True).rows
+    kind_rows = analysis("breakdown").answer(data, by="kind", by_network=True).rows
     by_network = grouped(kind_rows, lambda row: (keys.get(row["network"], ""), row["platform"]))
     return {
         network: [tuple(style.short(row[key]) for key in KIND_COLUMNS) for row in members]
