@@ -92,7 +92,7 @@ class Data(Folders):
 
     def beside(self) -> Data:
         """Return the same records for another thread, which must not outlast this object."""
-        self._told  # noqa: B018  # asked once, not by each
+        self._methods  # noqa: B018  # asked once, not by each
         self._add_results()
         found, tables = copy(self), copy(self._tables)
         tables.connection = tables.connection.cursor()

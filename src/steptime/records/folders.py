@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-FAILED = "SELECT status, cause, count(*) AS n FROM flat WHERE scope = '' GROUP BY ALL ORDER BY 3, 1"
-
-
 class Folders:
     """Records of one folder or of several, each with its name; a row says its `folder`.
 
@@ -123,13 +120,17 @@ class Folders:
 
     def count_records(self) -> int:
         """Return the number of records."""
-        (number,) = self.one("SELECT count(*) FROM flat")
-        return int(number)
+        import polars as pl
+
+        return int(self.scan().select(pl.len()).collect().item())
 
     def model_names(self) -> list[str]:
         """Return the models of the records, sorted."""
-        rows = self.rows("SELECT DISTINCT model FROM flat ORDER BY model")
-        return [row["model"] for row in rows]
+        return sorted(self._distinct("model")["model"])
+
+    def _distinct(self, *columns: str | pl.Expr) -> pl.DataFrame:
+        """Return the combinations of values of columns, in the order of their first records."""
+        return self.scan().select(*columns).unique(maintain_order=True).collect()
 
     def lend(self, name: str, columns: dict[str, Any]) -> None:
         """Let statements read arrays as a table of this name."""
@@ -141,14 +142,18 @@ class Folders:
 
     @cached_property
     def failed(self) -> str:
-        """How many steps failed and of what most did, where none succeeded; else an empty text."""
-        found = self.rows(FAILED)
-        if not found or any(row["status"] == "ok" for row in found):
+        """How many steps failed, and for which reason most, if none succeeded; else ""."""
+        import polars as pl
+
+        reason = ("status", "cause")
+        steps = self.scan().filter(pl.col("scope") == "").select(reason).collect()
+        if not len(steps) or (steps["status"] == "ok").any():
             return ""
-        status, cause, most = found[-1].values()
-        often = f" most often ({most:,})" if len(found) > 1 else ""
+        counts = steps.group_by(reason, maintain_order=True).len("count")
+        status, cause, count = counts.sort("count", *reason).row(-1)
+        often = f" most often ({count:,})" if len(counts) > 1 else ""
         why = f"{status}: {cause}" if cause else status
-        return f"no step here succeeded: {sum(o['n'] for o in found):,} failed,{often} with {why}"
+        return f"no step here succeeded: {len(steps):,} failed,{often} with {why}"
 
     @property
     def settings(self) -> list[str]:
@@ -177,18 +182,21 @@ class Folders:
 
     def source_of(self, *origins: str, on: Collection[str] = ()) -> str:
         """Return that line of the records of these origins, on these platforms or on all."""
-        told = [row for row in self._told if not on or row["platform"] in on]
-        return _line([row for row in told if row["origin"] in origins])
+        methods = [row for row in self._methods if not on or row["platform"] in on]
+        return _describe_methods([row for row in methods if row["origin"] in origins])
 
     @cached_property
     def origins(self) -> set[str]:
         """The origins of the records."""
-        return {row["origin"] for row in self.rows("SELECT DISTINCT origin FROM flat")}
+        return set(self._distinct("origin")["origin"])
 
     @cached_property
-    def _told(self) -> list[Row]:
-        told = "origin, method, method_version, platform, taken_at[:10] AS day"
-        return self.rows(f"SELECT DISTINCT {told} FROM flat")
+    def _methods(self) -> list[Row]:
+        """The methods, platforms and days of the records, each combination once."""
+        import polars as pl
+
+        day = pl.col("taken_at").str.head(10).alias("day")
+        return self._distinct("origin", "method", "method_version", "platform", day).to_dicts()
 
     def tables(self) -> Tables:
         """Return a database of these records that nobody else uses."""
@@ -208,15 +216,20 @@ class Folders:
             raise store.StoreError(f"records need room for temporary files: {reason}") from None
 
 
-def _line(told: Sequence[Row]) -> str:
-    parts = [_methods(told, origin) for origin in ORIGINS]
-    shown = first_of(sorted({row["platform"] for row in told if row["platform"]}), 3)
-    days = sorted({row["day"] for row in told if row["day"]})
-    when = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
-    return " · ".join(part for part in (*parts, shown, when) if part)
+def _describe_methods(rows: Sequence[Row]) -> str:
+    """Return a line such as "measured with torch 2.13.0 · a100 · 2026-11-05"."""
+    parts = [_name_methods(rows, origin) for origin in ORIGINS]
+    platforms = first_of(sorted({row["platform"] for row in rows if row["platform"]}), 3)
+    days = sorted({row["day"] for row in rows if row["day"]})
+    period = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
+    return " · ".join(part for part in (*parts, platforms, period) if part)
 
 
-def _methods(told: Sequence[Row], origin: str) -> str:
-    here = [row for row in told if row["origin"] == origin]
-    methods = {f"{r['method']} {r['method_version']}".removesuffix(f" {UNKNOWN}") for r in here}
+def _name_methods(rows: Sequence[Row], origin: str) -> str:
+    """Return the methods of an origin: "predicted with analytic 2, roofline"."""
+    methods = {
+        f"{row['method']} {row['method_version']}".removesuffix(f" {UNKNOWN}")
+        for row in rows
+        if row["origin"] == origin
+    }
     return f"{origin} with {', '.join(sorted(methods))}" if methods else ""

@@ -174,7 +174,8 @@ def _connection(request: QueryRequest) -> Iterator[duckdb.DuckDBPyConnection]:
         connection.execute("SET memory_limit = ?", [f"{spill_bytes}B"])
         connection.execute("SET max_temp_directory_size = ?", [f"{spilled_bytes}B"])
         connection.execute("SET enable_progress_bar = false")
-        connection.execute(f"CREATE VIEW records AS {_records_sql(request)}")
+        if request.files:
+            connection.execute(f"CREATE VIEW records AS {_records_sql(request)}")
         paths = [*request.files, *filter(None, [request.write_to])]
         if paths:
             connection.execute("SET allowed_paths = ?", [paths])

@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from shutil import rmtree
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -72,8 +73,7 @@ class Tables:
         self, folders: Sequence[Source], warn: Callable[[str], None], model: str = ""
     ) -> None:
         self._scratch = temporary()
-        self.connection = connected(self._scratch)
-        finalize(self, _end, self.connection, self._scratch)
+        finalize(self, rmtree, self._scratch, ignore_errors=True)
         self._warn = warn
         self.model = model
         self._params: list[Kinds] = []
@@ -85,17 +85,28 @@ class Tables:
         others = merge_kinds(self._others)
         self.quantity_kinds = others
         parquets = [rows.parquet for rows in self._folder_rows]
-        self.files = [str(parquet) for parquet in parquets if parquet]
-        if self._small_parquet.exists():
-            source = flat.text(str(self._small_parquet))
-            self.connection.execute(f"CREATE TABLE small AS FROM read_parquet({source})")
-        self.connection.execute(f"CREATE VIEW flat AS {self._flat_sql('small')}")
         self.param_columns = name_settings(params, others)
-        self.columns = flat.columns_of(params, others) | {"folder": "folder"}
-        shown = ", ".join(f"{made} AS {flat.name(name)}" for name, made in self.columns.items())
-        self.connection.execute(f"CREATE VIEW records AS SELECT {shown} FROM flat")
         self._kept = parquets[0] if len(parquets) == 1 and not model else None
         self._has_results = False
+
+    @cached_property
+    def columns(self) -> dict[str, str]:
+        """The SQL over `flat` of the columns of `records`."""
+        columns = flat.columns_of(self.setting_kinds, self.quantity_kinds)
+        return columns | {"folder": "folder"}
+
+    @cached_property
+    def connection(self) -> DuckDBPyConnection:
+        """The database, made when a statement is asked."""
+        connection = connected(self._scratch)
+        finalize(self, connection.close)
+        if self._small_parquet.exists():
+            source = flat.text(str(self._small_parquet))
+            connection.execute(f"CREATE TABLE small AS FROM read_parquet({source})")
+        connection.execute(f"CREATE VIEW flat AS {self._flat_sql('small')}")
+        shown = ", ".join(f"{made} AS {flat.name(name)}" for name, made in self.columns.items())
+        connection.execute(f"CREATE VIEW records AS SELECT {shown} FROM flat")
+        return connection
 
     def _flat_sql(self, small: str) -> str:
         """Return the statement of `flat`; `small` is the table of the rows without a cache."""
@@ -138,7 +149,6 @@ class Tables:
         name = f"results-{mark}-{self._kept.stem.removeprefix('rows-')}"
         path, _ = kept(self._kept.parent, name, make)
         self.connection.execute(f"CREATE VIEW results AS FROM {flat.text(str(path))}")
-        self.files.append(str(path))
 
     def cache_results(
         self, make: Callable[[], pl.DataFrame], makers: Sequence[str]
@@ -273,11 +283,9 @@ class Tables:
 
     def _kept_rows(self, folder: Path, name: str, make: Callable[[Path], Any]) -> tuple[Path, Any]:
         """Return the Parquet of a folder: beside it, among the user's caches, or for this once."""
-        from duckdb import IOException  # of a full disk, say
-
         mark = _mark(str(folder.resolve()))[:16]
         for place in (folder / FOLDER, cache_folder() / mark, self._scratch):
-            with suppress(OSError, IOException):
+            with suppress(OSError):
                 place.mkdir(parents=True, exist_ok=True)
                 return kept(place, name, make)
         raise store.StoreError(f"{folder}: no folder, not even a temporary one, takes its cache")
@@ -353,8 +361,3 @@ def connected(scratch: Path) -> DuckDBPyConnection:
     connection.execute("SET memory_limit = ?", [MEMORY])
     connection.execute("SET enable_progress_bar = false")  # on the stdout of notebooks
     return connection
-
-
-def _end(connection: DuckDBPyConnection, scratch: Path) -> None:
-    connection.close()
-    rmtree(scratch, ignore_errors=True)
