@@ -105,7 +105,7 @@ def test_a_power_law_is_told_exactly():
     assert rows["nodes"]["weight"] == pytest.approx((1.25 / (1.25 + 2 / 3)) ** 0.5)
     found = summary_of(cells(power), scale="log")
     assert found["r2"] == pytest.approx(1)
-    assert found["r2_held_out"] == pytest.approx(1)
+    assert found["r2_cross_validated"] == pytest.approx(1)
     assert [one["ratio"] for one in found["curves"] if one["hyperparameter"] == "nodes"] == (
         pytest.approx([1, 2, 4, 8])
     )
@@ -185,8 +185,8 @@ def test_failed_cells_are_told_by_what_makes_them_fail():
     assert "medians by nodes are over survivors" in said
     row = next(row for row in table.rows if row["hyperparameter"] == "nodes")
     # the neighbours of a failed cell: half its nodes or two layers, at the same batch
-    assert row["weight_if_failed_zero"] < row["weight_if_failed_least"] < row["weight"]
-    assert row["weight_if_failed_greatest"] > row["weight_if_failed_least"]
+    assert row["weight_if_failed_zero"] < row["weight_if_failed_low"] < row["weight"]
+    assert row["weight_if_failed_high"] > row["weight_if_failed_low"]
 
 
 def test_neighbours_differ_by_one_level_of_one_column():
@@ -264,7 +264,7 @@ def test_an_overfit_is_seen():
     rng = np.random.default_rng(11)
     noise = {key: rng.normal() for key in product(LAYERS, NODES, BATCHES)}
     found = summary_of(cells(lambda *at: 1e9 * 2 ** noise[at]), order=2)
-    assert found["r2"] > 0.2 > found["r2_held_out"]
+    assert found["r2"] > 0.2 > found["r2_cross_validated"]
 
 
 def test_wrong_settings():
