@@ -104,7 +104,7 @@ class Members:
     @cached_property
     def order(self) -> Ids:
         """The places of records by group; those of a group stand in their order."""
-        return np.argsort(self.group, kind="stable")
+        return np.asarray(np.argsort(self.group, kind="stable"))
 
     @cached_property
     def starts(self) -> Ids:

@@ -316,7 +316,7 @@ def _any(members: Members, flags: Flags) -> Flags:
 
 def _take(column: Floats, places: Ids) -> Floats:
     """Return a column at places, NaN for `NO_MEMBER`."""
-    return np.r_[column, np.nan][places]
+    return np.asarray(np.r_[column, np.nan][places])
 
 
 def _ways(members: Members) -> Ids:

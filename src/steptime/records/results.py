@@ -12,7 +12,7 @@ measured, published, or predicted where there is a prediction only.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -179,14 +179,14 @@ def _records_of(data: Folders, seqs: Ids, columns: list[pl.Expr]) -> pl.DataFram
     return places.join(records, on="seq", how="left", maintain_order="left").drop("seq")
 
 
-def _number_columns(parts: Mapping[str, NDArray[np.generic]]) -> list[pl.Series]:
+def _number_columns(parts: Mapping[str, NDArray[Any]]) -> list[pl.Series]:
     """Return the numbers of the groups that were attempts, null where unknown."""
     names = ("measured_s", "low", "high", "steady", "run_count")
     numbers = [pl.Series(name, parts[name]).fill_nan(None) for name in names]
     return [*numbers, *(pl.Series(name, parts[name]) for name in ("is_alone", "is_pooled"))]
 
 
-def _pair_groups(groups: RecordGroups) -> dict[str, NDArray[np.generic]]:
+def _pair_groups(groups: RecordGroups) -> dict[str, NDArray[Any]]:
     """Return the records and groups of each row, in order: pairs, and what has no partner.
 
     `head` is the record that a row is of: the last good one that was attempts, else the prediction;
@@ -207,7 +207,7 @@ def _pair_groups(groups: RecordGroups) -> dict[str, NDArray[np.generic]]:
     is_alone = attempts == number
     head = np.where(is_alone, predicted, attempts)
 
-    def attempt_number(column: NDArray[np.generic]) -> NDArray[np.generic]:
+    def attempt_number(column: NDArray[Any]) -> NDArray[Any]:
         return np.where(is_alone, np.nan, column[head])
 
     return {

@@ -99,7 +99,7 @@ def gather(
     """
     data.most = MAX_ROWS
     rows = select_networks(data, max_networks)
-    parts = [
+    parts: list[Callable[[Data], Section | None]] = [
         partial(_section, part, pictures=pictures) for part in names() if analysis(part).section
     ]
     if pictures:  # of no analysis
