@@ -18,7 +18,7 @@ from steptime.cli.main import run
 for kind in sys.argv[2:]:
     run(["analyse", *kind.split(), sys.argv[1], "--json"])
 """
-ANALYSES = ("nodes", "heatmap", "results", "breakdown", "sensitivity")
+ANALYSES = ("nodes", "heatmap", "results", "breakdown", "sensitivity", "speedup --by batch")
 
 
 @pytest.fixture(scope="module")
