@@ -53,9 +53,9 @@ def test_records_are_found_in_whichever_small_file_they_lie(tmp_path):
     records = [synthetic.measured(one) for one in NETWORKS]
     data = left(tmp_path / "r", records[:2], records[2:3], records[3:])
     places = [row["place"] for row in frame_rows(data, "place")]
-    found = data.whole(0, places)
+    found = data.read_records(0, places)
     assert [found[at].workload.key for at in places] == [one.workload.key for one in records]
-    assert data.whole(0, places[3:4])[places[3]].quantities == records[3].quantities
+    assert data.read_records(0, places[3:4])[places[3]].quantities == records[3].quantities
     drawn = draw("samples", data)["data"]["values"]
     assert len(drawn) == sum(len(one.quantities["step_s"].samples) for one in records)
 

@@ -56,7 +56,7 @@ def test_a_folder_of_many_files_and_a_second_folder_exchange_no_record(tmp_path)
     assert [row["note"] for row in rows] == [*(f"{index:05}" for index in range(FILES)), "second"]
     assert len({row["seq"] for row in rows}) == FILES + 1
     for row in (rows[0], rows[4095], rows[4096], rows[-1]):
-        record = data.whole(row["folder_rank"], [row["place"]])[row["place"]]
+        record = data.read_records(row["folder_rank"], [row["place"]])[row["place"]]
         assert record.note == row["note"]
 
 
@@ -97,7 +97,9 @@ def test_nested_folders_and_compressed_files_are_read(tmp_path):
     assert [record.workload.settings["layers"] for record in _load(tmp_path)[0]] == [1, 2, 3]
     data = Data.load([tmp_path], pytest.fail)
     places = [row["place"] for row in frame_rows(data, "place")]
-    layers = [record.workload.settings["layers"] for record in data.whole(0, places).values()]
+    layers = [
+        record.workload.settings["layers"] for record in data.read_records(0, places).values()
+    ]
     assert layers == [1, 2, 3]
 
 
@@ -106,7 +108,7 @@ def test_a_mark_of_utf_8_is_skipped_and_utf_16_is_named(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + text)
     assert len(_load(tmp_path)[0]) == 1
     data = Data.load([tmp_path], pytest.fail)
-    assert data.whole(0, [0])[0] == _measured(0)
+    assert data.read_records(0, [0])[0] == _measured(0)
     for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
         (tmp_path / "b.jsonl").write_bytes(text.decode().encode(encoding))
         records, warnings = _load(tmp_path)

@@ -230,7 +230,7 @@ def make_results_table(data: Data) -> Table:
     """
     results = data.scan_results().select(ALL_COLUMNS)
     total = data.count_results()
-    printed = results if data.most is None else results.head(data.most)
+    printed = results if data.max_rows is None else results.head(data.max_rows)
     rows = [
         {name: value for name, value in row.items() if name not in HIDDEN_COLUMNS}
         for row in result_rows(printed.collect())

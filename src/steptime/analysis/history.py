@@ -78,7 +78,7 @@ def history_table(data: Data, margin: str) -> Table:
     rows: list[Row] = []
     changes: list[Row] = []
     for series in all_series:
-        if not series.changes and data.most is not None and len(rows) >= data.most:
+        if not series.changes and data.max_rows is not None and len(rows) >= data.max_rows:
             continue
         series_rows = [*_series_rows(series, folder_rows)]
         rows += series_rows

@@ -189,7 +189,7 @@ def _count_failed(data: Data, level: pl.Expr, levels: Sequence[str]) -> dict[str
 def _make_table(data: Data, answer: SpeedupAnswer, speedups: Speedups) -> Table:
     """Return the table of the pairs, from the lowest and the highest to the middle."""
     order = np.argsort(speedups.ratio, kind="stable")
-    places = _order_ends_first(order)[: data.most]
+    places = _order_ends_first(order)[: data.max_rows]
     count = min(EXTREME_COUNT, len(order))
     make_rows = partial(_make_rows, speedups)
     low, high, rows = (

@@ -8,20 +8,17 @@ null is unknown.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
-from copy import copy
+from collections.abc import Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from steptime.core.units import seconds
-from steptime.records import results_sql
 from steptime.records.folders import Folders
 from steptime.records.row import Row
 
 if TYPE_CHECKING:
     import polars as pl
 
-WHOLE = ("name", *results_sql.COLUMNS, "label", *results_sql.PLACES)
 INTERVAL_COLUMNS = ("measured_low_s", "measured_high_s", "interval")
 
 
@@ -80,37 +77,6 @@ class Data(Folders):
             places = random.Random(0).sample(range(len(lines)), limit)  # noqa: S311 - no secret
             frame = frame.filter(pl.col("line").is_in(lines[sorted(places)].implode()))
         return result_rows(frame), len(lines)
-
-    def of_results(self, columns: Iterable[str], rest: str = "", *values: Any) -> list[Row]:
-        """Return columns of `results` and `interval_95`; `rest` is the SQL behind its name."""
-        ends = ("measured_low_s", "measured_high_s")  # stated ones may be another interval
-        told = dict.fromkeys(one for one in (*columns, *ends, "interval") if one != "interval_95")
-        rows = self.rows(f"SELECT {', '.join(told)} FROM results {rest}", *values)
-        for row in rows:
-            row["interval_95"] = describe_interval(row)
-        return rows
-
-    def beside(self) -> Data:
-        """Return the same records for another thread, which must not outlast this object."""
-        self._methods  # noqa: B018  # asked once, not by each
-        self._add_results()
-        found, tables = copy(self), copy(self._tables)
-        tables.connection = tables.connection.cursor()
-        vars(found)["_tables"] = tables
-        return found
-
-    def _asked(self, sql: str, values: Sequence[Any]) -> Any:
-        """Return the answer to a statement; the first that lacks the table `results` gets it."""
-        from duckdb import CatalogException
-
-        try:
-            return super()._asked(sql, values)
-        except CatalogException:
-            self._add_results()
-            return super()._asked(sql, values)
-
-    def _add_results(self) -> None:
-        self._tables.add_results(partial(results_sql.add, self), results_sql.SQL)
 
 
 def result_rows(frame: pl.DataFrame) -> list[Row]:

@@ -14,7 +14,7 @@ from steptime.core.progress import tell
 from steptime.core.table import Table
 from steptime.records.data import Data
 from steptime.records.row import Row, grouped
-from steptime.records.tables import threads
+from steptime.records.tables import count_threads
 from steptime.reports.charts import Spec, draw
 from steptime.reports.networks import MAX_NETWORKS, make_details, select_networks
 
@@ -97,19 +97,18 @@ def gather(
     Returns:
         The findings; an analysis or a chart that cannot be made of these records is `missing`.
     """
-    data.most = MAX_ROWS
+    data.max_rows = MAX_ROWS
     rows = select_networks(data, max_networks)
     parts: list[Callable[[Data], Section | None]] = [
         partial(_section, part, pictures=pictures) for part in names() if analysis(part).section
     ]
     if pictures:  # of no analysis
         parts += [partial(_draw_section, part) for part in registry.names(PLOTS, "plots")]
-    copies = [data.beside() for _ in parts]  # here: threads that ask for one at once collide
     results = []
-    with ThreadPoolExecutor(threads()) as pool:
-        summary = pool.submit(summarise_results, data.beside().scan_results())
-        details = pool.submit(make_details, data.beside(), rows) if pictures else None
-        for number, result in enumerate(pool.map(_try_part, parts, copies)):
+    with ThreadPoolExecutor(count_threads()) as pool:
+        summary = pool.submit(summarise_results, data.scan_results())
+        details = pool.submit(make_details, data, rows) if pictures else None
+        for number, result in enumerate(pool.map(partial(_try_part, data), parts)):
             tell("sections", number, len(parts))
             results.append(result)
     numbers: ResultsSummary = summary.result()
@@ -127,7 +126,7 @@ def gather(
     )
 
 
-def _try_part(make: Callable[[Data], Section | None], data: Data) -> Section | InputError | None:
+def _try_part(data: Data, make: Callable[[Data], Section | None]) -> Section | InputError | None:
     """Return a section, None where there is nothing, or why it cannot be made."""
     try:
         return make(data)

@@ -177,7 +177,7 @@ def _read_records(data: Data, rows: Sequence[Row]) -> list[tuple[list[Record], R
     pairs: list[tuple[list[Record], Record | None]] = [([], None)] * len(rows)
     for folder, numbers in by_folder.items():
         places = {place for number in numbers for place in _places(rows[number])}
-        records = data.whole(data.names.index(folder), sorted(places))
+        records = data.read_records(data.names.index(folder), sorted(places))
         for number in numbers:
             attempts = [records[place] for place in rows[number]["tried"] or ()]
             pairs[number] = attempts, records.get(rows[number]["predicted_at"])

@@ -80,7 +80,7 @@ def _points(data: Data, series: pl.DataFrame) -> list[style.Row]:
     names = _name_series(data, series)
     panels: dict[str, list[style.Row]] = {}
     records = {
-        rank: data.whole(rank, places)
+        rank: data.read_records(rank, places)
         for rank, places in series.group_by("folder_rank", maintain_order=True)
         .agg(pl.col("places").explode())
         .iter_rows()
