@@ -20,6 +20,7 @@ from steptime.records import store, tables
 from steptime.records.data import Data
 from steptime.records.frame_columns import SCHEMA, other_number
 from steptime.records.record import Quantity, Record
+from told import frame_rows
 
 RECORDS = synthetic.sweep(failures=True)
 
@@ -58,7 +59,7 @@ def test_folders_stand_one_behind_the_other_with_and_without_a_cache(
         assert frame["seq"].is_sorted()
         assert frame["seq"].n_unique() == len(RECORDS)
         data = Data.load(folders, pytest.fail)
-        rows = data.rows("SELECT seq, folder, workload_key FROM flat ORDER BY seq")
+        rows = frame_rows(data, "seq", "folder", "workload_key")
         assert rows == frame.select("seq", "folder", "workload_key").to_dicts()
 
 

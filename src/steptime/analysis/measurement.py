@@ -9,6 +9,7 @@ import polars as pl
 from steptime.core.units import counted
 from steptime.records.data import Data
 from steptime.records.record import Record
+from steptime.records.record_columns import DERIVED_COLUMNS
 from steptime.records.row import Row
 from steptime.records.statistics import WITHIN
 
@@ -21,12 +22,15 @@ QUANTITIES = (
 COLUMNS = (
     *(*FACTS, *PARTS, *QUANTITIES, "input_s", "infeed", "step_s", "samples_n"),
     *("samples_disturbed", "step_s_interval", "step_s_mean", "step_s_min", "step_s_p5"),
-    *("step_s_p95", "speed_per_s", "speed_uncertainty_per_s", "speed_jitter_per_s"),
+    *(
+        "step_s_p95",
+        "step_s_low",
+        "step_s_high",
+        "speed_per_s",
+        "speed_uncertainty_per_s",
+        "speed_jitter_per_s",
+    ),
 )
-STEP_ENDS = {
-    "step_s_low": pl.min_horizontal(pl.col("estimate").struct.field("low"), "step_s"),
-    "step_s_high": pl.max_horizontal(pl.col("estimate").struct.field("high"), "step_s"),
-}
 
 
 def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) -> Row:
@@ -64,10 +68,9 @@ def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) 
 
 def _read_row(record: Record) -> Row:
     """Return the row of a record in its frame, with the ends of its interval."""
-    is_known = pl.col("estimate").struct.field("low").is_not_null()
-    ends = [pl.when(is_known).then(end).alias(name) for name, end in STEP_ENDS.items()]
     data = Data.of([record])  # its files end with it
-    return data.scan().select(*COLUMNS, *ends).collect().row(0, named=True)
+    columns = {name: DERIVED_COLUMNS.get(name, pl.col(name)) for name in COLUMNS}
+    return data.scan().select(**columns).collect().row(0, named=True)
 
 
 def _step_numbers(record: Record, row: Row, flop: float, peaks: Mapping[str, float | None]) -> Row:

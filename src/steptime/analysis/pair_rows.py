@@ -33,7 +33,7 @@ CELLS_OF_A: Cells = {name: name for name in (*SIDE_COLUMNS, *ROOF_COLUMNS)}
 CELLS_OF_B: Cells = {**{name: name for name in (*ABOUT, *SIDE_COLUMNS)}, "good_s": GOOD_STEP_S}
 CELLS_OF_UNPAIRED: Cells = {name: name for name in (*ABOUT, "status", "cause")}
 MAX_ROWS_IN_MEMORY = 1000
-ROWS_AT_ONCE = 20_000  # in memory while they are written
+ROWS_OF_PART = 20_000  # in memory while they are written
 
 
 def pair_rows(pairing: Pairing, places: Ids) -> list[Row]:
@@ -130,11 +130,11 @@ def _share_rows(predicted: Sequence[Row], measured: Sequence[Row]) -> list[Row]:
 
 
 def unpaired_rows(pairing: Pairing, places: Ids) -> list[Row]:
-    """Return what has no partner as rows, with the reason."""
+    """Return the entries of `unpaired` at these places as rows, with the reason."""
     unpaired, value = pairing.unpaired, pairing.groups.columns.value
     ids, a, b = unpaired.id[places], unpaired.a[places], unpaired.b[places]
-    asked = np.r_[ids, a, b]
-    facts = pairing.groups.facts(asked[asked >= 0], CELLS_OF_UNPAIRED)
+    groups_of_rows = np.r_[ids, a, b]
+    facts = pairing.groups.facts(groups_of_rows[groups_of_rows >= 0], CELLS_OF_UNPAIRED)
     names = pairing.names(ids)
     rows = []
     for number, place in enumerate(places.tolist()):
@@ -167,8 +167,8 @@ def describe_differences(left: Row, right: Row, column: str) -> Row:
     """Return in what two steps that ran differ but in `column`: names of options, and words."""
     options = [loaded(side["method_options"]) for side in (left, right)]
     ways = [
-        {"host": side["host"] or None, "version": side["method_version"], **chosen}
-        for side, chosen in zip((left, right), options, strict=True)
+        {"host": side["host"] or None, "version": side["method_version"], **method_options}
+        for side, method_options in zip((left, right), options, strict=True)
     ]
     names = [name for name in {**ways[0], **ways[1]} if ways[0].get(name) != ways[1].get(name)]
     if "predicted" in (left["origin"], right["origin"]):
@@ -190,8 +190,8 @@ def rows_on_demand(places: Ids, make: Callable[[Ids], list[Row]]) -> Sequence[Ro
     """Return rows of these places: made at once if they are few, else on each pass."""
     if len(places) <= MAX_ROWS_IN_MEMORY:
         return make(places) if len(places) else []
-    first_rows = MAX_ROWS_IN_MEMORY or ROWS_AT_ONCE  # people read these alone
-    parts = np.split(places, [*range(first_rows, len(places), ROWS_AT_ONCE)])
+    first_rows = MAX_ROWS_IN_MEMORY or ROWS_OF_PART  # people read these alone
+    parts = np.split(places, [*range(first_rows, len(places), ROWS_OF_PART)])
 
     def texts(part: Ids) -> list[str]:
         with no_collection():

@@ -201,9 +201,9 @@ class Pairing:
     @cached_property
     def unpaired(self) -> Unpaired:
         """The whole steps without a partner, then those of which a side has no number."""
-        others = [name for name in self.words if name != self.against]
-        lonely = self.groups.lonely(self.against, others, self._matched)
-        words = [self.words[name] for name in (*others, self.against)]
+        levels = [name for name in self.words if name != self.against]
+        lonely = self.groups.lonely(self.against, levels, self._matched)
+        words = [self.words[name] for name in (*levels, self.against)]
         texts = [text for word in words for text in (f"not {word}", self.mismatch.format(word))]
         place = 2 * (lonely["other"] % len(words)) + lonely["in_cell"]
         reasons = np.array(texts, object)[place]
@@ -223,7 +223,7 @@ class Pairing:
         )
 
     def summary(self) -> Row:
-        """Return how far A is off from B: what a prediction is judged by, and the worst pairs."""
+        """Return the errors of A against B, as a prediction is judged, and the worst pairs."""
         ratio = self.columns.ratio
         places = farthest(ratio, WORST_PAIRS)
         b = self.columns.b[places]
@@ -236,7 +236,7 @@ class Pairing:
         return accuracy(ratio) | {"worst": worst}
 
     def of_levels(self) -> list[Row]:
-        """Return what the pairs of each level amount to."""
+        """Return the ratios and verdicts of the pairs of each level together."""
         if not self.column:
             return []
         places = places_of(self.columns.level, len(self.groups.levels))
@@ -244,7 +244,7 @@ class Pairing:
         return [{"level": level, **self._amount(by_level[level])} for level in self.levels]
 
     def _amount(self, places: Ids) -> Row:
-        """Return what the pairs at these places amount to."""
+        """Return the ratios and verdicts of the pairs at these places together."""
         ratio, verdict = self.columns.ratio[places], self.columns.verdict[places]
         quantiles = {"median_ratio": 0.5, "min_ratio": 0, "max_ratio": 1}
         return {
@@ -290,7 +290,7 @@ class Pairing:
         return rows_on_demand(places, lambda part: pair_rows(self, part))
 
     def unpaired_rows(self, places: Ids | None = None) -> Sequence[Row]:
-        """Return what is `unpaired` as rows, or some of it, with the `reason`."""
+        """Return `unpaired` as rows, or the rows at some places, with the `reason`."""
         places = np.arange(len(self.unpaired)) if places is None else places
         self.learn(self.unpaired.id[places])
         return rows_on_demand(places, lambda part: make_unpaired_rows(self, part))
@@ -306,7 +306,7 @@ class Pairing:
         return list(self._names[ids])
 
     def learn(self, ids: Ids) -> None:
-        """Name these groups so that a name tells a group from all others that have one.
+        """Name these groups so that a name differs from those that other groups have.
 
         `free` tells no names apart, as it tells none in a pair. A name that is given stays.
         """

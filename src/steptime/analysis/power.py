@@ -40,7 +40,7 @@ class Power(NamedTuple):
 
 
 def find_power(pairing: Pairing, data: Data) -> Power:
-    """Return what the comparison of two folders could have found."""
+    """Return the smallest change that the comparison of two folders could have found."""
     power = _find_power_of_pairs(pairing)
     other_hardware = find_other_hardware(data)
     if not other_hardware:
@@ -50,30 +50,30 @@ def find_power(pairing: Pairing, data: Data) -> Power:
 
 def _find_power_of_pairs(pairing: Pairing) -> Power:
     smallest = pairing.columns.smallest
-    is_known = np.isfinite(smallest)
-    if not is_known.any():
+    is_finite = np.isfinite(smallest)
+    if not is_finite.any():
         return Power(False, None, len(pairing), _explain_unjudged(pairing))
-    is_less_better = not more_is_better(pairing.quantity)
-    limit = np.expm1(MAX_CHANGE) if is_less_better else -np.expm1(-MAX_CHANGE)
-    is_judged = is_known & (smallest <= limit)
+    is_cost = not more_is_better(pairing.quantity)
+    limit = np.expm1(MAX_CHANGE) if is_cost else -np.expm1(-MAX_CHANGE)
+    is_judged = is_finite & (smallest <= limit)
     if not is_judged.any():
-        at_least = float(smallest[is_known].min())
-        advice = _advise(pairing, is_known, "a step twice as slow", at_least)
+        at_least = float(smallest[is_finite].min())
+        advice = _advise(pairing, is_finite, "a step twice as slow", at_least)
         return Power(False, at_least, len(pairing), f"nothing can be judged: {advice}")
     typical = float(np.median(smallest[is_judged]))
     remark = ""
-    if typical > GOAL and is_less_better:
+    if typical > GOAL and is_cost:
         remark = _advise(pairing, is_judged, percent(GOAL), typical)
     return Power(True, typical, int((~is_judged).sum()), remark)
 
 
 def advise(noise: float, runs: int, pairs: int) -> list[str]:
-    """Return what would find a slowdown of `GOAL` at this noise, such as "rounds = 5"."""
+    """Return ways to find a slowdown of `GOAL` at this noise, such as "rounds = 5"."""
     goal = float(np.log1p(GOAL))
     advice = []
-    for more_runs in range(max(runs, MIN_RUNS), MAX_RUNS + 1):
-        if smallest_of_equal(noise, more_runs, pairs) <= goal:
-            advice.append(f"rounds = {more_runs}")
+    for run_count in range(max(runs, MIN_RUNS), MAX_RUNS + 1):
+        if smallest_of_equal(noise, run_count, pairs) <= goal:
+            advice.append(f"rounds = {run_count}")
             break
     for pool in POOLS:
         pool_runs = max(runs, MIN_RUNS)

@@ -110,7 +110,7 @@ class Members:
     def starts(self) -> Ids:
         """Where each group begins in `order`, and the end of the last one."""
         counts = np.bincount(self.group)
-        return np.r_[0, counts.cumsum()].astype(np.int64)
+        return np.asarray(np.r_[0, counts.cumsum()].astype(np.int64))
 
     def of_groups(self, groups: Ids) -> tuple[Ids, Ids]:
         """Return the places of the records of groups, and for each the place in `groups`."""

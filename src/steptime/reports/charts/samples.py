@@ -36,7 +36,7 @@ def chart(data: Data) -> style.Spec:
     points = {"x": X, **marks(KINDS, ("sample", "time", "run", "kind"))}
     middle = style.layer("rule", {"y": {**Y, "aggregate": "median"}}, style="quiet")
     layers = {"layer": [middle, style.layer("point", points, size=22)]}
-    drawn_rows, view = style.facet_panels(rows, "panel", layers, 3, GAP, width=WIDTH, height=70)
+    panel_rows, view = style.facet_panels(rows, "panel", layers, 3, GAP, width=WIDTH, height=70)
     words = EXPLANATION
     if len(series) < series_count:
         words += f" The {len(series)} of {series_count} networks that scatter most."
@@ -47,9 +47,9 @@ def chart(data: Data) -> style.Spec:
     ]
     if "facet" in view:
         resolve = {"scale": {"x": "independent", "y": "independent"}}
-        gaps = {"row": 50 + 15 * max(row["panel"].count("|") for row in drawn_rows), "column": GAP}
+        gaps = {"row": 50 + 15 * max(row["panel"].count("|") for row in panel_rows), "column": GAP}
         view |= {"resolve": resolve, "bounds": "flush", "spacing": gaps}
-    return style.finish("Samples in the order taken", caption, drawn_rows, **view)
+    return style.finish("Samples in the order taken", caption, panel_rows, **view)
 
 
 def _find_series(data: Data) -> tuple[pl.DataFrame, int]:

@@ -10,8 +10,8 @@ from steptime.records.data import Data
 from steptime.records.row import grouped
 from steptime.reports.charts import EmptyPlotError, style
 
-MAX_DRAWN_LINES = 240  # lines
-MAX_NAMED_LINES = 24  # with names of their own
+MAX_LINES = 240  # lines
+MAX_LEGEND_LINES = 24  # with names of their own
 BATCH_WORDS = pl.concat_str(pl.lit(" batch "), pl.col("batch").cast(pl.String))
 LINE = pl.col("label").str.split(BATCH_WORDS).list.join("")
 TOOLTIP = (
@@ -32,7 +32,7 @@ def chart(data: Data) -> style.Spec:
     """
     is_point = (pl.col("examples_per_s") > 0) & pl.col("batch").is_not_null()
     columns = style.point_columns("family", TOOLTIP)
-    rows, line_count = data.draw_results(columns, is_point, MAX_DRAWN_LINES, LINE)
+    rows, line_count = data.draw_results(columns, is_point, MAX_LINES, LINE)
     if not rows:
         raise EmptyPlotError(
             "throughput: no record here holds both a measured time of a step and its batch"
@@ -49,7 +49,7 @@ def chart(data: Data) -> style.Spec:
         view = {"concat": panels, "columns": 2, "resolve": scales, "spacing": 30}
     caption = [
         explanation,
-        *style.describe_sample(line_count, "line", MAX_DRAWN_LINES),
+        *style.describe_sample(line_count, "line", MAX_LINES),
         data.source,
     ]
     return style.finish("Throughput by batch", caption, points, **view)
@@ -64,9 +64,9 @@ def _panel(family: str, points: Sequence[style.Row]) -> style.Spec:
         "y": style.log_number("speed", [p["speed"] for p in family_points], "speed (examples/s)"),
     }
     place["x"]["axis"] |= {"values": batches, "labelExpr": "format(datum.value, 'd')"}
-    opacity = 0.9 if line_count <= MAX_NAMED_LINES else 0.25
+    opacity = 0.9 if line_count <= MAX_LEGEND_LINES else 0.25
     encoding = style.encode_categories("line", family_points, " ", orient="bottom", columns=1)
-    if line_count > MAX_NAMED_LINES:
+    if line_count > MAX_LEGEND_LINES:
         colour = style.encode_categories(
             "platform", points, "platform", orient="bottom", columns=1
         )["color"]
@@ -79,7 +79,7 @@ def _panel(family: str, points: Sequence[style.Row]) -> style.Spec:
             "point", {**place, **encoding, "tooltip": tooltip}, filled=True, opacity=opacity
         ),
     ]
-    title = family if line_count <= MAX_NAMED_LINES else f"{family}, {line_count} lines"
+    title = family if line_count <= MAX_LEGEND_LINES else f"{family}, {line_count} lines"
     return {
         "title": {"text": title, "fontSize": 13, "offset": 8},
         "transform": [{"filter": {"field": "family", "equal": family}}],
