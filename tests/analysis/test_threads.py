@@ -18,7 +18,10 @@ from steptime.cli.main import run
 for kind in sys.argv[2:]:
     run(["analyse", *kind.split(), sys.argv[1], "--json"])
 """
-ANALYSES = ("nodes", "heatmap", "results", "breakdown", "sensitivity", "speedup --by batch")
+ANALYSES = (
+    *("nodes", "heatmap", "results", "breakdown", "sensitivity", "speedup --by batch"),
+    *("roofline", "roofline --ops"),
+)
 
 
 @pytest.fixture(scope="module")
