@@ -257,7 +257,7 @@ def roofline_table(
             raise InputError("roofline: give folders of records, or devices with --device")
         return _make_device_table(devices)
     points = list_points(data, [name for name in (color, line) if name], ops=ops)
-    max_rows = min(MAX_ROWS, POINTS_PER_PRINTED_ROW * (data.most or MAX_ROWS))
+    max_rows = min(MAX_ROWS, POINTS_PER_PRINTED_ROW * (data.max_rows or MAX_ROWS))
     answer = draw_roofline(points, devices, max_rows)
     if not answer.rows and devices:
         return _make_device_table(devices)

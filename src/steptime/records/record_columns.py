@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from steptime.records.column_names import name_quantities
 from steptime.records.frame_columns import other_number
 from steptime.records.row import COLUMNS
 from steptime.records.setting_columns import typed_settings
 
 if TYPE_CHECKING:
     from steptime.records.folders import Folders
-
-QUANTITY_PREFIX = "quantity_"
 
 
 def step_end(name: str) -> pl.Expr:
@@ -45,25 +44,11 @@ def record_columns(data: Folders) -> dict[str, pl.Expr]:
     `quantity_NAME`, such a hyperparameter as `param_NAME`.
     """
     columns = {name: DERIVED_COLUMNS.get(name, pl.col(name)) for name in COLUMNS}
-    columns |= {name: other_number(quantity) for name, quantity in _quantity_names(data).items()}
+    quantities = name_quantities(data.quantity_kinds)
+    columns |= {column: other_number(quantity) for quantity, column in quantities.items()}
     columns |= _setting_expressions(data)
     columns["folder"] = pl.col("folder")
     return {name: column.alias(name) for name, column in columns.items()}
-
-
-def _quantity_names(data: Folders) -> dict[str, str]:
-    """Return the quantities that not every record has, by the names of their columns."""
-    keys = pl.col("others").list.explode(empty_as_null=False).struct.field("key")
-    quantities = data.scan().select(keys.drop_nulls().unique(maintain_order=True)).collect()
-    names: dict[str, str] = {}
-    used = {name.lower() for name in (*COLUMNS, "folder")}
-    for quantity in quantities.to_series():
-        name = quantity
-        while not name or name.lower() in used:
-            name = QUANTITY_PREFIX + name
-        used.add(name.lower())
-        names[name] = quantity
-    return names
 
 
 def _setting_expressions(data: Folders) -> dict[str, pl.Expr]:
