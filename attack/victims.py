@@ -28,6 +28,8 @@ from typing import Any, NamedTuple
 
 import vl_convert
 
+from steptime.__main__ import report_unraisable
+
 Act = Callable[[], int]
 MARK = "STEPTIME_ATTACK"  # a variable by which all processes of a victim are known
 LIMIT_S = 600.0  # of waiting for an event: a fault, however busy this machine is
@@ -191,6 +193,7 @@ def _be(act: Act, folder: Path, env: Mapping[str, str], said: int, events: _Even
         for descriptor in (1, 2):
             os.dup2(said, descriptor)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        sys.unraisablehook = report_unraisable  # as the command sets it
         events.install()
         code = act()
         gc.collect()

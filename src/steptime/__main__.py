@@ -1,4 +1,4 @@
-"""`python -m steptime` is the command `steptime`: the door of both."""
+"""Entry point of `python -m steptime` and of the command `steptime`."""
 
 import gc
 import os
@@ -8,21 +8,21 @@ import sys
 from steptime import __version__
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
-# New objects before Python looks for circles among them, which a short command makes few of: at its
-# default, 700, looking took an eighth of the time of `predict`.
-MORE_OBJECTS = 50_000
+# Allocations between two garbage collections; with Python's default, 700, collections took an
+# eighth of the time of `predict`, which makes few reference cycles.
+GC_THRESHOLD = 50_000
 
 
-def _end(*_: object) -> None:
-    """End at once: while modules are imported nothing is kept, and some would lose the signal."""
+def _exit_at_once(*_: object) -> None:
+    """Exit on Ctrl-C during the imports: no work is lost, and some modules swallow the signal."""
     os.write(2, b"steptime: interrupted\n")
     os._exit(INTERRUPTED)
 
 
-def _dropped(told: "sys.UnraisableHookArgs") -> None:
-    """Say what Python drops where an object ends, but for Ctrl-C, which may come after the work."""
-    if told.exc_type is not KeyboardInterrupt:
-        sys.__unraisablehook__(told)
+def report_unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Print an exception that Python cannot raise, except Ctrl-C while an object is destroyed."""
+    if unraisable.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(unraisable)
 
 
 def main() -> None:
@@ -33,9 +33,9 @@ def main() -> None:
     before = signal.getsignal(signal.SIGINT)
     is_ours = before is signal.default_int_handler  # not where a shell has it ignored
     if is_ours:
-        signal.signal(signal.SIGINT, _end)
-    gc.set_threshold(MORE_OBJECTS)
-    sys.unraisablehook = _dropped
+        signal.signal(signal.SIGINT, _exit_at_once)
+    gc.set_threshold(GC_THRESHOLD)
+    sys.unraisablehook = report_unraisable
     from steptime.cli.main import main as run
 
     if is_ours:

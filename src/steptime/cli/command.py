@@ -104,12 +104,16 @@ def command_of(
 
     def run(*arguments: Any, **options: Any) -> int:
         texts = signature.bind(*arguments, **options).arguments
-        values = {
+        values = {  # an option that is not given stays out, so that the question can tell
+            parameter.name: read_value(parameter, value)
+            for parameter in question_parameters
+            if (value := texts.get(parameter.name)) is not None
+        }
+        output = {
             parameter.name: parameter.default if value is None else read_value(parameter, value)
-            for parameter in (*question_parameters, *output_parameters)
+            for parameter in output_parameters
             for value in [texts.get(parameter.name)]
         }
-        output = {item.name: values.pop(item.name) for item in output_parameters}
         return _answer_question(
             question, values, output, partial(_describe_work, question, command)
         )

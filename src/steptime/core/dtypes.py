@@ -1,5 +1,6 @@
 """Element types and the precisions a network can be run in."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from steptime.core.errors import unknown
@@ -71,3 +72,32 @@ def find_dtype(text: str) -> str:
 def precision(dtype: str) -> Precision:
     """Return the `Precision` of a dtype name; raises `InputError` for an unknown one."""
     return PRECISIONS[find_dtype(dtype)]
+
+
+# Words of several tools for weights or caches of few bits: types, the likeliest first.
+QUANTISED_WORDS = {
+    **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "mxfp8"), ("float8",)),
+    **dict.fromkeys(
+        ("modelopt", "modelopt_fp8", "w8a8_fp8", "fbgemm_fp8", "ptpc_fp8"), ("float8",)
+    ),
+    **dict.fromkeys(("awq", "gptq", "awq_marlin", "gptq_marlin", "marlin"), ("int4",)),
+    **dict.fromkeys(("w4a16", "int4_awq", "w4afp8", "moe_wna16"), ("int4",)),
+    **dict.fromkeys(("4bit", "4-bit", "bnb", "bitsandbytes", "nf4"), ("nf4", "int4")),
+    **dict.fromkeys(("8bit", "8-bit", "w8a8", "w8a8_int8", "experts_int8", "q8_0"), ("int8",)),
+    **dict.fromkeys(("nvfp4", "modelopt_fp4", "fp4"), ("float4",)),
+    **dict.fromkeys(("q4_0", "q4_1", "q4_k_s", "q4_k_m", "iq4_xs", "iq4_nl"), ("int4",)),
+}
+
+
+def find_quantised_type(text: str, known: Collection[str]) -> str | None:
+    """Return the type of weights or of a cache that a word of any tool says.
+
+    Args:
+        text: the word, in any case, such as `awq`, `q4_k_m` or `4bit`.
+        known: types that can be priced.
+
+    Returns:
+        One of `known`; None where the word says none of them.
+    """
+    word = text.strip().lower()
+    return next((name for name in (word, *QUANTISED_WORDS.get(word, ())) if name in known), None)

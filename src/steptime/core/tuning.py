@@ -2,9 +2,10 @@
 
 from typing import TypedDict
 
+from steptime.core.dtypes import find_quantised_type
 from steptime.core.errors import InputError, check_choice
 from steptime.core.values import MAX_DROPOUT, parse_count, parse_number, parse_pairs
-from steptime.core.workload import LORA_ON, OFFLOADS, STATES, Tuning
+from steptime.core.workload import FEW_BITS, LORA_ON, OFFLOADS, STATES, Tuning
 
 LORA_KEYS = ("r", "on", "dropout")
 DEFAULT_RANK = "16"
@@ -58,7 +59,7 @@ def make_tuning(
         **_read_lora(lora),
         packed=0 if packed is None else parse_count(packed, "--packed"),
         padded=0 if padded is None else parse_count(padded, "--padded"),
-        weights=weights or "",
+        weights=(find_quantised_type(weights, FEW_BITS) or weights) if weights else "",
         train=train or "",
         recompute=recompute or "none",
         states=" ".join(filter(None, words)),

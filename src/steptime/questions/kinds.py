@@ -58,6 +58,7 @@ Length = Annotated[int | str, Kind("N", names=("--length", "--seq-len"), panel="
 StackName = Annotated[
     str, Kind("NAME", completes="steptime.hardware.catalog:stack_names", panel="Software")
 ]
+LaunchFile = Annotated[File | str, Kind("FILE", names=("--from",), panel="Model")]
 PriceFile = Annotated[File, Kind("FILE")]
 Price = Annotated[float | str, Kind("P")]
 Trace = Annotated[File, Kind("FILE")]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from steptime.core.dtypes import find_quantised_type
 from steptime.core.errors import InputError, unknown
 from steptime.core.workload import Plan
 from steptime.hardware import catalog
@@ -191,9 +192,10 @@ def parse_format(word: str | None, option: str) -> str:
     """
     if word is None:
         return ""
-    name = ALIASES.get(word.lower(), word.lower())
     formats = [name for name, size in FORMATS.items() if size >= 1 or option != "--kv"]
-    if name not in formats:
+    plain_word = ALIASES.get(word.lower(), word)
+    name = find_quantised_type(plain_word, formats)
+    if name is None:
         raise unknown(option, word, formats)
     return name
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from steptime.build import tokens_per_example
-from steptime.core.answer import Answer, AnswerRow
+from steptime.core.answer import AnswerRow
 from steptime.core.assumed import assumed_row
 from steptime.core.kinds import text_of
 from steptime.core.table import Column, Table, head_step_columns, make_facts_table
@@ -15,6 +15,8 @@ from steptime.prediction.step_model import StepModel
 from steptime.questions import kinds
 from steptime.questions.fit.commands import fitting_commands
 from steptime.questions.fit.memory_savings import list_savings
+from steptime.questions.launched.answer import LaunchedAnswer
+from steptime.questions.launched.question import answer_launched, read_launched
 from steptime.questions.step_options import StepKeywords, StepOptions
 from steptime.questions.training import TrainingTime, predict_training, tokens_per_s, training_rows
 
@@ -69,7 +71,7 @@ class Saving(AnswerRow, frozen=True, kw_only=True):
     fits: bool | None
 
 
-class FitAnswer(Answer, frozen=True, kw_only=True):
+class FitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
     """Whether a step fits a device: what it needs, and which batches would fit.
 
     Attributes:
@@ -217,6 +219,7 @@ def fit(
     batch: kinds.Batch | None = None,
     tokens: kinds.Count | None = None,
     prices: kinds.PriceFile | None = None,
+    from_: kinds.LaunchFile | None = None,
     **step_options: Unpack[StepKeywords],
 ) -> FitAnswer:
     """Say whether a network fits a device, and with which batch.
@@ -224,16 +227,21 @@ def fit(
     Args:
         model: A family with its hyperparameters (fc:layers=4,nodes=1024), a named network
             (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
-            code (model.py:NAME).
+            code (model.py:NAME); a training command or recipe of another tool.
         device: A device (steptime list devices), FILE.toml or local.
         batch: Batch size. Default: 64, transformers 1, a file's own.
         tokens: Tokens of a training of a language model: shows time and cost.
         prices: With --tokens: prices of devices. Default: the shipped ones, of their dates.
+        from_: A training command or recipe of another tool, which names no model.
         **step_options: Which step it is, and how it is executed: `StepOptions`.
 
     Raises:
         InputError: for unknown names, and options that do not go together.
     """
+    launched = read_launched("fit", model, from_)
+    if launched is not None:
+        options = {"batch": batch, "tokens": tokens, "prices": prices, **step_options}
+        return answer_launched(fit, launched, device, options)
     step = StepOptions.from_keywords(step_options, fit)
     step_model = step.on(model, batch, text_of(device))
     workload, usable_bytes = step_model.workload, step_model.device.usable_bytes
@@ -275,6 +283,8 @@ def fit(
         parts={name: value for name, value in {**worst.parts, **process_parts}.items() if value},
         helps=tuple(Saving(**saving._asdict()) for saving in list_savings(step_model)),
         **sizes,
+        understood=None,
+        not_used=(),
         blocks_bytes=needs.blocks_bytes,
         workspace_bytes=needs.workspace_bytes,
         context_bytes=needs.context_bytes,

@@ -3,10 +3,11 @@
 from dataclasses import replace
 from typing import ClassVar
 
-from steptime.core.answer import Answer, AnswerRow
+from steptime.core.answer import AnswerRow
 from steptime.core.registry import load
 from steptime.core.table import Printout, Table
 from steptime.core.workload import Plan
+from steptime.questions.launched.answer import LaunchedAnswer
 
 TABLES = "steptime.questions.plan.tables"
 """The module that makes the tables of answers, which needs their types."""
@@ -255,7 +256,7 @@ class NearestPlan(AnswerRow, frozen=True, kw_only=True):
     needed_bytes: float
 
 
-class PlanAnswer(Answer, frozen=True, kw_only=True):
+class PlanAnswer(LaunchedAnswer, frozen=True, kw_only=True):
     """A training step that is split over devices: its time, memory, communication and cost.
 
     Attributes:

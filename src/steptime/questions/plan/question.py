@@ -27,6 +27,7 @@ from steptime.planning.answer import timed
 from steptime.planning.faults import refuse_idle
 from steptime.planning.request import MOST_DEVICES, Request, level_of
 from steptime.questions import kinds
+from steptime.questions.launched.question import answer_launched, read_launched
 from steptime.questions.options import refuse
 from steptime.questions.pictures import check_picture
 from steptime.questions.plan.answer import PlanAnswer
@@ -64,6 +65,7 @@ def plan(
     trace: kinds.TraceFile | None = None,
     out: kinds.OutFile | None = None,
     page: Annotated[File, Kind("FILE.html")] | None = None,
+    from_: kinds.LaunchFile | None = None,
     **plan_options: Unpack[PlanKeywords],
 ) -> PlanAnswer | PlanSearchAnswer | PlanPageAnswer:
     """Predict a language model trained on many devices.
@@ -73,10 +75,11 @@ def plan(
     Args:
         model: A family with its hyperparameters (fc:layers=4,nodes=1024), a named network
             (resnet50), a ParaDnn label, a .toml, .json, .prototxt, .onnx, .keras or .pt2 file, or
-            code (model.py:NAME).
+            code (model.py:NAME); a training command or recipe of another tool.
         device: A device (steptime list devices), FILE.toml or local.
         global_batch: Sequences of a step, of all replicas. Default: a microbatch each.
-        device_count: Search the best split of so many, of what is not given here.
+        device_count: Search the best split of so many, of what is not given here; of a training
+            command or recipe the devices that it runs on.
         level: Between --inside and --link: so many nodes that a link joins; SIZE:LINK:LINKS with
             the links of a node. Repeatable, from the inside out.
         max_device_count: Search over 1, 2, 4, ... devices.
@@ -89,12 +92,24 @@ def plan(
         out: Draw the pipeline and the memory: .png, .svg, .pdf or .html.
         page: A page to choose in: MODEL, --device, --device-count, --length and --global-batch
             take lists.
+        from_: A training command or recipe of another tool, which names no model.
         **plan_options: How the step is split, and what of the network is trained: `PlanOptions`.
 
     Raises:
         InputError: for a plan that cannot be, with the nearest that can; for unknown names, and
             options that do not go together.
     """
+    launched = read_launched("plan", model, from_, _launched_device_count(device_count))
+    if launched is not None:
+        options = {
+            "global_batch": global_batch,
+            "level": level,
+            "length": length,
+            "trace": trace,
+            "out": out,
+            **plan_options,
+        }
+        return answer_launched(plan, launched, device, options)
     group = PlanOptions.from_keywords(plan_options, plan)
     picture_path = check_picture(out)
     limits = _read_limits(budget_per_hour, days, watts)
@@ -136,6 +151,12 @@ def plan(
     cells = product(models, (site, *further_sites), device_counts, lengths, global_batches)
     words = page_words(group, limits, levels)
     return write_page(_requests_of(request, cells), words, Path(page))
+
+
+def _launched_device_count(device_count: kinds.Counts | None) -> int | None:
+    """Return the number of devices of a launched job where one number is given, else None."""
+    device_counts = parse_counts(device_count, "--device-count") if device_count else []
+    return device_counts[0] if len(device_counts) == 1 else None
 
 
 def _answer_request(request: Request, out: Path | None) -> PlanAnswer | PlanSearchAnswer:

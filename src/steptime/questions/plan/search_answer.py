@@ -3,9 +3,10 @@
 from dataclasses import replace
 from typing import ClassVar
 
-from steptime.core.answer import Answer, AnswerRow
+from steptime.core.answer import AnswerRow
 from steptime.core.registry import load
 from steptime.core.table import Printout, Table
+from steptime.questions.launched.answer import LaunchedAnswer
 from steptime.questions.plan.answer import TABLES, PlanAnswer
 
 
@@ -105,7 +106,7 @@ class BestPlan(AnswerRow, frozen=True, kw_only=True):
     row: PlanRow
 
 
-class PlanSearchAnswer(Answer, frozen=True, kw_only=True):
+class PlanSearchAnswer(LaunchedAnswer, frozen=True, kw_only=True):
     """The best plan of a search, and the plans that none beats.
 
     Attributes:
@@ -150,7 +151,7 @@ class PlanSearchAnswer(Answer, frozen=True, kw_only=True):
         return replace(super().printout(), text="")
 
 
-class PlanPageAnswer(Answer, frozen=True, kw_only=True):
+class PlanPageAnswer(LaunchedAnswer, frozen=True, kw_only=True):
     """A page of plans to choose in.
 
     Attributes:

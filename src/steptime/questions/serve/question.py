@@ -5,6 +5,7 @@ from typing import Annotated, Unpack
 from steptime.core.kinds import Kind
 from steptime.core.values import Count
 from steptime.questions import kinds
+from steptime.questions.launched.question import answer_launched, read_launched
 from steptime.questions.serve.options import LanguageModel, ServeKeywords, ServeOptions
 from steptime.questions.serve.search import answer_search
 from steptime.questions.serve.search_answer import SearchAnswer
@@ -18,6 +19,7 @@ def serve(
     running_sequences: kinds.Count = 1,
     input: Annotated[Count, Kind("I")] | None = None,  # noqa: A002  # the option's name
     output: Annotated[Count, Kind("O")] | None = None,
+    from_: kinds.LaunchFile | None = None,
     **options: Unpack[ServeKeywords],
 ) -> ServerAnswer | SearchAnswer:
     """Predict a language model that answers prompts.
@@ -26,18 +28,23 @@ def serve(
 
     Args:
         model: A decoder: a family with its hyperparameters, a named network (llama3_8b), a file,
-            or code (model.py:NAME).
+            code (model.py:NAME), or the command that another tool serves it with.
         device: A device (steptime list devices), FILE.toml or local; of a search a list with
             commas.
         running_sequences: Sequences that come at once.
         input: Tokens of a prompt. Default: 1024.
         output: Tokens that are made of each prompt. Default: 128.
+        from_: The command that another tool serves it with, which names no model.
         **options: How it is split and run, and its requests: `ServeOptions`.
 
     Raises:
         InputError: for unknown names, options that do not go together, and a service that cannot
             be.
     """
+    launched = read_launched("serve", model, from_)
+    if launched is not None:
+        load = {"running_sequences": running_sequences, "input": input, "output": output}
+        return answer_launched(serve, launched, device, {**load, **options})
     serve_options = ServeOptions.from_keywords(options, serve)
     picture = serve_options.check_search()
     sites = serve_options.sites(device)

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from steptime.core.answer import Answer, AnswerRow
+from steptime.core.answer import AnswerRow
 from steptime.core.table import Column, Printout, Table
 from steptime.hardware.prices import NO_PRICE, by_offer
+from steptime.questions.launched.answer import LaunchedAnswer
 from steptime.questions.serve.server_parts import RequestSpreads, StackTimes
 
 SERVER_COLUMNS = (
@@ -176,7 +177,7 @@ class SearchRow(RequestSpreads, frozen=True, kw_only=True):
     command: str
 
 
-class SearchAnswer(Answer, frozen=True, kw_only=True):
+class SearchAnswer(LaunchedAnswer, frozen=True, kw_only=True):
     """Servers that hold targets for 90 % of requests, the cheapest first.
 
     Attributes:

@@ -120,6 +120,8 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
         *_describe_targets(server, options),
     )
     return ServerAnswer(
+        understood=None,
+        not_used=(),
         model=service.model,
         device=planner.device.name,
         device_count=device_count,

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from steptime.core.answer import Answer
 from steptime.core.signature import option_name
 from steptime.core.table import Column, Printout, Table, make_facts_table
 from steptime.core.units import interval, percent, seconds, size
 from steptime.hardware.prices import NO_PRICE, by_offer
+from steptime.questions.launched.answer import LaunchedAnswer
 from steptime.questions.serve.server_parts import (
     PhaseTimes,
     PredictDifference,
@@ -25,7 +25,7 @@ SPREAD_COLUMNS = (
 MAX_MEMORY_PARTS = 3  # of the text
 
 
-class ServerAnswer(Answer, frozen=True, kw_only=True):
+class ServerAnswer(LaunchedAnswer, frozen=True, kw_only=True):
     """A language model that answers prompts: times, throughput, memory, cost and energy.
 
     Attributes:

@@ -1,0 +1,92 @@
+"""Commands of containers in files of Docker Compose and Kubernetes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from steptime.launch.launchers import image_command
+from steptime.launch.shell import ShellCommand, read_script
+
+_VARIABLE = re.compile(r"\$\{(\w+)(?::?-([^}]*))?\}|\$(\w+)")
+SHELLS = {"sh", "bash", "/bin/sh", "/bin/bash", "/usr/bin/bash"}
+
+
+def container_commands(data: Any, environment: Mapping[str, str]) -> Iterator[ShellCommand]:
+    """Yield the command of each container.
+
+    Args:
+        data: a document of Compose or Kubernetes, or a list of them.
+        environment: variables beside the file, such as those of `.env`.
+    """
+    for container in _containers(data):
+        variables = {**environment, **_environment(container, environment)}
+        entry = _words(container.get("entrypoint"), variables)
+        arguments = _words(container.get("args"), variables)
+        command = _words(container.get("command"), variables)
+        if "args" in container or container.get("_is_kubernetes"):
+            words = image_command(str(container.get("image", "")), command, arguments)
+        else:
+            words = image_command(str(container.get("image", "")), entry, command)
+        if len(words) > 2 and words[0] in SHELLS and words[1].startswith("-") and "c" in words[1]:
+            for inner in read_script(words[2]).commands:
+                yield ShellCommand(inner.words, {**variables, **inner.environment})
+        elif words:
+            yield ShellCommand(tuple(words), variables)
+
+
+def is_container_file(data: Any) -> bool:
+    """Return whether a document describes containers."""
+    return any(True for _ in _containers(data))
+
+
+def _containers(data: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the containers of Compose's services and of Kubernetes' pods, wherever they lie."""
+    if isinstance(data, list):
+        for part in data:
+            yield from _containers(part)
+    elif isinstance(data, dict):
+        services = data.get("services")
+        if isinstance(services, dict):
+            yield from (entry for entry in services.values() if isinstance(entry, dict))
+            return
+        for key, value in data.items():
+            if key == "containers" and isinstance(value, list):
+                yield from (
+                    {**entry, "_is_kubernetes": True} for entry in value if isinstance(entry, dict)
+                )
+            else:
+                yield from _containers(value)
+
+
+def _environment(container: Mapping[str, Any], outer: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a container: a mapping, `NAME=value` lines, or name and value."""
+    declared = container.get("environment", container.get("env")) or {}
+    if isinstance(declared, dict):
+        pairs = {str(name): str(value) for name, value in declared.items() if value is not None}
+    else:
+        pairs = {}
+        for entry in declared:
+            if isinstance(entry, dict) and "value" in entry:
+                pairs[str(entry.get("name"))] = str(entry["value"])
+            elif isinstance(entry, str) and "=" in entry:
+                name, _, value = entry.partition("=")
+                pairs[name] = value
+    return {name: _substituted(value, outer) for name, value in pairs.items()}
+
+
+def _words(command: Any, variables: Mapping[str, str]) -> list[str]:
+    """Return the words of a command that is a text or a list of words."""
+    if isinstance(command, list):
+        return [_substituted(str(word), variables) for word in command]
+    if not isinstance(command, str):
+        return []
+    commands = read_script(_substituted(" ".join(command.split("\n")), variables)).commands
+    return list(commands[0].words) if commands else []
+
+
+def _substituted(text: str, variables: Mapping[str, str]) -> str:
+    """Return a text with `${NAME:-default}` replaced; an unknown variable is empty."""
+    plain = text.replace("$$", "$")
+    return _VARIABLE.sub(lambda match: variables.get(match[1] or match[3], match[2] or ""), plain)

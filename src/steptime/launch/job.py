@@ -1,0 +1,190 @@
+"""What a launch command or recipe says, in the words of the questions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from steptime.core.errors import InputError
+
+FactValue = str | int | float | bool | list[str]
+Facts = dict[str, FactValue]
+
+SERVING = "serve"
+TRAINING = "train"
+
+
+@dataclass(frozen=True)
+class LaunchJob:
+    """A job that a tool would start.
+
+    Attributes:
+        tool: name of the tool, such as `vllm`.
+        kind: `serve` or `train`.
+        model: what the tool was told to load: an id on the Hugging Face Hub, a path, or model text
+            of a family; None where it names none.
+        facts: degrees of parallelism, batch sizes, types and limits that the job decides.
+        defaults: names of the facts that rest on a default which the tool documents.
+        not_used: options that no fact holds, as written.
+        notes: options that matter for time or memory and cannot be priced.
+    """
+
+    tool: str
+    kind: str
+    model: str | None
+    facts: Facts
+    defaults: tuple[str, ...] = ()
+    not_used: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass
+class JobBuilder:
+    """Collects the facts of a job while its options are read.
+
+    Attributes:
+        tool: name of the tool.
+        kind: `serve` or `train`.
+        model: what the tool was told to load.
+        facts: facts so far.
+        defaults: names of the facts that rest on a documented default.
+        not_used: options without a fact, as written.
+        notes: remarks on what cannot be priced.
+    """
+
+    tool: str
+    kind: str
+    model: str | None = None
+    facts: Facts = field(default_factory=dict)
+    defaults: list[str] = field(default_factory=list)
+    not_used: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def set(self, name: str, value: FactValue | None) -> None:
+        """Set a fact that the job says; None leaves it open."""
+        if value is None:
+            return
+        self.facts[name] = value
+        if name in self.defaults:
+            self.defaults.remove(name)
+
+    def set_default(self, name: str, value: FactValue | None) -> None:
+        """Set a fact to the tool's documented default unless the job says it."""
+        if name not in self.facts and value is not None:
+            self.facts[name] = value
+            self.defaults.append(name)
+
+    def count(self, name: str) -> int | None:
+        """Return a fact that is a whole number, None where it is open."""
+        value = self.facts.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def finish(self) -> LaunchJob:
+        """Return the job."""
+        return LaunchJob(
+            tool=self.tool,
+            kind=self.kind,
+            model=self.model,
+            facts=self.facts,
+            defaults=tuple(name for name in self.defaults if name in self.facts),
+            not_used=tuple(dict.fromkeys(self.not_used)),
+            notes=tuple(dict.fromkeys(self.notes)),
+        )
+
+
+MODEL_DEGREES = ("tensor", "pipeline", "context")  # devices of one replica
+DEVICE_FACTS = ("devices", "nodes", "per_node")
+
+
+def complete_training(job: JobBuilder, device_count: int | None) -> None:
+    """Fill in what follows: data from devices, accumulation from the global batch, and so on.
+
+    `tensor x pipeline x context x data = devices`, and
+    `global_batch = micro_batch x accumulation x data`.
+
+    Args:
+        job: the job; changed in place.
+        device_count: number of devices that the user gives beside the file, which then counts
+            instead of the file's; None without.
+
+    Raises:
+        InputError: if the devices are no multiple of those of one replica, or the global batch is
+            none of `micro_batch x data`.
+    """
+    if device_count is not None:
+        _use_device_count(job, device_count)
+    per_replica = 1
+    for name in MODEL_DEGREES:
+        per_replica *= job.count(name) or 1
+    devices, data = job.count("devices"), job.count("data")
+    if devices is not None and data is None:
+        if devices % per_replica:
+            raise InputError(
+                f"{job.tool}: one replica needs {per_replica} devices, and the job starts "
+                f"{devices}; give the number with --device-count, such as {per_replica}"
+            )
+        job.facts["data"] = devices // per_replica  # by default where the tool shares it out so
+    elif devices is None and data is not None:
+        job.set("devices", data * per_replica)
+    _complete_batches(job)
+    _complete_sharding(job)
+    job.facts.pop("nodes", None)
+
+
+def _use_device_count(job: JobBuilder, device_count: int) -> None:
+    """Let the number of devices that the user gives count instead of the file's."""
+    started = job.count("devices")
+    if started is not None and started != device_count:
+        job.notes.append(f"the job starts {started} devices; the answer is for {device_count}")
+        for name in ("data", "shard", "nodes", "accumulation"):
+            job.facts.pop(name, None)
+    job.set("devices", device_count)
+
+
+def _complete_batches(job: JobBuilder) -> None:
+    """Fill in the one of micro-batch, accumulation and global batch that is open."""
+    data, micro = job.count("data"), job.count("micro_batch")
+    steps, global_batch = job.count("accumulation"), job.count("global_batch")
+    if data is None:
+        return
+    if micro is not None and global_batch is not None and "accumulation" not in job.facts:
+        if global_batch % (micro * data):
+            nearest = max(1, round(global_batch / (micro * data))) * micro * data
+            raise InputError(
+                f"{job.tool}: a global batch of {global_batch} is no multiple of {micro} sequences "
+                f"on {data} replicas; nearest: {nearest}"
+            )
+        job.set("accumulation", global_batch // (micro * data))
+    elif micro is None and global_batch is not None and steps is not None:
+        job.set("micro_batch", max(1, global_batch // (steps * data)))
+    elif micro is not None and global_batch is None:
+        job.set("global_batch", micro * (steps or 1) * data)
+
+
+def _complete_sharding(job: JobBuilder) -> None:
+    """Drop a shard group that is all replicas: `shard` is said where it is fewer."""
+    if job.count("shard") is not None and job.count("shard") == job.count("data"):
+        del job.facts["shard"]
+
+
+def complete_serving(job: JobBuilder) -> None:
+    """Fill in the number of devices of a server: `tensor x pipeline x data`.
+
+    With data-parallel attention the ranks lie within the tensor group.
+    """
+    data = 1 if "attention_data" in job.facts else (job.count("data") or 1)
+    devices = (job.count("tensor") or 1) * (job.count("pipeline") or 1) * data
+    if "tensor" in job.facts:
+        is_default = "tensor" in job.defaults and "data" not in _explicit_facts(job)
+        (job.set_default if is_default else job.set)(
+            "devices", devices * (job.count("context") or 1)
+        )
+    nodes, device_count = job.count("nodes"), job.count("devices")
+    if nodes and nodes > 1 and device_count and not device_count % nodes:
+        job.set("per_node", device_count // nodes)
+    job.facts.pop("nodes", None)
+
+
+def _explicit_facts(job: JobBuilder) -> Mapping[str, FactValue]:
+    """Return the facts that rest on no default."""
+    return {name: value for name, value in job.facts.items() if name not in job.defaults}

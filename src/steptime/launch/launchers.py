@@ -1,0 +1,192 @@
+"""Programs that start another one: `torchrun`, `accelerate launch`, `deepspeed`, `srun`, `docker`.
+
+Each is taken off the front of a command; what it says of devices and sharding is kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from steptime.launch.settings import FALSE_WORDS, Settings, names, normalize, parse_words
+
+ACCELERATE_FLAGS = names(
+    "multi_gpu use_deepspeed use_fsdp use_megatron_lm cpu tpu m module no_python quiet debug "
+    "same_network use_xpu mps ipex"
+)
+TORCHRUN_FLAGS = frozenset({"standalone", "m", "module", "no_python", "use_env"})
+DEEPSPEED_FLAGS = frozenset(
+    {"module", "no_python", "no_local_rank", "no_ssh", "enable_each_rank_log"}
+)
+TUNE_FLAGS = frozenset({"standalone"})
+DOCKER_FLAGS = names("rm it i t d detach privileged init read_only interactive tty no_healthcheck")
+SIMPLE_PREFIXES = {"exec", "nohup", "sudo", "time", "stdbuf", "uv", "poetry", "eval"}
+PYTHON = re.compile(r"python\d*(\.\d+)?")
+IMAGES = (  # of containers, by a part of the image's name, with the command that they start
+    ("vllm", ("vllm", "serve")),
+    ("llama.cpp", ("llama-server",)),
+    ("llama-cpp", ("llama-server",)),
+)
+
+
+@dataclass
+class Launch:
+    """A program with what its launchers say.
+
+    Attributes:
+        program: name of the program or module: `vllm`, `sglang.launch_server`, `train.py`.
+        words: its arguments.
+        launcher: `torchrun`, `accelerate`, `deepspeed` or "".
+        settings: options of the launcher.
+        environment: variables that the program sees.
+    """
+
+    program: str
+    words: list[str]
+    launcher: str = ""
+    settings: Settings = field(default_factory=Settings)
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def unwrap(words: list[str], environment: Mapping[str, str]) -> Launch:
+    """Return the program that a command starts, behind its launchers.
+
+    Args:
+        words: words of the command.
+        environment: variables of the script and of the command.
+    """
+    launch = Launch("", list(words), environment=dict(environment))
+    while launch.words:
+        name = PurePath(launch.words[0]).name
+        if not _take_prefix(name, launch):
+            launch.program, launch.words = name, launch.words[1:]
+            break
+    return launch
+
+
+def _take_prefix(name: str, launch: Launch) -> bool:
+    """Take one launcher off the words; return whether there was one."""
+    words = launch.words
+    if name in SIMPLE_PREFIXES or (name == "run" and len(words) > 1):
+        launch.words = words[1:]
+    elif "=" in name and re.fullmatch(r"[A-Z_][A-Z0-9_]*", name.partition("=")[0]):
+        variable, _, value = words[0].partition("=")
+        launch.environment[variable] = value
+        launch.words = words[1:]
+    elif name == "env":
+        launch.words = words[1:]
+    elif name in {"srun", "mpirun", "numactl", "taskset", "timeout", "nsys"}:
+        launch.words = _behind_options(words[1:], name, launch)
+    elif name in {"docker", "podman", "singularity", "apptainer"}:
+        return _take_container(launch)
+    elif name == "torchrun" or words[1:2] == ["torch.distributed.run"]:
+        _take_launcher(launch, "torchrun", TORCHRUN_FLAGS, 1)
+    elif name == "accelerate" and words[1:2] == ["launch"]:
+        _take_launcher(launch, "accelerate", ACCELERATE_FLAGS, 2)
+    elif name == "deepspeed":
+        _take_launcher(launch, "deepspeed", DEEPSPEED_FLAGS, 1)
+    elif PYTHON.fullmatch(name):
+        return _take_python(launch)
+    else:
+        return False
+    return True
+
+
+def _take_python(launch: Launch) -> bool:
+    """Take `python`, `python -m MODULE` or `python -m torch.distributed.launch` off the words."""
+    words = launch.words[1:]
+    while words and words[0] in {"-u", "-O", "-X", "-W"}:
+        words = words[1:]
+    if words[:1] == ["-m"] and len(words) > 1:
+        module, arguments = words[1], words[2:]
+        if module in {"torch.distributed.run", "torch.distributed.launch"}:
+            launch.words = ["torchrun", *arguments]
+        elif module == "accelerate.commands.launch":
+            launch.words = ["accelerate", "launch", *arguments]
+        else:
+            launch.words = [module, *arguments]
+            launch.program = module
+        return True
+    launch.words = words
+    return bool(words)
+
+
+def _take_launcher(launch: Launch, name: str, flags: frozenset[str], skipped: int) -> None:
+    """Take a launcher with its options, up to the script or module that it starts."""
+    words, options = launch.words[skipped:], list[str]()
+    while words:
+        word = words[0]
+        if not word.startswith("-"):
+            break
+        options.append(word)
+        words = words[1:]
+        is_flag = normalize(word.partition("=")[0]) in flags
+        if not is_flag and "=" not in word and words:
+            options.append(words[0])
+            words = words[1:]
+        if word in {"-m", "--module"}:
+            break
+    launch.launcher, launch.settings = name, parse_words(options, flags)
+    launch.words = words
+
+
+def _behind_options(words: list[str], name: str, launch: Launch) -> list[str]:
+    """Return the words behind the options of `srun` and the like."""
+    options = list[str]()
+    while words and words[0].startswith("-"):
+        word, words = words[0], words[1:]
+        options.append(word)
+        takes_value = "=" not in word and (word in {"-n", "-N", "-np", "-G"} or name == "numactl")
+        if takes_value and words and not words[0].startswith("-"):
+            options.append(words[0])
+            words = words[1:]
+    if name == "timeout":
+        return words[1:]
+    if name == "srun":
+        for key, values in parse_words(options).values.items():
+            variable = {"nodes": "SLURM_NNODES", "n": "", "gpus_per_node": "SLURM_GPUS_PER_NODE"}
+            if variable.get(key) and values:
+                launch.environment[variable[key]] = values[0]
+    return words
+
+
+def _take_container(launch: Launch) -> bool:
+    """Take `docker run [OPTIONS] IMAGE` off the words; the image says what it starts."""
+    for index, word in enumerate(launch.words):
+        is_image = "/" in word and not word.startswith(("-", "/", ".")) and "=" not in word
+        has_tool = any(part in word for part, _ in IMAGES) or "sglang" in word or "tensorrt" in word
+        before = launch.words[index - 1]
+        is_value = before.startswith("-") and "=" not in before and before not in {"--rm", "-it"}
+        is_value = is_value and normalize(before) not in DOCKER_FLAGS
+        if index > 1 and is_image and has_tool and not (is_value and "vllm/" not in word):
+            launch.words = image_command(word, [], launch.words[index + 1 :])
+            return True
+    return False
+
+
+def image_command(image: str, entrypoint: list[str], words: list[str]) -> list[str]:
+    """Return the command of a container.
+
+    Args:
+        image: name of the image.
+        entrypoint: the entry point that is asked for; empty for the image's own.
+        words: arguments of the container.
+    """
+    if entrypoint:
+        return [*entrypoint, *words]
+    is_command = bool(words) and not words[0].startswith("-")
+    for part, command in IMAGES:
+        if part in image and (not is_command or ("/" in words[0] and not words[0].startswith("/"))):
+            return [*command, *words]
+    return words
+
+
+def visible_devices(environment: Mapping[str, str]) -> int | None:
+    """Return the number of devices that `CUDA_VISIBLE_DEVICES` or a Slurm job names."""
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        value = environment.get(name, "").strip()
+        if (value and value.lower() not in FALSE_WORDS | {"-1"}) or value == "0":
+            return sum(bool(index.strip()) for index in value.split(","))
+    return None

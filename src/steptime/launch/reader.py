@@ -1,0 +1,364 @@
+"""Read a launch command, a script or a recipe as a job.
+
+The text may be a command line, a shell script, a file of Docker Compose or Kubernetes, or a tool's
+own YAML, JSON or TOML. Nothing of it is run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+from steptime.core.errors import InputError, shorten
+from steptime.launch.containers import container_commands, is_container_file
+from steptime.launch.job import (
+    SERVING,
+    JobBuilder,
+    LaunchJob,
+    complete_training,
+)
+from steptime.launch.launchers import TUNE_FLAGS, Launch, unwrap
+from steptime.launch.settings import (
+    Files,
+    Settings,
+    assignments,
+    merge,
+    names,
+    parse_mapping,
+    parse_words,
+    read_data,
+)
+from steptime.launch.shell import ShellCommand, read_script
+from steptime.launch.tools import (
+    axolotl,
+    llamacpp,
+    llamafactory,
+    maxtext,
+    megatron,
+    nemo,
+    sglang,
+    torchtitan,
+    torchtune,
+    trainer,
+    trtllm,
+    vllm,
+)
+
+RecipeReader = Callable[[Settings, Launch, Files], JobBuilder]
+
+DATA_ENDINGS = {".yaml", ".yml", ".json", ".toml"}
+SCRIPT_ENDINGS = {".sh", ".bash", ".sbatch", ".slurm", ".txt", ".ps1", ""}
+MAX_FILE_BYTES = 1 << 20  # a recipe is small
+LLAMA_CPP = {"llama-server", "llama-cli", "llama-bench", "llama-run", "server"}
+MEGATRON_SCRIPTS = re.compile(r"pretrain_\w+\.py|finetune_(gpt|mcore)\w*\.py")
+MEGATRON_OPTION = re.compile(r"--(tensor|pipeline|expert)[-_]model[-_]parallel[-_]size\b")
+SCRIPT_FLAGS = frozenset({"do_train", "do_eval", "overwrite_output_dir", "trust_remote_code"})
+
+
+def read_launch(
+    text: str, folder: Path | None = None, device_count: int | None = None
+) -> LaunchJob | None:
+    """Read what starts a job; return None where the text is nothing of the kind.
+
+    Args:
+        text: a command line, or the path of a script or of a configuration file.
+        folder: folder to which the paths of a command line are relative. Default: the current one.
+        device_count: number of devices, where the user gives it beside the text.
+
+    Raises:
+        InputError: if it is such a text and cannot be read, with what and where.
+    """
+    if is_command_line(text):
+        return _finish(_read_script(text, Files(folder or Path())), device_count)
+    path = Path(text).expanduser()
+    if path.suffix.lower() not in DATA_ENDINGS | SCRIPT_ENDINGS or not _is_small_file(path):
+        return None
+    content = path.read_text(encoding="utf-8-sig", errors="replace")
+    files = Files(path.resolve().parent)
+    ending = path.suffix.lower()
+    if ending in DATA_ENDINGS:
+        return _finish(_read_document(content, ending, text, files), device_count)
+    return _finish(_read_script(content, files), device_count)
+
+
+def is_command_line(text: str) -> bool:
+    """Return whether a text is several words of which the first ones start a known tool."""
+    is_there = os.path.exists(text)  # noqa: PTH110  # False, however long the text is
+    if len(text.split()) < 2 or is_there:
+        return False
+    return any(_tool_of(command) is not None for command in read_script(text).commands)
+
+
+def _is_small_file(path: Path) -> bool:
+    try:
+        return path.is_file() and path.stat().st_size <= MAX_FILE_BYTES
+    except OSError:
+        return False
+
+
+def _finish(job: JobBuilder | None, device_count: int | None) -> LaunchJob | None:
+    """Fill in what follows from the facts of a job."""
+    if job is None:
+        return None
+    if job.kind != SERVING:
+        complete_training(job, device_count)
+    elif device_count is not None and job.count("devices") not in {None, device_count}:
+        job.notes.append(
+            f"the command starts {job.count('devices')} devices; --device-count is not used"
+        )
+    return job.finish()
+
+
+def _read_script(text: str, files: Files) -> JobBuilder | None:
+    """Return the job of the first command of a script that starts a known tool."""
+    script = read_script(text)
+    files.script_files.update(script.files)
+    commands = [command for command in script.commands if _tool_of(command) is not None]
+    if not commands:
+        return None
+    job = _read_command(commands[0], files)
+    if job is not None and len({command.words for command in commands}) > 1:
+        job.notes.append(f"the first of {len(commands)} launch commands is read")
+    return job
+
+
+def _read_command(command: ShellCommand, files: Files) -> JobBuilder | None:
+    reader = _tool_of(command)
+    return (
+        None if reader is None else reader(unwrap(list(command.words), command.environment), files)
+    )
+
+
+def _tool_of(command: ShellCommand) -> Callable[[Launch, Files], JobBuilder] | None:
+    """Return the function that reads a command, None for a command of no known tool."""
+    launch = unwrap(list(command.words), command.environment)
+    program, words = launch.program, launch.words
+    if program == "vllm" and words[:1] == ["serve"]:
+        return lambda launch, files: vllm.read_vllm(launch.words[1:], files)
+    if "vllm" in program and "api_server" in program:
+        return lambda launch, files: vllm.read_vllm(launch.words, files)
+    if "sglang.launch_server" in program or (program == "sglang" and words[:1] == ["serve"]):
+        skipped = 1 if program == "sglang" else 0
+        return lambda launch, files: sglang.read_sglang(launch.words[skipped:], files)
+    if program in {"trtllm-serve", "trtllm-bench"}:
+        return lambda launch, files: trtllm.read_trtllm(launch.words, files)
+    if PurePath(program).stem in LLAMA_CPP and any(word.startswith("-") for word in words):
+        return lambda launch, files: llamacpp.read_llamacpp(launch.words, launch.environment)
+    if program == "ollama" and words[:1] == ["run"]:
+        return lambda launch, files: llamacpp.read_ollama(launch.words, launch.environment)
+    return _training_tool_of(launch)
+
+
+RECIPE_PROGRAMS: dict[str, RecipeReader] = {
+    "axolotl": axolotl.read_axolotl,
+    "axolotl.cli.train": axolotl.read_axolotl,
+    "llamafactory-cli": llamafactory.read_llamafactory,
+    "automodel": nemo.read_nemo,
+    "nemo_automodel": nemo.read_nemo,
+}
+
+
+def _training_tool_of(launch: Launch) -> Callable[[Launch, Files], JobBuilder] | None:
+    """Return the function that reads the command of a training, None for other commands."""
+    program, words = launch.program, launch.words
+    if program in RECIPE_PROGRAMS:
+        return _recipe_command(RECIPE_PROGRAMS[program])
+    has_degrees = any(MEGATRON_OPTION.match(word) for word in words)
+    if program == "megatron" or MEGATRON_SCRIPTS.fullmatch(program) or has_degrees:
+        return lambda launch, files: megatron.read_megatron(launch, launch.words, files)
+    if program == "tune":
+        return _read_tune
+    if any("maxtext" in word.lower() for word in [program, *words[:2]]):
+        return _recipe_command(maxtext.read_maxtext, is_required=False)  # the base is its own
+    if "torchtitan" in program or program == "run_train.sh":
+        return _read_titan
+    has_batch = any(word.startswith("--per_device_train_batch_size") for word in words)
+    is_trainer = program == "trl" or bool(launch.launcher) or has_batch
+    return _read_training_script if is_trainer else None
+
+
+def _recipe_command(
+    read: RecipeReader, is_required: bool = True
+) -> Callable[[Launch, Files], JobBuilder]:
+    """Return a reader of a command that names a recipe, whose keys its options override."""
+
+    def read_command(launch: Launch, files: Files) -> JobBuilder:
+        return read(_settings_of(launch.words, files, is_required), launch, files)
+
+    return read_command
+
+
+def _settings_of(words: Sequence[str], files: Files, is_required: bool = False) -> Settings:
+    """Return the settings of the recipes that the words name, then those of the words.
+
+    Args:
+        words: arguments of a command.
+        files: files of the job.
+        is_required: every file that is named must be there, not the one behind `--config` alone.
+
+    Raises:
+        InputError: if a recipe is not there.
+    """
+    settings = parse_words(words, SCRIPT_FLAGS)
+    loose = assignments(settings.positional)
+    paths = [word for word in loose.positional if Path(word).suffix in DATA_ENDINGS]
+    config = settings.text("config", "c", "config_file")
+    if config:
+        paths.append(config)
+    recipe = Settings()
+    for path in paths:
+        data = files.mapping(path)
+        if data is None and (is_required or config == path):
+            raise InputError(f"{path}: there is no such file, and it says what the job trains")
+        recipe = merge(recipe, parse_mapping(data or {}))
+    return merge(merge(recipe, loose), settings)
+
+
+def _read_tune(launch: Launch, files: Files) -> JobBuilder:
+    """Read `tune run [--nproc_per_node N] RECIPE --config FILE [key=value ...]`."""
+    words = launch.words[1:] if launch.words[:1] == ["run"] else launch.words
+    options = list[str]()
+    while words and words[0].startswith("-"):
+        width = 1 if "=" in words[0] or words[0].lstrip("-") in TUNE_FLAGS else 2
+        options, words = options + words[:width], words[width:]
+    recipe = words[0] if words else ""
+    started = Launch(recipe, words[1:], "torchrun", parse_words(options), launch.environment)
+    return torchtune.read_torchtune(_settings_of(words[1:], files), started, files)
+
+
+def _read_titan(launch: Launch, files: Files) -> JobBuilder:
+    """Read a torchtitan run, whose TOML an option or `CONFIG_FILE` names."""
+    settings = parse_words(launch.words)
+    path = settings.text("job.config_file", "config_file") or launch.environment.get("CONFIG_FILE")
+    recipe = parse_mapping((files.mapping(path) if path else None) or {})
+    if path and not recipe.values:
+        raise InputError(f"{path}: there is no such file, and it says what the job trains")
+    return torchtitan.read_torchtitan(merge(recipe, settings), launch, files)
+
+
+def _read_training_script(launch: Launch, files: Files) -> JobBuilder:
+    """Read a script with training arguments, or with one file of them."""
+    settings = _settings_of(launch.words, files)
+    read = _recipe_reader(settings)
+    return (read or _read_trainer_recipe)(settings, launch, files)
+
+
+def _read_trainer_recipe(settings: Settings, launch: Launch, files: Files) -> JobBuilder:
+    return trainer.read_trainer(launch, settings, files)
+
+
+@dataclass(frozen=True)
+class RecipeKeys:
+    """The keys by which the recipe of a tool is known.
+
+    Attributes:
+        read: reads such a recipe.
+        required: keys of which each is there.
+        any_of: keys of which one is there; none where `required` is enough.
+        prefixes: beginnings of keys of which one is there; none where the keys are enough.
+    """
+
+    read: RecipeReader
+    required: frozenset[str] = frozenset()
+    any_of: frozenset[str] = frozenset()
+    prefixes: tuple[str, ...] = ()
+
+    def match(self, keys: Collection[str]) -> bool:
+        """Return whether a recipe with these keys is one of the tool."""
+        has_any = not self.any_of or not self.any_of.isdisjoint(keys)
+        has_prefix = not self.prefixes or any(key.startswith(self.prefixes) for key in keys)
+        return self.required <= set(keys) and has_any and has_prefix
+
+
+RECIPES = (
+    RecipeKeys(axolotl.read_axolotl, required=names("base_model")),
+    RecipeKeys(
+        llamafactory.read_llamafactory,
+        required=names("model_name_or_path"),
+        any_of=names("finetuning_type cutoff_len neat_packing"),
+    ),
+    RecipeKeys(torchtune.read_torchtune, any_of=names("model._component_ tokenizer._component_")),
+    RecipeKeys(nemo.read_nemo, prefixes=("step_scheduler.",)),
+    RecipeKeys(torchtitan.read_torchtitan, required=names("model.flavor")),
+    RecipeKeys(
+        torchtitan.read_torchtitan, any_of=names("training.seq_len"), prefixes=("parallelism.",)
+    ),
+    RecipeKeys(maxtext.read_maxtext, any_of=names("per_device_batch_size max_target_length")),
+    RecipeKeys(maxtext.read_maxtext, prefixes=("ici_", "dcn_")),
+    RecipeKeys(
+        _read_trainer_recipe,
+        any_of=names(
+            "per_device_train_batch_size gradient_accumulation_steps gradient_checkpointing"
+        ),
+    ),
+)
+
+
+def _recipe_reader(settings: Settings) -> RecipeReader | None:
+    """Return the reader of a recipe by its keys, None where they are those of no known tool."""
+    if any(key.startswith("zero_optimization") for key in settings.values):
+        return None  # a DeepSpeed configuration, which names no model
+    return next((recipe.read for recipe in RECIPES if recipe.match(settings.values)), None)
+
+
+def _read_document(content: str, ending: str, source: str, files: Files) -> JobBuilder | None:
+    """Return the job of a YAML, JSON or TOML file, None where it is the file of no known tool."""
+    try:
+        data = read_data(content, ending, source)
+    except InputError:
+        return None  # its own reader, if it is a network, names the fault
+    if is_container_file(data):
+        return _read_containers(data, source, files)
+    if not isinstance(data, Mapping):
+        return None
+    settings = parse_mapping(data)
+    launch = Launch("", [])
+    if read := _recipe_reader(settings):
+        return read(settings, launch, files)
+    return _read_configuration(data, settings, source, files)
+
+
+def _read_configuration(
+    data: Mapping[str, Any], settings: Settings, source: str, files: Files
+) -> JobBuilder | None:
+    """Read a configuration that names no model: of Accelerate, DeepSpeed or vLLM."""
+    job = JobBuilder(tool="accelerate", kind="train")
+    if "distributed_type" in data:
+        trainer.read_accelerate(job, data, files)
+        return job
+    if "zero_optimization" in data or "train_micro_batch_size_per_gpu" in data:
+        job.tool = "deepspeed"
+        trainer.read_deepspeed(job, source, Files(Path(source).resolve().parent))
+        return job
+    if "tensor_parallel_size" in settings and "gpu_memory_utilization" in settings:
+        words = [
+            word
+            for name, values in settings.values.items()
+            for word in (f"--{name}", *([] if values in (["True"], ["true"]) else values))
+        ]
+        return vllm.read_vllm(words, files)
+    return None
+
+
+def _read_containers(data: Any, source: str, files: Files) -> JobBuilder:
+    """Return the job of the first container that starts a known tool.
+
+    Raises:
+        InputError: if none does.
+    """
+    environment = dict(
+        line.split("=", 1)
+        for line in (files.find(".env") or "").splitlines()
+        if "=" in line and not line.startswith("#")
+    )
+    commands = list(container_commands(data, environment))
+    for command in commands:
+        job = _read_command(command, files)
+        if job is not None:
+            return job
+    programs = ", ".join(shorten(" ".join(command.words)) for command in commands[:3])
+    raise InputError(f"{source}: no container starts a known tool: {programs or 'no command'}")

@@ -1,0 +1,395 @@
+"""Commands that a shell script would run, found without running anything.
+
+tree-sitter reads the script. Variables, their defaults (`${GPUS:-8}`), arrays, arithmetic, tests,
+`case`, functions and here-documents are followed; the output of a command is unknown and empty.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from steptime.launch.shell_values import calculate, evaluate_test, trim
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+MAX_COMMANDS = 10_000  # of a script, loops included
+MAX_DEPTH = 20  # of functions that call functions
+BLOCKS = {
+    "program",
+    "list",
+    "pipeline",
+    "do_group",
+    "compound_statement",
+    "subshell",
+    "else_clause",
+}
+PLAIN_WORDS = {"word", "extglob_pattern", "regex"}
+_SLURM = re.compile(r"^#SBATCH\s+--?([\w-]+)[=\s]+(\S+)", re.MULTILINE)
+_EXPANSION = re.compile(r"\$\{(#?)(\w+|[@*#?])(\[[@*]\])?(.*)\}", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class ShellCommand:
+    """A command with its words after expansion, and the variables that it sees.
+
+    Attributes:
+        words: name and arguments.
+        environment: variables of the script and of the command.
+    """
+
+    words: tuple[str, ...]
+    environment: dict[str, str]
+
+
+@dataclass
+class Script:
+    """What a script does.
+
+    Attributes:
+        commands: commands in the order in which they run.
+        files: texts that the script writes by here-documents, by path.
+    """
+
+    commands: list[ShellCommand] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+
+
+def read_script(text: str) -> Script:
+    """Return the commands of a script.
+
+    Args:
+        text: a shell script, or one line of it.
+    """
+    import tree_sitter
+    import tree_sitter_bash
+
+    parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
+    source = re.sub(r"\\[ \t]*\r?\n", " ", _without_comments_in_continuations(text))
+    interpreter = _Interpreter(source.encode())
+    interpreter.variables.update(_slurm_variables(text))
+    interpreter.run(parser.parse(interpreter.source).root_node)
+    return interpreter.script
+
+
+def _without_comments_in_continuations(text: str) -> str:
+    """Drop whole-line comments between continued lines, which would end the command."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        is_continued = bool(lines) and lines[-1].rstrip().endswith("\\")
+        if is_continued and line.lstrip().startswith("#"):
+            continue
+        lines.append(re.sub(r"^\s*[$!]\s+(?=\w)|^!(?=\w)", "", line))
+    return "\n".join(lines) + "\n"
+
+
+def _slurm_variables(text: str) -> dict[str, str]:
+    """Return the variables that Slurm sets from the directives of a batch script."""
+    directives: dict[str, str] = dict(_SLURM.findall(text))
+    nodes = directives.get("nodes", directives.get("N", ""))
+    gpus = directives.get("gpus-per-node", directives.get("gres", "")).rpartition(":")[2]
+    tasks = directives.get("ntasks-per-node", "")
+    variables = {
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), nodes),
+        **dict.fromkeys(("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"), gpus),
+        "SLURM_NTASKS_PER_NODE": tasks,
+    }
+    return {name: value for name, value in variables.items() if value}
+
+
+class _Interpreter:
+    """Follows a syntax tree with the values of its variables.
+
+    Attributes:
+        source: the script as bytes, to which the tree's positions refer.
+        variables: texts and arrays by name.
+        script: commands and files so far.
+    """
+
+    def __init__(self, source: bytes) -> None:
+        self.source = source
+        self.variables: dict[str, str | list[str]] = {}
+        self.script = Script()
+        self._functions: dict[str, Node] = {}
+        self._arguments: list[str] = []
+        self._depth = 0
+
+    def run(self, node: Node) -> None:
+        """Follow a statement."""
+        handler = getattr(self, f"_run_{node.type}", None)
+        if handler is not None:
+            handler(node)
+        elif node.type in BLOCKS:
+            for child in node.named_children:
+                self.run(child)
+
+    def _run_variable_assignment(self, node: Node) -> None:
+        name, value = self._assigned(node)
+        self.variables[name] = value
+
+    def _run_variable_assignments(self, node: Node) -> None:
+        for child in node.named_children:
+            self.run(child)
+
+    _run_declaration_command = _run_variable_assignments  # export, local, declare
+
+    def _assigned(self, node: Node) -> tuple[str, str | list[str]]:
+        """Return the name and the value of an assignment."""
+        name_node, value_node = node.named_children[0], node.named_children[-1]
+        name = self._text(name_node).partition("[")[0]
+        if value_node is name_node:
+            return name, ""
+        if value_node.type == "array":
+            added = [word for child in value_node.named_children for word in self.words(child)]
+            is_added_to = "+=" in self._text(node)[: len(name) + 2]
+            before = self.variables.get(name, []) if is_added_to else []
+            return name, [*(before if isinstance(before, list) else [before]), *added]
+        value = " ".join(self.words(value_node, is_quoted=True))
+        if "+=" in self._text(node)[: len(name) + 2]:
+            value = self._value(name) + value
+        return name, value
+
+    def _run_function_definition(self, node: Node) -> None:
+        self._functions[self._text(node.named_children[0])] = node.named_children[-1]
+
+    def _run_list(self, node: Node) -> None:
+        left, operator, right = node.children[0], node.children[1], node.children[-1]
+        is_true = self._holds(left) if left.type == "test_command" else None
+        self.run(left)
+        is_and = operator.type == "&&"
+        if (is_and and is_true is not False) or (not is_and and is_true is False):
+            self.run(right)
+
+    def _run_if_statement(self, node: Node) -> None:
+        condition = node.child_by_field_name("condition") or node.named_children[0]
+        if self._holds(condition):
+            for child in node.named_children[1:]:
+                if child.type not in {"else_clause", "elif_clause"}:
+                    self.run(child)
+            return
+        for clause in node.named_children:
+            if clause.type == "elif_clause" and self._holds(clause.named_children[0]):
+                for child in clause.named_children[1:]:
+                    self.run(child)
+                return
+            if clause.type == "else_clause":
+                self.run(clause)
+
+    def _run_for_statement(self, node: Node) -> None:
+        name = self._text(node.named_children[0])
+        body = node.named_children[-1]
+        values = [word for child in node.named_children[1:-1] for word in self.words(child)]
+        for value in values:
+            self.variables[name] = value
+            self.run(body)
+
+    def _run_case_statement(self, node: Node) -> None:
+        subject, *items = node.named_children
+        value = " ".join(self.words(subject, is_quoted=True))
+        for item in items:
+            patterns = [child for child in item.named_children if self._is_pattern(child)]
+            if any(fnmatchcase(value, self._text(pattern).strip("\"'")) for pattern in patterns):
+                for child in item.named_children[len(patterns) :]:
+                    self.run(child)
+                return
+
+    @staticmethod
+    def _is_pattern(node: Node) -> bool:
+        kinds = {"extglob_pattern", "word", "string", "raw_string", "number", "concatenation"}
+        return node.type in kinds
+
+    def _run_redirected_statement(self, node: Node) -> None:
+        paths, body = [], None
+        for child in node.named_children:
+            if child.type == "file_redirect":
+                paths += [self._text(child.named_children[-1]).strip("\"'")]
+            elif child.type == "heredoc_redirect":
+                body = self._heredoc(child)
+                paths += [
+                    " ".join(self.words(redirect.named_children[-1], is_quoted=True))
+                    for redirect in child.named_children
+                    if redirect.type == "file_redirect"
+                ]
+        first = node.named_children[0]
+        if body is not None:
+            words = [word for child in first.named_children for word in self.words(child)]
+            if words[:1] == ["tee"]:
+                paths += [word for word in words[1:] if not word.startswith("-")]
+            for path in paths:
+                self.script.files[path.removeprefix("./")] = body
+        self.run(first)
+
+    def _heredoc(self, node: Node) -> str:
+        """Return the text of a here-document, expanded unless its mark is quoted."""
+        bodies = [child for child in node.named_children if child.type == "heredoc_body"]
+        start = next(child for child in node.named_children if child.type == "heredoc_start")
+        if not bodies:
+            return ""
+        is_raw = self._text(start)[:1] in {'"', "'", "\\"}
+        body = bodies[0]
+        return self._text(body) if is_raw else self._interpolate(body)
+
+    def _run_command(self, node: Node) -> None:
+        environment = {name: self._value(name) for name in self.variables}
+        words: list[str] = []
+        for child in node.named_children:
+            if child.type == "variable_assignment":
+                name, value = self._assigned(child)
+                environment[name] = value if isinstance(value, str) else " ".join(value)
+            elif child.type != "comment" and not child.type.endswith("redirect"):
+                words += self.words(child)
+        if words and words[0] in self._functions and self._depth < MAX_DEPTH:
+            self._call(words)
+        elif words and len(self.script.commands) < MAX_COMMANDS:
+            self.script.commands.append(ShellCommand(tuple(words), environment))
+
+    def _call(self, words: list[str]) -> None:
+        """Follow a function with its arguments."""
+        before, self._arguments = self._arguments, words[1:]
+        self._depth += 1
+        self.run(self._functions[words[0]])
+        self._depth -= 1
+        self._arguments = before
+
+    def words(self, node: Node, is_quoted: bool = False) -> list[str]:
+        """Return the words that a syntax node expands to.
+
+        Args:
+            node: a word, string, expansion or concatenation of them.
+            is_quoted: do not split the value of a variable at blanks.
+        """
+        if node.type == "comment":
+            return []
+        if node.type == "command_name":
+            return self.words(node.named_children[0]) if node.named_children else []
+        elements = self._array_elements(node)
+        if elements is not None:
+            return elements
+        if node.type in {"simple_expansion", "expansion", "command_substitution"}:
+            value = self._expand(node)
+            return [value] if is_quoted else value.split()
+        return [self._evaluate(node)]
+
+    def _array_elements(self, node: Node) -> list[str] | None:
+        """Return the elements where a node is `${NAME[@]}`, quoted or not, or `"$@"`."""
+        text = self._text(node).strip('"')
+        if text in {"$@", "$*", "${@}", "${*}"}:
+            return list(self._arguments)
+        match = _EXPANSION.fullmatch(text)
+        if match is None or not match[3] or match[1] or match[4]:
+            return None
+        value = self.variables.get(match[2], [])
+        return list(value) if isinstance(value, list) else value.split()
+
+    def _evaluate(self, node: Node) -> str:
+        """Return the text of a word or string."""
+        text = self._text(node)
+        match node.type:
+            case "raw_string":
+                return text[1:-1]
+            case "ansi_c_string":
+                return text[2:-1]
+            case "string_content":
+                return re.sub(r"\\([\"\\$`])", r"\1", text)
+            case "simple_expansion" | "expansion" | "command_substitution":
+                return self._expand(node)
+            case "arithmetic_expansion":
+                return self._calculate(text[3:-2])
+            case "concatenation":
+                return "".join(self._evaluate(child) for child in node.named_children)
+        if node.type in PLAIN_WORDS and not node.named_children:
+            return re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
+        quotes = 1 if node.type == "string" else 0
+        return self._interpolate(node, quotes, quotes)
+
+    def _interpolate(self, node: Node, skipped_before: int = 0, skipped_after: int = 0) -> str:
+        """Return the source of a node with its expansions replaced by their values."""
+        position, end = node.start_byte + skipped_before, node.end_byte - skipped_after
+        parts = []
+        for child in node.named_children:
+            if child.start_byte < position:
+                continue
+            parts += [self.source[position : child.start_byte].decode(), self._evaluate(child)]
+            position = child.end_byte
+        return "".join([*parts, self.source[position:end].decode()])
+
+    def _expand(self, node: Node) -> str:
+        """Return the value of `$NAME`, `${NAME...}` or of a command, which is unknown and empty."""
+        text = self._text(node)
+        if node.type == "command_substitution":
+            return ""
+        match = _EXPANSION.fullmatch(text)
+        if match is None:
+            return self._value(text.removeprefix("$"))
+        is_length, name, _, operation = match.groups()
+        if is_length:
+            return str(len(self.variables.get(name, "")))
+        value = self._value(name)
+        if not operation:
+            return value
+        operator = re.match(r":?[-=+?]", operation)
+        if operator:
+            default = self._default(node, operator[0])
+            if "+" in operator[0]:
+                return default if value else ""
+            return value or default
+        return trim(value, operation)
+
+    def _default(self, node: Node, operator: str) -> str:
+        """Return the expanded text behind the operator of `${NAME:-text}`."""
+        start = self._text(node).index(operator) + len(operator)
+        position, end = node.start_byte + len(self._text(node)[:start].encode()), node.end_byte - 1
+        parts = []
+        for child in node.named_children:
+            if child.start_byte < position or child.start_byte >= end:
+                continue
+            parts += [self.source[position : child.start_byte].decode(), self._evaluate(child)]
+            position = child.end_byte
+        return "".join([*parts, self.source[position:end].decode()]).strip("\"'")
+
+    def _value(self, name: str) -> str:
+        """Return the value of a variable as one text; "" where it is not set."""
+        if name == "#":
+            return str(len(self._arguments))
+        if name.isdigit():
+            index = int(name) - 1
+            return self._arguments[index] if 0 <= index < len(self._arguments) else ""
+        value = self.variables.get(name, "")
+        return value if isinstance(value, str) else " ".join(value)
+
+    def _calculate(self, expression: str) -> str:
+        """Return the value of an arithmetic expression, "" where it has none."""
+        substituted = re.sub(
+            r"\$?\{?([A-Za-z_]\w*)(?::-(\d+))?\}?",
+            lambda match: self._value(match[1]) or match[2] or "0",
+            expression,
+        )
+        return calculate(substituted)
+
+    def _holds(self, node: Node) -> bool:
+        """Return whether a condition is true; one that needs a command to run is not."""
+        if node.type == "negated_command":
+            return node.named_children[0].type == "test_command" and not self._holds(
+                node.named_children[0]
+            )
+        if node.type != "test_command":
+            return False
+        words = [word for child in node.named_children for word in self._test_words(child)]
+        return evaluate_test(words)
+
+    def _test_words(self, node: Node) -> Iterator[str]:
+        """Yield the words of a test, the value of each variable as one word."""
+        if node.type in {"unary_expression", "binary_expression", "parenthesized_expression"}:
+            for child in node.children:
+                yield from self._test_words(child)
+        elif node.is_named and node.type != "test_operator":
+            yield " ".join(self.words(node, is_quoted=True))
+        else:
+            yield self._text(node)
+
+    def _text(self, node: Node) -> str:
+        return self.source[node.start_byte : node.end_byte].decode()

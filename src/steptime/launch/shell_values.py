@@ -1,0 +1,80 @@
+"""Values of a shell: arithmetic on whole numbers, tests, and the trimming of texts."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+
+Operation = Callable[[int, int], int]
+Comparison = Callable[[int, int], bool]
+
+ARITHMETIC: dict[type[ast.operator], Operation] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: lambda a, b: int(a / b),  # the shell divides whole numbers, towards zero
+    ast.Mod: operator.mod,
+}
+NUMBER_TESTS: dict[str, Comparison] = {
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+    "-lt": operator.lt,
+    "-le": operator.le,
+}
+_TRIMMED = re.compile(r"(%%?|##?)(.*)", re.DOTALL)
+
+
+def calculate(expression: str) -> str:
+    """Return the value of an arithmetic expression of numbers, "" where it has none."""
+    try:
+        return str(_calculate_node(ast.parse(expression.strip(), mode="eval").body))
+    except (SyntaxError, ValueError, ZeroDivisionError):
+        return ""
+
+
+def trim(value: str, operation: str) -> str:
+    """Return a value after `${NAME##*/}`, `${NAME%.*}` and the like; others leave it."""
+    match = _TRIMMED.fullmatch(operation)
+    if match is None:
+        return value
+    operator, pattern = match.groups()
+    lengths = range(len(value) + 1)
+    if operator[0] == "#":
+        cuts = [value[n:] for n in lengths if fnmatchcase(value[:n], pattern)]
+        return (cuts[-1] if operator == "##" else cuts[0]) if cuts else value
+    cuts = [value[:n] for n in lengths if fnmatchcase(value[n:], pattern)]
+    return (cuts[0] if operator == "%%" else cuts[-1]) if cuts else value
+
+
+def _calculate_node(node: ast.expr) -> int:
+    """Return the value of a parsed arithmetic expression; raises `ValueError` for others."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_calculate_node(node.operand)
+    if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
+        return ARITHMETIC[type(node.op)](_calculate_node(node.left), _calculate_node(node.right))
+    raise ValueError("no arithmetic")
+
+
+def evaluate_test(words: Sequence[str]) -> bool:
+    """Return whether the words of a test hold: of one text, of two texts, or of two numbers."""
+    if list(words[:1]) == ["!"]:
+        return not evaluate_test(words[1:])
+    if len(words) == 2 and words[0] in {"-z", "-n"}:
+        return (not words[1]) == (words[0] == "-z")
+    if len(words) == 3:
+        left, comparison, right = words
+        if comparison in {"=", "=="}:
+            return fnmatchcase(left, right)
+        if comparison == "!=":
+            return not fnmatchcase(left, right)
+        are_numbers = left.lstrip("-").isdigit() and right.lstrip("-").isdigit()
+        if comparison in NUMBER_TESTS and are_numbers:
+            return NUMBER_TESTS[comparison](int(left), int(right))
+    return len(words) == 1 and bool(words[0])

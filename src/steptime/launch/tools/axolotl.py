@@ -1,0 +1,126 @@
+"""Axolotl's YAML."""
+
+from __future__ import annotations
+
+from steptime.launch.job import TRAINING, JobBuilder
+from steptime.launch.launchers import Launch
+from steptime.launch.settings import (
+    Files,
+    Settings,
+    count,
+    note_unpriced,
+    set_optimizer,
+    take_facts,
+)
+from steptime.launch.tools import trainer
+
+READ_FROM = "Axolotl 0.12"
+FACTS = {
+    "micro_batch_size": ("micro_batch", count),
+    "gradient_accumulation_steps": ("accumulation", count),
+    "sequence_len": ("length", count),
+    "tensor_parallel_size": ("tensor", count),
+    "context_parallel_size": ("context", count),
+    "expert_parallel_size": ("expert", count),
+    "lora_r": ("lora_rank", count),
+    "trl.num_generations": ("group", count),
+    "trl.max_completion_length": ("completion", count),
+}
+UNPRICED = {
+    "torch_compile": "compiled kernels are priced by a stack, --stack torch-compile",
+    "peft_use_dora": "DoRA is priced as LoRA",
+    "unfrozen_parameters": "parameters trained alone are given by --train",
+    "relora_steps": "ReLoRA is priced as LoRA",
+}
+LOSS_PLUGINS = ("cut_cross_entropy", "liger_fused_linear_cross_entropy", "chunked_cross_entropy")
+
+
+def read_axolotl(settings: Settings, launch: Launch, files: Files) -> JobBuilder:
+    """Read the keys of an Axolotl file.
+
+    Args:
+        settings: keys of the file, and options of the command that override them.
+        launch: the command, for the number of processes.
+        files: files that the keys name, such as a DeepSpeed JSON.
+    """
+    job = JobBuilder(tool="axolotl", kind=TRAINING)
+    job.model = settings.text("base_model")
+    take_facts(job, settings, FACTS)
+    _read_degrees(job, settings)
+    trainer.read_devices(job, launch)
+    trainer.take_accelerate(job, launch, files)
+    _read_types(job, settings)
+    _read_adapter(job, settings)
+    trainer.read_deepspeed(job, settings.text("deepspeed"), files)
+    trainer.read_fsdp(job, settings)
+    _read_memory(job, settings)
+    rule = settings.text("rl")
+    if rule:
+        job.set("objective", rule.lower())
+        job.notes.append(f"rl {rule}: the step of one model is priced, not its {rule} parts")
+    for name in ("micro_batch", "accumulation"):
+        job.set_default(name, 1)
+    job.set_default("optimizer", "adamw")
+    job.set_default("recompute", "none")
+    note_unpriced(job, settings, UNPRICED)
+    return job
+
+
+def _read_degrees(job: JobBuilder, settings: Settings) -> None:
+    """Set replicas and devices where the file names the degrees of sharding."""
+    shards, copies = settings.count("dp_shard_size"), settings.count("dp_replicate_size")
+    if shards is None and copies is None:
+        return
+    job.set("data", (shards or 1) * (copies or 1))
+    if (copies or 1) > 1 and shards:
+        job.set("shard", shards)
+
+
+def _read_types(job: JobBuilder, settings: Settings) -> None:
+    """Set the type of the products, and how frozen weights are kept."""
+    bf16 = (settings.text("bf16", "bfloat16") or "").lower()
+    if bf16 == "full" or (bf16 == "true" and settings.text("bfloat16")):
+        job.set("dtype", "bfloat16-pure")
+    elif bf16 in {"true", "auto", "1"}:
+        job.set("dtype", "bfloat16")
+    elif settings.flag("fp16", "float16"):
+        job.set("dtype", "float16")
+    if settings.flag("fp8"):
+        job.set("dtype", "float8")
+    if settings.flag("load_in_4bit"):
+        job.set("weights", "nf4")
+    elif settings.flag("load_in_8bit"):
+        job.set("weights", "int8")
+    set_optimizer(job, settings.text("optimizer"))
+
+
+def _read_adapter(job: JobBuilder, settings: Settings) -> None:
+    """Set what LoRA adapts; without an adapter its keys do nothing."""
+    if settings.text("adapter") not in {"lora", "qlora", "llama-adapter", "loftq"}:
+        job.facts.pop("lora_rank", None)
+        return
+    if settings.flag("lora_target_linear"):
+        job.set("lora_targets", "all-linear")
+    elif targets := settings.texts("lora_target_modules"):
+        is_pattern = any(mark in " ".join(targets) for mark in "\\*(|[")
+        if is_pattern:
+            job.notes.append("lora_target_modules is a pattern: attention's products are taken")
+        else:
+            job.set("lora_targets", "all-linear" if targets == ["all-linear"] else targets)
+    job.set("modules_to_save", settings.texts("lora_modules_to_save") or None)
+
+
+def _read_memory(job: JobBuilder, settings: Settings) -> None:
+    """Set packing, recomputation and what lies on the host."""
+    if settings.flag("sample_packing"):
+        job.set("packed", True)
+    checkpointing = (settings.text("gradient_checkpointing") or "").lower()
+    if checkpointing in {"offload", "offload_disk"}:
+        job.set("offload_activations", True)
+    if checkpointing:
+        job.set("recompute", "none" if checkpointing in {"false", "null"} else "full")
+    if (settings.text("activation_offloading") or "").lower() in {"true", "legacy", "disk"}:
+        job.set("offload_activations", True)
+    plugins = " ".join([*settings.texts("plugins"), *settings.values]).lower()
+    if any(name in plugins for name in LOSS_PLUGINS):
+        job.notes.append("a loss without whole logits needs less memory than is counted")

@@ -1,0 +1,127 @@
+"""`llama-server`, its relatives, and `ollama run`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from steptime.launch.job import SERVING, JobBuilder
+from steptime.launch.settings import Settings, count, names, note_unpriced, parse_words, take_facts
+
+READ_FROM = "llama.cpp b6500"
+ALL_LAYERS = 99  # people write 99 or 999 for every layer
+FLAGS = names(
+    "jinja no_mmap mlock cpu_moe cmoe no_warmup no_webui cont_batching cb metrics swa_full "
+    "embedding embeddings no_kv_offload nkvo verbose v kv_unified reranking no_perf"
+)
+FACTS = {
+    **dict.fromkeys(("ub", "ubatch_size"), ("ubatch", count)),
+    **dict.fromkeys(("np", "parallel"), ("max_num_seqs", count)),
+    **dict.fromkeys(("ncmoe", "n_cpu_moe"), ("n_cpu_moe", count)),
+    **dict.fromkeys(("draft", "draft_max", "draft_n"), ("speculative", count)),
+}
+UNPRICED = {
+    **dict.fromkeys(("nkvo", "no_kv_offload"), "a cache on the host is not priced"),
+    **dict.fromkeys(("ts", "tensor_split"), "uneven shares of several cards are not priced"),
+    **dict.fromkeys(("rope_scaling", "rope_scale"), "a longer context changes no size"),
+    "lora": "adapters beside the weights are not priced",
+}
+QUANT = re.compile(
+    r"(?:^|[-._/:])((?:UD-)?(?:I?Q\d(?:_[01KSMLX]+|_NL|_XXS|_XS)*|MXFP4|BF16|F16|F32))"
+    r"(?=[-._:]|$)",
+    re.IGNORECASE,
+)
+PLAIN_FILES = {"f16", "bf16", "f32"}  # their tensors say more than the name of the file
+ENVIRONMENT = re.compile(r"LLAMA_ARG_(\w+)")
+
+
+def read_llamacpp(words: list[str], environment: Mapping[str, str]) -> JobBuilder:
+    """Read the words behind `llama-server`.
+
+    Args:
+        words: arguments of the command.
+        environment: variables, of which `LLAMA_ARG_...` are options, too.
+    """
+    job = JobBuilder(tool="llamacpp", kind=SERVING)
+    settings = parse_words(words, FLAGS)
+    for name, value in environment.items():
+        match = ENVIRONMENT.fullmatch(name)
+        if match and match[1].lower() not in settings:
+            settings.put(match[1], [value])
+    file, repository = settings.text("m", "model"), settings.text("hf", "hf_repo", "hfr")
+    job.model = repository or file
+    take_facts(job, settings, FACTS)
+    _read_weights(job, [settings.text("hff", "hf_file"), file, repository])
+    context = settings.count("c", "ctx_size")
+    job.set("context_total", context or None)
+    _read_host(job, settings)
+    _read_cache(job, settings)
+    job.set("draft", settings.text("md", "model_draft", "hfd"))
+    note_unpriced(job, settings, UNPRICED)
+    return job
+
+
+def _read_weights(job: JobBuilder, names_of_files: Sequence[str | None]) -> None:
+    """Set the type of the weights that the name of a file or of a download says."""
+    for name in names_of_files:
+        types = QUANT.findall(name.removesuffix(".gguf")) if name else []
+        weights = types[-1].lower().removeprefix("ud-") if types else ""
+        if weights and weights not in PLAIN_FILES:
+            job.set("weights", weights)
+            return
+
+
+def _read_host(job: JobBuilder, settings: Settings) -> None:
+    """Set how many layers, and which experts, lie on the device."""
+    layers = settings.text("ngl", "gpu_layers", "n_gpu_layers")
+    if layers is not None:
+        is_all = layers in {"all", "-1"} or (layers.isdigit() and int(layers) >= ALL_LAYERS)
+        job.set("gpu_layers", "all" if is_all else (int(layers) if layers.isdigit() else None))
+    patterns = settings.texts("ot", "override_tensor")
+    puts_experts = any("exps" in text and text.upper().endswith("CPU") for text in patterns)
+    if settings.flag("cpu_moe", "cmoe") or (puts_experts and not _names_layers(patterns)):
+        job.set("experts_on_cpu", "all")
+    elif patterns:
+        job.notes.append(f"override-tensor {','.join(patterns)}: which tensors lie on the host")
+
+
+def _names_layers(patterns: list[str]) -> bool:
+    """Return whether a pattern of tensors chooses layers by their number."""
+    return any(re.search(r"blk\\?\.[\[(\d]", pattern) for pattern in patterns)
+
+
+def _read_cache(job: JobBuilder, settings: Settings) -> None:
+    """Set the types of keys and values; float16 is the documented default."""
+    words = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
+    keys = settings.text("ctk", "cache_type_k")
+    values = settings.text("ctv", "cache_type_v")
+    kinds = [words.get(text, text) if text else "float16" for text in (keys, values)]
+    if kinds[0] == kinds[1]:
+        (job.set if keys else job.set_default)("kv_dtype", kinds[0])
+    else:
+        job.set("kv_dtype_k", kinds[0])
+        job.set("kv_dtype_v", kinds[1])
+
+
+def read_ollama(words: list[str], environment: Mapping[str, str]) -> JobBuilder:
+    """Read the words behind `ollama`: `run NAME`; sizes come from its variables.
+
+    Args:
+        words: arguments of the command.
+        environment: variables, such as `OLLAMA_CONTEXT_LENGTH`.
+    """
+    job = JobBuilder(tool="ollama", kind=SERVING)
+    settings = parse_words(words, frozenset({"verbose"}))
+    models = [word for word in settings.positional if word not in {"run", "serve", "pull"}]
+    job.model = models[0] if models else None
+    _read_weights(job, models[:1])
+    for variable, fact in (
+        ("OLLAMA_CONTEXT_LENGTH", "max_model_len"),
+        ("OLLAMA_NUM_PARALLEL", "max_num_seqs"),
+    ):
+        if environment.get(variable, "").isdigit():
+            job.set(fact, int(environment[variable]))
+    kv_dtype = environment.get("OLLAMA_KV_CACHE_TYPE", "")
+    job.set("kv_dtype", {"f16": "float16"}.get(kv_dtype, kv_dtype) or None)
+    note_unpriced(job, settings, {})
+    return job

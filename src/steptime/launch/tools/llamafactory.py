@@ -1,0 +1,66 @@
+"""LLaMA-Factory's `llamafactory-cli train`, with its YAML or its options."""
+
+from __future__ import annotations
+
+from steptime.launch.job import TRAINING, JobBuilder
+from steptime.launch.launchers import Launch
+from steptime.launch.settings import Files, Settings, count, note_unpriced, take_facts
+from steptime.launch.tools import trainer
+
+READ_FROM = "LLaMA-Factory 0.9.3"
+DEFAULT_LENGTH = 2048
+DEFAULT_RANK = 8
+UNPRICED = {
+    **trainer.UNPRICED,
+    "enable_liger_kernel": "a loss without whole logits needs less memory than is counted",
+    "use_galore": "GaLore's optimizer is not priced",
+    "use_badam": "BAdam's optimizer is not priced",
+    "use_apollo": "APOLLO's optimizer is not priced",
+    "shift_attn": "shifted attention is not priced",
+    "freeze_trainable_layers": "layers trained alone are given by --train",
+}
+
+
+def read_llamafactory(settings: Settings, launch: Launch, files: Files) -> JobBuilder:
+    """Read the arguments of LLaMA-Factory.
+
+    Args:
+        settings: keys of its YAML or options of its command.
+        launch: the command; it starts one process for each visible device.
+        files: files that the arguments name.
+    """
+    job = JobBuilder(tool="llamafactory", kind=TRAINING)
+    job.model = settings.text("model_name_or_path")
+    trainer.read_devices(job, launch)
+    trainer.take_accelerate(job, launch, files)
+    take_facts(job, settings, {"cutoff_len": ("length", count)})
+    trainer.read_training(job, settings)
+    method = settings.text("finetuning_type") or "lora"
+    if method in {"lora", "oft"}:
+        trainer.read_adapter(job, settings)
+        job.set_default("lora_rank", DEFAULT_RANK)
+        job.set_default("lora_targets", "all-linear")
+    else:
+        job.facts.pop("lora_rank", None)
+    if method == "freeze":
+        job.notes.append("finetuning_type freeze: layers trained alone are given by --train")
+    trainer.read_deepspeed(job, settings.text("deepspeed"), files)
+    trainer.read_fsdp(job, settings)
+    keeps = settings.flag("disable_gradient_checkpointing")
+    if keeps is not None:
+        job.set("recompute", "none" if keeps else "full")
+    job.set_default("recompute", "full")
+    if settings.flag("packing", "neat_packing"):
+        job.set("packed", True)
+    stage = settings.text("stage") or "sft"
+    if stage not in {"sft", "pt"}:
+        job.set("objective", stage)
+        job.notes.append(f"stage {stage}: the step of one model is priced, not its {stage} parts")
+    job.set_default("length", DEFAULT_LENGTH)
+    job.set_default("micro_batch", trainer.DEFAULT_BATCH)
+    job.set_default("accumulation", 1)
+    job.set_default("optimizer", "adamw")
+    if (job.count("devices") or 1) > 1:
+        job.set_default("zero", 0)
+    note_unpriced(job, settings, UNPRICED)
+    return job

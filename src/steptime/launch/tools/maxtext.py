@@ -1,0 +1,133 @@
+"""MaxText's YAML and its `key=value` command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from steptime.launch.job import MODEL_DEGREES, TRAINING, JobBuilder
+from steptime.launch.launchers import Launch
+from steptime.launch.settings import (
+    Files,
+    Settings,
+    count,
+    float_type,
+    note_unpriced,
+    set_optimizer,
+    take_facts,
+)
+
+READ_FROM = "MaxText 2025.10"
+REPLICA_AXES = ("data", "fsdp", "fsdp_transpose")  # of the mesh; experts lie within replicas
+SHARDED_AXES = ("fsdp", "fsdp_transpose")
+AXES = (
+    ("tensor", ("tensor", "tensor_transpose", "tensor_sequence")),
+    ("context", ("context", "sequence", "context_autoregressive")),
+    ("pipeline", ("pipeline",)),
+    ("expert", ("expert",)),
+)
+FACTS = {
+    "max_target_length": ("length", count),
+    "gradient_accumulation_steps": ("accumulation", count),
+    "num_slices": ("nodes", count),
+}
+POLICIES = {"full": "full", "none": "none", "save_qkv_proj": "selective"}
+UNPRICED = {
+    "optimizer_memory_host_offload": "states on the host are given by --offload optimizer",
+    "parameter_memory_host_offload": "weights on the host are not priced",
+    "use_iota_embed": "an embedding as a product is not priced",
+}
+
+
+def read_maxtext(settings: Settings, launch: Launch, files: Files) -> JobBuilder:
+    """Read a configuration of MaxText.
+
+    Args:
+        settings: keys of the YAML and of the command line.
+        launch: not read; the devices are those of the mesh.
+        files: not read; the base configuration is known.
+    """
+    del launch, files
+    job = JobBuilder(tool="maxtext", kind=TRAINING)
+    job.model = settings.text("model_name")
+    take_facts(job, settings, FACTS)
+    _read_mesh(job, settings)
+    job.set("dtype", float_type(settings.text("dtype")))
+    kind = settings.text("quantization") or ""
+    if "fp8" in kind or kind.startswith("te_"):
+        job.set("dtype", "float8")
+    job.set_default("dtype", "bfloat16")
+    if float_type(settings.text("weight_dtype")) == "bfloat16":
+        job.set("dtype", "bfloat16-pure")
+    job.set("recompute", POLICIES.get(settings.text("remat_policy") or ""))
+    set_optimizer(job, settings.text("opt_type"))
+    job.set_default("optimizer", "adamw")
+    per_device = settings.number("per_device_batch_size")
+    if per_device is not None:
+        _set_batch(job, per_device)
+    note_unpriced(job, settings, UNPRICED)
+    return job
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of the mesh.
+
+    Attributes:
+        between: degree between slices or nodes; 1 where it is open.
+        within: degree within one; 1 where it is open.
+        is_open: it takes the devices that are left (-1).
+    """
+
+    between: int
+    within: int
+    is_open: bool
+
+
+def _read_axis(settings: Settings, name: str) -> Axis:
+    """Return an axis; `ici_fsdp_parallelism` takes the devices that are left unless it is said."""
+    between = settings.text(f"dcn_{name}_parallelism") or "1"
+    within = settings.text(f"ici_{name}_parallelism") or ("-1" if name == "fsdp" else "1")
+    degrees = [1 if text == "-1" else int(text) for text in (between, within)]
+    return Axis(degrees[0], degrees[1], "-1" in {between, within})
+
+
+def _read_mesh(job: JobBuilder, settings: Settings) -> None:
+    """Set the degrees of the mesh, as far as none takes the devices that are left."""
+    mesh_keys = " ".join(name for name in settings.values if name.endswith("_parallelism"))
+    for fact, names in AXES:
+        degree = prod(
+            axis.between * axis.within for axis in (_read_axis(settings, name) for name in names)
+        )
+        if degree > 1 or any(f"_{name}_" in mesh_keys for name in names):
+            job.set(fact, degree)
+    axes = {name: _read_axis(settings, name) for name in REPLICA_AXES}
+    shards = prod(axes[name].between * axes[name].within for name in SHARDED_AXES)
+    is_open = any(axis.is_open for axis in axes.values())
+    if not is_open:
+        _set_replicas(job, axes, shards)
+    (job.set if mesh_keys else job.set_default)("zero", 3 if is_open or shards > 1 else 0)
+    if not mesh_keys:
+        job.defaults.append("data")  # ici_fsdp_parallelism: -1
+
+
+def _set_replicas(job: JobBuilder, axes: Mapping[str, Axis], shards: int) -> None:
+    """Set the number of replicas, how many share out the state, and the devices of a node."""
+    experts = job.count("expert") or 1
+    within = prod(axis.within for axis in axes.values()) * experts
+    replicas = prod(axis.between * axis.within for axis in axes.values()) * experts
+    job.set("data", replicas)
+    if 1 < shards < replicas // experts:
+        job.set("shard", shards * experts)
+    if replicas > within:
+        job.set("per_node", within * prod(job.count(name) or 1 for name in MODEL_DEGREES))
+
+
+def _set_batch(job: JobBuilder, per_device: float) -> None:
+    """Set the batch of a replica; MaxText says it for a device."""
+    sequences = per_device * prod(job.count(name) or 1 for name in MODEL_DEGREES)
+    if sequences == int(sequences):
+        job.set("micro_batch", int(sequences))
+    else:
+        job.notes.append(f"per_device_batch_size {per_device:g}: less than a sequence a replica")

@@ -1,0 +1,92 @@
+"""NeMo Automodel's YAML."""
+
+from __future__ import annotations
+
+from steptime.launch.job import TRAINING, JobBuilder
+from steptime.launch.launchers import Launch
+from steptime.launch.settings import (
+    Files,
+    Settings,
+    count,
+    float_type,
+    note_unpriced,
+    set_optimizer,
+    take_facts,
+)
+from steptime.launch.tools import trainer
+
+READ_FROM = "NeMo Automodel 0.2"
+FACTS = {
+    "distributed.tp_size": ("tensor", count),
+    "distributed.pp_size": ("pipeline", count),
+    "distributed.cp_size": ("context", count),
+    "distributed.ep_size": ("expert", count),
+    "distributed.dp_size": ("data", count),
+    "step_scheduler.local_batch_size": ("micro_batch", count),
+    "step_scheduler.global_batch_size": ("global_batch", count),
+    "peft.dim": ("lora_rank", count),
+}
+LENGTHS = (
+    "dataset.seq_length",
+    "dataset.seq_len",
+    "dataset.max_seq_length",
+    "dataset.seq_len_length",
+)
+UNPRICED = {
+    "compile.enabled": "compiled kernels are priced by a stack, --stack torch-compile",
+    "peft.use_dora": "DoRA is priced as LoRA",
+}
+
+
+def read_nemo(settings: Settings, launch: Launch, files: Files) -> JobBuilder:
+    """Read a recipe of NeMo Automodel.
+
+    Args:
+        settings: keys of the YAML, and `--key` options that override them.
+        launch: the command with its number of processes.
+        files: not read; the recipe names no others.
+    """
+    del files
+    job = JobBuilder(tool="nemo", kind=TRAINING)
+    job.model = settings.text("model.pretrained_model_name_or_path", "model.model_name")
+    job.model = job.model or settings.text("model.config.pretrained_model_name_or_path")
+    trainer.read_devices(job, launch)
+    take_facts(job, settings, FACTS)
+    _read_strategy(job, settings)
+    packed = settings.count("packed_sequence.packed_sequence_size")
+    if packed:
+        job.set("packed", True)
+        job.set("length", packed)
+    elif length := settings.count(*LENGTHS):
+        job.set("length", length)
+    if "lora_rank" in job.facts:
+        has_all_linear = settings.flag("peft.match_all_linear")
+        targets = settings.texts("peft.target_modules")
+        job.set("lora_targets", "all-linear" if has_all_linear else (targets or None))
+    stored = float_type(settings.text("model.torch_dtype", "model.dtype"))
+    job.set("dtype", "bfloat16-pure" if stored == "bfloat16" else stored)
+    if settings.flag("quantization.load_in_4bit"):
+        job.set("weights", "nf4")
+    set_optimizer(job, settings.text("optimizer._target_"))
+    recomputes = [settings.flag(f"{place}.activation_checkpointing") for place in PLACES]
+    if any(flag is not None for flag in recomputes):
+        job.set("recompute", "full" if any(recomputes) else "none")
+    note_unpriced(job, settings, UNPRICED)
+    return job
+
+
+PLACES = ("distributed", "parallelizer", "model")
+
+
+def _read_strategy(job: JobBuilder, settings: Settings) -> None:
+    """Set what the replicas share out."""
+    strategy = settings.text("distributed.strategy", "distributed._target_") or ""
+    name = strategy.lower()
+    if "ddp" in name:
+        job.set("zero", 0)
+    elif "fsdp" in name and job.count("data") != 1:
+        job.set("zero", 3)
+    copies = settings.count("distributed.dp_replicate_size") or 1
+    data = job.count("data")
+    if copies > 1 and data:
+        job.set("shard", data // copies)

@@ -1,0 +1,112 @@
+"""`python -m sglang.launch_server` and `sglang serve`."""
+
+from __future__ import annotations
+
+from steptime.launch.job import SERVING, JobBuilder, complete_serving
+from steptime.launch.settings import (
+    Files,
+    Settings,
+    count,
+    float_type,
+    merge,
+    names,
+    note_unpriced,
+    parse_mapping,
+    parse_words,
+    quantised_type,
+    share,
+    storage_type,
+    take_facts,
+)
+
+READ_FROM = "SGLang 0.5"
+FLAGS = names(
+    "trust_remote_code enable_dp_attention enable_ep_moe enable_deepep_moe disable_radix_cache "
+    "enable_torch_compile disable_cuda_graph enable_mixed_chunk enable_metrics log_requests "
+    "enable_dp_lm_head enable_two_batch_overlap enable_eplb disable_overlap_schedule "
+    "disable_shared_experts_fusion enable_flashinfer_mla enable_multimodal enable_p2p_check "
+    "enable_hierarchical_cache skip_server_warmup enable_symm_mem enable_nccl_nvls "
+    "disable_custom_all_reduce enable_lora is_embedding enable_deterministic_inference "
+    "enable_cache_report disable_flashinfer_autotune enable_memory_saver"
+)
+FACTS = {
+    **dict.fromkeys(("tp", "tp_size", "tensor_parallel_size"), ("tensor", count)),
+    **dict.fromkeys(("pp", "pp_size", "pipeline_parallel_size"), ("pipeline", count)),
+    **dict.fromkeys(("ep", "ep_size", "expert_parallel_size"), ("expert", count)),
+    **dict.fromkeys(("dp", "dp_size", "data_parallel_size"), ("data", count)),
+    "nnodes": ("nodes", count),
+    "context_length": ("max_model_len", count),
+    "max_running_requests": ("max_num_seqs", count),
+    "max_total_tokens": ("kv_tokens", count),
+    "mem_fraction_static": ("mem_fraction_static", share),
+    "kv_cache_dtype": ("kv_dtype", storage_type),
+}
+UNPRICED = {
+    "cpu_offload_gb": "weights on the host are not priced",
+    "enable_torch_compile": "compiled kernels are not priced",
+    "disable_cuda_graph": "without CUDA graphs decoding is slower; the stack is priced with them",
+    "enable_two_batch_overlap": "two overlapping batches are not priced",
+    "enable_hierarchical_cache": "a cache on the host is not priced",
+    "disable_overlap_schedule": "scheduling that waits for the device is not priced",
+    "disaggregation_mode": "give prompts' replicas by --prefill-replicas",
+    "json_model_override_args": "changes of the model's configuration are not read",
+    "lora_paths": "adapters beside the weights are not priced",
+}
+
+
+def read_sglang(words: list[str], files: Files) -> JobBuilder:
+    """Read the words behind `sglang.launch_server`.
+
+    Args:
+        words: arguments of the command.
+        files: files that the arguments name (`--config FILE.yaml`).
+    """
+    job = JobBuilder(tool="sglang", kind=SERVING)
+    settings = parse_words(words, FLAGS)
+    if path := settings.text("config"):
+        settings = merge(parse_mapping(files.mapping(path) or {}), settings)
+    job.model = settings.text("model_path", "model")
+    take_facts(job, settings, FACTS)
+    job.set("dtype", float_type(settings.text("dtype")))
+    job.set("weights", quantised_type(settings.text("quantization")))
+    _read_prefill(job, settings)
+    _read_speculation(job, settings)
+    if settings.flag("disable_radix_cache"):
+        job.set("prefix_caching", False)
+    job.set_default("tensor", 1)
+    if settings.flag("enable_dp_attention"):
+        job.set("attention_data", job.count("data") or 1)
+        job.facts.pop("data", None)
+    has_deepep = (settings.text("moe_a2a_backend") or "") in {"deepep", "mooncake"}
+    if settings.flag("enable_ep_moe") or settings.flag("enable_deepep_moe") or has_deepep:
+        job.set("expert", job.count("tensor") or 1)
+    for name in ("pipeline", "data"):
+        job.set_default(name, 1)
+    complete_serving(job)
+    note_unpriced(job, settings, UNPRICED)
+    return job
+
+
+def _read_prefill(job: JobBuilder, settings: Settings) -> None:
+    """Set the tokens of one step; a negative size switches the chunks off."""
+    chunk = settings.text("chunked_prefill_size")
+    if chunk and chunk.startswith("-"):
+        job.set("chunked_prefill", False)
+    else:
+        job.set("max_num_batched_tokens", settings.count("chunked_prefill_size"))
+
+
+def _read_speculation(job: JobBuilder, settings: Settings) -> None:
+    """Set how many tokens are guessed for a step, and who guesses.
+
+    A chain of guesses (top-k of 1) has as many as steps; a tree has all its tokens but the root.
+    """
+    algorithm = settings.text("speculative_algorithm", "speculative_algo")
+    if algorithm is None:
+        return
+    steps = settings.count("speculative_num_steps")
+    tree = settings.count("speculative_num_draft_tokens")
+    is_chain = (settings.count("speculative_eagle_topk") or 1) == 1
+    job.set("speculative", steps if is_chain and steps else (tree - 1 if tree else steps))
+    draft = settings.text("speculative_draft_model_path", "speculative_draft_model")
+    job.set("draft", draft or algorithm.lower())

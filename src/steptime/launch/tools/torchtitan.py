@@ -1,0 +1,117 @@
+"""torchtitan's TOML of 2025, and the options of its command line."""
+
+from __future__ import annotations
+
+from steptime.launch.job import TRAINING, JobBuilder
+from steptime.launch.launchers import Launch
+from steptime.launch.settings import (
+    Files,
+    Settings,
+    count,
+    note_unpriced,
+    set_optimizer,
+    take_facts,
+)
+from steptime.launch.tools import trainer
+
+READ_FROM = "torchtitan 0.2"
+FACTS = {
+    "training.local_batch_size": ("micro_batch", count),
+    "training.batch_size": ("micro_batch", count),
+    "training.global_batch_size": ("global_batch", count),
+    "training.seq_len": ("length", count),
+    **{
+        f"{table}.{degree}_parallel_degree": (fact, count)
+        for table in ("training", "experimental", "parallelism")
+        for degree, fact in (
+            ("tensor", "tensor"),
+            ("pipeline", "pipeline"),
+            ("context", "context"),
+            ("expert", "expert"),
+            ("expert_tensor", "expert_tensor"),
+        )
+    },
+}
+UNPRICED = {
+    "parallelism.enable_async_tensor_parallel": "async tensor parallelism is not priced",
+    "compile.enable": "compiled kernels are priced by a stack, --stack torch-compile",
+    "training.compile": "compiled kernels are priced by a stack, --stack torch-compile",
+}
+SCHEDULES = {
+    "1f1b": "1f1b",
+    "gpipe": "gpipe",
+    "interleaved1f1b": "interleaved",
+    "zbvzerobubble": "zero-bubble",
+    "interleavedzerobubble": "zero-bubble",
+    "dualpipev": "dualpipe",
+}
+
+
+def read_torchtitan(settings: Settings, launch: Launch, files: Files) -> JobBuilder:
+    """Read a configuration of torchtitan.
+
+    Args:
+        settings: keys of the TOML, and `--table.key` options that override them.
+        launch: the command; `NGPU` is the number of processes.
+        files: not read; the configuration names no others.
+    """
+    del files
+    job = JobBuilder(tool="torchtitan", kind=TRAINING)
+    name, flavor = settings.text("model.name"), settings.text("model.flavor")
+    job.model = (
+        f"{name}_{flavor.lower()}" if name and flavor else settings.text("model.hf_assets_path")
+    )
+    trainer.read_devices(job, launch)
+    if launch.environment.get("NGPU", "").isdigit():
+        job.set("devices", int(launch.environment["NGPU"]))
+    take_facts(job, settings, FACTS)
+    _read_replicas(job, settings)
+    _read_pipeline(job, settings)
+    converters = " ".join(settings.texts("model.converters", "quantize.converters"))
+    job.set("dtype", "float8" if "float8" in converters else None)
+    if settings.text("training.dtype") == "bfloat16":
+        job.set("dtype", "bfloat16-pure")
+    job.set_default("dtype", "bfloat16")
+    set_optimizer(job, settings.text("optimizer.name"))
+    job.set_default("optimizer", "adamw")
+    mode = settings.text("activation_checkpoint.mode")
+    job.set("recompute", mode)
+    job.set_default("recompute", "selective")
+    if settings.flag("training.enable_cpu_offload"):
+        job.set("offload", True)
+    if "global_batch" not in job.facts:
+        job.set_default("accumulation", 1)
+    note_unpriced(job, settings, UNPRICED)
+    return job
+
+
+def _read_replicas(job: JobBuilder, settings: Settings) -> None:
+    """Set replicas, and what they share out; -1 means all devices that are left."""
+    places = ("parallelism", "training")
+    shard_text = settings.text(*(f"{table}.data_parallel_shard_degree" for table in places)) or "-1"
+    copies_text = (
+        settings.text(*(f"{table}.data_parallel_replicate_degree" for table in places)) or "1"
+    )
+    reshard = (
+        settings.text(*(f"{table}.fsdp_reshard_after_forward" for table in places)) or "default"
+    )
+    has_pipeline = (job.count("pipeline") or 1) > 1
+    keeps_weights = reshard == "never" or (reshard == "default" and has_pipeline)
+    job.set("zero", 0 if shard_text == "1" else (2 if keeps_weights else 3))
+    copies = int(copies_text)
+    if shard_text != "-1":
+        job.set("data", int(shard_text) * max(1, copies))
+        job.facts.pop("devices", None)
+        if copies > 1 and int(shard_text) > 1:
+            job.set("shard", int(shard_text))
+    elif copies > 1:
+        job.notes.append(f"{copies} copies share out nothing between them")
+
+
+def _read_pipeline(job: JobBuilder, settings: Settings) -> None:
+    """Set the schedule of a pipeline."""
+    text = settings.text(
+        "parallelism.pipeline_parallel_schedule", "experimental.pipeline_parallel_schedule"
+    )
+    if text and (job.count("pipeline") or 1) > 1:
+        job.set("schedule", SCHEDULES.get(text.lower(), text.lower()))

@@ -1,0 +1,104 @@
+"""torchtune's `tune run RECIPE --config FILE`."""
+
+from __future__ import annotations
+
+import re
+
+from steptime.launch.job import TRAINING, JobBuilder
+from steptime.launch.launchers import Launch
+from steptime.launch.settings import (
+    Files,
+    Settings,
+    count,
+    float_type,
+    note_unpriced,
+    set_optimizer,
+    take_facts,
+)
+from steptime.launch.tools import trainer
+
+READ_FROM = "torchtune 0.6"
+FACTS = {
+    "batch_size": ("micro_batch", count),
+    "gradient_accumulation_steps": ("accumulation", count),
+    "tokenizer.max_seq_len": ("length", count),
+    "tensor_parallel_dim": ("tensor", count),
+    "context_parallel_dim": ("context", count),
+    "data_parallel_replicate_dim": ("copies", count),
+    "model.lora_rank": ("lora_rank", count),
+}
+UNPRICED = {
+    "enable_fp8_training": "products in float8 are given by --dtype float8",
+    "model.use_dora": "DoRA is priced as LoRA",
+    "custom_sharded_layers": "layers that are sharded apart are not priced",
+}
+
+
+def read_torchtune(settings: Settings, launch: Launch, files: Files) -> JobBuilder:
+    """Read a configuration of torchtune.
+
+    Args:
+        settings: keys of the YAML, and `key=value` words of the command that override them.
+        launch: the command with its recipe and number of processes.
+        files: not read; the configuration names no others.
+    """
+    del files
+    job = JobBuilder(tool="torchtune", kind=TRAINING)
+    builder = (settings.text("model._component_") or "").rpartition(".")[2]
+    folder = (settings.text("checkpointer.checkpoint_dir") or "").rstrip("/")
+    job.model = _model_of(builder) or folder.rpartition("/")[2] or None
+    trainer.read_devices(job, launch)
+    take_facts(job, settings, FACTS)
+    recipe = f"{launch.program} {' '.join(launch.words[:2])}"
+    if "distributed" in recipe:
+        job.set("zero", 3)
+    elif "single_device" in recipe:
+        job.set("devices", 1)
+    if builder.startswith("qlora") or settings.flag("model.quantize_base"):
+        job.set("weights", "nf4")
+    if (copies := job.facts.pop("copies", None)) and isinstance(copies, int) and copies > 1:
+        devices = job.count("devices")
+        job.set("shard", devices // copies if devices else None)
+    _read_targets(job, settings)
+    stored = float_type(settings.text("dtype"))
+    job.set("dtype", "bfloat16-pure" if stored == "bfloat16" else stored)
+    set_optimizer(job, settings.text("optimizer._component_", "optimizer.optimizer"))
+    _read_memory(job, settings)
+    job.set_default("accumulation", 1)
+    note_unpriced(job, settings, UNPRICED)
+    return job
+
+
+def _model_of(builder: str) -> str | None:
+    """Return the network that a builder makes: `qlora_gemma2_9b` is `gemma2_9b`."""
+    name = re.sub(r"^(q?lora|dora|qdora|full)_", "", builder)
+    return re.sub(r"_(instruct|base|it)$", "", name) or None
+
+
+def _read_targets(job: JobBuilder, settings: Settings) -> None:
+    """Set the products that LoRA adapts."""
+    if "lora_rank" not in job.facts:
+        return
+    targets = settings.texts("model.lora_attn_modules")
+    for key, name in (("apply_lora_to_mlp", "mlp"), ("apply_lora_to_output", "output")):
+        if settings.flag(f"model.{key}"):
+            targets.append(name)
+    job.set("lora_targets", targets or None)
+
+
+def _read_memory(job: JobBuilder, settings: Settings) -> None:
+    """Set packing, recomputation, and what lies on the host or is applied early."""
+    recomputes = settings.flag("enable_activation_checkpointing")
+    if recomputes is not None:
+        job.set("recompute", "full" if recomputes else "none")
+    for key, fact in (
+        ("enable_activation_offloading", "offload_activations"),
+        ("optimizer_in_bwd", "update_early"),
+        ("fsdp_cpu_offload", "offload"),
+        ("dataset.packed", "packed"),
+    ):
+        if settings.flag(key):
+            job.set(fact, True)
+    loss = settings.text("loss._component_") or ""
+    if "Chunked" in loss or "LinearCrossEntropy" in loss:
+        job.notes.append(f"loss {loss.rpartition('.')[2]}: needs less memory than is counted")

@@ -1,0 +1,322 @@
+"""Hugging Face's `TrainingArguments`, TRL, and the configurations of Accelerate and DeepSpeed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from steptime.launch.job import TRAINING, JobBuilder
+from steptime.launch.launchers import Launch, visible_devices
+from steptime.launch.settings import (
+    Files,
+    Settings,
+    count,
+    flatten,
+    float_type,
+    note_unpriced,
+    set_optimizer,
+    take_facts,
+)
+
+READ_FROM = "transformers 4.57, TRL 0.24, Accelerate 1.10, DeepSpeed 0.17"
+DEFAULT_BATCH = 8
+SHARDING = {  # FSDP's strategies, by name and number
+    **dict.fromkeys(("full_shard", "1", "hybrid_shard", "4"), 3),
+    **dict.fromkeys(("shard_grad_op", "2", "hybrid_shard_zero2", "5"), 2),
+    **dict.fromkeys(("no_shard", "3"), 0),
+}
+OBJECTIVES = ("dpo", "grpo", "kto", "orpo", "cpo", "rloo", "ppo", "gkd", "reward", "sft", "simpo")
+FACTS = {
+    "per_device_train_batch_size": ("micro_batch", count),
+    "gradient_accumulation_steps": ("accumulation", count),
+    **dict.fromkeys(
+        ("max_length", "max_seq_length", "max_seq_len", "model_max_length", "block_size"),
+        ("length", count),
+    ),
+    **dict.fromkeys(("lora_r", "lora_rank", "use_llm_lora", "r"), ("lora_rank", count)),
+    **dict.fromkeys(("num_generations", "group_size"), ("group", count)),
+    "max_prompt_length": ("prompt", count),
+    **dict.fromkeys(("max_completion_length", "max_new_tokens"), ("completion", count)),
+}
+UNPRICED = {
+    "torch_compile": "compiled kernels are priced by a stack, --stack torch-compile",
+    "use_liger_kernel": "a loss without whole logits needs less memory than is counted",
+    "neftune_noise_alpha": "noise on embeddings is not priced",
+    "use_vllm": "making answers by vLLM is not part of the step",
+    "use_unsloth": "Unsloth's kernels are not priced",
+    "use_dora": "DoRA is priced as LoRA",
+}
+
+
+def read_trainer(launch: Launch, settings: Settings, files: Files) -> JobBuilder:
+    """Read training arguments with the configurations that they and the launcher name.
+
+    Args:
+        launch: the program and its launcher.
+        settings: arguments of the script, or keys of a YAML or JSON file.
+        files: files that the arguments name.
+    """
+    has_deepspeed = launch.launcher == "deepspeed" or "deepspeed" in settings
+    tool = "deepspeed" if has_deepspeed else launch.launcher or "transformers"
+    job = JobBuilder(tool="trl" if launch.program == "trl" else tool, kind=TRAINING)
+    job.model = settings.text("model_name_or_path", "model_name", "model_id", "model", "base_model")
+    read_devices(job, launch)
+    take_accelerate(job, launch, files)
+    read_training(job, settings)
+    read_adapter(job, settings)
+    read_deepspeed(job, settings.text("deepspeed", "deepspeed_config"), files)
+    read_fsdp(job, settings)
+    _read_objective(job, launch, settings)
+    job.set_default("micro_batch", DEFAULT_BATCH)
+    job.set_default("accumulation", 1)
+    job.set_default("optimizer", "adamw")
+    note_unpriced(job, settings, UNPRICED)
+    return job
+
+
+def read_devices(job: JobBuilder, launch: Launch) -> None:
+    """Set the number of devices and of those of a node, as the launcher says them."""
+    settings, environment = launch.settings, launch.environment
+    nodes = _node_count(settings.text("nnodes", "num_machines", "num_nodes"))
+    nodes = nodes or _node_count(environment.get("NNODES") or environment.get("SLURM_NNODES"))
+    per_node = _digits(settings.text("nproc_per_node", "num_gpus", "nproc"))
+    if per_node is None and not launch.launcher:
+        per_node = _digits(environment.get("NPROC_PER_NODE"))
+    if include := settings.text("include", "i"):
+        hosts = include.split("@")
+        nodes, per_node = len(hosts), len(hosts[0].partition(":")[2].split(","))
+    if per_node is None and launch.launcher != "torchrun":
+        per_node = visible_devices(environment)
+    processes = _digits(settings.text("num_processes"))
+    if processes is None and per_node is not None:
+        processes = per_node * (nodes or 1)
+    if processes is None and launch.launcher == "torchrun" and "nproc_per_node" not in settings:
+        job.set_default("devices", nodes or 1)
+    if processes is not None:
+        job.set("devices", processes)
+        if nodes and nodes > 1:
+            job.set("per_node", processes // nodes)
+
+
+def _node_count(text: str | None) -> int | None:
+    """Return the number of nodes; of an elastic range `1:4` the larger one."""
+    return _digits(text.rpartition(":")[2]) if text else None
+
+
+def _digits(text: str | None) -> int | None:
+    return int(text) if text and text.isdigit() and int(text) > 0 else None
+
+
+def read_training(job: JobBuilder, settings: Settings) -> None:
+    """Set batch, length, type, optimizer and recomputation from training arguments."""
+    take_facts(job, settings, FACTS)
+    if settings.flag("bf16"):
+        job.set("dtype", "bfloat16")
+    elif settings.flag("fp16"):
+        job.set("dtype", "float16")
+    stored = float_type(settings.text("dtype", "torch_dtype", "model_dtype"))
+    if settings.flag("pure_bf16") or (stored == "bfloat16" and "dtype" not in job.facts):
+        job.set("dtype", "bfloat16-pure")
+    set_optimizer(job, settings.text("optim", "optimizer"))
+    recomputes = settings.flag("gradient_checkpointing", "grad_checkpoint")
+    if recomputes is not None:
+        job.set("recompute", "full" if recomputes else "none")
+    if settings.flag("packing"):
+        job.set("packed", True)
+    _read_weights(job, settings)
+
+
+def _read_weights(job: JobBuilder, settings: Settings) -> None:
+    """Set the type of frozen weights: 4 or 8 bits by bitsandbytes."""
+    if settings.flag("load_in_4bit", "use_4bit_quantization", "use_4bit"):
+        job.set("weights", "nf4")
+    elif settings.flag("load_in_8bit", "use_8bit_quantization"):
+        job.set("weights", "int8")
+    elif (bits := settings.text("quantization_bit", "bits")) is not None:
+        job.set("weights", {"4": "nf4", "8": "int8"}.get(bits))
+
+
+def read_adapter(job: JobBuilder, settings: Settings) -> None:
+    """Set what LoRA adapts."""
+    targets = settings.texts("lora_target_modules", "target_modules", "lora_target")
+    if targets in (["all-linear"], ["all"]):
+        job.set("lora_targets", "all-linear")
+    elif targets:
+        job.set("lora_targets", targets)
+    saved_modules = settings.texts("modules_to_save", "lora_modules_to_save", "additional_target")
+    job.set("modules_to_save", saved_modules or None)
+    uses_adapter = settings.flag("use_peft", "use_peft_lora", "use_lora")
+    if uses_adapter is False:
+        for name in ("lora_rank", "lora_targets"):
+            job.facts.pop(name, None)
+
+
+def take_accelerate(job: JobBuilder, launch: Launch, files: Files) -> None:
+    """Set what the file and the options of `accelerate launch` say."""
+    if launch.launcher != "accelerate":
+        return
+    path = launch.settings.text("config_file")
+    config = (files.mapping(path) if path else None) or {}
+    if path and not config:
+        job.notes.append(f"{path}: is not here, so its sharding and devices are unknown")
+    read_accelerate(job, config, files)
+    options = launch.settings
+    if options.text("mixed_precision"):
+        _set_mixed_precision(job, options.text("mixed_precision"))
+    if options.count("zero_stage") is not None:
+        job.set("zero", options.count("zero_stage"))
+    read_deepspeed(job, options.text("deepspeed_config_file"), files)
+    if (strategy := options.text("fsdp_sharding_strategy")) is not None:
+        job.set("zero", SHARDING.get(strategy.lower()))
+    if options.flag("use_fsdp") and "zero" not in job.facts:
+        job.set("zero", 3)
+
+
+def read_accelerate(job: JobBuilder, config: Mapping[str, Any], files: Files) -> None:
+    """Set what a configuration file of Accelerate says."""
+    kind = str(config.get("distributed_type", "")).upper()
+    processes, machines = config.get("num_processes"), config.get("num_machines") or 1
+    if processes and "devices" not in job.facts:
+        job.set("devices", int(processes))
+        if int(machines) > 1:
+            job.set("per_node", int(processes) // int(machines))
+    _set_mixed_precision(job, str(config.get("mixed_precision", "")))
+    if kind == "FSDP":
+        _read_fsdp_config(job, config.get("fsdp_config") or {}, "fsdp_")
+    elif kind == "DEEPSPEED":
+        _read_accelerate_deepspeed(job, config.get("deepspeed_config") or {}, files)
+    elif kind == "MULTI_GPU":
+        job.set("zero", 0)
+    degrees = config.get("parallelism_config") or {}
+    for key, fact in (("tp_size", "tensor"), ("cp_size", "context")):
+        if value := degrees.get(f"parallelism_config_{key}"):
+            job.set(fact, int(value))
+    replicas = int(degrees.get("parallelism_config_dp_replicate_size") or 1)
+    if replicas > 1 and (shards := degrees.get("parallelism_config_dp_shard_size")):
+        job.set("shard", int(shards))
+
+
+def _set_mixed_precision(job: JobBuilder, text: str | None) -> None:
+    words = {"bf16": "bfloat16", "fp16": "float16", "fp8": "float8"}
+    job.set("dtype", words.get((text or "").lower()))
+
+
+def _read_fsdp_config(job: JobBuilder, config: Mapping[str, Any], prefix: str) -> None:
+    """Set what a table of FSDP options says, whose keys may have a prefix."""
+
+    def value(name: str) -> Any:
+        return config.get(f"{prefix}{name}", config.get(name))
+
+    strategy, reshard = value("sharding_strategy"), value("reshard_after_forward")
+    stage = SHARDING.get(str(strategy).lower()) if strategy is not None else None
+    if stage is None and reshard is not None:
+        by_name = SHARDING.get(str(reshard).lower())
+        stage = by_name if by_name is not None else (3 if _is_true(reshard) else 2)
+    job.set("zero", 3 if stage is None else stage)
+    if str(strategy).lower().startswith("hybrid_shard") and job.count("per_node"):
+        job.set("shard", job.count("per_node"))
+    if _is_true(value("offload_params")) or _is_true(value("cpu_offload")):
+        job.set("offload", True)
+    if _is_true(value("activation_checkpointing")):
+        job.set("recompute", "full")
+
+
+def _is_true(value: Any) -> bool:
+    return str(value).lower() in {"true", "1", "yes"}
+
+
+def _read_accelerate_deepspeed(job: JobBuilder, config: Mapping[str, Any], files: Files) -> None:
+    """Set what the table of DeepSpeed in Accelerate's configuration says."""
+    if "zero_stage" in config:
+        job.set("zero", int(config["zero_stage"]))
+    if config.get("gradient_accumulation_steps") not in {None, "auto"}:
+        job.set("accumulation", int(config["gradient_accumulation_steps"]))
+    places = (config.get("offload_optimizer_device"), config.get("offload_param_device"))
+    if any(str(place) in {"cpu", "nvme"} for place in places):
+        job.set("offload", True)
+    read_deepspeed(job, config.get("deepspeed_config_file"), files)
+
+
+def read_deepspeed(job: JobBuilder, config: str | None, files: Files) -> None:
+    """Set what a DeepSpeed configuration says.
+
+    Args:
+        job: the job.
+        config: path of the JSON file, or the JSON itself; None without.
+        files: the files that the job names. A file that is not there is known by its name alone:
+            `zero3.json` says the stage.
+    """
+    if not config:
+        return
+    is_inline = config.lstrip().startswith("{")
+    data = json.loads(config) if is_inline else files.mapping(config)
+    if data is None:
+        stage = re.search(r"zero[-_]?(?:stage)?[-_]?([0-3])", config.lower())
+        job.set("zero", int(stage[1]) if stage else None)
+        job.notes.append(f"{config}: is not here; its name alone is read")
+        return
+    values = {name: value[0] for name, value in flatten(data) if value}
+    if "zero_optimization.stage" in values:
+        job.set("zero", int(float(values["zero_optimization.stage"])))
+    places = (
+        "zero_optimization.offload_optimizer.device",
+        "zero_optimization.offload_param.device",
+    )
+    if any(values.get(place) in {"cpu", "nvme"} for place in places):
+        job.set("offload", True)
+    for key, dtype in (("bf16.enabled", "bfloat16"), ("fp16.enabled", "float16")):
+        if _is_true(values.get(key)):
+            job.set("dtype", dtype)
+    for key, fact in (
+        ("train_micro_batch_size_per_gpu", "micro_batch"),
+        ("gradient_accumulation_steps", "accumulation"),
+        ("train_batch_size", "global_batch"),
+        ("tensor_parallel.autotp_size", "tensor"),
+    ):
+        if values.get(key, "auto").isdigit() and fact not in job.facts:
+            job.set(fact, int(values[key]))
+    if "optimizer" not in job.facts:
+        set_optimizer(job, values.get("optimizer.type"))
+
+
+def read_fsdp(job: JobBuilder, settings: Settings) -> None:
+    """Set what the arguments `fsdp` and `fsdp_config` of a trainer say."""
+    words = " ".join(settings.texts("fsdp")).lower().replace(",", " ").split()
+    for word in words:
+        if word in SHARDING:
+            job.set("zero", SHARDING[word])
+        elif word == "offload":
+            job.set("offload", True)
+    nested = {
+        name.partition(".")[2]: settings.text(name)
+        for name in list(settings.values)
+        if name.startswith("fsdp_config.")
+    }
+    if words or nested:
+        has_stage = "zero" in job.facts
+        before = job.facts.get("zero")
+        _read_fsdp_config(job, nested, "fsdp_")
+        if has_stage and before is not None and "reshard_after_forward" not in nested:
+            job.set("zero", before)
+
+
+def _read_objective(job: JobBuilder, launch: Launch, settings: Settings) -> None:
+    """Set the objective of preference or reinforcement learning, if it is not plain training."""
+    name = f"{launch.program} {' '.join(launch.words[:2])}".lower()
+    objective = next(
+        (word for word in OBJECTIVES if re.search(rf"(?<![a-z]){word}(?![a-z])", name)), None
+    )
+    if objective is None and ("group" in job.facts or "reward_funcs" in settings):
+        objective = "grpo"
+    elif objective is None and "beta" in settings and "prompt" in job.facts:
+        objective = "dpo"
+    if objective and objective != "sft":
+        job.set("objective", objective)
+        job.notes.append(
+            f"objective {objective}: the step of one model is priced, not its {objective} parts"
+        )
+    if objective != "grpo":
+        for fact in ("prompt", "completion"):
+            job.facts.pop(fact, None)

@@ -1,0 +1,87 @@
+"""`trtllm-serve` and `trtllm-bench`, with their YAML of further options."""
+
+from __future__ import annotations
+
+from steptime.launch.job import SERVING, JobBuilder, complete_serving
+from steptime.launch.settings import (
+    Files,
+    Settings,
+    count,
+    flag,
+    float_type,
+    merge,
+    note_unpriced,
+    parse_mapping,
+    parse_words,
+    share,
+    storage_type,
+    take_facts,
+)
+
+READ_FROM = "TensorRT-LLM 1.0"
+SUBCOMMANDS = {"serve", "throughput", "latency", "build", "disaggregated"}
+FLAGS = frozenset({"trust_remote_code", "streaming", "verbose", "enable_chunked_prefill"})
+FACTS = {
+    **dict.fromkeys(("tp", "tp_size", "tensor_parallel_size"), ("tensor", count)),
+    **dict.fromkeys(("pp", "pp_size", "pipeline_parallel_size"), ("pipeline", count)),
+    **dict.fromkeys(("cp_size", "context_parallel_size"), ("context", count)),
+    **dict.fromkeys(("ep", "ep_size", "moe_expert_parallel_size"), ("expert", count)),
+    "max_batch_size": ("max_num_seqs", count),
+    "max_num_tokens": ("max_num_batched_tokens", count),
+    "max_seq_len": ("max_model_len", count),
+    "concurrency": ("concurrency", count),
+    "kv_cache_config.dtype": ("kv_dtype", storage_type),
+    "kv_cache_dtype": ("kv_dtype", storage_type),
+    "kv_cache_config.max_tokens": ("kv_tokens", count),
+    "kv_cache_config.enable_block_reuse": ("prefix_caching", flag),
+    "enable_chunked_prefill": ("chunked_prefill", flag),
+    "kv_cache_free_gpu_memory_fraction": ("kv_free_fraction", share),
+    "kv_cache_free_gpu_mem_fraction": ("kv_free_fraction", share),
+    "kv_cache_config.free_gpu_memory_fraction": ("kv_free_fraction", share),
+}
+UNPRICED = {
+    "disable_overlap_scheduler": "scheduling that waits for the device is not priced",
+    "moe_cluster_parallel_size": "clusters of experts are not priced",
+    "kv_cache_config.host_cache_size": "a cache on the host is not priced",
+}
+
+
+def read_trtllm(words: list[str], files: Files) -> JobBuilder:
+    """Read the words behind `trtllm-serve` or `trtllm-bench`.
+
+    Args:
+        words: arguments of the command.
+        files: files that the arguments name (`--config FILE.yaml`).
+    """
+    job = JobBuilder(tool="trtllm", kind=SERVING)
+    settings = parse_words([word for word in words if word not in SUBCOMMANDS], FLAGS)
+    path = settings.text("extra_llm_api_options", "config", "config_file")
+    if path:
+        settings = merge(settings, parse_mapping(files.mapping(path) or {}))
+    model = settings.text("model", "m", "model_path")
+    job.model = model or (settings.positional[0] if settings.positional else None)
+    take_facts(job, settings, FACTS)
+    job.set("dtype", float_type(settings.text("dtype")))
+    if settings.flag("enable_attention_dp"):
+        job.set("attention_data", True)
+    _read_speculation(job, settings)
+    for name in ("tensor", "pipeline"):
+        job.set_default(name, 1)
+    complete_serving(job)
+    note_unpriced(job, settings, UNPRICED)
+    return job
+
+
+def _read_speculation(job: JobBuilder, settings: Settings) -> None:
+    """Set how many tokens are guessed for a step, and who guesses."""
+    kind = settings.text("speculative_config.decoding_type")
+    job.set(
+        "speculative",
+        settings.count(
+            "speculative_config.num_nextn_predict_layers", "speculative_config.max_draft_len"
+        ),
+    )
+    draft = settings.text(
+        "speculative_config.speculative_model_dir", "speculative_config.speculative_model"
+    )
+    job.set("draft", draft or (kind.lower() if kind else None))

@@ -1,0 +1,119 @@
+"""`vllm serve` and vLLM's `api_server`."""
+
+from __future__ import annotations
+
+import json
+
+from steptime.launch.job import SERVING, JobBuilder, complete_serving
+from steptime.launch.settings import (
+    Files,
+    Settings,
+    count,
+    flag,
+    float_type,
+    merge,
+    names,
+    note_unpriced,
+    parse_mapping,
+    parse_words,
+    quantised_type,
+    share,
+    storage_type,
+    take_facts,
+)
+
+READ_FROM = "vLLM 0.11"
+DEFAULT_MEMORY_SHARE = 0.9
+FLAGS = names(
+    "enable_expert_parallel ep enforce_eager trust_remote_code enable_prefix_caching "
+    "no_enable_prefix_caching enable_chunked_prefill no_enable_chunked_prefill "
+    "disable_log_requests disable_log_stats enable_auto_tool_choice enable_lora headless "
+    "async_scheduling enable_reasoning disable_custom_all_reduce enable_eplb "
+    "enable_sleep_mode enable_dbo language_model_only disable_sliding_window enable_log_requests "
+    "disable_uvicorn_access_log enable_server_load_tracking use_v2_block_manager "
+    "data_parallel_hybrid_lb data_parallel_external_lb no_async_scheduling ray "
+    "enable_prompt_tokens_details enable_force_include_usage skip_mm_profiling"
+)
+FACTS = {
+    **dict.fromkeys(("tensor_parallel_size", "tp"), ("tensor", count)),
+    **dict.fromkeys(("pipeline_parallel_size", "pp"), ("pipeline", count)),
+    **dict.fromkeys(("data_parallel_size", "dp"), ("data", count)),
+    "nnodes": ("nodes", count),
+    "max_model_len": ("max_model_len", count),
+    "max_num_seqs": ("max_num_seqs", count),
+    "max_num_batched_tokens": ("max_num_batched_tokens", count),
+    "gpu_memory_utilization": ("gpu_memory_utilization", share),
+    "kv_cache_dtype": ("kv_dtype", storage_type),
+    "enable_prefix_caching": ("prefix_caching", flag),
+    "enable_chunked_prefill": ("chunked_prefill", flag),
+}
+UNPRICED = {
+    "cpu_offload_gb": "weights on the host are not priced",
+    "swap_space": "swapped caches are not priced",
+    "enable_lora": "adapters beside the weights are not priced",
+    "enforce_eager": "without CUDA graphs decoding is slower; the stack is priced with them",
+    "enable_eplb": "balancing experts is not priced; --imbalance says how uneven they are",
+    "enable_dbo": "two overlapping batches are not priced",
+    "kv_transfer_config": "transfers of caches between servers are not priced",
+    **dict.fromkeys(
+        ("decode_context_parallel_size", "dcp"),
+        "a cache that tensor-parallel devices share out is not priced",
+    ),
+    "hf_overrides": "changes of the model's configuration are not read",
+    "rope_scaling": "a longer context changes no size",
+}
+
+
+def read_vllm(words: list[str], files: Files) -> JobBuilder:
+    """Read the words behind `vllm serve`.
+
+    Args:
+        words: arguments of the command.
+        files: files that the arguments name (`--config FILE.yaml`).
+    """
+    job = JobBuilder(tool="vllm", kind=SERVING)
+    settings = parse_words(words, FLAGS)
+    if path := settings.text("config"):
+        settings = merge(parse_mapping(files.mapping(path) or {}), settings)
+    model = settings.text("model", "model_tag")
+    job.model = model or (settings.positional[0] if settings.positional else None)
+    take_facts(job, settings, FACTS)
+    _read_types(job, settings)
+    _read_speculation(job, settings)
+    for name in ("no_enable_prefix_caching", "no_enable_chunked_prefill"):
+        if settings.flag(name):
+            job.set(name.removeprefix("no_enable_"), False)
+    for name in ("tensor", "pipeline", "data"):
+        job.set_default(name, 1)
+    if settings.flag("enable_expert_parallel", "ep"):
+        job.set("expert", (job.count("tensor") or 1) * (job.count("data") or 1))
+    job.set_default("gpu_memory_utilization", DEFAULT_MEMORY_SHARE)
+    complete_serving(job)
+    note_unpriced(job, settings, UNPRICED)
+    return job
+
+
+def _read_types(job: JobBuilder, settings: Settings) -> None:
+    """Set the type of activations and how the weights are kept."""
+    job.set("dtype", float_type(settings.text("dtype")))
+    method = settings.text("quantization", "q")
+    job.set("weights", quantised_type(method))
+    if method and quantised_type(method) is None:
+        job.notes.append(f"quantization {method}: its weights are read from the model's files")
+
+
+def _read_speculation(job: JobBuilder, settings: Settings) -> None:
+    """Set how many tokens are guessed for a step, and who guesses."""
+    text = settings.text("speculative_config")
+    nested: dict[str, object] = {}
+    if text and text.lstrip().startswith("{"):
+        nested = json.loads(text)
+    for name in list(settings.values):
+        head, dot, key = name.partition(".")
+        if dot and head == "speculative_config":
+            nested[key] = settings.text(name)
+    guessed = nested.get("num_speculative_tokens", settings.count("num_speculative_tokens"))
+    if guessed is not None:
+        job.set("speculative", int(str(guessed)))
+        draft = nested.get("model") or settings.text("speculative_model") or nested.get("method")
+        job.set("draft", str(draft) if draft else None)

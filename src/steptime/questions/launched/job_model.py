@@ -1,0 +1,48 @@
+"""The network of a launched job: an id on a hub, a file of weights, or a folder."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from steptime.core.errors import InputError
+from steptime.launch.job import LaunchJob
+from steptime.network.families import named, names
+
+
+def find_model(job: LaunchJob, folder: Path) -> str:
+    """Return model text for the network of a job.
+
+    A folder with a `config.json` is read as such. An id or the name of a file of weights is known
+    by its longest beginning that names a network: `gpt-oss-20b-unsloth-F16.gguf` is `gpt_oss_20b`.
+
+    Args:
+        job: the job.
+        folder: folder to which its paths are relative.
+
+    Raises:
+        InputError: if the job names no network, or one that is not known.
+    """
+    if job.model is None:
+        raise InputError(
+            f"the {job.tool} job names no model; name it, and give the job by --from FILE"
+        )
+    if ":" in job.model and job.model.startswith("transformer:"):
+        return job.model
+    if (folder / job.model / "config.json").is_file():
+        return str(folder / job.model / "config.json")
+    models = set(names())
+    for text in _shortened(job.model):
+        if (name := named(text)) in models:
+            return name
+    raise InputError(
+        f"the {job.tool} job loads {job.model}, which is not among the networks (steptime list "
+        "models); give its config.json as MODEL, and the job by --from FILE"
+    )
+
+
+def _shortened(model: str) -> list[str]:
+    """Return a name without its organisation and ending, then without its last words."""
+    name = re.sub(r"\.gguf$|:.*$", "", model.rstrip("/").rpartition("/")[2])
+    words = re.split(r"[-_]", name)
+    return [name, *("-".join(words[:count]) for count in range(len(words), 0, -1))]

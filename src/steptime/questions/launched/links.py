@@ -1,0 +1,59 @@
+"""Links of a launched job, which no launch command says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+from steptime.core.values import parse_devices
+from steptime.hardware import catalog
+from steptime.planning.request import PER_NODE, usual_site
+from steptime.prediction.states import host_link
+from steptime.questions.launched.settings import QuestionSettings
+
+NODE_LINK = "ethernet-100"  # between nodes of devices that no maker joins
+DEGREES = {
+    "plan": ("tensor", "pipeline", "context", "data"),
+    "serve": ("tensor", "pipeline", "data", "replicas"),
+}
+
+
+def assume_links(
+    question: str, device: Any, settings: QuestionSettings, user_options: Mapping[str, Any]
+) -> None:
+    """Set the links that neither the job nor the user names, and say so.
+
+    They are those of the maker's nodes (`data/sites.toml`); of other devices PCIe through the host
+    inside a node and Ethernet of 100 Gbit/s between nodes.
+
+    Args:
+        question: `plan` or `serve`; `fit` is of one device.
+        device: the device that the user names; of several the first.
+        settings: options of the job; links are added.
+        user_options: options that the user gives.
+    """
+    if question not in DEGREES:
+        return
+    options = {**settings.options, **user_options}
+    first, *_ = parse_devices(device)
+    site = usual_site(first)
+    to_host = site.get("host_link") or host_link(catalog.device(first))
+    device_count = prod(int(options.get(name) or 1) for name in DEGREES[question])
+    per_node = int(options.get("per_node") or site.get("per_node", PER_NODE))
+    through_host = f"{to_host}-host"
+    links = {}
+    if device_count > 1:
+        names = catalog.link_names()
+        links["inside"] = site.get("inside") or (through_host if through_host in names else to_host)
+    if device_count > per_node:
+        links["link"] = site.get("link", NODE_LINK)
+    if question == "plan" and options.get("offload"):
+        links["host_link"] = to_host
+    assumed = {name: link for name, link in links.items() if name not in user_options}
+    settings.options.update(assumed)
+    if assumed:
+        options_text = ", ".join(
+            f"--{name.replace('_', '-')} {link}" for name, link in assumed.items()
+        )
+        settings.notes.append(f"links are assumed: {options_text}")

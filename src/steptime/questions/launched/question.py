@@ -1,0 +1,107 @@
+"""Answer `fit`, `plan` or `serve` for a launch command or recipe."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from steptime.core.errors import InputError
+from steptime.launch.job import SERVING, LaunchJob
+from steptime.launch.reader import is_command_line, read_launch
+from steptime.questions.launched.answer import FactValue, LaunchedAnswer
+from steptime.questions.launched.job_model import find_model
+from steptime.questions.launched.links import assume_links
+from steptime.questions.launched.settings import SETTINGS
+
+AnswerType = TypeVar("AnswerType", bound=LaunchedAnswer)
+
+
+@dataclass(frozen=True)
+class LaunchedQuestion:
+    """A question about a job that another tool would start.
+
+    Attributes:
+        name: `fit`, `plan` or `serve`.
+        job: the job.
+        model: the network: MODEL beside `--from`, else what the job loads.
+    """
+
+    name: str
+    job: LaunchJob
+    model: object
+
+
+def read_launched(
+    name: str,
+    model: object,
+    job_file: str | PathLike[str] | None,
+    device_count: int | None = None,
+) -> LaunchedQuestion | None:
+    """Return the question about the job that MODEL or `--from` is; None where MODEL is a network.
+
+    Args:
+        name: `fit`, `plan` or `serve`.
+        model: MODEL as the user gave it.
+        job_file: a launch command or recipe beside MODEL; None without.
+        device_count: number of devices that the user gives; `fit` is of one.
+
+    Raises:
+        InputError: if `--from` is no launch command or recipe, if the job is of another kind than
+            the question, names no known network, or cannot be read.
+    """
+    text = model if job_file is None else job_file
+    if not isinstance(text, str | PathLike):
+        return None
+    job = read_launch(str(text), device_count=1 if name == "fit" else device_count)
+    if job is None and job_file is not None and not os.path.exists(job_file):  # noqa: PTH110  # a line
+        raise InputError(f"--from {job_file}: there is no such file")
+    if job is None and job_file is not None:
+        raise InputError(f"--from {job_file}: is no launch command or recipe of a known tool")
+    if job is None:
+        return None
+    if (job.kind == SERVING) != (name == "serve"):
+        nearest = "steptime serve" if job.kind == SERVING else "steptime fit, steptime plan"
+        raise InputError(f"{name}: is not asked of this {job.tool} job; nearest: {nearest}")
+    if job_file is None:
+        is_line = is_command_line(str(text))
+        model = find_model(job, Path() if is_line else Path(text).resolve().parent)
+    return LaunchedQuestion(name, job, model)
+
+
+def answer_launched(
+    ask: Callable[..., AnswerType],
+    question: LaunchedQuestion,
+    device: Any,
+    options: Mapping[str, Any],
+) -> AnswerType:
+    """Ask a question with the options of its job, and say what was understood.
+
+    Args:
+        ask: asks the question: takes the model and the device, then options.
+        question: the question about a job.
+        device: the device that the user names.
+        options: options that the user gives, which win; None and False are not given.
+    """
+    job = question.job
+    user_options = {name: value for name, value in options.items() if value not in (None, False)}
+    settings = SETTINGS[question.name](job, user_options)
+    assume_links(question.name, device, settings, user_options)
+    answer = ask(question.model, device, **{**settings.options, **user_options})
+    notes = [*getattr(answer, "notes", ()), *job.notes, *settings.notes]
+    if job.defaults:
+        notes.append(f"{job.tool}'s defaults, not in the job: {', '.join(job.defaults)}")
+    understood: dict[str, FactValue] = {"tool": job.tool}
+    if job.model is not None:
+        understood["model"] = job.model
+    return msgspec.structs.replace(
+        answer,
+        understood=understood | job.facts,
+        not_used=job.not_used,
+        notes=tuple(dict.fromkeys(notes)),
+    )

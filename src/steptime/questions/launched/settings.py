@@ -1,0 +1,254 @@
+"""Facts of a launched job as options of `fit`, `plan` and `serve`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from steptime.core.dtypes import find_quantised_type
+from steptime.core.workload import OPTIMIZERS
+from steptime.launch.job import Facts, LaunchJob
+
+PRECISIONS = {
+    "bfloat16": "bfloat16-mixed",
+    "float16": "float16-mixed",
+    "bfloat16-pure": "bfloat16",
+    "float8": "float8",
+    "float32": "float32",
+}
+PRODUCTS = {  # what LoRA adapts, by several tools' names of a layer
+    **{f"{name}_proj": name for name in ("q", "k", "v", "gate", "up", "down")},
+    **dict.fromkeys(("o_proj", "output_proj", "out_proj", "linear_proj", "c_proj"), "o+out"),
+    **dict.fromkeys(("qkv_proj", "query_key_value", "linear_qkv", "c_attn"), "q+k+v"),
+    **dict.fromkeys(("mlp", "gate_up_proj"), "gate+up+down"),
+    "linear_fc1": "gate+up",
+    "linear_fc2": "down",
+}
+SERVED_TYPES = {"float8", "int8", "int4", "float4", "mxfp4"}  # of weights
+CACHE_TYPES = {"float8", "int8"}
+LOAD_OPTIONS = {"concurrency", "rate", "requests", "search"}
+SERVING_STACKS = {"vllm": "vllm", "sglang": "sglang", "trtllm": "trt-llm"}
+FRAMEWORK_STACKS = {"megatron": "megatron"}
+
+
+@dataclass
+class QuestionSettings:
+    """Options of a question with remarks on what has none.
+
+    Attributes:
+        options: options by parameter name.
+        notes: facts that change time or memory and are not priced.
+    """
+
+    options: MutableMapping[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def take(self, facts: Facts, table: Mapping[str, str]) -> None:
+        """Set options from facts, by a table from fact to option."""
+        for fact, option in table.items():
+            if fact in facts:
+                self.options[option] = facts[fact]
+
+    def remark(self, facts: Facts, reasons: Mapping[str, str]) -> None:
+        """Add a note for each of these facts that is there and neither 1, false nor `none`."""
+        for fact, reason in reasons.items():
+            if facts.get(fact) not in {None, 1, "none"} and facts.get(fact) is not False:
+                self.notes.append(f"{fact} {_text(facts[fact])}: {reason}")
+
+
+def _text(value: Any) -> str:
+    """Return a fact as text."""
+    return ", ".join(value) if isinstance(value, list) else str(value).lower()
+
+
+def fit_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionSettings:
+    """Return the options of `fit` for a training job, whatever options the user gives."""
+    settings = QuestionSettings()
+    settings.take(job.facts, {"micro_batch": "batch"})
+    _take_step(settings, job)
+    devices = job.facts.get("devices")
+    if isinstance(devices, int) and devices > 1:
+        settings.notes.append(
+            f"the job runs on {devices} devices; fit answers for one of them that holds the whole "
+            "model: plan splits it"
+        )
+    if job.facts.get("recompute") == "selective":
+        del settings.options["recompute"]
+        settings.notes.append("recompute selective: fit knows full or none; none is counted")
+    if settings.options.get("offload") == "both":
+        settings.options["offload"] = "optimizer"
+    settings.remark(job.facts, {"offload_activations": "activations on the host are in plan alone"})
+    return settings
+
+
+def plan_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionSettings:
+    """Return the options of `plan` for a training job, whatever options the user gives."""
+    settings = QuestionSettings()
+    table = (
+        "tensor pipeline virtual data context expert expert_tensor zero shard per_node schedule "
+        "sequence_parallel global_batch"
+    )
+    settings.take(job.facts, {name: name for name in table.split()})
+    settings.take(job.facts, {"micro_batch": "microbatch"})
+    _take_step(settings, job)
+    if "stages" in job.facts:
+        settings.options["stages"] = ",".join(map(str, job.facts["stages"]))  # type: ignore[arg-type]
+    if "data" not in job.facts:
+        settings.notes.append(
+            "the job leaves the number of devices open: one replica is priced (--device-count)"
+        )
+    if job.facts.get("data", 1) == 1:
+        for name in ("zero", "shard"):
+            settings.options.pop(name, None)
+    if job.facts.get("offload_activations"):
+        has_both = settings.options.get("offload") == "optimizer"
+        settings.options["offload"] = "both" if has_both else "activations"
+    if job.facts.get("tensor", 1) == 1:
+        settings.options.pop("sequence_parallel", None)
+    if job.tool in FRAMEWORK_STACKS:
+        settings.options["stack"] = FRAMEWORK_STACKS[job.tool]
+    return settings
+
+
+def _take_step(settings: QuestionSettings, job: LaunchJob) -> None:
+    """Set what is common to the steps of `fit` and `plan`."""
+    facts = job.facts
+    settings.take(facts, {"length": "length", "recompute": "recompute"})
+    settings.take(facts, {"update_early": "update_early"})
+    if facts.get("recompute") == "none":
+        del settings.options["recompute"]
+    dtype = PRECISIONS.get(str(facts.get("dtype")))
+    if dtype:
+        settings.options["dtype"] = dtype
+    _take_optimizer(settings, facts)
+    _take_adapter(settings, facts)
+    if facts.get("offload"):
+        settings.options["offload"] = "optimizer"
+        settings.notes.append("offload: the optimizer's states lie on the host; weights do not")
+    settings.remark(
+        facts,
+        {
+            "packed": "the lengths of its documents are not known; --packed N prices them",
+            "modules_to_save": "these layers are trained whole, which is not priced",
+        },
+    )
+
+
+def _take_optimizer(settings: QuestionSettings, facts: Facts) -> None:
+    """Set the optimizer where it is one that is priced."""
+    optimizer = facts.get("optimizer")
+    if optimizer in OPTIMIZERS:
+        settings.options["optimizer"] = optimizer
+    elif optimizer is not None:
+        settings.notes.append(f"optimizer {optimizer}: is not priced; adam is taken")
+
+
+def _take_adapter(settings: QuestionSettings, facts: Facts) -> None:
+    """Set LoRA and the type of the frozen weights."""
+    if "lora_rank" not in facts:
+        return
+    targets = facts.get("lora_targets")
+    products = ""
+    if targets == "all-linear":
+        products = ",on=linear"
+    elif isinstance(targets, list):
+        names = [name for name in targets if name not in {"output", "lm_head"}]
+        products = f",on={'+'.join(PRODUCTS.get(name, name) for name in names)}"
+    settings.options["lora"] = f"r={facts['lora_rank']}{products}"
+    if facts.get("weights") in {"nf4", "int8", "float8"}:
+        settings.options["weights"] = facts["weights"]
+    elif "weights" in facts:
+        settings.notes.append(f"weights {facts['weights']}: are not priced in training")
+
+
+def serve_settings(job: LaunchJob, user_options: Mapping[str, Any]) -> QuestionSettings:
+    """Return the options of `serve` for a serving job.
+
+    Args:
+        job: the job.
+        user_options: options that the user gives, which say whether requests come as a load.
+    """
+    settings = QuestionSettings()
+    facts = job.facts
+    settings.take(facts, {name: name for name in ("tensor", "pipeline", "data", "per_node")})
+    _take_ranks(settings, facts)
+    if facts.get("dtype") in {"bfloat16", "float16"}:
+        settings.options["dtype"] = facts["dtype"]
+    _take_served_types(settings, facts)
+    if job.tool in SERVING_STACKS:
+        settings.options["stack"] = SERVING_STACKS[job.tool]
+    else:
+        settings.notes.append(f"{job.tool}: its kernels are not known; vLLM's are priced")
+    settings.remark(
+        facts,
+        {
+            "max_model_len": "the longest sequence; --input and --output say the priced one",
+            "max_num_batched_tokens": "the stack's own number of tokens a step is priced",
+            "gpu_memory_utilization": "the memory that a process may use is counted instead",
+            "mem_fraction_static": "the memory that a process may use is counted instead",
+            "kv_free_fraction": "the memory that a process may use is counted instead",
+            "kv_tokens": "the cache that fits is counted instead",
+            "speculative": "--draft, --speculate and --accept price guessed tokens",
+            "concurrency": "--concurrency prices so many users",
+            "context": "sequences that devices share out are not priced",
+            "context_total": "the longest sequences; --input and --output say the priced ones",
+            "experts_on_cpu": "experts on the host are not priced",
+            "n_cpu_moe": "experts on the host are not priced",
+            "ubatch": "the stack's own number of tokens a step is priced",
+        },
+    )
+    if LOAD_OPTIONS & set(user_options):
+        settings.take(facts, {"max_num_seqs": "max_running_sequences"})
+    else:
+        settings.remark(
+            facts, {"max_num_seqs": "limits a load; --rate or --concurrency asks for one"}
+        )
+    layers = facts.get("gpu_layers")
+    if layers not in {None, "all"}:
+        settings.notes.append(f"gpu_layers {layers}: layers on the host are not priced")
+    return settings
+
+
+def _take_ranks(settings: QuestionSettings, facts: Facts) -> None:
+    """Set the ranks of data-parallel attention, and those that share out experts."""
+    tensor, ranks, experts = (
+        facts.get("tensor", 1),
+        facts.get("attention_data"),
+        facts.get("expert"),
+    )
+    if ranks and isinstance(tensor, int):
+        count = tensor if ranks is True else int(str(ranks))
+        settings.options.update(tensor=max(1, tensor // count), data=count)
+    data = settings.options.get("data", 1)
+    if not isinstance(experts, int) or experts == 1:
+        return
+    settings.options["expert"] = min(experts, data)
+    if experts > data:
+        settings.notes.append(
+            f"expert {experts}: experts on the tensor-parallel devices are priced as split products"
+        )
+
+
+def _take_served_types(settings: QuestionSettings, facts: Facts) -> None:
+    """Set the types of weights and of keys and values."""
+    weights, cache = facts.get("weights"), facts.get("kv_dtype", facts.get("kv_dtype_k"))
+    priced_type = find_quantised_type(str(weights), SERVED_TYPES) if weights else None
+    if priced_type:
+        settings.options["weights"] = priced_type
+        if priced_type != weights:
+            settings.notes.append(f"weights {weights}: are priced as {priced_type}")
+    elif weights:
+        settings.notes.append(f"weights {weights}: are not priced; 16 bits are counted")
+    cache_type = find_quantised_type(str(cache), CACHE_TYPES) if cache else None
+    if cache_type:
+        settings.options["kv"] = cache_type
+    elif cache and cache not in {"bfloat16", "float16"}:
+        settings.notes.append(f"kv_dtype {cache}: is not priced; 16 bits are counted")
+
+
+SETTINGS: Mapping[str, Callable[[LaunchJob, Mapping[str, Any]], QuestionSettings]] = {
+    "fit": fit_settings,
+    "plan": plan_settings,
+    "serve": serve_settings,
+}

@@ -1,0 +1,114 @@
+"""`fit`, `plan` and `serve` of launch commands and recipes, beside the same question by options."""
+
+import json
+
+import pytest
+
+import steptime
+from steptime.cli.main import run
+from steptime.core.errors import InputError
+
+SERVING = "vllm serve Qwen/Qwen3-8B -tp 2 --kv-cache-dtype fp8 --max-model-len 4096 --port 80"
+TRAINING = (
+    "accelerate launch --num_processes 8 --use_fsdp train.py --model_name_or_path Qwen/Qwen3-8B "
+    "--bf16 --per_device_train_batch_size 1 --gradient_checkpointing true --max_length 4096"
+)
+ADAPTER = (
+    "trl sft --model_name_or_path meta-llama/Llama-3.2-1B --use_peft --lora_r 8 "
+    "--lora_target_modules q_proj v_proj --load_in_4bit --max_length 512 --bf16"
+)
+
+
+def test_a_serving_command_is_the_same_server():
+    launched = steptime.serve(SERVING, "h100")
+    server = steptime.serve("qwen3_8b", "h100", tensor=2, kv="float8", stack="vllm")
+    names = ("tpot_s", "ttft_low_s", "ttft_high_s", "output_tokens_per_s", "needed_bytes")
+    assert [getattr(launched, name) for name in names] == [getattr(server, name) for name in names]
+    assert launched.understood["tensor"] == 2
+    assert launched.not_used == ("--port 80",)
+    assert server.understood is None
+
+
+def test_a_training_command_is_the_same_plan():
+    launched = steptime.plan(TRAINING, "h100")
+    plan = steptime.plan(
+        "qwen3_8b",
+        "h100",
+        8,
+        length=4096,
+        data=8,
+        zero=3,
+        microbatch=1,
+        dtype="bfloat16-mixed",
+        optimizer="adamw",
+        recompute="full",
+        inside="nvlink-4",
+    )
+    names = ("step_s", "low_s", "high_s", "tokens_per_s", "global_batch", "device_count")
+    assert [getattr(launched, name) for name in names] == [getattr(plan, name) for name in names]
+    assert launched.understood["global_batch"] == 8
+
+
+def test_an_adapter_is_the_same_fit():
+    launched = steptime.fit(ADAPTER, "rtx-4090")
+    fit = steptime.fit(
+        "llama3_2_1b:length=512",
+        "rtx-4090",
+        8,
+        dtype="bfloat16-mixed",
+        optimizer="adamw",
+        lora="r=8,on=q+v",
+        weights="nf4",
+    )
+    assert launched.needed_bytes == fit.needed_bytes
+    assert launched.rows == fit.rows
+    assert "trl's defaults, not in the job: micro_batch, accumulation, optimizer" in launched.notes
+
+
+def test_what_the_user_says_wins():
+    answer = steptime.fit(ADAPTER, "rtx-4090", 2, length=256)
+    assert (answer.batch, answer.understood["micro_batch"]) == (2, 8)
+    assert steptime.plan(TRAINING, "h100", device_count=16).device_count == 16
+
+
+def test_a_job_beside_its_model(tmp_path):
+    recipe = tmp_path / "accelerate.yaml"
+    recipe.write_text("distributed_type: FSDP\nnum_processes: 4\nmixed_precision: bf16\n")
+    answer = steptime.plan("llama3_8b", "h100", 4, from_=recipe)
+    assert (answer.device_count, answer.understood["zero"]) == (4, 3)
+
+
+def test_links_that_no_job_says_are_assumed_and_said():
+    line = "torchrun --nproc_per_node 2 t.py --model_name_or_path Qwen/Qwen3-8B --bf16"
+    notes = steptime.plan(line, "rtx-3090").notes
+    assert "links are assumed: --inside pcie-4-x16-host" in notes
+
+
+def test_every_surface_says_what_was_understood(capsys):
+    assert run(["serve", SERVING, "--device", "h100"]) == 0
+    text = capsys.readouterr().err
+    assert "understood: tool vllm, model Qwen/Qwen3-8B, tensor 2, max_model_len 4096" in text
+    assert "not used: --port 80" in text
+    assert run(["serve", SERVING, "--device", "h100", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["understood"]["max_model_len"] == 4096
+    assert document["not_used"] == ["--port 80"]
+
+
+@pytest.mark.parametrize(
+    ("question", "arguments", "message"),
+    [
+        (steptime.plan, (SERVING, "h100"), "nearest: steptime serve"),
+        (steptime.serve, (TRAINING, "h100"), "nearest: steptime fit, steptime plan"),
+        (steptime.fit, ("trl sft --model_name_or_path a/b --bf16", "h100"), "loads a/b"),
+        (steptime.fit, ("trl sft --bf16", "h100"), "names no model"),
+    ],
+)
+def test_a_job_that_cannot_be_asked_is_refused(question, arguments, message):
+    with pytest.raises(InputError, match=message):
+        question(*arguments)
+
+
+def test_a_missing_job_is_named():
+    with pytest.raises(InputError, match=r"--from absent\.yaml: there is no such file"):
+        steptime.fit("llama3_8b", "h100", from_="absent.yaml")
