@@ -1,8 +1,9 @@
 """Every device for one training, by time, cost or energy, or a page to choose in."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Unpack
 
@@ -19,6 +20,7 @@ from steptime.core.values import (
     parse_links,
     parse_models,
     parse_number,
+    parse_price,
 )
 from steptime.hardware import catalog
 from steptime.hardware.device import KINDS, Device, Link
@@ -71,6 +73,7 @@ def choose(
     examples: kinds.Count | None = None,
     epochs: kinds.Number | None = None,
     prices: kinds.PriceFile | None = None,
+    max_price: kinds.Price | None = None,
     page: Annotated[File, Kind("FILE")] | None = None,
     link: kinds.Links | None = None,
     replicas: kinds.Counts | None = None,
@@ -91,6 +94,8 @@ def choose(
         epochs: Epochs. Default: 1.
         tokens: Tokens of the training of a language model, in place of examples and epochs.
         prices: Prices of devices. Default: the shipped ones, of their dates.
+        max_price: Price of a device for an hour at most; devices without a known price are left
+            out.
         page: A page to choose in, an .html file: MODEL and --batch take lists there, and devices
             are shown in each number, over each link.
         link: With --page: between replicas. Default: the devices' own, infiniband-ndr and
@@ -113,6 +118,7 @@ def choose(
     price_file = None if prices is None else Path(prices)
     if page is not None:
         options.refuse({"--tokens": tokens}, "{} is of one network: leave out --page")
+        options.refuse({"--max-price": max_price}, "{}: the page has a filter of its own")
         request = _PageRequest(
             parse_models(text_of(model)),
             find_devices(text_of(device), step.method),
@@ -127,6 +133,13 @@ def choose(
     devices = find_devices(text_of(device), step.method)
     all_offers = offers(price_file)
     currency = _currency_of(all_offers)
+    price_notes = []
+    if max_price is not None:
+        affordable = _affordable_devices(devices, cheapest(all_offers), max_price)
+        price_notes = [
+            f"{counted(len(devices) - len(affordable), 'device')} left out by --max-price"
+        ]
+        devices = affordable
     step_model = step.on(model, batch, devices[0])
     workload = step_model.workload
     if tokens is not None:
@@ -147,7 +160,7 @@ def choose(
         currency=currency,
         sort=sort,
         rows=best_rows,
-        notes=tuple(list_notes(best_rows)),
+        notes=(*list_notes(best_rows), *price_notes),
     )
 
 
@@ -196,6 +209,32 @@ def _currency_of(all_offers: Sequence[Offer]) -> str | None:
     if len(currencies) > 1:
         raise InputError(f"prices in several currencies: {', '.join(currencies)}")
     return currencies[0] if currencies else None
+
+
+def _affordable_devices(
+    devices: Sequence[Device], device_offers: Mapping[str, Offer], max_price: kinds.Price
+) -> list[Device]:
+    """Return the devices that an hour of costs at most a price.
+
+    Raises:
+        InputError: for a price that is none, and if no device is left.
+    """
+    at_most = parse_price(text_of(max_price), "--max-price")
+    prices = {
+        device.name: device_offers[device.name].price
+        for device in devices
+        if device.name in device_offers
+    }
+    affordable = [device for device in devices if prices.get(device.name, inf) <= at_most]
+    if not affordable:
+        nearest = min(prices, key=prices.__getitem__, default=None)
+        reason = (
+            "no price of these devices is known (--prices FILE)"
+            if nearest is None
+            else f"the cheapest of these devices, {nearest}, costs {prices[nearest]:g}"
+        )
+        raise InputError(f"--max-price {at_most:g}: {reason}")
+    return affordable
 
 
 def _write_page(page: Path, step: StepOptions, request: _PageRequest) -> ChoicesPage:
