@@ -1,4 +1,4 @@
-"""Every analysis gives the same bytes however many threads Polars has."""
+"""Every analysis and comparison gives the same bytes however many threads Polars has."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from steptime.records import store
 PROGRAM = """
 import sys
 from steptime.cli.main import run
-for kind in sys.argv[2:]:
-    run(["analyse", *kind.split(), sys.argv[1], "--json"])
+for words in sys.argv[2:]:
+    run([*words.split(), sys.argv[1], "--json"])
 """
-ANALYSES = (
-    *("nodes", "heatmap", "results", "breakdown", "sensitivity", "speedup --by batch"),
-    *("roofline", "roofline --ops"),
+COMMANDS = (
+    *("compare", "compare --by layers", "compare --by batch --quantity peak_bytes"),
+    *("analyse nodes", "analyse heatmap", "analyse results", "analyse errors"),
+    *("analyse breakdown", "analyse sensitivity", "analyse speedup --by batch"),
+    *("analyse roofline", "analyse roofline --ops", "analyse history"),
 )
 
 
@@ -33,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _printed(folder: Path, threads: int) -> bytes:
-    command = [sys.executable, "-c", PROGRAM, str(folder), *ANALYSES]
+    command = [sys.executable, "-c", PROGRAM, str(folder), *COMMANDS]
     env = os.environ | {"POLARS_MAX_THREADS": str(threads)}
     return subprocess.run(command, env=env, capture_output=True, check=True).stdout
 
