@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
+import numpy as np
+import polars as pl
 import pytest
 
 from steptime.analysis.analyses import analysis
-from steptime.analysis.breakdown_cells import NO_OP_NAME
+from steptime.analysis.breakdown_cells import NO_OP_NAME, sum_groups
 from steptime.core.table import Table
 from steptime.core.workload import Workload
 from steptime.records.data import Data
+from steptime.records.frame_columns import SCHEMA
 from steptime.records.readers import read_path
 from steptime.records.record import NO_OP, Quantity, Record, RecordMethod
 from steptime.reports.charts import draw
@@ -237,3 +240,26 @@ def test_op_time_of_published_profiles(shared):
             assert row["measured_share"] == pytest.approx(sums[name] / networks)
     assert rows["output fusion"]["peak_fraction"] < 1  # type: ignore[operator]
     assert draw("breakdown", records)["data"]["values"]
+
+
+def test_sums_of_many_ops_are_the_same_bits_again():
+    """Sums inside of Polars' `group_by` add in the order in which threads end."""
+    count = 60_000
+    times = np.random.default_rng(1).uniform(0.1, 1.0, count)
+    values = {
+        "scope": [f"op {at}" for at in range(count)],
+        "op_kind": [f"kind {at % 15}" for at in range(count)],
+        **dict.fromkeys(("forward_s", "backward_s", "update_s"), times),
+        **dict.fromkeys(("workload_key", "platform", "method", "method_options"), "same"),
+        "origin": "predicted",
+        "env": "{}",
+    }
+    columns = [
+        pl.Series(name, values[name], dtype=kind).alias(name)
+        if isinstance(values.get(name), list | np.ndarray)
+        else pl.repeat(values.get(name), count, dtype=kind, eager=True).alias(name)
+        for name, kind in SCHEMA.items()
+    ]
+    records = pl.DataFrame(columns).lazy()
+    first, *again = [sum_groups(records, "kind") for _ in range(4)]
+    assert all(sums.equals(first) for sums in again)

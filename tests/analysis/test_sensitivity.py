@@ -165,8 +165,10 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
     for _ in range(60):
         x = rng.normal(size=(80, 2))
         y = truth * x[:, 0] + (1 - truth**2) ** 0.5 * rng.normal(size=80)
-        fit = regression.fitted(x, y, 400)
-        hits += fit["low"][0] <= truth <= fit["high"][0]
+        fit = regression.fit_columns(x, y, 400)
+        assert fit.low is not None
+        assert fit.high is not None
+        hits += fit.low[0] <= truth <= fit.high[0]
     assert hits >= 52  # of 57 expected
 
 
@@ -193,7 +195,7 @@ def test_neighbours_differ_by_one_level_of_one_column():
     codes = np.array(list(product(range(3), range(3))))
     values = np.arange(9.0)
     values[[4, 5]] = np.nan
-    low, high = regression.neighbours(codes, values, [4, 0])
+    low, high = regression.bound_by_neighbours(codes, values, [4, 0])
     assert (low[0], high[0]) == (1, 7)  # of 1, 3 and 7; 5 failed
     assert (low[1], high[1]) == (1, 3)
 
@@ -228,7 +230,7 @@ def test_logistic_weights_maximise_the_likelihood():
         return float(np.logaddexp(0, at).sum() - wins @ at)
 
     found = minimize(loss, np.zeros(3), method="BFGS")
-    made, reach, _ = regression.logistic(z, wins, 0.0)
+    made, reach, _ = regression.fit_logistic(z, wins, 0.0)
     assert made == pytest.approx(found.x[1:], abs=1e-4)
     assert reach == pytest.approx(1.96 * np.sqrt(np.diag(found.hess_inv))[1:], rel=0.1)
 

@@ -119,7 +119,7 @@ class OpPass(msgspec.Struct, frozen=True, kw_only=True):
 
 def list_cells(data: Data, by: str) -> list[Cell]:
     """Return the cells with ops in the order of the records, groups by `by` (`GROUP_NAMES`)."""
-    frame = _sum_groups(data.scan(), by)
+    frame = sum_groups(data.scan(), by)
     if frame.is_empty():
         return []
     step_times = _pool_step_times(data.scan())
@@ -147,7 +147,7 @@ def list_cells(data: Data, by: str) -> list[Cell]:
 def list_op_passes(records: pl.LazyFrame, cell: Cell) -> list[OpPass]:
     """Return the passes of the ops of a cell, without the time of no op."""
     is_network = pl.col("workload_key") == cell.workload_key
-    frame = _sum_groups(records.filter(is_network), "op", PASS_COLUMNS)
+    frame = sum_groups(records.filter(is_network), "op", PASS_COLUMNS)
     rows = frame.filter((pl.col("platform") == cell.platform) & (pl.col("name") != NO_OP))
     columns = [name for name in OpPass.__struct_fields__ if name != "pass_name"]
     passes = rows.select(*columns, pl.col("pass").alias("pass_name"))
@@ -213,7 +213,7 @@ def _pass_columns() -> dict[str, dict[str, pl.Expr]]:
     }
 
 
-def _sum_groups(records: pl.LazyFrame, by: str, keys: Sequence[str] = ()) -> pl.DataFrame:
+def sum_groups(records: pl.LazyFrame, by: str, keys: Sequence[str] = ()) -> pl.DataFrame:
     """Return the sums of the ops of each cell, side and group, and of further `keys`, sorted."""
     ops = _newest_ops(records)
     unknown = pl.lit(None, pl.Float64())

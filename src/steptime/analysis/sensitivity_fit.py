@@ -141,15 +141,16 @@ def fit_networks(
     if not design.names or has_value.sum() < MIN_NETWORKS:
         return None
     y = np.log2(design.values) if design.is_log else design.values
-    z = regression.standard(np.stack(_scale_columns(design), axis=1), has_value)
-    columns, terms = regression.terms(z, order)
-    independent, combinations = regression.independent(columns[has_value])
+    z = regression.standardise(np.stack(_scale_columns(design), axis=1), has_value)
+    columns, terms = regression.make_terms(z, order)
+    independent, combinations = regression.find_independent(columns[has_value])
     if has_value.sum() < len(independent) + 2:
         return None
-    fit = regression.fitted(columns[has_value][:, independent], y[has_value], regression.DRAWS)
+    fit = regression.fit_columns(columns[has_value][:, independent], y[has_value], regression.DRAWS)
     fills = _fit_filled(design, columns[:, independent], y)
-    r2_cross_validated, importances = regression.held_out(z[has_value], y[has_value], order)
-    rows, curves = _make_rows(design, terms, fit | fills, independent, combinations, importances)
+    r2_cross_validated, importances = regression.cross_validate(z[has_value], y[has_value], order)
+    weights = _weight_columns(fit) | fills
+    rows, curves = _make_rows(design, terms, weights, independent, combinations, importances)
     wins = None
     if is_paired:
         rows, wins = _fit_wins(design, rows, z[has_value])
@@ -163,9 +164,9 @@ def fit_networks(
         **place,
         networks=int(has_value.sum()),
         failed=int(design.has_failed.sum()),
-        r2=fit.get("r2"),
-        r2_low=fit.get("r2_low"),
-        r2_high=fit.get("r2_high"),
+        r2=fit.r2,
+        r2_low=fit.r2_low,
+        r2_high=fit.r2_high,
         r2_cross_validated=r2_cross_validated,
         weights={row.hyperparameter: row.weight for row in rows},
         never_varies=design.constants,
@@ -216,6 +217,13 @@ def _weight_cells(fit: Mapping[str, Floats], place: int) -> Effect:
     return {name: float(fit[name][place]) for name in names if name in fit}
 
 
+def _weight_columns(fit: regression.Fit) -> dict[str, Floats]:
+    """Return the weights and the ends of their intervals, if they have any."""
+    if fit.low is None or fit.high is None:
+        return {"weight": fit.weight}
+    return {"weight": fit.weight, "low": fit.low, "high": fit.high}
+
+
 def _name_term(names: Sequence[str]) -> str:
     return f"{names[0]}^2" if len(names) > len(set(names)) else " x ".join(names)
 
@@ -227,7 +235,7 @@ def _measure_effect(design: Design, name: str) -> tuple[Effect, list[CurvePoint]
     doubles = "=" not in name
     places = np.flatnonzero(~design.has_failed & (y > 0) & ((x > 0) | (not doubles)))
     rank = design.codes[:, column]
-    key = regression.keys_of(np.delete(design.codes, column, axis=1))  # equal in all else
+    key = regression.hash_rows(np.delete(design.codes, column, axis=1))  # equal in all else
     places = places[np.lexsort((rank[places], key[places]))]
     is_pair = key[places[:-1]] == key[places[1:]]
     a, b = places[:-1][is_pair], places[1:][is_pair]
@@ -236,7 +244,7 @@ def _measure_effect(design: Design, name: str) -> tuple[Effect, list[CurvePoint]
         return effect, []
     growth = np.log(y[b] / y[a])
     steps = np.log2(x[b] / x[a]) if doubles else np.ones(len(a))
-    ends = regression.clustered(growth / steps, key[a])
+    ends = regression.estimate_clustered(growth / steps, key[a])
     for cell, end in zip(("effect_ratio", "effect_low", "effect_high"), ends, strict=True):
         effect[cell] = None if end is None or end > LARGEST_LOG else math.exp(end)
     curve = _trace_curve(name, np.unique(x).tolist(), growth, rank[a], rank[b]) if doubles else []
@@ -275,7 +283,7 @@ def _fit_filled(design: Design, x: Floats, y: Floats) -> dict[str, Floats]:
     """
     if not design.has_failed.any():
         return {}
-    low, high = regression.neighbours(design.codes, y, np.flatnonzero(design.has_failed))
+    low, high = regression.bound_by_neighbours(design.codes, y, np.flatnonzero(design.has_failed))
     fills = dict(zip(FILLS, (np.zeros(len(low)), low, high), strict=True))
     if design.is_log:
         del fills["zero"]  # which has no logarithm
@@ -283,7 +291,7 @@ def _fit_filled(design: Design, x: Floats, y: Floats) -> dict[str, Floats]:
     for name, fill in fills.items():
         filled = y.copy()
         filled[design.has_failed] = fill
-        weights[f"weight_if_failed_{name}"] = np.asarray(regression.fitted(x, filled)["weight"])
+        weights[f"weight_if_failed_{name}"] = np.asarray(regression.fit_columns(x, filled).weight)
     return weights
 
 
@@ -295,7 +303,7 @@ def _list_failure_shares(design: Design) -> list[FailureShares]:
         levels, code = np.unique(x, return_inverse=True)
         level_count = min(len(levels), MAX_LEVELS)
         level = code * level_count // len(levels)
-        p = regression.depends(level, has_failed)
+        p = regression.measure_dependence(level, has_failed)
         shares = {}
         for is_level in (level == number for number in range(level_count)):
             ends = dict.fromkeys((x[is_level].min(), x[is_level].max()))
@@ -316,10 +324,10 @@ def _fit_wins(
     wins = Wins(share=share, majority_share=max(share, 1 - share))
     if share in (0.0, 1.0):
         return list(rows), wins
-    independent, _ = regression.independent(z)
-    is_separable = regression.separable(z[:, independent], is_win)
+    independent, _ = regression.find_independent(z)
+    is_separable = regression.is_separable(z[:, independent], is_win)
     ridge = regression.RIDGE if is_separable else 0.0
-    odds, reach, accuracy = regression.logistic(z[:, independent], is_win.astype(float), ridge)
+    odds, reach, accuracy = regression.fit_logistic(z[:, independent], is_win.astype(float), ridge)
     with_odds = list(rows)
     for place, number in enumerate(independent):
         centre, half = float(odds[place]), float(reach[place])
