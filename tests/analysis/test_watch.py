@@ -19,7 +19,7 @@ from steptime.core.workload import Workload
 from steptime.records import store
 from steptime.records.data import Data
 from steptime.records.record import Record
-from steptime.records.row import more_is_better
+from steptime.records.row import is_higher_better
 from told import two_folders
 
 WORKLOADS = synthetic.workloads()
@@ -174,13 +174,14 @@ def test_an_accuracy_that_rises_is_better_and_one_that_falls_is_worse(tmp_path, 
 
 def test_a_wasted_share_is_no_good_one():
     assert [
-        more_is_better(name)
+        is_higher_better(name)
         for name in ("accuracy", "examples_per_s", "roof_fraction", "published_flop_share")
     ] == [True] * 4
     assert [
-        more_is_better(name) for name in ("step_s", "peak_bytes", "loss", "published_infeed_share")
+        is_higher_better(name)
+        for name in ("step_s", "peak_bytes", "loss", "published_infeed_share")
     ] == [False] * 4
-    assert not more_is_better("published_speed_jitter_per_s")
+    assert not is_higher_better("published_speed_jitter_per_s")
 
 
 def test_a_network_that_is_gone_fails(tmp_path, capsys):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from steptime.analysis.gate import FALSE_ALARMS, Judgement, judge_runs
 from steptime.records.ratios import farness
-from steptime.records.row import ESTIMATE, more_is_better
+from steptime.records.row import ESTIMATE, is_higher_better
 from steptime.records.statistics import MISS
 from steptime.records.warmup import Floats
 
@@ -71,7 +71,7 @@ def judge_folders(
     low = np.minimum(np.exp(columns["low"] - drift), ratio)
     high = np.maximum(np.exp(columns["high"] + drift), ratio)
     smallest = np.expm1(columns["smallest_change"])
-    if more_is_better(quantity):
+    if is_higher_better(quantity):
         smallest = -np.expm1(-columns["smallest_change"])
     is_changed = columns["is_changed"] == 1
     words = _choose_words(columns["change"], low, high, is_changed, quantity, margin)
@@ -156,7 +156,7 @@ def _choose_words(
     """Return the word on each pair: "same" only where the interval lies within the margin."""
     words = np.full(len(change), "unsure", object)
     word_of_less, word_of_more = "faster", "slower"
-    if more_is_better(quantity):
+    if is_higher_better(quantity):
         word_of_less, word_of_more = "slower", "faster"
     words[(change < 0) & (high < 1) & is_changed] = word_of_less
     words[(change > 0) & (low > 1) & is_changed] = word_of_more

@@ -1,4 +1,4 @@
-"""Ratios of two sides, and their means; the ratio of a prediction is measured / predicted."""
+"""Ratios of measured and predicted numbers, and their errors and means."""
 
 import math
 from typing import Any
@@ -9,36 +9,38 @@ from numpy.typing import NDArray
 from steptime.records.row import Row
 from steptime.records.warmup import Floats
 
-FARNESS = "abs(ln(ratio))"  # `farness` in SQL
-
 
 def geometric_mean(ratios: Floats | list[float]) -> float | None:
-    """Return the geometric mean; None without a ratio."""
+    """Return the mean in which twice and half make 1; None without a ratio."""
     return math.exp(math.fsum(np.log(ratios)) / len(ratios)) if len(ratios) else None
 
 
 def relative_errors(ratios: Floats) -> Floats:
-    """Return the relative errors of predictions: |predicted / measured - 1|."""
+    """Return the relative errors of predictions, |predicted / measured - 1|."""
     return np.asarray(np.abs(1 / ratios - 1))
 
 
 def farness(ratio: Any) -> Any:
-    """Return the distance of ratios from 1, |ln ratio|: half is as far as twice."""
+    """Return the distance of ratios from 1, as a logarithm: half is as far as twice."""
     return np.abs(np.log(ratio))
 
 
 def farthest(ratios: Floats, limit: int | None = None) -> NDArray[np.int64]:
-    """Return the places of ratios, the farthest from 1 first, at most `limit` of them."""
+    """Return the places of at most `limit` ratios, the farthest from 1 first."""
     return np.argsort(-farness(ratios), kind="stable")[:limit]
 
 
 def accuracy(ratios: Floats) -> Row:
-    """Return the errors of predictions by name; None for an error of no prediction."""
-    has_ratios = len(ratios) > 0
-    is_near = (ratios >= 0.5) & (ratios <= 2)
-    return {
+    """Return the errors of many predictions together, None where there is none."""
+    numbers: Row = {
         "pairs": len(ratios),
-        "median_error": float(np.median(relative_errors(ratios))) if has_ratios else None,
+        "median_error": None,
         "geometric_mean_ratio": geometric_mean(ratios),
-        "within_factor_2": float(is_near.mean()) if has_ratios else None,
+        "within_factor_2": None,
+    }
+    if not len(ratios):
+        return numbers
+    return numbers | {
+        "median_error": float(np.median(relative_errors(ratios))),
+        "within_factor_2": float(((ratios >= 0.5) & (ratios <= 2)).mean()),
     }

@@ -55,7 +55,7 @@ AMOUNTS = frozenset(COLUMNS.keys() & QUANTITIES.keys())  # quantities that every
 WAYS = ("tensor", "pipeline", "expert", "context")  # ways of a plan to be parallel
 PARAM_PREFIX = "param_"
 UNKNOWN = "unknown"
-HOW = ("gpu", "device_count", "input", "staging", "loaders", "prefetch", "threads")
+RUN_OPTIONS = ("gpu", "device_count", "input", "staging", "loaders", "prefetch", "threads")
 ESTIMATE = ("value", "low", "high", "error", "drift", "steady")  # of `statistics.estimates`
 RATES = ("peak_flop_per_s", "memory_bytes_per_s")  # of a device, options of prediction methods
 OF_ENV = ("op_kind", "host", "batch_source", "source_file", "stack")  # texts of an environment
@@ -66,7 +66,7 @@ WASTE = ("infeed", "time_share", "uncertainty", "jitter", "std")  # to lower in 
 Texts = Mapping[str, Sequence[str | None]]  # a column of JSON texts for each setting; None: absent
 
 
-def more_is_better(quantity: str) -> bool:
+def is_higher_better(quantity: str) -> bool:
     """Return whether a larger value is better: for rates and accuracies it is, for seconds not."""
     return quantity.endswith(RATE_ENDINGS) and not any(word in quantity for word in WASTE)
 
@@ -186,7 +186,7 @@ def telling_of(settings: Texts) -> list[str]:
     return names
 
 
-def said(name: str, value: object, model: str = "") -> str:
+def describe_value(name: str, value: object, model: str = "") -> str:
     """Describe a setting in few words: `nodes 64`; a word such as `lstm` needs no name."""
     if isinstance(value, str) and value.isidentifier() and value != model:
         return value
