@@ -348,8 +348,15 @@ def test_slow_examples_are_understood(page, line, shown, place):
 
 TINY = {
     "run": ["--budget", "0.05", "--runs", "1"],
-    "calibrate": ["--minutes", "1.5", "--points", "3"],
+    "calibrate": ["--minutes", "0.1", "--points", "3", "--threads", "1"],
 }
+
+
+@pytest.fixture
+def unhurried(monkeypatch):
+    """Let the number of points end a calibration, however busy this machine is; each is short."""
+    monkeypatch.setattr("steptime.calibration.here.points_s", lambda _limit_s, _spent_s: 3600.0)
+    monkeypatch.setattr("steptime.calibration.session.SHARE_OF_TIME", 1e-5)
 
 
 def _shortened(words: list[str], tiny: list[str]) -> list[str]:
@@ -432,6 +439,7 @@ def _long_examples() -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.framework
+@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize(("page", "line", "shown"), _long_examples())
 def test_slow_examples_run(page, line, shown, tmp_path, monkeypatch, request, capsys):
     if "--data mnist" in line:
@@ -854,6 +862,7 @@ def test_statuses_and_causes():
 
 @pytest.mark.slow
 @pytest.mark.framework
+@pytest.mark.usefixtures("unhurried")
 def test_the_task_of_measuring_and_calibrating_runs_in_its_order(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
