@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import gettempdir
+from typing import Any
 
 import pytest
 
 import steptime
+from every import every
 from places import ROOT
 from steptime.cli.main import run
+from steptime.core.errors import InputError
 from steptime.hardware.catalog import user_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.framework]
@@ -82,12 +86,46 @@ def test_a_network_is_written_in_other_forms(folder, capsys):
     assert len((folder / "net.csv").read_text().splitlines()) == 1 + 21
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
+@pytest.fixture
+def failing_code(folder):
+    """Write files of code that cannot be exported beside the U-Net."""
+    (folder / "bad.py").write_text("print('hello')\n1 / 0\n")
+    (folder / "plain.py").write_text(
+        "import torch\nclass Net(torch.nn.Module):\n    def forward(self, x): return x\n"
+        "def make(): return 3\n"
+        "def image(): return torch.nn.Sequential(torch.nn.BatchNorm2d(3), torch.nn.Flatten(1))\n"
+    )
+    return folder
+
+
+def _is_one_line(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(line.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("failing_code")
+def test_code_that_raises_an_error_is_one_line(capsys):
+    _is_one_line("count bad.py:Net", "bad.py: ZeroDivisionError: division by zero", capsys)
+
+
+def _export_in_this_process(request: Mapping[str, Any], _what: str) -> dict[str, Any]:
+    """Answer a request as the process of an export does, which takes seconds to start."""
+    from steptime.measure.backends.native import export
+
+    try:
+        return export._answer(json.loads(json.dumps(request)))
+    except InputError as error:
+        return {"refused": str(error)}
+
+
+@every(
+    ("line", "message"),
     [
         ("count unet.py:UNt", "unknown name 'UNt'; did you mean 'UNet'?"),
         ("count unet.py:INPUTS", "INPUTS is a dict, not a module"),
-        ("count bad.py:Net", "bad.py: ZeroDivisionError: division by zero"),
         ("count plain.py:make", "make() is a int, not a torch.nn.Module"),
         ("count plain.py:Net", "x of forward unknown; this works: steptime count "),
         ("convert plain.py:Net --input y=2x3", "plain.py:Net: "),
@@ -97,18 +135,10 @@ def test_a_network_is_written_in_other_forms(folder, capsys):
         ),
     ],
 )
-def test_code_that_fails_is_one_line(line, said, folder, capsys):
-    (folder / "bad.py").write_text("print('hello')\n1 / 0\n")
-    (folder / "plain.py").write_text(
-        "import torch\nclass Net(torch.nn.Module):\n    def forward(self, x): return x\n"
-        "def make(): return 3\n"
-        "def image(): return torch.nn.Sequential(torch.nn.BatchNorm2d(3), torch.nn.Flatten(1))\n"
-    )
-    assert run(line.split()) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert said in err
-    assert len(err.splitlines()) == 1
+def test_code_that_cannot_be_exported_is_one_line(line, message, monkeypatch, failing_code, capsys):
+    monkeypatch.chdir(failing_code)
+    monkeypatch.setattr("steptime.formats.code._asked", _export_in_this_process)
+    _is_one_line(line, message, capsys)
 
 
 def test_the_module_itself_is_measured_beside_its_graph(folder, capsys):
