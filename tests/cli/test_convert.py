@@ -28,12 +28,29 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+def _export_in_this_process(request: Mapping[str, Any], _what: str) -> dict[str, Any]:
+    """Answer a request as the process of an export does, which takes seconds to start."""
+    from steptime.measure.backends.native import export
+
+    try:
+        return export._answer(json.loads(json.dumps(request)))
+    except InputError as error:
+        return {"refused": str(error)}
+
+
+@pytest.fixture
+def exported_here(monkeypatch):
+    """Let this process export code."""
+    monkeypatch.setattr("steptime.formats.code._asked", _export_in_this_process)
+
+
 def _answer(line: str, capsys: pytest.CaptureFixture[str], code: int = 0) -> dict[str, object]:
     assert run([*line.split(), "--json"]) == code
     found: dict[str, object] = json.loads(capsys.readouterr().out)
     return found
 
 
+@pytest.mark.usefixtures("exported_here")
 def test_code_is_converted_on_the_way_and_its_file_is_kept(folder, capsys):
     one = _answer("count unet.py:UNet --batch 1 --phase infer", capsys)
     assert not list(folder.glob("*.pt2"))
@@ -63,6 +80,7 @@ def test_a_module_leaves_nothing_in_the_current_folder(folder):
     assert not list(folder.glob("*.pt2"))
 
 
+@pytest.mark.usefixtures("exported_here")
 def test_what_code_is_given_is_remembered_when_the_code_changes(folder, capsys):
     text = "import torch\nclass Net(torch.nn.Linear):\n    def __init__(self): super().__init__"
     Path("plain.py").write_text(f"{text}(8, 4)\n")
@@ -111,16 +129,6 @@ def test_code_that_raises_an_error_is_one_line(capsys):
     _is_one_line("count bad.py:Net", "bad.py: ZeroDivisionError: division by zero", capsys)
 
 
-def _export_in_this_process(request: Mapping[str, Any], _what: str) -> dict[str, Any]:
-    """Answer a request as the process of an export does, which takes seconds to start."""
-    from steptime.measure.backends.native import export
-
-    try:
-        return export._answer(json.loads(json.dumps(request)))
-    except InputError as error:
-        return {"refused": str(error)}
-
-
 @every(
     ("line", "message"),
     [
@@ -141,32 +149,33 @@ def test_code_that_cannot_be_exported_is_one_line(line, message, monkeypatch, fa
     _is_one_line(line, message, capsys)
 
 
+def _pairs_by_its_old_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """Versions before 0.15 called a module by its file, `unet.UNet.pt2`."""
+    (written,) = Path("torch").glob("*.jsonl")
+    Path("old").mkdir()
+    old = written.read_text().replace('"file":"unet.py:UNet"', '"file":"unet.UNet.pt2"')
+    Path("old", written.name).write_text(old)
+    compared = _answer("compare old torch", capsys)
+    assert [row["name"] for row in compared["rows"]] == ["unet.py:UNet batch 2"]  # type: ignore[attr-defined]
+    assert _answer("predict --in old --device a100", capsys)["added"] == 1
+
+
 def test_the_module_itself_is_measured_beside_its_graph(folder, capsys):
     for backend in ("torch", "native"):
-        line = f"run unet.py:UNet --batch 2 --budget 0.1 --backend {backend} --out records"
-        found = _answer(line, capsys)
-        assert (found["status"], found["model"]) == ("ok", "unet.py:UNet")
-    texts = [path.read_text() for path in (folder / "records").glob("*.jsonl")]
-    records = [json.loads(one) for text in texts for one in text.splitlines()]
-    assert {one["method"]["name"] for one in records} == {"torch", "native"}
-    assert {one["workload"]["file"] for one in records} == {"unet.py:UNet"}
-    assert {one["workload"]["model"] for one in records} == {"unet.UNet.pt2"}  # as its key has it
+        line = f"run unet.py:UNet --batch 2 --budget 0.1 --backend {backend} --out {backend}"
+        answer = _answer(line, capsys)
+        assert (answer["status"], answer["model"]) == ("ok", "unet.py:UNet")
+    texts = [path.read_text() for path in folder.glob("*/*.jsonl")]
+    records = [json.loads(line) for text in texts for line in text.splitlines()]
+    assert {record["method"]["name"] for record in records} == {"torch", "native"}
+    assert {record["workload"]["file"] for record in records} == {"unet.py:UNet"}
+    models = {record["workload"]["model"] for record in records}
+    assert models == {"unet.UNet.pt2"}  # as its key has it
     places = (str(user_folder("networks")), str(folder), gettempdir())
     assert not [text for text in texts for place in places if place in text]
     refused = _answer("run fc --backend native --budget 0.1", capsys, 3)
     assert "native runs networks of code" in str(refused["note"])
-
-
-def test_records_of_code_by_its_old_name_pair_with_those_by_the_name_that_was_typed(folder, capsys):
-    """Versions before 0.15 called a module by its file, `unet.UNet.pt2`."""
-    _answer("run unet.py:UNet --batch 2 --budget 0.1 --out new", capsys)
-    (written,) = Path("new").glob("*.jsonl")
-    Path("old").mkdir()
-    old = written.read_text().replace('"file":"unet.py:UNet"', '"file":"unet.UNet.pt2"')
-    Path("old", written.name).write_text(old)
-    compared = _answer("compare old new", capsys)
-    assert [row["name"] for row in compared["rows"]] == ["unet.py:UNet batch 2"]  # type: ignore[attr-defined]
-    assert _answer("predict --in old --device a100", capsys)["added"] == 1
+    _pairs_by_its_old_name(capsys)
 
 
 def test_a_module_that_is_there_becomes_a_file(folder):
