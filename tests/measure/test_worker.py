@@ -82,7 +82,7 @@ def end(worker: subprocess.Popen[str]) -> None:
     """Close a worker's input and wait for its end; the limit is only against waiting for ever."""
     assert worker.stdin is not None
     worker.stdin.close()
-    worker.wait(60)
+    worker.wait(600)
 
 
 def test_the_greeting_says_what_the_worker_is():
@@ -169,7 +169,7 @@ def test_a_worker_that_refuses_ends():
         answer = ask(worker, {**START, "backend": "nunpy"})
         assert set(answer) == {"refused", "cause"}
         assert "\n" not in answer["refused"]
-        assert worker.wait(5) == 0
+        assert worker.wait(600) == 0
 
 
 def test_a_network_that_fails_is_a_record_and_the_worker_goes_on():
