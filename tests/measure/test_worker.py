@@ -96,8 +96,15 @@ def test_the_greeting_says_what_the_worker_is():
         assert greeting["memory_bytes"] > 0
 
 
-@pytest.mark.parametrize("backend", ["null", pytest.param("torch", marks=pytest.mark.framework)])
-@pytest.mark.parametrize("threads", [None, 1])
+@pytest.mark.parametrize(
+    ("backend", "threads"),
+    [
+        ("null", None),
+        ("null", 1),
+        pytest.param("torch", None, marks=pytest.mark.framework),
+        pytest.param("torch", 1, marks=[pytest.mark.framework, pytest.mark.rare]),
+    ],
+)
 def test_what_tells_records_apart_is_known_before_the_worker_starts(backend, threads):
     options = Options(threads=threads)
     known = worker_key(backend, options)
