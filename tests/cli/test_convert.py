@@ -14,9 +14,11 @@ import pytest
 import steptime
 from every import every
 from places import ROOT
+from steptime.build import build, make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.hardware.catalog import user_folder
+from steptime.measure.contract import Options, UnsupportedError
 
 pytestmark = [pytest.mark.slow, pytest.mark.framework]
 
@@ -173,9 +175,15 @@ def test_the_module_itself_is_measured_beside_its_graph(folder, capsys):
     assert models == {"unet.UNet.pt2"}  # as its key has it
     places = (str(user_folder("networks")), str(folder), gettempdir())
     assert not [text for text in texts for place in places if place in text]
-    refused = _answer("run fc --backend native --budget 0.1", capsys, 3)
-    assert "native runs networks of code" in str(refused["note"])
     _pairs_by_its_old_name(capsys)
+
+
+def test_a_network_that_is_no_code_is_not_run_as_code():
+    from steptime.measure.backends.native import backend
+
+    workload = make_workload(read_model("fc:layers=1,nodes=8"), 2)
+    with pytest.raises(UnsupportedError, match="native runs networks of code"):
+        backend.prepare(build(workload), workload, Options())
 
 
 def test_a_module_that_is_there_becomes_a_file(folder):
