@@ -10,6 +10,7 @@ from steptime.analysis import devices_table, pairs
 from steptime.analysis.pairing import Pairing
 from steptime.records.data import Data
 from steptime.records.record import Record
+from steptime.records.record_columns import record_columns
 
 
 def predicted_and_measured(records: Sequence[Record], *told: Any) -> SimpleNamespace:
@@ -50,5 +51,16 @@ def device_bars(records: Sequence[Record]) -> list[Any]:
 
 def row_of(record: Record) -> dict[str, Any]:
     """Return the row of `records` of one record."""
-    (row,) = Data.of([record]).rows("FROM records")
+    (row,) = record_rows(Data.of([record]))
     return row
+
+
+def record_rows(data: Data, *names: str) -> list[dict[str, Any]]:
+    """Return columns of records, all of them by default, in their order."""
+    columns = record_columns(data)
+    return data.scan().select(columns[name] for name in names or columns).collect().to_dicts()
+
+
+def frame_rows(data: Data, *names: str) -> list[dict[str, Any]]:
+    """Return columns of the frame of records, in its order."""
+    return data.scan().select(names).collect().to_dicts()

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
+import numpy as np
+import polars as pl
 import pytest
 
 from steptime.analysis.analyses import analysis
-from steptime.analysis.breakdown import NO_OP_NAME
+from steptime.analysis.breakdown_cells import NO_OP_NAME, sum_groups
 from steptime.core.table import Table
 from steptime.core.workload import Workload
 from steptime.records.data import Data
+from steptime.records.frame_columns import SCHEMA
 from steptime.records.readers import read_path
 from steptime.records.record import NO_OP, Quantity, Record, RecordMethod
 from steptime.reports.charts import draw
@@ -128,7 +131,7 @@ def test_several_networks_count_the_same_and_zero_where_they_lack_the_op():
     table = _table([*MEASURED, *other])
     assert _by_name(table)["linear"]["measured_share"] == pytest.approx((0.7 + 1) / 2)
     assert _by_name(table)["relu"]["measured_share"] == pytest.approx(0.05)
-    each = _table([*MEASURED, *other], each=True, model="width 9")
+    each = _table([*MEASURED, *other], by_network=True, model="width 9")
     assert {row["name"]: row["measured_share"] for row in each.rows} == {
         "linear": 1.0,
         NO_OP_NAME: 0.0,
@@ -149,10 +152,10 @@ def test_networks_with_ops_on_one_side_alone_are_not_mixed_with_others():
     mixed = _table([*MEASURED, *PREDICTED, *_other(PREDICTED), *_other(MEASURED[:1])])
     assert [dict(row) for row in mixed.rows] == [dict(row) for row in alone.rows]
     assert mixed.summary["omitted_networks"] == 1
-    assert "1 network with ops measured or predicted alone left out: --each shows them." in (
+    assert "1 network with ops measured or predicted alone left out: --by-network shows them." in (
         analysis("breakdown").says(mixed)
     )
-    each = _table([*MEASURED, *PREDICTED, *_other(PREDICTED)], each=True)
+    each = _table([*MEASURED, *PREDICTED, *_other(PREDICTED)], by_network=True)
     assert {row["network"] for row in each.rows} == {
         "net width 8, batch 4",
         "net width 9, batch 4",
@@ -166,7 +169,7 @@ def test_strategies_of_one_network_are_not_one_row():
             replace(record, method=replace(record.method, options=options)) for record in records
         ]
 
-    table = _table([*MEASURED, *exchanged_by(MEASURED)], each=True, by="layer")
+    table = _table([*MEASURED, *exchanged_by(MEASURED)], by_network=True, by="layer")
     assert {row["network"].rpartition(", ")[2] for row in table.rows} == {
         "no strategy",
         "allreduce",
@@ -237,3 +240,26 @@ def test_op_time_of_published_profiles(shared):
             assert row["measured_share"] == pytest.approx(sums[name] / networks)
     assert rows["output fusion"]["peak_fraction"] < 1  # type: ignore[operator]
     assert draw("breakdown", records)["data"]["values"]
+
+
+def test_sums_of_many_ops_are_the_same_bits_again():
+    """Sums inside of Polars' `group_by` add in the order in which threads end."""
+    count = 60_000
+    times = np.random.default_rng(1).uniform(0.1, 1.0, count)
+    values = {
+        "scope": [f"op {at}" for at in range(count)],
+        "op_kind": [f"kind {at % 15}" for at in range(count)],
+        **dict.fromkeys(("forward_s", "backward_s", "update_s"), times),
+        **dict.fromkeys(("workload_key", "platform", "method", "method_options"), "same"),
+        "origin": "predicted",
+        "env": "{}",
+    }
+    columns = [
+        pl.Series(name, values[name], dtype=kind).alias(name)
+        if isinstance(values.get(name), list | np.ndarray)
+        else pl.repeat(values.get(name), count, dtype=kind, eager=True).alias(name)
+        for name, kind in SCHEMA.items()
+    ]
+    records = pl.DataFrame(columns).lazy()
+    first, *again = [sum_groups(records, "kind") for _ in range(4)]
+    assert all(sums.equals(first) for sums in again)

@@ -12,7 +12,7 @@ import pytest
 
 import steptime
 import synthetic
-from steptime.analysis import pairing
+from steptime.analysis import pair_rows
 from steptime.analysis.errors import error_table
 from steptime.cli.main import run
 from steptime.core.errors import InputError
@@ -55,7 +55,7 @@ def test_measured_beside_predicted_by_hand():
 def test_the_roof_of_a_result_is_the_lower_of_peak_and_traffic():
     for traffic, roof in ((2e9, 3 * 39e9), (6e8, 204e9)):  # 3 and 10 FLOP/byte; the ridge: 5.2
         data = Data.of([a_prediction(0.1, traffic_bytes=traffic), a_measurement(0.2, 0.2, 0.2)])
-        (row,) = data.rows("SELECT roof_flop_per_s, roof_fraction FROM results")
+        (row,) = data.results
         assert row["roof_flop_per_s"] == pytest.approx(roof)
         assert row["roof_fraction"] == pytest.approx(3e10 / roof)
 
@@ -143,7 +143,7 @@ def test_the_table_of_results_has_the_pairs_of_compare():
     data = Data.of(records)
     rows = [row for row in data.results if row["ratio"]]
     ends = (("ratio", "ratio"), ("measured_s", "value"), ("measured_low_s", "low"))
-    ends = (*ends, ("measured_high_s", "high"), *((one, one) for one in pairing.SHARES))
+    ends = (*ends, ("measured_high_s", "high"), *((one, one) for one in pair_rows.SHARES))
     want = sorted([row[mine] or 0 for mine, _ in ends] for row in rows)
     pairs = predicted_and_measured(records).pairs
     assert len(pairs) == len(rows) > 20
@@ -370,8 +370,8 @@ def test_more_rows_than_are_held_are_written_as_few_are(command, tmp_path, capsy
         return capsys.readouterr().out.split("\nname,")
 
     few = answers()
-    monkeypatch.setattr(pairing, "MOST_HELD", 0)
-    monkeypatch.setattr(pairing, "AT_ONCE", 2)
+    monkeypatch.setattr(pair_rows, "MAX_ROWS_IN_MEMORY", 0)
+    monkeypatch.setattr(pair_rows, "ROWS_OF_PART", 2)
     many = answers()
     assert json.loads(few[0]) == json.loads(many[0])
     assert few[1] == many[1]
@@ -388,8 +388,8 @@ def test_many_pairs_are_made_anew_on_each_pass(tmp_path, monkeypatch):
         writer.append_all(synthetic.sweep())
     few = steptime.compare(tmp_path, by="batch")
     assert len(few.rows) > 3
-    monkeypatch.setattr(pairing, "MOST_HELD", 2)
-    monkeypatch.setattr(pairing, "AT_ONCE", 3)
+    monkeypatch.setattr(pair_rows, "MAX_ROWS_IN_MEMORY", 2)
+    monkeypatch.setattr(pair_rows, "ROWS_OF_PART", 3)
     monkeypatch.setattr(compare_answer, "MAX_PRINTED_PAIRS", 3)
     many = steptime.compare(tmp_path, by="batch")
     assert isinstance(few.rows, tuple)

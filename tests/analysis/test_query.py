@@ -19,9 +19,9 @@ from steptime.core.errors import InputError
 from steptime.core.progress import listening, watched
 from steptime.core.workload import Plan, Workload
 from steptime.records.data import Data
-from steptime.records.names import networks
 from steptime.records.record import Quantity, Record
 from steptime.records.row import COLUMNS, Row
+from steptime.records.short_names import name_networks
 
 RECORDS = synthetic.sweep(failures=True)
 DATA = Data.of(RECORDS)
@@ -104,7 +104,7 @@ def test_names_tell_the_networks_apart_and_no_more():
     def names(workloads: Sequence[Workload]) -> list[str]:
         first = synthetic.measured(synthetic.workloads()[0])
         data = Data.of([replace(first, workload=one) for one in workloads])
-        return networks(data.rows("FROM flat ORDER BY place"))
+        return name_networks(data.scan().collect().to_dicts())
 
     assert names([a, b, c, d, a]) == [
         "fc nodes 8, batch 64",

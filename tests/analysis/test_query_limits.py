@@ -136,7 +136,8 @@ def test_no_process_is_left_and_one_whose_parent_is_killed_ends_by_itself():
     code = "import sys\nfrom steptime.records import query\nquery.GRACE_S = 0.2\nquery.main()\n"
     request = (
         b'{"sql": "WITH RECURSIVE t AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM t) SELECT '
-        b'count(*) FROM t", "setup": [], "readable_paths": [], "temporary_folder": "/nowhere", '
+        b'count(*) FROM t", "files": [], "model": "", "setting_kinds": {}, '
+        b'"quantity_kinds": {}, "temporary_folder": "/nowhere", '
         b'"memory_bytes": 268435456, "limit_s": 0.5}\n'
     )
     done = subprocess.run([sys.executable, "-c", code], input=request, timeout=240, check=False)

@@ -10,7 +10,7 @@ import pytest
 
 import synthetic
 from steptime.analysis.analyses import analysis
-from steptime.analysis.ceilings import ceilings_of, ridges
+from steptime.analysis.ceilings import list_ceilings, list_ridges
 from steptime.cli.main import run
 from steptime.core.table import Table
 from steptime.core.workload import Workload
@@ -41,15 +41,15 @@ def document(line: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 def test_ceilings_of_a_file_by_unit_type_and_level():
-    rows = ceilings_of(device_from_table(SAID, "test"))
-    tops = {(r["unit"], r["dtype"]): r["flop_per_s"] for r in rows if r["unit"]}
+    rows = list_ceilings(device_from_table(SAID, "test"))
+    tops = {(r.unit, r.dtype): r.flop_per_s for r in rows if r.unit}
     assert tops == {
         ("matrix", "float32"): 1e12,
         ("matrix", "float16"): 8e12,
         ("vector", "float32"): 5e11,
     }
-    assert {r["level"]: r["bytes_per_s"] for r in rows if r["level"]} == {"DRAM": 1e11, "l2": 4e11}
-    found = {(r["unit"], r["dtype"], r["level"]): r["ridge_flop_per_byte"] for r in ridges(rows)}
+    assert {r.level: r.bytes_per_s for r in rows if r.level} == {"DRAM": 1e11, "l2": 4e11}
+    found = {(r.unit, r.dtype, r.level): r.ridge_flop_per_byte for r in list_ridges(rows)}
     assert found["matrix", "float16", "DRAM"] == 80  # 8e12 / 1e11
     assert found["matrix", "float16", "l2"] == 20
     assert found["vector", "float32", "DRAM"] == 5
@@ -63,7 +63,7 @@ def test_a_probe_s_curves_and_a_calibration_are_levels():
     device = device_from_table(
         SAID | {"details": {}, "measured": measured, "calibration": constants}, "test"
     )
-    levels = {r["level"]: r["bytes_per_s"] for r in ceilings_of(device) if r["level"]}
+    levels = {r.level: r.bytes_per_s for r in list_ceilings(device) if r.level}
     assert levels == {
         "DRAM": 1e11,
         "DRAM as calibrated": 8e10,
@@ -223,5 +223,5 @@ def test_paradnn_s_numbers(shared, tmp_path, capsys):
 
 def test_the_catalog_names_no_link_a_level_of_memory():
     names = [name for name in catalog.device_names(own=False) if catalog.meant(name)]
-    levels = {r["level"] for n in names for r in ceilings_of(catalog.device(n)) if r["level"]}
+    levels = {r.level for n in names for r in list_ceilings(catalog.device(n)) if r.level}
     assert levels == {"DRAM"}

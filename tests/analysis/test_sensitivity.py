@@ -105,7 +105,7 @@ def test_a_power_law_is_told_exactly():
     assert rows["nodes"]["weight"] == pytest.approx((1.25 / (1.25 + 2 / 3)) ** 0.5)
     found = summary_of(cells(power), scale="log")
     assert found["r2"] == pytest.approx(1)
-    assert found["r2_held_out"] == pytest.approx(1)
+    assert found["r2_cross_validated"] == pytest.approx(1)
     assert [one["ratio"] for one in found["curves"] if one["hyperparameter"] == "nodes"] == (
         pytest.approx([1, 2, 4, 8])
     )
@@ -165,8 +165,10 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
     for _ in range(60):
         x = rng.normal(size=(80, 2))
         y = truth * x[:, 0] + (1 - truth**2) ** 0.5 * rng.normal(size=80)
-        fit = regression.fitted(x, y, 400)
-        hits += fit["low"][0] <= truth <= fit["high"][0]
+        fit = regression.fit_columns(x, y, 400)
+        assert fit.low is not None
+        assert fit.high is not None
+        hits += fit.low[0] <= truth <= fit.high[0]
     assert hits >= 52  # of 57 expected
 
 
@@ -185,15 +187,15 @@ def test_failed_cells_are_told_by_what_makes_them_fail():
     assert "medians by nodes are over survivors" in said
     row = next(row for row in table.rows if row["hyperparameter"] == "nodes")
     # the neighbours of a failed cell: half its nodes or two layers, at the same batch
-    assert row["weight_if_failed_zero"] < row["weight_if_failed_least"] < row["weight"]
-    assert row["weight_if_failed_greatest"] > row["weight_if_failed_least"]
+    assert row["weight_if_failed_zero"] < row["weight_if_failed_low"] < row["weight"]
+    assert row["weight_if_failed_high"] > row["weight_if_failed_low"]
 
 
 def test_neighbours_differ_by_one_level_of_one_column():
     codes = np.array(list(product(range(3), range(3))))
     values = np.arange(9.0)
     values[[4, 5]] = np.nan
-    low, high = regression.neighbours(codes, values, [4, 0])
+    low, high = regression.bound_by_neighbours(codes, values, [4, 0])
     assert (low[0], high[0]) == (1, 7)  # of 1, 3 and 7; 5 failed
     assert (low[1], high[1]) == (1, 3)
 
@@ -228,7 +230,7 @@ def test_logistic_weights_maximise_the_likelihood():
         return float(np.logaddexp(0, at).sum() - wins @ at)
 
     found = minimize(loss, np.zeros(3), method="BFGS")
-    made, reach, _ = regression.logistic(z, wins, 0.0)
+    made, reach, _ = regression.fit_logistic(z, wins, 0.0)
     assert made == pytest.approx(found.x[1:], abs=1e-4)
     assert reach == pytest.approx(1.96 * np.sqrt(np.diag(found.hess_inv))[1:], rel=0.1)
 
@@ -264,7 +266,7 @@ def test_an_overfit_is_seen():
     rng = np.random.default_rng(11)
     noise = {key: rng.normal() for key in product(LAYERS, NODES, BATCHES)}
     found = summary_of(cells(lambda *at: 1e9 * 2 ** noise[at]), order=2)
-    assert found["r2"] > 0.2 > found["r2_held_out"]
+    assert found["r2"] > 0.2 > found["r2_cross_validated"]
 
 
 def test_wrong_settings():

@@ -16,8 +16,9 @@ from steptime.records import store
 from steptime.records.data import Data
 from steptime.records.record import Record
 from steptime.reports.charts import draw
-from steptime.reports.networks import _taken
+from steptime.reports.networks import read_steps
 from steptime.reports.page import page
+from told import frame_rows
 
 NETWORKS = synthetic.workloads()[:5]
 
@@ -27,7 +28,7 @@ def test_what_a_killed_command_leaves_goes_with_it_or_with_the_next(tmp_path):
         "import os, signal, synthetic\n"
         "from steptime.records.data import Data\n"
         "data = Data.of(synthetic.sweep())\n"
-        "assert data.rows('SELECT count(*) AS n FROM records')\n"
+        "assert data.count_records()\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     env = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -51,10 +52,10 @@ def left(folder: Path, *files: list[Record]) -> Data:
 def test_records_are_found_in_whichever_small_file_they_lie(tmp_path):
     records = [synthetic.measured(one) for one in NETWORKS]
     data = left(tmp_path / "r", records[:2], records[2:3], records[3:])
-    places = [row["place"] for row in data.rows("SELECT place FROM flat ORDER BY place")]
-    found = data.whole(0, places)
+    places = [row["place"] for row in frame_rows(data, "place")]
+    found = data.read_records(0, places)
     assert [found[at].workload.key for at in places] == [one.workload.key for one in records]
-    assert data.whole(0, places[3:4])[places[3]].quantities == records[3].quantities
+    assert data.read_records(0, places[3:4])[places[3]].quantities == records[3].quantities
     drawn = draw("samples", data)["data"]["values"]
     assert len(drawn) == sum(len(one.quantities["step_s"].samples) for one in records)
 
@@ -64,7 +65,7 @@ def test_a_page_shows_the_warm_up_of_each_run_before_its_samples():
     record = replace(record, env={**record.env, "warmup_s": [[0.5], []]})
     text, _ = page([record], "r")
     assert "<h1" in text
-    kinds = [(value, kind) for value, kind in _taken(record)]
+    kinds = [(value, kind) for value, kind in read_steps(record)]
     assert kinds[0] == (0.5, "w")
     assert len(kinds) == 1 + len(record.quantities["step_s"].samples)
 

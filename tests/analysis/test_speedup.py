@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 import synthetic
@@ -87,7 +88,7 @@ def test_speed_ups_by_hand():
     # 1 / 2, 3, 8 and 1 / 1.01, which is the same
     assert found["geometric_mean"] == pytest.approx((0.5 * 3 * 8 / 1.01) ** 0.25)
     assert found["median"] == pytest.approx((1 / 1.01 + 3) / 2)
-    assert (found["wins_share"], found["same_share"]) == (0.5, 0.25)
+    assert (found["wins_share"], found["ties_share"]) == (0.5, 0.25)
     assert [row["speedup"] for row in table.rows] == pytest.approx([0.5, 8, 1 / 1.01, 3])
     for row in table.rows:
         assert row["speedup"] == pytest.approx(row["against_step_s"] / row["step_s"])
@@ -249,7 +250,7 @@ def test_a_picture_of_very_many_draws_some_by_chance():
     told = {"step_s": Quantity(value=1.0), "flop": Quantity(value=1e9)}
     records = [step("old", 1 + at, 1.0, quantities=told) for at in range(40)]
     data = Data.of(records)
-    rows, number = data.drawn(("batch",), "measured_s > 0", 15)
+    rows, number = data.draw_results(("batch",), pl.col("measured_s") > 0, 15)
     assert (len(rows), number) == (15, 40)
     assert [row["batch"] for row in rows] == sorted(row["batch"] for row in rows)
-    assert len(data.drawn((), "measured_s > 0", 40)[0]) == 40
+    assert len(data.draw_results((), pl.col("measured_s") > 0, 40)[0]) == 40

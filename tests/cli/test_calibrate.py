@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from record_cases import EACH, edited
-from steptime.analysis.ceilings import ceilings_of
+from steptime.analysis.ceilings import list_ceilings
 from steptime.calibration import log
 from steptime.calibration.here import points_s
 from steptime.cli.main import run
@@ -155,7 +155,7 @@ def test_what_was_edited_by_hand_is_one_line_that_names_the_file(capsys, step):
             refused += 1
         else:
             device = catalog.device(path)
-            assert ceilings_of(device)
+            assert list_ceilings(device)
             list(find_stale(read_calibration(device.calibration), 1, None, {}))
     assert refused > 100 / step
 

@@ -32,8 +32,8 @@ from steptime.measure.data.sources import CellInput, open_input
 from steptime.measure.infeed import clocked
 from steptime.measure.timing import take_samples, take_training
 from steptime.measure.training import examination
-from steptime.records.data import Data
 from steptime.records.record import Quantity, Record, RecordMethod
+from told import row_of
 
 TOKENS = "transformer:kind=encoder,layers=1,width=8,heads=2,length=4,vocabulary=9"
 FC = "fc:layers=1,nodes=16,inputs=16,outputs=4"
@@ -370,9 +370,9 @@ def test_the_infeed_share_is_derived_when_read():
     found = measurement(record, 1.0, {})
     assert found["input_s"] == pytest.approx(0.005)
     assert found["infeed"] == pytest.approx(0.25)  # 10 of 40 ms, not the mean of 0.1 and 0.3
-    (row,) = Data.of([record]).rows("FROM records")
+    row = row_of(record)
     assert (row["input_s"], row["infeed"]) == pytest.approx((0.005, 0.25))
-    (row,) = Data.of([_record([0.01])]).rows("FROM records")
+    row = row_of(_record([0.01]))
     assert (row["input_s"], row["infeed"]) == (None, None)
     assert measurement(_record([0.01]), 1.0, {})["infeed"] is None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -22,14 +21,23 @@ import pytest
 import synthetic
 from record_cases import EACH, edited
 from reference_rows import reference_row
-from steptime.analysis.headline import count_results, make_results_table
+from steptime.analysis.headline import make_results_table, summarise_results
 from steptime.analysis.query import query
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan
-from steptime.records import folder_source, frame_builder, statistics, store, tables
+from steptime.records import (
+    folder_source,
+    frame_builder,
+    parquet_cache,
+    results,
+    statistics,
+    store,
+    tables,
+)
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record
 from steptime.records.row import COLUMNS, Row
+from told import frame_rows, record_rows
 
 ASKED = "SELECT * FROM records"
 
@@ -77,7 +85,7 @@ NEW = replace(RECORDS[0], note="new")
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder of two files that has a cache."""
-    monkeypatch.setattr(tables, "LEAST_BYTES", 1)
+    monkeypatch.setattr(tables, "MIN_CACHED_BYTES", 1)
     place = tmp_path / "records"
     for part in (RECORDS[:40], RECORDS[40:]):
         with store.open_writer(place) as writer:
@@ -134,9 +142,9 @@ def _flipped(path: Path) -> None:
 def _told(path: Path, **changes: object) -> None:
     """Change what a cache says, so that its mark fits, as a stranger's folder may bring it."""
     known = path.with_suffix(".json")
-    told = json.loads(json.loads(known.read_text())["told"]) | changes
-    mark = hashlib.sha256((text := json.dumps(told)).encode()).hexdigest()
-    known.write_text(json.dumps({"of": mark, "told": text}))
+    note = json.loads(json.loads(known.read_text())["note"]) | changes
+    text = json.dumps(note)
+    known.write_text(json.dumps({"mark": parquet_cache.hash_text(text), "note": text}))
 
 
 HARM: dict[str, Callable[[Path], object]] = {
@@ -147,25 +155,16 @@ HARM: dict[str, Callable[[Path], object]] = {
     "with a bit flipped": _flipped,
     "of another file": lambda path: shutil.copy(__file__, path),
     "of an older version": lambda path: _told(path, format="0, steptime 0.1.0"),
-    "of no file": lambda path: _told(path, stamp=[], about={"params": {"x": ["evil"]}}),
+    "of no file": lambda path: _told(path, stamp=[], facts={"setting_kinds": {"x": ["evil"]}}),
     "unknown": lambda path: path.with_suffix(".json").unlink(),
     "told in nonsense": lambda path: path.with_suffix(".json").write_text('{"format": 3'),
     "told of nothing": lambda path: path.with_suffix(".json").write_text("[]"),
 }
 
 
-def test_a_database_takes_a_quarter_of_the_memory_and_each_cpu_that_is_allowed(
-    tmp_path, monkeypatch
-):
+def test_each_cpu_that_is_allowed_has_a_thread(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 5, 9}, raising=False)
-    assert tables.threads() == 5
-    asked = "SELECT parse_formatted_bytes(current_setting('memory_limit'))"
-    (ours,), (usual,) = (
-        one.execute(asked).fetchone() for one in (tables.connected(tmp_path), duckdb.connect())
-    )
-    assert ours / usual == pytest.approx(25 / 80, rel=0.05)  # DuckDB's own limit is 80 %
-    asked = "SELECT current_setting('enable_progress_bar')"
-    assert tables.connected(tmp_path).execute(asked).fetchone() == (False,)  # nobody asked for it
+    assert tables.count_threads() == 5
 
 
 @pytest.mark.parametrize("harm", HARM)
@@ -184,9 +183,9 @@ def test_a_cache_that_was_edited_is_made_again(folder, step):
     expected = query(Data.load([folder], print), asked)
     known = _cached(folder, "json")[0]
     whole = json.loads(known.read_text())
-    inner = edited(json.loads(whole["told"]), "x", step)
-    told = ({**whole, "told": json.dumps(one)} for one in inner)
-    for table in (*told, *edited(whole, step=step)):
+    inner = edited(json.loads(whole["note"]), "x", step)
+    notes = ({**whole, "note": json.dumps(note)} for note in inner)
+    for table in (*notes, *edited(whole, step=step)):
         known.write_text(json.dumps(table))
         assert query(Data.load([folder], print), asked) == expected
         assert json.loads(known.read_text()) != table
@@ -200,24 +199,29 @@ def test_a_cache_that_was_edited_is_made_again(folder, step):
     ],
 )
 def test_results_that_are_kept_are_those_of_the_records(folder, harm):
-    asked = "SELECT * EXCLUDE (folder, tried, predicted_at) FROM results"
-    expected = Data.of(RECORDS).rows(asked)
-    _same(Data.load([folder], print).rows(asked), expected)
+    places = ("folder", *results.RECORD_PLACES)  # are others in memory
+    columns = [name for name in results.ALL_COLUMNS if name not in places]
+
+    def rows() -> list[Row]:
+        return Data.load([folder], print).results_frame(columns).to_dicts()
+
+    expected = Data.of(RECORDS).results_frame(columns).to_dicts()
+    _same(rows(), expected)
     (kept,) = (folder / ".cache").glob("results-*.parquet")
     HARM[harm](kept)
-    _same(Data.load([folder], print).rows(asked), expected)
+    _same(rows(), expected)
     before = kept.stat().st_ino
-    _same(Data.load([folder], print).rows(asked), expected)
+    _same(rows(), expected)
     assert kept.stat().st_ino == before  # they are read, not made again
     with max(folder.glob("*.jsonl")).open("a") as file:
         file.write(store.line_of(RECORDS[0]).replace("cpu-", "gpu-") + "\n")
-    assert len(Data.load([folder], print).rows(asked)) == len(expected) + 1
+    assert len(rows()) == len(expected) + 1
 
 
 def test_the_summary_of_many_results_is_that_of_their_rows(folder):
     data = Data.load([folder], print)
-    expected = count_results(data)
-    data.most = 2
+    expected = summarise_results(data.scan_results()).to_dict()
+    data.max_rows = 2
     table = make_results_table(data)
     assert table.chart_rows == [expected]
     assert len(table.rows) == 2
@@ -237,8 +241,8 @@ def test_the_place_of_a_record_is_where_its_line_begins(folder, monkeypatch):
         data = Data.load([folder], heard.append)
         _same(query(data, ASKED), expected)
         assert len(heard) == 1
-        places = [row["place"] for row in data.rows("SELECT place FROM flat")]
-        found = data.whole(0, places)
+        places = [row["place"] for row in frame_rows(data, "place")]
+        found = data.read_records(0, places)
         assert [found[one] for one in places] == RECORDS
         assert places == sorted(places)
         begins = [0, *accumulate(map(len, first.read_bytes().splitlines(keepends=True)))][:-1]
@@ -258,19 +262,19 @@ def test_faulty_lines_are_said_each_time_and_the_places_of_others_stay(folder):
         (said,) = heard
         assert said.startswith(f"{first}: 2 lines are no records, left out: line 1: ")
         assert "; line 21: is no record (" in said
-        places = [row["place"] for row in data.rows("SELECT place FROM flat")]
-        assert [data.whole(0, [place])[place] for place in places[:3]] == RECORDS[1:4]
+        places = [row["place"] for row in frame_rows(data, "place")]
+        assert [data.read_records(0, [place])[place] for place in places[:3]] == RECORDS[1:4]
 
 
 def test_a_command_that_is_interrupted_leaves_no_half_of_a_cache(folder, monkeypatch):
-    stamp, made = tables.stamp_of, count()
+    stamp, made = parquet_cache.stamp_of, count()
 
     def stamped(path: Path) -> list[int]:
         if path.suffix == ".parquet" and next(made) == 0:
             raise KeyboardInterrupt
         return stamp(path)
 
-    monkeypatch.setattr(tables, "stamp_of", stamped)
+    monkeypatch.setattr(parquet_cache, "stamp_of", stamped)
     with pytest.raises(KeyboardInterrupt):
         query(Data.load([folder], print), ASKED)
     assert not _cached(folder, "json")
@@ -411,7 +415,7 @@ def test_where_the_disk_is_full_the_cache_lies_elsewhere(folder, tmp_path, monke
 
 
 def test_many_small_files_are_read_as_they_stand(folder, monkeypatch):
-    monkeypatch.setattr(tables, "LEAST_BYTES", 1 << 20)
+    monkeypatch.setattr(tables, "MIN_CACHED_BYTES", 1 << 20)
     _same(query(Data.load([folder], print), ASKED), query(Data.of(RECORDS), ASKED))
     assert not (folder / ".cache").exists()
 
@@ -442,7 +446,7 @@ def test_processes_that_fill_one_cache_at_once_all_get_the_answer(folder):
     many.write_text("".join(text.replace('"note":"', f'"note":"{index}') for index in range(100)))
     code = (
         "import sys; from pathlib import Path; from steptime.records.data import Data;"
-        "print(Data.load([Path(sys.argv[1])], print).rows('SELECT count(*) AS n FROM records'))"
+        "print(Data.load([Path(sys.argv[1])], print).count_records())"
     )
     runs = [
         subprocess.Popen(
@@ -454,7 +458,7 @@ def test_processes_that_fill_one_cache_at_once_all_get_the_answer(folder):
     ]
     for run in runs:
         out, err = run.communicate(timeout=600)
-        assert (out.decode().strip(), err) == (f"[{{'n': {len(RECORDS) + 3960}}}]", b"")
+        assert (out.decode().strip(), err) == (str(len(RECORDS) + 3960), b"")
     assert not [path for path in (folder / ".cache").iterdir() if path.name.startswith(".")]
 
 
@@ -485,10 +489,10 @@ def test_a_folder_that_is_being_written_gives_whole_records(tmp_path):
         before = 0
         for _ in range(4):
             data = Data.load([tmp_path], lambda _: None)
-            (row,) = data.rows("SELECT count(*) AS n, count(DISTINCT model) AS one FROM records")
-            assert row["n"] >= max(before, 2000)
-            assert row["one"] == 1
-            before = row["n"]
+            count = data.count_records()
+            assert count >= max(before, 2000)
+            assert len(data.model_names()) == 1
+            before = count
     finally:
         writer.kill()
         writer.wait()
@@ -498,9 +502,8 @@ def test_a_folder_that_is_being_written_gives_whole_records(tmp_path):
 
 def test_samples_are_looked_at_once(folder, monkeypatch):
     data = Data.load([folder], print)
-    expected = data.rows("SELECT step_s_low, step_s_high, steady FROM records WHERE runs = 2")
+    columns = ("step_s_low", "step_s_high", "steady")
+    expected = record_rows(data, *columns)
     monkeypatch.setattr(statistics, "of_samples", None)
     data = Data.load([folder], print)
-    assert (
-        data.rows("SELECT step_s_low, step_s_high, steady FROM records WHERE runs = 2") == expected
-    )
+    assert record_rows(data, *columns) == expected

@@ -20,6 +20,7 @@ from steptime.records import store, tables
 from steptime.records.data import Data
 from steptime.records.frame_columns import SCHEMA, other_number
 from steptime.records.record import Quantity, Record
+from told import frame_rows
 
 RECORDS = synthetic.sweep(failures=True)
 
@@ -46,7 +47,7 @@ def test_a_frame_has_a_row_for_each_record_in_their_order(tmp_path):
 def test_folders_stand_one_behind_the_other_with_and_without_a_cache(
     tmp_path, monkeypatch, least_bytes
 ):
-    monkeypatch.setattr(tables, "LEAST_BYTES", least_bytes)
+    monkeypatch.setattr(tables, "MIN_CACHED_BYTES", least_bytes)
     parts = [RECORDS[:1], RECORDS[1:30], RECORDS[30:31], RECORDS[31:]]
     folders = [_write(tmp_path / str(rank), *part) for rank, part in enumerate(parts)]
     for _ in range(2):  # the second time from the caches
@@ -58,7 +59,7 @@ def test_folders_stand_one_behind_the_other_with_and_without_a_cache(
         assert frame["seq"].is_sorted()
         assert frame["seq"].n_unique() == len(RECORDS)
         data = Data.load(folders, pytest.fail)
-        rows = data.rows("SELECT seq, folder, workload_key FROM flat ORDER BY seq")
+        rows = frame_rows(data, "seq", "folder", "workload_key")
         assert rows == frame.select("seq", "folder", "workload_key").to_dicts()
 
 

@@ -8,7 +8,7 @@ import statistics
 import numpy as np
 import pytest
 
-from steptime.records.levels import in_order
+from steptime.records.pair_keys import sort_levels
 from steptime.records.ratios import (
     accuracy,
     farness,
@@ -16,7 +16,7 @@ from steptime.records.ratios import (
     geometric_mean,
     relative_errors,
 )
-from steptime.records.sides import places_of
+from steptime.records.record_groups import places_of
 
 
 def test_what_predictions_are_judged_by_by_hand():
@@ -68,5 +68,5 @@ def test_places_are_those_that_a_search_finds(seed):
 
 
 def test_levels_are_numbers_by_size_and_words_as_they_come():
-    assert in_order(["zeta", "10", "2", "alpha", "1e3"]) == ["2", "10", "1e3", "zeta", "alpha"]
-    assert in_order(["nan", "b", "3", "inf", "a"]) == ["3", "nan", "b", "inf", "a"]
+    assert sort_levels(["zeta", "10", "2", "alpha", "1e3"]) == ["2", "10", "1e3", "zeta", "alpha"]
+    assert sort_levels(["nan", "b", "3", "inf", "a"]) == ["3", "nan", "b", "inf", "a"]

@@ -16,6 +16,7 @@ from steptime.core.workload import Workload
 from steptime.records import store
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record
+from told import frame_rows
 
 FILES = 4_100  # more than 2^12, where the places of two folders met
 
@@ -51,11 +52,11 @@ def test_a_folder_of_many_files_and_a_second_folder_exchange_no_record(tmp_path)
         (tmp_path / "a" / f"{number}.jsonl").write_text(text + "\n")
     _write(tmp_path / "b" / "0.jsonl", replace(_measured(1), note="second"))
     data = Data.load([tmp_path / "a", tmp_path / "b"], pytest.fail)
-    rows = data.rows("SELECT folder_rank, place, seq, note FROM flat ORDER BY seq")
+    rows = frame_rows(data, "folder_rank", "place", "seq", "note")
     assert [row["note"] for row in rows] == [*(f"{index:05}" for index in range(FILES)), "second"]
     assert len({row["seq"] for row in rows}) == FILES + 1
     for row in (rows[0], rows[4095], rows[4096], rows[-1]):
-        record = data.whole(row["folder_rank"], [row["place"]])[row["place"]]
+        record = data.read_records(row["folder_rank"], [row["place"]])[row["place"]]
         assert record.note == row["note"]
 
 
@@ -68,7 +69,7 @@ def test_a_copied_file_counts_once_and_is_told(tmp_path):
     assert sorted(record.workload.settings["layers"] for record in records) == [1, 2]
     (warning,) = warnings
     assert warning.endswith(": 8 records are copies of others; each counts once")
-    assert len(Data.load([tmp_path], lambda _: None).rows("FROM flat")) == 2
+    assert Data.load([tmp_path], lambda _: None).count_records() == 2
 
 
 def test_lines_that_were_joined_from_copies_count_once(tmp_path):
@@ -95,8 +96,10 @@ def test_nested_folders_and_compressed_files_are_read(tmp_path):
     (tmp_path / "slurm" / "001" / "cells.jsonl").write_bytes(text)
     assert [record.workload.settings["layers"] for record in _load(tmp_path)[0]] == [1, 2, 3]
     data = Data.load([tmp_path], pytest.fail)
-    places = [row["place"] for row in data.rows("SELECT place FROM flat ORDER BY seq")]
-    layers = [record.workload.settings["layers"] for record in data.whole(0, places).values()]
+    places = [row["place"] for row in frame_rows(data, "place")]
+    layers = [
+        record.workload.settings["layers"] for record in data.read_records(0, places).values()
+    ]
     assert layers == [1, 2, 3]
 
 
@@ -105,7 +108,7 @@ def test_a_mark_of_utf_8_is_skipped_and_utf_16_is_named(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + text)
     assert len(_load(tmp_path)[0]) == 1
     data = Data.load([tmp_path], pytest.fail)
-    assert data.whole(0, [0])[0] == _measured(0)
+    assert data.read_records(0, [0])[0] == _measured(0)
     for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
         (tmp_path / "b.jsonl").write_bytes(text.decode().encode(encoding))
         records, warnings = _load(tmp_path)

@@ -32,7 +32,7 @@ REPEATS = [_published(value, source_entry=index) for index, value in enumerate(T
 
 @pytest.mark.parametrize("records", [REPEATS, REPEATS[::-1]])
 def test_a_result_of_five_repeats_is_their_median_in_any_order(records):
-    (row,) = Data.of(records).rows("FROM results")
+    (row,) = Data.of(records).results
     assert row["measured_s"] == pytest.approx(0.010)
     assert (row["runs"], row["samples_n"], row["interval"]) == (5, 5, "between-runs")
     assert row["measured_min_s"] == 0.0099
@@ -53,20 +53,20 @@ def test_people_see_how_many_repeats_there_are():
 
 def test_one_stated_value_is_no_repeat_and_keeps_its_own_interval():
     stated = replace(REPEATS[0], quantities={"step_s": Quantity(0.01, low=0.009, high=0.012)})
-    (row,) = Data.of([stated]).rows("FROM results")
+    (row,) = Data.of([stated]).results
     assert (row["measured_low_s"], row["measured_high_s"]) == (0.009, 0.012)
     assert (row["runs"], row["samples_n"], row["interval"]) == (0, 0, None)
 
 
 def test_the_last_of_several_predictions_counts():
     first = replace(REPEATS[0], origin="predicted")
-    (row,) = Data.of([first, replace(REPEATS[4], origin="predicted")]).rows("FROM results")
+    (row,) = Data.of([first, replace(REPEATS[4], origin="predicted")]).results
     assert row["predicted_s"] == 0.1
 
 
 def test_a_file_that_is_taken_for_another_adds_no_repeats():
     twice = [replace(one, env={"duplicate_of": "a.csv"}) for one in REPEATS]
-    (row,) = Data.of([*REPEATS, *twice]).rows("FROM results")
+    (row,) = Data.of([*REPEATS, *twice]).results
     assert row["runs"] == 5
 
 

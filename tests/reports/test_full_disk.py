@@ -10,8 +10,6 @@ import pytest
 
 import synthetic
 from steptime.records import store
-from steptime.records.data import Data
-from steptime.records.store import StoreError
 
 MAX_FILE_BYTES = 4096
 
@@ -23,15 +21,6 @@ def folder(tmp_path_factory):
     with store.open_writer(folder) as writer:
         writer.append_all(synthetic.sweep())
     return folder
-
-
-def test_a_database_without_room_for_temporary_files_is_one_line(folder):
-    data = Data.load([folder], pytest.fail)
-    data.rows("SET memory_limit = '10MB'")
-    data.rows("SET temp_directory = '/dev/null/none'")
-    with pytest.raises(StoreError, match=r"^records need room for temporary files: ") as caught:
-        data.rows("SELECT r FROM range(2_000_000) AS t(r) ORDER BY hash(r) DESC LIMIT 1_000_000")
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("ending", ["html", "md"])

@@ -12,16 +12,20 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import duckdb
+import polars as pl
 import pytest
 
 import synthetic
 from steptime.analysis import analyses
-from steptime.analysis.headline import count_results, describe_numbers
+from steptime.analysis.headline import (
+    LargeErrors,
+    ResultsSummary,
+    describe_results,
+    summarise_results,
+)
 from steptime.core.errors import InputError
 from steptime.records import store
 from steptime.records.data import Data
-from steptime.records.folders import Folders
 from steptime.records.record import Quantity, Record, to_utc
 from steptime.reports import templating, write_report
 from steptime.reports.page import page
@@ -278,36 +282,17 @@ def row(**values: object) -> dict[str, object]:
     return {**base, "workload_key": values["name"], "model": values["name"], **values}
 
 
-class _Results:
-    """Rows of `results` as the SQL of the headline finds them."""
-
-    def __init__(self, rows: list[Any]) -> None:
-        self.connection = duckdb.connect()
-        names = ", ".join(f"{name} {_TYPES.get(name, 'DOUBLE')}" for name in rows[0])
-        self.connection.execute(f"CREATE TABLE results ({names})")
-        marks = ", ".join("?" for _ in rows[0])
-        for one in rows:
-            self.connection.execute(f"INSERT INTO results VALUES ({marks})", list(one.values()))  # noqa: S608  # marks
-
-    def rows(self, sql: str) -> list[dict[str, Any]]:
-        found = self.connection.execute(sql)
-        names = [column[0] for column in found.description]
-        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
-
-    arrays = Folders.arrays
-
-    def _asked(self, sql: str, _: object) -> Any:
-        return self.connection.execute(sql)
+_TEXTS = ("name", "model", "platform", "workload_key", "status", "origin")
 
 
-_TYPES = dict.fromkeys(
-    ("name", "model", "platform", "workload_key", "status", "origin"), "VARCHAR"
-) | {"steady": "BOOLEAN"}
-
-
-def _numbers(rows: list[Any]) -> dict[str, Any]:
+def _summary(rows: list[dict[str, Any]]) -> ResultsSummary:
+    """Return the summary of results; other columns than those of `rows` are unknown."""
     base = dict.fromkeys(("origin", "predicted_s", "roof_fraction", "disturbed_share"))
-    return count_results(_Results([base | one for one in rows]))  # type: ignore[arg-type]
+    complete = [base | result for result in rows]
+    schema = {name: pl.String() if name in _TEXTS else pl.Float64() for name in complete[0]}
+    schema |= {"batch": pl.Int64(), "steady": pl.Boolean()}
+    frame = pl.DataFrame(complete, schema={name: schema[name] for name in complete[0]})
+    return summarise_results(frame.lazy())
 
 
 def test_the_headline_by_hand():
@@ -317,9 +302,9 @@ def test_the_headline_by_hand():
         row(name="c", status="oom"),
         row(name="d"),
     ]
-    found = _numbers(rows)
-    assert found["median_peak_fraction"] == pytest.approx(0.3)
-    assert describe_numbers(found) == [
+    found = _summary(rows)
+    assert found.median_peak_fraction == pytest.approx(0.3)
+    assert describe_results(found) == [
         (
             "The best network reaches 50 % of the peak: a, 100 GFLOP/s of 200 GFLOP/s. "
             "The median network reaches 30 %."
@@ -342,25 +327,25 @@ def test_predictions_that_miss_are_explained_where_other_work_disturbed():
         for name, ratio in off.items()
     ]
     said = "3 predictions off by more than 20 %; of these 2 measured while other work disturbed"
-    assert any(line.startswith(said) for line in describe_numbers(_numbers(rows)))
-    assert _numbers(rows[:1])["far"] == {"number": 0, "disturbed": None}
+    assert any(line.startswith(said) for line in describe_results(_summary(rows)))
+    assert _summary(rows[:1]).far == LargeErrors(number=0, disturbed=None)
 
 
 def test_more_than_the_peak_is_doubted():
     rows = [row(name="a", status="ok", measured_s=0.1, peak_fraction=1.2, flop_per_s=2.4e11)]
-    assert "1 network above 100 %" in describe_numbers(_numbers(rows))[1]
+    assert "1 network above 100 %" in describe_results(_summary(rows))[1]
 
 
 def test_a_published_number_above_the_peak_is_no_reason_to_calibrate():
     values = {"status": "ok", "measured_s": 0.1, "peak_fraction": 1.2, "flop_per_s": 2.4e11}
     ours, theirs = row(name="a", **values), row(name="b", **values, predicted_s=0.2)
     theirs |= {"origin": "published"}
-    assert "calibrate again" in describe_numbers(_numbers([ours]))[1]
-    said = describe_numbers(_numbers([theirs]))
+    assert "calibrate again" in describe_results(_summary([ours]))[1]
+    said = describe_results(_summary([theirs]))
     assert said[1] == ("1 published result above 100 %: the type, batch or device is not what ran.")
     assert not any("calibrate" in line for line in said)
     assert said[-1] == "1 of 1 network measured by others; a step takes 100 ms."
-    both = describe_numbers(_numbers([ours, theirs]))
+    both = describe_results(_summary([ours, theirs]))
     assert both[-1] == "2 of 2 networks measured (1 by others); a step takes 100 ms."
 
 

@@ -19,7 +19,7 @@ from steptime.records.data import Data
 from steptime.records.record import Quantity, Record, stack_of
 from steptime.sweeps.cells import Cell, cells_of
 from steptime.sweeps.experiment import check_experiment
-from told import by_column, predicted_and_measured
+from told import by_column, predicted_and_measured, record_rows
 
 NETWORKS = [{"family": "fc", "layers": 1, "nodes": 8, "inputs": 8, "outputs": 4, "batch": [2, 4]}]
 FC = Workload("fc", {"layers": 1, "nodes": 8, "inputs": 8, "outputs": 4}, 2)
@@ -92,12 +92,14 @@ def test_a_prediction_stands_beside_its_own_stack_only(tmp_path):
     with store.open_writer(tmp_path) as writer:
         writer.append_all(HELD)
     data = Data.load([tmp_path], pytest.fail)
-    rows = data.rows("SELECT method, stack, ratio FROM results ORDER BY ratio, stack")
+    rows = data.results
     assert sorted((row["method"], row["ratio"]) for row in rows) == sorted(
         (way, pytest.approx(ratio)) for (way, _), ratio in told.items()
     )
     assert {row["stack"] for row in rows} == {"torch", "torch-compile", "null"}
-    ways = data.rows("SELECT method, stack FROM records WHERE origin = 'measured'")
+    ways = [
+        row for row in record_rows(data, "method", "stack", "origin") if row["origin"] == "measured"
+    ]
     assert all(row["method"] == row["stack"] for row in ways)
 
 

@@ -1,13 +1,13 @@
 """The breakdown of a step in sentences."""
 
+from steptime.analysis.breakdown_cells import SIDES
 from steptime.core.table import Table
 from steptime.core.units import counted
 
-SIDES = ("measured", "predicted")
 MAX_PARTS = 3  # of a sentence
 
 
-def describe(table: Table) -> list[str]:
+def describe_breakdown(table: Table) -> list[str]:
     """Return the answer in sentences: "Of the measured step: linear 70.00 %, ..."."""
     summary = table.summary
     if not table.rows:
@@ -30,7 +30,7 @@ def describe(table: Table) -> list[str]:
     if omitted_count:
         lines.append(
             f"{counted(omitted_count, 'network')} with ops measured or predicted alone left out: "
-            "--each shows them."
+            "--by-network shows them."
         )
     if not summary["predicted_networks"]:
         lines.append(

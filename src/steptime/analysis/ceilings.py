@@ -6,94 +6,133 @@ They are those of its file alone, without any run: a datasheet's, or what a prob
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from steptime.core.answer import AnswerRow
 from steptime.core.dtypes import PRECISIONS
 from steptime.hardware.device import GB, Device
-from steptime.records.row import Row
 
 DRAM = "DRAM"
-RATE = "_GB_per_s"  # end of a key of [details] that says how fast a cache is read
-RATES = ("flop_per_s", "bytes_per_s")
+RATE_ENDING = "_GB_per_s"  # of a key of [details] that says how fast a cache is read
 LINKS = ("link", "interconnect")
-NEARER = 1.1  # times as fast as the level behind it, or it is not told from that one
+MIN_STEP = 1.1  # times as fast as the level behind it, or a level is not told from that one
+LAST_CACHE_SHARE = 0.25  # of the last cache, that a working set fills which nearer ones do not hold
 
 
-def ceilings_of(device: Device) -> list[Row]:
-    """Return a row for each ceiling: `flop_per_s` of a unit and dtype, `bytes_per_s` of a level.
+class Ceiling(AnswerRow, frozen=True, kw_only=True):
+    """A ceiling of a platform: of a unit and data type, or of a level of memory.
+
+    Attributes:
+        platform: name of the platform.
+        unit: the unit that computes; None for a level of memory.
+        dtype: its data type.
+        flop_per_s: its peak.
+        level: the level of memory; None for a unit.
+        bytes_per_s: its bandwidth.
+    """
+
+    platform: str
+    unit: str | None = None
+    dtype: str | None = None
+    flop_per_s: float | None = None
+    level: str | None = None
+    bytes_per_s: float | None = None
+
+
+class Ridge(AnswerRow, frozen=True, kw_only=True):
+    """A unit and data type over a level of memory of its platform.
+
+    Attributes:
+        platform: name of the platform.
+        unit: the unit that computes.
+        dtype: its data type.
+        level: the level of memory.
+        peak_flop_per_s: peak of the unit.
+        memory_bytes_per_s: bandwidth of the level.
+        ridge_flop_per_byte: the intensity from which on the unit is the lower ceiling.
+    """
+
+    platform: str
+    unit: str | None
+    dtype: str | None
+    level: str | None
+    peak_flop_per_s: float
+    memory_bytes_per_s: float
+    ridge_flop_per_byte: float
+
+
+def list_ceilings(device: Device) -> list[Ceiling]:
+    """Return the ceilings of a device, units first.
 
     Levels are the memory, as calibrated where it was, and the caches that `[details]` states
     (`l2_GB_per_s`) or whose curve a probe measured.
     """
     tables = (("matrix", device.peak_flop_per_s), ("vector", device.vector_flop_per_s))
-    found = [
-        ceiling(device.name, unit=unit, dtype=dtype, flop_per_s=peak)
+    units = [
+        Ceiling(platform=device.name, unit=unit, dtype=dtype, flop_per_s=peak)
         for unit, peaks in tables
         for dtype, peak in peaks.items()
     ]
-    levels = {DRAM: device.memory_bytes_per_s, **_caches(device)}
-    return found + [ceiling(device.name, level=n, bytes_per_s=rate) for n, rate in levels.items()]
+    levels = {DRAM: device.memory_bytes_per_s, **_list_caches(device)}
+    return units + [
+        Ceiling(platform=device.name, level=level, bytes_per_s=rate)
+        for level, rate in levels.items()
+    ]
 
 
-def computed_in(dtype: str) -> str:
-    """Return the type of arithmetic of a dtype of a run, itself where it is not a known one."""
+def compute_dtype(dtype: str) -> str:
+    """Return the type of arithmetic of a dtype of a run, itself if it is not known."""
     return PRECISIONS[dtype].compute if dtype in PRECISIONS else dtype
 
 
-def ceiling(platform: str, **known: Any) -> Row:
-    """Return the row of a ceiling, what is not known of it None."""
-    names = ("unit", "dtype", "flop_per_s", "level", "bytes_per_s")
-    return {"platform": platform, **dict.fromkeys(names), **known}
-
-
-def _caches(device: Device) -> dict[str, float]:
+def _list_caches(device: Device) -> dict[str, float]:
     """Return the bytes a second of further levels, by name."""
-    found = {}
+    caches = {}
     for name, share in device.calibration.get("constants", {}).items():
         if name.startswith("stream.share_"):
-            found[f"{DRAM} as calibrated"] = device.memory_bytes_per_s * share
+            caches[f"{DRAM} as calibrated"] = device.memory_bytes_per_s * share
     for key, value in device.details.items():
-        level = key.removesuffix(RATE)
+        level = key.removesuffix(RATE_ENDING)
         if level != key and level not in LINKS and isinstance(value, int | float):
-            found[level.replace("_", " ")] = value * GB
-    return found | _probed(device)
+            caches[level.replace("_", " ")] = value * GB
+    return caches | _list_probed_caches(device)
 
 
-def _probed(device: Device) -> dict[str, float]:
-    """Return what streams reached whose arrays fit into the last cache, and into nearer ones.
+def _list_probed_caches(device: Device) -> dict[str, float]:
+    """Return the bandwidth of streams whose arrays fit into the last cache, and into nearer ones.
 
-    Of those that fill more than a quarter of it, and of smaller ones where those are faster.
+    Those that fill more than a quarter of it are of the last cache, smaller ones of nearer caches
+    if they are faster.
     """
     curves: Mapping[str, Any] = device.measured.get("memory", {})
-    cache = device.measured.get("cache_bytes")
-    if not cache:
+    cache_bytes = device.measured.get("cache_bytes")
+    if not cache_bytes:
         return {}
     points = [
-        (work / cache, work / least)
+        (work / cache_bytes, work / min_s)
         for curve in curves.values()
-        for work, least in zip(curve["work"], curve["min_s"], strict=True)
+        for work, min_s in zip(curve["work"], curve["min_s"], strict=True)
     ]
-    last = max((rate for filled, rate in points if 0.25 < filled <= 1), default=None)
-    inner = max((rate for filled, rate in points if filled <= 0.25), default=None)
-    behind = device.memory_bytes_per_s * NEARER
-    found = {"last cache": last} if last and last > behind else {}
-    if inner and inner > NEARER * max(found.get("last cache", 0.0), behind):
-        found["inner caches"] = inner
-    return found
+    last = max((rate for share, rate in points if LAST_CACHE_SHARE < share <= 1), default=None)
+    inner = max((rate for share, rate in points if share <= LAST_CACHE_SHARE), default=None)
+    behind = device.memory_bytes_per_s * MIN_STEP
+    caches = {"last cache": last} if last and last > behind else {}
+    if inner and inner > MIN_STEP * max(caches.get("last cache", 0.0), behind):
+        caches["inner caches"] = inner
+    return caches
 
 
-def ridges(ceilings: Sequence[Row]) -> list[Row]:
-    """Return a row for each unit and dtype over each level of memory of its platform.
-
-    `ridge_flop_per_byte` is the intensity from which on the unit is the lower ceiling.
-    """
+def list_ridges(ceilings: Sequence[Ceiling]) -> list[Ridge]:
+    """Return a ridge for each unit and dtype over each level of memory of its platform."""
     return [
-        {
-            **{name: top[name] for name in ("platform", "unit", "dtype")},
-            "level": side["level"],
-            "peak_flop_per_s": top["flop_per_s"],
-            "memory_bytes_per_s": side["bytes_per_s"],
-            "ridge_flop_per_byte": top["flop_per_s"] / side["bytes_per_s"],
-        }
+        Ridge(
+            platform=top.platform,
+            unit=top.unit,
+            dtype=top.dtype,
+            level=side.level,
+            peak_flop_per_s=top.flop_per_s,
+            memory_bytes_per_s=side.bytes_per_s,
+            ridge_flop_per_byte=top.flop_per_s / side.bytes_per_s,
+        )
         for top in ceilings
         for side in ceilings
-        if top["platform"] == side["platform"] and top["flop_per_s"] and side["bytes_per_s"]
+        if top.platform == side.platform and top.flop_per_s and side.bytes_per_s
     ]

@@ -90,7 +90,7 @@ def device_table(data: Data) -> Table:
     counts = steps.select(pl.col(IF_DIFFERENT).cast(pl.String).fill_null("").n_unique())
     differ = [name for name in IF_DIFFERENT if counts[name].sum() > 1]
     ordered = steps.sort(*ORDER, "seq", nulls_last=False)
-    shown_steps = ordered if data.most is None else ordered.head(data.most)
+    shown_steps = ordered if data.max_rows is None else ordered.head(data.max_rows)
     rows = shown_steps.select(COLUMNS).to_dicts()
     total = len(steps)
     always = (name for name in MAIN if name not in IF_DIFFERENT)

@@ -3,40 +3,243 @@
 The sentences stand at the top of a report, too.
 """
 
+import msgspec
 import numpy as np
+import polars as pl
 
 from steptime.analysis.analyses import Analysis
+from steptime.core.answer import AnswerRow
 from steptime.core.table import Column, Table, describe_hidden_rows
 from steptime.core.units import counted, percent, seconds, si
-from steptime.records import flat, results_sql
-from steptime.records.data import WHOLE, Data
-from steptime.records.ratios import FARNESS, accuracy, relative_errors
-from steptime.records.row import Row
+from steptime.records.data import Data, result_rows
+from steptime.records.ratios import accuracy, relative_errors
+from steptime.records.results import ALL_COLUMNS, RECORD_PLACES
 
-BEST_COLUMNS = ("name", "model", "batch", "peak_fraction", "flop_per_s", "peak_flop_per_s")
-HIDDEN_COLUMNS = ("folder", "label", "interval_95", *results_sql.PLACES)  # for other readers
+HIDDEN_COLUMNS = ("folder", "label", "interval_95", *RECORD_PLACES)  # for other readers
 LARGE_ERROR = 0.2  # of a prediction, that a reader wants explained
-MOSTLY = 0.5  # share of samples from which on a measurement counts as disturbed
+MIN_DISTURBED_SHARE = 0.5  # of samples, from which on a measurement counts as disturbed
+FARTHEST_COUNT = 3  # predictions that are listed
 SETTINGS = ("platform", "gpu", "host", "dtype", "phase", "optimizer", "method", "predicted_by")
+IS_PUBLISHED = pl.col("origin").fill_null("") == "published"
+IS_PUBLISHED_ALONE = IS_PUBLISHED & pl.col("predicted_s").is_null()  # no prediction here
+
+
+class BestResult(AnswerRow, frozen=True, kw_only=True):
+    """The result that comes nearest to the peak of its device.
+
+    Attributes:
+        name: name of the network, with the settings that tell it from others.
+        model: name of the model.
+        batch: batch of one replica.
+        peak_fraction: share of the peak.
+        flop_per_s: its speed.
+        peak_flop_per_s: the peak.
+    """
+
+    name: str
+    model: str | None
+    batch: int | None
+    peak_fraction: float
+    flop_per_s: float
+    peak_flop_per_s: float
+
+
+class FarResult(AnswerRow, frozen=True, kw_only=True):
+    """A result whose prediction is far off.
+
+    Attributes:
+        name: name of the network, with the settings that tell it from others.
+        model: name of the model.
+        batch: batch of one replica.
+        ratio: measured / predicted time of a step.
+    """
+
+    name: str
+    model: str | None
+    batch: int | None
+    ratio: float
+
+
+class PredictionErrors(AnswerRow, frozen=True, kw_only=True):
+    """The errors of all predictions with a measurement.
+
+    Attributes:
+        pairs: number of predictions with a measurement.
+        median_error: median of |predicted / measured - 1|; None without pairs.
+        geometric_mean_ratio: geometric mean of measured / predicted.
+        within_factor_2: share of the pairs that lie within a factor of 2.
+        worst: the farthest predictions.
+    """
+
+    pairs: int
+    median_error: float | None
+    geometric_mean_ratio: float | None
+    within_factor_2: float | None
+    worst: list[FarResult]
+
+
+class LargeErrors(AnswerRow, frozen=True, kw_only=True):
+    """Predictions that are off by more than `LARGE_ERROR`.
+
+    Attributes:
+        number: their number.
+        disturbed: number of those whose measurement was disturbed by other work; None if unknown.
+    """
+
+    number: int
+    disturbed: int | None
+
+
+class ResultsSummary(AnswerRow, frozen=True, kw_only=True):
+    """Numbers of all results, in SI; None is unknown.
+
+    Published results without a prediction are counted by themselves.
+
+    Attributes:
+        published: number of published results without a prediction.
+        published_platforms: number of their platforms.
+        published_fastest_s: their shortest step.
+        published_slowest_s: their longest step.
+        best: the result nearest to the peak of its device.
+        networks: number of networks with a measurement or a prediction.
+        measured: number of measured networks.
+        measured_published: number of networks whose measurement is published.
+        platforms: number of platforms.
+        measured_platforms: number of platforms with a measurement.
+        fastest_s: the shortest measured step.
+        slowest_s: the longest measured step.
+        above_peak: number of results above the peak of their device.
+        published_above_peak: number of published results above it.
+        median_peak_fraction: median share of the peak.
+        median_roof_fraction: median share of the roof of results with a share of the peak.
+        unsuccessful: number of results by status, the most frequent status first.
+        prediction: the errors of predictions.
+        far: the predictions that are far off.
+    """
+
+    published: int
+    published_platforms: int
+    published_fastest_s: float | None
+    published_slowest_s: float | None
+    best: BestResult | None
+    networks: int
+    measured: int
+    measured_published: int
+    platforms: int
+    measured_platforms: int
+    fastest_s: float | None
+    slowest_s: float | None
+    above_peak: int
+    published_above_peak: int
+    median_peak_fraction: float | None
+    median_roof_fraction: float | None
+    unsuccessful: dict[str, int]
+    prediction: PredictionErrors
+    far: LargeErrors
+
+
+def summarise_results(results: pl.LazyFrame) -> ResultsSummary:
+    """Count results and measure the errors of predictions.
+
+    Args:
+        results: a frame of results (`records.results`).
+    """
+    columns = (
+        *("name", "model", "batch", "workload_key", "platform", "origin", "status"),
+        *("measured_s", "predicted_s", "ratio", "flop_per_s", "peak_flop_per_s"),
+        *("peak_fraction", "roof_fraction", "disturbed_share"),
+    )
+    frame = results.select(columns).collect()
+    local = frame.filter(~IS_PUBLISHED_ALONE)
+    published = frame.filter(IS_PUBLISHED_ALONE).select(
+        pl.len().alias("published"),
+        pl.col("platform").drop_nulls().n_unique().alias("published_platforms"),
+        pl.col("measured_s").min().alias("published_fastest_s"),
+        pl.col("measured_s").max().alias("published_slowest_s"),
+    )
+    pairs = local.filter(pl.col("ratio") > 0)
+    statuses = (
+        frame.filter(pl.col("status") != "ok")
+        .group_by("status")
+        .len()
+        .sort(["len", "status"], descending=[True, False])
+    )
+    numbers = {
+        **published.row(0, named=True),
+        **_count_local(local),
+        "best": _find_best(local),
+        "unsuccessful": dict(statuses.iter_rows()),
+        "prediction": _measure_errors(pairs),
+        "far": _count_large_errors(pairs),
+    }
+    return msgspec.convert(numbers, ResultsSummary)
+
+
+def _count_local(local: pl.DataFrame) -> dict[str, float | None]:
+    """Return the numbers of results that are measured or predicted here."""
+    is_measured = pl.col("measured_s").is_not_null()
+    is_above_peak = (pl.col("peak_fraction") > 1).fill_null(value=False)
+    has_peak = pl.col("peak_fraction").is_not_null()
+    network, platform = pl.col("workload_key"), pl.col("platform")
+    counts = {
+        "networks": network.n_unique(),
+        "measured": network.filter(is_measured).n_unique(),
+        "measured_published": network.filter(is_measured & IS_PUBLISHED).n_unique(),
+        "platforms": platform.drop_nulls().n_unique(),
+        "measured_platforms": platform.filter(is_measured).drop_nulls().n_unique(),
+        "fastest_s": pl.col("measured_s").min(),
+        "slowest_s": pl.col("measured_s").max(),
+        "above_peak": is_above_peak.sum(),
+        "published_above_peak": (is_above_peak & IS_PUBLISHED).sum(),
+        "median_peak_fraction": pl.col("peak_fraction").median(),
+        "median_roof_fraction": pl.col("roof_fraction").filter(has_peak).median(),
+    }
+    return local.select(**counts).row(0, named=True)
+
+
+def _find_best(local: pl.DataFrame) -> BestResult | None:
+    """Return the result nearest to its peak, the first of equal ones."""
+    results = local.filter(pl.col("peak_fraction").is_not_null())
+    if results.is_empty():
+        return None
+    best = results.sort("peak_fraction", descending=True, maintain_order=True)
+    return msgspec.convert(best.row(0, named=True), BestResult)
+
+
+def _measure_errors(pairs: pl.DataFrame) -> PredictionErrors:
+    """Return the errors of the predictions of pairs, the first of equally far ones first."""
+    distance = pl.col("ratio").log().abs()
+    farthest = pairs.sort(distance, descending=True, maintain_order=True).head(FARTHEST_COUNT)
+    worst = [msgspec.convert(row, FarResult) for row in farthest.iter_rows(named=True)]
+    return PredictionErrors(**accuracy(pairs["ratio"].to_numpy()), worst=worst)
+
+
+def _count_large_errors(pairs: pl.DataFrame) -> LargeErrors:
+    """Count predictions that are far off, and those whose measurement other work disturbed."""
+    is_large = relative_errors(pairs["ratio"].to_numpy()) > LARGE_ERROR
+    disturbed_share = pairs["disturbed_share"].cast(pl.Float64()).to_numpy()[is_large]
+    has_shares = bool(np.isfinite(disturbed_share).any())
+    disturbed = int((disturbed_share > MIN_DISTURBED_SHARE).sum())
+    return LargeErrors(number=len(disturbed_share), disturbed=disturbed if has_shares else None)
 
 
 def make_results_table(data: Data) -> Table:
-    """Return the table of `results`; people see those settings in which rows differ.
+    """Return the table of results; people see those settings in which rows differ.
 
-    If only people read it, it holds only the rows that they see; `chart_rows` has `count_results`.
+    If only people read it, it holds only the rows that they see. `chart_rows` is the summary.
     """
-    (total,) = data.one("SELECT count(*) FROM results")
-    is_cut = data.most is not None and total > data.most
-    results = data.of_results(WHOLE, "LIMIT ?", data.most) if is_cut else data.results
+    results = data.scan_results().select(ALL_COLUMNS)
+    total = data.count_results()
+    printed = results if data.max_rows is None else results.head(data.max_rows)
     rows = [
         {name: value for name, value in row.items() if name not in HIDDEN_COLUMNS}
-        for row in results
+        for row in result_rows(printed.collect())
     ]
-    telling = [name for name in SETTINGS if len({row[name] for row in rows} - {None}) > 1]
+    differing = [name for name in SETTINGS if len({row[name] for row in rows} - {None}) > 1]
     has_repeats = any(row["origin"] == "published" and row["runs"] for row in rows)
-    shown_columns = (
+    columns = (
         Column("name", "network"),
-        *(Column(name, name.replace("_", " "), is_spare=True) for name in telling),
+        *(Column(name, name.replace("_", " "), is_spare=True) for name in differing),
         Column("status"),
         Column("measured_s", "measured step"),
         *([Column("runs", is_spare=True)] if has_repeats else []),
@@ -47,100 +250,50 @@ def make_results_table(data: Data) -> Table:
         Column("measured_memory_bytes", "peak memory", is_spare=True),
     )
     return Table(
-        shown_columns,
+        columns,
         rows,
-        footnotes=describe_hidden_rows(total - len(results)) if is_cut else [],
+        footnotes=describe_hidden_rows(total - len(rows)),
         csv_columns=tuple(map(Column, rows[0] if rows else ("name",))),
-        chart_rows=[count_results(data)],
+        chart_rows=[summarise_results(data.scan_results()).to_dict()],
     )
 
 
-def count_results(data: Data) -> Row:
-    """Return the numbers of the sentences, in SI; None is unknown.
-
-    Results of others without a prediction here are counted apart (`published`).
-    """
-    (published,) = data.rows(_PUBLISHED)
-    (local,) = data.rows(_LOCAL)
-    pairs = data.arrays(_PAIRS)
-    is_large = relative_errors(pairs["ratio"]) > LARGE_ERROR
-    disturbed_share = pairs["disturbed_share"][is_large]
-    is_known = np.isfinite(disturbed_share).any()
-    statuses = data.rows(
-        "SELECT status, count(*) AS n FROM results WHERE status <> 'ok' GROUP BY 1 ORDER BY n DESC"
-    )
-    return {
-        **published,
-        **local,
-        "unsuccessful": {row["status"]: row["n"] for row in statuses},
-        "prediction": {**accuracy(pairs["ratio"]), "worst": data.rows(_WORST)},
-        "far": {
-            "number": len(disturbed_share),
-            "disturbed": int((disturbed_share > MOSTLY).sum()) if is_known else None,
-        },
-    }
+def describe_table(table: Table) -> list[str]:
+    """Return the sentences on a table of results."""
+    return describe_results(msgspec.convert(table.chart_rows[0], ResultsSummary))
 
 
-_IS_PUBLISHED_ALONE = "coalesce(origin = 'published' AND predicted_s IS NULL, false)"
-_IS_PAIR = f"NOT {_IS_PUBLISHED_ALONE} AND ratio > 0"
-_PUBLISHED = f"""
-    SELECT count(*) AS published, count(DISTINCT platform) AS published_platforms,
-        min(measured_s) AS published_fastest_s, max(measured_s) AS published_slowest_s
-    FROM results WHERE {_IS_PUBLISHED_ALONE}
-"""  # noqa: S608  # texts of this module
-_LOCAL = f"""
-    SELECT arg_max({flat.struct({name: name for name in BEST_COLUMNS})}, peak_fraction) AS best,
-        count(DISTINCT workload_key) AS networks,
-        count(DISTINCT workload_key) FILTER (measured_s IS NOT NULL) AS measured,
-        count(DISTINCT workload_key)
-            FILTER (measured_s IS NOT NULL AND origin = 'published') AS measured_by_others,
-        count(DISTINCT platform) AS platforms,
-        count(DISTINCT platform) FILTER (measured_s IS NOT NULL) AS measured_platforms,
-        min(measured_s) AS fastest_s, max(measured_s) AS slowest_s,
-        count(*) FILTER (peak_fraction > 1) AS above_peak,
-        count(*) FILTER (peak_fraction > 1 AND origin = 'published') AS published_above_peak,
-        median(peak_fraction) AS median_peak_fraction, median(roof_fraction)
-            FILTER (peak_fraction IS NOT NULL) AS median_roof_fraction
-    FROM results WHERE NOT {_IS_PUBLISHED_ALONE}
-"""  # noqa: S608  # texts of this module
-_PAIRS = f"SELECT ratio, disturbed_share FROM results WHERE {_IS_PAIR}"  # noqa: S608  # texts of this module
-_WORST = f"""
-    SELECT name, model, batch, ratio FROM results WHERE {_IS_PAIR}
-    ORDER BY {FARNESS} DESC LIMIT 3
-"""  # noqa: S608  # texts of this module
-
-
-def describe_numbers(numbers: Row) -> list[str]:
-    """Return the numbers of `count_results` as sentences, the important ones first."""
+def describe_results(summary: ResultsSummary) -> list[str]:
+    """Return the summary in sentences, the important ones first."""
     lines = [
-        *_describe_peak(numbers),
-        *_describe_predictions(numbers),
-        *_describe_measured(numbers),
-        *_describe_published(numbers),
+        *_describe_peak(summary),
+        *_describe_predictions(summary),
+        *_describe_measured(summary),
+        *_describe_published(summary),
     ]
-    statuses = numbers["unsuccessful"]
+    statuses = summary.unsuccessful
     if statuses:
         counts = ", ".join(f"{number} {status}" for status, number in statuses.items())
         lines.append(f"{sum(statuses.values())} did not succeed ({counts}); see below the table.")
     return lines
 
 
-def _describe_peak(numbers: Row) -> list[str]:
+def _describe_peak(summary: ResultsSummary) -> list[str]:
     """Return the best share of the peak, and a remark on shares above 100 %.
 
     Only a measurement of one's own is a reason to calibrate the device again.
     """
     lines = []
-    best = numbers["best"]
-    if best:
-        peak = si(best["peak_flop_per_s"], "FLOP/s", 3)
+    best = summary.best
+    if best is not None and summary.median_peak_fraction is not None:
+        peak = si(best.peak_flop_per_s, "FLOP/s", 3)
         lines.append(
-            f"The best network reaches {percent(best['peak_fraction'])} of the peak: "
-            f"{best['name']}, {si(best['flop_per_s'], 'FLOP/s', 3)} of {peak}. "
-            f"The median network reaches {percent(numbers['median_peak_fraction'])}."
+            f"The best network reaches {percent(best.peak_fraction)} of the peak: "
+            f"{best.name}, {si(best.flop_per_s, 'FLOP/s', 3)} of {peak}. "
+            f"The median network reaches {percent(summary.median_peak_fraction)}."
         )
-    published = numbers["published_above_peak"]
-    local = numbers["above_peak"] - published
+    published = summary.published_above_peak
+    local = summary.above_peak - published
     if local:
         networks = counted(local, "network")
         lines.append(f"{networks} above 100 %: the device's figures are too low; calibrate again.")
@@ -150,53 +303,53 @@ def _describe_peak(numbers: Row) -> list[str]:
     return lines
 
 
-def _describe_predictions(numbers: Row) -> list[str]:
+def _describe_predictions(summary: ResultsSummary) -> list[str]:
     """Return the errors of predictions, and whether other work disturbed the large ones."""
     lines = []
-    prediction = numbers["prediction"]
-    if prediction["pairs"]:
-        worst = prediction["worst"][0]
-        share = percent(prediction["within_factor_2"])
+    prediction = summary.prediction
+    if prediction.median_error is not None and prediction.within_factor_2 is not None:
+        worst = prediction.worst[0]
+        share = percent(prediction.within_factor_2)
         lines.append(
-            f"Predictions have a median error of {percent(prediction['median_error'])}; "
-            f"{share} of the {prediction['pairs']} lie within a factor of 2. "
-            f"Farthest: {worst['name']}, which takes {worst['ratio']:.3g} times the predicted time."
+            f"Predictions have a median error of {percent(prediction.median_error)}; "
+            f"{share} of the {prediction.pairs} lie within a factor of 2. "
+            f"Farthest: {worst.name}, which takes {worst.ratio:.3g} times the predicted time."
         )
-    far = numbers["far"]
-    if far["number"] and far["disturbed"] is not None:
+    far = summary.far
+    if far.number and far.disturbed is not None:
         lines.append(
-            f"{counted(far['number'], 'prediction')} off by more than {percent(LARGE_ERROR)}; "
-            f"of these {far['disturbed'] or 'none'} measured while other work disturbed most "
+            f"{counted(far.number, 'prediction')} off by more than {percent(LARGE_ERROR)}; "
+            f"of these {far.disturbed or 'none'} measured while other work disturbed most "
             "samples."
         )
     return lines
 
 
-def _describe_measured(numbers: Row) -> list[str]:
-    """Return how many networks are measured, by whom, and their times."""
-    networks = counted(numbers["networks"], "network")
-    if not numbers["measured"]:
-        if numbers["published"] and not numbers["networks"]:
+def _describe_measured(summary: ResultsSummary) -> list[str]:
+    """Return the number of measured networks, with their sources and times."""
+    networks = counted(summary.networks, "network")
+    if not summary.measured:
+        if summary.published and not summary.networks:
             return []
-        return [f"{networks} here{_on(numbers['platforms'])}, none of them measured."]
-    by_others = numbers["measured_by_others"]
+        return [f"{networks} here{_on(summary.platforms)}, none of them measured."]
+    published = summary.measured_published
     verb = "measured"
-    if by_others == numbers["measured"]:
+    if published == summary.measured:
         verb = "measured by others"
-    elif by_others:
-        verb = f"measured ({by_others} by others)"
-    platforms = _on(numbers["measured_platforms"])
-    times = _describe_times(numbers["fastest_s"], numbers["slowest_s"])
-    return [f"{numbers['measured']} of {networks} {verb}{platforms}{times}."]
+    elif published:
+        verb = f"measured ({published} by others)"
+    platforms = _on(summary.measured_platforms)
+    times = _describe_times(summary.fastest_s, summary.slowest_s)
+    return [f"{summary.measured} of {networks} {verb}{platforms}{times}."]
 
 
-def _describe_published(numbers: Row) -> list[str]:
-    """Return how many results others published without a prediction here, and their times."""
-    published = numbers["published"]
+def _describe_published(summary: ResultsSummary) -> list[str]:
+    """Return the number of published results without a prediction here, and their times."""
+    published = summary.published
     if not published:
         return []
-    platforms = _on(numbers["published_platforms"])
-    times = _describe_times(numbers["published_fastest_s"], numbers["published_slowest_s"])
+    platforms = _on(summary.published_platforms)
+    times = _describe_times(summary.published_fastest_s, summary.published_slowest_s)
     return [f"{counted(published, 'result')} published by others{platforms}{times}."]
 
 
@@ -218,5 +371,5 @@ ANALYSIS = Analysis(
     measured time.
     """,
     make_results_table,
-    lambda table: describe_numbers(dict(table.chart_rows[0])),
+    describe_table,
 )

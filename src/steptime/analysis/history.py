@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.change_points import (
@@ -21,31 +23,26 @@ from steptime.core.table import Column, Table, describe_hidden_rows
 from steptime.core.units import counted, first_of, percent
 from steptime.core.values import parse_share
 from steptime.records.data import Data
+from steptime.records.group_members import ANY_METHOD, Grouping
+from steptime.records.pair_keys import IS_PREDICTED, find_text
+from steptime.records.record_groups import Cells, RecordGroups
 from steptime.records.row import Row, grouped
-from steptime.records.sides import Sides
 from steptime.records.statistics import two_sided_t
 
 SIGMAS = 1.96  # of the difference of two levels, beyond which the newest is another one
 NORMAL_FREEDOM = 1000  # of a single run, whose interval is a bootstrap's
 FACTS = ("host", "framework", "steptime", "python", "os", "kernel", "threads")
-SERIES = "hash(workload_key, platform, method, coalesce(strategy, ''), threads)"
-STEP_COLUMNS = {
-    "name": "model || coalesce(', batch ' || batch, '')",
+SERIES = (
+    *(pl.col(name) for name in ("workload_key", "platform", "method")),
+    pl.col("strategy").fill_null(""),
+    pl.col("threads"),
+)
+BATCH_WORDS = pl.concat_str(pl.lit(", batch "), pl.col("batch").cast(pl.String)).fill_null("")
+STEP_CELLS: Cells = {
+    "name": pl.concat_str("model", BATCH_WORDS),
     **{name: name for name in ("family", "platform", "method", "folder")},
 }
-WHERE = "origin <> 'predicted' AND status = 'ok' AND scope = ''"
-INSTANT = (  # seconds of a date; one without a time zone is of UTC
-    "epoch(coalesce(try_cast(taken_at || 'Z' AS TIMESTAMPTZ), try_cast(taken_at AS TIMESTAMPTZ)))"
-)
-FOLDERS = f"""
-    SELECT folder, min({INSTANT}) AS instant_s, arg_min(taken_at, {INSTANT}) AS taken_at, {
-    ", ".join(
-        f"string_agg(DISTINCT env ->> '{fact}', ', ' ORDER BY env ->> '{fact}') AS {fact}"
-        for fact in FACTS
-    )
-}
-    FROM records WHERE origin <> 'predicted' GROUP BY folder
-"""  # noqa: S608  # names of this file
+IS_GOOD_STEP = ~IS_PREDICTED & (pl.col("status") == "ok") & (pl.col("scope") == "")
 
 
 class _Series(NamedTuple):
@@ -70,7 +67,7 @@ class _Series(NamedTuple):
 def history_table(data: Data, margin: str) -> Table:
     """Return a row for each network and folder, folders by date; the summary has what changed."""
     min_change = math.log1p(parse_share(margin, "--margin"))
-    folder_rows = {row["folder"]: row for row in data.rows(FOLDERS)}
+    folder_rows = _describe_folders(data)
     folders = sorted(folder_rows, key=lambda name: _order_by_date(folder_rows[name], name))
     place = {name: number for number, name in enumerate(folders)}
     cells = sorted(_cells(data), key=lambda row: place[row["folder"]])
@@ -81,7 +78,7 @@ def history_table(data: Data, margin: str) -> Table:
     rows: list[Row] = []
     changes: list[Row] = []
     for series in all_series:
-        if not series.changes and data.most is not None and len(rows) >= data.most:
+        if not series.changes and data.max_rows is not None and len(rows) >= data.max_rows:
             continue
         series_rows = [*_series_rows(series, folder_rows)]
         rows += series_rows
@@ -123,7 +120,7 @@ def _judge_series(cells: Sequence[Row], min_change: float, family: SeriesGroup) 
     levels = find_levels(logs, errors, freedom, places)
     newest = levels[-1]
 
-    def is_beyond(size: float, error: float) -> bool:
+    def exceeds_noise(size: float, error: float) -> bool:
         return size > max(min_change, SIGMAS * math.hypot(error, newest.error))
 
     earlier = levels[:-1]
@@ -131,8 +128,8 @@ def _judge_series(cells: Sequence[Row], min_change: float, family: SeriesGroup) 
     return _Series(
         cells,
         changes,
-        is_slower=any(is_beyond(newest.mean - level.mean, level.error) for level in earlier),
-        is_faster=bool(earlier) and is_beyond(levels[0].mean - newest.mean, levels[0].error),
+        is_slower=any(exceeds_noise(newest.mean - level.mean, level.error) for level in earlier),
+        is_faster=bool(earlier) and exceeds_noise(levels[0].mean - newest.mean, levels[0].error),
         smallest_slowdown=None if smallest is None else math.expm1(smallest),
     )
 
@@ -172,7 +169,7 @@ def _summarise(
     changes: Sequence[Row],
     min_change: float,
 ) -> Row:
-    """Return what holds for all networks together."""
+    """Return the summary of all networks together."""
     smallest = [
         series.smallest_slowdown
         for series in all_series
@@ -198,15 +195,48 @@ def _summarise(
     }
 
 
+def _describe_folders(data: Data) -> dict[str, Row]:
+    """Return for each folder its earliest date, and the environments of its measurements."""
+    records = data.scan().filter(~IS_PREDICTED).select("folder", "taken_at", "env")
+    dates = records.select("folder", "taken_at").unique(maintain_order=True).collect()
+    environments = records.select("folder", "env").unique(maintain_order=True).collect()
+    rows: dict[str, Row] = {}
+    for folder, taken_at in dates.iter_rows():
+        row = rows.setdefault(folder, {"instant_s": None, "taken_at": None})
+        instant_s = _find_instant(taken_at)
+        if instant_s is not None and (row["instant_s"] is None or instant_s < row["instant_s"]):
+            row |= {"instant_s": instant_s, "taken_at": taken_at}
+    for (folder,), texts in environments.group_by("folder", maintain_order=True):
+        for fact in FACTS:
+            values = {find_text(text, fact) for text in texts["env"]} - {None}
+            rows[folder][fact] = ", ".join(sorted(filter(None, values))) if values else None
+    return rows
+
+
+def _find_instant(taken_at: str | None) -> float | None:
+    """Return the seconds of a date since 1970; one without a time zone is of UTC."""
+    try:
+        date = datetime.fromisoformat(taken_at or "")
+    except ValueError:
+        return None
+    return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+
+
 def _cells(data: Data) -> list[Row]:
-    """Return what each folder says of each network, its samples pooled; a `cell` is a series."""
-    sides = Sides(data, "step_s", "folder", SERIES, WHERE, kin="NULL", way="''")
-    ids = np.flatnonzero(sides.groups["value"] > 0)
-    names = {"step_s": "value", **{name: name for name in ("cell", "low", "high", "runs")}}
-    rows = sides.rows(ids, STEP_COLUMNS, names)
-    return [
-        row | {"order": (*map(row.get, STEP_COLUMNS), number)} for number, row in enumerate(rows)
-    ]
+    """Return the step of each network in each folder, its samples pooled; a `cell` is a series."""
+    grouping = Grouping(
+        quantity="step_s",
+        level=pl.col("folder"),
+        cell=SERIES,
+        takes_part=IS_GOOD_STEP,
+        way=ANY_METHOD,
+        kin=pl.lit(None, pl.String),
+    )
+    groups = RecordGroups(data, grouping)
+    ids = np.flatnonzero(groups.columns.value > 0)
+    columns = {"step_s": "value", **{name: name for name in ("cell", "low", "high", "runs")}}
+    rows = groups.rows(ids, STEP_CELLS, columns)
+    return [row | {"order": (*map(row.get, STEP_CELLS), number)} for number, row in enumerate(rows)]
 
 
 def _errors(cells: Sequence[Row]) -> tuple[list[float], int]:
@@ -224,7 +254,7 @@ def _errors(cells: Sequence[Row]) -> tuple[list[float], int]:
 
 
 def _events(changes: Sequence[Row], networks: int, folder_rows: Mapping[str, Row]) -> list[Row]:
-    """Return what changed between which folders, of how many networks, and what differs there."""
+    """Return the changes between two folders, how many networks share each, and what differs."""
     events = []
     for (before, after), rows in grouped(changes, itemgetter("before", "after")).items():
         for word, sign in (("slower", 1), ("faster", -1)):

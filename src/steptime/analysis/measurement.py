@@ -3,40 +3,58 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+
+import polars as pl
 
 from steptime.core.units import counted
 from steptime.records.data import Data
 from steptime.records.record import Record
+from steptime.records.record_columns import DERIVED_COLUMNS
 from steptime.records.row import Row
 from steptime.records.statistics import WITHIN
 
-FACTS_SHOWN = ("status", "model", "replicas", "strategy", "phase", "dtype", "optimizer", "platform")
+FACTS = ("status", "model", "replicas", "strategy", "phase", "dtype", "optimizer", "platform")
 PARTS = ("forward_s", "backward_s", "update_s")
-OF_STEP = ("mean", "low", "high", "min", "p5", "p95", "interval")
-SHOWN = (
+QUANTITIES = (
     *("accuracy", "loss", "communication_s", "first_step_s", "peak_bytes", "planned_memory_bytes"),
     *("energy_j", "power_w"),
 )
+COLUMNS = (
+    *(*FACTS, *PARTS, *QUANTITIES, "input_s", "infeed", "step_s", "samples_n"),
+    *("samples_disturbed", "step_s_interval", "step_s_mean", "step_s_min", "step_s_p5"),
+    *(
+        "step_s_p95",
+        "step_s_low",
+        "step_s_high",
+        "speed_per_s",
+        "speed_uncertainty_per_s",
+        "speed_jitter_per_s",
+    ),
+)
 
 
-def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) -> dict[str, Any]:
-    """Return the record's numbers in SI; what was not measured is None, `remarks` say what to mind.
+def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) -> Row:
+    """Return the record's numbers in SI.
 
-    `flop` is that of one replica's step; `fraction_of_peak` the FLOP/s that a replica achieved over
-    each of `peaks`. Speed and the document's FLOP count all replicas.
+    An unknown number is None; `remarks` are lines on what may mislead. Speed and FLOP count all
+    replicas.
+
+    Args:
+        record: a measured record.
+        flop: FLOP of one replica's step.
+        peaks: peak FLOP/s by name, of each of which `fraction_of_peak` has the share.
     """
-    (told,) = Data.of([record]).rows("FROM records")
-    document: dict[str, Any] = {
-        **{name: told[name] for name in FACTS_SHOWN},
+    row = _read_row(record)
+    document = {
+        **{name: row[name] for name in FACTS},
         "cause": record.cause,
         "note": record.note,
         "batch": record.workload.batch_per_replica,
         "global_batch": record.workload.global_batch,
         "method": asdict(record.method),
         **dict.fromkeys(("step_s", "speed", "parts", "input_s", "infeed")),
-        **{name: told.get(name) for name in SHOWN},
-        "flop": told["replicas"] * flop,
+        **{name: row[name] for name in QUANTITIES},
+        "flop": row["replicas"] * flop,
         "flop_per_s": None,
         "fraction_of_peak": dict.fromkeys(peaks),
         "disturbed": None,
@@ -45,32 +63,46 @@ def measurement(record: Record, flop: float, peaks: Mapping[str, float | None]) 
     }
     if record.status != "ok":
         return document
+    return document | _step_numbers(record, row, flop, peaks)
+
+
+def _read_row(record: Record) -> Row:
+    """Return the row of a record in its frame, with the ends of its interval."""
+    data = Data.of([record])  # its files end with it
+    columns = {name: DERIVED_COLUMNS.get(name, pl.col(name)) for name in COLUMNS}
+    return data.scan().select(**columns).collect().row(0, named=True)
+
+
+def _step_numbers(record: Record, row: Row, flop: float, peaks: Mapping[str, float | None]) -> Row:
+    """Return the numbers of a step that ran."""
     step = record.quantities["step_s"]
-    rate = flop / told["step_s"]  # of one replica
-    return document | {
+    replica_flop_per_s = flop / row["step_s"]
+    names = ("mean", "low", "high", "min", "p5", "p95", "interval")
+    return {
         "step_s": {
-            "median": told["step_s"],
-            **{name: told[f"step_s_{name}"] for name in OF_STEP},
+            "median": row["step_s"],
+            **{name: row[f"step_s_{name}"] for name in names},
             "samples": list(step.samples),
             "run_of_sample": list(step.columns.get("run", ())),
         },
         "speed": {
-            "mean": told["speed_per_s"],
-            "uncertainty": told["speed_uncertainty_per_s"],
-            "jitter": told["speed_jitter_per_s"],
+            "mean": row["speed_per_s"],
+            "uncertainty": row["speed_uncertainty_per_s"],
+            "jitter": row["speed_jitter_per_s"],
         },
-        "parts": {name: told[name] for name in PARTS if told.get(name) is not None},
-        **{name: told.get(name) for name in ("input_s", "infeed")},
-        "flop_per_s": told["replicas"] * rate,
+        "parts": {name: row[name] for name in PARTS if row[name] is not None},
+        **{name: row[name] for name in ("input_s", "infeed")},
+        "flop_per_s": row["replicas"] * replica_flop_per_s,
         "fraction_of_peak": {
-            name: None if peak is None else rate / peak for name, peak in peaks.items()
+            name: None if peak is None else replica_flop_per_s / peak
+            for name, peak in peaks.items()
         },
-        "disturbed": told["samples_disturbed"],
-        "remarks": _remarks(record, told),
+        "disturbed": row["samples_disturbed"],
+        "remarks": _remarks(record, row),
     }
 
 
-def _remarks(record: Record, told: Row) -> list[str]:
+def _remarks(record: Record, row: Row) -> list[str]:
     remarks = []
     if record.env.get("energy_meter") and "energy_j" not in record.quantities:
         remarks.append(f"no energy: {record.env['energy_meter']}")
@@ -83,17 +115,17 @@ def _remarks(record: Record, told: Row) -> list[str]:
         remarks.append("fewer than 20 samples in a run: a longer --budget gives more")
     if record.env.get("steady") is False:
         remarks.append("no steady state: the first and the second half of the samples differ")
-    if _learned_nothing(record, told.get("accuracy")):
+    if _learned_nothing(record, row.get("accuracy")):
         remarks.append("the network learned nothing: its accuracy is that of guessing")
-    if told["step_s_interval"] == WITHIN:
+    if row["step_s_interval"] == WITHIN:
         remarks.append("one run: the interval says nothing of how runs differ (--runs 5 does)")
-    elif told["step_s_low"] is None:
+    elif row["step_s_low"] is None:
         remarks.append("two runs are too few for an interval: --runs 3 or more gives one")
-    if told["samples_disturbed"] > told["samples_n"] / 4:
-        others = "other work"
+    if row["samples_disturbed"] > row["samples_n"] / 4:
+        disturber = "other work"
         if record.workload.plan.data > 1:
-            others += ", or threads of the communication itself,"
-        remarks.append(f"over a quarter of the samples were disturbed: {others} used these CPUs")
+            disturber += ", or threads of the communication itself,"
+        remarks.append(f"over a quarter of the samples were disturbed: {disturber} used these CPUs")
     return remarks
 
 

@@ -1,162 +1,306 @@
-"""Which nodes are slow beyond noise, by how much, and in what: all that measured the same cells."""
+"""Which nodes are slow beyond noise, by how much, and for which kind of work."""
 
 import math
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 from typing import Any
 
+import msgspec
 import numpy as np
+import polars as pl
 
 from steptime.analysis.analyses import Analysis, Setting
 from steptime.analysis.outliers import FALSE_ALARMS, THRESHOLD, Deviation, deviations
 from steptime.analysis.verdict import MARGIN
+from steptime.core.answer import AnswerRow
 from steptime.core.table import Column, Table
 from steptime.core.units import counted, percent
 from steptime.core.values import parse_number, parse_share
 from steptime.records.data import Data
-from steptime.records.row import Row, grouped
-from steptime.records.sides import Sides
+from steptime.records.pooled_step import IS_GOOD, IS_PREDICTED, IS_STEP, pooled_step_s
+from steptime.records.warmup import Floats
 
-LEAST = 3  # nodes: of two that differ, nobody can say which is slow
-ALIKE = "like the others"
-MOST_ALIKE = 3  # nodes that people see one by one
-KINDS = ("compute", "memory", "link")  # that a cell may be bound by
-CELL = "hash(workload_key, platform, method, method_options)"
-VISIT = f"hash({CELL}, round)"  # each by itself: one that went wrong is then clipped alone
-MEASURED = "origin <> 'predicted' AND scope = '' AND host IS NOT NULL"
-OF_VISIT = {name: name for name in ("workload_key", "platform", "replicas", "host", "gpu", "cause")}
-GOOD = f"FROM flat WHERE {MEASURED} AND status = 'ok' AND step_s > 0 GROUP BY"
-SIDES = """
-    SELECT workload_key, platform, any_value(intensity::DOUBLE * memory_bytes_per_s::DOUBLE
-    >= peak_flop_per_s::DOUBLE) AS compute FROM results GROUP BY ALL
-"""
+MIN_NODES = 3  # of two nodes that differ, nobody can say which is slow
+MAX_REGULAR_ROWS = 3  # nodes like the others that people see row by row
+SLOW, FAST, NOT_MEASURED, REGULAR = "slow", "fast", "not measured", "like the others"
+VERDICTS = (SLOW, FAST, NOT_MEASURED, REGULAR)  # in the order of the rows
+KINDS = ("compute", "memory", "link")  # a cell is bound by one of these
+ALL_KINDS = "all"
+CELL = ("workload_key", "platform", "method", "method_options")
+VISIT = (*CELL, "round")  # visits are judged one by one, so that a bad one is clipped alone
+
+
+class NodeRow(AnswerRow, frozen=True, kw_only=True):
+    """A node held against the others that measured the same cells.
+
+    Attributes:
+        host: name of the node.
+        slower_fraction: how much slower it is than the others over all cells.
+        low_fraction: low end of the 95 % interval of the noise around it.
+        high_fraction: high end.
+        verdict: slow, fast, like the others, or not measured.
+        slow_in: kinds of work for which it is slow, "all" for all; None if it is not slow.
+        compute_fraction: how much slower it is in cells that compute bounds.
+        memory_fraction: the same for memory.
+        link_fraction: the same for the links between replicas.
+        gpu: its GPU.
+        cells: number of cells that it measured.
+        cause: cause of the failure of a node without a measurement.
+    """
+
+    host: str
+    slower_fraction: float | None = None
+    low_fraction: float | None = None
+    high_fraction: float | None = None
+    verdict: str
+    slow_in: str | None = None
+    compute_fraction: float | None = None
+    memory_fraction: float | None = None
+    link_fraction: float | None = None
+    gpu: str | None
+    cells: int
+    cause: str | None = None
+
+
+class NodesSummary(AnswerRow, frozen=True, kw_only=True):
+    """Numbers of all nodes together.
+
+    Attributes:
+        nodes: number of measured nodes.
+        cells: number of cells that they share.
+        noise_fraction: one sigma of the noise of a node; None without nodes.
+        margin_fraction: smallest difference that is reported.
+        slow: names of the slow nodes.
+        fast: names of the fast nodes.
+        not_measured: names of the nodes without a measurement.
+    """
+
+    nodes: int
+    cells: int
+    noise_fraction: float | None
+    margin_fraction: float
+    slow: list[str]
+    fast: list[str]
+    not_measured: list[str]
+
+
+class NodesAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The nodes, slow ones first.
+
+    Attributes:
+        rows: one row a node.
+        kinds: kinds of work that were judged by themselves.
+        summary: numbers of all nodes together.
+    """
+
+    rows: tuple[NodeRow, ...]
+    kinds: tuple[str, ...]
+    summary: NodesSummary
+
+
+class Visits(msgspec.Struct, frozen=True, kw_only=True):
+    """The times of the nodes in each visit of a cell that at least `MIN_NODES` nodes measured.
+
+    Attributes:
+        hosts: names of the nodes, sorted.
+        logs: logarithm of the step time [visits, nodes], NaN where not measured.
+        kinds: kind of work of each visit; None if unknown.
+        cell_counts: number of different cells of each node.
+        cell_count: number of different cells of all nodes.
+    """
+
+    hosts: Sequence[str]
+    logs: Floats
+    kinds: Sequence[str | None]
+    cell_counts: Mapping[str, int]
+    cell_count: int
+
+
+def compare_nodes(records: pl.LazyFrame, margin: float, threshold: float) -> NodesAnswer:
+    """Compare each node with the others that measured the same cells.
+
+    Args:
+        records: a frame of records (`frame_columns.SCHEMA`).
+        margin: logarithm of the smallest ratio that is reported.
+        threshold: robust z beyond which a node is an outlier.
+    """
+    is_measured = ~IS_PREDICTED & IS_STEP & pl.col("host").is_not_null()
+    measured = records.filter(is_measured)
+    steps = (
+        measured.group_by(*VISIT, "host", maintain_order=True)
+        .agg(pooled_step_s().alias("step_s"), pl.col("replicas", "gpu", "cause").last())
+        .collect()
+    )
+    visits = _find_visits(steps, _find_bounds(records))
+    if not visits.hosts:
+        return NodesAnswer(rows=(), kinds=(), summary=_summarise([], 0, margin, None))
+    total, by_kind = _judge(visits, threshold)
+    successful = measured.filter(IS_GOOD & (pl.col("step_s") > 0))
+    gpus = dict(
+        successful.group_by("host", maintain_order=True)
+        .agg(pl.col("gpu").drop_nulls().first())
+        .collect()
+        .iter_rows()
+    )
+    rows = [
+        _make_row(host, place, total, by_kind, margin, gpus.get(host), visits.cell_counts[host])
+        for place, host in enumerate(visits.hosts)
+    ]
+    rows.sort(key=lambda row: -(row.slower_fraction or 0.0))
+    failures = {row["host"]: row for row in steps.iter_rows(named=True) if row["host"] not in gpus}
+    rows += [
+        NodeRow(host=host, verdict=NOT_MEASURED, gpu=row["gpu"], cells=0, cause=row["cause"])
+        for host, row in failures.items()
+    ]
+    rows.sort(key=lambda row: VERDICTS.index(row.verdict))
+    summary = _summarise(rows, visits.cell_count, margin, math.expm1(total.noise))
+    return NodesAnswer(rows=tuple(rows), kinds=tuple(by_kind), summary=summary)
+
+
+def _find_bounds(records: pl.LazyFrame) -> pl.DataFrame:
+    """Return whether compute bounds each network on each platform, from its last prediction."""
+    ridge = pl.col("peak_flop_per_s") / pl.col("memory_bytes_per_s")
+    is_compute_bound = pl.col("flop") / pl.col("traffic_bytes") >= ridge
+    return (
+        records.filter(IS_PREDICTED & IS_STEP & (pl.col("traffic_bytes") > 0))
+        .group_by("workload_key", "platform", maintain_order=True)
+        .agg(is_compute_bound.drop_nulls().last().alias("is_compute_bound"))
+        .collect()
+    )
+
+
+def _find_visits(steps: pl.DataFrame, bounds: pl.DataFrame) -> Visits:
+    """Return the visits that enough nodes share, in the order of their first records."""
+    good = steps.filter(pl.col("step_s") > 0)
+    visits = (
+        good.group_by(VISIT, maintain_order=True)
+        .agg(pl.len().alias("node_count"), pl.col("replicas").first())
+        .filter(pl.col("node_count") >= MIN_NODES)
+        .with_row_index("visit")
+        .join(bounds, on=("workload_key", "platform"), how="left", maintain_order="left")
+    )
+    entries = good.join(
+        visits.select("visit", *VISIT), on=VISIT, nulls_equal=True, maintain_order="left"
+    )
+    hosts = entries["host"].unique().sort()
+    places = hosts.search_sorted(entries["host"])
+    logs = np.full((len(visits), len(hosts)), np.nan)
+    logs[entries["visit"].to_numpy(), places.to_numpy()] = np.log(entries["step_s"].to_numpy())
+    cell_counts = entries.group_by("host").agg(pl.struct(CELL).n_unique())
+    return Visits(
+        hosts=hosts.to_list(),
+        logs=logs,
+        kinds=[_find_kind(*row) for row in visits["replicas", "is_compute_bound"].iter_rows()],
+        cell_counts=dict(cell_counts.iter_rows()),
+        cell_count=entries.select(CELL).n_unique(),
+    )
+
+
+def _find_kind(replicas: int | None, is_compute_bound: bool | None) -> str | None:
+    """Return the bound of a cell: the links of its replicas, or its side of the roofline."""
+    if (replicas or 1) > 1:
+        return "link"
+    if is_compute_bound is None:
+        return None
+    return "compute" if is_compute_bound else "memory"
+
+
+def _judge(visits: Visits, threshold: float) -> tuple[Deviation, dict[str, Deviation]]:
+    """Return the deviation of nodes over all cells, and over the cells of each kind.
+
+    The questions share the rate of false alarms.
+    """
+    logs, kinds = visits.logs, visits.kinds
+    parts: dict[str, Floats] = {}
+    for kind in KINDS if len(set(kinds)) > 1 else ():
+        part = logs[[visit_kind == kind for visit_kind in kinds]]
+        if np.isfinite(part).any(axis=0).sum() >= MIN_NODES:
+            parts[kind] = part
+    miss = FALSE_ALARMS / (1 + len(parts) / 2)
+    kind_miss = (FALSE_ALARMS - miss) / max(len(parts), 1)
+    by_kind = {kind: deviations(part, kind_miss, threshold) for kind, part in parts.items()}
+    return deviations(logs, miss, threshold), by_kind
+
+
+def _make_row(
+    host: str,
+    place: int,
+    total: Deviation,
+    by_kind: Mapping[str, Deviation],
+    margin: float,
+    gpu: str | None,
+    cells: int,
+) -> NodeRow:
+    def is_slow(deviation: Deviation) -> bool:
+        return bool(deviation.slow[place] and deviation.value[place] > margin)
+
+    def fraction(values: Floats) -> float | None:
+        return float(math.expm1(values[place])) if np.isfinite(values[place]) else None
+
+    slow_kinds = [kind for kind, deviation in by_kind.items() if is_slow(deviation)]
+    is_slow_node = is_slow(total) or bool(slow_kinds)
+    is_fast = bool(total.fast[place] and total.value[place] < -margin)
+    is_slow_in_all = len(slow_kinds) in (0, len(by_kind))
+    slow_in = ALL_KINDS if is_slow_in_all else ", ".join(slow_kinds)
+    verdict = SLOW if is_slow_node else FAST if is_fast else REGULAR
+    fractions = {kind: fraction(deviation.value) for kind, deviation in by_kind.items()}
+    return NodeRow(
+        host=host,
+        slower_fraction=fraction(total.value),
+        low_fraction=float(math.expm1(total.low[place])),
+        high_fraction=float(math.expm1(total.high[place])),
+        verdict=verdict,
+        slow_in=slow_in if is_slow_node else None,
+        compute_fraction=fractions.get("compute"),
+        memory_fraction=fractions.get("memory"),
+        link_fraction=fractions.get("link"),
+        gpu=gpu,
+        cells=cells,
+    )
+
+
+def _summarise(
+    rows: Sequence[NodeRow], cells: int, margin: float, noise_fraction: float | None
+) -> NodesSummary:
+    def hosts_of(verdict: str) -> list[str]:
+        return [row.host for row in rows if row.verdict == verdict]
+
+    return NodesSummary(
+        nodes=sum(row.verdict != NOT_MEASURED for row in rows),
+        cells=cells,
+        noise_fraction=noise_fraction,
+        margin_fraction=math.expm1(margin),
+        slow=hosts_of(SLOW),
+        fast=hosts_of(FAST),
+        not_measured=hosts_of(NOT_MEASURED),
+    )
 
 
 def node_table(data: Data, margin: str, threshold: str) -> Table:
-    """Return a row for each node; none where fewer than `LEAST` share a cell.
+    """Return a row for each node; none if fewer than `MIN_NODES` share a cell.
 
-    The slow come first, then what else is not like the others; of these people see a line.
+    Slow nodes come first. People see nodes like the others as one line.
     """
-    at_least = math.log1p(parse_share(margin, "--margin"))
-    least = parse_number(threshold, "--threshold")
-    shared = data.rows(f"SELECT 1 {GOOD} {CELL} HAVING count(*) > 2 LIMIT 1")
-    measured = _measured(data) if shared else []
-    good = grouped((row for row in measured if row["step_s"]), itemgetter("visit"))
-    visits = {visit: held for visit, held in good.items() if len(held) >= LEAST}
-    if not visits:
-        return Table(_columns(()), [], summary=_summary([], 0, at_least, None))
-    sides = {(row["workload_key"], row["platform"]): row["compute"] for row in data.rows(SIDES)}
-    kinds = [_kind(held[0], sides) for held in visits.values()]
-    hosts = sorted({row["host"] for held in visits.values() for row in held})
-    place = {host: at for at, host in enumerate(hosts)}
-    logs = np.full((len(visits), len(hosts)), np.nan)
-    cells: dict[str, set[Any]] = {host: set() for host in hosts}
-    for at, held in enumerate(visits.values()):
-        for row in held:
-            logs[at, place[row["host"]]] = math.log(row["step_s"])
-            cells[row["host"]].add(row["cell"])
-    found, by_kind = _judged(logs, kinds, least)
-    of_host = data.rows(f"SELECT host, any_value(gpu) AS gpu {GOOD} host")
-    gpus = {row["host"]: row["gpu"] for row in of_host}
-    rows = [
-        _row(host, at, found, by_kind, at_least)
-        | {"gpu": gpus[host], "cells": len(cells[host]), "cause": None}
-        for at, host in enumerate(hosts)
-    ]
-    rows.sort(key=lambda row: -row["slower_fraction"])
-    without = {row["host"]: row for row in measured if row["host"] not in gpus}
-    rows += [
-        dict.fromkeys(rows[0]) | {"host": host, "gpu": row["gpu"], "cells": 0}
-        | {"verdict": "not measured", "cause": row["cause"]}
-        for host, row in without.items()
-    ]  # fmt: skip
-    rows.sort(key=lambda row: ("slow", "fast", "not measured", ALIKE).index(row["verdict"]))
-    summary = _summary(rows, len(set().union(*cells.values())), at_least, math.expm1(found.noise))
-    alike = [row["slower_fraction"] for row in rows if row["verdict"] == ALIKE]
-    if len(alike) <= MOST_ALIKE:
-        return Table(_columns(by_kind), rows, summary=summary)
-    off = f"{percent(alike[-1], '+')} to {percent(alike[0], '+')}"
-    said = f"{counted(len(alike), 'node')} {ALIKE}: {off}"
-    most = max(1, len(rows) - len(alike))
-    return Table(_columns(by_kind), rows, said, max_rows=most, summary=summary)
+    log_margin = math.log1p(parse_share(margin, "--margin"))
+    answer = compare_nodes(data.scan(), log_margin, parse_number(threshold, "--threshold"))
+    table = Table(
+        _list_columns(answer.kinds),
+        [row.to_dict() for row in answer.rows],
+        summary=answer.summary.to_dict(),
+    )
+    fractions = [row.slower_fraction or 0.0 for row in answer.rows if row.verdict == REGULAR]
+    if len(fractions) <= MAX_REGULAR_ROWS:
+        return table
+    ends = f"{percent(fractions[-1], '+')} to {percent(fractions[0], '+')}"
+    return Table(
+        table.columns,
+        table.rows,
+        f"{counted(len(fractions), 'node')} {REGULAR}: {ends}",
+        max_rows=max(1, len(answer.rows) - len(fractions)),
+        summary=table.summary,
+    )
 
 
-def _measured(data: Data) -> list[Row]:
-    """Return what each node measured in each visit of a cell that failed or that several share."""
-    sides = Sides(data, "step_s", "host", VISIT, MEASURED, kin="NULL", way="''")
-    of = sides.groups
-    hosts = np.bincount(of["cell"])[of["cell"]]
-    ids = np.flatnonzero((hosts >= LEAST) | ~(of["value"] > 0))
-    return sides.rows(ids, {**OF_VISIT, "cell": CELL}, {"step_s": "value", "visit": "cell"})
-
-
-def _kind(row: Row, sides: dict[tuple[str, str], bool | None]) -> str | None:
-    """Return what bounds a cell: what joins its replicas, or its side of the roofline."""
-    if (row["replicas"] or 1) > 1:
-        return "link"
-    compute = sides.get((row["workload_key"], row["platform"]))
-    if compute is None:
-        return None
-    return "compute" if compute else "memory"
-
-
-def _judged(
-    logs: np.ndarray, kinds: Sequence[str | None], threshold: float
-) -> tuple[Deviation, dict[str, Deviation]]:
-    """Return how far nodes are off in all cells, and in those of each kind.
-
-    False alarms are shared between the questions that are asked.
-    """
-    known = [kind for kind in KINDS if kind in kinds]
-    parts = {kind: logs[[one == kind for one in kinds]] for kind in known}
-    asked = {
-        kind: part for kind, part in parts.items() if np.isfinite(part).any(0).sum() >= LEAST
-    } if len(set(kinds)) > 1 else {}  # fmt: skip
-    miss = FALSE_ALARMS / (1 + len(asked) / 2)
-    each = FALSE_ALARMS - miss
-    return deviations(logs, miss, threshold), {
-        kind: deviations(part, each / len(asked), threshold) for kind, part in asked.items()
-    }
-
-
-def _row(
-    host: str, at: int, found: Deviation, by_kind: dict[str, Deviation], at_least: float
-) -> Row:
-    def slow(one: Deviation) -> bool:
-        return bool(one.slow[at] and one.value[at] > at_least)
-
-    def off(one: Deviation) -> float | None:
-        return float(math.expm1(one.value[at])) if np.isfinite(one.value[at]) else None
-
-    where = [kind for kind, one in by_kind.items() if slow(one)]
-    named = slow(found) or bool(where)
-    fast = bool(found.fast[at] and found.value[at] < -at_least)
-    everywhere = len(where) in (0, len(by_kind))
-    return {
-        "host": host,
-        "slower_fraction": off(found),
-        "low_fraction": float(math.expm1(found.low[at])),
-        "high_fraction": float(math.expm1(found.high[at])),
-        "verdict": "slow" if named else "fast" if fast else ALIKE,
-        "slow_in": ("all" if everywhere else ", ".join(where)) if named else None,
-        **{f"{kind}_fraction": off(by_kind[kind]) if kind in by_kind else None for kind in KINDS},
-    }
-
-
-def _summary(rows: Sequence[Row], cells: int, at_least: float, noise: float | None) -> Row:
-    return {
-        "nodes": sum(row["verdict"] != "not measured" for row in rows),
-        "cells": cells,
-        "noise_fraction": noise,
-        "margin_fraction": math.expm1(at_least),
-        **{
-            word.replace(" ", "_"): [row["host"] for row in rows if row["verdict"] == word]
-            for word in ("slow", "fast", "not measured")
-        },
-    }
-
-
-def _columns(kinds: Sequence[str] | dict[str, Deviation]) -> Sequence[Column]:
+def _list_columns(kinds: Sequence[str]) -> Sequence[Column]:
     return (
         Column("host", "node"),
         Column("gpu", is_spare=True),
@@ -171,37 +315,40 @@ def _columns(kinds: Sequence[str] | dict[str, Deviation]) -> Sequence[Column]:
     )
 
 
-def sentences(table: Table) -> list[str]:
-    """Return which nodes are slow, by how much and in what, as sentences."""
-    found = table.summary
-    if not found["nodes"]:
-        return [f"no {LEAST} nodes measured the same cells: of two, nobody can say which is slow"]
+def describe_nodes(table: Table) -> list[str]:
+    """Return sentences on the slow nodes: "n04 is 9.8 % slower than the others (...)"."""
+    summary = table.summary
+    if not summary["nodes"]:
+        return [
+            f"no {MIN_NODES} nodes measured the same cells: of two, nobody can say which is slow"
+        ]
     rows = {row["host"]: row for row in table.rows}
-    said = [_said(rows[host]) for host in found["slow"]]
-    nodes = counted(found["nodes"], "node")
-    if not said:
-        said = [f"none of {nodes} is slow beyond noise"]
-    if fast := found["fast"]:
-        said.append(f"fast beyond noise: {', '.join(fast)}")
-    noise = percent(found["noise_fraction"])
-    same = counted(found["cells"], "cell")
-    said.append(
-        f"{nodes} measured {same} alike; noise moves a node by {noise} (one sigma), and less "
-        f"than {percent(found['margin_fraction'])} is not named"
+    nodes = counted(summary["nodes"], "node")
+    lines = [_describe_slow_node(rows[host]) for host in summary["slow"]]
+    if not lines:
+        lines.append(f"none of {nodes} is slow beyond noise")
+    if summary["fast"]:
+        lines.append(f"fast beyond noise: {', '.join(summary['fast'])}")
+    noise = percent(summary["noise_fraction"])
+    margin = percent(summary["margin_fraction"])
+    lines.append(
+        f"{nodes} measured {counted(summary['cells'], 'cell')} alike; noise moves a node by "
+        f"{noise} (one sigma), and less than {margin} is not named"
     )
-    lost = [f"{host} ({rows[host]['cause']})" for host in found["not_measured"]]
-    return [*said, *([f"no result: {', '.join(lost)}"] if lost else [])]
+    failures = [f"{host} ({rows[host]['cause']})" for host in summary["not_measured"]]
+    if failures:
+        lines.append(f"no result: {', '.join(failures)}")
+    return lines
 
 
-def _said(row: Mapping[str, Any]) -> str:
-    if row["slow_in"] == "all":
-        between = f"{percent(row['low_fraction'])} to {percent(row['high_fraction'])}"
-        return (
-            f"{row['host']} is {percent(row['slower_fraction'])} slower than the others ({between})"
-        )
+def _describe_slow_node(row: Mapping[str, Any]) -> str:
+    if row["slow_in"] == ALL_KINDS:
+        interval = f"{percent(row['low_fraction'])} to {percent(row['high_fraction'])}"
+        slower = percent(row["slower_fraction"])
+        return f"{row['host']} is {slower} slower than the others ({interval})"
     kinds = row["slow_in"].split(", ")
-    where = [f"{kind} ({percent(row[f'{kind}_fraction'])} slower)" for kind in kinds]
-    return f"{row['host']} is slow in what is bound by {' and '.join(where)}"
+    parts = [f"{kind} ({percent(row[f'{kind}_fraction'])} slower)" for kind in kinds]
+    return f"{row['host']} is slow in what is bound by {' and '.join(parts)}"
 
 
 ANALYSIS = Analysis(
@@ -212,7 +359,7 @@ ANALYSIS = Analysis(
     by its predicted side of the roofline.
     """,
     node_table,
-    sentences,
+    describe_nodes,
     section="Nodes",
     chart="steptime.reports.charts.nodes:chart",
     settings=(

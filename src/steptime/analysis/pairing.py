@@ -1,388 +1,325 @@
-"""Pairs as columns, and rows made of those that are shown: what `pairs` makes.
+"""Pairs of groups of records as columns, and what they amount to.
 
-Side A is what side B is held against: `ratio` is B / A, and a verdict is on B.
+Side A is the one that side B is compared with: `ratio` is B / A, and a verdict is on B.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import msgspec
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
+from steptime.analysis.pair_rows import describe_differences, pair_rows, rows_on_demand
+from steptime.analysis.pair_rows import unpaired_rows as make_unpaired_rows
 from steptime.analysis.verdict import compare_sides, judge_folders
-from steptime.core.table import JsonRows
-from steptime.core.units import format_value
-from steptime.records import names, results_sql
-from steptime.records.levels import OF_PLATFORM, OF_STACK
+from steptime.records.group_members import Flags, Ids
 from steptime.records.ratios import accuracy, farthest, geometric_mean
-from steptime.records.row import BESIDES, Row, loaded, no_collection
-from steptime.records.sides import Columns, Ids, Sides, known, places_of
-from steptime.records.statistics import BETWEEN, WITHIN, run_logs
+from steptime.records.record_groups import RecordGroups, places_of
+from steptime.records.row import Row
+from steptime.records.short_names import NAME_COLUMNS, name_rows
+from steptime.records.statistics import run_logs
+from steptime.records.warmup import Floats
 
-WORDS = ("faster", "slower", "same", "unsure")
-ABOUT = (  # of the last record of a cell
-    *("model", "family", "batch", "replicas", "strategy", "overlap", "dtype", "phase"),
-    *("optimizer", "platform", "workload_key", "scope", "op_kind"),
-)
-_HOW = {name: name for name in ("origin", "method", "method_version", "platform", "dtype")}
-OF_ROOF = ("flop", "traffic_bytes", "peak_flop_per_s", "memory_bytes_per_s")
-OF_A = _HOW | {name: name for name in OF_ROOF}  # of the last record of side A
-OF_B = {name: name for name in ABOUT} | _HOW
-OF_B["good_s"] = "coalesce(good_s, if(status = 'ok', step_s, NULL))"
-OF_ALONE = {name: name for name in (*ABOUT, "status", "cause")}
-HOW_RUN = {one: one for one in ("origin", "method_version", "method_options", "host")}
-WIDE = {"within": "0"} | {name: name for name in names.TOLD if name != "within"}
-HASHED = {"place": "id", "beside": f"hash({', '.join((*BESIDES, 'scope'))})"} | names.HASHES
-OF_SIDE = ("value", "low", "high", "runs")
-OF_PAIR = (
-    *("level", "ratio", "low", "high", "verdict", "p_value", "smallest"),
-    *("sampled", "single", "steady"),
-)
-OF_VERDICT = ("low", "high", "p_value", "smallest", "noise")
-SHARES = ("flop_per_s", "peak_fraction", "roof_fraction")
-OF_SHARES = ", ".join(
-    f"{results_sql.COLUMNS[one]} AS {one}" for one in ("roof_flop_per_s", *SHARES)
-)
-MOST_HELD, AT_ONCE = 1000, 20_000  # rows in memory, and while they are written
+VERDICTS = ("faster", "slower", "same", "unsure")
+WORST_PAIRS = 3
+RUN_COLUMNS = {name: name for name in ("origin", "method_version", "method_options", "host")}
+NAME_CELLS = {name: name for name in NAME_COLUMNS} | {"within": pl.lit(0)}
+TELLING_CELLS = ("platform", "method", "scope")  # tell rows apart beside their names
+VERDICT_NUMBERS = ("low", "high", "p_value", "smallest", "noise")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairColumns:
+    """Pairs in order, one entry a pair; NaN is unknown.
+
+    Attributes:
+        a: group of side A.
+        b: group of side B.
+        ratio: B / A.
+        low: low end of the ratio's interval.
+        high: high end of the ratio's interval.
+        p_value: probability of such a ratio without a difference.
+        smallest: smallest worsening that is found with 90 % power, as a share.
+        noise: standard deviation from run to run that the pair was judged with.
+        verdict: one of `VERDICTS`; None without samples on both sides.
+        is_sampled: whether both sides have samples.
+        is_single: whether a side has a single run.
+        level: level of side B, as a place in the levels.
+        steady: 1 where both sides reached a steady state, 0 where one did not.
+    """
+
+    a: Ids
+    b: Ids
+    ratio: Floats
+    low: Floats
+    high: Floats
+    p_value: Floats
+    smallest: Floats
+    noise: Floats
+    verdict: NDArray[Any]
+    is_sampled: Flags
+    is_single: Flags
+    level: Ids
+    steady: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpaired:
+    """Whole steps without a partner, or without a number, one entry each.
+
+    Attributes:
+        id: the group; that of side B where both sides are there.
+        is_a: whether it is of side A.
+        is_both: whether both sides are there, and a number is missing.
+        is_lost: whether side A has a number and side B has none.
+        a: group of side A where both are there, else -1.
+        b: group of side B where both are there, else -1.
+        reason: why there is no partner; None where both are there.
+    """
+
+    id: Ids
+    is_a: Flags
+    is_both: Flags
+    is_lost: Flags
+    a: Ids
+    b: Ids
+    reason: NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.id)
 
 
 @dataclass(frozen=True)
 class Pairing:
     """Pairs as columns, and what has no partner; rows of them where they are asked for.
 
-    `words` has each level in words, `free` what tells the two of a pair apart, and so no names.
+    Attributes:
+        groups: the groups that are paired.
+        against: the level of side A.
+        words: each level in words, such as "in the first folder".
+        column: the column that is compared; "" for predictions and folders.
+        free: settings that tell the two of a pair apart, and so are not in names.
+        mismatch: the reason where a partner is there that differs; `{}` is its level in words.
+        margin: share below which no difference counts; None for sides that are not two folders.
     """
 
-    sides: Sides
+    groups: RecordGroups
     against: str
     words: Mapping[str, str]
     column: str = ""
     free: Collection[str] = ()
-    but: str = "not with these options {}"
-    margin: float | None = None  # below which no difference counts
+    mismatch: str = "not with these options {}"
+    margin: float | None = None
+
+    @property
+    def quantity(self) -> str:
+        """The quantity that is compared."""
+        return self.groups.quantity
 
     @property
     def levels(self) -> list[str]:
-        """The levels that stand against the first."""
-        return [level for level in self.sides.levels if level != self.against]
+        """The levels that are compared with the first."""
+        return [level for level in self.groups.levels if level != self.against]
+
+    def __len__(self) -> int:
+        return len(self.columns.ratio)
 
     @cached_property
-    def _matched(self) -> dict[str, NDArray[np.int64]]:
-        return self.sides.pairs(self.against)
+    def _matched(self) -> dict[str, Ids]:
+        return self.groups.pairs(self.against)
 
     @cached_property
-    def _whole(self) -> NDArray[np.bool_]:
+    def _has_numbers(self) -> Flags:
         """Which of the matched have a number above 0 on both sides."""
-        value = self.sides.groups["value"]
+        value = self.groups.columns.value
         return np.asarray((value[self._matched["a"]] > 0) & (value[self._matched["b"]] > 0))
 
     @cached_property
-    def columns(self) -> Columns:
-        """Of each pair the ids `a` and `b`, the ratio, its verdict with its numbers, its level."""
-        groups = self.sides.groups
-        a, b = (self._matched[side][self._whole] for side in "ab")
-        ratio = groups["value"][b] / groups["value"][a]
-        sampled = np.isfinite(groups["e_value"][a]) & np.isfinite(groups["e_value"][b])
-        verdicts = self._judge(a[sampled], b[sampled], ratio[sampled])
-        columns = {name: np.full(len(a), np.nan) for name in OF_VERDICT}
-        for name, column in columns.items():
-            column[sampled] = verdicts.get(name, np.nan)
-        stated = ~sampled & (np.isfinite(groups["low"][a]) | np.isfinite(groups["low"][b]))
-        for end, other in (("low", "high"), ("high", "low")):
-            widest = _end(groups, b, end) / _end(groups, a, other)
-            columns[end][stated] = widest[stated]
+    def columns(self) -> PairColumns:
+        """The pairs with a number on both sides."""
+        of = self.groups.columns
+        a, b = (self._matched[side][self._has_numbers] for side in "ab")
+        ratio = of.value[b] / of.value[a]
+        estimate_s = of.estimate["value"]
+        is_sampled = np.isfinite(estimate_s[a]) & np.isfinite(estimate_s[b])
+        judged = self._judge(a[is_sampled], b[is_sampled], ratio[is_sampled])
+        numbers = {name: np.full(len(a), np.nan) for name in VERDICT_NUMBERS}
+        for name, column in numbers.items():
+            column[is_sampled] = judged.get(name, np.nan)
+        is_stated = ~is_sampled & (np.isfinite(of.low[a]) | np.isfinite(of.low[b]))
+        low = _stated_end(of.low, of.value, b) / _stated_end(of.high, of.value, a)
+        high = _stated_end(of.high, of.value, b) / _stated_end(of.low, of.value, a)
+        numbers["low"][is_stated] = low[is_stated]
+        numbers["high"][is_stated] = high[is_stated]
         verdict = np.full(len(a), None, object)
-        verdict[sampled] = verdicts["verdict"]
-        several = np.minimum(groups["runs"][a], groups["runs"][b]) > 1
-        columns |= {"a": a, "b": b, "ratio": ratio, "verdict": verdict, "sampled": sampled}
-        columns |= {"single": sampled & ~several, "level": groups["level"][b]}
-        steady = groups["e_steady"][a] * groups["e_steady"][b]  # NaN where unknown of one
-        return columns | {"steady": np.where(sampled, steady, np.nan)}
+        verdict[is_sampled] = judged["verdict"]
+        has_runs = np.minimum(of.runs[a], of.runs[b]) > 1
+        steady = of.estimate["steady"][a] * of.estimate["steady"][b]  # NaN where unknown of one
+        return PairColumns(
+            a=a,
+            b=b,
+            ratio=ratio,
+            verdict=verdict,
+            is_sampled=is_sampled,
+            is_single=is_sampled & ~has_runs,
+            level=of.level[b],
+            steady=np.where(is_sampled, steady, np.nan),
+            **numbers,
+        )
 
-    def _judge(self, a: Ids, b: Ids, ratio: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
+    def _judge(self, a: Ids, b: Ids, ratio: Floats) -> dict[str, NDArray[Any]]:
         """Return the verdicts on pairs with samples: of two folders by the noise of all runs."""
-        quantity = self.sides.quantity
         if self.margin is None:
-            return compare_sides(self.sides.estimate(a), self.sides.estimate(b), ratio, quantity)
-        groups = self.sides.groups
+            sides = self.groups.estimate(a), self.groups.estimate(b)
+            return compare_sides(*sides, ratio, self.quantity)
+        drift = self.groups.columns.estimate["drift"]
         return judge_folders(
             self._run_logs(a),
             self._run_logs(b),
             ratio,
-            drift=groups["e_drift"][a] + groups["e_drift"][b],
-            is_whole=groups["whole"][b],
-            quantity=quantity,
+            drift=drift[a] + drift[b],
+            is_whole=self.groups.columns.is_step[b],
+            quantity=self.quantity,
             margin=self.margin,
         )
 
-    def _run_logs(self, ids: Ids) -> NDArray[np.float64]:
+    def _run_logs(self, ids: Ids) -> Floats:
         """Return the logarithm of the median of each run of groups, NaN for a single run."""
-        has_runs = self.sides.groups["runs"][ids] > 1
-        samples, runs = self.sides.samples(ids[has_runs])
+        has_runs = self.groups.columns.runs[ids] > 1
+        samples, runs = self.groups.samples(ids[has_runs])
         logs = run_logs(samples, runs)
-        every = np.full((len(ids), max(logs.shape[1], 1)), np.nan)
-        every[np.flatnonzero(has_runs), : logs.shape[1]] = logs
-        return every
-
-    def __len__(self) -> int:
-        return len(self.columns["ratio"])
+        all_logs = np.full((len(ids), max(logs.shape[1], 1)), np.nan)
+        all_logs[np.flatnonzero(has_runs), : logs.shape[1]] = logs
+        return all_logs
 
     @cached_property
-    def unpaired(self) -> Columns:
-        """What has no partner, whole steps only: `id`, whether `is_a` or `is_both`, the `reason`.
-
-        Where both are there, `a` and `b` are their ids, `is_lost` says that only `b` has no number,
-        and the reason is yet to be told.
-        """
-        others = [name for name in self.words if name != self.against]
-        alone = self.sides.lonely(self.against, others, self._matched)
-        words = [self.words[name] for name in (*others, self.against)]
-        reasons = np.array([said for one in words for said in (f"not {one}", self.but.format(one))])
-        told = reasons.astype(object)[2 * (alone["other"] % len(words)) + alone["in_cell"]]
-        lost = ~self._whole & self.sides.groups["whole"][self._matched["b"]]
-        a, b = (self._matched[side][lost] for side in "ab")
-        size, more = len(told), len(a)
-        return {
-            "id": np.r_[alone["id"], b],
-            "is_a": np.r_[alone["is_a"], np.zeros(more, bool)],
-            "is_both": np.arange(size + more) >= size,
-            "is_lost": np.r_[np.zeros(size, bool), self.sides.groups["value"][a] > 0],
-            "reason": np.r_[told, np.full(more, None, object)],
-            **{s: np.r_[np.full(size, -1), one] for s, one in (("a", a), ("b", b))},
-        }
+    def unpaired(self) -> Unpaired:
+        """The whole steps without a partner, then those of which a side has no number."""
+        levels = [name for name in self.words if name != self.against]
+        lonely = self.groups.lonely(self.against, levels, self._matched)
+        words = [self.words[name] for name in (*levels, self.against)]
+        texts = [text for word in words for text in (f"not {word}", self.mismatch.format(word))]
+        place = 2 * (lonely["other"] % len(words)) + lonely["in_cell"]
+        reasons = np.array(texts, object)[place]
+        value, is_step = self.groups.columns.value, self.groups.columns.is_step
+        is_numberless = ~self._has_numbers & is_step[self._matched["b"]]
+        a, b = (self._matched[side][is_numberless] for side in "ab")
+        lonely_count, count = len(reasons), len(reasons) + len(a)
+        no_group = np.full(lonely_count, -1)
+        return Unpaired(
+            id=np.r_[lonely["id"], b],
+            is_a=np.r_[lonely["is_a"], np.zeros(len(a), bool)],
+            is_both=np.arange(count) >= lonely_count,
+            is_lost=np.r_[np.zeros(lonely_count, bool), value[a] > 0],
+            a=np.r_[no_group, a],
+            b=np.r_[no_group, b],
+            reason=np.r_[reasons, np.full(len(a), None, object)],
+        )
 
     def summary(self) -> Row:
-        """Return how far A is off from B: what a prediction is judged by, and the `worst` pairs."""
-        ratio = self.columns["ratio"]
-        which = farthest(ratio, 3)
-        b = self.columns["b"][which]
-        self.learn(b)
-        told = self.sides.facts(b, {"model": "model", "batch": "batch"})
+        """Return the errors of A against B, as a prediction is judged, and the worst pairs."""
+        ratio = self.columns.ratio
+        places = farthest(ratio, WORST_PAIRS)
+        b = self.columns.b[places]
+        names = self.names(b)
+        facts = self.groups.facts(b, {"model": "model", "batch": "batch"})
         worst = [
-            {"name": self._names[at], **told[at], "ratio": float(ratio[place])}
-            for at, place in zip(b.tolist(), which, strict=True)
+            {"name": name, **facts[group], "ratio": float(ratio[place])}
+            for name, group, place in zip(names, b.tolist(), places, strict=True)
         ]
         return accuracy(ratio) | {"worst": worst}
 
     def of_levels(self) -> list[Row]:
-        """Return what the pairs of each level amount to."""
+        """Return the ratios and verdicts of the pairs of each level together."""
         if not self.column:
             return []
-        places = places_of(self.columns["level"], len(self.sides.levels))
-        each = dict(zip(self.sides.levels, places, strict=True))
-        return [{"level": level, **self._amount(each[level])} for level in self.levels]
+        places = places_of(self.columns.level, len(self.groups.levels))
+        by_level = dict(zip(self.groups.levels, places, strict=True))
+        return [{"level": level, **self._amount(by_level[level])} for level in self.levels]
 
-    def _amount(self, which: Ids) -> Row:
-        """Return what the pairs at these places amount to."""
-        ratio, verdict = self.columns["ratio"][which], self.columns["verdict"][which]
-        ends = {"median_ratio": 0.5, "min_ratio": 0, "max_ratio": 1}
+    def _amount(self, places: Ids) -> Row:
+        """Return the ratios and verdicts of the pairs at these places together."""
+        ratio, verdict = self.columns.ratio[places], self.columns.verdict[places]
+        quantiles = {"median_ratio": 0.5, "min_ratio": 0, "max_ratio": 1}
         return {
-            "pairs": len(which),
+            "pairs": len(places),
             "geometric_mean_ratio": geometric_mean(ratio),
             **{
-                name: float(np.quantile(ratio, end)) if len(which) else None
-                for name, end in ends.items()
+                name: float(np.quantile(ratio, share)) if len(places) else None
+                for name, share in quantiles.items()
             },
-            **{word: int((verdict == word).sum()) for word in WORDS},
+            **{word: int((verdict == word).sum()) for word in VERDICTS},
         }
 
-    def differences(self, which: Any = slice(None)) -> Counter[str]:
-        """Return in what the two of a pair differ beside time, and how many pairs, or of some."""
-        found: Counter[str] = Counter()
-        of, told = self.ways(self.columns["a"][which], self.columns["b"][which])
-        ways, first, number = np.unique(of, return_index=True, return_counts=True)
-        for at in np.argsort(first):
-            found.update(dict.fromkeys(told[ways[at]]["differ"], int(number[at])))
-        return found
+    def differences(self, places: Any = slice(None)) -> Counter[str]:
+        """Return in what the two of a pair differ beside time, and in how many of some pairs."""
+        counts: Counter[str] = Counter()
+        way, ways = self.ways(self.columns.a[places], self.columns.b[places])
+        distinct, first, count = np.unique(way, return_index=True, return_counts=True)
+        for place in np.argsort(first):
+            texts = ways[distinct[place]]["differ"]
+            counts.update(dict.fromkeys(texts, int(count[place])))
+        return counts
 
     def ways(self, a: Ids, b: Ids) -> tuple[Ids, list[Row]]:
-        """Return in which way each of these pairs ran, and of each way in what the sides differ."""
-        way = self.sides.groups["way"]
-        _, first, of = np.unique(way[a] * 3 + way[b], return_index=True, return_inverse=True)
+        """Return the way in which each of these pairs ran, and for each way what differs in it."""
+        way = self.groups.columns.way
+        key = way[a] * (way.max(initial=0) + 1) + way[b]
+        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
         a, b = a[first], b[first]
-        told = self.sides.facts(np.r_[a, b], HOW_RUN)
-        pairs = zip(a.tolist(), b.tolist(), strict=True)
-        return of, [_apart(told[one], told[other], self.column) for one, other in pairs]
+        facts = self.groups.facts(np.r_[a, b], RUN_COLUMNS)
+        return inverse, [
+            describe_differences(facts[left], facts[right], self.column)
+            for left, right in zip(a.tolist(), b.tolist(), strict=True)
+        ]
 
-    def rows(self, which: Ids | None = None) -> Sequence[Row]:
+    def rows(self, places: Ids | None = None) -> Sequence[Row]:
         """Return pairs as rows, all of them or those at these places.
 
         They have both sides, the ratio with the verdict, and in what measurements differ, in words,
         too: `threads 1 | 2`. The `column` by which they are compared is left out there.
         """
-        which = np.arange(len(self)) if which is None else which
-        self.learn(self.columns["b"][which])
-        return held(which, self._rows)
+        places = np.arange(len(self)) if places is None else places
+        self.learn(self.columns.b[places])
+        return rows_on_demand(places, lambda part: pair_rows(self, part))
 
-    def unpaired_rows(self, which: Ids | None = None) -> Sequence[Row]:
-        """Return what is `unpaired` as rows, or some of it, with the `reason`."""
-        which = np.arange(len(self.unpaired["id"])) if which is None else which
-        self.learn(self.unpaired["id"][which])
-        return held(which, self._unpaired_rows)
+    def unpaired_rows(self, places: Ids | None = None) -> Sequence[Row]:
+        """Return `unpaired` as rows, or the rows at some places, with the `reason`."""
+        places = np.arange(len(self.unpaired)) if places is None else places
+        self.learn(self.unpaired.id[places])
+        return rows_on_demand(places, lambda part: make_unpaired_rows(self, part))
 
     @cached_property
     def _names(self) -> NDArray[Any]:
-        """The names of groups, None for those that have none yet."""
-        return np.full(len(self.sides.groups["cell"]), None, object)
+        """The names of groups, None for those that have no name yet."""
+        return np.full(len(self.groups), None, object)
+
+    def names(self, ids: Ids) -> list[str]:
+        """Return the names of groups."""
+        self.learn(ids)
+        return list(self._names[ids])
 
     def learn(self, ids: Ids) -> None:
-        """See to it that these groups have names that tell them from all others that have one.
+        """Name these groups so that a name differs from those that other groups have.
 
-        What is `free` tells none apart, as in a pair.
+        `free` tells no names apart, as it tells none in a pair. A name that is given stays.
         """
-        if not self._names[ids].all():
-            old = np.flatnonzero(self._names)
-            kept = self._names[old]
-            at, told = names.named(
-                self.sides.data,
-                f"FROM {self.sides.lent(np.r_[old, ids], HASHED)}",
-                lambda heads: f"FROM {self.sides.lent(np.array(heads), WIDE)}",
-                self.free,
-            )
-            self._names[at] = told
-            self._names[old] = kept
-
-    def _rows(self, which: Ids) -> list[Row]:
-        """Return these pairs as rows."""
-        a, b = self.columns["a"][which], self.columns["b"][which]
-        differs, ways = self.ways(a, b)
-        lefts, rights = self.sides.facts(a, OF_A), self.sides.facts(b, OF_B)
-        columns = (known(self.columns[name][which]) for name in OF_PAIR)
-        of, names = self.sides.groups, self._names[b]
-        sides = _sides(lefts, of, a), _sides(rights, of, b)
-        shares = self._shares([lefts[at] for at in a.tolist()], [rights[at] for at in b.tolist()])
-        made = []
-        for at, (side_a, side_b, x, y, share, *cells) in enumerate(
-            zip(*sides, a.tolist(), b.tolist(), shares, *columns, strict=True)
-        ):
-            left, right = lefts[x], rights[y]
-            level, ratio, low, high, verdict, p_value, smallest, sampled, single, steady = cells
-            row = {"name": names[at]} | {name: right[name] for name in ABOUT}
-            row |= {"a": side_a, "b": side_b}
-            row |= {"quantity": self.sides.quantity, "ratio": ratio}
-            if self.column:
-                row |= {"level": self.sides.levels[level], "against": self.against}
-            row |= {
-                "dtype": left["dtype"] if left["dtype"] == right["dtype"] else None,
-                "ratio_low": low,
-                "ratio_high": high,
-                "verdict": verdict,
-                "p_value": p_value,
-                "smallest_slowdown": smallest,
-                "interval": (WITHIN if single else BETWEEN) if sampled else side_b["interval"],
-                "steady": None if steady is None else bool(steady),
-                **ways[differs[at]],
-            }
-            if left["origin"] == "predicted" != right["origin"] and not right["scope"]:
-                row |= share
-            made.append(row)
-        return made
-
-    def _shares(self, predicted: Sequence[Row], measured: Sequence[Row]) -> list[Row]:
-        """Return the speeds of steps and their shares of peak and roof, as `results` has them."""
-        told = {name: np.array([row[name] for row in predicted], float) for name in OF_ROOF}
-        told["measured_s"] = np.array([row["good_s"] for row in measured], float)
-        self.sides.data.lend("steps", {"id": np.arange(len(measured)), **told})
-        known = ", ".join(f"nullif({name}, 'nan') AS {name}" for name in told)
-        return self.sides.data.rows(
-            f"SELECT {', '.join(SHARES)} FROM (SELECT id, {OF_SHARES} FROM (SELECT id, {known}, "
-            f"{results_sql.INTENSITY} AS intensity FROM steps)) ORDER BY id"
-        )
-
-    def _unpaired_rows(self, which: Ids) -> list[Row]:
-        """Return what has no partner as rows."""
-        told = [known(self.unpaired[name][which]) for name in ("id", "is_a", "is_both", "a", "b")]
-        every = np.r_[tuple(self.unpaired[name][which] for name in ("id", "a", "b"))]
-        last = self.sides.facts(every[every >= 0], OF_ALONE)
-        reasons = self.unpaired["reason"][which]
-        made = []
-        for reason, at, is_a, is_both, a, b in zip(reasons, *told, strict=True):
-            row = {"name": self._names[at]} | {name: last[at][name] for name in ABOUT}
-            if not is_both:
-                made.append(row | {"side": "a" if is_a else "b", "reason": reason})
-                continue
-            value = self.sides.groups["value"]
-            lacks = {x: one for x, one in (("a", a), ("b", b)) if not value[one] > 0}
-            why = "; ".join(self._missing(one, last[one]) for one in lacks.values())
-            made.append(row | {"side": "both", "lacks": [*lacks], "reason": why})
-        return made
-
-    def _missing(self, at: int, last: Row) -> str:
-        """Return why a group has no number that can be compared."""
-        level = self.sides.levels[self.sides.groups["level"][at]]
-        if last["status"] != "ok":
-            why = last["status"] + (f" ({last['cause']})" if last["cause"] else "")
-        elif self.sides.groups["held"][at]:
-            why = f"{self.sides.quantity} is not above 0"
-        else:
-            why = f"no {self.sides.quantity}"
-        return f"{self.words.get(level, level)}: {why}"
+        if self._names[ids].all():
+            return
+        old_ids = np.flatnonzero(self._names)
+        old_names = self._names[old_ids]
+        cells = NAME_CELLS | {name: name for name in TELLING_CELLS}
+        frame = self.groups.facts_frame(np.r_[old_ids, ids], cells)
+        self._names[frame["id"].to_numpy()] = name_rows(frame, TELLING_CELLS, self.free)
+        self._names[old_ids] = old_names
 
 
-def _sides(last: Mapping[int, Row], of: Columns, ids: Ids) -> Iterator[Row]:
-    """Return what rows say of their sides."""
-    columns = (known(of[name][ids]) for name in OF_SIDE)
-    for at, value, low, high, runs in zip(ids.tolist(), *columns, strict=True):
-        about = last[at]
-        yield {
-            **{name: about[name] for name in ("origin", "method", "platform", "dtype")},
-            "version": about["method_version"],
-            "value": value,
-            "low": low,
-            "high": high,
-            "interval": None if runs is None else BETWEEN if runs > 1 else WITHIN,
-            "runs": None if runs is None else int(runs),
-        }
-
-
-def held(which: Ids, made: Callable[[Ids], list[Row]]) -> Sequence[Row]:
-    """Return rows of these places: made at once where they are few, else whenever asked for."""
-    if len(which) <= MOST_HELD:
-        return made(which) if len(which) else []
-    first_rows = MOST_HELD or AT_ONCE  # people read these alone, so they are made by themselves
-    parts = np.split(which, [*range(first_rows, len(which), AT_ONCE)])
-
-    def texts(part: Ids) -> list[str]:
-        with no_collection():
-            return [*map(_text, made(part))]
-
-    return JsonRows(len(which), lambda: map(texts, parts))
-
-
-def _text(row: Row) -> str:
-    """Return a row as JSON, in ASCII as it may reach a terminal."""
-    text = msgspec.json.format(msgspec.json.encode(row), indent=0)
-    return text.decode() if text.isascii() else json.dumps(row)
-
-
-def _apart(left: Row, right: Row, column: str) -> Row:
-    """Return in what two steps that ran differ but in `column`, and this in words, too."""
-    told = [loaded(one["method_options"]) for one in (left, right)]
-    ways = [
-        {"host": one["host"] or None, "version": one["method_version"], **options}
-        for one, options in zip((left, right), told, strict=True)
-    ]
-    differ = [n for n in {**ways[0], **ways[1]} if ways[0].get(n) != ways[1].get(n)]
-    if "predicted" in (left["origin"], right["origin"]):
-        differ = []
-    known = ("version", *OF_STACK) if column in ("stack", "method") else ()
-    shown_ = [name for name in differ if name not in (column, *OF_PLATFORM[1:], *known)]
-    return {
-        "differing_options": [name for name in differ if name in {**told[0], **told[1]}],
-        "differ": [
-            f"{name} {' | '.join(str(format_value(name, way.get(name))) for way in ways)}"
-            for name in shown_
-        ],
-    }
-
-
-def _end(of: Mapping[str, NDArray[Any]], side: NDArray[np.int64], end: str) -> NDArray[Any]:
-    """Return an end of the interval of each side; an exact value is its own."""
-    return np.where(np.isnan(of[end][side]), of["value"][side], of[end][side])
+def _stated_end(ends: Floats, values: Floats, ids: Ids) -> Floats:
+    """Return an end of the interval of groups; an exact value is its own."""
+    return np.where(np.isnan(ends[ids]), values[ids], ends[ids])

@@ -2,41 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+import polars as pl
+
 from steptime.analysis.pairing import Pairing
 from steptime.core.errors import InputError, check_choice, unknown
-from steptime.records import flat, results_sql
 from steptime.records.data import Data
-from steptime.records.levels import APART, PLACES, cell_of, level_of, value_of
-from steptime.records.results_sql import CELL, MEASURED, PREDICTED
-from steptime.records.sides import Sides
+from steptime.records.group_members import ALL_RECORDS, Grouping, hash_of
+from steptime.records.pair_keys import (
+    IS_PREDICTED,
+    LEVEL_OPTIONS,
+    PLACES,
+    cell_columns,
+    check_quantity,
+    find_level,
+)
+from steptime.records.record_groups import RecordGroups
+from steptime.records.results import (
+    MEASURED,
+    PREDICTED,
+    RESULT_CELL,
+    group_predicted_and_measured,
+)
 
 
 def predicted_and_measured(data: Data, quantity: str = "step_s") -> Pairing:
     """Return every measurement (B) beside every prediction (A) of workload, platform and strategy.
 
-    What others published stands for a measurement where there is none. A row of a whole step also
-    has `flop_per_s`, `peak_fraction` and `roof_fraction` as `results` has them. Raises `InputError`
-    for a quantity that no record holds.
+    A published number stands for a measurement if there is none. A row of a whole step also has
+    `flop_per_s`, `peak_fraction` and `roof_fraction` as results have them.
+
+    Raises:
+        InputError: for a quantity that no record holds.
     """
-    value_of(data, quantity)
-    where = "true"
+    check_quantity(data, quantity)
+    takes_part = ALL_RECORDS
     if "published" in data.origins:
-        predicted = f"SELECT {CELL} FROM flat WHERE origin = 'predicted'"
-        where = f"(origin <> 'published' OR {CELL} IN ({predicted}))"
-    sides = results_sql.predicted_and_measured(data, quantity, where)
+        cell = hash_of(RESULT_CELL)
+        predicted = data.scan().filter(IS_PREDICTED).select(cell.unique()).collect().to_series()
+        takes_part = (pl.col("origin") != "published") | cell.is_in(predicted.implode())
+    groups = group_predicted_and_measured(data, quantity, takes_part)
     words = {PREDICTED: "predicted", MEASURED: "measured"}
-    return Pairing(sides, PREDICTED, words, but="not {} for this stack")
+    return Pairing(groups, PREDICTED, words, mismatch="not {} for this stack")
 
 
 def two_folders(data: Data, quantity: str = "step_s", margin: float | None = None) -> Pairing:
     """Return the records of the second folder beside those of the first, on the same platforms.
 
-    What differs by less than `margin`, a share, is the same.
+    A difference below `margin`, a share, counts as none.
+
+    Raises:
+        InputError: for a quantity that no record holds.
     """
-    value_of(data, quantity)
-    sides = Sides(data, quantity, "folder_rank::VARCHAR", cell_of(data, "folder", ()))
+    check_quantity(data, quantity)
+    grouping = Grouping(
+        quantity=quantity,
+        level=pl.col("folder_rank").cast(pl.String),
+        cell=cell_columns(data, "folder", ()),
+    )
     words = {"0": "in the first folder", "1": "in the second folder"}
-    return Pairing(sides, "0", words, margin=margin)
+    return Pairing(RecordGroups(data, grouping), "0", words, margin=margin)
 
 
 def by_column(
@@ -46,28 +72,60 @@ def by_column(
     *,
     against: str | None = None,
     any_dtype: bool = False,
-    where: str = "true",
+    takes_part: pl.Expr = ALL_RECORDS,
 ) -> Pairing:
     """Return every level of a column beside the first one (the least number), or `against`.
 
-    A column is `folder`, one of the tables, an option, a hyperparameter, or what a record says of
-    its environment. Measured stands beside measured, predicted beside predicted; all else is equal,
-    but where a side has a single candidate. With `any_dtype` a network in one type is paired with
-    itself in another. `where` says in SQL which records take part. Raises `InputError` for a
-    column, a level or a quantity that no record has, and for a single level.
+    Measured stands beside measured, predicted beside predicted. All else is equal, except where a
+    side has a single candidate.
+
+    Args:
+        data: the records.
+        column: `folder`, a column of the records, an option, a hyperparameter, or a key of the
+            environment.
+        quantity: the quantity that is compared.
+        against: the level that the others are compared with.
+        any_dtype: pairs a network in one type with itself in another.
+        takes_part: whether a record takes part.
+
+    Raises:
+        InputError: for a column, a level or a quantity that no record has, and for a single level.
     """
-    value_of(data, quantity)
+    check_quantity(data, quantity)
     free = (column, "dtype") if any_dtype else (column,)
-    apart = APART.get(column, (column,))
-    cell = cell_of(data, column, free)
-    sides = Sides(data, quantity, level_of(data, column), cell, where, apart)
-    if len(sides.levels) == 1:
-        raise InputError(f"--by {column}: all records have one {column}, '{sides.levels[0]}'")
-    if against not in (None, *sides.levels):
-        raise unknown(column, str(against), sides.levels, "--against")
+    groups = group_by_level(data, column, quantity, free, takes_part)
+    if len(groups.levels) == 1:
+        raise InputError(f"--by {column}: all records have one {column}, '{groups.levels[0]}'")
+    if against not in (None, *groups.levels):
+        raise unknown(column, str(against), groups.levels, "--against")
     prefix = "on" if column in PLACES else f"with {column}"
-    words = {level: f"{prefix} {level}" for level in sides.levels}
-    return Pairing(sides, against or sides.levels[0], words, column, free)
+    words = {level: f"{prefix} {level}" for level in groups.levels}
+    return Pairing(groups, against or groups.levels[0], words, column, free)
+
+
+def group_by_level(
+    data: Data, column: str, quantity: str, free: Collection[str], takes_part: pl.Expr = ALL_RECORDS
+) -> RecordGroups:
+    """Return the groups of a quantity by the levels of a column.
+
+    Args:
+        data: the records.
+        column: the column whose levels are compared.
+        quantity: the quantity that is compared.
+        free: settings in which the two of a pair may differ.
+        takes_part: whether a record takes part.
+
+    Raises:
+        InputError: for a column of which no record says anything.
+    """
+    grouping = Grouping(
+        quantity=quantity,
+        level=find_level(data, column),
+        cell=cell_columns(data, column, free),
+        takes_part=takes_part,
+        level_options=LEVEL_OPTIONS.get(column, (column,)),
+    )
+    return RecordGroups(data, grouping)
 
 
 def two_platforms(
@@ -75,12 +133,15 @@ def two_platforms(
 ) -> Pairing:
     """Return platform `b` beside platform `a`, as `by_column` does.
 
-    Raises `InputError` for a platform or a quantity that no record has.
+    Raises:
+        InputError: for a platform or a quantity that no record has.
     """
-    known = [row["platform"] for row in data.rows("SELECT DISTINCT platform FROM flat ORDER BY 1")]
+    platforms = data.scan().select(pl.col("platform").unique().sort()).collect()["platform"]
     for platform in (a, b):
-        check_choice("platform", platform, known)
+        check_choice("platform", platform, platforms.to_list())
     if a == b:
         raise InputError(f"a platform is compared with another, not '{a}' with itself")
-    where = f"platform IN ({flat.text(a)}, {flat.text(b)})"
-    return by_column(data, "platform", quantity, against=a, any_dtype=any_dtype, where=where)
+    takes_part = pl.col("platform").is_in([a, b])
+    return by_column(
+        data, "platform", quantity, against=a, any_dtype=any_dtype, takes_part=takes_part
+    )

@@ -3,11 +3,13 @@
 from typing import Any, NamedTuple
 
 import numpy as np
+import polars as pl
 
 from steptime.analysis.gate import MIN_RUNS, smallest_of_equal
 from steptime.analysis.pairing import Pairing
 from steptime.core.units import counted, percent
 from steptime.records.data import Data
+from steptime.records.pair_keys import IS_PREDICTED, find_text
 from steptime.records.row import Row, more_is_better
 
 GOAL = 0.1  # slowdown that advice aims at
@@ -15,11 +17,6 @@ MAX_CHANGE = float(np.log(2.0))  # a gate that would miss a step twice as slow j
 ASSUMED_NOISE = 0.03  # from run to run, where single runs do not show it
 MAX_RUNS = 20  # that advice asks for
 POOLS = (3, 8, 24)  # networks
-HARDWARE = """
-    SELECT folder_rank AS folder, platform,
-        string_agg(DISTINCT env ->> 'cpu_model', ', ' ORDER BY env ->> 'cpu_model') AS cpu
-    FROM flat WHERE origin <> 'predicted' GROUP BY ALL ORDER BY ALL
-"""
 
 
 class Power(NamedTuple):
@@ -43,7 +40,7 @@ class Power(NamedTuple):
 
 
 def find_power(pairing: Pairing, data: Data) -> Power:
-    """Return what the comparison of two folders could have found."""
+    """Return the smallest change that the comparison of two folders could have found."""
     power = _find_power_of_pairs(pairing)
     other_hardware = find_other_hardware(data)
     if not other_hardware:
@@ -52,32 +49,31 @@ def find_power(pairing: Pairing, data: Data) -> Power:
 
 
 def _find_power_of_pairs(pairing: Pairing) -> Power:
-    columns = pairing.columns
-    smallest = columns["smallest"]
-    is_known = np.isfinite(smallest)
-    if not is_known.any():
+    smallest = pairing.columns.smallest
+    is_finite = np.isfinite(smallest)
+    if not is_finite.any():
         return Power(False, None, len(pairing), _explain_unjudged(pairing))
-    is_less_better = not more_is_better(pairing.sides.quantity)
-    limit = np.expm1(MAX_CHANGE) if is_less_better else -np.expm1(-MAX_CHANGE)
-    is_judged = is_known & (smallest <= limit)
+    is_cost = not more_is_better(pairing.quantity)
+    limit = np.expm1(MAX_CHANGE) if is_cost else -np.expm1(-MAX_CHANGE)
+    is_judged = is_finite & (smallest <= limit)
     if not is_judged.any():
-        at_least = float(smallest[is_known].min())
-        advice = _advise(pairing, is_known, "a step twice as slow", at_least)
+        at_least = float(smallest[is_finite].min())
+        advice = _advise(pairing, is_finite, "a step twice as slow", at_least)
         return Power(False, at_least, len(pairing), f"nothing can be judged: {advice}")
     typical = float(np.median(smallest[is_judged]))
     remark = ""
-    if typical > GOAL and is_less_better:
+    if typical > GOAL and is_cost:
         remark = _advise(pairing, is_judged, percent(GOAL), typical)
     return Power(True, typical, int((~is_judged).sum()), remark)
 
 
 def advise(noise: float, runs: int, pairs: int) -> list[str]:
-    """Return what would find a slowdown of `GOAL` at this noise, such as "rounds = 5"."""
+    """Return ways to find a slowdown of `GOAL` at this noise, such as "rounds = 5"."""
     goal = float(np.log1p(GOAL))
     advice = []
-    for more_runs in range(max(runs, MIN_RUNS), MAX_RUNS + 1):
-        if smallest_of_equal(noise, more_runs, pairs) <= goal:
-            advice.append(f"rounds = {more_runs}")
+    for run_count in range(max(runs, MIN_RUNS), MAX_RUNS + 1):
+        if smallest_of_equal(noise, run_count, pairs) <= goal:
+            advice.append(f"rounds = {run_count}")
             break
     for pool in POOLS:
         pool_runs = max(runs, MIN_RUNS)
@@ -90,8 +86,7 @@ def advise(noise: float, runs: int, pairs: int) -> list[str]:
 
 def find_other_hardware(data: Data) -> str:
     """Return in words which other CPU or GPU the second of two folders has; "" for none."""
-    rows = data.rows(HARDWARE)
-    first, second = ({row["platform"]: row for row in rows if row["folder"] == n} for n in (0, 1))
+    first, second = (_hardware(data, rank) for rank in (0, 1))
     if not first or not second:
         return ""
     other_a = [_name_hardware(row) for name, row in first.items() if name not in second]
@@ -112,6 +107,20 @@ def find_other_hardware(data: Data) -> str:
     )
 
 
+def _hardware(data: Data, folder_rank: int) -> dict[str, Row]:
+    """Return the platforms of a folder's measurements, sorted, with their CPUs in words."""
+    takes_part = (pl.col("folder_rank") == folder_rank) & ~IS_PREDICTED
+    rows = data.scan().filter(takes_part).select("platform", "env").unique().collect()
+    cpus: dict[str, set[str]] = {}
+    for platform, env in rows.sort("platform").iter_rows():
+        cpu = find_text(env, "cpu_model")
+        cpus.setdefault(platform, set()).update([cpu] if cpu is not None else [])
+    return {
+        platform: {"platform": platform, "cpu": ", ".join(sorted(names))}
+        for platform, names in cpus.items()
+    }
+
+
 def _has_other_cpu(a: Row, b: Row) -> bool:
     """Whether the CPUs of both folders are known, and none is the same."""
     if not a["cpu"] or not b["cpu"]:
@@ -127,7 +136,7 @@ def _explain_unjudged(pairing: Pairing) -> str:
     """Return why no pair has a verdict, and what would give it one."""
     if not len(pairing):
         return "nothing can be judged: no step is in both folders"
-    if not pairing.columns["sampled"].any():
+    if not pairing.columns.is_sampled.any():
         return (
             "nothing can be judged: the numbers have no samples, which show noise; "
             "import a column of samples or of repeats"
@@ -142,10 +151,10 @@ def _explain_unjudged(pairing: Pairing) -> str:
 def _advise(pairing: Pairing, pairs: Any, goal: str, smallest: float) -> str:
     """Return a line such as "2 runs cannot show 10 %, only 34 %; rounds = 5, or pool ..."."""
     columns = pairing.columns
-    groups = pairing.sides.groups
-    runs = np.minimum(groups["runs"][columns["a"]], groups["runs"][columns["b"]])[pairs]
-    noise = float(np.median(columns["noise"][pairs]))
-    run_count = int(np.median(runs))
+    runs = pairing.groups.columns.runs
+    run_counts = np.minimum(runs[columns.a], runs[columns.b])[pairs]
+    noise = float(np.median(columns.noise[pairs]))
+    run_count = int(np.median(run_counts))
     advice = advise(noise, run_count, int(np.count_nonzero(pairs)))
     ways = ", or ".join(advice) or "less noise is needed, such as a machine without other work"
     return (

@@ -29,7 +29,7 @@ from steptime.records.query import COPY_OPTIONS, QueryEnd, QueryRequest
 from steptime.records.row import Row
 from steptime.records.store import StoreError
 
-SHOWN_ROWS = 100_000  # of an answer that is no file
+MAX_ANSWER_ROWS = 100_000  # of an answer that is no file
 ANSWER_SHARE = 1 / 16  # of the memory: the largest answer as JSON, which takes more as objects
 MAX_ARENAS = "2"  # of glibc's malloc: each one reserves address space, which is limited
 
@@ -46,7 +46,7 @@ class QueryLimits:
 
     memory_bytes: int = 2 << 30
     limit_s: float = 60.0
-    max_rows: int | None = SHOWN_ROWS
+    max_rows: int | None = MAX_ANSWER_ROWS
 
 
 def query(data: Data, sql: str, limits: QueryLimits | None = None) -> list[Row]:
@@ -144,11 +144,12 @@ class QueryProcess:
         folder = temporary()
         tables = data.tables()  # may hold files that the other process reads
         try:
-            setup, readable_paths = tables.share()
             request = QueryRequest(
                 sql=sql,
-                setup=setup,
-                readable_paths=readable_paths,
+                files=[str(path) for path in tables.parquets],
+                model=tables.model,
+                setting_kinds=tables.setting_kinds,
+                quantity_kinds=tables.quantity_kinds,
                 temporary_folder=str(folder),
                 memory_bytes=limits.memory_bytes,
                 limit_s=limits.limit_s,

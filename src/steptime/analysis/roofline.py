@@ -1,152 +1,268 @@
 """Networks or ops under the ceilings of their devices (Williams, Waterman, Patterson 2009)."""
 
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
-from typing import Any
+
+import msgspec
+import polars as pl
 
 from steptime.analysis.analyses import Analysis, Setting
-from steptime.analysis.ceilings import DRAM, RATES, ceiling, ceilings_of, computed_in, ridges
-from steptime.core.errors import InputError, unknown
+from steptime.analysis.ceilings import (
+    DRAM,
+    Ceiling,
+    compute_dtype,
+    list_ceilings,
+    list_ridges,
+)
+from steptime.analysis.roofline_answer import (
+    RooflineAnswer,
+    RooflineGroup,
+    RooflinePoint,
+    RooflineSummary,
+)
+from steptime.analysis.roofline_points import SETTING_PREFIX, list_points
+from steptime.analysis.roofline_words import describe_roofline
+from steptime.core.errors import InputError
 from steptime.core.table import Column, Table
-from steptime.core.units import counted, format_value, percent, si
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
-from steptime.records import flat
 from steptime.records.data import Data
-from steptime.records.row import Row, grouped, over
+from steptime.records.row import over
 
-MOST_ROWS = 20_000  # of more points some are rows, chosen by chance; all are counted
-MORE = 2  # times the rows that people see: points of a picture
-LARGEST = 2**64 - 1  # of a hash
-FACTS = ("model", "family", "platform", "dtype", "batch", "origin", "method")
-SAME = ("replicas", "phase", "optimizer")  # and the hyperparameters: of what a line is the same
-OWN = "coalesce(scope, '') = ''"
-PUBLISHED = {  # what a published record may state: its column, what the query calls it
-    "published_flop_per_s": "speed",
-    "published_flop": "flop",
-    "published_flop_share": "share",
-    "published_intensity_flop_per_byte": "intensity",
-    "step_s": "step_s",
-    "flop": "own_flop",
-    "traffic_bytes": "traffic_bytes",
-}
-OF_RESULTS = (
-    *("measured_s", "predicted_s", "flop", "traffic_bytes", "intensity", "flop_per_s"),
-    *("predicted_flop_per_s", "peak_flop_per_s", "memory_bytes_per_s"),
-)
-NETWORKS = """
-s AS NOT MATERIALIZED (SELECT {results}, workload_key FROM results),
-p AS (SELECT DISTINCT ON (workload_key, platform) * FROM s WHERE flop > 0),
-r AS (SELECT {records}, workload_key FROM records WHERE {published} AND origin = 'published'
-      AND status = 'ok' AND {own} AND coalesce(env ->> 'duplicate_of', '') = ''),
-points AS (
-  SELECT coalesce(p.label, r.model || coalesce(', batch ' || r.batch, '')) AS name, {of_r},
-    coalesce(r.intensity, p.intensity) AS intensity,
-    coalesce(r.speed, coalesce(r.flop, p.flop) / nullif(r.step_s, 0)) AS flop_per_s, r.share,
-    p.predicted_flop_per_s, p.peak_flop_per_s AS peak, p.memory_bytes_per_s AS rate
-  FROM r LEFT JOIN p USING (workload_key, platform)
-  UNION ALL BY NAME SELECT label AS name, {told}, intensity, flop_per_s,
-    predicted_flop_per_s, peak_flop_per_s AS peak, memory_bytes_per_s AS rate
-  FROM s WHERE origin <> 'published' AND (measured_s > 0 OR predicted_s > 0))"""
-OPS = """
-every AS (SELECT {records}, workload_key, scope, method_options FROM records
-      WHERE NOT ({own}) AND status = 'ok'),
-p AS (SELECT DISTINCT ON (workload_key, platform, scope) * FROM every WHERE origin = 'predicted'),
-r AS (FROM every WHERE origin <> 'predicted'),
-points AS (
-  SELECT scope || ' in ' || coalesce(r.model, p.model) AS name, {either},
-    coalesce(r.intensity, p.own_flop / nullif(p.traffic_bytes, 0)) AS intensity,
-    coalesce(r.speed, coalesce(r.flop, p.own_flop) / nullif(r.step_s, 0)) AS flop_per_s, r.share,
-    p.own_flop / nullif(p.step_s, 0) AS predicted_flop_per_s,
-    {peak} AS peak, {rate} AS rate
-  FROM r FULL JOIN p USING (workload_key, platform, scope))"""
-UNDER = """,
-roofs AS (SELECT unnest(?) AS platform, unnest(?) AS dtype, unnest(?) AS top, unnest(?) AS side),
-drawn AS (
-  SELECT * REPLACE (nullif(coalesce(flop_per_s, share * top), 0) AS flop_per_s,
-    nullif(intensity, 0) AS intensity),
-    CASE WHEN intensity > 0 THEN least(top, intensity * side) END AS roof_flop_per_s
-  FROM points LEFT JOIN roofs USING (platform, dtype))"""
-ROOFS = (
-    "SELECT platform, dtype, max(peak) AS peak, max(rate) AS rate FROM points "
-    "GROUP BY ALL ORDER BY ALL"
-)
-GROUPS = """
-SELECT platform, dtype, any_value(top) AS peak_flop_per_s, any_value(side) AS memory_bytes_per_s,
-  any_value(top / side) AS ridge_flop_per_byte, count(*) AS points,
-  count(intensity) AS with_intensity,
-  count(coalesce(flop_per_s, predicted_flop_per_s)) AS with_speed,
-  avg(CAST(intensity >= top / side AS INTEGER)) AS above_ridge_share,
-  1 - above_ridge_share AS below_ridge_share, arg_max(name, flop_per_s) AS best,
-  max(flop_per_s) AS best_flop_per_s, max(flop_per_s / top) AS best_peak_fraction,
-  max(flop_per_s / roof_flop_per_s) AS best_roof_fraction,
-  count(*) FILTER (flop_per_s > top) AS above_peak FROM drawn GROUP BY ALL ORDER BY ALL"""
-ROWS = """
-SELECT name, model, family, platform, dtype, batch, origin, method, more.*, intensity, flop_per_s,
-  predicted_flop_per_s, roof_flop_per_s, top AS peak_flop_per_s, side AS memory_bytes_per_s,
-  coalesce(flop_per_s, predicted_flop_per_s) / top AS peak_fraction,
-  coalesce(flop_per_s, predicted_flop_per_s) / roof_flop_per_s AS roof_fraction,
-  CASE WHEN intensity >= top / side THEN 'compute' WHEN intensity < top / side THEN 'memory' END
-    AS bound FROM drawn
-WHERE (flop_per_s IS NOT NULL OR (intensity IS NOT NULL AND predicted_flop_per_s IS NOT NULL))
-  AND (hash(name) <= ?::UBIGINT OR name IN ?)
-ORDER BY drawn.flop_per_s DESC NULLS LAST, drawn.predicted_flop_per_s DESC, drawn.name"""
+MAX_ROWS = 20_000  # of more points some are rows, chosen by chance; all are counted
+POINTS_PER_PRINTED_ROW = 2  # of a picture, for each row that people see
+MAX_PRINTED_ROWS = 20
+LARGEST_HASH = 2**64 - 1
+GROUP = ("platform", "dtype")
+PEAK, RATE = pl.col("peak_flop_per_s"), pl.col("memory_bytes_per_s")
+RIDGE = PEAK / RATE
+SPEED = pl.coalesce("flop_per_s", "predicted_flop_per_s")
 
 
-def roofline(
+def draw_roofline(
+    points: pl.DataFrame, devices: Sequence[Device], max_rows: int = MAX_ROWS
+) -> RooflineAnswer:
+    """Return points under the ceilings of their platforms, the fastest first.
+
+    Args:
+        points: the points (`roofline_points.list_points`).
+        devices: devices whose ceilings are listed, too.
+        max_rows: points that are rows, about; of more points some are chosen by chance.
+    """
+    roofs = _find_roofs(points, devices)
+    devices_by_name = {device.name: device for device in devices}
+    for platform in roofs["platform"].unique(maintain_order=True):
+        device = devices_by_name.get(platform) or _find_device(platform)
+        if device is not None:
+            devices_by_name[platform] = device
+    ceilings = _list_all_ceilings([*devices_by_name.values()], roofs)
+    placed = _place_under_roofs(points, roofs)
+    groups = [_add_highest(group, ceilings) for group in _group_points(placed)]
+    point_count = len(points)
+    ratio = -(-point_count // max_rows) or 1
+    fastest = [group.best for group in groups if group.best is not None]
+    return RooflineAnswer(
+        rows=_make_rows(placed, ratio, fastest),
+        summary=_summarise(groups, ceilings, point_count, ratio),
+    )
+
+
+def _find_device(name: str) -> Device | None:
+    """Return a device of the catalog, None if the records alone may say its ceilings."""
+    try:
+        return catalog.device(name)
+    except InputError:
+        return None
+
+
+def _find_roofs(points: pl.DataFrame, devices: Sequence[Device]) -> pl.DataFrame:
+    """Return peak and bandwidth by platform and dtype: those of records, else of the device."""
+    groups = points.group_by(GROUP).agg(PEAK.max(), RATE.max()).sort(GROUP, nulls_last=True)
+    by_name = {device.name: device for device in devices}
+    peaks: list[float | None] = []
+    rates: list[float | None] = []
+    for platform, dtype, peak, rate in groups.iter_rows():
+        device = by_name.get(platform) or _find_device(platform)
+        device_peaks = device.peak_flop_per_s if device else {}
+        peaks.append(peak or device_peaks.get(compute_dtype(dtype)))
+        rates.append(rate or (device.memory_bytes_per_s if device else None))
+    return groups.with_columns(
+        pl.Series("peak_flop_per_s", peaks, dtype=pl.Float64()),
+        pl.Series("memory_bytes_per_s", rates, dtype=pl.Float64()),
+    )
+
+
+def _list_all_ceilings(devices: Sequence[Device], roofs: pl.DataFrame) -> list[Ceiling]:
+    """Return the ceilings of all devices, and those that only the records state."""
+    ceilings = [ceiling for device in devices for ceiling in list_ceilings(device)]
+    files = {device.name for device in devices}
+    for platform, dtype, peak, rate in roofs.iter_rows():
+        of_platform = [ceiling for ceiling in ceilings if ceiling.platform == platform]
+        peaks = {ceiling.flop_per_s for ceiling in of_platform}
+        rates = {ceiling.bytes_per_s for ceiling in of_platform}
+        suffix = " as recorded" if platform in files else ""
+        if peak is not None and peak not in peaks:
+            ceilings.append(
+                Ceiling(
+                    platform=platform,
+                    unit=f"matrix{suffix}",
+                    dtype=compute_dtype(dtype),
+                    flop_per_s=peak,
+                )
+            )
+        if rate is not None and rate not in rates:
+            level = f"{DRAM}{suffix}"
+            ceilings.append(Ceiling(platform=platform, level=level, bytes_per_s=rate))
+    return ceilings
+
+
+def _place_under_roofs(points: pl.DataFrame, roofs: pl.DataFrame) -> pl.DataFrame:
+    """Return points with the ceilings of their platform, and speeds of published shares of it."""
+    unplaced = points.drop("peak_flop_per_s", "memory_bytes_per_s")
+    placed = unplaced.join(roofs, on=GROUP, how="left", nulls_equal=True, maintain_order="left")
+    speed = pl.coalesce("flop_per_s", pl.col("peak_share") * PEAK)
+    intensity = pl.col("intensity")
+    has_roof = intensity > 0
+    return placed.with_columns(
+        pl.when(speed != 0).then(speed).alias("flop_per_s"),
+        pl.when(intensity != 0).then(intensity).alias("intensity"),
+        pl.when(has_roof).then(pl.min_horizontal(PEAK, intensity * RATE)).alias("roof_flop_per_s"),
+    )
+
+
+def _group_points(placed: pl.DataFrame) -> list[RooflineGroup]:
+    """Return a group for each platform and dtype, with the fastest of its points."""
+    speed = pl.col("flop_per_s")
+    is_above = pl.col("intensity") >= RIDGE
+    above_share = is_above.sum() / is_above.count()
+    fastest = pl.col("name").filter(speed.is_not_null()).get(speed.drop_nulls().arg_max())
+    has_ridge = is_above.count() > 0
+    groups = (
+        placed.group_by(GROUP, maintain_order=True)
+        .agg(
+            PEAK.first(),
+            RATE.first(),
+            RIDGE.first().alias("ridge_flop_per_byte"),
+            pl.len().alias("points"),
+            pl.col("intensity").count().alias("with_intensity"),
+            SPEED.count().alias("with_speed"),
+            pl.when(has_ridge).then(above_share).alias("above_ridge_share"),
+            pl.when(has_ridge).then(1 - above_share).alias("below_ridge_share"),
+            pl.when(speed.count() > 0).then(fastest).alias("best"),
+            speed.max().alias("best_flop_per_s"),
+            (speed / PEAK).max().alias("best_peak_fraction"),
+            (speed / pl.col("roof_flop_per_s")).max().alias("best_roof_fraction"),
+            (speed > PEAK).sum().alias("above_peak"),
+        )
+        .sort(GROUP, nulls_last=True)
+    )
+    return [msgspec.convert(row, RooflineGroup) for row in groups.iter_rows(named=True)]
+
+
+def _add_highest(group: RooflineGroup, ceilings: Sequence[Ceiling]) -> RooflineGroup:
+    """Return a group with the highest peak of its platform, and how near its best point comes."""
+    tops = [
+        ceiling
+        for ceiling in ceilings
+        if ceiling.platform == group.platform
+        and ceiling.flop_per_s
+        and "int" not in (ceiling.dtype or "")
+    ]
+    top = max(tops, key=lambda ceiling: ceiling.flop_per_s or 0.0, default=None)
+    if top is None:
+        return group
+    return msgspec.structs.replace(
+        group,
+        highest_peak_dtype=top.dtype,
+        highest_peak_flop_per_s=top.flop_per_s,
+        best_highest_peak_fraction=over(group.best_flop_per_s, top.flop_per_s),
+    )
+
+
+def _make_rows(placed: pl.DataFrame, ratio: int, fastest: Sequence[str]) -> list[RooflinePoint]:
+    """Return the points that have a place in the picture, or one in `ratio` of them."""
+    roof = pl.col("roof_flop_per_s")
+    is_compute_bound = pl.col("intensity") >= RIDGE
+    is_prediction = pl.col("intensity").is_not_null() & pl.col("predicted_flop_per_s").is_not_null()
+    has_place = pl.col("flop_per_s").is_not_null() | is_prediction
+    is_sampled = pl.col("name").hash(seed=0) <= LARGEST_HASH // ratio
+    if ratio > 1:
+        has_place &= is_sampled | pl.col("name").is_in(fastest)
+    rows = (
+        placed.filter(has_place)
+        .with_columns(
+            (SPEED / PEAK).alias("peak_fraction"),
+            (SPEED / roof).alias("roof_fraction"),
+            pl.when(is_compute_bound)
+            .then(pl.lit("compute"))
+            .when(~is_compute_bound)
+            .then(pl.lit("memory"))
+            .alias("bound"),
+        )
+        .sort(
+            ["flop_per_s", "predicted_flop_per_s", "name", *GROUP],
+            descending=[True, True, False, False, False],
+            nulls_last=True,
+            maintain_order=True,
+        )
+    )
+    return [_make_point(row) for row in rows.iter_rows(named=True)]
+
+
+def _make_point(row: Mapping[str, object]) -> RooflinePoint:
+    settings = {
+        name.removeprefix(SETTING_PREFIX): value
+        for name, value in row.items()
+        if name.startswith(SETTING_PREFIX)
+    }
+    return msgspec.convert({**row, "settings": settings}, RooflinePoint)
+
+
+def _summarise(
+    groups: Sequence[RooflineGroup], ceilings: Sequence[Ceiling], points: int, ratio: int
+) -> RooflineSummary:
+    """Return the numbers of all platforms together."""
+    best = max(groups, key=lambda group: group.best_flop_per_s or 0, default=None)
+    placed = [group for group in groups if group.above_ridge_share is not None]
+    above = sum(group.with_intensity * (group.above_ridge_share or 0.0) for group in placed)
+    above_share = over(above, sum(group.with_intensity for group in placed))
+    ridges = {group.ridge_flop_per_byte for group in groups}
+    return RooflineSummary(
+        points=points,
+        ridge_flop_per_byte=ridges.pop() if len(ridges) == 1 else None,
+        above_ridge_share=above_share,
+        below_ridge_share=None if above_share is None else 1 - above_share,
+        best=best.best if best else None,
+        best_flop_per_s=best.best_flop_per_s if best else None,
+        best_peak_fraction=best.best_peak_fraction if best else None,
+        platforms=list(groups),
+        ceilings=list(ceilings),
+        ridges=list_ridges(ceilings),
+        points_per_row=ratio,
+    )
+
+
+def roofline_table(
     data: Data, device: str | None, ops: bool, color: str | None, line: str | None
 ) -> Table:
     """Return a row a network, or an op: its intensity, speed, ceiling and share of the ceiling.
 
-    Without a folder a row for each ridge point of the devices. The summary has all `ceilings`,
-    `ridges` and `platforms`: for each with a dtype its points, their share on each side of the
-    ridge, and the best. Raises `InputError` for an unknown device or column.
+    Without a folder a row for each ridge point of the devices.
+
+    Raises:
+        InputError: for an unknown device or column.
     """
-    given = [catalog.device(name.strip()) for name in device.split(",")] if device else []
+    devices = [catalog.device(name.strip()) for name in device.split(",")] if device else []
     if not data.names:
-        if not given:
+        if not devices:
             raise InputError("roofline: give folders of records, or devices with --device")
-        return _of_devices(_ceilings(given, []))
-    with_points = _points(data, ops, [name for name in (color, line) if name])
-    found = data.rows(f"WITH {with_points} {ROOFS}")
-    known = {one.name: one for one in given}
-    for name in dict.fromkeys(group["platform"] for group in found):
-        try:
-            known.setdefault(name, catalog.device(name))
-        except InputError:
-            continue  # the records may say its ceilings
-    roofs = [_roof(group, known.get(group["platform"])) for group in found]
-    ceilings = _ceilings([*known.values()], roofs)
-    under = with_points + UNDER
-    lists = [[roof[key] for roof in roofs] for key in ("platform", "dtype", "peak", "rate")]
-    groups = data.rows(f"WITH {under} {GROUPS}", *lists) if roofs else []
-    most = min(MOST_ROWS, MORE * (data.most or MOST_ROWS))
-    every = -(-sum(group["points"] for group in groups) // most) or 1
-    fastest = [group["best"] for group in groups if group["best"] is not None]
-    rows = data.rows(f"WITH {under} {ROWS}", *lists, LARGEST // every, fastest) if roofs else []
-    if not rows and given:
-        return _of_devices(ceilings)
-    told = [group | _highest(group, ceilings) for group in groups]
-    best: Row = max(told, key=lambda one: one["best_flop_per_s"] or 0, default={})
-    placed = [one for one in told if one["above_ridge_share"] is not None]
-    number = sum(one["with_intensity"] for one in placed)
-    above = over(sum(one["with_intensity"] * one["above_ridge_share"] for one in placed), number)
-    same = {one["ridge_flop_per_byte"] for one in told}
-    summary = {
-        "points": sum(one["points"] for one in told),
-        "ridge_flop_per_byte": same.pop() if len(same) == 1 else None,
-        "above_ridge_share": above,
-        "below_ridge_share": None if above is None else 1 - above,
-        **{key: best.get(key) for key in ("best", "best_flop_per_s", "best_peak_fraction")},
-        "platforms": told,
-        "ceilings": ceilings,
-        "ridges": ridges(ceilings),
-        "ops": ops,
-        "color": color,
-        "line": line,
-        "every": every,
-    }
-    shown_columns = (
+        return _make_device_table(devices)
+    points = list_points(data, [name for name in (color, line) if name], ops=ops)
+    max_rows = min(MAX_ROWS, POINTS_PER_PRINTED_ROW * (data.max_rows or MAX_ROWS))
+    answer = draw_roofline(points, devices, max_rows)
+    if not answer.rows and devices:
+        return _make_device_table(devices)
+    rows = [row.to_dict() for row in answer.rows]
+    columns = (
         (Column("name", "op") if ops else Column("name", "network")),
         Column("platform", is_spare=True),
         Column("dtype", "type", is_spare=True),
@@ -158,14 +274,20 @@ def roofline(
         Column("roof_fraction", "of ceiling"),
         Column("peak_fraction", "of peak"),
     )
-    keys = tuple(map(Column, rows[0] if rows else ()))
-    return Table(shown_columns, rows, max_rows=20, csv_columns=keys, summary=summary)
+    return Table(
+        columns,
+        rows,
+        max_rows=MAX_PRINTED_ROWS,
+        csv_columns=tuple(map(Column, rows[0] if rows else ())),
+        summary={**answer.summary.to_dict(), "ops": ops, "color": color, "line": line},
+    )
 
 
-def _of_devices(ceilings: Sequence[Row]) -> Table:
+def _make_device_table(devices: Sequence[Device]) -> Table:
     """Return the ridge points of devices, for which there are no points."""
-    rows = ridges(ceilings)
-    shown_columns = (
+    ceilings = [ceiling for device in devices for ceiling in list_ceilings(device)]
+    rows = [ridge.to_dict() for ridge in list_ridges(ceilings)]
+    columns = (
         Column("platform"),
         Column("unit"),
         Column("dtype", "type"),
@@ -174,160 +296,16 @@ def _of_devices(ceilings: Sequence[Row]) -> Table:
         Column("memory_bytes_per_s", "bandwidth"),
         Column("ridge_flop_per_byte", "ridge point"),
     )
-    summary = {"points": 0, "platforms": [], "ceilings": ceilings, "ridges": rows}
-    return Table(shown_columns, rows, summary=summary)
-
-
-def _points(data: Data, ops: bool, names: Sequence[str]) -> str:
-    """Return the SQL of the table `points` with columns of these names.
-
-    Raises `InputError` for what is not a column.
-    """
-    in_records, in_results = data.columns("records"), data.columns("results")
-    everywhere = {**in_records, **in_results}
-    for name in names:
-        if name not in everywhere:
-            raise unknown("column", name, [*data.hyperparameters, *everywhere])
-    same = [name for name in (*SAME, *data.hyperparameters) if name in everywhere]
-    # apart from what the query names itself: a hyperparameter may have any name
-    more = dict.fromkeys(one for one in (*same, *names) if one not in ("name", *FACTS))
-
-    def text(table: Mapping[str, str], name: str) -> str:
-        known = flat.name(name)
-        return known if name in table else f"CAST(NULL AS {everywhere.get(name, 'VARCHAR')})"
-
-    def picked(table: Mapping[str, str], numbers: Mapping[str, str]) -> str:
-        # TRY_CAST: a column that is nowhere known may be of another type
-        found = [f"{text(table, name)} AS {name}" for name in (*FACTS, "label")]
-        found += [f"TRY_CAST({text(table, n)} AS DOUBLE) AS {to}" for n, to in numbers.items()]
-        return ", ".join([*found, f"{flat.struct({n: text(table, n) for n in more})} AS more"])
-
-    def of(*sides: str) -> str:
-        def either(name: str) -> str:
-            return f"coalesce({', '.join(f'{side}.{name}' for side in sides)})"
-
-        told = [n if n == "platform" else f"{either(n)} AS {n}" for n in FACTS]
-        others = flat.struct({name: either(f"more.{flat.name(name)}") for name in more})
-        return ", ".join([*told, f"{others} AS more"])
-
-    return (OPS if ops else NETWORKS).format(
-        peak=flat.rate("p.method_options ->> 'peak_flop_per_s'"),
-        rate=flat.rate("p.method_options ->> 'memory_bytes_per_s'"),
-        published="published" in data.origins,  # a join of nothing costs nothing
-        own=OWN,
-        told=", ".join((*FACTS, "more")),
-        results=picked(in_results, {name: name for name in OF_RESULTS}),
-        records=picked(in_records, PUBLISHED),
-        of_r=of("r"),
-        either=of("r", "p"),
-    )
-
-
-def _roof(group: Row, device: Device | None) -> Row:
-    """Return the peak and bandwidth of a platform and dtype: the records' own, else the file's."""
-    peaks = device.peak_flop_per_s if device else {}
-    return {
-        **group,
-        "peak": group["peak"] or peaks.get(computed_in(group["dtype"])),
-        "rate": group["rate"] or (device.memory_bytes_per_s if device else None),
+    summary = {
+        "points": 0,
+        "platforms": [],
+        "ceilings": [ceiling.to_dict() for ceiling in ceilings],
+        "ridges": rows,
     }
+    return Table(columns, rows, summary=summary)
 
 
-def _ceilings(devices: Sequence[Device], roofs: Sequence[Row]) -> list[Row]:
-    """Return the ceilings of all devices, and those that only the records state."""
-    found = [row for device in devices for row in ceilings_of(device)]
-    files = {device.name for device in devices}
-    for roof in roofs:
-        place = roof["platform"]
-        said = {row[kind] for row in found if row["platform"] == place for kind in RATES}
-        recorded = " as recorded" if place in files else ""
-        top = {"unit": "matrix" + recorded, "dtype": computed_in(roof["dtype"])}
-        if roof["peak"] not in (None, *said):
-            found.append(ceiling(place, **top, flop_per_s=roof["peak"]))
-        if roof["rate"] not in (None, *said):
-            found.append(ceiling(place, level=DRAM + recorded, bytes_per_s=roof["rate"]))
-    return found
-
-
-def _highest(group: Row, ceilings: Sequence[Row]) -> Row:
-    """Return the highest peak of a platform, and how near to it the best point comes."""
-    tops = [c for c in ceilings if c["platform"] == group["platform"] and c["flop_per_s"]]
-    floats = [c for c in tops if "int" not in c["dtype"]]
-    top: Row = max(floats, key=lambda one: float(one["flop_per_s"]), default={})
-    return {
-        "highest_peak_dtype": top.get("dtype"),
-        "highest_peak_flop_per_s": top.get("flop_per_s"),
-        "best_highest_peak_fraction": over(group["best_flop_per_s"], top.get("flop_per_s")),
-    }
-
-
-def _says(table: Table) -> list[str]:
-    what = "op" if table.summary.get("ops") else "network"
-    if not table.rows:
-        missing = _lacking(table.summary.get("platforms", []), what)
-        return [f"no {what} here has both FLOP and a time", *missing]
-    told = table.summary["platforms"]
-    said = [line for one in told for line in _of_group(one, what)] + _lacking(told, what)
-    if not told:
-        over_dram = grouped((r for r in table.rows if r["level"] == DRAM), itemgetter("platform"))
-        said = [
-            f"{name}: ridge over {DRAM} in FLOP/byte: "
-            + ", ".join(f"{r['unit']} {r['dtype']} {r['ridge_flop_per_byte']:.4g}" for r in rows)
-            for name, rows in over_dram.items()
-        ]
-    if table.summary.get("every", 1) > 1:
-        some = f"About one point in {table.summary['every']} is shown, chosen by chance"
-        said.append(f"{some}, and the fastest; all are counted.")
-    return said
-
-
-def _of_group(one: Row, what: str) -> list[str]:
-    place = f"{one['platform']}, {one['dtype']}"
-    said = []
-    if one["above_ridge_share"] is not None:
-        side = f"{percent(one['above_ridge_share'])} of {counted(one['with_intensity'], what)}"
-        ridge = format_value("flop_per_byte", one["ridge_flop_per_byte"])
-        said.append(f"{place}: {side} above the ridge point of {ridge}, where compute bounds.")
-    if one["best_flop_per_s"] and one["best_peak_fraction"] is None:
-        said.append(f"{place}: best {si(one['best_flop_per_s'], 'FLOP/s')}; its peak is unknown.")
-    elif one["best_flop_per_s"]:
-        of = f"{percent(one['best_peak_fraction'])} of {si(one['peak_flop_per_s'], 'FLOP/s')}"
-        said.append(
-            f"{place}: best {si(one['best_flop_per_s'], 'FLOP/s', 5)}, {of}: {one['best']}."
-        )
-    if one["above_peak"]:
-        dtype = computed_in(one["dtype"])
-        higher = one["highest_peak_dtype"] != dtype and one["best_highest_peak_fraction"] <= 1
-        used = (
-            f"matrix units were used, as for {one['highest_peak_dtype']}, of whose "
-            f"{si(one['highest_peak_flop_per_s'], 'FLOP/s')} the best is "
-            f"{percent(one['best_highest_peak_fraction'])}"
-        )
-        wrong = "the figures of the device or the shares are not of what ran"
-        many = counted(one["above_peak"], what)
-        said.append(f"{place}: {many} above the peak of {dtype}: {used if higher else wrong}.")
-    return said
-
-
-def _lacking(told: Sequence[Row], what: str) -> list[str]:
-    """Return which records lack what, and what adds it."""
-    said = []
-    for one in told:
-        place = f"of {counted(one['points'], what)} on {one['platform']} ({one['dtype']})"
-        lack = {
-            "FLOP per byte of memory": one["points"] - one["with_intensity"],
-            "a speed in FLOP/s": one["points"] - one["with_speed"],
-        }
-        missing = [f"{number:,} lack {name}" for name, number in lack.items() if number]
-        if missing:
-            added = "`steptime predict --in DIR` adds the FLOP and bytes of a network"
-            said.append(f"{place}: {', '.join(missing)}" + ("." if what == "op" else f"; {added}."))
-        if not (one["peak_flop_per_s"] and one["memory_bytes_per_s"]):
-            said.append(f"{place}: no ceiling is known; --device FILE.toml gives one.")
-    return [line[0].upper() + line[1:] for line in said]
-
-
-SETTINGS: Any = (
+SETTINGS = (
     Setting("device", "Draw these devices (names or FILE.toml, with commas).", metavar="DEVICE"),
     Setting("ops", "Single ops instead of whole networks.", default=False, kind=bool),
     Setting("color", "Colour by a column: a hyperparameter, batch, family, dtype."),
@@ -340,8 +318,8 @@ ANALYSIS = Analysis(
     A network's share of the lower one says how much faster it could be at best.
     Measured, published and predicted alike; with --device alone only ceilings.
     """,
-    roofline,
-    _says,
+    roofline_table,
+    describe_roofline,
     section="Roofline",
     chart="steptime.reports.charts.roofline:chart",
     settings=SETTINGS,

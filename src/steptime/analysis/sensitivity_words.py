@@ -1,4 +1,4 @@
-"""What a table of sensitivities tells, in words."""
+"""The sensitivities of a quantity in sentences."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,49 +6,61 @@ from typing import Any
 from steptime.core.table import Table
 from steptime.core.units import counted, first_of, percent
 
-MOST_TOLD = 4  # regressions
-MOST_NAMED = 3  # hyperparameters
-OVERFIT = 0.2  # of the variance, that is lost in networks left out of the fit
+MAX_REGRESSIONS = 4  # that are described
+MAX_WEIGHTS = 3  # that are described for failed networks
+OVERFIT_SHARE = 0.2  # of the variance, that is lost in networks left out of the fit
+PLACE = ("family", "platform", "method")
 Row = Mapping[str, Any]
 
 
-def says(table: Table) -> list[str]:
-    """Return what the largest regressions tell, line by line, and for what there is none."""
-    head = table.summary
-    regressions = [head, *head["others"]] if table.rows else []
-    lines = [line for one in regressions[:MOST_TOLD] for line in _told({**head, **one}, table.rows)]
-    few = [f"{_of(one)} ({counted(one['networks'], 'network')})" for one in head["too_few"]]
-    if few:
-        named = first_of(few, MOST_TOLD)
-        lines.append(f"Fewer networks than weights, so no regression: {named}.")
+def describe_sensitivities(table: Table) -> list[str]:
+    """Return sentences on the largest regressions, and on places without one."""
+    summary = table.summary
+    regressions = [summary, *summary["others"]] if table.rows else []
+    lines = []
+    for regression in regressions[:MAX_REGRESSIONS]:
+        lines += _describe_regression({**summary, **regression}, table.rows)
+    places = [
+        f"{_name_place(place)} ({counted(place['networks'], 'network')})"
+        for place in summary["too_few"]
+    ]
+    if places:
+        names = first_of(places, MAX_REGRESSIONS)
+        lines.append(f"Fewer networks than weights, so no regression: {names}.")
     return lines
 
 
-def _told(one: Row, every: Sequence[Row]) -> list[str]:
-    mine = [row for row in every if all(row[n] == one[n] for n in ("family", "platform", "method"))]
-    rows = [row for row in mine if row["weight"] is not None]
-    what = (
-        f"the gain in {one['quantity']} over {one['against']}"
-        if one["against"]
-        else one["quantity"]
-    )
-    unseen = max(0.0, one["r2_held_out"])
+def _describe_regression(regression: Row, rows: Sequence[Row]) -> list[str]:
+    """Return the sentences on one regression; `rows` are those of all."""
+    quantity = regression["quantity"]
+    if regression["against"]:
+        quantity = f"the gain in {quantity} over {regression['against']}"
+    r2_cross_validated = max(0.0, regression["r2_cross_validated"])
     line = (
-        f"{_of(one)}: hyperparameters explain {percent(one['r2'])} of the variance of {what} over "
-        f"{counted(one['networks'], 'network')} (order {one['order']}, {one['scale']} scale; "
-        f"{percent(unseen)} in networks that the fit has not seen)"
+        f"{_name_place(regression)}: hyperparameters explain {percent(regression['r2'])} of the "
+        f"variance of {quantity} over {counted(regression['networks'], 'network')} "
+        f"(order {regression['order']}, {regression['scale']} scale; "
+        f"{percent(r2_cross_validated)} in networks that the fit has not seen)"
     )
-    if one["r2"] - unseen > OVERFIT:
+    if regression["r2"] - r2_cross_validated > OVERFIT_SHARE:
         line += ": too few networks for so many weights"
     lines = [f"{line}."]
-    if one["never_varies"]:
-        lines.append(f"Never varies, so nothing is known of it: {', '.join(one['never_varies'])}.")
-    return lines + ([_who_wins(one)] if one["wins"] else []) + _of_failures(one, rows)
+    if regression["never_varies"]:
+        names = ", ".join(regression["never_varies"])
+        lines.append(f"Never varies, so nothing is known of it: {names}.")
+    if regression["wins"]:
+        lines.append(_describe_wins(regression))
+    weights = [
+        row
+        for row in rows
+        if all(row[name] == regression[name] for name in PLACE) and row["weight"] is not None
+    ]
+    return lines + _describe_failures(regression, weights)
 
 
-def _who_wins(one: Row) -> str:
-    wins = one["wins"]
-    line = f"{one['platform']} wins {percent(wins['share'])} of the networks"
+def _describe_wins(regression: Row) -> str:
+    wins = regression["wins"]
+    line = f"{regression['platform']} wins {percent(wins['share'])} of the networks"
     if wins["accuracy_share"] is None:
         return f"{line}: nothing decides it."
     line += (
@@ -62,32 +74,48 @@ def _who_wins(one: Row) -> str:
     return f"{line}."
 
 
-def _of_failures(one: Row, rows: Sequence[Row]) -> list[str]:
-    if not one["failed"]:
+def _describe_failures(regression: Row, weights: Sequence[Row]) -> list[str]:
+    """Return the share of failed networks, its causes, and their weight on the regression."""
+    if not regression["failed"]:
         return []
-    line = f"{one['failed']:,} of {one['failed'] + one['networks']:,} cells failed"
-    by = [row for row in one["failures"] if row["depends"]]
-    if not by:
+    total = regression["failed"] + regression["networks"]
+    line = f"{regression['failed']:,} of {total:,} cells failed"
+    causes = [row for row in regression["failures"] if row["depends"]]
+    if not causes:
         return [f"{line}; whether at random, they do not tell."]
-    said = []
-    for row in by:
-        least, *_, most = sorted(row["failed_share"].items(), key=lambda item: item[1])
-        ends = (f"{percent(share)} at {level}" for level, share in (least, most))
-        said.append(f"{row['hyperparameter']} ({', '.join(ends)})")
-    names = ", ".join(row["hyperparameter"] for row in by)
-    fills = [key for key, value in rows[0].items() if "_if_failed_" in key and value is not None]
+    parts = []
+    for row in causes:
+        lowest, *_, highest = sorted(row["failed_share"].items(), key=lambda item: item[1])
+        ends = (f"{percent(share)} at {level}" for level, share in (lowest, highest))
+        parts.append(f"{row['hyperparameter']} ({', '.join(ends)})")
+    names = ", ".join(row["hyperparameter"] for row in causes)
+    line += f", not at random but by {', '.join(parts)}: medians by {names} are over survivors."
+    return [line, _describe_fills(regression, weights)]
+
+
+def _describe_fills(regression: Row, weights: Sequence[Row]) -> str:
+    """Return the sentence on the weights if failed networks had had a value."""
+    fills = [key for key, value in weights[0].items() if "_if_failed_" in key and value is not None]
     spans = []
-    for row in rows[:MOST_NAMED]:
-        weights = [row[key] for key in fills]
-        spans.append(f"{row['hyperparameter']} {min(weights):+.3f} to {max(weights):+.3f}")
-    heads = {max(rows, key=lambda row: abs(row[key]))["hyperparameter"] for key in fills}
-    changed = " or ".join(sorted(heads - {rows[0]["hyperparameter"]}))
-    verdict = f"{changed} might weigh most" if changed else "the first would stay the first"
-    zero = "0, or " if one["scale"] == "linear" else ""
-    line += f", not at random but by {', '.join(said)}: medians by {names} are over survivors."
-    filled = f"Were failed cells {zero}the least or greatest of their neighbours, weights would be "
-    return [line, f"{filled}{', '.join(spans)}: {verdict}."]
+    for row in weights[:MAX_WEIGHTS]:
+        values = [row[key] for key in fills]
+        spans.append(f"{row['hyperparameter']} {min(values):+.3f} to {max(values):+.3f}")
+    first = weights[0]["hyperparameter"]
+    heads = {_largest(weights, key) for key in fills}
+    changes = " or ".join(sorted(heads - {first}))
+    verdict = f"{changes} might weigh most" if changes else "the first would stay the first"
+    zero = "0, or " if regression["scale"] == "linear" else ""
+    return (
+        f"Were failed cells {zero}the least or greatest of their neighbours, weights would be "
+        f"{', '.join(spans)}: {verdict}."
+    )
 
 
-def _of(place: Row) -> str:
+def _largest(weights: Sequence[Row], key: str) -> str:
+    """Return the hyperparameter of the largest weight."""
+    row = max(weights, key=lambda row: abs(row[key]))
+    return str(row["hyperparameter"])
+
+
+def _name_place(place: Row) -> str:
     return f"{place['family']} on {place['platform']}"

@@ -1,41 +1,67 @@
-"""Speed-ups: the levels of a column against one of them, network by network, and what they tell.
+"""Speed-ups: the levels of a column against one of them, network by network.
 
-A speed-up is above 1 where a level is better: a shorter time, fewer bytes, or a higher rate. All of
-them are columns; rows are made of those that are shown.
+All pairs are columns (`speedups`); rows are made of those that are shown.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+import polars as pl
 
 from steptime.analysis.analyses import Analysis, Setting
-from steptime.analysis.pairing import held
-from steptime.analysis.speedup_words import says
-from steptime.analysis.ups import (
+from steptime.analysis.pair_rows import rows_on_demand
+from steptime.analysis.speedup_answer import LevelSpeedups, SpeedupAnswer
+from steptime.analysis.speedup_words import describe_speedups
+from steptime.analysis.speedups import (
     OUTCOMES,
-    Ups,
-    distribution,
-    medians,
-    speedups,
-    worst_of,
+    Speedups,
+    compute_speedups,
+    find_worst_level,
+    plain_values,
+    summarise_by_value,
+    summarise_distribution,
 )
 from steptime.core.errors import check_choice, unknown
 from steptime.core.table import Column, Table, describe_hidden_rows
-from steptime.records import flat
 from steptime.records.data import Data
-from steptime.records.levels import APART, cell_of, in_order, level_of, value_of
+from steptime.records.group_members import Grouping, Ids
+from steptime.records.pair_keys import (
+    LEVEL_OPTIONS,
+    cell_columns,
+    check_quantity,
+    find_level,
+    quantity_value,
+    sort_levels,
+)
+from steptime.records.pooled_step import IS_STEP
+from steptime.records.record_groups import RecordGroups, finite_cells
 from steptime.records.row import HOW, Row, said
-from steptime.records.sides import Ids, Sides, known
 from steptime.records.statistics import rank_correlation
 
-EXTREMES, SHOWN = 5, 12
-BARS, MOST_POINTS = 24, 3000  # of a picture; beyond, points are thinned out
-OF_END = ("name", "level", "speedup", "verdict")
+EXTREME_COUNT = 5  # lowest and highest speed-ups of the summary
+MAX_PRINTED_PAIRS = 12
+HISTOGRAM_BARS = 24
+MAX_POINTS = 3000  # of a picture; of more pairs some are drawn, evenly spread
+EXTREME_COLUMNS = ("name", "level", "speedup", "verdict")
 ORIGINS = ("measured", "published", "predicted")
+SUCCEEDED = pl.col("status") == "ok"
+
+
+class Levels(NamedTuple):
+    """The levels that can be compared.
+
+    Attributes:
+        origin: the first origin with several levels; "" if there is none.
+        names: its levels in order.
+        has_common_dtype: whether some data type is in all of them.
+    """
+
+    origin: str = ""
+    names: Sequence[str] = ()
+    has_common_dtype: bool = True
 
 
 def speedup_table(
@@ -50,189 +76,248 @@ def speedup_table(
     """Return a row for each network that `against` and another level of the column `by` both have.
 
     `against` is by default the level that is worst in the mean. Rows stand from both ends to the
-    middle. `summary` has the distribution of all, and `levels` that of each; `beside` the points
-    and bars of a picture. Types are told apart, unless the levels have none in common. Raises
-    `InputError` for a column, level, quantity or hyperparameter that is not there.
+    middle; `chart_rows` are the points and bars of a picture. Types are told apart, unless the
+    levels have none in common.
+
+    Raises:
+        InputError: for a column, level, quantity or hyperparameter that is not there.
     """
-    level = level_of(data, by)
-    origin, known, apart = _origin(data, by, quantity, level)
-    any_dtype |= apart and by != "dtype"
-    if against is not None and against not in known:
-        raise unknown(by, against, known, "--against")
-    free = (by, "dtype") if any_dtype else (by,)
-    where = f"origin = {flat.text(origin)} AND scope = '' AND status = 'ok'"
-    sides = Sides(data, quantity, level, cell_of(data, by, free), where, APART.get(by, (by,)))
-    first = against or worst_of(sides)
-    ups = speedups(data, sides, first, by) if first else None
-    summary: Row = {"by_column": by, "against": first, "quantity": quantity}
-    if not ups:
-        return Table((Column("name", "network"),), [], summary=summary | {"pairs": 0})
-    x = _chosen(x, "--x", [*ups.features]) or next(iter(ups.varying), None)
-    color = _chosen(color, "--color", [*ups.features]) or _strongest(ups, x)
-    order = np.argsort(ups.up, kind="stable")
-    shown_ = _ends_first(order)[: data.most]
-    n = min(EXTREMES, len(order))
-    low, high, rows = (
-        held(some, partial(_rows, ups)) for some in (order[:n], order[::-1][:n], shown_)
+    level = find_level(data, by)
+    check_quantity(data, quantity)
+    levels = _find_levels(data, quantity, level)
+    any_dtype |= not levels.has_common_dtype and by != "dtype"
+    if against is not None and against not in levels.names:
+        raise unknown(by, against, levels.names, "--against")
+    grouping = Grouping(
+        quantity=quantity,
+        level=level,
+        cell=cell_columns(data, by, (by, "dtype") if any_dtype else (by,)),
+        takes_part=(pl.col("origin") == levels.origin) & IS_STEP & SUCCEEDED,
+        level_options=LEVEL_OPTIONS.get(by, (by,)),
     )
-    summary |= {"pairs": len(ups), "origin": origin, "any_dtype": any_dtype, "x": x, "color": color}
-    summary |= distribution(ups) | {
-        "by": medians(ups, x),
-        "extremes": {
-            name: [{key: row[key] for key in (*OF_END, f"against_{quantity}", quantity)}
-                   for row in ends]
-            for name, ends in (("lowest", low), ("highest", high))
-        },
-        "levels": [
-            {"level": one, **distribution(mine), "by": medians(mine, x)}
-            for one in ups.levels
-            for mine in [ups.only(ups.place == ups.sides.place(one))]
-        ],
-        "failed": _failed(data, level, ups.sides.levels),
-    }  # fmt: skip
-    several = [Column("level")] if len(ups.levels) > 1 else []
-    differ = [Column("differ", "a | b", is_spare=True)] if any(_differ(ups, shown_)) else []
-    verdict = [Column("verdict")] if any(word is not None for word in ups.verdict[shown_]) else []
-    own = "its own" if several else ups.levels[0]
-    told = (Column(f"against_{quantity}", first), Column(quantity, own))
+    groups = RecordGroups(data, grouping)
+    first = against or find_worst_level(groups)
+    speedups = compute_speedups(data, groups, first, by) if first else None
+    if first is None or speedups is None:
+        answer = SpeedupAnswer(by_column=by, against=first, quantity=quantity)
+        return Table((Column("name", "network"),), [], summary=answer.summary())
+    features = speedups.features.columns
+    x = _check_feature(x, "--x", features) or next(iter(speedups.varying), None)
+    color = _check_feature(color, "--color", features) or _find_strongest(speedups, x)
+    answer = SpeedupAnswer(
+        by_column=by,
+        against=first,
+        quantity=quantity,
+        origin=levels.origin,
+        any_dtype=any_dtype,
+        x=x,
+        color=color,
+        distribution=summarise_distribution(speedups),
+        by=summarise_by_value(speedups, x),
+        levels=_summarise_levels(speedups, x),
+        failed=_count_failed(data, level, groups.levels),
+    )
+    return _make_table(data, answer, speedups)
+
+
+def _find_levels(data: Data, quantity: str, level: pl.Expr) -> Levels:
+    """Return the levels of the first origin that has several."""
+    has_value = quantity_value(quantity) > 0
+    rows = (
+        data.scan()
+        .filter(IS_STEP & SUCCEEDED & has_value)
+        .select("origin", "dtype", level.alias("level"))
+        .filter(pl.col("level").is_not_null())
+        .unique(maintain_order=True)
+        .collect()
+    )
+    for origin in ORIGINS:
+        dtypes: dict[str, set[str]] = {}
+        for name, dtype in rows.filter(pl.col("origin") == origin)["level", "dtype"].iter_rows():
+            dtypes.setdefault(name, set()).add(dtype)
+        if len(dtypes) > 1:
+            has_common_dtype = bool(set.intersection(*dtypes.values()))
+            return Levels(origin, sort_levels(dtypes), has_common_dtype)
+    return Levels()
+
+
+def _check_feature(name: str | None, option: str, features: Collection[str]) -> str | None:
+    return None if name is None else check_choice("hyperparameter", name, features, option)
+
+
+def _find_strongest(speedups: Speedups, x: str | None) -> str | None:
+    """Return the number, other than `x`, that goes most with speed-ups."""
+    correlations = {name: 0.0 for name in speedups.varying if name != x}
+    for name in correlations:
+        column = speedups.cells(name, speedups.b)
+        is_number = column.dtype.is_numeric() or column.dtype == pl.Boolean()
+        if is_number and not column.null_count() and np.ptp(speedups.ratio) > 0:
+            numbers = column.cast(pl.Float64()).to_numpy()
+            correlations[name] = abs(rank_correlation(numbers, speedups.ratio))
+    return max(correlations, key=lambda name: correlations[name], default=None)
+
+
+def _summarise_levels(speedups: Speedups, x: str | None) -> list[LevelSpeedups]:
+    """Return the speed-ups of each level."""
+    summaries = []
+    for level in speedups.levels:
+        of_level = speedups.select(speedups.level_places == speedups.groups.place(level))
+        summaries.append(
+            LevelSpeedups(
+                level=level,
+                distribution=summarise_distribution(of_level),
+                by=summarise_by_value(of_level, x),
+            )
+        )
+    return summaries
+
+
+def _count_failed(data: Data, level: pl.Expr, levels: Sequence[str]) -> dict[str, int]:
+    """Return the number of networks of each level that have no value because they failed."""
+    counts = (
+        data.scan()
+        .filter(IS_STEP & ~SUCCEEDED)
+        .group_by(level.alias("level"))
+        .agg(pl.col("workload_key").n_unique())
+        .filter(pl.col("level").is_in(list(levels)))
+        .sort("level")
+        .collect()
+    )
+    return dict(counts.iter_rows())
+
+
+def _make_table(data: Data, answer: SpeedupAnswer, speedups: Speedups) -> Table:
+    """Return the table of the pairs, from the lowest and the highest to the middle."""
+    order = np.argsort(speedups.ratio, kind="stable")
+    places = _order_ends_first(order)[: data.max_rows]
+    count = min(EXTREME_COUNT, len(order))
+    make_rows = partial(_make_rows, speedups)
+    low, high, rows = (
+        rows_on_demand(part, make_rows) for part in (order[:count], order[::-1][:count], places)
+    )
+    extreme_columns = (*EXTREME_COLUMNS, f"against_{answer.quantity}", answer.quantity)
+    extremes = {
+        name: [{key: row[key] for key in extreme_columns} for row in ends]
+        for name, ends in (("lowest", low), ("highest", high))
+    }
+    has_levels = len(speedups.levels) > 1
+    has_differences = any(_describe_differences(speedups, places))
+    has_verdicts = any(verdict is not None for verdict in speedups.verdict[places])
     return Table(
         (
             Column("name", "network"),
-            *several,
-            *differ,
-            *told,
+            *([Column("level")] if has_levels else []),
+            *([Column("differ", "a | b", is_spare=True)] if has_differences else []),
+            Column(f"against_{answer.quantity}", answer.against),
+            Column(answer.quantity, "its own" if has_levels else speedups.levels[0]),
             Column("speedup", "speed-up"),
-            *verdict,
+            *([Column("verdict")] if has_verdicts else []),
         ),
         rows,
-        f"Speed-ups against {first}, lowest and highest first",
-        footnotes=describe_hidden_rows(len(ups) - len(rows)),
-        max_rows=SHOWN,
-        summary=summary,
-        chart_rows=_drawn(ups, x, color),
+        f"Speed-ups against {answer.against}, lowest and highest first",
+        footnotes=describe_hidden_rows(len(speedups) - len(rows)),
+        max_rows=MAX_PRINTED_PAIRS,
+        summary={**answer.summary(), "extremes": extremes},
+        chart_rows=_list_chart_rows(speedups, answer.x, answer.color),
     )
 
 
-def _origin(data: Data, by: str, quantity: str, level: str) -> tuple[str, list[str], bool]:
-    """Return the first origin that has several levels, these, and whether no type is in all."""
-    value = value_of(data, quantity)
-    found = data.rows(
-        f"SELECT origin, level_, list(DISTINCT dtype) AS dtypes FROM (SELECT *, {level} AS level_ "
-        f"FROM flat WHERE scope = '' AND status = 'ok' AND {value} > 0) WHERE level_ IS NOT NULL "
-        "GROUP BY ALL ORDER BY min(seq)"
-    )
-    told: tuple[str, list[str], bool] = ("", [], False)
-    for origin in ORIGINS:
-        rows = [row for row in found if row["origin"] == origin]
-        if len(rows) > max(1, len(told[1])):
-            apart = not set.intersection(*(set(row["dtypes"]) for row in rows))
-            return origin, in_order([row["level_"] for row in rows]), apart
-    return told
+def _order_ends_first(order: Ids) -> Ids:
+    """Return places in the order lowest, highest, second lowest, ..."""
+    ends_first = np.empty_like(order)
+    half = (len(order) + 1) // 2
+    ends_first[::2] = order[:half]
+    ends_first[1::2] = order[half:][::-1]
+    return ends_first
 
 
-def _differ(ups: Ups, which: Ids) -> list[str]:
-    """Return in words how the two of pairs ran otherwise; "" where they did not."""
-    of, ways = ups.pairing.ways(ups.a[which], ups.b[which])
-    return [", ".join(ways[at]["differ"]) for at in of.tolist()]
+def _describe_differences(speedups: Speedups, places: Ids) -> list[str]:
+    """Return in words in what the runs of pairs differ: "threads 1 | 2"; "" for nothing."""
+    way, ways = speedups.pairing.ways(speedups.a[places], speedups.b[places])
+    return [", ".join(ways[number]["differ"]) for number in way.tolist()]
 
 
-def _rows(ups: Ups, which: Ids) -> list[Row]:
-    """Return pairs as rows: both sides, name, verdict, outcome, and what differs inside them."""
-    of = ups.sides.groups
-    columns_ = _points(ups, which)
-    hosts = ups.sides.facts(np.r_[ups.a[which], ups.b[which]], {"host": "nullif(host, '')"})
-    for side, ids in (("", ups.b[which]), ("against_", ups.a[which])):
-        columns_ |= {f"{side}{end}": known(of[end][ids]) for end in ("low", "high")}
-        columns_[f"{side}host"] = [hosts[one]["host"] for one in ids.tolist()]
-    columns_ |= {f"against_{n}": ups.cells(n, ups.a[which]) for n in HOW if n in ups.features}
-    columns_ |= {n: ups.cells(n, ups.b[which]) for n in ups.features}
-    columns_ |= {"against": [ups.against] * len(which), "differ": _differ(ups, which)}
-    for side, ids in (("against_", ups.a[which]), ("", ups.b[which])):
-        columns_[f"{side}{ups.sides.quantity}"] = known(of["value"][ids])
-    columns_["outcome"] = [OUTCOMES[one] for one in ups.outcome[which]]
-    return _as_rows(columns_)
+def _make_rows(speedups: Speedups, places: Ids) -> list[Row]:
+    """Return pairs as rows: name, speed-up, both sides, features, and in what they differ."""
+    groups = speedups.groups
+    a, b = speedups.a[places], speedups.b[places]
+    columns = _point_columns(speedups, places)
+    hosts = groups.facts(np.r_[a, b], {"host": pl.col("host").replace("", None)})
+    for side, ids in (("", b), ("against_", a)):
+        columns[f"{side}low"] = finite_cells(groups.columns.low[ids])
+        columns[f"{side}high"] = finite_cells(groups.columns.high[ids])
+        columns[f"{side}host"] = [hosts[group]["host"] for group in ids.tolist()]
+    for name in HOW:
+        if name in speedups.features.columns:
+            columns[f"against_{name}"] = plain_values(speedups.cells(name, a))
+    for name in speedups.features.columns:
+        columns[name] = plain_values(speedups.cells(name, b))
+    columns["against"] = [speedups.pairing.against] * len(places)
+    columns["differ"] = _describe_differences(speedups, places)
+    columns[f"against_{groups.quantity}"] = finite_cells(groups.columns.value[a])
+    columns[groups.quantity] = finite_cells(groups.columns.value[b])
+    columns["outcome"] = [OUTCOMES[outcome] for outcome in speedups.outcomes[places]]
+    return _transpose(columns)
 
 
-def _points(ups: Ups, which: Ids) -> dict[str, list[Any]]:
+def _point_columns(speedups: Speedups, places: Ids) -> dict[str, Sequence[Any]]:
     """Return the name, level, speed-up and verdict of pairs."""
-    b = ups.b[which]
-    told = sorted((one for one in ups.varying if one != "family"), key=lambda one: one == "batch")
-    families = ups.cells("family", b)
-    values = [ups.cells(name, b) for name in told]
-    named = [[*zip(told, cells, strict=True)] for cells in zip(*values, strict=True)]
-    named = named or [[] for _ in which]
+    b = speedups.b[places]
+    features = [name for name in speedups.varying if name not in ("family", "batch")]
+    if "batch" in speedups.varying:
+        features.append("batch")
+    families = speedups.cells("family", b).to_list()
+    cells = [plain_values(speedups.cells(name, b)) for name in features]
+    names = [
+        _name_network(family, zip(features, values, strict=True))
+        for family, *values in zip(families, *cells, strict=True)
+    ]
     return {
-        "name": [
-            f"{family} {', '.join(said(n, one) for n, one in cells if one is not None)}".strip()
-            for family, cells in zip(families, named, strict=True)
-        ],
-        "level": ups.sides.level_of(b).tolist(),
-        "speedup": ups.up[which].tolist(),
-        "verdict": ups.verdict[which].tolist(),
+        "name": names,
+        "level": speedups.groups.level_of(b).tolist(),
+        "speedup": speedups.ratio[places].tolist(),
+        "verdict": speedups.verdict[places].tolist(),
     }
 
 
-def _as_rows(columns_: Mapping[str, Sequence[Any]]) -> list[Row]:
-    return [dict(zip(columns_, row, strict=True)) for row in zip(*columns_.values(), strict=True)]
+def _name_network(family: str, features: Iterable[tuple[str, Any]]) -> str:
+    """Return a network's family with its features: "fc layers 4, batch 64"."""
+    words = ", ".join(said(name, value) for name, value in features if value is not None)
+    return f"{family} {words}".strip()
 
 
-def _drawn(ups: Ups, x: str | None, color: str | None) -> list[Row]:
+def _transpose(columns: Mapping[str, Sequence[Any]]) -> list[Row]:
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _list_chart_rows(speedups: Speedups, x: str | None, color: str | None) -> list[Row]:
     """Return the points of a picture, and the bars of the histogram of each level.
 
     Of very many pairs some are points, evenly: as they are spread, not from the ends.
     """
-    order = np.argsort(ups.up, kind="stable")
-    which = order[:: -(-len(order) // MOST_POINTS)]
-    columns_ = _points(ups, which)
+    order = np.argsort(speedups.ratio, kind="stable")
+    places = order[:: -(-len(order) // MAX_POINTS)]
+    columns = _point_columns(speedups, places)
+    b = speedups.b[places]
     for axis, name in (("x", x), ("color", color)):
-        columns_[axis] = ups.cells(name, ups.b[which]) if name else [None] * len(which)
-    logs = np.log(ups.up)
-    wide = max(float(np.ptp([*logs, 0.0])), 0.1) / BARS
-    edges = wide * np.arange(math.floor(logs.min() / wide), math.floor(logs.max() / wide) + 2)
+        columns[axis] = plain_values(speedups.cells(name, b)) if name else [None] * len(places)
+    logs = np.log(speedups.ratio)
+    width = max(float(np.ptp([*logs, 0.0])), 0.1) / HISTOGRAM_BARS
+    edges = width * np.arange(math.floor(logs.min() / width), math.floor(logs.max() / width) + 2)
     bars = []
-    for level in ups.levels:
-        counts = np.histogram(logs[ups.place == ups.sides.place(level)], edges)[0]
+    for level in speedups.levels:
+        is_level = speedups.level_places == speedups.groups.place(level)
+        counts = np.histogram(logs[is_level], edges)[0]
         bars += [
             {
                 "level": level,
-                "low": math.exp(edges[at]),
-                "high": math.exp(edges[at + 1]),
-                "networks": int(counts[at]),
+                "low": math.exp(edges[bar]),
+                "high": math.exp(edges[bar + 1]),
+                "networks": int(counts[bar]),
             }
-            for at in np.flatnonzero(counts)
+            for bar in np.flatnonzero(counts)
         ]
-    return [*_as_rows(columns_), *bars]
-
-
-def _ends_first(order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return places in order, the lowest, the highest, the second lowest, ... first."""
-    found = np.empty_like(order)
-    half = (len(order) + 1) // 2
-    found[::2], found[1::2] = order[:half], order[half:][::-1]
-    return found
-
-
-def _strongest(ups: Ups, x: str | None) -> str | None:
-    """Return the number, other than `x`, that goes most with speed-ups."""
-    found: dict[str, float] = {name: 0.0 for name in ups.varying if name != x}
-    for name in found:
-        held = ups.of(name)
-        if held.dtype.kind == "f" and np.isfinite(held).all() and np.ptp(ups.up) > 0:
-            found[name] = abs(rank_correlation(held, ups.up))
-    return max(found, key=lambda name: found[name], default=None)
-
-
-def _failed(data: Data, level: str, known: Sequence[str]) -> Row:
-    """Return how many networks of each level have no value because they failed."""
-    found = data.rows(
-        f"SELECT {level} AS level, count(DISTINCT workload_key) AS n FROM flat "
-        "WHERE scope = '' AND status <> 'ok' GROUP BY 1 ORDER BY 1"
-    )
-    return {row["level"]: row["n"] for row in found if row["level"] in known}
-
-
-def _chosen(name: str | None, option: str, known: Sequence[str]) -> str | None:
-    return None if name is None else check_choice("hyperparameter", name, known, option)
+    return [*_transpose(columns), *bars]
 
 
 ANALYSIS = Analysis(
@@ -243,7 +328,7 @@ ANALYSIS = Analysis(
     geometric mean, and medians by a hyperparameter.
     """,
     speedup_table,
-    says,
+    describe_speedups,
     section="Speed-ups",
     chart="steptime.reports.charts.speedup:chart",
     settings=(

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from steptime.analysis.gate import POWER
@@ -13,9 +14,10 @@ from steptime.analysis.power import Power
 from steptime.analysis.verdict import MARGIN, screen_words
 from steptime.core.answer import AnswerRow
 from steptime.core.units import counted, percent
+from steptime.records.group_members import Ids
 from steptime.records.ratios import farthest, geometric_mean
+from steptime.records.record_groups import Cells
 from steptime.records.row import grouped
-from steptime.records.sides import Columns
 
 FAIL_ON: Mapping[str, tuple[str, ...]] = {  # fields of `FolderChanges` that must be empty
     "slower": ("regressions", "vanished"),
@@ -24,9 +26,12 @@ FAIL_ON: Mapping[str, tuple[str, ...]] = {  # fields of `FolderChanges` that mus
     "vanished": ("vanished",),
 }
 MAX_UNLIKE = 4  # differences of the folders in a line
-_GROUP_COLUMNS = {
-    "by": "if(scope = '', 'family', 'op')",
-    "name": "if(scope = '', family, coalesce(nullif(op_kind, ''), scope))",
+IS_STEP = pl.col("scope") == ""
+GROUP_CELLS: Cells = {
+    "by": pl.when(IS_STEP).then(pl.lit("family")).otherwise(pl.lit("op")),
+    "name": pl.when(IS_STEP)
+    .then(pl.col("family"))
+    .otherwise(pl.coalesce(pl.col("op_kind").replace("", None), pl.col("scope"))),
 }
 
 
@@ -129,19 +134,18 @@ def find_changes(pairing: Pairing) -> FolderChanges:
 
     A regression is a worse number, whether that is a larger or a smaller one.
     """
-    is_sampled = pairing.columns["sampled"]
-    columns = {name: column[is_sampled] for name, column in pairing.columns.items()}
-    verdicts, positions = columns["verdict"], np.flatnonzero(is_sampled)
+    ratio, verdicts = pairing.columns.ratio, pairing.columns.verdict
+    places = np.flatnonzero(pairing.columns.is_sampled)
+    sampled_verdicts = verdicts[places]
 
     def changes_of(word: str) -> Iterator[StepChange]:
-        indices = np.flatnonzero(verdicts == word)
-        ordered = indices[farthest(columns["ratio"][indices])]
-        return _changes(pairing.rows(positions[ordered]))
+        changed = places[sampled_verdicts == word]
+        return _changes(pairing.rows(changed[farthest(ratio[changed])]))
 
     unpaired = pairing.unpaired
-    is_first_only = ~unpaired["is_both"] & unpaired["is_a"]
-    is_second_only = ~unpaired["is_both"] & ~unpaired["is_a"]
-    failed = tuple(_changes(pairing.unpaired_rows(np.flatnonzero(unpaired["is_lost"]))))
+    is_first_only = ~unpaired.is_both & unpaired.is_a
+    is_second_only = ~unpaired.is_both & ~unpaired.is_a
+    failed = tuple(_changes(pairing.unpaired_rows(np.flatnonzero(unpaired.is_lost))))
     vanished = tuple(_changes(pairing.unpaired_rows(np.flatnonzero(is_first_only))))
     return FolderChanges(
         margin=MARGIN if pairing.margin is None else pairing.margin,
@@ -149,15 +153,15 @@ def find_changes(pairing: Pairing) -> FolderChanges:
         improvements=tuple(changes_of("faster")),
         vanished=vanished,
         verdicts=VerdictCounts(
-            slower=_count(verdicts, "slower"),
-            faster=_count(verdicts, "faster"),
-            same=_count(verdicts, "same"),
-            unsure=_count(verdicts, "unsure"),
+            slower=_count(sampled_verdicts, "slower"),
+            faster=_count(sampled_verdicts, "faster"),
+            same=_count(sampled_verdicts, "same"),
+            unsure=_count(sampled_verdicts, "unsure"),
             failed=len(failed),
             vanished=len(vanished),
             new=int(is_second_only.sum()),
         ),
-        groups=tuple(_groups(pairing, columns)),
+        groups=tuple(_groups(pairing, places)),
         unlike=tuple(text for text, _ in pairing.differences().most_common()),
     )
 
@@ -170,19 +174,21 @@ def _count(words: NDArray[Any], word: str) -> int:
     return int((words == word).sum())
 
 
-def _groups(pairing: Pairing, columns: Columns) -> Iterator[ChangedGroup]:
-    """Yield the changes by family for steps and by kind for ops."""
-    ids = columns["b"].tolist()
-    facts = pairing.sides.facts(columns["b"], _GROUP_COLUMNS)
-    keys = [tuple(facts[group_id].values()) for group_id in ids]
-    order = np.argsort(columns["b"], kind="stable").tolist()
-    for (by, name), indices in grouped(order, keys.__getitem__).items():
-        verdicts = columns["verdict"][indices]
+def _groups(pairing: Pairing, places: Ids) -> Iterator[ChangedGroup]:
+    """Yield the changes by family for steps and by kind for ops, of the pairs at these places."""
+    columns = pairing.columns
+    b = columns.b[places]
+    facts = pairing.groups.facts(b, GROUP_CELLS)
+    keys = {group: (row["by"], row["name"]) for group, row in facts.items()}
+    ordered = places[np.argsort(b, kind="stable")].tolist()
+    by_key = grouped(ordered, lambda place: keys[int(columns.b[place])])
+    for (by, name), members in by_key.items():
+        verdicts = columns.verdict[members]
         yield ChangedGroup(
             by=by,
             group=name,
-            pairs=len(indices),
-            geometric_mean_ratio=geometric_mean(columns["ratio"][indices]),
+            pairs=len(members),
+            geometric_mean_ratio=geometric_mean(columns.ratio[members]),
             slower=_count(verdicts, "slower"),
             faster=_count(verdicts, "faster"),
         )

@@ -310,7 +310,7 @@ def _draw_picture(
     (folder,), path = paths, Path(out)
     check_path(path)
     data = Data.load([folder], note, model)
-    data.most = MAX_PRINTED_ROWS  # of a table; the picture asks for the rows that it draws
+    data.max_rows = MAX_PRINTED_ROWS  # of a table; the picture asks for the rows that it draws
     record_count = data.count_records()
     if not record_count:
         raise unknown("model", model, Data.load([folder], note).model_names(), str(folder))

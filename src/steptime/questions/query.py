@@ -74,7 +74,7 @@ def query(
     folder = Path(in_)
     max_rows = None if rows is None else values.parse_count(rows, "--rows")
     if max_rows is None and out is None:
-        max_rows = sql_query.SHOWN_ROWS
+        max_rows = sql_query.MAX_ANSWER_ROWS
     limits = sql_query.QueryLimits(
         memory_bytes=_parse_memory(memory),
         limit_s=values.parse_seconds(seconds, "--seconds", at_most=MAX_LIMIT_S),

@@ -1,100 +1,98 @@
-"""What an analysis is asked of: folders of records, as two tables that SQL reads.
+"""Folders of records with their results: what analyses, charts and reports are asked of.
 
-`records` has a row for each record, `results` one for each network, platform, way of measuring and
-method of prediction. Both have a column for every quantity and hyperparameter, SI units in their
-names, and None where something is unknown. A picture or a table of many rows asks for the columns
-and rows that it shows, binned where they are more than it can draw.
+A frame of records has a row for each record, a frame of results (`records.results`) one for each
+network, platform, way of measuring and method of prediction. Units are in the names of columns;
+null is unknown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from copy import copy
+import random
+from collections.abc import Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from steptime.core.units import seconds
-from steptime.records import results_sql
 from steptime.records.folders import Folders
 from steptime.records.row import Row
 
 if TYPE_CHECKING:
     import polars as pl
 
-WHOLE = ("name", *results_sql.COLUMNS, "label", *results_sql.PLACES)
+INTERVAL_COLUMNS = ("measured_low_s", "measured_high_s", "interval")
 
 
 class Data(Folders):
-    """Folders of records, with the table `results` for a statement that asks it."""
+    """Folders of records, and the frame of their results."""
 
     @cached_property
     def results(self) -> list[Row]:
-        """The rows of `analysis.results`, each with a `label` that tells it from all others.
+        """The rows of results, each with a `label` that tells it from all others.
 
         `interval_95` is the 95 % interval of its measured step in words, None where unknown.
         """
-        return self.of_results(WHOLE)
+        from steptime.records.results import ALL_COLUMNS
 
-    def of_results(self, columns: Iterable[str], rest: str = "", *values: Any) -> list[Row]:
-        """Return columns of `results` and `interval_95`; `rest` is the SQL behind its name."""
-        ends = ("measured_low_s", "measured_high_s")  # stated ones may be another interval
-        told = dict.fromkeys(one for one in (*columns, *ends, "interval") if one != "interval_95")
-        rows = self.rows(f"SELECT {', '.join(told)} FROM results {rest}", *values)
-        for row in rows:
-            low, high = (row[end] for end in ends)
-            known = row["interval"] and low is not None and high is not None
-            row["interval_95"] = f"{seconds(low)} to {seconds(high)}" if known else None
-        return rows
+        return result_rows(self.results_frame(ALL_COLUMNS))
 
-    def results_frame(self, columns: Sequence[str]) -> pl.DataFrame:
-        """Return columns of `results` as a frame, in their order."""
+    def scan_results(self) -> pl.LazyFrame:
+        """Return the results as a lazy frame, in the order of the first records."""
+        return self._results.lazy()
+
+    @cached_property
+    def _results(self) -> pl.DataFrame | pl.LazyFrame:
+        from steptime.records.results import MAKERS, make_results
+
+        return self._tables.cache_results(partial(make_results, self), MAKERS)
+
+    def count_results(self) -> int:
+        """Return the number of results."""
         import polars as pl
 
-        arrays = self.arrays(f"SELECT {', '.join(columns)} FROM results")
-        return pl.DataFrame(
-            [
-                pl.Series(name, column.tolist(), dtype=pl.String())
-                if column.dtype.kind == "O"
-                else pl.Series(name, column).fill_nan(None)
-                for name, column in arrays.items()
-            ]
-        )
+        return int(self.scan_results().select(pl.len()).collect().item())
 
-    def drawn(
-        self, columns: Iterable[str], where: str, most: int, line: str = "label"
+    def results_frame(self, columns: Sequence[str]) -> pl.DataFrame:
+        """Return columns of results as a frame, in their order."""
+        return self.scan_results().select(columns).collect()
+
+    def draw_results(
+        self, columns: Sequence[str], condition: pl.Expr, limit: int, line: pl.Expr | None = None
     ) -> tuple[list[Row], int]:
-        """Return columns of `results` where a condition holds, their `line`, the number of lines.
+        """Return rows of results with their `line`, and the number of lines.
 
-        A line is what has one value of the expression `line`, by default a row. Of more than `most`
-        lines the rows are of some, chosen by chance.
+        Args:
+            columns: the columns of the rows.
+            condition: whether a result takes part.
+            limit: lines that are drawn; of more lines some are drawn, chosen by chance.
+            line: what the points of a line share; by default each result is a line.
         """
-        chosen = self.rows(
-            "SELECT of_line, count(*) OVER () AS number FROM (SELECT DISTINCT "
-            f"hash({line}) AS of_line FROM results WHERE {where}) ORDER BY of_line LIMIT {most}"
-        )
-        number = chosen[0]["number"] if chosen else 0
-        lines = ", ".join(str(one["of_line"]) for one in chosen)
-        some = f" AND hash({line}) IN ({lines})" if number > most else ""
-        return self.of_results((*columns, f"{line} AS line"), f"WHERE {where}{some}"), number
+        import polars as pl
 
-    def beside(self) -> Data:
-        """Return the same records for another thread, which must not outlast this object."""
-        self._told  # noqa: B018  # asked once, not by each
-        self._add_results()
-        found, tables = copy(self), copy(self._tables)
-        tables.connection = tables.connection.cursor()
-        vars(found)["_tables"] = tables
-        return found
+        of_line = (pl.col("label") if line is None else line).alias("line")
+        names = dict.fromkeys((*columns, *INTERVAL_COLUMNS))
+        names.pop("interval_95", None)
+        frame = self.scan_results().filter(condition).select(*names, of_line).collect()
+        lines = frame["line"].unique(maintain_order=True)
+        if len(lines) > limit:
+            places = random.Random(0).sample(range(len(lines)), limit)  # noqa: S311 - no secret
+            frame = frame.filter(pl.col("line").is_in(lines[sorted(places)].implode()))
+        return result_rows(frame), len(lines)
 
-    def _asked(self, sql: str, values: Sequence[Any]) -> Any:
-        """Return the answer to a statement; the first that lacks the table `results` gets it."""
-        from duckdb import CatalogException
 
-        try:
-            return super()._asked(sql, values)
-        except CatalogException:
-            self._add_results()
-            return super()._asked(sql, values)
+def result_rows(frame: pl.DataFrame) -> list[Row]:
+    """Return results as rows, with `interval_95` if they have `INTERVAL_COLUMNS`."""
+    rows = frame.to_dicts()
+    if {*INTERVAL_COLUMNS} <= {*frame.columns}:
+        for row in rows:
+            row["interval_95"] = describe_interval(row)
+    return rows
 
-    def _add_results(self) -> None:
-        self._tables.add_results(partial(results_sql.add, self), results_sql.SQL)
+
+def describe_interval(row: Row) -> str | None:
+    """Return the interval of a measured step: "1.2 ms to 1.3 ms"; None where unknown.
+
+    A stated interval may be of another kind.
+    """
+    low_s, high_s, kind = (row[name] for name in INTERVAL_COLUMNS)
+    has_interval = kind and low_s is not None and high_s is not None
+    return f"{seconds(low_s)} to {seconds(high_s)}" if has_interval else None

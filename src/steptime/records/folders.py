@@ -1,62 +1,74 @@
-"""Folders of records as tables of a database in memory, which answers SQL over them."""
+"""Folders of records as one frame, and the methods, platforms and days of their records."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
-from steptime.core.errors import InputError, shorten
+from steptime.core.errors import InputError
 from steptime.core.units import first_of
-from steptime.records import flat, store
+from steptime.records import store
+from steptime.records.column_names import name_settings
+from steptime.records.folder_source import Source
 from steptime.records.record import ORIGINS, Record
 from steptime.records.record_files import read_record
-from steptime.records.row import UNKNOWN, Row
+from steptime.records.row import UNKNOWN, Kinds, Row
 from steptime.records.tables import Tables
 
 if TYPE_CHECKING:
     import numpy as np
     import polars as pl
-
-
-FAILED = "SELECT status, cause, count(*) AS n FROM flat WHERE scope = '' GROUP BY ALL ORDER BY 3, 1"
+    from numpy.typing import NDArray
 
 
 class Folders:
     """Records of one folder or of several, each with its name; a row says its `folder`.
 
-    `most` is how many rows are shown of a table that only people read; None asks for all.
+    Attributes:
+        max_rows: rows of a table that only people read; None asks for all.
     """
 
-    most: int | None = None
+    max_rows: int | None = None
 
     def __init__(
         self,
-        *folders: tuple[str, Path | Sequence[Record]],
+        *folders: Source,
         warn: Callable[[str], None] = lambda _: None,
         model: str = "",
     ) -> None:
-        self._folders, self._warn, self._model = folders, warn, model
+        self._folders = folders
+        self._warn = warn
+        self._model = model
 
     @classmethod
     def load(cls, paths: Iterable[Path], warn: Callable[[str], None], model: str = "") -> Self:
-        """Return the records of folders, or of models that begin so.
+        """Return the records of folders, or those of models that begin so.
 
-        Raises `InputError` for what is no folder of records.
+        Args:
+            paths: the folders.
+            warn: gets a line on records that are left out.
+            model: how the names of models begin; "" for all.
+
+        Raises:
+            InputError: for a path that is no folder of records.
         """
-        found = list(paths)
-        for path in found:
+        folders = list(paths)
+        for path in folders:
             with store.readable(path):
                 if not any(file.stat().st_size for file in store.paths(path)):
                     raise InputError(f"{path}: {store.EMPTY}")
-        names = [path.resolve().name for path in found]
-        told = [n if names.count(n) == 1 else str(p) for n, p in zip(names, found, strict=True)]
-        return cls(*zip(told, found, strict=True), warn=warn, model=model)
+        names = [path.resolve().name for path in folders]
+        sources = [
+            (name if names.count(name) == 1 else str(path), path)
+            for name, path in zip(names, folders, strict=True)
+        ]
+        return cls(*sources, warn=warn, model=model)
 
     @classmethod
     def of(cls, records: Sequence[Record], name: str = "") -> Self:
-        """Return records that are at hand."""
+        """Return records that are in memory."""
         return cls((name, records))
 
     @property
@@ -64,41 +76,11 @@ class Folders:
         """The names of the folders."""
         return [name for name, _ in self._folders]
 
-    def rows(self, sql: str, *values: Any) -> list[Row]:
-        """Return the answer to a statement over `records` and `results`; `?` stand for `values`."""
-        return flat.fetched(self._asked(sql, values))
-
-    def one(self, sql: str, *values: Any) -> list[Any]:
-        """Return the cells of the one row that answers a statement."""
-        (row,) = self.rows(sql, *values)
-        return [*row.values()]
-
-    def arrays(self, sql: str, *values: Any, exact: Collection[str] = ()) -> dict[str, np.ndarray]:
-        """Return the answer as a column each: numbers as float64 with NaN where unknown.
-
-        Whole numbers of columns that are `exact` stay as they are; none of them may be unknown.
-        """
-        import numpy as np
-
-        def plain(column: Any) -> Any:
-            kind = float if column.dtype.kind in "iufb" else object
-            held = np.ma.getdata(column).astype(kind, copy=False)
-            unknown = np.array(None, kind)  # NaN as a float
-            return np.where(column.mask, unknown, held) if np.ma.is_masked(column) else held
-
-        found = self._asked(sql, values).fetchnumpy()
-        return {n: column if n in exact else plain(column) for n, column in found.items()}
-
-    def columns(self, table: str) -> dict[str, str]:
-        """Return the columns of `records` or `results`, and the SQL type of each."""
-        found = self.rows(f"DESCRIBE {table}")
-        return {row["column_name"]: row["column_type"] for row in found}
-
-    def whole(self, folder: int, places: Iterable[int]) -> dict[int, Record]:
-        """Return records of a folder whole, by their places, as `flat` says them."""
-        held = self._folders[folder][1]
-        if not isinstance(held, Path):
-            return {place: held[place] for place in places}
+    def read_records(self, folder: int, places: Iterable[int]) -> dict[int, Record]:
+        """Return records of a folder, by their `place` in the frame."""
+        _, content = self._folders[folder]
+        if not isinstance(content, Path):
+            return {place: content[place] for place in places}
         paths, starts = self._tables.files_of(folder)
         return {place: read_record(paths, starts, place) for place in places}
 
@@ -106,44 +88,73 @@ class Folders:
         """Return the records as a lazy frame (`frame_columns.SCHEMA`), in their order."""
         return self._tables.scan()
 
+    def take_records(
+        self, seqs: NDArray[np.int64], columns: Sequence[str | pl.Expr]
+    ) -> pl.DataFrame:
+        """Return columns of records by their `seq`, in ascending order without repeats."""
+        import numpy as np
+        import polars as pl
+
+        places = np.unique(seqs)
+        if not len(places):
+            return self.scan().head(0).select("seq", *columns).collect()
+        records = self._tables.scan((int(places[0]), int(places[-1])))
+        takes_part = pl.col("seq").is_in(pl.Series(places).implode())
+        return records.filter(takes_part).select("seq", *columns).collect()
+
     def count_records(self) -> int:
         """Return the number of records."""
-        (number,) = self.one("SELECT count(*) FROM flat")
-        return int(number)
+        import polars as pl
+
+        return int(self.scan().select(pl.len()).collect().item())
 
     def model_names(self) -> list[str]:
         """Return the models of the records, sorted."""
-        rows = self.rows("SELECT DISTINCT model FROM flat ORDER BY model")
-        return [row["model"] for row in rows]
+        return sorted(self._distinct("model")["model"])
 
-    def lend(self, name: str, columns: dict[str, Any]) -> None:
-        """Let statements read arrays as a table of this name."""
-        self._tables.connection.register(name, columns)
-
-    def expression(self, column: str) -> str:
-        """Return the SQL over `flat` of a column of `records`."""
-        return self._tables.columns[column]
+    def _distinct(self, *columns: str | pl.Expr) -> pl.DataFrame:
+        """Return the combinations of values of columns, in the order of their first records."""
+        return self.scan().select(*columns).unique(maintain_order=True).collect()
 
     @cached_property
     def failed(self) -> str:
-        """How many steps failed and of what most did, where none succeeded; else an empty text."""
-        found = self.rows(FAILED)
-        if not found or any(row["status"] == "ok" for row in found):
+        """How many steps failed, and for which reason most, if none succeeded; else ""."""
+        import polars as pl
+
+        reason = ("status", "cause")
+        steps = self.scan().filter(pl.col("scope") == "").select(reason).collect()
+        if not len(steps) or (steps["status"] == "ok").any():
             return ""
-        status, cause, most = found[-1].values()
-        often = f" most often ({most:,})" if len(found) > 1 else ""
+        counts = steps.group_by(reason, maintain_order=True).len("count")
+        status, cause, count = counts.sort("count", *reason).row(-1)
+        often = f" most often ({count:,})" if len(counts) > 1 else ""
         why = f"{status}: {cause}" if cause else status
-        return f"no step here succeeded: {sum(o['n'] for o in found):,} failed,{often} with {why}"
+        return f"no step here succeeded: {len(steps):,} failed,{often} with {why}"
 
     @property
     def settings(self) -> list[str]:
         """The names of hyperparameters, as networks have them."""
-        return list(self._tables.param_columns)
+        return list(self.setting_kinds)
+
+    @cached_property
+    def setting_columns(self) -> dict[str, str]:
+        """The column of each hyperparameter by its name."""
+        return name_settings(self.setting_kinds, self.quantity_kinds)
+
+    @property
+    def setting_kinds(self) -> Kinds:
+        """The names of the types that the values of each hyperparameter have."""
+        return self._tables.setting_kinds
+
+    @property
+    def quantity_kinds(self) -> Kinds:
+        """The same of each quantity that not every record has."""
+        return self._tables.quantity_kinds
 
     @cached_property
     def hyperparameters(self) -> list[str]:
-        """The columns of both tables that are hyperparameters of networks."""
-        return list(self._tables.param_columns.values())
+        """The columns of hyperparameters, in records and in results."""
+        return list(self.setting_columns.values())
 
     @property
     def source(self) -> str:
@@ -151,47 +162,46 @@ class Folders:
         return self.source_of(*ORIGINS)
 
     def source_of(self, *origins: str, on: Collection[str] = ()) -> str:
-        """Return that line of the records of these origins, on these platforms or on all."""
-        told = [row for row in self._told if not on or row["platform"] in on]
-        return _line([row for row in told if row["origin"] in origins])
+        """Return the same line of the records of these origins, on these platforms or on all."""
+        methods = [row for row in self._methods if not on or row["platform"] in on]
+        return _describe_methods([row for row in methods if row["origin"] in origins])
 
     @cached_property
     def origins(self) -> set[str]:
         """The origins of the records."""
-        return {row["origin"] for row in self.rows("SELECT DISTINCT origin FROM flat")}
+        return set(self._distinct("origin")["origin"])
 
     @cached_property
-    def _told(self) -> list[Row]:
-        told = "origin, method, method_version, platform, taken_at[:10] AS day"
-        return self.rows(f"SELECT DISTINCT {told} FROM flat")
+    def _methods(self) -> list[Row]:
+        """The methods, platforms and days of the records, each combination once."""
+        import polars as pl
+
+        day = pl.col("taken_at").str.head(10).alias("day")
+        return self._distinct("origin", "method", "method_version", "platform", day).to_dicts()
 
     def tables(self) -> Tables:
-        """Return a database of these records that nobody else uses."""
+        """Return the rows of these records in files that nobody else uses."""
         return Tables(self._folders or [("", ())], self._warn, self._model)
 
     @cached_property
     def _tables(self) -> Tables:
         return self.tables()
 
-    def _asked(self, sql: str, values: Sequence[Any]) -> Any:
-        from duckdb import IOException, OutOfMemoryException
 
-        try:
-            return self._tables.connection.execute(sql, list(values))
-        except (IOException, OutOfMemoryException) as error:  # of a full disk for temporary files
-            reason = shorten(str(error))
-            raise store.StoreError(f"records need room for temporary files: {reason}") from None
-
-
-def _line(told: Sequence[Row]) -> str:
-    parts = [_methods(told, origin) for origin in ORIGINS]
-    shown = first_of(sorted({row["platform"] for row in told if row["platform"]}), 3)
-    days = sorted({row["day"] for row in told if row["day"]})
-    when = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
-    return " · ".join(part for part in (*parts, shown, when) if part)
+def _describe_methods(rows: Sequence[Row]) -> str:
+    """Return a line such as "measured with torch 2.13.0 · a100 · 2026-11-05"."""
+    parts = [_name_methods(rows, origin) for origin in ORIGINS]
+    platforms = first_of(sorted({row["platform"] for row in rows if row["platform"]}), 3)
+    days = sorted({row["day"] for row in rows if row["day"]})
+    period = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
+    return " · ".join(part for part in (*parts, platforms, period) if part)
 
 
-def _methods(told: Sequence[Row], origin: str) -> str:
-    here = [row for row in told if row["origin"] == origin]
-    methods = {f"{r['method']} {r['method_version']}".removesuffix(f" {UNKNOWN}") for r in here}
+def _name_methods(rows: Sequence[Row], origin: str) -> str:
+    """Return the methods of an origin: "predicted with analytic 2, roofline"."""
+    methods = {
+        f"{row['method']} {row['method_version']}".removesuffix(f" {UNKNOWN}")
+        for row in rows
+        if row["origin"] == origin
+    }
     return f"{origin} with {', '.join(sorted(methods))}" if methods else ""

@@ -14,7 +14,7 @@ import re
 import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
-from steptime.records import flat
+from steptime.records.column_names import name_quantities, name_settings
+from steptime.records.row import COLUMNS, Kinds
 
 if TYPE_CHECKING:
     import duckdb
@@ -34,11 +35,24 @@ COPY_OPTIONS = {  # of DuckDB's COPY, by the ending of the file
     ".parquet": "FORMAT parquet, COMPRESSION zstd",
     ".jsonl": "FORMAT json",
 }
-SPILL_AT_SHARE = 0.75  # of the memory, from which on DuckDB writes to its temporary folder
+SPILL_SHARE = 0.75  # of the memory, from which on DuckDB writes to its temporary folder
 MAX_SPILLED_SHARE = 4  # of the memory, on the disk
-ROWS_AT_ONCE = 1000
+ROWS_OF_CHUNK = 1000
 MAX_RESERVED_BYTES = 128 << 20  # two arenas of glibc's malloc; stacks of threads are not counted
 GRACE_S = 1.0  # in which the process that asked ends this one
+
+
+STEP_END = "if(samples IS NULL, stated_{end}, if(estimate.{end} IS NULL, NULL, {choose}))"
+DERIVED_COLUMNS = {  # of the view `records`, that the files do not have
+    "step_s_low": STEP_END.format(end="low", choose="least(estimate.low, step_s)"),
+    "step_s_high": STEP_END.format(end="high", choose="greatest(estimate.high, step_s)"),
+    "steady": "CAST(estimate.steady AS BOOLEAN)",
+}
+SQL_TYPES = {"bool": "BOOLEAN", "int": "BIGINT", "float": "DOUBLE"}
+TEXT_OF_JSON = """CASE json_type({value}) WHEN 'BOOLEAN' THEN if({value} = 'true', 'yes', 'no')
+    WHEN 'DOUBLE' THEN if(regexp_matches(CAST({value} AS VARCHAR), '[.e]'),
+        CAST(CAST({value} AS DOUBLE) AS VARCHAR), CAST({value} AS VARCHAR))
+    ELSE {value}->>'$' END"""
 
 
 class QueryRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,8 +60,10 @@ class QueryRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         sql: the statement.
-        setup: statements that make the view `records`.
-        readable_paths: the only files that may be read.
+        files: the Parquet files of the records, the only files that may be read.
+        model: records of models that begin so take part; "" for all.
+        setting_kinds: the types of the values of each hyperparameter.
+        quantity_kinds: the types of the values of each quantity that not every record has.
         temporary_folder: where DuckDB writes what does not fit into the memory.
         memory_bytes: memory that the statement may take.
         limit_s: time after which the process ends.
@@ -58,8 +74,10 @@ class QueryRequest(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     sql: str
-    setup: list[str]
-    readable_paths: list[str]
+    files: list[str]
+    model: str
+    setting_kinds: Kinds
+    quantity_kinds: Kinds
     temporary_folder: str
     memory_bytes: int
     limit_s: float
@@ -97,7 +115,7 @@ def main() -> None:
     import duckdb  # noqa: F401  # while the request is still being made
 
     request = msgspec.json.decode(sys.stdin.buffer.readline(), type=QueryRequest)
-    _end_at(request.limit_s + GRACE_S)
+    _limit_time(request.limit_s + GRACE_S)
     out = sys.stdout.buffer
     try:
         with _connection(request) as connection:
@@ -113,7 +131,7 @@ def main() -> None:
     os._exit(0)  # DuckDB may take long to give back its memory
 
 
-def _end_at(limit_s: float) -> None:
+def _limit_time(limit_s: float) -> None:
     """Let the system end this process after a time, whatever it does then."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, limit_s)
@@ -150,15 +168,15 @@ def _connection(request: QueryRequest) -> Iterator[duckdb.DuckDBPyConnection]:
     import duckdb
 
     with duckdb.connect() as connection:
-        spill_at_bytes = int(request.memory_bytes * SPILL_AT_SHARE)
+        spill_bytes = int(request.memory_bytes * SPILL_SHARE)
         spilled_bytes = request.memory_bytes * MAX_SPILLED_SHARE
         connection.execute("SET temp_directory = ?", [request.temporary_folder])
-        connection.execute("SET memory_limit = ?", [f"{spill_at_bytes}B"])
+        connection.execute("SET memory_limit = ?", [f"{spill_bytes}B"])
         connection.execute("SET max_temp_directory_size = ?", [f"{spilled_bytes}B"])
         connection.execute("SET enable_progress_bar = false")
-        for statement in request.setup:
-            connection.execute(statement)
-        paths = [*request.readable_paths, *filter(None, [request.write_to])]
+        if request.files:
+            connection.execute(f"CREATE VIEW records AS {_records_sql(request)}")
+        paths = [*request.files, *filter(None, [request.write_to])]
         if paths:
             connection.execute("SET allowed_paths = ?", [paths])
         for setting in ("autoinstall_known_extensions", "autoload_known_extensions"):
@@ -166,6 +184,49 @@ def _connection(request: QueryRequest) -> Iterator[duckdb.DuckDBPyConnection]:
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
         yield connection
+
+
+def _records_sql(request: QueryRequest) -> str:
+    """Return the SQL of the view `records`, whose columns have the types of their values."""
+    files = " UNION ALL BY NAME ".join(f"FROM {quote_text(path)}" for path in request.files)
+    maps = ", ".join(f"map_from_entries({name}) AS {name}" for name in ("others", "sampled"))
+    rows = f"FROM ({files}) SELECT * REPLACE ({maps})"
+    if request.model:
+        rows += f" WHERE starts_with(model, {quote_text(request.model)})"
+    return f"FROM ({rows}) SELECT {_cells_sql(request)}"
+
+
+def _cells_sql(request: QueryRequest) -> str:
+    """Return the SQL of the columns of the view `records`."""
+    cells = {name: DERIVED_COLUMNS.get(name, name) for name in COLUMNS}
+    for name, column in name_quantities(request.quantity_kinds).items():
+        cells[column] = _typed_sql(f"others[{quote_text(name)}]", request.quantity_kinds[name])
+    settings = name_settings(request.setting_kinds, request.quantity_kinds)
+    for name, column in settings.items():
+        pointer = quote_text("/" + name.replace("~", "~0").replace("/", "~1"))
+        value = f"json_extract(params, {pointer})"
+        cells[column] = _typed_sql(value, request.setting_kinds[name])
+    return ", ".join(f"{cell} AS {quote_name(name)}" for name, cell in cells.items())
+
+
+def _typed_sql(value: str, kinds: Sequence[str]) -> str:
+    """Return the SQL of a JSON text in the type of a column whose values have these types."""
+    distinct = {*kinds}
+    if distinct == {"int", "float"}:
+        return f"CAST({value} AS DOUBLE)"
+    if len(distinct) == 1 and distinct != {"str"}:
+        return f"CAST({value} AS {SQL_TYPES[kinds[0]]})"
+    return TEXT_OF_JSON.format(value=value)
+
+
+def quote_text(value: str) -> str:
+    """Return a text as SQL writes it."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def quote_name(value: str) -> str:
+    """Return the name of a column as SQL writes it."""
+    return '"' + value.replace('"', '""') + '"'
 
 
 def answer(request: QueryRequest, connection: duckdb.DuckDBPyConnection, out: BinaryIO) -> int:
@@ -222,7 +283,7 @@ def _write_rows(connection: duckdb.DuckDBPyConnection, out: BinaryIO, max_bytes:
         if byte_count > max_bytes:
             raise QueryFaultError("size")
         out.write(text)
-        lines = [json.dumps(plain_value(row)) for row in cursor.fetchmany(ROWS_AT_ONCE)]
+        lines = [json.dumps(plain_value(row)) for row in cursor.fetchmany(ROWS_OF_CHUNK)]
 
 
 def _copy_answer(request: QueryRequest, connection: duckdb.DuckDBPyConnection) -> None:
@@ -230,22 +291,22 @@ def _copy_answer(request: QueryRequest, connection: duckdb.DuckDBPyConnection) -
     if request.ending == ".csv":
         columns = connection.execute("SELECT column_name, column_type FROM (DESCRIBE answer)")
         cells = [_csv_cell(name, kind) for name, kind in columns.fetchall()]
-        rows = f"SELECT {', '.join(cells)} FROM answer"  # noqa: S608  # quoted names
+        rows = f"FROM answer SELECT {', '.join(cells)}"
     options = f"{COPY_OPTIONS[request.ending]}, USE_TMP_FILE false"
-    connection.execute(f"COPY ({rows}) TO {flat.text(request.write_to)} ({options})")
+    connection.execute(f"COPY ({rows}) TO {quote_text(request.write_to)} ({options})")
 
 
 def _csv_cell(column: str, kind: str) -> str:
     """Return the SQL of a column of CSV, no text of which a spreadsheet takes for a formula."""
     from steptime.core.printers import APOSTROPHE, FORMULA, harmless
 
-    cell = flat.name(column)
-    heading = flat.name(harmless(column))
+    cell = quote_name(column)
+    heading = quote_name(harmless(column))
     if kind != "VARCHAR":
         return f"{cell} AS {heading}"
-    begins = " OR ".join(f"starts_with({cell}, {flat.text(mark)})" for mark in FORMULA)
+    begins = " OR ".join(f"starts_with({cell}, {quote_text(mark)})" for mark in FORMULA)
     is_formula = f"({begins}) AND TRY_CAST({cell} AS DOUBLE) IS NULL"
-    return f"if({is_formula}, concat({flat.text(APOSTROPHE)}, {cell}), {cell}) AS {heading}"
+    return f"if({is_formula}, concat({quote_text(APOSTROPHE)}, {cell}), {cell}) AS {heading}"
 
 
 @contextmanager

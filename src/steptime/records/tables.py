@@ -1,42 +1,34 @@
-"""Folders of records as one table of a database in memory: what `Data` and `query` ask.
+"""Folders of records as Parquet files: what `Data` and `query` ask.
 
-The JSON lines are the truth. Rows of a large folder are kept as a Parquet in `.cache` beside them,
-and its results as another. These can be thrown away at any time: they are known by name, size and
-times of the files, by their own size, and by the version that made them, and what does not fit is
-made again.
+Rows of a large folder are cached in `.cache` beside its lines, and its results too; those of small
+folders are written for this once.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from shutil import rmtree
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import finalize
 
-from steptime import __version__
-from steptime.core.files import cache_folder, replacing
+from steptime.core.files import cache_folder
 from steptime.core.scratch import temporary
-from steptime.records import flat, store
+from steptime.records import store
+from steptime.records.column_names import merge_kinds
 from steptime.records.folder_source import FolderSource, Source, open_source
+from steptime.records.parquet_cache import FrameFacts, find_or_make, hash_text, stamp_of
 from steptime.records.row import Kinds
 
 if TYPE_CHECKING:
     import polars as pl
-    from duckdb import DuckDBPyConnection
 
-MAKERS = ("frame_builder.py", "frame_columns.py", "frame_lists.py", "statistics.py", "warmup.py")
-_MAKER_CODE = b"".join(Path(__file__).with_name(name).read_bytes() for name in MAKERS)
-FORMAT = f"{__version__} {hashlib.sha256(_MAKER_CODE).hexdigest()}"
-FOLDER = ".cache"
-LEAST_BYTES = 1 << 20  # a smaller folder is read as it stands
-MEMORY = "25%"  # of the machine's, for a database
-IN_USE_S = 600.0  # that a command may go on reading what another has replaced
+CACHE_FOLDER = ".cache"
+MIN_CACHED_BYTES = 1 << 20  # a smaller folder is read as it stands
 
 
 class FolderRows(NamedTuple):
@@ -46,7 +38,7 @@ class FolderRows(NamedTuple):
         rank: the number of the folder.
         name: its name.
         starts: where each of its files begins, and the end of the last one (`FolderLines`); of
-            records at hand 0 and their number.
+            records in memory 0 and their number.
         paths: its files.
         parquet: the cache of its rows; None for a small folder.
     """
@@ -59,94 +51,88 @@ class FolderRows(NamedTuple):
 
 
 class Tables:
-    """A database with the view `records` over folders of records; it ends with this object.
+    """The rows of folders of records; files that are not caches end with this object.
 
-    `flat` is what lies below (`frame_columns.SCHEMA`): rows with maps of quantities, samples, the
-    `place` of each record in its folder and `seq`, the place if all folders stood one behind the
-    other. `columns` has the SQL over `flat` of those of `records`, `param_columns` the column of
-    each hyperparameter, `files` the caches that are read.
+    A row has the columns of `frame_columns.SCHEMA`: `place` is that of the record in its folder,
+    `seq` the place if all folders stood one behind the other.
+
+    Attributes:
+        model: only records of models that begin so are read; "" for all.
+        setting_kinds: the types of the values of each hyperparameter.
+        quantity_kinds: the types of the values of each quantity that not every record has.
     """
 
     def __init__(
         self, folders: Sequence[Source], warn: Callable[[str], None], model: str = ""
     ) -> None:
         self._scratch = temporary()
-        self.connection = connected(self._scratch)
-        finalize(self, _end, self.connection, self._scratch)
+        finalize(self, rmtree, self._scratch, ignore_errors=True)
         self._warn = warn
-        self._model = model
-        self._params: list[Kinds] = []
-        self._others: list[Kinds] = []
+        self.model = model
+        self._facts: list[FrameFacts] = []
         self._small_parquet = self._scratch / "small.parquet"
         self._folder_rows = self._read_folders(folders)
-        params = flat.merged(self._params)
-        others = flat.merged(self._others)
-        parquets = [rows.parquet for rows in self._folder_rows]
-        self.files = [str(parquet) for parquet in parquets if parquet]
-        if self._small_parquet.exists():
-            source = flat.text(str(self._small_parquet))
-            self.connection.execute(f"CREATE TABLE small AS FROM read_parquet({source})")
-        self.connection.execute(f"CREATE VIEW flat AS {self._flat_sql('small')}")
-        self.param_columns = flat.param_columns(params, others)
-        self.columns = flat.columns_of(params, others) | {"folder": "folder"}
-        shown = ", ".join(f"{made} AS {flat.name(name)}" for name, made in self.columns.items())
-        self.connection.execute(f"CREATE VIEW records AS SELECT {shown} FROM flat")
-        self._kept = parquets[0] if len(parquets) == 1 and not model else None
-        self._has_results = False
-
-    def _flat_sql(self, small: str) -> str:
-        """Return the statement of `flat`; `small` is the table of the rows without a cache."""
-        parts = [f"SELECT * FROM {small}"] if self._small_parquet.exists() else []
-        first_place = 0
-        for rows in self._folder_rows:
-            if rows.parquet is not None:
-                parts.append(
-                    f"SELECT * REPLACE ({flat.text(rows.name)} AS folder, "
-                    f"{rows.rank}::BIGINT AS folder_rank, {first_place} + place AS seq) "
-                    f"FROM {flat.text(str(rows.parquet))}"
-                )
-            first_place += rows.starts[-1]
-        only = f" WHERE starts_with(model, {flat.text(self._model)})" if self._model else ""
-        maps = ", ".join(f"map_from_entries({name}) AS {name}" for name in ("others", "sampled"))
-        return f"SELECT * REPLACE ({maps}) FROM ({' UNION ALL BY NAME '.join(parts)}){only}"
+        self.setting_kinds: Kinds = merge_kinds([facts.setting_kinds for facts in self._facts])
+        self.quantity_kinds: Kinds = merge_kinds([facts.quantity_kinds for facts in self._facts])
 
     def files_of(self, folder: int) -> tuple[Sequence[Path], Sequence[int]]:
         """Return the files of a folder and where each begins, for `record_files.read_record`."""
         rows = self._folder_rows[folder]
         return rows.paths, rows.starts
 
-    def add_results(self, add: Callable[[], None], sql: str) -> None:
-        """Let there be the table `results`, which `add` adds; that of one large folder is kept.
+    @property
+    def parquets(self) -> list[Path]:
+        """The Parquet files that hold all records."""
+        caches = [rows.parquet for rows in self._folder_rows if rows.parquet is not None]
+        return [self._small_parquet, *caches] if self._small_parquet.exists() else caches
 
-        What it is made of hangs on `sql`, too.
+    def cache_results(
+        self, make: Callable[[], pl.DataFrame], makers: Sequence[str]
+    ) -> pl.DataFrame | pl.LazyFrame:
+        """Return the results that `make` makes; those of one large folder are cached.
+
+        Args:
+            make: makes the frame.
+            makers: modules of this package that decide it.
         """
-        if self._has_results:
-            return
-        self._has_results = True
-        if not self._kept:
-            add()
-            return
+        import polars as pl
 
-        def make(to: Path) -> None:
-            add()
-            self.connection.execute(f"{flat.copy('FROM results', to)}; DROP TABLE results")
+        cache = self._folder_rows[0].parquet if len(self._folder_rows) == 1 else None
+        if cache is None or self.model:
+            return make()
 
-        mark = _mark(self._folder_rows[0].name + sql)[:8]
-        name = f"results-{mark}-{self._kept.stem.removeprefix('rows-')}"
-        path, _ = kept(self._kept.parent, name, make)
-        self.connection.execute(f"CREATE VIEW results AS FROM {flat.text(str(path))}")
-        self.files.append(str(path))
+        def write(path: Path) -> FrameFacts:
+            make().write_parquet(path)
+            return FrameFacts()
 
-    def scan(self) -> pl.LazyFrame:
-        """Return all records as a lazy frame (`frame_columns.SCHEMA`), in their order."""
+        code = b"".join(Path(__file__).with_name(f"{name}.py").read_bytes() for name in makers)
+        mark = hash_text(self._folder_rows[0].name + hashlib.sha256(code).hexdigest())[:8]
+        name = f"results-{mark}-{cache.stem.removeprefix('rows-')}"
+        try:
+            path, _ = find_or_make(cache.parent, name, write)
+        except OSError:  # of a folder that is full, or may only be read
+            return make()
+        return pl.scan_parquet(path)
+
+    def scan(self, ends: tuple[int, int] | None = None) -> pl.LazyFrame:
+        """Return records as a lazy frame (`frame_columns.SCHEMA`), in their order.
+
+        Args:
+            ends: the lowest and the highest `seq` of those that are read; None reads all.
+        """
         import polars as pl
 
         parts = []
         first_place = 0
         for rows in self._folder_rows:
             if rows.parquet is not None:
+                part = pl.scan_parquet(rows.parquet)
+                if ends is not None:  # of `place`, whose statistics spare reading all rows
+                    low, high = ends
+                    is_read = pl.col("place").is_between(low - first_place, high - first_place)
+                    part = part.filter(is_read)
                 parts.append(
-                    pl.scan_parquet(rows.parquet).with_columns(
+                    part.with_columns(
                         pl.lit(rows.name).alias("folder"),
                         pl.lit(rows.rank, pl.Int64()).alias("folder_rank"),
                         (pl.col("place") + first_place).alias("seq"),
@@ -154,34 +140,15 @@ class Tables:
                 )
             first_place += rows.starts[-1]
         if self._small_parquet.exists():
-            parts.append(pl.scan_parquet(self._small_parquet))
+            small = pl.scan_parquet(self._small_parquet)
+            parts.append(small if ends is None else small.filter(pl.col("seq").is_between(*ends)))
         records = pl.concat(parts)
-        if self._model:
-            records = records.filter(pl.col("model").str.starts_with(self._model))
+        if self.model:
+            records = records.filter(pl.col("model").str.starts_with(self.model))
         return records if len(parts) == 1 else records.sort("seq", maintain_order=True)
 
-    def share(self) -> tuple[list[str], list[str]]:
-        """Return how another process makes `records` of one folder, without its column `folder`.
-
-        Returns:
-            The statements, and the Parquet files that they read, which end with this object.
-        """
-        shown = ", ".join(
-            f"{made} AS {flat.name(name)}"
-            for name, made in self.columns.items()
-            if name != "folder"
-        )
-        paths = list(self.files)
-        if self._small_parquet.exists():
-            paths.append(str(self._small_parquet))
-        setup = [
-            f"CREATE VIEW flat AS {self._flat_sql(flat.text(str(self._small_parquet)))}",
-            f"CREATE VIEW records AS SELECT {shown} FROM flat",
-        ]
-        return setup, paths
-
     def _read_folders(self, folders: Sequence[Source]) -> list[FolderRows]:
-        """Return the rows of folders, or of records at hand, in their order.
+        """Return the rows of folders, or of records in memory, in their order.
 
         Large folders are read first: the places of the small ones behind them follow.
 
@@ -189,25 +156,26 @@ class Tables:
             InputError: as `store.load`.
         """
         sources = [open_source(rank, *folder) for rank, folder in enumerate(folders)]
-        large = {
+        rows_by_rank = {
             source.rank: self._large_rows(source)
             for source in sources
-            if source.size_bytes >= LEAST_BYTES
+            if source.size_bytes >= MIN_CACHED_BYTES
         }
-        small = [source for source in sources if source.rank not in large]
+        small = [source for source in sources if source.rank not in rows_by_rank]
         if small:
-            self._write_small(sources, large)
+            self._write_small(sources, rows_by_rank)
         for source in small:
-            large[source.rank] = FolderRows(source.rank, source.name, source.starts, source.paths)
+            rows = FolderRows(source.rank, source.name, source.starts, source.paths)
+            rows_by_rank[source.rank] = rows
         for source in sources:
             for warning in source.warnings:
                 self._warn(warning)
-        return [large[source.rank] for source in sources]
+        return [rows_by_rank[source.rank] for source in sources]
 
     def _write_small(
         self, sources: Sequence[FolderSource], large: Mapping[int, FolderRows]
     ) -> None:
-        """Write the rows of all folders that have no cache as one Parquet."""
+        """Write the rows of all folders that have no cache as one Parquet file."""
         from steptime.records.frame_builder import FolderLine, FrameBuilder, write_parquet
 
         def lines() -> Iterator[FolderLine]:
@@ -226,114 +194,47 @@ class Tables:
             write_parquet(builder.frames(lines()), self._small_parquet, self._scratch)
         except OSError as error:
             raise store.StoreError(f"{self._scratch}: cannot write: {error.strerror}") from error
-        self._params.append(builder.params)
-        self._others.append(builder.others)
+        facts = FrameFacts(setting_kinds=builder.params, quantity_kinds=builder.others)
+        self._facts.append(facts)
 
     def _large_rows(self, source: FolderSource) -> FolderRows:
-        """Return the rows of a large folder, whose Parquet is made if there is none that fits."""
+        """Return the rows of a large folder, whose Parquet file is made if there is none."""
 
-        def make(path: Path) -> dict[str, Any]:
+        def make(path: Path) -> FrameFacts:
             from steptime.records.frame_builder import FolderLine, FrameBuilder, write_parquet
 
             builder = FrameBuilder()
             lines = (FolderLine("", 0, place, place, line) for place, line in source.lines())
             write_parquet(builder.frames(lines), path, self._scratch)
-            kinds = {"params": builder.params, "others": builder.others}
-            return {**kinds, "warnings": source.warnings, "starts": source.starts}
+            return FrameFacts(
+                setting_kinds=builder.params,
+                quantity_kinds=builder.others,
+                warnings=source.warnings,
+                starts=list(source.starts),
+            )
 
         if source.folder is None:
-            raise AssertionError("records at hand have no cache")
+            raise AssertionError("records in memory have no cache")
         stamps = {str(path.relative_to(source.folder)): stamp_of(path) for path in source.paths}
-        path, about = self._kept_rows(source.folder, f"rows-{_mark(json.dumps(stamps))[:16]}", make)
-        source.warnings = about["warnings"]
-        self._params.append(about["params"])
-        self._others.append(about["others"])
-        return FolderRows(source.rank, source.name, about["starts"], source.paths, path)
+        name = f"rows-{hash_text(json.dumps(stamps))[:16]}"
+        path, facts = self._find_cache(source.folder, name, make)
+        source.warnings = facts.warnings
+        self._facts.append(facts)
+        return FolderRows(source.rank, source.name, facts.starts, source.paths, path)
 
-    def _kept_rows(self, folder: Path, name: str, make: Callable[[Path], Any]) -> tuple[Path, Any]:
-        """Return the Parquet of a folder: beside it, among the user's caches, or for this once."""
-        from duckdb import IOException  # of a full disk, say
-
-        mark = _mark(str(folder.resolve()))[:16]
-        for place in (folder / FOLDER, cache_folder() / mark, self._scratch):
-            with suppress(OSError, IOException):
+    def _find_cache(
+        self, folder: Path, name: str, make: Callable[[Path], FrameFacts]
+    ) -> tuple[Path, FrameFacts]:
+        """Return the cache of a folder: beside it, among the user's caches, or for this once."""
+        mark = hash_text(str(folder.resolve()))[:16]
+        for place in (folder / CACHE_FOLDER, cache_folder() / mark, self._scratch):
+            with suppress(OSError):
                 place.mkdir(parents=True, exist_ok=True)
-                return kept(place, name, make)
+                return find_or_make(place, name, make)
         raise store.StoreError(f"{folder}: no folder, not even a temporary one, takes its cache")
 
 
-def kept(
-    folder: Path, name: str, make: Callable[[Path], dict[str, Any] | None]
-) -> tuple[Path, dict[str, Any]]:
-    """Return a Parquet among caches, and what `make` said of it, made where absent.
-
-    Others of its kind go, but those that a command may still read.
-    """
-    path, known = folder / f"{name}.parquet", folder / f"{name}.json"
-    about = _told(known, path)
-    if about is None:
-        with _alone(folder):
-            if (about := _told(known, path)) is None:
-                with replacing(path) as to:
-                    about = make(to) or {}
-                text = json.dumps({"format": FORMAT, "stamp": stamp_of(path), "about": about})
-                with replacing(known) as to:
-                    to.write_text(json.dumps({"of": _mark(text), "told": text}), encoding="utf-8")
-                for other in {*folder.glob(f"{name.partition('-')[0]}-*")} - {path, known}:
-                    if other.stat().st_mtime < path.stat().st_mtime - IN_USE_S:
-                        other.unlink()
-    return path, about
-
-
-def _told(known: Path, parquet: Path) -> dict[str, Any] | None:
-    """Return what is said of a Parquet that is as it was made, None for what others wrote."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        table = json.loads(known.read_text(encoding="utf-8"))
-        if table["of"] == _mark(str(table["told"])):
-            told = json.loads(table["told"])
-            if (told["format"], told["stamp"]) == (FORMAT, stamp_of(parquet)):
-                return dict(told["about"])
-    return None
-
-
-def stamp_of(path: Path) -> list[int]:
-    """Return what changes with every write to a file: size, times, and which file it is."""
-    told = path.stat()
-    return [told.st_size, told.st_mtime_ns, told.st_ctime_ns, told.st_ino]
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Wait for other processes that fill this cache; where there are no locks, go ahead."""
-    with (folder / "lock").open("w") as file:
-        with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-            for left in folder.glob(".*"):  # by a command that was killed
-                left.unlink()
-        yield
-
-
-def _mark(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def threads() -> int:
-    """Return how many threads may work on records at once: one on each CPU that is allowed."""
+def count_threads() -> int:
+    """Return the number of threads that may work at once: one on each CPU that is allowed."""
     allowed: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
     return len(allowed(0)) if allowed else os.cpu_count() or 1
-
-
-def connected(scratch: Path) -> DuckDBPyConnection:
-    """Return a database that keeps to a part of the memory; what it lacks goes to `scratch`."""
-    import duckdb
-
-    connection = duckdb.connect()
-    connection.execute("SET temp_directory = ?", [str(scratch)])
-    connection.execute("SET memory_limit = ?", [MEMORY])
-    connection.execute("SET enable_progress_bar = false")  # on the stdout of notebooks
-    return connection
-
-
-def _end(connection: DuckDBPyConnection, scratch: Path) -> None:
-    connection.close()
-    rmtree(scratch, ignore_errors=True)

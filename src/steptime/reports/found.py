@@ -1,29 +1,38 @@
-"""What a report says, whatever it is written as: the words, the tables and the charts."""
+"""The findings of a report, whatever it is written as: the words, the tables and the charts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 
 from steptime.analysis.analyses import PLOTS, analysis, names
-from steptime.analysis.headline import count_results, describe_numbers
+from steptime.analysis.headline import ResultsSummary, describe_results, summarise_results
 from steptime.core import registry
 from steptime.core.errors import InputError
 from steptime.core.progress import tell
 from steptime.core.table import Table
 from steptime.records.data import Data
 from steptime.records.row import Row, grouped
-from steptime.records.tables import threads
+from steptime.records.tables import count_threads
 from steptime.reports.charts import Spec, draw
-from steptime.reports.networks import MOST, details, most_telling
+from steptime.reports.networks import MAX_NETWORKS, make_details, select_networks
 
-MOST_ROWS = 1000  # of an analysis
-ALIKE = 3  # that failed alike are named
+MAX_ROWS = 1000  # of an analysis
+MAX_FAILED_NAMES = 3  # of networks that failed for one reason
 
 
 @dataclass(frozen=True)
 class Section:
-    """What an analysis or a chart says: a heading, paragraphs, its table and its picture."""
+    """A part of a report: a heading, paragraphs, a table and a picture.
+
+    Attributes:
+        name: the name of the analysis or of the chart.
+        title: the heading.
+        says: the paragraphs.
+        table: the table; None for a chart alone.
+        spec: the picture as Vega-Lite; None without a picture.
+    """
 
     name: str
     title: str
@@ -34,10 +43,17 @@ class Section:
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found in a folder: `numbers` and their `sentences`, the `rows` of the networks.
+    """The content of a report on a folder.
 
-    `total` networks there are; `missing` says why sections and charts are not there, `details` what
-    a click on each row shows, where there are pictures.
+    Attributes:
+        name: the name of the folder.
+        numbers: the headline numbers.
+        sentences: the same in words.
+        rows: the rows of the networks.
+        total: number of networks, of which `rows` may have some.
+        sections: analyses and charts.
+        missing: why sections and charts are missing.
+        details: the details that a click on each row shows, if there are pictures.
     """
 
     name: str
@@ -51,63 +67,87 @@ class Findings:
 
     @property
     def failures(self) -> list[Row]:
-        """What did not succeed, by status, cause and note: how many, and the first of their names.
+        """The failures by status, cause and note: their number, and their first names.
 
         The most frequent come first.
         """
         failed = [row for row in self.rows if row["status"] not in (None, "ok")]
-        alike = grouped(failed, itemgetter("platform", "status", "cause", "note"))
+        groups = grouped(failed, itemgetter("platform", "status", "cause", "note"))
         return [
-            {**held[0], "number": len(held), "names": [row["label"] for row in held[:ALIKE]]}
-            for held in sorted(alike.values(), key=len, reverse=True)
+            {
+                **rows[0],
+                "number": len(rows),
+                "names": [row["label"] for row in rows[:MAX_FAILED_NAMES]],
+            }
+            for rows in sorted(groups.values(), key=len, reverse=True)
         ]
 
 
-def gather(data: Data, name: str, *, pictures: bool = True, most: int = MOST) -> Findings:
-    """Return what a report on `data` of the folder `name` says, with at most `most` networks.
+def gather(
+    data: Data, name: str, *, pictures: bool = True, max_networks: int = MAX_NETWORKS
+) -> Findings:
+    """Return the findings of a report.
 
-    An analysis or a chart that cannot be made of these records is `missing`, and why.
+    Args:
+        data: the records.
+        name: the name of their folder.
+        pictures: whether there are pictures.
+        max_networks: rows of networks.
+
+    Returns:
+        The findings; an analysis or a chart that cannot be made of these records is `missing`.
     """
-    data.most = MOST_ROWS
-    rows = most_telling(data, most)
-    (total,) = data.one("SELECT count(*) FROM results")
-    asked = [one for one in names() if analysis(one).section]
-    charts = registry.names(PLOTS, "plots") if pictures else []  # of no analysis
-
-    def part(one: str, of_analysis: bool, here: Data) -> Section | InputError | None:
-        try:
-            if of_analysis:
-                return _section(one, here, pictures)
-            spec = draw(one, here)
-            return Section(one, spec["title"]["text"], (), None, spec)
-        except InputError as error:
-            return error
-
-    which, made = [True] * len(asked) + [False] * len(charts), []
-    each = [data.beside() for _ in which]  # here: threads that ask for one at once collide
-    with ThreadPoolExecutor(threads()) as pool:
-        summary = pool.submit(count_results, data.beside())
-        clicks = pool.submit(details, data.beside(), rows) if pictures else None
-        for done, one in enumerate(pool.map(part, [*asked, *charts], which, each)):
-            tell("sections", done, len(which))
-            made.append(one)
-    found = summary.result()
-    said = [*([data.failed] if data.failed else ()), *describe_numbers(found)]
-    sections = [one for one in made if isinstance(one, Section)]
-    missing = dict.fromkeys(str(one) for one in made if isinstance(one, InputError))
-    clicked = clicks.result() if clicks else ()
-    return Findings(name, found, said, rows, total, sections, [*missing], clicked)
+    data.max_rows = MAX_ROWS
+    rows = select_networks(data, max_networks)
+    parts: list[Callable[[Data], Section | None]] = [
+        partial(_section, part, pictures=pictures) for part in names() if analysis(part).section
+    ]
+    if pictures:  # of no analysis
+        parts += [partial(_draw_section, part) for part in registry.names(PLOTS, "plots")]
+    results = []
+    with ThreadPoolExecutor(count_threads()) as pool:
+        summary = pool.submit(summarise_results, data.scan_results())
+        details = pool.submit(make_details, data, rows) if pictures else None
+        for number, result in enumerate(pool.map(partial(_try_part, data), parts)):
+            tell("sections", number, len(parts))
+            results.append(result)
+    numbers: ResultsSummary = summary.result()
+    failure = [data.failed] if data.failed else []
+    missing = dict.fromkeys(str(result) for result in results if isinstance(result, InputError))
+    return Findings(
+        name=name,
+        numbers=numbers.to_dict(),
+        sentences=[*failure, *describe_results(numbers)],
+        rows=rows,
+        total=data.count_results(),
+        sections=[result for result in results if isinstance(result, Section)],
+        missing=[*missing],
+        details=details.result() if details else (),
+    )
 
 
-def _section(name: str, data: Data, pictures: bool) -> Section | None:
-    """Return what an analysis says of the records, None where it finds nothing."""
-    one = analysis(name)
-    table = one.answer(data)
+def _try_part(data: Data, make: Callable[[Data], Section | None]) -> Section | InputError | None:
+    """Return a section, None where there is nothing, or why it cannot be made."""
+    try:
+        return make(data)
+    except InputError as error:
+        return error
+
+
+def _draw_section(name: str, data: Data) -> Section:
+    spec = draw(name, data)
+    return Section(name, spec["title"]["text"], (), None, spec)
+
+
+def _section(name: str, data: Data, *, pictures: bool) -> Section | None:
+    """Return the section of an analysis, None where it finds nothing."""
+    question = analysis(name)
+    table = question.answer(data)
     if not table.rows:
         return None
-    said, spec = one.says(table), None
+    lines, spec = question.says(table), None
     try:
-        spec = one.draw(table) if pictures and one.chart else None
+        spec = question.draw(table) if pictures and question.chart else None
     except InputError as error:  # its words and numbers stand without a picture
-        said = [*said, str(error)]
-    return Section(name, one.section, said, table, spec)
+        lines = [*lines, str(error)]
+    return Section(name, question.section, lines, table, spec)

@@ -9,7 +9,7 @@ from steptime.core.units import counted
 from steptime.records.data import Data
 from steptime.records.row import Row
 from steptime.reports.found import gather
-from steptime.reports.networks import told
+from steptime.reports.networks import table_columns
 from steptime.reports.sources import made_now, sources, where
 
 MOST_NETWORKS, MOST_ROWS, MOST_COLUMNS = 20, 10, 9
@@ -29,8 +29,8 @@ def markdown_page(data: Data, name: str, command: str) -> tuple[str, Row]:
     `command` is the command line that makes it again. Of many networks the first are those that
     failed, then those whose prediction is farthest off, then the slowest.
     """
-    found = gather(data, name, pictures=False, most=MOST_NETWORKS)
-    heads = [one for one in told(found.rows) if one.key not in LEFT][:MOST_COLUMNS]
+    found = gather(data, name, pictures=False, max_networks=MOST_NETWORKS)
+    heads = [one for one in table_columns(found.rows) if one.key not in LEFT][:MOST_COLUMNS]
     lines = [f"# Step times: {_plain(name)}", _plain(where(data))]
     lines += [_listed(found.sentences)]
     if found.rows:

@@ -1,7 +1,7 @@
-"""The networks of a report, packed for the page: the table's cells, and what a click shows.
+"""The networks of a report, packed for the page: the table's cells, and the details of a click.
 
-A page takes the networks that matter most where they are more than `MOST`, and of a network's
-samples as many as a strip of a few hundred pixels can show.
+Of more networks than `MAX_NETWORKS` a page has the most important ones, and of a network's samples
+as many as a strip of a few hundred pixels can show.
 """
 
 import json
@@ -10,24 +10,27 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from steptime.analysis.analyses import analysis
 from steptime.core.table import Column
 from steptime.core.units import counted, format_value
 from steptime.questions.why.diagnose import diagnose_records
-from steptime.records.data import WHOLE, Data
+from steptime.records.data import Data, result_rows
 from steptime.records.record import Record
+from steptime.records.results import ALL_COLUMNS
 from steptime.records.row import Row, by_run, grouped, settings_of
 from steptime.records.warmup import Floats, find_warm_up
 from steptime.reports.charts import Spec, style
 from steptime.reports.charts.samples import marks
 
-MOST = 2500  # networks of a page
-MOST_SAMPLES, LEAST_SAMPLES = 120_000, 40  # of all networks of a page, of each network
-FULL = 65_535  # a sample is 16 bits of the slowest of its network
-MOST_EXPLAINED = 1000  # networks: a hundredth of a second each
-KINDS_OF = ("name", "measured_share", "measured_s", "predicted_share", "predicted_s")
+MAX_NETWORKS = 2500  # of a page
+MAX_PAGE_SAMPLES = 120_000  # of all networks of a page
+MIN_NETWORK_SAMPLES = 40  # of each network that has as many
+FULL_SCALE = 65_535  # a sample is 16 bits of the slowest of its network
+MAX_DIAGNOSED = 1000  # networks: a hundredth of a second each
+KIND_COLUMNS = ("name", "measured_share", "measured_s", "predicted_share", "predicted_s")
 KINDS = {"quiet": "circle", "disturbed": "cross", "warm-up": "triangle-up"}
 EMPTY: Spec = {"$schema": style.SCHEMA, "data": {"values": []}}  # the page has the rows
 ENVIRONMENT = (
@@ -69,137 +72,174 @@ COLUMNS = (
 )
 PUBLISHED = Column("measured_s", "published step")
 SORTED_BY = {"interval_95": "measured_low_s"}
-URGENCY = """
-    ORDER BY
-        status IS NULL OR status = 'ok', abs(ln(ratio::DOUBLE)) DESC NULLS LAST,
-        measured_s::DOUBLE DESC NULLS LAST, predicted_s::DOUBLE DESC NULLS LAST,
-        folder, coalesce(tried[1], predicted_at)
-    LIMIT ?
-"""
 
 
-def most_telling(data: Data, most: int) -> Sequence[Row]:
+def select_networks(data: Data, limit: int) -> Sequence[Row]:
     """Return the rows of results.
 
-    Of more than `most` those that failed, then those whose prediction is farthest off, then the
+    Of more than `limit` those that failed, then those whose prediction is farthest off, then the
     slowest.
     """
-    (number,) = data.one("SELECT count(*) FROM results")
-    return data.results if number <= most else data.of_results(WHOLE, URGENCY, most)
+    if data.count_results() <= limit:
+        return data.results
+    first_place = pl.coalesce(pl.col("tried").list.first(), "predicted_at")
+    urgency = [
+        pl.col("status").fill_null("ok") == "ok",
+        -pl.col("ratio").log().abs(),
+        -pl.col("measured_s"),
+        -pl.col("predicted_s"),
+        pl.col("folder"),
+        first_place,
+    ]
+    frame = data.scan_results().sort(urgency, nulls_last=True, maintain_order=True)
+    return result_rows(frame.head(limit).select(ALL_COLUMNS).collect())
 
 
-def told(rows: Sequence[Row]) -> list[Column]:
-    """Return the columns of the table of networks: those in which rows differ, or that are known.
+def table_columns(rows: Sequence[Row]) -> list[Column]:
+    """Return the columns of the table of networks that are known, or in which rows differ.
 
-    Examples/s stand only where a row is of others, whose FLOP are often not known.
+    Examples/s are there only if a row is published, whose FLOP are often not known.
     """
-    found = [one for one in COLUMNS if len({row[one.key] for row in rows} - {None}) > one.is_spare]
-    published = {row["origin"] for row in rows} & {"published"}
-    if not published:
-        found = [one for one in found if one.key != "examples_per_s"]
-    if published and not any(row["origin"] == "measured" for row in rows):
-        found = [PUBLISHED if one.key == PUBLISHED.key else one for one in found]
-    return found
+    origins = {row["origin"] for row in rows}
+    columns = [
+        column
+        for column in COLUMNS
+        if len({row[column.key] for row in rows} - {None}) > column.is_spare
+    ]
+    if "published" not in origins:
+        return [column for column in columns if column.key != "examples_per_s"]
+    if "measured" not in origins:
+        return [PUBLISHED if column.key == PUBLISHED.key else column for column in columns]
+    return columns
 
 
-def table(rows: Sequence[Row], shown_columns: Sequence[Column]) -> list[Row]:
-    """Return the columns for the page: what stands in each cell, and what it is sorted by."""
-    made = []
-    for one in shown_columns:
-        keys = [row[SORTED_BY.get(one.key, one.key)] for row in rows]
-        numeric = all(key is None or isinstance(key, int | float) for key in keys)
-        cells = [_cell(row, one.key) for row in rows]
-        sort = [style.short(key) for key in keys] if numeric else None
-        made.append({"key": one.key, "heading": one.label, "cells": cells, "sort": sort})
-    return made
+def pack_table(rows: Sequence[Row], columns: Sequence[Column]) -> list[Row]:
+    """Return the columns for the page: the text of each cell, and the key it is sorted by."""
+    packed = []
+    for column in columns:
+        keys = [row[SORTED_BY.get(column.key, column.key)] for row in rows]
+        is_numeric = all(key is None or isinstance(key, int | float) for key in keys)
+        packed.append(
+            {
+                "key": column.key,
+                "heading": column.label,
+                "cells": [_cell(row, column.key) for row in rows],
+                "sort": [style.short(key) for key in keys] if is_numeric else None,
+            }
+        )
+    return packed
 
 
 def _cell(row: Row, key: str) -> str:
     value = row[key]
     if key == "status":
-        unsteady = ", no steady state" if value == "ok" and row["steady"] is False else ""
-        return (value or "not measured") + unsteady
+        is_unsteady = value == "ok" and row["steady"] is False
+        return (value or "not measured") + (", no steady state" if is_unsteady else "")
     return "" if value is None else format_value(key, value)
 
 
-def details(data: Data, rows: Sequence[Row]) -> list[Row]:
-    """Return what a click on each network shows beside its row.
+def make_details(data: Data, rows: Sequence[Row]) -> list[Row]:
+    """Return the details that a click on each network shows beside its row.
 
-    That is what a diagnosis `says`, its `facts`, `samples`, and where its time goes by kind of op,
-    measured and predicted, in `kinds`.
+    `says` are lines of a diagnosis, `kinds` the time by kind of op, measured and predicted; then
+    there are `facts` and `samples`.
     """
-    made = _records(data, rows)
-    most = max(LEAST_SAMPLES, MOST_SAMPLES // max(1, len(rows)))
-    took = [_good(attempts)[-1:] for attempts, _ in made]
-    explained = diagnose_records([one for held in took[:MOST_EXPLAINED] for one in held])
-    said = [next(explained, "") if held else "" for held in took]
+    records = _read_records(data, rows)
+    sample_limit = max(MIN_NETWORK_SAMPLES, MAX_PAGE_SAMPLES // max(1, len(rows)))
+    headlines = _diagnose([attempts for attempts, _ in records])
     kinds = _kinds(data, rows)
     return [
         {
             "name": row["label"],
-            "says": () if isinstance(why, str) else why.headline,
+            "says": headline,
             "kinds": kinds.get((row["workload_key"], row["platform"]), ()),
-            "facts": _facts(row, *pair),
-            "samples": _samples(pair[0], most),
+            "facts": _facts(row, attempts, prediction),
+            "samples": _samples(attempts, sample_limit),
         }
-        for row, pair, why in zip(rows, made, said, strict=True)
+        for row, (attempts, prediction), headline in zip(rows, records, headlines, strict=True)
     ]
 
 
-def _records(data: Data, rows: Sequence[Row]) -> list[tuple[list[Record], Record | None]]:
-    """Return what was measured, or published, of each row of results, and what was predicted."""
-    by_folder = grouped(range(len(rows)), lambda at: rows[at]["folder"])
-    made: list[tuple[list[Record], Record | None]] = [([], None)] * len(rows)
-    for folder, places in by_folder.items():
-        asked = [
-            one for at in places for one in (*(rows[at]["tried"] or ()), rows[at]["predicted_at"])
-        ]
-        held = data.whole(data.names.index(folder), {*asked} - {None})
-        for at in places:
-            tried = [held[one] for one in rows[at]["tried"] or ()]
-            made[at] = tried, held.get(rows[at]["predicted_at"])
-    return made
+def _diagnose(attempts: Sequence[Sequence[Record]]) -> list[Sequence[str]]:
+    """Return the lines of the diagnosis of each network's last good record."""
+    last = [_good(records)[-1:] for records in attempts]
+    diagnoses = diagnose_records([record for records in last[:MAX_DIAGNOSED] for record in records])
+    headlines: list[Sequence[str]] = []
+    for records in last:
+        diagnosis = next(diagnoses, "") if records else ""
+        headlines.append(() if isinstance(diagnosis, str) else diagnosis.headline)
+    return headlines
+
+
+def _read_records(data: Data, rows: Sequence[Row]) -> list[tuple[list[Record], Record | None]]:
+    """Return for each row of results the records that were tried, and the prediction."""
+    by_folder = grouped(range(len(rows)), lambda number: rows[number]["folder"])
+    pairs: list[tuple[list[Record], Record | None]] = [([], None)] * len(rows)
+    for folder, numbers in by_folder.items():
+        places = {place for number in numbers for place in _places(rows[number])}
+        records = data.read_records(data.names.index(folder), sorted(places))
+        for number in numbers:
+            attempts = [records[place] for place in rows[number]["tried"] or ()]
+            pairs[number] = attempts, records.get(rows[number]["predicted_at"])
+    return pairs
+
+
+def _places(row: Row) -> list[int]:
+    """Return the places of a row's records in their folder."""
+    prediction = row["predicted_at"]
+    return [*(row["tried"] or ()), *([] if prediction is None else [prediction])]
 
 
 def _good(records: Sequence[Record]) -> list[Record]:
-    """Return the records that hold a step, those that failed left out."""
-    return [one for one in records if one.status == "ok" and "step_s" in one.quantities]
+    """Return the records that hold a step, without those that failed."""
+    return [record for record in records if record.status == "ok" and "step_s" in record.quantities]
 
 
 def _kinds(data: Data, rows: Sequence[Row]) -> dict[tuple[str, str], list[tuple[Any, ...]]]:
     """Return the kinds of ops of each network and platform, each with its share and time."""
     keys = {row["name"]: row["workload_key"] for row in rows}
-    found = analysis("breakdown").answer(data, by="kind", each=True).rows
-    told = grouped(found, lambda row: (keys.get(row["network"], ""), row["platform"]))
+    kind_rows = analysis("breakdown").answer(data, by="kind", by_network=True).rows
+    by_network = grouped(kind_rows, lambda row: (keys.get(row["network"], ""), row["platform"]))
     return {
-        at: [tuple(style.short(row[key]) for key in KINDS_OF) for row in held]
-        for at, held in told.items()
+        network: [tuple(style.short(row[key]) for key in KIND_COLUMNS) for row in members]
+        for network, members in by_network.items()
     }
 
 
-def _facts(row: Row, attempts: Sequence[Record], predicted: Record | None) -> list[tuple[str, str]]:
-    """Return how a row came to be: its network, the options of both methods, the environment."""
-    record = [*([predicted] if predicted else []), *attempts][-1]
-    lines = [
+def _facts(
+    row: Row, attempts: Sequence[Record], prediction: Record | None
+) -> list[tuple[str, str]]:
+    """Return the origin of a row: its network, the options of both methods, the environment."""
+    predictions = [prediction] if prediction else []
+    newest = [*predictions, *attempts][-1]
+    facts = [
         ("network", row["model"]),
-        ("settings", said(settings_of(record.workload))),
+        ("settings", describe_options(settings_of(newest.workload))),
         ("status", ": ".join(filter(None, (row["cause"], row["note"])))),
     ]
-    for one in (*attempts[-1:], *([predicted] if predicted else [])):
-        words = (f"{one.method.name} {one.method.version}", said(one.method.options))
-        lines.append((f"{one.origin} with", ", ".join(filter(None, words))))
+    for record in (*attempts[-1:], *predictions):
+        method = record.method
+        words = (f"{method.name} {method.version}", describe_options(method.options))
+        facts.append((f"{record.origin} with", ", ".join(filter(None, words))))
     if attempts:
-        steps = counted(row["samples_n"], "sample") + " in " + counted(row["runs"], "run")
-        lines += [("samples", steps if row["runs"] else ""), ("taken at", attempts[-1].taken_at)]
-        env = attempts[-1].env
-        lines.append(("environment", said({name: env.get(name) for name in ENVIRONMENT})))
-    return [line for line in lines if line[1]]
+        runs = counted(row["runs"], "run")
+        samples = f"{counted(row['samples_n'], 'sample')} in {runs}" if row["runs"] else ""
+        env = {name: attempts[-1].env.get(name) for name in ENVIRONMENT}
+        facts += [
+            ("samples", samples),
+            ("taken at", attempts[-1].taken_at),
+            ("environment", describe_options(env)),
+        ]
+    return [(name, text) for name, text in facts if text]
 
 
-def said(values: Mapping[str, Any]) -> str:
-    """Return options in words, those that are unknown left out."""
-    known = {name: value for name, value in values.items() if value not in (None, "", [], {})}
-    return ", ".join(f"{name} {text_of(value)}" for name, value in known.items())
+def describe_options(values: Mapping[str, Any]) -> str:
+    """Return options in words, without those that are unknown: "threads 2, compile false"."""
+    return ", ".join(
+        f"{name} {text_of(value)}"
+        for name, value in values.items()
+        if value not in (None, "", [], {})
+    )
 
 
 def text_of(value: object) -> str:
@@ -209,46 +249,49 @@ def text_of(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _samples(attempts: Sequence[Record], most: int) -> Row | None:
-    """Return the samples of a network in the order taken, at most `most`; None if there are none.
+def _samples(attempts: Sequence[Record], limit: int) -> Row | None:
+    """Return at most `limit` samples of a network in the order taken; None if there are none.
 
     `values` are 16 bits of `slowest_s`, `kinds` a letter each: warm-up, quiet or disturbed, `at`
-    their numbers where some are left out: of each stretch the fastest and the slowest are kept.
+    their numbers if some are left out: of each stretch the fastest and the slowest stay.
     """
-    taken = [one for record in _good(attempts) for one in _taken(record)]
-    if not taken:
+    steps = [step for record in _good(attempts) for step in read_steps(record)]
+    if not steps:
         return None
-    seconds = np.array([value for value, _ in taken])
-    kept = _extremes(seconds, most)
-    slowest = float(seconds.max())
+    seconds = np.array([step_s for step_s, _ in steps])
+    places = _extremes(seconds, limit)
+    slowest_s = float(seconds.max())
     return {
-        "at": kept.tolist() if len(kept) < len(taken) else None,
-        "values": np.rint(seconds[kept] * (FULL / slowest)).astype(int).tolist(),
-        "kinds": "".join(taken[at][1] for at in kept),
-        "slowest_s": slowest,
-        "number": len(taken),
+        "at": places.tolist() if len(places) < len(steps) else None,
+        "values": np.rint(seconds[places] * (FULL_SCALE / slowest_s)).astype(int).tolist(),
+        "kinds": "".join(steps[place][1] for place in places),
+        "slowest_s": slowest_s,
+        "number": len(steps),
     }
 
 
-def _taken(record: Record) -> Iterator[tuple[float, str]]:
-    """Return the steps of a record [s] with their kinds: before the samples it warmed up."""
+def read_steps(record: Record) -> Iterator[tuple[float, str]]:
+    """Yield the steps of a record [s] with the letters of their kinds; warm-up comes first."""
     step = record.quantities["step_s"]
     marked = zip(step.samples, step.marks, strict=True)
     runs = by_run(marked, step.runs) if step.samples else []
-    warm = find_warm_up([np.log([value for value, _ in run]) for run in runs], [len(runs)]).samples
-    before = record.env.get("warmup_s") or ()  # of several runs a list each
-    firsts = before if any(isinstance(one, list) for one in before) else [before]
-    for run, end, first in zip(runs, warm, [*firsts, *[()] * len(runs)], strict=False):
-        yield from ((value, "w") for value in first or ())
-        for place, (value, disturbed) in enumerate(run):
-            yield value, "w" if place < end else "d" if disturbed else "q"
+    logs = [np.log([step_s for step_s, _ in run]) for run in runs]
+    warm_up_ends = find_warm_up(logs, [len(runs)]).samples
+    warm_up_s = record.env.get("warmup_s") or ()  # of several runs a list each
+    is_nested = any(isinstance(steps, list) for steps in warm_up_s)
+    warm_up_of_runs = [*(warm_up_s if is_nested else [warm_up_s]), *[()] * len(runs)]
+    for run, end, steps_before in zip(runs, warm_up_ends, warm_up_of_runs, strict=False):
+        yield from ((step_s, "w") for step_s in steps_before or ())
+        for place, (step_s, is_disturbed) in enumerate(run):
+            letter = "d" if is_disturbed else "q"
+            yield step_s, "w" if place < end else letter
 
 
-def _extremes(samples: Floats, most: int) -> NDArray[np.int64]:
-    """Return the places of at most `most` samples: in each of equal stretches the two extremes."""
-    if len(samples) <= most:
+def _extremes(samples: Floats, limit: int) -> NDArray[np.int64]:
+    """Return the places of at most `limit` samples: the two extremes of each of equal stretches."""
+    if len(samples) <= limit:
         return np.arange(len(samples))
-    edges = np.linspace(0, len(samples), most // 2 + 1).astype(int)
+    edges = np.linspace(0, len(samples), limit // 2 + 1).astype(int)
     stretches = [np.argsort(samples[a:b])[[0, -1]] + a for a, b in pairwise(edges)]
     return np.unique(np.concatenate(stretches))
 

@@ -10,7 +10,7 @@ from steptime.core.printers import html
 from steptime.records.data import Data
 from steptime.records.record import Record
 from steptime.reports.found import Section, gather
-from steptime.reports.networks import kinds_chart, samples_chart, table, told
+from steptime.reports.networks import kinds_chart, pack_table, samples_chart, table_columns
 from steptime.reports.sources import made_now, sources, where
 from steptime.reports.templating import rendered
 
@@ -32,7 +32,7 @@ def page(data: Data | Sequence[Record], name: str, command: str = "") -> tuple[s
         where=where(data),
         sections=[_shown(one) for one in found.sections],
         document={
-            "columns": table(found.rows, told(found.rows)),
+            "columns": pack_table(found.rows, table_columns(found.rows)),
             "networks": found.details,
             "specs": {one.name: one.spec for one in found.sections if one.spec},
             "samples": samples_chart(),

@@ -165,13 +165,13 @@ def _answer(
     request: _CompareRequest, data: Data, pairing: Pairing, a: str, b: str
 ) -> CompareAnswer:
     # All names are made together, so that each name tells a step from all other steps.
-    pairing.learn(np.r_[pairing.columns["b"], pairing.unpaired["id"]])
+    pairing.learn(np.r_[pairing.columns.b, pairing.unpaired.id])
     changes = watch.find_changes(pairing) if request.has_two_folders else None
     power = find_power(pairing, data) if request.has_two_folders else None
     nodes = _find_slow_nodes(data) if request.by == "host" else None
     errors = msgspec.convert(pairing.summary(), Accuracy)
     levels = tuple(map(_level_row, pairing.of_levels()))
-    has_verdicts = any(pairing.columns["verdict"])
+    has_verdicts = any(pairing.columns.verdict)
     headline = _describe_pairs(request, pairing, errors, levels, a)
     if changes and (request.fail_on or request.margin is not None):
         headline += watch.describe_changes(changes, request.quantity, power)
@@ -211,7 +211,7 @@ def _describe_pairs(
     """Return lines on the pairs of each level, or on a prediction; none of two measurements."""
     if len(pairing) and request.by:
         return _describe_levels(levels, request.quantity)
-    has_verdicts = any(pairing.columns["verdict"])
+    has_verdicts = any(pairing.columns.verdict)
     return [_describe_errors(errors, a)] if len(pairing) and not has_verdicts else []
 
 
@@ -305,18 +305,18 @@ def _describe_intervals(
 ) -> list[str]:
     """Return remarks on the pairs: that there is none, or why intervals are wide."""
     if not len(pairing):
-        quantity = pairing.sides.quantity
+        quantity = pairing.quantity
         line = f"nothing to compare: no network has its {quantity} on both sides"
         if a != "predicted" and _have_different_types(unpaired):
             line += "; their types differ: --any-dtype pairs them"
         return [line]
     lines = []
-    if (pairing.columns["steady"] == 0).any():
+    if (pairing.columns.steady == 0).any():
         lines.append("no steady state on a side of some pairs: their intervals are wide")
     is_explained = (
         pairing.margin is not None
     )  # two folders: `find_power` says what single runs lack
-    if has_verdicts and pairing.columns["single"].any() and not is_explained:
+    if has_verdicts and pairing.columns.is_single.any() and not is_explained:
         lines.append("one run on a side: its interval leaves out how processes differ; use --runs")
     return lines
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from operator import itemgetter
 
-from steptime.analysis.breakdown import NO_OP_NAME
+from steptime.analysis.breakdown_cells import NO_OP_NAME
 from steptime.core.graph import PASSES
 from steptime.core.table import Table
 from steptime.core.units import percent, seconds

@@ -10,8 +10,8 @@ from steptime.analysis.devices_table import TOLD_BY_PLACE, device_bars
 from steptime.core.units import format_value
 from steptime.core.workload import NO_OPTIMIZER
 from steptime.records.data import Data
-from steptime.records.names import STEP, networks
 from steptime.records.row import columns_of, grouped, said, telling_of
+from steptime.records.short_names import EXCHANGE, name_networks
 from steptime.reports.charts import EmptyPlotError, style
 
 PANEL = 190  # pixels
@@ -92,7 +92,9 @@ def _arranged(
 def _points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
     """Return one row a run, panel by panel."""
     # networks that differ by what they are alone
-    names = networks([{**bar, "settings": bar["params"]} for bar in bars], (*STEP, "batch"))
+    names = name_networks(
+        [{**bar, "settings": bar["params"]} for bar in bars], (*EXCHANGE, "batch")
+    )
     by_label = {bar["model"]: name for bar, name in zip(bars, names, strict=True)}
     several = len({by_label[bar["model"]] for bar in bars}) > 1
     words = "{model}|{how}|{gpu_type}|{had}"

@@ -22,8 +22,8 @@ def chart(table: Table) -> style.Spec:
     """Return the cells of a table of `analysis.heatmap`."""
     said = table.summary
     caption = []
-    if said["most_networks"] > 1:
-        each = f"the median of up to {said['most_networks']} networks"
+    if said["max_networks"] > 1:
+        each = f"the median of up to {said['max_networks']} networks"
         caption = [f"A cell is {each}; pointing at it tells their spread."]
     if len(table.rows) > said["cells"] or any(row["failed"] for row in table.rows):
         caption.append("Signs: no network of the cell succeeded. *: some of it did not.")

@@ -1,11 +1,13 @@
 """Peak memory of each network: measured, predicted, and the gap between."""
 
+import polars as pl
+
 from steptime.core.table import Column
-from steptime.records.data import Data
+from steptime.records.data import Data, result_rows
 from steptime.reports.charts import EmptyPlotError, style
 
 ROW_HEIGHT = 19
-MOST_ROWS = 120
+MAX_ROWS = 120
 SIDES = ("measured_memory_bytes", "predicted_memory_bytes")
 TOOLTIP = (
     Column("label", "network"),
@@ -15,16 +17,23 @@ TOOLTIP = (
 
 
 def chart(data: Data) -> style.Spec:
-    """Return the peak memory of each network [byte], logarithmic; raises `EmptyPlotError`."""
-    peak = f"greatest({', '.join(SIDES)})"
-    (number,) = data.one(f"SELECT count(*) FROM results WHERE {peak} > 0")  # noqa: S608  # our names
-    if not number:
+    """Return the peak memory of each network [byte], logarithmic.
+
+    Raises:
+        EmptyPlotError: where no record holds a peak of memory.
+    """
+    peak_bytes = pl.max_horizontal(SIDES)
+    frame = data.results_frame(style.point_columns("", TOOLTIP)).filter(peak_bytes > 0)
+    count = len(frame)
+    if not count:
         raise EmptyPlotError("memory: no record here holds a peak of memory")
-    some = f"ORDER BY {peak} DESC LIMIT {MOST_ROWS}" if number > MOST_ROWS else ""
-    kept = data.of_results(style.point_columns("", TOOLTIP), f"WHERE {peak} > 0 {some}")
-    points = [style.point(row, " ".join(SIDES), TOOLTIP) for row in kept]
-    several = len({point["platform"] for point in points}) > 1
-    told = {"color": style.encode_categories("platform", points)["color"]} if several else {}
+    if count > MAX_ROWS:
+        largest = frame.with_row_index("place").sort(peak_bytes, "place", descending=[True, False])
+        frame = largest.drop("place").head(MAX_ROWS)
+    points = [style.point(row, " ".join(SIDES), TOOLTIP) for row in result_rows(frame)]
+    colour = {}
+    if len({point["platform"] for point in points}) > 1:
+        colour = {"color": style.encode_categories("platform", points)["color"]}
     order = list(dict.fromkeys(point["network"] for point in points))
     sizes = [point[side] for point in points for side in SIDES]
     x = style.log_number("", sizes, "peak memory of a step (byte)", "B", orient="top")
@@ -35,11 +44,14 @@ def chart(data: Data) -> style.Spec:
     layers = [
         style.layer("rule", ends, *SIDES, style="quiet", opacity=0.6),
         *(
-            style.layer("point", {**places[side], **told, "tooltip": tooltip}, side, filled=filled)
+            style.layer(
+                "point", {**places[side], **colour, "tooltip": tooltip}, side, filled=filled
+            )
             for side, filled in zip(SIDES, (True, False), strict=True)
         ),
     ]
-    left_out = [f"The {len(kept)} of {number:,} that need most."][: number > len(kept)]
-    caption = [*left_out, "Filled: measured. Hollow: predicted.", data.source]
+    caption = ["Filled: measured. Hollow: predicted.", data.source]
+    if count > len(frame):
+        caption.insert(0, f"The {len(frame)} of {count:,} that need most.")
     height = ROW_HEIGHT * len(order)
     return style.finish("Peak memory by network", caption, points, height=height, layer=layers)

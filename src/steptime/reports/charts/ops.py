@@ -7,8 +7,8 @@ import polars as pl
 
 from steptime.core.units import first_of, format_value, percent, seconds
 from steptime.records.data import Data
-from steptime.records.names import networks
 from steptime.records.row import grouped, over
+from steptime.records.short_names import name_networks
 from steptime.reports.charts import EmptyPlotError, style
 from steptime.reports.charts.roofline import axes, box, roof_layers, roofs
 
@@ -24,7 +24,7 @@ def chart(data: Data) -> style.Spec:
     ops, network_count = predicted_ops(data)
     if not ops:
         raise EmptyPlotError("ops: no predicted record here is of a single op with FLOP and bytes")
-    names = networks(ops)
+    names = name_networks(ops)
     several = len({row["platform"] for row in ops}) > 1
     made = [
         _op(row) | {"panel": name + (f" on {row['platform']}" if several else "")}

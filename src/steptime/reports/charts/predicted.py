@@ -1,13 +1,16 @@
 """Predicted against measured time of a step, with the line of equality and a band of a factor 2."""
 
+from collections.abc import Sequence
+
+import polars as pl
+
 from steptime.core.table import Column
 from steptime.records.data import Data
 from steptime.reports.charts import EmptyPlotError, style
 
 SIDE = 460
 BAND = 2.0
-MOST_BARS = 300  # points with intervals
-INSIDE = "SELECT count(*) FROM results WHERE ratio BETWEEN ? AND ?"
+MAX_BARS = 300  # points with intervals
 TIMES = ("predicted_s", "measured_s", "measured_low_s", "measured_high_s")
 ENDS = ("predicted_low_s", "predicted_high_s")
 FIELDS = f"family {' '.join((*TIMES, *ENDS))}"
@@ -22,46 +25,63 @@ TOOLTIP = (
 
 
 def chart(data: Data) -> style.Spec:
-    """Return measured [s] over predicted [s], both logarithmic; raises `EmptyPlotError`.
+    """Return measured [s] over predicted [s], both logarithmic.
 
     One platform has a colour a family, several have a colour a platform.
+
+    Raises:
+        EmptyPlotError: where no network is both measured and predicted.
     """
-    columns_ = style.point_columns(FIELDS, TOOLTIP)
-    shown, number = data.drawn(columns_, "ratio IS NOT NULL", style.MAX_POINTS)
-    if not shown:
+    columns = style.point_columns(FIELDS, TOOLTIP)
+    has_ratio = pl.col("ratio").is_not_null()
+    rows, count = data.draw_results(columns, has_ratio, style.MAX_POINTS)
+    if not rows:
         raise EmptyPlotError("predicted: no network here is both measured and predicted")
-    points = [style.point(row, FIELDS, TOOLTIP) for row in shown]
-    few = len(points) <= MOST_BARS
-    several = len({point["platform"] for point in points}) > 1
-    colour = style.encode_categories("platform" if several else "family", points)["color"]
-    told = {"color": colour, "shape": style.encode_categories("family", points)["shape"]}
-    ends = [point[name] for point in points for name in (*TIMES, *ENDS) if point[name]]
-    edges = (min(ends) / 1.5, max(ends) * 1.5)
-    corners: list[style.Row] = [{"at": at, "low": at / BAND, "high": at * BAND} for at in edges]
+    points = [style.point(row, FIELDS, TOOLTIP) for row in rows]
+    times_s = [point[name] for point in points for name in (*TIMES, *ENDS) if point[name]]
+    edges_s = (min(times_s) / 1.5, max(times_s) * 1.5)
+    corners: list[style.Row] = [
+        {"at": edge_s, "low": edge_s / BAND, "high": edge_s * BAND} for edge_s in edges_s
+    ]
     corners[-1]["text"] = "equal"
-    x = style.log_number("predicted_s", ends, "predicted time of a step (s)", "s")
-    y = style.log_number("measured_s", ends, "measured time of a step (s)", "s")
+    has_bars = len(points) <= MAX_BARS
+    inside_count = len(
+        data.results_frame(["ratio"]).filter(pl.col("ratio").is_between(1 / BAND, BAND))
+    )
+    words = f"{inside_count:,} of {count:,} within a factor of 2 (shaded)."
+    if has_bars:
+        words += " Bars: 95 % interval."
+        if any(point[ENDS[1]] for point in points):
+            words += " Lines across: 80 % of steps, as predicted."
+    caption = [words, *style.describe_sample(count, "network"), data.source]
+    view = {"width": SIDE, "height": SIDE, "layer": _layers(points, times_s, has_bars)}
+    return style.finish("Predicted against measured", caption, [*corners, *points], **view)
+
+
+def _layers(
+    points: Sequence[style.Row], times_s: Sequence[float], has_bars: bool
+) -> list[style.Spec]:
+    """Return the band around equality, the points, and their intervals if they have bars."""
+    has_platforms = len({point["platform"] for point in points}) > 1
+    colour_field = "platform" if has_platforms else "family"
+    colour = style.encode_categories(colour_field, points)["color"]
+    shape = style.encode_categories("family", points)["shape"]
+    x = style.log_number("predicted_s", times_s, "predicted time of a step (s)", "s")
+    y = style.log_number("measured_s", times_s, "measured time of a step (s)", "s")
     along = {"x": {**x, "field": "at"}, "y": {**y, "field": "at"}}
     band = {**along, "y": {**y, "field": "low"}, "y2": {"field": "high"}}
     equal = {**along, "text": {"field": "text"}}
-    interval = {"x": x, "y": {**y, "field": TIMES[2]}, "y2": {"field": TIMES[3]}, "color": colour}
-    beside = {"x": {**x, "field": ENDS[0]}, "x2": {"field": ENDS[1]}, "y": y, "color": colour}
-    point = {"x": x, "y": y, **told, "tooltip": style.tooltip(TOOLTIP)}
+    measured = {"x": x, "y": {**y, "field": TIMES[2]}, "y2": {"field": TIMES[3]}, "color": colour}
+    predicted = {"x": {**x, "field": ENDS[0]}, "x2": {"field": ENDS[1]}, "y": y, "color": colour}
+    point = {"x": x, "y": y, "color": colour, "shape": shape, "tooltip": style.tooltip(TOOLTIP)}
     layers = [
         style.layer("area", band, "at", style="band"),
         style.layer("line", along, "at", style="ink", fill=None, strokeWidth=1.2),
         style.layer("text", equal, "text", align="right", dx=-22, dy=2),
     ]
-    if few:
-        layers.append(style.layer("rule", interval, "measured_low_s", strokeWidth=1.4))
-        layers.append(style.layer("rule", beside, ENDS[1], strokeWidth=1, opacity=0.5))
-    size = {} if few else {"size": 18}
+    if has_bars:
+        layers.append(style.layer("rule", measured, "measured_low_s", strokeWidth=1.4))
+        layers.append(style.layer("rule", predicted, ENDS[1], strokeWidth=1, opacity=0.5))
+    size = {} if has_bars else {"size": 18}
     layers.append(style.layer("point", point, "measured_s", filled=True, **size))
-    (inside,) = data.one(INSIDE, 1 / BAND, BAND)
-    said = f"{inside:,} of {number:,} within a factor of 2 (shaded)."
-    said += " Bars: 95 % interval." if few else ""
-    if few and any(point[ENDS[1]] for point in points):
-        said += " Lines across: 80 % of steps, as predicted."
-    caption = [said, *style.describe_sample(number, "network"), data.source]
-    view = {"width": SIDE, "height": SIDE, "layer": layers}
-    return style.finish("Predicted against measured", caption, [*corners, *points], **view)
+    return layers

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
-from steptime.analysis.ceilings import computed_in
+from steptime.analysis.ceilings import compute_dtype
 from steptime.core.table import Column, Table
 from steptime.core.units import first_of, si
 from steptime.records.row import grouped
@@ -137,7 +137,7 @@ def _tops(ceilings: Sequence[style.Row], groups: Sequence[style.Row]) -> list[st
 
     Where a point is above its ceiling, the highest of its platform, too.
     """
-    used = {(one["platform"], computed_in(one["dtype"])) for one in groups}
+    used = {(one["platform"], compute_dtype(one["dtype"])) for one in groups}
     used |= {(one["platform"], one["highest_peak_dtype"]) for one in groups if one["above_peak"]}
     seen = {platform for platform, _ in used}
     return [

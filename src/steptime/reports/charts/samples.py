@@ -1,90 +1,123 @@
 """The samples of each network in the order in which they were taken, disturbed ones marked."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from operator import itemgetter
+
+import polars as pl
 
 from steptime.core.units import seconds
 from steptime.records.data import Data
-from steptime.records.names import TOLD, hashed, named
+from steptime.records.pair_keys import METHOD
 from steptime.records.record import Record
-from steptime.records.row import BESIDES, grouped
+from steptime.records.row import BESIDES
+from steptime.records.short_names import NAME_COLUMNS, name_rows
 from steptime.reports.charts import EmptyPlotError, style
 
 WIDTH, GAP = 215, 84
 KINDS = {"quiet": "circle", "disturbed": "cross"}
-SAID = "Up: mean time of a step in one sample, from 0. Across: number of the sample. Line: median."
-GROUPS = """
-    SELECT any_value(platform) AS platform, folder_rank, min(place) AS first, max(seq) AS seq,
-        count(*) OVER () AS groups, list(place) AS places, max(step_s_max) AS slowest,
-        min(step_s_min) AS fastest
-    FROM flat WHERE origin = 'measured' AND status = 'ok' AND scope = '' AND samples_n > 0
-    GROUP BY folder_rank, hash(workload_key, platform, method, method_version, method_options)
-    ORDER BY slowest / fastest DESC, first LIMIT ?
-"""
+EXPLANATION = (
+    "Up: mean time of a step in one sample, from 0. Across: number of the sample. Line: median."
+)
+SERIES = ("folder_rank", "workload_key", "platform", *METHOD)  # a panel has one value of these
 X = style.number("sample", "", format="d", grid=False, tickCount=4)
 X["scale"] = {"nice": False, "padding": 8}
 Y = style.number("seconds", "step (s)", "s", tickCount=3)
 
 
 def chart(data: Data) -> style.Spec:
-    """Return a panel a network: time of a sample [s] over its number; raises `EmptyPlotError`."""
-    found = data.rows(GROUPS, style.MAX_PANELS)
-    if not found:
+    """Return a panel a network: time of a sample [s] over its number.
+
+    Raises:
+        EmptyPlotError: where no record holds samples of a step.
+    """
+    series, series_count = _find_series(data)
+    if not len(series):
         raise EmptyPlotError("samples: no record here holds samples of a step")
-    told = dict.fromkeys(one for one in (*TOLD, *BESIDES) if one != "within")
-
-    def chosen(ids: Sequence[int]) -> str:
-        return (
-            f"SELECT seq AS place, seq AS id, 0 AS within, {', '.join(told)} FROM flat "  # noqa: S608  # ours
-            f"WHERE seq IN ({str(ids)[1:-1]})"
-        )
-
-    ids, told_ = named(data, hashed(chosen([row["seq"] for row in found]), BESIDES), chosen)
-    names = dict(zip(ids.tolist(), told_, strict=True))
-    several = len({row["platform"] for row in found}) > 1
-    full: dict[str, list[style.Row]] = {}
-    every = {
-        rank: data.whole(rank, [place for row in rows for place in row["places"]])
-        for rank, rows in grouped(found, itemgetter("folder_rank")).items()
-    }
-    for row in sorted(found, key=itemgetter("first")):
-        held = every[row["folder_rank"]]
-        on = f" on {row['platform']}" if several else ""
-        panel = style.break_lines(names[row["seq"]] + on, WIDTH + GAP)
-        taken = full.setdefault(panel, [])
-        for place in sorted(row["places"]):
-            taken += _points(held[place], panel, len(taken))
-    rows = [point for points in full.values() for point in points]
+    rows = _points(data, series)
     points = {"x": X, **marks(KINDS, ("sample", "time", "run", "kind"))}
     middle = style.layer("rule", {"y": {**Y, "aggregate": "median"}}, style="quiet")
     layers = {"layer": [middle, style.layer("point", points, size=22)]}
-    kept, view = style.facet_panels(rows, "panel", layers, 3, GAP, width=WIDTH, height=70)
-    total = found[0]["groups"]
-    left_out = f" The {len(found)} of {total} networks that scatter most."
+    panel_rows, view = style.facet_panels(rows, "panel", layers, 3, GAP, width=WIDTH, height=70)
+    words = EXPLANATION
+    if len(series) < series_count:
+        words += f" The {len(series)} of {series_count} networks that scatter most."
     caption = [
-        SAID + (left_out if len(found) < total else ""),
+        words,
         "Disturbed: other work took the processor during the sample.",
         data.source_of("measured"),
     ]
     if "facet" in view:
         resolve = {"scale": {"x": "independent", "y": "independent"}}
-        gaps = {"row": 50 + 15 * max(row["panel"].count("|") for row in kept), "column": GAP}
+        gaps = {"row": 50 + 15 * max(row["panel"].count("|") for row in panel_rows), "column": GAP}
         view |= {"resolve": resolve, "bounds": "flush", "spacing": gaps}
-    return style.finish("Samples in the order taken", caption, kept, **view)
+    return style.finish("Samples in the order taken", caption, panel_rows, **view)
 
 
-def marks(kinds: Mapping[str, str], told: Sequence[str]) -> style.Spec:
+def _find_series(data: Data) -> tuple[pl.DataFrame, int]:
+    """Return the series that scatter most, by their first records, and the number of all.
+
+    Columns are `folder_rank`, `platform`, `seq` of the last record, and the `places` of all.
+    """
+    is_sampled = (
+        (pl.col("origin") == "measured")
+        & (pl.col("status") == "ok")
+        & (pl.col("scope") == "")
+        & (pl.col("samples_n") > 0)
+    )
+    columns = ("seq", "place", "step_s_min", "step_s_max", *SERIES)
+    records = data.scan().filter(is_sampled).select(columns).collect()
+    series = records.group_by(SERIES, maintain_order=True).agg(
+        pl.col("seq").max(),
+        pl.col("place").min().alias("first"),
+        pl.col("place").alias("places"),
+        (pl.col("step_s_max").max() / pl.col("step_s_min").min()).alias("scatter"),
+    )
+    widest = series.sort("scatter", "first", "seq", descending=[True, False, False])
+    return widest.head(style.MAX_PANELS).sort("first", "seq"), len(series)
+
+
+def _points(data: Data, series: pl.DataFrame) -> list[style.Row]:
+    """Return the samples of series as marks of their panels, panel by panel."""
+    names = _name_series(data, series)
+    panels: dict[str, list[style.Row]] = {}
+    records = {
+        rank: data.read_records(rank, places)
+        for rank, places in series.group_by("folder_rank", maintain_order=True)
+        .agg(pl.col("places").explode())
+        .iter_rows()
+    }
+    for row in series.iter_rows(named=True):
+        marks_of_panel = panels.setdefault(names[row["seq"]], [])
+        for place in sorted(row["places"]):
+            record = records[row["folder_rank"]][place]
+            marks_of_panel += _marks_of(record, names[row["seq"]], len(marks_of_panel))
+    return [mark for marks_of_panel in panels.values() for mark in marks_of_panel]
+
+
+def _name_series(data: Data, series: pl.DataFrame) -> dict[int, str]:
+    """Return the name of the panel of each series, by the `seq` of its last record."""
+    columns = dict.fromkeys((*NAME_COLUMNS, *BESIDES))
+    del columns["within"]
+    records = data.take_records(series["seq"].to_numpy(), list(columns))
+    names = name_rows(records.with_columns(pl.lit(0).alias("within")), BESIDES)
+    has_platforms = series["platform"].n_unique() > 1
+    return {
+        seq: style.break_lines(f"{name} on {platform}" if has_platforms else name, WIDTH + GAP)
+        for seq, name, platform in zip(records["seq"], names, records["platform"], strict=True)
+    }
+
+
+def marks(kinds: Mapping[str, str], fields: Sequence[str]) -> style.Spec:
     """Return the encodings of seconds, and of `kinds` of samples by a colour and a sign each."""
     legend, names = {"title": None, "orient": "top"}, {"domain": list(kinds)}
     return {
         "y": Y,
         "color": style.name("kind", scale=names, legend=legend),
         "shape": style.name("kind", scale=names | {"range": list(kinds.values())}, legend=legend),
-        "tooltip": style.tooltip(told),
+        "tooltip": style.tooltip(fields),
     }
 
 
-def _points(record: Record, panel: str, start: int) -> Iterator[style.Row]:
+def _marks_of(record: Record, panel: str, start: int) -> Iterator[style.Row]:
     quantity = record.quantities["step_s"]
     columns = zip(quantity.samples, quantity.runs, quantity.marks, strict=True)
     for index, (sample, run, disturbed) in enumerate(columns, start=start + 1):

@@ -3,14 +3,17 @@
 from collections.abc import Sequence
 from operator import itemgetter
 
+import polars as pl
+
 from steptime.core.table import Column
 from steptime.records.data import Data
 from steptime.records.row import grouped
 from steptime.reports.charts import EmptyPlotError, style
 
-MAX_DRAWN_LINES = 240  # lines
-MAX_NAMED_LINES = 24  # with names of their own
-LINE = "coalesce(replace(label, ' batch ' || batch, ''), label)"
+MAX_LINES = 240  # lines
+MAX_LEGEND_LINES = 24  # with names of their own
+BATCH_WORDS = pl.concat_str(pl.lit(" batch "), pl.col("batch").cast(pl.String))
+LINE = pl.col("label").str.split(BATCH_WORDS).list.join("")
 TOOLTIP = (
     Column("label", "network"),
     Column("batch"),
@@ -22,13 +25,14 @@ TOOLTIP = (
 
 
 def chart(data: Data) -> style.Spec:
-    """Return measured examples a second over batch, both logarithmic; raises `EmptyPlotError`."""
-    rows, number = data.drawn(
-        style.point_columns("family", TOOLTIP),
-        "examples_per_s > 0 AND batch IS NOT NULL",
-        MAX_DRAWN_LINES,
-        LINE,
-    )
+    """Return measured examples a second over batch, both logarithmic.
+
+    Raises:
+        EmptyPlotError: where no record holds a measured step and its batch.
+    """
+    is_point = (pl.col("examples_per_s") > 0) & pl.col("batch").is_not_null()
+    columns = style.point_columns("family", TOOLTIP)
+    rows, line_count = data.draw_results(columns, is_point, MAX_LINES, LINE)
     if not rows:
         raise EmptyPlotError(
             "throughput: no record here holds both a measured time of a step and its batch"
@@ -43,7 +47,11 @@ def chart(data: Data) -> style.Spec:
         panels = [{**panel, "width": 290, "height": 190} for panel in panels]
         scales = {"scale": {"color": "independent", "shape": "independent"}}
         view = {"concat": panels, "columns": 2, "resolve": scales, "spacing": 30}
-    caption = [explanation, *style.describe_sample(number, "line", MAX_DRAWN_LINES), data.source]
+    caption = [
+        explanation,
+        *style.describe_sample(line_count, "line", MAX_LINES),
+        data.source,
+    ]
     return style.finish("Throughput by batch", caption, points, **view)
 
 
@@ -56,9 +64,9 @@ def _panel(family: str, points: Sequence[style.Row]) -> style.Spec:
         "y": style.log_number("speed", [p["speed"] for p in family_points], "speed (examples/s)"),
     }
     place["x"]["axis"] |= {"values": batches, "labelExpr": "format(datum.value, 'd')"}
-    opacity = 0.9 if line_count <= MAX_NAMED_LINES else 0.25
+    opacity = 0.9 if line_count <= MAX_LEGEND_LINES else 0.25
     encoding = style.encode_categories("line", family_points, " ", orient="bottom", columns=1)
-    if line_count > MAX_NAMED_LINES:
+    if line_count > MAX_LEGEND_LINES:
         colour = style.encode_categories(
             "platform", points, "platform", orient="bottom", columns=1
         )["color"]
@@ -71,7 +79,7 @@ def _panel(family: str, points: Sequence[style.Row]) -> style.Spec:
             "point", {**place, **encoding, "tooltip": tooltip}, filled=True, opacity=opacity
         ),
     ]
-    title = family if line_count <= MAX_NAMED_LINES else f"{family}, {line_count} lines"
+    title = family if line_count <= MAX_LEGEND_LINES else f"{family}, {line_count} lines"
     return {
         "title": {"text": title, "fontSize": 13, "offset": 8},
         "transform": [{"filter": {"field": "family", "equal": family}}],

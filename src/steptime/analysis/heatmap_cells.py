@@ -1,0 +1,295 @@
+"""The cells of a heatmap: medians of a quantity over two columns, and what failed there.
+
+A network that failed, or is predicted not to fit, counts as failed: its time would never be seen.
+A size in bytes stands even so, because it says why the network does not fit.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import polars as pl
+
+from steptime.core.answer import AnswerRow
+from steptime.core.errors import InputError
+from steptime.core.units import format_value
+
+Scalar = str | int | float | bool
+SIZE_ENDING = "_bytes"
+MAX_STEPS = 60  # of an axis; more numbers share steps
+IS_OK = pl.col("status").fill_null("ok") == "ok"
+VALUE = "value of a network"  # columns of the computation; no hyperparameter has such a name
+AXES = ("x", "y", "panel")
+
+
+class HeatmapCell(AnswerRow, frozen=True, kw_only=True):
+    """A cell of the heatmap.
+
+    Attributes:
+        x: the value of the column across.
+        y: the value of the column up.
+        panel: the value of the column of panels; None without one.
+        value: the median over the networks of the cell; None if all of them failed.
+        networks: number of networks with a value.
+        low: the lowest value of several networks; None for one.
+        high: the highest value.
+        failed: number of networks that failed or do not fit.
+        status: the most frequent status of those.
+        cause: their most frequent cause.
+        text: the value as people read it.
+    """
+
+    x: Scalar
+    y: Scalar
+    panel: Scalar | None
+    value: float | None
+    networks: int
+    low: float | None
+    high: float | None
+    failed: int
+    status: str | None
+    cause: str | None
+    text: str | None
+
+
+class HeatmapSummary(AnswerRow, frozen=True, kw_only=True):
+    """Numbers of all cells together.
+
+    Attributes:
+        x: name of the column across; None if no second hyperparameter varies.
+        y: name of the column up.
+        panel: name of the column of panels.
+        value: name of the quantity.
+        only: the conditions on rows, as they were asked.
+        cells: number of cells with a value.
+        failed_cells: number of cells without a value.
+        failed: number of cells without a value by status.
+        partly_failed_cells: number of cells with a value in which some networks failed.
+        lowest: the lowest value of a cell.
+        highest: the highest value of a cell.
+        max_networks: the largest number of networks of a cell.
+        widest_ratio: the largest ratio of two networks of a cell.
+        binned: columns whose numbers share steps of equal ratio.
+    """
+
+    x: str | None
+    y: str | None
+    panel: str | None = None
+    value: str
+    only: list[str] = msgspec.field(default_factory=list)
+    cells: int = 0
+    failed_cells: int = 0
+    failed: dict[str, int] = msgspec.field(default_factory=dict)
+    partly_failed_cells: int = 0
+    lowest: float | None = None
+    highest: float | None = None
+    max_networks: int = 0
+    widest_ratio: float | None = None
+    binned: list[str] = msgspec.field(default_factory=list)
+
+
+class HeatmapAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The cells of a heatmap, by panel, row and column.
+
+    Attributes:
+        rows: one row a cell.
+        summary: numbers of all cells together.
+        platforms: platforms with a value.
+    """
+
+    rows: tuple[HeatmapCell, ...]
+    summary: HeatmapSummary
+    platforms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The rows that count.
+
+    Attributes:
+        rows: a frame of records, or of results, with all columns that users name.
+        schema: the types of those columns.
+        hyperparameters: the columns that are hyperparameters.
+        value: the quantity of the cells.
+    """
+
+    rows: pl.LazyFrame
+    schema: Mapping[str, pl.DataType]
+    hyperparameters: Sequence[str]
+    value: pl.Expr
+
+    def aggregate(self, *columns: pl.Expr) -> tuple[int | float, ...]:
+        """Return the one row of aggregates over these rows."""
+        (row,) = self.rows.select(*columns).collect().iter_rows()
+        return tuple(row)
+
+
+def find_cells(
+    selection: Selection,
+    axes: tuple[str | None, str | None],
+    panel: str | None,
+    value: str,
+    only: Sequence[str],
+) -> HeatmapAnswer:
+    """Return the medians of a quantity over two columns, a cell each.
+
+    A cell with neither a value nor a failure is no row. Several platforms are panels.
+
+    Args:
+        selection: the rows that count.
+        axes: the columns across and up; None chooses the hyperparameter that varies most.
+        panel: the column of panels; None for one panel.
+        value: name of the quantity.
+        only: the conditions that hold for the rows.
+
+    Raises:
+        InputError: if columns are the same, or if several platforms would share a cell.
+    """
+    x, y = _choose_axes(selection, axes, panel)
+    if x is None or y is None:
+        summary = HeatmapSummary(x=x, y=y, panel=panel, value=value, only=list(only))
+        return HeatmapAnswer(rows=(), summary=summary)
+    if len({x, y, panel}) < 3:
+        raise InputError("heatmap: --x, --y and --over take columns that differ")
+    has_value = selection.rows.filter(selection.value.is_not_null())
+    platforms = tuple(has_value.select(pl.col("platform").unique().sort()).collect()["platform"])
+    if len(platforms) > 1 and "platform" not in (x, y, panel):
+        if panel:
+            names = ", ".join(platforms)
+            raise InputError(f"--over {panel} needs --only platform=NAME: {names}")
+        panel = "platform"
+    steps = {name: _make_steps(selection, name) for name in (x, y)}
+    panel_column = pl.col(panel) if panel else pl.lit(None, pl.String())
+    cells = _median_cells(selection, [*steps.values(), panel_column], value)
+    summary = HeatmapSummary(
+        x=x,
+        y=y,
+        panel=panel,
+        value=value,
+        only=list(only),
+        binned=[name for name, step in steps.items() if step.meta.output_name() != name],
+    )
+    return HeatmapAnswer(rows=cells, summary=_summarise(summary, cells), platforms=platforms)
+
+
+def _choose_axes(
+    selection: Selection, axes: tuple[str | None, str | None], panel: str | None
+) -> list[str | None]:
+    """Return the axes; a missing one is the hyperparameter of the most values, or the batch."""
+    complete = list(axes)
+    while None in complete:
+        names = [
+            name
+            for name in (*selection.hyperparameters, "batch")
+            if name in selection.schema and name not in (*complete, panel)
+        ]
+        present = [pl.col(name).is_not_null() for name in complete if name]
+        is_present = pl.all_horizontal(present) if present else pl.lit(value=True)
+        counts = [pl.col(name).filter(is_present).drop_nulls().n_unique() for name in names]
+        level_counts = dict(zip(names, selection.aggregate(*counts), strict=True)) if names else {}
+        widest = max(level_counts, key=lambda name: level_counts[name], default="")
+        if level_counts.get(widest, 0) < 2:
+            break
+        complete[complete.index(None)] = widest
+    return complete
+
+
+def _make_steps(selection: Selection, name: str) -> pl.Expr:
+    """Return a column, in steps of equal ratio if it has too many numbers to draw.
+
+    The output name of steps is not that of the column.
+    """
+    column = pl.col(name)
+    if not selection.schema[name].is_numeric():
+        return column
+    count, low, high = selection.aggregate(
+        column.drop_nulls().n_unique().alias("count"),
+        column.min().alias("low"),
+        column.max().alias("high"),
+    )
+    if count <= MAX_STEPS or low <= 0:
+        return column
+    log_ratio = math.log(high / low) / (MAX_STEPS - 1)
+    step = _round((column / low).log() / log_ratio)
+    return _round((step * log_ratio).exp() * low).alias(f"steps of {name}")
+
+
+def _round(number: pl.Expr) -> pl.Expr:
+    return number.round(mode="half_away_from_zero")
+
+
+def _median_cells(
+    selection: Selection, axes: Sequence[pl.Expr], value: str
+) -> tuple[HeatmapCell, ...]:
+    """Return the cells, sorted by panel, row and column."""
+    axis_columns = [axis.alias(name) for axis, name in zip(axes, AXES, strict=True)]
+    counted_value = pl.col(VALUE) if value.endswith(SIZE_ENDING) else pl.col(VALUE).filter(IS_OK)
+    succeeded = pl.col(VALUE).filter(IS_OK).count() > 0
+    networks = (
+        selection.rows.select(
+            *axis_columns,
+            "platform",
+            "workload_key",
+            "status",
+            "cause",
+            selection.value.alias(VALUE),
+        )
+        .filter(pl.col("x").is_not_null() & pl.col("y").is_not_null())
+        .group_by(*AXES, "platform", "workload_key", maintain_order=True)
+        .agg(
+            counted_value.median().alias("value"),
+            *(
+                pl.when(~succeeded).then(_mode_of(pl.col(name).filter(~IS_OK))).alias(name)
+                for name in ("status", "cause")
+            ),
+        )
+    )
+    number = pl.col("value")
+    has_spread = number.count() > 1
+    cells = (
+        networks.group_by(AXES, maintain_order=True)
+        .agg(
+            number.median(),
+            number.count().alias("networks"),
+            pl.when(has_spread).then(number.min()).alias("low"),
+            pl.when(has_spread).then(number.max()).alias("high"),
+            pl.col("status").count().alias("failed"),
+            *(_mode_of(pl.col(name)).alias(name) for name in ("status", "cause")),
+        )
+        .filter((pl.col("networks") > 0) | (pl.col("failed") > 0))
+        .sort("panel", "y", "x", nulls_last=True)
+        .collect()
+    )
+    return tuple(_make_cell(value, cell) for cell in cells.iter_rows(named=True))
+
+
+def _mode_of(texts: pl.Expr) -> pl.Expr:
+    """Return the most frequent text of a group, of equally frequent ones the first in order."""
+    return texts.drop_nulls().mode().sort().first()
+
+
+def _make_cell(value: str, cell: Mapping[str, Scalar | None]) -> HeatmapCell:
+    number = cell["value"]
+    text = None if number is None else format_value(value, number)
+    return msgspec.convert({**cell, "text": text}, HeatmapCell)
+
+
+def _summarise(summary: HeatmapSummary, rows: Sequence[HeatmapCell]) -> HeatmapSummary:
+    """Return a summary with the numbers of all cells together."""
+    cells = [row for row in rows if row.value is not None]
+    failures = Counter(str(row.status) for row in rows if row.value is None)
+    ratios = [row.high / row.low for row in cells if row.low and row.high and row.low > 0]
+    values = [row.value for row in cells if row.value is not None]
+    return msgspec.structs.replace(
+        summary,
+        cells=len(cells),
+        failed_cells=sum(failures.values()),
+        failed=dict(failures),
+        partly_failed_cells=sum(row.failed > 0 for row in cells),
+        lowest=min(values, default=None),
+        highest=max(values, default=None),
+        max_networks=max((row.networks for row in cells), default=0),
+        widest_ratio=max(ratios, default=None),
+    )

@@ -1,0 +1,209 @@
+"""Rows of pairs and of what has no partner, made of the columns of a pairing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from steptime.core.table import JsonRows
+from steptime.core.units import format_value
+from steptime.records.group_members import Ids
+from steptime.records.pair_keys import PLATFORM_OPTIONS, STACK_OPTIONS
+from steptime.records.record_groups import Cells, GroupColumns, finite_cells
+from steptime.records.row import Row, loaded, no_collection
+from steptime.records.statistics import BETWEEN, WITHIN
+
+if TYPE_CHECKING:
+    from steptime.analysis.pairing import PairColumns, Pairing
+
+ABOUT = (  # columns of the last record of a group
+    *("model", "family", "batch", "replicas", "strategy", "overlap", "dtype", "phase"),
+    *("optimizer", "platform", "workload_key", "scope", "op_kind"),
+)
+SIDE_COLUMNS = ("origin", "method", "method_version", "platform", "dtype")
+ROOF_COLUMNS = ("flop", "traffic_bytes", "peak_flop_per_s", "memory_bytes_per_s")
+SHARES = ("flop_per_s", "peak_fraction", "roof_fraction")
+GOOD_STEP_S = pl.coalesce("good_s", pl.when(pl.col("status") == "ok").then(pl.col("step_s")))
+CELLS_OF_A: Cells = {name: name for name in (*SIDE_COLUMNS, *ROOF_COLUMNS)}
+CELLS_OF_B: Cells = {**{name: name for name in (*ABOUT, *SIDE_COLUMNS)}, "good_s": GOOD_STEP_S}
+CELLS_OF_UNPAIRED: Cells = {name: name for name in (*ABOUT, "status", "cause")}
+MAX_ROWS_IN_MEMORY = 1000
+ROWS_OF_PART = 20_000  # in memory while they are written
+
+
+def pair_rows(pairing: Pairing, places: Ids) -> list[Row]:
+    """Return the pairs at these places as rows."""
+    columns, groups = pairing.columns, pairing.groups
+    a, b = columns.a[places], columns.b[places]
+    way, ways = pairing.ways(a, b)
+    facts_a, facts_b = groups.facts(a, CELLS_OF_A), groups.facts(b, CELLS_OF_B)
+    lefts = [facts_a[group] for group in a.tolist()]
+    rights = [facts_b[group] for group in b.tolist()]
+    sides_a = _side_rows(lefts, groups.columns, a)
+    sides_b = _side_rows(rights, groups.columns, b)
+    verdicts = _verdict_rows(columns, places, sides_b)
+    shares = _share_rows(lefts, rights)
+    names = pairing.names(b)
+    levels = groups.level_of(b).tolist()
+    rows = []
+    for number, (left, right) in enumerate(zip(lefts, rights, strict=True)):
+        row = {"name": names[number]} | {name: right[name] for name in ABOUT}
+        row |= {"a": sides_a[number], "b": sides_b[number]}
+        row |= {"quantity": groups.quantity, "ratio": verdicts[number].pop("ratio")}
+        if pairing.column:
+            row |= {"level": levels[number], "against": pairing.against}
+        row["dtype"] = left["dtype"] if left["dtype"] == right["dtype"] else None
+        row |= verdicts[number] | ways[way[number]]
+        if left["origin"] == "predicted" != right["origin"] and not right["scope"]:
+            row |= shares[number]
+        rows.append(row)
+    return rows
+
+
+def _side_rows(facts: Sequence[Row], columns: GroupColumns, ids: Ids) -> list[Row]:
+    """Return the side of each pair: how it was measured, and its number with an interval."""
+    numbers = (columns.value, columns.low, columns.high, columns.runs)
+    cells = zip(*(finite_cells(column[ids]) for column in numbers), strict=True)
+    return [
+        {
+            **{name: about[name] for name in ("origin", "method", "platform", "dtype")},
+            "version": about["method_version"],
+            "value": value,
+            "low": low,
+            "high": high,
+            "interval": _interval_kind(runs),
+            "runs": None if runs is None else int(runs),
+        }
+        for about, (value, low, high, runs) in zip(facts, cells, strict=True)
+    ]
+
+
+def _interval_kind(runs: float | None) -> str | None:
+    """Return over what an interval is, None for a value without runs."""
+    if runs is None:
+        return None
+    return BETWEEN if runs > 1 else WITHIN
+
+
+def _verdict_rows(columns: PairColumns, places: Ids, sides_b: Sequence[Row]) -> list[Row]:
+    """Return the ratio of each pair with its interval and verdict."""
+    arrays = (
+        *(columns.ratio, columns.low, columns.high, columns.verdict, columns.p_value),
+        *(columns.smallest, columns.is_sampled, columns.is_single, columns.steady),
+    )
+    rows = []
+    for side, cells in zip(
+        sides_b, zip(*(finite_cells(array[places]) for array in arrays), strict=True), strict=True
+    ):
+        ratio, low, high, verdict, p_value, smallest, is_sampled, is_single, steady = cells
+        interval = side["interval"]
+        if is_sampled:
+            interval = WITHIN if is_single else BETWEEN
+        rows.append(
+            {
+                "ratio": ratio,
+                "ratio_low": low,
+                "ratio_high": high,
+                "verdict": verdict,
+                "p_value": p_value,
+                "smallest_slowdown": smallest,
+                "interval": interval,
+                "steady": None if steady is None else bool(steady),
+            }
+        )
+    return rows
+
+
+def _share_rows(predicted: Sequence[Row], measured: Sequence[Row]) -> list[Row]:
+    """Return the speeds of steps and their shares of peak and roof, as results have them."""
+    from steptime.records.results import add_shares
+
+    columns = {name: [row[name] for row in predicted] for name in ROOF_COLUMNS}
+    columns["measured_s"] = [row["good_s"] for row in measured]
+    frame = pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.Float64()))
+    return add_shares(frame).select(SHARES).to_dicts()
+
+
+def unpaired_rows(pairing: Pairing, places: Ids) -> list[Row]:
+    """Return the entries of `unpaired` at these places as rows, with the reason."""
+    unpaired, value = pairing.unpaired, pairing.groups.columns.value
+    ids, a, b = unpaired.id[places], unpaired.a[places], unpaired.b[places]
+    groups_of_rows = np.r_[ids, a, b]
+    facts = pairing.groups.facts(groups_of_rows[groups_of_rows >= 0], CELLS_OF_UNPAIRED)
+    names = pairing.names(ids)
+    rows = []
+    for number, place in enumerate(places.tolist()):
+        row = {"name": names[number]} | {name: facts[ids[number]][name] for name in ABOUT}
+        if not unpaired.is_both[place]:
+            side = "a" if unpaired.is_a[place] else "b"
+            rows.append(row | {"side": side, "reason": unpaired.reason[place]})
+            continue
+        sides = {"a": int(a[number]), "b": int(b[number])}
+        lacking = {side: group for side, group in sides.items() if not value[group] > 0}
+        reasons = [_explain_missing(pairing, group, facts[group]) for group in lacking.values()]
+        rows.append(row | {"side": "both", "lacks": [*lacking], "reason": "; ".join(reasons)})
+    return rows
+
+
+def _explain_missing(pairing: Pairing, group: int, facts: Row) -> str:
+    """Return why a group has no number: "measured: oom (killed)"."""
+    columns = pairing.groups.columns
+    level = pairing.groups.levels[columns.level[group]]
+    if facts["status"] != "ok":
+        reason = facts["status"] + (f" ({facts['cause']})" if facts["cause"] else "")
+    elif columns.has_value[group]:
+        reason = f"{pairing.quantity} is not above 0"
+    else:
+        reason = f"no {pairing.quantity}"
+    return f"{pairing.words.get(level, level)}: {reason}"
+
+
+def describe_differences(left: Row, right: Row, column: str) -> Row:
+    """Return in what two steps that ran differ but in `column`: names of options, and words."""
+    options = [loaded(side["method_options"]) for side in (left, right)]
+    ways = [
+        {"host": side["host"] or None, "version": side["method_version"], **method_options}
+        for side, method_options in zip((left, right), options, strict=True)
+    ]
+    names = [name for name in {**ways[0], **ways[1]} if ways[0].get(name) != ways[1].get(name)]
+    if "predicted" in (left["origin"], right["origin"]):
+        names = []
+    silent = {column, *PLATFORM_OPTIONS[1:]}
+    if column in ("stack", "method"):
+        silent |= {"version", *STACK_OPTIONS}
+    return {
+        "differing_options": [name for name in names if name in {**options[0], **options[1]}],
+        "differ": [
+            f"{name} {' | '.join(str(format_value(name, way.get(name))) for way in ways)}"
+            for name in names
+            if name not in silent
+        ],
+    }
+
+
+def rows_on_demand(places: Ids, make: Callable[[Ids], list[Row]]) -> Sequence[Row]:
+    """Return rows of these places: made at once if they are few, else on each pass."""
+    if len(places) <= MAX_ROWS_IN_MEMORY:
+        return make(places) if len(places) else []
+    first_rows = MAX_ROWS_IN_MEMORY or ROWS_OF_PART  # people read these alone
+    parts = np.split(places, [*range(first_rows, len(places), ROWS_OF_PART)])
+
+    def texts(part: Ids) -> list[str]:
+        with no_collection():
+            return [_text(row) for row in make(part)]
+
+    def all_texts() -> Iterator[Sequence[str]]:
+        return map(texts, parts)
+
+    return JsonRows(len(places), all_texts)
+
+
+def _text(row: Mapping[str, Any]) -> str:
+    """Return a row as JSON, in ASCII as it may reach a terminal."""
+    text = msgspec.json.format(msgspec.json.encode(row), indent=0)
+    return text.decode() if text.isascii() else json.dumps(row)

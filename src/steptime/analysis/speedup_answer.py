@@ -1,0 +1,129 @@
+"""The answer on speed-ups: their distribution, by level and by hyperparameter."""
+
+import msgspec
+
+from steptime.core.answer import AnswerRow
+from steptime.core.json_types import JsonObject
+
+
+class Distribution(AnswerRow, frozen=True, kw_only=True):
+    """The distribution of speed-ups.
+
+    Attributes:
+        pairs: number of pairs.
+        min: the lowest.
+        p5: 5 % are below.
+        p25: 25 % are below.
+        median: half are below.
+        p75: 75 % are below.
+        p95: 95 % are below.
+        max: the highest.
+        geometric_mean: their geometric mean.
+        low: low end of its 95 % interval; None for a single pair.
+        high: high end.
+        wins_share: share of pairs in which the level is better.
+        ties_share: share of pairs without a difference beyond noise.
+        unsure_share: share of pairs that noise leaves open.
+    """
+
+    pairs: int
+    min: float
+    p5: float
+    p25: float
+    median: float
+    p75: float
+    p95: float
+    max: float
+    geometric_mean: float | None
+    low: float | None
+    high: float | None
+    wins_share: float
+    ties_share: float
+    unsure_share: float
+
+
+class SpeedupsOfValue(AnswerRow, frozen=True, kw_only=True):
+    """The speed-ups of networks with one value of a hyperparameter.
+
+    Attributes:
+        pairs: number of pairs.
+        median: their median.
+        wins_share: share of pairs in which the level is better.
+    """
+
+    pairs: int
+    median: float
+    wins_share: float
+
+
+class LevelSpeedups(AnswerRow, frozen=True, kw_only=True):
+    """The speed-ups of one level.
+
+    Attributes:
+        level: the level.
+        distribution: their distribution.
+        by: medians by value of the hyperparameter `x`.
+    """
+
+    level: str
+    distribution: Distribution
+    by: dict[str, SpeedupsOfValue]
+
+
+class SpeedupAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The speed-ups of all levels over one of them.
+
+    Attributes:
+        by_column: the column of the levels.
+        against: the level that the others are compared with; None if there are no two levels.
+        quantity: the quantity that is compared.
+        origin: origin of the records.
+        any_dtype: whether a network is paired with itself in another data type.
+        x: the hyperparameter of the medians.
+        color: the hyperparameter that goes most with speed-ups beside `x`, or that was asked for.
+        distribution: the distribution of all pairs; None without pairs.
+        by: medians by value of `x`.
+        levels: the speed-ups of each level.
+        failed: number of networks by level that have no value because they failed.
+    """
+
+    by_column: str
+    against: str | None
+    quantity: str
+    origin: str = ""
+    any_dtype: bool = False
+    x: str | None = None
+    color: str | None = None
+    distribution: Distribution | None = None
+    by: dict[str, SpeedupsOfValue] = {}
+    levels: list[LevelSpeedups] = []
+    failed: dict[str, int] = {}
+
+    def summary(self) -> JsonObject:
+        """Return the numbers of all pairs as one table; the distribution stands among them."""
+        table: JsonObject = {
+            "by_column": self.by_column,
+            "against": self.against,
+            "quantity": self.quantity,
+        }
+        if self.distribution is None:
+            return {**table, "pairs": 0}
+        return {
+            **table,
+            "pairs": self.distribution.pairs,
+            "origin": self.origin,
+            "any_dtype": self.any_dtype,
+            "x": self.x,
+            "color": self.color,
+            **self.distribution.to_dict(),
+            "by": msgspec.to_builtins(self.by),
+            "levels": [
+                {
+                    "level": level.level,
+                    **level.distribution.to_dict(),
+                    "by": msgspec.to_builtins(level.by),
+                }
+                for level in self.levels
+            ],
+            "failed": self.failed,
+        }

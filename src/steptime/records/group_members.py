@@ -1,0 +1,261 @@
+"""The records that take part in a comparison, as columns, and the samples that they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from steptime.records.frame_columns import NUMBER, SAMPLED
+from steptime.records.pair_keys import (
+    IS_PREDICTED,
+    METHOD,
+    quantity_value,
+    sort_levels,
+    without_keys,
+)
+from steptime.records.row import ESTIMATE
+from steptime.records.warmup import Floats
+
+if TYPE_CHECKING:
+    from steptime.records.folders import Folders
+
+Ids = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+NO_KIN = -1
+ALL_RECORDS = pl.lit(True)
+ANY_METHOD = (pl.lit(""),)  # groups do not differ in how they were measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouping:
+    """The question by what records are grouped; all are expressions over a frame of records.
+
+    Attributes:
+        quantity: the quantity that is compared.
+        level: the level of a record as text; a record without one takes no part.
+        cell: the values that records share if they may be paired.
+        takes_part: whether a record takes part.
+        way: the values that the records of a group share beside level and cell.
+        kin: what the two of a pair must share if both have it; None pairs by options.
+        level_options: options of methods in which a pair may differ if `kin` is None.
+    """
+
+    quantity: str
+    level: pl.Expr
+    cell: Sequence[pl.Expr]
+    takes_part: pl.Expr = ALL_RECORDS
+    way: Sequence[pl.Expr] = tuple(map(pl.col, METHOD))
+    kin: pl.Expr | None = None
+    level_options: Collection[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Members:
+    """The records that take part, in their order, one entry a record.
+
+    Attributes:
+        data: the folders that hold the records.
+        quantity: the quantity that is compared.
+        levels: the levels in order: numbers by size, words as recorded.
+        seq: place of the record among all.
+        group: number of its group, by first records.
+        level: its level, as a place in `levels`.
+        cell: number of its cell.
+        kin: hash of what the two of a pair must share, `NO_KIN` where unknown.
+        way: hash of how it was measured: host, origin and method.
+        is_step: whether it is of a whole step.
+        has_value: whether its value counts: predicted, or measured without a failure.
+        is_sampled: whether it has samples of the quantity.
+        is_repeated: whether it has a value without samples, which repeats may have too.
+        is_resting: whether a sample or the value is not above 0.
+        value: the value; NaN where unknown, here as below.
+        low: stated low end of an interval.
+        high: stated high end.
+        runs: number of runs.
+        estimate: the columns of `statistics.estimates` by name.
+    """
+
+    data: Folders
+    quantity: str
+    levels: Sequence[str]
+    seq: Ids
+    group: Ids
+    level: Ids
+    cell: Ids
+    kin: Ids
+    way: Ids
+    is_step: Flags
+    has_value: Flags
+    is_sampled: Flags
+    is_repeated: Flags
+    is_resting: Flags
+    value: Floats
+    low: Floats
+    high: Floats
+    runs: Floats
+    estimate: dict[str, Floats]
+
+    @cached_property
+    def order(self) -> Ids:
+        """The places of records by group; those of a group stand in their order."""
+        return np.asarray(np.argsort(self.group, kind="stable"))
+
+    @cached_property
+    def starts(self) -> Ids:
+        """Where each group begins in `order`, and the end of the last one."""
+        counts = np.bincount(self.group)
+        return np.asarray(np.r_[0, counts.cumsum()].astype(np.int64))
+
+    def of_groups(self, groups: Ids) -> tuple[Ids, Ids]:
+        """Return the places of the records of groups, and for each the place in `groups`."""
+        counts = self.starts[groups + 1] - self.starts[groups]
+        owner = np.repeat(np.arange(len(groups)), counts)
+        within = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
+        return self.order[self.starts[groups][owner] + within], owner
+
+    def samples(self, groups: Ids, is_of_repeats: Flags) -> tuple[list[Floats], list[Ids]]:
+        """Return the samples of groups, and the run of each sample.
+
+        Args:
+            groups: the groups, in any order.
+            is_of_repeats: groups whose samples are the values of their records, each one a run.
+        """
+        distinct, first, place = np.unique(groups, return_index=True, return_inverse=True)
+        members, owner = self.of_groups(distinct)
+        is_repeat = is_of_repeats[first][owner]
+        is_read = np.where(is_repeat, self.is_repeated[members], self.is_sampled[members])
+        members, owner, is_repeat = members[is_read], owner[is_read], is_repeat[is_read]
+        samples, runs, counts = self._read_samples(members, is_repeat)
+        ends = np.bincount(owner, counts, len(distinct)).cumsum().astype(np.int64)
+        sample_parts = np.split(samples, ends[:-1]) if len(ends) else []
+        run_parts = np.split(runs, ends[:-1]) if len(ends) else []
+        return [sample_parts[number] for number in place], [run_parts[number] for number in place]
+
+    def _read_samples(self, members: Ids, is_repeat: Flags) -> tuple[Floats, Ids, Ids]:
+        """Return the samples of records one behind the other, their runs, the number of each.
+
+        Runs of different records have different numbers.
+        """
+        sampled = members[~is_repeat]
+        lists = self.data.take_records(self.seq[sampled], list(sample_columns(self.quantity)))
+        lists = lists[np.searchsorted(lists["seq"].to_numpy(), self.seq[sampled])]
+        counts = np.ones(len(members), np.int64)
+        counts[~is_repeat] = lists["samples"].list.len().to_numpy()
+        owner = np.repeat(np.arange(len(members)), counts)
+        is_value = is_repeat[owner]
+        samples, runs = np.empty(len(owner)), np.zeros(len(owner), np.int64)
+        samples[is_value] = self.value[members[is_repeat]]
+        samples[~is_value] = _flatten(lists["samples"])
+        runs[~is_value] = _flatten(lists["run"])
+        names, run = np.unique(runs, return_inverse=True)
+        return samples, owner * len(names) + run, counts
+
+
+def _flatten(lists: pl.Series) -> NDArray[Any]:
+    """Return the cells of all lists one behind the other."""
+    return lists.explode(empty_as_null=False).to_numpy()
+
+
+def sample_columns(quantity: str) -> tuple[pl.Expr, pl.Expr]:
+    """Return the samples of a quantity and the run of each, as lists."""
+    if quantity == "step_s":
+        return pl.col("samples"), pl.col("run")
+    is_quantity = pl.element().struct.field("key") == quantity
+    values = pl.element().filter(is_quantity).struct.field("value")
+    sampled = pl.col("sampled").list.eval(values).list.first().cast(SAMPLED)
+    return sampled.struct.field("samples"), sampled.struct.field("run")
+
+
+def read_members(data: Folders, grouping: Grouping) -> Members:
+    """Return the records that take part, with the numbers of their groups."""
+    records = data.scan().filter(grouping.takes_part).select(_columns(data, grouping))
+    frame = records.filter(pl.col("level").is_not_null()).collect()
+    levels = sort_levels(frame["level"].unique(maintain_order=True))
+    places = pl.Series(range(len(levels)), dtype=pl.Int64)
+    level = frame["level"].replace_strict(pl.Series(levels, dtype=pl.String), places)
+    arrays = {name: frame[name].to_numpy() for name in frame.columns if name != "level"}
+    estimate = {name: arrays.pop(f"estimate_{name}") for name in ESTIMATE}
+    return Members(
+        data=data,
+        quantity=grouping.quantity,
+        levels=levels,
+        level=level.to_numpy(),
+        group=number_by_first(arrays.pop("group")),
+        cell=number_by_first(arrays.pop("cell")),
+        estimate=estimate,
+        **arrays,
+    )
+
+
+def number_by_first(hashes: NDArray[Any]) -> Ids:
+    """Return numbers in place of hashes: 0 for the first one and all equal ones, then 1, ..."""
+    _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+    number = np.empty(len(first), np.int64)
+    number[np.argsort(first)] = np.arange(len(first))
+    return number[inverse]
+
+
+def _columns(data: Folders, grouping: Grouping) -> list[pl.Expr]:
+    """Return the expressions of the columns of `Members`; keys are hashes."""
+    is_step = grouping.quantity == "step_s"
+    value = quantity_value(grouping.quantity).cast(NUMBER)
+    samples, run = sample_columns(grouping.quantity)
+    count = pl.col("samples_n") if is_step else samples.list.len()
+    smallest = pl.col("step_s_min") if is_step else samples.list.min()
+    runs = pl.col("runs") if is_step else run.list.n_unique()
+    unknown = pl.lit(None, NUMBER)
+    is_good = value.is_not_null() & (pl.col("status") == "ok")
+    has_samples = count.fill_null(0) > 0
+    is_original = ~IS_PREDICTED & pl.col("duplicate_of").is_null()
+    estimate = [pl.col("estimate").struct.field(name) if is_step else unknown for name in ESTIMATE]
+    way = ("host", "origin", *METHOD)
+    return [
+        pl.col("seq"),
+        grouping.level.alias("level"),
+        hash_of([grouping.level, *grouping.cell, *grouping.way]).alias("group"),
+        hash_of(grouping.cell).alias("cell"),
+        _kin(data, grouping).alias("kin"),
+        hash_of(way).alias("way"),
+        (pl.col("scope") == "").alias("is_step"),
+        (IS_PREDICTED | is_good).alias("has_value"),
+        (is_good & has_samples).alias("is_sampled"),
+        (is_good & ~has_samples & is_original).alias("is_repeated"),
+        (pl.coalesce(smallest, value) <= 0).fill_null(value=False).alias("is_resting"),
+        value.alias("value"),
+        (pl.col("stated_low") if is_step else unknown).alias("low"),
+        (pl.col("stated_high") if is_step else unknown).alias("high"),
+        runs.cast(NUMBER).alias("runs"),
+        *(
+            column.alias(f"estimate_{name}")
+            for name, column in zip(ESTIMATE, estimate, strict=True)
+        ),
+    ]
+
+
+def _kin(data: Folders, grouping: Grouping) -> pl.Expr:
+    """Return the hash of what a pair must share, which by default are the options."""
+    if grouping.kin is not None:
+        hashed_kin = _signed_hash(grouping.kin)
+        return pl.when(grouping.kin.is_null()).then(pl.lit(NO_KIN, pl.Int64)).otherwise(hashed_kin)
+    options = pl.col("method_options")
+    if grouping.level_options:
+        options = without_keys(data, "method_options", grouping.level_options)
+    return _signed_hash(options)
+
+
+def _signed_hash(column: pl.Expr) -> pl.Expr:
+    """Return a hash of 63 bits, which is not below 0."""
+    return (hash_of([column]) // pl.lit(2, pl.UInt64)).cast(pl.Int64)
+
+
+def hash_of(columns: Sequence[str | pl.Expr]) -> pl.Expr:
+    """Return a hash of 64 bits of the values of columns."""
+    expressions = [pl.col(column) if isinstance(column, str) else column for column in columns]
+    aliased = [column.alias(f"key_{number}") for number, column in enumerate(expressions)]
+    return pl.struct(aliased).hash()

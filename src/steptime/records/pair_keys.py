@@ -1,0 +1,208 @@
+"""The keys by which records are paired, as expressions over a frame of records.
+
+A level is a value of the column that is compared. A cell is the set of values that two records
+share if they differ in nothing but that column.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from steptime.core.errors import InputError, unknown
+from steptime.records.frame_columns import SCHEMA, STRING, other_number
+from steptime.records.row import AMOUNTS
+
+if TYPE_CHECKING:
+    from steptime.records.folders import Folders
+
+PLATFORM_OPTIONS = ("gpu", "allocation")  # options that name the platform that was asked for
+STACK_OPTIONS = ("compile", "stack")
+PLACES = ("platform", "gpu", "threads", "host")  # columns that may give a platform another name
+LEVEL_OPTIONS: Mapping[str, Sequence[str]] = {  # options in which the levels of a column differ
+    **dict.fromkeys(("platform", "gpu"), PLATFORM_OPTIONS),
+    **dict.fromkeys(("stack", "method"), STACK_OPTIONS),
+}
+NO_LEVELS = frozenset(  # columns of a frame that are compared by value, or not at all
+    (
+        *("params", "settings", "plan", "samples", "run", "runs", "others", "sampled", *AMOUNTS),
+        *("estimate", "env", "method_options", "seq", "place", "folder_rank"),
+    )
+)
+METHOD_NAME = pl.col("method").str.strip_suffix("-compile")  # whatever the stack
+METHOD = ("method", "method_version", "method_options")
+IS_PREDICTED = pl.col("origin") == "predicted"
+
+
+def quantity_value(quantity: str) -> pl.Expr:
+    """Return the number of a quantity, null where a record has none."""
+    if quantity in AMOUNTS:
+        return pl.col(quantity)
+    if quantity == "speed_per_s":
+        return pl.coalesce("speed_per_s", other_number(quantity))
+    return other_number(quantity)
+
+
+def check_quantity(data: Folders, quantity: str) -> None:
+    """Raise `InputError` if no record has a quantity."""
+    if _has_value(data, quantity_value(quantity)):
+        return
+    if data.failed:
+        raise InputError(data.failed)
+    counts = data.scan().select(pl.col(sorted(AMOUNTS)).count()).collect()
+    amounts = [name for name in counts.columns if counts[name].item()]
+    quantities = (
+        data.scan().select(pl.col("others").explode().struct.field("key").unique()).collect()
+    )
+    raise unknown("quantity", quantity, sorted([*amounts, *quantities["key"].drop_nulls()]))
+
+
+def cell_columns(data: Folders, column: str, free: Collection[str]) -> list[pl.Expr]:
+    """Return the expressions whose values two records share if they may be paired.
+
+    Args:
+        data: the records.
+        column: the column that is compared.
+        free: settings in which the two may differ.
+    """
+    settings = set(data.settings)
+    network = _network_columns(data, settings, free)
+    is_open = not {*network, "replicas", *settings}.isdisjoint(free)
+    cell = [expression for name, expression in network.items() if name not in free]
+    if not is_open:
+        cell = [pl.col("workload_key")]
+    cell += [pl.col("scope"), pl.col("origin")]
+    if column not in PLACES:
+        cell.append(pl.col("platform"))
+    if column == "stack":  # a prediction of a stack has one method
+        cell.append(pl.when(IS_PREDICTED).then(METHOD_NAME).otherwise(pl.lit("")).alias("method"))
+    elif column not in ("method", "predicted_by"):
+        cell.append(METHOD_NAME)
+    return cell
+
+
+def _network_columns(
+    data: Folders, settings: set[str], free: Collection[str]
+) -> dict[str, pl.Expr]:
+    """Return the settings of a network without `free`; a hash names it, whatever its file is."""
+    is_family = pl.col("model").str.starts_with(pl.col("family"))
+    model = pl.when(is_family).then(pl.col("family")).otherwise(pl.col("model"))
+    if "sha256" not in free:
+        has_hash = pl.col("params").str.contains("sha256", literal=True)
+        model = pl.when(has_hash).then(pl.lit("")).otherwise(model)
+    network = {
+        "model": model.alias("model"),
+        "batch": (pl.col("examples") / pl.col("replicas")).alias("batch"),
+        **{name: pl.col(name) for name in ("dtype", "phase", "optimizer", "params", "plan")},
+    }
+    if "replicas" in free:
+        network["plan"] = without_keys(data, "plan", ["data"])
+    free_settings = sorted(settings & {*free})
+    if free_settings:
+        network["params"] = without_keys(data, "params", free_settings)
+    return network
+
+
+def find_level(data: Folders, column: str) -> pl.Expr:
+    """Return the level of a column as text, null where a record says nothing of it.
+
+    Args:
+        data: the records.
+        column: a column of the frame, a hyperparameter, an option of the method, a key of the
+            environment, a way of parallelism such as `tensor-parallel`, or `predicted_by`.
+
+    Raises:
+        InputError: for a column of which no record says anything.
+    """
+    plain = [name for name in SCHEMA if name not in NO_LEVELS]
+    level = _level(data, column, column in plain)
+    if _has_value(data, level):
+        return level
+    keys = (_keys(data, "method_options"), _keys(data, "env"))
+    names = [*plain, *data.settings, *keys[0], *keys[1], "predicted_by"]
+    if column in names:
+        raise InputError(f"--by {column}: no step here says its {column}")
+    raise unknown("column", column, names, "--by")
+
+
+def _level(data: Folders, column: str, is_plain: bool) -> pl.Expr:
+    if column == "predicted_by":
+        return pl.when(IS_PREDICTED).then(METHOD_NAME).alias(column)
+    text = _plain_text(data, column) if is_plain else _option_text(data, column)
+    words = {"true": "yes", "false": "no"}
+    level = text.replace(words)
+    if column == "host":  # where a prediction was computed changes nothing
+        level = pl.when(~IS_PREDICTED).then(level)
+    return level.alias(column)
+
+
+def _plain_text(data: Folders, column: str) -> pl.Expr:
+    """Return a column of the frame as text."""
+    if SCHEMA[column].is_float():
+        return map_values(data, column, repr)
+    return pl.col(column).cast(STRING)
+
+
+def _option_text(data: Folders, column: str) -> pl.Expr:
+    """Return the text of a key of the settings, the options or the environment."""
+    names = [*(["params"] if column in data.settings else []), "method_options", "env"]
+    texts = [map_values(data, name, lambda text: find_text(text, column)) for name in names]
+    if column.endswith("-parallel"):
+        key = column.removesuffix("-parallel")
+        texts.append(map_values(data, "plan", lambda text: find_text(text, key)))
+    return pl.coalesce(texts)
+
+
+def find_text(text: str, key: str) -> str | None:
+    """Return the value of a key of a JSON object as text: a string as it is, quantities as JSON."""
+    value = json.loads(text).get(key)
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _keys(data: Folders, column: str) -> list[str]:
+    """Return the keys of a column of JSON objects."""
+    texts = data.scan().select(pl.col(column).unique(maintain_order=True)).collect()[column]
+    return list(dict.fromkeys(key for text in texts for key in json.loads(text)))
+
+
+def without_keys(data: Folders, column: str, keys: Iterable[str]) -> pl.Expr:
+    """Return a column of JSON objects without some keys."""
+    dropped = {*keys}
+
+    def drop(text: str) -> str:
+        values = json.loads(text)
+        return json.dumps({key: value for key, value in values.items() if key not in dropped})
+
+    return map_values(data, column, drop)
+
+
+def map_values(data: Folders, column: str, describe: Callable[[Any], str | None]) -> pl.Expr:
+    """Return the text that a function makes of each value of a column, which it sees once."""
+    values = data.scan().select(pl.col(column).unique(maintain_order=True)).collect()[column]
+    values = values.drop_nulls()
+    texts = pl.Series([describe(value) for value in values], dtype=STRING)
+    return pl.col(column).replace_strict(values, texts, default=None, return_dtype=STRING)
+
+
+def _has_value(data: Folders, expression: pl.Expr) -> bool:
+    frame = data.scan().select(expression.is_not_null().any().alias("has_value")).collect()
+    return bool(frame["has_value"].item())
+
+
+def sort_levels(levels: Iterable[str]) -> list[str]:
+    """Return levels in order: numbers by size, then words as they come."""
+
+    def size(level: str) -> float:
+        try:
+            number = float(level)
+        except ValueError:
+            return math.inf
+        return number if math.isfinite(number) else math.inf
+
+    return sorted(levels, key=size)

@@ -1,0 +1,285 @@
+"""The frame of results: a row for each workload, platform, exchange and pair of methods.
+
+Numbers are SI; one that is unknown is null. `ratio` is measured / predicted time of a step,
+`flop_per_s` the predicted FLOP of a replica over the measured time, `peak_fraction` that over
+the peak of the dtype, `roof_fraction` that over the lower of peak and intensity x bandwidth
+(Williams, Waterman, Patterson 2009). A row without a measured time says why in `status`,
+`cause` and `note`; `status` is null where nothing was attempts, but for a prediction that does not
+fit. What others published stands as measured where nothing was measured; `origin` says so:
+measured, published, or predicted where there is a prediction only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from steptime.records.group_members import Grouping, Ids, hash_of
+from steptime.records.pair_keys import IS_PREDICTED, METHOD, METHOD_NAME
+from steptime.records.record_groups import RecordGroups
+from steptime.records.result_attempts import attempt_columns
+from steptime.records.setting_columns import typed_settings
+from steptime.records.short_names import name_rows
+from steptime.records.statistics import BETWEEN, WITHIN
+
+if TYPE_CHECKING:
+    from steptime.records.folders import Folders
+
+PREDICTED, MEASURED = "a", "b"  # levels
+RESULT_CELL = (
+    *(pl.col(name) for name in ("folder_rank", "workload_key", "platform")),
+    pl.col("strategy").fill_null(""),
+    *(pl.col(name) for name in ("overlap", "scope")),
+)
+ATTEMPT_COLUMNS = ("method", "gpu", "input", "staging", "loaders", "prefetch", "threads")
+OUTCOME_COLUMNS = ("status", "cause", "note")
+RECORD_COLUMNS = (
+    *("folder_rank", "folder", "workload_key", "platform", "overlap", "model", "family"),
+    *("replicas", "dtype", "phase", "optimizer", "params", "settings", "origin"),
+    *("batch", "device_count", "method_version", "method_options"),
+)
+PREDICTION_COLUMNS = {
+    "predicted_s": "step_s",
+    "predicted_low_s": "stated_low",
+    "predicted_high_s": "stated_high",
+    "flop": "flop",
+    "traffic_bytes": "traffic_bytes",
+    "predicted_memory_bytes": "peak_bytes",
+    "peak_flop_per_s": "peak_flop_per_s",
+    "memory_bytes_per_s": "memory_bytes_per_s",
+}
+RESULT_COLUMNS = (
+    *("model", "family", "batch", "replicas", "strategy", "overlap", "dtype", "phase"),
+    *("optimizer", "platform", "workload_key", "method", *OUTCOME_COLUMNS, *ATTEMPT_COLUMNS[1:]),
+    *("origin", "host", "predicted_by", "stack", "measured_s", "measured_low_s"),
+    *("measured_high_s", "measured_min_s", "interval", "examples_per_s", "steady", "runs"),
+    *("samples_n", "disturbed_share", "measured_memory_bytes", *PREDICTION_COLUMNS, "ratio"),
+    *("ratio_low", "ratio_high", "intensity", "flop_per_s", "predicted_flop_per_s"),
+    *("roof_flop_per_s", "peak_fraction", "roof_fraction", "folder"),
+)
+RECORD_PLACES = ("tried", "predicted_at")  # places of the records of a row
+ALL_COLUMNS = ("name", *RESULT_COLUMNS, "label", *RECORD_PLACES)
+MAKERS = (  # modules on which the frame hangs
+    *("results", "result_attempts", "record_groups", "group_members", "pair_keys"),
+    *("setting_columns", "short_names", "row", "statistics"),
+)
+LABEL_COLUMNS = ("platform", "method", "predicted_by", "stack")  # that names do not tell
+
+
+def group_predicted_and_measured(
+    data: Folders, quantity: str = "step_s", takes_part: pl.Expr | None = None
+) -> RecordGroups:
+    """Return every prediction (`PREDICTED`) and measurement of workload, platform and strategy.
+
+    Of a method and stack the last prediction counts. A published number stands for a measurement
+    if there is none.
+
+    Args:
+        data: the records.
+        quantity: the quantity that is compared.
+        takes_part: whether a record takes part; by default all do.
+    """
+    takes_part = pl.lit(True) if takes_part is None else takes_part
+    if "published" in data.origins:
+        takes_part &= _stands_for_measurement(data)
+    level = pl.when(IS_PREDICTED).then(pl.lit(PREDICTED)).otherwise(pl.lit(MEASURED))
+    way = hash_of([METHOD_NAME, "stack"])
+    method = hash_of(METHOD)
+    grouping = Grouping(
+        quantity=quantity,
+        level=level,
+        cell=RESULT_CELL,
+        takes_part=takes_part,
+        way=[pl.when(IS_PREDICTED).then(way).otherwise(method)],
+        kin=_stack_of_pair(),
+    )
+    return RecordGroups(data, grouping)
+
+
+def _stands_for_measurement(data: Folders) -> pl.Expr:
+    """Return whether a record is not published, or is published without a measurement beside."""
+    cell = hash_of(RESULT_CELL)
+    measured = data.scan().filter(pl.col("origin") == "measured").select(cell.unique()).collect()
+    has_outcome = pl.col("step_s").is_not_null() | (pl.col("status") != "ok")
+    is_alone = ~cell.is_in(measured.to_series().implode())
+    is_published = pl.col("origin") == "published"
+    return ~is_published | (pl.col("duplicate_of").is_null() & has_outcome & is_alone)
+
+
+def _stack_of_pair() -> pl.Expr:
+    """Return the stack that the two of a pair must share; the default one for an unknown name."""
+    from steptime.hardware import catalog
+    from steptime.records import stacks
+
+    stack = pl.col("stack")
+    is_usable = IS_PREDICTED | stack.is_in([*stacks.known()]) | stack.is_null()
+    return pl.when(is_usable).then(stack).otherwise(pl.lit(catalog.stack().label))
+
+
+def make_results(data: Folders) -> pl.DataFrame:
+    """Return the results of whole steps, with their names and columns of hyperparameters."""
+    groups = group_predicted_and_measured(data, takes_part=pl.col("scope") == "")
+    pairs = _pair_columns(data, groups)
+    rows = _with_rates(pairs)
+    names = rows.with_columns(pl.col("folder_rank").alias("within"))
+    name = pl.Series("name", name_rows(names, ("folder_rank", *LABEL_COLUMNS)), dtype=pl.String)
+    rows = rows.with_columns(name)
+    rows = rows.with_columns(_label(rows).alias("label"))
+    columns = ["name", *RESULT_COLUMNS, "label", *RECORD_PLACES]
+    fixed = {column.lower() for column in columns}
+    settings = {
+        name: column for name, column in data.setting_columns.items() if column.lower() not in fixed
+    }
+    typed = typed_settings(rows["params"], settings, data.setting_kinds)
+    return typed.hstack(rows.select(columns))
+
+
+def _pair_columns(data: Folders, groups: RecordGroups) -> pl.DataFrame:
+    """Return the columns of the records of each row, as they were attempts and predicted."""
+    parts = _pair_groups(groups)
+    of_head = _records_of(data, parts["head"], _head_columns())
+    of_prediction = _records_of(data, parts["prediction"], _prediction_columns())
+    attempt_frame = attempt_columns(data, groups.members, parts["group"])
+    frame = of_head.hstack(of_prediction).hstack(attempt_frame).with_columns(_number_columns(parts))
+    is_alone = pl.col("is_alone")
+    succeeded = is_alone & (pl.col("status") == "ok")
+    return frame.with_columns(
+        *(_unless(is_alone, name) for name in (*ATTEMPT_COLUMNS, "examples")),
+        *(_unless(succeeded, name) for name in OUTCOME_COLUMNS),
+        pl.coalesce("stack", "predicted_stack").alias("stack"),
+    )
+
+
+def _unless(condition: pl.Expr, name: str) -> pl.Expr:
+    return pl.when(~condition).then(pl.col(name)).alias(name)
+
+
+def _head_columns() -> list[pl.Expr]:
+    names = (*RECORD_COLUMNS, *ATTEMPT_COLUMNS, *OUTCOME_COLUMNS, "examples", "stack", "strategy")
+    return [pl.col(name) for name in names]
+
+
+def _prediction_columns() -> list[pl.Expr]:
+    return [
+        pl.col("method").alias("predicted_by"),
+        pl.col("place").alias("predicted_at"),
+        pl.col("stack").alias("predicted_stack"),
+        *(pl.col(column).alias(name) for name, column in PREDICTION_COLUMNS.items()),
+    ]
+
+
+def _records_of(data: Folders, seqs: Ids, columns: list[pl.Expr]) -> pl.DataFrame:
+    """Return columns of records by their `seq`, nulls for -1."""
+    records = data.take_records(seqs[seqs >= 0], columns)
+    places = pl.DataFrame({"seq": seqs})
+    return places.join(records, on="seq", how="left", maintain_order="left").drop("seq")
+
+
+def _number_columns(parts: Mapping[str, NDArray[Any]]) -> list[pl.Series]:
+    """Return the numbers of the groups that were attempts, null where unknown."""
+    names = ("measured_s", "low", "high", "steady", "run_count")
+    numbers = [pl.Series(name, parts[name]).fill_nan(None) for name in names]
+    return [*numbers, *(pl.Series(name, parts[name]) for name in ("is_alone", "is_pooled"))]
+
+
+def _pair_groups(groups: RecordGroups) -> dict[str, NDArray[Any]]:
+    """Return the records and groups of each row, in order: pairs, and what has no partner.
+
+    `head` is the record that a row is of: the last good one that was attempts, else the prediction;
+    `group` is that of the attempts, `prediction` the record beside it; -1 where there is none.
+    """
+    of = groups.columns
+    number = len(groups)
+    a, b = groups.pairs(PREDICTED).values()
+    lonely = np.setdiff1d(np.arange(number), np.r_[a, b])
+    is_a = of.level[lonely] == groups.place(PREDICTED)
+    predicted = np.r_[a, np.where(is_a, lonely, number)]  # `number`: there is none
+    attempts = np.r_[b, np.where(is_a, number, lonely)]
+    cell = of.cell[np.minimum(predicted, attempts)]
+    first = np.full(number, number)
+    np.minimum.at(first, of.cell, np.arange(number))
+    order = np.lexsort((predicted, attempts, first[cell]))
+    predicted, attempts = predicted[order], attempts[order]
+    is_alone = attempts == number
+    head = np.where(is_alone, predicted, attempts)
+
+    def attempt_number(column: NDArray[Any]) -> NDArray[Any]:
+        return np.where(is_alone, np.nan, column[head])
+
+    return {
+        "is_alone": is_alone,
+        "head": of.best[head],
+        "group": np.where(is_alone, -1, head),
+        "prediction": np.r_[of.best, -1][predicted],
+        "is_pooled": of.is_pooled[head] & ~is_alone,
+        "run_count": attempt_number(of.runs),
+        "measured_s": attempt_number(of.value),
+        "low": attempt_number(of.low),
+        "high": attempt_number(of.high),
+        "steady": attempt_number(of.estimate["steady"]),
+    }
+
+
+def _with_rates(pairs: pl.DataFrame) -> pl.DataFrame:
+    """Add the columns that follow from the times, FLOP and traffic of a row."""
+    measured_s = _nonzero("measured_s")
+    predicted_s = _nonzero("predicted_s")
+    is_pooled = pl.col("is_pooled")
+    mean_s = pl.when(is_pooled).then("mean_s").otherwise(measured_s)
+    interval = pl.when(pl.col("run_count") > 1).then(pl.lit(BETWEEN)).otherwise(pl.lit(WITHIN))
+    rows = pairs.with_columns(
+        pl.when(pl.col("strategy") != "").then("strategy").alias("strategy"),
+        pl.col("low").alias("measured_low_s"),
+        pl.col("high").alias("measured_high_s"),
+        pl.when(is_pooled).then(interval).alias("interval"),
+        pl.when(pl.col("batch").is_not_null())
+        .then(pl.col("examples") / mean_s)
+        .alias("examples_per_s"),
+        pl.col("steady").cast(pl.Boolean),
+        pl.col("run_count").fill_null(0).cast(pl.Int64).alias("runs"),
+        (pl.col("measured_s") / predicted_s).alias("ratio"),
+        (pl.col("low") / predicted_s).alias("ratio_low"),
+        (pl.col("high") / predicted_s).alias("ratio_high"),
+        (pl.col("flop") / predicted_s).alias("predicted_flop_per_s"),
+    )
+    return add_shares(rows)
+
+
+def add_shares(rows: pl.DataFrame) -> pl.DataFrame:
+    """Add `intensity`, `roof_flop_per_s`, `flop_per_s`, `peak_fraction` and `roof_fraction`.
+
+    Rows have `flop`, `traffic_bytes`, `measured_s`, `peak_flop_per_s` and `memory_bytes_per_s`.
+    """
+    intensity = pl.col("flop") / _nonzero("traffic_bytes")
+    memory_flop_per_s = intensity * pl.col("memory_bytes_per_s")
+    peak = pl.col("peak_flop_per_s")
+    has_roof = memory_flop_per_s.is_not_null() & peak.is_not_null()
+    roof = pl.when(has_roof).then(pl.min_horizontal(peak, memory_flop_per_s))
+    flop_per_s = pl.col("flop") / _nonzero("measured_s")
+    rows = rows.with_columns(
+        intensity.alias("intensity"),
+        roof.alias("roof_flop_per_s"),
+        flop_per_s.alias("flop_per_s"),
+    )
+    return rows.with_columns(
+        (pl.col("flop_per_s") / _nonzero("peak_flop_per_s")).alias("peak_fraction"),
+        (pl.col("flop_per_s") / _nonzero("roof_flop_per_s")).alias("roof_fraction"),
+    )
+
+
+def _nonzero(name: str) -> pl.Expr:
+    """Return a column, null where it is 0."""
+    return pl.when(pl.col(name) != 0).then(pl.col(name))
+
+
+def _label(rows: pl.DataFrame) -> pl.Expr:
+    """Return the name and what tells rows apart beside it; a method may say its stack."""
+    has_stack = pl.col("stack").ne_missing(pl.col("method"))
+    stack = pl.when(has_stack).then(pl.col("stack"))
+    telling = [name for name in LABEL_COLUMNS if rows[name].drop_nulls().n_unique() > 1]
+    parts = [stack if name == "stack" else pl.col(name) for name in telling]
+    return pl.concat_str("name", *parts, separator=", ", ignore_nulls=True)
