@@ -112,3 +112,58 @@ def test_a_job_that_cannot_be_asked_is_refused(question, arguments, message):
 def test_a_missing_job_is_named():
     with pytest.raises(InputError, match=r"--from absent\.yaml: there is no such file"):
         steptime.fit("llama3_8b", "h100", from_="absent.yaml")
+
+
+TRAININGS = {
+    "axolotl": {"data": 8, "zero": 3, "recompute": "full"},
+    "accelerate": {"data": 8, "zero": 2, "recompute": "full"},
+    "deepspeed": {"data": 8, "zero": 1, "recompute": "full"},
+    "megatron": {"data": 2, "tensor": 4, "stack": "megatron", "sequence_parallel": True},
+}
+
+
+@pytest.mark.parametrize("tool", TRAININGS)
+def test_an_emitted_plan_is_the_same_plan(tool, tmp_path):
+    plan = steptime.plan(
+        "qwen3_8b",
+        "h100",
+        16,
+        length=2048,
+        optimizer="adam" if tool == "megatron" else "adamw",
+        emit=tool,
+        **TRAININGS[tool],
+    )
+    path = tmp_path / ("job.yaml" if tool == "axolotl" else "job.sh")
+    path.write_text(plan.emitted)
+    again = steptime.plan(str(path), "h100")
+    names = ("step_s", "low_s", "high_s", "global_batch", "device_count", "microbatch", "plan")
+    assert [getattr(again, name) for name in names] == [getattr(plan, name) for name in names]
+
+
+def test_an_emitted_step_is_the_same_step(tmp_path):
+    options = {"lora": "r=16,on=linear", "weights": "nf4", "optimizer": "adamw"}
+    fit = steptime.fit("qwen3_4b", "rtx-4090", 2, length=1024, emit="trl", **options)
+    path = tmp_path / "sft.yaml"
+    path.write_text(fit.emitted)
+    again = steptime.fit(str(path), "rtx-4090")
+    assert (again.needed_bytes, again.rows) == (fit.needed_bytes, fit.rows)
+
+
+@pytest.mark.parametrize("tool", ["vllm", "sglang"])
+def test_an_emitted_server_is_the_same_server(tool):
+    options = {"tensor": 2, "kv": "float8", "stack": tool}
+    server = steptime.serve("qwen3_8b", "h100", input=2000, output=200, emit=tool, **options)
+    again = steptime.serve(server.emitted, "h100", input=2000, output=200)
+    names = ("tpot_s", "ttft_s", "needed_bytes", "largest_running_sequences")
+    assert [getattr(again, name) for name in names] == [getattr(server, name) for name in names]
+    assert again.understood["max_model_len"] == 2304
+
+
+def test_what_is_emitted_stands_alone_on_stdout(capsys):
+    assert run(["serve", "qwen3_8b", "--device", "h100", "--emit", "vllm"]) == 0
+    assert capsys.readouterr().out.startswith("vllm serve Qwen/Qwen3-8B")
+
+
+def test_a_network_without_an_id_is_not_emitted():
+    with pytest.raises(InputError, match="no id on the Hugging Face Hub is known for mpt_7b"):
+        steptime.serve("mpt_7b", "h100", emit="vllm")

@@ -89,15 +89,17 @@ QUANTISED_WORDS = {
 }
 
 
-def find_quantised_type(text: str, known: Collection[str]) -> str | None:
+def find_quantised_type(text: str, priced_types: Collection[str]) -> str | None:
     """Return the type of weights or of a cache that a word of any tool says.
 
     Args:
         text: the word, in any case, such as `awq`, `q4_k_m` or `4bit`.
-        known: types that can be priced.
+        priced_types: types that can be priced.
 
     Returns:
-        One of `known`; None where the word says none of them.
+        One of `priced_types`; None where the word says none of them.
     """
     word = text.strip().lower()
-    return next((name for name in (word, *QUANTISED_WORDS.get(word, ())) if name in known), None)
+    return next(
+        (name for name in (word, *QUANTISED_WORDS.get(word, ())) if name in priced_types), None
+    )

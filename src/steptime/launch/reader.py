@@ -87,8 +87,8 @@ def read_launch(
 
 def is_command_line(text: str) -> bool:
     """Return whether a text is several words of which the first ones start a known tool."""
-    is_there = os.path.exists(text)  # noqa: PTH110  # False, however long the text is
-    if len(text.split()) < 2 or is_there:
+    is_path = os.path.exists(text)  # noqa: PTH110  # False, however long the text is
+    if len(text.split()) < 2 or is_path:
         return False
     return any(_tool_of(command) is not None for command in read_script(text).commands)
 

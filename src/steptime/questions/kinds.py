@@ -59,6 +59,7 @@ StackName = Annotated[
     str, Kind("NAME", completes="steptime.hardware.catalog:stack_names", panel="Software")
 ]
 LaunchFile = Annotated[File | str, Kind("FILE", names=("--from",), panel="Model")]
+EmittedTool = Annotated[str, Kind("TOOL", panel="Output")]
 PriceFile = Annotated[File, Kind("FILE")]
 Price = Annotated[float | str, Kind("P")]
 Trace = Annotated[File, Kind("FILE")]

@@ -79,14 +79,7 @@ def read_trainer(launch: Launch, settings: Settings, files: Files) -> JobBuilder
 def read_devices(job: JobBuilder, launch: Launch) -> None:
     """Set the number of devices and of those of a node, as the launcher says them."""
     settings, environment = launch.settings, launch.environment
-    nodes = _node_count(settings.text("nnodes", "num_machines", "num_nodes"))
-    nodes = nodes or _node_count(environment.get("NNODES") or environment.get("SLURM_NNODES"))
-    per_node = _digits(settings.text("nproc_per_node", "num_gpus", "nproc"))
-    if per_node is None and not launch.launcher:
-        per_node = _digits(environment.get("NPROC_PER_NODE"))
-    if include := settings.text("include", "i"):
-        hosts = include.split("@")
-        nodes, per_node = len(hosts), len(hosts[0].partition(":")[2].split(","))
+    nodes, per_node = _nodes_of(launch)
     if per_node is None and launch.launcher != "torchrun":
         per_node = visible_devices(environment)
     processes = _digits(settings.text("num_processes"))
@@ -98,6 +91,20 @@ def read_devices(job: JobBuilder, launch: Launch) -> None:
         job.set("devices", processes)
         if nodes and nodes > 1:
             job.set("per_node", processes // nodes)
+
+
+def _nodes_of(launch: Launch) -> tuple[int | None, int | None]:
+    """Return the number of nodes and of the processes of one, None where a launcher says none."""
+    settings, environment = launch.settings, launch.environment
+    if include := settings.text("include", "i"):
+        hosts = include.split("@")
+        return len(hosts), len(hosts[0].partition(":")[2].split(","))
+    nodes = _node_count(settings.text("nnodes", "num_machines", "num_nodes"))
+    nodes = nodes or _node_count(environment.get("NNODES") or environment.get("SLURM_NNODES"))
+    per_node = _digits(settings.text("nproc_per_node", "num_gpus", "nproc"))
+    if per_node is None and not launch.launcher:
+        per_node = _digits(environment.get("NPROC_PER_NODE"))
+    return nodes, per_node
 
 
 def _node_count(text: str | None) -> int | None:

@@ -10,12 +10,14 @@ from steptime.core.kinds import text_of
 from steptime.core.table import Column, Table, head_step_columns, make_facts_table
 from steptime.core.units import percent, seconds, size
 from steptime.grids.batches import KNEE, MAX_BATCH, doubling, knee, largest_batch
+from steptime.launch.job import Facts
 from steptime.prediction.assumed import assumed_of
 from steptime.prediction.step_model import StepModel
 from steptime.questions import kinds
 from steptime.questions.fit.commands import fitting_commands
 from steptime.questions.fit.memory_savings import list_savings
 from steptime.questions.launched.answer import LaunchedAnswer
+from steptime.questions.launched.emitted import emit_training
 from steptime.questions.launched.question import answer_launched, read_launched
 from steptime.questions.step_options import StepKeywords, StepOptions
 from steptime.questions.training import TrainingTime, predict_training, tokens_per_s, training_rows
@@ -220,6 +222,7 @@ def fit(
     tokens: kinds.Count | None = None,
     prices: kinds.PriceFile | None = None,
     from_: kinds.LaunchFile | None = None,
+    emit: kinds.EmittedTool | None = None,
     **step_options: Unpack[StepKeywords],
 ) -> FitAnswer:
     """Say whether a network fits a device, and with which batch.
@@ -233,6 +236,7 @@ def fit(
         tokens: Tokens of a training of a language model: shows time and cost.
         prices: With --tokens: prices of devices. Default: the shipped ones, of their dates.
         from_: A training command or recipe of another tool, which names no model.
+        emit: Print the step as a command or recipe: axolotl, trl, deepspeed, accelerate, megatron.
         **step_options: Which step it is, and how it is executed: `StepOptions`.
 
     Raises:
@@ -240,7 +244,7 @@ def fit(
     """
     launched = read_launched("fit", model, from_)
     if launched is not None:
-        options = {"batch": batch, "tokens": tokens, "prices": prices, **step_options}
+        options = {"batch": batch, "tokens": tokens, "prices": prices, "emit": emit, **step_options}
         return answer_launched(fit, launched, device, options)
     step = StepOptions.from_keywords(step_options, fit)
     step_model = step.on(model, batch, text_of(device))
@@ -263,6 +267,7 @@ def fit(
     }
     sizes = {f"{name}_bytes": value for name, value in worst.parts.items()}
     return FitAnswer(
+        emitted=_emit_step(emit, step_model),
         model=workload.label,
         device=step_model.device.name,
         method=step_model.method.name,
@@ -296,6 +301,25 @@ def fit(
         ),
         training=predict_training(tokens, prices, workload, step_model.device.name, step_interval),
         notes=tuple(_make_notes(step_model, largest, best)),
+    )
+
+
+def _emit_step(tool: str | None, step_model: StepModel) -> str | None:
+    """Return a step on one device as a command or recipe of a tool, None without a tool."""
+    if tool is None:
+        return None
+    workload = step_model.workload
+    facts: Facts = {
+        "micro_batch": workload.batch_per_replica,
+        "accumulation": 1,
+        "global_batch": workload.batch_per_replica,
+        "devices": 1,
+        "dtype": workload.dtype,
+        "optimizer": workload.optimizer,
+    }
+    length = tokens_per_example(workload)
+    return emit_training(
+        tool, workload.label, facts | ({"length": length} if length else {}), workload.tuning
     )
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from steptime.core.answer import Answer
+from steptime.core.table import Printout
 
 FactValue = str | int | float | bool | list[str]
 
@@ -16,13 +18,22 @@ class LaunchedAnswer(Answer, frozen=True, kw_only=True):
         understood: what the launch command or recipe says, with the tool's documented defaults;
             null without one.
         not_used: its options that decide nothing here, as written.
+        emitted: the command or recipe of another tool that `--emit` asks for; null without it.
     """
 
     understood: Mapping[str, FactValue] | None = None
     not_used: tuple[str, ...] = ()
+    emitted: str | None = None
+
+    def printout(self) -> Printout:
+        """Return the answer as the command line prints it: what is emitted stands alone."""
+        printout = super().printout()
+        if self.emitted is None:
+            return printout
+        return replace(printout, tables=[], text="", script=self.emitted)
 
     def remarks(self) -> list[str]:
-        """Return what was understood of a launch command and what was not used, then the notes."""
+        """Return the understood facts and the unused options of a job, then the notes."""
         if self.understood is None:
             return super().remarks()
         facts = ", ".join(f"{name} {_text(value)}" for name, value in self.understood.items())

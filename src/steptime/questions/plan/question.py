@@ -7,6 +7,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Unpack
 
+import msgspec
+
 from steptime.core.errors import InputError
 from steptime.core.files import check_folder
 from steptime.core.kinds import File, Kind, text_of
@@ -23,10 +25,12 @@ from steptime.core.values import (
     parse_number,
     parse_price,
 )
+from steptime.launch.job import Facts
 from steptime.planning.answer import timed
 from steptime.planning.faults import refuse_idle
 from steptime.planning.request import MOST_DEVICES, Request, level_of
 from steptime.questions import kinds
+from steptime.questions.launched.emitted import emit_training
 from steptime.questions.launched.question import answer_launched, read_launched
 from steptime.questions.options import refuse
 from steptime.questions.pictures import check_picture
@@ -66,6 +70,7 @@ def plan(
     out: kinds.OutFile | None = None,
     page: Annotated[File, Kind("FILE.html")] | None = None,
     from_: kinds.LaunchFile | None = None,
+    emit: kinds.EmittedTool | None = None,
     **plan_options: Unpack[PlanKeywords],
 ) -> PlanAnswer | PlanSearchAnswer | PlanPageAnswer:
     """Predict a language model trained on many devices.
@@ -93,6 +98,8 @@ def plan(
         page: A page to choose in: MODEL, --device, --device-count, --length and --global-batch
             take lists.
         from_: A training command or recipe of another tool, which names no model.
+        emit: Print the plan, or the best of a search, as a command or recipe: axolotl, trl,
+            deepspeed, accelerate, megatron.
         **plan_options: How the step is split, and what of the network is trained: `PlanOptions`.
 
     Raises:
@@ -107,6 +114,7 @@ def plan(
             "length": length,
             "trace": trace,
             "out": out,
+            "emit": emit,
             **plan_options,
         }
         return answer_launched(plan, launched, device, options)
@@ -146,7 +154,9 @@ def plan(
         **group.request_fields,
     )
     if page is None:
-        return _answer_request(request, picture_path)
+        answer = _answer_request(request, picture_path)
+        return answer if emit is None else _emit_plan(emit, answer, request)
+    refuse({"--emit": emit}, "{} is of one plan: leave out --page")
     refuse({"--out": out}, "{} is of one plan: leave out --page")
     cells = product(models, (site, *further_sites), device_counts, lengths, global_batches)
     words = page_words(group, limits, levels)
@@ -166,6 +176,37 @@ def _answer_request(request: Request, out: Path | None) -> PlanAnswer | PlanSear
         best = answer.best if isinstance(answer, PlanSearchAnswer) else answer
         _draw_plan(request, best, out)
     return answer
+
+
+def _emit_plan(
+    tool: str, answer: PlanAnswer | PlanSearchAnswer, request: Request
+) -> PlanAnswer | PlanSearchAnswer:
+    """Return the answer with its plan, or its best one, as a command or recipe of a tool."""
+    best = answer.best if isinstance(answer, PlanSearchAnswer) else answer
+    split = best.plan
+    degrees = ("tensor", "pipeline", "context", "data", "virtual", "expert", "expert_tensor")
+    facts: Facts = {name: getattr(split, name) for name in degrees if getattr(split, name) > 1}
+    facts |= {
+        "devices": best.device_count,
+        "per_node": min(best.device_count, request.site.per_node),
+        "micro_batch": best.microbatch,
+        "global_batch": best.global_batch,
+        "accumulation": max(1, best.global_batch // (best.microbatch * split.data)),
+        "zero": split.zero if split.data > 1 else 0,
+        "recompute": split.recompute,
+        "dtype": best.dtype,
+        "optimizer": request.optimizer or best.assumed.get("optimizer", "adam"),
+        "data": split.data,
+    }
+    facts |= {"length": best.length} if best.length else {}
+    facts |= {"sequence_parallel": True} if split.sequence else {}
+    facts |= {"shard": split.shard} if 0 < split.shard < split.data else {}
+    facts |= {"stages": [str(count) for count in split.stages]} if split.stages else {}
+    emitted = emit_training(tool, best.model, facts, request.tuning)
+    notes = answer.notes
+    if split.offload != "none":
+        notes = (*notes, f"--emit {tool}: what lies on the host is not written")
+    return msgspec.structs.replace(answer, emitted=emitted, notes=notes)
 
 
 def answer_request(request: Request) -> PlanAnswer | PlanSearchAnswer:

@@ -2,15 +2,21 @@
 
 from typing import Annotated, Unpack
 
+import msgspec
+
+from steptime.core.errors import InputError
 from steptime.core.kinds import Kind
 from steptime.core.values import Count
+from steptime.launch.job import Facts
 from steptime.questions import kinds
+from steptime.questions.launched.emitted import emit_server
 from steptime.questions.launched.question import answer_launched, read_launched
 from steptime.questions.serve.options import LanguageModel, ServeKeywords, ServeOptions
 from steptime.questions.serve.search import answer_search
-from steptime.questions.serve.search_answer import SearchAnswer
+from steptime.questions.serve.search_answer import SearchAnswer, SearchRow
 from steptime.questions.serve.server import answer_server
 from steptime.questions.serve.server_answer import ServerAnswer
+from steptime.serving.service import Service
 
 
 def serve(
@@ -20,6 +26,7 @@ def serve(
     input: Annotated[Count, Kind("I")] | None = None,  # noqa: A002  # the option's name
     output: Annotated[Count, Kind("O")] | None = None,
     from_: kinds.LaunchFile | None = None,
+    emit: kinds.EmittedTool | None = None,
     **options: Unpack[ServeKeywords],
 ) -> ServerAnswer | SearchAnswer:
     """Predict a language model that answers prompts.
@@ -35,6 +42,7 @@ def serve(
         input: Tokens of a prompt. Default: 1024.
         output: Tokens that are made of each prompt. Default: 128.
         from_: The command that another tool serves it with, which names no model.
+        emit: Print the server, or the best of a search, as a command: vllm, sglang, llama-server.
         **options: How it is split and run, and its requests: `ServeOptions`.
 
     Raises:
@@ -43,12 +51,53 @@ def serve(
     """
     launched = read_launched("serve", model, from_)
     if launched is not None:
-        load = {"running_sequences": running_sequences, "input": input, "output": output}
+        load = {
+            "running_sequences": running_sequences,
+            "input": input,
+            "output": output,
+            "emit": emit,
+        }
         return answer_launched(serve, launched, device, {**load, **options})
     serve_options = ServeOptions.from_keywords(options, serve)
     picture = serve_options.check_search()
     sites = serve_options.sites(device)
     service = serve_options.service(model, sites[0], running_sequences, input, output)
     if serve_options.search:
-        return answer_search(service, sites, serve_options, picture)
-    return answer_server(service, serve_options)
+        search = answer_search(service, sites, serve_options, picture)
+        return search if emit is None else _emit_best(emit, search, service)
+    server = answer_server(service, serve_options)
+    if emit is None:
+        return server
+    tokens, room = server.input_tokens + server.output_tokens, server.largest_running_sequences
+    emitted = emit_server(emit, server.model, _facts_of(server, service), tokens, room)
+    return msgspec.structs.replace(server, emitted=emitted)
+
+
+def _emit_best(tool: str, search: SearchAnswer, service: Service) -> SearchAnswer:
+    """Return a search with the command of its best server.
+
+    Raises:
+        InputError: if no server holds the targets, and for prompts that are read apart.
+    """
+    best = search.best
+    if best is None:
+        raise InputError("--emit: no server holds the targets; nearest: larger --ttft or --tpot")
+    if best.prefill_replicas is not None:
+        raise InputError(f"--emit {tool}: prompts are read by replicas of their own there")
+    tokens = search.input_tokens + search.output_tokens
+    emitted = emit_server(tool, search.model, _facts_of(best, service), tokens, None)
+    notes = search.notes
+    if best.replicas > 1:
+        notes = (*notes, f"--emit {tool}: the command of one of {best.replicas} replicas")
+    return msgspec.structs.replace(search, emitted=emitted, notes=notes)
+
+
+def _facts_of(server: ServerAnswer | SearchRow, service: Service) -> Facts:
+    """Return the split and the types of a server as facts of a job."""
+    facts: Facts = {
+        name: getattr(server, name)
+        for name in ("tensor", "pipeline", "data", "expert")
+        if getattr(server, name) > 1
+    }
+    types = {"weights": service.weights, "kv_dtype": service.kv, "dtype": service.dtype}
+    return facts | {name: str(value) for name, value in types.items() if value}

@@ -120,6 +120,7 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
         *_describe_targets(server, options),
     )
     return ServerAnswer(
+        emitted=None,
         understood=None,
         not_used=(),
         model=service.model,

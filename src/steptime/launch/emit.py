@@ -1,0 +1,369 @@
+"""Write the facts of a job as a command or recipe of another tool.
+
+What is written is read back by `reader.read_launch` to the same facts.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from steptime.core.errors import InputError, check_choice
+from steptime.launch.job import SERVING, Facts
+from steptime.launch.settings import names
+
+GPUS_OF_NODE = 8
+OPTIMIZER_WORDS = {  # of transformers' TrainingArguments
+    "adam": "adamw_torch",
+    "adamw": "adamw_torch",
+    "adam8bit": "adamw_bnb_8bit",
+    "paged_adam8bit": "paged_adamw_8bit",
+    "paged_adam": "paged_adamw_32bit",
+    "sgd": "sgd",
+    "rmsprop": "rmsprop",
+}
+FSDP_WORDS = {3: "full_shard auto_wrap", 2: "shard_grad_op auto_wrap"}
+DEGREES = names(
+    "tensor pipeline context expert expert_tensor virtual zero shard stages schedule "
+    "sequence_parallel"
+)
+
+
+def emit_job(tool: str, kind: str, model: str, facts: Facts) -> str:
+    """Return the command or recipe of a tool.
+
+    Args:
+        tool: name of the tool, such as `vllm`.
+        kind: `serve` or `train`.
+        model: id of the model on the Hugging Face Hub, or a path.
+        facts: facts of the job (`LaunchJob.facts`).
+
+    Raises:
+        InputError: for an unknown tool, and for a fact that the tool has no option for.
+    """
+    emitters = SERVING_EMITTERS if kind == SERVING else TRAINING_EMITTERS
+    check_choice("--emit", tool, emitters)
+    return emitters[tool](model, facts)
+
+
+def _refuse(tool: str, facts: Facts, expressible: Iterable[str], nearest: str) -> None:
+    """Raise `InputError` for a degree above 1 that a tool has no option for."""
+    for name in DEGREES - set(expressible):
+        value = facts.get(name)
+        if value not in {None, 0, 1, "1f1b"}:
+            raise InputError(f"--emit {tool}: it has no {name} {value}; nearest: --emit {nearest}")
+
+
+def _options(facts: Facts, table: Mapping[str, str]) -> list[str]:
+    """Return the words of a command for the facts of a table from fact to option."""
+    words: list[str] = []
+    for fact, option in table.items():
+        value = facts.get(fact)
+        if value is not None and value is not False:
+            words += [option] if value is True else [option, str(value)]
+    return words
+
+
+def _command(words: Iterable[str]) -> str:
+    """Return a command with an option a line."""
+    lines: list[str] = []
+    for word in words:
+        quoted = shlex.quote(word)
+        if word.startswith("-") and lines:
+            lines.append(quoted)
+        else:
+            lines[-1:] = [" ".join([*lines[-1:], quoted])]
+    return " \\\n  ".join(lines) + "\n"
+
+
+def _emit_vllm(model: str, facts: Facts) -> str:
+    words = ["vllm", "serve", model]
+    words += _options(
+        facts,
+        {
+            "tensor": "--tensor-parallel-size",
+            "pipeline": "--pipeline-parallel-size",
+            "data": "--data-parallel-size",
+            "dtype": "--dtype",
+            "max_model_len": "--max-model-len",
+            "max_num_seqs": "--max-num-seqs",
+            "max_num_batched_tokens": "--max-num-batched-tokens",
+            "gpu_memory_utilization": "--gpu-memory-utilization",
+        },
+    )
+    words += _options({"expert": _has_experts(facts)}, {"expert": "--enable-expert-parallel"})
+    return _command([*words, *_quantised(facts, "--quantization", "--kv-cache-dtype")])
+
+
+def _has_experts(facts: Facts) -> bool:
+    """Return whether the experts lie on several ranks."""
+    experts = facts.get("expert")
+    return isinstance(experts, int) and experts > 1
+
+
+def _quantised(facts: Facts, weights_option: str, cache_option: str) -> list[str]:
+    """Return the options of weights that are quantised while they are loaded, and of the cache.
+
+    Raises:
+        InputError: for weights that a checkpoint must hold already.
+    """
+    weights, cache = facts.get("weights"), facts.get("kv_dtype")
+    words = {"float8": "fp8", "mxfp4": "mxfp4", "nf4": "bitsandbytes"}
+    if weights is not None and weights not in words:
+        raise InputError(
+            f"--emit: weights {weights} need a checkpoint that holds them; name its id as MODEL by "
+            "its config.json; nearest: --weights float8"
+        )
+    options = [weights_option, words[str(weights)]] if weights is not None else []
+    return [*options, *([cache_option, "fp8"] if cache == "float8" else [])]
+
+
+def _emit_sglang(model: str, facts: Facts) -> str:
+    words = ["python", "-m", "sglang.launch_server", "--model-path", model]
+    words += _options(
+        facts,
+        {
+            "tensor": "--tp-size",
+            "pipeline": "--pp-size",
+            "data": "--dp-size",
+            "dtype": "--dtype",
+            "max_model_len": "--context-length",
+            "max_num_seqs": "--max-running-requests",
+            "max_num_batched_tokens": "--chunked-prefill-size",
+            "mem_fraction_static": "--mem-fraction-static",
+        },
+    )
+    if _has_experts(facts):
+        words += ["--ep-size", str(facts["expert"])]
+    if facts.get("kv_dtype") == "float8":
+        words += ["--kv-cache-dtype", "fp8_e4m3"]
+    return _command([*words, *_quantised({**facts, "kv_dtype": ""}, "--quantization", "")])
+
+
+def _emit_llama_server(model: str, facts: Facts) -> str:
+    degrees = {name: facts.get(name) for name in ("tensor", "pipeline", "data", "expert")}
+    if any(value not in {None, 1} for value in degrees.values()):
+        raise InputError("--emit llama-server: it splits layers over cards; nearest: --emit vllm")
+    length, sequences = facts.get("max_model_len"), facts.get("max_num_seqs")
+    words = ["llama-server", "-m", f"{model.rpartition('/')[2]}.gguf", "--n-gpu-layers", "99"]
+    if isinstance(length, int):
+        slots = sequences if isinstance(sequences, int) else 1
+        words += ["--ctx-size", str(length * slots), "--parallel", str(slots)]
+    return _command(words)
+
+
+def _training_arguments(facts: Facts) -> Mapping[str, Any]:
+    """Return the facts of a training as `TrainingArguments` and TRL's model arguments."""
+    dtype = facts.get("dtype")
+    arguments: Mapping[str, Any] = {
+        "per_device_train_batch_size": facts.get("micro_batch"),
+        "gradient_accumulation_steps": facts.get("accumulation", 1),
+        "max_length": facts.get("length"),
+        "bf16": dtype == "bfloat16",
+        "fp16": dtype == "float16",
+        "dtype": "bfloat16" if dtype == "bfloat16-pure" else None,
+        "optim": OPTIMIZER_WORDS.get(str(facts.get("optimizer")), "adamw_torch"),
+        "gradient_checkpointing": facts.get("recompute") == "full",
+        "packing": facts.get("packed"),
+        **_adapter_arguments(facts),
+    }
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+def _adapter_arguments(facts: Facts) -> Mapping[str, Any]:
+    """Return LoRA and the type of frozen weights as TRL's model arguments."""
+    if "lora_rank" not in facts:
+        return {}
+    return {
+        "use_peft": True,
+        "lora_r": facts["lora_rank"],
+        "lora_target_modules": facts.get("lora_targets"),
+        "load_in_4bit": True if facts.get("weights") == "nf4" else None,
+        "load_in_8bit": True if facts.get("weights") == "int8" else None,
+    }
+
+
+def _yaml(values: Mapping[str, Any]) -> str:
+    """Return a mapping as YAML, in its order."""
+    import yaml
+
+    text: str = yaml.safe_dump(dict(values), sort_keys=False)
+    return text
+
+
+def _argument_words(arguments: Mapping[str, Any]) -> list[str]:
+    """Return arguments as words of a command line."""
+    words: list[str] = []
+    for name, value in arguments.items():
+        values = value if isinstance(value, list) else [value]
+        words += [f"--{name}", *(str(item) for item in values)]
+    return words
+
+
+def _emit_trl(model: str, facts: Facts) -> str:
+    _refuse("trl", facts, {"zero"}, "megatron")
+    zero = facts.get("zero", 0)
+    if zero == 1:
+        raise InputError("--emit trl: it has no zero 1; nearest: --emit deepspeed")
+    sharding = {"fsdp": FSDP_WORDS[int(str(zero))]} if zero else {}
+    return _yaml({"model_name_or_path": model, **_training_arguments(facts), **sharding})
+
+
+def _emit_axolotl(model: str, facts: Facts) -> str:
+    _refuse("axolotl", facts, {"tensor", "context", "zero", "shard"}, "megatron")
+    zero, data, shard = (facts.get(name) for name in ("zero", "data", "shard"))
+    dtype, recompute = facts.get("dtype"), facts.get("recompute")
+    values: Mapping[str, Any] = {
+        "base_model": model,
+        "sequence_len": facts.get("length"),
+        "micro_batch_size": facts.get("micro_batch"),
+        "gradient_accumulation_steps": facts.get("accumulation", 1),
+        "optimizer": OPTIMIZER_WORDS.get(str(facts.get("optimizer")), "adamw_torch"),
+        "bf16": {"bfloat16": True, "bfloat16-pure": "full"}.get(str(dtype)),
+        "fp16": True if dtype == "float16" else None,
+        "gradient_checkpointing": recompute == "full",
+        "sample_packing": facts.get("packed"),
+        "tensor_parallel_size": facts.get("tensor"),
+        "context_parallel_size": facts.get("context"),
+        **_axolotl_sharding(zero, data, shard),
+        **_axolotl_adapter(facts),
+    }
+    return _yaml({name: value for name, value in values.items() if value is not None})
+
+
+def _axolotl_sharding(zero: Any, data: Any, shard: Any) -> Mapping[str, Any]:
+    """Return the sharding of the state over replicas in the words of Axolotl."""
+    if not isinstance(data, int) or data == 1:
+        return {}
+    if zero == 1:
+        raise InputError("--emit axolotl: zero 1 needs DeepSpeed; nearest: --emit deepspeed")
+    if not zero:
+        return {"dp_replicate_size": data}
+    shards = shard if isinstance(shard, int) and shard else data
+    return {
+        "dp_shard_size": shards,
+        "dp_replicate_size": data // shards if data > shards else None,
+        "fsdp_version": 2,
+        "fsdp_config": {"reshard_after_forward": zero == 3},
+    }
+
+
+def _axolotl_adapter(facts: Facts) -> Mapping[str, Any]:
+    """Return LoRA in the words of Axolotl."""
+    if "lora_rank" not in facts:
+        return {}
+    targets, weights = facts.get("lora_targets"), facts.get("weights")
+    return {
+        "adapter": "qlora" if weights == "nf4" else "lora",
+        "lora_r": facts["lora_rank"],
+        "lora_target_linear": True if targets == "all-linear" else None,
+        "lora_target_modules": targets if isinstance(targets, list) else None,
+        "load_in_4bit": True if weights == "nf4" else None,
+        "load_in_8bit": True if weights == "int8" else None,
+    }
+
+
+def _with_file(path: str, text: str, command: str) -> str:
+    """Return a script that writes a file and runs a command."""
+    return f"cat > {path} <<'EOF'\n{text}EOF\n{command}"
+
+
+def _emit_deepspeed(model: str, facts: Facts) -> str:
+    _refuse("deepspeed", facts, {"zero"}, "megatron")
+    config: Mapping[str, Any] = {
+        "zero_optimization": {"stage": facts.get("zero", 0)},
+        "bf16": {"enabled": "auto"},
+        "fp16": {"enabled": "auto"},
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "train_batch_size": "auto",
+    }
+    words = ["deepspeed", *_device_words(facts, "--num_gpus", "--num_nodes"), "train.py"]
+    words += ["--model_name_or_path", model, *_argument_words(_training_arguments(facts))]
+    command = _command([*words, "--deepspeed", "ds_config.json"])
+    return _with_file("ds_config.json", json.dumps(config, indent=2) + "\n", command)
+
+
+def _device_words(facts: Facts, per_node_option: str, nodes_option: str) -> list[str]:
+    """Return the number of processes of a node and of nodes."""
+    devices = int(str(facts.get("devices", 1)))
+    per_node = int(str(facts.get("per_node") or min(devices, GPUS_OF_NODE)))
+    words = [per_node_option, str(per_node)]
+    return words if devices <= per_node else [*words, nodes_option, str(devices // per_node)]
+
+
+def _emit_accelerate(model: str, facts: Facts) -> str:
+    _refuse("accelerate", facts, {"zero"}, "megatron")
+    zero, devices = facts.get("zero", 0), int(str(facts.get("devices", 1)))
+    per_node = int(str(facts.get("per_node") or min(devices, GPUS_OF_NODE)))
+    words = {"bfloat16": "bf16", "float16": "fp16"}
+    config: Mapping[str, Any] = {
+        "distributed_type": "FSDP" if zero in {2, 3} else ("DEEPSPEED" if zero else "MULTI_GPU"),
+        "num_processes": devices,
+        "num_machines": max(1, devices // per_node),
+        "mixed_precision": words.get(str(facts.get("dtype")), "no"),
+    }
+    if zero in {2, 3}:
+        fsdp = {"fsdp_version": 2, "fsdp_reshard_after_forward": zero == 3}
+        config = {**config, "fsdp_config": fsdp}
+    elif zero:
+        config = {**config, "deepspeed_config": {"zero_stage": zero}}
+    command = ["accelerate", "launch", "--config_file", "accelerate.yaml", "train.py"]
+    arguments = ["--model_name_or_path", model, *_argument_words(_training_arguments(facts))]
+    return _with_file("accelerate.yaml", _yaml(config), _command([*command, *arguments]))
+
+
+def _emit_megatron(model: str, facts: Facts) -> str:
+    """Write ms-swift's `megatron sft`, which loads a model by its id into Megatron-LM."""
+    if facts.get("zero") not in {None, 0, 1}:
+        raise InputError("--emit megatron: it shares out states alone; nearest: --zero 1")
+    expressible = {"tensor", "pipeline", "context", "expert", "expert_tensor", "virtual", "zero"}
+    _refuse("megatron", facts, {*expressible, "sequence_parallel"}, "axolotl")
+    words = ["megatron", "sft", "--model", model]
+    words += _options(
+        facts,
+        {
+            "tensor": "--tensor_model_parallel_size",
+            "pipeline": "--pipeline_model_parallel_size",
+            "context": "--context_parallel_size",
+            "expert": "--expert_model_parallel_size",
+            "expert_tensor": "--expert_tensor_parallel_size",
+            "virtual": "--num_virtual_stages_per_pipeline_rank",
+            "micro_batch": "--micro_batch_size",
+            "global_batch": "--global_batch_size",
+            "length": "--max_length",
+        },
+    )
+    flags = {
+        "--sequence_parallel": facts.get("sequence_parallel"),
+        "--use_distributed_optimizer": facts.get("zero") == 1,
+        "--bf16": facts.get("dtype") == "bfloat16",
+        "--fp16": facts.get("dtype") == "float16",
+    }
+    words += [word for flag, is_on in flags.items() if is_on for word in (flag, "true")]
+    if facts.get("recompute") in {"full", "selective"}:
+        words += ["--recompute_granularity", str(facts["recompute"])]
+    if "lora_rank" in facts:
+        words += ["--train_type", "lora", "--lora_rank", str(facts["lora_rank"])]
+        targets = facts.get("lora_targets", "all-linear")
+        words += ["--target_modules", *([targets] if isinstance(targets, str) else targets)]  # type: ignore[misc]
+    node_words = _device_words(facts, "NPROC_PER_NODE", "NNODES")
+    variables = [f"{node_words[i]}={node_words[i + 1]}" for i in range(0, len(node_words), 2)]
+    return " ".join([*variables, _command(words)])
+
+
+Emitter = Callable[[str, Facts], str]
+SERVING_EMITTERS: Mapping[str, Emitter] = {
+    "vllm": _emit_vllm,
+    "sglang": _emit_sglang,
+    "llama-server": _emit_llama_server,
+}
+TRAINING_EMITTERS: Mapping[str, Emitter] = {
+    "axolotl": _emit_axolotl,
+    "trl": _emit_trl,
+    "deepspeed": _emit_deepspeed,
+    "accelerate": _emit_accelerate,
+    "megatron": _emit_megatron,
+}

@@ -1,0 +1,88 @@
+"""Answers as commands and recipes of other tools: `--emit`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from steptime.core.errors import InputError
+from steptime.core.toml_files import packaged
+from steptime.core.workload import Tuning
+from steptime.launch.emit import emit_job
+from steptime.launch.job import SERVING, TRAINING, Facts, FactValue
+
+DTYPES = {
+    "bfloat16-mixed": "bfloat16",
+    "float16-mixed": "float16",
+    "bfloat16": "bfloat16-pure",
+}
+TARGETS: Mapping[str, FactValue] = {
+    "attention": ["q_proj", "k_proj", "v_proj", "o_proj"],
+    "linear": "all-linear",
+}
+SEQUENCE_STEP = 256  # to which the longest sequence of a server is rounded up
+MAX_SEQUENCES = 256  # at once, unless memory allows fewer
+
+
+def hub_id(model: str) -> str:
+    """Return the id of a network on the Hugging Face Hub.
+
+    Args:
+        model: name of the network, with its hyperparameters or without; a path stays.
+
+    Raises:
+        InputError: if no id of the network is known.
+    """
+    name = model.partition(":")[0]
+    if "/" in name:
+        return name
+    ids = packaged("hub_ids.toml")
+    if name not in ids:
+        raise InputError(f"--emit: no id on the Hugging Face Hub is known for {name}")
+    return str(ids[name])
+
+
+def emit_training(tool: str, model: str, facts: Facts, tuning: Tuning) -> str:
+    """Return a training as the command or recipe of a tool.
+
+    Args:
+        tool: the tool.
+        model: name of the network.
+        facts: facts of the job but the type and what is trained; `dtype` is ours.
+        tuning: what of the network is trained.
+
+    Raises:
+        InputError: for what the tool cannot say.
+    """
+    all_facts = dict(facts)
+    dtype = str(facts.get("dtype"))
+    all_facts["dtype"] = DTYPES.get(dtype, dtype)
+    all_facts["recompute"] = all_facts.get("recompute", tuning.recompute)
+    if tuning.rank:
+        all_facts["lora_rank"] = tuning.rank
+        products = [f"{name}_proj" for name in tuning.on.split("+")]
+        all_facts["lora_targets"] = TARGETS.get(tuning.on, products)
+        if tuning.weights:
+            all_facts["weights"] = tuning.weights
+    if tuning.packed:
+        all_facts["packed"] = True
+    return emit_job(tool, TRAINING, hub_id(model), all_facts)
+
+
+def emit_server(tool: str, model: str, facts: Facts, tokens: int, room: int | None) -> str:
+    """Return a server as the command of a tool.
+
+    Args:
+        tool: the tool.
+        model: name of the network.
+        facts: facts of the job but its limits.
+        tokens: tokens of the longest sequence.
+        room: sequences for which there is memory; None where unknown.
+
+    Raises:
+        InputError: for what the tool cannot say.
+    """
+    limits: Facts = {
+        "max_model_len": -(-tokens // SEQUENCE_STEP) * SEQUENCE_STEP,
+        "max_num_seqs": max(1, min(MAX_SEQUENCES, MAX_SEQUENCES if room is None else room)),
+    }
+    return emit_job(tool, SERVING, hub_id(model), {**facts, **limits})
