@@ -1,7 +1,7 @@
 """A grid as it is printed and written: a cell for every model, device, batch and replicas."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -21,12 +21,14 @@ from steptime.core.table import (
     Column,
     LazySequence,
     Table,
+    ValueRows,
     head_step_columns,
 )
 from steptime.core.units import size
 from steptime.core.values import check_names, parse_counts, parse_devices, parse_models
 from steptime.core.workload import Workload
-from steptime.grids.grid import GridCell, Place, grid, place_of
+from steptime.grids.grid import GridCell, grid
+from steptime.grids.step_records import Place, place_of
 from steptime.hardware import catalog
 from steptime.hardware.device import Link
 from steptime.prediction.method import Method
@@ -199,8 +201,7 @@ class GridAnswer(Answer, frozen=True, kw_only=True):
     rows: Sequence[GridRow]
     unmodelled: tuple[str, ...]
     notes: tuple[str, ...]
-    _first: Workload
-    _method: str
+    _request: GridRequest
     _has_file: bool = False
 
     def tables(self) -> Sequence[Table]:
@@ -210,7 +211,14 @@ class GridAnswer(Answer, frozen=True, kw_only=True):
         """
         if self._has_file:
             return []
-        return LazySequence(1, lambda: [_cell_table(self.rows, self._first, self._method)])
+        return LazySequence(1, lambda: [_cell_table(self.rows, self._request)])
+
+    def csv_table(self) -> Table:
+        """Return the cells as they are computed: 100,000 of them are no structs before."""
+        make_values = partial(_make_csv_values, self._request)
+        return Table(
+            CELL_COLUMNS, ValueRows(GridRow.__struct_fields__, len(self.rows), make_values)
+        )
 
 
 def predict_grid(request: GridRequest, out: str | None = None) -> GridAnswer | WrittenPredictions:
@@ -238,8 +246,7 @@ def predict_grid(request: GridRequest, out: str | None = None) -> GridAnswer | W
         rows=rows,
         unmodelled=unmodelled,
         notes=tuple(options.describe_unmodelled(unmodelled)),
-        _first=request.make_workload(axes.models[0], None),
-        _method=request.method.name,
+        _request=request,
         _has_file=out is not None,
     )
 
@@ -280,26 +287,37 @@ _values_of = attrgetter(*GridRow.__struct_fields__)
 """The fields of a cell, in the order of those of a row."""
 
 
-def _csv_values(cell: GridCell | GridRow) -> list[object]:
-    """Return the fields of a cell for a CSV file: settings and notes as texts."""
-    *values, assumed, notes = _values_of(cell)
-    settings = "; ".join([f"{name}={value}" for name, value in assumed.items()])
-    return [*values, settings, "; ".join(notes)]
+def _make_csv_values(request: GridRequest) -> Iterator[list[object]]:
+    """Yield the values of each cell for CSV, and tell how far the work is."""
+    return _csv_values(_report_cells(request))
+
+
+def _csv_values(cells: Iterable[GridCell | GridRow]) -> Iterator[list[object]]:
+    """Yield the fields of cells for a CSV file: settings and notes as texts."""
+    settings: Mapping[str, str] = {}
+    settings_text = ""
+    for cell in cells:
+        *values, assumed, notes = _values_of(cell)
+        if assumed is not settings:  # cells of one device share them
+            settings = assumed
+            settings_text = "; ".join([f"{name}={value}" for name, value in assumed.items()])
+        yield [*values, settings_text, "; ".join(notes)]
 
 
 CELL_COLUMNS = tuple(map(Column, GridRow.__struct_fields__))
 FORMATS: dict[str, Callable[[Iterator[GridCell]], Iterator[str]]] = {
-    ".csv": lambda cells: csv_parts(GridRow.__struct_fields__, map(_csv_values, cells)),
+    ".csv": lambda cells: csv_parts(GridRow.__struct_fields__, _csv_values(cells)),
     ".jsonl": lambda cells: (json.dumps(_make_row(cell).to_dict()) + "\n" for cell in cells),
 }
 """The parts of the text of a file of cells, by its ending."""
 
 
-def _cell_table(rows: Sequence[GridRow], first: Workload, method: str) -> Table:
+def _cell_table(rows: Sequence[GridRow], request: GridRequest) -> Table:
     """Return the table of cells, of which people see the first."""
+    phase = request.make_workload(request.axes.models[0], None).phase
     printed_rows = rows[:MAX_PRINTED_ROWS]
     optimizers = {row.optimizer for row in printed_rows}
-    names_optimizer = first.phase == "train" and len(optimizers) == 1
+    names_optimizer = phase == "train" and len(optimizers) == 1
     memory = f"peak memory ({optimizers.pop()})" if names_optimizer else "peak memory"
     dtype_names = {row.dtype for row in printed_rows}
     dtypes = [Column("dtype")] if len(dtype_names) > 1 else []
@@ -337,7 +355,7 @@ def _cell_table(rows: Sequence[GridRow], first: Workload, method: str) -> Table:
     return Table(
         head_step_columns(heads, [row.to_dict() for row in printed_rows]),
         table_rows,
-        f"{len(rows)} cells, {first.phase}{dtype} ({method})",
+        f"{len(rows)} cells, {phase}{dtype} ({request.method.name})",
         below,
         max_rows=MAX_PRINTED_ROWS,
         csv_columns=CELL_COLUMNS,
@@ -346,7 +364,8 @@ def _cell_table(rows: Sequence[GridRow], first: Workload, method: str) -> Table:
 
 def _table_row(row: GridRow) -> Mapping[str, Any]:
     """Return a row for the table of cells, with its memory as people read it."""
-    flat = dict(zip(GridRow.__struct_fields__, _csv_values(row), strict=True))
+    (values,) = _csv_values([row])
+    flat = dict(zip(GridRow.__struct_fields__, values, strict=True))
     return flat | {"memory": _describe_memory(row)}
 
 

@@ -9,8 +9,8 @@ import msgspec
 
 from steptime.core.progress import watched
 from steptime.core.workload import Workload
+from steptime.grids.batch_steps import BatchSteps
 from steptime.grids.batches import MAX_BATCH, doubling
-from steptime.grids.grid import Steps
 from steptime.hardware.device import Device
 from steptime.prediction.assumed import assumed_of, common_settings
 from steptime.prediction.step_model import StepModel
@@ -29,7 +29,7 @@ class NetworkCase:
         batch: the batch; 0 means the largest that fits.
     """
 
-    def __init__(self, model: StepModel, steps: Steps, batch: int) -> None:
+    def __init__(self, model: StepModel, steps: BatchSteps, batch: int) -> None:
         self.model, self._steps = model, steps
         self.largest = self.largest_on(model.device)
         self.batch = batch or self.largest
@@ -78,14 +78,14 @@ def make_cases(
     Raises:
         InputError: where the device has no peak for their type.
     """
-    models: dict[str, tuple[StepModel, Steps]] = {}
+    models: dict[str, tuple[StepModel, BatchSteps]] = {}
     cases = []
     for workload in watched(list(workloads), "networks"):
         key = replace(workload, batch_per_replica=1).key
         if key not in models:
             model = StepModel(workload, device, None, method, options, assumes=True)
             _ = model.seen  # raises for a type without a peak
-            models[key] = model, Steps(model, TRIAL_BATCHES)
+            models[key] = model, BatchSteps(model, TRIAL_BATCHES)
         model, steps = models[key]
         cases.append(NetworkCase(model, steps, 0 if largest else workload.batch_per_replica))
     return cases
