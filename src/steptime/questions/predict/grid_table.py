@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -31,9 +31,11 @@ from steptime.grids.grid import GridCell, grid
 from steptime.grids.step_records import Place, place_of
 from steptime.hardware import catalog
 from steptime.hardware.device import Link
+from steptime.hardware.prices import HOUR_S
 from steptime.prediction.method import Method
 from steptime.questions import options
 from steptime.questions.networks import networks
+from steptime.questions.predict.grid_training import TRAINING_FIELDS, GridTraining
 from steptime.questions.predict.written_predictions import WrittenPredictions, describe_predictions
 
 MAX_CELLS = 1_000_000  # of a grid; JSON of so many takes
@@ -98,12 +100,14 @@ class GridRequest:
         make_workload: makes the workload of a model at a batch.
         method: the cost model.
         settings: options of the method.
+        training: the training whose time and cost are asked for.
     """
 
     axes: Grid
     make_workload: WorkloadMaker
     method: Method
     settings: Mapping[str, str]
+    training: GridTraining = field(default_factory=GridTraining)
 
     def cells(self) -> Iterator[GridCell]:
         """Yield the cells, computed anew at each call."""
@@ -162,6 +166,14 @@ class GridRow(AnswerRow, frozen=True, kw_only=True):
         status: ok, oom where the step does not fit, unsupported where the device has no peak for
             the data type.
         is_extrapolated: whether kernels lie beyond what was measured on a device of this kind.
+        train_s: seconds of the training of `--tokens`; null without it.
+        train_low_s: lower end of the 80 % interval of `train_s`; null where the method has none.
+        train_high_s: upper end of the 80 % interval of `train_s`; null where the method has none.
+        cost_total: cost of the whole training on all replicas; null without a price.
+        cost_per_hour: price of one device for an hour; null without an offer.
+        currency: currency of costs; null without prices.
+        offer: the cheapest offer of the device.
+        price_date: the date of the offer.
         assumed: settings that decide the time, by the option that changes them.
         notes: remarks that change how the cell is read.
     """
@@ -185,6 +197,14 @@ class GridRow(AnswerRow, frozen=True, kw_only=True):
     needed_bytes: int | None
     status: str
     is_extrapolated: bool | None
+    train_s: float | None
+    train_low_s: float | None
+    train_high_s: float | None
+    cost_total: float | None
+    cost_per_hour: float | None
+    currency: str | None
+    offer: str | None
+    price_date: str | None
     assumed: dict[str, str]
     notes: tuple[str, ...]
 
@@ -240,7 +260,7 @@ def predict_grid(request: GridRequest, out: str | None = None) -> GridAnswer | W
     axes, unmodelled = request.axes, request.unmodelled()
     rows: Sequence[GridRow] = LazySequence(axes.cells, partial(_make_rows, request))
     if out is not None:
-        write_atomically(Path(out), FORMATS[Path(out).suffix](_report_cells(request)))
+        write_atomically(Path(out), FORMATS[Path(out).suffix](request))
         note(f"{axes.cells} cells in {out}")
     return GridAnswer(
         rows=rows,
@@ -261,12 +281,12 @@ def _report_cells(request: GridRequest) -> Iterator[GridCell]:
 
 def _make_rows(request: GridRequest) -> Iterator[GridRow]:
     """Yield the rows of a grid, and tell how far the work is."""
-    return map(_make_row, _report_cells(request))
+    return map(partial(_make_row, request.training), _report_cells(request))
 
 
-def _make_row(cell: GridCell) -> GridRow:
-    values = dict(zip(GridRow.__struct_fields__, _values_of(cell), strict=True))
-    return GridRow(**values | {"assumed": dict(cell.assumed)})
+def _make_row(training: GridTraining, cell: GridCell) -> GridRow:
+    values = [*_values_of(cell), *training.values(cell), dict(cell.assumed), cell.notes]
+    return GridRow(**dict(zip(GridRow.__struct_fields__, values, strict=True)))
 
 
 def _predict_into_folder(request: GridRequest, out: Path) -> WrittenPredictions:
@@ -274,6 +294,8 @@ def _predict_into_folder(request: GridRequest, out: Path) -> WrittenPredictions:
     from steptime.grids.folder import predict_space
 
     axes = request.axes
+    if request.training.trainings:
+        raise InputError("a folder of records has no training: leave out --tokens, or --out a .csv")
     if axes.link or axes.replicas != (1,):
         raise InputError("a folder of records takes one replica: leave out --replicas and --link")
     request.method.under(request.settings)
@@ -283,31 +305,31 @@ def _predict_into_folder(request: GridRequest, out: Path) -> WrittenPredictions:
     return describe_predictions(out, request.method.name, predicted)
 
 
-_values_of = attrgetter(*GridRow.__struct_fields__)
-"""The fields of a cell, in the order of those of a row."""
+_values_of = attrgetter(*GridRow.__struct_fields__[: -len(TRAINING_FIELDS) - 2])
+"""The fields of a cell in the order of those of a row, as far as its training and its texts."""
 
 
 def _make_csv_values(request: GridRequest) -> Iterator[list[object]]:
     """Yield the values of each cell for CSV, and tell how far the work is."""
-    return _csv_values(_report_cells(request))
+    return _csv_values(request.training, _report_cells(request))
 
 
-def _csv_values(cells: Iterable[GridCell | GridRow]) -> Iterator[list[object]]:
-    """Yield the fields of cells for a CSV file: settings and notes as texts."""
+def _csv_values(training: GridTraining, cells: Iterable[GridCell]) -> Iterator[list[object]]:
+    """Yield the fields of the rows of cells for a CSV file: settings and notes as texts."""
     settings: Mapping[str, str] = {}
     settings_text = ""
     for cell in cells:
-        *values, assumed, notes = _values_of(cell)
-        if assumed is not settings:  # cells of one device share them
-            settings = assumed
-            settings_text = "; ".join([f"{name}={value}" for name, value in assumed.items()])
-        yield [*values, settings_text, "; ".join(notes)]
+        if cell.assumed is not settings:  # cells of one device share them
+            settings = cell.assumed
+            settings_text = "; ".join([f"{name}={value}" for name, value in settings.items()])
+        notes = "; ".join(cell.notes)
+        yield [*_values_of(cell), *training.values(cell), settings_text, notes]
 
 
 CELL_COLUMNS = tuple(map(Column, GridRow.__struct_fields__))
-FORMATS: dict[str, Callable[[Iterator[GridCell]], Iterator[str]]] = {
-    ".csv": lambda cells: csv_parts(GridRow.__struct_fields__, _csv_values(cells)),
-    ".jsonl": lambda cells: (json.dumps(_make_row(cell).to_dict()) + "\n" for cell in cells),
+FORMATS: dict[str, Callable[[GridRequest], Iterator[str]]] = {
+    ".csv": lambda request: csv_parts(GridRow.__struct_fields__, _make_csv_values(request)),
+    ".jsonl": lambda request: (json.dumps(row.to_dict()) + "\n" for row in _make_rows(request)),
 }
 """The parts of the text of a file of cells, by its ending."""
 
@@ -323,6 +345,9 @@ def _cell_table(rows: Sequence[GridRow], request: GridRequest) -> Table:
     dtypes = [Column("dtype")] if len(dtype_names) > 1 else []
     reads_tokens = any(row.tokens_per_s is not None for row in printed_rows)
     tokens = [Column("tokens_per_s", "tokens/s", is_spare=True)] if reads_tokens else []
+    training = []
+    if request.training.trainings:
+        training = [Column("train_h", "training"), Column("cost_total", "cost", is_answer=True)]
     has_equal_replicas = len({row.replicas for row in printed_rows}) < 2
     heads = (
         Column("model"),
@@ -335,6 +360,7 @@ def _cell_table(rows: Sequence[GridRow], request: GridRequest) -> Table:
         Column("examples_per_s", "speed"),
         *tokens,
         Column("memory", memory),
+        *training,
     )
     has_several_models = len({row.model for row in printed_rows}) > 1
     texts = (
@@ -347,6 +373,8 @@ def _cell_table(rows: Sequence[GridRow], request: GridRequest) -> Table:
     )
     below = assumed_line(texts)
     below += [EXTRAPOLATED_FOOTNOTE] if any(row.is_extrapolated for row in printed_rows) else []
+    currencies = dict.fromkeys(row.currency for row in printed_rows if row.currency)
+    below += [f"cost in {', '.join(currencies)} on all replicas"] if currencies else []
     below += list(dict.fromkeys(filter(None, map(_describe_notes, printed_rows))))
     table_rows = LazySequence(
         len(rows), lambda: map(_table_row, rows), first_items=list(map(_table_row, printed_rows))
@@ -364,9 +392,8 @@ def _cell_table(rows: Sequence[GridRow], request: GridRequest) -> Table:
 
 def _table_row(row: GridRow) -> Mapping[str, Any]:
     """Return a row for the table of cells, with its memory as people read it."""
-    (values,) = _csv_values([row])
-    flat = dict(zip(GridRow.__struct_fields__, values, strict=True))
-    return flat | {"memory": _describe_memory(row)}
+    train_h = None if row.train_s is None else row.train_s / HOUR_S
+    return row.to_dict() | {"memory": _describe_memory(row), "train_h": train_h}
 
 
 def _describe_notes(row: GridRow) -> str:
