@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from msgspec.structs import asdict
+
 from steptime.core.errors import InputError
 from steptime.core.units import percent, seconds, size
 from steptime.hardware.software import defaults_for
@@ -12,13 +14,12 @@ from steptime.questions.serve.server_answer import ServerAnswer
 from steptime.questions.serve.server_fields import (
     memory_fields,
     price_tokens,
-    spread_fields,
+    request_spreads,
     time_fields,
 )
 from steptime.questions.serve.server_parts import (
     PhaseTimes,
     PredictDifference,
-    RequestSpreads,
     ServerLoad,
     StackTimes,
 )
@@ -239,7 +240,7 @@ def _predict_difference(server: _Server) -> PredictDifference | None:
 def _server_load(run: LoadRun) -> ServerLoad:
     """Return a run under load as a part of an answer."""
     return ServerLoad(
-        **spread_fields(run),
+        **asdict(request_spreads(run)),
         request_count=run.request_count,
         counted_requests=run.counted_requests,
         duration_s=run.duration_s,
@@ -255,7 +256,7 @@ def _server_load(run: LoadRun) -> ServerLoad:
         cache_share=run.cache_share,
         preemptions=run.preemptions,
         queue_grows=run.queue_grows,
-        varied=None if run.varied is None else RequestSpreads(**spread_fields(run.varied)),
+        varied=None if run.varied is None else request_spreads(run.varied),
     )
 
 

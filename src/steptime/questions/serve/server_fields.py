@@ -3,6 +3,7 @@
 from typing import TypedDict
 
 from steptime.hardware.prices import Offer
+from steptime.questions.serve.server_parts import RequestSpreads
 from steptime.serving.load import LoadRun
 from steptime.serving.memory import ServerMemory
 from steptime.serving.times import StackedTimes
@@ -106,37 +107,20 @@ def memory_fields(memory: ServerMemory) -> MemoryFields:
     }
 
 
-class SpreadFields(TypedDict):
-    """The fields of `RequestSpreads`."""
-
-    ttft_mean_s: float
-    ttft_p50_s: float
-    ttft_p90_s: float
-    ttft_p99_s: float
-    tpot_mean_s: float | None
-    tpot_p50_s: float | None
-    tpot_p90_s: float | None
-    tpot_p99_s: float | None
-    request_mean_s: float
-    request_p50_s: float
-    request_p90_s: float
-    request_p99_s: float
-
-
-def spread_fields(run: LoadRun) -> SpreadFields:
-    """Return the times of requests by the fields of `RequestSpreads`."""
+def request_spreads(run: LoadRun) -> RequestSpreads:
+    """Return the times of requests under load."""
     tpot = run.tpot or (None, None, None, None)
-    return {
-        "ttft_mean_s": run.ttft.mean_s,
-        "ttft_p50_s": run.ttft.p50_s,
-        "ttft_p90_s": run.ttft.p90_s,
-        "ttft_p99_s": run.ttft.p99_s,
-        "tpot_mean_s": tpot[0],
-        "tpot_p50_s": tpot[1],
-        "tpot_p90_s": tpot[2],
-        "tpot_p99_s": tpot[3],
-        "request_mean_s": run.request.mean_s,
-        "request_p50_s": run.request.p50_s,
-        "request_p90_s": run.request.p90_s,
-        "request_p99_s": run.request.p99_s,
-    }
+    return RequestSpreads(
+        ttft_mean_s=run.ttft.mean_s,
+        ttft_p50_s=run.ttft.p50_s,
+        ttft_p90_s=run.ttft.p90_s,
+        ttft_p99_s=run.ttft.p99_s,
+        tpot_mean_s=tpot[0],
+        tpot_p50_s=tpot[1],
+        tpot_p90_s=tpot[2],
+        tpot_p99_s=tpot[3],
+        request_mean_s=run.request.mean_s,
+        request_p50_s=run.request.p50_s,
+        request_p90_s=run.request.p90_s,
+        request_p99_s=run.request.p99_s,
+    )
