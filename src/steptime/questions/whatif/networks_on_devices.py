@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import compress
+from typing import TypedDict
 
 import msgspec
 
@@ -15,7 +16,7 @@ from steptime.hardware.device import Device
 from steptime.prediction.assumed import assumed_of, common_settings
 from steptime.prediction.step_model import StepModel
 from steptime.questions.bound import Path, path
-from steptime.questions.whatif.answer import NetworkRow
+from steptime.questions.whatif.answer import NetworkRow, NetworkSettings
 
 TRIAL_BATCHES = doubling(MAX_BATCH)  # powers of two
 
@@ -91,10 +92,26 @@ def make_cases(
     return cases
 
 
-def assumed_settings(cases: Sequence[NetworkCase]) -> dict[str, str]:
-    """Return the settings that are assumed alike for all networks (`assumed_of`)."""
+class AssumedFields(TypedDict):
+    """The fields of an answer that say which settings are assumed."""
+
+    assumed: dict[str, str]
+    network_settings: tuple[NetworkSettings, ...]
+
+
+def assumed_fields(cases: Sequence[NetworkCase]) -> AssumedFields:
+    """Return the settings that are assumed alike for all networks, and those of each if not all.
+
+    A convolutional network and a sequence model differ in their data type and optimizer.
+    """
     models = {id(case.model): case.model for case in cases}
-    return common_settings(map(assumed_of, models.values()))
+    rows = [
+        NetworkSettings(model=model.workload.label, assumed=assumed_of(model))
+        for model in models.values()
+    ]
+    shared = common_settings(row.assumed for row in rows)
+    is_uniform = all(row.assumed == shared for row in rows)
+    return {"assumed": shared, "network_settings": () if is_uniform else tuple(rows)}
 
 
 def predict_network(case: NetworkCase, model: StepModel) -> tuple[NetworkRow, Path | None]:
