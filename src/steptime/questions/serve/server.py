@@ -12,10 +12,10 @@ from steptime.planning.request import shape_of
 from steptime.questions.serve.options import ServeOptions
 from steptime.questions.serve.server_answer import ServerAnswer
 from steptime.questions.serve.server_fields import (
+    interval_fields,
     memory_fields,
     price_tokens,
     request_spreads,
-    time_fields,
 )
 from steptime.questions.serve.server_parts import (
     PhaseTimes,
@@ -139,7 +139,10 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
         nearest_stack=server.stacked.nearest,
         other_stacks=stack_times(server.stacked),
         assumed=_assumed(server, options),
-        **time_fields(server.stacked),
+        ttft_s=server.times.ttft.value,
+        tpot_s=server.times.tpot.value,
+        request_s=server.times.request.value,
+        **interval_fields(server.stacked),
         ttft_target_s=options.ttft_s,
         tpot_target_s=options.tpot_s,
         holds_targets=_does_hold_targets(server, options),

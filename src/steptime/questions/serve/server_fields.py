@@ -21,16 +21,13 @@ class CostFields(TypedDict):
     price_date: str | None
 
 
-class TimeFields(TypedDict):
-    """The fields of an answer with the times of a request."""
+class IntervalFields(TypedDict):
+    """The fields of an answer with the intervals of the mean times of a request."""
 
-    ttft_s: float
     ttft_low_s: float | None
     ttft_high_s: float | None
-    tpot_s: float
     tpot_low_s: float | None
     tpot_high_s: float | None
-    request_s: float
     request_low_s: float | None
     request_high_s: float | None
     any_stack_ttft_low_s: float | None
@@ -70,17 +67,14 @@ def price_tokens(offer: Offer | None, device_count: int, tokens_per_s: float) ->
     }
 
 
-def time_fields(stacked: StackedTimes) -> TimeFields:
-    """Return the times of a request and their intervals by the fields of an answer."""
+def interval_fields(stacked: StackedTimes) -> IntervalFields:
+    """Return the intervals of the times of a request, under its stack and over any stack."""
     times, any_stack = stacked.times, stacked.any_stack
     return {
-        "ttft_s": times.ttft.value,
         "ttft_low_s": times.ttft.low,
         "ttft_high_s": times.ttft.high,
-        "tpot_s": times.tpot.value,
         "tpot_low_s": times.tpot.low,
         "tpot_high_s": times.tpot.high,
-        "request_s": times.request.value,
         "request_low_s": times.request.low,
         "request_high_s": times.request.high,
         "any_stack_ttft_low_s": any_stack.ttft.low,
