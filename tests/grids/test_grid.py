@@ -25,7 +25,7 @@ from steptime.hardware.device import Device
 from steptime.network.count import peak_bytes
 from steptime.prediction.step_model import StepModel
 from steptime.questions.predict import grid_table
-from steptime.questions.predict.grid_table import MAX_CELLS
+from steptime.questions.predict.grid_request import MAX_CELLS
 
 NETWORKS = (
     "resnet18",

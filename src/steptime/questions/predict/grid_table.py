@@ -2,16 +2,13 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from steptime.build import build
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_line, assumed_text
-from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import check_folder, write_atomically
 from steptime.core.printers import csv_parts
@@ -25,120 +22,15 @@ from steptime.core.table import (
     head_step_columns,
 )
 from steptime.core.units import size
-from steptime.core.values import check_names, parse_counts, parse_devices, parse_models
-from steptime.core.workload import Workload
-from steptime.grids.grid import GridCell, grid
-from steptime.grids.step_records import Place, place_of
-from steptime.hardware import catalog
-from steptime.hardware.device import Link
+from steptime.grids.grid import GridCell
 from steptime.hardware.prices import HOUR_S
-from steptime.prediction.method import Method
 from steptime.questions import options
-from steptime.questions.networks import networks
+from steptime.questions.predict.grid_request import GridRequest
 from steptime.questions.predict.grid_training import TRAINING_FIELDS, GridTraining
 from steptime.questions.predict.written_predictions import WrittenPredictions, describe_predictions
 
-MAX_CELLS = 1_000_000  # of a grid; JSON of so many takes
 MAX_PRINTED_ROWS = 40  # of the table for people
 REPORT_CELLS = 10_000  # cells between two reports of progress
-
-
-@dataclass(frozen=True)
-class Grid:
-    """The axes of a grid, checked; `batches` is None where each model has a batch of its own."""
-
-    models: tuple[str, ...]
-    places: tuple[Place, ...]
-    batches: tuple[int, ...] | None
-    replicas: tuple[int, ...]
-    link: Link | None
-
-    @property
-    def cells(self) -> int:
-        """The number of cells."""
-        of_network = len(self.places) * len(self.batches or (1,)) * len(self.replicas)
-        return len(self.models) * of_network
-
-
-def read_axes(
-    models: Any, devices: Any, batches: Any, replicas: Any, link: Any, method: str = ""
-) -> Grid:
-    """Read and check the axes of a grid from texts of the command line; raises `InputError`."""
-    grid_axes = Grid(
-        tuple(network for text in parse_models(models) for network in networks(text)),
-        tuple(place_of(name, method) for name in parse_devices(devices, "--device")),
-        None if batches is None else tuple(parse_counts(batches, "--batch")),
-        (1,) if replicas is None else tuple(parse_counts(replicas, "--replicas")),
-        None if link is None else catalog.link(link, "--link"),
-    )
-    check_names(
-        [
-            ":".join(filter(None, (place_device.name, dtype)))
-            for place_device, dtype in grid_axes.places
-        ],
-        "--device",
-    )
-    if max(grid_axes.replicas) > 1 and grid_axes.link is None:
-        raise InputError("several replicas all-reduce gradients: name a link with --link")
-    if grid_axes.cells > MAX_CELLS:
-        raise InputError(
-            f"a grid of {grid_axes.cells} cells; at most {MAX_CELLS}: a range has steps, 8..4096 +8"
-        )
-    return grid_axes
-
-
-WorkloadMaker = Callable[[Any, int | None], Workload]
-"""Makes the workload of a model at a batch, or at the model's own for None."""
-
-
-@dataclass(frozen=True)
-class GridRequest:
-    """A grid to predict.
-
-    Args:
-        axes: its axes.
-        make_workload: makes the workload of a model at a batch.
-        method: the cost model.
-        settings: options of the method.
-        training: the training whose time and cost are asked for.
-    """
-
-    axes: Grid
-    make_workload: WorkloadMaker
-    method: Method
-    settings: Mapping[str, str]
-    training: GridTraining = field(default_factory=GridTraining)
-
-    def cells(self) -> Iterator[GridCell]:
-        """Yield the cells, computed anew at each call."""
-        axes = self.axes
-        for dtype in dict.fromkeys(dtype for _, dtype in axes.places):
-            devices = [device for device, place_dtype in axes.places if place_dtype == dtype]
-            makers = [partial(self._make, name, dtype) for name in axes.models]
-            yield from grid(
-                makers,
-                devices,
-                axes.batches,
-                axes.replicas,
-                axes.link,
-                self.method,
-                self.settings,
-            )
-
-    def _make(self, name: str, dtype: str | None, batch: int | None) -> Workload:
-        workload = self.make_workload(name, batch)
-        return workload.with_dtype(find_dtype(dtype)) if dtype else workload
-
-    def unmodelled(self) -> tuple[str, ...]:
-        """Return the layers of unknown type, with their model where there are several models."""
-        batch = self.axes.batches[0] if self.axes.batches else None
-        layers: list[str] = []
-        for model in self.axes.models:
-            workload = self.make_workload(model, batch)
-            prefix = "" if len(self.axes.models) == 1 else f"{model}: "
-            if workload.file:
-                layers += [f"{prefix}{layer}" for layer in build(workload).unmodelled]
-        return tuple(layers)
 
 
 class GridRow(AnswerRow, frozen=True, kw_only=True):
@@ -338,56 +230,64 @@ def _cell_table(rows: Sequence[GridRow], request: GridRequest) -> Table:
     """Return the table of cells, of which people see the first."""
     phase = request.make_workload(request.axes.models[0], None).phase
     printed_rows = rows[:MAX_PRINTED_ROWS]
-    optimizers = {row.optimizer for row in printed_rows}
+    dtype_names = {row.dtype for row in printed_rows}
+    dtype = f", {dtype_names.pop()}" if len(dtype_names) == 1 else ""
+    table_rows = LazySequence(
+        len(rows), lambda: map(_table_row, rows), first_items=list(map(_table_row, printed_rows))
+    )
+    heads = _cell_columns(printed_rows, phase, bool(request.training.trainings))
+    return Table(
+        head_step_columns(heads, [row.to_dict() for row in printed_rows]),
+        table_rows,
+        f"{len(rows)} cells, {phase}{dtype} ({request.method.name})",
+        _footnotes(printed_rows),
+        max_rows=MAX_PRINTED_ROWS,
+        csv_columns=CELL_COLUMNS,
+    )
+
+
+def _cell_columns(rows: Sequence[GridRow], phase: str, has_training: bool) -> list[Column]:
+    """Return the columns of the table of cells; some are there only if rows differ in them."""
+    optimizers = {row.optimizer for row in rows}
     names_optimizer = phase == "train" and len(optimizers) == 1
     memory = f"peak memory ({optimizers.pop()})" if names_optimizer else "peak memory"
-    dtype_names = {row.dtype for row in printed_rows}
-    dtypes = [Column("dtype")] if len(dtype_names) > 1 else []
-    reads_tokens = any(row.tokens_per_s is not None for row in printed_rows)
-    tokens = [Column("tokens_per_s", "tokens/s", is_spare=True)] if reads_tokens else []
-    training = []
-    if request.training.trainings:
-        training = [Column("train_h", "training"), Column("cost_total", "cost", is_answer=True)]
-    has_equal_replicas = len({row.replicas for row in printed_rows}) < 2
-    heads = (
-        Column("model"),
-        Column("device"),
-        *dtypes,
+    has_equal_replicas = len({row.replicas for row in rows}) < 2
+    columns = [Column("model"), Column("device")]
+    if len({row.dtype for row in rows}) > 1:
+        columns.append(Column("dtype"))
+    columns += [
         Column("batch"),
         Column("replicas", is_spare=has_equal_replicas),
         Column("step_s", "step", ends=("low_s", "high_s")),
         Column("communication_s", "communication", is_spare=True),
         Column("examples_per_s", "speed"),
-        *tokens,
-        Column("memory", memory),
-        *training,
-    )
-    has_several_models = len({row.model for row in printed_rows}) > 1
+    ]
+    if any(row.tokens_per_s is not None for row in rows):
+        columns.append(Column("tokens_per_s", "tokens/s", is_spare=True))
+    if has_training:
+        columns.append(Column("train_h", "training", is_answer=True))
+        columns.append(Column("cost_total", "cost", is_answer=True))
+    return [*columns, Column("memory", memory)]
+
+
+def _footnotes(rows: Sequence[GridRow]) -> list[str]:
+    """Return the lines below the table of cells: what is assumed, and what is to know of them."""
+    has_several_models = len({row.model for row in rows}) > 1
     texts = (
         (
             f"{row.model} on {row.device}" if has_several_models else row.device,
             assumed_text(row.assumed),
         )
-        for row in printed_rows
+        for row in rows
         if row.step_s is not None
     )
-    below = assumed_line(texts)
-    below += [EXTRAPOLATED_FOOTNOTE] if any(row.is_extrapolated for row in printed_rows) else []
-    currencies = dict.fromkeys(row.currency for row in printed_rows if row.currency)
-    below += [f"cost in {', '.join(currencies)} on all replicas"] if currencies else []
-    below += list(dict.fromkeys(filter(None, map(_describe_notes, printed_rows))))
-    table_rows = LazySequence(
-        len(rows), lambda: map(_table_row, rows), first_items=list(map(_table_row, printed_rows))
-    )
-    dtype = "" if dtypes else f", {dtype_names.pop()}"
-    return Table(
-        head_step_columns(heads, [row.to_dict() for row in printed_rows]),
-        table_rows,
-        f"{len(rows)} cells, {phase}{dtype} ({request.method.name})",
-        below,
-        max_rows=MAX_PRINTED_ROWS,
-        csv_columns=CELL_COLUMNS,
-    )
+    footnotes = assumed_line(texts)
+    if any(row.is_extrapolated for row in rows):
+        footnotes.append(EXTRAPOLATED_FOOTNOTE)
+    currencies = dict.fromkeys(row.currency for row in rows if row.currency)
+    if currencies:
+        footnotes.append(f"cost in {', '.join(currencies)}, of all replicas")
+    return footnotes + list(dict.fromkeys(filter(None, map(_describe_notes, rows))))
 
 
 def _table_row(row: GridRow) -> Mapping[str, Any]:

@@ -22,7 +22,8 @@ from steptime.prediction.method import Method, priced_by
 from steptime.prediction.step_model import StepModel
 from steptime.questions import kinds, options
 from steptime.questions.predict import grid_table
-from steptime.questions.predict.grid_table import GridAnswer, GridRequest
+from steptime.questions.predict.grid_request import GridRequest, WorkloadMaker, read_axes
+from steptime.questions.predict.grid_table import GridAnswer
 from steptime.questions.predict.grid_training import read_training
 from steptime.questions.predict.run_energy import EnergyRequest
 from steptime.questions.predict.step_time import StepTime, predict_step
@@ -148,7 +149,7 @@ def predict(
     grid_options = {"--replicas": replicas, "--link": link, "--out": out}
     if all_cells:
         options.refuse(step_outputs, "{} is of one prediction; leave out --grid")
-        axes = grid_table.read_axes(
+        axes = read_axes(
             text_of(model), text_of(device), text_of(batch), text_of(replicas), link, method.name
         )
         make = _workload_maker(step)
@@ -192,7 +193,7 @@ def _read_run(steps: Any, kwh_price: Any, kwh_co2: Any) -> _Run:
     return _Run(parse_count(steps, "--steps"), price, co2_g)
 
 
-def _workload_maker(step: StepOptions) -> grid_table.WorkloadMaker:
+def _workload_maker(step: StepOptions) -> WorkloadMaker:
     """Return a function that makes the workload of a model at a batch, or at the model's own."""
     from steptime.build import make_workload, read_model, set_length
 
