@@ -24,9 +24,10 @@ test-slow: $(VENV)/dev.stamp ## run what test leaves out: sweeps, pictures, simu
 
 test-rare: $(VENV)/dev.stamp ## run long searches, draws and attacks that quicker tests hold in part
 	@$(VENV)/bin/python -m pytest -n 2 -m "rare and not jax"
+	@$(VENV)/bin/python -m pytest -m "rare and jax"
 
 test-jax: $(VENV)/dev.stamp ## run the tests of the JAX backend
-	@$(VENV)/bin/python -m pytest -m jax
+	@$(VENV)/bin/python -m pytest -m "jax and not rare"
 
 test-all: test-jax test-slow test-rare test ## run every test; with -j2 two groups at once, the longest first
 

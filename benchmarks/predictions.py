@@ -16,7 +16,7 @@ from functools import partial
 
 from steptime.build import make_workload, read_model
 from steptime.core.workload import Workload
-from steptime.grids.grid import Steps
+from steptime.grids.batch_steps import BatchSteps
 from steptime.grids.grid import grid as grid_of
 from steptime.hardware import catalog
 from steptime.prediction.step_model import StepModel
@@ -76,7 +76,7 @@ def main() -> None:
     model = StepModel("resnet50", device)
     model.lowered(32)
     graph = model.graph(32)
-    many = Steps(model, range(1, 65))
+    many = BatchSteps(model, range(1, 65))
 
     def from_name(i: int) -> object:
         return StepModel(workload("resnet50", 100 + i), device).predict()  # a batch no cache knows

@@ -28,6 +28,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 if os.access(sys.prefix, os.W_OK):  # what torch.compile has compiled is kept with the tools
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(sys.prefix) / "inductor"))
 
+# Tests of JAX hold what its programs compute, not how fast: most of their time was XLA's compiler.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 ):  # run in the background: nor would others stop

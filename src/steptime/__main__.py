@@ -13,7 +13,7 @@ INTERRUPTED = 130  # the exit code after Ctrl-C
 GC_THRESHOLD = 50_000
 
 
-def _exit_at_once(*_: object) -> None:
+def _exit_interrupted(*_: object) -> None:
     """Exit on Ctrl-C during the imports: no work is lost, and some modules swallow the signal."""
     os.write(2, b"steptime: interrupted\n")
     os._exit(INTERRUPTED)
@@ -33,7 +33,7 @@ def main() -> None:
     before = signal.getsignal(signal.SIGINT)
     is_ours = before is signal.default_int_handler  # not where a shell has it ignored
     if is_ours:
-        signal.signal(signal.SIGINT, _exit_at_once)
+        signal.signal(signal.SIGINT, _exit_interrupted)
     gc.set_threshold(GC_THRESHOLD)
     sys.unraisablehook = report_unraisable
     from steptime.cli.main import main as run

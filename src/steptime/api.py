@@ -4,8 +4,13 @@ A question is one function in the package that answers it and one row here. Its 
 function in Python, its schema and its section of the documents are derived from both.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
+
+if TYPE_CHECKING:
+    from steptime.core.json_types import JsonObject
 
 PANELS = ("Predict", "Explain", "Measure", "Results", "Look up and convert")
 
@@ -82,7 +87,7 @@ NAMES = EXTENSION_NAMES | {python_name(name): row.answer for name, row in QUESTI
 """What Python finds in `steptime` by name, as `module:attribute`."""
 
 
-def schema(name: str) -> dict[str, Any]:
+def schema(name: str) -> JsonObject:
     """Return the JSON schema of a question's input, with that of its answer under `output`.
 
     Raises:
@@ -95,13 +100,13 @@ def schema(name: str) -> dict[str, Any]:
     return {"title": name, **_question_schema(load(QUESTIONS[name].answer))}
 
 
-def _question_schema(function: Callable[..., Any]) -> dict[str, Any]:
+def _question_schema(function: Callable[..., Any]) -> JsonObject:
     from steptime.core.answer import answer_kinds, answer_schema
     from steptime.core.docstrings import summary
     from steptime.core.signature import REQUIRED, parameters_of
 
     parameters = parameters_of(function)
-    schema: dict[str, Any] = {
+    schema: JsonObject = {
         "description": summary(function.__doc__ or ""),
         "type": "object",
         "properties": {parameter.name: parameter.schema for parameter in parameters},

@@ -3,12 +3,10 @@
 import json
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from steptime.core.dtypes import find_dtype, precision
 from steptime.core.errors import InputError, check_choice, shorten, unknown
@@ -29,11 +27,9 @@ from steptime.formats import (
     ENDINGS,
     format_of,
     is_network_file,
-    json_of,
-    line_of,
     network,
     opened,
-    read_content,
+    read_table,
     remembered,
 )
 from steptime.formats.code import LIBRARIES, Code, code_of, file_of
@@ -58,17 +54,23 @@ _SETTINGS_OF_FILE = re.compile(rf"(.+(?:{'|'.join(map(re.escape, ENDINGS))})):(.
 
 @dataclass(frozen=True)
 class Choice:
-    """A network that a user named: family, hyperparameters as given, the batch if it was named.
+    """A network that a user named.
 
-    A network of a file has its path as `file`, the hash of what it holds as `sha256`, and the
-    file's name as `model`; `allow_unknown` lets its layers of unknown type pass their input on.
-    `code` is the Python file and the name in it that a person asked for.
+    Attributes:
+        model: the family or the named network, of a network file its name.
+        settings: the hyperparameters that the user set.
+        batch: the batch that the user set; None without one.
+        source: the text, file or table that names the network, for messages.
+        file: the path of a network file.
+        sha256: the hash of the file's content.
+        allow_unknown: let layers of unknown type in the file pass their input on.
+        code: the Python file and the name in it that a person asked for.
     """
 
     model: str
-    given: Mapping[str, object]
+    settings: Mapping[str, object]
     batch: object | None = None
-    where: str = ""
+    source: str = ""
     file: str = ""
     sha256: str = ""
     allow_unknown: bool = False
@@ -76,47 +78,49 @@ class Choice:
 
 
 def read_model(
-    text: str, allow_unknown: bool = False, trusted: bool = False, where: str = ""
+    text: str, allow_unknown: bool = False, trusted: bool = False, source: str = ""
 ) -> Choice:
     """Read model text: `resnet50`, `fc:layers=4,nodes=1024`, a ParaDnn label, a path, or code.
 
-    Code, `model.py:UNet`, is run in a process of its own, unless its file is there and up to date,
-    and only where the text is `trusted`: a person typed it, or asked for the experiment that says
-    it. Text from data never runs code, whatever file it stands in. `where` it stands begins the
-    line that says so. `allow_unknown` lets the layers of unknown type in a network's file pass
-    their input on. Raises `InputError` where it is none of these.
+    Args:
+        text: the model text.
+        allow_unknown: let layers of unknown type in a network's file pass their input on.
+        trusted: whether code may be run, in its own process: a person typed the text, or asked for
+            the experiment that holds it. Text from data never runs code.
+        source: the place of the text, which begins the message on code.
+
+    Raises:
+        InputError: for a text that is none of these.
     """
     text = text.strip()
-    code = code_of(text)
-    if code and code.where in LIBRARIES:
+    if (code := code_of(text)) and code.where in LIBRARIES:
         return _read_code(code, allow_unknown, text)
     if code and not trusted:
-        place = f"{where}: model" if where else "model"
+        place = f"{source}: model" if source else "model"
         asks = "name it on the command line, in Python or in an experiment"
         raise InputError(f"{place} {shorten(text)}: is code, which data does not run; {asks}")
     if code:
-        named_code = f"{Path(code.where).resolve()}:{code.name}"
-        return replace(_read_code(code, allow_unknown, text), code=named_code)
+        code_text = f"{Path(code.where).resolve()}:{code.name}"
+        return replace(_read_code(code, allow_unknown, text), code=code_text)
     label = _PARADNN.fullmatch(text)
     if label:
-        given: dict[str, object] = {k: v for k, v in label.groupdict().items() if v is not None}
-        return Choice("fc", given, given.pop("batch", None), text)
-    of_file = _SETTINGS_OF_FILE.fullmatch(text)
-    if of_file:
-        chosen = _read_file(of_file[1], allow_unknown)
-        given = {**chosen.given, **_settings(of_file[2], text)}
-        return replace(chosen, given=given, batch=given.pop("batch", chosen.batch))
+        values: dict[str, object] = {k: v for k, v in label.groupdict().items() if v is not None}
+        return Choice("fc", values, values.pop("batch", None), text)
+    file_match = _SETTINGS_OF_FILE.fullmatch(text)
+    if file_match:
+        choice = _read_file(file_match[1], allow_unknown)
+        values = {**choice.settings, **_read_settings(file_match[2], text)}
+        return replace(choice, settings=values, batch=values.pop("batch", choice.batch))
     _check_words(text)
     if is_path(text) and (named(text) not in names() or Path(text).exists()):
         return _read_file(named(text), allow_unknown)
     name, colon, settings = text.partition(":")
-    name = name.strip()
     if colon and not settings.strip():
         raise InputError(f"model {shorten(text)}: nothing after ':'")
-    given = _settings(settings, text)
-    if not name:
+    values = _read_settings(settings, text)
+    if not name.strip():
         raise InputError(f"model {shorten(text)}: a name such as fc or resnet50 is missing")
-    return Choice(named(name), given, given.pop("batch", None))
+    return Choice(named(name.strip()), values, values.pop("batch", None))
 
 
 def _check_words(text: str) -> None:
@@ -126,24 +130,25 @@ def _check_words(text: str) -> None:
     """
     name = text.partition(":")[0].strip()
     words = name.split()
-    is_there = os.path.exists(text)  # noqa: PTH110  # False, whatever is wrong with the name
-    is_file = is_there or text.endswith(".toml") or is_network_file(text)
+    has_file = os.path.exists(text)  # noqa: PTH110  # False, whatever is wrong with the name
+    is_file = has_file or text.endswith(".toml") or is_network_file(text)
     if len(words) < 2 or is_file or named(name) in names():
         return
-    known = set(names())
+    model_names = set(names())
     for word in words:
-        if named(word) in known:
-            says = f"is several words, and MODEL is one; nearest: {word}"
-            raise InputError(f"model {shorten(text)}: {says}")
+        if named(word) in model_names:
+            reason = f"several words, and MODEL is one; nearest: {word}"
+            raise InputError(f"model {shorten(text)}: is {reason}")
 
 
 def _read_code(code: Code, allow_unknown: bool, text: str) -> Choice:
-    """Return the choice of a network of code, which is called what a person typed (`located`)."""
-    chosen = _read_file(str(file_of(code)[0]), allow_unknown)
-    return replace(chosen, where=text, file=text)
+    """Return the choice of a network of code; its file is the text that a person typed."""
+    choice = _read_file(str(file_of(code)[0]), allow_unknown)
+    return replace(choice, source=text, file=text)
 
 
-def _settings(settings: str, text: str) -> dict[str, object]:
+def _read_settings(settings: str, text: str) -> dict[str, object]:
+    """Read the hyperparameters behind the colon of a model text."""
     return {**parse_pairs(settings.split(",") if settings else (), f"model {shorten(text)}:")}
 
 
@@ -177,7 +182,7 @@ def family_of(choice: Choice) -> Family:
     """
     if choice.file:
         return network(choice.file, choice.sha256, choice.allow_unknown)
-    return family(choice.model, choice.where if choice.where != choice.model else "")
+    return family(choice.model, choice.source if choice.source != choice.model else "")
 
 
 def set_length(choice: Choice, length: int) -> Choice:
@@ -191,50 +196,44 @@ def set_length(choice: Choice, length: int) -> Choice:
         inputs = (
             f"{name} {'x'.join(map(str, graph.tensors[name].shape))}" for name in graph.inputs
         )
-        name = choice.where or choice.model
+        name = choice.source or choice.model
         raise InputError(f"--length: {name} has no length; its inputs are {', '.join(inputs)}")
-    in_text = choice.given.get("length", length)
+    in_text = choice.settings.get("length", length)
     if str(in_text) != str(length):
         raise InputError(f"--length {length} contradicts length={in_text} of the model")
-    return replace(choice, given={**choice.given, "length": length})
+    return replace(choice, settings={**choice.settings, "length": length})
 
 
-def read_table(text: str, what: str) -> object:
-    """Return what a file holds, JSON if its name ends so and else TOML; `what` is named in errors.
-
-    Raises `InputError` for a file that is absent, too large, or neither.
-    """
-    form = "JSON" if text.lower().endswith(".json") else "TOML"
-    try:
-        decoded = read_content(text, what).decode()
-        return json_of(decoded) if form == "JSON" else tomllib.loads(decoded)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{what} {shorten(text)}: is no {form}: {line_of(error)}") from None
-
-
-def choice_of(table: object, where: str, trusted: bool = False) -> Choice:
+def choice_of(table: object, source: str, trusted: bool = False) -> Choice:
     """Read a network from a table: `family` or `model`, and hyperparameters beside it.
 
-    Only of a `trusted` table, one of an experiment, `model` may be code.
+    Args:
+        table: the table.
+        source: its place, for messages.
+        trusted: whether `model` may be code, as in an experiment.
+
+    Raises:
+        InputError: for a table that names no network, or several.
     """
     if not isinstance(table, dict):
-        raise InputError(f"{where}: must be a table with 'family' or 'model'")
-    given: dict[str, Any] = dict(table)
-    names = [given.pop(key) for key in ("family", "model") if key in given]
-    if len(names) != 1:
-        raise InputError(f"{where}: give one of 'family' and 'model'")
-    if not isinstance(names[0], str):
-        raise InputError(f"{where}: the name of a family is a text, not {shorten(names[0])}")
-    if is_path(names[0]) and not (is_network_file(names[0]) or code_of(names[0])):
-        raise InputError(f"{where}: {shorten(names[0])} is a file, not the name of a family")
-    named = read_model(names[0], trusted=trusted, where=where)
-    if is_path(names[0]) and not named.file:
-        raise InputError(f"{where}: {shorten(names[0])} holds a family; write it here")
-    for key in (*named.given, *(["batch"] if named.batch is not None else [])):
-        if key in given:
-            raise InputError(f"{where}: '{key}' is given twice")
-    batch = given.pop("batch", named.batch)
-    return replace(named, given={**named.given, **given}, batch=batch, where=where)
+        raise InputError(f"{source}: must be a table with 'family' or 'model'")
+    settings: dict[str, object] = dict(table)
+    model_names = [settings.pop(key) for key in ("family", "model") if key in settings]
+    if len(model_names) != 1:
+        raise InputError(f"{source}: give one of 'family' and 'model'")
+    text = model_names[0]
+    if not isinstance(text, str):
+        raise InputError(f"{source}: the name of a family is a text, not {shorten(text)}")
+    if is_path(text) and not (is_network_file(text) or code_of(text)):
+        raise InputError(f"{source}: {shorten(text)} is a file, not the name of a family")
+    choice = read_model(text, trusted=trusted, source=source)
+    if is_path(text) and not choice.file:
+        raise InputError(f"{source}: {shorten(text)} holds a family; write it here")
+    for key in (*choice.settings, *(["batch"] if choice.batch is not None else [])):
+        if key in settings:
+            raise InputError(f"{source}: '{key}' is given twice")
+    batch = settings.pop("batch", choice.batch)
+    return replace(choice, settings={**choice.settings, **settings}, batch=batch, source=source)
 
 
 def make_workload(
@@ -252,13 +251,14 @@ def make_workload(
     `batch` is of one of the `replicas`, which run data-parallel. A `dtype` and an `optimizer` of
     None are those of the kind of network (`hardware.defaults`), on a `device` if it is known.
     """
-    chosen = family_of(choice)
-    params = stored(chosen, resolve(chosen, choice.given, choice.where or choice.model))
+    model_family = family_of(choice)
+    values = resolve(model_family, choice.settings, choice.source or choice.model)
+    params = stored(model_family, values)
     sizes = [parse_count(size, "batch") for size in (batch, choice.batch) if size is not None]
     if len(set(sizes)) > 1:
         raise InputError(f"batch {sizes[0]} contradicts {sizes[1]} of the model")
     dtypes: tuple[str, ...] = ()
-    dtype = dtype or chosen.dtype or None
+    dtype = dtype or model_family.dtype or None
     if dtype is None or optimizer is None:
         defaults = default_step(choice, batch, phase)
         dtypes = defaults.dtypes if dtype is None else ()
@@ -274,7 +274,7 @@ def make_workload(
     return Workload(
         choice.model,
         params,
-        sizes[0] if sizes else chosen.batch,
+        sizes[0] if sizes else model_family.batch,
         name,
         phase,
         lower if phase == "train" else NO_OPTIMIZER,
@@ -296,7 +296,7 @@ def default_step(choice: Choice, batch: object | None, phase: str) -> StepDefaul
     """
     model_family = family_of(choice)
     if "length" in model_family.parameters:
-        return OTHER_MODEL if choice.given.get("stem") == IMAGE_STEM else SEQUENCE_MODEL
+        return OTHER_MODEL if choice.settings.get("stem") == IMAGE_STEM else SEQUENCE_MODEL
     if not choice.file or not choice.sha256:
         return OTHER_MODEL
     step = make_workload(choice, batch, model_family.dtype or "float32", phase, "sgd")
@@ -370,11 +370,6 @@ def tokens_per_example(workload: Workload) -> int | None:
     return min(length, workload.tuning.padded or length)
 
 
-def step_of(graph: Graph, optimizer: str, tuning: Tuning) -> Graph:
-    """Return the graph of a training step of a forward graph under a fine-tuning."""
-    return differentiated(tuned(graph, tuning), optimizer, tuning)
-
-
 def differentiated(graph: Graph, optimizer: str, tuning: Tuning) -> Graph:
     """Return the graph of a step, its gradients and updates in the order of a fine-tuning."""
     step = training_graph(graph, optimizer, tuning.methods, "8-bit" in tuning.states)
@@ -392,9 +387,14 @@ def count_step(
     phase: str = "train",
     optimizer: str | None = None,
 ) -> Count:
-    """Return what one step costs on no device: FLOP, bytes, parameters, peak memory, op by op.
+    """Count one step, on no device: FLOP, bytes, parameters, peak memory, op by op.
 
-    `model` is what the command line takes, `batch` the model's own if None. Raises `InputError`.
+    Args:
+        model: a model text of the command line.
+        batch: the batch; None is the model's own.
+        dtype: data type of weights and activations.
+        phase: train or infer.
+        optimizer: the optimizer.
     """
     workload = make_workload(read_model(model, trusted=True), batch, dtype, phase, optimizer)
     return count(build_step(workload))

@@ -177,7 +177,7 @@ def test_a_way_answers_as_a_prediction_does(way):
     hold(way, questions()[: QUICK_COUNT.get(way, 30)])
 
 
-@pytest.mark.slow
+@pytest.mark.rare
 @pytest.mark.parametrize("way", QUICK_COUNT, ids=lambda way: str(way.__name__))
 def test_a_way_answers_all_questions_as_a_prediction_does(way):
     hold(way, questions()[QUICK_COUNT[way] :])

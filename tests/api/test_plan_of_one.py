@@ -27,10 +27,6 @@ PLAIN = ("torch-eager", "torch-compile", "jax")
 SHARDED = ("fsdp-2022", "fsdp-2025", "fsdp-compile-2025", "megatron-2021", "megatron-2025")
 
 
-def slow(number: int) -> Any:
-    return pytest.param(number, marks=pytest.mark.slow)
-
-
 def both(model: str, device: str, dtype: str, stack: str | None, batch: int = 4) -> Iterator[Any]:
     """Yield what `predict` and `plan` say: numbers, or why there are none."""
     how: Any = {"dtype": dtype, "optimizer": "adam"}
@@ -62,7 +58,14 @@ def hold(model: str, device: str, dtype: str, stack: str | None, batch: int = 4)
 STACKS = (None, *PLAIN, *SHARDED)
 
 
-@pytest.mark.parametrize("third", [0, slow(1), slow(2)])
+THIRDS = (
+    0,
+    pytest.param(1, marks=pytest.mark.slow),
+    pytest.param(2, marks=pytest.mark.rare),
+)
+
+
+@pytest.mark.parametrize("third", THIRDS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_plan_of_one_device_is_what_predict_says(name, third):
     """Each network with each stack; the quick third has every type with every of both."""

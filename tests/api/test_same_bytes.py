@@ -20,13 +20,19 @@ NO_PEAK = {("tpu-v4", "float32"), ("epyc-7763", "bfloat16")}
 PLANNED = ("fc", "cnn", "rnn")  # as what they are, not as language models
 
 
-# Of all, a third in the quick half, of the largest network a sixth: each network, device and type
-# with two or more of the others.
+def _make_marks(model: str, number: int) -> list[pytest.MarkDecorator]:
+    """Return the group of a case: a third are quick, a third slow, a third rare.
+
+    Of the largest network a sixth are quick and a sixth slow. Each network, device and type is
+    quick with two or more of the others.
+    """
+    group_count = 6 if model == "llama3_8b" else 3
+    group_marks = {0: [], group_count // 3: [pytest.mark.slow]}
+    return group_marks.get(number % group_count, [pytest.mark.rare])
+
+
 CASES = [
-    pytest.param(
-        *(model, device, dtype),
-        marks=[] if (i + j + k) % (6 if model == "llama3_8b" else 3) == 0 else pytest.mark.slow,
-    )
+    pytest.param(model, device, dtype, marks=_make_marks(model, i + j + k))
     for i, model in enumerate(NETWORKS)
     for j, device in enumerate(DEVICES)
     for k, dtype in enumerate(("float32", "bfloat16"))

@@ -194,6 +194,11 @@ def slow(way: Any) -> Any:
     return pytest.param(way, marks=pytest.mark.slow)
 
 
+def rare(way: Any) -> Any:
+    """Return a way that a slow test asks for a part of the cases as one that is rarely run."""
+    return pytest.param(way, marks=pytest.mark.rare)
+
+
 QUICK = scale, grid, choose, predict_in, python
 
 
@@ -216,14 +221,14 @@ def same(found: Answers, asked: Answers, way: Way) -> None:
             assert value is None or value == pytest.approx(asked[key][name], rel=1e-9), (key, name)
 
 
-@pytest.mark.parametrize("way", [slow(why), slow(fit), *QUICK], ids=lambda way: str(way.__name__))
+@pytest.mark.parametrize("way", [rare(why), slow(fit), *QUICK], ids=lambda way: str(way.__name__))
 def test_the_same_question_has_the_same_seconds_and_bytes_every_way(way, question, asked):
     same(way(question), asked, way)
 
 
 @pytest.mark.slow
 def test_why_has_the_same_seconds_and_bytes(question, asked):
-    """Of three networks; of all in the slow half."""
+    """Of three networks; of all in the rare tests."""
     some = {name: question.models[name] for name in ("cnn", "llama", "mine")}
     same(why(replace(question, models=some)), {k: asked[k] for k in asked if k[0] in some}, why)
 

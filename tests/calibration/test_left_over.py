@@ -17,7 +17,7 @@ from steptime.calibration.fit import constants_of
 from steptime.calibration.left_over import FEWEST, NOISE, OF_PRODUCT, SPREAD, learnt
 from steptime.core.errors import InputError
 from steptime.core.toml_files import toml_text
-from steptime.grids.grid import Steps
+from steptime.grids.batch_steps import BatchSteps
 from steptime.hardware import catalog
 from steptime.prediction import cost_model
 from steptime.prediction.host import Host, alike, behind_host, left_over
@@ -101,7 +101,7 @@ def test_a_device_file_holds_the_steps_and_every_prediction_reads_them(tmp_path)
     plain = model.on(replace(mine, calibration={}))
     longer = model.timeline(32).step_s / plain.timeline(32).step_s
     assert longer == pytest.approx(math.exp(0.6), rel=0.05)
-    on_arrays = Steps(model, [32, 40, 48, 56])
+    on_arrays = BatchSteps(model, [32, 40, 48, 56])
     assert on_arrays.lines is not None
     assert sum(part[0] for part in on_arrays.spans([model])[0].times) == pytest.approx(
         model.timeline(32).step_s

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import gettempdir
+from typing import Any
 
 import pytest
 
 import steptime
+from every import every
 from places import ROOT
+from steptime.build import build, make_workload, read_model
 from steptime.cli.main import run
+from steptime.core.errors import InputError
 from steptime.hardware.catalog import user_folder
+from steptime.measure.contract import Options, UnsupportedError
 
 pytestmark = [pytest.mark.slow, pytest.mark.framework]
 
@@ -24,12 +30,29 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+def _export_in_this_process(request: Mapping[str, Any], _what: str) -> dict[str, Any]:
+    """Answer a request as the process of an export does, which takes seconds to start."""
+    from steptime.measure.backends.native import export
+
+    try:
+        return export._answer(json.loads(json.dumps(request)))
+    except InputError as error:
+        return {"refused": str(error)}
+
+
+@pytest.fixture
+def exported_here(monkeypatch):
+    """Let this process export code."""
+    monkeypatch.setattr("steptime.formats.code._asked", _export_in_this_process)
+
+
 def _answer(line: str, capsys: pytest.CaptureFixture[str], code: int = 0) -> dict[str, object]:
     assert run([*line.split(), "--json"]) == code
     found: dict[str, object] = json.loads(capsys.readouterr().out)
     return found
 
 
+@pytest.mark.usefixtures("exported_here")
 def test_code_is_converted_on_the_way_and_its_file_is_kept(folder, capsys):
     one = _answer("count unet.py:UNet --batch 1 --phase infer", capsys)
     assert not list(folder.glob("*.pt2"))
@@ -59,6 +82,7 @@ def test_a_module_leaves_nothing_in_the_current_folder(folder):
     assert not list(folder.glob("*.pt2"))
 
 
+@pytest.mark.usefixtures("exported_here")
 def test_what_code_is_given_is_remembered_when_the_code_changes(folder, capsys):
     text = "import torch\nclass Net(torch.nn.Linear):\n    def __init__(self): super().__init__"
     Path("plain.py").write_text(f"{text}(8, 4)\n")
@@ -82,12 +106,36 @@ def test_a_network_is_written_in_other_forms(folder, capsys):
     assert len((folder / "net.csv").read_text().splitlines()) == 1 + 21
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
+@pytest.fixture
+def failing_code(folder):
+    """Write files of code that cannot be exported beside the U-Net."""
+    (folder / "bad.py").write_text("print('hello')\n1 / 0\n")
+    (folder / "plain.py").write_text(
+        "import torch\nclass Net(torch.nn.Module):\n    def forward(self, x): return x\n"
+        "def make(): return 3\n"
+        "def image(): return torch.nn.Sequential(torch.nn.BatchNorm2d(3), torch.nn.Flatten(1))\n"
+    )
+    return folder
+
+
+def _is_one_line(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(line.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("failing_code")
+def test_code_that_raises_an_error_is_one_line(capsys):
+    _is_one_line("count bad.py:Net", "bad.py: ZeroDivisionError: division by zero", capsys)
+
+
+@every(
+    ("line", "message"),
     [
         ("count unet.py:UNt", "unknown name 'UNt'; did you mean 'UNet'?"),
         ("count unet.py:INPUTS", "INPUTS is a dict, not a module"),
-        ("count bad.py:Net", "bad.py: ZeroDivisionError: division by zero"),
         ("count plain.py:make", "make() is a int, not a torch.nn.Module"),
         ("count plain.py:Net", "x of forward unknown; this works: steptime count "),
         ("convert plain.py:Net --input y=2x3", "plain.py:Net: "),
@@ -97,46 +145,45 @@ def test_a_network_is_written_in_other_forms(folder, capsys):
         ),
     ],
 )
-def test_code_that_fails_is_one_line(line, said, folder, capsys):
-    (folder / "bad.py").write_text("print('hello')\n1 / 0\n")
-    (folder / "plain.py").write_text(
-        "import torch\nclass Net(torch.nn.Module):\n    def forward(self, x): return x\n"
-        "def make(): return 3\n"
-        "def image(): return torch.nn.Sequential(torch.nn.BatchNorm2d(3), torch.nn.Flatten(1))\n"
-    )
-    assert run(line.split()) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert said in err
-    assert len(err.splitlines()) == 1
+def test_code_that_cannot_be_exported_is_one_line(line, message, monkeypatch, failing_code, capsys):
+    monkeypatch.chdir(failing_code)
+    monkeypatch.setattr("steptime.formats.code._asked", _export_in_this_process)
+    _is_one_line(line, message, capsys)
+
+
+def _pairs_by_its_old_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """Versions before 0.15 called a module by its file, `unet.UNet.pt2`."""
+    (written,) = Path("torch").glob("*.jsonl")
+    Path("old").mkdir()
+    old = written.read_text().replace('"file":"unet.py:UNet"', '"file":"unet.UNet.pt2"')
+    Path("old", written.name).write_text(old)
+    compared = _answer("compare old torch", capsys)
+    assert [row["name"] for row in compared["rows"]] == ["unet.py:UNet batch 2"]  # type: ignore[attr-defined]
+    assert _answer("predict --in old --device a100", capsys)["added"] == 1
 
 
 def test_the_module_itself_is_measured_beside_its_graph(folder, capsys):
     for backend in ("torch", "native"):
-        line = f"run unet.py:UNet --batch 2 --budget 0.1 --backend {backend} --out records"
-        found = _answer(line, capsys)
-        assert (found["status"], found["model"]) == ("ok", "unet.py:UNet")
-    texts = [path.read_text() for path in (folder / "records").glob("*.jsonl")]
-    records = [json.loads(one) for text in texts for one in text.splitlines()]
-    assert {one["method"]["name"] for one in records} == {"torch", "native"}
-    assert {one["workload"]["file"] for one in records} == {"unet.py:UNet"}
-    assert {one["workload"]["model"] for one in records} == {"unet.UNet.pt2"}  # as its key has it
+        line = f"run unet.py:UNet --batch 2 --budget 0.1 --backend {backend} --out {backend}"
+        answer = _answer(line, capsys)
+        assert (answer["status"], answer["model"]) == ("ok", "unet.py:UNet")
+    texts = [path.read_text() for path in folder.glob("*/*.jsonl")]
+    records = [json.loads(line) for text in texts for line in text.splitlines()]
+    assert {record["method"]["name"] for record in records} == {"torch", "native"}
+    assert {record["workload"]["file"] for record in records} == {"unet.py:UNet"}
+    models = {record["workload"]["model"] for record in records}
+    assert models == {"unet.UNet.pt2"}  # as its key has it
     places = (str(user_folder("networks")), str(folder), gettempdir())
     assert not [text for text in texts for place in places if place in text]
-    refused = _answer("run fc --backend native --budget 0.1", capsys, 3)
-    assert "native runs networks of code" in str(refused["note"])
+    _pairs_by_its_old_name(capsys)
 
 
-def test_records_of_code_by_its_old_name_pair_with_those_by_the_name_that_was_typed(folder, capsys):
-    """Versions before 0.15 called a module by its file, `unet.UNet.pt2`."""
-    _answer("run unet.py:UNet --batch 2 --budget 0.1 --out new", capsys)
-    (written,) = Path("new").glob("*.jsonl")
-    Path("old").mkdir()
-    old = written.read_text().replace('"file":"unet.py:UNet"', '"file":"unet.UNet.pt2"')
-    Path("old", written.name).write_text(old)
-    compared = _answer("compare old new", capsys)
-    assert [row["name"] for row in compared["rows"]] == ["unet.py:UNet batch 2"]  # type: ignore[attr-defined]
-    assert _answer("predict --in old --device a100", capsys)["added"] == 1
+def test_a_network_that_is_no_code_is_not_run_as_code():
+    from steptime.measure.backends.native import backend
+
+    workload = make_workload(read_model("fc:layers=1,nodes=8"), 2)
+    with pytest.raises(UnsupportedError, match="native runs networks of code"):
+        backend.prepare(build(workload), workload, Options())
 
 
 def test_a_module_that_is_there_becomes_a_file(folder):

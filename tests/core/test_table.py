@@ -15,7 +15,9 @@ from every import every
 from steptime.core.printers import (
     PRINTERS,
     comma_separated,
+    csv_parts,
     finite,
+    harmless,
     html,
     json_text,
     markdown,
@@ -267,6 +269,19 @@ def test_a_column_with_a_format_may_have_an_interval():
         {"ratio": 1.0049, "low": 1.0009, "high": 1.0101}, {"ratio": 2.0, "low": None, "high": None}
     ])  # fmt: skip
     assert text(table).splitlines()[1:] == [" 1 [1-1.01]", "          2"]
+
+
+CSV_CELLS = st.none() | st.booleans() | st.integers() | st.floats() | st.text('a,"\n\r; ')
+
+
+@given(st.lists(st.lists(CSV_CELLS, min_size=1, max_size=4), max_size=4))
+def test_lines_of_csv_are_those_of_pythons_writer(rows):
+    harmless_rows = [
+        [harmless(cell) if isinstance(cell, str) else cell for cell in row] for row in rows
+    ]
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows([["a", "b"], *harmless_rows])
+    assert "".join(csv_parts(["a", "b"], rows)) == buffer.getvalue()
 
 
 def test_no_cell_of_csv_is_a_formula_and_numbers_stay_numbers():

@@ -84,10 +84,11 @@ LONG = re.compile(  # searches of many plans, servers under load, modules that t
     r"|measure_cell|devices=\[|ttft=|max_device_count="
 )
 
-RARE = re.compile(  # above 10 s, each of a kind of which a shorter one is not rare
+RARE = re.compile(  # each of a kind of which a shorter one is not rare
     r" plan llama3_8b,llama3_70b "
-    r"| serve llama3_70b --device h100,h200,mi300x "
-    r"| calibrate --only link --processes 2"
+    r"| plan llama3_8b --device a100-sxm4-80gb,h100-sxm5 "
+    r"| serve llama3_70b --device h100,h200"
+    r"| calibrate --only link"  # the example of replicas measures a link
     r"| run deep_mnist .*--thread"
 )
 
@@ -347,8 +348,15 @@ def test_slow_examples_are_understood(page, line, shown, place):
 
 TINY = {
     "run": ["--budget", "0.05", "--runs", "1"],
-    "calibrate": ["--minutes", "1.5", "--points", "3"],
+    "calibrate": ["--minutes", "0.1", "--points", "3", "--threads", "1"],
 }
+
+
+@pytest.fixture
+def unhurried(monkeypatch):
+    """Let the number of points end a calibration, however busy this machine is; each is short."""
+    monkeypatch.setattr("steptime.calibration.here.points_s", lambda _limit_s, _spent_s: 3600.0)
+    monkeypatch.setattr("steptime.calibration.session.SHARE_OF_TIME", 1e-5)
 
 
 def _shortened(words: list[str], tiny: list[str]) -> list[str]:
@@ -364,7 +372,7 @@ def _shortened(words: list[str], tiny: list[str]) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.framework
-def test_the_example_of_replicas_runs(tmp_path, monkeypatch):
+def test_the_example_of_replicas_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "examples/replicas.toml").read_text("utf-8")
     quick = re.sub(r"budget_s = .*", "budget_s = 0.02", text).replace("1024", "64")
@@ -374,9 +382,7 @@ def test_the_example_of_replicas_runs(tmp_path, monkeypatch):
         "calibrate --only link --threads 1 --minutes 0.05",
         "sweep replicas.toml --out replicas",
     ):
-        command = [sys.executable, "-m", "steptime", *line.split()]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-        assert done.returncode == 0, done.stderr
+        assert run(line.split()) == 0, capsys.readouterr().err
     kinds = Counter(record.origin for record in store.load(Path("replicas"), pytest.fail))
     assert kinds["measured"] == kinds["predicted"] > 1
 
@@ -385,27 +391,24 @@ def test_the_example_of_replicas_runs(tmp_path, monkeypatch):
 @pytest.mark.framework
 @pytest.mark.jax
 @pytest.mark.onnxruntime
-def test_the_example_of_stacks_runs(tmp_path, monkeypatch):
+def test_the_example_of_stacks_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "examples/stacks.toml").read_text("utf-8")
     for key, value in (("budget_s", "0.02"), ("rounds", "1"), ("phase", '"infer"')):
         text = re.sub(rf"{key} = .*", f"{key} = {value}", text)
     Path("stacks.toml").write_text(text, encoding="utf-8")
-    found = []
+    answers = []
     for line in (
         "sweep stacks.toml --out stacks --json",
         "compare stacks --by stack --against torch --json",
     ):
-        command = [sys.executable, "-m", "steptime", *line.split()]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-        assert done.returncode == 0, done.stderr
-        found.append(json.loads(done.stdout))
-    assert found[0]["cells_by_status"] == [
-        {"status": "ok", "cells": 16}
-    ]  # four networks on four stacks
-    levels = {row["level"]: row["pairs"] for row in found[1]["levels"]}
+        assert run(line.split()) == 0, capsys.readouterr().err
+        answers.append(json.loads(capsys.readouterr().out))
+    sweep, comparison = answers
+    assert sweep["cells_by_status"] == [{"status": "ok", "cells": 16}]  # 4 networks, 4 stacks
+    levels = {row["level"]: row["pairs"] for row in comparison["levels"]}
     assert levels == {"torch-compile": 4, "jax": 4, "onnxruntime": 4}
-    assert all(row["verdict"] for row in found[1]["rows"])
+    assert all(row["verdict"] for row in comparison["rows"])
 
 
 def _of_pages(*names: str) -> list[Any]:
@@ -415,20 +418,30 @@ def _of_pages(*names: str) -> list[Any]:
 
 
 def _long_examples() -> list[Any]:
-    """Return the examples that measure; those that calibrate a device, the longest, are rare."""
+    """Return the examples that measure.
+
+    Those that calibrate a device, the longest, are rare, and so are those whose options all stand
+    in examples of their command before them.
+    """
     examples = []
+    seen_options: set[tuple[str, str]] = set()
     for example in _of_pages("run", "sweep", "calibrate"):
-        words = shlex.split(example.values[1])
-        is_long = words[1] == "calibrate" and not {"link", "--from"} & {*words}
-        marks = [*example.marks, pytest.mark.rare] if is_long else example.marks
+        command_name, *arguments = shlex.split(example.values[1])[1:]
+        options = {(command_name, word) for word in arguments if word.startswith("--")}
+        calibrates = command_name == "calibrate" and not {"link", "--from"} & {*arguments}
+        is_rare = calibrates or options <= seen_options
+        marks = [*example.marks, pytest.mark.rare] if is_rare else example.marks
+        if not is_rare:
+            seen_options |= options
         examples.append(pytest.param(*example.values, marks=marks, id=example.id))
     return examples
 
 
 @pytest.mark.slow
 @pytest.mark.framework
+@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize(("page", "line", "shown"), _long_examples())
-def test_slow_examples_run(page, line, shown, tmp_path, monkeypatch, request):
+def test_slow_examples_run(page, line, shown, tmp_path, monkeypatch, request, capsys):
     if "--data mnist" in line:
         (tmp_path / "mnist").symlink_to(request.getfixturevalue("mnist"))
     monkeypatch.chdir(tmp_path)
@@ -436,8 +449,8 @@ def test_slow_examples_run(page, line, shown, tmp_path, monkeypatch, request):
     for file in tmp_path.glob("*.toml"):
         text = file.read_text("utf-8")
         file.write_text(re.sub(r"budget_s = .*", "budget_s = 0.02", text), encoding="utf-8")
-    words = shlex.split(line)
-    tiny = TINY.get(words[1], [])
+    words = shlex.split(line)[1:]
+    tiny = TINY.get(words[0], [])
     if "--only" in words:  # medians of few rounds of a link tell nothing beside other tests
         tiny = ["--minutes", "0.14" if "link" in words else "0.05"]
     if "--from" in words:  # nothing is measured
@@ -445,17 +458,11 @@ def test_slow_examples_run(page, line, shown, tmp_path, monkeypatch, request):
         tiny = []
     if "--train-steps" in words:
         words[words.index("--train-steps") + 1] = "20"
-    done = subprocess.run(
-        [sys.executable, "-m", *_shortened(words, tiny)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    if words[1] == "run" and shown:
-        heads = {row[0] for row in _words(done.stdout)}
-        assert {row[0] for row in _words(shown)} <= heads, done.stdout
+    assert run(_shortened(words, tiny)) == 0, capsys.readouterr().err
+    printed = capsys.readouterr().out
+    if words[0] == "run" and shown:
+        heads = {row[0] for row in _words(printed)}
+        assert {row[0] for row in _words(shown)} <= heads, printed
 
 
 def test_other_commands_shown_exist():
@@ -857,16 +864,16 @@ def test_statuses_and_causes():
 
 @pytest.mark.slow
 @pytest.mark.framework
-def test_the_task_of_measuring_and_calibrating_runs_in_its_order(tmp_path, monkeypatch):
+@pytest.mark.usefixtures("unhurried")
+def test_the_task_of_measuring_and_calibrating_runs_in_its_order(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     lines = [line for name, line, _ in EXAMPLES if name == "measure-calibrate.md"]
     assert [_name(line) for line in lines] == ["run", "calibrate", "predict"]
     for line in lines:
-        words = [sys.executable, "-m", *_shortened(shlex.split(line), TINY.get(_name(line), []))]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
-        assert done.returncode == 0, done.stderr
+        words = _shortened(shlex.split(line)[1:], TINY.get(_name(line), []))
+        assert run(words) == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize("page", TASKS, ids=lambda page: page.stem)

@@ -91,7 +91,7 @@ def test_a_squeeze_of_every_axis_of_one_keeps_more_examples(tmp_path):
 
 
 @pytest.mark.framework
-@pytest.mark.parametrize("own", [1, 2])
+@pytest.mark.parametrize("own", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_exports_of_torch_for_one_batch_are_as_those_for_another(own, tmp_path):
     """Queries that read tokens by torch's attention, which takes the tokens first."""
     torch = pytest.importorskip("torch")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,23 @@ COMMANDS = (
 )
 
 
-CASES = [
-    pytest.param(name, marks=[pytest.mark.onnx, pytest.mark.rare] * (name == "ViT"))
-    for name in NETWORKS
-]
+RARE = {  # and what holds most of it more quickly
+    "ViT": "Swin comes from a config.json, test_onnx_networks.py reads ONNX files",
+    "U-Net": "the documents show it in every command, the diffusion U-Net trains",
+    "ResNet": "EfficientNet comes from code, test_backend_values.py holds its gradients",
+}
+BUILT_IN_FAMILIES = {"BERT", "GPT-2", "Llama"}  # test_backend_values.py holds them in JAX
+
+
+def make_cases(rare_names: Collection[str]) -> list[Any]:
+    """Return the networks as parameters; some are rare, and one of them is an ONNX file."""
+    return [
+        pytest.param(
+            name,
+            marks=[pytest.mark.rare] * (name in rare_names) + [pytest.mark.onnx] * (name == "ViT"),
+        )
+        for name in NETWORKS
+    ]
 
 
 def form_of(name: str, folder: Path) -> str:
@@ -85,7 +99,7 @@ def form_of(name: str, folder: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", make_cases(RARE))
 def test_a_network_goes_through_every_command_and_trains(name, tmp_path, capsys):
     from steptime.measure.backends.torch import backend
 
@@ -96,7 +110,7 @@ def test_a_network_goes_through_every_command_and_trains(name, tmp_path, capsys)
 
 
 @pytest.mark.jax
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", make_cases({*RARE, *BUILT_IN_FAMILIES}))
 def test_a_network_trains_in_jax(name, tmp_path, capsys):
     from steptime.measure.backends.jax import backend
 

@@ -19,12 +19,13 @@ from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.core.units import size
 from steptime.core.values import parse_counts, parse_models
-from steptime.grids.grid import Steps
+from steptime.grids.batch_steps import BatchSteps
 from steptime.hardware import catalog
 from steptime.hardware.device import Device
 from steptime.network.count import peak_bytes
 from steptime.prediction.step_model import StepModel
-from steptime.questions.predict.grid_table import MAX_CELLS
+from steptime.questions.predict import grid_table
+from steptime.questions.predict.grid_request import MAX_CELLS
 
 NETWORKS = (
     "resnet18",
@@ -49,14 +50,14 @@ WAITS = Device("waits", "gpu", {"float32": 4e12}, 3e11, "made up", launch_s=5e-6
 OWN_HOST = Device("own host", "cpu", {"float32": 1e11}, 2e10, "made up", launch_s=2e-6)
 
 
-def check(model: StepModel, found: Steps) -> None:
+def check(model: StepModel, found: BatchSteps) -> None:
     """Every cell is the single prediction."""
-    (span,), needs = found.spans([model]), found.needs(model)
+    (span,), needed_bytes = found.spans([model]), found.needed_bytes(model)
     times, ends = span.times, {"low_s": span.low_s, "high_s": span.high_s}
-    assert found.fit(model) == [one.fit(model.device) for one in needs]
     for i, batch in enumerate(found.batches):
         single = model.timeline(batch)
-        assert needs[i] == model.needs(batch)
+        assert needed_bytes[i] == model.needs(batch).total_bytes
+        assert found.fit(model)[i] == model.needs(batch).fit(model.device)
         for end, values in ends.items():
             one, alone = None if values is None else values[i], getattr(single, end)
             assert one is alone is None or one == pytest.approx(alone, rel=1e-12)
@@ -71,10 +72,10 @@ def check(model: StepModel, found: Steps) -> None:
 def test_a_cell_is_the_single_prediction(text, name, given):
     for device in (K80, WAITS, OWN_HOST):
         model = StepModel(text, device, method=name, options=given)
-        found = Steps(model, (1, 2, 37, 100))
+        found = BatchSteps(model, (1, 2, 37, 100))
         assert found.lines
         check(model, found)
-        check(model, Steps(model, (2, 37)))  # few batches are built as they are
+        check(model, BatchSteps(model, (2, 37)))  # few batches are built as they are
 
 
 @every(("name", "given"), METHODS)
@@ -83,7 +84,7 @@ def test_devices_side_by_side_are_as_each_alone(name, given):
         StepModel(NETWORKS[0], device, method=name, options=given)
         for device in (K80, WAITS, catalog.device("V100"), OWN_HOST)
     ]
-    found = Steps(models[0], (1, 2, 37, 100))
+    found = BatchSteps(models[0], (1, 2, 37, 100))
     assert found.lines
     for beside, on in zip([one.times for one in found.spans(models)], models, strict=True):
         for some, alone in zip(beside, found.spans([on])[0].times, strict=True):
@@ -106,7 +107,7 @@ def test_random_cells_are_single_predictions(examples):
 def _random_cells(text, method, batches, peak, rate, launch_s):
     device = Device("d", "gpu", {"float32": peak}, rate, "made up", launch_s=launch_s, clock_hz=1e9)
     model = StepModel(text, device, method=method[0], options=method[1])
-    found = Steps(model, batches)
+    found = BatchSteps(model, batches)
     assert found.lines
     check(model, found)
 
@@ -120,7 +121,7 @@ def test_few_batches_are_built_once(monkeypatch):
         step_model, "build_step", lambda w: built.append(w.batch_per_replica) or original(w)
     )
     model = StepModel("fc:layers=1,nodes=8", K80)
-    found = Steps(model, (5, 2, 7))
+    found = BatchSteps(model, (5, 2, 7))
     for device in (K80, WAITS):
         found.spans([model.on(device)])
     assert built == [5, 2, 7]
@@ -130,7 +131,7 @@ def test_work_that_is_not_affine_is_found_batch_by_batch(monkeypatch):
     model = StepModel("fc:layers=1,nodes=8", K80)
     graph = model.graph
     monkeypatch.setattr(model, "graph", lambda batch=None: graph((batch or 8) ** 2))
-    found = Steps(model, range(1, 6))  # as if work grew with the square
+    found = BatchSteps(model, range(1, 6))  # as if work grew with the square
     assert not found.lines
     alone = StepModel("fc:layers=1,nodes=8", K80).timeline(16)
     assert [part[3] for part in found.spans([model])[0].times] == [
@@ -149,7 +150,7 @@ def test_a_price_that_takes_no_arrays_is_asked_batch_by_batch():
 
     method = replace(cost_model("analytic"), price=steps_of_a_microsecond, arrays=False)
     model = StepModel("fc:layers=1,nodes=8", K80, method=method)
-    found = Steps(model, range(1, 6))
+    found = BatchSteps(model, range(1, 6))
     assert not found.lines
     check(model, found)
 
@@ -233,6 +234,27 @@ def test_the_grid_of_the_command_line(capsys, tmp_path):
     out = tmp_path / "cells.jsonl"
     assert run(["predict", *words, *more, "--grid", "-o", str(out)]) == 0
     assert [json.loads(line) for line in out.read_text().splitlines()] == found
+
+
+def test_csv_of_a_grid_prices_each_device_once_and_makes_no_rows(capsys, monkeypatch):
+    prices = []
+    spans = BatchSteps.spans
+
+    def count_spans(steps, models):
+        prices.append(len(models))
+        return spans(steps, models)
+
+    monkeypatch.setattr(BatchSteps, "spans", count_spans)
+    monkeypatch.setattr(grid_table, "_make_row", None)
+    words = ["nin", "--device", "tesla-k40,titan-x-maxwell", "--batch", "1..5"]
+    assert run(["predict", *words, "--grid", "--format", "csv"]) == 0
+    rows = [*csv.DictReader(capsys.readouterr().out.splitlines())]
+    assert prices == [2]
+    assert len(rows) == 2 * 5
+    monkeypatch.undo()
+    for cell, row in zip(cells(capsys, *words), rows, strict=True):
+        assert float(row["step_s"]) == cell["step_s"]
+        assert row["notes"] == "; ".join(cell["notes"])
 
 
 @pytest.mark.rare

@@ -29,6 +29,7 @@ Network = Callable[[Builder], str]
 Values = dict[str, Any]
 RELATIVE = 1e-10
 SINGLE = 1e-5  # of float32
+ROUNDING = 1e-13  # of gradients that are 0 but for it: a softmax does not feel the bias of the keys
 
 
 def weighed(b: Builder, y: str) -> str:
@@ -503,8 +504,7 @@ def each(table: dict[str, Any], slow: str = "") -> Any:
 
 def assert_same(ours: Any, theirs: Any, relative: float = RELATIVE) -> None:
     scale = float(np.abs(theirs).max(initial=0))
-    # some gradients are 0 but for rounding: a softmax does not feel the bias of the keys
-    atol = max(relative * scale, 1e-14)
+    atol = max(relative * scale, ROUNDING)
     np.testing.assert_allclose(ours, theirs, rtol=relative, atol=atol)
 
 

@@ -435,7 +435,7 @@ def test_the_whole_way_on_the_command_line(command, folder, tmp_path, capsys):
     (row,) = command("query", sql, "--in", str(tmp_path / "kept"))["rows"]
     assert row["accuracy"] == document["accuracy"]
     assert row["infeed"] == document["infeed"]
-    assert run([*model, "--budget", "0.05", "--runs", "2"]) == 0
+    assert run([*model, "--budget", "0.05"]) == 0
     assert re.search(r"waiting for input .* % of all steps' time\)", capsys.readouterr().out)
 
 

@@ -9,13 +9,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import steptime
 from replica_request import SMALL, request
 from steptime.cli.main import run
 from steptime.core.workload import STRATEGIES
@@ -197,20 +198,21 @@ def test_too_many_processes_are_one_line(capsys):
 
 
 def test_run_counts_all_replicas(tmp_path, capsys):
-    words = ["run", SMALL, "--batch", "8", "--replicas", "2", "--threads", "1", "--no-overlap"]
-    assert run([*words, "--budget", "0.1", "--json", "--out", str(tmp_path / "out")]) == 0
-    document = json.loads(capsys.readouterr().out)
-    told = [document[name] for name in ("batch", "replicas", "global_batch", "strategy")]
-    assert told == [8, 2, 16, "allreduce"]
+    answer = steptime.run(
+        SMALL, batch=8, replicas=2, threads=1, no_overlap=True, budget=0.1, out=tmp_path / "out"
+    )
+    document = answer.to_dict()
+    counts = [document[name] for name in ("batch", "replicas", "global_batch", "strategy")]
+    assert counts == [8, 2, 16, "allreduce"]
     assert document["method"]["options"]["overlap"] is False
     assert 0 < document["communication_s"] < document["step_s"]["median"]
     assert document["speed"]["mean"] == pytest.approx(16 / document["step_s"]["mean"])
     (record,) = store.load(tmp_path / "out", print)
     assert record.workload.plan.data == 2
-    assert run([*words, "--budget", "0.1"]) == 0
-    shown = capsys.readouterr().out
-    assert "2 replicas, allreduce" in shown
-    assert "communication" in shown
+    answer.print()
+    printed = capsys.readouterr().out
+    assert "2 replicas, allreduce" in printed
+    assert "communication" in printed
 
 
 EXPERIMENT = f"""
@@ -302,7 +304,7 @@ def test_no_worker_outlives_ctrl_c():
         assert gone(workers)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.rare), 1])
 def test_the_death_of_one_rank_ends_the_run_and_is_told(rank):
     with long_run() as (process, workers):
         os.kill(workers[rank], signal.SIGKILL)
@@ -321,7 +323,7 @@ def test_a_rank_that_hangs_meets_the_time_limit(pair):
         assert gone(list(worker.pids))
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.rare), 1])
 def test_a_rank_that_waits_for_the_others_ends_with_its_parent(rank):
     with socket.socket() as meeting:
         meeting.bind(("127.0.0.1", 0))
@@ -383,7 +385,9 @@ def test_the_death_of_a_rank_of_a_launcher_ends_the_other(victim):
         assert said[1][1] == "rank 1: failed: the worker ended by SIGKILL; it said nothing\n"
 
 
-def launched(variables: list[dict[str, str]], out: Path, *more: str) -> list[tuple[int, str, str]]:
+def launched(
+    variables: Sequence[dict[str, str]], out: Path, *more: str
+) -> list[tuple[int, str, str]]:
     """Run one command for each rank, as a launcher does; give exit code, stdout and stderr."""
     words = ["run", SMALL, "--threads", "1", "--budget", "0.1", "--json", "--out", str(out), *more]
     running = [
@@ -414,11 +418,11 @@ def srun_variables(port: int) -> list[dict[str, str]]:
     return [{**common, "SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)} for i in range(2)]
 
 
-def is_one_record(printed: str, out: Path) -> None:
-    """Hold that two ranks with two runs made one answer, and one record of both."""
+def is_one_record(printed: str, out: Path, run_count: int) -> None:
+    """Hold that two ranks made one answer of all their runs, and one record of both."""
     document = json.loads(printed)
     assert (document["replicas"], document["status"]) == (2, "ok")
-    assert set(document["step_s"]["run_of_sample"]) == {0, 1}
+    assert set(document["step_s"]["run_of_sample"]) == {*range(run_count)}
     (record,) = store.load(out, print)
     assert [one["rank"] for one in record.env["ranks"]] == [0, 1]
     assert record.env["ranks"][0]["cpus"] != record.env["ranks"][1]["cpus"]
@@ -427,11 +431,12 @@ def is_one_record(printed: str, out: Path) -> None:
 def test_ranks_of_srun_make_one_record(tmp_path):
     first, second = launched(srun_variables(free_port()), tmp_path / "out", "--runs", "2")
     assert (first[0], second) == (0, (0, "", ""))
-    is_one_record(first[1], tmp_path / "out")
+    is_one_record(first[1], tmp_path / "out", run_count=2)
 
 
+@pytest.mark.rare
 def test_a_failure_of_ranks_of_a_launcher_ends_all(tmp_path):
-    variables = list(local_variables(2, free_port()))
+    variables = local_variables(2, free_port())
     first, second = launched(variables, tmp_path / "out", "--dtype", "float16-mixed")
     assert (first[0], second[0]) == (3, 3)
     assert json.loads(first[1])["status"] == "unsupported"
@@ -439,11 +444,12 @@ def test_a_failure_of_ranks_of_a_launcher_ends_all(tmp_path):
     assert second[2].startswith("rank 1: unsupported: float16-mixed scales")
 
 
-def test_torchrun_itself(tmp_path):
+@pytest.mark.parametrize("run_count", [1, pytest.param(2, marks=pytest.mark.rare)])
+def test_torchrun_itself(run_count, tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     command += ["--master-port", str(free_port()), "-m", "steptime", "run", SMALL]
     command += ["--threads", "1", "--budget", "0.1", "--json", "--out", str(tmp_path)]
-    command += ["--runs", "2"]  # two workers of each rank meet at torchrun's store
+    command += ["--runs", str(run_count)]  # all workers of a rank meet at torchrun's store
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
-    is_one_record(done.stdout, tmp_path)
+    is_one_record(done.stdout, tmp_path, run_count)

@@ -9,6 +9,7 @@ import pytest
 import steptime
 from every import every
 from steptime.core.signature import option_name
+from steptime.questions.whatif.answer import WhatIfAnswer
 
 CNN = {"model": "resnet18", "device": "a100", "batch": 8}
 OF_IMAGES = {"model": "resnet18", "batch": 8}
@@ -128,3 +129,33 @@ def test_an_assumed_setting_is_an_option_and_its_printed_value_changes_no_number
             if not _is_of_other_stacks(key, where)
         }
         assert not changed, (key, value, changed)
+
+
+MIXED = ("resnet18", "gpt2")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"set_": BANDWIDTH},
+        {"set_": ["memory_GB_per_s=x1..x2x2"]},
+        {"upgrade": ["memory_GB_per_s=x2", "peak=x2"]},
+    ],
+    ids=["change", "ranges", "upgrades"],
+)
+def test_whatif_says_the_settings_of_each_network_where_they_differ(how):
+    answer = steptime.whatif("a100", model=",".join(MIXED), batch=4, **how)
+    assert "dtype" not in answer.assumed
+    settings = {row.model: row.assumed for row in answer.network_settings}
+    assert tuple(settings) == MIXED
+    text = " ".join(str(answer).split())
+    for model, assumed in settings.items():
+        for key, value in assumed.items():
+            assert f"{option_name(key)} {value}" in text
+        single = steptime.whatif("a100", model=model, batch=4, **how)
+        again = steptime.whatif("a100", model=model, batch=4, **how, **assumed)
+        assert dict(_numbers(_document(again))) == dict(_numbers(_document(single)))
+        assert single.assumed == assumed
+        assert single.network_settings == ()
+        if isinstance(answer, WhatIfAnswer):
+            assert [row for row in answer.rows if row.model == model] == list(single.rows)

@@ -120,10 +120,52 @@ def test_padding_is_no_token_of_a_training():
         ("scale", {"tokens": "1M", "epochs": 3}, "--epochs and --tokens: give one"),
         ("scale", {"price": 2}, "--price needs --examples N or --tokens N"),
         ("predict", {"prices": "p.toml"}, "--prices needs --tokens N"),
-        ("predict", {"tokens": "1M", "all_cells": True}, "--tokens is of one prediction"),
+        ("predict", {"tokens": "1M", "all_cells": True}, "--tokens: resnet18 reads no tokens"),
         ("choose", {"tokens": "some"}, "--tokens: must be a"),
     ),
 )
 def test_tokens_that_do_not_fit_are_one_line(name, options, text):
     with pytest.raises(InputError, match=text):
         getattr(steptime, name)("resnet18", "a100", batch=BATCH, **options)
+
+
+TRAINING_KEYS = ("train_s", "train_low_s", "train_high_s", "cost_total", "cost_per_hour", "offer")
+
+
+def test_a_cell_of_a_grid_has_the_training_of_a_single_prediction(capsys):
+    words = f"predict {MODEL} --device a100,h100 --batch 2,4 --tokens 1B"
+    rows = json.loads(printed(capsys, f"{words} --grid --json"))["rows"]
+    table = csv.DictReader(io.StringIO(printed(capsys, f"{words} --grid --format csv")))
+    for row, cells in zip(rows, table, strict=True):
+        single = steptime.predict(MODEL, row["device"], row["batch"], tokens="1B")
+        for key in TRAINING_KEYS:
+            value = getattr(single.training, key)
+            expected = value if isinstance(value, str) else pytest.approx(value, rel=1e-12)
+            assert row[key] == expected
+            assert cells[key] == str(row[key])
+        assert row["tokens_per_s"] == pytest.approx(single.tokens_per_s, rel=1e-12)
+    text = printed(capsys, f"{words} --grid")
+    assert "training" in text
+    assert "cost in USD" in text
+
+
+def test_all_replicas_of_a_cell_train_together_and_are_paid_for():
+    row = steptime.predict(
+        MODEL, "a100", 4, all_cells=True, replicas=8, link=LINK, tokens=10**9
+    ).rows[0]
+    assert row.train_s == pytest.approx(10**9 / row.tokens_per_s, rel=1e-12)
+    assert row.cost_total == pytest.approx(8 * row.cost_per_hour * row.train_s / 3600, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("gpt2,resnet18 --tokens 1B", "--tokens: resnet18 reads no tokens"),
+        ("gpt2 --prices own.toml", "--prices needs --tokens"),
+        ("gpt2 --tokens 1B --out folder", "a folder of records has no training"),
+        ("gpt2 --tokens many", "--tokens"),
+    ],
+)
+def test_a_training_that_a_grid_has_not_is_refused(words, message, capsys):
+    assert run(["predict", *words.split(), "--device", "a100", "--grid"]) == 2
+    assert message in capsys.readouterr().err

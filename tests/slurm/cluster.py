@@ -28,6 +28,7 @@ MINDER = Path(__file__).with_name("minder.py")
 DEVICES = "/dev/null,/dev/zero,/dev/full,/dev/random"  # as GPUs: there everywhere
 GPUS_PER_NODE = 4
 LIMIT_S = 600.0  # of waiting for an event: a fault, however busy this machine is
+POLL_S = 0.2  # between two looks at it: most of them are commands of Slurm
 NODES = {"k1": "k80", "k2": "k80", "p1": "p100", "p2": "p100"}
 CPUS_PER_NODE = 8
 MEMORY_MB = 4000
@@ -239,7 +240,7 @@ class SlurmCluster:
             if time.monotonic() > end:
                 text = what if isinstance(what, str) else what()
                 raise AssertionError(f"not in {LIMIT_S} s: {text}; see {self.root}/*.log")
-            time.sleep(0.05)
+            time.sleep(POLL_S)
 
     def _write(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)

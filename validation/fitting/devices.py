@@ -13,7 +13,7 @@ import numpy as np
 from steptime.calibration.cases import Case, priors_of
 from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate, chosen
-from steptime.calibration.evaluate import Errors, Scored, errors_of, score, scored_at
+from steptime.calibration.evaluate import ErrorFigures, Scored, errors_of, score, scored_at
 from steptime.hardware import catalog
 from steptime.hardware.constants import Constant
 from steptime.prediction import cost_model
@@ -175,7 +175,7 @@ def calibration(told_by: Sequence[Case], constants: Constants, seed: int, stack:
 
 def line(name: str, scores: Sequence[Scored], more: Sequence[str] = ()) -> str:
     """Return errors as a row of Markdown."""
-    one: Errors = errors_of(scores)
+    one: ErrorFigures = errors_of(scores)
     cells = [
         name, f"{one.cases:,}", f"{one.mape:.1%}", f"{one.median:.1%}", f"{one.p90:.0%}",
         f"{one.bias:+.2f}", f"{one.factor:.2f}",

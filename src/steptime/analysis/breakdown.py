@@ -18,7 +18,7 @@ from steptime.analysis.breakdown_cells import (
     NO_OP_NAME,
     PREDICTED,
     SIDES,
-    Cell,
+    NetworkOps,
     OpGroup,
     Side,
     list_cells,
@@ -112,7 +112,7 @@ class BreakdownAnswer(msgspec.Struct, frozen=True, kw_only=True):
     summary: BreakdownSummary
 
 
-def break_down(cells: Sequence[Cell], by: str, *, by_network: bool) -> BreakdownAnswer:
+def break_down(cells: Sequence[NetworkOps], by: str, *, by_network: bool) -> BreakdownAnswer:
     """Return the time of steps by group; the remainder is of no op.
 
     Several networks of a platform are compared only if each has its ops on both sides; those with
@@ -131,7 +131,7 @@ def break_down(cells: Sequence[Cell], by: str, *, by_network: bool) -> Breakdown
     return BreakdownAnswer(rows=tuple(rows), summary=summary)
 
 
-def _keep_comparable(cells: list[Cell]) -> list[Cell]:
+def _keep_comparable(cells: list[NetworkOps]) -> list[NetworkOps]:
     """Return the networks with ops on both sides, or else all networks of the first side."""
     paired = [cell for cell in cells if len(cell.sides) == len(SIDES)]
     if paired:
@@ -139,7 +139,7 @@ def _keep_comparable(cells: list[Cell]) -> list[Cell]:
     return [cell for cell in cells if MEASURED in cell.sides] or cells
 
 
-def _make_rows(cells: Sequence[Cell], by_network: bool) -> list[BreakdownRow]:
+def _make_rows(cells: Sequence[NetworkOps], by_network: bool) -> list[BreakdownRow]:
     """Return a row for each group of these cells, the longest first, the time of no op last."""
     names = dict.fromkeys(
         name
@@ -158,7 +158,7 @@ def _make_rows(cells: Sequence[Cell], by_network: bool) -> list[BreakdownRow]:
     return sorted(rows, key=place)
 
 
-def _make_row(name: str, cells: Sequence[Cell], by_network: bool) -> BreakdownRow:
+def _make_row(name: str, cells: Sequence[NetworkOps], by_network: bool) -> BreakdownRow:
     """Return the row of one group: its shares, times and costs over these cells."""
     sides = {side: _list_sides(cells, side) for side in SIDES}
     times = {side: _sum_times(name, sides[side]) for side in SIDES}
@@ -184,7 +184,7 @@ def _make_row(name: str, cells: Sequence[Cell], by_network: bool) -> BreakdownRo
     )
 
 
-def _list_sides(cells: Sequence[Cell], side: str) -> list[Side]:
+def _list_sides(cells: Sequence[NetworkOps], side: str) -> list[Side]:
     return [cell.sides[side] for cell in cells if side in cell.sides]
 
 
@@ -203,7 +203,7 @@ def _mean(numbers: Sequence[float]) -> float | None:
     return fmean(numbers) if numbers else None
 
 
-def _cost_side(cell: Cell) -> Side:
+def _cost_side(cell: NetworkOps) -> Side:
     """Return the side of a cell whose FLOP and bytes count: the prediction, if there is one."""
     return cell.sides[PREDICTED if PREDICTED in cell.sides else MEASURED]
 
@@ -219,7 +219,7 @@ def _ratio_of_sums(
     )
 
 
-def _peak_fraction(name: str, cells: Sequence[Cell], side: str) -> float | None:
+def _peak_fraction(name: str, cells: Sequence[NetworkOps], side: str) -> float | None:
     """Return the share of the peak that a group reaches in the times of a side.
 
     FLOP and times are of the same networks: those with the group on this side and in the
@@ -244,7 +244,7 @@ def _peak_fraction(name: str, cells: Sequence[Cell], side: str) -> float | None:
     return _ratio_of_sums(groups, "peak_time_share", "time_share")
 
 
-def _mean_cost_share(name: str, cells: Sequence[Cell], cost: Amount) -> float | None:
+def _mean_cost_share(name: str, cells: Sequence[NetworkOps], cost: Amount) -> float | None:
     """Return the mean over networks of a group's share of FLOP or bytes, None where unknown."""
     if name == NO_OP_NAME:
         return None
@@ -261,7 +261,7 @@ def _mean_cost_share(name: str, cells: Sequence[Cell], cost: Amount) -> float | 
     return _mean(shares)
 
 
-def _summarise(cells: Sequence[Cell], by: str, omitted_networks: int) -> BreakdownSummary:
+def _summarise(cells: Sequence[NetworkOps], by: str, omitted_networks: int) -> BreakdownSummary:
     """Return numbers of all rows together: networks, time of no op, cost of profiling."""
     measured, predicted = (_list_sides(cells, side) for side in SIDES)
     overheads = [side.overhead_share for side in measured if side.overhead_share is not None]
@@ -321,12 +321,12 @@ def breakdown_table(data: Data, by: str, model: str | None, by_network: bool) ->
     )
 
 
-def _select_cells(cells: list[Cell], model: str | None) -> list[Cell]:
+def _select_cells(cells: list[NetworkOps], model: str | None) -> list[NetworkOps]:
     text = (model or "").casefold()
     return [cell for cell in cells if text in cell.network.casefold()]
 
 
-def _list_chart_rows(data: Data, cells: Sequence[Cell]) -> list[Row]:
+def _list_chart_rows(data: Data, cells: Sequence[NetworkOps]) -> list[Row]:
     """Return the rows of the chart: the passes of one network's ops, or shares of each network."""
     if not 0 < len(cells) <= MAX_BARS:
         return []

@@ -77,7 +77,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     peak_flop_per_s: float | None
 
 
-class Cell(msgspec.Struct, frozen=True, kw_only=True):
+class NetworkOps(msgspec.Struct, frozen=True, kw_only=True):
     """A network on a platform with its sides.
 
     Attributes:
@@ -117,7 +117,7 @@ class OpPass(msgspec.Struct, frozen=True, kw_only=True):
     time_share: float | None
 
 
-def list_cells(data: Data, by: str) -> list[Cell]:
+def list_cells(data: Data, by: str) -> list[NetworkOps]:
     """Return the cells with ops in the order of the records, groups by `by` (`GROUP_NAMES`)."""
     frame = sum_groups(data.scan(), by)
     if frame.is_empty():
@@ -132,7 +132,7 @@ def list_cells(data: Data, by: str) -> list[Cell]:
             is_published = side_rows[0]["origin"] == "published"
             key = tuple(side_rows[0][name] for name in STEP)
             sides[side] = _make_side(side_rows, None if is_published else step_times.get(key))
-        cell = Cell(
+        cell = NetworkOps(
             workload_key=workload_key,
             platform=platform,
             strategy=strategy,
@@ -144,7 +144,7 @@ def list_cells(data: Data, by: str) -> list[Cell]:
     return sorted(_name_by_strategy(cells), key=lambda cell: positions[cell.workload_key])
 
 
-def list_op_passes(records: pl.LazyFrame, cell: Cell) -> list[OpPass]:
+def list_op_passes(records: pl.LazyFrame, cell: NetworkOps) -> list[OpPass]:
     """Return the passes of the ops of a cell, without the time of no op."""
     is_network = pl.col("workload_key") == cell.workload_key
     frame = sum_groups(records.filter(is_network), "op", PASS_COLUMNS)
@@ -279,7 +279,7 @@ def _pool_step_times(records: pl.LazyFrame) -> dict[tuple[str, ...], float]:
     return {tuple(key): step_s for *key, step_s in steps.iter_rows()}
 
 
-def _name_by_strategy(cells: Sequence[Cell]) -> list[Cell]:
+def _name_by_strategy(cells: Sequence[NetworkOps]) -> list[NetworkOps]:
     """Add the strategy to the names of cells that have the same network and platform."""
     counts = Counter((cell.network, cell.platform) for cell in cells)
     return [

@@ -20,7 +20,7 @@ MIN_COEFFICIENT = 1e-4  # of a column that another is a combination of
 Ranks = Any  # whole numbers, rows x columns: the place of each level among its column's
 
 
-class Fit(NamedTuple):
+class RegressionFit(NamedTuple):
     """A regression of standardised columns.
 
     Attributes:
@@ -74,14 +74,14 @@ def find_independent(x: Floats) -> tuple[list[int], dict[int, list[int]]]:
     return independent, combinations
 
 
-def fit_columns(x: Floats, y: Floats, draws: int = 0) -> Fit:
+def fit_columns(x: Floats, y: Floats, draws: int = 0) -> RegressionFit:
     """Return standardised weights on independent columns and R2, with bootstrapped 95 % ends.
 
     Every draw is standardised anew. Ends are missing where half of the draws lack a column.
     """
     table = np.column_stack([np.ones(len(y)), standardise(x), standardise(y)])
     weights, r2, is_sound = _solve((table.T @ table)[None])
-    fit = Fit(weight=weights[0], r2=float(r2[0]) if is_sound[0] else 0.0)
+    fit = RegressionFit(weight=weights[0], r2=float(r2[0]) if is_sound[0] else 0.0)
     if not draws:
         return fit
     rng = np.random.default_rng(SEED)

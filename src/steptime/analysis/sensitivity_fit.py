@@ -31,7 +31,7 @@ MIN_NETWORKS = 3
 Effect = dict[str, str | int | float | None]
 
 
-class Design(msgspec.Struct, frozen=True, kw_only=True):
+class DesignMatrix(msgspec.Struct, frozen=True, kw_only=True):
     """The hyperparameters of networks as columns of numbers.
 
     One of texts has a column of 0 and 1 for each text but the most frequent: `dtype=float32`.
@@ -61,7 +61,7 @@ class Design(msgspec.Struct, frozen=True, kw_only=True):
 
 def make_design(
     networks: Networks, selected: Sequence[str] | None, defaults: Sequence[str], *, is_log: bool
-) -> Design:
+) -> DesignMatrix:
     """Return networks as columns of numbers.
 
     Args:
@@ -88,7 +88,7 @@ def make_design(
     if is_log and (values <= 0).any():
         raise InputError("--scale log: not all numbers are above 0; leave it out")
     ranks = [np.unique(x, return_inverse=True)[1] for x in columns.values()]
-    return Design(
+    return DesignMatrix(
         place=networks.place,
         values=values,
         has_failed=has_failed,
@@ -128,7 +128,7 @@ def _encode(column: pl.Series) -> tuple[dict[str, Floats], dict[str, str]]:
 
 
 def fit_networks(
-    design: Design, order: int, *, is_paired: bool
+    design: DesignMatrix, order: int, *, is_paired: bool
 ) -> tuple[list[SensitivityRow], Regression] | None:
     """Return the weights of a regression and its summary, None for fewer networks than weights.
 
@@ -178,7 +178,7 @@ def fit_networks(
 
 
 def _make_rows(
-    design: Design,
+    design: DesignMatrix,
     terms: Sequence[Sequence[int]],
     fit: Mapping[str, Floats],
     independent: Sequence[int],
@@ -205,7 +205,7 @@ def _make_rows(
     return rows, curves
 
 
-def _scale_columns(design: Design) -> list[Floats]:
+def _scale_columns(design: DesignMatrix) -> list[Floats]:
     """Return the columns of the regression, their logarithms if all are above 0."""
     columns = [design.columns[name] for name in design.names]
     return [np.log2(x) if design.is_log and (x > 0).all() else x for x in columns]
@@ -217,7 +217,7 @@ def _weight_cells(fit: Mapping[str, Floats], place: int) -> Effect:
     return {name: float(fit[name][place]) for name in names if name in fit}
 
 
-def _weight_columns(fit: regression.Fit) -> dict[str, Floats]:
+def _weight_columns(fit: regression.RegressionFit) -> dict[str, Floats]:
     """Return the weights and the ends of their intervals, if they have any."""
     if fit.low is None or fit.high is None:
         return {"weight": fit.weight}
@@ -228,7 +228,7 @@ def _name_term(names: Sequence[str]) -> str:
     return f"{names[0]}^2" if len(names) > len(set(names)) else " x ".join(names)
 
 
-def _measure_effect(design: Design, name: str) -> tuple[Effect, list[CurvePoint]]:
+def _measure_effect(design: DesignMatrix, name: str) -> tuple[Effect, list[CurvePoint]]:
     """Return the change for a doubled hyperparameter, all others equal, and the curve by level."""
     column = list(design.columns).index(name)
     x, y = design.columns[name], design.values
@@ -276,7 +276,7 @@ def _trace_curve(
     return curve
 
 
-def _fit_filled(design: Design, x: Floats, y: Floats) -> dict[str, Floats]:
+def _fit_filled(design: DesignMatrix, x: Floats, y: Floats) -> dict[str, Floats]:
     """Return the weights if failed networks had 0, or the lowest or highest of their neighbours.
 
     If all neighbours failed, too, it is the lowest or highest of all.
@@ -295,7 +295,7 @@ def _fit_filled(design: Design, x: Floats, y: Floats) -> dict[str, Floats]:
     return weights
 
 
-def _list_failure_shares(design: Design) -> list[FailureShares]:
+def _list_failure_shares(design: DesignMatrix) -> list[FailureShares]:
     """Return the share of failed networks by level of each hyperparameter."""
     has_failed = design.has_failed
     failures = []
@@ -316,7 +316,7 @@ def _list_failure_shares(design: Design) -> list[FailureShares]:
 
 
 def _fit_wins(
-    design: Design, rows: Sequence[SensitivityRow], z: Floats
+    design: DesignMatrix, rows: Sequence[SensitivityRow], z: Floats
 ) -> tuple[list[SensitivityRow], Wins]:
     """Return rows with log-odds of the first platform to win, and how often it does."""
     is_win = design.values[~design.has_failed] > 1

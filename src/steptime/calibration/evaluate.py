@@ -10,6 +10,7 @@ import numpy as np
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns, first_dtype
 from steptime.calibration.device import calibrate, chosen
+from steptime.core.answer import AnswerRow
 from steptime.core.errors import InputError, check_choice
 from steptime.hardware.device import Device
 from steptime.prediction import cost_model
@@ -42,14 +43,20 @@ class Scored:
         return self.value / self.case.seconds
 
 
-@dataclass(frozen=True)
-class Errors:
-    """How far off the predictions of a group of cases are.
+class ErrorFigures(AnswerRow, frozen=True, kw_only=True):
+    """Errors of predictions of some cases.
 
-    `mape`, `median`, `p90` and `max` are of |predicted / measured - 1|, `bias` is the mean of
-    ln(predicted / measured), `factor` exp of the mean of its absolute values. `balanced` is the
-    mean of the MAPE of each kind on each device. `coverage` is the share of the cases that lie in
-    their interval, `width` the median of (high - low) / value; None without intervals.
+    Attributes:
+        cases: number of cases.
+        mape: mean of |predicted / measured - 1|.
+        median: median of the same.
+        p90: 90th percentile of the same.
+        max: maximum of the same.
+        bias: mean of ln(predicted / measured).
+        factor: exp of the mean of |ln(predicted / measured)|.
+        balanced: mean of the `mape` of each kind on each device.
+        coverage: share of the cases that lie in their interval, None without intervals.
+        width: median of (high - low) / predicted, None without intervals.
     """
 
     cases: int
@@ -68,7 +75,7 @@ class Errors:
 Compared = tuple[float, float, float | None, float | None, tuple[Any, ...]]
 
 
-def errors_of(scored: Sequence[Scored]) -> Errors:
+def errors_of(scored: Sequence[Scored]) -> ErrorFigures:
     """Return the errors of some cases: predictions of 1.1 and 0.8 s for 1 s are 15 % off."""
     return errors([
         (one.case.seconds, one.value, one.low, one.high, (one.case.device.name, one.case.kind))
@@ -76,7 +83,7 @@ def errors_of(scored: Sequence[Scored]) -> Errors:
     ])  # fmt: skip
 
 
-def errors(compared: Sequence[Compared]) -> Errors:
+def errors(compared: Sequence[Compared]) -> ErrorFigures:
     """Return the errors of some quantities, `balanced` over their cells."""
     ratios = np.array([measured / value for measured, value, *_ in compared])
     wrong = relative_errors(ratios)
@@ -87,17 +94,17 @@ def errors(compared: Sequence[Compared]) -> Errors:
         if low is not None and high is not None:
             inside.append(low <= measured <= high)
             widths.append((high - low) / value)
-    return Errors(
-        len(compared),
-        float(wrong.mean()),
-        float(np.median(wrong)),
-        float(np.quantile(wrong, 0.9)),
-        float(wrong.max()),
-        -float(np.log(ratios).mean()),
-        float(np.exp(farness(ratios).mean())),
-        float(np.mean([np.mean(some) for some in cells.values()])),
-        float(np.mean(inside)) if inside else None,
-        float(np.median(widths)) if widths else None,
+    return ErrorFigures(
+        cases=len(compared),
+        mape=float(wrong.mean()),
+        median=float(np.median(wrong)),
+        p90=float(np.quantile(wrong, 0.9)),
+        max=float(wrong.max()),
+        bias=-float(np.log(ratios).mean()),
+        factor=float(np.exp(farness(ratios).mean())),
+        balanced=float(np.mean([np.mean(some) for some in cells.values()])),
+        coverage=float(np.mean(inside)) if inside else None,
+        width=float(np.median(widths)) if widths else None,
     )
 
 

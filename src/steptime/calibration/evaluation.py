@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec.structs import asdict
 
 from steptime.calibration.cases import Case, priors_of
 from steptime.calibration.evaluate import (
@@ -29,15 +30,19 @@ BESIDE = ("calibrated", "analytic", "roofline", "paleo")  # methods that stand b
 WORST = 5
 PARTS = 4  # ops of a case that are shown
 CAUSES = 20  # of rows that cannot be asked, that are shown
-HEADS = (
-    Column("method"),
-    Column("cases"),
+ERROR_COLUMNS = (
     Column("mape", "MAPE"),
     Column("median"),
     Column("p90"),
     Column("coverage"),
     Column("width"),
     Column("bias"),
+)
+"""The columns of all tables of errors, of single cases and of whole trainings."""
+HEADS = (
+    Column("method"),
+    Column("cases"),
+    *ERROR_COLUMNS,
     Column("factor"),
     Column("balanced"),
     Column("max"),

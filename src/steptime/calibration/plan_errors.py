@@ -3,7 +3,7 @@
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from math import hypot
 from operator import itemgetter
@@ -12,11 +12,12 @@ from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import asdict
 
 from steptime.calibration import device
 from steptime.calibration.device import moved, spread
 from steptime.calibration.evaluate import DRAWS, errors
-from steptime.calibration.evaluation import WORST, percent, shown
+from steptime.calibration.evaluation import ERROR_COLUMNS, WORST, percent, shown
 from steptime.calibration.fit import fitted, left_out
 from steptime.calibration.plan_rows import Question, Reply, questions, row_of
 from steptime.core.errors import InputError, check_choice
@@ -36,12 +37,7 @@ GROUPS = ("model", "device", "block", "stack", "dtype", "device_count")
 HEADS = (
     Column("asked", "rows"),
     Column("cases", "scored"),
-    Column("mape", "MAPE"),
-    Column("median"),
-    Column("p90"),
-    Column("coverage"),
-    Column("width"),
-    Column("bias"),
+    *ERROR_COLUMNS,
     Column("max"),
     Column("fits"),
 )

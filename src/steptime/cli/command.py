@@ -22,7 +22,7 @@ from steptime import cli
 from steptime.cli.arrange import arranged
 from steptime.cli.complete import completer_of
 from steptime.cli.panels import ARGUMENTS, MIN_GROUPED, PANEL_GROUPS, panel_of
-from steptime.core.answer import answer_kinds, csv_table
+from steptime.core.answer import answer_kinds
 from steptime.core.docstrings import summary
 from steptime.core.errors import InputError, InterruptError, check_choice, escape_controls
 from steptime.core.kinds import Kind
@@ -150,7 +150,7 @@ def _answer_question(
         with listening(patience()), _sign_of_life(describe_work):
             result = question(**values)
         answer: Printout = result.printout()
-        if form == "csv" and (table := csv_table(result.csv_rows())) is not None:
+        if form == "csv" and (table := result.csv_table()) is not None:
             answer = replace(answer, tables=[table])
         tables = select_tables(answer.tables, output.get("details", False))
         answer = replace(answer, tables=tables)

@@ -100,6 +100,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         rows: Sequence[Any] | None = getattr(self, "rows", None)
         return (self,) if rows is None else rows
 
+    def csv_table(self) -> Table | None:
+        """Return the table of plain numbers that `--format csv` prints, None without structs."""
+        return csv_table(self.csv_rows())
+
     def print(self) -> None:
         """Print what the command prints."""
         print(self, end="")  # the purpose of the method

@@ -1,9 +1,9 @@
 """Printers of a `Table`: text for people, JSON, CSV, Markdown, HTML; each returns a text."""
 
-import csv
 import io
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from html import escape
@@ -11,13 +11,15 @@ from itertools import chain, islice
 from typing import Any, TextIO
 
 from steptime.core.errors import escape_controls
-from steptime.core.table import JsonRows, LazySequence, Table
+from steptime.core.table import JsonRows, LazySequence, Table, ValueRows
 from steptime.core.text_table import is_numeric, make_cells, text
 from steptime.core.values import number_of
 
 APOSTROPHE = "'"  # before what would be a formula
 CSV_PART_ROWS = 1_000  # written at once: memory stays small, and writing takes little time
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a cell begins with that spreadsheets compute
+_QUOTE = '"'
+_NEEDS_QUOTES = re.compile(r'[,"\r\n]').search
 PLAIN = (str, float, int, bool, type(None))
 
 
@@ -43,21 +45,47 @@ def write_csv(table: Table, file: TextIO) -> None:
     """
     columns = table.csv_columns or table.columns
     keys = [key for column in columns for key in (column.key, *column.ends)]
-    rows = ([row.get(key) for key in keys] for row in table.rows)
+    if isinstance(table.rows, ValueRows) and keys == [*table.rows.keys]:
+        rows = table.rows.make_values()
+    else:
+        rows = ([row.get(key) for key in keys] for row in table.rows)
     file.writelines(csv_parts(keys, rows))
 
 
 def csv_parts(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
     """Yield the text of a CSV file in parts of `CSV_PART_ROWS` rows, the headings first."""
-    cells = ([harmless(cell) if type(cell) is str else cell for cell in row] for row in rows)
-    lines = chain([[*map(harmless, headings)]], cells)
-    while part := [*islice(lines, CSV_PART_ROWS)]:
-        buffer = io.StringIO()
-        csv.writer(buffer, lineterminator="\n").writerows(part)
-        yield buffer.getvalue()
+    lines = map(_csv_line, chain([headings], rows))
+    while part := "".join(islice(lines, CSV_PART_ROWS)):
+        yield part
 
 
 @lru_cache(maxsize=4096)
+def _quoted(value: str) -> str:
+    """Return a cell of CSV: without formulas, in quotation marks where it holds a delimiter."""
+    cell = harmless(value)
+    return f'"{cell.replace(_QUOTE, _QUOTE * 2)}"' if _NEEDS_QUOTES(cell) else cell
+
+
+_CELL_WRITERS: Mapping[type, Callable[[Any], str]] = {
+    str: _quoted,
+    float: repr,
+    int: repr,
+    bool: repr,
+    type(None): lambda _: "",
+}
+
+
+def _csv_line(row: Iterable[Any]) -> str:
+    """Return a line of a CSV file; Python's own writer takes half as long again for it."""
+    line = ",".join([_CELL_WRITERS.get(type(cell), _quoted_text)(cell) for cell in row])
+    return f"{line}\n" if line else '""\n'
+
+
+def _quoted_text(value: object) -> str:
+    """Return the text of a value that is neither a text nor a number as a cell of CSV."""
+    return _quoted(str(value))
+
+
 def harmless(value: str) -> str:
     """Return a CSV cell that no program runs: no formula, no control character but newlines."""
     text = value if value.isprintable() else "\n".join(map(escape_controls, value.split("\n")))

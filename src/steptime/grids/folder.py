@@ -11,8 +11,8 @@ from typing import Self
 from steptime.core.errors import InputError
 from steptime.core.progress import watched
 from steptime.core.workload import Workload
-from steptime.grids.grid import Place, predicted
 from steptime.grids.replicas import predict_replicas
+from steptime.grids.step_records import Place, predict_records
 from steptime.hardware import catalog
 from steptime.hardware.device import Cluster, Device, Link
 from steptime.prediction import DEFAULT, cost_model
@@ -21,33 +21,42 @@ from steptime.records import store
 from steptime.records.record import Record
 from steptime.records.stacks import stack_of
 
-AT_ONCE = 1000  # records put on the disk together
+PART_RECORDS = 1000  # records put on the disk together
 
 
 @dataclass
 class Predicted:
-    """How many predictions were written, how many were there, and steps by why they were not."""
+    """The numbers of predictions in a folder.
 
-    written: int = 0
-    there: int = 0
+    Attributes:
+        added: predictions that were written.
+        present: predictions that the folder held already.
+        refused: steps without a prediction, by the reason.
+    """
+
+    added: int = 0
+    present: int = 0
     refused: Counter[str] = field(default_factory=Counter)
 
     def __add__(self, other: Self) -> Self:
-        """Return what both are together."""
+        """Add the numbers of both."""
         refused = self.refused + other.refused
-        return type(self)(self.written + other.written, self.there + other.there, refused)
+        return type(self)(self.added + other.added, self.present + other.present, refused)
 
 
-def part_key(record: Record) -> tuple[store.FinalKey, str]:
-    """Return what tells a prediction of a step from others, and those of its ops."""
+PartKey = tuple[store.FinalKey, str]
+
+
+def part_key(record: Record) -> PartKey:
+    """Return the key of a prediction of a step, or of one of its ops."""
     return store.final_key(record), record.scope
 
 
-def lacking(predictions: Iterable[Record], there: set[tuple[store.FinalKey, str]]) -> list[Record]:
-    """Return the predictions that are not `there`, and add them: a kill may leave some ops."""
-    lacks = [one for one in predictions if part_key(one) not in there]
-    there.update(map(part_key, lacks))
-    return lacks
+def select_missing(predictions: Iterable[Record], part_keys: set[PartKey]) -> list[Record]:
+    """Return the predictions that a folder lacks, and add their keys: a kill may leave some ops."""
+    missing_records = [record for record in predictions if part_key(record) not in part_keys]
+    part_keys.update(map(part_key, missing_records))
+    return missing_records
 
 
 def predict_folder(
@@ -61,43 +70,75 @@ def predict_folder(
 ) -> Predicted:
     """Write predictions of all steps in a folder, measured or published, that it lacks.
 
-    They are on `devices`, else on that of each record; `by_op` keeps those of every op. Raises
-    `InputError` for a folder that is no store, in use or without steps, an unknown method.
+    Args:
+        folder: a folder of records.
+        warn: takes a line on each record that cannot be read.
+        devices: the devices; None is the device of each record.
+        method: the cost model.
+        options: options of the method; without a stack, that of each record is taken.
+        link: what joins replicas.
+        by_op: write the predictions of every op too.
+
+    Raises:
+        InputError: for a folder that is no store, in use or without steps, an unknown method.
     """
-    found = Predicted()
-    known = store.load(folder, warn)
-    there = set(map(part_key, known))
+    predicted = Predicted()
+    records = store.load(folder, warn)
+    part_keys = set(map(part_key, records))
     steps: dict[tuple[object, ...], Record] = {}
-    for one in known:
-        if one.origin != "predicted" and not one.scope:
-            told = one.method.options
-            how = told.get("strategy"), told.get("overlap"), stack_of(one)
-            steps.setdefault((one.workload.key, one.platform, *how), one)
+    for record in records:
+        if record.origin != "predicted" and not record.scope:
+            steps.setdefault(_step_key(record), record)
     if not steps:
         raise InputError(f"{folder}: holds no step that was measured or published")
-
-    def predicted_on(device: Device, record: Record) -> Sequence[Record]:
-        workload, told, given = record.workload, record.method.options, options
-        if "stack" in cost_model(method).options:
-            given = {**stack_option(stack_of(record)), **given}
-        how = told.get("strategy", "allreduce"), told.get("overlap", True)
-        cluster = Cluster(device, ((workload.plan.data, link),) if link else ())
-        return predict_replicas(workload, cluster, *how, method, given)
-
+    takes_stack = "stack" in cost_model(method).options
     with store.exclusive(folder), store.open_writer(folder) as writer:
         for record in watched(list(steps.values()), "networks"):
-            for device in devices or _own_device(record, found):
+            step_options = dict(options)
+            if takes_stack:
+                step_options = {**stack_option(stack_of(record)), **options}
+            for device in devices or _find_device(record, predicted):
                 try:
-                    head, *ops = predicted_on(device, record)
+                    head, *ops = _predict_step(record, device, link, method, step_options)
                 except InputError as error:
-                    found.refused[str(error)] += 1
+                    predicted.refused[str(error)] += 1
                     continue
                 # a step that is there gets its ops beside it
-                lacks = lacking([*(ops if by_op else ()), head], there)
-                writer.append_all(lacks)
-                found.written += bool(lacks)
-                found.there += not lacks
-    return found
+                missing_records = select_missing([*(ops if by_op else ()), head], part_keys)
+                writer.append_all(missing_records)
+                predicted.added += bool(missing_records)
+                predicted.present += not missing_records
+    return predicted
+
+
+def _step_key(record: Record) -> tuple[object, ...]:
+    """Return the key of a measured step; records of one key have the same prediction."""
+    settings = record.method.options
+    exchange = settings.get("strategy"), settings.get("overlap")
+    return record.workload.key, record.platform, *exchange, stack_of(record)
+
+
+def _predict_step(
+    record: Record,
+    device: Device,
+    link: Link | None,
+    method: str | Method,
+    options: Mapping[str, str],
+) -> Sequence[Record]:
+    """Predict the step of a record on a device: the step, then its ops."""
+    workload, settings = record.workload, record.method.options
+    strategy, overlaps = settings.get("strategy", "allreduce"), settings.get("overlap", True)
+    cluster = Cluster(device, ((workload.plan.data, link),) if link else ())
+    return predict_replicas(workload, cluster, strategy, overlaps, method, options)
+
+
+def _find_device(record: Record, predicted: Predicted) -> Sequence[Device]:
+    """Return the device that a record is from; count the record as refused if no file has it."""
+    try:
+        return (catalog.device(record.platform),)
+    except InputError:
+        predicted.refused[f"no device file has the name of platform '{record.platform}'"] += 1
+        return ()
 
 
 def predict_space(
@@ -111,32 +152,34 @@ def predict_space(
 ) -> Predicted:
     """Write predictions of workloads at places that a folder lacks; all if it is new.
 
-    With `must_fit` those that do not fit are left out. Raises `InputError` as `predict_folder`.
-    """
-    found = Predicted()
+    Args:
+        folder: a folder of records, or a new one.
+        workloads: the steps of one replica.
+        places: devices with data types.
+        warn: takes a line on each record that cannot be read.
+        method: the cost model.
+        options: options of the method.
+        must_fit: leave out steps that do not fit the device.
 
-    def missing(done: set[store.FinalKey]) -> Iterator[Record]:
-        for one in predicted(workloads, places, method, options, found.refused):
-            key = store.final_key(one)
-            if one.status != "ok" and must_fit:
-                found.refused["does not fit in memory"] += 1
-            elif key in done:
-                found.there += 1
+    Raises:
+        InputError: as `predict_folder`.
+    """
+    predicted = Predicted()
+
+    def missing_records(record_keys: set[store.FinalKey]) -> Iterator[Record]:
+        for record in predict_records(workloads, places, method, options, predicted.refused):
+            key = store.final_key(record)
+            if record.status != "ok" and must_fit:
+                predicted.refused["does not fit in memory"] += 1
+            elif key in record_keys:
+                predicted.present += 1
             else:
-                done.add(key)
-                found.written += 1
-                yield one
+                record_keys.add(key)
+                predicted.added += 1
+                yield record
 
     with store.exclusive(folder), store.open_writer(folder) as writer:
-        made = missing(store.final_keys(store.load(folder, warn, required=False)))
-        while some := list(islice(made, AT_ONCE)):
-            writer.append_all(some)
-    return found
-
-
-def _own_device(record: Record, found: Predicted) -> Sequence[Device]:
-    try:
-        return (catalog.device(record.platform),)
-    except InputError:
-        found.refused[f"no device file has the name of platform '{record.platform}'"] += 1
-        return ()
+        records = missing_records(store.final_keys(store.load(folder, warn, required=False)))
+        while part := list(islice(records, PART_RECORDS)):
+            writer.append_all(part)
+    return predicted

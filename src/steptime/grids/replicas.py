@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from math import inf
+from typing import NamedTuple
 
 from steptime.build import build_step
 from steptime.core.copying import replace
@@ -43,6 +44,14 @@ class Sync:
     collective: str | None = None
     compression: float = 1.0
     overlap: bool = False
+
+
+class ReplicaSizes(NamedTuple):
+    """A number of replicas, the examples of a step of all, and the largest batch of one."""
+
+    replicas: int
+    global_batch: int
+    batch: int
 
 
 @dataclass(frozen=True)
@@ -92,31 +101,43 @@ def data_parallel(
     n t1 / tn (weak) or t1 / tn (strong). Raises `InputError` as `batch_share` does, and where
     several replicas have no link.
     """
-    how = exchange or Sync()
-    if how.overlap and model.lowered().by_layer:
+    sync = exchange or Sync()
+    if sync.overlap and model.lowered().by_layer:
         name = model.method.name
         raise InputError(f"{name}: no overlap of communication where steps are counted by layers")
-    chosen = model.collective(how.collective)
 
-    def row(n: int, whole: int, share: int, alone_per_s: float | None, note: str) -> ScalingRow:
-        times, needs = model.timeline(share), model.needs(share)
-        communication_s = exchange_s(model, model.gradient_bytes / how.compression, n)
-        waited = exposed_s(model, share, n, how)
-        parts = (times.forward_s, times.backward_s, times.update_s)
-        told = communication_s, communication_s[chosen], waited, alone_per_s, note
+    def price_row(sizes: ReplicaSizes, single_per_s: float | None, note: str) -> ScalingRow:
+        """Return the row of replicas; a speed-up is over `single_per_s`, None: over itself."""
+        times, needs = model.timeline(sizes.batch), model.needs(sizes.batch)
+        communication_s = exchange_s(model, model.gradient_bytes / sync.compression, sizes.replicas)
+        exposed_communication_s = exposed_s(model, sizes.batch, sizes.replicas, sync)
+        row = scaling_row(
+            model,
+            sizes,
+            (times.forward_s, times.backward_s, times.update_s),
+            communication_s,
+            communication_s[model.collective(sync.collective)],
+            exposed_communication_s,
+            single_per_s,
+            note,
+        )
         return replace(
-            scaling_row(model, (n, whole, share), parts, *told),
-            low_s=None if times.low_s is None else times.low_s + waited,
-            high_s=None if times.high_s is None else times.high_s + waited,
+            row,
+            low_s=None if times.low_s is None else times.low_s + exposed_communication_s,
+            high_s=None if times.high_s is None else times.high_s + exposed_communication_s,
             peak_bytes=needs.peak_bytes,
             needed_bytes=needs.total_bytes,
         )
 
-    alone = row(1, examples, examples, None, "").examples_per_s
-    shares = [(n, *batch_share(model, n, examples, scaling)) for n in replicas]
+    single_per_s = price_row(ReplicaSizes(1, examples, examples), None, "").examples_per_s
+    shares = [(count, *batch_share(model, count, examples, scaling)) for count in replicas]
     return tuple(
-        row(n, share * n if scaling == "weak" else examples, share, alone, note)
-        for n, share, note in shares
+        price_row(
+            ReplicaSizes(count, share * count if scaling == "weak" else examples, share),
+            single_per_s,
+            note,
+        )
+        for count, share, note in shares
     )
 
 
@@ -127,9 +148,9 @@ def unpaid(throughputs: Iterable[tuple[int, float]]) -> list[int]:
     grows less than `PAYS` times as much as the number does: from 8 to 16 it must grow by half.
     """
     return [
-        many
-        for (few, before), (many, now) in pairwise(sorted(throughputs))
-        if now / before - 1 < PAYS * (many / few - 1)
+        larger_count
+        for (count, per_s), (larger_count, larger_per_s) in pairwise(sorted(throughputs))
+        if larger_per_s / per_s - 1 < PAYS * (larger_count / count - 1)
     ]
 
 
@@ -162,50 +183,56 @@ def throughput(model: StepModel, examples: int, step_s: float) -> float:
 
 def scaling_row(
     model: StepModel,
-    sizes: tuple[int, int, int],
-    parts: tuple[float, float, float],
+    sizes: ReplicaSizes,
+    pass_times: tuple[float, float, float],
     communication_s: Mapping[str, float],
-    chosen_s: float,
-    exposed_s: float,
-    alone_per_s: float | None = None,
+    exchange_time_s: float,
+    exposed_communication_s: float,
+    single_per_s: float | None = None,
     note: str = "",
-    more: Mapping[str, object] | None = None,
+    parts: Mapping[str, object] | None = None,
 ) -> ScalingRow:
-    """Return the row of replicas, their batch and the share of one (`sizes`).
+    """Return the row of replicas.
 
-    `parts` are forward, backward and update; of the collective's `chosen_s` the step waits for
-    `exposed_s`. `alone_per_s` is the throughput of one worker, None for that of the row itself.
+    Args:
+        model: the network on the device.
+        sizes: the replicas and their batches.
+        pass_times: seconds of forward, backward and update.
+        communication_s: seconds of an exchange by the name of each collective.
+        exchange_time_s: seconds of the exchange by the collective that is used.
+        exposed_communication_s: seconds of it for which the step waits.
+        single_per_s: examples/s of one replica; None means those of the row itself.
+        note: remark on the row.
+        parts: further parts of model and hybrid parallelism.
     """
-    forward_s, backward_s, update_s = parts
+    forward_s, backward_s, update_s = pass_times
     compute_s = forward_s + backward_s + update_s  # as its bounds add up: `sum` rounds otherwise
-    step_s = compute_s + exposed_s
-    per_s = throughput(model, sizes[1], step_s)
-    speedup = per_s / (alone_per_s or per_s)
+    step_s = compute_s + exposed_communication_s
+    per_s = throughput(model, sizes.global_batch, step_s)
+    speedup = per_s / (single_per_s or per_s)
     return ScalingRow(
         *sizes,
-        *parts,
+        *pass_times,
         compute_s,
         communication_s,
-        chosen_s - exposed_s,
-        exposed_s,
+        exchange_time_s - exposed_communication_s,
+        exposed_communication_s,
         step_s,
         speedup,
-        speedup / sizes[0],
+        speedup / sizes.replicas,
         per_s,
         note,
-        more or {},
+        parts or {},
     )
 
 
-def exposed_s(model: StepModel, batch: int, replicas: int, how: Sync) -> float:
-    """Return for how long a step of replicas waits for the exchange of their gradients."""
-    one = partial(model.collective_s, model.collective(how.collective), replicas=replicas)
-    whole_s = one(model.gradient_bytes / how.compression)
-    return (
-        min(whole_s, exposed_exchange_s(model, batch, one, how.compression))
-        if how.overlap
-        else whole_s
-    )
+def exposed_s(model: StepModel, batch: int, replicas: int, sync: Sync) -> float:
+    """Return the seconds for which a step of replicas waits for the exchange of gradients."""
+    exchange_of = partial(model.collective_s, model.collective(sync.collective), replicas=replicas)
+    exchange_time_s = exchange_of(model.gradient_bytes / sync.compression)
+    if not sync.overlap:
+        return exchange_time_s
+    return min(exchange_time_s, exposed_exchange_s(model, batch, exchange_of, sync.compression))
 
 
 def exchange_s(model: StepModel, size_bytes: float, replicas: int) -> dict[str, float]:
@@ -231,18 +258,19 @@ STRATEGIES: Mapping[str, Strategy] = {
 }
 
 
-def _how(workload: Workload, strategy: str) -> Strategy:
-    """Return how replicas exchange; alone, and in inference, they exchange nothing."""
-    alone = workload.plan.data == 1 or workload.phase != "train"
-    return Strategy() if alone else STRATEGIES[strategy]
+def _find_strategy(workload: Workload, name: str) -> Strategy:
+    """Return the strategy of a name; alone, and in inference, replicas exchange nothing."""
+    has_exchange = workload.plan.data > 1 and workload.phase == "train"
+    return STRATEGIES[name] if has_exchange else Strategy()
 
 
 def graph_of_rank(workload: Workload, strategy: str, overlap: bool) -> Graph:
     """Return the graph of a step of one of data-parallel replicas: of shards its exchanges, too."""
-    how, graph = _how(workload, strategy), build_step(workload)
-    if not how.shards:
+    exchange = _find_strategy(workload, strategy)
+    graph = build_step(workload)
+    if not exchange.shards:
         return graph
-    bucket_bytes = BUCKET_BYTES if overlap and how.overlaps else inf
+    bucket_bytes = BUCKET_BYTES if overlap and exchange.overlaps else inf
     return rank_graph(graph, workload.plan.data, bucket_bytes)
 
 
@@ -257,49 +285,101 @@ def predict_replicas(
     """Return the record of the step of all replicas, then one for each row of a replica's.
 
     The replicas are the first ranks of `cluster`, which needs no levels where nothing is exchanged,
-    as by one alone. `communication_s` is what the step of several waits for. Method and
-    options are those of a replica alone, and how they exchange. Raises `InputError` for an unknown
-    strategy, another plan than data parallel, no link, and shards under a method that counts by
-    layers.
+    as by one alone. `communication_s` is the exposed communication of several. Method and options
+    are those of a replica alone, with the settings of the exchange.
+
+    Args:
+        workload: the step of one replica.
+        cluster: the devices and their links.
+        strategy: the name of a strategy (`STRATEGIES`).
+        overlap: whether gradients are exchanged during the backward pass, if the strategy can.
+        method: the cost model.
+        options: options of the method.
+
+    Raises:
+        InputError: for an unknown strategy, another plan than data parallel, no link, and shards
+            under a method that counts by layers.
     """
     if workload.plan.data == 1:
         return records(StepModel(workload, cluster.device, None, method, options, assumes=True))
     check_choice("strategy", strategy, STRATEGIES)
     if workload.plan != Plan(data=workload.plan.data):
         raise InputError(f"{workload.label}: only data-parallel replicas are predicted")
-    replicas, settings = workload.plan.data, options or {}
-    how = _how(workload, strategy)
-    if how.collective and not cluster.levels:
-        raise no_link(replicas, cluster.device)
-    beside = overlap and how.overlaps
-    graph = graph_of_rank(workload, strategy, overlap)
-    fabric = fabric_of_group(cluster, range(replicas)) if cluster.levels else None
-    of = workload, cluster.device, fabric, method, settings
-    model = StepModel(*of, graph=graph, overlap=beside, assumes=True)
-    if how.shards and model.lowered().by_layer:
-        raise InputError(f"{method}: no shards where steps are counted by layers")
+    exchange = _find_strategy(workload, strategy)
+    model = _model_of_rank(workload, cluster, strategy, overlap, method, options or {})
     head, *rows = records(model)
     communication_s = model.timeline().exposed_s
-    if how.collective and not how.shards:
-        exchange = Sync(how.collective, overlap=beside)
-        communication_s = exposed_s(model, workload.batch_per_replica, replicas, exchange)
-    said: dict[str, object] = {**head.method.options, "strategy": strategy}
+    if exchange.collective and not exchange.shards:
+        sync = Sync(exchange.collective, overlap=model.overlap)
+        communication_s = exposed_s(model, workload.batch_per_replica, workload.plan.data, sync)
+    settings: dict[str, object] = {**head.method.options, "strategy": strategy}
     notes = [head.note] if head.note else []
-    if how.collective:
-        said |= {"collective": how.collective}
-        if fabric:
-            link = fabric.between
-            said |= {"link": link.name, "link_latency_s": link.latency_s}
-            said |= {"link_bytes_per_s": link.bytes_per_s}
-        said |= {"overlap": False} if how.overlaps and not overlap else {}
-        lacking = model.fabric.without_latency if model.fabric else ()
-        notes += [f"{name}: no latency is known, so none is counted" for name in lacking]
-    quantities = dict(head.quantities)
-    forward_s, backward_s, update_s = (quantities[f"{one}_s"].value or 0.0 for one in PASSES)
+    if exchange.collective:
+        settings |= _exchange_settings(model, exchange, overlap)
+        links_without_latency = model.fabric.without_latency if model.fabric else ()
+        notes += [
+            f"{name}: no latency is known, so none is counted" for name in links_without_latency
+        ]
+    record_of_replicas = replace(
+        head, quantities=_add_communication(head.quantities, communication_s), note="; ".join(notes)
+    )
+    method_with_exchange = replace(head.method, options=settings)
+    return [replace(record, method=method_with_exchange) for record in (record_of_replicas, *rows)]
+
+
+def _model_of_rank(
+    workload: Workload,
+    cluster: Cluster,
+    strategy: str,
+    overlap: bool,
+    method: str | Method,
+    options: Mapping[str, str],
+) -> StepModel:
+    """Return the model of the step of one replica with its exchanges."""
+    exchange = _find_strategy(workload, strategy)
+    replica_count = workload.plan.data
+    if exchange.collective and not cluster.levels:
+        raise no_link(replica_count, cluster.device)
+    model = StepModel(
+        workload,
+        cluster.device,
+        fabric_of_group(cluster, range(replica_count)) if cluster.levels else None,
+        method,
+        options,
+        graph=graph_of_rank(workload, strategy, overlap),
+        overlap=overlap and exchange.overlaps,
+        assumes=True,
+    )
+    if exchange.shards and model.lowered().by_layer:
+        raise InputError(f"{method}: no shards where steps are counted by layers")
+    return model
+
+
+def _exchange_settings(model: StepModel, exchange: Strategy, overlap: bool) -> dict[str, object]:
+    """Return the settings of a record that say how gradients are exchanged, and over which link."""
+    settings: dict[str, object] = {"collective": exchange.collective}
+    if model.fabric:
+        link = model.fabric.between
+        settings["link"] = link.name
+        settings["link_latency_s"] = link.latency_s
+        settings["link_bytes_per_s"] = link.bytes_per_s
+    if exchange.overlaps and not overlap:
+        settings["overlap"] = False
+    return settings
+
+
+def _add_communication(
+    quantities: Mapping[str, Quantity], communication_s: float
+) -> dict[str, Quantity]:
+    """Return the quantities of a step that waits so long for its exchange."""
+    forward_s, backward_s, update_s = (quantities[f"{name}_s"].value or 0.0 for name in PASSES)
     step = quantities["step_s"]
-    low, high = (end if end is None else end + communication_s for end in (step.low, step.high))
-    whole = Quantity(forward_s + backward_s + update_s + communication_s, low=low, high=high)
-    quantities |= {"communication_s": Quantity(communication_s), "step_s": whole}
-    named = replace(head.method, options=said)
-    head = replace(head, quantities=quantities, note="; ".join(notes))
-    return [replace(record, method=named) for record in (head, *rows)]
+    low_s, high_s = (
+        None if end is None else end + communication_s for end in (step.low, step.high)
+    )
+    step_s = forward_s + backward_s + update_s + communication_s
+    return {
+        **quantities,
+        "communication_s": Quantity(communication_s),
+        "step_s": Quantity(step_s, low=low_s, high=high_s),
+    }

@@ -20,6 +20,7 @@ from operator import attrgetter
 
 from steptime.core.errors import InputError
 from steptime.grids.replicas import (
+    ReplicaSizes,
     ScalingRow,
     Sync,
     batch_share,
@@ -95,7 +96,7 @@ def model_parallel(model: StepModel, batch: int, replicas: int | None = None) ->
     }
     alone = _issued(model, every, (upper[0] - fetched, upper[1] - fetched, of_all), 1)
     alone_per_s = throughput(model, batch, sum(alone))
-    sizes = (count, batch, batch)
+    sizes = ReplicaSizes(count, batch, batch)
     return scaling_row(model, sizes, parts, {}, 0.0, 0.0, alone_per_s, "; ".join(notes), shown)
 
 
@@ -148,7 +149,7 @@ def hybrid(
     }
     total = share * count if scaling == "weak" else batch
     alone = throughput(model, batch, model.timeline(batch).step_s)
-    sizes = (count, total, share)
+    sizes = ReplicaSizes(count, total, share)
     return scaling_row(
         model, sizes, parts, communication_s, sync, sync, alone, "; ".join(notes), shown
     )

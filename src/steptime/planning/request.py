@@ -98,13 +98,13 @@ def level_of(text: str) -> Further:
 
 
 def _values_of(choice: Choice, length: int | None) -> tuple[Family, dict[str, Any]]:
-    family, given = family_of(choice), dict(choice.given)
+    family, given = family_of(choice), dict(choice.settings)
     if length is not None and "length" in family.parameters:
         if str(given.get("length", length)) != str(length):
             raise InputError(f"--length {length} contradicts length={given['length']} of the model")
         given.pop("length", None)  # learned positions grow with it
     values: dict[str, Any] = dict(getattr(family, "settings", {}))
-    return family, values | resolve(family, given, choice.where or choice.model)
+    return family, values | resolve(family, given, choice.source or choice.model)
 
 
 def _reads_words(values: Mapping[str, Any]) -> bool:

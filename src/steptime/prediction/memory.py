@@ -48,9 +48,14 @@ class Needs(NamedTuple):
 
     def too_large(self, device: Device) -> str:
         """Return the remark of a step that does not fit."""
-        has = device.usable_bytes or 0.0
-        over = f"out of memory by {size(self.total_bytes - has)}"
-        return f"{over}: needs {size(self.total_bytes)}, {device.name} has {size(has)}"
+        return describe_lack(device, self.total_bytes)
+
+
+def describe_lack(device: Device, needed_bytes: int) -> str:
+    """Describe by how much a device is too small: `out of memory by 1 GB: needs 17 GB, ...`."""
+    capacity_bytes = device.usable_bytes or 0.0
+    excess = f"out of memory by {size(needed_bytes - capacity_bytes)}"
+    return f"{excess}: needs {size(needed_bytes)}, {device.name} has {size(capacity_bytes)}"
 
 
 class ProcessMemory(NamedTuple):

@@ -135,22 +135,31 @@ def predict_training(
         return None
     training = training_of_tokens(tokens, workload, "leave it out")
     offer = cheapest(offers(None if prices is None else Path(prices))).get(device)
-    return _make_training(training, offer, workload.batch_per_replica, step)
+    return price_training(training, offer, workload.batch_per_replica, step)
 
 
-def _make_training(
+def price_training(
     training: Training,
     offer: Offer | None,
     batch: int,
     step: tuple[float, float | None, float | None],
+    device_count: int = 1,
 ) -> TrainingTime:
-    """Return the time and the cost of a training at the price of an offer."""
+    """Return the time and the cost of a training at the price of an offer.
+
+    Args:
+        training: the training in tokens.
+        offer: what a device costs; None where no offer is known.
+        batch: examples of a step on all devices.
+        step: its seconds, and the ends of their interval.
+        device_count: number of devices.
+    """
     step_s, low_s, high_s = step
     steps = training.examples / batch
     paid = training
     if offer is not None:
         paid = Training(training.examples, price=offer.price, billing=offer.billing)
-    bill = bill_training(paid, step_s, batch, 1)
+    bill = bill_training(paid, step_s, batch, device_count)
     return TrainingTime(
         tokens=training.tokens or 0,
         steps=steps,

@@ -274,13 +274,13 @@ def _select_parameters(settings: Settings) -> Settings:
 
 
 def _make_cell(axes: Axes, settings: Settings, fixed: Settings) -> Cell:
-    choice = replace(axes.choice, given=dict(_select_parameters(settings)), batch=None)
+    choice = replace(axes.choice, settings=dict(_select_parameters(settings)), batch=None)
     workload = make_workload(choice, **{name: settings[name] for name in STEP_AXES})
     workload = settle_place(workload, settings["device"])
     request: ResourceRequest | None = settings.get("request")
-    threads = _find_threads(settings, request, axes.choice.where)
+    threads = _find_threads(settings, request, axes.choice.source)
     if "stack" in settings:
-        software = registry.stack(settings["stack"], axes.choice.where)
+        software = registry.stack(settings["stack"], axes.choice.source)
         backend = software.backend
         is_compiled = software.compile
         stack = software.name if software.source else ""

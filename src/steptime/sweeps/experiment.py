@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool
 
-from steptime.build import Choice, choice_of, family_of, read_table
+from steptime.build import Choice, choice_of, family_of
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError, check_choice, shorten
 from steptime.core.validated import read_by, validated
@@ -23,6 +23,7 @@ from steptime.core.values import (
     parse_seconds,
 )
 from steptime.core.workload import Optimizer, Phase, Staging, Strategy
+from steptime.formats import read_table
 from steptime.measure import contract, registry
 from steptime.sweeps.resource_request import ResourceRequest, as_list
 
@@ -233,12 +234,12 @@ def axes_of(experiment: Experiment, place: str, on_cluster: bool = False) -> lis
         if on_cluster:
             tables = experiment.slurm or [ResourceRequest()]
             values["request"] = [request for kind in tables for request in kind.split_by_gpu()]
-        for name in choice.given:
+        for name in choice.settings:
             check_choice("hyperparameter", name, family.parameters, network_place)
         for name, parameter in family.parameters.items():
-            if name in choice.given:
+            if name in choice.settings:
                 full_range = parameter.sweep or parameter.choices
-                values[name] = _list_axis(choice.given[name], full_range, network_place, name)
+                values[name] = _list_axis(choice.settings[name], full_range, network_place, name)
         axes.append(Axes(choice, values))
     return axes
 

@@ -13,9 +13,9 @@ from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError
 from steptime.core.units import size
 from steptime.core.workload import workload_to_json
-from steptime.grids.folder import lacking, part_key
-from steptime.grids.grid import Place
+from steptime.grids.folder import part_key, select_missing
 from steptime.grids.replicas import predict_replicas
+from steptime.grids.step_records import Place
 from steptime.hardware.device import Cluster, Device, Link
 from steptime.measure import cpus, ranks
 from steptime.measure.contract import method
@@ -348,7 +348,7 @@ def predict(
             if head is None:
                 unpredicted += 1
             else:
-                writer.append_all(lacking((*ops, head), stored_keys))
+                writer.append_all(select_missing((*ops, head), stored_keys))
     if unpredicted:
         hint = 'link = "local" or the name of a link says what joins them'
         warn(f"{unpredicted} predictions of several replicas are left out: {hint}")

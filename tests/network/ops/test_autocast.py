@@ -186,7 +186,7 @@ def tracked_bytes(work: Workload) -> int:
         "alexnet:batch=8",
         pytest.param("resnet50:batch=8", marks=pytest.mark.slow),
         "cnn:block=residual,blocks=1,filters=16,image=200,batch=8",
-        pytest.param("inception_v3:batch=2", marks=pytest.mark.slow),
+        pytest.param("inception_v3:batch=2", marks=pytest.mark.rare),
         pytest.param("densenet121:batch=2", marks=pytest.mark.rare),
         "transformer:layers=2,width=256,length=256,vocabulary=1000,batch=4",
         pytest.param("bert_base", marks=pytest.mark.slow),

@@ -123,7 +123,7 @@ def test_labels():
     choice, batch, _ = network(
         "block_2-filtersz_16-input_100-output_500-batchsize_64", "bottleneck_x"
     )
-    assert (choice.given, batch) == (
+    assert (choice.settings, batch) == (
         {"blocks": "2", "filters": "16", "image": "100", "classes": "500", "block": "bottleneck"},
         64,
     )

@@ -7,8 +7,8 @@ from functools import cache, partial
 from steptime.build import tokens_per_example
 from steptime.core.errors import InputError
 from steptime.core.progress import watched
+from steptime.grids.batch_steps import BatchSteps
 from steptime.grids.batches import knee, largest_batch
-from steptime.grids.grid import Steps
 from steptime.hardware.device import Device
 from steptime.hardware.prices import Offer, Training, bill_training
 from steptime.prediction.assumed import assumed_of
@@ -41,7 +41,7 @@ class _DeviceStep:
     """
 
     model: StepModel
-    steps: Steps
+    steps: BatchSteps
     batch: int
     accumulated_bytes: Callable[[int], int]
 
@@ -102,10 +102,10 @@ def compare_devices(
         batch: examples of a step; by default those of the model.
     """
     global_batch = model.workload.batch_per_replica if batch is None else batch
-    all_steps = Steps(model, BATCHES)
+    all_steps = BatchSteps(model, BATCHES)
 
     @cache
-    def accumulated_bytes(steps: Steps, microbatch: int) -> int:
+    def accumulated_bytes(steps: BatchSteps, microbatch: int) -> int:
         return memory_of(
             steps.model.graph(microbatch),
             steps.model.stack,
@@ -116,7 +116,7 @@ def compare_devices(
     rows = []
     for device in watched(list(devices), "devices", PROGRESS_DEVICES):
         on_device = model.on(device)
-        steps = all_steps.of(on_device)
+        steps = all_steps.under(on_device)
         step = _DeviceStep(on_device, steps, global_batch, partial(accumulated_bytes, steps))
         rows.append(_make_row(step, training, (offers or {}).get(device.name)))
     return rows

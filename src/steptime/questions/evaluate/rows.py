@@ -2,35 +2,8 @@
 
 import msgspec
 
+from steptime.calibration.evaluate import ErrorFigures
 from steptime.core.answer import AnswerRow
-
-
-class ErrorFigures(AnswerRow, frozen=True, kw_only=True):
-    """Errors of predictions of some cases.
-
-    Attributes:
-        cases: number of cases.
-        mape: mean of |predicted / measured - 1|.
-        median: median of the same.
-        p90: 90th percentile of the same.
-        max: maximum of the same.
-        bias: mean of ln(predicted / measured).
-        factor: exp of the mean of |ln(predicted / measured)|.
-        balanced: mean of the `mape` of each kind on each device.
-        coverage: share of the cases that lie in their interval, None without intervals.
-        width: median of (high - low) / predicted, None without intervals.
-    """
-
-    cases: int
-    mape: float
-    median: float
-    p90: float
-    max: float
-    bias: float
-    factor: float
-    balanced: float
-    coverage: float | None
-    width: float | None
 
 
 class MethodErrors(ErrorFigures, frozen=True, kw_only=True):

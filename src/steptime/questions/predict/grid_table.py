@@ -1,17 +1,14 @@
 """A grid as it is printed and written: a cell for every model, device, batch and replicas."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from steptime.build import build
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_line, assumed_text
-from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import check_folder, write_atomically
 from steptime.core.printers import csv_parts
@@ -21,118 +18,19 @@ from steptime.core.table import (
     Column,
     LazySequence,
     Table,
+    ValueRows,
     head_step_columns,
 )
 from steptime.core.units import size
-from steptime.core.values import check_names, parse_counts, parse_devices, parse_models
-from steptime.core.workload import Workload
-from steptime.grids.grid import GridCell, Place, grid, place_of
-from steptime.hardware import catalog
-from steptime.hardware.device import Link
-from steptime.prediction.method import Method
+from steptime.grids.grid import GridCell
+from steptime.hardware.prices import HOUR_S
 from steptime.questions import options
-from steptime.questions.networks import networks
+from steptime.questions.predict.grid_request import GridRequest
+from steptime.questions.predict.grid_training import TRAINING_FIELDS, GridTraining
 from steptime.questions.predict.written_predictions import WrittenPredictions, describe_predictions
 
-MAX_CELLS = 1_000_000  # of a grid; JSON of so many takes
 MAX_PRINTED_ROWS = 40  # of the table for people
 REPORT_CELLS = 10_000  # cells between two reports of progress
-
-
-@dataclass(frozen=True)
-class Grid:
-    """The axes of a grid, checked; `batches` is None where each model has a batch of its own."""
-
-    models: tuple[str, ...]
-    places: tuple[Place, ...]
-    batches: tuple[int, ...] | None
-    replicas: tuple[int, ...]
-    link: Link | None
-
-    @property
-    def cells(self) -> int:
-        """The number of cells."""
-        of_network = len(self.places) * len(self.batches or (1,)) * len(self.replicas)
-        return len(self.models) * of_network
-
-
-def read_axes(
-    models: Any, devices: Any, batches: Any, replicas: Any, link: Any, method: str = ""
-) -> Grid:
-    """Read and check the axes of a grid from texts of the command line; raises `InputError`."""
-    grid_axes = Grid(
-        tuple(network for text in parse_models(models) for network in networks(text)),
-        tuple(place_of(name, method) for name in parse_devices(devices, "--device")),
-        None if batches is None else tuple(parse_counts(batches, "--batch")),
-        (1,) if replicas is None else tuple(parse_counts(replicas, "--replicas")),
-        None if link is None else catalog.link(link, "--link"),
-    )
-    check_names(
-        [
-            ":".join(filter(None, (place_device.name, dtype)))
-            for place_device, dtype in grid_axes.places
-        ],
-        "--device",
-    )
-    if max(grid_axes.replicas) > 1 and grid_axes.link is None:
-        raise InputError("several replicas all-reduce gradients: name a link with --link")
-    if grid_axes.cells > MAX_CELLS:
-        raise InputError(
-            f"a grid of {grid_axes.cells} cells; at most {MAX_CELLS}: a range has steps, 8..4096 +8"
-        )
-    return grid_axes
-
-
-WorkloadMaker = Callable[[Any, int | None], Workload]
-"""Makes the workload of a model at a batch, or at the model's own for None."""
-
-
-@dataclass(frozen=True)
-class GridRequest:
-    """A grid to predict.
-
-    Args:
-        axes: its axes.
-        make_workload: makes the workload of a model at a batch.
-        method: the cost model.
-        settings: options of the method.
-    """
-
-    axes: Grid
-    make_workload: WorkloadMaker
-    method: Method
-    settings: Mapping[str, str]
-
-    def cells(self) -> Iterator[GridCell]:
-        """Yield the cells, computed anew at each call."""
-        axes = self.axes
-        for dtype in dict.fromkeys(dtype for _, dtype in axes.places):
-            devices = [device for device, place_dtype in axes.places if place_dtype == dtype]
-            makers = [partial(self._make, name, dtype) for name in axes.models]
-            yield from grid(
-                makers,
-                devices,
-                axes.batches,
-                axes.replicas,
-                axes.link,
-                self.method,
-                self.settings,
-            )
-
-    def _make(self, name: str, dtype: str | None, batch: int | None) -> Workload:
-        workload = self.make_workload(name, batch)
-        return workload.with_dtype(find_dtype(dtype)) if dtype else workload
-
-    def unmodelled(self) -> tuple[str, ...]:
-        """Return the layers of unknown type, with their model where there are several models."""
-        batch = self.axes.batches[0] if self.axes.batches else None
-        layers: list[str] = []
-        for model in self.axes.models:
-            workload = self.make_workload(model, batch)
-            prefix = "" if len(self.axes.models) == 1 else f"{model}: "
-            if workload.file:
-                layers += [f"{prefix}{layer}" for layer in build(workload).unmodelled]
-        return tuple(layers)
 
 
 class GridRow(AnswerRow, frozen=True, kw_only=True):
@@ -160,6 +58,14 @@ class GridRow(AnswerRow, frozen=True, kw_only=True):
         status: ok, oom where the step does not fit, unsupported where the device has no peak for
             the data type.
         is_extrapolated: whether kernels lie beyond what was measured on a device of this kind.
+        train_s: seconds of the training of `--tokens`; null without it.
+        train_low_s: lower end of the 80 % interval of `train_s`; null where the method has none.
+        train_high_s: upper end of the 80 % interval of `train_s`; null where the method has none.
+        cost_total: cost of the whole training on all replicas; null without a price.
+        cost_per_hour: price of one device for an hour; null without an offer.
+        currency: currency of costs; null without prices.
+        offer: the cheapest offer of the device.
+        price_date: the date of the offer.
         assumed: settings that decide the time, by the option that changes them.
         notes: remarks that change how the cell is read.
     """
@@ -183,6 +89,14 @@ class GridRow(AnswerRow, frozen=True, kw_only=True):
     needed_bytes: int | None
     status: str
     is_extrapolated: bool | None
+    train_s: float | None
+    train_low_s: float | None
+    train_high_s: float | None
+    cost_total: float | None
+    cost_per_hour: float | None
+    currency: str | None
+    offer: str | None
+    price_date: str | None
     assumed: dict[str, str]
     notes: tuple[str, ...]
 
@@ -199,8 +113,7 @@ class GridAnswer(Answer, frozen=True, kw_only=True):
     rows: Sequence[GridRow]
     unmodelled: tuple[str, ...]
     notes: tuple[str, ...]
-    _first: Workload
-    _method: str
+    _request: GridRequest
     _has_file: bool = False
 
     def tables(self) -> Sequence[Table]:
@@ -210,7 +123,14 @@ class GridAnswer(Answer, frozen=True, kw_only=True):
         """
         if self._has_file:
             return []
-        return LazySequence(1, lambda: [_cell_table(self.rows, self._first, self._method)])
+        return LazySequence(1, lambda: [_cell_table(self.rows, self._request)])
+
+    def csv_table(self) -> Table:
+        """Return the cells as they are computed: 100,000 of them are no structs before."""
+        make_values = partial(_make_csv_values, self._request)
+        return Table(
+            CELL_COLUMNS, ValueRows(GridRow.__struct_fields__, len(self.rows), make_values)
+        )
 
 
 def predict_grid(request: GridRequest, out: str | None = None) -> GridAnswer | WrittenPredictions:
@@ -232,14 +152,13 @@ def predict_grid(request: GridRequest, out: str | None = None) -> GridAnswer | W
     axes, unmodelled = request.axes, request.unmodelled()
     rows: Sequence[GridRow] = LazySequence(axes.cells, partial(_make_rows, request))
     if out is not None:
-        write_atomically(Path(out), FORMATS[Path(out).suffix](_report_cells(request)))
+        write_atomically(Path(out), FORMATS[Path(out).suffix](request))
         note(f"{axes.cells} cells in {out}")
     return GridAnswer(
         rows=rows,
         unmodelled=unmodelled,
         notes=tuple(options.describe_unmodelled(unmodelled)),
-        _first=request.make_workload(axes.models[0], None),
-        _method=request.method.name,
+        _request=request,
         _has_file=out is not None,
     )
 
@@ -254,12 +173,12 @@ def _report_cells(request: GridRequest) -> Iterator[GridCell]:
 
 def _make_rows(request: GridRequest) -> Iterator[GridRow]:
     """Yield the rows of a grid, and tell how far the work is."""
-    return map(_make_row, _report_cells(request))
+    return map(partial(_make_row, request.training), _report_cells(request))
 
 
-def _make_row(cell: GridCell) -> GridRow:
-    values = dict(zip(GridRow.__struct_fields__, _values_of(cell), strict=True))
-    return GridRow(**values | {"assumed": dict(cell.assumed)})
+def _make_row(training: GridTraining, cell: GridCell) -> GridRow:
+    values = [*_values_of(cell), *training.values(cell), dict(cell.assumed), cell.notes]
+    return GridRow(**dict(zip(GridRow.__struct_fields__, values, strict=True)))
 
 
 def _predict_into_folder(request: GridRequest, out: Path) -> WrittenPredictions:
@@ -267,6 +186,8 @@ def _predict_into_folder(request: GridRequest, out: Path) -> WrittenPredictions:
     from steptime.grids.folder import predict_space
 
     axes = request.axes
+    if request.training.trainings:
+        raise InputError("a folder of records has no training: leave out --tokens, or --out a .csv")
     if axes.link or axes.replicas != (1,):
         raise InputError("a folder of records takes one replica: leave out --replicas and --link")
     request.method.under(request.settings)
@@ -276,78 +197,103 @@ def _predict_into_folder(request: GridRequest, out: Path) -> WrittenPredictions:
     return describe_predictions(out, request.method.name, predicted)
 
 
-_values_of = attrgetter(*GridRow.__struct_fields__)
-"""The fields of a cell, in the order of those of a row."""
+_values_of = attrgetter(*GridRow.__struct_fields__[: -len(TRAINING_FIELDS) - 2])
+"""The fields of a cell in the order of those of a row, as far as its training and its texts."""
 
 
-def _csv_values(cell: GridCell | GridRow) -> list[object]:
-    """Return the fields of a cell for a CSV file: settings and notes as texts."""
-    *values, assumed, notes = _values_of(cell)
-    settings = "; ".join([f"{name}={value}" for name, value in assumed.items()])
-    return [*values, settings, "; ".join(notes)]
+def _make_csv_values(request: GridRequest) -> Iterator[list[object]]:
+    """Yield the values of each cell for CSV, and tell how far the work is."""
+    return _csv_values(request.training, _report_cells(request))
+
+
+def _csv_values(training: GridTraining, cells: Iterable[GridCell]) -> Iterator[list[object]]:
+    """Yield the fields of the rows of cells for a CSV file: settings and notes as texts."""
+    settings: Mapping[str, str] = {}
+    settings_text = ""
+    for cell in cells:
+        if cell.assumed is not settings:  # cells of one device share them
+            settings = cell.assumed
+            settings_text = "; ".join([f"{name}={value}" for name, value in settings.items()])
+        notes = "; ".join(cell.notes)
+        yield [*_values_of(cell), *training.values(cell), settings_text, notes]
 
 
 CELL_COLUMNS = tuple(map(Column, GridRow.__struct_fields__))
-FORMATS: dict[str, Callable[[Iterator[GridCell]], Iterator[str]]] = {
-    ".csv": lambda cells: csv_parts(GridRow.__struct_fields__, map(_csv_values, cells)),
-    ".jsonl": lambda cells: (json.dumps(_make_row(cell).to_dict()) + "\n" for cell in cells),
+FORMATS: dict[str, Callable[[GridRequest], Iterator[str]]] = {
+    ".csv": lambda request: csv_parts(GridRow.__struct_fields__, _make_csv_values(request)),
+    ".jsonl": lambda request: (json.dumps(row.to_dict()) + "\n" for row in _make_rows(request)),
 }
 """The parts of the text of a file of cells, by its ending."""
 
 
-def _cell_table(rows: Sequence[GridRow], first: Workload, method: str) -> Table:
+def _cell_table(rows: Sequence[GridRow], request: GridRequest) -> Table:
     """Return the table of cells, of which people see the first."""
+    phase = request.make_workload(request.axes.models[0], None).phase
     printed_rows = rows[:MAX_PRINTED_ROWS]
-    optimizers = {row.optimizer for row in printed_rows}
-    names_optimizer = first.phase == "train" and len(optimizers) == 1
-    memory = f"peak memory ({optimizers.pop()})" if names_optimizer else "peak memory"
     dtype_names = {row.dtype for row in printed_rows}
-    dtypes = [Column("dtype")] if len(dtype_names) > 1 else []
-    reads_tokens = any(row.tokens_per_s is not None for row in printed_rows)
-    tokens = [Column("tokens_per_s", "tokens/s", is_spare=True)] if reads_tokens else []
-    has_equal_replicas = len({row.replicas for row in printed_rows}) < 2
-    heads = (
-        Column("model"),
-        Column("device"),
-        *dtypes,
-        Column("batch"),
-        Column("replicas", is_spare=has_equal_replicas),
-        Column("step_s", "step", ends=("low_s", "high_s")),
-        Column("communication_s", "communication", is_spare=True),
-        Column("examples_per_s", "speed"),
-        *tokens,
-        Column("memory", memory),
-    )
-    has_several_models = len({row.model for row in printed_rows}) > 1
-    texts = (
-        (
-            f"{row.model} on {row.device}" if has_several_models else row.device,
-            assumed_text(row.assumed),
-        )
-        for row in printed_rows
-        if row.step_s is not None
-    )
-    below = assumed_line(texts)
-    below += [EXTRAPOLATED_FOOTNOTE] if any(row.is_extrapolated for row in printed_rows) else []
-    below += list(dict.fromkeys(filter(None, map(_describe_notes, printed_rows))))
+    dtype = f", {dtype_names.pop()}" if len(dtype_names) == 1 else ""
     table_rows = LazySequence(
         len(rows), lambda: map(_table_row, rows), first_items=list(map(_table_row, printed_rows))
     )
-    dtype = "" if dtypes else f", {dtype_names.pop()}"
+    heads = _cell_columns(printed_rows, phase, bool(request.training.trainings))
     return Table(
         head_step_columns(heads, [row.to_dict() for row in printed_rows]),
         table_rows,
-        f"{len(rows)} cells, {first.phase}{dtype} ({method})",
-        below,
+        f"{len(rows)} cells, {phase}{dtype} ({request.method.name})",
+        _footnotes(printed_rows),
         max_rows=MAX_PRINTED_ROWS,
         csv_columns=CELL_COLUMNS,
     )
 
 
+def _cell_columns(rows: Sequence[GridRow], phase: str, has_training: bool) -> list[Column]:
+    """Return the columns of the table of cells; some are there only if rows differ in them."""
+    optimizers = {row.optimizer for row in rows}
+    names_optimizer = phase == "train" and len(optimizers) == 1
+    memory = f"peak memory ({optimizers.pop()})" if names_optimizer else "peak memory"
+    has_equal_replicas = len({row.replicas for row in rows}) < 2
+    columns = [Column("model"), Column("device")]
+    if len({row.dtype for row in rows}) > 1:
+        columns.append(Column("dtype"))
+    columns += [
+        Column("batch"),
+        Column("replicas", is_spare=has_equal_replicas),
+        Column("step_s", "step", ends=("low_s", "high_s")),
+        Column("communication_s", "communication", is_spare=True),
+        Column("examples_per_s", "speed"),
+    ]
+    if any(row.tokens_per_s is not None for row in rows):
+        columns.append(Column("tokens_per_s", "tokens/s", is_spare=True))
+    if has_training:
+        columns.append(Column("train_h", "training", is_answer=True))
+        columns.append(Column("cost_total", "cost", is_answer=True))
+    return [*columns, Column("memory", memory)]
+
+
+def _footnotes(rows: Sequence[GridRow]) -> list[str]:
+    """Return the lines below the table of cells: what is assumed, and what is to know of them."""
+    has_several_models = len({row.model for row in rows}) > 1
+    texts = (
+        (
+            f"{row.model} on {row.device}" if has_several_models else row.device,
+            assumed_text(row.assumed),
+        )
+        for row in rows
+        if row.step_s is not None
+    )
+    footnotes = assumed_line(texts)
+    if any(row.is_extrapolated for row in rows):
+        footnotes.append(EXTRAPOLATED_FOOTNOTE)
+    currencies = dict.fromkeys(row.currency for row in rows if row.currency)
+    if currencies:
+        footnotes.append(f"cost in {', '.join(currencies)}, of all replicas")
+    return footnotes + list(dict.fromkeys(filter(None, map(_describe_notes, rows))))
+
+
 def _table_row(row: GridRow) -> Mapping[str, Any]:
     """Return a row for the table of cells, with its memory as people read it."""
-    flat = dict(zip(GridRow.__struct_fields__, _csv_values(row), strict=True))
-    return flat | {"memory": _describe_memory(row)}
+    train_h = None if row.train_s is None else row.train_s / HOUR_S
+    return row.to_dict() | {"memory": _describe_memory(row), "train_h": train_h}
 
 
 def _describe_notes(row: GridRow) -> str:

@@ -22,7 +22,9 @@ from steptime.prediction.method import Method, priced_by
 from steptime.prediction.step_model import StepModel
 from steptime.questions import kinds, options
 from steptime.questions.predict import grid_table
-from steptime.questions.predict.grid_table import GridAnswer, GridRequest
+from steptime.questions.predict.grid_request import GridRequest, WorkloadMaker, read_axes
+from steptime.questions.predict.grid_table import GridAnswer
+from steptime.questions.predict.grid_training import read_training
 from steptime.questions.predict.run_energy import EnergyRequest
 from steptime.questions.predict.step_time import StepTime, predict_step
 from steptime.questions.predict.written_predictions import WrittenPredictions, describe_predictions
@@ -117,7 +119,7 @@ def predict(
         **step_options: Which step it is, and how it is executed: `StepOptions`.
 
     Returns:
-        A `StepTime`; with several stacks a `StacksAnswer`, with `all_cells` a `GridAnswer`, of a
+        A `StepTime`; with several stacks a `StepsOfStacks`, with `all_cells` a `GridAnswer`, of a
         folder a `WrittenPredictions`.
 
     Raises:
@@ -125,19 +127,19 @@ def predict(
     """
     step = StepOptions.from_keywords(step_options, predict)
     step_outputs = {"--by-op": by_op, "--trace": trace, "--steps": steps}
-    step_outputs |= {"--tokens": tokens, "--prices": prices}
+    training = {"--tokens": tokens, "--prices": prices}
     stacks = [] if step.stack is None else parse_names(text_of(step.stack), "--stack")
     settings, *other_settings = [
         replace(step, stack=name).method_options(step.options) for name in stacks or [None]
     ]
     if other_settings:
-        several = {"--in": folder, "--grid": all_cells, **step_outputs}
+        several = {"--in": folder, "--grid": all_cells, **step_outputs, **training}
         options.refuse(several, "{} takes one --stack")
     method = _method_of(step.method)
     if folder is not None:
         single = {"MODEL": model, "--grid": all_cells, "--batch": batch, "--steps": steps}
         single |= {"--replicas": replicas, "--out": out, "--trace": trace, "--length": step.length}
-        single |= {"--tokens": tokens, "--prices": prices}
+        single |= training
         options.refuse(single, "{} does not go with --in, which takes all of a folder's records")
         return _predict_folder(Path(folder), device, method, settings, link, by_op)
     if model is None or device is None:
@@ -147,10 +149,14 @@ def predict(
     grid_options = {"--replicas": replicas, "--link": link, "--out": out}
     if all_cells:
         options.refuse(step_outputs, "{} is of one prediction; leave out --grid")
-        axes = grid_table.read_axes(
+        axes = read_axes(
             text_of(model), text_of(device), text_of(batch), text_of(replicas), link, method.name
         )
-        request = GridRequest(axes, _workload_maker(step), method, settings)
+        make = _workload_maker(step)
+        workloads = (make(name, None) for name in axes.models)
+        request = GridRequest(
+            axes, make, method, settings, read_training(tokens, prices, workloads)
+        )
         return grid_table.predict_grid(request, None if out is None else str(out))
     options.refuse(grid_options, "{} needs --grid (for one network see also steptime scale)")
     workload = step.workload(model, batch)
@@ -187,7 +193,7 @@ def _read_run(steps: Any, kwh_price: Any, kwh_co2: Any) -> _Run:
     return _Run(parse_count(steps, "--steps"), price, co2_g)
 
 
-def _workload_maker(step: StepOptions) -> grid_table.WorkloadMaker:
+def _workload_maker(step: StepOptions) -> WorkloadMaker:
     """Return a function that makes the workload of a model at a batch, or at the model's own."""
     from steptime.build import make_workload, read_model, set_length
 

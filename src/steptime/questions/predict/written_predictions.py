@@ -45,16 +45,16 @@ def describe_predictions(
     folder: Path, method: str, predicted: Predicted, title: str = ""
 ) -> WrittenPredictions:
     """Return the answer that says how many predictions a folder got, below a title."""
-    added = f"{counted(predicted.written, 'prediction')} written to {folder}"
-    present = f", {predicted.there} were there" if predicted.there else ""
+    added = f"{counted(predicted.added, 'prediction')} written to {folder}"
+    present = f", {predicted.present} were there" if predicted.present else ""
     refused = tuple(
         RefusedSteps(reason=reason, steps=steps) for reason, steps in predicted.refused.items()
     )
     return WrittenPredictions(
         folder=str(folder),
         method=method,
-        added=predicted.written,
-        present=predicted.there,
+        added=predicted.added,
+        present=predicted.present,
         refused=refused,
         headline=(*([title] if title else []), f"{added}{present}"),
         notes=tuple(f"{row.steps} not predicted: {row.reason}" for row in refused),

@@ -8,6 +8,8 @@ from math import inf
 from pathlib import Path
 from statistics import fmean
 
+from msgspec.structs import asdict
+
 from steptime.core.progress import note
 from steptime.core.registry import load as load_name
 from steptime.core.signature import option_name
@@ -25,7 +27,7 @@ from steptime.questions.serve.search_answer import (
     describe_split,
 )
 from steptime.questions.serve.server import stack_times
-from steptime.questions.serve.server_fields import price_tokens, spread_fields
+from steptime.questions.serve.server_fields import interval_fields, price_tokens, request_spreads
 from steptime.serving.demand import Demand
 from steptime.serving.load import TimeSpread, run_requests
 from steptime.serving.queueing import Load
@@ -116,23 +118,12 @@ def _make_row(search: ServerSearch, candidate: Candidate) -> SearchRow:
         prefill_data=reader.data if reader else None,
         prefill_expert=reader.expert if reader else None,
         prefill_replicas=reader.replicas if reader else None,
-        **spread_fields(run),
-        ttft_low_s=times.ttft.low,
-        ttft_high_s=times.ttft.high,
-        tpot_low_s=times.tpot.low,
-        tpot_high_s=times.tpot.high,
-        request_low_s=times.request.low,
-        request_high_s=times.request.high,
+        **asdict(request_spreads(run)),
+        **interval_fields(stacked),
         ttft_p90_low_s=ttft_p90.low,
         ttft_p90_high_s=ttft_p90.high,
         tpot_p90_low_s=tpot_p90.low,
         tpot_p90_high_s=tpot_p90.high,
-        any_stack_ttft_low_s=any_stack.ttft.low,
-        any_stack_ttft_high_s=any_stack.ttft.high,
-        any_stack_tpot_low_s=any_stack.tpot.low,
-        any_stack_tpot_high_s=any_stack.tpot.high,
-        any_stack_request_low_s=any_stack.request.low,
-        any_stack_request_high_s=any_stack.request.high,
         any_stack_ttft_p90_low_s=any_ttft_p90.low,
         any_stack_ttft_p90_high_s=any_ttft_p90.high,
         any_stack_tpot_p90_low_s=any_tpot_p90.low,

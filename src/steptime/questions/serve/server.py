@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from msgspec.structs import asdict
+
 from steptime.core.errors import InputError
 from steptime.core.units import percent, seconds, size
 from steptime.hardware.software import defaults_for
@@ -10,15 +12,14 @@ from steptime.planning.request import shape_of
 from steptime.questions.serve.options import ServeOptions
 from steptime.questions.serve.server_answer import ServerAnswer
 from steptime.questions.serve.server_fields import (
+    interval_fields,
     memory_fields,
     price_tokens,
-    spread_fields,
-    time_fields,
+    request_spreads,
 )
 from steptime.questions.serve.server_parts import (
     PhaseTimes,
     PredictDifference,
-    RequestSpreads,
     ServerLoad,
     StackTimes,
 )
@@ -138,7 +139,10 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
         nearest_stack=server.stacked.nearest,
         other_stacks=stack_times(server.stacked),
         assumed=_assumed(server, options),
-        **time_fields(server.stacked),
+        ttft_s=server.times.ttft.value,
+        tpot_s=server.times.tpot.value,
+        request_s=server.times.request.value,
+        **interval_fields(server.stacked),
         ttft_target_s=options.ttft_s,
         tpot_target_s=options.tpot_s,
         holds_targets=_does_hold_targets(server, options),
@@ -239,7 +243,7 @@ def _predict_difference(server: _Server) -> PredictDifference | None:
 def _server_load(run: LoadRun) -> ServerLoad:
     """Return a run under load as a part of an answer."""
     return ServerLoad(
-        **spread_fields(run),
+        **asdict(request_spreads(run)),
         request_count=run.request_count,
         counted_requests=run.counted_requests,
         duration_s=run.duration_s,
@@ -255,7 +259,7 @@ def _server_load(run: LoadRun) -> ServerLoad:
         cache_share=run.cache_share,
         preemptions=run.preemptions,
         queue_grows=run.queue_grows,
-        varied=None if run.varied is None else RequestSpreads(**spread_fields(run.varied)),
+        varied=None if run.varied is None else request_spreads(run.varied),
     )
 
 

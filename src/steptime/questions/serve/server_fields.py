@@ -3,6 +3,7 @@
 from typing import TypedDict
 
 from steptime.hardware.prices import Offer
+from steptime.questions.serve.server_parts import RequestSpreads
 from steptime.serving.load import LoadRun
 from steptime.serving.memory import ServerMemory
 from steptime.serving.times import StackedTimes
@@ -20,16 +21,13 @@ class CostFields(TypedDict):
     price_date: str | None
 
 
-class TimeFields(TypedDict):
-    """The fields of an answer with the times of a request."""
+class IntervalFields(TypedDict):
+    """The fields of an answer with the intervals of the mean times of a request."""
 
-    ttft_s: float
     ttft_low_s: float | None
     ttft_high_s: float | None
-    tpot_s: float
     tpot_low_s: float | None
     tpot_high_s: float | None
-    request_s: float
     request_low_s: float | None
     request_high_s: float | None
     any_stack_ttft_low_s: float | None
@@ -69,17 +67,14 @@ def price_tokens(offer: Offer | None, device_count: int, tokens_per_s: float) ->
     }
 
 
-def time_fields(stacked: StackedTimes) -> TimeFields:
-    """Return the times of a request and their intervals by the fields of an answer."""
+def interval_fields(stacked: StackedTimes) -> IntervalFields:
+    """Return the intervals of the times of a request, under its stack and over any stack."""
     times, any_stack = stacked.times, stacked.any_stack
     return {
-        "ttft_s": times.ttft.value,
         "ttft_low_s": times.ttft.low,
         "ttft_high_s": times.ttft.high,
-        "tpot_s": times.tpot.value,
         "tpot_low_s": times.tpot.low,
         "tpot_high_s": times.tpot.high,
-        "request_s": times.request.value,
         "request_low_s": times.request.low,
         "request_high_s": times.request.high,
         "any_stack_ttft_low_s": any_stack.ttft.low,
@@ -106,37 +101,20 @@ def memory_fields(memory: ServerMemory) -> MemoryFields:
     }
 
 
-class SpreadFields(TypedDict):
-    """The fields of `RequestSpreads`."""
-
-    ttft_mean_s: float
-    ttft_p50_s: float
-    ttft_p90_s: float
-    ttft_p99_s: float
-    tpot_mean_s: float | None
-    tpot_p50_s: float | None
-    tpot_p90_s: float | None
-    tpot_p99_s: float | None
-    request_mean_s: float
-    request_p50_s: float
-    request_p90_s: float
-    request_p99_s: float
-
-
-def spread_fields(run: LoadRun) -> SpreadFields:
-    """Return the times of requests by the fields of `RequestSpreads`."""
+def request_spreads(run: LoadRun) -> RequestSpreads:
+    """Return the times of requests under load."""
     tpot = run.tpot or (None, None, None, None)
-    return {
-        "ttft_mean_s": run.ttft.mean_s,
-        "ttft_p50_s": run.ttft.p50_s,
-        "ttft_p90_s": run.ttft.p90_s,
-        "ttft_p99_s": run.ttft.p99_s,
-        "tpot_mean_s": tpot[0],
-        "tpot_p50_s": tpot[1],
-        "tpot_p90_s": tpot[2],
-        "tpot_p99_s": tpot[3],
-        "request_mean_s": run.request.mean_s,
-        "request_p50_s": run.request.p50_s,
-        "request_p90_s": run.request.p90_s,
-        "request_p99_s": run.request.p99_s,
-    }
+    return RequestSpreads(
+        ttft_mean_s=run.ttft.mean_s,
+        ttft_p50_s=run.ttft.p50_s,
+        ttft_p90_s=run.ttft.p90_s,
+        ttft_p99_s=run.ttft.p99_s,
+        tpot_mean_s=tpot[0],
+        tpot_p50_s=tpot[1],
+        tpot_p90_s=tpot[2],
+        tpot_p99_s=tpot[3],
+        request_mean_s=run.request.mean_s,
+        request_p50_s=run.request.p50_s,
+        request_p90_s=run.request.p90_s,
+        request_p99_s=run.request.p99_s,
+    )

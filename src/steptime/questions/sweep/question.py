@@ -10,7 +10,7 @@ from steptime.core.kinds import text_of
 from steptime.core.progress import note
 from steptime.core.values import MAX_VISITS, parse_count
 from steptime.grids.folder import Predicted, predict_space
-from steptime.grids.grid import Place, place_of
+from steptime.grids.step_records import Place, place_of
 from steptime.hardware import catalog
 from steptime.prediction import DEFAULT
 from steptime.prediction.method import stack_option

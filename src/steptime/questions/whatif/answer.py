@@ -195,43 +195,76 @@ class NetworkRow(AnswerRow, frozen=True, kw_only=True):
         return max(self.largest_batch, self.changed_largest_batch) >= MAX_BATCH
 
 
-class WhatIfAnswer(Answer, frozen=True, kw_only=True):
-    """Networks on a device and on a changed one; speed-ups above 1 are faster.
+class NetworkSettings(AnswerRow, frozen=True, kw_only=True):
+    """The settings that are assumed for one of several networks.
+
+    Attributes:
+        model: the network.
+        assumed: settings that decide its predictions, by the option that changes them.
+    """
+
+    model: str
+    assumed: dict[str, str]
+
+
+class NetworksAnswer(Answer, frozen=True, kw_only=True):
+    """Networks on a device and on changed ones.
 
     Attributes:
         device: the device.
         method: the cost model.
         dtype: data type of weights and activations; null where the networks have several.
         network_count: number of networks.
-        changes: the changes of the device.
         assumed: settings that decide all predictions alike, by the option that changes them.
-        summary: the speed-ups of all networks together.
-        classes: the ops by what binds them.
-        ops: the ops by kind, unit and what binds them, at the same batch.
-        rows: the networks, each at each batch.
-        headline: the answer in a few sentences.
+        network_settings: the assumed settings of each network, where they are not alike.
         notes: remarks that change how the answer is read.
     """
-
-    has_details: ClassVar[bool] = True
 
     device: str
     method: str
     dtype: str | None
     network_count: int
-    changes: tuple[str, ...]
     assumed: dict[str, str]
+    network_settings: tuple[NetworkSettings, ...]
+    notes: tuple[str, ...]
+
+    def describe_assumed(self) -> list[str]:
+        """Describe the assumed settings in a line, of each network where they are not alike."""
+        settings = [(row.model, assumed_text(row.assumed)) for row in self.network_settings]
+        return assumed_line(settings or [(self.device, assumed_text(self.assumed))])
+
+    def describe_question(self) -> str:
+        """Describe the question: `t4, 2 networks, float32 (calibrated)`."""
+        networks = counted(self.network_count, "network")
+        dtype = self.dtype or "of several types"
+        return f"{self.device}, {networks}, {dtype} ({self.method})"
+
+
+class WhatIfAnswer(NetworksAnswer, frozen=True, kw_only=True):
+    """Networks on a device and on a changed one; speed-ups above 1 are faster.
+
+    Attributes:
+        changes: the changes of the device.
+        summary: the speed-ups of all networks together.
+        classes: the ops by what binds them.
+        ops: the ops by kind, unit and what binds them, at the same batch.
+        rows: the networks, each at each batch.
+        headline: the answer in a few sentences.
+    """
+
+    has_details: ClassVar[bool] = True
+
+    changes: tuple[str, ...]
     summary: Summary
     classes: tuple[OpClass, ...]
     ops: tuple[OpKindClass, ...]
     rows: tuple[NetworkRow, ...]
     headline: tuple[str, ...]
-    notes: tuple[str, ...]
 
     def tables(self) -> list[Table]:
         """Return the classes of ops, the kinds of ops and the networks."""
         title = f"{self.device} with {', '.join(self.changes)}"
-        below = assumed_line([(self.device, assumed_text(self.assumed))])
+        below = self.describe_assumed()
         classes, ops = ([row.to_dict() for row in rows] for rows in (self.classes, self.ops))
         networks = [
             row.to_dict()
@@ -285,30 +318,18 @@ class ChangedDevice(AnswerRow, frozen=True, kw_only=True):
     newly_fitting_count: int
 
 
-class ChangedDevicesAnswer(Answer, frozen=True, kw_only=True):
+class ChangedDevicesAnswer(NetworksAnswer, frozen=True, kw_only=True):
     """Networks on every combination of changes of a device.
 
     Attributes:
-        device: the device.
-        method: the cost model.
-        dtype: data type of weights and activations; null where the networks have several.
-        network_count: number of networks.
         axes: the keys of the changed figures.
-        assumed: settings that decide all predictions alike, by the option that changes them.
         rows: the changed devices.
         headline: the fastest changed device, in a sentence.
-        notes: remarks that change how the answer is read.
     """
 
-    device: str
-    method: str
-    dtype: str | None
-    network_count: int
     axes: tuple[str, ...]
-    assumed: dict[str, str]
     rows: tuple[ChangedDevice, ...]
     headline: tuple[str, ...]
-    notes: tuple[str, ...]
     _factors: tuple[str, ...] = ()
 
     def to_pandas(self) -> Any:
@@ -348,28 +369,16 @@ class Upgrade(AnswerRow, frozen=True, kw_only=True):
     gain_share: float
 
 
-class UpgradesAnswer(Answer, frozen=True, kw_only=True):
+class UpgradesAnswer(NetworksAnswer, frozen=True, kw_only=True):
     """Single upgrades of a device, the one that pays most first.
 
     Attributes:
-        device: the device.
-        method: the cost model.
-        dtype: data type of weights and activations; null where the networks have several.
-        network_count: number of networks.
-        assumed: settings that decide all predictions alike, by the option that changes them.
         rows: the upgrades.
         headline: the upgrade that pays most, in a sentence.
-        notes: remarks that change how the answer is read.
     """
 
-    device: str
-    method: str
-    dtype: str | None
-    network_count: int
-    assumed: dict[str, str]
     rows: tuple[Upgrade, ...]
     headline: tuple[str, ...]
-    notes: tuple[str, ...]
 
     def tables(self) -> list[Table]:
         """Return a row for each upgrade."""
@@ -377,18 +386,11 @@ class UpgradesAnswer(Answer, frozen=True, kw_only=True):
         return [_speed_table(self, (Column("upgrade"), *SPEED_COLUMNS), rows)]
 
 
-def describe_question(answer: ChangedDevicesAnswer | UpgradesAnswer) -> str:
-    """Describe the question: `t4, 2 networks, float32 (calibrated)`."""
-    networks = counted(answer.network_count, "network")
-    dtype = answer.dtype or "of several types"
-    return f"{answer.device}, {networks}, {dtype} ({answer.method})"
-
-
 def _speed_table(
-    answer: ChangedDevicesAnswer | UpgradesAnswer,
+    answer: NetworksAnswer,
     heads: Sequence[Any],
     rows: Sequence[Mapping[str, Any]],
 ) -> Table:
     """Return the table of changed devices, with what is assumed below."""
-    below = assumed_line([(answer.device, assumed_text(answer.assumed))])
-    return Table(heads, rows, describe_question(answer), below, max_rows=MAX_ROWS)
+    below = answer.describe_assumed()
+    return Table(heads, rows, answer.describe_question(), below, max_rows=MAX_ROWS)

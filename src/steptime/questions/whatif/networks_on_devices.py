@@ -4,18 +4,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import compress
+from typing import TypedDict
 
 import msgspec
 
 from steptime.core.progress import watched
 from steptime.core.workload import Workload
+from steptime.grids.batch_steps import BatchSteps
 from steptime.grids.batches import MAX_BATCH, doubling
-from steptime.grids.grid import Steps
 from steptime.hardware.device import Device
 from steptime.prediction.assumed import assumed_of, common_settings
 from steptime.prediction.step_model import StepModel
 from steptime.questions.bound import Path, path
-from steptime.questions.whatif.answer import NetworkRow
+from steptime.questions.whatif.answer import NetworkRow, NetworkSettings
 
 TRIAL_BATCHES = doubling(MAX_BATCH)  # powers of two
 
@@ -29,7 +30,7 @@ class NetworkCase:
         batch: the batch; 0 means the largest that fits.
     """
 
-    def __init__(self, model: StepModel, steps: Steps, batch: int) -> None:
+    def __init__(self, model: StepModel, steps: BatchSteps, batch: int) -> None:
         self.model, self._steps = model, steps
         self.largest = self.largest_on(model.device)
         self.batch = batch or self.largest
@@ -78,23 +79,39 @@ def make_cases(
     Raises:
         InputError: where the device has no peak for their type.
     """
-    models: dict[str, tuple[StepModel, Steps]] = {}
+    models: dict[str, tuple[StepModel, BatchSteps]] = {}
     cases = []
     for workload in watched(list(workloads), "networks"):
         key = replace(workload, batch_per_replica=1).key
         if key not in models:
             model = StepModel(workload, device, None, method, options, assumes=True)
             _ = model.seen  # raises for a type without a peak
-            models[key] = model, Steps(model, TRIAL_BATCHES)
+            models[key] = model, BatchSteps(model, TRIAL_BATCHES)
         model, steps = models[key]
         cases.append(NetworkCase(model, steps, 0 if largest else workload.batch_per_replica))
     return cases
 
 
-def assumed_settings(cases: Sequence[NetworkCase]) -> dict[str, str]:
-    """Return the settings that are assumed alike for all networks (`assumed_of`)."""
+class AssumedFields(TypedDict):
+    """The fields of an answer that say which settings are assumed."""
+
+    assumed: dict[str, str]
+    network_settings: tuple[NetworkSettings, ...]
+
+
+def assumed_fields(cases: Sequence[NetworkCase]) -> AssumedFields:
+    """Return the settings that are assumed alike for all networks, and those of each if not all.
+
+    A convolutional network and a sequence model differ in their data type and optimizer.
+    """
     models = {id(case.model): case.model for case in cases}
-    return common_settings(map(assumed_of, models.values()))
+    rows = [
+        NetworkSettings(model=model.workload.label, assumed=assumed_of(model))
+        for model in models.values()
+    ]
+    shared = common_settings(row.assumed for row in rows)
+    is_uniform = all(row.assumed == shared for row in rows)
+    return {"assumed": shared, "network_settings": () if is_uniform else tuple(rows)}
 
 
 def predict_network(case: NetworkCase, model: StepModel) -> tuple[NetworkRow, Path | None]:

@@ -20,7 +20,6 @@ from steptime.questions.whatif.answer import (
     ChangedDevicesAnswer,
     UpgradesAnswer,
     WhatIfAnswer,
-    describe_question,
 )
 from steptime.questions.whatif.changes import (
     Change,
@@ -40,7 +39,7 @@ from steptime.questions.whatif.compare import (
 )
 from steptime.questions.whatif.networks_on_devices import (
     NetworkCase,
-    assumed_settings,
+    assumed_fields,
     make_cases,
 )
 
@@ -170,7 +169,7 @@ def _answer_change(
         **question,
         network_count=len(cases),
         changes=tuple(map(str, changes)),
-        assumed=assumed_settings(cases),
+        **assumed_fields(cases),
         summary=compared.summary,
         classes=compared.classes,
         ops=compared.ops,
@@ -193,7 +192,7 @@ def _answer_ranges(
         **question,
         network_count=len(cases),
         axes=tuple(change.key for change in changes),
-        assumed=assumed_settings(cases),
+        **assumed_fields(cases),
         rows=rows,
         headline=tuple(describe_fastest(rows)),
         notes=(*notes, *describe_caps(cases[0].model.device, capped)),
@@ -213,7 +212,7 @@ def _answer_upgrades(
     return UpgradesAnswer(
         **question,
         network_count=len(cases),
-        assumed=assumed_settings(cases),
+        **assumed_fields(cases),
         rows=rows,
         headline=(describe_best(rows),),
         notes=(*notes, *describe_caps(cases[0].model.device, devices.capped)),
@@ -241,4 +240,4 @@ def _draw_map(
         "Geometric mean of examples a second, with the batch that then fits, over before.",
         device.source,
     ]
-    draw_heat_map(describe_question(answer), caption, cells, axes, "speed-up", out)
+    draw_heat_map(answer.describe_question(), caption, cells, axes, "speed-up", out)

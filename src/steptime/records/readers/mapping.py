@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
-from steptime.build import read_table
 from steptime.core.amounts import localise
 from steptime.core.errors import InputError, check_choice, shorten
 from steptime.core.formula import column_name, formula, valued
@@ -31,6 +30,7 @@ from steptime.core.table_layout import Cells, TableLayout, find_headings
 from steptime.core.toml_files import packaged
 from steptime.core.units import counted
 from steptime.core.validated import validated
+from steptime.formats import read_table
 from steptime.records.readers.dates import read_date
 from steptime.records.readers.mapped_row import SIZE_NAMES, MappedRow
 from steptime.records.readers.mapping_keys import Keys, RowKeys

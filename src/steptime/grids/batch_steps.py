@@ -1,0 +1,173 @@
+"""The step of one network at many batches: its memory, its remarks and its times on any device.
+
+Three batches tell what a network runs at any other where that lies on lines (`prediction.lines`).
+A network for which it does not is built for each batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from steptime.core.graph import PASSES, Graph
+from steptime.prediction.lines import Lines, Span, lines_of, merging_batches, spans
+from steptime.prediction.memory import describe_lack
+from steptime.prediction.remarks import RemarkKey, remark_key
+from steptime.prediction.states import may_leave
+from steptime.prediction.step_model import StepModel
+
+FEW = 3  # batches that are built one by one: lines take three
+MAX_LOWERED_BATCHES = 64  # batches whose kernels stay in memory from device to device
+
+
+class BatchSteps:
+    """A network's step at many batches.
+
+    It is of the stack and the data type of `model`; a device that has another is asked under that
+    (`under`).
+
+    Attributes:
+        model: the network on some device.
+        batches: the batches, in the order of the question.
+        lines: the kernels as lines in the batch; None where they lie on none.
+        peak_bytes: size of all tensors at the worst moment, at each batch.
+        blocks_bytes: memory that the allocator holds beyond tensors, at each batch.
+        graphs: the first graph of each remark key.
+        remark_keys: what the remarks of each batch depend on, a single key on lines.
+    """
+
+    def __init__(self, model: StepModel, batches: Sequence[int]) -> None:
+        self.model = model
+        self.batches = batches
+        distinct_batches = sorted(set(batches))
+        has_lines = model.method.arrays and len(distinct_batches) > FEW
+        self.lines: Lines | None = lines_of(model, distinct_batches) if has_lines else None
+        self._under = {_step_key(model): self}
+        self.graphs: dict[RemarkKey, Graph] = {}
+        self.remark_keys: list[RemarkKey] = []
+        self.peak_bytes, self.blocks_bytes = self._find_memory()
+
+    def _find_memory(self) -> tuple[list[int], list[int]]:
+        """Return the bytes of tensors and of the allocator at each batch; keep the remark keys."""
+        model, lines = self.model, self.lines
+        if lines is not None:
+            self._add_remark_key(model.graph(lines.low))
+            line_peaks = lines.highest(lines.memory, self.batches)
+            reserved = lines.blocks.reserved_bytes(lines.share(self.batches))
+            return line_peaks, (reserved - np.array(line_peaks)).tolist()
+        peaks: list[int] = []
+        blocks: list[int] = []
+        for batch in self.batches:
+            self._add_remark_key(model.graph(batch))
+            peaks.append(max(model.living(batch)))
+            blocks.append(model.blocks(peaks[-1], batch))
+            if len(self.batches) <= MAX_LOWERED_BATCHES:  # while its graph is at hand
+                model.lowered(batch)
+        return peaks, blocks
+
+    def _add_remark_key(self, graph: Graph) -> None:
+        key = remark_key(graph)
+        self.graphs.setdefault(key, graph)
+        self.remark_keys.append(key)
+
+    def under(self, model: StepModel) -> BatchSteps:
+        """Return the steps as the stack of a model's device runs them, in its data type."""
+        key = _step_key(model)
+        if key not in self._under:
+            self._under[key] = BatchSteps(model, self.batches)
+        return self._under[key]
+
+    def needed_bytes(self, model: StepModel) -> list[int]:
+        """Return the memory that a process needs of a model's device at each batch."""
+        steps = self.under(model)
+        empty = model.process_memory.needs(0, 0)
+        process_bytes = np.array(steps.peak_bytes) + empty.total_bytes
+        if empty.blocks_bytes is not None:
+            process_bytes += np.rint(steps.blocks_bytes).astype(np.int64)
+        needed_bytes: list[int] = process_bytes.tolist()
+        return needed_bytes
+
+    def fit(self, model: StepModel) -> list[bool]:
+        """Return whether a model's device has the memory that a step needs, at each batch."""
+        usable_bytes = model.device.usable_bytes
+        if usable_bytes is None:
+            return [True] * len(self.batches)
+        return [needed_bytes <= usable_bytes for needed_bytes in self.needed_bytes(model)]
+
+    def remarks(self, model: StepModel) -> list[tuple[str, ...]]:
+        """Return the remarks of each batch on a model's device."""
+        steps = self.under(model)
+        remarks_of = {key: model.remarks_on(graph) for key, graph in steps.graphs.items()}
+        keys = steps.remark_keys * len(self.batches) if steps.lines else steps.remark_keys
+        needed_bytes = self.needed_bytes(model)
+        describe = partial(describe_lack, model.device)
+        return [
+            remarks_of[key] if fit else (describe(needed), *remarks_of[key])
+            for key, needed, fit in zip(keys, needed_bytes, self.fit(model), strict=True)
+        ]
+
+    def spans(self, models: Sequence[StepModel]) -> list[Span]:
+        """Return times with their bounds on several devices, by columns where steps lie on lines.
+
+        Raises:
+            InputError: as a prediction does, for the first device that has no peak for the dtype.
+        """
+        steps_of_models = [self.under(model) for model in models]
+        if any(steps is not self for steps in steps_of_models):
+            models_of: dict[BatchSteps, list[StepModel]] = {}
+            for steps, model in zip(steps_of_models, models, strict=True):
+                models_of.setdefault(steps, []).append(model)
+            spans_of = {steps: iter(steps.spans(group)) for steps, group in models_of.items()}
+            return [next(spans_of[steps]) for steps in steps_of_models]
+        if self.lines is None or any(map(_lies_on_no_line, models)):
+            return [_price_batches(model, self.batches) for model in models]
+        single_batches = merging_batches(self.lines) & {*self.batches}
+        places = [i for i, batch in enumerate(self.batches) if batch in single_batches]
+        priced_batches = [self.batches[i] for i in places]
+        return [
+            _replace_batches(span, places, _price_batches(model, priced_batches))
+            for span, model in zip(spans(self.lines, models, self.batches), models, strict=True)
+        ]
+
+
+def _step_key(model: StepModel) -> tuple[str, str]:
+    """Return the settings that may differ from device to device: stack and data type."""
+    return model.settings.stack, model.workload.dtype
+
+
+def _lies_on_no_line(model: StepModel) -> bool:
+    """Return whether times are no lines: new pages of a CPU, states in the host's memory."""
+    has_new_pages = model.device.is_own_host and bool(model.seen.constants)
+    return has_new_pages or may_leave(model.workload.tuning)
+
+
+def _replace_batches(span: Span, places: Sequence[int], priced: Span) -> Span:
+    """Return times of batches, at some places those of single predictions."""
+    if not places:
+        return span
+
+    def merge(column: Any, values: Any) -> Any:
+        if column is None or values is None:
+            return None
+        merged = [*column]
+        for place, value in zip(places, values, strict=True):
+            merged[place] = value
+        return merged
+
+    times = [merge(*columns) for columns in zip(span.times, priced.times, strict=True)]
+    return Span(times, *map(merge, span[1:], priced[1:]))
+
+
+def _price_batches(model: StepModel, batches: Sequence[int]) -> Span:
+    """Predict the step at each batch by itself."""
+    timelines = [model.timeline(batch) for batch in batches]
+    times = [[getattr(timeline, f"{name}_s") for timeline in timelines] for name in PASSES]
+    is_extrapolated = [timeline.is_extrapolated for timeline in timelines]
+    ends: list[Any] = [
+        [getattr(timeline, end) for timeline in timelines] for end in ("low_s", "high_s")
+    ]
+    low_s, high_s = (None if None in column else column for column in ends)
+    return Span(times, is_extrapolated, low_s, high_s)

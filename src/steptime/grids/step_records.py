@@ -1,0 +1,122 @@
+"""Predictions of many workloads at many places, as records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import repeat
+
+from steptime.core.dtypes import find_dtype
+from steptime.core.errors import InputError
+from steptime.core.graph import PASSES
+from steptime.core.progress import watched
+from steptime.core.workload import Workload
+from steptime.grids.batch_steps import BatchSteps
+from steptime.hardware import catalog
+from steptime.hardware.device import Device
+from steptime.prediction.method import Method
+from steptime.prediction.records import costs, record_method, step_record
+from steptime.prediction.step_model import StepModel
+from steptime.records.record import Quantity, Record, current_time
+
+Place = tuple[Device, str | None]  # and the dtype there, None for that of each workload
+
+
+def place_of(text: str, method: str = "") -> Place:
+    """Return the device that a text such as `tpu-v2-8:bfloat16-mixed` names, and its dtype."""
+    name, _, dtype = text.rpartition(":") if ":" in text else (text, "", "")
+    device = catalog.device(name.strip(), method)
+    return device, find_dtype(dtype.strip()) if dtype.strip() else None
+
+
+def predict_records(
+    workloads: Iterable[Workload],
+    places: Sequence[Place],
+    method: str | Method,
+    options: Mapping[str, object],
+    refusals: dict[str, int],
+) -> Iterator[Record]:
+    """Yield the record of each step of one replica at each place, network by network.
+
+    Args:
+        workloads: the steps; those of one network at several batches are predicted together.
+        places: devices with data types.
+        method: the cost model.
+        options: options of the method.
+        refusals: number of steps that a place cannot run, by the reason; it is added to.
+
+    Raises:
+        InputError: for a mistake that does not depend on the place.
+    """
+    networks: dict[str, list[Workload]] = {}
+    for workload in workloads:
+        networks.setdefault(replace(workload, batch_per_replica=1).key, []).append(workload)
+    for workloads_of_network in watched(list(networks.values()), "networks"):
+        workload = workloads_of_network[0]
+        batches = list(dict.fromkeys(step.batch_per_replica for step in workloads_of_network))
+        for dtype in dict.fromkeys(dtype for _, dtype in places):
+            network = workload.with_dtype(find_dtype(dtype)) if dtype else workload
+            model = StepModel(network, places[0][0], None, method, options, assumes=True)
+            devices = [device for device, place_dtype in places if place_dtype == dtype]
+            yield from _predict_devices(BatchSteps(model, batches), devices, refusals)
+
+
+def _predict_devices(
+    steps: BatchSteps, devices: Iterable[Device], refusals: dict[str, int]
+) -> Iterator[Record]:
+    """Yield the records of a network on each device; count those that are refused."""
+    work_of: dict[BatchSteps, list[dict[str, float]]] = {}
+    for device in devices:
+        try:
+            model = steps.model.on(device)
+            device_steps = steps.under(model)
+            if device_steps not in work_of:
+                work_of[device_steps] = _count_work(device_steps)
+            yield from _device_records(model, device_steps, work_of[device_steps])
+        except InputError as error:
+            refusals[str(error)] = refusals.get(str(error), 0) + len(steps.batches)
+
+
+def _count_work(steps: BatchSteps) -> list[dict[str, float]]:
+    """Return FLOP and traffic at each batch, between the ends of lines where it lies on these."""
+    if steps.lines is None:
+        return [costs(steps.model, batch) for batch in steps.batches]
+    high = costs(steps.model, steps.lines.high)
+    low = costs(steps.model, steps.lines.low)
+    shares = steps.lines.share(steps.batches).tolist()
+    return [
+        {name: round(low[name] + (high[name] - low[name]) * share) for name in low}
+        for share in shares
+    ]
+
+
+def _device_records(
+    model: StepModel, steps: BatchSteps, work: Sequence[Mapping[str, float]]
+) -> Iterator[Record]:
+    """Yield the records of a network on a device, by batch.
+
+    Raises:
+        InputError: as a prediction does.
+    """
+    (span,) = steps.spans([model])
+    method = record_method(model)
+    taken_at = current_time()
+    no_ends: list[float | None] = [*repeat(None, len(work))]
+    rows = zip(
+        steps.batches,
+        zip(*span.times, strict=True),
+        span.low_s or no_ends,
+        span.high_s or no_ends,
+        work,
+        steps.peak_bytes,
+        steps.fit(model),
+        steps.remarks(model),
+        strict=True,
+    )
+    for batch, times, low_s, high_s, work_of_step, peak_bytes, fits, notes in rows:
+        pass_times = {f"{name}_s": time_s for name, time_s in zip(PASSES, times, strict=True)}
+        quantities = {name: Quantity(value) for name, value in (pass_times | work_of_step).items()}
+        quantities["step_s"] = Quantity(sum(times), low=low_s, high=high_s)
+        quantities["peak_bytes"] = Quantity(peak_bytes)
+        workload = replace(model.workload, batch_per_replica=batch)
+        yield step_record(model, workload, method, quantities, fits, notes, taken_at)
