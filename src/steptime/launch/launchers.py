@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from steptime.launch.settings import FALSE_WORDS, Settings, names, normalize, parse_words
+from steptime.launch.settings import FALSE_WORDS, ToolSettings, names, normalize, parse_words
 
 ACCELERATE_FLAGS = names(
     "multi_gpu use_deepspeed use_fsdp use_megatron_lm cpu tpu m module no_python quiet debug "
@@ -32,7 +32,7 @@ IMAGES = (  # of containers, by a part of the image's name, with the command tha
 
 
 @dataclass
-class Launch:
+class LaunchedProgram:
     """A program with what its launchers say.
 
     Attributes:
@@ -46,18 +46,18 @@ class Launch:
     program: str
     words: list[str]
     launcher: str = ""
-    settings: Settings = field(default_factory=Settings)
+    settings: ToolSettings = field(default_factory=ToolSettings)
     environment: dict[str, str] = field(default_factory=dict)
 
 
-def unwrap(words: list[str], environment: Mapping[str, str]) -> Launch:
+def unwrap(words: list[str], environment: Mapping[str, str]) -> LaunchedProgram:
     """Return the program that a command starts, behind its launchers.
 
     Args:
         words: words of the command.
         environment: variables of the script and of the command.
     """
-    launch = Launch("", list(words), environment=dict(environment))
+    launch = LaunchedProgram("", list(words), environment=dict(environment))
     while launch.words:
         name = PurePath(launch.words[0]).name
         if not _take_prefix(name, launch):
@@ -66,7 +66,7 @@ def unwrap(words: list[str], environment: Mapping[str, str]) -> Launch:
     return launch
 
 
-def _take_prefix(name: str, launch: Launch) -> bool:
+def _take_prefix(name: str, launch: LaunchedProgram) -> bool:
     """Take one launcher off the words; return whether there was one."""
     words = launch.words
     if name in SIMPLE_PREFIXES or (name == "run" and len(words) > 1):
@@ -94,7 +94,7 @@ def _take_prefix(name: str, launch: Launch) -> bool:
     return True
 
 
-def _take_python(launch: Launch) -> bool:
+def _take_python(launch: LaunchedProgram) -> bool:
     """Take `python`, `python -m MODULE` or `python -m torch.distributed.launch` off the words."""
     words = launch.words[1:]
     while words and words[0] in {"-u", "-O", "-X", "-W"}:
@@ -113,7 +113,7 @@ def _take_python(launch: Launch) -> bool:
     return bool(words)
 
 
-def _take_launcher(launch: Launch, name: str, flags: frozenset[str], skipped: int) -> None:
+def _take_launcher(launch: LaunchedProgram, name: str, flags: frozenset[str], skipped: int) -> None:
     """Take a launcher with its options, up to the script or module that it starts."""
     words, options = launch.words[skipped:], list[str]()
     while words:
@@ -132,7 +132,7 @@ def _take_launcher(launch: Launch, name: str, flags: frozenset[str], skipped: in
     launch.words = words
 
 
-def _behind_options(words: list[str], name: str, launch: Launch) -> list[str]:
+def _behind_options(words: list[str], name: str, launch: LaunchedProgram) -> list[str]:
     """Return the words behind the options of `srun` and the like."""
     options = list[str]()
     while words and words[0].startswith("-"):
@@ -152,7 +152,7 @@ def _behind_options(words: list[str], name: str, launch: Launch) -> list[str]:
     return words
 
 
-def _take_container(launch: Launch) -> bool:
+def _take_container(launch: LaunchedProgram) -> bool:
     """Take `docker run [OPTIONS] IMAGE` off the words; the image says what it starts."""
     for index, word in enumerate(launch.words):
         is_image = "/" in word and not word.startswith(("-", "/", ".")) and "=" not in word

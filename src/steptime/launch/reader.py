@@ -21,10 +21,10 @@ from steptime.launch.job import (
     LaunchJob,
     complete_training,
 )
-from steptime.launch.launchers import TUNE_FLAGS, Launch, unwrap
+from steptime.launch.launchers import TUNE_FLAGS, LaunchedProgram, unwrap
 from steptime.launch.settings import (
     Files,
-    Settings,
+    ToolSettings,
     assignments,
     merge,
     names,
@@ -48,7 +48,7 @@ from steptime.launch.tools import (
     vllm,
 )
 
-RecipeReader = Callable[[Settings, Launch, Files], JobBuilder]
+RecipeReader = Callable[[ToolSettings, LaunchedProgram, Files], JobBuilder]
 
 DATA_ENDINGS = {".yaml", ".yml", ".json", ".toml"}
 SCRIPT_ENDINGS = {".sh", ".bash", ".sbatch", ".slurm", ".txt", ".ps1", ""}
@@ -133,7 +133,7 @@ def _read_command(command: ShellCommand, files: Files) -> JobBuilder | None:
     )
 
 
-def _tool_of(command: ShellCommand) -> Callable[[Launch, Files], JobBuilder] | None:
+def _tool_of(command: ShellCommand) -> Callable[[LaunchedProgram, Files], JobBuilder] | None:
     """Return the function that reads a command, None for a command of no known tool."""
     launch = unwrap(list(command.words), command.environment)
     program, words = launch.program, launch.words
@@ -162,7 +162,9 @@ RECIPE_PROGRAMS: dict[str, RecipeReader] = {
 }
 
 
-def _training_tool_of(launch: Launch) -> Callable[[Launch, Files], JobBuilder] | None:
+def _training_tool_of(
+    launch: LaunchedProgram,
+) -> Callable[[LaunchedProgram, Files], JobBuilder] | None:
     """Return the function that reads the command of a training, None for other commands."""
     program, words = launch.program, launch.words
     if program in RECIPE_PROGRAMS:
@@ -183,16 +185,16 @@ def _training_tool_of(launch: Launch) -> Callable[[Launch, Files], JobBuilder] |
 
 def _recipe_command(
     read: RecipeReader, is_required: bool = True
-) -> Callable[[Launch, Files], JobBuilder]:
+) -> Callable[[LaunchedProgram, Files], JobBuilder]:
     """Return a reader of a command that names a recipe, whose keys its options override."""
 
-    def read_command(launch: Launch, files: Files) -> JobBuilder:
+    def read_command(launch: LaunchedProgram, files: Files) -> JobBuilder:
         return read(_settings_of(launch.words, files, is_required), launch, files)
 
     return read_command
 
 
-def _settings_of(words: Sequence[str], files: Files, is_required: bool = False) -> Settings:
+def _settings_of(words: Sequence[str], files: Files, is_required: bool = False) -> ToolSettings:
     """Return the settings of the recipes that the words name, then those of the words.
 
     Args:
@@ -209,7 +211,7 @@ def _settings_of(words: Sequence[str], files: Files, is_required: bool = False) 
     config = settings.text("config", "c", "config_file")
     if config:
         paths.append(config)
-    recipe = Settings()
+    recipe = ToolSettings()
     for path in paths:
         data = files.mapping(path)
         if data is None and (is_required or config == path):
@@ -218,7 +220,7 @@ def _settings_of(words: Sequence[str], files: Files, is_required: bool = False) 
     return merge(merge(recipe, loose), settings)
 
 
-def _read_tune(launch: Launch, files: Files) -> JobBuilder:
+def _read_tune(launch: LaunchedProgram, files: Files) -> JobBuilder:
     """Read `tune run [--nproc_per_node N] RECIPE --config FILE [key=value ...]`."""
     words = launch.words[1:] if launch.words[:1] == ["run"] else launch.words
     options = list[str]()
@@ -226,11 +228,13 @@ def _read_tune(launch: Launch, files: Files) -> JobBuilder:
         width = 1 if "=" in words[0] or words[0].lstrip("-") in TUNE_FLAGS else 2
         options, words = options + words[:width], words[width:]
     recipe = words[0] if words else ""
-    started = Launch(recipe, words[1:], "torchrun", parse_words(options), launch.environment)
+    started = LaunchedProgram(
+        recipe, words[1:], "torchrun", parse_words(options), launch.environment
+    )
     return torchtune.read_torchtune(_settings_of(words[1:], files), started, files)
 
 
-def _read_titan(launch: Launch, files: Files) -> JobBuilder:
+def _read_titan(launch: LaunchedProgram, files: Files) -> JobBuilder:
     """Read a torchtitan run, whose TOML an option or `CONFIG_FILE` names."""
     settings = parse_words(launch.words)
     path = settings.text("job.config_file", "config_file") or launch.environment.get("CONFIG_FILE")
@@ -240,14 +244,16 @@ def _read_titan(launch: Launch, files: Files) -> JobBuilder:
     return torchtitan.read_torchtitan(merge(recipe, settings), launch, files)
 
 
-def _read_training_script(launch: Launch, files: Files) -> JobBuilder:
+def _read_training_script(launch: LaunchedProgram, files: Files) -> JobBuilder:
     """Read a script with training arguments, or with one file of them."""
     settings = _settings_of(launch.words, files)
     read = _recipe_reader(settings)
     return (read or _read_trainer_recipe)(settings, launch, files)
 
 
-def _read_trainer_recipe(settings: Settings, launch: Launch, files: Files) -> JobBuilder:
+def _read_trainer_recipe(
+    settings: ToolSettings, launch: LaunchedProgram, files: Files
+) -> JobBuilder:
     return trainer.read_trainer(launch, settings, files)
 
 
@@ -298,7 +304,7 @@ RECIPES = (
 )
 
 
-def _recipe_reader(settings: Settings) -> RecipeReader | None:
+def _recipe_reader(settings: ToolSettings) -> RecipeReader | None:
     """Return the reader of a recipe by its keys, None where they are those of no known tool."""
     if any(key.startswith("zero_optimization") for key in settings.values):
         return None  # a DeepSpeed configuration, which names no model
@@ -316,14 +322,14 @@ def _read_document(content: str, ending: str, source: str, files: Files) -> JobB
     if not isinstance(data, Mapping):
         return None
     settings = parse_mapping(data)
-    launch = Launch("", [])
+    launch = LaunchedProgram("", [])
     if read := _recipe_reader(settings):
         return read(settings, launch, files)
     return _read_configuration(data, settings, source, files)
 
 
 def _read_configuration(
-    data: Mapping[str, Any], settings: Settings, source: str, files: Files
+    data: Mapping[str, Any], settings: ToolSettings, source: str, files: Files
 ) -> JobBuilder | None:
     """Read a configuration that names no model: of Accelerate, DeepSpeed or vLLM."""
     job = JobBuilder(tool="accelerate", kind="train")

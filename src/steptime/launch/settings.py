@@ -42,8 +42,8 @@ PAGED = re.compile(r"paged", re.IGNORECASE)
 
 
 @dataclass
-class Settings:
-    """Settings by normalized name: dashes become underscores, all in lower case.
+class ToolSettings:
+    """ToolSettings by normalized name: dashes become underscores, all in lower case.
 
     Attributes:
         values: values of each setting in order; none for a flag.
@@ -135,7 +135,7 @@ def read_count(text: str, source: str) -> int:
     return round(float(match[1]) * UNITS[match[2]])
 
 
-def parse_words(words: Sequence[str], flags: frozenset[str] = frozenset()) -> Settings:
+def parse_words(words: Sequence[str], flags: frozenset[str] = frozenset()) -> ToolSettings:
     """Return the settings of a command line.
 
     Args:
@@ -143,7 +143,7 @@ def parse_words(words: Sequence[str], flags: frozenset[str] = frozenset()) -> Se
         flags: normalized names of options that never take a value, so that a word behind one is
             positional.
     """
-    settings = Settings()
+    settings = ToolSettings()
     name, values = "", list[str]()
 
     def store() -> None:
@@ -167,9 +167,9 @@ def parse_words(words: Sequence[str], flags: frozenset[str] = frozenset()) -> Se
     return settings
 
 
-def parse_mapping(mapping: Mapping[str, Any], prefix: str = "") -> Settings:
+def parse_mapping(mapping: Mapping[str, Any], prefix: str = "") -> ToolSettings:
     """Return the settings of a file: nested keys joined by dots."""
-    settings = Settings()
+    settings = ToolSettings()
     for name, value in flatten(mapping, prefix):
         settings.put(name, value)
     return settings
@@ -189,9 +189,9 @@ def flatten(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield name, [str(value)]
 
 
-def assignments(words: Sequence[str]) -> Settings:
+def assignments(words: Sequence[str]) -> ToolSettings:
     """Return the settings of words of the form `name=value`."""
-    settings = Settings()
+    settings = ToolSettings()
     for word in words:
         name, equals, value = word.partition("=")
         if equals:
@@ -201,9 +201,9 @@ def assignments(words: Sequence[str]) -> Settings:
     return settings
 
 
-def merge(first: Settings, second: Settings) -> Settings:
+def merge(first: ToolSettings, second: ToolSettings) -> ToolSettings:
     """Return settings of which the second ones win."""
-    return Settings(
+    return ToolSettings(
         values=first.values | second.values,
         positional=[*first.positional, *second.positional],
         originals=first.originals | second.originals,
@@ -283,8 +283,8 @@ def set_optimizer(job: JobBuilder, text: str | None) -> None:
 
 def take_facts(
     job: JobBuilder,
-    settings: Settings,
-    table: Mapping[str, tuple[str, Callable[[Settings, str], FactValue | None]]],
+    settings: ToolSettings,
+    table: Mapping[str, tuple[str, Callable[[ToolSettings, str], FactValue | None]]],
 ) -> None:
     """Set the facts of a table from option names to a fact and the way to read it."""
     for name, (fact, read) in table.items():
@@ -294,28 +294,28 @@ def take_facts(
             job.set(fact, value)
 
 
-def count(settings: Settings, name: str) -> int | None:
+def count(settings: ToolSettings, name: str) -> int | None:
     """Read a setting as a whole number."""
     return settings.count(name)
 
 
-def share(settings: Settings, name: str) -> float | None:
+def share(settings: ToolSettings, name: str) -> float | None:
     """Read a setting as a number."""
     return settings.number(name)
 
 
-def flag(settings: Settings, name: str) -> bool | None:
+def flag(settings: ToolSettings, name: str) -> bool | None:
     """Read a setting as true or false."""
     return settings.flag(name)
 
 
-def storage_type(settings: Settings, name: str) -> str | None:
+def storage_type(settings: ToolSettings, name: str) -> str | None:
     """Read a setting as the type of weights or of a cache; `auto` leaves it open."""
     value = settings.text(name)
     return quantised_type(value) or float_type(value)
 
 
-def note_unpriced(job: JobBuilder, settings: Settings, reasons: Mapping[str, str]) -> None:
+def note_unpriced(job: JobBuilder, settings: ToolSettings, reasons: Mapping[str, str]) -> None:
     """Add a note for each setting that matters and cannot be priced.
 
     Args:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from steptime.launch.job import TRAINING, JobBuilder
-from steptime.launch.launchers import Launch
+from steptime.launch.launchers import LaunchedProgram
 from steptime.launch.settings import (
     Files,
-    Settings,
+    ToolSettings,
     count,
     note_unpriced,
     set_optimizer,
@@ -35,7 +35,7 @@ UNPRICED = {
 LOSS_PLUGINS = ("cut_cross_entropy", "liger_fused_linear_cross_entropy", "chunked_cross_entropy")
 
 
-def read_axolotl(settings: Settings, launch: Launch, files: Files) -> JobBuilder:
+def read_axolotl(settings: ToolSettings, launch: LaunchedProgram, files: Files) -> JobBuilder:
     """Read the keys of an Axolotl file.
 
     Args:
@@ -66,7 +66,7 @@ def read_axolotl(settings: Settings, launch: Launch, files: Files) -> JobBuilder
     return job
 
 
-def _read_degrees(job: JobBuilder, settings: Settings) -> None:
+def _read_degrees(job: JobBuilder, settings: ToolSettings) -> None:
     """Set replicas and devices where the file names the degrees of sharding."""
     shards, copies = settings.count("dp_shard_size"), settings.count("dp_replicate_size")
     if shards is None and copies is None:
@@ -76,7 +76,7 @@ def _read_degrees(job: JobBuilder, settings: Settings) -> None:
         job.set("shard", shards)
 
 
-def _read_types(job: JobBuilder, settings: Settings) -> None:
+def _read_types(job: JobBuilder, settings: ToolSettings) -> None:
     """Set the type of the products, and how frozen weights are kept."""
     bf16 = (settings.text("bf16", "bfloat16") or "").lower()
     if bf16 == "full" or (bf16 == "true" and settings.text("bfloat16")):
@@ -94,7 +94,7 @@ def _read_types(job: JobBuilder, settings: Settings) -> None:
     set_optimizer(job, settings.text("optimizer"))
 
 
-def _read_adapter(job: JobBuilder, settings: Settings) -> None:
+def _read_adapter(job: JobBuilder, settings: ToolSettings) -> None:
     """Set what LoRA adapts; without an adapter its keys do nothing."""
     if settings.text("adapter") not in {"lora", "qlora", "llama-adapter", "loftq"}:
         job.facts.pop("lora_rank", None)
@@ -110,7 +110,7 @@ def _read_adapter(job: JobBuilder, settings: Settings) -> None:
     job.set("modules_to_save", settings.texts("lora_modules_to_save") or None)
 
 
-def _read_memory(job: JobBuilder, settings: Settings) -> None:
+def _read_memory(job: JobBuilder, settings: ToolSettings) -> None:
     """Set packing, recomputation and what lies on the host."""
     if settings.flag("sample_packing"):
         job.set("packed", True)

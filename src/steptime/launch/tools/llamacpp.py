@@ -6,7 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 
 from steptime.launch.job import SERVING, JobBuilder
-from steptime.launch.settings import Settings, count, names, note_unpriced, parse_words, take_facts
+from steptime.launch.settings import (
+    ToolSettings,
+    count,
+    names,
+    note_unpriced,
+    parse_words,
+    take_facts,
+)
 
 READ_FROM = "llama.cpp b6500"
 ALL_LAYERS = 99  # people write 99 or 999 for every layer
@@ -71,7 +78,7 @@ def _read_weights(job: JobBuilder, names_of_files: Sequence[str | None]) -> None
             return
 
 
-def _read_host(job: JobBuilder, settings: Settings) -> None:
+def _read_host(job: JobBuilder, settings: ToolSettings) -> None:
     """Set how many layers, and which experts, lie on the device."""
     layers = settings.text("ngl", "gpu_layers", "n_gpu_layers")
     if layers is not None:
@@ -90,7 +97,7 @@ def _names_layers(patterns: list[str]) -> bool:
     return any(re.search(r"blk\\?\.[\[(\d]", pattern) for pattern in patterns)
 
 
-def _read_cache(job: JobBuilder, settings: Settings) -> None:
+def _read_cache(job: JobBuilder, settings: ToolSettings) -> None:
     """Set the types of keys and values; float16 is the documented default."""
     words = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
     keys = settings.text("ctk", "cache_type_k")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from steptime.launch.job import TRAINING, JobBuilder
-from steptime.launch.launchers import Launch
-from steptime.launch.settings import Files, Settings, count, note_unpriced, take_facts
+from steptime.launch.launchers import LaunchedProgram
+from steptime.launch.settings import Files, ToolSettings, count, note_unpriced, take_facts
 from steptime.launch.tools import trainer
 
 READ_FROM = "LLaMA-Factory 0.9.3"
@@ -21,7 +21,7 @@ UNPRICED = {
 }
 
 
-def read_llamafactory(settings: Settings, launch: Launch, files: Files) -> JobBuilder:
+def read_llamafactory(settings: ToolSettings, launch: LaunchedProgram, files: Files) -> JobBuilder:
     """Read the arguments of LLaMA-Factory.
 
     Args:

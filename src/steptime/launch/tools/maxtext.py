@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import prod
 
 from steptime.launch.job import MODEL_DEGREES, TRAINING, JobBuilder
-from steptime.launch.launchers import Launch
+from steptime.launch.launchers import LaunchedProgram
 from steptime.launch.settings import (
     Files,
-    Settings,
+    ToolSettings,
     count,
     float_type,
     note_unpriced,
@@ -40,7 +40,7 @@ UNPRICED = {
 }
 
 
-def read_maxtext(settings: Settings, launch: Launch, files: Files) -> JobBuilder:
+def read_maxtext(settings: ToolSettings, launch: LaunchedProgram, files: Files) -> JobBuilder:
     """Read a configuration of MaxText.
 
     Args:
@@ -85,7 +85,7 @@ class Axis:
     is_open: bool
 
 
-def _read_axis(settings: Settings, name: str) -> Axis:
+def _read_axis(settings: ToolSettings, name: str) -> Axis:
     """Return an axis; `ici_fsdp_parallelism` takes the devices that are left unless it is said."""
     between = settings.text(f"dcn_{name}_parallelism") or "1"
     within = settings.text(f"ici_{name}_parallelism") or ("-1" if name == "fsdp" else "1")
@@ -93,7 +93,7 @@ def _read_axis(settings: Settings, name: str) -> Axis:
     return Axis(degrees[0], degrees[1], "-1" in {between, within})
 
 
-def _read_mesh(job: JobBuilder, settings: Settings) -> None:
+def _read_mesh(job: JobBuilder, settings: ToolSettings) -> None:
     """Set the degrees of the mesh, as far as none takes the devices that are left."""
     mesh_keys = " ".join(name for name in settings.values if name.endswith("_parallelism"))
     for fact, names in AXES:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from steptime.launch.job import TRAINING, JobBuilder
-from steptime.launch.launchers import Launch
+from steptime.launch.launchers import LaunchedProgram
 from steptime.launch.settings import (
     Files,
-    Settings,
+    ToolSettings,
     count,
     flag,
     note_unpriced,
@@ -50,7 +50,7 @@ UNPRICED = {
 }
 
 
-def read_megatron(launch: Launch, words: list[str], files: Files) -> JobBuilder:
+def read_megatron(launch: LaunchedProgram, words: list[str], files: Files) -> JobBuilder:
     """Read the arguments of a Megatron training.
 
     Args:
@@ -76,7 +76,7 @@ def read_megatron(launch: Launch, words: list[str], files: Files) -> JobBuilder:
     return job
 
 
-def _read_model(job: JobBuilder, settings: Settings) -> None:
+def _read_model(job: JobBuilder, settings: ToolSettings) -> None:
     """Set the model: its name, or its shape as model text of the family `transformer`."""
     job.model = settings.text("model", "load_hf", "hf_model", "model_name")
     shape = {ours: settings.count(*options) for ours, options in SHAPE}
@@ -90,7 +90,7 @@ def _read_model(job: JobBuilder, settings: Settings) -> None:
         job.notes.append("num_experts: the experts are not read from the arguments")
 
 
-def _read_stages(job: JobBuilder, settings: Settings) -> None:
+def _read_stages(job: JobBuilder, settings: ToolSettings) -> None:
     """Set the stages of a device where the layers of one are said."""
     layers = settings.count("num_layers")
     per_stage = settings.count("num_layers_per_virtual_pipeline_stage")
@@ -110,7 +110,7 @@ def _read_stages(job: JobBuilder, settings: Settings) -> None:
         job.set("stages", [*first, *middle, *last])
 
 
-def _read_types(job: JobBuilder, settings: Settings, is_swift: bool) -> None:
+def _read_types(job: JobBuilder, settings: ToolSettings, is_swift: bool) -> None:
     """Set type, optimizer, sharding and recomputation."""
     if settings.flag("bf16"):
         job.set("dtype", "bfloat16")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from steptime.launch.job import TRAINING, JobBuilder
-from steptime.launch.launchers import Launch
+from steptime.launch.launchers import LaunchedProgram
 from steptime.launch.settings import (
     Files,
-    Settings,
+    ToolSettings,
     count,
     float_type,
     note_unpriced,
@@ -38,7 +38,7 @@ UNPRICED = {
 }
 
 
-def read_nemo(settings: Settings, launch: Launch, files: Files) -> JobBuilder:
+def read_nemo(settings: ToolSettings, launch: LaunchedProgram, files: Files) -> JobBuilder:
     """Read a recipe of NeMo Automodel.
 
     Args:
@@ -78,7 +78,7 @@ def read_nemo(settings: Settings, launch: Launch, files: Files) -> JobBuilder:
 PLACES = ("distributed", "parallelizer", "model")
 
 
-def _read_strategy(job: JobBuilder, settings: Settings) -> None:
+def _read_strategy(job: JobBuilder, settings: ToolSettings) -> None:
     """Set what the replicas share out."""
     strategy = settings.text("distributed.strategy", "distributed._target_") or ""
     name = strategy.lower()

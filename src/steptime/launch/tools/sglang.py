@@ -5,7 +5,7 @@ from __future__ import annotations
 from steptime.launch.job import SERVING, JobBuilder, complete_serving
 from steptime.launch.settings import (
     Files,
-    Settings,
+    ToolSettings,
     count,
     float_type,
     merge,
@@ -87,7 +87,7 @@ def read_sglang(words: list[str], files: Files) -> JobBuilder:
     return job
 
 
-def _read_prefill(job: JobBuilder, settings: Settings) -> None:
+def _read_prefill(job: JobBuilder, settings: ToolSettings) -> None:
     """Set the tokens of one step; a negative size switches the chunks off."""
     chunk = settings.text("chunked_prefill_size")
     if chunk and chunk.startswith("-"):
@@ -96,7 +96,7 @@ def _read_prefill(job: JobBuilder, settings: Settings) -> None:
         job.set("max_num_batched_tokens", settings.count("chunked_prefill_size"))
 
 
-def _read_speculation(job: JobBuilder, settings: Settings) -> None:
+def _read_speculation(job: JobBuilder, settings: ToolSettings) -> None:
     """Set how many tokens are guessed for a step, and who guesses.
 
     A chain of guesses (top-k of 1) has as many as steps; a tree has all its tokens but the root.

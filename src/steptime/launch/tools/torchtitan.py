@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from steptime.launch.job import TRAINING, JobBuilder
-from steptime.launch.launchers import Launch
+from steptime.launch.launchers import LaunchedProgram
 from steptime.launch.settings import (
     Files,
-    Settings,
+    ToolSettings,
     count,
     note_unpriced,
     set_optimizer,
@@ -47,7 +47,7 @@ SCHEDULES = {
 }
 
 
-def read_torchtitan(settings: Settings, launch: Launch, files: Files) -> JobBuilder:
+def read_torchtitan(settings: ToolSettings, launch: LaunchedProgram, files: Files) -> JobBuilder:
     """Read a configuration of torchtitan.
 
     Args:
@@ -85,7 +85,7 @@ def read_torchtitan(settings: Settings, launch: Launch, files: Files) -> JobBuil
     return job
 
 
-def _read_replicas(job: JobBuilder, settings: Settings) -> None:
+def _read_replicas(job: JobBuilder, settings: ToolSettings) -> None:
     """Set replicas, and what they share out; -1 means all devices that are left."""
     places = ("parallelism", "training")
     shard_text = settings.text(*(f"{table}.data_parallel_shard_degree" for table in places)) or "-1"
@@ -108,7 +108,7 @@ def _read_replicas(job: JobBuilder, settings: Settings) -> None:
         job.notes.append(f"{copies} copies share out nothing between them")
 
 
-def _read_pipeline(job: JobBuilder, settings: Settings) -> None:
+def _read_pipeline(job: JobBuilder, settings: ToolSettings) -> None:
     """Set the schedule of a pipeline."""
     text = settings.text(
         "parallelism.pipeline_parallel_schedule", "experimental.pipeline_parallel_schedule"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from steptime.launch.job import TRAINING, JobBuilder
-from steptime.launch.launchers import Launch
+from steptime.launch.launchers import LaunchedProgram
 from steptime.launch.settings import (
     Files,
-    Settings,
+    ToolSettings,
     count,
     float_type,
     note_unpriced,
@@ -34,7 +34,7 @@ UNPRICED = {
 }
 
 
-def read_torchtune(settings: Settings, launch: Launch, files: Files) -> JobBuilder:
+def read_torchtune(settings: ToolSettings, launch: LaunchedProgram, files: Files) -> JobBuilder:
     """Read a configuration of torchtune.
 
     Args:
@@ -75,7 +75,7 @@ def _model_of(builder: str) -> str | None:
     return re.sub(r"_(instruct|base|it)$", "", name) or None
 
 
-def _read_targets(job: JobBuilder, settings: Settings) -> None:
+def _read_targets(job: JobBuilder, settings: ToolSettings) -> None:
     """Set the products that LoRA adapts."""
     if "lora_rank" not in job.facts:
         return
@@ -86,7 +86,7 @@ def _read_targets(job: JobBuilder, settings: Settings) -> None:
     job.set("lora_targets", targets or None)
 
 
-def _read_memory(job: JobBuilder, settings: Settings) -> None:
+def _read_memory(job: JobBuilder, settings: ToolSettings) -> None:
     """Set packing, recomputation, and what lies on the host or is applied early."""
     recomputes = settings.flag("enable_activation_checkpointing")
     if recomputes is not None:

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from steptime.launch.job import TRAINING, JobBuilder
-from steptime.launch.launchers import Launch, visible_devices
+from steptime.launch.launchers import LaunchedProgram, visible_devices
 from steptime.launch.settings import (
     Files,
-    Settings,
+    ToolSettings,
     count,
     flatten,
     float_type,
@@ -50,7 +50,7 @@ UNPRICED = {
 }
 
 
-def read_trainer(launch: Launch, settings: Settings, files: Files) -> JobBuilder:
+def read_trainer(launch: LaunchedProgram, settings: ToolSettings, files: Files) -> JobBuilder:
     """Read training arguments with the configurations that they and the launcher name.
 
     Args:
@@ -76,7 +76,7 @@ def read_trainer(launch: Launch, settings: Settings, files: Files) -> JobBuilder
     return job
 
 
-def read_devices(job: JobBuilder, launch: Launch) -> None:
+def read_devices(job: JobBuilder, launch: LaunchedProgram) -> None:
     """Set the number of devices and of those of a node, as the launcher says them."""
     settings, environment = launch.settings, launch.environment
     nodes, per_node = _nodes_of(launch)
@@ -93,7 +93,7 @@ def read_devices(job: JobBuilder, launch: Launch) -> None:
             job.set("per_node", processes // nodes)
 
 
-def _nodes_of(launch: Launch) -> tuple[int | None, int | None]:
+def _nodes_of(launch: LaunchedProgram) -> tuple[int | None, int | None]:
     """Return the number of nodes and of the processes of one, None where a launcher says none."""
     settings, environment = launch.settings, launch.environment
     if include := settings.text("include", "i"):
@@ -116,7 +116,7 @@ def _digits(text: str | None) -> int | None:
     return int(text) if text and text.isdigit() and int(text) > 0 else None
 
 
-def read_training(job: JobBuilder, settings: Settings) -> None:
+def read_training(job: JobBuilder, settings: ToolSettings) -> None:
     """Set batch, length, type, optimizer and recomputation from training arguments."""
     take_facts(job, settings, FACTS)
     if settings.flag("bf16"):
@@ -135,7 +135,7 @@ def read_training(job: JobBuilder, settings: Settings) -> None:
     _read_weights(job, settings)
 
 
-def _read_weights(job: JobBuilder, settings: Settings) -> None:
+def _read_weights(job: JobBuilder, settings: ToolSettings) -> None:
     """Set the type of frozen weights: 4 or 8 bits by bitsandbytes."""
     if settings.flag("load_in_4bit", "use_4bit_quantization", "use_4bit"):
         job.set("weights", "nf4")
@@ -145,7 +145,7 @@ def _read_weights(job: JobBuilder, settings: Settings) -> None:
         job.set("weights", {"4": "nf4", "8": "int8"}.get(bits))
 
 
-def read_adapter(job: JobBuilder, settings: Settings) -> None:
+def read_adapter(job: JobBuilder, settings: ToolSettings) -> None:
     """Set what LoRA adapts."""
     targets = settings.texts("lora_target_modules", "target_modules", "lora_target")
     if targets in (["all-linear"], ["all"]):
@@ -160,7 +160,7 @@ def read_adapter(job: JobBuilder, settings: Settings) -> None:
             job.facts.pop(name, None)
 
 
-def take_accelerate(job: JobBuilder, launch: Launch, files: Files) -> None:
+def take_accelerate(job: JobBuilder, launch: LaunchedProgram, files: Files) -> None:
     """Set what the file and the options of `accelerate launch` say."""
     if launch.launcher != "accelerate":
         return
@@ -288,7 +288,7 @@ def read_deepspeed(job: JobBuilder, config: str | None, files: Files) -> None:
         set_optimizer(job, values.get("optimizer.type"))
 
 
-def read_fsdp(job: JobBuilder, settings: Settings) -> None:
+def read_fsdp(job: JobBuilder, settings: ToolSettings) -> None:
     """Set what the arguments `fsdp` and `fsdp_config` of a trainer say."""
     words = " ".join(settings.texts("fsdp")).lower().replace(",", " ").split()
     for word in words:
@@ -309,7 +309,7 @@ def read_fsdp(job: JobBuilder, settings: Settings) -> None:
             job.set("zero", before)
 
 
-def _read_objective(job: JobBuilder, launch: Launch, settings: Settings) -> None:
+def _read_objective(job: JobBuilder, launch: LaunchedProgram, settings: ToolSettings) -> None:
     """Set the objective of preference or reinforcement learning, if it is not plain training."""
     name = f"{launch.program} {' '.join(launch.words[:2])}".lower()
     objective = next(

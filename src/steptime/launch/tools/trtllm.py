@@ -5,7 +5,7 @@ from __future__ import annotations
 from steptime.launch.job import SERVING, JobBuilder, complete_serving
 from steptime.launch.settings import (
     Files,
-    Settings,
+    ToolSettings,
     count,
     flag,
     float_type,
@@ -72,7 +72,7 @@ def read_trtllm(words: list[str], files: Files) -> JobBuilder:
     return job
 
 
-def _read_speculation(job: JobBuilder, settings: Settings) -> None:
+def _read_speculation(job: JobBuilder, settings: ToolSettings) -> None:
     """Set how many tokens are guessed for a step, and who guesses."""
     kind = settings.text("speculative_config.decoding_type")
     job.set(

@@ -7,7 +7,7 @@ import json
 from steptime.launch.job import SERVING, JobBuilder, complete_serving
 from steptime.launch.settings import (
     Files,
-    Settings,
+    ToolSettings,
     count,
     flag,
     float_type,
@@ -93,7 +93,7 @@ def read_vllm(words: list[str], files: Files) -> JobBuilder:
     return job
 
 
-def _read_types(job: JobBuilder, settings: Settings) -> None:
+def _read_types(job: JobBuilder, settings: ToolSettings) -> None:
     """Set the type of activations and how the weights are kept."""
     job.set("dtype", float_type(settings.text("dtype")))
     method = settings.text("quantization", "q")
@@ -102,7 +102,7 @@ def _read_types(job: JobBuilder, settings: Settings) -> None:
         job.notes.append(f"quantization {method}: its weights are read from the model's files")
 
 
-def _read_speculation(job: JobBuilder, settings: Settings) -> None:
+def _read_speculation(job: JobBuilder, settings: ToolSettings) -> None:
     """Set how many tokens are guessed for a step, and who guesses."""
     text = settings.text("speculative_config")
     nested: dict[str, object] = {}
