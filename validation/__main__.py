@@ -48,6 +48,7 @@ def options(arguments: Sequence[str]) -> Namespace:
         "these tables, and of the stages of the fit, say what they are then",
     )
     add("--data", type=Path, default=BESIDE, help="reference data for --left-out of ops")
+    add("--without", metavar="CAMPAIGN", help="score a campaign by the intervals of the others")
     add("--sets", action="store_true", help="print the sets, and how many constants each told")
     add("--by", default="block", metavar="NAMES", help=f"groups, of {', '.join(GROUPS)}")
     add("--worst", type=int, default=WORST, metavar="K", help=f"rows shown (default: {WORST})")
@@ -109,6 +110,10 @@ def _picture(found: PlanErrors, method: str, out: Path) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Score, print, and return the exit code: 2 for wrong input, 1 for what else fails."""
     given = options(arguments)
+    if given.without:
+        from validation import intervals
+
+        return intervals.main([str(given.data), "--without", given.without])
     try:
         show(answer(given), "json" if given.json else "text")
     except (InputError, OutsideError) as error:

@@ -33,7 +33,8 @@ from steptime.serving.demand import ROUNDS, Demand
 from steptime.serving.memory import memory_of
 from steptime.serving.phases import Phases
 from steptime.serving.service import Service
-from steptime.serving.times import predict_times, run_service, widen_over_stacks
+from steptime.serving.times import predict_energy, predict_times, run_service, widen_over_stacks
+from validation.blind.answers import predict_burst, predict_network, predict_rate
 
 PARALLEL = ("tensor", "pipeline", "data", "expert")
 UNDER = (
@@ -63,7 +64,11 @@ def step(question: Question, method: str | Method) -> Reply:
         found = min(
             (one for one in tried if spares(planner, one)), key=attrgetter("step_s"), default=stands
         )
-    return replace(step_reply(question, planner, found), fits=fits(planner, stands))
+    reply = step_reply(question, planner, found)
+    fullest = found.memory[found.fullest]
+    beside = sum(getattr(fullest, name) for name in METERS["allocated"])
+    allocated = {"allocated_bytes": Interval(fullest.total - beside)}
+    return replace(reply, values={**reply.values, **allocated}, fits=fits(planner, stands))
 
 
 def _changed(plan: Plan, words: str) -> Plan:
@@ -109,6 +114,12 @@ def fine_tuning(question: Question, method: str | Method) -> Reply:
     return replace(reply, values={**reply.values, "memory_bytes": bytes_})
 
 
+def tune_peak(question: Question, method: str | Method) -> Reply:
+    """Return the peak of a fine-tuning of which no time is asked: `memory_bytes`."""
+    asked = replace(question, measured={**question.measured, "step_s": inf})
+    return fine_tuning(asked, method)
+
+
 def tune(question: Question, method: str | Method) -> Reply:
     """Return what a training of a part of the weights holds on one device: `memory_bytes`.
 
@@ -139,6 +150,7 @@ def tune(question: Question, method: str | Method) -> Reply:
         )
     needs = needs._replace(peak_bytes=held)
     values = {"memory_bytes": Interval(float(held))}
+    values["needed_bytes"] = Interval(float(needs.total_bytes))
     return Reply(values, 1, texts["stack"], needs.fit(model.device), form="fine-tunings")
 
 
@@ -206,6 +218,14 @@ def serve(question: Question, method: str | Method) -> Reply:
         "request_s": times.request,
         "tokens_per_s_per_device": phases.within(rate / device_count),
     }
+    if phases.device.peak_w and not demand.concurrency:
+        reads = one.read(phases, one.running_sequences)
+        decode = phases.decode(one.running_sequences, one.input + one.output / 2)
+        energy = predict_energy(one, phases, reads, decode)
+        if energy is not None:
+            values["device_w"] = Interval(energy.device_w)
+    if not demand.concurrency:
+        values["prefill_s"] = values["ttft_s"]
     is_held = not memory_of(phases, one.running_sequences, one.length, one.input).over_bytes
     return Reply(
         values, device_count, phases.planner.method.settings.stack, is_held, form=phases.form
@@ -222,6 +242,10 @@ KINDS: Mapping[str, Callable[[Question, str | Method], Reply]] = {
     "step": step,
     "tune": tune,
     "fine_tuning": fine_tuning,
+    "tune_peak": tune_peak,
     "exchange": exchange,
     "parameters": parameters,
+    "network": predict_network,
+    "burst": predict_burst,
+    "rate": predict_rate,
 }

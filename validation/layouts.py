@@ -46,6 +46,8 @@ class Layout(BaseModel):
     key: str
     name: str
     source: str
+    campaign: str
+    draw: int = 1
     columns: tuple[str, ...]
     optional: tuple[str, ...] = ()
     kind: str
@@ -63,6 +65,7 @@ OWN = Layout(
     key="papers",
     name=plan_rows.NAME,
     source="a table in the words of `steptime plan`, as `steptime evaluate` reads it",
+    campaign="{set} x its authors",
     columns=plan_rows.COLUMNS,
     kind="step",
 )
@@ -98,7 +101,8 @@ def questions(path: Path, layout: Layout, stack: str | None = None) -> Iterator[
         own = {} if stack is None else {"stack": stack}
         for label, place, one in plan_rows.questions(path):
             if isinstance(one, Question):
-                yield label, place, replace(one, texts={**one.texts, **own})
+                campaign = filled(layout.campaign, {"set": label})
+                yield label, place, replace(one, texts={**one.texts, **own}, campaign=campaign)
             else:
                 yield label, place, one
         return
@@ -132,7 +136,8 @@ def _question(layout: Layout, row: Row, label: str, place: str, stack: str | Non
         texts["stack"] = stack
     elif "software" in texts:
         texts["stack"] = stack_at(texts["software"], texts["date"])
-    return Question(label, place, KINDS[filled(layout.kind, row)], texts, numbers, measured, ran)
+    kind, campaign = KINDS[filled(layout.kind, row)], filled(layout.campaign, row)
+    return Question(label, place, kind, texts, numbers, measured, ran, campaign)
 
 
 def stack_at(software: str, date: str) -> str:

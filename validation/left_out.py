@@ -61,13 +61,16 @@ def rows_left_out(
 
 
 def labelled(
-    tables: Mapping[Path, Layout], method: str, stack: str | None = None
+    tables: Mapping[Path, Layout],
+    method: str,
+    stack: str | None = None,
+    is_drawn: bool = False,
 ) -> list[Labelled]:
     """Return the rows of tables: label, place, and what was answered or why it cannot be asked."""
     return [
         (label, place, row if isinstance(row, InputError) else Row(layout.key, *row))
         for path, layout in tables.items()
-        for label, place, row in predicted({path: layout}, method, stack)
+        for label, place, row in predicted({path: layout}, method, stack, is_drawn)
     ]
 
 

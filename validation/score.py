@@ -1,6 +1,7 @@
 """How far predictions are off on published tables, each read by its layout."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -49,31 +50,38 @@ def evaluate_tables(tables: Mapping[Path, Layout], method: str, **options: Any) 
 
 
 def predicted(
-    tables: Mapping[Path, Layout], method: str, stack: str | None = None
+    tables: Mapping[Path, Layout],
+    method: str,
+    stack: str | None = None,
+    is_drawn: bool = False,
 ) -> Iterator[Predicted]:
     """Yield set and place of each row, and what is predicted of it or why it cannot be asked.
 
-    A `stack` takes the place of that of the rows. Raises `InputError` where rows have none.
+    Where the rows are drawn, one of `Layout.draw` is asked. A `stack` takes the place of that of
+    the rows. Raises `InputError` where rows have none.
     """
     for path, layout in tables.items():
         if stack is not None and layout.kind in WITHOUT_STACK:
             raise InputError(f"--stack: {path}: rows of {layout.name} run under none")
+        draw = layout.draw if is_drawn else 1
         if layout.kind in OF_OPS:
-            yield from _ops(path, layout, method)
+            yield from _ops(path, layout, method, draw)
         else:
-            yield from replies(questions(path, layout, stack), method)
+            yield from replies(islice(questions(path, layout, stack), 0, None, draw), method)
 
 
-def _ops(path: Path, layout: Layout, method: str) -> Iterator[Predicted]:
+def _ops(path: Path, layout: Layout, method: str, draw: int) -> Iterator[Predicted]:
     if layout.kind == "ops":
         said = mapping_of({**layout.rows, "words": layout.words}, layout.name)
         cases: Iterable[Case] = cases_of(path, said)
     else:
         cases = READERS[layout.key](path.parent, path.name)
-    for one in _scored(cases, method):
+    for one in _scored(islice(cases, 0, None, draw), method):
         label, place = f"{layout.name}, {one.case.kind}", one.case.place or path.name
         texts, measured = {"device": one.case.device.name}, {"seconds": one.case.seconds}
-        question = Question(label, place, CaseAnswer(one.case), texts, {}, measured)
+        question = Question(
+            label, place, CaseAnswer(one.case), texts, {}, measured, campaign=layout.campaign
+        )
         answer = question, op_reply(one.value, one.low, one.high)
         yield label, place, answer if one.value > 0 else InputError("a size is 0")
 

@@ -68,7 +68,8 @@ class Reply:
 class Question:
     """A row, as it is asked: texts, numbers, what was measured by quantity, whether it ran.
 
-    `answer` predicts it by a method.
+    `answer` predicts it by a method; `campaign` is the repository and who measured, where a table
+    says it.
     """
 
     set: str
@@ -78,6 +79,7 @@ class Question:
     numbers: Mapping[str, Any]
     measured: Mapping[str, float]
     ran: bool = True
+    campaign: str = ""
 
     def reply(self, method: str | Method) -> Reply:
         """Return what a method predicts for the row; raises `InputError`."""

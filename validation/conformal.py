@@ -1,0 +1,258 @@
+"""Widths of 80 % intervals by kind of work, and how far they hold for a campaign left out.
+
+The unit is the campaign: each weighs the same in a kind, its groups (a network on a device) weigh
+the same in it, and the rows of a group, too. A kind with fewer than `FEWEST` campaigns takes the
+shape of all kinds, scaled by how far its own campaigns are off.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from math import exp, log
+from typing import NamedTuple
+
+import numpy as np
+
+from steptime.core.toml_files import packaged
+from steptime.prediction.calibrated.interval import LEVEL
+from steptime.prediction.conformal import FILE, KINDS, SCALED, TRAININGS, UNSCALED, Ends
+from steptime.prediction.kernels import Floats
+from validation.residuals import UNNAMED, Residual, device_class
+
+FEWEST = 8  # campaigns of a kind that tell its width alone
+SHRINKING = 2.0  # campaigns that all kinds count for in the scale of a kind with few
+NARROWEST = 0.03  # of an end, in ln: measurements repeat no better
+TAIL = (1 - LEVEL) / 2
+MISS = 2 / (1 - LEVEL)  # of a miss in the interval score (Gneiting and Raftery 2007)
+CLASSES = ("measured", "family", "neither")
+ASSUMED = "assumed software"
+FEWEST_OF_CLASS = 3  # campaigns of a class of devices that tell its scale
+
+
+class Score(NamedTuple):
+    """A residual in units of its scale.
+
+    Attributes:
+        residual: the row.
+        normalised: its residual over the scale of its device and, of some kinds, its half-width.
+        weight: of the row in its campaign; those of a campaign sum to 1.
+    """
+
+    residual: Residual
+    normalised: float
+    weight: float
+
+
+class Widths(NamedTuple):
+    """Widths of all kinds.
+
+    Attributes:
+        ends: how far an interval reaches, by kind.
+        scales: how many times as far on devices, by class.
+        campaigns: the number of campaigns, by kind.
+        pooled: the kinds that take the shape of all.
+    """
+
+    ends: Mapping[str, Ends]
+    scales: Mapping[str, float]
+    campaigns: Mapping[str, int]
+    pooled: frozenset[str]
+
+
+def unit_of(residual: Residual) -> float:
+    """Return the half-width that a residual of a `SCALED` kind is measured in, else 1.
+
+    It is the width without the factor of the shipped file.
+    """
+    if residual.kind not in SCALED:
+        return 1.0
+    row = packaged(FILE)["kinds"][residual.kind]
+    if residual.off > 0:
+        return residual.above / float(row["above"])
+    return residual.below / float(row["below"])
+
+
+def score_residuals(
+    residuals: Sequence[Residual], scales: Mapping[str, float], measured: Iterable[str]
+) -> list[Score]:
+    """Return the residuals in units of their scales, with their weights."""
+    names = frozenset(measured)
+    weights = campaign_weights(residuals)
+    scores = []
+    for residual, weight in zip(residuals, weights, strict=True):
+        unit = unit_of(residual)
+        if unit <= 0:
+            continue
+        if residual.kind not in UNSCALED:
+            unit *= scales[device_class(residual.device, names)]
+        scores.append(Score(residual, residual.off / unit, weight))
+    return scores
+
+
+def campaign_weights(residuals: Sequence[Residual]) -> list[float]:
+    """Return the weight of each residual in its kind and campaign."""
+    keys = [(one.kind, one.campaign, one.group) for one in residuals]
+    rows = Counter(keys)
+    groups = Counter((kind, campaign) for kind, campaign, _ in rows)
+    return [1 / (rows[key] * groups[key[:2]]) for key in keys]
+
+
+def weighted_quantile(values: Floats, weights: Floats, share: float) -> float:
+    """Return the smallest value that holds a share of the weight, interpolated between values."""
+    order = np.argsort(values)
+    sums = np.cumsum(weights[order]) - weights[order] / 2
+    return float(np.interp(share * weights.sum(), sums, values[order]))
+
+
+def measured_devices(residuals: Iterable[Residual]) -> list[str]:
+    """Return the devices whose rows told constants."""
+    return sorted({one.device for one in residuals if not one.is_blind and one.device})
+
+
+def fit_widths(residuals: Sequence[Residual], measured: Sequence[str]) -> Widths:
+    """Return the widths that campaigns tell."""
+    unnamed = [one for one in residuals if one.kind == UNNAMED]
+    residuals = [one for one in residuals if one.kind != UNNAMED]
+    plain = dict.fromkeys(CLASSES, 1.0)
+    scales = fit_scales(score_residuals(residuals, plain, measured), measured)
+    scores = score_residuals(residuals, scales, measured)
+    scales[ASSUMED] = assumed_scale(score_residuals(unnamed, scales, measured), scores)
+    by_kind: dict[str, list[Score]] = defaultdict(list)
+    for score in scores:
+        by_kind[score.residual.kind].append(score)
+    spreads = {kind: _spread(own) for kind, own in by_kind.items()}
+    counts = {kind: _campaign_count(own) for kind, own in by_kind.items()}
+    pool = _pool(by_kind, spreads)
+    ends = {}
+    for kind, own in by_kind.items():
+        if counts[kind] >= FEWEST:
+            ends[kind] = _ends(own, 1.0, counts[kind])
+        else:
+            spread = _shrunk(kind, spreads, counts)
+            ends[kind] = _ends(pool, spread, FEWEST)
+    for kind in KINDS:
+        if kind not in ends:  # no campaign at all
+            ends[kind] = _ends(pool, _shrunk(kind, spreads, counts), FEWEST)
+    pooled = frozenset(kind for kind in KINDS if counts.get(kind, 0) < FEWEST)
+    return Widths(ends, scales, counts, pooled)
+
+
+def fit_scales(scores: Sequence[Score], measured: Sequence[str]) -> dict[str, float]:
+    """Return how many times as far off rows on other devices are, kinds alike, at least 1."""
+    names = frozenset(measured)
+    by_class: dict[tuple[str, str], list[Score]] = defaultdict(list)
+    for score in scores:
+        kind = score.residual.kind
+        if kind not in UNSCALED:
+            by_class[kind, device_class(score.residual.device, names)].append(score)
+    scales = {"measured": 1.0}
+    for name in CLASSES[1:]:
+        ratios = [
+            log(_spread(own) / _spread(by_class[kind, "measured"]))
+            for (kind, found), own in by_class.items()
+            if found == name
+            and _campaign_count(own) >= FEWEST_OF_CLASS
+            and _campaign_count(by_class.get((kind, "measured"), [])) >= FEWEST_OF_CLASS
+        ]
+        ratio = sum(ratios) / (len(ratios) + 1)  # a kind counts for no difference
+        scales[name] = max(exp(ratio), scales[CLASSES[CLASSES.index(name) - 1]])
+    return scales
+
+
+def assumed_scale(unnamed: Sequence[Score], scores: Sequence[Score]) -> float:
+    """Return how many times as far off steps are whose software nobody names, at least 1."""
+    places = {(one.residual.campaign, one.residual.place) for one in unnamed}
+    named = [
+        one
+        for one in scores
+        if one.residual.kind == TRAININGS and (one.residual.campaign, one.residual.place) in places
+    ]
+    if not named:
+        return 1.0
+    return max(1.0, _spread(unnamed) / _spread(named))
+
+
+def _spread(scores: Sequence[Score]) -> float:
+    """Return how far most scores are from 0, campaigns alike."""
+    values = np.array([abs(one.normalised) for one in scores])
+    weights = np.array([one.weight for one in scores])
+    return max(weighted_quantile(values, weights, LEVEL), NARROWEST)
+
+
+def _campaign_count(scores: Sequence[Score]) -> int:
+    return len({one.residual.campaign for one in scores})
+
+
+def _pool(by_kind: Mapping[str, Sequence[Score]], spreads: Mapping[str, float]) -> list[Score]:
+    """Return the scores of all kinds, each in units of the spread of its kind."""
+    return [
+        score._replace(normalised=score.normalised / spreads[kind])
+        for kind, own in by_kind.items()
+        for score in own
+    ]
+
+
+def _shrunk(kind: str, spreads: Mapping[str, float], counts: Mapping[str, int]) -> float:
+    """Return the spread of a kind with few campaigns, drawn to that of the kinds of its unit."""
+    alike = [name for name in spreads if (name in SCALED) == (kind in SCALED)]
+    middle = sum(log(spreads[name]) for name in alike) / max(1, len(alike))
+    count = counts.get(kind, 0)
+    own = count * log(spreads[kind]) if count else 0.0
+    return exp((own + SHRINKING * middle) / (count + SHRINKING))
+
+
+def _ends(scores: Sequence[Score], spread: float, count: int) -> Ends:
+    """Return the ends that hold `LEVEL` of so many campaigns and of one more."""
+    values = np.array([one.normalised for one in scores])
+    weights = np.array([one.weight for one in scores])
+    tail = max(0.0, TAIL - (1 - TAIL) / (2 * count))  # half of the correction n + 1 over n
+    below = -weighted_quantile(values, weights, tail)
+    above = weighted_quantile(values, weights, 1 - tail)
+    return Ends(max(spread * below, NARROWEST), max(spread * above, NARROWEST))
+
+
+class Held(NamedTuple):
+    """How an interval held a row: whether it holds it, its width in ln, and the interval score."""
+
+    residual: Residual
+    is_inside: bool
+    width: float
+    score: float
+
+
+def hold(residual: Residual, below: float, above: float) -> Held:
+    """Return how an interval held a row; its ends in ln."""
+    miss = max(residual.off - above, -residual.off - below, 0.0)
+    width = below + above
+    return Held(residual, miss == 0.0, width, width + MISS * miss)
+
+
+def hold_by(residual: Residual, widths: Widths, measured: Sequence[str]) -> Held:
+    """Return how the interval of given widths holds a row."""
+    ends = widths.ends[residual.kind]
+    below, above = ends
+    if residual.kind in SCALED:
+        row = packaged(FILE)["kinds"][residual.kind]
+        below *= residual.below / float(row["below"])
+        above *= residual.above / float(row["above"])
+    if residual.kind not in UNSCALED:
+        scale = widths.scales[device_class(residual.device, frozenset(measured))]
+        below, above = scale * below, scale * above
+    return hold(residual, below, above)
+
+
+def leave_out(residuals: Sequence[Residual], campaign: str) -> list[Held]:
+    """Return how the widths that other campaigns tell hold the rows of one campaign."""
+    others = [one for one in residuals if one.campaign != campaign]
+    measured = measured_devices(others)
+    widths = fit_widths(others, measured)
+    return [
+        hold_by(one, widths, measured)
+        for one in residuals
+        if one.campaign == campaign and one.kind != UNNAMED
+    ]
+
+
+def leave_each_out(residuals: Sequence[Residual]) -> list[Held]:
+    """Return how rows are held by the widths that other campaigns tell, campaign by campaign."""
+    campaigns = sorted({one.campaign for one in residuals})
+    return [held for campaign in campaigns for held in leave_out(residuals, campaign)]
