@@ -7,7 +7,9 @@ shape of all kinds, scaled by how far its own campaigns are off.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from math import exp, log
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +27,8 @@ TAIL = (1 - LEVEL) / 2
 MISS = 2 / (1 - LEVEL)  # of a miss in the interval score (Gneiting and Raftery 2007)
 CLASSES = ("measured", "family", "neither")
 ASSUMED = "assumed software"
-FEWEST_OF_CLASS = 3  # campaigns of a class of devices that tell its scale
+EQUAL = 3.0  # campaigns that count for no difference between classes of devices
+FEWEST_OF_CLASS = 3  # rows of a class of devices in a campaign that tell its scale
 
 
 class Score(NamedTuple):
@@ -33,7 +36,7 @@ class Score(NamedTuple):
 
     Attributes:
         residual: the row.
-        normalised: its residual over the scale of its device and, of some kinds, its half-width.
+        normalised: its residual over the scale of its device and, of kernels, its half-width.
         weight: of the row in its campaign; those of a campaign sum to 1.
     """
 
@@ -137,24 +140,26 @@ def fit_widths(residuals: Sequence[Residual], measured: Sequence[str]) -> Widths
 
 
 def fit_scales(scores: Sequence[Score], measured: Sequence[str]) -> dict[str, float]:
-    """Return how many times as far off rows on other devices are, kinds alike, at least 1."""
+    """Return how many times as far off rows on other devices are, at least 1.
+
+    Rows of one campaign and kind are compared; each of these counts once, and `EQUAL` more count
+    for no difference. A device of a measured family is never taken to be further off than others.
+    """
     names = frozenset(measured)
-    by_class: dict[tuple[str, str], list[Score]] = defaultdict(list)
+    groups: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for score in scores:
-        kind = score.residual.kind
-        if kind not in UNSCALED:
-            by_class[kind, device_class(score.residual.device, names)].append(score)
+        residual = score.residual
+        if residual.kind not in UNSCALED:
+            group = groups[residual.kind, residual.campaign]
+            group[device_class(residual.device, names)].append(abs(score.normalised))
     scales = {"measured": 1.0}
-    for name in CLASSES[1:]:
+    for nearer, name in pairwise(CLASSES):
         ratios = [
-            log(_spread(own) / _spread(by_class[kind, "measured"]))
-            for (kind, found), own in by_class.items()
-            if found == name
-            and _campaign_count(own) >= FEWEST_OF_CLASS
-            and _campaign_count(by_class.get((kind, "measured"), [])) >= FEWEST_OF_CLASS
+            log(max(median(group[name]), NARROWEST) / max(median(group["measured"]), NARROWEST))
+            for group in groups.values()
+            if min(len(group[name]), len(group["measured"])) >= FEWEST_OF_CLASS
         ]
-        ratio = sum(ratios) / (len(ratios) + 1)  # a kind counts for no difference
-        scales[name] = max(exp(ratio), scales[CLASSES[CLASSES.index(name) - 1]])
+        scales[name] = max(exp(sum(ratios) / (len(ratios) + EQUAL)), scales[nearer])
     return scales
 
 
@@ -183,11 +188,15 @@ def _campaign_count(scores: Sequence[Score]) -> int:
 
 
 def _pool(by_kind: Mapping[str, Sequence[Score]], spreads: Mapping[str, float]) -> list[Score]:
-    """Return the scores of all kinds, each in units of the spread of its kind."""
+    """Return the scores of all kinds, each in units of the spread of its kind, to both sides.
+
+    To which side a kind is off says nothing of another one.
+    """
     return [
-        score._replace(normalised=score.normalised / spreads[kind])
+        score._replace(normalised=sign * score.normalised / spreads[kind])
         for kind, own in by_kind.items()
         for score in own
+        for sign in (1, -1)
     ]
 
 

@@ -13,7 +13,7 @@ from steptime.calibration.device import calibrate, chosen
 from steptime.core.answer import AnswerRow
 from steptime.core.errors import InputError, check_choice
 from steptime.hardware.device import Device
-from steptime.prediction import cost_model
+from steptime.prediction import conformal, cost_model
 from steptime.prediction.calibrated.form import Constants
 from steptime.prediction.calibrated.interval import ends_of
 from steptime.prediction.kernel import Interval, Settings
@@ -166,14 +166,20 @@ def _calibrated(cases: Sequence[Case], method: Method) -> list[Scored]:
 
 
 def scored_at(cases: Sequence[Case], constants: Constants) -> list[Scored]:
-    """Return what constants say of the cases of one device, its own ones of ops by themselves."""
+    """Return what constants say of the cases of one device, its own ones of ops by themselves.
+
+    Intervals are those of kernels and of steps of one device (`prediction/conformal.py`).
+    """
     found: list[Scored] = []
-    table = cases[0].device.calibration
+    device = cases[0].device
+    table = device.calibration
     by_itself: Constants = {**table.get("alone", {}), **ends_of(table)}
     for alone, at in ((True, {**constants, **by_itself}), (False, constants)):
         if own := [case for case in cases if case.alone is alone]:
-            ends = Columns(own).intervals(at)
-            found += map(Scored, own, *(each.tolist() for each in ends))
+            value_s, low_s, high_s = Columns(own).intervals(at)
+            kind = conformal.KERNELS if alone else conformal.DEVICE_STEPS
+            low_s, high_s = conformal.widen(kind, value_s, low_s, high_s, device)
+            found += map(Scored, own, value_s.tolist(), low_s.tolist(), high_s.tolist())
     return found
 
 

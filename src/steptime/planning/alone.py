@@ -1,14 +1,14 @@
 """A plan of one device: the step of the whole network as `predict` has it, for the plan's parts."""
 
 from collections.abc import Mapping, Sequence
+from math import exp
 
 from steptime.core.dtypes import SIZE_BYTES
-from steptime.core.workload import Tuning
-from steptime.hardware import catalog
+from steptime.core.workload import FULL_TRAINING, Tuning
 from steptime.hardware.device import Device
-from steptime.hardware.stack import Stack
 from steptime.network.ops.training import STATE_BLOCK
 from steptime.planning.pieces import Piece
+from steptime.prediction import conformal
 from steptime.prediction.calibrated.interval import Bounds, bounds
 from steptime.prediction.calibrated.power import spent_j
 from steptime.prediction.kernels import Kernels
@@ -81,22 +81,42 @@ def spent_j_of(model: StepModel, batch: int) -> tuple[float, float]:
 
 
 def between(model: StepModel, batch: int, step_s: float, exposed_s: float) -> tuple[float, float]:
-    """Return between which seconds a step lies whose kernels are as far off as those of a model.
+    """Return the ends of a step's interval, as far from it as those of a model's step.
 
-    Of the seconds in which it waits for exchanges it has no interval.
+    The seconds in which it waits for exchanges have no interval of their own.
     """
     times = model.timeline(batch)
-    low, high = (
-        exposed_s + (step_s - exposed_s) * (1.0 if end is None else end / times.step_s)
-        for end in (times.low_s, times.high_s)
+    low_s, high_s = (
+        exposed_s + (step_s - exposed_s) * (1.0 if end_s is None else end_s / times.step_s)
+        for end_s in (times.low_s, times.high_s)
     )
-    return low, high
+    return low_s, high_s
 
 
-def bounds_of(stack: Stack, device: Device, has_experts: bool) -> Bounds:
-    """Return the interval of a step of many devices, as shares of it, by a device's constants."""
-    constants, seen = device.constants, stack.seen
-    like = {catalog.device(name).architecture for name in seen.get("devices", ())}
-    beyond = seen and device.architecture not in like and device.kind == "gpu"
-    unseen = constants["interval.plan_unseen"] if beyond else 0.0
-    return bounds("experts" if has_experts else "plan", constants, unseen=unseen)
+def training_kind(tuning: Tuning, has_experts: bool) -> str:
+    """Return the kind of work of a step of many devices, by which its interval is found."""
+    if tuning != FULL_TRAINING:
+        return conformal.FINE_TUNINGS
+    return conformal.MIXTURE_TRAININGS if has_experts else conformal.TRAININGS
+
+
+def step_bounds(device: Device, tuning: Tuning, has_experts: bool) -> Bounds:
+    """Return the interval of a step of many devices, as shares of it.
+
+    A device that was calibrated by steps of its own has the interval that these told.
+    """
+    own = own_bounds(device, has_experts)
+    if known_ends(device, has_experts):
+        return own
+    ends = conformal.find_ends(training_kind(tuning, has_experts), device)
+    return Bounds(exp(-ends.below), exp(ends.above), own.shared)
+
+
+def own_bounds(device: Device, has_experts: bool) -> Bounds:
+    """Return by how much plans of one device differ from each other, as shares of a step."""
+    return bounds("experts" if has_experts else "plan", device.constants)
+
+
+def known_ends(device: Device, has_experts: bool) -> bool:
+    """Whether rows of the device itself told the interval of its steps."""
+    return f"interval.{'experts' if has_experts else 'plan'}_low" in device.constants

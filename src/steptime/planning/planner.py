@@ -25,6 +25,7 @@ from steptime.planning import alone
 from steptime.planning.pieces import Piece, pieces, rank_of_one
 from steptime.planning.shape import Shape
 from steptime.planning.stages import Layout, Load, layout_of
+from steptime.prediction import conformal
 from steptime.prediction.calibrated.interval import Bounds
 from steptime.prediction.calibrated.power import draws
 from steptime.prediction.collectives import (
@@ -36,7 +37,7 @@ from steptime.prediction.collectives import (
     ring,
 )
 from steptime.prediction.exposed import exposed_exchange_s
-from steptime.prediction.kernel import Kernel
+from steptime.prediction.kernel import Interval, Kernel
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.method import Method
 from steptime.prediction.routing import once_a_part
@@ -237,8 +238,19 @@ class Planner:
 
     @cached_property
     def bounds(self) -> Bounds:
-        """The interval of a step, as shares of it: wider where its stack saw no such device."""
-        return alone.bounds_of(self.stack, self.seen, bool(self.shape.experts))
+        """The interval of a step, as shares of it: wider on devices that nobody measured."""
+        return alone.step_bounds(self.seen, self.tuning, bool(self.shape.experts))
+
+    @cached_property
+    def own_bounds(self) -> Bounds:
+        """By how much plans of this device differ from each other, as shares of a step."""
+        return alone.own_bounds(self.seen, bool(self.shape.experts))
+
+    def interval_of(self, kind: str, value: float) -> Interval:
+        """Return a value with the interval of a kind of work; without one by other methods."""
+        if self.method.name != "calibrated":
+            return Interval(value)
+        return conformal.find_ends(kind, self.seen).of(value)
 
     def held_alone(self, plan: Plan, batch: int, rounds: int) -> Mapping[str, float] | None:
         """Return what one device holds that runs the whole step at once; None for other plans."""

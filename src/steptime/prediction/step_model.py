@@ -8,20 +8,21 @@ from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from steptime.build import build_step, make_workload, read_model
 from steptime.core.dtypes import PRECISIONS
 from steptime.core.errors import check_choice
 from steptime.core.graph import PASSES, Graph, Part
 from steptime.core.values import parse_count
-from steptime.core.workload import Workload
+from steptime.core.workload import FULL_TRAINING, Workload
 from steptime.hardware import catalog
 from steptime.hardware.constants import value_of
 from steptime.hardware.defaults import settle_dtype
 from steptime.hardware.device import Cluster, Device, Link
 from steptime.hardware.stack import Stack
 from steptime.network.count import live_bytes, op_work
-from steptime.prediction import DEFAULT, cost_model
+from steptime.prediction import DEFAULT, conformal, cost_model
 from steptime.prediction.calibrated.interval import of_host
 from steptime.prediction.collectives import EXCHANGES, Fabric, Startup, fabric_of_group
 from steptime.prediction.host import Host, host_of, issuing
@@ -299,8 +300,21 @@ class StepModel:
             lowered, overlaps = self.lowered(wanted), (self.settings.pipelined, self.overlap)
             prices, host = self.prices(wanted), self.host(lowered)
             times = schedule(lowered, prices, host, *overlaps)
+            low_s, high_s = self.widen(times.step_s, times.low_s, times.high_s)
+            times = replace(times, low_s=low_s, high_s=high_s)
             self._timelines[wanted] = beyond_device(times, self, wanted)
         return self._timelines[wanted]
+
+    def widen(self, step_s: Any, low_s: Any, high_s: Any) -> tuple[Any, Any]:
+        """Return the ends of the interval of a step as campaigns of others say.
+
+        The numbers may be arrays of several batches.
+        """
+        if self.method.name != "calibrated":
+            return low_s, high_s
+        is_whole = self.workload.tuning == FULL_TRAINING
+        kind = conformal.DEVICE_STEPS if is_whole else conformal.FINE_TUNINGS
+        return conformal.widen(kind, step_s, low_s, high_s, self.device, self.assumes)
 
     def prices(self, batch: int | None = None) -> Prices:
         """Return the seconds of the kernels that differ of a step on `batch` examples."""

@@ -18,6 +18,7 @@ from steptime.network.ops.sequence import experts_read
 from steptime.network.ops.table import ShapeError
 from steptime.planning.planner import Planner
 from steptime.planning.shape import Shape
+from steptime.prediction import conformal
 from steptime.prediction.calibrated.interval import bounds
 from steptime.prediction.calibrated.power import spent_j
 from steptime.prediction.host import calls_of, host_of
@@ -98,12 +99,23 @@ class Phases:
         """The name of the interval of its times: mixtures of experts have one of their own."""
         return "serve_experts" if self.planner.shape.experts else "serve"
 
-    def within(self, value: float, form: str = "") -> Interval:
-        """Return seconds, or what follows from them, with 80 % of what is measured."""
+    @property
+    def kind(self) -> str:
+        """The kind of work by which the interval of later tokens is found."""
+        has_experts = bool(self.planner.shape.experts)
+        return conformal.MIXTURE_SERVINGS if has_experts else conformal.SERVINGS
+
+    def within(self, value: float, kind: str = "") -> Interval:
+        """Return seconds, or what follows from them, with their 80 % interval.
+
+        A device that was calibrated by servings of its own has the interval that these told.
+        """
         if self.planner.method.name != "calibrated":
             return Interval(value)
-        low, high, _ = bounds(form or self.form, self.device.constants)
-        return Interval(value, value * low, value * high)
+        if f"interval.{self.form}_low" in self.device.constants:
+            low, high, _ = bounds(self.form, self.device.constants)
+            return Interval(value, value * low, value * high)
+        return conformal.find_ends(kind or self.kind, self.device).of(value)
 
     def mixed(self, sequences: int, context: float, prompts: int, tokens: int) -> Spent:
         """Return what a step is made of that decodes sequences and reads so many prompts."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from steptime.core.errors import InputError
 from steptime.prediction.calibrated.interval import mixed
 from steptime.prediction.calibrated.power import drawn_of
+from steptime.prediction.conformal import FIRST_TOKENS
 from steptime.prediction.kernel import Interval
 from steptime.serving.demand import Demand
 from steptime.serving.load import (
@@ -76,11 +77,15 @@ def predict_times(service: Service, phases: Phases, run: LoadRun | None) -> Requ
         ttft_s = service.read(phases, service.running_sequences).seconds
         ttft_s += phases.constant("prompt_s")
         request_s = ttft_s + (service.output - 1) * tpot_s
-        return RequestTimes(*(phases.within(time_s) for time_s in (ttft_s, tpot_s, request_s)))
+        return RequestTimes(
+            phases.within(ttft_s, FIRST_TOKENS),
+            phases.within(tpot_s),
+            phases.within(request_s),
+        )
     return _mix_times(
         [
             RequestTimes(
-                phases.within(load_run.ttft.mean_s, "served"),
+                phases.within(load_run.ttft.mean_s, FIRST_TOKENS),
                 phases.within(_mean_s(load_run.tpot, tpot_s)),
                 phases.within(load_run.request.mean_s),
             )

@@ -12,6 +12,7 @@ from steptime.core.units import percent, seconds, size
 from steptime.grids.batches import KNEE, MAX_BATCH, doubling, knee, largest_batch
 from steptime.launch.job import Facts
 from steptime.prediction.assumed import assumed_of
+from steptime.prediction.conformal import TOO_CLOSE, judge_memory
 from steptime.prediction.step_model import StepModel
 from steptime.questions import kinds
 from steptime.questions.fit.commands import fitting_commands
@@ -38,7 +39,8 @@ class FitRow(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         batch: examples of a step.
-        fits: whether the step fits the device.
+        fits: whether the step fits the device by what it is predicted to need.
+        verdict: whether it fits with its interval: yes, no, too close to call, or unknown.
         step_s: seconds of a step.
         low_s: lower end of the 80 % interval of `step_s`; null where the method has none.
         high_s: upper end of the 80 % interval of `step_s`; null where the method has none.
@@ -46,10 +48,13 @@ class FitRow(AnswerRow, frozen=True, kw_only=True):
         tokens_per_s: throughput in tokens that are text; null of a network that reads none.
         peak_bytes: size of all tensors at the worst moment.
         needed_bytes: memory that the process needs.
+        needed_low_bytes: lower end of the 80 % interval of `needed_bytes`.
+        needed_high_bytes: upper end of the same.
     """
 
     batch: int
     fits: bool
+    verdict: str
     step_s: float
     low_s: float | None
     high_s: float | None
@@ -57,6 +62,8 @@ class FitRow(AnswerRow, frozen=True, kw_only=True):
     tokens_per_s: float | None
     peak_bytes: int
     needed_bytes: int
+    needed_low_bytes: int
+    needed_high_bytes: int
 
 
 class Saving(AnswerRow, frozen=True, kw_only=True):
@@ -86,7 +93,9 @@ class FitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         tuning: what of the network is trained; null where all is.
         batch: examples of the step that was asked for.
         assumed: settings that decide the answer, by the option that changes them.
-        fits: whether it fits; null where the memory of the device is unknown.
+        fits: whether it fits by what it is predicted to need; null where the memory of the device
+            is unknown.
+        verdict: whether it fits with its interval: yes, no, too close to call, or unknown.
         largest_batch: the largest batch that fits, 0 if none does; null where the memory of the
             device is unknown, or the search ended at its cap.
         capped_batch: the batch at the cap of the search, which fits; null where the search ended
@@ -95,6 +104,9 @@ class FitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         usable_bytes: memory that a process may use of the device; null where unknown.
         peak_bytes: size of all tensors at the worst moment.
         needed_bytes: memory that the process needs.
+        needed_low_bytes: lower end of the 80 % interval of `needed_bytes`, as far as measured runs
+            of others were from predictions.
+        needed_high_bytes: upper end of the same.
         worst_moment: the op at which the tensors are largest.
         parts: sizes of what is in memory at the worst moment, in bytes, by what it is.
         helps: changes that save memory, the largest saving first.
@@ -125,12 +137,15 @@ class FitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
     batch: int
     assumed: dict[str, str]
     fits: bool | None
+    verdict: str
     largest_batch: int | None
     capped_batch: int | None
     best_batch: int | None
     usable_bytes: float | None
     peak_bytes: int
     needed_bytes: int
+    needed_low_bytes: int
+    needed_high_bytes: int
     worst_moment: str
     parts: dict[str, int]
     helps: tuple[Saving, ...]
@@ -176,12 +191,16 @@ class FitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
 
 
 def _describe_verdict(answer: FitAnswer) -> str:
-    """Describe the verdict: `no: batch 64 needs 30 GB of 24 GB, out of memory by 6 GB`."""
-    verdict = {True: "yes", False: "no", None: "unknown"}[answer.fits]
+    """Describe the verdict: `no: batch 64 needs 30 GB of 24 GB, out of memory by 6 GB`.
+
+    One that is too close to call says its interval in place of what lacks.
+    """
     needs, usable = answer.needed_bytes, answer.usable_bytes
     capacity = "" if usable is None else f" of {size(usable)}"
-    lack = f", out of memory by {size(needs - (usable or 0))}" if answer.fits is False else ""
-    return f"{verdict}: batch {answer.batch} needs {size(needs)}{capacity}{lack}"
+    more = f", out of memory by {size(needs - (usable or 0))}" if answer.verdict == "no" else ""
+    if answer.verdict == TOO_CLOSE:
+        more = f" ({size(answer.needed_low_bytes)} to {size(answer.needed_high_bytes)})"
+    return f"{answer.verdict}: batch {answer.batch} needs {size(needs)}{capacity}{more}"
 
 
 def _describe_savings(answer: FitAnswer) -> str:
@@ -195,7 +214,7 @@ def _describe_savings(answer: FitAnswer) -> str:
 
 def _describe_row(answer: FitAnswer, row: FitRow) -> str:
     """Describe a batch: `asked for, best`, or `does not fit`."""
-    if not row.fits:
+    if row.verdict == "no":
         return "does not fit"
     marks = (
         (answer.batch, "asked for"),
@@ -203,7 +222,10 @@ def _describe_row(answer: FitAnswer, row: FitRow) -> str:
         (answer.largest_batch, "largest"),
         (answer.capped_batch, "no larger one tried"),
     )
-    return ", ".join(mark for batch, mark in marks if batch == row.batch)
+    words = [mark for batch, mark in marks if batch == row.batch]
+    if row.verdict == TOO_CLOSE:
+        words.append(TOO_CLOSE)
+    return ", ".join(words)
 
 
 def _largest_row(answer: FitAnswer) -> tuple[str, str | None]:
@@ -258,6 +280,7 @@ def fit(
     )
     best = _best_batch([row for row in rows if row.batch in batches])
     worst = step_model.worst_moment()
+    memory = judge_memory(needs.total_bytes, usable_bytes, step_model.device)
     times = prediction.times
     step_interval = (times.step_s, times.low_s, times.high_s)
     process_parts = {
@@ -278,12 +301,15 @@ def fit(
         batch=workload.batch_per_replica,
         assumed=assumed_of(step_model),
         fits=None if usable_bytes is None else prediction.fits,
+        verdict=memory.verdict,
         largest_batch=None if is_capped else largest,
         capped_batch=largest if is_capped else None,
         best_batch=best,
         usable_bytes=usable_bytes,
         peak_bytes=prediction.peak_bytes,
         needed_bytes=needs.total_bytes,
+        needed_low_bytes=memory.low_bytes,
+        needed_high_bytes=memory.high_bytes,
         worst_moment=worst.name,
         parts={name: value for name, value in {**worst.parts, **process_parts}.items() if value},
         helps=tuple(Saving(**saving._asdict()) for saving in list_savings(step_model)),
@@ -363,14 +389,19 @@ def _predict_row(model: StepModel, batch: int) -> FitRow:
     prediction = model.predict(batch)
     times = prediction.times
     examples_per_s = batch / times.step_s if times.step_s else None
+    needed_bytes = prediction.needs.total_bytes
+    memory = judge_memory(needed_bytes, model.device.usable_bytes, model.device)
     return FitRow(
         batch=batch,
         fits=prediction.fits,
+        verdict=memory.verdict,
         step_s=times.step_s,
         low_s=times.low_s,
         high_s=times.high_s,
         examples_per_s=examples_per_s,
         tokens_per_s=tokens_per_s(tokens_per_example(model.workload), examples_per_s),
         peak_bytes=prediction.peak_bytes,
-        needed_bytes=prediction.needs.total_bytes,
+        needed_bytes=needed_bytes,
+        needed_low_bytes=memory.low_bytes,
+        needed_high_bytes=memory.high_bytes,
     )

@@ -146,6 +146,8 @@ class PlanMemory(AnswerRow, frozen=True, kw_only=True):
 
     Attributes:
         needed_bytes: memory that the fullest device needs.
+        needed_low_bytes: lower end of the 80 % interval of `needed_bytes`.
+        needed_high_bytes: upper end of the same.
         usable_bytes: memory that a process may use of a device; null where unknown.
         over_bytes: by how much the fullest device needs more; null where `usable_bytes` is.
         host_bytes: the most that a device has in its host's memory.
@@ -155,6 +157,8 @@ class PlanMemory(AnswerRow, frozen=True, kw_only=True):
     """
 
     needed_bytes: float
+    needed_low_bytes: float
+    needed_high_bytes: float
     usable_bytes: float | None
     over_bytes: float | None
     host_bytes: float
@@ -172,6 +176,9 @@ class ExposedCollective(AnswerRow, frozen=True, kw_only=True):
         link: the link that it crosses, numbered where several levels have it.
         size_bytes: size that a device sends in a step.
         communication_s: seconds of the collective in a step.
+        communication_low_s: lower end of the 80 % interval of `communication_s`; null where the
+            method has none.
+        communication_high_s: upper end of the same.
         exposed_communication_s: seconds of these for which the device waits.
     """
 
@@ -180,6 +187,8 @@ class ExposedCollective(AnswerRow, frozen=True, kw_only=True):
     link: str
     size_bytes: float
     communication_s: float
+    communication_low_s: float | None
+    communication_high_s: float | None
     exposed_communication_s: float
 
 
@@ -304,6 +313,9 @@ class PlanAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         price_date: the date of the price.
         energy_j: energy of a step of all devices; null where unknown.
         device_power_w: mean power of a device; null where unknown.
+        device_power_low_w: lower end of the 80 % interval of `device_power_w`; null where it is
+            unknown, and where the method has none.
+        device_power_high_w: upper end of the same.
         energy_scope: what the energy covers; null where it is unknown.
         training: the whole training; null without `tokens`.
         notes: remarks that change how the answer is read.
@@ -355,6 +367,8 @@ class PlanAnswer(LaunchedAnswer, frozen=True, kw_only=True):
     price_date: str | None
     energy_j: float | None
     device_power_w: float | None
+    device_power_low_w: float | None
+    device_power_high_w: float | None
     energy_scope: str | None
     training: TrainingRun | None
     notes: tuple[str, ...]

@@ -19,6 +19,7 @@ from steptime.planning.planner import Planner
 from steptime.planning.request import Request
 from steptime.planning.step import PlanTime
 from steptime.planning.trace import write_trace
+from steptime.prediction import conformal
 from steptime.questions.plan.answer import (
     ExposedCollective,
     JoinedLevel,
@@ -123,11 +124,11 @@ def price_plan(
         fits=does_fit,
         usable_bytes=planner.device.usable_bytes,
         memory=_plan_memory(planner, step),
-        exposed_communication=_exposed_communication(step),
+        exposed_communication=_exposed_communication(planner, step),
         mfu=tuple(PeakShare(name=key, share=share) for key, share in mfu(planner, step).items()),
         **_costs(offer, step, tokens_of_step, request.tokens),
         energy_j=energy_j,
-        device_power_w=energy_j and energy_j / step.step_s / device_count,
+        **_power_fields(planner, energy_j and energy_j / step.step_s / device_count),
         energy_scope=None if energy_j is None else ENERGY_SCOPE,
         training=_training_run(step, wide, tokens_of_step, request.tokens),
         notes=tuple(plan_notes(planner, step)),
@@ -180,9 +181,27 @@ def _memory_sizes(memory: Memory) -> dict[str, float]:
     return {f"{name}_bytes": size_bytes for name, size_bytes in memory._asdict().items()}
 
 
+class _PowerFields(TypedDict):
+    """The power of a device with its interval, by the fields of an answer."""
+
+    device_power_w: float | None
+    device_power_low_w: float | None
+    device_power_high_w: float | None
+
+
+def _power_fields(planner: Planner, device_w: float | None) -> _PowerFields:
+    power = None if device_w is None else planner.interval_of(conformal.POWER, device_w)
+    return {
+        "device_power_w": device_w,
+        "device_power_low_w": None if power is None else power.low,
+        "device_power_high_w": None if power is None else power.high,
+    }
+
+
 def _plan_memory(planner: Planner, step: PlanTime) -> PlanMemory:
     fullest = step.memory[step.fullest]
     usable_bytes = planner.room_bytes if planner.room_bytes < inf else None
+    needed = conformal.find_ends(conformal.MEMORY, planner.device).of(fullest.total)
     stage_count = step.asked.plan.pipeline
     stages = tuple(
         StageMemory(
@@ -195,6 +214,8 @@ def _plan_memory(planner: Planner, step: PlanTime) -> PlanMemory:
     )
     return PlanMemory(
         needed_bytes=fullest.total,
+        needed_low_bytes=needed.low or 0.0,
+        needed_high_bytes=needed.high or 0.0,
         usable_bytes=usable_bytes,
         over_bytes=max(0.0, fullest.total - usable_bytes) if usable_bytes else None,
         host_bytes=step.host_bytes,
@@ -204,7 +225,8 @@ def _plan_memory(planner: Planner, step: PlanTime) -> PlanMemory:
     )
 
 
-def _exposed_communication(step: PlanTime) -> tuple[ExposedCollective, ...]:
+def _exposed_communication(planner: Planner, step: PlanTime) -> tuple[ExposedCollective, ...]:
+    times = [planner.interval_of(conformal.COLLECTIVES, wait.total_s) for wait in step.exposures]
     return tuple(
         ExposedCollective(
             collective=wait.collective,
@@ -212,9 +234,11 @@ def _exposed_communication(step: PlanTime) -> tuple[ExposedCollective, ...]:
             link=wait.link,
             size_bytes=wait.bytes,
             communication_s=wait.total_s,
+            communication_low_s=time.low,
+            communication_high_s=time.high,
             exposed_communication_s=wait.exposed_s,
         )
-        for wait in step.exposures
+        for wait, time in zip(step.exposures, times, strict=True)
     )
 
 

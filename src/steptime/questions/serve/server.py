@@ -9,6 +9,7 @@ from steptime.core.units import percent, seconds, size
 from steptime.hardware.software import defaults_for
 from steptime.planning.answer import fitted_notes, offer_of
 from steptime.planning.request import shape_of
+from steptime.prediction.conformal import POWER
 from steptime.questions.serve.options import ServeOptions
 from steptime.questions.serve.server_answer import ServerAnswer
 from steptime.questions.serve.server_fields import (
@@ -113,6 +114,7 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
     first = prompts if server.run is None else service.read(phases, 1)
     decode = phases.decode(service.running_sequences, service.input + service.output / 2)
     memory, energy = server.memory, predict_energy(service, phases, prompts, decode)
+    power = None if energy is None else phases.within(energy.device_w, POWER)
     change = find_fitting_change(service) if memory.over_bytes else None
     tokens_per_s, device_count = server.output_tokens_per_s, server.device_count
     headline = (
@@ -153,7 +155,9 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
         decode=_phase_times(decode),
         predict_difference=_predict_difference(server),
         energy_per_token_j=None if energy is None else energy.per_token_j,
-        device_w=None if energy is None else energy.device_w,
+        device_w=None if power is None else power.value,
+        device_low_w=None if power is None else power.low,
+        device_high_w=None if power is None else power.high,
         energy_scope=None if energy is None else ENERGY_SCOPE,
         fits=not memory.over_bytes,
         usable_bytes=planner.device.usable_bytes,

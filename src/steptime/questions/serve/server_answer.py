@@ -77,6 +77,9 @@ class ServerAnswer(LaunchedAnswer, frozen=True, kw_only=True):
             for more than one sequence or device.
         energy_per_token_j: joules of a token, of all devices; null where unknown.
         device_w: mean power of a device; null where unknown.
+        device_low_w: lower end of the 80 % interval of `device_w`; null where it is unknown, and
+            where the method has none.
+        device_high_w: upper end of the same.
         energy_scope: the parts of a system that the energy is of; null where unknown.
         fits: whether the sequences fit the memory.
         usable_bytes: memory that a process may use of the device; null where unknown.
@@ -148,6 +151,8 @@ class ServerAnswer(LaunchedAnswer, frozen=True, kw_only=True):
     predict_difference: PredictDifference | None
     energy_per_token_j: float | None
     device_w: float | None
+    device_low_w: float | None
+    device_high_w: float | None
     energy_scope: str | None
     fits: bool
     usable_bytes: float | None

@@ -1,0 +1,152 @@
+"""80 % intervals by kind of work, told by measurement campaigns that no constant has seen.
+
+`data/intervals.toml` has, by kind of work, how far measurements lie below and above predictions,
+in ln. It is written by `python -m validation.intervals`; the unit there is the campaign (a
+repository and who measured), never a row. The residuals are those of measured devices under named
+software: on other devices, and where nobody names the software, they are larger by a factor.
+
+Of kernels the file says how many times as far as `calibrated/interval.py` has it, which knows
+forms of kernels apart.
+"""
+
+from functools import cache
+from math import exp
+from typing import Any, Final, NamedTuple
+
+from steptime.core.toml_files import packaged
+from steptime.hardware import catalog
+from steptime.hardware.device import Device
+from steptime.prediction.kernel import Interval
+
+KERNELS: Final = "kernels"
+DEVICE_STEPS: Final = "device steps"
+TRAININGS: Final = "trainings"
+MIXTURE_TRAININGS: Final = "mixture trainings"
+FINE_TUNINGS: Final = "fine-tunings"
+SERVINGS: Final = "servings"
+MIXTURE_SERVINGS: Final = "mixture servings"
+FIRST_TOKENS: Final = "first tokens"
+COLLECTIVES: Final = "collectives"
+MEMORY: Final = "memory"
+POWER: Final = "power"
+KINDS: Final = (
+    KERNELS,
+    DEVICE_STEPS,
+    TRAININGS,
+    MIXTURE_TRAININGS,
+    FINE_TUNINGS,
+    SERVINGS,
+    MIXTURE_SERVINGS,
+    FIRST_TOKENS,
+    COLLECTIVES,
+    MEMORY,
+    POWER,
+)
+SCALED: Final = (KERNELS,)
+UNSCALED: Final = (*SCALED, MEMORY)  # what is known of a device plays no part, or is in the width
+TOO_CLOSE: Final = "too close to call"
+FILE: Final = "intervals.toml"
+
+
+class Ends(NamedTuple):
+    """How far an interval reaches from a prediction.
+
+    Attributes:
+        below: ln(predicted / lower end), or how many times the present half-width.
+        above: ln(upper end / predicted), or how many times the present half-width.
+    """
+
+    below: float
+    above: float
+
+    def of(self, value: float) -> Interval:
+        """Return a value with its interval."""
+        return Interval(value, value * exp(-self.below), value * exp(self.above))
+
+
+def find_ends(kind: str, device: Device, is_software_assumed: bool = False) -> Ends:
+    """Return how far 80 % of measurements lie from a prediction of a kind of work.
+
+    Args:
+        kind: the kind of work, one of the constants of this module.
+        device: the device; one that nobody measured has a wider interval.
+        is_software_assumed: whether the stack was assumed, which widens the interval, too.
+    """
+    row = packaged(FILE)["kinds"][kind]
+    scale = 1.0 if kind in UNSCALED else device_scale(device)
+    if is_software_assumed:
+        scale *= packaged(FILE)["scales"]["assumed_software"]
+    return Ends(scale * row["below"], scale * row["above"])
+
+
+def device_scale(device: Device) -> float:
+    """Return how many times as far off predictions are as on devices that were measured."""
+    scales = packaged(FILE)["scales"]
+    if device.name in packaged(FILE)["devices"]:
+        return 1.0
+    is_family = device.architecture in _architectures()
+    return float(scales["family" if is_family else "unmeasured"])
+
+
+@cache
+def _architectures() -> frozenset[str | None]:
+    return frozenset(catalog.device(name).architecture for name in packaged(FILE)["devices"])
+
+
+def widen(
+    kind: str,
+    value: Any,
+    low: Any,
+    high: Any,
+    device: Device,
+    is_software_assumed: bool = False,
+) -> tuple[Any, Any]:
+    """Return the ends of an interval that follows from kernels, as campaigns say.
+
+    The numbers may be arrays. A device that was calibrated by its own rows keeps its ends.
+    """
+    if low is None or high is None or device.calibration.get("intervals"):
+        return low, high
+    ends = find_ends(kind, device, is_software_assumed)
+    if kind in SCALED:
+        return value * (low / value) ** ends.below, value * (high / value) ** ends.above
+    return value * exp(-ends.below), value * exp(ends.above)
+
+
+class MemoryVerdict(NamedTuple):
+    """Whether a process fits the memory of a device.
+
+    Attributes:
+        verdict: `yes`, `no`, `too close to call`, or `unknown` where the memory is.
+        low_bytes: lower end of the 80 % interval of the bytes that it needs.
+        high_bytes: upper end of it.
+    """
+
+    verdict: str
+    low_bytes: int
+    high_bytes: int
+
+
+def judge_memory(needed_bytes: float, usable_bytes: float | None, device: Device) -> MemoryVerdict:
+    """Return whether a process fits: too close where its interval holds the memory of the device.
+
+    Args:
+        needed_bytes: bytes that the process needs.
+        usable_bytes: bytes that it may use; None where nobody says.
+        device: the device.
+    """
+    needed = find_ends(MEMORY, device).of(needed_bytes)
+    low_bytes, high_bytes = round(needed.low or 0), round(needed.high or 0)
+    if usable_bytes is None:
+        verdict = "unknown"
+    elif high_bytes <= usable_bytes:
+        verdict = "yes"
+    else:
+        verdict = "no" if low_bytes > usable_bytes else TOO_CLOSE
+    return MemoryVerdict(verdict, low_bytes, high_bytes)
+
+
+def half_width(kind: str) -> float:
+    """Return the mean of both ends of a kind on measured devices, in ln."""
+    row = packaged(FILE)["kinds"][kind]
+    return float(row["below"] + row["above"]) / 2

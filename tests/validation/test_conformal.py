@@ -1,0 +1,111 @@
+"""Widths told by campaigns: weights, pooling, and campaigns left out."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from steptime.prediction.conformal import COLLECTIVES, TRAININGS
+from validation.conformal import (
+    FEWEST,
+    campaign_weights,
+    fit_widths,
+    hold,
+    leave_each_out,
+    leave_out,
+    measured_devices,
+    weighted_quantile,
+)
+from validation.residuals import Residual, device_class
+
+DEVICE = "a100-sxm4-80gb"
+
+
+def draw_residuals(
+    kind: str, campaigns: int, rows: int, spread: float, seed: int
+) -> Iterator[Residual]:
+    """Yield rows of campaigns that are off together by a part of their own."""
+    draw = np.random.default_rng(seed)
+    for campaign in range(campaigns):
+        shared = draw.normal(0, spread)
+        for row in range(rows):
+            off = shared + draw.normal(0, spread / 4)
+            place, group = f"table:{row}", f"network {row % 3} {DEVICE}"
+            name = f"{kind} {campaign}"
+            yield Residual(kind, name, group, place, "step_s", off, 0.0, 0.0, DEVICE, "")
+
+
+def test_a_campaign_weighs_the_same_whatever_its_rows() -> None:
+    residuals = [
+        *draw_residuals(TRAININGS, 1, 500, 0.1, 0),
+        *(one._replace(campaign="b") for one in draw_residuals(TRAININGS, 1, 5, 0.1, 1)),
+    ]
+    weights = campaign_weights(residuals)
+    assert sum(weights[:500]) == pytest.approx(1)
+    assert sum(weights[500:]) == pytest.approx(1)
+
+
+def test_a_quantile_of_equal_weights_is_numpys_middle_one() -> None:
+    values = np.arange(11.0)
+    weights = np.full(11, 0.3)
+    assert weighted_quantile(values, weights, 0.5) == pytest.approx(5)
+
+
+def test_the_interval_score_is_the_width_and_ten_times_the_miss() -> None:
+    [residual] = draw_residuals(TRAININGS, 1, 1, 0.0, 0)
+    held = hold(residual._replace(off=0.5), 0.1, 0.2)
+    assert not held.is_inside
+    assert held.score == pytest.approx(0.3 + 10 * 0.3)
+    assert hold(residual._replace(off=-0.05), 0.1, 0.2).score == pytest.approx(0.3)
+
+
+def test_a_campaign_left_out_is_held_as_often_as_promised() -> None:
+    inside = [
+        held.is_inside
+        for seed in range(20)
+        for held in leave_each_out([*draw_residuals(TRAININGS, 20, 6, 0.2, seed)])
+    ]
+    assert 0.74 < np.mean(inside) < 0.9
+
+
+def test_many_rows_of_one_campaign_do_not_narrow_an_interval() -> None:
+    wide = [*draw_residuals(TRAININGS, 12, 4, 0.3, 3)]
+    sure = [
+        one._replace(off=0.0, campaign="sure") for one in draw_residuals(TRAININGS, 1, 2000, 0.1, 4)
+    ]
+    ends = fit_widths(wide, [DEVICE]).ends[TRAININGS]
+    with_sure = fit_widths([*wide, *sure], [DEVICE]).ends[TRAININGS]
+    assert with_sure.below + with_sure.above > 0.8 * (ends.below + ends.above)
+
+
+def test_a_kind_with_few_campaigns_takes_the_shape_of_all() -> None:
+    residuals = [
+        *draw_residuals(TRAININGS, FEWEST, 6, 0.1, 5),
+        *draw_residuals(COLLECTIVES, 2, 6, 0.4, 6),
+    ]
+    widths = fit_widths(residuals, [DEVICE])
+    assert COLLECTIVES in widths.pooled
+    assert TRAININGS not in widths.pooled
+    assert widths.ends[COLLECTIVES].above > widths.ends[TRAININGS].above
+
+
+def test_the_rows_of_a_campaign_do_not_tell_its_own_interval() -> None:
+    residuals = [*draw_residuals(TRAININGS, 12, 6, 0.1, 7)]
+    far = [one._replace(off=9.0, campaign="far") for one in residuals[:6]]
+    held = leave_out([*residuals, *far], "far")
+    assert len(held) == 6
+    assert not any(one.is_inside for one in held)
+    assert held[0].width < 1
+
+
+def test_devices_are_classed_by_rows_and_architecture() -> None:
+    names = frozenset({DEVICE})
+    assert device_class(DEVICE, names) == "measured"
+    assert device_class("a100-pcie-40gb", names) == "family"
+    assert device_class("mi300x", names) == "neither"
+
+
+def test_blind_rows_do_not_make_a_device_measured() -> None:
+    [residual] = draw_residuals(TRAININGS, 1, 1, 0.0, 0)
+    assert measured_devices([residual]) == [DEVICE]
+    assert measured_devices([residual._replace(added="2026-12")]) == []
