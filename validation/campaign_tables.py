@@ -65,6 +65,20 @@ def kind_table(held: Sequence[Held]) -> str:
     return table(HEADS, rows)
 
 
+def readme_table(held: Sequence[Held]) -> str:
+    """Return the short table of README.md: blind rows by kind of work."""
+    blind = [one for one in held if one.residual.is_blind]
+    by_kind = grouped_by(blind, lambda one: one.residual.kind)
+    rows = []
+    for kind in KINDS:
+        if own := by_kind.get(kind):
+            campaigns, _, count, median, _, inside, *_ = summary_cells(own)
+            rows.append([f"{kind} ({count} rows of {campaigns})", median, inside])
+    return table(
+        ("rows of campaigns that told no constant", "median error", "intervals hold"), rows
+    )
+
+
 def campaign_table(held: Sequence[Held]) -> str:
     """Return a table of campaigns and kinds of work."""
     groups = grouped_by(held, lambda one: (one.residual.campaign, one.residual.kind))

@@ -21,6 +21,9 @@ from steptime.prediction.kernels import Floats
 from validation.residuals import UNNAMED, Residual, device_class
 
 FEWEST = 8  # campaigns of a kind that tell its width alone
+CORRECTION = 0.4  # of (n + 1) / n, for few campaigns: in full, 83 to 97 % lay inside
+POOLED = 8  # campaigns that the shape of all kinds counts for
+FITTED = 0.25  # of a campaign that told constants, whose forms were chosen with it in sight
 SHRINKING = 2.0  # campaigns that all kinds count for in the scale of a kind with few
 NARROWEST = 0.03  # of an end, in ln: measurements repeat no better
 TAIL = (1 - LEVEL) / 2
@@ -87,7 +90,8 @@ def score_residuals(
             continue
         if residual.kind not in UNSCALED:
             unit *= scales[device_class(residual.device, names)]
-        scores.append(Score(residual, residual.off / unit, weight))
+        share = 1.0 if residual.is_blind else FITTED
+        scores.append(Score(residual, residual.off / unit, share * weight))
     return scores
 
 
@@ -131,10 +135,10 @@ def fit_widths(residuals: Sequence[Residual], measured: Sequence[str]) -> Widths
             ends[kind] = _ends(own, 1.0, counts[kind])
         else:
             spread = _shrunk(kind, spreads, counts)
-            ends[kind] = _ends(pool, spread, FEWEST)
+            ends[kind] = _ends(pool, spread, POOLED)
     for kind in KINDS:
         if kind not in ends:  # no campaign at all
-            ends[kind] = _ends(pool, _shrunk(kind, spreads, counts), FEWEST)
+            ends[kind] = _ends(pool, _shrunk(kind, spreads, counts), POOLED)
     pooled = frozenset(kind for kind in KINDS if counts.get(kind, 0) < FEWEST)
     return Widths(ends, scales, counts, pooled)
 
@@ -213,7 +217,7 @@ def _ends(scores: Sequence[Score], spread: float, count: int) -> Ends:
     """Return the ends that hold `LEVEL` of so many campaigns and of one more."""
     values = np.array([one.normalised for one in scores])
     weights = np.array([one.weight for one in scores])
-    tail = max(0.0, TAIL - (1 - TAIL) / (2 * count))  # half of the correction n + 1 over n
+    tail = max(0.0, TAIL - CORRECTION * (1 - TAIL) / count)
     below = -weighted_quantile(values, weights, tail)
     above = weighted_quantile(values, weights, 1 - tail)
     return Ends(max(spread * below, NARROWEST), max(spread * above, NARROWEST))

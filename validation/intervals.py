@@ -20,7 +20,7 @@ from pathlib import Path
 
 from steptime.core.toml_files import DATA, toml_text
 from steptime.prediction import conformal as shipped
-from validation.campaign_tables import campaign_table, page_text
+from validation.campaign_tables import campaign_table, page_text, readme_table
 from validation.conformal import (
     ASSUMED,
     Widths,
@@ -30,10 +30,12 @@ from validation.conformal import (
     measured_devices,
 )
 from validation.left_out import BESIDE
-from validation.page import PAGE, written
+from validation.page import PAGE
 from validation.residuals import Residual, collect_residuals
 
-PART = "campaigns"
+BEGIN = "<!-- python -m validation.intervals writes from here -->"
+END = "<!-- to here, campaigns -->"
+README = PAGE.parents[1] / "README.md"
 PLACES = 3  # of a number in the file
 COMMAND = "python -m validation.intervals ../shared/reference --write"
 ABOUT = "How far 80 % of measurements lie from predictions, in ln; made by a script: do not edit."
@@ -89,6 +91,12 @@ def format_file(widths: Widths, residuals: Sequence[Residual], date: str) -> str
     return f"# {ABOUT}\n\n{toml_text(document)}"
 
 
+def write_part(page: str, text: str) -> str:
+    """Return a page with the text between its marks renewed."""
+    before, _, after = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n{text}\n\n{END}{after.partition(END)[2]}"
+
+
 def main(arguments: Sequence[str]) -> int:
     """Fit, print or write, and return the exit code: 2 for an unknown campaign."""
     options = read_options(arguments)
@@ -103,10 +111,12 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     widths = fit_widths(residuals, measured_devices(residuals))
     text = format_file(widths, residuals, f"{datetime.now(UTC):%Y-%m-%d}")
-    page = page_text(leave_each_out(residuals), widths)
+    held = leave_each_out(residuals)
+    page = page_text(held, widths)
     if options.write:
         (DATA / shipped.FILE).write_text(text, "utf-8")
-        PAGE.write_text(written(PAGE.read_text("utf-8"), PART, page), "utf-8")
+        for path, part in ((PAGE, page), (README, readme_table(held))):
+            path.write_text(write_part(path.read_text("utf-8"), part), "utf-8")
     else:
         print(text, page, sep="\n")
     return 0

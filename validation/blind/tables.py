@@ -56,7 +56,7 @@ TABLES = (
     BlindTable("blind4/peft_methods.csv", "peft x Hugging Face", trainings.read_peft_peak),
     BlindTable("blind4/lambda_bench.csv", "deeplearning-benchmark x Lambda", trainings.read_lambda),
     BlindTable("llm/simumax_b200_dev.csv", "SimuMax x Moore Threads", trainings.read_simumax),
-    BlindTable("blind4/gpustack_serving.csv", "gpustack x GPUStack", servings.read_gpustack, 9),
+    BlindTable("blind4/gpustack_serving.csv", "gpustack x GPUStack", servings.read_gpustack, 4),
     BlindTable("llm/blis_serving_dev.csv", "BLIS x IBM", servings.read_blis),
     BlindTable("llm/ml_energy_dev.csv", "ML.ENERGY x Michigan", servings.read_ml_energy),
     BlindTable("llm/pipeweave_serving_dev.csv", "PipeWeave x authors", servings.read_pipeweave),
