@@ -16,7 +16,7 @@ import numpy as np
 
 from steptime.core.toml_files import packaged
 from steptime.prediction.calibrated.interval import LEVEL
-from steptime.prediction.conformal import FILE, KINDS, SCALED, TRAININGS, UNSCALED, Ends
+from steptime.prediction.conformal import FILE, KINDS, MEMORY, SCALED, TRAININGS, UNSCALED, Ends
 from steptime.prediction.kernels import Floats
 from validation.residuals import UNNAMED, Residual, device_class
 
@@ -27,6 +27,7 @@ FITTED = 0.25  # of a campaign that told constants, whose forms were chosen with
 SHRINKING = 2.0  # campaigns that all kinds count for in the scale of a kind with few
 NARROWEST = 0.03  # of an end, in ln: measurements repeat no better
 TAIL = (1 - LEVEL) / 2
+CLOSE_TAIL = 0.25  # of memory on each side of what is too close to call
 MISS = 2 / (1 - LEVEL)  # of a miss in the interval score (Gneiting and Raftery 2007)
 CLASSES = ("measured", "family", "neither")
 ASSUMED = "assumed software"
@@ -56,12 +57,14 @@ class Widths(NamedTuple):
         scales: how many times as far on devices, by class.
         campaigns: the number of campaigns, by kind.
         pooled: the kinds that take the shape of all.
+        close: how far half of the campaigns' memory lies from predictions.
     """
 
     ends: Mapping[str, Ends]
     scales: Mapping[str, float]
     campaigns: Mapping[str, int]
     pooled: frozenset[str]
+    close: Ends
 
 
 def unit_of(residual: Residual) -> float:
@@ -140,7 +143,9 @@ def fit_widths(residuals: Sequence[Residual], measured: Sequence[str]) -> Widths
         if kind not in ends:  # no campaign at all
             ends[kind] = _ends(pool, _shrunk(kind, spreads, counts), POOLED)
     pooled = frozenset(kind for kind in KINDS if counts.get(kind, 0) < FEWEST)
-    return Widths(ends, scales, counts, pooled)
+    memory = by_kind[MEMORY] or pool
+    close = _quantile_ends(memory, CLOSE_TAIL)
+    return Widths(ends, scales, counts, pooled, close)
 
 
 def fit_scales(scores: Sequence[Score], measured: Sequence[str]) -> dict[str, float]:
@@ -215,12 +220,18 @@ def _shrunk(kind: str, spreads: Mapping[str, float], counts: Mapping[str, int]) 
 
 def _ends(scores: Sequence[Score], spread: float, count: int) -> Ends:
     """Return the ends that hold `LEVEL` of so many campaigns and of one more."""
+    tail = max(0.0, TAIL - CORRECTION * (1 - TAIL) / count)
+    ends = _quantile_ends(scores, tail)
+    return Ends(max(spread * ends.below, NARROWEST), max(spread * ends.above, NARROWEST))
+
+
+def _quantile_ends(scores: Sequence[Score], tail: float) -> Ends:
+    """Return the ends that leave a share of the weight on each side, at least `NARROWEST`."""
     values = np.array([one.normalised for one in scores])
     weights = np.array([one.weight for one in scores])
-    tail = max(0.0, TAIL - CORRECTION * (1 - TAIL) / count)
     below = -weighted_quantile(values, weights, tail)
     above = weighted_quantile(values, weights, 1 - tail)
-    return Ends(max(spread * below, NARROWEST), max(spread * above, NARROWEST))
+    return Ends(max(below, NARROWEST), max(above, NARROWEST))
 
 
 class Held(NamedTuple):

@@ -86,6 +86,10 @@ def format_file(widths: Widths, residuals: Sequence[Residual], date: str) -> str
             "unmeasured": round(widths.scales["neither"], PLACES),
             "assumed_software": round(widths.scales[ASSUMED], PLACES),
         },
+        "close_memory": {
+            "below": round(widths.close.below, PLACES),
+            "above": round(widths.close.above, PLACES),
+        },
         "kinds": kinds,
     }
     return f"# {ABOUT}\n\n{toml_text(document)}"

@@ -15,6 +15,7 @@ import pytest
 import golden
 
 END = re.compile(r"\bbounds\b|(\b|_)low(\b|_)").search
+INTERVAL = re.compile(r"\bbounds\b|(\b|_)(low|high)(\b|_)").search
 WRITTEN = json.loads(golden.COMMITTED.read_text(encoding="utf-8"))
 
 
@@ -40,7 +41,10 @@ def rename_line(line, options):
 
 
 def test_the_numbers_of_0_15_0_stand_under_the_new_names():
-    """The table `renamed.toml` leads from each key and word of 0.15.0 to the one now."""
+    """The table `renamed.toml` leads from each key and word of 0.15.0 to the one now.
+
+    Ends of intervals are told by measurement campaigns since, and not compared.
+    """
     names = tomllib.loads((golden.HERE / "renamed.toml").read_text("utf-8"))
     words, options, lists, gone = map(names.pop, ("values", "options", "lists", "gone"))
     of_command = {key: names.pop(key) for key in list(names) if isinstance(names[key], dict)}
@@ -55,7 +59,8 @@ def test_the_numbers_of_0_15_0_stand_under_the_new_names():
             else:
                 new = words.get(path, {}).get(value) if isinstance(value, str) else None
                 new_path = all_names.get(path) or rename_path(path, all_names)
-                if not new_path.startswith(tuple(gone.get(line.split()[0], ()))):
+                is_gone = new_path.startswith(tuple(gone.get(line.split()[0], ())))
+                if not is_gone and not INTERVAL(new_path):
                     values[new_path] = value if new is None else new
         before[rename_line(line, options)] = answer | {"values": values}
     now = {line: answer | {"values": join_lists(answer, lists)} for line, answer in WRITTEN.items()}

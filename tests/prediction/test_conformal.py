@@ -10,7 +10,6 @@ from steptime.hardware import catalog
 from steptime.prediction import conformal
 from steptime.prediction.conformal import (
     KINDS,
-    MEMORY,
     TOO_CLOSE,
     TRAININGS,
     device_scale,
@@ -35,6 +34,9 @@ def test_the_file_has_all_kinds_and_known_devices() -> None:
         assert row["below"] > 0
         assert row["above"] > 0
         assert row["campaigns"]
+    close, memory = table["close_memory"], table["kinds"]["memory"]
+    assert 0 < close["below"] <= memory["below"]
+    assert 0 < close["above"] <= memory["above"]
     assert table["source"]
     assert table["date"]
 
@@ -73,7 +75,7 @@ def test_widening_keeps_the_value_inside_and_a_calibrated_device_as_it_is() -> N
 
 def test_memory_is_judged_by_its_interval() -> None:
     device = catalog.device(MEASURED)
-    row = packaged(conformal.FILE)["kinds"][MEMORY]
+    row = packaged(conformal.FILE)["close_memory"]
     needed = 1e10
     assert judge_memory(needed, needed * exp(row["above"]) * 1.01, device).verdict == "yes"
     assert judge_memory(needed, needed * exp(-row["below"]) * 0.99, device).verdict == "no"
@@ -90,7 +92,7 @@ def test_fit_says_its_verdict_and_interval() -> None:
 
 def test_plan_and_serve_take_the_widths_of_their_kind() -> None:
     kinds = packaged(conformal.FILE)["kinds"]
-    answer = plan("llama3_8b", MEASURED, 16, tensor=2, global_batch=16, stack="megatron-2024")
+    answer = plan("llama3_8b", MEASURED, 8, 8, tensor=2, stack="megatron-2024")
     assert log(answer.high_s / answer.step_s) == pytest.approx(kinds[TRAININGS]["above"])
     assert answer.device_power_w is not None
     assert answer.device_power_low_w < answer.device_power_w < answer.device_power_high_w

@@ -5,6 +5,7 @@ import pytest
 
 from every import every
 from steptime.hardware import catalog
+from steptime.prediction import conformal
 from steptime.prediction.calibrated.interval import bounds, known_as
 from steptime.prediction.kernel import Interval
 from steptime.prediction.kernels import Prices
@@ -92,9 +93,10 @@ def test_what_is_shared_whole_adds_as_before():
     assert total([bound, bound])[:3] == (2.0, 2.0, None)
 
 
-def test_a_step_has_an_interval_narrower_than_its_kernels():
+def test_a_step_has_the_interval_of_its_kind_of_work():
     model = StepModel("resnet50", catalog.device("a100"), method="calibrated")
     times = model.timeline(32)
-    kernel = model.price(model.lowered(32).kernels[0])
+    ends = conformal.find_ends(conformal.DEVICE_STEPS, model.device)
     assert times.low_s < times.step_s < times.high_s
-    assert times.high_s / times.step_s < kernel.high / kernel.value
+    assert times.high_s == pytest.approx(times.step_s * math.exp(ends.above))
+    assert times.low_s == pytest.approx(times.step_s * math.exp(-ends.below))

@@ -128,7 +128,10 @@ class MemoryVerdict(NamedTuple):
 
 
 def judge_memory(needed_bytes: float, usable_bytes: float | None, device: Device) -> MemoryVerdict:
-    """Return whether a process fits: too close where its interval holds the memory of the device.
+    """Return whether a process fits a device.
+
+    It is too close to call where the inner half of the interval, in which half of the campaigns
+    lie, holds the memory of the device.
 
     Args:
         needed_bytes: bytes that the process needs.
@@ -137,12 +140,14 @@ def judge_memory(needed_bytes: float, usable_bytes: float | None, device: Device
     """
     needed = find_ends(MEMORY, device).of(needed_bytes)
     low_bytes, high_bytes = round(needed.low or 0), round(needed.high or 0)
+    row = packaged(FILE)["close_memory"]
+    close = Ends(row["below"], row["above"]).of(needed_bytes)
     if usable_bytes is None:
         verdict = "unknown"
-    elif high_bytes <= usable_bytes:
+    elif (close.high or 0) <= usable_bytes:
         verdict = "yes"
     else:
-        verdict = "no" if low_bytes > usable_bytes else TOO_CLOSE
+        verdict = "no" if (close.low or 0) > usable_bytes else TOO_CLOSE
     return MemoryVerdict(verdict, low_bytes, high_bytes)
 
 
