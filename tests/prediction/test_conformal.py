@@ -92,7 +92,7 @@ def test_fit_says_its_verdict_and_interval() -> None:
 
 def test_plan_and_serve_take_the_widths_of_their_kind() -> None:
     kinds = packaged(conformal.FILE)["kinds"]
-    answer = plan("llama3_8b", MEASURED, 8, 8, tensor=2, stack="megatron-2024")
+    answer = plan("llama3_8b", MEASURED, 8, tensor=2, data=4, stack="megatron-2024")
     assert log(answer.high_s / answer.step_s) == pytest.approx(kinds[TRAININGS]["above"])
     assert answer.device_power_w is not None
     assert answer.device_power_low_w < answer.device_power_w < answer.device_power_high_w
