@@ -80,7 +80,7 @@ def _loaded(phases: Phases, run: LoadRun, values: dict[str, Interval]) -> Reply:
 def _service(question: Question, method: str | Method, demand: Demand) -> Service:
     texts = question.texts
     formats: Any = {name: texts.get(name) or None for name in ("dtype", "weights")}
-    split = {
+    split: Any = {
         name: whole(question, name)
         for name in ("tensor", "data", "expert")
         if question.numbers.get(name)

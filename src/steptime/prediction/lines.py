@@ -148,9 +148,9 @@ def _rows(lines: Lines, kernels: Kernels, often: Floats, on: StepModel) -> Float
         None if np.isnan(end).any() else end / whole.value for end in (whole.low, whole.high)
     )
     shown, *ends = finish(by_pass, (low, high), on.host(lines.first))
-    ends = on.widen(sum(shown), *ends)
+    low, high = on.widen(sum(shown), *ends)
     extrapolated = parts[Prices._fields.index("is_extrapolated")].sum(axis=0)
-    return np.array([*shown, extrapolated, *(end for end in ends if end is not None)])
+    return np.array([*shown, extrapolated, *(end for end in (low, high) if end is not None)])
 
 
 def _straight(points: tuple[int, int, int], values: Sequence[Numbers]) -> bool:
