@@ -27,7 +27,7 @@ FITTED = 0.25  # of a campaign that told constants, whose forms were chosen with
 SHRINKING = 2.0  # campaigns that all kinds count for in the scale of a kind with few
 NARROWEST = 0.03  # of an end, in ln: measurements repeat no better
 TAIL = (1 - LEVEL) / 2
-CLOSE_TAIL = 0.4  # of memory on each side of what is too close to call: a fifth lies between
+CLOSE_TAIL = 0.25  # of memory on each side of what is too close to call: half lies between
 MISS = 2 / (1 - LEVEL)  # of a miss in the interval score (Gneiting and Raftery 2007)
 CLASSES = ("measured", "family", "neither")
 ASSUMED = "assumed software"
@@ -57,7 +57,7 @@ class Widths(NamedTuple):
         scales: how many times as far on devices, by class.
         campaigns: the number of campaigns, by kind.
         pooled: the kinds that take the shape of all.
-        close: how far a fifth of the campaigns' memory lies from predictions.
+        close: how far half of the campaigns' memory lies from predictions.
     """
 
     ends: Mapping[str, Ends]

@@ -55,7 +55,10 @@ def test_a_step_lies_between_what_all_take_that_could_be_meant():
     assert [by_name[key] for key in ("step_s", "low_s", "high_s")] == [
         told[key] for key in ("step_s", "low_s", "high_s")
     ]
-    assert told["any_stack_low_s"] <= told["low_s"] < told["high_s"] <= told["any_stack_high_s"]
+    assert told["any_stack_low_s"] <= told["step_s"] < told["high_s"]
+    lows = [one["low_s"] for one in (told, *told["other_stacks"])]
+    highs = [one["high_s"] for one in (told, *told["other_stacks"])]
+    assert min(lows) <= told["any_stack_low_s"] < told["any_stack_high_s"] <= max(highs)
     assert by_name["any_stack_low_s"] == by_name["low_s"]
     assumed = told["headline"][1]
     near = next(one for one in told["other_stacks"] if one["stack"] == "fsdp-compile-2025")

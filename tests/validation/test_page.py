@@ -7,6 +7,7 @@ import re
 from steptime.calibration.cases import Case, op_kernels
 from steptime.calibration.plan_rows import Question, Reply
 from steptime.hardware import catalog
+from validation import intervals
 from validation.fitting.plans import GROUPS, class_of
 from validation.page import PAGE, PARTS, main, marks, written
 from validation.score import CaseAnswer
@@ -32,16 +33,19 @@ def test_the_page_has_the_marks_of_each_part_once():
         assert [page.count(mark) for mark in marks(part)] == [1, 1], part
 
 
-def test_the_readme_says_what_the_page_says():
+def test_the_readme_says_what_the_page_says_of_blind_rows():
     page, readme = PAGE.read_text("utf-8"), (PAGE.parents[1] / "README.md").read_text("utf-8")
-    classes = re.findall(
-        r"^\|[^|]+\|[^|]+\| ([\d,]+) \|(?:[^|]+\|){5} ([\d.]+)% \| (\d+)% \|", page, re.MULTILINE
-    )
-    told = re.findall(
-        r"^\| of [^|]*\(([\d,]+) \w+\) \| ([\d.]+) % \| (\d+) % \|$", readme, re.MULTILINE
-    )
-    assert len(told) == readme.count("\n| of ") == 7
-    assert set(told) <= set(classes)
+    blind = page.partition("### Rows that told no constant")[2].partition("\n### ")[0]
+    rows = re.findall(r"^\| ([a-z -]+) \| (\d+) \| \d+ \| ([\d,]+) \|", blind, re.MULTILINE)
+    assert len(rows) > 5
+    for kind, campaigns, count in rows:
+        assert f"| {kind} ({count} rows of {campaigns}) |" in readme
+
+
+def test_the_part_by_campaign_is_renewed_between_its_marks():
+    page = f"before\n{intervals.BEGIN}\nold\n{intervals.END}\nafter\n"
+    renewed = intervals.write_part(page, "new")
+    assert renewed == f"before\n{intervals.BEGIN}\nnew\n\n{intervals.END}\nafter\n"
 
 
 def test_what_is_no_part_is_said_to_be_none():

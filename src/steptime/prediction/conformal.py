@@ -130,7 +130,7 @@ class MemoryVerdict(NamedTuple):
 def judge_memory(needed_bytes: float, usable_bytes: float | None, device: Device) -> MemoryVerdict:
     """Return whether a process fits a device.
 
-    It is too close to call where the innermost part of the interval, in which a fifth of the
+    It is too close to call where the inner part of the interval, in which half of the
     campaigns lie, holds the memory of the device.
 
     Args:

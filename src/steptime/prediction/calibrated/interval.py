@@ -32,21 +32,24 @@ _HALVINGS = 60
 def mixed(parts: Sequence[tuple[float, Interval]]) -> tuple[float, float]:
     """Return the interval of a time that is one of several, each with a weight.
 
-    Each is normal in ln; of all 80 % lie within. The interval holds the first one's value.
+    Each is normal in ln to either side of its value, as wide as the interval there; of all 80 % lie
+    within. The interval holds the first one's value.
     """
     every = []
     for weight, (value, low, high, *_) in parts:
-        half = log((high or value) / (low or value)) / 2
-        every.append((weight, NormalDist(log(value), max(half / _TEN, 1e-9))))
-    whole, first = sum(weight for weight, _ in every), parts[0][1].value
+        sides = (log(value / (low or value)), log((high or value) / value))
+        normals = [NormalDist(log(value), max(side / _TEN, 1e-9)) for side in sides]
+        every.append((weight, log(value), normals))
+    whole, first = sum(weight for weight, *_ in every), parts[0][1].value
 
     def below(at: float) -> float:
-        return sum(weight * one.cdf(at) for weight, one in every) / whole
+        shares = (weight * normals[at > middle].cdf(at) for weight, middle, normals in every)
+        return sum(shares) / whole
 
     ends = []
     for share in ((1 - LEVEL) / 2, (1 + LEVEL) / 2):
-        low = min(one.mean - 6 * one.stdev for _, one in every)
-        high = max(one.mean + 6 * one.stdev for _, one in every)
+        low = min(middle - 6 * normals[0].stdev for _, middle, normals in every)
+        high = max(middle + 6 * normals[1].stdev for _, middle, normals in every)
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             low, high = (middle, high) if below(middle) < share else (low, middle)
