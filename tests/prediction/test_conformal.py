@@ -17,7 +17,6 @@ from steptime.prediction.conformal import (
     judge_memory,
     widen,
 )
-from steptime.prediction.step_model import StepModel
 from steptime.questions.fit.question import fit
 from steptime.questions.plan.question import plan
 from steptime.questions.serve.question import serve
@@ -101,13 +100,3 @@ def test_plan_and_serve_take_the_widths_of_their_kind() -> None:
     served = serve("llama3_8b", MEASURED, stack="vllm-2025")
     assert log(served.tpot_high_s / served.tpot_s) == pytest.approx(kinds["servings"]["above"])
     assert log(served.ttft_high_s / served.ttft_s) == pytest.approx(kinds["first tokens"]["above"])
-
-
-def test_an_assumed_stack_widens_a_step() -> None:
-    named = StepModel("resnet18", MEASURED, options={"stack": "torch-eager"}).timeline()
-    assumed = StepModel("resnet18", MEASURED, assumes=True).timeline()
-    scale = packaged(conformal.FILE)["scales"]["assumed_software"]
-    assert assumed.step_s == named.step_s
-    assert log(assumed.high_s / assumed.step_s) == pytest.approx(
-        scale * log(named.high_s / named.step_s)
-    )

@@ -70,7 +70,8 @@ def find_ends(kind: str, device: Device, is_software_assumed: bool = False) -> E
     Args:
         kind: the kind of work, one of the constants of this module.
         device: the device; one that nobody measured has a wider interval.
-        is_software_assumed: whether the stack was assumed, which widens the interval, too.
+        is_software_assumed: whether the stack was assumed, which widens the interval, too. Of a
+            network on one device, whose stack is nearly always the usual one, it does not.
     """
     row = packaged(FILE)["kinds"][kind]
     scale = 1.0 if kind in UNSCALED else device_scale(device)
@@ -86,6 +87,13 @@ def device_scale(device: Device) -> float:
         return 1.0
     is_family = device.architecture in _architectures()
     return float(scales["family" if is_family else "unmeasured"])
+
+
+def is_told_by_own_rows(kind: str, device: Device) -> bool:
+    """Return whether rows of the device itself tell the interval; ops alone tell no steps."""
+    table = device.calibration
+    is_of_ops = "alone" in table and "stack" not in table
+    return bool(table.get("intervals")) and (kind == KERNELS or not is_of_ops)
 
 
 @cache
@@ -105,7 +113,7 @@ def widen(
 
     The numbers may be arrays. A device that was calibrated by its own rows keeps its ends.
     """
-    if low is None or high is None or device.calibration.get("intervals"):
+    if low is None or high is None or is_told_by_own_rows(kind, device):
         return low, high
     ends = find_ends(kind, device, is_software_assumed)
     if kind in SCALED:

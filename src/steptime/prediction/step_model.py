@@ -314,7 +314,8 @@ class StepModel:
             return low_s, high_s
         is_whole = self.workload.tuning == FULL_TRAINING
         kind = conformal.DEVICE_STEPS if is_whole else conformal.FINE_TUNINGS
-        return conformal.widen(kind, step_s, low_s, high_s, self.device, self.assumes)
+        is_assumed = self.assumes and not is_whole
+        return conformal.widen(kind, step_s, low_s, high_s, self.device, is_assumed)
 
     def prices(self, batch: int | None = None) -> Prices:
         """Return the seconds of the kernels that differ of a step on `batch` examples."""
