@@ -12,7 +12,7 @@ from steptime.build import make_workload, read_model
 from steptime.calibration.cases import Case, op_kernels, step_kernels
 from steptime.calibration.columns import Columns
 from steptime.calibration.device import calibrate
-from steptime.calibration.evaluate import score
+from steptime.calibration.evaluate import score, scored_at
 from steptime.calibration.fit import constants_of
 from steptime.calibration.left_over import FEWEST, NOISE, OF_PRODUCT, SPREAD, learnt
 from steptime.core.errors import InputError
@@ -240,6 +240,8 @@ def test_a_step_that_is_evaluated_lies_where_predict_says(condition, waits, know
     model = StepModel("fc:layers=2,nodes=64", device, options={"waits": waits})
     times = model.timeline()
     case = Case(model.lowered().kernels, device, 1.0, "step", condition)
-    found = [one[0] for one in Columns([case]).intervals(model.seen.constants)]
-    assert found == pytest.approx([times.step_s, times.low_s, times.high_s], rel=1e-12)
+    [scored] = scored_at([case], model.seen.constants)
+    assert [scored.value, scored.low, scored.high] == pytest.approx(
+        [times.step_s, times.low_s, times.high_s], rel=1e-12
+    )
     assert times.low_s < times.step_s < times.high_s
