@@ -105,18 +105,18 @@ def step_bounds(device: Device, tuning: Tuning, has_experts: bool) -> Bounds:
 
     A device that was calibrated by steps of its own has the interval that these told.
     """
-    own = own_bounds(device, has_experts)
-    if known_ends(device, has_experts):
-        return own
+    differences = plan_bounds(device, has_experts)
+    if has_calibrated_ends(device, has_experts):
+        return differences
     ends = conformal.find_ends(training_kind(tuning, has_experts), device)
-    return Bounds(exp(-ends.below), exp(ends.above), own.shared)
+    return Bounds(exp(-ends.below), exp(ends.above), differences.shared)
 
 
-def own_bounds(device: Device, has_experts: bool) -> Bounds:
+def plan_bounds(device: Device, has_experts: bool) -> Bounds:
     """Return by how much plans of one device differ from each other, as shares of a step."""
     return bounds("experts" if has_experts else "plan", device.constants)
 
 
-def known_ends(device: Device, has_experts: bool) -> bool:
+def has_calibrated_ends(device: Device, has_experts: bool) -> bool:
     """Whether rows of the device itself told the interval of its steps."""
     return f"interval.{'experts' if has_experts else 'plan'}_low" in device.constants

@@ -242,9 +242,9 @@ class Planner:
         return alone.step_bounds(self.seen, self.tuning, bool(self.shape.experts))
 
     @cached_property
-    def own_bounds(self) -> Bounds:
+    def plan_bounds(self) -> Bounds:
         """By how much plans of this device differ from each other, as shares of a step."""
-        return alone.own_bounds(self.seen, bool(self.shape.experts))
+        return alone.plan_bounds(self.seen, bool(self.shape.experts))
 
     def interval_of(self, kind: str, value: float) -> Interval:
         """Return a value with the interval of a kind of work; without one by other methods."""

@@ -89,7 +89,7 @@ def device_scale(device: Device) -> float:
     return float(scales["family" if is_family else "unmeasured"])
 
 
-def is_told_by_own_rows(kind: str, device: Device) -> bool:
+def has_calibrated_interval(kind: str, device: Device) -> bool:
     """Return whether rows of the device itself tell the interval; ops alone tell no steps."""
     table = device.calibration
     is_of_ops = "alone" in table and "stack" not in table
@@ -113,7 +113,7 @@ def widen(
 
     The numbers may be arrays. A device that was calibrated by its own rows keeps its ends.
     """
-    if low is None or high is None or is_told_by_own_rows(kind, device):
+    if low is None or high is None or has_calibrated_interval(kind, device):
         return low, high
     ends = find_ends(kind, device, is_software_assumed)
     if kind in SCALED:

@@ -37,8 +37,8 @@ def mixed(parts: Sequence[tuple[float, Interval]]) -> tuple[float, float]:
     """
     every = []
     for weight, (value, low, high, *_) in parts:
-        sides = (log(value / (low or value)), log((high or value) / value))
-        normals = [NormalDist(log(value), max(side / _TEN, 1e-9)) for side in sides]
+        widths = (log(value / (low or value)), log((high or value) / value))
+        normals = [NormalDist(log(value), max(width / _TEN, 1e-9)) for width in widths]
         every.append((weight, log(value), normals))
     whole, first = sum(weight for weight, *_ in every), parts[0][1].value
 

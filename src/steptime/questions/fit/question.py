@@ -279,8 +279,8 @@ def fit(
         _predict_row(step_model, size) for size in sorted({workload.batch_per_replica, *batches})
     )
     best = _best_batch([row for row in rows if row.batch in batches])
-    worst = step_model.worst_moment()
-    memory = judge_memory(needs.total_bytes, usable_bytes, step_model.device)
+    worst, device = step_model.worst_moment(), step_model.device
+    memory = judge_memory(needs.total_bytes, usable_bytes, device)
     times = prediction.times
     step_interval = (times.step_s, times.low_s, times.high_s)
     process_parts = {

@@ -165,4 +165,4 @@ def error_ratio(planner: Planner) -> float:
 
     What they share cancels; sqrt(2) of what is each one's own is left: with 0.08 a ratio of 1.12.
     """
-    return exp(sqrt(2) * (log(planner.own_bounds.high) * sqrt(1 - planner.own_bounds.shared**2)))
+    return exp(sqrt(2) * (log(planner.plan_bounds.high) * sqrt(1 - planner.plan_bounds.shared**2)))
