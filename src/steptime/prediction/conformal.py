@@ -134,6 +134,11 @@ class MemoryVerdict(NamedTuple):
     low_bytes: int
     high_bytes: int
 
+    def to_fields(self) -> dict[str, Any]:
+        """Return the verdict by the fields of an answer."""
+        ends = {"needed_low_bytes": self.low_bytes, "needed_high_bytes": self.high_bytes}
+        return {"verdict": self.verdict, **ends}
+
 
 def judge_memory(needed_bytes: float, usable_bytes: float | None, device: Device) -> MemoryVerdict:
     """Return whether a process fits a device.

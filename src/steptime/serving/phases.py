@@ -81,6 +81,8 @@ class Phases:
     def __init__(self, planner: Planner, plan: Plan, weights: str = "", kv: str = "") -> None:
         self.planner = planner
         self.plan = plan
+        has_experts = bool(planner.shape.experts)
+        self.kind = conformal.MIXTURE_SERVINGS if has_experts else conformal.SERVINGS
         self.weights = weights or planner.low or planner.in_memory
         four = "float4" in planner.device.peak_flop_per_s and planner.flag("cache_four")
         lower = planner.low and (four or planner.flag("cache_low"))
@@ -98,12 +100,6 @@ class Phases:
     def form(self) -> str:
         """The name of the interval of its times: mixtures of experts have one of their own."""
         return "serve_experts" if self.planner.shape.experts else "serve"
-
-    @property
-    def kind(self) -> str:
-        """The kind of work by which the interval of later tokens is found."""
-        has_experts = bool(self.planner.shape.experts)
-        return conformal.MIXTURE_SERVINGS if has_experts else conformal.SERVINGS
 
     def within(self, value: float, kind: str = "") -> Interval:
         """Return seconds, or what follows from them, with their 80 % interval.

@@ -197,10 +197,10 @@ def _describe_verdict(answer: FitAnswer) -> str:
     """
     needs, usable = answer.needed_bytes, answer.usable_bytes
     capacity = "" if usable is None else f" of {size(usable)}"
-    more = f", out of memory by {size(needs - (usable or 0))}" if answer.verdict == "no" else ""
+    addition = f", out of memory by {size(needs - (usable or 0))}" if answer.verdict == "no" else ""
     if answer.verdict == TOO_CLOSE:
-        more = f" ({size(answer.needed_low_bytes)} to {size(answer.needed_high_bytes)})"
-    return f"{answer.verdict}: batch {answer.batch} needs {size(needs)}{capacity}{more}"
+        addition = f" ({size(answer.needed_low_bytes)} to {size(answer.needed_high_bytes)})"
+    return f"{answer.verdict}: batch {answer.batch} needs {size(needs)}{capacity}{addition}"
 
 
 def _describe_savings(answer: FitAnswer) -> str:
@@ -280,9 +280,7 @@ def fit(
     )
     best = _best_batch([row for row in rows if row.batch in batches])
     worst, device = step_model.worst_moment(), step_model.device
-    memory = judge_memory(needs.total_bytes, usable_bytes, device)
-    times = prediction.times
-    step_interval = (times.step_s, times.low_s, times.high_s)
+    step_interval = (prediction.times.step_s, prediction.times.low_s, prediction.times.high_s)
     process_parts = {
         "blocks": needs.blocks_bytes,
         "workspace": needs.workspace_bytes,
@@ -301,15 +299,13 @@ def fit(
         batch=workload.batch_per_replica,
         assumed=assumed_of(step_model),
         fits=None if usable_bytes is None else prediction.fits,
-        verdict=memory.verdict,
+        **judge_memory(needs.total_bytes, usable_bytes, device).to_fields(),
         largest_batch=None if is_capped else largest,
         capped_batch=largest if is_capped else None,
         best_batch=best,
         usable_bytes=usable_bytes,
         peak_bytes=prediction.peak_bytes,
         needed_bytes=needs.total_bytes,
-        needed_low_bytes=memory.low_bytes,
-        needed_high_bytes=memory.high_bytes,
         worst_moment=worst.name,
         parts={name: value for name, value in {**worst.parts, **process_parts}.items() if value},
         helps=tuple(Saving(**saving._asdict()) for saving in list_savings(step_model)),
@@ -390,11 +386,10 @@ def _predict_row(model: StepModel, batch: int) -> FitRow:
     times = prediction.times
     examples_per_s = batch / times.step_s if times.step_s else None
     needed_bytes = prediction.needs.total_bytes
-    memory = judge_memory(needed_bytes, model.device.usable_bytes, model.device)
     return FitRow(
         batch=batch,
         fits=prediction.fits,
-        verdict=memory.verdict,
+        **judge_memory(needed_bytes, model.device.usable_bytes, model.device).to_fields(),
         step_s=times.step_s,
         low_s=times.low_s,
         high_s=times.high_s,
@@ -402,6 +397,4 @@ def _predict_row(model: StepModel, batch: int) -> FitRow:
         tokens_per_s=tokens_per_s(tokens_per_example(model.workload), examples_per_s),
         peak_bytes=prediction.peak_bytes,
         needed_bytes=needed_bytes,
-        needed_low_bytes=memory.low_bytes,
-        needed_high_bytes=memory.high_bytes,
     )

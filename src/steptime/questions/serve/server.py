@@ -1,6 +1,7 @@
 """One server: its times, memory, cost and energy, from the phases of its service."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from msgspec.structs import asdict
 
@@ -10,6 +11,7 @@ from steptime.hardware.software import defaults_for
 from steptime.planning.answer import fitted_notes, offer_of
 from steptime.planning.request import shape_of
 from steptime.prediction.conformal import POWER
+from steptime.prediction.kernel import Interval
 from steptime.questions.serve.options import ServeOptions
 from steptime.questions.serve.server_answer import ServerAnswer
 from steptime.questions.serve.server_fields import (
@@ -114,7 +116,6 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
     first = prompts if server.run is None else service.read(phases, 1)
     decode = phases.decode(service.running_sequences, service.input + service.output / 2)
     memory, energy = server.memory, predict_energy(service, phases, prompts, decode)
-    power = None if energy is None else phases.within(energy.device_w, POWER)
     change = find_fitting_change(service) if memory.over_bytes else None
     tokens_per_s, device_count = server.output_tokens_per_s, server.device_count
     headline = (
@@ -155,9 +156,7 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
         decode=_phase_times(decode),
         predict_difference=_predict_difference(server),
         energy_per_token_j=None if energy is None else energy.per_token_j,
-        device_w=None if power is None else power.value,
-        device_low_w=None if power is None else power.low,
-        device_high_w=None if power is None else power.high,
+        **_power_fields(None if energy is None else phases.within(energy.device_w, POWER)),
         energy_scope=None if energy is None else ENERGY_SCOPE,
         fits=not memory.over_bytes,
         usable_bytes=planner.device.usable_bytes,
@@ -319,3 +318,9 @@ def _make_notes(service: Service, phases: Phases) -> list[str]:
         notes = [*notes, f"{device} has no arithmetic of {low}: weights alone are kept so"]
     shape = shape_of(service.model, trusted=service.trusted)
     return [*notes, *describe_excess(shape, service.length)]
+
+
+def _power_fields(power: Interval | None) -> dict[str, Any]:
+    """Return the mean power of a device by the fields of an answer."""
+    ends = (None, None, None) if power is None else (power.value, power.low, power.high)
+    return dict(zip(("device_w", "device_low_w", "device_high_w"), ends, strict=True))
