@@ -35,21 +35,23 @@ def mixed(parts: Sequence[tuple[float, Interval]]) -> tuple[float, float]:
     Each is normal in ln to either side of its value, as wide as the interval there; of all 80 % lie
     within. The interval holds the first one's value.
     """
-    every = []
+    normals_by_part = []
     for weight, (value, low, high, *_) in parts:
         widths = (log(value / (low or value)), log((high or value) / value))
         normals = [NormalDist(log(value), max(width / _TEN, 1e-9)) for width in widths]
-        every.append((weight, log(value), normals))
-    whole, first = sum(weight for weight, *_ in every), parts[0][1].value
+        normals_by_part.append((weight, log(value), normals))
+    total_weight, first = sum(weight for weight, *_ in normals_by_part), parts[0][1].value
 
     def below(at: float) -> float:
-        shares = (weight * normals[at > middle].cdf(at) for weight, middle, normals in every)
-        return sum(shares) / whole
+        shares = (
+            weight * normals[at > middle].cdf(at) for weight, middle, normals in normals_by_part
+        )
+        return sum(shares) / total_weight
 
     ends = []
     for share in ((1 - LEVEL) / 2, (1 + LEVEL) / 2):
-        low = min(middle - 6 * normals[0].stdev for _, middle, normals in every)
-        high = max(middle + 6 * normals[1].stdev for _, middle, normals in every)
+        low = min(middle - 6 * normals[0].stdev for _, middle, normals in normals_by_part)
+        high = max(middle + 6 * normals[1].stdev for _, middle, normals in normals_by_part)
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             low, high = (middle, high) if below(middle) < share else (low, middle)

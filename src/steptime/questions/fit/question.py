@@ -1,7 +1,7 @@
 """Whether a step fits a device, the largest batch that does, and the best."""
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 from steptime.build import tokens_per_example
 from steptime.core.answer import AnswerRow
@@ -286,7 +286,7 @@ def fit(
         "workspace": needs.workspace_bytes,
         "context": needs.context_bytes,
     }
-    sizes = {f"{name}_bytes": value for name, value in worst.parts.items()}
+    sizes: Any = {f"{name}_bytes": value for name, value in worst.parts.items()}
     return FitAnswer(
         emitted=_emit_step(emit, step_model),
         model=workload.label,

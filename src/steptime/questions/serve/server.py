@@ -320,7 +320,7 @@ def _make_notes(service: Service, phases: Phases) -> list[str]:
     return [*notes, *describe_excess(shape, service.length)]
 
 
-def _power_fields(power: Interval | None) -> dict[str, Any]:
+def _power_fields(power: Interval | None) -> Any:
     """Return the mean power of a device by the fields of an answer."""
     ends = (None, None, None) if power is None else (power.value, power.low, power.high)
     return dict(zip(("device_w", "device_low_w", "device_high_w"), ends, strict=True))
