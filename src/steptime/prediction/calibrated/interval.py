@@ -35,23 +35,21 @@ def mixed(parts: Sequence[tuple[float, Interval]]) -> tuple[float, float]:
     Each is normal in ln to either side of its value, as wide as the interval there; of all 80 % lie
     within. The interval holds the first one's value.
     """
-    normals_by_part = []
+    mixture = []
     for weight, (value, low, high, *_) in parts:
         widths = (log(value / (low or value)), log((high or value) / value))
         normals = [NormalDist(log(value), max(width / _TEN, 1e-9)) for width in widths]
-        normals_by_part.append((weight, log(value), normals))
-    total_weight, first = sum(weight for weight, *_ in normals_by_part), parts[0][1].value
+        mixture.append((weight, log(value), normals))
+    total_weight, first = sum(weight for weight, *_ in mixture), parts[0][1].value
 
     def below(at: float) -> float:
-        shares = (
-            weight * normals[at > middle].cdf(at) for weight, middle, normals in normals_by_part
-        )
+        shares = (weight * normals[at > middle].cdf(at) for weight, middle, normals in mixture)
         return sum(shares) / total_weight
 
     ends = []
     for share in ((1 - LEVEL) / 2, (1 + LEVEL) / 2):
-        low = min(middle - 6 * normals[0].stdev for _, middle, normals in normals_by_part)
-        high = max(middle + 6 * normals[1].stdev for _, middle, normals in normals_by_part)
+        low = min(middle - 6 * normals[0].stdev for _, middle, normals in mixture)
+        high = max(middle + 6 * normals[1].stdev for _, middle, normals in mixture)
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             low, high = (middle, high) if below(middle) < share else (low, middle)
