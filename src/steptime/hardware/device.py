@@ -31,11 +31,11 @@ class Device:
     reports it; `unverified` names the figures that should be checked before they are relied on.
     What no method reads stands in `details` as the file says it, its numbers with their units in
     their names; `multiprocessors` (AMD: compute units), systolic `arrays` and their `array_side`,
-    `cores`, `l2_bytes`, `process_nm`, `maker`, `architecture` and `memory_type` are taken from
-    there, and `usable_share`, the part of `memory_bytes` that a program can have (`usable_bytes`;
-    None: as the maker's other cards). `only_by_name` keeps figures of one paper out of what
-    others mean by a word such as "k80". `calibration` is
-    what `steptime calibrate` wrote: constants, date, versions, errors. `constants` are those of the
+    `cores`, `l2_bytes`, `process_nm`, `maker`, `series` (such as GeForce), `architecture` and
+    `memory_type` are taken from there, and `usable_share`, the part of `memory_bytes` that a
+    program can have (`usable_bytes`; None: as the maker's other cards). `only_by_name` keeps
+    figures of one paper out of what others mean by a word such as "k80". `calibration` is what
+    `steptime calibrate` wrote: constants, date, versions, errors. `constants` are those of the
     model, which the method `calibrated` fills in from priors and calibration.
     """
 
@@ -60,6 +60,7 @@ class Device:
     l2_bytes: float | None = None
     process_nm: float | None = None
     maker: str | None = None
+    series: str | None = None
     architecture: str | None = None
     memory_type: str | None = None
     usable_share: float | None = None
@@ -241,11 +242,11 @@ _OF_LINK: Numbers = {
 }
 PEAK_TABLES = {"peak_TFLOP_per_s": "peak_flop_per_s", "vector_TFLOP_per_s": "vector_flop_per_s"}
 # read since there were records: unknown, they change no hash
-LATER = ("arrays", "array_side")
+LATER = ("arrays", "array_side", "series")
 KINDS = ("cpu", "gpu", "tpu", "asic")
 _AS_SAID = ("measured", "details", "calibration")  # with keys that nothing reads
 PEAK_DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8", "float4")
-_WORDS = ("maker", "architecture", "memory_type")
+_WORDS = ("maker", "series", "architecture", "memory_type")
 _Count = Annotated[int, Meta(ge=1, le=10**8, description="one positive whole number")]
 _Factor = Annotated[float, Meta(gt=1e-15, lt=1e15, description="a number from 1e-15 to 1e15")]
 _Log = Annotated[float, Meta(gt=-100, lt=100, description="a log of a ratio of seconds")]

@@ -167,7 +167,9 @@ def _kernels(
         if stack and OPS[head.kind].work == "convolution":
             one = one._replace(channels_last=last, tf32=stack.conv_tf32)
         elif stack and products:
-            one = one._replace(tf32=stack.matmul_tf32)
+            one = one._replace(
+                tf32=stack.matmul_tf32, transposed=bool(head.attrs.get("transpose_a"))
+            )
             if stack.pads and one.dtype in HALVES:
                 one = one._replace(products=tuple([_padded(shape) for shape in products]))
             if (how := stack.kinds.get(head.kind)) and how.kept is not None:

@@ -12,6 +12,7 @@ from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.workload import Plan
+from steptime.hardware.architectures import has_trait
 from steptime.network.families import language
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.sequence import experts_read
@@ -23,7 +24,7 @@ from steptime.prediction.calibrated.power import spent_j
 from steptime.prediction.host import calls_of, host_of
 from steptime.prediction.kernel import Interval, Kernel
 from steptime.prediction.kernels import Kernels
-from steptime.prediction.training import FIRST, LAST, LOW_KINDS, NEWER, piece_of
+from steptime.prediction.training import FIRST, LAST, LOW_KINDS, piece_of
 from steptime.serving.kernels import (
     ATTENDING,
     FORMATS,
@@ -204,7 +205,7 @@ class Phases:
         if key not in self._attended:
             kernels = attention(self.planner, self.heads[name], key[1], self.kv)
             took = sum(self.planner.seconds(kernels, self.device))
-            newer = (self.planner.device.architecture or "").startswith(NEWER)
+            newer = has_trait(self.planner.device, "copied_tensors")
             took *= self.constant("attention") if newer and group.tokens > 1 else 1.0
             joules = spent_j(Kernels(kernels[:1]), self.device)
             self._attended[key] = Spent(attention_s=took, joules=joules)
