@@ -29,8 +29,8 @@ class Device:
     where the file says them (`vector_peak`). `launch_s` is the time the host needs to issue one op;
     `clock_hz` the clock of its cores, boosted; `products` are the names under which a driver
     reports it; `unverified` names the figures that should be checked before they are relied on.
-    What no method reads stands in `details` as the file says it, its numbers with their units in
-    their names; `multiprocessors` (AMD: compute units), systolic `arrays` and their `array_side`,
+    `details` is that table of the file, its numbers with their units in their names;
+    `multiprocessors` (AMD: compute units), systolic `arrays` and their `array_side`,
     `cores`, `l2_bytes`, `process_nm`, `maker`, `series` (such as GeForce), `architecture` and
     `memory_type` are taken from there, and `usable_share`, the part of `memory_bytes` that a
     program can have (`usable_bytes`; None: as the maker's other cards). `only_by_name` keeps
@@ -57,6 +57,8 @@ class Device:
     arrays: int | None = None
     array_side: int | None = None
     cores: int | None = None
+    l3_bytes: float | None = None
+    l3_of_core_bytes: float | None = None
     l2_bytes: float | None = None
     process_nm: float | None = None
     maker: str | None = None
@@ -232,6 +234,8 @@ OF_DETAILS: Numbers = {
     "array_side": ("array_side", 1),
     "cores": ("cores", 1),
     "l2_MiB": ("l2_bytes", 2.0**20),
+    "l3_MiB": ("l3_bytes", 2.0**20),
+    "l3_of_core_MiB": ("l3_of_core_bytes", 2.0**20),
     "last_cache_MiB": ("l2_bytes", 2.0**20),
     "process_nm": ("process_nm", 1.0),
 }
@@ -242,7 +246,7 @@ _OF_LINK: Numbers = {
 }
 PEAK_TABLES = {"peak_TFLOP_per_s": "peak_flop_per_s", "vector_TFLOP_per_s": "vector_flop_per_s"}
 # read since there were records: unknown, they change no hash
-LATER = ("arrays", "array_side", "series")
+LATER = ("arrays", "array_side", "series", "l3_bytes", "l3_of_core_bytes")
 KINDS = ("cpu", "gpu", "tpu", "asic")
 _AS_SAID = ("measured", "details", "calibration")  # with keys that nothing reads
 PEAK_DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8", "float4")
@@ -253,7 +257,12 @@ _Log = Annotated[float, Meta(gt=-100, lt=100, description="a log of a ratio of s
 _PEAKS: Any = Annotated[
     struct("Peaks", dict.fromkeys(PEAK_DTYPES, Figure)), Meta(description="a table of dtypes")
 ]
-DETAILS = {  # what is read of it
+BASE_CLOCK = "base_clock_MHz"
+LEVEL_RATES = tuple([f"{level}_GB_per_s" for level in ("l1", "l2", "l3", "infinity_cache")])
+DETAILS = {  # all that the table may have
+    "link": Text,
+    "used_in": Text,
+    **dict.fromkeys(("link_GB_per_s", "tensor_clock_MHz", BASE_CLOCK, *LEVEL_RATES), Figure),
     **{key: _Count if factor == 1 else Figure for key, (_, factor) in OF_DETAILS.items()},
     **dict.fromkeys(("process_nm", "usable_GiB"), Figure),
     **dict.fromkeys(_WORDS, Text),
@@ -291,7 +300,7 @@ _DEVICE = {
     "kind": Literal["cpu", "gpu", "tpu", "asic"],
     "products": Texts,
     "only_by_name": bool,
-    "details": struct("Details", DETAILS, closed=False),
+    "details": struct("Details", DETAILS),
     "calibration": struct("Calibration", _CALIBRATION, closed=False),
 }
 _LINK_FILE = struct("Link", _LINK, "name source GB_per_s")
@@ -328,6 +337,7 @@ def device_from_table(table: Mapping[str, Any], where: str) -> Device:
     idle, most = values.get("idle_w", 0.0), values.get("peak_w", math.inf)
     if idle >= most:
         raise InputError(f"{where}: 'idle_W' must be below 'tdp_W', not {idle:g} of {most:g}")
+    _check_clocks(table, where)
     _check_measured(values, where)
     for key in values.keys() & PEAK_TABLES.keys():
         if not table[key]:
@@ -339,6 +349,14 @@ def device_from_table(table: Mapping[str, Any], where: str) -> Device:
     if "usable_GiB" in details and "memory_bytes" in values:
         values["usable_share"] = details["usable_GiB"] * GIB / values["memory_bytes"]
     return Device(**values, **_in_si(read, OF_DETAILS))
+
+
+def _check_clocks(table: Mapping[str, Any], where: str) -> None:
+    """Raise `InputError` for a base clock above the boosted one."""
+    base_mhz = table.get("details", {}).get(BASE_CLOCK, 0)
+    if base_mhz > table.get("clock_MHz", math.inf):
+        said = f"must not be above 'clock_MHz', {table['clock_MHz']:g}, but is {base_mhz:g}"
+        raise InputError(f"{where}: 'details.{BASE_CLOCK}' {said}")
 
 
 def _check_measured(values: Mapping[str, Any], where: str) -> None:

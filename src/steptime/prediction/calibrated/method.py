@@ -189,7 +189,17 @@ METHOD = Method(
     sees=calibrated_device,
     notes=notes,
     reads=(
-        *("multiprocessors", "l2_bytes", "process_nm", "arrays", "array_side", "maker", "series"),
+        *(
+            "multiprocessors",
+            "l2_bytes",
+            "l3_bytes",
+            "l3_of_core_bytes",
+            "process_nm",
+            "arrays",
+            "array_side",
+            "maker",
+            "series",
+        ),
         *("architecture", "memory_type", "clock_hz", "vector_flop_per_s", "calibration"),
     ),
 )
