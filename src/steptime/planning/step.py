@@ -27,6 +27,7 @@ from steptime.planning.pipeline import MOST_EVENTS, Flow, Stage, busy_s, simulat
 from steptime.planning.planner import Planner
 from steptime.planning.stages import Group, Load
 from steptime.prediction.calibrated.power import drawn_of
+from steptime.prediction.collectives import StepEnds, with_links
 from steptime.prediction.power import step_energy
 from steptime.prediction.states import host_memory, on_host
 from steptime.prediction.training import FIRST
@@ -125,7 +126,7 @@ def plan_time(planner: Planner, asked: Asked) -> PlanTime:
     return PlanTime(
         asked,
         step_s,
-        *planner.within(plan, asked.microbatch, step_s, exposed_s),
+        *step_ends(planner, asked, step_s, exposed_s),
         sum((f.compute + b.compute) * count for (f, b), count in passes),
         sum((f.recompute + b.recompute) * count for (f, b), count in passes),
         tails[last].update_s,
@@ -141,6 +142,26 @@ def plan_time(planner: Planner, asked: Asked) -> PlanTime:
         runs,
         tuple((tail.seconds - tail.update_s, tail.update_s) for tail in tails),
     )
+
+
+def step_ends(planner: Planner, asked: Asked, step_s: float, exposed_s: float) -> StepEnds:
+    """Return the ends of a plan's step (80 %): its kernels, and its links, are off independently.
+
+    The step with links at an end of the rates that they reach is planned anew, so that exchanges
+    that are hidden may come to light.
+    """
+    ends = StepEnds(*planner.within(asked.plan, asked.microbatch, step_s, exposed_s, asked.rounds))
+    if asked.plan.device_count == 1:
+        return ends
+    quick_s, slow_s = (_step_s(planner.at_links(end), asked) for end in ("quick", "slow"))
+    return with_links(step_s, ends, min(quick_s, step_s), max(slow_s, step_s))
+
+
+def _step_s(planner: Planner, asked: Asked) -> float:
+    """Return the seconds of a plan's step, whether the device has room for it or not."""
+    runs = _takes(Step(planner, asked))
+    end_s = max(map(add, ends_of(*runs.pipeline.of(asked.rounds)), runs.tails_s))
+    return planner.whole_s(end_s, asked.plan.device_count)
 
 
 class Quick(NamedTuple):
@@ -176,7 +197,7 @@ def quick(planner: Planner, asked: Asked, near: int = WHOLE) -> Quick:
     (`BUSY`), or the longest chain of parts that wait for each other (`CHAIN`).
     """
     plan, m = asked.plan, asked.rounds
-    key = _key(asked)
+    key = _key(planner, asked)
     most = most_held(plan.schedule, plan.pipeline, plan.virtual, m)
     held = max([still + in_flight(kept, most, m) for still, kept in holds_of(planner, asked)])
     if held > planner.room_bytes:
@@ -209,12 +230,16 @@ def busiest_s(one: Step) -> float:
 
 def holds_of(planner: Planner, asked: Asked) -> list[tuple[float, Kept]]:
     """Return what unlike devices of a pipeline hold: beside microbatches, and of each."""
-    return planner.once(("holds", *_key(asked)), lambda: _holds(Step(planner, asked)))
+    return planner.once(("holds", *_key(planner, asked)), lambda: _holds(Step(planner, asked)))
 
 
-def _key(asked: Asked) -> tuple[object, ...]:
-    """Return what tells a plan from others, but for the number of its microbatches."""
-    return asked.order, asked.microbatch, asked.rounds > 1, *vars(asked.plan).values()
+def _key(planner: Planner, asked: Asked) -> tuple[object, ...]:
+    """Return the cache key of a plan: the number of its microbatches where its pieces depend on it.
+
+    A device that runs the whole network waits for its host by the number of microbatches.
+    """
+    rounds = asked.rounds if planner.is_whole(asked.plan) else asked.rounds > 1
+    return asked.order, asked.microbatch, rounds, *vars(asked.plan).values()
 
 
 def energy_of(
@@ -355,7 +380,7 @@ def _tail(one: Step, load: Load) -> _Tail:
         )
     sharded = shared_of(one, load, 1)
     bytes_ = planner.constant("update_bytes") * sharded
-    update_s = planner.update_s(plan, bytes_, sharded, one.microbatch)
+    update_s = planner.update_s(plan, bytes_, sharded, one.microbatch, one.rounds)
     if alone_s := one.alone_s(load):
         moves.append(Wait("expert", "all_to_all", "", 0.0, 0.0, alone_s))
     if plan.offload in ("optimizer", "both"):

@@ -21,6 +21,7 @@ from steptime.planning.planner import Planner
 from steptime.planning.shape import Shape
 from steptime.prediction.calibrated.interval import bounds
 from steptime.prediction.calibrated.power import spent_j
+from steptime.prediction.collectives import StepEnds, with_links
 from steptime.prediction.host import calls_of, host_of
 from steptime.prediction.kernel import Interval, Kernel
 from steptime.prediction.kernels import Kernels
@@ -65,6 +66,11 @@ class Spent(NamedTuple):
         """Seconds in all."""
         return sum(self[:5])
 
+    @property
+    def exchange_share(self) -> float:
+        """The part of the seconds that is waited for exchanges."""
+        return self.exchange_s / self.seconds if self.seconds else 0.0
+
     def plus(self, other: Spent, times: float = 1.0) -> Spent:
         """Return the sum with another, that so many times."""
         return Spent(*[a + times * b for a, b in zip(self, other, strict=True)])
@@ -99,12 +105,23 @@ class Phases:
         """The name of the interval of its times: mixtures of experts have one of their own."""
         return "serve_experts" if self.planner.shape.experts else "serve"
 
-    def within(self, value: float, form: str = "") -> Interval:
-        """Return seconds, or what follows from them, with 80 % of what is measured."""
+    def within(self, value: float, form: str = "", exchange_share: float = 0.0) -> Interval:
+        """Return seconds, or what follows from them, with 80 % of what is measured.
+
+        Args:
+            value: the seconds.
+            form: the form of interval; "" for that of the network.
+            exchange_share: the part of the seconds that is waited for exchanges, whose links
+                reach more or less than predicted.
+        """
         if self.planner.method.name != "calibrated":
             return Interval(value)
         low, high, _ = bounds(form or self.form, self.device.constants)
-        return Interval(value, value * low, value * high)
+        slowdown, exchange_s = self.planner.link_slowdown, value * exchange_share
+        quick_s = value - exchange_s * (1 - 1 / slowdown)
+        slow_s = value + exchange_s * (slowdown - 1)
+        ends = with_links(value, StepEnds(value * low, value * high), quick_s, slow_s)
+        return Interval(value, ends.low_s, ends.high_s)
 
     def mixed(self, sequences: int, context: float, prompts: int, tokens: int) -> Spent:
         """Return what a step is made of that decodes sequences and reads so many prompts."""

@@ -18,9 +18,11 @@ from steptime.core.values import (
 )
 from steptime.grids.replicas import SCALINGS, ScalingRow, Sync, data_parallel, unpaid
 from steptime.hardware import catalog
+from steptime.hardware.catalog import PAPER_METHOD
 from steptime.hardware.prices import BILLINGS, Training, bill_training
 from steptime.paleo.model_parallel import hybrid, model_parallel
 from steptime.paleo.placement import layer_rows
+from steptime.planning.request import usual_site
 from steptime.prediction import DEFAULT
 from steptime.prediction.assumed import assumed_of
 from steptime.prediction.collectives import GROUP, Fabric
@@ -37,6 +39,7 @@ MAX_ROWS = 100_000
 DEFAULT_REPLICAS = "1,2,4,8,16,32,64,128"
 DEFAULT_EPOCHS = 1.0
 SECONDS_PER_US = 1e-6
+Assumed = dict[str, str]
 
 
 class ReplicaKeywords(ExecutionKeywords, total=False):
@@ -53,9 +56,12 @@ class ReplicaOptions(ExecutionOptions, keywords=ReplicaKeywords):
     """How replicas are joined, by the fields of `Fabric`, and how their step is executed.
 
     Args:
-        per_node: Devices of a node, for hierarchical, --inside or --links-per-node. Default: 8.
-        inside: What joins the devices of a node. Default: every replica is alone on its link.
-        links_per_node: Links of a node that its devices share. Default: 1.
+        per_node: Devices of a node, 1 where each is alone on its link. Default: the maker's, else
+            8 for hierarchical, --inside or --links-per-node.
+        inside: What joins the devices of a node. Default: the maker's, else every replica is alone
+            on its link.
+        links_per_node: Links of a node that its devices share. Default: one per device of the
+            maker's node, else 1.
         servers: Parameter servers. Default: 1.
         stack: What runs it (steptime list stacks); of predict several, side by side.
         channels_last: Images lie with their channels last. Default: as the stack does.
@@ -77,6 +83,28 @@ class ReplicaOptions(ExecutionOptions, keywords=ReplicaKeywords):
             "--links-per-node": self.links_per_node,
             "--servers": self.servers,
         }
+
+    def at_site(self, link: Any, site: Mapping[str, Any]) -> tuple[Any, "ReplicaOptions", Assumed]:
+        """Fill in how the maker's node is joined where no option says it.
+
+        A node of one device, and a device without a maker's node, stay as they are.
+
+        Args:
+            link: the value of --link, None without one.
+            site: the maker's node (`usual_site`).
+
+        Returns:
+            The link, the options, and what was filled in by option.
+        """
+        if "inside" not in site or text_of(self.per_node) in (1, "1"):
+            return link, self, {}
+        per_node = _count_or(self.per_node, "--per-node", site["per_node"])
+        options = {"inside": site["inside"], "per_node": per_node, "links_per_node": per_node}
+        assumed = {name: value for name, value in options.items() if getattr(self, name) is None}
+        filled = replace(self, **assumed)
+        if link is None and "link" in site:
+            link = assumed["link"] = site["link"]
+        return link, filled, {name: str(value) for name, value in assumed.items()}
 
     def fabric(self, link: Any, latency_us: float | None) -> Fabric:
         """Return the fabric that joins the replicas; raises `InputError`.
@@ -113,6 +141,7 @@ class _ScaleRequest:
         sync: how gradients are exchanged.
         training: the training to pay for; None without examples.
         currency: the currency of the price; None where it names none.
+        joined: how replicas are taken to be joined, by option.
     """
 
     model: StepModel
@@ -121,6 +150,7 @@ class _ScaleRequest:
     sync: Sync
     training: Training | None
     currency: str | None
+    joined: Assumed
 
 
 def scale(
@@ -210,11 +240,15 @@ def scale(
     message_us = None if latency_us is None else parse_duration(latency_us, "--latency-us", "us")
     if parallel == "model":
         refuse(group.joins(), "--parallel model all-reduces no gradients: leave out {}")
+    card = single_device(text_of(device))
+    joined: Assumed = {}
+    if parallel == "data" and text_of(method) != PAPER_METHOD:
+        link, group, joined = group.at_site(link, usual_site(card))
     if link is None:
         refuse({**group.joins(), "--latency-us": latency_us}, "{} needs --link LINK")
     step_model = StepModel(
         workload,
-        single_device(text_of(device)),
+        card,
         None if link is None else group.fabric(text_of(link), message_us),
         method,
         group.method_options(options),
@@ -224,9 +258,12 @@ def scale(
         raise InputError(f"--latency-us: method {step_model.method.name} knows no latency")
     factor = parse_number(compression, "--compression", at_least=1.0)
     sync = Sync(collective, factor, overlap)
+    counts = _read_replicas(replicas, parallel)
     currency = "USD" if str(price).strip().startswith("$") else None
-    request = _ScaleRequest(step_model, parallel, scaling, sync, training, currency)
-    return _describe(request, _predict_rows(request, _read_replicas(replicas, parallel)))
+    if max(counts or [0]) < 2:
+        joined = {}
+    request = _ScaleRequest(step_model, parallel, scaling, sync, training, currency, joined)
+    return _describe(request, _predict_rows(request, counts))
 
 
 def _read_batch(batch: Any, global_batch: Any, scaling: str) -> Any:
@@ -320,7 +357,7 @@ def _describe(request: _ScaleRequest, rows: Sequence[ScalingRow]) -> ScaleAnswer
         servers=None if fabric is None else fabric.servers,
         method=model.method.name,
         options=model.options,
-        assumed=assumed_of(model),
+        assumed=assumed_of(model) | request.joined,
         batch=None if request.scaling == "strong" else workload.batch_per_replica,
         global_batch=workload.batch_per_replica if request.scaling == "strong" else None,
         dtype=workload.dtype,
