@@ -108,7 +108,8 @@ def _by_lanes(kernels: Rows, layer: ConvShape, device: Device, constants: Consta
         moved = kernels.bytes + 2 * size * unrolled * (layer.taps > 1)
         best = _quicker(True, Parts(arithmetic, streamed_s(moved, device, constants), gap), best)
     old = has_trait(device, "kepler")
-    if kernels.window is None or kernels.dtype != "float32" or old:
+    is_dilated = bool(kernels.figures)  # of which no library has a kernel of Winograd's
+    if kernels.window is None or kernels.dtype != "float32" or old or is_dilated:
         return best
     height, width = kernels.window[:2]
     fits = (height == 3) & (width == 3) & (layer.strides == 1)
