@@ -82,7 +82,10 @@ def as_timed(
         rounds: the microbatches of a step, of which the seconds are the mean. The host is in them.
     """
     times, passes = model.timeline(batch), accumulated(model, batch, rounds)
-    own_s = [sum(row[i].value for row in times.rows) for i in (1, 2)]
+    own_s = [
+        sum(row.forward.value for row in times.rows),
+        sum(row.backward.value for row in times.rows),
+    ]
     slower = [
         taken_s / (rounds * part_s) if part_s else 1.0
         for taken_s, part_s in zip(passes[:2], own_s, strict=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from operator import add
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from steptime.core.workload import Plan
 from steptime.planning.alone import spent_j_of
@@ -144,17 +144,28 @@ def plan_time(planner: Planner, asked: Asked) -> PlanTime:
     )
 
 
-def step_ends(planner: Planner, asked: Asked, step_s: float, exposed_s: float) -> StepEnds:
+_LINK_ENDS: tuple[Literal["quick", "slow"], ...] = ("quick", "slow")
+
+
+def step_ends(
+    planner: Planner, asked: Asked, step_s: float, exposed_s: float
+) -> tuple[float, float]:
     """Return the ends of a plan's step (80 %): its kernels, and its links, are off independently.
 
     The step with links at an end of the rates that they reach is planned anew, so that exchanges
     that are hidden may come to light.
     """
-    ends = StepEnds(*planner.within(asked.plan, asked.microbatch, step_s, exposed_s, asked.rounds))
-    if asked.plan.device_count == 1:
-        return ends
-    quick_s, slow_s = (_step_s(planner.at_links(end), asked) for end in ("quick", "slow"))
-    return with_links(step_s, ends, min(quick_s, step_s), max(slow_s, step_s))
+    plan, microbatch, rounds = asked.plan, asked.microbatch, asked.rounds
+    low_s, high_s = planner.within(plan, microbatch, step_s, exposed_s, rounds)
+    if plan.device_count == 1:
+        return low_s, high_s
+    quick_s, slow_s = (_step_s(planner.at_links(end), asked) for end in _LINK_ENDS)
+    ends = StepEnds(low_s, high_s)
+    wide = with_links(step_s, ends, min(quick_s, step_s), max(slow_s, step_s))
+    return (
+        low_s if wide.low_s is None else wide.low_s,
+        high_s if wide.high_s is None else wide.high_s,
+    )
 
 
 def _step_s(planner: Planner, asked: Asked) -> float:
