@@ -556,7 +556,7 @@ def test_every_link_says_what_it_reaches_and_how_sure_that_is():
         assert link.reached.bytes_per_s < link.bytes_per_s, name
         assert link.reached_from, name
         assert 0 < link.spread <= 0.5, name
-        slow, quick = (Fabric(link).at_end(end).between.bytes_per_s for end in (-1, 1))
+        slow, quick = (Fabric(link).link_end(end).between.bytes_per_s for end in (-1, 1))
         assert slow * quick == pytest.approx(link.bytes_per_s**2)
 
 

@@ -14,6 +14,7 @@ from steptime.core.errors import InputError, shorten
 from steptime.core.toml_files import packaged
 from steptime.core.typed import Above0, Figure, NonNegativeInt, Text, Texts, struct, typed_values
 from steptime.core.workload import PHASES
+from steptime.hardware.device_checks import BASE_CLOCK, check_clocks, check_measured
 
 GB = 1e9
 GIB = 2.0**30
@@ -163,9 +164,9 @@ class Link:
 
         That is what a group has of its topology.
         """
-        return replace(self.at_rate(times), topology="", hops=hops)
+        return replace(self.scale_rates(times), topology="", hops=hops)
 
-    def at_rate(self, times: float) -> Self:
+    def scale_rates(self, times: float) -> Self:
         """Return the link at so many times each of its rates."""
         rates = {
             name: times * rate
@@ -276,7 +277,6 @@ _Log = Annotated[float, Meta(gt=-100, lt=100, description="a log of a ratio of s
 _PEAKS: Any = Annotated[
     struct("Peaks", dict.fromkeys(PEAK_DTYPES, Figure)), Meta(description="a table of dtypes")
 ]
-BASE_CLOCK = "base_clock_MHz"
 LEVEL_RATES = tuple([f"{level}_GB_per_s" for level in ("l1", "l2", "l3", "infinity_cache")])
 DETAILS = {  # all that the table may have
     "link": Text,
@@ -359,8 +359,8 @@ def device_from_table(table: Mapping[str, Any], where: str) -> Device:
     idle, most = values.get("idle_w", 0.0), values.get("peak_w", math.inf)
     if idle >= most:
         raise InputError(f"{where}: 'idle_W' must be below 'tdp_W', not {idle:g} of {most:g}")
-    _check_clocks(table, where)
-    _check_measured(values, where)
+    check_clocks(table, where)
+    check_measured(values, where)
     for key in values.keys() & PEAK_TABLES.keys():
         if not table[key]:
             raise InputError(f"{where}: '{key}' must be a table of dtypes, not empty")
@@ -371,29 +371,6 @@ def device_from_table(table: Mapping[str, Any], where: str) -> Device:
     if "usable_GiB" in details and "memory_bytes" in values:
         values["usable_share"] = details["usable_GiB"] * GIB / values["memory_bytes"]
     return Device(**values, **_in_si(read, OF_DETAILS))
-
-
-def _check_clocks(table: Mapping[str, Any], where: str) -> None:
-    """Raise `InputError` for a base clock above the boosted one."""
-    base_mhz = table.get("details", {}).get(BASE_CLOCK, 0)
-    if base_mhz > table.get("clock_MHz", math.inf):
-        said = f"must not be above 'clock_MHz', {table['clock_MHz']:g}, but is {base_mhz:g}"
-        raise InputError(f"{where}: 'details.{BASE_CLOCK}' {said}")
-
-
-def _check_measured(values: Mapping[str, Any], where: str) -> None:
-    """Raise `InputError` where numbers of a calibration or of curves do not go together."""
-    table = values.get("calibration", {})
-    parts = {"calibration": table} | {f"calibration.{one}": table.get(one, {}) for one in PHASES}
-    for part, own in parts.items():
-        for name, ends in own.get("intervals", {}).items():
-            if ends[0] > ends[1]:
-                said = f"must be two logs, the lower one first, not {shorten(ends)}"
-                raise InputError(f"{where}: '{part}.intervals.{name}' {said}")
-    for name, curve in values.get("measured", {}).get("memory", {}).items():
-        if len(curve["work"]) != len(curve["min_s"]):
-            said = "must have as many numbers of 'work' as 'min_s'"
-            raise InputError(f"{where}: 'measured.memory.{name}' {said}")
 
 
 def link_from_table(table: Mapping[str, Any], where: str) -> Link:

@@ -57,12 +57,12 @@ def accumulated(model: StepModel, batch: int, rounds: int) -> StepPasses:
     forward_s, backward_s, update_s = (sum(column) for column in zip(*rows, strict=True))
     shares = together(model.lowered(batch).columns, model.prices(batch)).total().shares
     once, *_ = finish((forward_s, backward_s, update_s), shares, host)
-    own = (rounds * forward_s, rounds * backward_s, update_s)
-    passes, low_s, high_s = finish(own, shares, None if host is None else host.rounds(rounds))
-    beyond_s = times.update_s - float(once[2])  # what moves to the host and back
-    ends = (None if end_s is None else float(end_s) + beyond_s for end_s in (low_s, high_s))
+    totals_s = (rounds * forward_s, rounds * backward_s, update_s)
+    passes, low_s, high_s = finish(totals_s, shares, None if host is None else host.rounds(rounds))
+    transfer_s = times.update_s - float(once[2])  # what moves to the host and back
+    ends = (None if end_s is None else float(end_s) + transfer_s for end_s in (low_s, high_s))
     forward_s, backward_s, update_s = map(float, passes)
-    return StepPasses(forward_s, backward_s, update_s + beyond_s, after_s, *ends)
+    return StepPasses(forward_s, backward_s, update_s + transfer_s, after_s, *ends)
 
 
 def as_timed(
@@ -82,13 +82,13 @@ def as_timed(
         rounds: the microbatches of a step, of which the seconds are the mean. The host is in them.
     """
     times, passes = model.timeline(batch), accumulated(model, batch, rounds)
-    own_s = [
+    pass_s = [
         sum(row.forward.value for row in times.rows),
         sum(row.backward.value for row in times.rows),
     ]
     slower = [
-        taken_s / (rounds * part_s) if part_s else 1.0
-        for taken_s, part_s in zip(passes[:2], own_s, strict=True)
+        slowed_s / (rounds * part_s) if part_s else 1.0
+        for slowed_s, part_s in zip(passes[:2], pass_s, strict=True)
     ]
     sums = {name: [0.0, 0.0] for name in pieces}
     for row in times.rows:
@@ -117,10 +117,10 @@ def as_recomputed(pieces: Mapping[str, Piece], recomputed: Mapping[str, Piece]) 
     """
     timed = {}
     for name, piece in recomputed.items():
-        again_s = max(0.0, piece.backward_s - pieces[name].backward_s)
+        recompute_s = max(0.0, piece.backward_s - pieces[name].backward_s)
         if name in (FIRST, LAST):
-            again_s = 0.0
-        timed[name] = piece._replace(backward_s=piece.backward_s - again_s, again_s=again_s)
+            recompute_s = 0.0
+        timed[name] = piece._replace(backward_s=piece.backward_s - recompute_s, again_s=recompute_s)
     return timed
 
 

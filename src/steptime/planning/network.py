@@ -189,15 +189,15 @@ class NetworkPlanner(Planner):
         self, plan: Plan, _moved: float, parameters: float, batch: int, rounds: int
     ) -> float:
         """Return the seconds in which a device applies so many gradients."""
-        own_rounds = rounds if plan.pipeline == 1 else 1
-        return update_s(self.step, batch, own_rounds) * parameters / max(1, self.parameters)
+        round_count = rounds if plan.pipeline == 1 else 1
+        return update_s(self.step, batch, round_count) * parameters / max(1, self.parameters)
 
     def _slowed(self, plan: Plan, batch: int, rounds: int) -> dict[str, Piece]:
         """Return the pieces of a rank whose host issues so many microbatches in a step."""
         first, step = accumulated(self.step, batch, 1), accumulated(self.step, batch, rounds)
         factors = [
-            own_s / (rounds * first_s) if first_s else 1.0
-            for own_s, first_s in zip(step[:2], first[:2], strict=True)
+            step_s / (rounds * first_s) if first_s else 1.0
+            for step_s, first_s in zip(step[:2], first[:2], strict=True)
         ]
         return {
             name: piece._replace(
@@ -219,8 +219,8 @@ class NetworkPlanner(Planner):
         self, plan: Plan, batch: int, step_s: float, exposed_s: float, rounds: int
     ) -> tuple[float, float]:
         """Return between which seconds a step lies whose links reach what is predicted."""
-        own_rounds = rounds if plan.pipeline == 1 else 1
-        return between(self.step, batch, step_s, exposed_s, own_rounds)
+        round_count = rounds if plan.pipeline == 1 else 1
+        return between(self.step, batch, step_s, exposed_s, round_count)
 
     @cached_property
     def flops(self) -> Flops:

@@ -166,13 +166,13 @@ class Planner:
         self._exchanged: dict[tuple[Any, ...], Exchanged] = {}
         self._known: dict[tuple[Any, ...], Any] = {}  # what `passes`, `memory`, `step` work out
 
-    def at_links(self, end: Literal["slow", "quick"]) -> Planner:
+    def planner_of_links(self, end: Literal["slow", "quick"]) -> Planner:
         """Return the planner whose links reach the lower or the upper end of their rates."""
 
         def planner() -> Planner:
             sign = -1 if end == "slow" else 1
             levels = [
-                level._replace(link=level.link.at_rate(exp(sign * level.link.spread)))
+                level._replace(link=level.link.scale_rates(exp(sign * level.link.spread)))
                 for level in self.cluster.ladder
             ]
             return self.on(Cluster(self.device, tuple(levels)))

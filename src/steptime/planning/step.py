@@ -1,16 +1,14 @@
 """One plan: the time of a step, what of it waits for exchanges, and the memory of each device."""
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from operator import add
 from typing import Literal, NamedTuple
 
-from steptime.core.workload import Plan
-from steptime.planning.alone import spent_j_of
 from steptime.planning.ends import Least, ends_of, least, most_held, paired
+from steptime.planning.energy import energy_of
 from steptime.planning.faults import Asked
 from steptime.planning.memory import (
     Kept,
@@ -26,9 +24,7 @@ from steptime.planning.passes import Step, Wait
 from steptime.planning.pipeline import MOST_EVENTS, Flow, Stage, busy_s, simulate
 from steptime.planning.planner import Planner
 from steptime.planning.stages import Group, Load
-from steptime.prediction.calibrated.power import drawn_of
 from steptime.prediction.collectives import StepEnds, with_links
-from steptime.prediction.power import step_energy
 from steptime.prediction.states import host_memory, on_host
 from steptime.prediction.training import FIRST
 
@@ -159,7 +155,7 @@ def step_ends(
     low_s, high_s = planner.within(plan, microbatch, step_s, exposed_s, rounds)
     if plan.device_count == 1:
         return low_s, high_s
-    quick_s, slow_s = (_step_s(planner.at_links(end), asked) for end in _LINK_ENDS)
+    quick_s, slow_s = (_step_s(planner.planner_of_links(end), asked) for end in _LINK_ENDS)
     ends = StepEnds(low_s, high_s)
     wide = with_links(step_s, ends, min(quick_s, step_s), max(slow_s, step_s))
     return (
@@ -251,42 +247,6 @@ def _key(planner: Planner, asked: Asked) -> tuple[object, ...]:
     """
     rounds = asked.rounds if planner.is_whole(asked.plan) else asked.rounds > 1
     return asked.order, asked.microbatch, rounds, *vars(asked.plan).values()
-
-
-def energy_of(
-    planner: Planner, asked: Asked, step_s: float, loads: Iterable[tuple[int, float]]
-) -> float | None:
-    """Return the joules of a step of all devices, None where their power is not known.
-
-    A device draws no more than its limit. One that runs the whole network draws what `predict` says
-    of its kernels.
-    """
-    plan = asked.plan
-    if planner.is_whole(plan) and (plan.recompute, plan.offload) == ("none", "none"):
-        device_j = _single_device_j(planner, plan, asked.microbatch, asked.rounds, step_s)
-        return None if device_j is None else device_j * plan.device_count
-    if (draws := planner.draws) is None:
-        return None
-    waiting_w, most_w = draws
-    m, waiting_j, most_j = asked.rounds, waiting_w * step_s, most_w * step_s
-    spent = [count * min(waiting_j + each_j * m, most_j) for count, each_j in loads]
-    return sum(spent) * (asked.plan.device_count // asked.plan.pipeline)
-
-
-def _single_device_j(
-    planner: Planner, plan: Plan, batch: int, rounds: int, step_s: float
-) -> float | None:
-    """Return the joules of a step on a device that runs the whole network.
-
-    Kernels of its forward and backward pass run once a microbatch, those of its update once.
-    """
-    model = planner.alone(batch)
-    if plan.device_count == rounds == 1:
-        energy = step_energy(model.timeline(batch), model.seen, model.lowered(batch).columns)
-        return energy.energy_j
-    passes_j, update_j = planner.once(("alone_j", batch), lambda: spent_j_of(model, batch))
-    energy_j = drawn_of(passes_j * rounds + update_j, (step_s, step_s, step_s), model.seen)
-    return None if energy_j is None else energy_j[0]
 
 
 def _holds(one: Step) -> list[tuple[float, Kept]]:

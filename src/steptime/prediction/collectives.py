@@ -73,13 +73,15 @@ class Fabric:
         """The widest of the spreads of its links: how far its rates may be off, in ln."""
         return max(link.spread for link in self.links)
 
-    def at_end(self, sign: int) -> Fabric:
+    def link_end(self, sign: int) -> Fabric:
         """Return the fabric at an end of what its links reach: -1 the slow one, 1 the quick one."""
-        between = self.between.at_rate(exp(sign * self.between.spread))
+        between = self.between.scale_rates(exp(sign * self.between.spread))
         inner = self.inside
         if isinstance(inner, Link):
-            return replace(self, between=between, inside=inner.at_rate(exp(sign * inner.spread)))
-        return replace(self, between=between, inside=inner and inner.at_end(sign))
+            return replace(
+                self, between=between, inside=inner.scale_rates(exp(sign * inner.spread))
+            )
+        return replace(self, between=between, inside=inner and inner.link_end(sign))
 
     @property
     def slowest(self) -> float:

@@ -393,8 +393,8 @@ class StepModel:
             if replicas > 1:
                 raise no_link(replicas, self.device)
             return 0.0
-        at_end = fabric.at_end(end) if end else fabric
-        return self.start.after(self.collectives[name](size_bytes, replicas, at_end), at_end)
+        link_end = fabric.link_end(end) if end else fabric
+        return self.start.after(self.collectives[name](size_bytes, replicas, link_end), link_end)
 
 
 _KEPT = ("_lowered", "_counted", "_memory", "_timelines")  # by batch

@@ -17,7 +17,6 @@ from steptime.core.values import (
     parse_price,
 )
 from steptime.grids.replicas import SCALINGS, ScalingRow, Sync, data_parallel, unpaid
-from steptime.hardware import catalog
 from steptime.hardware.catalog import PAPER_METHOD
 from steptime.hardware.prices import BILLINGS, Training, bill_training
 from steptime.paleo.model_parallel import hybrid, model_parallel
@@ -25,109 +24,18 @@ from steptime.paleo.placement import layer_rows
 from steptime.planning.request import usual_site
 from steptime.prediction import DEFAULT
 from steptime.prediction.assumed import assumed_of
-from steptime.prediction.collectives import GROUP, Fabric
 from steptime.prediction.step_model import StepModel
 from steptime.questions import kinds
 from steptime.questions.options import refuse, single_device, workload_of
 from steptime.questions.scale.answer import LayerTime, ScaleAnswer, ScaleRow
 from steptime.questions.scale.notes import list_facts, list_notes
-from steptime.questions.step_options import ExecutionKeywords, ExecutionOptions
+from steptime.questions.scale.replica_options import Assumed, ReplicaKeywords, ReplicaOptions
 from steptime.questions.training import tokens_per_s, training_fields, training_of_tokens
 
 PARALLEL = ("data", "model", "hybrid")
 MAX_ROWS = 100_000
 DEFAULT_REPLICAS = "1,2,4,8,16,32,64,128"
 DEFAULT_EPOCHS = 1.0
-SECONDS_PER_US = 1e-6
-Assumed = dict[str, str]
-
-
-class ReplicaKeywords(ExecutionKeywords, total=False):
-    """Keywords of `ReplicaOptions`."""
-
-    per_node: kinds.Count | None
-    inside: kinds.Link | None
-    links_per_node: kinds.Count | None
-    servers: kinds.Count | None
-
-
-@dataclass(frozen=True)
-class ReplicaOptions(ExecutionOptions, keywords=ReplicaKeywords):
-    """How replicas are joined, by the fields of `Fabric`, and how their step is executed.
-
-    Args:
-        per_node: Devices of a node, 1 where each is alone on its link. Default: the maker's, else
-            8 for hierarchical, --inside or --links-per-node.
-        inside: What joins the devices of a node. Default: the maker's, else every replica is alone
-            on its link.
-        links_per_node: Links of a node that its devices share. Default: one per device of the
-            maker's node, else 1.
-        servers: Parameter servers. Default: 1.
-        stack: What runs it (steptime list stacks); of predict several, side by side.
-        channels_last: Images lie with their channels last. Default: as the stack does.
-        tf32: Products of float32 as TF32. Default: auto, as the software does (convolutions).
-        host: The host that issues kernels: server, desktop, any-server, any-desktop, fast, slow,
-            calibrated (the device's own), or a device calibrated on it.
-    """
-
-    per_node: int | float | str | None = None
-    inside: Any = None
-    links_per_node: int | float | str | None = None
-    servers: int | float | str | None = None
-
-    def joins(self) -> dict[str, object]:
-        """Return the options that say how replicas are joined, by their names."""
-        return {
-            "--per-node": self.per_node,
-            "--inside": self.inside,
-            "--links-per-node": self.links_per_node,
-            "--servers": self.servers,
-        }
-
-    def at_site(self, link: Any, site: Mapping[str, Any]) -> tuple[Any, "ReplicaOptions", Assumed]:
-        """Fill in how the maker's node is joined where no option says it.
-
-        A node of one device, and a device without a maker's node, stay as they are.
-
-        Args:
-            link: the value of --link, None without one.
-            site: the maker's node (`usual_site`).
-
-        Returns:
-            The link, the options, and what was filled in by option.
-        """
-        if "inside" not in site or text_of(self.per_node) in (1, "1"):
-            return link, self, {}
-        per_node = _count_or(self.per_node, "--per-node", site["per_node"])
-        options = {"inside": site["inside"], "per_node": per_node, "links_per_node": per_node}
-        assumed = {name: value for name, value in options.items() if getattr(self, name) is None}
-        filled = replace(self, **assumed)
-        if link is None and "link" in site:
-            link = assumed["link"] = site["link"]
-        return link, filled, {name: str(value) for name, value in assumed.items()}
-
-    def fabric(self, link: Any, latency_us: float | None) -> Fabric:
-        """Return the fabric that joins the replicas; raises `InputError`.
-
-        Args:
-            link: the link of a device.
-            latency_us: microseconds of a message over it; None for those of the link.
-        """
-        between = catalog.link(link, "--link")
-        if latency_us is not None:
-            between = replace(between, latency_s=latency_us * SECONDS_PER_US)
-        inside = None if self.inside is None else catalog.link(self.inside, "--inside")
-        return Fabric(
-            between,
-            inside,
-            _count_or(self.per_node, "--per-node", GROUP),
-            _count_or(self.links_per_node, "--links-per-node", 1),
-            _count_or(self.servers, "--servers", 1),
-        )
-
-
-def _count_or(value: object, option: str, default: int) -> int:
-    return default if value is None else parse_count(text_of(value), option)
 
 
 @dataclass(frozen=True)
@@ -141,7 +49,7 @@ class _ScaleRequest:
         sync: how gradients are exchanged.
         training: the training to pay for; None without examples.
         currency: the currency of the price; None where it names none.
-        joined: how replicas are taken to be joined, by option.
+        node_settings: how replicas are taken to be joined, by option.
     """
 
     model: StepModel
@@ -150,7 +58,7 @@ class _ScaleRequest:
     sync: Sync
     training: Training | None
     currency: str | None
-    joined: Assumed
+    node_settings: Assumed
 
 
 def scale(
@@ -241,9 +149,9 @@ def scale(
     if parallel == "model":
         refuse(group.joins(), "--parallel model all-reduces no gradients: leave out {}")
     card = single_device(text_of(device))
-    joined: Assumed = {}
+    node_settings: Assumed = {}
     if parallel == "data" and text_of(method) != PAPER_METHOD:
-        link, group, joined = group.at_site(link, usual_site(card))
+        link, group, node_settings = group.fill_node(link, usual_site(card))
     if link is None:
         refuse({**group.joins(), "--latency-us": latency_us}, "{} needs --link LINK")
     step_model = StepModel(
@@ -261,8 +169,8 @@ def scale(
     counts = _read_replicas(replicas, parallel)
     currency = "USD" if str(price).strip().startswith("$") else None
     if max(counts or [0]) < 2:
-        joined = {}
-    request = _ScaleRequest(step_model, parallel, scaling, sync, training, currency, joined)
+        node_settings = {}
+    request = _ScaleRequest(step_model, parallel, scaling, sync, training, currency, node_settings)
     return _describe(request, _predict_rows(request, counts))
 
 
@@ -357,7 +265,7 @@ def _describe(request: _ScaleRequest, rows: Sequence[ScalingRow]) -> ScaleAnswer
         servers=None if fabric is None else fabric.servers,
         method=model.method.name,
         options=model.options,
-        assumed=assumed_of(model) | request.joined,
+        assumed=assumed_of(model) | request.node_settings,
         batch=None if request.scaling == "strong" else workload.batch_per_replica,
         global_batch=workload.batch_per_replica if request.scaling == "strong" else None,
         dtype=workload.dtype,
