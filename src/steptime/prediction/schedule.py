@@ -175,13 +175,13 @@ class _Issued(NamedTuple):
     def end_s(self, times: float) -> float:
         """Return when all is done if exchanges take so many times as long."""
         seconds = [
-            own * times if kernel.exchange is not None else own
-            for kernel, own in zip(self.kernels, self.seconds, strict=True)
+            kernel_s * times if kernel.exchange is not None else kernel_s
+            for kernel, kernel_s in zip(self.kernels, self.seconds, strict=True)
         ]
         end = 0.0
-        for kernel, start, own in placed(self.kernels, seconds, self.slower, self.overlap):
+        for kernel, start, kernel_s in placed(self.kernels, seconds, self.slower, self.overlap):
             slowed = 1.0 if kernel.exchange else self.slower[PLACE[kernel.pass_]]
-            end = max(end, start + own * slowed)
+            end = max(end, start + kernel_s * slowed)
         return end
 
 

@@ -35,8 +35,8 @@ def attention(kernels: Rows, device: Device, constants: Constants) -> Parts:
         share = constants["attention.plain"] * counted / kernels.flop
         return Parts(found.compute_s / share, memory, gap)
     batch, length, keys, width = kernels.products[0]
-    other = has_trait(device, "copied_tensors") or device.maker == "AMD"
-    share = constants["attention.share_new" if other else "attention.share"]
+    fills_part = has_trait(device, "copied_tensors") or device.maker == "AMD"
+    share = constants["attention.share_new" if fills_part else "attention.share"]
     if kernels.kind == "attention_grad":
         keys, width = width, keys
         share = share * constants["attention.backward"]
