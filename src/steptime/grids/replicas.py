@@ -110,21 +110,17 @@ def data_parallel(
         """Return the row of replicas; a speed-up is over `single_per_s`, None: over itself."""
         times, needs = model.timeline(sizes.batch), model.needs(sizes.batch)
         communication_s = exchange_s(model, model.gradient_bytes / sync.compression, sizes.replicas)
-        chosen = model.collective(sync.collective)
-        if chosen not in communication_s:
-            raise InputError(
-                f"--collective {chosen}: no switch adds up between {sizes.replicas} replicas"
-            )
+        scheme = model.collective(sync.collective)
+        if scheme not in communication_s:
+            count = sizes.replicas
+            raise InputError(f"--collective {scheme}: no switch adds up between {count} replicas")
         exposed_communication_s, slow_s, quick_s = (
             exposed_s(model, sizes.batch, sizes.replicas, sync, end) for end in (0, -1, 1)
         )
         compute_s = times.forward_s + times.backward_s + times.update_s
         ends = with_links(
             compute_s + exposed_communication_s,
-            StepEnds(
-                None if times.low_s is None else times.low_s + exposed_communication_s,
-                None if times.high_s is None else times.high_s + exposed_communication_s,
-            ),
+            StepEnds(times.low_s, times.high_s).later(exposed_communication_s),
             compute_s + quick_s,
             compute_s + slow_s,
         )
@@ -133,7 +129,7 @@ def data_parallel(
             sizes,
             (times.forward_s, times.backward_s, times.update_s),
             communication_s,
-            communication_s[chosen],
+            communication_s[scheme],
             exposed_communication_s,
             single_per_s,
             note,

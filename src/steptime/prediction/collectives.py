@@ -389,6 +389,11 @@ class StepEnds(NamedTuple):
     low_s: float | None
     high_s: float | None
 
+    def later(self, wait_s: float) -> StepEnds:
+        """Return the ends of the step if it waits so many seconds more."""
+        low_s, high_s = (None if end_s is None else end_s + wait_s for end_s in self)
+        return StepEnds(low_s, high_s)
+
 
 def with_links(step_s: float, ends: StepEnds, quick_s: float, slow_s: float) -> StepEnds:
     """Return the ends of a step whose kernels and whose links are off independently.

@@ -187,20 +187,20 @@ class Phases:
             both = zip(kernels, seconds, strict=True)
             return sum(self._times.get(piece_of(one.op), 0) * took for one, took in both)
 
-        plain_s, stored_s, joined_s, core_s = (
+        plain_s, stored_s, merged_s, core_s = (
             summed(some, self.planner.seconds(some, self.device))
             for some in (plain, stored, joined, [one for one in joined if one.op in cores])
         )
         begin_s, whole = self._issued_s([]), self.prefill(1, tokens)
         issue_s = begin_s + summed(plain, [self._issued_s([one]) - begin_s for one in plain])
         one_s, all_s = (self._part(rows)[LAST].seconds for rows in (1, tokens))
-        rest_s = whole.products_s + whole.other_s - one_s + all_s - joined_s + core_s
+        remaining_s = whole.products_s + whole.other_s - one_s + all_s - merged_s + core_s
         return {
             "weights_s": stored_s - plain_s,
-            "merged_s": joined_s - stored_s,
+            "merged_s": merged_s - stored_s,
             "attention_s": whole.attention_s - core_s,
             "last_token_s": one_s - all_s,
-            "rows_s": rest_s if abs(rest_s) > ROUNDING * joined_s else 0.0,
+            "rows_s": remaining_s if abs(remaining_s) > ROUNDING * merged_s else 0.0,
             "host_s": whole.host_s - self._server_s(1) - max(0.0, issue_s - plain_s),
             "server_s": self._server_s(1) + self.constant("prompt_s"),
         }

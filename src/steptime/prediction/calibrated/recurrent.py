@@ -44,19 +44,21 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> Parts:
     flop = sum(2.0 * steps * m * n * k for _, m, n, k in each)
     peak = device.peak_flop_per_s[computed_as(kernels, device)]
     again = steps * weights * (weights > (device.l2_bytes or 0)) / memory_rate(device, constants)
-    pauses, kept_pauses = (steps * len(each) * constants[name] for name in PAUSES)
+    pauses, resident_pauses_s = (steps * len(each) * constants[name] for name in PAUSES)
     kept = flop / (peak * constants["recurrent.kept_share"])
     moved_s = kernels.bytes * missed(kernels.bytes, device) / memory_rate(device, constants)
     after_s = tiled_s(kernels._replace(products=after), device, constants)
-    kept_s = np.maximum(kept + after_s, moved_s) + kept_pauses
+    resident_s = np.maximum(kept + after_s, moved_s) + resident_pauses_s
     chain_s = np.maximum(np.maximum(chain + after_s, again), moved_s) + pauses
     stays = (
-        (kept_s < chain_s) & (weights <= REGISTER_BYTES * units) & (not has_trait(device, "old"))
+        (resident_s < chain_s)
+        & (weights <= REGISTER_BYTES * units)
+        & (not has_trait(device, "old"))
     )
     stays = stays & _may_stay(kernels, *each[0][1:])
     compute = np.maximum(np.where(stays, kept, chain) + after_s, kernels.flop / peak)
     memory = np.maximum(np.where(stays, 0.0, again), moved_s)
-    return Parts(compute, memory, np.where(stays, kept_pauses, pauses))
+    return Parts(compute, memory, np.where(stays, resident_pauses_s, pauses))
 
 
 def _step_s(kernels: Rows, shape: tuple[Any, ...], device: Device, constants: Constants) -> Any:
