@@ -112,8 +112,7 @@ def data_parallel(
         communication_s = exchange_s(model, model.gradient_bytes / sync.compression, sizes.replicas)
         scheme = model.collective(sync.collective)
         if scheme not in communication_s:
-            count = sizes.replicas
-            raise InputError(f"--collective {scheme}: no switch adds up between {count} replicas")
+            raise InputError(f"--collective {scheme}: no switch joins {sizes.replicas} replicas")
         exposed_communication_s, slow_s, quick_s = (
             exposed_s(model, sizes.batch, sizes.replicas, sync, end) for end in (0, -1, 1)
         )
