@@ -298,7 +298,8 @@ class StepModel:
         if wanted not in self._timelines:
             lowered, overlaps = self.lowered(wanted), (self.settings.pipelined, self.overlap)
             prices, host = self.prices(wanted), self.host(lowered)
-            times = schedule(lowered, prices, host, *overlaps)
+            slowdown = 1.0 if self.fabric is None else self.fabric.slowest
+            times = schedule(lowered, prices, host, *overlaps, slowdown)
             self._timelines[wanted] = beyond_device(times, self, wanted)
         return self._timelines[wanted]
 
@@ -381,16 +382,19 @@ class StepModel:
             return self.method.collective
         return check_choice("collective", name, self.collectives)
 
-    def collective_s(self, name: str, size_bytes: float, replicas: int) -> float:
+    def collective_s(self, name: str, size_bytes: float, replicas: int, end: int = 0) -> float:
         """Return the seconds of an exchange of `size_bytes` by one collective.
 
-        Without a link there is one replica only, which exchanges nothing.
+        Without a link there is one replica only, which exchanges nothing. Infinite for a collective
+        that the link cannot run. At an `end` of the rates that links reach they are slow (-1) or
+        quick (1).
         """
         if (fabric := self.among(replicas)) is None:
             if replicas > 1:
                 raise no_link(replicas, self.device)
             return 0.0
-        return self.start.after(self.collectives[name](size_bytes, replicas, fabric), fabric)
+        link_end = fabric.link_end(end) if end else fabric
+        return self.start.after(self.collectives[name](size_bytes, replicas, link_end), link_end)
 
 
 _KEPT = ("_lowered", "_counted", "_memory", "_timelines")  # by batch

@@ -109,12 +109,13 @@ def rms_norm(r: Visit, x: Value, w: Value = None) -> Value:
 
 def _group_norm(r: Visit, x: Value, w: Value = None, b: Value = None) -> Value:
     channels = r.shape(x)[1]
-    groups = r.attr("num_groups", 0) or channels
+    groups = r.attr("num_groups", 0) or None
     vectors = [w, b]
     for i, t in enumerate(vectors):
         if t is not None and r.shape(t) != (channels,):  # opset 18: one a group
-            column = r.do(elements.reshape, t, (groups, 1), at="/group")
-            wide = r.do(elements.expand, column, (groups, channels // groups), at="/each")
+            count = groups or channels
+            column = r.do(elements.reshape, t, (count, 1), at="/group")
+            wide = r.do(elements.expand, column, (count, channels // count), at="/each")
             vectors[i] = r.do(elements.reshape, wide, (channels,), at="/vector")
     return r.do(lowering.group_norm, x, groups, weight=vectors[0], bias=vectors[1])
 

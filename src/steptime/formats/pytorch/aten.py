@@ -150,8 +150,7 @@ def _norm(function: Callable[..., str], c: Call) -> Result:
     """Return a norm over the last axes, or over groups of channels."""
     x, names = c.x("input"), ("weight", "bias")
     if function is low.group_norm:
-        groups = c.get("num_groups") or c.b.shape(x)[1]
-        return low.group_norm(c.b, x, groups, c.name, **weights_of(c, *names))
+        return low.group_norm(c.b, x, c.get("num_groups"), c.name, **weights_of(c, *names))
     weights = weights_of(c, *names[: 1 + (function is low.layer_norm)])
     return function(c.b, x, c.name, **weights, axes=len(c["normalized_shape"]))
 
