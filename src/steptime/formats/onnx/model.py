@@ -41,7 +41,6 @@ _INSIDE = {  # the fields of a message in which weights may lie, and what messag
     "attribute": {5: "tensor", 6: "graph"},
 }
 _NUMBERS = (4, 5, 7, 9, 10, 11)  # the fields of a tensor that may hold its numbers
-_SHAPES_BETWEEN = ("graph", 13)  # what a file says of them is not read
 _WIDTHS = {1: 8, 5: 4}
 _STANDARD = ("", "ai.onnx")
 Span = tuple[int, int]
@@ -191,7 +190,7 @@ class _Weightless:
                 made += message((number, self.copy(inside[number], first, after, depth + 1)))
             elif wire == 2 and kind == "tensor" and number in _NUMBERS:
                 numbers.append((number, first, after))
-            elif (kind, number) != _SHAPES_BETWEEN:
+            else:
                 self._count(after - start)
                 made += self.source.content[start:after]
         return (
@@ -264,6 +263,8 @@ class Model:
                 raise _NoModelError(f"it has no {absent}")
             self._functions = {(one.domain, one.name): one for one in proto.functions}
             self.graph = self._graph(proto.graph, _versions(proto))
+            values = (*proto.graph.value_info, *proto.graph.output)
+            self._stated = {value.name: value for value in values}
         except (*WRONG, DecodeError) as error:
             reason = error if isinstance(error, _NoModelError) else line_of(error)
             lack = f"is not an ONNX file that can be read: {reason}"
@@ -273,6 +274,37 @@ class Model:
             parts.append(content[at:start])
             at = max(at, end)
         self.identity = b"".join([*parts, content[at:]])
+
+    def stated(self, name: str) -> OnnxInput | None:
+        """Return type and sizes that the file states of a tensor, None if it states none."""
+        value = self._stated.get(name)
+        try:
+            is_tensor = value is not None and value.type.tensor_type.HasField("shape")
+            return _input(value) if value is not None and is_tensor else None
+        except _NoModelError:
+            return None
+
+    def body(
+        self, node: OnnxNode, specs: Sequence[tuple[str, Shape | None] | None]
+    ) -> Subgraph | None:
+        """Return the nodes that ONNX defines an operator by; None where it defines none.
+
+        Args:
+            node: a node of the file.
+            specs: type and shape of each of its inputs, None for one that is left out.
+        """
+        function = _defined(node, specs)
+        if function is None:
+            return None
+        names = dict.fromkeys(function.input, "") | dict(
+            [*zip(function.input, node.inputs), *zip(function.output, node.outputs)]  # noqa: B905
+        )
+        defaults = _default_attributes(node)
+        given = (*defaults, *function.attribute_proto, *node.proto.attribute)
+        attributes = {one.name: one for one in given}
+        opsets = _versions(function) or {"": node.opset}
+        nodes = self._expanded(function.node, opsets, attributes, f"{node.name}/", 0, names)
+        return Subgraph(tuple(nodes), {}, (), node.outputs)
 
     def _graph(self, graph: GraphProto, opsets: Mapping[str, int]) -> Subgraph:
         if graph.sparse_initializer:
@@ -344,6 +376,40 @@ class Model:
         if isinstance(value, Sequence) and not isinstance(value, str):
             return tuple(one.decode() if isinstance(one, bytes) else one for one in value)
         return value
+
+
+def _defined(
+    node: OnnxNode, specs: Sequence[tuple[str, Shape | None] | None]
+) -> FunctionProto | None:
+    """Return the function that ONNX defines a node's operator by, None for none."""
+    try:
+        schema: Any = onnx.defs.get_schema(node.op, node.opset, "")
+    except onnx.defs.SchemaError:
+        return None
+    if schema.has_function:
+        function: FunctionProto = schema.function_body
+        return function
+    if not schema.has_context_dependent_function:
+        return None
+    types = [_type_proto(spec).SerializeToString() for spec in specs]
+    content = schema.get_context_dependent_function(node.proto.SerializeToString(), types)
+    return FunctionProto.FromString(content) if content else None
+
+
+def _default_attributes(node: OnnxNode) -> list[AttributeProto]:
+    """Return the attributes of an operator that have a default."""
+    attributes = onnx.defs.get_schema(node.op, node.opset, "").attributes.values()
+    defaults = [attribute.default_value for attribute in attributes]
+    return [default for default in defaults if default.name]
+
+
+def _type_proto(spec: tuple[str, Shape | None] | None) -> onnx.TypeProto:
+    """Return ONNX's form of type and shape, an empty one for an input that is left out."""
+    if spec is None:
+        return onnx.TypeProto()
+    dtype = "float32" if "float" in spec[0] else spec[0]
+    number = next((number for number, row in DTYPES.items() if row[0] == dtype), TensorProto.FLOAT)
+    return onnx.helper.make_tensor_type_proto(number, spec[1])
 
 
 def _constant(tensor: TensorProto) -> Static:

@@ -13,7 +13,6 @@ from steptime.formats.elements import is_float
 from steptime.formats.followed import followed
 from steptime.formats.loss import describe_weights, loss_of, trained_outputs
 from steptime.formats.pytorch.aten import ATEN
-from steptime.formats.pytorch.opaque import describe_unpriced
 from steptime.formats.pytorch.program import Program, document_of, program_of, ties_of
 from steptime.formats.pytorch.symbols import SymbolError, symbol_of, symbols_of
 from steptime.formats.pytorch.views import PUTS, VIEWS
@@ -128,7 +127,7 @@ def _ended(walk: Walk) -> str:
     ends = trained_outputs(b, floats) if b.training else [output, *outputs]
     loss = loss_of(b, ends)
     b.remarks += describe_weights(b, loss)
-    b.remarks += describe_unpriced(b, walk.unpriced, walk.suspects)
+    b.remarks += walk.unpriced.describe(b)
     return loss
 
 
