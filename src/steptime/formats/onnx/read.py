@@ -10,6 +10,7 @@ import numpy as np
 from steptime.core.errors import InputError, shorten
 from steptime.formats import Source
 from steptime.formats.batches import Batches, main_output
+from steptime.formats.code import STRICT
 from steptime.formats.followed import followed
 from steptime.formats.loss import describe_weights, loss_of, trained_outputs
 from steptime.formats.onnx.fold import cleaned
@@ -123,12 +124,15 @@ def read(source: Source, allow_unknown: bool) -> Family:
         last = loss_of(b, trained_outputs(b, outputs) if b.training else outputs)
         b.remarks += [*store(run), *batches.doubt(b), *run.unpriced.describe(b)]
         _leave_out_unread_weights(b)
+        if values[STRICT]:
+            run.unpriced.refuse(b, model.place)
         b.remarks += describe_weights(b, last)
         return last
 
     parameters = {
         **{name: Parameter(0, "a size of an input", least=1) for name in sizes.free},
         **{_word(name): Parameter(0, "an input that is one number") for name in sizes.numbers},
+        STRICT: Parameter(False, "refuse ops of unknown work"),
     }
     return Family(
         source.name, build, parameters, SOURCE, sizes.batch, named=True, check=sizes.missing
