@@ -244,5 +244,5 @@ def test_packed_sequences_are_refused_with_the_reason(tmp_path):
         "    def forward(s, x, lengths):\n"
         "        return s.r(pack_padded_sequence(x, lengths, True, False))[1]\n"
     )
-    with pytest.raises(InputError, match="packs sequences by their lengths.*padded tensor"):
+    with pytest.raises(InputError, match=r"packs sequences by their lengths.*padded tensor"):
         read_model(f"{path}:Net", trusted=True)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import steptime
-from steptime.build import set_model_words
 from steptime.core.errors import InputError
+from steptime.questions.model_text import set_model_words
 
 QUESTIONS: dict[str, Callable[[str, Path], Any]] = {
     "count": lambda model, _: steptime.count(model, strict=True),

@@ -122,14 +122,14 @@ def append_opaque(
         flop_count: its FLOP; None for those of the table.
     """
     specs = [b.tensors[tensor] for tensor in inputs]
-    known_flop = table.count_flop(op, specs, outputs) if flop_count is None else flop_count
+    op_flop = table.count_flop(op, specs, outputs) if flop_count is None else flop_count
     return list(
         b.append(
             b.named(free_name(b, name)),
             "opaque",
             tuple(inputs),
             function=op,
-            flop_count=known_flop,
+            flop_count=op_flop,
             is_linear=table.is_linear(op),
             **pack_specs(outputs),
         )

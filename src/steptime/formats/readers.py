@@ -60,18 +60,18 @@ class TensorReaders:
         """
         inside = {*pieces, last}
         piece_names = [name for piece in pieces for name in self._names.get(piece, ())]
-        beside: list[str] = []  # names that pieces lead to, and that are no pieces
+        outer_names: list[str] = []  # names that pieces lead to, and that are no pieces
         for name in piece_names:
             if name in self._outputs:
                 return True
             for node in self._readers.get(name, ()):
                 if tuple(node.outputs) == tuple(current_outputs):
                     continue
-                if not self._is_known(values, node):
+                if not self._is_visited(values, node):
                     return True
                 if not self._is_inside(values, node, inside):
-                    beside += node.outputs
-        return self._is_used(values, beside, inside)
+                    outer_names += node.outputs
+        return self._is_used(values, outer_names, inside)
 
     def _is_used(self, values: Mapping[str, object], names: list[str], inside: set[str]) -> bool:
         """Whether an output, or what the pieces themselves read, needs one of these names."""
@@ -81,7 +81,7 @@ class TensorReaders:
             if name in self._outputs:
                 return True
             for node in self._readers.get(name, ()):
-                if not self._is_known(values, node):  # it comes later, or makes the last piece
+                if not self._is_visited(values, node):  # it comes later, or makes the last piece
                     return True
                 if not self._is_inside(values, node, inside) and node.outputs[0] not in checked:
                     names += node.outputs
@@ -89,7 +89,7 @@ class TensorReaders:
         return False
 
     @staticmethod
-    def _is_known(values: Mapping[str, object], node: FileNode) -> bool:
+    def _is_visited(values: Mapping[str, object], node: FileNode) -> bool:
         return any(values.get(output) is not None for output in node.outputs)
 
     @staticmethod

@@ -17,14 +17,14 @@ class NotLinearError(ValueError):
 
 @dataclass(frozen=True)
 class SizeLine:
-    """A whole number that is `at_zero + slope * batch`."""
+    """A whole number that is `intercept + slope * batch`."""
 
-    at_zero: int
+    intercept: int
     slope: int
 
-    def at(self, batch: int) -> int:
+    def value(self, batch: int) -> int:
         """Return the number at a batch."""
-        return self.at_zero + self.slope * batch
+        return self.intercept + self.slope * batch
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,13 @@ class ReciprocalLine:
 
     line: SizeLine
 
-    def at(self, batch: int) -> float:
+    def value(self, batch: int) -> float:
         """Return the number at a batch."""
-        return 1 / self.line.at(batch)
+        return 1 / self.line.value(batch)
+
+
+Line = SizeLine | ReciprocalLine
+AttributeLine = Line | tuple[Line, ...]
 
 
 @dataclass(frozen=True)
@@ -51,22 +55,22 @@ class GraphTemplate:
 
     graph: Graph
     tensors: Mapping[str, tuple[SizeLine, ...]]
-    attributes: Mapping[int, Mapping[str, Any]]
+    attributes: Mapping[int, Mapping[str, AttributeLine]]
     batches: tuple[int, int]
 
     def covers(self, batch: int) -> bool:
         """Whether a batch lies between those at which the lines were checked."""
         return self.batches[0] <= batch <= self.batches[1]
 
-    def graph_at(self, batch: int) -> Graph:
+    def build_graph(self, batch: int) -> Graph:
         """Return the graph at a batch."""
         tensors = dict(self.graph.tensors)
         for name, lines in self.tensors.items():
-            shape = tuple([line.at(batch) for line in lines])
+            shape = tuple([line.value(batch) for line in lines])
             tensors[name] = TensorSpec(shape, tensors[name].dtype)
         ops = list(self.graph.ops)
         for place, attribute_lines in self.attributes.items():
-            values = {name: _value_at(line, batch) for name, line in attribute_lines.items()}
+            values = {name: _evaluate(line, batch) for name, line in attribute_lines.items()}
             ops[place] = replace(ops[place], attrs={**ops[place].attrs, **values})
         return replace(self.graph, tensors=tensors, ops=tuple(ops))
 
@@ -82,7 +86,7 @@ def make_template(graphs: Mapping[int, Graph]) -> GraphTemplate:
     batches = sorted(graphs)
     first, second = (graphs[batch] for batch in batches[:2])
     low, high = batches[:2]
-    _check_alike(first, second)
+    _check_ops(first, second)
     tensors = {}
     for name, spec in first.tensors.items():
         pairs = [*zip(spec.shape, second.tensors[name].shape, strict=True)]
@@ -93,12 +97,12 @@ def make_template(graphs: Mapping[int, Graph]) -> GraphTemplate:
         if op.attrs != other_op.attrs:
             attributes[place] = _attribute_lines(op, other_op, low, high)
     template = GraphTemplate(first, tensors, attributes, (batches[0], batches[-1]))
-    if any(template.graph_at(batch) != graphs[batch] for batch in batches[2:]):
+    if any(template.build_graph(batch) != graphs[batch] for batch in batches[2:]):
         raise NotLinearError("a size is no straight line of the batch")
     return template
 
 
-def _check_alike(first: Graph, second: Graph) -> None:
+def _check_ops(first: Graph, second: Graph) -> None:
     """Raise `NotLinearError` if two graphs differ in more than sizes and attributes."""
     if any(getattr(first, name) != getattr(second, name) for name in _FIXED_FIELDS):
         raise NotLinearError("inputs, weights or remarks differ")
@@ -121,9 +125,9 @@ def _check_alike(first: Graph, second: Graph) -> None:
             raise NotLinearError(f"op {op.name} differs")
 
 
-def _attribute_lines(op: Op, other: Op, low: int, high: int) -> dict[str, Any]:
+def _attribute_lines(op: Op, other: Op, low: int, high: int) -> dict[str, AttributeLine]:
     """Return the lines of the attributes that differ between two batches."""
-    lines: dict[str, Any] = {}
+    lines: dict[str, AttributeLine] = {}
     for name, value in op.attrs.items():
         changed = other.attrs[name]
         if value == changed:
@@ -136,7 +140,7 @@ def _attribute_lines(op: Op, other: Op, low: int, high: int) -> dict[str, Any]:
     return lines
 
 
-def _line(first: Any, second: Any, low: int, high: int) -> SizeLine | ReciprocalLine:
+def _line(first: Any, second: Any, low: int, high: int) -> Line:
     """Return the line through two whole numbers, at batches `low` and `high`, or 1 over them."""
     if isinstance(first, float) and isinstance(second, float) and first > 0 < second:
         return ReciprocalLine(_size_line(round(1 / first), round(1 / second), low, high))
@@ -152,8 +156,8 @@ def _size_line(first: Any, second: Any, low: int, high: int) -> SizeLine:
     return SizeLine(first - slope * low, slope)
 
 
-def _value_at(lines: Any, batch: int) -> Any:
+def _evaluate(lines: AttributeLine, batch: int) -> Any:
     """Return the value of an attribute, a number or a tuple of numbers, at a batch."""
     if isinstance(lines, tuple):
-        return tuple(line.at(batch) for line in lines)
-    return lines.at(batch)
+        return tuple(line.value(batch) for line in lines)
+    return lines.value(batch)

@@ -97,8 +97,8 @@ def convert(
         InputError: for a network that cannot be read or exported, an unknown ending of `out`, and a
             network that the form cannot hold.
     """
-    named = options.set_reading(model, strict, batch_axis)
-    source = _export_code(named, list(input_ or ()), None if out is None else Path(out))
+    model_text = options.set_reading(model, strict, batch_axis)
+    source = _export_code(model_text, list(input_ or ()), None if out is None else Path(out))
     path = source.out
     if path is None:
         raise InputError(f"-o FILE is needed, with one of the endings {', '.join(TARGETS)}")

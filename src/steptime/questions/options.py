@@ -111,8 +111,8 @@ def set_reading(
     Raises:
         InputError: if a batch axis is given for a network that is no code.
     """
-    from steptime.build import set_model_words
     from steptime.formats.code import MAX_AXES
+    from steptime.questions.model_text import set_model_words
 
     if isinstance(model, Workload):
         return model

@@ -94,19 +94,19 @@ def append_opaque(
     for dtype, shape in (specs[i] for i in places):
         require(dtype != "text", "makes texts")
         outputs.append(TensorSpec(shape or (), wide if "float" in dtype else dtype))
-    made = opaque.append_opaque(r.b, TABLE, r.node.op, r.name, inputs, outputs, flop_count)
+    tensors = opaque.append_opaque(r.b, TABLE, r.node.op, r.name, inputs, outputs, flop_count)
     if r.node.op not in TABLE and flop_count is None:
-        r.unpriced.add(made[0], cleaned(r.node.op), may_hold_products(r.node.op))
+        r.unpriced.add(tensors[0], cleaned(r.node.op), may_hold_products(r.node.op))
     results: list[Value] = [None] * len(r.node.outputs)
-    for place, tensor in zip(places, made, strict=True):
+    for place, tensor in zip(places, tensors, strict=True):
         results[place] = tensor
     return results
 
 
 def _as_setting(value: Value) -> Value:
     """Return a few numbers that the file holds, such as scales, as no weight: none trains them."""
-    is_known = isinstance(value, Static) and value.values is not None
-    return replace(value, derived=True) if isinstance(value, Static) and is_known else value
+    has_values = isinstance(value, Static) and value.values is not None
+    return replace(value, derived=True) if isinstance(value, Static) and has_values else value
 
 
 def append_stated(r: "Visit", *values: Value, flop_per_element: float | None = None) -> list[Value]:
@@ -126,6 +126,6 @@ def append_stated(r: "Visit", *values: Value, flop_per_element: float | None = N
     return append_opaque(r, values, stated, flop)
 
 
-def grown(shape: Shape, own: int, new: int) -> Shape:
-    """Return a shape stated for a batch of `own`, the first axis, for one of `new`."""
-    return (new, *shape[1:]) if shape[:1] == (own,) else shape
+def grown(shape: Shape, file_batch: int, new: int) -> Shape:
+    """Return a shape stated for a batch of `file_batch`, the first axis, for one of `new`."""
+    return (new, *shape[1:]) if shape[:1] == (file_batch,) else shape

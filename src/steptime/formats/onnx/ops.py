@@ -15,7 +15,7 @@ from steptime.formats import elements, lowering, windows
 from steptime.formats.onnx.fold import Function, Value, axis_of
 from steptime.formats.onnx.fused import FUSED
 from steptime.formats.onnx.matrices import MATRICES
-from steptime.formats.onnx.model import MOST_NODES, Static, Subgraph
+from steptime.formats.onnx.model import MAX_NODES, Static, Subgraph
 from steptime.formats.onnx.moves import MOVES
 from steptime.formats.onnx.opaque import append_stated
 from steptime.formats.onnx.run import Visit
@@ -140,16 +140,16 @@ def _scan(r: Visit, *values: Value) -> Values:
     turns = {r.shape(x)[axis] for x, axis in zip(inputs, axes, strict=True)}
     require(len(turns) == 1, f"a Scan over {sorted(turns)} parts")
     (length,) = turns
-    require(length * len(body.nodes) <= MOST_NODES, f"{length} turns of {len(body.nodes)} nodes")
-    kept: list[Values] = []
+    require(length * len(body.nodes) <= MAX_NODES, f"{length} turns of {len(body.nodes)} nodes")
+    stacks: list[Values] = []
     for place in range(length):
         parts = [
             r.do(elements.select, x, axis, place) for x, axis in zip(inputs, axes, strict=True)
         ]
-        made = r.branch(body, (*states, *parts))
-        states = made[: len(states)]
-        kept.append(made[len(states) :])
-    return [*states, *(_stacked(r, column) for column in zip(*kept, strict=True))]
+        results = r.branch(body, (*states, *parts))
+        states = results[: len(states)]
+        stacks.append(results[len(states) :])
+    return [*states, *(_stacked(r, column) for column in zip(*stacks, strict=True))]
 
 
 def _if(r: Visit, condition: Value) -> Values:
@@ -174,7 +174,7 @@ def _loop(r: Visit, number: Value = None, condition: Value = None, *carried: Val
     require(turns is not None, _UNKNOWN)
     body: Subgraph = r.node.attrs["body"]
     made, count = [condition, *carried], int(turns or 0)
-    require(count * len(body.nodes) <= MOST_NODES, f"{count} turns of {len(body.nodes)} nodes")
+    require(count * len(body.nodes) <= MAX_NODES, f"{count} turns of {len(body.nodes)} nodes")
     kept: list[Values] = []
     for i in range(count):
         if made[0] is not None:

@@ -43,7 +43,7 @@ class Sizes:
     numbers: tuple[str, ...]
     names: Mapping[str, str]
 
-    def named(self, values: Mapping[str, Any], batch: int) -> dict[str, int]:
+    def by_name(self, values: Mapping[str, Any], batch: int) -> dict[str, int]:
         """Return the number of each size that the file names."""
         return {name: values[word] if word else batch for name, word in self.names.items()}
 
@@ -85,8 +85,8 @@ def read(source: Source, allow_unknown: bool) -> Family:
     def walk(
         b: Builder, values: Mapping[str, Any], batches: Batches, before: Visit | None
     ) -> Visit:
-        named_sizes = sizes.named(values, batches.new)
-        run = Visit(b, model, OPS, batches, before, allow_unknown, named_sizes)
+        sizes_by_name = sizes.by_name(values, batches.new)
+        run = Visit(b, model, OPS, batches, before, allow_unknown, sizes_by_name)
         for one in model.graph.inputs:
             name = cleaned(one.name)
             if name in sizes.numbers and values[_word(name)]:

@@ -41,7 +41,7 @@ from steptime.formats.readers import FileNode, TensorReaders
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError, require
 
-MOST_KNOWN = 1 << 24  # numbers of a file that are worked out
+MAX_NUMBERS = 1 << 24  # numbers of a file that are worked out
 WITH_GRAPHS = ("If", "Loop", "Scan")
 AS_THEY_ARE = (  # operators whose row knows what becomes of a constant
     *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Shape", "Size"),
@@ -155,7 +155,7 @@ class Visit(Follower):
         """Return what this node makes of constants alone."""
         made = folded(self.node, self.values, self.spec)
         self.known += sum(0 if one.values is None else one.values.size for one in made)
-        return made if self.known <= MOST_KNOWN else [replace(one, values=None) for one in made]
+        return made if self.known <= MAX_NUMBERS else [replace(one, values=None) for one in made]
 
     def out(self, place: int = 0) -> Shape:
         """Return the shape of an output of this node by ONNX; raises `ShapeError` if not known."""
@@ -379,7 +379,7 @@ def _listed(made: Value | Sequence[Value]) -> list[Value]:
 
 
 def _file_nodes(nodes: Sequence[OnnxNode]) -> Iterator[FileNode]:
-    """Yield what each node reads and makes; a node with graphs reads what those read, too."""
+    """Yield the inputs and outputs of nodes; a node with graphs reads what those read, too."""
     for node in nodes:
         graphs = [value for value in node.attrs.values() if isinstance(value, Subgraph)]
         inner = [one for graph in graphs for one in _file_nodes(graph.nodes)]

@@ -126,11 +126,8 @@ def whatif(
         workloads = networks.of_folder(Path(folder))
     else:
         tokens = None if length is None else parse_count(text_of(length), "--length")
-        texts = parse_models(model or networks.DEFAULT_SET)
-        models = [shared.set_reading(text, strict, batch_axis) for text in texts]
-        is_default = not (model or batch)
-        step = (dtype, phase, optimizer)
-        workloads = _read_networks(models, batch, step, tokens, is_default)
+        reading = (strict, batch_axis)
+        workloads = _read_networks(model, batch, (dtype, phase, optimizer), tokens, reading)
     cases = make_cases(workloads, base, method, method_options, takes_largest)
     idle_notes = describe_idle_changes(base, first_changes, cases[0].model.method)
     shared_dtype = common_dtype(case.model.workload for case in cases)
@@ -152,17 +149,19 @@ def _read_upgrades(texts: Settings | None) -> list[Change]:
 
 
 def _read_networks(
-    models: list[Any],
+    model: Any,
     batch: Any,
     step: tuple[str | None, str, str | None],
     length: int | None,
-    is_default: bool,
+    reading: tuple[bool, int | str | None],
 ) -> list[Workload]:
     """Return the networks of the options, by default those of ParaDnn; raises `InputError`."""
+    texts = parse_models(model or networks.DEFAULT_SET)
+    models = [shared.set_reading(text, *reading) for text in texts]
     batches = text_of(batch)
     if batches == LARGEST:
         batches = None
-    if is_default:
+    if not (model or batch):
         batches = networks.DEFAULT_BATCHES
     return networks.workloads(models, batches, step, length)
 

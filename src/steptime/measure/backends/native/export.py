@@ -151,7 +151,7 @@ def _save(program: Any, path: Path, extra: dict[str, str]) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Return what stands in the way of an export: packed sequences by name, else torch's words."""
+    """Return the obstacle of an export: packed sequences by name, else torch's words."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     if any(frame.f_locals.get("batch_sizes") is not None for frame in frames):
         hint = "give the recurrent layer the padded tensor, which counts the padding, too"
