@@ -144,8 +144,7 @@ def _check_words(text: str) -> None:
 def _read_code(code: Code, allow_unknown: bool, text: str) -> Choice:
     """Return the choice of a network of code; its file is the text that a person typed."""
     choice = _read_file(str(file_of(code)[0]), allow_unknown)
-    settings: dict[str, object] = {STRICT: True} if code.strict else {}
-    return replace(choice, settings=settings, source=text, file=text)
+    return replace(choice, settings={STRICT: True} if code.strict else {}, source=text, file=text)
 
 
 def _read_settings(settings: str, text: str) -> dict[str, object]:
