@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from steptime.build import build_step, make_workload, read_model
+from steptime.build import make_workload, read_model
 from steptime.core.dtypes import PRECISIONS
 from steptime.core.errors import check_choice
 from steptime.core.graph import PASSES, Graph, Part
@@ -45,6 +45,7 @@ from steptime.prediction.price import issue_s
 from steptime.prediction.remarks import list_remarks, no_link
 from steptime.prediction.schedule import Timeline, schedule
 from steptime.prediction.states import beyond_device, sizes_away, with_states
+from steptime.prediction.step_graphs import build_steps
 from steptime.prediction.training import LOW_BYTES, as_trained, graph_dtype, in_training, sizes_of
 
 
@@ -97,6 +98,7 @@ class StepModel:
         self.fabric = self._fabric(link)
         self.collectives = self.method.collectives
         self._latest = None if graph is None else (self.workload.batch_per_replica, graph)
+        self._build_graph: Callable[[int], Graph] | None = None
         self._lowered: dict[int, Lowered] = {}
         self._counted: dict[int, Mapping[str, Mapping[Part, float]]] = {}
         self._memory: dict[int, tuple[int, int]] = {}
@@ -235,8 +237,10 @@ class StepModel:
         if self._latest is None or self._latest[0] != wanted:
             dtype = graph_dtype(self.workload.dtype, self.stack.master_weights)
             tuning = self.workload.tuning.under(self.stack.tuned_how)
-            asked = replace(self.workload, batch_per_replica=wanted, dtype=dtype, tuning=tuning)
-            self._latest = (wanted, build_step(asked))
+            if self._build_graph is None:
+                workload = replace(self.workload, dtype=dtype, tuning=tuning)
+                self._build_graph = build_steps(workload)
+            self._latest = (wanted, self._build_graph(wanted))
         return self._latest[1]
 
     def lowered(self, batch: int | None = None) -> Lowered:

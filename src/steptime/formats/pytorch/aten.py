@@ -173,6 +173,14 @@ def _resize(mode: str) -> Handler:
     )
 
 
+def _embedding(c: Call) -> Result:
+    """Return rows of a table; a sparse gradient is counted as a dense one, with a note."""
+    if c.get("sparse") and c.b.training:
+        dense = "its gradient and its update are counted over all rows, as dense ones"
+        c.b.remarks.append(f"{c.name}: sparse=True; {dense}")
+    return c.do(el.embedding, c.x("indices"), c.x("weight"))
+
+
 def _bags(c: Call) -> Result:
     """Return the sum, mean or maximum of each bag's rows; bags are taken to be of one length."""
     ids, weights = c.x("indices"), c.maybe("per_sample_weights")
@@ -241,7 +249,7 @@ ATEN: Mapping[str, Handler] = {
         ("log_softmax", "_log_softmax"), lambda c: c.do(el.softmax, c.x(), c["dim"], log=True)
     ),
     **dict.fromkeys(("dropout", "feature_dropout", "alpha_dropout"), _dropout),
-    "embedding": lambda c: c.do(el.embedding, c.x("indices"), c.x("weight")),
+    "embedding": _embedding,
     "embedding_bag": _bags,
     "bilinear": _bilinear,
     "linear": lambda c: c.do(low.linear, c.x("input"), c.x("weight"), **weights_of(c, "bias")),

@@ -26,7 +26,7 @@ from steptime.prediction import DEFAULT
 from steptime.prediction.assumed import assumed_of
 from steptime.prediction.step_model import StepModel
 from steptime.questions import kinds
-from steptime.questions.options import refuse, single_device, workload_of
+from steptime.questions.options import refuse, set_reading, single_device, workload_of
 from steptime.questions.scale.answer import LayerTime, ScaleAnswer, ScaleRow
 from steptime.questions.scale.notes import list_facts, list_notes
 from steptime.questions.scale.replica_options import Assumed, ReplicaKeywords, ReplicaOptions
@@ -82,6 +82,8 @@ def scale(
     method: kinds.MethodName = DEFAULT,
     options: kinds.MethodSettings | None = None,
     allow_unknown: bool = False,
+    strict: bool = False,
+    batch_axis: kinds.Axis | None = None,
     length: kinds.Length | None = None,
     global_batch: kinds.Batch | None = None,
     tokens: kinds.Count | None = None,
@@ -123,6 +125,8 @@ def scale(
         method: The cost model (steptime list methods).
         options: An option of the method; repeatable.
         allow_unknown: Let layers of unknown type in a network's file pass their input on.
+        strict: Refuse a network with an op of unknown work (of .onnx, .pt2 and code).
+        batch_axis: Of code: the axis of its first input that is the batch. Default: found out.
         length: Tokens of a sequence. Default: the model's.
         **replica_options: How replicas are joined, and how a step is executed: `ReplicaOptions`.
 
@@ -134,7 +138,7 @@ def scale(
     check_choice("--parallel", parallel, PARALLEL)
     training = _read_training(examples, epochs, tokens, price, billing)
     workload = workload_of(
-        model,
+        set_reading(model, strict, batch_axis),
         _read_batch(batch, global_batch, scaling),
         dtype,
         "train",
