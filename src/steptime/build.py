@@ -32,7 +32,7 @@ from steptime.formats import (
     read_table,
     remembered,
 )
-from steptime.formats.code import LIBRARIES, Code, code_of, file_of
+from steptime.formats.code import LIBRARIES, STRICT, Code, code_of, file_of
 from steptime.hardware.defaults import OTHER_MODEL, SEQUENCE_MODEL, StepDefaults, default_dtype
 from steptime.hardware.device import Device
 from steptime.network.count import Count, count
@@ -49,7 +49,7 @@ _PARADNN = re.compile(
     r"layer_(?P<layers>\d+)-node_(?P<nodes>\d+)-input_(?P<inputs>\d+)"
     r"-output_(?P<outputs>\d+)(?:-bs_(?P<batch>\d+))?"
 )
-_SETTINGS_OF_FILE = re.compile(rf"(.+(?:{'|'.join(map(re.escape, ENDINGS))})):(.+)", re.IGNORECASE)
+SETTINGS_OF_FILE = re.compile(rf"(.+(?:{'|'.join(map(re.escape, ENDINGS))})):(.+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def read_model(
     if label:
         values: dict[str, object] = {k: v for k, v in label.groupdict().items() if v is not None}
         return Choice("fc", values, values.pop("batch", None), text)
-    file_match = _SETTINGS_OF_FILE.fullmatch(text)
+    file_match = SETTINGS_OF_FILE.fullmatch(text)
     if file_match:
         choice = _read_file(file_match[1], allow_unknown)
         values = {**choice.settings, **_read_settings(file_match[2], text)}
@@ -144,7 +144,7 @@ def _check_words(text: str) -> None:
 def _read_code(code: Code, allow_unknown: bool, text: str) -> Choice:
     """Return the choice of a network of code; its file is the text that a person typed."""
     choice = _read_file(str(file_of(code)[0]), allow_unknown)
-    return replace(choice, source=text, file=text)
+    return replace(choice, settings={STRICT: True} if code.strict else {}, source=text, file=text)
 
 
 def _read_settings(settings: str, text: str) -> dict[str, object]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from steptime.build import build_step, make_workload, read_model
+from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.network.count import count, peak_bytes
 from steptime.network.ops import OPS
@@ -219,3 +220,29 @@ def test_what_forward_lacks_is_proposed_as_a_command(tmp_path):
 
     with pytest.raises(InputError, match=r"count net.py:Net:image=2x3x64x64"):
         check_arguments(Net(), {}, "net.py:Net")
+
+
+def test_a_sparse_table_is_said_to_be_counted_as_a_dense_one(exported):
+    text = "s.e = nn.Embedding(100, 8, sparse=True)"
+    body = f"    def __init__(s): super().__init__(); {text}\n"
+    graph = exported(
+        "class Net(nn.Module):\n"
+        "    INPUTS = {'ids': ((2, 6), 'int64')}\n"
+        f"{body}"
+        "    def forward(s, ids): return s.e(ids)\n"
+    )
+    assert any("sparse=True" in remark and "all rows" in remark for remark in graph.remarks)
+
+
+def test_packed_sequences_are_refused_with_the_reason(tmp_path):
+    path = tmp_path / "net.py"
+    path.write_text(
+        f"{HEAD}from torch.nn.utils.rnn import pack_padded_sequence\n"
+        "class Net(nn.Module):\n"
+        "    INPUTS = {'x': ((4, 20, 10), 'float32'), 'lengths': ((4,), 'int64')}\n"
+        "    def __init__(s): super().__init__(); s.r = nn.GRU(10, 20, batch_first=True)\n"
+        "    def forward(s, x, lengths):\n"
+        "        return s.r(pack_padded_sequence(x, lengths, True, False))[1]\n"
+    )
+    with pytest.raises(InputError, match=r"packs sequences by their lengths.*padded tensor"):
+        read_model(f"{path}:Net", trusted=True)

@@ -346,8 +346,9 @@ def test_a_first_size_with_a_name_of_its_own_stays_free(tmp_path):
 
 
 def test_an_operator_of_a_foreign_domain_is_named(tmp_path):
+    nodes = [node("Sparse", "x", "h", "org.example"), node("Relu", "h", "y")]
     with pytest.raises(InputError, match=r"unknown operator 'org\.example\.Sparse'"):
-        built(tmp_path, model([node("Sparse", "x", "y", "org.example")], inputs=[value("x", 2, 4)]))
+        built(tmp_path, model(nodes, inputs=[value("x", 2, 4)]))
 
 
 def test_a_guessed_loss_is_said(tmp_path):

@@ -313,8 +313,8 @@ def test_several_devices_stand_side_by_side():
 def test_the_link_of_a_node_is_that_of_the_device():
     near = cluster_of(Site("h100-sxm5"), 8).ladder[0].link
     assert (near.name, near.bytes_per_s) == ("nvlink-4", 450e9)
-    with pytest.raises(InputError, match="2 t4 of a node need a link: --inside LINK"):
-        cluster_of(Site("t4"), 2)
+    for device, link in {"t4": "pcie-3-x16", "rtx-4080": "pcie-4-x16-host"}.items():
+        assert cluster_of(Site(device, link="ethernet-1"), 2).ladder[0].link.name == link
     with pytest.raises(InputError, match="--link: 2 links for 3 devices"):
         sites(["t4", "a10", "l4"], link=["ethernet-10", "ethernet-25"])
 

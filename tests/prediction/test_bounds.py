@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from math import exp
 
 import pytest
 
@@ -73,7 +74,9 @@ def test_bounds_hold_the_exchanges_of_ops():
     assert made.low_s is not None
     assert made.high_s is not None
     assert quick.low_s is not None
-    assert made.low_s == pytest.approx(quick.low_s - quick.exposed_s + made.exposed_s)
+    alone_s = quick.low_s - quick.exposed_s
+    assert made.low_s < alone_s + made.exposed_s  # the link may be quicker, too
+    assert made.low_s > alone_s + made.exposed_s * exp(-2 * catalog.link("ethernet-1").spread)
     assert made.low_s < made.step_s < made.high_s
 
 
@@ -90,7 +93,7 @@ def test_recurrent_weights_are_as_large_as_their_type():
 
     def again(dtype: str) -> float:
         kernel = Kernel(
-            "a", "lstm", "forward", dtype, "matrix", 1e9, 1e6,
+            "a", "lstm", "forward", dtype, "matrix", 1e9, 1.0,
             ((1, 64, 4096, 1024), (8, 8, 4096, 1024)), 8, 8,
         )  # fmt: skip
         return float(recurrent(kernel, seen, seen.constants).memory_s)

@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -16,9 +17,20 @@ from steptime.core.errors import InputError
 from steptime.core.exchange import BUCKET_BYTES
 from steptime.hardware import catalog
 from steptime.hardware.device import Link
+from steptime.hardware.topology import effective_link
 from steptime.paleo.method import PUBLISHED, without_latency
 from steptime.prediction import cost_model
-from steptime.prediction.collectives import COLLECTIVES, EXCHANGES, Fabric, fabric_of, overlapped
+from steptime.prediction.collectives import (
+    COLLECTIVES,
+    EXCHANGES,
+    Fabric,
+    all_reduce,
+    as_reached,
+    fabric_of,
+    in_switch,
+    overlapped,
+    ring,
+)
 
 SLOW = Link("slow", 1000.0, 1.0, "made up")  # a message of b bytes takes 1000 + b seconds
 QUICK = Link("quick", 10.0, 4.0, "made up")  # 10 + b / 4
@@ -85,6 +97,8 @@ def test_what_stays_in_a_node_pays_no_latency_between_nodes(name, seconds):
 
 @every("name", COLLECTIVES)
 def test_several_links_of_a_node_help_every_scheme(name):
+    if name == "in-switch":  # which joins no nodes
+        return
     free = replace(NODES, between=replace(SLOW, latency_s=None))
     one, four = (
         COLLECTIVES[name](2400, 12, replace(free, links_per_node=links)) for links in (1, 4)
@@ -352,6 +366,7 @@ def test_names_and_order():
         "butterfly",
         "butterfly-mixing",
         "ring",
+        "in-switch",
         "halving-doubling",
         "hierarchical",
         "parameter-server",
@@ -510,3 +525,45 @@ def test_overlap_is_never_worse_than_waiting_for_all(steps, bucket_bytes, byte_s
     exposed = overlapped(ready, lambda size: size * byte_s, now, bucket_bytes)
     everything = sum(size_bytes for _, size_bytes in ready) * byte_s
     assert 0 <= exposed <= everything * (1 + 1e-12) + 1e-12
+
+
+SWITCH = Link("switch", 1e-6, 450e9, "by hand", switch_bytes_per_s=300e9)
+
+
+def test_a_switch_adds_up_in_one_pass():
+    """Each of n devices sends its gradient once, and reads its own part back: 1 + 1/n of it."""
+    for n in (2, 4, 8):
+        expected = 2e-6 + 1e9 * (1 + 1 / n) / 300e9
+        assert in_switch(1e9, n, Fabric(SWITCH)) == pytest.approx(expected)
+    assert in_switch(1e9, 1, Fabric(SWITCH)) == 0
+    assert in_switch(1e9, 4, Fabric(QUICK)) == inf
+    assert in_switch(1e9, 16, Fabric(QUICK, inside=SWITCH)) == inf  # over nodes
+    assert all_reduce(1e9, 2, Fabric(SWITCH)) == ring(1e9, 2, Fabric(SWITCH))
+    assert all_reduce(1e9, 8, Fabric(SWITCH)) == in_switch(1e9, 8, Fabric(SWITCH))
+
+
+@pytest.mark.parametrize(("name", "bus_gb_per_s"), [("nvlink-4", 480), ("nvlink-5", 838)])
+def test_eight_devices_reach_the_published_rate_of_their_switch(name, bus_gb_per_s):
+    fabric = as_reached(Fabric(catalog.link(name)))
+    seconds = in_switch(16e9, 8, fabric)
+    assert 16e9 * 2 * 7 / 8 / seconds / 1e9 == pytest.approx(bus_gb_per_s, rel=0.01)
+
+
+def test_every_link_says_what_it_reaches_and_how_sure_that_is():
+    paleo = {"aws", "ethernet", "ethernet20", "infiniband", "pcie2", "pcie3"}
+    for name in set(catalog.link_names()) - paleo:
+        link = catalog.link(name)
+        assert link.reached.bytes_per_s < link.bytes_per_s, name
+        assert link.reached_from, name
+        assert 0 < link.spread <= 0.5, name
+        slow, quick = (Fabric(link).link_end(end).between.bytes_per_s for end in (-1, 1))
+        assert slow * quick == pytest.approx(link.bytes_per_s**2)
+
+
+def test_gaudi_has_three_of_its_ports_between_nodes():
+    for name in ("roce-gaudi2", "roce-gaudi3"):
+        inside, outside = catalog.link(name), catalog.link(f"{name}-scale-out")
+        assert inside.bytes_per_s == 7 * outside.bytes_per_s
+        assert effective_link(inside, 8, 2).bytes_per_s == outside.bytes_per_s  # 3 ports a pair
+    assert catalog.link("ici-tpu-v4").bytes_per_s == 6 * 50e9
+    assert catalog.link("roce-400").bytes_per_s == catalog.link("infiniband-ndr").bytes_per_s

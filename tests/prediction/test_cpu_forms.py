@@ -40,6 +40,18 @@ def seconds(one: Kernel, device: Device = CPU, **constants: float) -> float:
     return price(one, replace(device, constants={**ALONE, **CACHED, **said})).value
 
 
+def test_cores_of_one_group_reach_its_cache_alone():
+    """A processor of 4 cores in 2 groups of 1000 bytes: one core reaches 1000, all reach 2000."""
+    rates = {"stream__cache_bytes_per_s": 1e10, "stream__memory_share": 1.0}
+    grouped = replace(CPU, l2_bytes=None, l3_bytes=2000.0, l3_of_core_bytes=1000.0)
+    whole = replace(grouped, l3_of_core_bytes=None)
+    one = kernel("relu", bytes=1000)  # small: one core works on it
+    assert seconds(one, grouped, **rates) == pytest.approx(seconds(one, **rates))
+    assert seconds(one, whole, **rates) < seconds(one, grouped, **rates)
+    assert [cpu.cache_bytes(grouped, cores) for cores in (1, 2, 4)] == [1000, 1000, 2000]
+    assert cpu.cache_bytes(replace(grouped, l3_bytes=None), 4) == cpu.CACHE_BYTES
+
+
 def test_products_run_at_a_share_of_the_cores_that_work():
     one = kernel("linear", products=((1, 10, 20, 30),))
     # 12,000 FLOP at half of 1 GFLOP/s a core; of the three other cores a third is at work

@@ -18,8 +18,8 @@ from scipy.special import ndtri, stdtrit
 from steptime.calibration.cases import Case
 from steptime.calibration.columns import Columns
 from steptime.calibration.fit import logs
+from steptime.hardware.architectures import has_trait
 from steptime.hardware.constants import Constant
-from steptime.prediction.calibrated.form import OLD
 from steptime.prediction.calibrated.interval import LEVEL
 from steptime.prediction.calibrated.method import name_of
 from steptime.prediction.kernels import Floats
@@ -50,7 +50,7 @@ class Off:
     @property
     def wider(self) -> bool:
         """Whether the row is one of kernels on a GPU before Volta."""
-        old = (self.case.device.architecture or "").startswith(OLD)
+        old = has_trait(self.case.device, "old")
         return old and not self.group.startswith("host")
 
 

@@ -14,8 +14,8 @@ from steptime.calibration.cases import Case, conditions
 from steptime.calibration.columns import Columns
 from steptime.calibration.fit import logs
 from steptime.hardware import catalog
+from steptime.hardware.architectures import has_trait
 from steptime.hardware.constants import Constant
-from steptime.prediction.calibrated.form import OLD
 from steptime.prediction.kernels import Floats
 from validation.fitting import (
     aiconfigurator,
@@ -89,7 +89,7 @@ def _products(data: Path) -> Iterable[Case]:
     What these wait for their weights is a matter of the library's version: no constant tells it.
     """
     for case in chain(neusight.products(data), deepbench.products(data)):
-        if case.kernels[0].kind != "linear" or not (case.device.architecture or "").startswith(OLD):
+        if case.kernels[0].kind != "linear" or not has_trait(case.device, "old"):
             yield case
 
 

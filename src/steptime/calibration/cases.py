@@ -240,7 +240,8 @@ def _op_kernels(
 
 
 def _at_best(kernels: Iterable[Kernel]) -> tuple[Kernel, ...]:
-    return tuple(one._replace(figures=()) for one in kernels)
+    """Return kernels that no stack limits; the dilation of a convolution stays."""
+    return tuple(one if one.window else one._replace(figures=()) for one in kernels)
 
 
 def step_kernels(

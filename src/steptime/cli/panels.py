@@ -30,6 +30,7 @@ PARAMETERS = {
     "Model": (
         "allow_unknown",
         "batch",
+        "batch_axis",
         "dtype",
         "epochs",
         "length",
@@ -39,6 +40,7 @@ PARAMETERS = {
         "padded",
         "phase",
         "steps",
+        "strict",
         "tokens",
     ),
     "Software": (

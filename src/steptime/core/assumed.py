@@ -11,6 +11,10 @@ _OPTIONS = {
     "host": "--host",
     "dtype": "--dtype",
     "optimizer": "--optimizer",
+    "inside": "--inside",
+    "per_node": "--per-node",
+    "link": "--link",
+    "links_per_node": "--links-per-node",
 }
 
 

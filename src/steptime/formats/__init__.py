@@ -239,10 +239,15 @@ def network(path: str, sha256: str, allow_unknown: bool) -> Family:
     """Return the network of a file; raises `InputError` where it has another hash by now."""
     source = _SOURCES.get((path, sha256))
     if source is None:
-        path = located(path, sha256)
-        source = _SOURCES.get((path, sha256)) or opened(path)
+        place = located(path, sha256)
+        source = _SOURCES.get((place, sha256)) or opened(place)
+        row = format_of(source)
+        is_read = (place, sha256) in _SOURCES
+        if row is None or (not is_read and remembered(source, row) != sha256):
+            raise InputError(f"model {shorten(place)}: the file has changed since it was read")
+        _SOURCES[path, sha256] = source  # code, or the bare name of a file that is kept
     row = format_of(source)
-    if row is None or ((path, sha256) not in _SOURCES and remembered(source, row) != sha256):
+    if row is None:
         raise InputError(f"model {shorten(path)}: the file has changed since it was read")
     read: Read = registry.load(row.read)
     return source.once((read, allow_unknown), lambda: read(source, allow_unknown))

@@ -72,8 +72,12 @@ class Batches:
         return el.expand(b, one, shape, f"{name}/batch")
 
     def check(self, told: Shape, made: Shape) -> None:
-        """Raise `ShapeError` for what neither stays as it is nor grows as the batch does."""
-        if math.prod(made) != math.prod(told) and not self.grows(told, made):
+        """Raise `ShapeError` for what neither stays as it is nor grows as the batch does.
+
+        Where the file leaves its batch open, products of a batch with itself grow as its square.
+        """
+        powers = (0, 1) if self.fixed else (0, 1, 2, 3)
+        if not any(self._grows_by(power, told, made) for power in powers):
             raise ShapeError(
                 f"exported for batch {self.own}, it cannot be made for {self.new}: "
                 f"{list(told)} would be {list(made)}"
@@ -81,7 +85,9 @@ class Batches:
 
     def fault_of_output(self, name: str, told: Shape, made: Shape) -> str:
         """Return what is wrong with an output that is not of as many examples as the new batch."""
-        if self.grows(told, made):
+        if told == made == () or self.grows(told, made):
+            return ""
+        if not self.fixed and any(self._grows_by(power, told, made) for power in (2, 3)):
             return ""
         return (
             f"exported for batch {self.own}; output {shorten(name)} does not follow "
@@ -103,7 +109,11 @@ class Batches:
 
     def grows(self, told: Shape, made: Shape) -> bool:
         """Whether a tensor has as many times its elements as the batch has grown."""
-        return math.prod(made) * self.own == math.prod(told) * self.new
+        return self._grows_by(1, told, made)
+
+    def _grows_by(self, power: int, told: Shape, made: Shape) -> bool:
+        made_count, told_count = math.prod(made), math.prod(told)
+        return bool(made_count * self.own**power == told_count * self.new**power)
 
 
 def reseen(before: Shape, actual: Shape, told: Shape, own_batch: int) -> tuple[int, ...] | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime.core.errors import InputError, check_choice, shorten
-from steptime.core.values import parse_count
+from steptime.core.values import parse_count, parse_truth
 from steptime.formats import Source, opened, read_content
 from steptime.formats.archive import member
 from steptime.hardware.catalog import user_folder
@@ -26,6 +26,7 @@ CPU_LIMIT_S = 600  # processor seconds of an export, unless the variable says ot
 CPU_LIMIT_VARIABLE = "STEPTIME_EXPORT_CPU_S"
 NUMBER = "number"  # the type of an input that is a number, not a tensor
 BATCH_AXIS = "batch_axis"
+STRICT = "strict"
 TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "bool", "complex64", NUMBER)
 MAX_AXES = 16
 _CODE = re.compile(
@@ -48,6 +49,7 @@ class Code:
     name: str
     inputs: Inputs
     batch_axis: int | None = None
+    strict: bool = False
 
     @property
     def kept(self) -> Path:
@@ -98,11 +100,16 @@ def code_of(text: str) -> Code | None:
     given = (found["inputs"] or "").split(",") if found["inputs"] else []
     place = f"model {shorten(text)}"
     axes = [word.strip() for word in given if word.strip().startswith(f"{BATCH_AXIS}=")]
-    inputs = inputs_of([word for word in given if word.strip() not in axes], place)
+    strict_words = [word.strip() for word in given if word.strip().startswith(f"{STRICT}=")]
+    words = [word for word in given if word.strip() not in (*axes, *strict_words)]
+    inputs = inputs_of(words, place)
+    is_strict = False
+    for word in strict_words:
+        is_strict = parse_truth(word.partition("=")[2], f"{place}: {STRICT}")
     axis = None
     for word in axes:
         axis = parse_count(word.partition("=")[2], f"{place}: {BATCH_AXIS}", 0, MAX_AXES)
-    return Code(found["where"], found["name"].strip(), inputs, axis)
+    return Code(found["where"], found["name"].strip(), inputs, axis, is_strict)
 
 
 def inputs_of(texts: list[str], where: str) -> Inputs:

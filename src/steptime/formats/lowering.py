@@ -216,9 +216,14 @@ def layer_norm(
 rms_norm = partial(layer_norm, bias=None)
 
 
-def group_norm(b: Builder, x: str, groups: int, name: str, weight: str = "", bias: str = "") -> str:
-    """Return group norm of `x [n, c, ...]`; instance norm has as many groups as channels."""
-    kept = [_kept(b, t, b.shape(x)[1], f"{name}/{s}") for s, t in (("w", weight), ("b", bias))]
+def group_norm(
+    b: Builder, x: str, groups: int | None, name: str, weight: str = "", bias: str = ""
+) -> str:
+    """Return group norm of `x [n, c, ...]`; without `groups` instance norm, one a channel."""
+    channels = b.shape(x)[1]
+    kept = [_kept(b, t, channels, f"{name}/{s}") for s, t in (("w", weight), ("b", bias))]
+    if groups is None:
+        return el.op(b, "group_norm", x, *kept, name=name, groups=channels, instance=True)
     return el.op(b, "group_norm", x, *kept, name=name, groups=groups)
 
 

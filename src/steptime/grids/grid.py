@@ -131,6 +131,26 @@ def _refused_cells(
             )
 
 
+def _link_bounds(
+    model: StepModel, span: Span, replicas: Sequence[int], communication_s: Any
+) -> Iterator[Any]:
+    """Yield the low and the high ends of steps whose kernels and links are off independently."""
+    name, size_bytes = model.collective(), model.gradient_bytes
+    middle_s = np.repeat(np.sum(span.times, axis=0), len(replicas))
+    for sign, ends_s in ((1, span.low_s), (-1, span.high_s)):
+        if ends_s is None:
+            yield repeat(None)
+            continue
+        exchange_s = [
+            model.collective_s(name, size_bytes, count, sign) if count > 1 else 0.0
+            for count in replicas
+        ]
+        kernels_off_s = np.repeat(ends_s, len(replicas)) - middle_s
+        links_off_s = np.resize(exchange_s, len(communication_s)) - communication_s
+        off_s = np.hypot(kernels_off_s, links_off_s)
+        yield (middle_s + communication_s - sign * off_s).tolist()
+
+
 def _priced_cells(
     model: StepModel, steps: BatchSteps, span: Span, replicas: Sequence[int]
 ) -> Iterator[GridCell]:
@@ -170,8 +190,7 @@ def _priced_cells(
         repeat_cells(steps.peak_bytes),
         repeat_cells("ok" if fit else "oom" for fit in steps.fit(model)),
         repeat_cells(steps.remarks(model)),
-        add_seconds(span.low_s, communication_s),
-        add_seconds(span.high_s, communication_s),
+        *_link_bounds(model, span, replicas, communication_s),
         repeat(model.workload.dtype),
         repeat(assumed_of(model)),
         repeat_cells(steps.needed_bytes(model)),

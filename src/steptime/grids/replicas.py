@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from math import inf
+from math import inf, isfinite
 from typing import NamedTuple
 
 from steptime.build import build_step
@@ -21,7 +21,7 @@ from steptime.core.workload import Plan, Workload
 from steptime.hardware.device import Cluster
 from steptime.network.ops.ranks import rank_graph
 from steptime.prediction import DEFAULT
-from steptime.prediction.collectives import fabric_of_group
+from steptime.prediction.collectives import StepEnds, fabric_of_group, with_links
 from steptime.prediction.exposed import exposed_exchange_s
 from steptime.prediction.method import Method
 from steptime.prediction.records import records
@@ -61,7 +61,7 @@ class ScalingRow:
     `communication_s` holds every collective; the step is compute + the chosen one - `overlap_s`,
     the part that hides behind the backward pass. `speedup` is the throughput over that of one
     replica; `parts` are the further ones of model and hybrid parallelism. `low_s` and `high_s`
-    bound the step as far as its kernels have bounds; the exchange has none. `peak_bytes` are those
+    bound the step by its kernels and by what its links reach. `peak_bytes` are those
     of a replica's tensors at the worst moment, `needed_bytes` all that it needs of its device.
     """
 
@@ -110,21 +110,33 @@ def data_parallel(
         """Return the row of replicas; a speed-up is over `single_per_s`, None: over itself."""
         times, needs = model.timeline(sizes.batch), model.needs(sizes.batch)
         communication_s = exchange_s(model, model.gradient_bytes / sync.compression, sizes.replicas)
-        exposed_communication_s = exposed_s(model, sizes.batch, sizes.replicas, sync)
+        scheme = model.collective(sync.collective)
+        if scheme not in communication_s:
+            raise InputError(f"--collective {scheme}: no switch joins {sizes.replicas} replicas")
+        exposed_communication_s, slow_s, quick_s = (
+            exposed_s(model, sizes.batch, sizes.replicas, sync, end) for end in (0, -1, 1)
+        )
+        compute_s = times.forward_s + times.backward_s + times.update_s
+        ends = with_links(
+            compute_s + exposed_communication_s,
+            StepEnds(times.low_s, times.high_s).later(exposed_communication_s),
+            compute_s + quick_s,
+            compute_s + slow_s,
+        )
         row = scaling_row(
             model,
             sizes,
             (times.forward_s, times.backward_s, times.update_s),
             communication_s,
-            communication_s[model.collective(sync.collective)],
+            communication_s[scheme],
             exposed_communication_s,
             single_per_s,
             note,
         )
         return replace(
             row,
-            low_s=None if times.low_s is None else times.low_s + exposed_communication_s,
-            high_s=None if times.high_s is None else times.high_s + exposed_communication_s,
+            low_s=ends.low_s,
+            high_s=ends.high_s,
             peak_bytes=needs.peak_bytes,
             needed_bytes=needs.total_bytes,
         )
@@ -226,9 +238,11 @@ def scaling_row(
     )
 
 
-def exposed_s(model: StepModel, batch: int, replicas: int, sync: Sync) -> float:
+def exposed_s(model: StepModel, batch: int, replicas: int, sync: Sync, end: int = 0) -> float:
     """Return the seconds for which a step of replicas waits for the exchange of gradients."""
-    exchange_of = partial(model.collective_s, model.collective(sync.collective), replicas=replicas)
+    exchange_of = partial(
+        model.collective_s, model.collective(sync.collective), replicas=replicas, end=end
+    )
     exchange_time_s = exchange_of(model.gradient_bytes / sync.compression)
     if not sync.overlap:
         return exchange_time_s
@@ -237,7 +251,8 @@ def exposed_s(model: StepModel, batch: int, replicas: int, sync: Sync) -> float:
 
 def exchange_s(model: StepModel, size_bytes: float, replicas: int) -> dict[str, float]:
     """Return the seconds of an exchange of `size_bytes` by the name of each collective."""
-    return {name: model.collective_s(name, size_bytes, replicas) for name in model.collectives}
+    seconds = {name: model.collective_s(name, size_bytes, replicas) for name in model.collectives}
+    return {name: duration_s for name, duration_s in seconds.items() if isfinite(duration_s)}
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,13 @@ from steptime.core.errors import InputError, shorten
 from steptime.core.toml_files import packaged
 from steptime.core.typed import Above0, Figure, NonNegativeInt, Text, Texts, struct, typed_values
 from steptime.core.workload import PHASES
+from steptime.hardware.device_checks import BASE_CLOCK, check_clocks, check_measured
 
 GB = 1e9
 GIB = 2.0**30
 TFLOP = 1e12
+DEFAULT_SPREAD = 0.3  # of the rate of a link that nobody measured, in ln
+MEASURED_SPREAD = 0.1  # of one that was measured here: judged, as runs differ
 
 
 @dataclass(frozen=True)
@@ -29,13 +32,13 @@ class Device:
     where the file says them (`vector_peak`). `launch_s` is the time the host needs to issue one op;
     `clock_hz` the clock of its cores, boosted; `products` are the names under which a driver
     reports it; `unverified` names the figures that should be checked before they are relied on.
-    What no method reads stands in `details` as the file says it, its numbers with their units in
-    their names; `multiprocessors` (AMD: compute units), systolic `arrays` and their `array_side`,
-    `cores`, `l2_bytes`, `process_nm`, `maker`, `architecture` and `memory_type` are taken from
-    there, and `usable_share`, the part of `memory_bytes` that a program can have (`usable_bytes`;
-    None: as the maker's other cards). `only_by_name` keeps figures of one paper out of what
-    others mean by a word such as "k80". `calibration` is
-    what `steptime calibrate` wrote: constants, date, versions, errors. `constants` are those of the
+    `details` is that table of the file, its numbers with their units in their names;
+    `multiprocessors` (AMD: compute units), systolic `arrays` and their `array_side`,
+    `cores`, `l2_bytes`, `process_nm`, `maker`, `series` (such as GeForce), `architecture` and
+    `memory_type` are taken from there, and `usable_share`, the part of `memory_bytes` that a
+    program can have (`usable_bytes`; None: as the maker's other cards). `only_by_name` keeps
+    figures of one paper out of what others mean by a word such as "k80". `calibration` is what
+    `steptime calibrate` wrote: constants, date, versions, errors. `constants` are those of the
     model, which the method `calibrated` fills in from priors and calibration.
     """
 
@@ -57,9 +60,12 @@ class Device:
     arrays: int | None = None
     array_side: int | None = None
     cores: int | None = None
+    l3_bytes: float | None = None
+    l3_of_core_bytes: float | None = None
     l2_bytes: float | None = None
     process_nm: float | None = None
     maker: str | None = None
+    series: str | None = None
     architecture: str | None = None
     memory_type: str | None = None
     usable_share: float | None = None
@@ -120,7 +126,10 @@ class Link:
 
     A latency of `None` is not published, which is not zero; `latency_range_s` is between what
     sources and software differ. `reached_bytes_per_s` is the largest bus bandwidth that collectives
-    are published to reach, adding up included; None where nobody says. Its `topology` is a row of
+    are published to reach as rings, adding up included; where nobody publishes one, it is
+    `reached_share` of the rate, and `reached_from` says why. 80 % of installations reach a rate
+    within `spread` of it, in ln. Where a switch adds up, `switch_bytes_per_s` is the rate at which
+    each part sends to it (`collectives.in_switch`). Its `topology` is a row of
     `data/topologies.toml`, "" where each part reaches each other one; a byte of an all-to-all
     passes `hops` links in the mean (`topology.effective_link`).
     """
@@ -136,22 +145,35 @@ class Link:
     reached_bytes_per_s: float | None = None
     topology: str = ""
     hops: float = 1.0
+    reached_share: float = 1.0
+    switch_bytes_per_s: float | None = None
+    spread: float = DEFAULT_SPREAD
+    reached_from: str = ""
 
     @property
     def reached(self) -> Self:
-        """The link at the bus bandwidth that collectives reach, itself where nobody says one."""
-        if self.reached_bytes_per_s is None:
-            return self
-        return replace(self, bytes_per_s=self.reached_bytes_per_s, measured={"bus": "published"})
+        """The link at the bus bandwidth that collectives reach."""
+        if self.reached_bytes_per_s is not None:
+            measured = {"bus": "published"}
+            return replace(self, bytes_per_s=self.reached_bytes_per_s, measured=measured)
+        rate = self.bytes_per_s * self.reached_share
+        return replace(self, bytes_per_s=rate, reached_share=1.0)
 
     def faster(self, times: float, hops: float = 1.0) -> Self:
         """Return the link at so many times its rate, of the datasheet and reached.
 
         That is what a group has of its topology.
         """
-        reached = self.reached_bytes_per_s and times * self.reached_bytes_per_s
-        rate = times * self.bytes_per_s
-        return replace(self, bytes_per_s=rate, reached_bytes_per_s=reached, topology="", hops=hops)
+        return replace(self.scale_rates(times), topology="", hops=hops)
+
+    def scale_rates(self, times: float) -> Self:
+        """Return the link at so many times each of its rates."""
+        rates = {
+            name: times * rate
+            for name in ("bytes_per_s", "reached_bytes_per_s", "switch_bytes_per_s")
+            if (rate := getattr(self, name)) is not None
+        }
+        return replace(self, **rates)
 
 
 class Level(NamedTuple):
@@ -231,6 +253,8 @@ OF_DETAILS: Numbers = {
     "array_side": ("array_side", 1),
     "cores": ("cores", 1),
     "l2_MiB": ("l2_bytes", 2.0**20),
+    "l3_MiB": ("l3_bytes", 2.0**20),
+    "l3_of_core_MiB": ("l3_of_core_bytes", 2.0**20),
     "last_cache_MiB": ("l2_bytes", 2.0**20),
     "process_nm": ("process_nm", 1.0),
 }
@@ -238,21 +262,26 @@ _OF_LINK: Numbers = {
     "latency_us": ("latency_s", 1e-6),
     "GB_per_s": ("bytes_per_s", GB),
     "reached_GB_per_s": ("reached_bytes_per_s", GB),
+    "switch_GB_per_s": ("switch_bytes_per_s", GB),
 }
 PEAK_TABLES = {"peak_TFLOP_per_s": "peak_flop_per_s", "vector_TFLOP_per_s": "vector_flop_per_s"}
 # read since there were records: unknown, they change no hash
-LATER = ("arrays", "array_side")
+LATER = ("arrays", "array_side", "series", "l3_bytes", "l3_of_core_bytes")
 KINDS = ("cpu", "gpu", "tpu", "asic")
 _AS_SAID = ("measured", "details", "calibration")  # with keys that nothing reads
 PEAK_DTYPES = ("float64", "float32", "tf32", "bfloat16", "float16", "float8", "int8", "float4")
-_WORDS = ("maker", "architecture", "memory_type")
+_WORDS = ("maker", "series", "architecture", "memory_type")
 _Count = Annotated[int, Meta(ge=1, le=10**8, description="one positive whole number")]
 _Factor = Annotated[float, Meta(gt=1e-15, lt=1e15, description="a number from 1e-15 to 1e15")]
 _Log = Annotated[float, Meta(gt=-100, lt=100, description="a log of a ratio of seconds")]
 _PEAKS: Any = Annotated[
     struct("Peaks", dict.fromkeys(PEAK_DTYPES, Figure)), Meta(description="a table of dtypes")
 ]
-DETAILS = {  # what is read of it
+LEVEL_RATES = tuple([f"{level}_GB_per_s" for level in ("l1", "l2", "l3", "infinity_cache")])
+DETAILS = {  # all that the table may have
+    "link": Text,
+    "used_in": Text,
+    **dict.fromkeys(("link_GB_per_s", "tensor_clock_MHz", BASE_CLOCK, *LEVEL_RATES), Figure),
     **{key: _Count if factor == 1 else Figure for key, (_, factor) in OF_DETAILS.items()},
     **dict.fromkeys(("process_nm", "usable_GiB"), Figure),
     **dict.fromkeys(_WORDS, Text),
@@ -280,6 +309,9 @@ _COMMON = {
 _LINK = {
     **_COMMON,
     **dict.fromkeys(_OF_LINK, Figure),
+    "reached_share": Annotated[float, Meta(gt=0, le=1, description="a number from 0 to 1")],
+    "spread": Annotated[float, Meta(gt=0, le=2, description="a number from 0 to 2, in ln")],
+    "reached_from": Text,
     "latency_range_us": tuple[Figure, Figure],
     "topology": Text,
 }
@@ -290,7 +322,7 @@ _DEVICE = {
     "kind": Literal["cpu", "gpu", "tpu", "asic"],
     "products": Texts,
     "only_by_name": bool,
-    "details": struct("Details", DETAILS, closed=False),
+    "details": struct("Details", DETAILS),
     "calibration": struct("Calibration", _CALIBRATION, closed=False),
 }
 _LINK_FILE = struct("Link", _LINK, "name source GB_per_s")
@@ -327,7 +359,8 @@ def device_from_table(table: Mapping[str, Any], where: str) -> Device:
     idle, most = values.get("idle_w", 0.0), values.get("peak_w", math.inf)
     if idle >= most:
         raise InputError(f"{where}: 'idle_W' must be below 'tdp_W', not {idle:g} of {most:g}")
-    _check_measured(values, where)
+    check_clocks(table, where)
+    check_measured(values, where)
     for key in values.keys() & PEAK_TABLES.keys():
         if not table[key]:
             raise InputError(f"{where}: '{key}' must be a table of dtypes, not empty")
@@ -338,21 +371,6 @@ def device_from_table(table: Mapping[str, Any], where: str) -> Device:
     if "usable_GiB" in details and "memory_bytes" in values:
         values["usable_share"] = details["usable_GiB"] * GIB / values["memory_bytes"]
     return Device(**values, **_in_si(read, OF_DETAILS))
-
-
-def _check_measured(values: Mapping[str, Any], where: str) -> None:
-    """Raise `InputError` where numbers of a calibration or of curves do not go together."""
-    table = values.get("calibration", {})
-    parts = {"calibration": table} | {f"calibration.{one}": table.get(one, {}) for one in PHASES}
-    for part, own in parts.items():
-        for name, ends in own.get("intervals", {}).items():
-            if ends[0] > ends[1]:
-                said = f"must be two logs, the lower one first, not {shorten(ends)}"
-                raise InputError(f"{where}: '{part}.intervals.{name}' {said}")
-    for name, curve in values.get("measured", {}).get("memory", {}).items():
-        if len(curve["work"]) != len(curve["min_s"]):
-            said = "must have as many numbers of 'work' as 'min_s'"
-            raise InputError(f"{where}: 'measured.memory.{name}' {said}")
 
 
 def link_from_table(table: Mapping[str, Any], where: str) -> Link:
@@ -367,7 +385,10 @@ def link_from_table(table: Mapping[str, Any], where: str) -> Link:
             what = "must be two numbers around 'latency_us', the lower one first"
             raise InputError(f"{where}: 'latency_range_us' {what}, not {shorten(list(ends))}")
         values["latency_range_s"] = low, high
-    return Link(**{"latency_s": None, **values, "measured": table.get("measured", {})})
+    measured = table.get("measured", {})
+    if measured:
+        values.setdefault("spread", MEASURED_SPREAD)
+    return Link(**{"latency_s": None, **values, "measured": measured})
 
 
 def _in_si(values: Mapping[str, Any], numbers: Numbers) -> dict[str, Any]:

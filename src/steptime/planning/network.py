@@ -15,7 +15,7 @@ from steptime.core.workload import Plan, Workload
 from steptime.hardware.constants import typed
 from steptime.hardware.device import Cluster
 from steptime.network.ops.loss import STATES
-from steptime.planning.alone import between, update_s
+from steptime.planning.alone import accumulated, between, update_s
 from steptime.planning.pieces import Kept, Piece, held_of
 from steptime.planning.planner import Flops, Planner
 from steptime.planning.shape import Shape
@@ -117,8 +117,12 @@ class NetworkPlanner(Planner):
         of = zip(shape.kinds, shape.rows, strict=True)
         self.piece = {row.name: name for name, rows in of for row in rows}
 
-    def pieces(self, plan: Plan, microbatch: int) -> dict[str, Piece]:
+    def pieces(self, plan: Plan, microbatch: int, rounds: int = 1) -> dict[str, Piece]:
         """Return the pieces of a rank, for microbatches of so many examples."""
+        if plan.pipeline == 1 and rounds > 1:
+            return self.once(
+                ("rounds", microbatch, rounds), lambda: self._slowed(plan, microbatch, rounds)
+            )
         return self.of_rank(plan, microbatch)
 
     def of_rank(self, plan: Plan, microbatch: int) -> dict[str, Piece]:
@@ -181,9 +185,26 @@ class NetworkPlanner(Planner):
         """Return the step of the whole network on one device."""
         return self.step
 
-    def update_s(self, _: Plan, _moved: float, parameters: float, batch: int) -> float:
+    def update_s(
+        self, plan: Plan, _moved: float, parameters: float, batch: int, rounds: int
+    ) -> float:
         """Return the seconds in which a device applies so many gradients."""
-        return update_s(self.step, batch) * parameters / max(1, self.parameters)
+        round_count = rounds if plan.pipeline == 1 else 1
+        return update_s(self.step, batch, round_count) * parameters / max(1, self.parameters)
+
+    def _slowed(self, plan: Plan, batch: int, rounds: int) -> dict[str, Piece]:
+        """Return the pieces of a rank whose host issues so many microbatches in a step."""
+        first, step = accumulated(self.step, batch, 1), accumulated(self.step, batch, rounds)
+        factors = [
+            step_s / (rounds * first_s) if first_s else 1.0
+            for step_s, first_s in zip(step[:2], first[:2], strict=True)
+        ]
+        return {
+            name: piece._replace(
+                forward_s=piece.forward_s * factors[0], backward_s=piece.backward_s * factors[1]
+            )
+            for name, piece in self.of_rank(plan, batch).items()
+        }
 
     def in_buckets(self, _: Plan) -> bool:
         """Whether gradients are exchanged in buckets while the last backward pass still runs."""
@@ -194,9 +215,12 @@ class NetworkPlanner(Planner):
         stage = {part.name for part, _ in load}
         return [row for row, name in self.piece.items() if name in stage]
 
-    def within(self, _: Plan, batch: int, step_s: float, exposed_s: float) -> tuple[float, float]:
-        """Return between which seconds a step lies: its kernels do, exchanges have no interval."""
-        return between(self.step, batch, step_s, exposed_s)
+    def within(
+        self, plan: Plan, batch: int, step_s: float, exposed_s: float, rounds: int
+    ) -> tuple[float, float]:
+        """Return between which seconds a step lies whose links reach what is predicted."""
+        round_count = rounds if plan.pipeline == 1 else 1
+        return between(self.step, batch, step_s, exposed_s, round_count)
 
     @cached_property
     def flops(self) -> Flops:

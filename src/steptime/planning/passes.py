@@ -48,7 +48,7 @@ class Step:
     def __init__(self, planner: Planner, asked: Asked) -> None:
         self.planner, self.plan, self.order = planner, asked.plan, asked.order
         self.microbatch, self.rounds = asked.microbatch, asked.rounds
-        self.pieces = planner.pieces(self.plan, self.microbatch)
+        self.pieces = planner.pieces(self.plan, self.microbatch, self.rounds)
 
     @cached_property
     def shape(self) -> Layout:
@@ -304,6 +304,8 @@ class Step:
 
     def again_s(self, piece: Piece) -> float:
         """Return the seconds of the kernels that the backward pass repeats."""
+        if self.plan.recompute == "full" and piece.again_s is not None:
+            return piece.again_s
         whole = piece.forward_s - piece.last_s * self.planner.flag("stops_early")
         rest = piece.forward_s - piece.core_s[0]
         repeated = self.planner.constant("selective_repeated")

@@ -68,7 +68,8 @@ class Piece(NamedTuple):
     takes `host_s` (forward, backward). `parameters` are the rank's, `routed` those of them that
     experts share out; `frozen` are those beside them that are not trained, of `frozen_bytes`.
     `held` are bytes of activations, `joules` those of both passes. An update takes `update_s`,
-    where each weight has its own.
+    where each weight has its own. With full recomputation the backward pass takes `again_s` more,
+    None where that follows from the forward pass.
     """
 
     forward_s: float = 0.0
@@ -85,6 +86,7 @@ class Piece(NamedTuple):
     held: Kept = Kept()
     joules: float = 0.0
     update_s: float = 0.0
+    again_s: float | None = None
 
 
 def rank_of_one(

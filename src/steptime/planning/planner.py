@@ -8,8 +8,8 @@ from copy import copy
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from itertools import pairwise
-from math import inf, log1p
-from typing import Any, NamedTuple, TypeVar, cast
+from math import exp, inf, log1p
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from steptime.core.dtypes import SIZE_BYTES, precision
 from steptime.core.errors import InputError, check_choice
@@ -33,8 +33,8 @@ from steptime.prediction.collectives import (
     Collective,
     Fabric,
     Startup,
+    all_reduce,
     fabric_of_group,
-    ring,
 )
 from steptime.prediction.exposed import exposed_exchange_s
 from steptime.prediction.kernel import Interval, Kernel
@@ -167,6 +167,24 @@ class Planner:
         self._exchanged: dict[tuple[Any, ...], Exchanged] = {}
         self._known: dict[tuple[Any, ...], Any] = {}  # what `passes`, `memory`, `step` work out
 
+    def planner_of_links(self, end: Literal["slow", "quick"]) -> Planner:
+        """Return the planner whose links reach the lower or the upper end of their rates."""
+
+        def planner() -> Planner:
+            sign = -1 if end == "slow" else 1
+            levels = [
+                level._replace(link=level.link.scale_rates(exp(sign * level.link.spread)))
+                for level in self.cluster.ladder
+            ]
+            return self.on(Cluster(self.device, tuple(levels)))
+
+        return self.once(("links", end), planner)
+
+    @property
+    def link_slowdown(self) -> float:
+        """How many times longer exchanges take at the slow end of what all links reach."""
+        return exp(max((level.link.spread for level in self.cluster.ladder), default=0.0))
+
     def once(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         """Return what `make` works out, once for a key, until the links are others."""
         result: Any = self._known.get(key, _UNKNOWN)  # a key is long: it is looked up once
@@ -178,13 +196,15 @@ class Planner:
         """Return who has which layers under a plan."""
         return layout_of(self.shape.kinds, plan)
 
-    def update_s(self, plan: Plan, moved: float, parameters: float, batch: int) -> float:
+    def update_s(
+        self, plan: Plan, moved: float, parameters: float, batch: int, rounds: int
+    ) -> float:
         """Return the seconds in which a device applies so many gradients.
 
         A stack that says no bytes of an update has kernels of its own for each weight.
         """
         if self.is_whole(plan):
-            return alone.update_s(self.alone(batch), batch)
+            return alone.update_s(self.alone(batch), batch, rounds)
         if self.constant("update_bytes"):
             return self.seconds([fused_update(moved, parameters)])[0]
         all_s = sum(self.whole[name].update_s * count for name, count in self.often.items())
@@ -225,16 +245,18 @@ class Planner:
         return min(whole_s, each)
 
     def within(
-        self, plan: Plan, batch: int, step_s: float, exposed_s: float
+        self, plan: Plan, batch: int, step_s: float, exposed_s: float, rounds: int
     ) -> tuple[float, float]:
-        """Return between which seconds a step lies, of which so many are waited for exchanges.
+        """Return between which seconds a step lies whose links reach what is predicted.
 
         Of the whole network its kernels and its host say it, else the published steps of others.
+        The step waits `exposed_s` of `step_s` for exchanges.
         """
         if not self.is_whole(plan):
             low, high, _ = self.bounds
             return step_s * low, step_s * high
-        return alone.between(self.alone(batch), batch, step_s, exposed_s)
+        step = self.alone(batch, "full" if plan.recompute == "full" else "none")
+        return alone.between(step, batch, step_s, exposed_s, rounds)
 
     @cached_property
     def bounds(self) -> Bounds:
@@ -282,13 +304,15 @@ class Planner:
         """Whether a stack does what a constant that is true or false says."""
         return self._flags[check_choice("flag", name, self._flags, self.use)]
 
-    def pieces(self, plan: Plan, microbatch: int) -> dict[str, Piece]:
+    def pieces(self, plan: Plan, microbatch: int, rounds: int = 1) -> dict[str, Piece]:
         """Return the pieces of a rank under a plan, for microbatches of so many sequences.
 
-        Of the whole network their seconds are those of its step.
+        Of the whole network their seconds are those of its step of so many `rounds`.
         """
-        whole = self.is_whole(plan)
-        return self.of_all(microbatch) if whole else self.of_rank(plan, microbatch)
+        if not self.is_whole(plan):
+            return self.of_rank(plan, microbatch)
+        is_full = plan.recompute == "full" and not plan.recompute_layers
+        return self.of_all(microbatch, rounds, is_full)
 
     def of_rank(self, plan: Plan, microbatch: int) -> dict[str, Piece]:
         """Return the pieces of a rank's graph, which has one layer of each kind."""
@@ -313,12 +337,25 @@ class Planner:
             self._pieces[key] = pieces(model, regathers, plan.imbalance)
         return self._pieces[key]
 
-    def of_all(self, batch: int) -> dict[str, Piece]:
-        """Return the pieces of the whole network on one device."""
-        key, each = ("of all", batch), self.of_rank(Plan(), batch)
-        return self.once(
-            key, lambda: alone.as_timed(each, self.alone(batch), batch, self.shape.kinds)
-        )
+    def of_all(self, batch: int, rounds: int, recomputes: bool) -> dict[str, Piece]:
+        """Return the pieces of the whole network on one device.
+
+        Args:
+            batch: the sequences of a microbatch.
+            rounds: the microbatches of a step.
+            recomputes: whether all layers compute their activations again.
+        """
+        kinds = self.shape.kinds
+
+        def timed(recompute: str) -> dict[str, Piece]:
+            pieces = self.of_rank(Plan(), batch)
+            return alone.as_timed(pieces, self.alone(batch, recompute), batch, kinds, rounds)
+
+        def pieces() -> dict[str, Piece]:
+            kept = timed("none")
+            return alone.as_recomputed(kept, timed("full")) if recomputes else kept
+
+        return self.once(("of all", batch, rounds, recomputes), pieces)
 
     def exchange(self, kind: str, size_bytes: float, group: Sequence[int]) -> Exchanged:
         """Return the seconds of an exchange among ranks; raises `InputError` without a link."""
@@ -328,7 +365,7 @@ class Planner:
         if key not in self._exchanged:
             fabric, link = self.once(("fabric", group), partial(self._fabric, group))
             once = partial(once_a_part, spread=self.shape.reaches)
-            ways: Mapping[str, Collective] = {"all_reduce": ring, "once": once, **EXCHANGES}
+            ways: Mapping[str, Collective] = {"all_reduce": all_reduce, "once": once, **EXCHANGES}
             moved_s = ways[kind](size_bytes, len(group), fabric)
             start = Startup(*(self.constant(f"exchange_{name}") for name in Startup._fields))
             self._exchanged[key] = Exchanged(start.after(moved_s, fabric), link)
@@ -344,7 +381,7 @@ class Planner:
         if (link := self.host) is None:
             what = "what joins a device to its host, such as pcie-5-x16"
             raise InputError(f"plan: --offload needs --host-link LINK, {what}")
-        return Exchanged(self.method.joins(link).message_s(size_bytes), link.name)
+        return Exchanged(self.method.copies(link).message_s(size_bytes), link.name)
 
     def _fabric(self, group: Sequence[int]) -> tuple[Fabric, str]:
         place, fabric = self.cluster.level_of(group), fabric_of_group(self.cluster, group)

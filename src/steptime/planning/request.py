@@ -14,6 +14,7 @@ from steptime.core.toml_files import packaged
 from steptime.core.values import parse_count
 from steptime.core.workload import FULL_TRAINING, STATES, Plan, Tuning
 from steptime.hardware import catalog
+from steptime.hardware.architectures import has_trait
 from steptime.hardware.defaults import SEQUENCE_MODEL, default_dtype
 from steptime.hardware.device import Cluster, Device, Level, Link
 from steptime.hardware.software import Software, defaults_for, year_of
@@ -263,7 +264,8 @@ def sites(
 ) -> list[Site]:
     """Return where a training may run: each device with its links, one for all or one for each.
 
-    How a node is joined that nobody says is as `data/sites.toml` has it, with 8 devices elsewhere.
+    How nodes are joined, and each with others, is as `data/sites.toml` has it where nobody says;
+    elsewhere nodes have 8 devices, joined by the card's own link (`near_link`).
     Raises `InputError` for another number of links than of devices.
     """
     result = []
@@ -278,7 +280,8 @@ def sites(
     for device, near, far in zip(devices, *result, strict=True):
         usual = usual_site(device)
         many, inner = per_node or usual.get("per_node", PER_NODE), near or usual.get("inside")
-        every.append(Site(device, many, inner, far, links_per_node, levels, host_link))
+        outer = far or usual.get("link")
+        every.append(Site(device, many, inner, outer, links_per_node, levels, host_link))
     return every
 
 
@@ -303,12 +306,7 @@ def cluster_of(site: Site, device_count: int) -> Cluster:
     near, nodes = min(site.per_node, device_count), -(-device_count // site.per_node)
     levels: list[Level] = []
     if near > 1:
-        own = own_link(device) if site.inside is None else None
-        near_link = site.link if site.inside is None else site.inside
-        if own is None and near_link is None:
-            need = "of a node need a link: --inside LINK (steptime list links)"
-            raise InputError(f"{near} {device.name} {need}")
-        levels.append(Level(near, own or catalog.link(str(near_link))))
+        levels.append(Level(near, catalog.link(site.inside or near_link(device))))
     links, below = site.links_per_node or site.per_node, 1
     for size, far, each in (*site.levels, Further(device_count, site.link or "")):
         if nodes > 1:
@@ -331,9 +329,16 @@ def own_link(device: Device) -> Link | None:
 
 
 def near_link(device: Device) -> str:
-    """Return the name of the link that a card has: to others of its node, else to its host."""
-    own = own_link(device)
-    return host_link(device) if own is None else own.name
+    """Return the name of the link that a card has: to others of its node, else to its host.
+
+    GeForce cards since Ada have no access to each other's memory: bytes pass the host's.
+    """
+    if (own := own_link(device)) is not None:
+        return own.name
+    name = host_link(device)
+    through_host = f"{name}-host"
+    is_alone = device.series == "GeForce" and has_trait(device, "no_peer_access")
+    return through_host if is_alone and through_host in catalog.link_names() else name
 
 
 def planner_of(

@@ -1,16 +1,14 @@
 """One plan: the time of a step, what of it waits for exchanges, and the memory of each device."""
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from operator import add
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from steptime.core.workload import Plan
-from steptime.planning.alone import spent_j_of
 from steptime.planning.ends import Least, ends_of, least, most_held, paired
+from steptime.planning.energy import energy_of
 from steptime.planning.faults import Asked
 from steptime.planning.memory import (
     Kept,
@@ -26,8 +24,7 @@ from steptime.planning.passes import Step, Wait
 from steptime.planning.pipeline import MOST_EVENTS, Flow, Stage, busy_s, simulate
 from steptime.planning.planner import Planner
 from steptime.planning.stages import Group, Load
-from steptime.prediction.calibrated.power import drawn_of
-from steptime.prediction.power import step_energy
+from steptime.prediction.collectives import StepEnds, with_links
 from steptime.prediction.states import host_memory, on_host
 from steptime.prediction.training import FIRST
 
@@ -125,7 +122,7 @@ def plan_time(planner: Planner, asked: Asked) -> PlanTime:
     return PlanTime(
         asked,
         step_s,
-        *planner.within(plan, asked.microbatch, step_s, exposed_s),
+        *step_ends(planner, asked, step_s, exposed_s),
         sum((f.compute + b.compute) * count for (f, b), count in passes),
         sum((f.recompute + b.recompute) * count for (f, b), count in passes),
         tails[last].update_s,
@@ -141,6 +138,37 @@ def plan_time(planner: Planner, asked: Asked) -> PlanTime:
         runs,
         tuple((tail.seconds - tail.update_s, tail.update_s) for tail in tails),
     )
+
+
+_LINK_ENDS: tuple[Literal["quick", "slow"], ...] = ("quick", "slow")
+
+
+def step_ends(
+    planner: Planner, asked: Asked, step_s: float, exposed_s: float
+) -> tuple[float, float]:
+    """Return the ends of a plan's step (80 %): its kernels, and its links, are off independently.
+
+    The step with links at an end of the rates that they reach is planned anew, so that exchanges
+    that are hidden may come to light.
+    """
+    plan, microbatch, rounds = asked.plan, asked.microbatch, asked.rounds
+    low_s, high_s = planner.within(plan, microbatch, step_s, exposed_s, rounds)
+    if plan.device_count == 1:
+        return low_s, high_s
+    quick_s, slow_s = (_step_s(planner.planner_of_links(end), asked) for end in _LINK_ENDS)
+    ends = StepEnds(low_s, high_s)
+    wide = with_links(step_s, ends, min(quick_s, step_s), max(slow_s, step_s))
+    return (
+        low_s if wide.low_s is None else wide.low_s,
+        high_s if wide.high_s is None else wide.high_s,
+    )
+
+
+def _step_s(planner: Planner, asked: Asked) -> float:
+    """Return the seconds of a plan's step, whether the device has room for it or not."""
+    runs = _takes(Step(planner, asked))
+    end_s = max(map(add, ends_of(*runs.pipeline.of(asked.rounds)), runs.tails_s))
+    return planner.whole_s(end_s, asked.plan.device_count)
 
 
 class Quick(NamedTuple):
@@ -176,7 +204,7 @@ def quick(planner: Planner, asked: Asked, near: int = WHOLE) -> Quick:
     (`BUSY`), or the longest chain of parts that wait for each other (`CHAIN`).
     """
     plan, m = asked.plan, asked.rounds
-    key = _key(asked)
+    key = _key(planner, asked)
     most = most_held(plan.schedule, plan.pipeline, plan.virtual, m)
     held = max([still + in_flight(kept, most, m) for still, kept in holds_of(planner, asked)])
     if held > planner.room_bytes:
@@ -209,48 +237,16 @@ def busiest_s(one: Step) -> float:
 
 def holds_of(planner: Planner, asked: Asked) -> list[tuple[float, Kept]]:
     """Return what unlike devices of a pipeline hold: beside microbatches, and of each."""
-    return planner.once(("holds", *_key(asked)), lambda: _holds(Step(planner, asked)))
+    return planner.once(("holds", *_key(planner, asked)), lambda: _holds(Step(planner, asked)))
 
 
-def _key(asked: Asked) -> tuple[object, ...]:
-    """Return what tells a plan from others, but for the number of its microbatches."""
-    return asked.order, asked.microbatch, asked.rounds > 1, *vars(asked.plan).values()
+def _key(planner: Planner, asked: Asked) -> tuple[object, ...]:
+    """Return the cache key of a plan: the number of its microbatches where its pieces depend on it.
 
-
-def energy_of(
-    planner: Planner, asked: Asked, step_s: float, loads: Iterable[tuple[int, float]]
-) -> float | None:
-    """Return the joules of a step of all devices, None where their power is not known.
-
-    A device draws no more than its limit. One that runs the whole network draws what `predict` says
-    of its kernels.
+    A device that runs the whole network waits for its host by the number of microbatches.
     """
-    plan = asked.plan
-    if planner.is_whole(plan) and (plan.recompute, plan.offload) == ("none", "none"):
-        device_j = _single_device_j(planner, plan, asked.microbatch, asked.rounds, step_s)
-        return None if device_j is None else device_j * plan.device_count
-    if (draws := planner.draws) is None:
-        return None
-    waiting_w, most_w = draws
-    m, waiting_j, most_j = asked.rounds, waiting_w * step_s, most_w * step_s
-    spent = [count * min(waiting_j + each_j * m, most_j) for count, each_j in loads]
-    return sum(spent) * (asked.plan.device_count // asked.plan.pipeline)
-
-
-def _single_device_j(
-    planner: Planner, plan: Plan, batch: int, rounds: int, step_s: float
-) -> float | None:
-    """Return the joules of a step on a device that runs the whole network.
-
-    Kernels of its forward and backward pass run once a microbatch, those of its update once.
-    """
-    model = planner.alone(batch)
-    if plan.device_count == rounds == 1:
-        energy = step_energy(model.timeline(batch), model.seen, model.lowered(batch).columns)
-        return energy.energy_j
-    passes_j, update_j = planner.once(("alone_j", batch), lambda: spent_j_of(model, batch))
-    energy_j = drawn_of(passes_j * rounds + update_j, (step_s, step_s, step_s), model.seen)
-    return None if energy_j is None else energy_j[0]
+    rounds = asked.rounds if planner.is_whole(asked.plan) else asked.rounds > 1
+    return asked.order, asked.microbatch, rounds, *vars(asked.plan).values()
 
 
 def _holds(one: Step) -> list[tuple[float, Kept]]:
@@ -355,7 +351,7 @@ def _tail(one: Step, load: Load) -> _Tail:
         )
     sharded = shared_of(one, load, 1)
     bytes_ = planner.constant("update_bytes") * sharded
-    update_s = planner.update_s(plan, bytes_, sharded, one.microbatch)
+    update_s = planner.update_s(plan, bytes_, sharded, one.microbatch, one.rounds)
     if alone_s := one.alone_s(load):
         moves.append(Wait("expert", "all_to_all", "", 0.0, 0.0, alone_s))
     if plan.offload in ("optimizer", "both"):

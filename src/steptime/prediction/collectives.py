@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, prod
+from math import exp, hypot, inf, prod
 from typing import NamedTuple
 
 from steptime.core.errors import InputError, shorten
@@ -61,13 +61,37 @@ class Fabric:
             )
 
     @property
+    def links(self) -> tuple[Link, ...]:
+        """The links of the fabric, from the outermost one in."""
+        inner = self.inside
+        if inner is None:
+            return (self.between,)
+        return (self.between, *(inner.links if isinstance(inner, Fabric) else (inner,)))
+
+    @property
+    def spread(self) -> float:
+        """The widest of the spreads of its links: how far its rates may be off, in ln."""
+        return max(link.spread for link in self.links)
+
+    def link_end(self, sign: int) -> Fabric:
+        """Return the fabric at an end of what its links reach: -1 the slow one, 1 the quick one."""
+        between = self.between.scale_rates(exp(sign * self.between.spread))
+        inner = self.inside
+        if isinstance(inner, Link):
+            return replace(
+                self, between=between, inside=inner.scale_rates(exp(sign * inner.spread))
+            )
+        return replace(self, between=between, inside=inner and inner.link_end(sign))
+
+    @property
+    def slowest(self) -> float:
+        """How many times longer exchanges take at the slow end of its rates."""
+        return exp(self.spread)
+
+    @property
     def without_latency(self) -> tuple[str, ...]:
         """Names of the links whose latency nobody publishes: it is counted as 0, to be noted."""
-        inner = self.inside
-        links = {link.name: link for link in (self.between, inner) if isinstance(link, Link)}
-        deeper = inner.without_latency if isinstance(inner, Fabric) else ()
-        names = (name for name, link in links.items() if link.latency_s is None)
-        return tuple(dict.fromkeys((*names, *deeper)))
+        return tuple({link.name: 0 for link in self.links if link.latency_s is None})
 
     def near_and_nodes(self, devices: int, always: bool = False) -> tuple[int, int]:
         """Return the devices of a group in a node, and the nodes of the group.
@@ -179,6 +203,30 @@ def ring(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     return fabric.latencies_s(messages - crossing, crossing) + moved + added
 
 
+def in_switch(size_bytes: float, replicas: int, fabric: Fabric) -> float:
+    """A switch adds up: each of n replicas sends its gradient to it once, and gets the sum back.
+
+    Beside its own part, 1/n, which it reads back for the others, a replica sends and receives the
+    gradient once: (1 + 1/n) of it pass each link. Infinite where a group is not joined by one
+    such switch. NCCL's "NVLS"; H100 x 4 and x 8 add up 512 MiB at 350 and 445 GB/s of bus
+    bandwidth, 343 and 445 by this at one rate (ai-dynamo/aiconfigurator@095f58a).
+    """
+    if replicas == 1:
+        return 0.0
+    near, nodes = fabric.near_and_nodes(replicas)
+    link = fabric.between if nodes > 1 or fabric.inside is None else fabric.inside
+    if isinstance(link, Fabric) or link.switch_bytes_per_s is None or min(near, nodes) > 1:
+        return inf
+    rate = link.switch_bytes_per_s * fabric.efficiency
+    return 2 * (link.latency_s or 0.0) + size_bytes * (1 + 1 / replicas) / rate
+
+
+def all_reduce(size_bytes: float, replicas: int, fabric: Fabric) -> float:
+    """The faster of a ring and a switch that adds up, as libraries choose."""
+    ways = (ring, in_switch)
+    return min(way(size_bytes, replicas, fabric) for way in ways)
+
+
 def halving_doubling(size_bytes: float, replicas: int, fabric: Fabric) -> float:
     """Partners exchange halves, quarters, ... of the sum, and gather them on the way back.
 
@@ -244,6 +292,7 @@ COLLECTIVES: Mapping[str, Collective] = {
     "butterfly": butterfly,
     "butterfly-mixing": butterfly_mixing,
     "ring": ring,
+    "in-switch": in_switch,
     "halving-doubling": halving_doubling,
     "hierarchical": hierarchical,
     "parameter-server": parameter_server,
@@ -332,6 +381,34 @@ def overlapped(
             done_s = max(done_s, ready_s) + one(filled)
             filled = 0.0
     return max(0.0, done_s - backward_s)
+
+
+class StepEnds(NamedTuple):
+    """The ends of the interval of a step [s], None where the method has none."""
+
+    low_s: float | None
+    high_s: float | None
+
+    def later(self, wait_s: float) -> StepEnds:
+        """Return the ends of the step if it waits so many seconds more."""
+        low_s, high_s = (None if end_s is None else end_s + wait_s for end_s in self)
+        return StepEnds(low_s, high_s)
+
+
+def with_links(step_s: float, ends: StepEnds, quick_s: float, slow_s: float) -> StepEnds:
+    """Return the ends of a step whose kernels and whose links are off independently.
+
+    Args:
+        step_s: the step.
+        ends: where it lies if its exchanges take what is predicted.
+        quick_s: the step with links at the upper end of the rates that they reach.
+        slow_s: the step with links at the lower end.
+    """
+    low_s = None if ends.low_s is None else step_s - hypot(step_s - ends.low_s, step_s - quick_s)
+    high_s = None
+    if ends.high_s is not None:
+        high_s = step_s + hypot(ends.high_s - step_s, slow_s - step_s)
+    return StepEnds(low_s, high_s)
 
 
 class Startup(NamedTuple):

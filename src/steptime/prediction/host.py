@@ -44,6 +44,17 @@ class Host(NamedTuple):
         forward, backward, update = (one * share for one in self.issued_s)
         return self._replace(issued_s=(forward, backward, update), base_s=self.base_s * share)
 
+    def rounds(self, count: int) -> Host:
+        """Return the host of a step that runs both passes so many times before one update."""
+        forward_s, backward_s, update_s = self.issued_s
+        more_s = (count - 1) * (backward_s - self.base_s)
+        issued_s = (
+            self.base_s + count * (forward_s - self.base_s),
+            backward_s + more_s,
+            update_s + more_s,
+        )
+        return self._replace(issued_s=issued_s)
+
 
 NO_HOST = Host((0.0, 0.0, 0.0), waits=False)  # plays no part
 

@@ -62,7 +62,8 @@ class Kernel(NamedTuple):
     alone. `row` is the number of elements that are reduced along the last axis, 1 for none. `fresh`
     are the bytes of new pages that its output takes on a CPU (`count.fresh_bytes`). A convolution
     knows whether its images are laid out `channels_last`, every product whether float32 may run as
-    `tf32` (`computed_as`).
+    `tf32` (`computed_as`) and whether its first operand is `transposed`, as in the gradient of a
+    weight: then no row of an operand or of the result runs along the contraction.
     """
 
     op: str
@@ -84,6 +85,7 @@ class Kernel(NamedTuple):
     fresh: float = 0.0
     channels_last: bool = False
     tf32: bool = False
+    transposed: bool = False
 
 
 class Interval(NamedTuple):

@@ -36,6 +36,7 @@ class Rows(NamedTuple):
     unit: Unit
     channels_last: bool
     tf32: bool
+    transposed: bool
     flop: Any
     bytes: Any
     serial: Any
@@ -53,7 +54,7 @@ def computed_as(kernel: Kernel | Rows, device: Device) -> str:
     return "tf32" if as_tf32 else kernel.dtype
 
 
-_ALIKE = 6  # fields of `Rows` that are no numbers
+_ALIKE = 7  # fields of `Rows` that are no numbers
 _kind_of = itemgetter(*[Kernel._fields.index(name) for name in Rows._fields[:_ALIKE]])
 _APART = ("op", "after", "views")  # what no price asks
 _same_of = itemgetter(

@@ -165,9 +165,13 @@ def _kernels(
         )
         views = 0
         if stack and OPS[head.kind].work == "convolution":
-            one = one._replace(channels_last=last, tf32=stack.conv_tf32)
+            spread = max(cast("tuple[int, ...]", head.attrs.get("dilation", ())), default=1)
+            figures = (float(spread),) if spread > 1 else ()
+            one = one._replace(channels_last=last, tf32=stack.conv_tf32, figures=figures)
         elif stack and products:
-            one = one._replace(tf32=stack.matmul_tf32)
+            one = one._replace(
+                tf32=stack.matmul_tf32, transposed=bool(head.attrs.get("transpose_a"))
+            )
             if stack.pads and one.dtype in HALVES:
                 one = one._replace(products=tuple([_padded(shape) for shape in products]))
             if (how := stack.kinds.get(head.kind)) and how.kept is not None:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from steptime.core.graph import Graph, Op
 from steptime.core.units import size
+from steptime.hardware.architectures import family_of
 from steptime.hardware.device import Device
 from steptime.hardware.stack import Stack
 from steptime.network.count import always_living, live_bytes, lives, scratch_bytes, storages
@@ -84,9 +85,7 @@ def find_process_memory(device: Device, stack: Stack, phase: str) -> ProcessMemo
     """
     if device.kind != "gpu" or not stack.memory:
         return ProcessMemory(None, None)
-    architecture = device.architecture or ""  # such as "CDNA 3.0", "Blackwell 2.0"
-    words = (architecture.partition(".")[0], architecture.partition(" ")[0], device.maker or "")
-    names = [word.lower().replace(" ", "_") for word in words]
+    names = [name.lower().replace(" ", "_") for name in (family_of(device), device.maker or "")]
     workspace_bytes = _find_memory_constant(stack, "workspace", names)
     if workspace_bytes is not None:
         workspace_bytes *= HANDLES[phase]

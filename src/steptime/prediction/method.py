@@ -83,6 +83,10 @@ class Method:
         share = self.settings.link_efficiency
         return self.links(among(fabric_of(link, share, memory_bytes_per_s), devices))
 
+    def copies(self, link: Link) -> Fabric:
+        """Return what joins a device to its host: copies reach the rate of the link."""
+        return fabric_of(link, self.settings.link_efficiency)
+
     def prices(self, kernels: Kernels, device: Device) -> Prices:
         """Return the seconds of kernels that differ on a device, as the method sees it.
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steptime.core.graph import PLACE
+from steptime.prediction.collectives import StepEnds, with_links
 from steptime.prediction.host import Host, finish
 from steptime.prediction.kernel import Interval, Kernel
 from steptime.prediction.kernels import Ints, Kernels, Prices
@@ -84,6 +85,7 @@ def schedule(
     host: Host | None = None,
     pipelined: bool = False,
     overlap: bool = True,
+    link_slowdown: float = 1.0,
 ) -> Timeline:
     """Return the timeline of kernels that run one after another, issued by a host ahead of them.
 
@@ -95,7 +97,8 @@ def schedule(
 
     `host` says when the host has issued each pass, None where it plays no part. `pipelined`
     overlaps all arithmetic of a row's pass with all its traffic: a lower bound. The update
-    of no row in particular is shared among the rows by their parameters.
+    of no row in particular is shared among the rows by their parameters. Exchanges may take
+    `link_slowdown` times as long, or 1 / `link_slowdown` of that (80 %).
     """
     count, known = len(lowered.rows), lowered.cells >= 0
     which, cells = lowered.columns.which[known], lowered.cells[known]
@@ -119,31 +122,67 @@ def schedule(
     forward, backward, update = passes = [float(one) for one in taken]
     low, high = (None if end is None else float(end) for end in ends)
     exchange_s = exposed_s = 0.0
+    ends_s = StepEnds(low, high)
     if not known.all():
         slower = [
             taken_s / part if part else 1.0
             for taken_s, part in zip(passes, parts.value.tolist(), strict=True)
         ]
-        end = 0.0
         values = prices.value[lowered.columns.which].tolist()
-        for kernel, start, seconds in placed(lowered.kernels, values, slower, overlap):
-            if kernel.exchange is not None:
-                exchange_s += seconds
-            slowed = 1.0 if kernel.exchange else slower[PLACE[kernel.pass_]]
-            end = max(end, start + seconds * slowed)
-        exposed_s = max(0.0, end - sum(passes))
+        issued = _Issued(lowered.kernels, values, slower, overlap)
+        exchange_s = issued.exchange_s
+        exposed_s, slow_s, quick_s = (
+            max(0.0, issued.end_s(times) - sum(passes))
+            for times in (1.0, link_slowdown, 1 / link_slowdown)
+        )
+        ends_s = StepEnds(
+            None if low is None else low + exposed_s, None if high is None else high + exposed_s
+        )
+        step_s = sum(passes)
+        ends_s = with_links(step_s + exposed_s, ends_s, step_s + quick_s, step_s + slow_s)
     return Timeline(
         _rows(lowered, times, cells),
         forward,
         backward,
         update,
         None if host is None else host.issued_s[-1],
-        None if low is None else low + exposed_s,
-        None if high is None else high + exposed_s,
+        ends_s.low_s,
+        ends_s.high_s,
         kernels.is_extrapolated,
         exchange_s,
         exposed_s,
     )
+
+
+class _Issued(NamedTuple):
+    """Kernels and exchanges in their order, with their seconds.
+
+    `slower` are the factors by which kernels of each pass take longer behind the host; `overlap`
+    says whether kernels go on beside exchanges.
+    """
+
+    kernels: Sequence[Kernel]
+    seconds: Sequence[float]
+    slower: Sequence[float]
+    overlap: bool
+
+    @property
+    def exchange_s(self) -> float:
+        """Seconds of all exchanges."""
+        pairs = zip(self.kernels, self.seconds, strict=True)
+        return sum(seconds for kernel, seconds in pairs if kernel.exchange is not None)
+
+    def end_s(self, times: float) -> float:
+        """Return when all is done if exchanges take so many times as long."""
+        seconds = [
+            kernel_s * times if kernel.exchange is not None else kernel_s
+            for kernel, kernel_s in zip(self.kernels, self.seconds, strict=True)
+        ]
+        end = 0.0
+        for kernel, start, kernel_s in placed(self.kernels, seconds, self.slower, self.overlap):
+            slowed = 1.0 if kernel.exchange else self.slower[PLACE[kernel.pass_]]
+            end = max(end, start + kernel_s * slowed)
+        return end
 
 
 def _rows(lowered: Lowered, times: Prices, cells: Ints) -> tuple[RowTime, ...]:

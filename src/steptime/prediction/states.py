@@ -104,7 +104,7 @@ def beyond_device(times: Timeline, model: Stepped, batch: int) -> Timeline:
     if not may_leave(tuning):
         return times
     graph = model.graph(batch)
-    link = model.method.joins(catalog.link(tuning.host_link or host_link(model.device)))
+    link = model.method.copies(catalog.link(tuning.host_link or host_link(model.device)))
     if OFFLOADED not in tuning.states:
         held = sum(graph.tensors[name].size_bytes for name in states_of(graph))
         room = model.device.usable_bytes or inf

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from steptime.build import build_step, make_workload, read_model
+from steptime.build import make_workload, read_model
 from steptime.core.dtypes import PRECISIONS
 from steptime.core.errors import check_choice
 from steptime.core.graph import PASSES, Graph, Part
@@ -46,6 +46,7 @@ from steptime.prediction.price import issue_s
 from steptime.prediction.remarks import list_remarks, no_link
 from steptime.prediction.schedule import Timeline, schedule
 from steptime.prediction.states import beyond_device, sizes_away, with_states
+from steptime.prediction.step_graphs import build_steps
 from steptime.prediction.training import LOW_BYTES, as_trained, graph_dtype, in_training, sizes_of
 
 
@@ -98,6 +99,7 @@ class StepModel:
         self.fabric = self._fabric(link)
         self.collectives = self.method.collectives
         self._latest = None if graph is None else (self.workload.batch_per_replica, graph)
+        self._build_graph: Callable[[int], Graph] | None = None
         self._lowered: dict[int, Lowered] = {}
         self._counted: dict[int, Mapping[str, Mapping[Part, float]]] = {}
         self._memory: dict[int, tuple[int, int]] = {}
@@ -236,8 +238,10 @@ class StepModel:
         if self._latest is None or self._latest[0] != wanted:
             dtype = graph_dtype(self.workload.dtype, self.stack.master_weights)
             tuning = self.workload.tuning.under(self.stack.tuned_how)
-            asked = replace(self.workload, batch_per_replica=wanted, dtype=dtype, tuning=tuning)
-            self._latest = (wanted, build_step(asked))
+            if self._build_graph is None:
+                workload = replace(self.workload, dtype=dtype, tuning=tuning)
+                self._build_graph = build_steps(workload)
+            self._latest = (wanted, self._build_graph(wanted))
         return self._latest[1]
 
     def lowered(self, batch: int | None = None) -> Lowered:
@@ -299,7 +303,8 @@ class StepModel:
         if wanted not in self._timelines:
             lowered, overlaps = self.lowered(wanted), (self.settings.pipelined, self.overlap)
             prices, host = self.prices(wanted), self.host(lowered)
-            times = schedule(lowered, prices, host, *overlaps)
+            slowdown = 1.0 if self.fabric is None else self.fabric.slowest
+            times = schedule(lowered, prices, host, *overlaps, slowdown)
             low_s, high_s = self.widen(times.step_s, times.low_s, times.high_s)
             times = replace(times, low_s=low_s, high_s=high_s)
             self._timelines[wanted] = beyond_device(times, self, wanted)
@@ -396,16 +401,19 @@ class StepModel:
             return self.method.collective
         return check_choice("collective", name, self.collectives)
 
-    def collective_s(self, name: str, size_bytes: float, replicas: int) -> float:
+    def collective_s(self, name: str, size_bytes: float, replicas: int, end: int = 0) -> float:
         """Return the seconds of an exchange of `size_bytes` by one collective.
 
-        Without a link there is one replica only, which exchanges nothing.
+        Without a link there is one replica only, which exchanges nothing. Infinite for a collective
+        that the link cannot run. At an `end` of the rates that links reach they are slow (-1) or
+        quick (1).
         """
         if (fabric := self.among(replicas)) is None:
             if replicas > 1:
                 raise no_link(replicas, self.device)
             return 0.0
-        return self.start.after(self.collectives[name](size_bytes, replicas, fabric), fabric)
+        link_end = fabric.link_end(end) if end else fabric
+        return self.start.after(self.collectives[name](size_bytes, replicas, link_end), link_end)
 
 
 _KEPT = ("_lowered", "_counted", "_memory", "_timelines")  # by batch

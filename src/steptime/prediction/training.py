@@ -7,6 +7,7 @@ from dataclasses import replace
 from steptime.core.dtypes import HALVES, SIZE_BYTES, precision
 from steptime.core.graph import Graph, Op, Part
 from steptime.hardware import catalog
+from steptime.hardware.architectures import has_trait
 from steptime.hardware.constants import typed, value_of
 from steptime.hardware.device import Device
 from steptime.network.ops.training import SCALES
@@ -17,7 +18,6 @@ from steptime.prediction.lower import Lowered
 USE = "training"
 LOW_BYTES = {"float8": 1.0, "float4": 0.5}  # a copy of weights in the type of products alone
 LOW_KINDS = ("linear", "experts")  # rows whose products may run in 8 or 4 bit
-NEWER = ("Hopper", "Blackwell")  # whose attention is told by the stack, beside FlashAttention-2's
 FIRST, LAST = "first", "last"  # pieces of a language model beside its layers
 _BEFORE = ("embedding", "position", "add_", "segment")  # rows before the layers
 OPTIMIZER_FLOP = 13  # of Adam a parameter (`network/ops/loss.py`)
@@ -56,7 +56,7 @@ def in_training(device: Device) -> Device:
     if not said:
         return device
     slower, of_attention = value_of("training.products", said), 1.0
-    if (device.architecture or "").startswith(NEWER):
+    if has_trait(device, "copied_tensors"):
         slower *= value_of("training.products_new", said)
         published = catalog.constants_of("gpu")["attention.published"].value
         limit = limit_of(device, said, "matrix", "bfloat16")

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +16,7 @@ from steptime.core.kinds import Kind, text_of
 from steptime.core.table import Table, make_facts_table
 from steptime.core.units import format_value
 from steptime.core.workload import PHASES, Workload
-from steptime.formats.code import Code, code_of, file_of, inputs_of
+from steptime.formats.code import code_of, file_of, inputs_of
 from steptime.network.count import count
 from steptime.questions import kinds, options
 
@@ -72,6 +72,8 @@ def convert(
     phase: kinds.Phase | None = None,
     dtype: kinds.Dtype = "float32",
     allow_unknown: bool = False,
+    strict: bool = False,
+    batch_axis: kinds.Axis | None = None,
 ) -> ConvertAnswer:
     """Write a network as a file of another form.
 
@@ -88,12 +90,15 @@ def convert(
         dtype: float32, float64, bfloat16, float16, or with float32 weights bfloat16-mixed,
             float16-mixed.
         allow_unknown: Let layers of unknown type in a network's file pass their input on.
+        strict: Refuse a network with an op of unknown work (of .onnx, .pt2 and code).
+        batch_axis: Of code: the axis of its first input that is the batch. Default: found out.
 
     Raises:
         InputError: for a network that cannot be read or exported, an unknown ending of `out`, and a
             network that the form cannot hold.
     """
-    source = _export_code(model, list(input_ or ()), None if out is None else Path(out))
+    model_text = options.set_reading(model, strict, batch_axis)
+    source = _export_code(model_text, list(input_ or ()), None if out is None else Path(out))
     path = source.out
     if path is None:
         raise InputError(f"-o FILE is needed, with one of the endings {', '.join(TARGETS)}")
@@ -104,7 +109,8 @@ def convert(
     if isinstance(source.model, Workload):
         workload = source.model
     else:
-        choice = read_model(str(source.model), allow_unknown, trusted=True)
+        text = options.set_reading(source.model, strict and source.is_code, None)
+        choice = read_model(str(text), allow_unknown, trusted=True)
         workload = make_workload(choice, text_of(batch), dtype, phase or target.phases[0])
     if workload.phase not in target.phases:
         raise InputError(f"-o: {ending} says a network that infers: --phase infer")
@@ -160,7 +166,7 @@ def _export_code(model: kinds.Model, input_texts: list[str], out: Path | None) -
         return _Source(model, out)
     if inputs and code.inputs:
         raise InputError(f"model {shorten(model)} says its inputs, too; leave out --input")
-    code = Code(code.where, code.name, inputs or code.inputs)
+    code = replace(code, inputs=inputs or code.inputs)
     if out is None or out.suffix.lower() == EXPORT_ENDING:
         path, reason = file_of(code, out or code.beside)
         return _Source(str(path), path, is_code=True, fixed_batch_reason=reason)

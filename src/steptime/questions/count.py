@@ -133,6 +133,8 @@ def count(
     dtype: kinds.Dtype | None = None,
     optimizer: kinds.Optimizer | None = None,
     allow_unknown: bool = False,
+    strict: bool = False,
+    batch_axis: kinds.Axis | None = None,
     length: kinds.Length | None = None,
     by_op: bool = False,
     stack: kinds.StackName = DEFAULT_STACK,
@@ -153,6 +155,8 @@ def count(
             be paged to the host: adam8bit, paged_adam, paged_adam8bit. Default: adam of sequence
             models, sgd of others.
         allow_unknown: Let layers of unknown type in a network's file pass their input on.
+        strict: Refuse a network with an op of unknown work (of .onnx, .pt2 and code).
+        batch_axis: Of code: the axis of its first input that is the batch. Default: found out.
         length: Tokens of a sequence. Default: the model's.
         by_op: Show every op.
         stack: What runs it (steptime list stacks), or FILE.toml.
@@ -162,7 +166,13 @@ def count(
     """
     tokens = None if length is None else parse_count(text_of(length), "--length")
     workload = options.workload_of(
-        model, text_of(batch), dtype, phase, optimizer, allow_unknown, length=tokens
+        options.set_reading(model, strict, batch_axis),
+        text_of(batch),
+        dtype,
+        phase,
+        optimizer,
+        allow_unknown,
+        length=tokens,
     )
     graph = build_step(workload)
     stack_name = options.full_stack_name(stack)

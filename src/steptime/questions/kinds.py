@@ -54,6 +54,7 @@ Bytes = Annotated[values.Bytes, Kind("SIZE")]
 Name = Annotated[str, Kind("NAME")]
 MethodName = Annotated[str, Kind("NAME", completes="steptime.prediction:METHODS")]
 MethodSettings = Annotated[Settings, Kind("NAME=VALUE", names=("--option",))]
+Axis = Annotated[int | str, Kind("N", panel="Model")]
 Length = Annotated[int | str, Kind("N", names=("--length", "--seq-len"), panel="Model")]
 StackName = Annotated[
     str, Kind("NAME", completes="steptime.hardware.catalog:stack_names", panel="Software")

@@ -103,6 +103,25 @@ def find_device(name: Any, option: str, method: str = "") -> HardwareDevice:
         raise InputError(f"{option}: {error}") from None
 
 
+def set_reading(
+    model: str | PathLike[str] | Workload, strict: bool, batch_axis: int | str | None
+) -> str | Workload:
+    """Return a model with `--strict` and `--batch-axis` in its text, a workload as it is.
+
+    Raises:
+        InputError: if a batch axis is given for a network that is no code.
+    """
+    from steptime.formats.code import MAX_AXES
+    from steptime.questions.model_text import set_model_words
+
+    if isinstance(model, Workload):
+        return model
+    axis = None
+    if batch_axis is not None:
+        axis = parse_count(text_of(batch_axis), "--batch-axis", 0, MAX_AXES)
+    return set_model_words(str(model), strict, axis)
+
+
 def workload_of(
     model: str | PathLike[str] | Workload,
     batch: str | int | None,

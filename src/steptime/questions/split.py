@@ -124,6 +124,8 @@ def split(
     method: kinds.MethodName = DEFAULT,
     options: kinds.MethodSettings | None = None,
     allow_unknown: bool = False,
+    strict: bool = False,
+    batch_axis: kinds.Axis | None = None,
     by_op: bool = False,
 ) -> SplitAnswer:
     """Find the best cut of a network between a device and a server.
@@ -143,6 +145,8 @@ def split(
         method: The cost model (steptime list methods).
         options: An option of the method; repeatable.
         allow_unknown: Let layers of unknown type in a network's file pass their input on.
+        strict: Refuse a network with an op of unknown work (of .onnx, .pt2 and code).
+        batch_axis: Of code: the axis of its first input that is the batch. Default: found out.
         by_op: Show every cut.
 
     Raises:
@@ -150,7 +154,14 @@ def split(
     """
     first = shared.find_device(device, "--device", method)
     second = shared.find_device(server, "--server", method)
-    workload = shared.workload_of(model, text_of(batch), dtype, "infer", None, allow_unknown)
+    workload = shared.workload_of(
+        shared.set_reading(model, strict, batch_axis),
+        text_of(batch),
+        dtype,
+        "infer",
+        None,
+        allow_unknown,
+    )
     workload = _settle_both(workload, first, second)
     joining_link = catalog.link(link, "--link")
     method_settings = shared.pairs(setting_texts(options), "option")

@@ -107,6 +107,8 @@ class StepKeywords(ExecutionKeywords, total=False):
     method: Method
     options: kinds.MethodSettings | None
     allow_unknown: Annotated[bool, Kind(panel="Model")]
+    strict: Annotated[bool, Kind(panel="Model")]
+    batch_axis: kinds.Axis | None
     length: kinds.Length | None
     lora: Annotated[str, Kind("r=N[,on=WHERE][,dropout=P]", panel="Fine-tuning")] | None
     weights: Annotated[str, Kind("NAME", panel="Fine-tuning")] | None
@@ -134,6 +136,8 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
         method: The cost model (steptime list methods).
         options: An option of the method; repeatable.
         allow_unknown: Let layers of unknown type in a network's file pass their input on.
+        strict: Refuse a network with an op of unknown work (.onnx, .pt2, code).
+        batch_axis: Of code: the axis of its first input that is the batch. Default: found out.
         length: Tokens of a sequence. Default: the model's.
         lora: Fine-tune by LoRA of this rank; WHERE is attention (default), linear (every product
             but the head), all, or names of products (q+v). All other weights are frozen.
@@ -158,6 +162,8 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
     method: Any = DEFAULT
     options: Any = None
     allow_unknown: bool = False
+    strict: bool = False
+    batch_axis: int | str | None = None
     length: int | str | None = None
     lora: str | None = None
     weights: str | None = None
@@ -197,7 +203,7 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
     def workload(self, model: str | PathLike[str] | Workload, batch: Any) -> Workload:
         """Return the workload of a network; raises `InputError`."""
         return options.workload_of(
-            model,
+            options.set_reading(model, self.strict, self.batch_axis),
             text_of(batch),
             self.dtype,
             self.phase,

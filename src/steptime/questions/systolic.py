@@ -93,6 +93,8 @@ def systolic(
     columns_: kinds.Counts | None = None,
     dataflow: Annotated[str, Kind("NAME", choices=DATAFLOWS)] = "weight",
     batch: kinds.Batch | None = None,
+    strict: bool = False,
+    batch_axis: kinds.Axis | None = None,
     value: Annotated[str, Kind("NAME", choices=tuple(VALUE_KEYS))] = "utilisation",
     out: kinds.OutFile | None = None,
 ) -> SystolicAnswer:
@@ -106,6 +108,8 @@ def systolic(
         columns_: Columns of PEs, as --rows.
         dataflow: What stays in the PEs: weight, input or output.
         batch: Batch size. Default: 64, transformers 1, a file's own.
+        strict: Refuse a network with an op of unknown work (of .onnx, .pt2 and code).
+        batch_axis: Of code: the axis of its first input that is the batch. Default: found out.
         value: What is drawn: utilisation or time.
         out: Draw the map of rows and columns: .png, .svg, .pdf or .html.
 
@@ -121,7 +125,9 @@ def systolic(
     array_count = len(row_counts) * len(column_counts)
     if array_count > MAX_ARRAYS:
         raise InputError(f"{array_count} arrays; at most {MAX_ARRAYS}")
-    workload = options.workload_of(model, text_of(batch), "float32", phase="infer")
+    workload = options.workload_of(
+        options.set_reading(model, strict, batch_axis), text_of(batch), "float32", phase="infer"
+    )
     graph = build(workload)
     runs = [
         (sized, network(sized, graph, cast(Dataflow, dataflow)))

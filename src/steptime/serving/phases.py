@@ -12,6 +12,7 @@ from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.core.workload import Plan
+from steptime.hardware.architectures import has_trait
 from steptime.network.families import language
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.sequence import experts_read
@@ -21,10 +22,11 @@ from steptime.planning.shape import Shape
 from steptime.prediction import conformal
 from steptime.prediction.calibrated.interval import bounds
 from steptime.prediction.calibrated.power import spent_j
+from steptime.prediction.collectives import StepEnds, with_links
 from steptime.prediction.host import calls_of, host_of
 from steptime.prediction.kernel import Interval, Kernel
 from steptime.prediction.kernels import Kernels
-from steptime.prediction.training import FIRST, LAST, LOW_KINDS, NEWER, piece_of
+from steptime.prediction.training import FIRST, LAST, LOW_KINDS, piece_of
 from steptime.serving.kernels import (
     ATTENDING,
     FORMATS,
@@ -65,6 +67,11 @@ class Spent(NamedTuple):
         """Seconds in all."""
         return sum(self[:5])
 
+    @property
+    def exchange_share(self) -> float:
+        """The part of the seconds that is waited for exchanges."""
+        return self.exchange_s / self.seconds if self.seconds else 0.0
+
     def plus(self, other: Spent, times: float = 1.0) -> Spent:
         """Return the sum with another, that so many times."""
         return Spent(*[a + times * b for a, b in zip(self, other, strict=True)])
@@ -101,17 +108,29 @@ class Phases:
         """The name of the interval of its times: mixtures of experts have one of their own."""
         return "serve_experts" if self.planner.shape.experts else "serve"
 
-    def within(self, value: float, kind: str = "") -> Interval:
+    def within(self, value: float, kind: str = "", exchange_share: float = 0.0) -> Interval:
         """Return seconds, or what follows from them, with their 80 % interval.
 
         A device that was calibrated by servings of its own has the interval that these told.
+
+        Args:
+            value: the seconds.
+            kind: the kind of work; "" for that of the network.
+            exchange_share: the part of the seconds that is waited for exchanges, whose links
+                reach more or less than predicted.
         """
         if self.planner.method.name != "calibrated":
             return Interval(value)
         if f"interval.{self.form}_low" in self.device.constants:
             low, high, _ = bounds(self.form, self.device.constants)
-            return Interval(value, value * low, value * high)
-        return conformal.find_ends(kind or self.kind, self.device).of(value)
+            interval = Interval(value, value * low, value * high)
+        else:
+            interval = conformal.find_ends(kind or self.kind, self.device).of(value)
+        slowdown, exchange_s = self.planner.link_slowdown, value * exchange_share
+        quick_s = value - exchange_s * (1 - 1 / slowdown)
+        slow_s = value + exchange_s * (slowdown - 1)
+        ends = with_links(value, StepEnds(interval.low, interval.high), quick_s, slow_s)
+        return Interval(value, ends.low_s, ends.high_s)
 
     def mixed(self, sequences: int, context: float, prompts: int, tokens: int) -> Spent:
         """Return what a step is made of that decodes sequences and reads so many prompts."""
@@ -177,20 +196,20 @@ class Phases:
             both = zip(kernels, seconds, strict=True)
             return sum(self._times.get(piece_of(one.op), 0) * took for one, took in both)
 
-        plain_s, stored_s, joined_s, core_s = (
+        plain_s, stored_s, merged_s, core_s = (
             summed(some, self.planner.seconds(some, self.device))
             for some in (plain, stored, joined, [one for one in joined if one.op in cores])
         )
         begin_s, whole = self._issued_s([]), self.prefill(1, tokens)
         issue_s = begin_s + summed(plain, [self._issued_s([one]) - begin_s for one in plain])
         one_s, all_s = (self._part(rows)[LAST].seconds for rows in (1, tokens))
-        rest_s = whole.products_s + whole.other_s - one_s + all_s - joined_s + core_s
+        remaining_s = whole.products_s + whole.other_s - one_s + all_s - merged_s + core_s
         return {
             "weights_s": stored_s - plain_s,
-            "merged_s": joined_s - stored_s,
+            "merged_s": merged_s - stored_s,
             "attention_s": whole.attention_s - core_s,
             "last_token_s": one_s - all_s,
-            "rows_s": rest_s if abs(rest_s) > ROUNDING * joined_s else 0.0,
+            "rows_s": remaining_s if abs(remaining_s) > ROUNDING * merged_s else 0.0,
             "host_s": whole.host_s - self._server_s(1) - max(0.0, issue_s - plain_s),
             "server_s": self._server_s(1) + self.constant("prompt_s"),
         }
@@ -212,7 +231,7 @@ class Phases:
         if key not in self._attended:
             kernels = attention(self.planner, self.heads[name], key[1], self.kv)
             took = sum(self.planner.seconds(kernels, self.device))
-            newer = (self.planner.device.architecture or "").startswith(NEWER)
+            newer = has_trait(self.planner.device, "copied_tensors")
             took *= self.constant("attention") if newer and group.tokens > 1 else 1.0
             joules = spent_j(Kernels(kernels[:1]), self.device)
             self._attended[key] = Spent(attention_s=took, joules=joules)

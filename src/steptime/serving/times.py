@@ -72,22 +72,25 @@ def predict_times(service: Service, phases: Phases, run: LoadRun | None) -> Requ
         phases: its phases.
         run: its run under load, None where all requests come at once.
     """
-    tpot_s = phases.decode(service.running_sequences, service.input + service.output / 2).seconds
+    decode = phases.decode(service.running_sequences, service.input + service.output / 2)
+    tpot_s = decode.seconds
     if run is None:
-        ttft_s = service.read(phases, service.running_sequences).seconds
-        ttft_s += phases.constant("prompt_s")
-        request_s = ttft_s + (service.output - 1) * tpot_s
+        prefill = service.read(phases, service.running_sequences)
+        ttft_s = prefill.seconds + phases.constant("prompt_s")
+        decoding_s = (service.output - 1) * tpot_s
+        request_s = ttft_s + decoding_s
+        exchange_s = prefill.exchange_s + decoding_s * decode.exchange_share
         return RequestTimes(
-            phases.within(ttft_s, FIRST_TOKENS),
-            phases.within(tpot_s),
-            phases.within(request_s),
+            phases.within(ttft_s, FIRST_TOKENS, exchange_share=prefill.exchange_s / ttft_s),
+            phases.within(tpot_s, exchange_share=decode.exchange_share),
+            phases.within(request_s, exchange_share=exchange_s / request_s),
         )
     return _mix_times(
         [
             RequestTimes(
                 phases.within(load_run.ttft.mean_s, FIRST_TOKENS),
-                phases.within(_mean_s(load_run.tpot, tpot_s)),
-                phases.within(load_run.request.mean_s),
+                phases.within(_mean_s(load_run.tpot, tpot_s), exchange_share=decode.exchange_share),
+                phases.within(load_run.request.mean_s, exchange_share=decode.exchange_share),
             )
             for load_run in (run, run.varied)
             if load_run is not None

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+import steptime
 from every import every
 from steptime.calibration.cases import op_kernels
 from steptime.core.graph import Attr
@@ -220,3 +221,16 @@ def test_more_work_takes_longer(kind):
     for grows in ("batch", "channels", "filters", "side"):
         times = [price(convolved(kind, **{grows: 2**i}), V100).value for i in range(3, 9)]
         assert times == sorted(times), grows
+
+
+@every("pass_", ["forward", "backward"])
+def test_dilated_convolutions_never_use_winograd(pass_):
+    """Of 3 x 3 taps with as many places: those that lie apart take longer on vector units."""
+    shapes = [[32, 128, 28, 28], [128, 128, 3, 3]]
+    near, apart = (
+        steptime.predict_op(
+            "conv2d", shapes, "float32", "v100", {"padding": size, "dilation": size}, pass_=pass_
+        ).seconds
+        for size in (1, 2)
+    )
+    assert apart > 1.3 * near

@@ -8,8 +8,8 @@ import pytest
 from every import every
 from steptime.core.toml_files import packaged
 from steptime.hardware import catalog
+from steptime.hardware.architectures import family_of, find_family, value_by_family
 from steptime.hardware.device import Device
-from steptime.prediction.calibrated.form import on
 from steptime.prediction.calibrated.method import METHOD, price
 from steptime.prediction.calibrated.power import capped_s, drawn_of, limit_of, spent_j
 from steptime.prediction.calibrated.product import product, tiled, tiled_s, weights_at_hand
@@ -118,22 +118,23 @@ def test_tensor_cores_have_tiles_steps_and_waits_of_their_own():
 
 
 @every(
-    ("shape", "pass_", "shares"),
+    ("shape", "transposed", "shares"),
     [
-        ((1, 4096, 50304, 768), "forward", (1.0, 1.0)),
-        ((1, 4095, 50304, 768), "forward", (1.0, 1.0)),  # rows of operands and of the result do
-        ((1, 4096, 50257, 768), "forward", (0.25, 0.125)),
-        ((4, 1024, 768, 50257), "backward", (0.25, 0.125)),  # of what is multiplied
-        ((1, 50257, 768, 4096), "backward", (0.25, 0.125)),  # of weights
-        ((64, 197, 768, 3072), "backward", (1.0, 1.0)),
-        ((1, 4096, 50260, 768), "forward", (0.5, 0.4)),  # 4 bytes at a time
+        ((1, 4096, 50304, 768), False, (1.0, 1.0)),
+        ((1, 4095, 50304, 768), False, (1.0, 1.0)),  # rows of operands and of the result do
+        ((1, 4096, 50257, 768), False, (0.25, 0.125)),
+        ((4, 1024, 768, 50257), False, (0.25, 0.125)),  # of what is multiplied
+        ((1, 50257, 768, 4096), True, (0.25, 0.125)),  # of weights
+        ((1, 50304, 768, 4095), True, (1.0, 1.0)),  # no row runs along the contraction
+        ((1, 4095, 768, 50304), False, (1.0, 1.0)),
+        ((1, 4096, 50260, 768), False, (0.5, 0.4)),  # 4 bytes at a time
     ],
     ids=str,
 )
-def test_rows_that_begin_at_odd_places_are_slow(shape, pass_, shares):
-    one = kernel(*shape)._replace(dtype="bfloat16", pass_=pass_)
+def test_rows_that_begin_at_odd_places_are_slow(shape, transposed, shares):
+    one = kernel(*shape)._replace(dtype="bfloat16", transposed=transposed)
     even = [size if size < 8 else -(-size // 8) * 8 for size in shape]
-    padded = kernel(*even)._replace(dtype="bfloat16", pass_=pass_)
+    padded = kernel(*even)._replace(dtype="bfloat16", transposed=transposed)
     for age, share in zip(("Ampere", "Hopper"), shares, strict=True):
         device = replace(TENSOR, architecture=age)
         as_padded = tiled_s(padded, device, CONSTANTS)
@@ -216,12 +217,26 @@ def test_batches_of_other_generations_have_tiles_of_64():
 
 def test_what_an_architecture_does_says_what_told_it():
     table = packaged("architectures.toml")
-    groups = [row for name, row in table.items() if name not in {"tiles", "steps"}]
+    groups = [row for name, row in table.items() if name not in {"families", "tiles", "steps"}]
     for row in (*groups, *table["tiles"].values(), *table["steps"].values()):
         assert row["rows"] or row["why"]
-    assert on("Volta", "steps", "matrix") == on("", "steps", "matrix") == 32
-    assert on("Hopper", "steps", "matrix") == 64
-    assert on("Blackwell 2.0", "steps", "matrix") == 32  # the longer name comes last
+    steps = {family: value_by_family(family, "steps", "matrix") for family in table["families"]}
+    assert steps["Volta"] == value_by_family("", "steps", "matrix") == 32
+    assert steps["Hopper"] == steps["Blackwell"] == 64
+    assert steps["Blackwell 2"] == 32
+
+
+def test_an_architecture_belongs_to_its_longest_family():
+    families = {
+        "Blackwell Ultra": "Blackwell",
+        "Blackwell 2.0": "Blackwell 2",
+        "Kepler 2.0": "Kepler",
+    }
+    assert {name: find_family(name) for name in families} == families
+    assert find_family("Rubin") == find_family("") == ""
+    for device in catalog.devices():
+        if device.kind == "gpu" and device.maker in ("NVIDIA", "AMD"):
+            assert family_of(device), device.name
 
 
 @every("architecture", ["Pascal", "Volta", "Turing", "Ampere", "CDNA 2.0", None])

@@ -116,6 +116,12 @@ def flip(b: Nodes, x: str, axes: tuple[int, ...]) -> str:
 _MODES = {"nearest": "nearest", "bilinear": "linear", "bicubic": "cubic"}
 
 
+def _group_norm(b: Nodes, *inputs: str, groups: int, instance: bool = False) -> str:
+    if instance:
+        return b.add("InstanceNormalization", *inputs, epsilon=EPSILON)
+    return b.add("GroupNormalization", *inputs, num_groups=groups, epsilon=EPSILON)
+
+
 def _resize2d(
     b: Nodes, x: str, size: tuple[int, int], mode: str, align_corners: bool = False
 ) -> str:
@@ -141,7 +147,5 @@ KINDS: dict[str, Write] = {
     ),
     "flip": flip,
     "resize2d": _resize2d,
-    "group_norm": lambda b, *inputs, groups: b.add(
-        "GroupNormalization", *inputs, num_groups=groups, epsilon=EPSILON
-    ),
+    "group_norm": _group_norm,
 }

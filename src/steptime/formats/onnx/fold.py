@@ -14,7 +14,8 @@ from steptime.core.errors import escape_controls
 from steptime.core.toml_files import packaged
 from steptime.formats import WRONG
 from steptime.formats.export.onnx_nodes import TYPES
-from steptime.formats.onnx.model import DTYPES, MOST, OnnxNode, Shape, Static
+from steptime.formats.onnx.model import OnnxNode, Shape, Static
+from steptime.formats.onnx.weightless import DTYPES, MAX_VALUES
 from steptime.network.ops.table import ShapeError, require
 
 LONGEST_NAME = 200
@@ -98,9 +99,9 @@ def folded(node: OnnxNode, values: Sequence[Value], specs: Specs) -> list[Static
     known = node.op in _CHEAP and all(value.values is not None for value in constants)
     sizes = math.prod(math.prod(value.shape) for value in constants)
     rows: list[Spec] = []
-    if not known or node.op in _GROWING or sizes > MOST:
+    if not known or node.op in _GROWING or sizes > MAX_VALUES:
         rows = inferred(node, values, specs)
-        known = known and math.prod(math.prod(shape or ()) for _, shape in rows) <= MOST
+        known = known and math.prod(math.prod(shape or ()) for _, shape in rows) <= MAX_VALUES
         known = known and not any(shape is None for _, shape in rows)
     arrays = _numbers(node, values) if known else []
     rows = [(_dtype(array), array.shape) for array in arrays] or rows

@@ -20,6 +20,7 @@ from steptime.network.ops.sequence import GATES
 from steptime.network.ops.table import require
 
 Values = Sequence[Value]
+LIMITS_OF_8_BITS = (-128.0, 127.0)
 
 
 def _skip_norm(norm: Function, r: Visit, x: Value, skip: Value, w: Value, *more: Value) -> Values:
@@ -117,6 +118,7 @@ def _recurrent(
     cell: str, r: Visit, x: Value, w: Value, u: Value, bias: Value = None, *more: Value
 ) -> Values:
     require(len(more) < 4 or more[3] is None, "peepholes of an LSTM")
+    first_states = [_first_state(r, value) for value in more[1:3]]
     ways, rows, width = r.shape(w)
     if r.node.op.startswith("com."):  # 8-bit weights lie the other way round
         rows, width = width, rows
@@ -129,12 +131,22 @@ def _recurrent(
             own += [_part(r, bias, way, (rows,), half) for half in (0, 1)]
         weights.append(own)
     how: dict[str, Any] = {"bidirectional": ways == 2, "batch_first": last}
+    how["states"] = [state for state in first_states if state]
     y, state = r.do(lowering.recurrent, x, cell, weights, **how)
     apart = r.view(y, "reshape", (*r.shape(y)[:2], ways, hidden))
     if last:
         first = r.view(state, "transpose", (1, 0, 2))
         return [apart, first, first]
     return [r.view(apart, "transpose", (0, 2, 1, 3)), state, state]
+
+
+def _first_state(r: Visit, value: Value) -> str:
+    """Return a first state `[ways, n, hidden]` that is computed or learnt; "" for a constant."""
+    if value is None or (isinstance(value, Static) and not value.is_weight):
+        return ""
+    if r.attr("layout", 0):
+        value = r.view(value, "transpose", (1, 0, 2))
+    return r.tensor(value)
 
 
 def _part(r: Visit, value: Value, way: int, shape: tuple[int, ...], half: int | None = None) -> str:
@@ -154,11 +166,17 @@ def _note(r: Visit, weight: Static, dtype: str, *scales: Value) -> None:
 
 
 def _quantized(r: Visit, x: Value, *_: Value) -> Values:
-    """Return `x` scaled, rounded: numbers of the run's own type stand for those of 8 bits."""
+    """Return `x` scaled, rounded: numbers of the run's own type stand for those of 8 bits.
+
+    In training the gradient passes straight through, but for numbers beyond the limits.
+    """
     if isinstance(x, Static):
         return [x, None, None]
     scaled = r.do(elements.pointwise, "mul", x, 0.5)
     small = r.constant(0.5, "float32")
+    if r.b.training:
+        low, high = LIMITS_OF_8_BITS
+        return [r.do(elements.pointwise, "clamp", scaled, low=low, high=high), small, small]
     return [r.do(elements.pointwise, "round", scaled, at="/round"), small, small]
 
 

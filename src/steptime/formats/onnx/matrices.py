@@ -8,6 +8,7 @@ from typing import Any
 from steptime.formats import elements, lowering, windows
 from steptime.formats.onnx.fold import Function, Value
 from steptime.formats.onnx.model import Static
+from steptime.formats.onnx.opaque import append_stated
 from steptime.formats.onnx.run import Visit
 from steptime.formats.products import einsum
 from steptime.network.ops.table import require
@@ -77,15 +78,14 @@ def _transposed(r: Visit, x: Value, w: Value, bias: Value = None) -> Value:
     return r.do(lowering.convolution, x, w, bias=bias, transposed=True, **how)
 
 
-def _pool(kind: Any, r: Visit, x: Value) -> Value:
+def _pool(kind: Any, r: Visit, x: Value) -> Value | Values:
     kernel = r.attr("kernel_shape", ())
     how = _window(r, x, kernel)
     apart = how.pop("dilation")
+    if any(gap != 1 for gap in apart):  # as many windows as it says, of as many elements
+        return append_stated(r, x, flop_per_element=math.prod(kernel))
     ceil = bool(r.attr("ceil_mode", 0))
-    y = r.do(lowering.pool, x, kind, kernel=kernel, ceil=ceil, **how)
-    if any(gap != 1 for gap in apart):  # as many windows and elements as without gaps
-        require(r.shape(y) == r.out(), f"pooling with dilations {list(apart)}")
-    return y
+    return r.do(lowering.pool, x, kind, kernel=kernel, ceil=ceil, **how)
 
 
 def _pool_of_all(function: str) -> Function:
@@ -109,12 +109,13 @@ def rms_norm(r: Visit, x: Value, w: Value = None) -> Value:
 
 def _group_norm(r: Visit, x: Value, w: Value = None, b: Value = None) -> Value:
     channels = r.shape(x)[1]
-    groups = r.attr("num_groups", 0) or channels
+    groups = r.attr("num_groups", 0) or None
     vectors = [w, b]
     for i, t in enumerate(vectors):
         if t is not None and r.shape(t) != (channels,):  # opset 18: one a group
-            column = r.do(elements.reshape, t, (groups, 1), at="/group")
-            wide = r.do(elements.expand, column, (groups, channels // groups), at="/each")
+            count = groups or channels
+            column = r.do(elements.reshape, t, (count, 1), at="/group")
+            wide = r.do(elements.expand, column, (count, channels // count), at="/each")
             vectors[i] = r.do(elements.reshape, wide, (channels,), at="/vector")
     return r.do(lowering.group_norm, x, groups, weight=vectors[0], bias=vectors[1])
 

@@ -5,19 +5,15 @@ Format: https://onnx.ai/onnx/repo-docs/IR.html, `onnx.proto`; Protocol Buffers, 
 """
 
 import math
-import mmap
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
 
 from steptime.core.errors import InputError, shorten
-from steptime.core.toml_files import packaged
 from steptime.formats import WRONG, Source, line_of
-from steptime.formats.export.protobuf import Value, message
+from steptime.formats.onnx.weightless import DTYPES, NoModelError, WeightlessCopy, is_read
 from steptime.network.ops.table import require
 
 try:
@@ -27,30 +23,10 @@ try:
 except ModuleNotFoundError:
     raise InputError("an ONNX file is read by onnx: pip install 'steptime[onnx]'") from None
 
-MOST = 16_384  # elements of a constant whose values are known
-MOST_FLOATS = 16  # a float tensor of more is a weight, and not read
-MOST_NODES, MOST_FIELDS, MOST_BYTES, DEEPEST = 300_000, 4_000_000, 64_000_000, 24
-DTYPES: Mapping[int, tuple[str, float, bool]] = {
-    int(number): tuple(row) for number, row in packaged("onnx.toml")["types"].items()
-}
-_INSIDE = {  # the fields of a message in which weights may lie, and what messages they are
-    "model": {7: "graph", 25: "function"},
-    "function": {7: "node", 11: "attribute"},
-    "graph": {1: "node", 5: "tensor"},
-    "node": {5: "attribute"},
-    "attribute": {5: "tensor", 6: "graph"},
-}
-_NUMBERS = (4, 5, 7, 9, 10, 11)  # the fields of a tensor that may hold its numbers
-_SHAPES_BETWEEN = ("graph", 13)  # what a file says of them is not read
-_WIDTHS = {1: 8, 5: 4}
+MAX_NODES = 300_000
 _STANDARD = ("", "ai.onnx")
-Span = tuple[int, int]
 Shape = tuple[int, ...]
 Step = tuple[str, tuple[int, ...], Shape]  # transpose, reshape or repeat, how, the shape before
-
-
-class _NoModelError(ValueError):
-    """Bytes that are no ONNX file, or one beyond what is read; the message says which."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,138 +110,24 @@ class Subgraph:
     outputs: tuple[str, ...]
 
 
-def is_read(tensor: TensorProto) -> bool:
-    """Whether the values of a constant are read: it is small, and in the file itself."""
-    dtype, _, readable = DTYPES.get(tensor.data_type, ("text", 0, False))
-    most = MOST_FLOATS if "float" in dtype else MOST
-    return readable and tensor.data_location == 0 and math.prod(tensor.dims) <= most
-
-
-@dataclass
-class _Weightless:
-    """Copies the bytes of a file without those of its weights, whose places are `unread`."""
-
-    source: Source
-    unread: list[Span] = field(default_factory=list)
-    fields: int = 0
-    kept: int = 0
-
-    def varint(self, at: int, end: int) -> Span:
-        """Return a whole number of up to 64 bits at `at`, and the place after it."""
-        value = shift = 0
-        data: bytes | mmap.mmap = self.source.content
-        while at < end and shift < 70:
-            byte = data[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value, at
-            shift += 7
-        raise _NoModelError(f"a number at byte {at} has no end")
-
-    def places(self, at: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
-        """Yield each field from `at` to `end`: number, wire type, and its places."""
-        while at < end:
-            self.fields += 1
-            if self.fields > MOST_FIELDS:
-                raise _NoModelError(f"more than {MOST_FIELDS} fields")
-            start = at
-            key, at = self.varint(at, end)
-            number, wire = key >> 3, key & 7
-            if wire == 0:
-                first, at = at, self.varint(at, end)[1]
-            else:
-                length, first = self.varint(at, end) if wire == 2 else (_WIDTHS.get(wire, -1), at)
-                at = first + length
-                if length < 0 or number == 0 or at > end:
-                    raise _NoModelError(f"field {number} at byte {first} ends after its message")
-            yield number, wire, start, first, at
-
-    def copy(self, kind: str, at: int, end: int, depth: int = 0) -> bytes:
-        """Return the bytes of the message from `at` to `end`, without those of weights."""
-        if depth > DEEPEST:
-            raise _NoModelError(f"messages nest deeper than {DEEPEST}")
-        inside, made, numbers = _INSIDE.get(kind, {}), bytearray(), []
-        for number, wire, start, first, after in self.places(at, end):
-            if wire == 2 and number in inside:
-                made += message((number, self.copy(inside[number], first, after, depth + 1)))
-            elif wire == 2 and kind == "tensor" and number in _NUMBERS:
-                numbers.append((number, first, after))
-            elif (kind, number) != _SHAPES_BETWEEN:
-                self._count(after - start)
-                made += self.source.content[start:after]
-        return (
-            bytes(made) + self._numbers(bytes(made), numbers) if kind == "tensor" else bytes(made)
-        )
-
-    def _count(self, size: int) -> None:
-        self.kept += size
-        if self.kept > MOST_BYTES:
-            raise _NoModelError(f"more than {MOST_BYTES} bytes that are no weights")
-
-    def _numbers(self, header: bytes, numbers: list[tuple[int, int, int]]) -> bytes:
-        """Return the fields of a constant's numbers; of a weight nothing."""
-        tensor = TensorProto.FromString(header)
-        raw = [end - start for number, start, end in numbers if number == 9]
-        self._check(tensor, raw, sum(end - start for _, start, end in numbers))
-        if not is_read(tensor):
-            if tensor.data_location == 0:
-                self.unread += [(start, end) for _, start, end in numbers]
-            return b""
-        self._count(sum(end - start for _, start, end in numbers))
-        parts: list[tuple[int, Value]] = [
-            (number, self.source.content[start:end]) for number, start, end in numbers
-        ]
-        return message(*parts)
-
-    def _check(self, tensor: TensorProto, raw: Sequence[int], length: int) -> None:
-        """Refuse a tensor whose bytes are not as many as its shape says, or not its folder's."""
-        name, shape = f"tensor {tensor.name[:60]!a}", tuple(tensor.dims)
-        size = math.prod(shape)
-        if len(shape) > 16 or not all(0 <= n < 2**53 for n in shape) or size >= 2**53:
-            raise _NoModelError(f"{name}: of shape {shorten(list(shape))}")
-        _, width, _ = DTYPES.get(tensor.data_type, ("text", 0, False))
-        if tensor.data_location == 1:
-            self._external(tensor, name)
-        elif raw and width:
-            if raw[-1] != math.ceil(size * width):
-                raise _NoModelError(f"{name}: {raw[-1]} bytes for {shorten(list(shape))}")
-        elif width:
-            single = (tensor.float_data, tensor.int32_data, tensor.int64_data, tensor.double_data)
-            if size > length + sum(map(len, (*single, tensor.uint64_data))):
-                raise _NoModelError(f"{name}: of shape {shorten(list(shape))} without values")
-
-    def _external(self, tensor: TensorProto, name: str) -> None:
-        """Refuse weights that lie outside of the file's folder; they are not opened anyway."""
-        where = {one.key: one.value for one in tensor.external_data}.get("location", "")
-        parts = where.replace("\\", "/").split("/")
-        inside = "\0" not in where and ".." not in parts and not Path(where).is_absolute()
-        if not where or not inside:
-            raise _NoModelError(f"{name}: its data lies outside of the folder, in {shorten(where)}")
-        path = Path(self.source.path)
-        homes = path.absolute().parent, Path(os.path.realpath(path)).parent
-        target = Path(os.path.realpath(homes[0] / where))
-        # a file that is a link itself has its data beside what it leads to
-        if not any(target.is_relative_to(os.path.realpath(home)) for home in homes):
-            raise _NoModelError(f"{name}: its data is a link out of the folder, {shorten(where)}")
-
-
 class Model:
     """An ONNX file: `graph` is what it says, `identity` its bytes without those of its weights."""
 
     def __init__(self, source: Source) -> None:
         self.place = shorten(source.name)[1:-1]
         content, self._nodes = source.content, 0
-        copied = _Weightless(source)
+        copied = WeightlessCopy(source)
         try:
             proto = onnx.load_model_from_string(copied.copy("model", 0, len(content)))
             if not (proto.HasField("graph") and proto.opset_import):
                 absent = "opsets" if proto.HasField("graph") else "graph"
-                raise _NoModelError(f"it has no {absent}")
+                raise NoModelError(f"it has no {absent}")
             self._functions = {(one.domain, one.name): one for one in proto.functions}
             self.graph = self._graph(proto.graph, _versions(proto))
+            values = (*proto.graph.value_info, *proto.graph.output)
+            self._stated = {value.name: value for value in values}
         except (*WRONG, DecodeError) as error:
-            reason = error if isinstance(error, _NoModelError) else line_of(error)
+            reason = error if isinstance(error, NoModelError) else line_of(error)
             lack = f"is not an ONNX file that can be read: {reason}"
             raise InputError(f"{self.place}: {lack}") from None
         parts, at = [], 0
@@ -274,9 +136,40 @@ class Model:
             at = max(at, end)
         self.identity = b"".join([*parts, content[at:]])
 
+    def stated(self, name: str) -> OnnxInput | None:
+        """Return type and sizes that the file states of a tensor, None if it states none."""
+        value = self._stated.get(name)
+        try:
+            is_tensor = value is not None and value.type.tensor_type.HasField("shape")
+            return _input(value) if value is not None and is_tensor else None
+        except NoModelError:
+            return None
+
+    def body(
+        self, node: OnnxNode, specs: Sequence[tuple[str, Shape | None] | None]
+    ) -> Subgraph | None:
+        """Return the nodes that ONNX defines an operator by; None where it defines none.
+
+        Args:
+            node: a node of the file.
+            specs: type and shape of each of its inputs, None for one that is left out.
+        """
+        function = _defined(node, specs)
+        if function is None:
+            return None
+        names = dict.fromkeys(function.input, "") | dict(
+            [*zip(function.input, node.inputs), *zip(function.output, node.outputs)]  # noqa: B905
+        )
+        defaults = _default_attributes(node)
+        given = (*defaults, *function.attribute_proto, *node.proto.attribute)
+        attributes = {one.name: one for one in given}
+        opsets = _versions(function) or {"": node.opset}
+        nodes = self._expanded(function.node, opsets, attributes, f"{node.name}/", 0, names)
+        return Subgraph(tuple(nodes), {}, (), node.outputs)
+
     def _graph(self, graph: GraphProto, opsets: Mapping[str, int]) -> Subgraph:
         if graph.sparse_initializer:
-            raise _NoModelError("it has sparse weights")
+            raise NoModelError("it has sparse weights")
         constants = {one.name: _constant(one) for one in graph.initializer}
         inputs = map(_input, graph.input)
         return Subgraph(
@@ -304,12 +197,12 @@ class Model:
             return name if names is None or not name else names.get(name, f"{prefix}{name}")
 
         if depth > 16:
-            raise _NoModelError("local functions nest deeper than 16")
+            raise NoModelError("local functions nest deeper than 16")
         opset = next((opsets[domain] for domain in _STANDARD if domain in opsets), 1)
         for node in nodes:
             self._nodes += 1
-            if self._nodes > MOST_NODES:
-                raise _NoModelError(f"more than {MOST_NODES} nodes")
+            if self._nodes > MAX_NODES:
+                raise NoModelError(f"more than {MAX_NODES} nodes")
             proto = _resolved(node, given)
             inputs, outputs = tuple(map(named, node.input)), tuple(map(named, node.output))
             name = f"{prefix}{node.name or (outputs[0] if outputs else node.op_type)}"
@@ -346,6 +239,40 @@ class Model:
         return value
 
 
+def _defined(
+    node: OnnxNode, specs: Sequence[tuple[str, Shape | None] | None]
+) -> FunctionProto | None:
+    """Return the function that ONNX defines a node's operator by, None for none."""
+    try:
+        schema: Any = onnx.defs.get_schema(node.op, node.opset, "")
+    except onnx.defs.SchemaError:
+        return None
+    if schema.has_function:
+        function: FunctionProto = schema.function_body
+        return function
+    if not schema.has_context_dependent_function:
+        return None
+    types = [_type_proto(spec).SerializeToString() for spec in specs]
+    content = schema.get_context_dependent_function(node.proto.SerializeToString(), types)
+    return FunctionProto.FromString(content) if content else None
+
+
+def _default_attributes(node: OnnxNode) -> list[AttributeProto]:
+    """Return the attributes of an operator that have a default."""
+    attributes = onnx.defs.get_schema(node.op, node.opset, "").attributes.values()
+    defaults = [attribute.default_value for attribute in attributes]
+    return [default for default in defaults if default.name]
+
+
+def _type_proto(spec: tuple[str, Shape | None] | None) -> onnx.TypeProto:
+    """Return ONNX's form of type and shape, an empty one for an input that is left out."""
+    if spec is None:
+        return onnx.TypeProto()
+    dtype = "float32" if "float" in spec[0] else spec[0]
+    number = next((number for number, row in DTYPES.items() if row[0] == dtype), TensorProto.FLOAT)
+    return onnx.helper.make_tensor_type_proto(number, spec[1])
+
+
 def _constant(tensor: TensorProto) -> Static:
     dtype = DTYPES.get(tensor.data_type, ("text", 0, False))[0]
     values = onnx.numpy_helper.to_array(tensor) if is_read(tensor) else None
@@ -374,13 +301,13 @@ def _versions(proto: onnx.ModelProto | FunctionProto) -> dict[str, int]:
 
 def _input(value: onnx.ValueInfoProto) -> OnnxInput:
     if not value.type.HasField("tensor_type"):
-        raise _NoModelError(f"input {shorten(value.name)} is not a tensor")
+        raise NoModelError(f"input {shorten(value.name)} is not a tensor")
     tensor = value.type.tensor_type
     if tensor.elem_type not in DTYPES:
-        raise _NoModelError(f"input {shorten(value.name)} is not of numbers")
+        raise NoModelError(f"input {shorten(value.name)} is not of numbers")
     sizes = tuple(max(one.dim_value, 0) or one.dim_param for one in tensor.shape.dim)
     if any(isinstance(text, bytes) for text in (value.name, *sizes)):
-        raise _NoModelError("a text that is not UTF-8")
+        raise NoModelError("a text that is not UTF-8")
     return OnnxInput(value.name, DTYPES[tensor.elem_type][0], sizes)
 
 

@@ -8,8 +8,9 @@ from onnx import TensorProto
 
 from steptime.formats import elements, windows
 from steptime.formats.onnx.fold import TABLES, Function, Value, axis_of
-from steptime.formats.onnx.model import DTYPES, Static
+from steptime.formats.onnx.model import Static
 from steptime.formats.onnx.run import Visit
+from steptime.formats.onnx.weightless import DTYPES
 from steptime.network.ops.table import ShapeError, broadcast_shape, require
 
 Values = Sequence[Value]

@@ -15,12 +15,14 @@ from steptime.formats import elements, lowering, windows
 from steptime.formats.onnx.fold import Function, Value, axis_of
 from steptime.formats.onnx.fused import FUSED
 from steptime.formats.onnx.matrices import MATRICES
-from steptime.formats.onnx.model import MOST_NODES, Static, Subgraph
+from steptime.formats.onnx.model import MAX_NODES, Static, Subgraph
 from steptime.formats.onnx.moves import MOVES
+from steptime.formats.onnx.opaque import append_stated
 from steptime.formats.onnx.run import Visit
 from steptime.network.ops.table import require
 
 Values = Sequence[Value]
+TAPS = {"nearest": 1, "bilinear": 2, "bicubic": 4}  # pixels that an output reads along an axis
 
 
 def _pointwise(function: str, r: Visit, *values: Value) -> Value:
@@ -114,11 +116,40 @@ def _topk(r: Visit, x: Value, *_: Value) -> Values:
     return r.do(lowering.topk, x, r.out()[axis], axis, largest=bool(r.attr("largest", 1)))
 
 
-def _resize(r: Visit, x: Value, *_: Value) -> Value:
+def _resize(r: Visit, x: Value, *_: Value) -> Value | Values:
     """Return an image of another size."""
     mode = {"linear": "bilinear", "cubic": "bicubic"}.get(r.attr("mode", "nearest"), "nearest")
     corners = r.attr("coordinate_transformation_mode", "half_pixel") == "align_corners"
+    if r.out()[:2] != r.shape(x)[:2] or len(r.shape(x)) not in (3, 4):
+        taps = TAPS[mode] ** (len(r.shape(x)) - 2)
+        return append_stated(r, x, flop_per_element=2.0 * taps if taps > 1 else 0.0)
     return r.do(lowering.resize, x, r.out()[2:], mode, align_corners=corners)
+
+
+def _scan(r: Visit, *values: Value) -> Values:
+    """Return the last states and the stacked outputs of a body that runs for each part of inputs.
+
+    Before opset 9 a batch of scans ran at once, whose file is refused.
+    """
+    require(r.node.opset >= 9, "a Scan of an opset before 9")
+    body: Subgraph = r.node.attrs["body"]
+    count = r.attr("num_scan_inputs", 0)
+    states, inputs = [*values[: len(values) - count]], values[len(values) - count :]
+    stated = zip(r.attr("scan_input_axes", (0,) * count), inputs, strict=True)
+    axes = [axis_of(axis, len(r.shape(x))) for axis, x in stated]
+    turns = {r.shape(x)[axis] for x, axis in zip(inputs, axes, strict=True)}
+    require(len(turns) == 1, f"a Scan over {sorted(turns)} parts")
+    (length,) = turns
+    require(length * len(body.nodes) <= MAX_NODES, f"{length} turns of {len(body.nodes)} nodes")
+    stacks: list[Values] = []
+    for place in range(length):
+        parts = [
+            r.do(elements.select, x, axis, place) for x, axis in zip(inputs, axes, strict=True)
+        ]
+        results = r.branch(body, (*states, *parts))
+        states = results[: len(states)]
+        stacks.append(results[len(states) :])
+    return [*states, *(_stacked(r, column) for column in zip(*stacks, strict=True))]
 
 
 def _if(r: Visit, condition: Value) -> Values:
@@ -143,7 +174,7 @@ def _loop(r: Visit, number: Value = None, condition: Value = None, *carried: Val
     require(turns is not None, _UNKNOWN)
     body: Subgraph = r.node.attrs["body"]
     made, count = [condition, *carried], int(turns or 0)
-    require(count * len(body.nodes) <= MOST_NODES, f"{count} turns of {len(body.nodes)} nodes")
+    require(count * len(body.nodes) <= MAX_NODES, f"{count} turns of {len(body.nodes)} nodes")
     kept: list[Values] = []
     for i in range(count):
         if made[0] is not None:
@@ -190,6 +221,7 @@ OPS: Mapping[str, Function] = {
     "Max": partial(_folded, "maximum"),
     "Min": partial(_folded, "minimum"),
     "Loop": _loop,
+    "Scan": _scan,
     "STFT": _spectra,
     "Mean": _mean,
     **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), _softmax),

@@ -10,8 +10,9 @@ import numpy as np
 from steptime.core.errors import InputError, shorten
 from steptime.formats import Source
 from steptime.formats.batches import Batches, main_output
+from steptime.formats.code import STRICT
 from steptime.formats.followed import followed
-from steptime.formats.loss import loss_of
+from steptime.formats.loss import describe_weights, loss_of, trained_outputs
 from steptime.formats.onnx.fold import cleaned
 from steptime.formats.onnx.model import Model, Static, model_of
 from steptime.formats.onnx.ops import OPS
@@ -31,7 +32,8 @@ _BATCH_TOO = re.compile(
 class Sizes:
     """The sizes of a file's inputs: `shapes` has a number, "" for the batch, or a free name.
 
-    `batch` is that of the file, 1 where it is left open, not `fixed`.
+    `batch` is that of the file, 1 where it is left open, not `fixed`. `names` are the sizes that
+    the file names -> "" for the batch, or the free name.
     """
 
     shapes: Mapping[str, tuple[int | str, ...]]
@@ -39,6 +41,11 @@ class Sizes:
     fixed: bool
     free: tuple[str, ...]
     numbers: tuple[str, ...]
+    names: Mapping[str, str]
+
+    def by_name(self, values: Mapping[str, Any], batch: int) -> dict[str, int]:
+        """Return the number of each size that the file names."""
+        return {name: values[word] if word else batch for name, word in self.names.items()}
 
     def missing(self, values: Mapping[str, Any]) -> str | None:
         """Return what is wrong with hyperparameters: a size of an input that is not given."""
@@ -78,7 +85,8 @@ def read(source: Source, allow_unknown: bool) -> Family:
     def walk(
         b: Builder, values: Mapping[str, Any], batches: Batches, before: Visit | None
     ) -> Visit:
-        run = Visit(b, model, OPS, batches, before, allow_unknown)
+        sizes_by_name = sizes.by_name(values, batches.new)
+        run = Visit(b, model, OPS, batches, before, allow_unknown, sizes_by_name)
         for one in model.graph.inputs:
             name = cleaned(one.name)
             if name in sizes.numbers and values[_word(name)]:
@@ -112,14 +120,19 @@ def read(source: Source, allow_unknown: bool) -> Family:
                 lambda one: _output_tensors(model, walk(apart(), values, one, before)),
             )
         run = walk(b, values, batches, before)
-        last = loss_of(b, _output_tensors(model, run))
-        b.remarks += [*store(run), *batches.doubt(b)]
+        outputs = _output_tensors(model, run)
+        last = loss_of(b, trained_outputs(b, outputs) if b.training else outputs)
+        b.remarks += [*store(run), *batches.doubt(b), *run.unpriced.describe(b)]
         _leave_out_unread_weights(b)
+        if values[STRICT]:
+            run.unpriced.refuse(b, model.place)
+        b.remarks += describe_weights(b, last)
         return last
 
     parameters = {
         **{name: Parameter(0, "a size of an input", least=1) for name in sizes.free},
         **{_word(name): Parameter(0, "an input that is one number") for name in sizes.numbers},
+        STRICT: Parameter(False, "refuse ops of unknown work"),
     }
     return Family(
         source.name, build, parameters, SOURCE, sizes.batch, named=True, check=sizes.missing
@@ -145,12 +158,14 @@ def _sizes(model: Model) -> Sizes:
     names |= {batch} if isinstance(batch, str) else set()
     shapes: dict[str, tuple[int | str, ...]] = {}
     free: dict[str, None] = {}
+    words: dict[str, str] = {}
     for one in inputs:
         shape: list[int | str] = []
         for i, size in enumerate(one.sizes):
             is_name = isinstance(size, str) and bool(re.search(r"\w", size))  # "?" is none
             if (size == batch and i == 0) or (size in names and (i == 0 or is_name)):
                 shape.append("")
+                words[str(size)] = ""
             elif isinstance(size, int):
                 shape.append(size)
             else:
@@ -158,12 +173,13 @@ def _sizes(model: Model) -> Sizes:
                 word = "size_batch" if word == "batch" else word
                 free[word] = None
                 shape.append(word)
+                words.setdefault(str(size), word)
         shapes[one.name] = tuple(shape)
     numbers = tuple(
         cleaned(one.name) for one in inputs if not one.sizes and one.dtype.startswith("int")
     )
     own = 1 if open_batch else int(batch)
-    return Sizes(shapes, own, not open_batch, tuple(free), numbers)
+    return Sizes(shapes, own, not open_batch, tuple(free), numbers, words)
 
 
 def _leave_out_unread_weights(b: Builder) -> None:

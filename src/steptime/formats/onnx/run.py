@@ -1,7 +1,7 @@
 """Walks an ONNX graph for one batch: constants are worked out, everything else becomes ops."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
-from steptime.core.errors import InputError, shorten, unknown
+from steptime.core.errors import shorten
 from steptime.formats import WRONG, elements, line_of
 from steptime.formats.batches import Batches, reseen
 from steptime.formats.followed import Follower
@@ -27,12 +27,22 @@ from steptime.formats.onnx.fold import (
     inferred,
 )
 from steptime.formats.onnx.model import Model, OnnxNode, Shape, Static, Step, Subgraph
+from steptime.formats.onnx.opaque import (
+    TABLE,
+    append_opaque,
+    grown,
+    lower_unknown,
+    may_hold_products,
+    output_specs,
+)
+from steptime.formats.opaque import UnpricedOps
 from steptime.formats.patterns import recognised
+from steptime.formats.readers import FileNode, TensorReaders
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError, require
 
-MOST_KNOWN = 1 << 24  # numbers of a file that are worked out
-WITH_GRAPHS = ("If", "Loop")
+MAX_NUMBERS = 1 << 24  # numbers of a file that are worked out
+WITH_GRAPHS = ("If", "Loop", "Scan")
 AS_THEY_ARE = (  # operators whose row knows what becomes of a constant
     *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Shape", "Size"),
     *("Cast", "CastLike", "Dropout", "Constant"),
@@ -58,18 +68,20 @@ class Visit(Follower):
         batches: Batches,
         before: "Visit | None",
         allow_unknown: bool,
+        named_sizes: Mapping[str, int],
     ) -> None:
         self.b, self.model, self.ops = b, model, ops
+        self.named_sizes = named_sizes  # sizes that the file has a name for
+        self.unpriced = UnpricedOps()
+        self._readers = TensorReaders([*_file_nodes(model.graph.nodes)], model.graph.outputs)
         self.batches, self.before = batches, before
         self.allow_unknown = allow_unknown
         self.env: dict[str, Value] = {"": None}
         self.node = OnnxNode("", "", (), (), {}, 0, NodeProto())
         self.values: Sequence[Value] = ()  # what the node reads
         self.known = 0  # numbers that were worked out
-        self.kept: set[str] = set()  # tensors that are outputs
         self.quantised: dict[str, Quantised] = {}  # by the name in the file
         self.roots: dict[str, tuple[str, tuple[Step, ...]]] = {}  # tensors of constants
-        self.outputs = frozenset(model.graph.outputs)
         self.env |= model.graph.constants
         self.decide(model.graph.constants)
 
@@ -86,14 +98,13 @@ class Visit(Follower):
                     self.env.setdefault(name, made[0])
                 self.env[""] = None
                 self.decide(node.outputs)
-                ends = [self.env[name] for name in node.outputs if name in self.outputs]
-                self.kept |= {value for value in ends if isinstance(value, str)}
+                self._note_names(node)
                 self._follow(node)
             except ShapeError as error:
-                raise self.refusal(self._where(node), str(error), node.inputs) from None
+                raise self.refusal(self.where(node), str(error), node.inputs) from None
             except WRONG as error:
                 fault = f"cannot be read: {line_of(error)}"
-                raise self.refusal(self._where(node), fault, node.inputs) from None
+                raise self.refusal(self.where(node), fault, node.inputs) from None
 
     def links(self) -> tuple[list[str], list[tuple[Sequence[str], Sequence[str]]]]:
         """Return the file's inputs, and the tensors that each node reads and makes."""
@@ -102,7 +113,8 @@ class Visit(Follower):
         makes = [one.outputs for one in nodes]
         return [one.name for one in self.model.graph.inputs], [*zip(reads, makes, strict=True)]
 
-    def _where(self, node: OnnxNode) -> str:
+    def where(self, node: OnnxNode) -> str:
+        """Return the place of a node in a message: `net.onnx: node 'o' (OneHot)`."""
         return f"{self.model.place}: node {shorten(node.name)} ({shorten(node.op)[1:-1]})"
 
     def _made(self, node: OnnxNode) -> Sequence[Value]:
@@ -110,26 +122,40 @@ class Visit(Follower):
         if node.op in REPEATS:
             values[:1] = map(as_weight, values[:1])
         self.values = values
-        function = self.ops.get(node.op)
-        if function is None:
-            if not self.allow_unknown:
-                near = unknown("operator", node.op, self.ops, self._where(node))
-                raise InputError(f"{near}; --allow-unknown passes its input on")
-            passed = next((v for v in values if isinstance(v, str)), values[0] if values else None)
-            self.b.unmodelled.append(f"{self.name} ({node.op})")
-            return [passed] * len(node.outputs)
         constants = [value for value in values if isinstance(value, Static)]
         alone = 0 < len(constants) == sum(value is not None for value in values)
+        function = self.ops.get(node.op)
+        if function is None:
+            return self.folded() if alone and node.op in TABLE else lower_unknown(self, values)
         moved = node.op in WEIGHTS_MOVED and any(value.is_weight for value in constants)
         if alone and not (moved or "." in node.op or node.op in AS_THEY_ARE):
             return self.folded()
-        return _listed(function(self, *values))
+        try:
+            return _listed(function(self, *values))
+        except ShapeError:
+            is_priced = not (self._is_followed() or may_hold_products(node.op))
+            specs = output_specs(self, values) if is_priced and self._is_valid(values) else None
+            if specs is None:
+                raise
+            return append_opaque(self, values, specs)
+
+    def _is_valid(self, values: Sequence[Value]) -> bool:
+        """Whether the shapes that a node reads are such as ONNX allows."""
+        try:
+            inferred(self.node, values, self.spec)
+        except ShapeError:
+            return False
+        return True
+
+    def _is_followed(self) -> bool:
+        """Whether a node is built for another batch than the one that the file fixes."""
+        return self.batches.differ and self.batches.fixed
 
     def folded(self) -> list[Static]:
         """Return what this node makes of constants alone."""
         made = folded(self.node, self.values, self.spec)
         self.known += sum(0 if one.values is None else one.values.size for one in made)
-        return made if self.known <= MOST_KNOWN else [replace(one, values=None) for one in made]
+        return made if self.known <= MAX_NUMBERS else [replace(one, values=None) for one in made]
 
     def out(self, place: int = 0) -> Shape:
         """Return the shape of an output of this node by ONNX; raises `ShapeError` if not known."""
@@ -153,8 +179,33 @@ class Visit(Follower):
             self.b,
             tensor,
             f"{self.name}/fused",
-            lambda pieces: not pieces.isdisjoint(self.kept),
+            lambda pieces: self._readers.is_read_outside(
+                self.env, pieces, tensor, self.node.outputs
+            ),
         )
+
+    def stated_spec(self, name: str) -> Spec | None:
+        """Return type and shape that the file states of a tensor, for the batch that is built.
+
+        None if the file states none, or a size has a name that no input has.
+        """
+        stated = self.model.stated(name) if name else None
+        if stated is None:
+            return None
+        sizes = [self.named_sizes.get(n) if isinstance(n, str) else n for n in stated.sizes]
+        if any(size is None for size in sizes):
+            return None
+        shape = tuple(size for size in sizes if size is not None)
+        if self.batches.fixed:
+            shape = grown(shape, self.batches.own, self.batches.new)
+        return stated.dtype, shape
+
+    def _note_names(self, node: OnnxNode) -> None:
+        """Note which tensors of the graph a node's outputs are."""
+        for name in node.outputs:
+            value = self.env.get(name)
+            if name and isinstance(value, str):
+                self._readers.note(value, name)
 
     @property
     def name(self) -> str:
@@ -325,3 +376,14 @@ class Visit(Follower):
 
 def _listed(made: Value | Sequence[Value]) -> list[Value]:
     return list(made) if isinstance(made, list | tuple) else [made]  # type: ignore[list-item]
+
+
+def _file_nodes(nodes: Sequence[OnnxNode]) -> Iterator[FileNode]:
+    """Yield the inputs and outputs of nodes; a node with graphs reads what those read, too."""
+    for node in nodes:
+        graphs = [value for value in node.attrs.values() if isinstance(value, Subgraph)]
+        inner = [one for graph in graphs for one in _file_nodes(graph.nodes)]
+        results = [name for graph in graphs for name in graph.outputs]
+        yield from inner
+        names = [name for one in inner for name in one.inputs]
+        yield FileNode([*node.inputs, *names, *results], node.outputs)

@@ -150,8 +150,7 @@ def _norm(function: Callable[..., str], c: Call) -> Result:
     """Return a norm over the last axes, or over groups of channels."""
     x, names = c.x("input"), ("weight", "bias")
     if function is low.group_norm:
-        groups = c.get("num_groups") or c.b.shape(x)[1]
-        return low.group_norm(c.b, x, groups, c.name, **weights_of(c, *names))
+        return low.group_norm(c.b, x, c.get("num_groups"), c.name, **weights_of(c, *names))
     weights = weights_of(c, *names[: 1 + (function is low.layer_norm)])
     return function(c.b, x, c.name, **weights, axes=len(c["normalized_shape"]))
 
@@ -172,6 +171,14 @@ def _resize(mode: str) -> Handler:
     return lambda c: c.do(
         low.resize, c.first, c.shape[2:], mode, align_corners=bool(c.get("align_corners", False))
     )
+
+
+def _embedding(c: Call) -> Result:
+    """Return rows of a table; a sparse gradient is counted as a dense one, with a note."""
+    if c.get("sparse") and c.b.training:
+        dense = "its gradient and its update are counted over all rows, as dense ones"
+        c.b.remarks.append(f"{c.name}: sparse=True; {dense}")
+    return c.do(el.embedding, c.x("indices"), c.x("weight"))
 
 
 def _bags(c: Call) -> Result:
@@ -242,7 +249,7 @@ ATEN: Mapping[str, Handler] = {
         ("log_softmax", "_log_softmax"), lambda c: c.do(el.softmax, c.x(), c["dim"], log=True)
     ),
     **dict.fromkeys(("dropout", "feature_dropout", "alpha_dropout"), _dropout),
-    "embedding": lambda c: c.do(el.embedding, c.x("indices"), c.x("weight")),
+    "embedding": _embedding,
     "embedding_bag": _bags,
     "bilinear": _bilinear,
     "linear": lambda c: c.do(low.linear, c.x("input"), c.x("weight"), **weights_of(c, "bias")),

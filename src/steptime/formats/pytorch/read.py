@@ -8,12 +8,11 @@ from typing import Any
 from steptime.core.errors import InputError, shorten
 from steptime.formats import WRONG, Source, line_of
 from steptime.formats.batches import Batches, main_output
-from steptime.formats.code import about_of
+from steptime.formats.code import STRICT, about_of
 from steptime.formats.elements import is_float
 from steptime.formats.followed import followed
 from steptime.formats.loss import describe_weights, loss_of, trained_outputs
 from steptime.formats.pytorch.aten import ATEN
-from steptime.formats.pytorch.opaque import describe_unpriced
 from steptime.formats.pytorch.program import Program, document_of, program_of, ties_of
 from steptime.formats.pytorch.symbols import SymbolError, symbol_of, symbols_of
 from steptime.formats.pytorch.views import PUTS, VIEWS
@@ -50,6 +49,7 @@ def read(source: Source, _allow_unknown: bool) -> Family:
     try:
         about = about_of(source)
         is_unrolled = bool(about.get("unrolled"))
+        fixed_reason = str(about.get("static", ""))
         program = program_of(document_of(source), ties_of(source), about)
         batch_symbol, own_batch = _batch(program)
         names = _free_sizes(program, batch_symbol)
@@ -62,6 +62,7 @@ def read(source: Source, _allow_unknown: bool) -> Family:
         name: Parameter(program.hints.get(symbol, 1), f"size {symbol} of the file")
         for symbol, name in names.items()
     }
+    parameters[STRICT] = Parameter(False, "refuse ops of unknown work")
     parameters["dropout"] = Parameter(False, "dropout in training, where the export has none")
 
     def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
@@ -85,10 +86,14 @@ def read(source: Source, _allow_unknown: bool) -> Family:
                     place,
                     batches,
                     p["dropout"],
-                )
+                ),
+                p[STRICT],
             )
 
         b.remarks += [f"{place}: {program.doubt}"] if program.doubt else []
+        if fixed_reason and batch != own_batch:
+            sizes = f"exported for batches {own_batch} and {own_batch + 1}"
+            b.remarks.append(f"{place}: {sizes}, since its batch is not open: {fixed_reason}")
         b.remarks += [f"{place}: {remark}" for remark in program.remarks]
         key = (b.precision, b.training, tuple(sorted(p.items())))
         try:
@@ -99,6 +104,8 @@ def read(source: Source, _allow_unknown: bool) -> Family:
                 lambda one: walk(Builder(b.name, b.precision, training=b.training), one),
             )
             last = walk(b, batches)
+        except InputError:
+            raise
         except WRONG as error:
             raise InputError(f"{place}: {_line(error)}") from None
         b.remarks += batches.doubt(b)
@@ -112,8 +119,12 @@ def _line(error: Exception) -> str:
     return f"{line_of(error)}{more}"
 
 
-def _ended(walk: Walk) -> str:
-    """Return what the walk's graph ends with: its main output, in training its loss."""
+def _ended(walk: Walk, is_strict: bool) -> str:
+    """Return the end of the walk's graph: its main output, in training its loss.
+
+    Raises:
+        InputError: if it is strict and the graph has an op of unknown work.
+    """
     outputs = [*dict.fromkeys(walk.run())]
     b = walk.b
     floats = [name for name in outputs if is_float(b, name)]
@@ -128,7 +139,9 @@ def _ended(walk: Walk) -> str:
     ends = trained_outputs(b, floats) if b.training else [output, *outputs]
     loss = loss_of(b, ends)
     b.remarks += describe_weights(b, loss)
-    b.remarks += describe_unpriced(b, walk.unpriced, walk.suspects)
+    if is_strict:
+        walk.unpriced.refuse(b, walk.place)
+    b.remarks += walk.unpriced.describe(b)
     return loss
 
 

@@ -11,8 +11,9 @@ from steptime.core.values import MAX_COUNT
 from steptime.formats import elements as el
 from steptime.formats.batches import Batches
 from steptime.formats.followed import Follower
+from steptime.formats.opaque import UnpricedOps
 from steptime.formats.patterns import recognised
-from steptime.formats.pytorch.opaque import append_opaque, holds_no_products, may_hold_products
+from steptime.formats.pytorch.opaque import TABLE, append_opaque, may_hold_products
 from steptime.formats.pytorch.program import (
     FxNode,
     Program,
@@ -21,8 +22,8 @@ from steptime.formats.pytorch.program import (
     Sym,
     frozen_paths,
 )
-from steptime.formats.pytorch.readers import TensorReaders
 from steptime.formats.pytorch.symbols import value_of
+from steptime.formats.readers import FileNode, TensorReaders
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError, require
 
@@ -169,9 +170,9 @@ class Walk(Follower):
 
     def __post_init__(self) -> None:
         self.env: dict[str, Value] = {}
-        self.unpriced: dict[str, str] = {}  # ops of unknown work -> what the file calls them
-        self.suspects: list[str] = []  # those of them that may hold products
-        self._readers = TensorReaders(self.program)
+        self.unpriced = UnpricedOps()
+        nodes = [FileNode([*one.tensors], one.outputs) for one in self.program.nodes]
+        self._readers = TensorReaders(nodes, self.program.outputs)
         self._computed: set[str] = set()  # truth values and whole numbers made of floats
         self._repeated: list[set[str]] = [set() for _ in self.program.checkpoints]
         self._buffers: dict[tuple[str, Shape, str], str] = {}
@@ -329,7 +330,7 @@ class Walk(Follower):
         """Return what the table makes of a node; without a row it is priced by its bytes."""
         node = call.node
         handler = self.table.get(node.op)
-        if (handler is None and holds_no_products(node.op)) or self._leaves_complex(node, reads):
+        if (handler is None and node.op in TABLE) or self._leaves_complex(node, reads):
             return append_opaque(call, reads)
         if handler is not None:
             try:
@@ -337,12 +338,11 @@ class Walk(Follower):
             except ShapeError:
                 if self.batches.differ:
                     raise
-                if holds_no_products(node.op):
+                if node.op in TABLE:
                     return append_opaque(call, reads)
         outputs = append_opaque(call, reads)
-        self.unpriced[outputs[0]] = node.target.removeprefix("torch.ops.")
-        if may_hold_products(node.target, node.op):
-            self.suspects.append(outputs[0])
+        file_name = node.target.removeprefix("torch.ops.")
+        self.unpriced.add(outputs[0], file_name, may_hold_products(node.target, node.op))
         return outputs
 
     def _leaves_complex(self, node: FxNode, reads: Sequence[Value]) -> bool:
@@ -362,7 +362,9 @@ class Walk(Follower):
             self.b,
             tensor,
             f"{call.name}/fused",
-            lambda pieces: self._readers.is_read_outside(self.env, pieces, tensor, call.node),
+            lambda pieces: self._readers.is_read_outside(
+                self.env, pieces, tensor, call.node.outputs
+            ),
         )
 
     def _note_names(self, node: FxNode) -> None:

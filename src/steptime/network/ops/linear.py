@@ -64,10 +64,19 @@ def matmul_outputs(
 
 
 def matmul_products(a: TensorSpec, b: TensorSpec, **how: bool) -> Products:
-    """Return one product for each matrix of the batch."""
+    """Return one product for each matrix of the batch, or one of all rows of the batch.
+
+    All rows make one product where the batch shares a plain matrix on the right, as in the input
+    gradient of a linear layer: libraries view the left operand as a matrix of all its rows.
+
+    Source: PyTorch, `should_fold` in aten/src/ATen/native/LinearAlgebra.cpp.
+    """
     (out,) = matmul_outputs(a, b, **how)
     *batch, m, n = out.shape
-    k = _matrix(a, how.get("transpose_a", False), how.get("fold", False))[-1]
+    is_transposed = how.get("transpose_a", False)
+    k = _matrix(a, is_transposed, how.get("fold", False))[-1]
+    if len(b.shape) == 2 and not is_transposed:
+        return ((1, math.prod(batch) * m, n, k),)
     return ((math.prod(batch), m, n, k),)
 
 

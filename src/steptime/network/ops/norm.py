@@ -34,8 +34,14 @@ def batch_norm_outputs(x: TensorSpec, *params: TensorSpec, **_: Any) -> Specs:
     return (x,)
 
 
-def group_norm_outputs(x: TensorSpec, weight: TensorSpec, bias: TensorSpec, groups: int) -> Specs:
-    """Return `x [n, c, ...], weight, bias [c] -> [n, c, ...]`; of one channel: instance norm."""
+def group_norm_outputs(
+    x: TensorSpec, weight: TensorSpec, bias: TensorSpec, groups: int, instance: bool = False
+) -> Specs:
+    """Return `x [n, c, ...], weight, bias [c] -> [n, c, ...]`.
+
+    An `instance` norm has a group for each channel, and keeps its type under autocast.
+    """
+    require(not instance or groups == x.shape[1], f"instance norm of {groups} groups")
     fits = len(x.shape) >= 2 and weight.shape == bias.shape == x.shape[1:2]
     require(fits, f"group norm of {show(x)} with {show(weight, bias)}")
     require(groups >= 1 and x.shape[1] % groups == 0, f"{x.shape[1]} channels in {groups} groups")
@@ -94,8 +100,10 @@ KINDS = {
         per_element(8),
         example("4x3x5x5 3 3", groups=3),
         "Wu, He 2018, eq. 1; mean 1, variance 3, normalise 2, scale and shift 2",
-        saved=lambda x, *_, groups: (_statistics(x, x.shape[0], groups),) * 2,
+        saved=lambda x, *_, groups, **__: (_statistics(x, x.shape[0], groups),) * 2,
         back=_centred("group_norm"),
+        # torch's list of ops in float32 has group_norm, and not instance_norm
+        autocast=lambda instance=False, **_: "" if instance else "wide",
     ),
     "rms_norm": _norm(
         rms_norm_outputs,

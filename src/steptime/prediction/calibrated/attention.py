@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from steptime.core.dtypes import HALVES
+from steptime.hardware.architectures import has_trait
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import (
     MULTIPROCESSORS,
-    OLD,
     Constants,
     Parts,
     ceil,
@@ -13,9 +14,6 @@ from steptime.prediction.calibrated.form import (
 )
 from steptime.prediction.calibrated.product import product
 from steptime.prediction.kernels import Rows
-
-UNFUSED = (*OLD, "Volta", "Turing")  # for which FlashAttention-2 has no kernel
-NEWER = ("Hopper", "Blackwell", "Blackwell Ultra")  # its instructions do not fill their cores
 
 
 def attention(kernels: Rows, device: Device, constants: Constants) -> Parts:
@@ -32,14 +30,13 @@ def attention(kernels: Rows, device: Device, constants: Constants) -> Parts:
     counted: Any = 0.0
     for b, m, n, k in kernels.products:
         counted = counted + 2.0 * b * m * n * k
-    age = device.architecture or ""
-    if kernels.dtype not in ("float16", "bfloat16") or age.startswith(UNFUSED):
+    if kernels.dtype not in HALVES or has_trait(device, "unfused"):
         found = product(kernels, device, constants)
         share = constants["attention.plain"] * counted / kernels.flop
         return Parts(found.compute_s / share, memory, gap)
     batch, length, keys, width = kernels.products[0]
-    other = age in NEWER or device.maker == "AMD"
-    share = constants["attention.share_new" if other else "attention.share"]
+    fills_part = has_trait(device, "copied_tensors") or device.maker == "AMD"
+    share = constants["attention.share_new" if fills_part else "attention.share"]
     if kernels.kind == "attention_grad":
         keys, width = width, keys
         share = share * constants["attention.backward"]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steptime.core.dtypes import SIZE_BYTES
+from steptime.hardware.architectures import has_trait
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import (
     MULTIPROCESSORS,
@@ -106,8 +107,9 @@ def _by_lanes(kernels: Rows, layer: ConvShape, device: Device, constants: Consta
         arithmetic = _direct_s(device, constants, kernels.dtype, shape) / issue
         moved = kernels.bytes + 2 * size * unrolled * (layer.taps > 1)
         best = _quicker(True, Parts(arithmetic, streamed_s(moved, device, constants), gap), best)
-    old = (device.architecture or "").startswith("Kepler")
-    if kernels.window is None or kernels.dtype != "float32" or old:
+    old = has_trait(device, "kepler")
+    is_dilated = bool(kernels.figures)  # of which no library has a kernel of Winograd's
+    if kernels.window is None or kernels.dtype != "float32" or old or is_dilated:
         return best
     height, width = kernels.window[:2]
     fits = (height == 3) & (width == 3) & (layer.strides == 1)
@@ -134,7 +136,7 @@ def _direct_s(
     units = device.multiprocessors or MULTIPROCESSORS
     rate = device.peak_flop_per_s[dtype] * constants["convolution.share"]
     rate = rate * library_share(device, constants)
-    if (device.architecture or "").startswith("Kepler"):
+    if has_trait(device, "kepler"):
         rate = rate * constants["product.kepler"]
     if splits:
         rate = rate * constants["convolution.weights"]
@@ -250,6 +252,7 @@ def _on_matrix_units(
     arithmetic, _ = product_s(device, constants, dtype, shape)
     arithmetic = arithmetic / constants["convolution.matrix_share"]
     arithmetic = arithmetic / (constants["convolution.new_share"] if newer else 1.0)
+    arithmetic = np.maximum(arithmetic, kernels.flop / device.peak_flop_per_s[dtype])
     gap = constants["launch.gap_s"] * kernels.launches
     forward = kernels.kind == "conv2d" and kernels.pass_ == "forward"
     if not kernels.channels_last:

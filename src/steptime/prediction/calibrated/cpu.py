@@ -48,6 +48,20 @@ def core_flop_per_s(kernels: Rows, device: Device) -> float:
     return device.peak_flop_per_s[kernels.dtype] / (device.cores or 1)
 
 
+def cache_bytes(device: Device, cores: Any) -> Any:
+    """Return the last cache that some cores reach together.
+
+    The cores of an AMD processor share an L3 by groups (CCX), of which one core reaches its own
+    alone: kernels are spread over all groups alike, so that so many cores reach their share of all
+    L3, and at least that of one group. Where the file says no L3, it is the last cache that a
+    calibration found, else 32 MiB.
+    """
+    if device.l3_bytes is None:
+        return device.l2_bytes or CACHE_BYTES
+    of_core = device.l3_of_core_bytes or device.l3_bytes
+    return np.maximum(of_core, device.l3_bytes * cores / (device.cores or 1))
+
+
 def moved_s(moved: Any, cores: Any, device: Device, constants: Constants) -> Any:
     """Return the seconds in which some cores move bytes that lie in the last cache or beyond it.
 
@@ -55,7 +69,7 @@ def moved_s(moved: Any, cores: Any, device: Device, constants: Constants) -> Any
     `stream.core_bytes_per_s`, as long as the memory's rate is enough for all. In between the share
     that comes from memory is w / (1 + w), w the square of the bytes over the cache's.
     """
-    filled = moved / (constants["stream.cache_share"] * (device.l2_bytes or CACHE_BYTES))
+    filled = moved / (constants["stream.cache_share"] * cache_bytes(device, cores))
     outside = filled * filled / (1 + filled * filled)
     core = moved / (constants["stream.cache_bytes_per_s"] * cores)
     memory = np.maximum(

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from steptime.core.toml_files import packaged
+from steptime.hardware.architectures import has_trait
 from steptime.hardware.device import Device
 from steptime.prediction.kernels import Rows, computed_as
 
@@ -31,23 +31,6 @@ def ceil(part: Any, size: Any) -> Any:
     return np.ceil(part / size)
 
 
-def on(architecture: str, *names: str) -> Any:
-    """Return what `data/architectures.toml` says under these names of an architecture.
-
-    The last of those under `on` whose words the architecture begins with, or what others have.
-    """
-    row = packaged("architectures.toml")
-    for name in names:
-        row = row[name]
-    offered = row["others"]
-    for name, value in row.get("on", {}).items():
-        if architecture.startswith(name):
-            offered = value
-    return offered
-
-
-OLD = tuple(packaged("architectures.toml")["old"]["names"])  # architectures before Volta
-NO_MATRIX_UNITS = tuple(packaged("architectures.toml")["vector_only"]["names"])
 MULTIPROCESSORS = 64  # of a device whose file does not say
 CLOCK_HZ = 1.5e9  # at which latencies are stated, and of a device whose file does not say
 CLIFF = 3  # how sharply the last cache ends: bytes of its own size are missed by half
@@ -55,7 +38,7 @@ CLIFF = 3  # how sharply the last cache ends: bytes of its own size are missed b
 
 def is_geforce(device: Device) -> bool:
     """Whether a GPU is one for games: it runs above the boost clock that it states, without ECC."""
-    return any("GeForce" in name for name in device.products)
+    return device.series == "GeForce"
 
 
 def is_nvidia(device: Device) -> bool:
@@ -75,7 +58,7 @@ def memory_rate(device: Device, constants: Constants) -> Any:
     part of the bandwidth, but on a `GeForce`, which has none; AMD's chips and those before Volta
     reach less of all.
     """
-    if (device.architecture or "").startswith(OLD):
+    if has_trait(device, "old"):
         share = constants["stream.share_old"]
     elif "HBM" in (device.memory_type or ""):
         share = constants["stream.share_amd" if device.maker == "AMD" else "stream.share_hbm"]
@@ -146,7 +129,7 @@ def has_matrix_units(device: Device, dtype: str) -> bool:
 
     Their peak is well above that of vector units; double rate for half types is none.
     """
-    if (device.architecture or "").startswith(NO_MATRIX_UNITS):
+    if has_trait(device, "vector_only"):
         return False
     vector = device.vector_flop_per_s.get("float32")
     return bool(vector and device.peak_flop_per_s[dtype] > 1.5 * vector)

@@ -9,6 +9,7 @@ import numpy as np
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
 from steptime.hardware import catalog
+from steptime.hardware.architectures import has_trait
 from steptime.hardware.device import Device
 from steptime.network.ops import OPS
 from steptime.network.ops.images import OVER_VOLUMES
@@ -16,7 +17,6 @@ from steptime.prediction.calibrated import cpu
 from steptime.prediction.calibrated.attention import attention
 from steptime.prediction.calibrated.convolution import convolution
 from steptime.prediction.calibrated.form import (
-    OLD,
     Form,
     has_matrix_units,
     ruled_as,
@@ -76,7 +76,7 @@ def price(rows: Rows, device: Device, alone: Any = 0, pause_s: Any = 0.0) -> Int
         often_s = (running_s**joint + np.maximum(least_s, 0) ** joint) ** (1 / joint)
         value = alone * value + (1 - alone) * often_s
     value = value + gap_s
-    wider = constants["interval.old"] if (device.architecture or "").startswith(OLD) else 1.0
+    wider = constants["interval.old"] if has_trait(device, "old") else 1.0
     name = name_of(rows, device)
     like = _known_as(name, device, constants)
     apart, in_step = (bounds(like, constants, wider, one) for one in (False, True))
@@ -189,7 +189,17 @@ METHOD = Method(
     sees=calibrated_device,
     notes=notes,
     reads=(
-        *("multiprocessors", "l2_bytes", "process_nm", "arrays", "array_side", "maker"),
+        *(
+            "multiprocessors",
+            "l2_bytes",
+            "l3_bytes",
+            "l3_of_core_bytes",
+            "process_nm",
+            "arrays",
+            "array_side",
+            "maker",
+            "series",
+        ),
         *("architecture", "memory_type", "clock_hz", "vector_flop_per_s", "calibration"),
     ),
 )

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from steptime.hardware.architectures import family_of
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import CLOCK_HZ, Constants, has_matrix_units, ruled_as
 from steptime.prediction.kernels import Floats, Kernels, Rows
@@ -38,9 +39,9 @@ def _flop_j(device: Device, constants: Constants, multiplies: bool, dtype: str) 
     node = _node(device, constants)
     if not multiplies:
         return constants["power.flop_j"] * node
-    age = (device.architecture or "").lower().partition(" ")[0]
+    family = family_of(device).lower()
     each: float = ((device.clock_hz or CLOCK_HZ) / CLOCK_HZ) ** constants["power.clock"]
-    each *= prod(constants[f"power.{of}"] for of in (age, dtype) if f"power.{of}" in constants)
+    each *= prod(constants[f"power.{of}"] for of in (family, dtype) if f"power.{of}" in constants)
     return constants["power.tensor_j"] * each * node
 
 

@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from steptime.core.dtypes import HALVES, SIZE_BYTES
-from steptime.core.toml_files import packaged
+from steptime.hardware.architectures import family_of, has_trait, value_by_family
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import (
     MULTIPROCESSORS,
-    OLD,
     Constants,
     Parts,
     cached_share,
@@ -22,7 +21,6 @@ from steptime.prediction.calibrated.form import (
     library_share,
     memory_rate,
     missed,
-    on,
     streamed_s,
 )
 from steptime.prediction.kernel import Kernel
@@ -31,11 +29,9 @@ from steptime.prediction.kernels import Rows, computed_as
 Shape = tuple[Any, Any, Any, Any]  # batch, m, n, k
 Tiles = tuple[tuple[int, int], ...]  # rows, columns of the result that a thread block makes
 LARGEST = (128, 128)  # the tile that reaches the share of the peak, of vector units
-ONE_ISSUED = tuple(packaged("architectures.toml")["one_issued"]["names"])
 LANES = 96  # of a multiprocessor, above which all that its schedulers issue is arithmetic
 NARROW_BYTES = 1  # of an element that is multiplied in 8 bit or less
 WHOLE_BYTES = 16  # that threads, and copies of tensors, read at once
-_THREADS_STEP = 32  # columns of the contraction in a turn, where threads bring them
 TENSOR_FLOP_PER_S = 2.9e12  # of a multiprocessor for which waits are stated: slower ones wait less
 
 
@@ -125,26 +121,27 @@ def tiled(kernels: Rows, device: Device, constants: Constants) -> tuple[Any, Any
 def _aligned_share(kernels: Rows, shape: Shape, device: Device, constants: Constants) -> Any:
     """Return the share of its rate that a product on matrix units has by how its rows lie.
 
-    Libraries read and write 16 bytes at once where each row begins at a multiple of them: n and k
-    are rows of operands or of the result, and m is one of a gradient of weights. Rows that begin
-    at odd numbers of 2 bytes are copied number by number (`product.odd`); others take what is
-    copied in 4 and 8 bytes (`product.uneven`). Each is a constant of the architecture.
+    Libraries read and write 16 bytes at once where each row begins at a multiple of them. Rows of
+    operands and of the result are n and k long, and m and n of a product whose first operand is
+    transposed (gradients of weights). Rows that begin at odd numbers of 2 bytes are copied number
+    by number (`product.odd`); others take what is copied in 4 and 8 bytes (`product.uneven`). Each
+    is a constant of the architecture.
     """
     dtype = computed_as(kernels, device)
     if not (has_matrix_units(device, dtype) and is_nvidia(device) and dtype in HALVES):
         return 1.0
-    batch, m, n, k = shape
-    of_weights = (kernels.pass_ == "backward") & (batch == 1)
+    _, m, n, k = shape
+    first_row = m if kernels.transposed else k
     numbers = WHOLE_BYTES // SIZE_BYTES[dtype]
-    odd = (n % 2 == 1) | (k % 2 == 1) | of_weights & (m % 2 == 1)
-    uneven = (n % numbers > 0) | (k % numbers > 0) | of_weights & (m % numbers > 0)
+    odd = (n % 2 == 1) | (first_row % 2 == 1)
+    uneven = (n % numbers > 0) | (first_row % numbers > 0)
     shares = [constants[f"product.{name}_{copies(device)}"] for name in ("odd", "uneven")]
     return np.where(odd, shares[0], np.where(uneven, shares[1], 1.0))
 
 
 def copies(device: Device) -> str:
     """Return what brings numbers to matrix units: copies of a `tensor`, or `threads`."""
-    return "tensor" if step_of(device.architecture or "") > _THREADS_STEP else "threads"
+    return "tensor" if has_trait(device, "copied_tensors") else "threads"
 
 
 def product_s(
@@ -169,7 +166,7 @@ def product_s(
 
 def _units_of(device: Device, constants: Constants, dtype: str, along: bool) -> _Units:
     """Return what multiplies products of a type, by architecture."""
-    age = device.architecture or ""
+    family = family_of(device)
     count = device.multiprocessors or MULTIPROCESSORS
     peak = device.peak_flop_per_s[dtype]
     rate = peak * library_share(device, constants)
@@ -197,33 +194,33 @@ def _units_of(device: Device, constants: Constants, dtype: str, along: bool) -> 
         single = timed(tiles, half, waits * quick**2)
         rate *= 1.0 if is_nvidia(device) else constants["product.amd_batched"]
         batches = timed(tiles, half, waits * quick**2)
-        step = step_of(age)
+        step = step_of(family)
         turn_s = latency_s(device, constants, "product.tensor_turn_s") / step
         return _Units(single, batches, *summing, turn_s, step)
-    old = age.startswith(OLD)
+    old = has_trait(device, "old")
     if old and dtype in HALVES:
         rate = device.vector_flop_per_s.get("float32", rate)  # frameworks ask for sums in float32
     rate *= constants["product.share"]
-    rate *= constants["product.kepler"] if age.startswith("Kepler") else 1.0
+    rate *= constants["product.kepler"] if has_trait(device, "kepler") else 1.0
     rate *= issue_share(device, constants)
     half = constants["product.half_reuse"]
     rate *= 1 + half / reuse(LARGEST)
     single = timed(tiles_of("along" if along and old else "alone"), half)
-    batches = timed(tiles_of("batched", age), half)
+    batches = timed(tiles_of("batched", family), half)
     return _Units(single, batches, *summing, latency_s(device, constants, "product.turn_s"))
 
 
 @cache
-def tiles_of(use: str, architecture: str = "") -> Tiles:
-    """Return the tiles that libraries offer for a use on an architecture."""
-    offered = on(architecture, "tiles", use)
+def tiles_of(use: str, family: str = "") -> Tiles:
+    """Return the tiles that libraries offer for a use on a family of architectures."""
+    offered = value_by_family(family, "tiles", use)
     return tuple((rows, columns) for rows, columns in offered)
 
 
 @cache
-def step_of(architecture: str) -> int:
+def step_of(family: str) -> int:
     """Return how many columns of the contraction matrix units multiply in a turn."""
-    step: int = on(architecture, "steps", "matrix")
+    step: int = value_by_family(family, "steps", "matrix")
     return step
 
 
@@ -235,7 +232,7 @@ def reuse(tile: tuple[int, int]) -> float:
 
 def issue_share(device: Device, constants: Constants) -> float:
     """Return the share of its peak that schedulers leave to long arithmetic on vector units."""
-    one_issued = (device.architecture or "").startswith(ONE_ISSUED)
+    one_issued = has_trait(device, "one_issued")
     return constants["product.issue"] if one_issued and _lanes(device) > LANES else 1.0
 
 

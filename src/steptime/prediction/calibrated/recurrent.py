@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 
 from steptime.core.dtypes import SIZE_BYTES
+from steptime.hardware.architectures import has_trait
 from steptime.hardware.device import Device
 from steptime.prediction.calibrated.form import (
     CLOCK_HZ,
     MULTIPROCESSORS,
-    OLD,
     Constants,
     Parts,
     memory_rate,
+    missed,
 )
 from steptime.prediction.calibrated.product import tiled_s
 from steptime.prediction.kernels import Rows, computed_as
@@ -32,7 +33,8 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> Parts:
     runs beside the steps as far as these leave room, and so does its gradient; those of the other
     weights come after. From Volta on, weights that the registers of all multiprocessors hold may
     stay there, if the stack asks for that (`Execution.kept`): one kernel runs all steps at a share
-    of the peak, with shorter pauses.
+    of the peak, with shorter pauses. In any case inputs, outputs and saved gates pass the memory,
+    as far as the last cache does not hold them.
     """
     count = len(kernels.products) // (2 if kernels.kind.endswith("_grad") else 1)
     each, after = kernels.products[1:count], kernels.products[count + 1 :]
@@ -42,14 +44,21 @@ def recurrent(kernels: Rows, device: Device, constants: Constants) -> Parts:
     flop = sum(2.0 * steps * m * n * k for _, m, n, k in each)
     peak = device.peak_flop_per_s[computed_as(kernels, device)]
     again = steps * weights * (weights > (device.l2_bytes or 0)) / memory_rate(device, constants)
-    pauses, kept_pauses = (steps * len(each) * constants[name] for name in PAUSES)
+    pauses, resident_pauses_s = (steps * len(each) * constants[name] for name in PAUSES)
     kept = flop / (peak * constants["recurrent.kept_share"])
-    stays = kept + kept_pauses < np.maximum(chain, again) + pauses
-    stays = stays & (weights <= REGISTER_BYTES * units) & (not _is_old(device))
-    stays = stays & _may_stay(kernels, *each[0][1:])
+    moved_s = kernels.bytes * missed(kernels.bytes, device) / memory_rate(device, constants)
     after_s = tiled_s(kernels._replace(products=after), device, constants)
+    resident_s = np.maximum(kept + after_s, moved_s) + resident_pauses_s
+    chain_s = np.maximum(np.maximum(chain + after_s, again), moved_s) + pauses
+    stays = (
+        (resident_s < chain_s)
+        & (weights <= REGISTER_BYTES * units)
+        & (not has_trait(device, "old"))
+    )
+    stays = stays & _may_stay(kernels, *each[0][1:])
     compute = np.maximum(np.where(stays, kept, chain) + after_s, kernels.flop / peak)
-    return Parts(compute, np.where(stays, 0.0, again), np.where(stays, kept_pauses, pauses))
+    memory = np.maximum(np.where(stays, 0.0, again), moved_s)
+    return Parts(compute, memory, np.where(stays, resident_pauses_s, pauses))
 
 
 def _step_s(kernels: Rows, shape: tuple[Any, ...], device: Device, constants: Constants) -> Any:
@@ -60,7 +69,7 @@ def _step_s(kernels: Rows, shape: tuple[Any, ...], device: Device, constants: Co
     m, n, k = shape
     units, clock_hz = device.multiprocessors or MULTIPROCESSORS, device.clock_hz or CLOCK_HZ
     least, most = constants["recurrent.split_rows"], constants["recurrent.block_rows"]
-    in_block = (m > least) * (m <= most) * (_is_old(device) and kernels.dtype == "float32")
+    in_block = (m > least) * (m <= most) * (has_trait(device, "old") and kernels.dtype == "float32")
     unsplit = in_block * k * constants["recurrent.block_clocks"] / clock_hz
     tiled = tiled_s(kernels._replace(products=((1, m, n, k),)), device, constants)
     read = SIZE_BYTES[kernels.dtype] * n * k / (constants["stream.cached_bytes"] * units * clock_hz)
@@ -76,7 +85,3 @@ def _may_stay(kernels: Rows, rows: Any, _: Any, width: Any) -> Any:
     in_blocks = (width % 128 == 0) & (rows % 8 == 0) & (rows <= 128)
     is_half = kernels.dtype == "float16"
     return (width <= kept) | (is_half & in_blocks & (width <= kept_half))
-
-
-def _is_old(device: Device) -> bool:
-    return (device.architecture or "").startswith(OLD)

@@ -23,6 +23,9 @@ def assumed_settings(request: Request, planner: Planner) -> dict[str, str]:
         assumed["inside"] = planner.cluster.ladder[0].link.name
     if device_count > 1 and "per_node" not in request.node_options:
         assumed["per_node"] = str(site.per_node)
+    is_link_assumed = not site.levels and "link" not in request.node_options
+    if device_count > site.per_node and is_link_assumed and site.link is not None:
+        assumed["link"] = site.link
     if device_count > site.per_node and site.links_per_node is None:
         assumed["links_per_node"] = str(site.per_node)
     return assumed

@@ -203,7 +203,8 @@ def _workload_maker(step: StepOptions) -> WorkloadMaker:
     def make(name: Any, batch: int | None) -> Workload:
         if isinstance(name, Workload):
             return name
-        choice = read(name, step.allow_unknown, trusted=True)
+        text = options.set_reading(name, step.strict, step.batch_axis)
+        choice = read(text, step.allow_unknown, trusted=True)
         if step.sequence_length is not None:
             choice = set_length(choice, step.sequence_length)
         return make_workload(choice, batch, step.dtype, step.phase, step.optimizer, tuning=tuning)

@@ -46,6 +46,8 @@ def run(
     dtype: kinds.Dtype | None = None,
     optimizer: kinds.Optimizer | None = None,
     length: kinds.Length | None = None,
+    strict: bool = False,
+    batch_axis: kinds.Axis | None = None,
     threads: kinds.Threads | None = None,
     compile_: bool = False,
     tf32: bool = False,
@@ -88,6 +90,8 @@ def run(
             be paged to the host: adam8bit, paged_adam, paged_adam8bit. Default: adam of sequence
             models, sgd of others.
         length: Tokens of a sequence. Default: the model's.
+        strict: Refuse a network with an op of unknown work (of .onnx, .pt2 and code).
+        batch_axis: Of code: the axis of its first input that is the batch. Default: found out.
         threads: CPU threads. Default: all cores.
         compile_: Use torch.compile.
         tf32: Allow TF32 on a GPU.
@@ -145,7 +149,12 @@ def run(
     )
     thread_count = options.thread_count(threads)
     workload = options.workload_of(
-        model, text_of(batch), dtype, phase, optimizer, length=_count(length, "--length")
+        options.set_reading(model, strict, batch_axis),
+        text_of(batch),
+        dtype,
+        phase,
+        optimizer,
+        length=_count(length, "--length"),
     )
     workload = settle_place(workload, device)
     worker = replace(options.options_of(device, thread_count, is_compiled, tf32), **feeding)

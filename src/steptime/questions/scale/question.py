@@ -17,89 +17,25 @@ from steptime.core.values import (
     parse_price,
 )
 from steptime.grids.replicas import SCALINGS, ScalingRow, Sync, data_parallel, unpaid
-from steptime.hardware import catalog
+from steptime.hardware.catalog import PAPER_METHOD
 from steptime.hardware.prices import BILLINGS, Training, bill_training
 from steptime.paleo.model_parallel import hybrid, model_parallel
 from steptime.paleo.placement import layer_rows
+from steptime.planning.request import usual_site
 from steptime.prediction import DEFAULT
 from steptime.prediction.assumed import assumed_of
-from steptime.prediction.collectives import GROUP, Fabric
 from steptime.prediction.step_model import StepModel
 from steptime.questions import kinds
-from steptime.questions.options import refuse, single_device, workload_of
+from steptime.questions.options import refuse, set_reading, single_device, workload_of
 from steptime.questions.scale.answer import LayerTime, ScaleAnswer, ScaleRow
 from steptime.questions.scale.notes import list_facts, list_notes
-from steptime.questions.step_options import ExecutionKeywords, ExecutionOptions
+from steptime.questions.scale.replica_options import Assumed, ReplicaKeywords, ReplicaOptions
 from steptime.questions.training import tokens_per_s, training_fields, training_of_tokens
 
 PARALLEL = ("data", "model", "hybrid")
 MAX_ROWS = 100_000
 DEFAULT_REPLICAS = "1,2,4,8,16,32,64,128"
 DEFAULT_EPOCHS = 1.0
-SECONDS_PER_US = 1e-6
-
-
-class ReplicaKeywords(ExecutionKeywords, total=False):
-    """Keywords of `ReplicaOptions`."""
-
-    per_node: kinds.Count | None
-    inside: kinds.Link | None
-    links_per_node: kinds.Count | None
-    servers: kinds.Count | None
-
-
-@dataclass(frozen=True)
-class ReplicaOptions(ExecutionOptions, keywords=ReplicaKeywords):
-    """How replicas are joined, by the fields of `Fabric`, and how their step is executed.
-
-    Args:
-        per_node: Devices of a node, for hierarchical, --inside or --links-per-node. Default: 8.
-        inside: What joins the devices of a node. Default: every replica is alone on its link.
-        links_per_node: Links of a node that its devices share. Default: 1.
-        servers: Parameter servers. Default: 1.
-        stack: What runs it (steptime list stacks); of predict several, side by side.
-        channels_last: Images lie with their channels last. Default: as the stack does.
-        tf32: Products of float32 as TF32. Default: auto, as the software does (convolutions).
-        host: The host that issues kernels: server, desktop, any-server, any-desktop, fast, slow,
-            calibrated (the device's own), or a device calibrated on it.
-    """
-
-    per_node: int | float | str | None = None
-    inside: Any = None
-    links_per_node: int | float | str | None = None
-    servers: int | float | str | None = None
-
-    def joins(self) -> dict[str, object]:
-        """Return the options that say how replicas are joined, by their names."""
-        return {
-            "--per-node": self.per_node,
-            "--inside": self.inside,
-            "--links-per-node": self.links_per_node,
-            "--servers": self.servers,
-        }
-
-    def fabric(self, link: Any, latency_us: float | None) -> Fabric:
-        """Return the fabric that joins the replicas; raises `InputError`.
-
-        Args:
-            link: the link of a device.
-            latency_us: microseconds of a message over it; None for those of the link.
-        """
-        between = catalog.link(link, "--link")
-        if latency_us is not None:
-            between = replace(between, latency_s=latency_us * SECONDS_PER_US)
-        inside = None if self.inside is None else catalog.link(self.inside, "--inside")
-        return Fabric(
-            between,
-            inside,
-            _count_or(self.per_node, "--per-node", GROUP),
-            _count_or(self.links_per_node, "--links-per-node", 1),
-            _count_or(self.servers, "--servers", 1),
-        )
-
-
-def _count_or(value: object, option: str, default: int) -> int:
-    return default if value is None else parse_count(text_of(value), option)
 
 
 @dataclass(frozen=True)
@@ -113,6 +49,7 @@ class _ScaleRequest:
         sync: how gradients are exchanged.
         training: the training to pay for; None without examples.
         currency: the currency of the price; None where it names none.
+        node_settings: how replicas are taken to be joined, by option.
     """
 
     model: StepModel
@@ -121,6 +58,7 @@ class _ScaleRequest:
     sync: Sync
     training: Training | None
     currency: str | None
+    node_settings: Assumed
 
 
 def scale(
@@ -144,6 +82,8 @@ def scale(
     method: kinds.MethodName = DEFAULT,
     options: kinds.MethodSettings | None = None,
     allow_unknown: bool = False,
+    strict: bool = False,
+    batch_axis: kinds.Axis | None = None,
     length: kinds.Length | None = None,
     global_batch: kinds.Batch | None = None,
     tokens: kinds.Count | None = None,
@@ -185,6 +125,8 @@ def scale(
         method: The cost model (steptime list methods).
         options: An option of the method; repeatable.
         allow_unknown: Let layers of unknown type in a network's file pass their input on.
+        strict: Refuse a network with an op of unknown work (of .onnx, .pt2 and code).
+        batch_axis: Of code: the axis of its first input that is the batch. Default: found out.
         length: Tokens of a sequence. Default: the model's.
         **replica_options: How replicas are joined, and how a step is executed: `ReplicaOptions`.
 
@@ -196,7 +138,7 @@ def scale(
     check_choice("--parallel", parallel, PARALLEL)
     training = _read_training(examples, epochs, tokens, price, billing)
     workload = workload_of(
-        model,
+        set_reading(model, strict, batch_axis),
         _read_batch(batch, global_batch, scaling),
         dtype,
         "train",
@@ -210,11 +152,15 @@ def scale(
     message_us = None if latency_us is None else parse_duration(latency_us, "--latency-us", "us")
     if parallel == "model":
         refuse(group.joins(), "--parallel model all-reduces no gradients: leave out {}")
+    card = single_device(text_of(device))
+    node_settings: Assumed = {}
+    if parallel == "data" and text_of(method) != PAPER_METHOD:
+        link, group, node_settings = group.fill_node(link, usual_site(card))
     if link is None:
         refuse({**group.joins(), "--latency-us": latency_us}, "{} needs --link LINK")
     step_model = StepModel(
         workload,
-        single_device(text_of(device)),
+        card,
         None if link is None else group.fabric(text_of(link), message_us),
         method,
         group.method_options(options),
@@ -224,9 +170,12 @@ def scale(
         raise InputError(f"--latency-us: method {step_model.method.name} knows no latency")
     factor = parse_number(compression, "--compression", at_least=1.0)
     sync = Sync(collective, factor, overlap)
+    counts = _read_replicas(replicas, parallel)
     currency = "USD" if str(price).strip().startswith("$") else None
-    request = _ScaleRequest(step_model, parallel, scaling, sync, training, currency)
-    return _describe(request, _predict_rows(request, _read_replicas(replicas, parallel)))
+    if max(counts or [0]) < 2:
+        node_settings = {}
+    request = _ScaleRequest(step_model, parallel, scaling, sync, training, currency, node_settings)
+    return _describe(request, _predict_rows(request, counts))
 
 
 def _read_batch(batch: Any, global_batch: Any, scaling: str) -> Any:
@@ -320,7 +269,7 @@ def _describe(request: _ScaleRequest, rows: Sequence[ScalingRow]) -> ScaleAnswer
         servers=None if fabric is None else fabric.servers,
         method=model.method.name,
         options=model.options,
-        assumed=assumed_of(model),
+        assumed=assumed_of(model) | request.node_settings,
         batch=None if request.scaling == "strong" else workload.batch_per_replica,
         global_batch=workload.batch_per_replica if request.scaling == "strong" else None,
         dtype=workload.dtype,

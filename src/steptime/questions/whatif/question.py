@@ -66,6 +66,8 @@ def whatif(
     phase: kinds.Phase = "train",
     optimizer: kinds.Optimizer | None = None,
     length: kinds.Length | None = None,
+    strict: bool = False,
+    batch_axis: kinds.Axis | None = None,
     method: kinds.MethodName = DEFAULT,
     options: kinds.MethodSettings | None = None,
     out: kinds.OutFile | None = None,
@@ -89,6 +91,8 @@ def whatif(
             be paged to the host: adam8bit, paged_adam, paged_adam8bit. Default: adam of sequence
             models, sgd of others.
         length: Tokens of a sequence. Default: the model's.
+        strict: Refuse a network with an op of unknown work (of .onnx, .pt2 and code).
+        batch_axis: Of code: the axis of its first input that is the batch. Default: found out.
         method: The cost model (steptime list methods).
         options: An option of the method; repeatable.
         out: Draw the map of two or three ranges as .png, .svg, .pdf or .html.
@@ -122,7 +126,8 @@ def whatif(
         workloads = networks.of_folder(Path(folder))
     else:
         tokens = None if length is None else parse_count(text_of(length), "--length")
-        workloads = _read_networks(model, batch, (dtype, phase, optimizer), tokens)
+        reading = (strict, batch_axis)
+        workloads = _read_networks(model, batch, (dtype, phase, optimizer), tokens, reading)
     cases = make_cases(workloads, base, method, method_options, takes_largest)
     idle_notes = describe_idle_changes(base, first_changes, cases[0].model.method)
     shared_dtype = common_dtype(case.model.workload for case in cases)
@@ -144,10 +149,15 @@ def _read_upgrades(texts: Settings | None) -> list[Change]:
 
 
 def _read_networks(
-    model: Any, batch: Any, step: tuple[str | None, str, str | None], length: int | None
+    model: Any,
+    batch: Any,
+    step: tuple[str | None, str, str | None],
+    length: int | None,
+    reading: tuple[bool, int | str | None],
 ) -> list[Workload]:
     """Return the networks of the options, by default those of ParaDnn; raises `InputError`."""
-    models = parse_models(model or networks.DEFAULT_SET)
+    texts = parse_models(model or networks.DEFAULT_SET)
+    models = [shared.set_reading(text, *reading) for text in texts]
     batches = text_of(batch)
     if batches == LARGEST:
         batches = None

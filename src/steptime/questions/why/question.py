@@ -35,6 +35,8 @@ def why(
     folder: kinds.RecordsIn | None = None,
     from_: Annotated[str, Kind("NAME", choices=STARTS)] | None = None,
     allow_unknown: bool = False,
+    strict: bool = False,
+    batch_axis: kinds.Axis | None = None,
     length: kinds.Length | None = None,
     out: kinds.OutFile | None = None,
     **execution: Unpack[ExecutionKeywords],
@@ -63,6 +65,8 @@ def why(
         folder: Explain the steps in a folder of records.
         from_: paleo shows how corrections lead from Paleo's number to ours.
         allow_unknown: Let layers of unknown type in a network's file pass their input on.
+        strict: Refuse a network with an op of unknown work (of .onnx, .pt2 and code).
+        batch_axis: Of code: the axis of its first input that is the batch. Default: found out.
         length: Tokens of a sequence. Default: the model's.
         out: Draw the corrections of --from as .png, .svg, .pdf or .html.
         **execution: How the step is executed: `ExecutionOptions`.
@@ -94,7 +98,7 @@ def why(
     if count > 1 and link is None:
         raise InputError("several replicas all-reduce gradients: name a link with --link")
     workload = shared.workload_of(
-        model,
+        shared.set_reading(model, strict, batch_axis),
         text_of(batch),
         dtype,
         phase,

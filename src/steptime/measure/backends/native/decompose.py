@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter, tree_map
 
 from steptime.formats.pytorch.aten import ATEN
-from steptime.formats.pytorch.opaque import holds_no_products
+from steptime.formats.pytorch.opaque import TABLE
 
 _COPIED_META = ("nn_module_stack", "stack_trace", "torch_fn", "custom", "source_fn_stack")
 
@@ -56,7 +56,7 @@ def op_name(target: Any) -> str:
 
 def _is_read(target: Any) -> bool:
     name = op_name(target)
-    return name in ATEN or holds_no_products(name) or name.startswith(("sym_", "_assert"))
+    return name in ATEN or name in TABLE or name.startswith(("sym_", "_assert"))
 
 
 def _decompose_node(graph: Graph, node: Node, table: dict[Any, Callable[..., Any]]) -> None:

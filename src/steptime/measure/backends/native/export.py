@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -150,6 +151,11 @@ def _save(program: Any, path: Path, extra: dict[str, str]) -> None:
 
 
 def _reason(error: Exception) -> str:
+    """Return the obstacle of an export: packed sequences by name, else torch's words."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if any(frame.f_locals.get("batch_sizes") is not None for frame in frames):
+        hint = "give the recurrent layer the padded tensor, which counts the padding, too"
+        return f"packs sequences by their lengths, which are values that no export has; {hint}"
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
     return text[:MAX_REASON]
 

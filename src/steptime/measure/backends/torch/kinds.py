@@ -101,6 +101,12 @@ def transposed(
     return y
 
 
+def _group_norm(x: Tensor, w: Tensor, b: Tensor, groups: int, instance: bool = False) -> Tensor:
+    if instance:  # which autocast leaves in the type of its input
+        return functional.instance_norm(x, weight=w, bias=b, eps=NORM_EPSILON)
+    return functional.group_norm(x, groups, w, b, NORM_EPSILON)
+
+
 def _pooled(image: Pool, volume: Pool, padding_is: float) -> Pool:
     """Return a pooling whose padding is a number; what lies beyond it is in no window."""
 
@@ -264,7 +270,7 @@ RUNS: dict[str, Callable[..., Any]] = {
         x, mean, variance, w, b, training, RUNNING_SHARE, NORM_EPSILON
     ),
     "layer_norm": lambda x, w, b: functional.layer_norm(x, w.shape, w, b, NORM_EPSILON),
-    "group_norm": lambda x, w, b, groups: functional.group_norm(x, groups, w, b, NORM_EPSILON),
+    "group_norm": _group_norm,
     # a weight of a wider type is cast first
     "rms_norm": lambda x, w: functional.rms_norm(x, w.shape, w.to(x.dtype), NORM_EPSILON),
     "local_response_norm": functional.local_response_norm,

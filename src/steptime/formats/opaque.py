@@ -1,0 +1,149 @@
+"""Ops without a kind of their own: priced by the bytes of the shapes that a file states."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from steptime.core.errors import InputError
+from steptime.core.graph import Op, TensorSpec, frozen
+from steptime.core.units import counted, first_of
+from steptime.formats.elements import free_name
+from steptime.network.ops import cost_of
+from steptime.network.ops.builder import Builder
+from steptime.network.ops.elementwise import promoted
+from steptime.network.ops.opaque import pack_specs
+
+INCOMPARABLE_SHARE = 0.2  # of the bytes of a step that ops of unknown work may move
+
+
+@dataclass(frozen=True)
+class OpaqueTable:
+    """Ops of a format without a kind of their own whose work is known, by the format's names.
+
+    Attributes:
+        moves: ops that move elements -> FLOP of each element written. They are linear.
+        functions: ops whose gradient reads what they read -> FLOP of each element written.
+        transforms: Fourier transforms -> FLOP of each element, in multiples of log2(N).
+    """
+
+    moves: Mapping[str, float]
+    functions: Mapping[str, float]
+    transforms: Mapping[str, float]
+
+    def __contains__(self, op: str) -> bool:
+        """Whether the op is known to hold no products."""
+        return op in self.moves or op in self.functions or op in self.transforms
+
+    def count_flop(
+        self, op: str, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+    ) -> int:
+        """Return the FLOP of an op: of its elements, or of the Fourier transform of so many."""
+        output_size = max((spec.size for spec in outputs), default=0)
+        if op in self.transforms:
+            size = max([output_size, *[spec.size for spec in inputs]])
+            longest = max([2, *[n for spec in outputs for n in spec.shape]])
+            return round(self.transforms[op] * size * math.log2(longest))
+        return round(output_size * self.moves.get(op, self.functions.get(op, 0)))
+
+    def is_linear(self, op: str) -> bool:
+        """Whether the gradient of an op reads none of its floating inputs."""
+        return op in self.moves or op in self.transforms
+
+
+def opaque_table(table: Mapping[str, Any]) -> OpaqueTable:
+    """Return the table of a format's data file."""
+    return OpaqueTable(table["moves"], table["functions"], table["transforms"])
+
+
+@dataclass
+class UnpricedOps:
+    """The ops of a graph whose work is unknown.
+
+    Attributes:
+        names: the name of each op in the graph -> what the file calls it.
+        suspects: the names of those that may hold products.
+    """
+
+    names: dict[str, str] = field(default_factory=dict)
+    suspects: list[str] = field(default_factory=list)
+
+    def add(self, name: str, file_name: str, may_hold_products: bool) -> None:
+        """Note an op of unknown work."""
+        self.names[name] = file_name
+        if may_hold_products:
+            self.suspects.append(name)
+
+    def describe(self, b: Builder) -> list[str]:
+        """Return the notes on the ops of unknown work in a finished graph.
+
+        Example: `2 ops of unknown work (my.op): priced by bytes, 3 % of the step's`.
+        """
+        moved = {op.name: _moved_bytes(b, op) for op in b.ops}
+        unknown = [name for name in self.names if name in moved]
+        if not unknown:
+            return []
+        share = sum(moved[name] for name in unknown) / max(1, sum(moved.values()))
+        kinds = first_of(dict.fromkeys(self.names[name] for name in unknown), 3)
+        ops = counted(len(unknown), "op")
+        notes = [f"{ops} of unknown work ({kinds}): priced by bytes, {share:.0%} of the step's"]
+        if share > INCOMPARABLE_SHARE or any(name in moved for name in self.suspects):
+            notes.append("not comparable: the work of those ops may be a large part of the step")
+        return notes
+
+    def refuse(self, b: Builder, place: str) -> None:
+        """Raise `InputError` if a finished graph has an op of unknown work: `--strict` asks it."""
+        built = {op.name for op in b.ops}
+        unknown = [file_name for name, file_name in self.names.items() if name in built]
+        if unknown:
+            ops = f"{counted(len(unknown), 'op')} of unknown work"
+            kinds = first_of(dict.fromkeys(unknown), 3)
+            raise InputError(f"{place}: {ops} ({kinds}); without --strict they count by bytes")
+
+
+def append_opaque(
+    b: Builder,
+    table: OpaqueTable,
+    op: str,
+    name: str,
+    inputs: Sequence[str],
+    outputs: Sequence[TensorSpec],
+    flop_count: int | None = None,
+) -> list[str]:
+    """Append an op that reads tensors and makes outputs of these specs.
+
+    Args:
+        b: the graph so far.
+        table: the ops of the format whose work is known.
+        op: what the format calls it.
+        name: its name in the graph, made free.
+        inputs: the tensors that it reads.
+        outputs: what it makes.
+        flop_count: its FLOP; None for those of the table.
+    """
+    specs = [b.tensors[tensor] for tensor in inputs]
+    op_flop = table.count_flop(op, specs, outputs) if flop_count is None else flop_count
+    return list(
+        b.append(
+            b.named(free_name(b, name)),
+            "opaque",
+            tuple(inputs),
+            function=op,
+            flop_count=op_flop,
+            is_linear=table.is_linear(op),
+            **pack_specs(outputs),
+        )
+    )
+
+
+def float_type(b: Builder, inputs: Sequence[str]) -> str:
+    """Return the type of floating results: the widest of the inputs', else that of weights."""
+    specs = [b.tensors[name] for name in inputs]
+    floats = [spec for spec in specs if spec.dtype.startswith(("float", "bfloat"))]
+    return promoted(*floats) if floats else b.precision.weights
+
+
+def _moved_bytes(b: Builder, op: Op) -> int:
+    specs = tuple(b.tensors[name] for name in op.inputs)
+    output_specs = tuple(b.tensors[name] for name in op.outputs)
+    return cost_of(op.kind, specs, frozen(op.attrs), output_specs)[1]

@@ -1,0 +1,163 @@
+"""One graph for any batch: sizes of a network as straight lines of its batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from steptime.core.graph import Graph, Op, TensorSpec
+
+_FIXED_FIELDS = tuple(field.name for field in fields(Graph) if field.name not in ("tensors", "ops"))
+
+
+class NotLinearError(ValueError):
+    """Two graphs whose sizes do not follow from each other by the batch."""
+
+
+@dataclass(frozen=True)
+class SizeLine:
+    """A whole number that is `intercept + slope * batch`."""
+
+    intercept: int
+    slope: int
+
+    def value(self, batch: int) -> int:
+        """Return the number at a batch."""
+        return self.intercept + self.slope * batch
+
+
+@dataclass(frozen=True)
+class ReciprocalLine:
+    """A number that is 1 over a whole number, such as the share of an element in a mean."""
+
+    line: SizeLine
+
+    def value(self, batch: int) -> float:
+        """Return the number at a batch."""
+        return 1 / self.line.value(batch)
+
+
+Line = SizeLine | ReciprocalLine
+AttributeLine = Line | tuple[Line, ...]
+
+
+@dataclass(frozen=True)
+class GraphTemplate:
+    """A graph whose tensors and attributes are straight lines of the batch.
+
+    Attributes:
+        graph: the graph at `batches[0]`.
+        tensors: the shapes that differ between batches, by tensor.
+        attributes: the attributes that differ, by the place of the op.
+        batches: the lowest and the highest batch at which the lines were checked.
+    """
+
+    graph: Graph
+    tensors: Mapping[str, tuple[SizeLine, ...]]
+    attributes: Mapping[int, Mapping[str, AttributeLine]]
+    batches: tuple[int, int]
+
+    def covers(self, batch: int) -> bool:
+        """Whether a batch lies between those at which the lines were checked."""
+        return self.batches[0] <= batch <= self.batches[1]
+
+    def build_graph(self, batch: int) -> Graph:
+        """Return the graph at a batch."""
+        tensors = dict(self.graph.tensors)
+        for name, lines in self.tensors.items():
+            shape = tuple([line.value(batch) for line in lines])
+            tensors[name] = TensorSpec(shape, tensors[name].dtype)
+        ops = list(self.graph.ops)
+        for place, attribute_lines in self.attributes.items():
+            values = {name: _evaluate(line, batch) for name, line in attribute_lines.items()}
+            ops[place] = replace(ops[place], attrs={**ops[place].attrs, **values})
+        return replace(self.graph, tensors=tensors, ops=tuple(ops))
+
+
+def make_template(graphs: Mapping[int, Graph]) -> GraphTemplate:
+    """Return the template of a network from its graphs at three or more batches.
+
+    The lines go through the two lowest batches; the graphs at the others check them.
+
+    Raises:
+        NotLinearError: if ops differ, or a size is no straight line of the batch.
+    """
+    batches = sorted(graphs)
+    first, second = (graphs[batch] for batch in batches[:2])
+    low, high = batches[:2]
+    _check_ops(first, second)
+    tensors = {}
+    for name, spec in first.tensors.items():
+        pairs = [*zip(spec.shape, second.tensors[name].shape, strict=True)]
+        if any(size != other_size for size, other_size in pairs):
+            tensors[name] = tuple([_size_line(*pair, low, high) for pair in pairs])
+    attributes = {}
+    for place, (op, other_op) in enumerate(zip(first.ops, second.ops, strict=True)):
+        if op.attrs != other_op.attrs:
+            attributes[place] = _attribute_lines(op, other_op, low, high)
+    template = GraphTemplate(first, tensors, attributes, (batches[0], batches[-1]))
+    if any(template.build_graph(batch) != graphs[batch] for batch in batches[2:]):
+        raise NotLinearError("a size is no straight line of the batch")
+    return template
+
+
+def _check_ops(first: Graph, second: Graph) -> None:
+    """Raise `NotLinearError` if two graphs differ in more than sizes and attributes."""
+    if any(getattr(first, name) != getattr(second, name) for name in _FIXED_FIELDS):
+        raise NotLinearError("inputs, weights or remarks differ")
+    if first.tensors.keys() != second.tensors.keys() or len(first.ops) != len(second.ops):
+        raise NotLinearError("tensors or ops differ")
+    for spec, other_spec in ((first.tensors[name], second.tensors[name]) for name in first.tensors):
+        if spec.dtype != other_spec.dtype or len(spec.shape) != len(other_spec.shape):
+            raise NotLinearError("types or ranks differ")
+    for op, other in zip(first.ops, second.ops, strict=True):
+        names = (op.name, op.kind, op.inputs, op.outputs, op.part, op.of, op.attrs.keys())
+        if names != (
+            other.name,
+            other.kind,
+            other.inputs,
+            other.outputs,
+            other.part,
+            other.of,
+            other.attrs.keys(),
+        ):
+            raise NotLinearError(f"op {op.name} differs")
+
+
+def _attribute_lines(op: Op, other: Op, low: int, high: int) -> dict[str, AttributeLine]:
+    """Return the lines of the attributes that differ between two batches."""
+    lines: dict[str, AttributeLine] = {}
+    for name, value in op.attrs.items():
+        changed = other.attrs[name]
+        if value == changed:
+            continue
+        if isinstance(value, tuple) and isinstance(changed, tuple) and len(value) == len(changed):
+            pairs = zip(value, changed, strict=True)
+            lines[name] = tuple(_line(a, b, low, high) for a, b in pairs)
+        else:
+            lines[name] = _line(value, changed, low, high)
+    return lines
+
+
+def _line(first: Any, second: Any, low: int, high: int) -> Line:
+    """Return the line through two whole numbers, at batches `low` and `high`, or 1 over them."""
+    if isinstance(first, float) and isinstance(second, float) and first > 0 < second:
+        return ReciprocalLine(_size_line(round(1 / first), round(1 / second), low, high))
+    return _size_line(first, second, low, high)
+
+
+def _size_line(first: Any, second: Any, low: int, high: int) -> SizeLine:
+    if type(first) is not int or type(second) is not int:
+        raise NotLinearError("an attribute that is no size differs")
+    slope, remainder = divmod(second - first, high - low)
+    if remainder:
+        raise NotLinearError("a size grows by fractions")
+    return SizeLine(first - slope * low, slope)
+
+
+def _evaluate(lines: AttributeLine, batch: int) -> Any:
+    """Return the value of an attribute, a number or a tuple of numbers, at a batch."""
+    if isinstance(lines, tuple):
+        return tuple(line.value(batch) for line in lines)
+    return lines.value(batch)

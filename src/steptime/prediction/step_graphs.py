@@ -1,0 +1,49 @@
+"""The graph of a step at many batches: built a few times, then evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from steptime.build import build_step
+from steptime.core.errors import InputError
+from steptime.core.graph import Graph
+from steptime.core.workload import Workload
+from steptime.network.batch_template import GraphTemplate, NotLinearError, make_template
+
+CHECKED_BATCH = 1 << 20  # the largest batch of a search, at which lines of sizes are checked
+
+
+def build_steps(workload: Workload) -> Callable[[int], Graph]:
+    """Return a function that builds the step of a workload at any batch.
+
+    The first calls of a network of a file build its graph, which takes as long as reading it. If
+    all sizes are straight lines of the batch, checked at three batches, the later calls evaluate
+    these lines. A batch outside of them, such as 1 where the file treats it otherwise, is built.
+    """
+    default_batch = workload.batch_per_replica
+    template: GraphTemplate | None = None
+    has_template = False
+
+    def build_graph_of(batch: int) -> Graph:
+        nonlocal template, has_template
+        if batch != default_batch and workload.sha256 and not has_template:
+            has_template = True
+            template = _make_template(workload)
+        if template is not None and template.covers(batch):
+            return template.build_graph(batch)
+        return build_step(replace(workload, batch_per_replica=batch))
+
+    return build_graph_of
+
+
+def _make_template(workload: Workload) -> GraphTemplate | None:
+    """Return the step of a network of a file as lines of the batch, None where they are none."""
+    batches = (workload.batch_per_replica, 2 * workload.batch_per_replica + 1, CHECKED_BATCH)
+    if workload.batch_per_replica >= CHECKED_BATCH // 2:
+        return None
+    try:
+        graphs = [build_step(replace(workload, batch_per_replica=batch)) for batch in batches]
+        return make_template(dict(zip(batches, graphs, strict=True)))
+    except (InputError, NotLinearError):
+        return None

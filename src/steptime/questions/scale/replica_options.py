@@ -1,0 +1,105 @@
+"""The options of how replicas are joined, and the maker's node where they say nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from steptime.core.kinds import text_of
+from steptime.core.values import parse_count
+from steptime.hardware import catalog
+from steptime.prediction.collectives import GROUP, Fabric
+from steptime.questions import kinds
+from steptime.questions.step_options import ExecutionKeywords, ExecutionOptions
+
+SECONDS_PER_US = 1e-6
+Assumed = dict[str, str]
+
+
+class ReplicaKeywords(ExecutionKeywords, total=False):
+    """Keywords of `ReplicaOptions`."""
+
+    per_node: kinds.Count | None
+    inside: kinds.Link | None
+    links_per_node: kinds.Count | None
+    servers: kinds.Count | None
+
+
+@dataclass(frozen=True)
+class ReplicaOptions(ExecutionOptions, keywords=ReplicaKeywords):
+    """How replicas are joined, by the fields of `Fabric`, and how their step is executed.
+
+    Args:
+        per_node: Devices of a node, 1 where each is alone on its link. Default: the maker's, else
+            8 for hierarchical, --inside or --links-per-node.
+        inside: What joins the devices of a node. Default: the maker's, else every replica is alone
+            on its link.
+        links_per_node: Links of a node that its devices share. Default: one per device of the
+            maker's node, else 1.
+        servers: Parameter servers. Default: 1.
+        stack: What runs it (steptime list stacks); of predict several, side by side.
+        channels_last: Images lie with their channels last. Default: as the stack does.
+        tf32: Products of float32 as TF32. Default: auto, as the software does (convolutions).
+        host: The host that issues kernels: server, desktop, any-server, any-desktop, fast, slow,
+            calibrated (the device's own), or a device calibrated on it.
+    """
+
+    per_node: int | float | str | None = None
+    inside: Any = None
+    links_per_node: int | float | str | None = None
+    servers: int | float | str | None = None
+
+    def joins(self) -> dict[str, object]:
+        """Return the options that say how replicas are joined, by their names."""
+        return {
+            "--per-node": self.per_node,
+            "--inside": self.inside,
+            "--links-per-node": self.links_per_node,
+            "--servers": self.servers,
+        }
+
+    def fill_node(
+        self, link: Any, site: Mapping[str, Any]
+    ) -> tuple[Any, "ReplicaOptions", Assumed]:
+        """Fill in how the maker's node is joined where no option says it.
+
+        A node of one device, and a device without a maker's node, stay as they are.
+
+        Args:
+            link: the value of --link, None without one.
+            site: the maker's node (`usual_site`).
+
+        Returns:
+            The link, the options, and what was filled in by option.
+        """
+        if "inside" not in site or text_of(self.per_node) in (1, "1"):
+            return link, self, {}
+        per_node = _count_or(self.per_node, "--per-node", site["per_node"])
+        options = {"inside": site["inside"], "per_node": per_node, "links_per_node": per_node}
+        assumed = {name: value for name, value in options.items() if getattr(self, name) is None}
+        filled = replace(self, **assumed)
+        if link is None and "link" in site:
+            link = assumed["link"] = site["link"]
+        return link, filled, {name: str(value) for name, value in assumed.items()}
+
+    def fabric(self, link: Any, latency_us: float | None) -> Fabric:
+        """Return the fabric that joins the replicas; raises `InputError`.
+
+        Args:
+            link: the link of a device.
+            latency_us: microseconds of a message over it; None for those of the link.
+        """
+        between = catalog.link(link, "--link")
+        if latency_us is not None:
+            between = replace(between, latency_s=latency_us * SECONDS_PER_US)
+        inside = None if self.inside is None else catalog.link(self.inside, "--inside")
+        return Fabric(
+            between,
+            inside,
+            _count_or(self.per_node, "--per-node", GROUP),
+            _count_or(self.links_per_node, "--links-per-node", 1),
+            _count_or(self.servers, "--servers", 1),
+        )
+
+
+def _count_or(value: object, option: str, default: int) -> int:
+    return default if value is None else parse_count(text_of(value), option)
