@@ -68,7 +68,8 @@ def test_document(capsys):
     for row in found["rows"]:
         assert list(row) == ROW
         exchanges = {item["collective"]: item["communication_s"] for item in row["collectives"]}
-        assert list(exchanges) == list(COLLECTIVES)
+        assert list(exchanges) == [name for name in COLLECTIVES if name in exchanges]
+        assert {*COLLECTIVES} - {*exchanges} <= {"in-switch"}  # of nodes with a switch
         assert row["communication_s"] == exchanges["ring"]
         assert row["global_batch"] == 8 * row["replicas"]
         assert row["step_s"] == pytest.approx(row["compute_s"] + row["communication_s"])
@@ -82,9 +83,6 @@ def test_workers_default_and_order(capsys):
     assert [r["replicas"] for r in answer(capsys, *LINKED)["rows"]] == [1, 2, 4, 8, 16, 32, 64, 128]
     found = answer(capsys, *LINKED, "--replicas", "9,1..4")
     assert [row["replicas"] for row in found["rows"]] == [1, 2, 3, 4, 9]
-    alone = answer(capsys, *NET, "--replicas", "1")
-    assert alone["link"] is None
-    assert alone["rows"][0]["speedup"] == 1
 
 
 def test_training_time_and_cost(capsys):
@@ -119,7 +117,8 @@ def test_training_time_and_cost(capsys):
 
 def test_options_of_the_exchange(capsys):
     def comm(*words: str) -> dict[str, float]:
-        (row,) = answer(capsys, *LINKED, "--replicas", "16", *words)["rows"]
+        nodes = () if "--per-node" in words else ("--per-node", "1")
+        (row,) = answer(capsys, *LINKED, "--replicas", "16", *nodes, *words)["rows"]
         return {item["collective"]: item["communication_s"] for item in row["collectives"]}
 
     plain = comm()
@@ -132,8 +131,8 @@ def test_options_of_the_exchange(capsys):
     quick = comm("--inside", "nvlink-2", "--per-node", "4")
     assert quick["hierarchical"] < plain["hierarchical"]
     assert quick["ring"] < plain["ring"]  # it waits between nodes only where it crosses them
-    wide = comm("--inside", "nvlink-2", "--per-node", "4", "--links-per-node", "4")
-    assert wide["hierarchical"] < quick["hierarchical"]
+    narrow = comm("--inside", "nvlink-2", "--per-node", "4", "--links-per-node", "1")
+    assert quick["hierarchical"] < narrow["hierarchical"]  # a link each by default
     shared = comm("--servers", "4")["parameter-server"]
     messages = start + 2 * 16 * 22e-6  # from and to each worker, one after another
     assert shared - messages == pytest.approx((plain["parameter-server"] - messages) / 4)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rapidfuzz.distance  # noqa: F401  # an import while mutants are read would be seen
 
 from exported import document
 from onnx_bytes import function, model, node, tensor, value, whole

@@ -116,10 +116,13 @@ def test_few_batches_are_built_once(monkeypatch):
     from steptime.prediction import step_model
 
     built = []
-    original = step_model.build_step
-    monkeypatch.setattr(
-        step_model, "build_step", lambda w: built.append(w.batch_per_replica) or original(w)
-    )
+    original = step_model.build_steps
+
+    def counted(workload):
+        build = original(workload)
+        return lambda batch: built.append(batch) or build(batch)
+
+    monkeypatch.setattr(step_model, "build_steps", counted)
     model = StepModel("fc:layers=1,nodes=8", K80)
     found = BatchSteps(model, (5, 2, 7))
     for device in (K80, WAITS):

@@ -292,6 +292,7 @@ def _figures(device: Device) -> dict[str, float | None]:
     peaks = {f"peak {name}": value for name, value in device.peak_flop_per_s.items()}
     vector = {f"vector {name}": value for name, value in device.vector_flop_per_s.items()}
     names = ("memory_bytes_per_s", "clock_hz", "multiprocessors", "l2_bytes", "peak_w", "cores")
+    names += ("l3_bytes", "l3_of_core_bytes")
     return {**peaks, **vector, **{name: getattr(device, name) for name in names}}
 
 

@@ -73,7 +73,7 @@ def test_what_does_not_fit_has_no_best_batch(tmp_path):
 
 @pytest.mark.parametrize(
     ("devices", "link"),
-    [("rtx-4090", "pcie-4-x16"), ("h100,rtx-4090", "nvlink-4"), ("a100,h100,t4", "nvlink-3")],
+    [("rtx-4090", "pcie-4-x16-host"), ("h100,rtx-4090", "nvlink-4"), ("a100,h100,t4", "nvlink-3")],
 )
 def test_a_page_opens_with_a_link_that_its_device_has(devices, link, tmp_path):
     page = tmp_path / "page.html"

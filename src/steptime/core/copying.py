@@ -9,7 +9,7 @@ from msgspec.structs import replace as replace_struct
 Value = TypeVar("Value")
 
 
-def replace(value: Value, **fields: object) -> Value:
+def replace(value: Value, /, **fields: object) -> Value:
     """Return a copy of a dataclass or a struct in which some fields have other values.
 
     Args:

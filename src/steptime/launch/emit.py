@@ -43,9 +43,13 @@ def emit_job(tool: str, kind: str, model: str, facts: Facts) -> str:
     Raises:
         InputError: for an unknown tool, and for a fact that the tool has no option for.
     """
-    emitters = SERVING_EMITTERS if kind == SERVING else TRAINING_EMITTERS
-    check_choice("--emit", tool, emitters)
-    return emitters[tool](model, facts)
+    check_emitter(tool, kind)
+    return (SERVING_EMITTERS | TRAINING_EMITTERS)[tool](model, facts)
+
+
+def check_emitter(tool: str, kind: str) -> None:
+    """Raise `InputError` for a tool that cannot be emitted for a kind of job."""
+    check_choice("--emit", tool, SERVING_EMITTERS if kind == SERVING else TRAINING_EMITTERS)
 
 
 def _refuse(tool: str, facts: Facts, expressible: Iterable[str], nearest: str) -> None:
@@ -355,12 +359,12 @@ def _emit_megatron(model: str, facts: Facts) -> str:
 
 
 Emitter = Callable[[str, Facts], str]
-SERVING_EMITTERS: Mapping[str, Emitter] = {
+SERVING_EMITTERS: dict[str, Emitter] = {
     "vllm": _emit_vllm,
     "sglang": _emit_sglang,
     "llama-server": _emit_llama_server,
 }
-TRAINING_EMITTERS: Mapping[str, Emitter] = {
+TRAINING_EMITTERS: dict[str, Emitter] = {
     "axolotl": _emit_axolotl,
     "trl": _emit_trl,
     "deepspeed": _emit_deepspeed,

@@ -65,7 +65,7 @@ def test_memory_reaches_a_share_by_its_kind(device, share):
 def test_a_sum_reads_two_tensors_and_writes_one():
     kernel = one("add", (1000, 100_000), (1000, 100_000))
     parts = stream(kernel, NO_CACHE, CONSTANTS)
-    assert parts.memory_s == pytest.approx(1.2e9 / (0.9 * 1560e9) + LATENCY)
+    assert parts.memory_s == pytest.approx(1.2e9 / (0.9 * 1555e9) + LATENCY)
     assert parts.compute_s == pytest.approx(1e8 / (19.49e12 * 0.5))
     assert parts.gap_s == 1e-6
 
@@ -82,7 +82,7 @@ def test_what_fits_into_the_last_cache_comes_from_there():
 
 
 def test_long_rows_of_softmax_are_read_again_and_all_rows_of_norms():
-    rate = 0.9 * 1560e9
+    rate = 0.9 * 1555e9
     short, long = one("softmax", (80_000, 1024)), one("softmax", (40_000, 2048))
     norm = one("layer_norm", (80_000, 1024), (1024,), (1024,))
     assert short.row == 1024
@@ -105,7 +105,7 @@ def test_rows_at_work_that_the_last_cache_holds_are_not_read_again(kind, again, 
         device = replace(A100, l2_bytes=cache)
         seconds = stream(kernel, device, CONSTANTS).memory_s - LATENCY
         moved = kernel.bytes * (1 + share * again)
-        assert seconds == pytest.approx(moved / (0.9 * 1560e9), rel=0.02)
+        assert seconds == pytest.approx(moved / (0.9 * 1555e9), rel=0.02)
 
 
 def test_events_show_the_host_or_the_device_whichever_is_later():
@@ -148,5 +148,5 @@ def test_a_device_of_few_figures_has_a_price():
     bare = replace(A100, multiprocessors=None, l2_bytes=None, clock_hz=None, architecture=None)
     kernel = Kernel("op", "relu", "forward", "float32", "vector", 1e6, 8e6)
     assert stream(kernel, replace(bare, memory_type=None), CONSTANTS).memory_s == (
-        pytest.approx(8e6 / (0.8 * 1560e9) + 2e-6)
+        pytest.approx(8e6 / (0.8 * 1555e9) + 2e-6)
     )

@@ -69,7 +69,7 @@ def opaque_gradient(b: Backward) -> tuple[str | None, ...]:
     made = b.emit(
         "opaque_grad",
         (*reads, *filter(None, b.grads)),
-        "grad",
+        "inputs_grad",
         function=b.attrs["function"],
         flop_count=b.attrs.get("flop_count", 0),
         **pack_specs([b.specs[i] for i in needed]),

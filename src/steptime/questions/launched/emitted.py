@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from steptime.core.errors import InputError
 from steptime.core.toml_files import packaged
 from steptime.core.workload import Tuning
-from steptime.launch.emit import emit_job
+from steptime.launch.emit import check_emitter, emit_job
 from steptime.launch.job import SERVING, TRAINING, Facts, FactValue
 
 DTYPES = {
@@ -53,6 +53,7 @@ def emit_training(tool: str, model: str, facts: Facts, tuning: Tuning) -> str:
     Raises:
         InputError: for what the tool cannot say.
     """
+    check_emitter(tool, TRAINING)
     all_facts = dict(facts)
     dtype = str(facts.get("dtype"))
     all_facts["dtype"] = DTYPES.get(dtype, dtype)
@@ -81,6 +82,7 @@ def emit_server(tool: str, model: str, facts: Facts, tokens: int, room: int | No
     Raises:
         InputError: for what the tool cannot say.
     """
+    check_emitter(tool, SERVING)
     limits: Facts = {
         "max_model_len": -(-tokens // SEQUENCE_STEP) * SEQUENCE_STEP,
         "max_num_seqs": max(1, min(MAX_SEQUENCES, MAX_SEQUENCES if room is None else room)),
