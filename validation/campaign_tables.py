@@ -121,15 +121,23 @@ def width_table(widths: Widths) -> str:
     return table(("kind of work", "below", "above", "campaigns", "shape told by"), rows)
 
 
-def page_text(held: Sequence[Held], widths: Widths) -> str:
-    """Return the part of the page that is told by campaign."""
+def page_text(held: Sequence[Held], widths: Widths, is_left_out: bool) -> str:
+    """Return the part of the page that is told by campaign.
+
+    Args:
+        held: rows with their interval, each by the campaigns of others.
+        widths: the widths that the package ships.
+        is_left_out: rows that told constants are predicted by the constants of the others.
+    """
     blind = [one for one in held if one.residual.is_blind]
     fitted = [one for one in held if not one.residual.is_blind]
     added = ", ".join(sorted({one.residual.added for one in blind}))
     parts = [
         f"### Rows that told no constant (added {added})",
         kind_table(blind),
-        "### Rows whose set was left out of the constants",
+        "### Rows whose set was left out of the constants"
+        if is_left_out
+        else "### Rows that told constants, which know them",
         kind_table(fitted),
         "### Where predictions are bad, and why",
         bad_table(blind),

@@ -116,7 +116,7 @@ def main(arguments: Sequence[str]) -> int:
     widths = fit_widths(residuals, measured_devices(residuals))
     text = format_file(widths, residuals, f"{datetime.now(UTC):%Y-%m-%d}")
     held = leave_each_out(residuals)
-    page = page_text(held, widths)
+    page = page_text(held, widths, is_left_out=not options.shipped)
     if options.write:
         (DATA / shipped.FILE).write_text(text, "utf-8")
         for path, part in ((PAGE, page), (README, readme_table(held))):
