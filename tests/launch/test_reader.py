@@ -118,6 +118,21 @@ LINES = {
         "zero": 1,
         "recompute": "selective",
     },
+    "accelerate launch --config_file configs/zero3.yaml --num_processes 4 t.py "
+    "--model_name_or_path m/x --bf16": {
+        "zero": 3,
+        "devices": 4,
+        "dtype": "bfloat16",
+    },
+    "swift sft --model m/x --torch_dtype bfloat16 --max_length 1024": {
+        "lora_rank": 8,
+        "lora_targets": "all-linear",
+        "micro_batch": 1,
+    },
+    "srun -N 2 bash -c 'torchrun --nnodes 2 --nproc_per_node 8 t.py --model_name_or_path m/x'": {
+        "devices": 16,
+        "per_node": 8,
+    },
     "python3 -m MaxText.train MaxText/configs/base.yml model_name=llama2-7b "
     "ici_fsdp_parallelism=4 ici_tensor_parallelism=2 per_device_batch_size=2": {
         "data": 4,
@@ -257,6 +272,19 @@ def test_defaults_and_unused_options_are_named():
     assert job.defaults == ("tensor", "pipeline", "data", "gpu_memory_utilization", "devices")
     assert set(job.not_used) == {"--port 80", "--cpu-offload-gb 4"}
     assert job.notes == ("--cpu-offload-gb 4: weights on the host are not priced",)
+
+
+def test_a_shape_of_megatron_is_model_text():
+    line = (
+        "torchrun --node_rank $UNKNOWN pretrain_gpt.py --num-layers 4 --hidden-size 256 "
+        "--num-attention-heads 8 --num-query-groups 2 --ffn-hidden-size 512 --swiglu "
+        "--normalization RMSNorm --position-embedding-type rope --disable-bias-linear "
+        "--untie-embeddings-and-output-weights --tensor-model-parallel-size 1"
+    )
+    assert read_launch(line).model == (
+        "transformer:layers=4,width=256,heads=8,kv_heads=2,ffn=512,"
+        "norm=rms,activation=swiglu,positions=rotary,bias=no,tied=no"
+    )
 
 
 @pytest.mark.parametrize("text", ["llama3_8b", "llama3 8b", "ls -l", "absent.yaml", "fc:layers=2"])

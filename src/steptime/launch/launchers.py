@@ -123,7 +123,8 @@ def _take_launcher(launch: LaunchedProgram, name: str, flags: frozenset[str], sk
         options.append(word)
         words = words[1:]
         is_flag = normalize(word.partition("=")[0]) in flags
-        if not is_flag and "=" not in word and words:
+        has_value = bool(words) and not words[0].endswith(".py")  # of a variable that is not set
+        if not is_flag and "=" not in word and has_value:
             options.append(words[0])
             words = words[1:]
         if word in {"-m", "--module"}:

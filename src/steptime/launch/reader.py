@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from steptime.core.errors import InputError, shorten
-from steptime.launch.containers import container_commands, is_container_file
+from steptime.launch.containers import SHELLS, container_commands, is_container_file
 from steptime.launch.job import (
     SERVING,
     JobBuilder,
@@ -90,7 +90,9 @@ def is_command_line(text: str) -> bool:
     is_path = os.path.exists(text)  # noqa: PTH110  # False, however long the text is
     if len(text.split()) < 2 or is_path:
         return False
-    return any(_tool_of(command) is not None for command in read_script(text).commands)
+    commands = read_script(text).commands
+    started = (inner for command in commands for inner in _inner_commands(command))
+    return any(_tool_of(command) is not None for command in started)
 
 
 def _is_small_file(path: Path) -> bool:
@@ -117,13 +119,26 @@ def _read_script(text: str, files: Files) -> JobBuilder | None:
     """Return the job of the first command of a script that starts a known tool."""
     script = read_script(text)
     files.script_files.update(script.files)
-    commands = [command for command in script.commands if _tool_of(command) is not None]
+    started = [inner for command in script.commands for inner in _inner_commands(command)]
+    commands = [command for command in started if _tool_of(command) is not None]
     if not commands:
         return None
     job = _read_command(commands[0], files)
     if job is not None and len({command.words for command in commands}) > 1:
         job.notes.append(f"the first of {len(commands)} launch commands is read")
     return job
+
+
+def _inner_commands(command: ShellCommand) -> list[ShellCommand]:
+    """Return the commands of a shell that a command starts, `bash -c "..."`; else the command."""
+    launch = unwrap(list(command.words), command.environment)
+    if launch.program not in SHELLS or launch.words[:1] not in (["-c"], ["-lc"], ["-ec"]):
+        return [command]
+    inner = read_script(" ".join(launch.words[1:2])).commands
+    return [
+        ShellCommand(started.words, {**launch.environment, **started.environment})
+        for started in inner
+    ]
 
 
 def _read_command(command: ShellCommand, files: Files) -> JobBuilder | None:
@@ -179,7 +194,7 @@ def _training_tool_of(
     if "torchtitan" in program or program == "run_train.sh":
         return _read_titan
     has_batch = any(word.startswith("--per_device_train_batch_size") for word in words)
-    is_trainer = program == "trl" or bool(launch.launcher) or has_batch
+    is_trainer = program in {"trl", "swift"} or bool(launch.launcher) or has_batch
     return _read_training_script if is_trainer else None
 
 

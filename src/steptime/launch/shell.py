@@ -17,17 +17,15 @@ from steptime.launch.shell_values import calculate, evaluate_test, trim
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+RUNTIME_VARIABLES = {  # that a scheduler or the shell sets
+    **dict.fromkeys(("RANK", "NODE_RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NODEID"), "0"),
+    **dict.fromkeys(("MASTER_ADDR", "HOSTNAME"), "localhost"),
+    "MASTER_PORT": "29500",
+}
 MAX_COMMANDS = 10_000  # of a script, loops included
 MAX_DEPTH = 20  # of functions that call functions
-BLOCKS = {
-    "program",
-    "list",
-    "pipeline",
-    "do_group",
-    "compound_statement",
-    "subshell",
-    "else_clause",
-}
+BLOCKS = {"program", "list", "pipeline", "do_group", "compound_statement", "subshell"}
+BLOCKS |= {"else_clause", "ERROR"}
 PLAIN_WORDS = {"word", "extglob_pattern", "regex"}
 _SLURM = re.compile(r"^#SBATCH\s+--?([\w-]+)[=\s]+(\S+)", re.MULTILINE)
 _EXPANSION = re.compile(r"\$\{(#?)(\w+|[@*#?])(\[[@*]\])?(.*)\}", re.DOTALL)
@@ -71,6 +69,7 @@ def read_script(text: str) -> Script:
     parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
     source = re.sub(r"\\[ \t]*\r?\n", " ", _without_comments_in_continuations(text))
     interpreter = _Interpreter(source.encode())
+    interpreter.variables.update(RUNTIME_VARIABLES)
     interpreter.variables.update(_slurm_variables(text))
     interpreter.run(parser.parse(interpreter.source).root_node)
     return interpreter.script

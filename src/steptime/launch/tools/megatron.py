@@ -37,7 +37,10 @@ SHAPE = (  # options that give the shape of the model, with ours
     ("width", ("hidden_size",)),
     ("heads", ("num_attention_heads",)),
     ("kv_heads", ("num_query_groups",)),
-    ("vocabulary", ("vocab_size",)),
+    ("ffn", ("ffn_hidden_size",)),
+    ("head_width", ("kv_channels",)),
+    ("max_length", ("max_position_embeddings",)),
+    ("vocabulary", ("vocab_size", "padded_vocab_size")),
 )
 UNPRICED = {
     "moe_token_dispatcher_type": "the way of tokens to experts is the stack's",
@@ -83,11 +86,27 @@ def _read_model(job: JobBuilder, settings: ToolSettings) -> None:
     if job.model or not (shape["layers"] and shape["width"] and shape["heads"]):
         return
     words = [f"{name}={value}" for name, value in shape.items() if value]
-    inner = settings.count("ffn_hidden_size")
-    words += [f"inner={inner}"] if inner else []
+    words += [f"{name}={value}" for name, value in _read_layers(settings).items()]
     job.model = "transformer:" + ",".join(words)
     if settings.count("num_experts"):
         job.notes.append("num_experts: the experts are not read from the arguments")
+
+
+def _read_layers(settings: ToolSettings) -> dict[str, str]:
+    """Return Megatron's flags of the layers as settings of the family `transformer`."""
+    layers: dict[str, str] = {}
+    if (settings.text("normalization") or "").lower() == "rmsnorm":
+        layers["norm"] = "rms"
+    if settings.flag("swiglu"):
+        layers["activation"] = "swiglu"
+    is_rotary = settings.text("position_embedding_type") == "rope"
+    if is_rotary or settings.flag("use_rotary_position_embeddings"):
+        layers["positions"] = "rotary"
+    if settings.flag("disable_bias_linear"):
+        layers["bias"] = "no"
+    if settings.flag("untie_embeddings_and_output_weights"):
+        layers["tied"] = "no"
+    return layers
 
 
 def _read_stages(job: JobBuilder, settings: ToolSettings) -> None:

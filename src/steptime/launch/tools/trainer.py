@@ -22,6 +22,7 @@ from steptime.launch.settings import (
 
 READ_FROM = "transformers 4.57, TRL 0.24, Accelerate 1.10, DeepSpeed 0.17"
 DEFAULT_BATCH = 8
+SWIFT_RANK = 8
 SHARDING = {  # FSDP's strategies, by name and number
     **dict.fromkeys(("full_shard", "1", "hybrid_shard", "4"), 3),
     **dict.fromkeys(("shard_grad_op", "2", "hybrid_shard_zero2", "5"), 2),
@@ -69,11 +70,23 @@ def read_trainer(launch: LaunchedProgram, settings: ToolSettings, files: Files) 
     read_deepspeed(job, settings.text("deepspeed", "deepspeed_config"), files)
     read_fsdp(job, settings)
     _read_objective(job, launch, settings)
+    if launch.program == "swift":
+        _read_swift(job, settings)
     job.set_default("micro_batch", DEFAULT_BATCH)
     job.set_default("accumulation", 1)
     job.set_default("optimizer", "adamw")
     note_unpriced(job, settings, UNPRICED)
     return job
+
+
+def _read_swift(job: JobBuilder, settings: ToolSettings) -> None:
+    """Set the defaults of ms-swift: LoRA on all linear layers, batches of 1, recompute."""
+    job.tool = "swift"
+    if (settings.text("train_type", "tuner_type") or "lora") == "lora":
+        job.set_default("lora_rank", SWIFT_RANK)
+        job.set_default("lora_targets", "all-linear")
+    job.set_default("micro_batch", 1)
+    job.set_default("recompute", "full")
 
 
 def read_devices(job: JobBuilder, launch: LaunchedProgram) -> None:
@@ -167,7 +180,7 @@ def take_accelerate(job: JobBuilder, launch: LaunchedProgram, files: Files) -> N
     path = launch.settings.text("config_file")
     config = (files.mapping(path) if path else None) or {}
     if path and not config:
-        job.notes.append(f"{path}: is not here, so its sharding and devices are unknown")
+        _read_configuration_name(job, path)
     read_accelerate(job, config, files)
     options = launch.settings
     if options.text("mixed_precision"):
@@ -179,6 +192,19 @@ def take_accelerate(job: JobBuilder, launch: LaunchedProgram, files: Files) -> N
         job.set("zero", SHARDING.get(strategy.lower()))
     if options.flag("use_fsdp") and "zero" not in job.facts:
         job.set("zero", 3)
+
+
+def _read_configuration_name(job: JobBuilder, path: str) -> None:
+    """Set the sharding that the name of an absent configuration says, such as `zero3.yaml`."""
+    name = path.rpartition("/")[2].lower()
+    stage = re.search(r"zero[-_]?(?:stage)?[-_]?([0-3])", name)
+    if stage:
+        job.set("zero", int(stage[1]))
+    elif "fsdp" in name:
+        job.set("zero", 3)
+    elif name.startswith(("ddp", "multi_gpu")):
+        job.set("zero", 0)
+    job.notes.append(f"{path}: is not here; its name alone is read")
 
 
 def read_accelerate(job: JobBuilder, config: Mapping[str, Any], files: Files) -> None:
@@ -260,7 +286,7 @@ def read_deepspeed(job: JobBuilder, config: str | None, files: Files) -> None:
     is_inline = config.lstrip().startswith("{")
     data = json.loads(config) if is_inline else files.mapping(config)
     if data is None:
-        stage = re.search(r"zero[-_]?(?:stage)?[-_]?([0-3])", config.lower())
+        stage = re.search(r"(?:zero|z)[-_]?(?:stage)?[-_]?([0-3])", config.lower())
         job.set("zero", int(stage[1]) if stage else None)
         job.notes.append(f"{config}: is not here; its name alone is read")
         return
