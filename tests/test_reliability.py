@@ -36,6 +36,7 @@ TOO_EARLY = """
 import json, os, sys
 from pathlib import Path
 from attack import kill_scenarios, kills
+from steptime.core.copying import replace
 from steptime.records import store
 
 def append(story):

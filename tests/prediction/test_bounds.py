@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from math import exp
 
 import pytest
 
@@ -75,8 +74,7 @@ def test_bounds_hold_the_exchanges_of_ops():
     assert made.high_s is not None
     assert quick.low_s is not None
     alone_s = quick.low_s - quick.exposed_s
-    assert made.low_s < alone_s + made.exposed_s  # the link may be quicker, too
-    assert made.low_s > alone_s + made.exposed_s * exp(-2 * catalog.link("ethernet-1").spread)
+    assert quick.low_s < made.low_s < alone_s + made.exposed_s  # the link may be quicker, too
     assert made.low_s < made.step_s < made.high_s
 
 

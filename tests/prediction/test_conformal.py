@@ -92,11 +92,11 @@ def test_fit_says_its_verdict_and_interval() -> None:
 def test_plan_and_serve_take_the_widths_of_their_kind() -> None:
     kinds = packaged(conformal.FILE)["kinds"]
     answer = plan("llama3_8b", MEASURED, 8, tensor=2, data=4, stack="megatron-2024")
-    assert log(answer.high_s / answer.step_s) == pytest.approx(kinds[TRAININGS]["above"])
+    assert log(answer.high_s / answer.step_s) == pytest.approx(kinds[TRAININGS]["above"], abs=1e-3)
     assert answer.device_power_w is not None
     assert answer.device_power_low_w < answer.device_power_w < answer.device_power_high_w
     memory = answer.memory
     assert memory.needed_low_bytes < memory.needed_bytes < memory.needed_high_bytes
     served = serve("llama3_8b", MEASURED, stack="vllm-2025")
     assert log(served.tpot_high_s / served.tpot_s) == pytest.approx(kinds["servings"]["above"])
-    assert log(served.ttft_high_s / served.ttft_s) == pytest.approx(kinds["first tokens"]["above"])
+    assert log(served.ttft_high_s / served.ttft_s) == pytest.approx(kinds["TTFT"]["above"])

@@ -166,7 +166,8 @@ def held() -> set[str]:
 
 
 def test_a_constant_that_a_table_holds_is_read(names):
-    assert sorted(held() - names) == []
+    unread = sorted(held() - names)
+    assert unread == [], str(unread)
 
 
 def test_a_name_that_is_read_is_held_by_a_table(names):

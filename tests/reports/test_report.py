@@ -426,8 +426,8 @@ def test_an_analysis_that_cannot_answer_leaves_the_others(monkeypatch):
 def test_of_more_networks_than_a_page_shows_those_that_matter_are_taken(monkeypatch):
     from steptime.reports import found
 
-    monkeypatch.setattr(found, "MOST", 5)
-    monkeypatch.setattr(found.gather, "__kwdefaults__", {"pictures": True, "most": 5})
+    monkeypatch.setattr(found, "MAX_NETWORKS", 5)
+    monkeypatch.setattr(found.gather, "__kwdefaults__", {"pictures": True, "max_networks": 5})
     text, numbers = page(synthetic.sweep(failures=True), "results")
     seen = Page(text)
     assert numbers["networks"] == 24  # of all, not of those that are shown

@@ -59,7 +59,7 @@ def test_every_table_is_written_down():
         ("LitGPT, lora", "memory_bytes", 0.04, 0.03),
         ("LitGPT, qlora", "memory_bytes", 0.17, 0.17),
         ("Megatron-Bridge, dense", "step_s", 0.13, 0.13),
-        ("Megatron-Bridge, mixtures", "step_s", 0.19, 0.115),  # no constant is told by them
+        ("Megatron-Bridge, mixtures", "step_s", 0.19, 0.125),  # no constant is told by them
         ("torchtitan", "memory_bytes", 0.1, 0.1),
         ("FasterTransformer", "request_s", 0.06, 0.05),
         ("TensorRT-LLM, static", "tokens_per_s_per_device", 0.06, 0.05),

@@ -5,7 +5,7 @@ from math import exp
 from typing import NamedTuple
 
 from steptime.core.dtypes import SIZE_BYTES
-from steptime.core.workload import FULL_TRAINING, Tuning
+from steptime.core.workload import Tuning
 from steptime.hardware.device import Device
 from steptime.network.ops.training import STATE_BLOCK
 from steptime.planning.pieces import Piece
@@ -178,7 +178,7 @@ def between(
 
 def training_kind(tuning: Tuning, has_experts: bool) -> str:
     """Return the kind of work of a step of many devices, by which its interval is found."""
-    if tuning != FULL_TRAINING:
+    if tuning.freezes:
         return conformal.FINE_TUNINGS
     return conformal.MIXTURE_TRAININGS if has_experts else conformal.TRAININGS
 

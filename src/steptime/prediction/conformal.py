@@ -25,7 +25,7 @@ MIXTURE_TRAININGS: Final = "mixture trainings"
 FINE_TUNINGS: Final = "fine-tunings"
 SERVINGS: Final = "servings"
 MIXTURE_SERVINGS: Final = "mixture servings"
-FIRST_TOKENS: Final = "first tokens"
+FIRST_TOKENS: Final = "TTFT"
 COLLECTIVES: Final = "collectives"
 MEMORY: Final = "memory"
 POWER: Final = "power"
@@ -97,8 +97,9 @@ def has_calibrated_interval(kind: str, device: Device) -> bool:
 
 
 @cache
-def _architectures() -> frozenset[str | None]:
-    return frozenset(catalog.device(name).architecture for name in packaged(FILE)["devices"])
+def _architectures() -> frozenset[str]:
+    measured = (catalog.device(name).architecture for name in packaged(FILE)["devices"])
+    return frozenset(filter(None, measured))
 
 
 def widen(

@@ -15,7 +15,7 @@ from steptime.core.dtypes import PRECISIONS
 from steptime.core.errors import check_choice
 from steptime.core.graph import PASSES, Graph, Part
 from steptime.core.values import parse_count
-from steptime.core.workload import FULL_TRAINING, Workload
+from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.hardware.constants import value_of
 from steptime.hardware.defaults import settle_dtype
@@ -317,7 +317,7 @@ class StepModel:
         """
         if self.method.name != "calibrated":
             return low_s, high_s
-        is_whole = self.workload.tuning == FULL_TRAINING
+        is_whole = not self.workload.tuning.freezes
         kind = conformal.DEVICE_STEPS if is_whole else conformal.FINE_TUNINGS
         is_assumed = self.assumes and not is_whole
         return conformal.widen(kind, step_s, low_s, high_s, self.device, is_assumed)

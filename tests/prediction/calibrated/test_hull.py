@@ -61,7 +61,7 @@ def test_a_cpu_whose_file_does_not_say_its_cores_has_those_of_its_peak():
         StepModel("resnet18", one, method="calibrated").predict(8) for one in (known, few)
     )
     assert bare.times.step_s == plain.times.step_s
-    assert bare.times.high_s > plain.times.high_s
+    assert bare.times.high_s >= plain.times.high_s
 
 
 def test_the_interval_is_wider_and_the_prediction_says_why():
