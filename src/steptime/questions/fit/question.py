@@ -18,7 +18,6 @@ from steptime.questions import kinds
 from steptime.questions.fit.commands import fitting_commands
 from steptime.questions.fit.memory_savings import list_savings
 from steptime.questions.launched.answer import LaunchedAnswer
-from steptime.questions.launched.emitted import emit_training
 from steptime.questions.launched.question import answer_launched, read_launched
 from steptime.questions.step_options import StepKeywords, StepOptions
 from steptime.questions.training import TrainingTime, predict_training, tokens_per_s, training_rows
@@ -330,6 +329,8 @@ def _emit_step(tool: str | None, step_model: StepModel) -> str | None:
     """Return a step on one device as a command or recipe of a tool, None without a tool."""
     if tool is None:
         return None
+    from steptime.questions.launched.emitted import emit_training
+
     workload = step_model.workload
     facts: Facts = {
         "micro_batch": workload.batch_per_replica,
@@ -339,10 +340,9 @@ def _emit_step(tool: str | None, step_model: StepModel) -> str | None:
         "dtype": workload.dtype,
         "optimizer": workload.optimizer,
     }
-    length = tokens_per_example(workload)
-    return emit_training(
-        tool, workload.label, facts | ({"length": length} if length else {}), workload.tuning
-    )
+    if length := tokens_per_example(workload):
+        facts["length"] = length
+    return emit_training(tool, workload.label, facts, workload.tuning)
 
 
 def _largest_fitting(step_model: StepModel) -> int | None:

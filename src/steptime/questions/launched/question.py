@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -12,12 +11,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from steptime.core.errors import InputError
+from steptime.core.files import path_exists
 from steptime.launch.job import SERVING, LaunchJob
-from steptime.launch.reader import is_command_line, read_launch
 from steptime.questions.launched.answer import FactValue, LaunchedAnswer
-from steptime.questions.launched.job_model import find_model
-from steptime.questions.launched.links import assume_links
-from steptime.questions.launched.settings import SETTINGS
 
 AnswerType = TypeVar("AnswerType", bound=LaunchedAnswer)
 
@@ -58,8 +54,14 @@ def read_launched(
     text = model if job_file is None else job_file
     if not isinstance(text, str | PathLike):
         return None
+    is_name = len(str(text).split()) < 2 and not path_exists(str(text))
+    if is_name and job_file is None:
+        return None  # before the readers of the tools are imported
+    from steptime.launch.reader import is_command_line, read_launch
+    from steptime.questions.launched.job_model import find_model
+
     job = read_launch(str(text), device_count=1 if name == "fit" else device_count)
-    if job is None and job_file is not None and not os.path.exists(job_file):  # noqa: PTH110  # a line
+    if job is None and job_file is not None and not path_exists(str(job_file)):
         raise InputError(f"--from {job_file}: there is no such file")
     if job is None and job_file is not None:
         raise InputError(f"--from {job_file}: is no launch command or recipe of a known tool")
@@ -88,6 +90,9 @@ def answer_launched(
         device: the device that the user names.
         options: options that the user gives, which win; None and False are not given.
     """
+    from steptime.questions.launched.links import assume_links
+    from steptime.questions.launched.settings import SETTINGS
+
     job = question.job
     user_options = {name: value for name, value in options.items() if value not in (None, False)}
     settings = SETTINGS[question.name](job, user_options)

@@ -30,7 +30,6 @@ from steptime.planning.answer import timed
 from steptime.planning.faults import refuse_idle
 from steptime.planning.request import MOST_DEVICES, Request, level_of
 from steptime.questions import kinds
-from steptime.questions.launched.emitted import emit_training
 from steptime.questions.launched.question import answer_launched, read_launched
 from steptime.questions.options import refuse
 from steptime.questions.pictures import check_picture
@@ -182,6 +181,8 @@ def _emit_plan(
     tool: str, answer: PlanAnswer | PlanSearchAnswer, request: Request
 ) -> PlanAnswer | PlanSearchAnswer:
     """Return the answer with its plan, or its best one, as a command or recipe of a tool."""
+    from steptime.questions.launched.emitted import emit_training
+
     best = answer.best if isinstance(answer, PlanSearchAnswer) else answer
     split = best.plan
     degrees = ("tensor", "pipeline", "context", "data", "virtual", "expert", "expert_tensor")
