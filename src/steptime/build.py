@@ -10,6 +10,7 @@ from pathlib import Path
 
 from steptime.core.dtypes import find_dtype, precision
 from steptime.core.errors import InputError, check_choice, shorten, unknown
+from steptime.core.files import path_exists
 from steptime.core.graph import Graph
 from steptime.core.values import MAX_COUNT, parse_count, parse_pairs
 from steptime.core.workload import (
@@ -130,8 +131,7 @@ def _check_words(text: str) -> None:
     """
     name = text.partition(":")[0].strip()
     words = name.split()
-    has_file = os.path.exists(text)  # noqa: PTH110  # False, whatever is wrong with the name
-    is_file = has_file or text.endswith(".toml") or is_network_file(text)
+    is_file = path_exists(text) or text.endswith(".toml") or is_network_file(text)
     if len(words) < 2 or is_file or named(name) in names():
         return
     model_names = set(names())

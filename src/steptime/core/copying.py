@@ -21,4 +21,4 @@ def replace(value: Value, /, **fields: object) -> Value:
     """
     if isinstance(value, Struct):
         return replace_struct(value, **fields)
-    return replace_dataclass(value, **fields)  # type: ignore[type-var]
+    return replace_dataclass(value, **fields)  # type: ignore[type-var]  # a dataclass, of which mypy has no bound here

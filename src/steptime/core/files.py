@@ -113,3 +113,8 @@ def read_lines(path: Path) -> list[JsonObject]:
         with suppress(ValueError):
             tables.append(json.loads(line))
     return [table for table in tables if isinstance(table, dict)]
+
+
+def path_exists(text: str) -> bool:
+    """Return whether a text is the path of something; one that can be no path is not."""
+    return os.path.exists(text)  # noqa: PTH110  # `Path.exists` raises for a text that is too long

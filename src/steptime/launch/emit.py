@@ -352,7 +352,7 @@ def _emit_megatron(model: str, facts: Facts) -> str:
     if "lora_rank" in facts:
         words += ["--train_type", "lora", "--lora_rank", str(facts["lora_rank"])]
         targets = facts.get("lora_targets", "all-linear")
-        words += ["--target_modules", *([targets] if isinstance(targets, str) else targets)]  # type: ignore[misc]
+        words += ["--target_modules", *(targets if isinstance(targets, list) else [str(targets)])]
     node_words = _device_words(facts, "NPROC_PER_NODE", "NNODES")
     variables = [f"{node_words[i]}={node_words[i + 1]}" for i in range(0, len(node_words), 2)]
     return " ".join([*variables, _command(words)])

@@ -6,7 +6,6 @@ own YAML, JSON or TOML. Nothing of it is run.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from steptime.core.errors import InputError, shorten
+from steptime.core.files import path_exists
 from steptime.launch.containers import SHELLS, container_commands, is_container_file
 from steptime.launch.job import (
     SERVING,
@@ -87,8 +87,7 @@ def read_launch(
 
 def is_command_line(text: str) -> bool:
     """Return whether a text is several words of which the first ones start a known tool."""
-    is_path = os.path.exists(text)  # noqa: PTH110  # False, however long the text is
-    if len(text.split()) < 2 or is_path:
+    if len(text.split()) < 2 or path_exists(text):
         return False
     commands = read_script(text).commands
     started = (inner for command in commands for inner in _inner_commands(command))

@@ -158,7 +158,10 @@ class Model:
         if function is None:
             return None
         names = dict.fromkeys(function.input, "") | dict(
-            [*zip(function.input, node.inputs), *zip(function.output, node.outputs)]  # noqa: B905
+            [
+                *zip(function.input, node.inputs, strict=False),  # those left out stay ""
+                *zip(function.output, node.outputs, strict=False),
+            ]
         )
         defaults = _default_attributes(node)
         given = (*defaults, *function.attribute_proto, *node.proto.attribute)
@@ -213,7 +216,10 @@ class Model:
                 yield OnnxNode(name, op, inputs, outputs, attrs, opset, proto)
                 continue
             inner = dict.fromkeys(function.input, "") | dict(
-                [*zip(function.input, inputs), *zip(function.output, outputs)]  # noqa: B905
+                [
+                    *zip(function.input, inputs, strict=False),  # those left out stay ""
+                    *zip(function.output, outputs, strict=False),
+                ]
             )
             attributes = {one.name: one for one in (*function.attribute_proto, *proto.attribute)}
             yield from self._expanded(

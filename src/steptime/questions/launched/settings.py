@@ -92,8 +92,9 @@ def plan_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionS
     settings.take(job.facts, {name: name for name in table.split()})
     settings.take(job.facts, {"micro_batch": "microbatch"})
     _take_step(settings, job)
-    if "stages" in job.facts:
-        settings.options["stages"] = ",".join(map(str, job.facts["stages"]))  # type: ignore[arg-type]
+    stages = job.facts.get("stages")
+    if isinstance(stages, list):
+        settings.options["stages"] = ",".join(stages)
     if "data" not in job.facts:
         settings.notes.append(
             "the job leaves the number of devices open: one replica is priced (--device-count)"
