@@ -7,7 +7,9 @@ import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any
 
 import torch
@@ -36,7 +38,7 @@ def module_of(
             what = f"{where}:{shorten(name)[1:-1]}"
             raise InputError(f"{what}: {where} is not installed ({error})") from None
         return LIBRARIES[where](library, name, device, inputs)
-    found: Any = _run(Path(where))
+    found: Any = _execute_file(Path(where))
     inputs = getattr(found, "INPUTS", None)
     for part in name.split("."):
         if not hasattr(found, part):
@@ -53,20 +55,34 @@ def module_of(
     return found, inputs
 
 
-def _run(path: Path) -> Any:
-    """Return the module of Python that a file is, its folder importable as for a script."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+class _UncachedLoader(SourceFileLoader):
+    """Compile the source each time.
+
+    Python takes cached bytecode for current if the file has the size and the second of its last
+    version, so that an edit can go unnoticed.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
+def _execute_file(path: Path) -> ModuleType:
+    """Run a Python file as a module, with its folder importable as for a script."""
+    spec = importlib.util.spec_from_file_location(
+        path.stem, path, loader=_UncachedLoader(path.stem, str(path))
+    )
     if spec is None or spec.loader is None:
         raise InputError(f"{path}: not a Python file")
     sys.path.insert(0, str(path.resolve().parent))
-    made = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = made  # as for an import: dataclasses and pickle look there
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # as for an import: dataclasses and pickle look there
     try:
         with without_operators():
-            spec.loader.exec_module(made)
+            spec.loader.exec_module(module)
     except Exception as error:
         raise InputError(f"{path}: {_said(error)}") from error
-    return made
+    return module
 
 
 def _made(make: Any, device: str, what: str) -> Any:
