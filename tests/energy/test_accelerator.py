@@ -13,13 +13,14 @@ import pytest
 
 from every import every
 from steptime.core.errors import InputError
-from steptime.energy.accelerator import chips_at, diagnosis, estimate
+from steptime.energy.accelerator import estimate, scale_chips
 from steptime.energy.accelerators import MeasuredNetwork, accelerator_names, accelerators
-from steptime.energy.process import INVERTERS, Process, factors, read_process
+from steptime.energy.diagnosis import cross_predictions, layers_per_mac, rival_platforms
+from steptime.energy.process import INVERTERS, Process, read_process, scale_factors
 from steptime.energy.request import ChipLayer, ChipRequest
 
 EYERISS, EIE = accelerators("eyeriss+eie")
-CHIPS = chips_at((EYERISS, EIE), Process(65), "dennard")
+CHIPS = scale_chips((EYERISS, EIE), Process(65), "dennard")
 WORD_BYTES = 2  # Eyeriss computes in 16 bits
 
 
@@ -125,10 +126,14 @@ def test_eie_runs_18800_alexnets_a_second():
     [("core-i7-5930k", 189, 24_000), ("geforce-titan-x", 13, 3_400)],
 )
 def test_eie_beside_cpu_and_gpu(platform, slower, energy):
-    key = {"platform": platform, "weights": "dense", "batch": 1}
-    (found,) = (row for row in diagnosis(CHIPS)["rivals"] if key.items() <= row.items())
-    assert found["latency_ratio"] == pytest.approx(slower, rel=0.05)
-    assert found["energy_ratio"] == pytest.approx(energy, rel=0.05)
+    dense_singles = {
+        row.platform: row
+        for row in rival_platforms(EIE)
+        if (row.weights, row.batch) == ("dense", 1)
+    }
+    rival = dense_singles[platform]
+    assert rival.latency_ratio == pytest.approx(slower, rel=0.05)
+    assert rival.energy_ratio == pytest.approx(energy, rel=0.05)
 
 
 def test_any_other_layer_costs_its_multiply_adds():
@@ -176,7 +181,7 @@ def test_dram_has_a_line_of_its_own():
 
 
 def test_one_chip_runs_its_own_part():
-    only = chips_at(accelerators("eie"), Process(45), "none")
+    only = scale_chips(accelerators("eie"), Process(45), "none")
     found = estimate(
         ChipRequest("mine", "", (ChipLayer("a", "conv2d", 1), ChipLayer("b", "linear", 1))), only
     )
@@ -186,9 +191,10 @@ def test_one_chip_runs_its_own_part():
 
 
 def test_networks_from_each_other():
-    found = diagnosis(CHIPS)
-    assert len(found["layers"]) == 18 + 6  # NeuralTalk's sizes are not known
-    ratios = {(row["accelerator"], row["net"]): row["latency_ratio"] for row in found["cross"]}
+    layers = [row for chip in CHIPS for row in layers_per_mac(chip)]
+    assert len(layers) == 18 + 6  # NeuralTalk's sizes are not known
+    predictions = [row for chip in CHIPS for row in cross_predictions(chip)]
+    ratios = {(row.accelerator, row.net): row.latency_ratio for row in predictions}
     alexnet = (0.1153 / 4) / 665_784_864
     vgg = (4.3094 / 3) / 15_346_630_656
     assert ratios["eyeriss", "AlexNet"] == pytest.approx(vgg / alexnet)
@@ -205,13 +211,16 @@ def test_networks_from_each_other():
     ],
 )
 def test_scaling_from_45_to_65_nm(scaling, time, energy):
-    found = factors(scaling, Process(45), Process(65))
+    found = scale_factors(scaling, Process(45), Process(65))
     assert found == pytest.approx((time, energy))
 
 
 def test_the_example_of_stillmaker_and_baas():
     """The authors' corrigendum of their section 4.2.1: 1 pJ at 65 nm, 1.3 V, in 32 nm at 0.9 V."""
-    found = factors("stillmaker-baas", read_process("65nm@1.3V"), read_process("32nm-hp@0.9V"))
+    old, new = read_process("65nm@1.3V"), read_process("32nm-hp@0.9V")
+    found = scale_factors("stillmaker-baas", old, new)
+        "stillmaker-baas", read_process("65nm@1.3V"), read_process("32nm-hp@0.9V")
+    )
     assert found.energy == pytest.approx(0.1755, rel=1e-3)
 
 
@@ -226,7 +235,7 @@ def test_the_example_of_stillmaker_and_baas():
     ],
 )
 def test_stillmaker_and_baas(old, new, time, energy):
-    found = factors("stillmaker-baas", read_process(old), read_process(new))
+    found = scale_factors("stillmaker-baas", read_process(old), read_process(new))
     assert found == pytest.approx((time, energy), rel=0.005)
 
 
@@ -236,7 +245,7 @@ def test_polynomials_by_hand():
     energy = 3.755 - 4.398 + 1.975
     old, new = Process(90, voltage_v=1.0), Process(65, voltage_v=1.0)
     at_90 = (-60.34 + 262.5 - 384.2 + 210.9, 4.762 - 4.781 + 2.092)
-    found = factors("stillmaker-baas", old, new)
+    found = scale_factors("stillmaker-baas", old, new)
     assert found == pytest.approx((delay / at_90[0], energy / at_90[1]))
     assert len(INVERTERS) == 18
 
@@ -253,7 +262,7 @@ def test_polynomials_by_hand():
 )
 def test_what_stillmaker_and_baas_do_not_know(process, message):
     with pytest.raises(InputError, match=message.replace("(", r"\(")):
-        factors("stillmaker-baas", Process(45), read_process(process))
+        scale_factors("stillmaker-baas", Process(45), read_process(process))
 
 
 @every("text", ["", "nm", "0nm", "65 um", "65nm@", "65nm@0V", "-45nm", "65nm-xp"])
@@ -263,7 +272,7 @@ def test_what_is_no_process(text):
 
 
 def test_a_chip_of_the_wanted_process_stays_as_it_is():
-    (chip,) = chips_at((replace(EYERISS, voltage_v=0.9),), Process(65), "stillmaker-baas")
+    (chip,) = scale_chips((replace(EYERISS, voltage_v=0.9),), Process(65), "stillmaker-baas")
     assert chip.scale == (1, 1)
 
 

@@ -1,19 +1,19 @@
 """Latency and energy of a network on accelerators that papers measured layer by layer.
 
-First order, after FODLAM (Sampson, Buckler; Cornell 2017): a layer of the tables is looked up, any
-other costs its multiply-adds times the tables' cost a multiply-add of that kind. Layers run one
-after another; what the chips do not run costs nothing and is named.
+A first-order model after FODLAM (Sampson, Buckler; Cornell 2017): a layer that a table has is
+looked up; any other layer costs its multiply-adds times the mean cost of a multiply-add in the
+tables for layers of its kind. Layers run one after another. Layers that no chip runs cost nothing
+and are listed.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import geometric_mean
 from typing import NamedTuple
 
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.energy.accelerators import Accelerator, MeasuredLayer
 from steptime.energy.operations import figures
-from steptime.energy.process import Factors, Process, factors
+from steptime.energy.process import Factors, Process, scale_factors
 from steptime.energy.request import ChipLayer, ChipRequest, plain_layer, plain_net
 
 
@@ -26,11 +26,17 @@ class ChipCost(NamedTuple):
 
 @dataclass(frozen=True)
 class Chip:
-    """An accelerator at a process; `whole_batch` takes its rows for those of one example."""
+    """An accelerator, scaled to a process.
+
+    Attributes:
+        accelerator: the accelerator with its measured layers.
+        scale: factors from its own process to the wanted one.
+        ignores_batch: take the cost of a measured batch for that of one example, as FODLAM does.
+    """
 
     accelerator: Accelerator
     scale: Factors
-    whole_batch: bool = False
+    ignores_batch: bool = False
 
     def cost(self, layer: MeasuredLayer) -> ChipCost:
         """Return the cost of a measured layer for one example."""
@@ -41,26 +47,26 @@ class Chip:
         )
 
     def examples(self, layer: MeasuredLayer) -> int:
-        """Return how many examples a measured layer's row is taken for."""
-        return 1 if self.whole_batch else layer.batch
+        """Return the number of examples over which a measured layer's cost is divided."""
+        return 1 if self.ignores_batch else layer.batch
 
     def cost_per_mac(self, layers: Iterable[MeasuredLayer]) -> ChipCost:
         """Return total cost over total multiply-adds of measured layers that state theirs."""
         rows = list(layers)
         macs = sum(row.macs or 0 for row in rows)
         costs = [self.cost(row) for row in rows]
-        return ChipCost(
-            sum(one.latency_s for one in costs) / macs, sum(one.energy_j for one in costs) / macs
-        )
+        latency_s = sum(cost.latency_s for cost in costs)
+        energy_j = sum(cost.energy_j for cost in costs)
+        return ChipCost(latency_s / macs, energy_j / macs)
 
 
 @dataclass(frozen=True)
 class LayerEstimate:
     """Cost of one layer for one example.
 
-    `part` is what of the network it is (`conv`, `fc`). Low and high are of the cheapest and the
-    dearest measured layer a multiply-add; None for a layer that was measured itself. Bytes of DRAM
-    are None where the chip's table has none.
+    `part` is the part of the network that its chip runs (`conv`, `fc`). The low and high ends are
+    computed with the measured layers that cost least and most per multiply-add; they are None for
+    a layer that was measured itself. Bytes of DRAM are None if the chip's table has none.
     """
 
     name: str
@@ -78,7 +84,7 @@ class LayerEstimate:
     dram_high_bytes: float | None
 
 
-DRAM = "horowitz-45nm"  # whose figures of energy are taken for DRAM
+DRAM = "horowitz-45nm"  # the figures that price DRAM
 SUMMED = (
     "latency_s",
     "latency_low_s",
@@ -92,9 +98,9 @@ TOTAL = "total"
 
 @dataclass(frozen=True)
 class Estimate:
-    """The layers that the chips run, and those that no chip runs.
+    """Costs of the layers that the chips run, and the layers that no chip runs.
 
-    The times of `supposed_pruned` layers are scaled from layers with pruned weights.
+    The times of `supposed_pruned` layers are scaled from measured layers with pruned weights.
     """
 
     parts: tuple[str, ...]
@@ -104,28 +110,26 @@ class Estimate:
 
     def sums(self) -> dict[str, dict[str, float | None]]:
         """Return the sums of each part and of all; a bound is None if a layer has none."""
-        return {
-            part: {
-                name: _sum(getattr(one, name) for one in self.layers if part in (TOTAL, one.part))
-                for name in SUMMED
-            }
-            for part in (*self.parts, TOTAL)
-        }
+        sums = {}
+        for part in (*self.parts, TOTAL):
+            layers = [layer for layer in self.layers if part in (TOTAL, layer.part)]
+            sums[part] = {name: _sum(getattr(layer, name) for layer in layers) for name in SUMMED}
+        return sums
 
     def dram(self) -> dict[str, float]:
-        """Return the energy of DRAM, in no other sum, for the layers whose bytes are known.
+        """Return the energy of DRAM for the layers whose bytes are known; it is in no other sum.
 
-        Low and high are the fewest bytes at the least energy a byte, and the most at the most; in
-        between stand the tables' bytes at the mean of both energies.
+        The low end is the fewest bytes at the lowest energy per byte, the high end the most bytes
+        at the highest. The middle is the tables' bytes at the mean of both energies.
         """
-        known = [one for one in self.layers if one.dram_bytes is not None]
-        low, high = figures(DRAM).dram_j_per_byte
-        moved = sum(one.dram_bytes or 0.0 for one in known)
+        layers = [layer for layer in self.layers if layer.dram_bytes is not None]
+        low_j, high_j = figures(DRAM).dram_j_per_byte
+        dram_bytes = sum(layer.dram_bytes or 0.0 for layer in layers)
         return {
-            "dram_bytes": moved,
-            "energy_j": moved * (low + high) / 2,
-            "energy_low_j": sum(one.dram_low_bytes or 0.0 for one in known) * low,
-            "energy_high_j": sum(one.dram_high_bytes or 0.0 for one in known) * high,
+            "dram_bytes": dram_bytes,
+            "energy_j": dram_bytes * (low_j + high_j) / 2,
+            "energy_low_j": sum(layer.dram_low_bytes or 0.0 for layer in layers) * low_j,
+            "energy_high_j": sum(layer.dram_high_bytes or 0.0 for layer in layers) * high_j,
         }
 
 
@@ -138,106 +142,155 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return total
 
 
-def chips_at(
+def scale_chips(
     accelerators: Sequence[Accelerator],
     process: Process,
     scaling: str,
-    whole_batch: bool = False,
+    ignores_batch: bool = False,
 ) -> tuple[Chip, ...]:
     """Return the accelerators as if they were made in another process.
 
-    Raises `InputError` for a scaling that is unknown or does not know a process.
+    Args:
+        accelerators: the accelerators.
+        process: the process to scale to.
+        scaling: a key of `SCALINGS`.
+        ignores_batch: take the cost of a measured batch for that of one example.
+
+    Raises:
+        InputError: if the scaling is unknown or has no figures of a process.
     """
-    return tuple(
-        Chip(
-            one,
-            factors(scaling, Process(one.process_nm, voltage_v=one.voltage_v), process),
-            whole_batch,
-        )
-        for one in accelerators
-    )
+    chips = []
+    for accelerator in accelerators:
+        design_process = Process(accelerator.process_nm, voltage_v=accelerator.voltage_v)
+        scale = scale_factors(scaling, design_process, process)
+        chips.append(Chip(accelerator, scale, ignores_batch))
+    return tuple(chips)
 
 
-# FODLAM as published: Eyeriss's rows, which are of 4 or 3 images, taken for those of one, and EIE
-# brought from 45 to 65 nm by ideal scaling
+# FODLAM as published takes Eyeriss's rows, which are of 4 or 3 images, for those of one image, and
+# scales EIE from 45 to 65 nm by the ideal rule.
 PROCESS = Process(65)
 SCALING = "dennard"
 
 
 def published_chips(accelerators: Sequence[Accelerator]) -> tuple[Chip, ...]:
     """Return the chips as FODLAM takes them: at 65 nm, a batch for one image."""
-    return chips_at(accelerators, PROCESS, SCALING, whole_batch=True)
+    return scale_chips(accelerators, PROCESS, SCALING, ignores_batch=True)
 
 
 def estimate(request: ChipRequest, chips: Sequence[Chip]) -> Estimate:
     """Return the cost of each layer of a request.
 
-    Raises `InputError` for a network or a layer that no table has, and for a layer without
-    multiply-adds.
+    Raises:
+        InputError: if no table has the network or a layer of it, or a layer that is to be scaled
+            does not state its multiply-adds.
     """
-    layers, not_covered, pruned = [], [], []
-    rows = _table(request.net, chips) if request.net else {}
-    for asked in request.layers:
-        if request.net:
-            if plain_layer(asked.name) not in rows:
-                known = [row.name for _, row in rows.values()]
-                raise unknown("layer", asked.name, known, request.net)
-            layers.append(_looked_up(*rows[plain_layer(asked.name)]))
-            continue
-        chip = _chip_for(asked, chips)
-        if chip is None:
-            not_covered.append(asked)
-        else:
-            layers.append(_scaled(asked, chip))
-            pruned += [asked.name] if chip.accelerator.pruned else []
     parts = tuple(chip.accelerator.kind for chip in chips)
+    if request.net:
+        rows = _find_network(request.net, chips)
+        layers = [_look_up_layer(layer, request.net, rows) for layer in request.layers]
+        return Estimate(parts, tuple(layers), ())
+    layers, not_covered, pruned = [], [], []
+    for layer in request.layers:
+        chip = _find_chip(layer, chips)
+        if chip is None:
+            not_covered.append(layer)
+            continue
+        layers.append(_scale_layer(layer, chip))
+        if chip.accelerator.pruned:
+            pruned.append(layer.name)
     return Estimate(parts, tuple(layers), tuple(not_covered), tuple(pruned))
 
 
-def _table(net: str, chips: Sequence[Chip]) -> dict[str, tuple[Chip, MeasuredLayer]]:
-    """Return the rows that the chips' tables have for a network."""
-    found = {
-        plain_layer(row.name): (chip, row)
-        for chip in chips
-        for network in chip.accelerator.networks
+class _ChipRow(NamedTuple):
+    """A row of a chip's table."""
+
+    chip: Chip
+    row: MeasuredLayer
+
+
+def _find_network(net: str, chips: Sequence[Chip]) -> dict[str, _ChipRow]:
+    """Return the rows that the chips' tables have for a network, by plain layer name."""
+    networks = [(chip, network) for chip in chips for network in chip.accelerator.networks]
+    rows = {
+        plain_layer(row.name): _ChipRow(chip, row)
+        for chip, network in networks
         if plain_net(network.name) == plain_net(net)
         for row in network.layers
     }
-    if not found:
-        names = {network.name: 0 for chip in chips for network in chip.accelerator.networks}
-        raise unknown("net", net, names)
-    return found
+    if not rows:
+        raise unknown("net", net, dict.fromkeys(network.name for _, network in networks))
+    return rows
 
 
-def _looked_up(chip: Chip, row: MeasuredLayer) -> LayerEstimate:
+def _look_up_layer(layer: ChipLayer, net: str, rows: Mapping[str, _ChipRow]) -> LayerEstimate:
+    """Return the measured cost of a layer of a table."""
+    name = plain_layer(layer.name)
+    if name not in rows:
+        raise unknown("layer", layer.name, [row.name for _, row in rows.values()], net)
+    chip, row = rows[name]
     cost = chip.cost(row)
-    dram = None if row.dram_bytes is None else row.dram_bytes / chip.examples(row)
-    one, accelerator = chip.accelerator.kind, chip.accelerator.name
-    latency, energy = (cost.latency_s, None, None), (cost.energy_j, None, None)
-    return LayerEstimate(row.name, one, accelerator, row.macs, *latency, *energy, *((dram,) * 3))
+    dram_bytes = None if row.dram_bytes is None else row.dram_bytes / chip.examples(row)
+    return LayerEstimate(
+        name=row.name,
+        part=chip.accelerator.kind,
+        accelerator=chip.accelerator.name,
+        macs=row.macs,
+        latency_s=cost.latency_s,
+        latency_low_s=None,
+        latency_high_s=None,
+        energy_j=cost.energy_j,
+        energy_low_j=None,
+        energy_high_j=None,
+        dram_bytes=dram_bytes,
+        dram_low_bytes=dram_bytes,
+        dram_high_bytes=dram_bytes,
+    )
 
 
-def _chip_for(asked: ChipLayer, chips: Sequence[Chip]) -> Chip | None:
+def _find_chip(layer: ChipLayer, chips: Sequence[Chip]) -> Chip | None:
+    """Return the first chip that runs layers of this kind, or None."""
     for chip in chips:
-        if asked.kind in (*chip.accelerator.op_kinds, *chip.accelerator.layer_types):
+        if layer.kind in (*chip.accelerator.op_kinds, *chip.accelerator.layer_types):
             return chip
     return None
 
 
-def _scaled(asked: ChipLayer, chip: Chip) -> LayerEstimate:
-    if asked.macs is None:
-        raise InputError(f"layer {shorten(asked.name)}: 'macs' is missing")
-    macs, rows = asked.macs, chip.accelerator.scalable
-    costs = zip(chip.cost_per_mac(rows), *(chip.cost_per_mac([row]) for row in rows), strict=True)
-    latency, energy = ((macs * mean, macs * min(each), macs * max(each)) for mean, *each in costs)
+class _PerMac(NamedTuple):
+    """Mean, lowest and highest amount per multiply-add of measured layers."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def _scale_layer(layer: ChipLayer, chip: Chip) -> LayerEstimate:
+    """Return the cost of a layer from its multiply-adds and the measured layers of the chip."""
+    if layer.macs is None:
+        raise InputError(f"layer {shorten(layer.name)}: 'macs' is missing")
+    macs, rows = layer.macs, chip.accelerator.scalable
+    mean = chip.cost_per_mac(rows)
+    costs = [chip.cost_per_mac([row]) for row in rows]
     dram = _dram_bytes_per_mac(chip)
-    moved = (None, None, None) if dram is None else tuple(macs * one for one in dram)
-    part, name = chip.accelerator.kind, chip.accelerator.name
-    return LayerEstimate(asked.name, part, name, macs, *latency, *energy, *moved)
+    return LayerEstimate(
+        name=layer.name,
+        part=chip.accelerator.kind,
+        accelerator=chip.accelerator.name,
+        macs=macs,
+        latency_s=macs * mean.latency_s,
+        latency_low_s=macs * min(cost.latency_s for cost in costs),
+        latency_high_s=macs * max(cost.latency_s for cost in costs),
+        energy_j=macs * mean.energy_j,
+        energy_low_j=macs * min(cost.energy_j for cost in costs),
+        energy_high_j=macs * max(cost.energy_j for cost in costs),
+        dram_bytes=None if dram is None else macs * dram.mean,
+        dram_low_bytes=None if dram is None else macs * dram.low,
+        dram_high_bytes=None if dram is None else macs * dram.high,
+    )
 
 
-def _dram_bytes_per_mac(chip: Chip) -> tuple[float, float, float] | None:
-    """Return total over total, the least and the most of the measured layers, or None."""
+def _dram_bytes_per_mac(chip: Chip) -> _PerMac | None:
+    """Return the DRAM traffic of the measured layers; None if the tables do not state it."""
     rows = [
         (row.dram_bytes / chip.examples(row), row.macs)
         for row in chip.accelerator.scalable
@@ -245,67 +298,6 @@ def _dram_bytes_per_mac(chip: Chip) -> tuple[float, float, float] | None:
     ]
     if not rows:
         return None
-    each = [moved / macs for moved, macs in rows]
-    return sum(moved for moved, _ in rows) / sum(macs for _, macs in rows), min(each), max(each)
-
-
-def diagnosis(chips: Sequence[Chip]) -> dict[str, list[dict[str, object]]]:
-    """Return `layers`, the cost per multiply-add of each of them, `averages`, `cross`, `rivals`.
-
-    `averages` are the costs that layers take which were not measured. `cross` predicts each network
-    of a table from the other networks of that table; `ratio` is predicted over measured. `rivals`
-    are the platforms that the paper compares with, as published.
-    """
-    found: dict[str, list[dict[str, object]]]
-    found = {"layers": [], "averages": [], "cross": [], "rivals": []}
-    for chip in chips:
-        every, name = chip.accelerator.scalable, {"accelerator": chip.accelerator.name}
-        if every:
-            found["averages"].append({**name, **_per_mac(chip, every)})
-        for net in chip.accelerator.networks:
-            rows = [row for row in net.layers if row.macs is not None]
-            others = [row for row in every if row not in rows]
-            place = {**name, "net": net.name}
-            for row in rows:
-                measured = {"layer": row.name, "macs": row.macs}
-                found["layers"].append({**place, **measured, **_per_mac(chip, [row])})
-            if rows and others:
-                found["cross"].append({**place, **_crossed(chip, rows, others)})
-        found["rivals"] += _rivals(chip.accelerator)
-    return found
-
-
-def _per_mac(chip: Chip, rows: Sequence[MeasuredLayer]) -> dict[str, float]:
-    one = chip.cost_per_mac(rows)
-    return {"latency_s_per_mac": one.latency_s, "energy_j_per_mac": one.energy_j}
-
-
-def _rivals(accelerator: Accelerator) -> Iterator[dict[str, object]]:
-    """Return how many times slower, and of how much more energy, each rival is.
-
-    Geometric means over the layers: 1 s and 4 s in place of 1 s are 2 times slower.
-    """
-    rows = [row for net in accelerator.networks for row in net.layers]
-    for rival in accelerator.rivals:
-        slower = [s / row.latency_s for s, row in zip(rival.latencies_s, rows, strict=True)]
-        power = [rival.power_w / row.power_w for row in rows]
-        yield {
-            "accelerator": accelerator.name,
-            "platform": rival.name,
-            "weights": rival.weights,
-            "batch": rival.batch,
-            "latency_ratio": geometric_mean(slower),
-            "energy_ratio": geometric_mean(slower) * geometric_mean(power),
-        }
-
-
-def _crossed(
-    chip: Chip, rows: Sequence[MeasuredLayer], others: Sequence[MeasuredLayer]
-) -> dict[str, float]:
-    macs = sum(row.macs or 0 for row in rows)
-    costs = zip(ChipCost._fields, chip.cost_per_mac(rows), chip.cost_per_mac(others), strict=True)
-    found: dict[str, float] = {}
-    for name, own, predicted in costs:
-        found |= {name: own * macs, f"predicted_{name}": predicted * macs}
-        found[f"{name.rpartition('_')[0]}_ratio"] = predicted / own
-    return found
+    ratios = [dram_bytes / macs for dram_bytes, macs in rows]
+    mean = sum(dram_bytes for dram_bytes, _ in rows) / sum(macs for _, macs in rows)
+    return _PerMac(mean, min(ratios), max(ratios))

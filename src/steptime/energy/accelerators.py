@@ -14,11 +14,11 @@ _FOLDER = DATA / "accelerators"
 
 @dataclass(frozen=True)
 class MeasuredLayer:
-    """A row of a paper's table, of a whole batch of `batch` examples.
+    """A row of a paper's table, which is of a batch of `batch` examples.
 
     `macs` are the multiply-adds of one example, `batch_macs` those that the paper states for the
-    batch. `latency_s` holds waiting for memory, `processing_s` does not. `zeros` is the share of
-    zeros in the input. None is what the paper does not say.
+    batch. `latency_s` includes waiting for memory, `processing_s` does not. `zeros` is the share of
+    zeros in the input. A value that the paper does not state is None.
     """
 
     name: str
@@ -74,9 +74,9 @@ class Figure:
 
 @dataclass(frozen=True)
 class Design:
-    """What is published of a chip: `networks` have tables by layer, `figures` stand alone.
+    """The published figures of a chip: `networks` have tables by layer, `figures` stand alone.
 
-    None is what the paper does not say, or what was not checked.
+    A value is None if the paper does not state it or it was not checked.
     """
 
     name: str
@@ -95,8 +95,8 @@ class Accelerator:
     """A chip with its tables.
 
     `kind` is the part of a network that it runs (`conv`, `fc`), `op_kinds` are the rows of the op
-    table and `layer_types` Caffe's words for it. `voltage_v` is the supply's, None if unknown.
-    `pruned` says that the weights of its measured layers are, so that its times suppose it.
+    table and `layer_types` Caffe's words for it. `voltage_v` is the supply voltage, None if
+    unknown. `pruned` is true if the measured layers have pruned weights.
     """
 
     name: str
@@ -114,12 +114,12 @@ class Accelerator:
     @property
     def scalable(self) -> tuple[MeasuredLayer, ...]:
         """The layers of all networks whose multiply-adds are known."""
-        return tuple(one for net in self.networks for one in net.layers if one.macs is not None)
+        return tuple(row for net in self.networks for row in net.layers if row.macs is not None)
 
 
 def accelerator_names() -> list[str]:
     """Return the names of the accelerators that have tables by layer, sorted."""
-    return [one.name for one in designs() if one.networks]
+    return [design.name for design in designs() if design.networks]
 
 
 def designs() -> tuple[Design, ...]:
@@ -132,15 +132,16 @@ def accelerators(text: str) -> tuple[Accelerator, ...]:
 
     Raises `InputError` for an unknown name, and for two that run the same part.
     """
-    known = accelerator_names()
-    found: dict[str, Accelerator] = {}
-    for name in (piece.strip().lower() for piece in text.split("+")):
-        check_choice("accelerator", name, known)
-        one = _read(name)
-        if one.kind in found:
-            raise InputError(f"accelerator {shorten(text)}: two for the part '{one.kind}'")
-        found[one.kind] = one
-    return tuple(found.values())
+    names = accelerator_names()
+    by_kind: dict[str, Accelerator] = {}
+    for word in text.split("+"):
+        name = word.strip().lower()
+        check_choice("accelerator", name, names)
+        accelerator = _read_accelerator(name)
+        if accelerator.kind in by_kind:
+            raise InputError(f"accelerator {shorten(text)}: two for the part '{accelerator.kind}'")
+        by_kind[accelerator.kind] = accelerator
+    return tuple(by_kind.values())
 
 
 @lru_cache
@@ -148,7 +149,7 @@ def _table(name: str) -> Mapping[str, Any]:
     return tomllib.loads((_FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
 
 
-_SI = {  # column of a file: field, and by what the column is multiplied
+_SI = {  # column of a file: field, and the factor on the column
     "latency_ms": ("latency_s", 1e-3),
     "latency_us": ("latency_s", 1e-6),
     "processing_ms": ("processing_s", 1e-3),
@@ -171,39 +172,42 @@ _SI = {  # column of a file: field, and by what the column is multiplied
 }
 
 
-def _si(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table with the columns that have units in SI, the others as they are."""
-    found = {}
+def _convert_to_si(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a table whose columns with units are converted to SI; other columns are kept."""
+    converted = {}
     for key, value in table.items():
         field, factor = _SI.get(key, (key, None))
-        found[field] = value if factor is None else value * factor
-    return found
+        converted[field] = value if factor is None else value * factor
+    return converted
 
 
 _DESIGN = ("name", "process_nm", "clock_hz", "area_mm2", "power_w", "source", "note")
 
 
 def _design(table: Mapping[str, Any]) -> Design:
-    si = {"clock_hz": None, "area_mm2": None, "power_w": None} | _si(table)
+    unstated = {"clock_hz": None, "area_mm2": None, "power_w": None}
+    si = {**unstated, **_convert_to_si(table)}
     return Design(
-        networks=tuple(one["name"] for one in table.get("networks", ())),
+        networks=tuple(network["name"] for network in table.get("networks", ())),
         figures=tuple(
             Figure(row["workload"], row.get("batch"), *figure)
             for row in table.get("published", ())
-            for figure in _si({k: v for k, v in row.items() if k in _SI}).items()
+            for figure in _convert_to_si({k: v for k, v in row.items() if k in _SI}).items()
         ),
         **{key: si[key] for key in _DESIGN},
     )
 
 
 @lru_cache
-def _read(name: str) -> Accelerator:
+def _read_accelerator(name: str) -> Accelerator:
     table = _table(name)
     return Accelerator(
         op_kinds=tuple(table["op_kinds"]),
         layer_types=tuple(table["layer_types"]),
         voltage_v=table.get("voltage_V"),
-        networks=tuple(_network(one, table.get("power_mW")) for one in table["networks"]),
+        networks=tuple(
+            _read_network(network, table.get("power_mW")) for network in table["networks"]
+        ),
         rivals=tuple(
             Rival(
                 name=rival["name"],
@@ -220,12 +224,14 @@ def _read(name: str) -> Accelerator:
     )
 
 
-def _network(table: Mapping[str, Any], power_mw: float | None) -> MeasuredNetwork:
-    """Return a network's table; rows without a power have that of the chip."""
+def _read_network(table: Mapping[str, Any], power_mw: float | None) -> MeasuredNetwork:
+    """Return the table of a network; rows that state no power get the power of the chip."""
     shared = {"batch": table["batch"], "power_mW": power_mw, "macs": None}
     total = table.get("total")
     return MeasuredNetwork(
         name=table["name"],
-        layers=tuple(MeasuredLayer(**_si({**shared, **row})) for row in table["layers"]),
-        total=MeasuredLayer(**_si({**shared, "name": "total", **total})) if total else None,
+        layers=tuple(MeasuredLayer(**_convert_to_si({**shared, **row})) for row in table["layers"]),
+        total=MeasuredLayer(**_convert_to_si({**shared, "name": "total", **total}))
+        if total
+        else None,
     )

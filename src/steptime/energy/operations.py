@@ -25,21 +25,22 @@ from steptime.core.dtypes import PRECISIONS, SIZE_BYTES
 from steptime.core.errors import InputError, check_choice, unknown
 from steptime.core.graph import Graph, Op, Part, TensorSpec
 from steptime.core.toml_files import DATA
-from steptime.energy.process import Process, factors, read_process
+from steptime.energy.process import Process, scale_factors
 from steptime.network.ops import cost_of, products_of
 
-_FLOATS = {one.compute for one in PRECISIONS.values()}
+_FLOATS = {precision.compute for precision in PRECISIONS.values()}
 _ELEMENTS_A_MULTIPLY_ADD = 3  # two operands and a sum
-ESTIMATED_AS = "float16"  # as the chips compute
-ESTIMATED_ON = "row-stationary-12x14"
+ESTIMATED_DTYPE = "float16"  # as the chips compute
+ESTIMATED_HIERARCHY = "row-stationary-12x14"
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What operations and bytes cost in one process, in joules.
+    """Energy of operations and of bytes in one process, in joules.
 
-    `operation_j` has by dtype an add and a multiply, `sram_j_per_byte` by kB of a memory's size an
-    access, `dram_j_per_byte` the least and the most. `unverified` names keys of the file.
+    `operation_j` maps a dtype to the energy of an add and of a multiply, `sram_j_per_byte` the size
+    of a memory in kB to that of an access; `dram_j_per_byte` is the lowest and the highest.
+    `unverified` lists keys of the file.
     """
 
     name: str
@@ -72,17 +73,18 @@ class Hierarchy:
         if not self.reuse >= 1:
             raise InputError(f"hierarchy '{self.name}': 'reuse' must be 1 or more")
         if self.buffer_kb not in self.figures.sram_j_per_byte:
-            known = ", ".join(map(str, self.figures.sram_j_per_byte))
+            sizes = ", ".join(map(str, self.figures.sram_j_per_byte))
             raise InputError(
                 f"hierarchy '{self.name}': {self.figures.name} has no buffer of "
-                f"{self.buffer_kb} kB; known: {known}"
+                f"{self.buffer_kb} kB; known: {sizes}"
             )
 
 
 class OpEnergy(NamedTuple):
-    """The energy of one op, or of many, in joules. `of` is the forward op it belongs to.
+    """The energy of one op, or of several, in joules.
 
-    `dram_j` is the middle of `dram_low_j` and `dram_high_j`.
+    `of` is the forward op to which it belongs; `dram_j` is the middle of `dram_low_j` and
+    `dram_high_j`.
     """
 
     name: str
@@ -98,17 +100,17 @@ class OpEnergy(NamedTuple):
 
     @property
     def total_j(self) -> float:
-        """All four."""
+        """Sum of arithmetic, registers, buffer and DRAM."""
         return self._on_chip_j + self.dram_j
 
     @property
     def low_j(self) -> float:
-        """All four, DRAM at its least."""
+        """The total with DRAM at its lowest energy."""
         return self._on_chip_j + self.dram_low_j
 
     @property
     def high_j(self) -> float:
-        """All four, DRAM at its most."""
+        """The total with DRAM at its highest energy."""
         return self._on_chip_j + self.dram_high_j
 
     @property
@@ -125,7 +127,7 @@ def hierarchy(name: str) -> Hierarchy:
     """Return a shipped hierarchy; raises `InputError` for an unknown name."""
     if name.lower() not in hierarchy_names():
         raise unknown("memory hierarchy", name, hierarchy_names())
-    table = _table("hierarchies", name.lower())
+    table = _read_table("hierarchies", name.lower())
     return Hierarchy(
         name=table["name"],
         figures=figures(table["figures"]),
@@ -139,9 +141,9 @@ def hierarchy(name: str) -> Hierarchy:
 @lru_cache
 def figures(name: str) -> Figures:
     """Return figures of `data/energy`; raises `InputError` for an unknown name."""
-    known = sorted(path.stem for path in (DATA / "energy").glob("*.toml"))
-    check_choice("energy figures", name, known)
-    table = _table("energy", name)
+    names = sorted(path.stem for path in (DATA / "energy").glob("*.toml"))
+    check_choice("energy figures", name, names)
+    table = _read_table("energy", name)
     low, high = table["dram_pJ_per_64_bit"]
     return Figures(
         name=table["name"],
@@ -159,7 +161,7 @@ def figures(name: str) -> Figures:
     )
 
 
-def _table(folder: str, name: str) -> dict[str, Any]:
+def _read_table(folder: str, name: str) -> Mapping[str, Any]:
     return tomllib.loads((DATA / folder / f"{name}.toml").read_text(encoding="utf-8"))
 
 
@@ -172,44 +174,44 @@ def op_energy(
 ) -> list[OpEnergy]:
     """Estimate the energy of every op of a graph, in the graph's order, in joules.
 
-    All floating-point tensors are taken to be of `dtype` (`int8` and `int32` too), indices stay as
-    they are. With a `process`, what is on the chip is scaled to it from the figures' own; DRAM is
-    not. Raises `InputError` for a dtype without figures and for what `factors` refuses.
+    All floating-point tensors are taken to be of `dtype` (which may be `int8` or `int32`); indices
+    keep their type. With a `process`, the energy on the chip is scaled to it from the process of
+    the figures; the energy of DRAM is not.
+
+    Raises:
+        InputError: if the figures do not have the dtype, or the scaling does not reach.
     """
     costs = hierarchy.figures
     check_choice("dtype", dtype, costs.operation_j, costs.name)
-    scale = factors(scaling, costs.process, process or costs.process).energy
-    return [_of(graph, op, dtype, hierarchy, scale) for op in graph.ops]
+    scale = scale_factors(scaling, costs.process, process or costs.process).energy
+    return [_price_op(graph, op, dtype, hierarchy, scale) for op in graph.ops]
 
 
 def sum_energy(rows: Iterable[OpEnergy], name: str = "total") -> OpEnergy:
-    """Return the sum of estimates, all at their low and all at their high for the range."""
+    """Return the sum of estimates; its ends are the sums of all low and of all high ends."""
     columns = list(zip(*(row[4:] for row in rows), strict=True)) or [()] * 6
     arithmetic, register, buffer, dram, low, high = (float(sum(column)) for column in columns)
     return OpEnergy(name, "", None, "", arithmetic, register, buffer, dram, low, high)
 
 
-def estimated_energy(graph: Graph, names: Container[str], how: Mapping[str, str]) -> dict[str, Any]:
-    """Return the energy of the ops of these names, which no chip covers: no measurement.
+def estimate_ops(
+    graph: Graph, names: Container[str], process: Process, scaling: str
+) -> list[OpEnergy]:
+    """Estimate the energy of the ops of these names, which no chip covers.
 
-    16-bit arithmetic and a row-stationary array, as the chips have; on the way to the `process` of
-    `how` where its `scaling` knows one.
+    They are priced with 16-bit arithmetic and a row-stationary array, as the chips have.
+
+    Args:
+        graph: the network.
+        names: names of the ops.
+        process: the process to scale to.
+        scaling: a key of `SCALINGS`.
     """
-    process, scaling = read_process(how["process"]), how["scaling"]
-    every = op_energy(graph, ESTIMATED_AS, hierarchy(ESTIMATED_ON), process, scaling)
-    rows = [row for row in every if row.name in names]
-    total = sum_energy(rows)
-    return {
-        "dtype": ESTIMATED_AS,
-        "hierarchy": ESTIMATED_ON,
-        "energy_j": total.total_j,
-        "energy_low_j": total.low_j,
-        "energy_high_j": total.high_j,
-        "ops": [{"name": row.name, "energy_j": row.total_j} for row in rows],
-    }
+    rows = op_energy(graph, ESTIMATED_DTYPE, hierarchy(ESTIMATED_HIERARCHY), process, scaling)
+    return [row for row in rows if row.name in names]
 
 
-def _of(graph: Graph, op: Op, dtype: str, hierarchy: Hierarchy, scale: float) -> OpEnergy:
+def _price_op(graph: Graph, op: Op, dtype: str, hierarchy: Hierarchy, scale: float) -> OpEnergy:
     costs = hierarchy.figures
     inputs = tuple(_in_dtype(graph.tensors[name], dtype) for name in op.inputs)
     outputs = tuple(_in_dtype(graph.tensors[name], dtype) for name in op.outputs)

@@ -1,7 +1,7 @@
 """From one process node to another: what happens to time and energy of the same chip."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ class Process(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """By what time and energy are multiplied."""
+    """Factors on the time and the energy of a chip."""
 
     time: float
     energy: float
@@ -33,11 +33,13 @@ _PROCESS = re.compile(r"(\d{1,4})(?:nm)?(?:-(hp|lp))?(?:@(\d{1,2}(?:\.\d{1,6})?)
 
 
 def read_process(text: str) -> Process:
-    """Return the process of `65nm`, `45nm-lp` or `65nm@1.1V`; raises `InputError` for others."""
-    found = _PROCESS.fullmatch(text.strip().lower())
-    if not found or int(found[1]) < 1 or (found[3] and float(found[3]) <= 0):
+    """Parse `65nm`, `45nm-lp` or `65nm@1.1V`; raises `InputError` for other texts."""
+    match = _PROCESS.fullmatch(text.strip().lower())
+    nm = int(match[1]) if match else 0
+    voltage_v = float(match[3]) if match and match[3] else None
+    if not match or nm < 1 or voltage_v == 0:
         raise InputError(f"process {shorten(text)} is not of the form 65nm, 45nm-lp or 65nm@1.1V")
-    return Process(int(found[1]), found[2] or "", float(found[3]) if found[3] else None)
+    return Process(nm, match[2] or "", voltage_v)
 
 
 # a3, a2, a1, a0 of delay and b2, b1, b0 of energy, of an inverter with fan-out 4
@@ -65,18 +67,22 @@ INVERTERS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 USUAL_V = {"65": 1.1, "45-hp": 1.0}  # supply voltages where none is named
 
 
-def beyond(process: Process) -> str:
-    """Return that no figures of such a process are known, "" where there are some."""
-    known = [int(name.partition("-")[0]) for name in INVERTERS]
-    if min(known) <= process.nm <= max(known):
+def describe_range(process: Process) -> str:
+    """Return a remark if no published figures reach to a process, else "".
+
+    Example: `5nm is beyond 180 to 7 nm, whose figures are known`.
+    """
+    nodes_nm = [int(name.partition("-")[0]) for name in INVERTERS]
+    low_nm, high_nm = min(nodes_nm), max(nodes_nm)
+    if low_nm <= process.nm <= high_nm:
         return ""
-    return f"{process.label} is beyond {max(known)} to {min(known)} nm, whose figures are known"
+    return f"{process.label} is beyond {high_nm} to {low_nm} nm, whose figures are known"
 
 
 def _stillmaker_baas(old: Process, new: Process) -> Factors:
-    """Take the ratio of two inverters, each at its voltage.
+    """Return the ratios of delay and energy of two inverters, each at its voltage.
 
-    A chip of the very node that is wanted stays as it is, unless a voltage is named.
+    A chip that is of the new node already keeps its figures, unless a voltage is named.
     """
     if new.voltage_v is None and (old.nm, old.flavour) == (new.nm, new.flavour):
         return Factors(1.0, 1.0)
@@ -86,24 +92,31 @@ def _stillmaker_baas(old: Process, new: Process) -> Factors:
 
 
 def _inverter(process: Process) -> tuple[float, float]:
-    """Return delay and energy of an inverter; raises `InputError` where the fit does not reach."""
-    bare = str(process.nm)
-    both = f"{process.nm}-{process.flavour or 'hp'}"
-    node = bare if bare in INVERTERS and not process.flavour else both
+    """Return delay and energy of an inverter; raises `InputError` outside of the published fit."""
+    node = str(process.nm)
+    if node not in INVERTERS or process.flavour:
+        node = f"{process.nm}-{process.flavour or 'hp'}"
     if node not in INVERTERS:
-        known = [name.replace("-", "nm-") if "-" in name else f"{name}nm" for name in INVERTERS]
-        raise unknown("process of stillmaker-baas", process.label, known)
-    volt = process.voltage_v or USUAL_V.get(node)
-    if volt is None:
+        labels = [name.replace("-", "nm-") if "-" in name else f"{name}nm" for name in INVERTERS]
+        raise unknown("process of stillmaker-baas", process.label, labels)
+    voltage_v = process.voltage_v or USUAL_V.get(node)
+    if voltage_v is None:
         raise InputError(f"process '{process.label}': stillmaker-baas needs its voltage, @1.0V")
-    delay, energy = (
-        reduce(lambda value, factor: value * volt + factor, fit, 0.0) for fit in INVERTERS[node]
-    )
-    square, linear, _ = INVERTERS[node][1]
-    slope = 2 * square * volt + linear
-    if delay <= 0 or energy <= 0 or slope <= 0:
-        raise InputError(f"process '{process.label}': {volt} V is outside of stillmaker-baas' fit")
+    delay_fit, energy_fit = INVERTERS[node]
+    delay = _evaluate_polynomial(delay_fit, voltage_v)
+    energy = _evaluate_polynomial(energy_fit, voltage_v)
+    square, linear, _ = energy_fit
+    energy_slope = 2 * square * voltage_v + linear
+    if delay <= 0 or energy <= 0 or energy_slope <= 0:
+        raise InputError(
+            f"process '{process.label}': {voltage_v} V is outside of stillmaker-baas' fit"
+        )
     return delay, energy
+
+
+def _evaluate_polynomial(coefficients: Sequence[float], x: float) -> float:
+    """Return the value of a polynomial whose highest coefficient comes first (Horner)."""
+    return reduce(lambda value, coefficient: value * x + coefficient, coefficients, 0.0)
 
 
 SCALINGS: dict[str, Callable[[Process, Process], Factors]] = {
@@ -116,10 +129,11 @@ SCALINGS: dict[str, Callable[[Process, Process], Factors]] = {
 }
 
 
-def factors(scaling: str, old: Process, new: Process) -> Factors:
-    """Return by what time and energy grow from a process to another.
+def scale_factors(scaling: str, old: Process, new: Process) -> Factors:
+    """Return the factors on time and energy from one process to another.
 
-    Raises `InputError` for an unknown scaling, and for a process that it does not know.
+    Raises:
+        InputError: if the scaling is unknown or has no figures of a process.
     """
     check_choice("scaling", scaling, SCALINGS)
     return SCALINGS[scaling](old, new)

@@ -1,4 +1,4 @@
-"""What is to be run on an accelerator: FODLAM's configurations, and networks as graphs."""
+"""Requests to an accelerator: the layers of a FODLAM configuration or of a graph."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -19,9 +19,10 @@ KEYS = ("net", "netfile", "layers")
 
 @dataclass(frozen=True)
 class ChipLayer:
-    """A layer to run. `kind` is a kind of op or Caffe's type, "" where a table tells it.
+    """A layer to run.
 
-    `macs` are its multiply-adds for one example, None where a table tells them.
+    `kind` is a kind of op or Caffe's type, and `macs` its multiply-adds for one example; they are
+    "" and None for a layer that is looked up in a table.
     """
 
     name: str
@@ -31,7 +32,10 @@ class ChipLayer:
 
 @dataclass(frozen=True)
 class ChipRequest:
-    """The layers of a network; `net` names the tables' network to look them up in, or is ""."""
+    """The layers of a network.
+
+    `net` names the network of the tables in which they are looked up; "" if they are not.
+    """
 
     name: str
     net: str
@@ -43,8 +47,8 @@ def plain_layer(name: str) -> str:
 
     `CONV1-1` and `conv1_1` are one and `conv11` another; `FC6` and `fc_6` are one.
     """
-    parted = re.sub(r"[^a-z0-9]+", "-", name.lower())
-    return re.sub(r"(?<!\d)-|-(?!\d)", "", parted)
+    hyphenated = re.sub(r"[^a-z0-9]+", "-", name.lower())
+    return re.sub(r"(?<!\d)-|-(?!\d)", "", hyphenated)
 
 
 def plain_net(name: str) -> str:
@@ -59,43 +63,48 @@ def is_configuration(table: object) -> bool:
     )
 
 
-def json_document(content: bytes, where: str) -> object:
-    """Return the values of a JSON file; raises `InputError` for what is none."""
+def json_document(content: bytes, source: str) -> object:
+    """Parse a JSON file; raises `InputError`, which names its `source`, for any other content."""
     try:
         return json_of(content.decode())
     except (ValueError, RecursionError) as error:
         reason = shorten(str(error).partition("\n")[0] or type(error).__name__)[1:-1]
-        raise InputError(f"{where}: is no JSON: {reason}") from None
+        raise InputError(f"{source}: is no JSON: {reason}") from None
 
 
-def request_of_configuration(table: object, where: str, folders: Iterable[Path]) -> ChipRequest:
+def request_of_configuration(table: object, source: str, folders: Iterable[Path]) -> ChipRequest:
     """Return the request of a configuration: `net` or `netfile`, and `layers`.
 
-    A `netfile` is looked for in each of `folders`, and nowhere above or outside of them. Raises
-    `InputError` for what is wrong in the configuration or in the file that it names.
+    Args:
+        table: the parsed configuration.
+        source: the file's name for error messages.
+        folders: the folders in which, or below which, a `netfile` may lie.
+
+    Raises:
+        InputError: if the configuration or the file that it names is wrong.
     """
     if not isinstance(table, dict):
-        raise InputError(f"{where}: must be an object with 'layers' and 'net' or 'netfile'")
+        raise InputError(f"{source}: must be an object with 'layers' and 'net' or 'netfile'")
     for key in table:
-        check_choice("key", key, KEYS, where)
-    given = [key for key in ("net", "netfile") if key in table]
-    if len(given) != 1:
-        raise InputError(f"{where}: give one of 'net' and 'netfile'")
-    name = table[given[0]]
+        check_choice("key", key, KEYS, source)
+    if ("net" in table) == ("netfile" in table):
+        raise InputError(f"{source}: give one of 'net' and 'netfile'")
+    key = "net" if "net" in table else "netfile"
+    name = table[key]
     if not _is_name(name):
-        raise InputError(f"{where}: '{given[0]}' is a name, not {shorten(name)}")
-    names = _layer_names(table, where)
-    if given[0] == "net":
-        return ChipRequest(name, name, tuple(map(ChipLayer, names)))
-    layers = _net_file(name, where, folders)
-    chosen = []
-    for layer in names:
-        found = layers.get(plain_layer(layer))
-        if found is None:
-            known = [one.name for one in layers.values()]
-            raise unknown("layer", layer, known, f"{where}, {shorten(name)}")
-        chosen.append(found)
-    return ChipRequest(name, "", tuple(chosen))
+        raise InputError(f"{source}: '{key}' is a name, not {shorten(name)}")
+    layer_names = _layer_names(table, source)
+    if key == "net":
+        return ChipRequest(name, name, tuple(map(ChipLayer, layer_names)))
+    file_layers = _read_net_file(name, source, folders)
+    layers = []
+    for layer_name in layer_names:
+        layer = file_layers.get(plain_layer(layer_name))
+        if layer is None:
+            names = [layer.name for layer in file_layers.values()]
+            raise unknown("layer", layer_name, names, f"{source}, {shorten(name)}")
+        layers.append(layer)
+    return ChipRequest(name, "", tuple(layers))
 
 
 def request_of_graph(name: str, graph: Graph) -> ChipRequest:
@@ -116,36 +125,36 @@ def _is_name(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and value != "" and value.isprintable()
 
 
-def _layer_names(table: Mapping[str, Any], where: str) -> list[str]:
+def _layer_names(table: Mapping[str, Any], source: str) -> list[str]:
     names = table.get("layers")
     if not isinstance(names, list) or not names:
-        raise InputError(f"{where}: 'layers' must be a list of the layers to add up")
-    seen = set()
+        raise InputError(f"{source}: 'layers' must be a list of the layers to add up")
+    plain_names = set()
     for name in names:
         if not _is_name(name):
-            raise InputError(f"{where}: 'layers': a layer is a name, not {shorten(name)}")
-        if plain_layer(name) in seen:
-            raise InputError(f"{where}: layer {shorten(name)} is listed twice")
-        seen.add(plain_layer(name))
+            raise InputError(f"{source}: 'layers': a layer is a name, not {shorten(name)}")
+        if plain_layer(name) in plain_names:
+            raise InputError(f"{source}: layer {shorten(name)} is listed twice")
+        plain_names.add(plain_layer(name))
     return names
 
 
-def _net_file(name: str, where: str, folders: Iterable[Path]) -> dict[str, ChipLayer]:
+def _read_net_file(name: str, source: str, folders: Iterable[Path]) -> dict[str, ChipLayer]:
     """Return the layers of a file by their plain names."""
-    path = _inside(name, where, folders)
-    shown = f"netfile {shorten(name)}"
-    rows = json_document(read_content(str(path), "netfile"), shown)
+    path = _find_net_file(name, source, folders)
+    label = f"netfile {shorten(name)}"
+    rows = json_document(read_content(str(path), "netfile"), label)
     if not isinstance(rows, list):
-        raise InputError(f"{shown}: must be a list of layers")
+        raise InputError(f"{label}: must be a list of layers")
     layers: dict[str, ChipLayer] = {}
     for row in rows:
-        layer = _file_layer(row, shown)
+        layer = _parse_layer(row, label)
         if layers.setdefault(plain_layer(layer.name), layer) is not layer:
-            raise InputError(f"{shown}: layer {shorten(layer.name)} is listed twice")
+            raise InputError(f"{label}: layer {shorten(layer.name)} is listed twice")
     return layers
 
 
-def _inside(name: str, where: str, folders: Iterable[Path]) -> Path:
+def _find_net_file(name: str, source: str, folders: Iterable[Path]) -> Path:
     """Return the path of a file that lies in one of the folders or below it."""
     places = list(folders)
     for folder in places:
@@ -155,18 +164,18 @@ def _inside(name: str, where: str, folders: Iterable[Path]) -> Path:
             if inside and path.exists():
                 return path
         except (OSError, RuntimeError):  # too long, or links in a circle
-            raise InputError(f"{where}: netfile {shorten(name)} is no path") from None
+            raise InputError(f"{source}: netfile {shorten(name)} is no path") from None
         if not inside:
             place = shorten(str(folder))
-            raise InputError(f"{where}: netfile {shorten(name)} lies outside of {place}")
-    looked = " or ".join(shorten(str(folder)) for folder in places)
-    raise InputError(f"{where}: netfile {shorten(name)}: no such file in {looked}")
+            raise InputError(f"{source}: netfile {shorten(name)} lies outside of {place}")
+    searched = " or ".join(shorten(str(folder)) for folder in places)
+    raise InputError(f"{source}: netfile {shorten(name)}: no such file in {searched}")
 
 
-def _file_layer(row: object, where: str) -> ChipLayer:
+def _parse_layer(row: object, source: str) -> ChipLayer:
     if not isinstance(row, dict) or not _is_name(row.get("name")):
-        raise InputError(f"{where}: a layer is an object with 'name' and 'type'")
-    place = f"{where}, layer {shorten(row['name'])}"
+        raise InputError(f"{source}: a layer is an object with 'name' and 'type'")
+    place = f"{source}, layer {shorten(row['name'])}"
     kind, macs = row.get("type"), row.get("macs")
     if not _is_name(kind):
         raise InputError(f"{place}: 'type' must be a text")

@@ -1,9 +1,9 @@
-"""A network as a topology of SCALE-Sim: its convolutions and products, a row each, as CSV.
+"""Write a network as a topology of SCALE-Sim: a CSV with one row per convolution or product.
 
-Samajdar et al. 2018, "SCALE-Sim: Systolic CNN Accelerator Simulator". The columns know no batch, no
-padding, no groups and one stride: an image is as high and wide as its windows cover, a convolution
-of g groups has a g-th of the filters, so that multiply-adds are right, and what is none of that
-(several examples, dilation, attention, recurrence) is written as the products that it consists of.
+Samajdar et al. 2018, "SCALE-Sim: Systolic CNN Accelerator Simulator". The columns have no batch, no
+padding, no groups and one stride. So an image gets the height and width that its windows cover, and
+a convolution of g groups gets one g-th of the filters, which keeps the multiply-adds right. Other
+ops (several examples, dilation, attention, recurrence) are written as their matrix products.
 """
 
 from collections.abc import Iterator
@@ -16,42 +16,45 @@ HEADER = (
     "Layer name, IFMAP Height, IFMAP Width, Filter Height, Filter Width, Channels, Num Filter, "
     "Strides,"
 )
-MOST_ROWS = 100_000
+MAX_ROWS = 100_000  # rows of a file
 
 
 def topology(graph: Graph) -> tuple[str, dict[str, int]]:
-    """Return the file's text, and how many ops it leaves out, by kind: those without products.
+    """Return the file's text, and the number of ops without products by kind (they are left out).
 
-    `[m, k] [k, n]` is an image m high and 1 wide, with k channels and n filters of 1x1. Each of
-    several products is a row `name/1`, ...; products beyond `MOST_ROWS` rows are left out, too.
+    A product `[m, k] [k, n]` becomes an image m high and 1 wide, with k channels and n filters of
+    1x1. If an op has several products, its rows are `name/1`, `name/2`, ... Products beyond
+    `MAX_ROWS` rows are left out, too.
     """
-    rows = [HEADER]
-    left: dict[str, int] = {}
+    lines = [HEADER]
+    omitted: dict[str, int] = {}
     for op in graph.ops:
         if op.part != "forward":
             continue
-        written = list(_rows(graph, op, MOST_ROWS - len(rows)))
-        rows += [f"{name.replace(',', ';')}, {', '.join(map(str, row))}," for name, row in written]
-        if not written:
-            left[op.kind] = left.get(op.kind, 0) + 1
-    return "\n".join(rows) + "\n", left
+        rows = list(_op_rows(graph, op, MAX_ROWS - len(lines)))
+        lines += [f"{name.replace(',', ';')}, {', '.join(map(str, row))}," for name, row in rows]
+        if not rows:
+            omitted[op.kind] = omitted.get(op.kind, 0) + 1
+    return "\n".join(lines) + "\n", omitted
 
 
-def _rows(graph: Graph, op: Op, room: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _op_rows(graph: Graph, op: Op, max_rows: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     kind, specs, attrs, _ = graph.cases[op.name]
-    window, about = window_of(kind, specs, attrs), dict(attrs)
-    if kind == "conv2d" and window and specs[0].shape[0] == 1:
-        high, wide, down, across, rows, columns = window
-        plain = down == across and about.get("dilation", (1, 1)) == (1, 1)
-        if plain:
-            size = reach(rows, high, down), reach(columns, wide, across)
-            groups = about.get("groups", 1)
+    window = window_of(kind, specs, attrs)
+    is_single_image = specs[0].shape[0] == 1
+    if kind == "conv2d" and window and is_single_image:
+        settings = dict(attrs)
+        height, width, row_stride, column_stride, rows, columns = window
+        is_dilated = settings.get("dilation", (1, 1)) != (1, 1)
+        if row_stride == column_stride and not is_dilated:
+            image = reach(rows, height, row_stride), reach(columns, width, column_stride)
+            groups = settings.get("groups", 1)
             filters = specs[1].shape[0] // (groups if isinstance(groups, int) else 1)
-            yield op.name, (*size, high, wide, specs[0].shape[1], filters, down)
+            yield op.name, (*image, height, width, specs[0].shape[1], filters, row_stride)
             return
     products = products_of(kind, specs, attrs)
     total = sum(count for count, *_ in products)
-    if total > room:
+    if total > max_rows:
         return
     number = 0
     for count, m, n, k in products:

@@ -197,15 +197,15 @@ def network(array: Array, graph: Graph, dataflow: Dataflow = "weight") -> Networ
     """
     if any(op.part != "forward" for op in graph.ops):
         raise InputError(f"{graph.name}: a systolic array takes a network in phase 'infer'")
-    found, others = [], []
+    runs, not_covered = [], []
     for op in graph.ops:
         if op.kind not in COVERED:
-            others.append(op.name)
+            not_covered.append(op.name)
             continue
         specs = tuple(graph.tensors[name] for name in op.inputs)
         run = _op_run(array, op.kind, specs, op.settings, dataflow)
-        found.append(OpRun(op.name, op.kind, run))
-    return NetworkRun(tuple(found), tuple(others))
+        runs.append(OpRun(op.name, op.kind, run))
+    return NetworkRun(tuple(runs), tuple(not_covered))
 
 
 def _op_run(array: Array, kind: str, specs: Specs, attrs: Attrs, dataflow: Dataflow) -> ArrayRun:
@@ -215,8 +215,8 @@ def _op_run(array: Array, kind: str, specs: Specs, attrs: Attrs, dataflow: Dataf
     for times, m, n, k in products_of(kind, specs, attrs):
         # a stride above the kernel leaves elements unread
         a_size = min(specs[0].size // times, m * k) if kind == "conv2d" else m * k
-        one = _Product(m, k, n, a_size * element, k * n * element)
-        runs.append(_run(array, one, dataflow, times))
+        product = _Product(m, k, n, a_size * element, k * n * element)
+        runs.append(_run(array, product, dataflow, times))
     if len(runs) == 1:
         return runs[0]
     names = [field.name for field in fields(ArrayRun)]
@@ -310,14 +310,15 @@ def _output_plans(array: Array, product: _Product) -> Iterator[_BufferPlan]:
     yield _BufferPlan(1, a_bytes * across + b_bytes * down + c_bytes)
     a_panel = -(-a_bytes * min(m, array.rows) // m)
     b_panel = -(-b_bytes * min(n, array.columns) // n)
-    sides = (
+    choices = (
         (a_bytes, a_panel, down, b_bytes, b_panel),
         (b_bytes, b_panel, across, a_bytes, a_panel),
     )
-    for kept, panel, panels, other, other_panel in sides:
+    for resident_bytes, panel, panels, streamed_bytes, streamed_panel in choices:
         if panel <= array.buffer_bytes:
-            group = max(1, (array.buffer_bytes - other_panel) // panel)
-            yield _BufferPlan(1, kept + other * _tiles(panels, group) + c_bytes)
+            group = max(1, (array.buffer_bytes - streamed_panel) // panel)
+            dram_bytes = resident_bytes + streamed_bytes * _tiles(panels, group) + c_bytes
+            yield _BufferPlan(1, dram_bytes)
 
 
 def _tiles(size: int, tile: int) -> int:

@@ -1,7 +1,8 @@
-"""The systolic arrays that are known: files of `data/arrays`, or a user's own."""
+"""Systolic arrays by name (files of `data/arrays`), or from a user's own file."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -40,12 +41,17 @@ def array_names() -> list[str]:
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
-def array_from_table(table: dict[str, Any], where: str) -> Array:
-    """Return the `Array` that a TOML table in datasheet units says; `where` is named in errors.
+def array_from_table(table: Mapping[str, object], source: str) -> Array:
+    """Return the `Array` of a TOML table in datasheet units.
 
-    Raises `InputError` for an unknown key, a missing one, or a number that is not positive.
+    Args:
+        table: the parsed table.
+        source: the file's name for error messages.
+
+    Raises:
+        InputError: for an unknown key, a missing key, or a number that is not positive.
     """
-    values = typed_values(table, _ARRAY, where)
+    values = typed_values(dict(table), _ARRAY, source)
     count = values.pop("arrays")
     return Array(
         clock_hz=values.pop("clock_MHz") * 1e6,

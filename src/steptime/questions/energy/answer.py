@@ -3,6 +3,7 @@
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.table import Column, Table
 from steptime.core.units import format_value
+from steptime.energy.diagnosis import AveragePerMac, CrossPrediction, LayerPerMac, RivalPlatform
 
 COST_COLUMNS = (
     Column("latency_s", "latency"),
@@ -140,84 +141,6 @@ class DramEnergy(AnswerRow, frozen=True, kw_only=True):
     energy_j: float
     energy_low_j: float
     energy_high_j: float
-
-
-class LayerPerMac(AnswerRow, frozen=True, kw_only=True):
-    """Cost per multiply-add of a measured layer.
-
-    Attributes:
-        accelerator: the accelerator.
-        net: the network.
-        layer: the layer.
-        macs: multiply-adds of one example.
-        latency_s_per_mac: seconds.
-        energy_j_per_mac: joules.
-    """
-
-    accelerator: str
-    net: str
-    layer: str
-    macs: int | None
-    latency_s_per_mac: float
-    energy_j_per_mac: float
-
-
-class AveragePerMac(AnswerRow, frozen=True, kw_only=True):
-    """Cost per multiply-add that unmeasured layers take.
-
-    Attributes:
-        accelerator: the accelerator.
-        latency_s_per_mac: seconds.
-        energy_j_per_mac: joules.
-    """
-
-    accelerator: str
-    latency_s_per_mac: float
-    energy_j_per_mac: float
-
-
-class CrossPrediction(AnswerRow, frozen=True, kw_only=True):
-    """A network of a table, predicted from the other networks of that table.
-
-    Attributes:
-        accelerator: the accelerator.
-        net: the network.
-        latency_s: measured seconds.
-        predicted_latency_s: predicted seconds.
-        latency_ratio: predicted over measured.
-        energy_j: measured joules.
-        predicted_energy_j: predicted joules.
-        energy_ratio: predicted over measured.
-    """
-
-    accelerator: str
-    net: str
-    latency_s: float
-    predicted_latency_s: float
-    latency_ratio: float
-    energy_j: float
-    predicted_energy_j: float
-    energy_ratio: float
-
-
-class RivalPlatform(AnswerRow, frozen=True, kw_only=True):
-    """Another platform of a paper; ratios are geometric means over the layers.
-
-    Attributes:
-        accelerator: the accelerator of the paper.
-        platform: the other platform.
-        weights: dense, or sparse where they are pruned.
-        batch: examples that run together.
-        latency_ratio: its latency over that of the accelerator.
-        energy_ratio: its energy over that of the accelerator.
-    """
-
-    accelerator: str
-    platform: str
-    weights: str
-    batch: int
-    latency_ratio: float
-    energy_ratio: float
 
 
 class DiagnosisAnswer(Answer, frozen=True, kw_only=True):

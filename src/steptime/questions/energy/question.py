@@ -18,14 +18,24 @@ from steptime.energy.accelerator import (
     SCALING,
     Chip,
     Estimate,
-    chips_at,
-    diagnosis,
     estimate,
     published_chips,
+    scale_chips,
 )
 from steptime.energy.accelerators import accelerators
-from steptime.energy.operations import estimated_energy
-from steptime.energy.process import Process, beyond, read_process
+from steptime.energy.diagnosis import (
+    average_per_mac,
+    cross_predictions,
+    layers_per_mac,
+    rival_platforms,
+)
+from steptime.energy.operations import (
+    ESTIMATED_DTYPE,
+    ESTIMATED_HIERARCHY,
+    estimate_ops,
+    sum_energy,
+)
+from steptime.energy.process import Process, describe_range, read_process
 from steptime.energy.request import (
     ChipRequest,
     is_configuration,
@@ -36,9 +46,7 @@ from steptime.energy.request import (
 from steptime.formats import LARGEST_FILE_BYTES, read_content
 from steptime.questions import options
 from steptime.questions.energy.answer import (
-    AveragePerMac,
     CostSums,
-    CrossPrediction,
     DiagnosisAnswer,
     DramEnergy,
     EnergyAnswer,
@@ -46,9 +54,7 @@ from steptime.questions.energy.answer import (
     FodlamAnswer,
     FodlamSums,
     LayerEnergy,
-    LayerPerMac,
     OpEnergyRow,
-    RivalPlatform,
     UncoveredOp,
 )
 
@@ -136,7 +142,7 @@ def _scale_chips(names: str, method: str, process: str | None, scaling: str | No
         return _ScaledChips(published_chips(designs), PROCESS, SCALING)
     target = PROCESS if process is None else read_process(process)
     rule = SCALING if scaling is None else scaling
-    return _ScaledChips(chips_at(designs, target, rule), target, rule)
+    return _ScaledChips(scale_chips(designs, target, rule), target, rule)
 
 
 def _read_request(network: Network | None, nets: Path | None) -> tuple[ChipRequest, Graph | None]:
@@ -178,12 +184,11 @@ def _infer_single_example(network: Network) -> Workload:
 
 
 def _diagnose(chips: Sequence[Chip]) -> DiagnosisAnswer:
-    costs: Mapping[str, Any] = diagnosis(chips)
     return DiagnosisAnswer(
-        layers=tuple(LayerPerMac(**row) for row in costs["layers"]),
-        averages=tuple(AveragePerMac(**row) for row in costs["averages"]),
-        cross=tuple(CrossPrediction(**row) for row in costs["cross"]),
-        rivals=tuple(RivalPlatform(**row) for row in costs["rivals"]),
+        layers=tuple(row for chip in chips for row in layers_per_mac(chip)),
+        averages=tuple(average_per_mac(chips)),
+        cross=tuple(row for chip in chips for row in cross_predictions(chip)),
+        rivals=tuple(row for chip in chips for row in rival_platforms(chip.accelerator)),
     )
 
 
@@ -217,7 +222,7 @@ def _energy_answer(
         estimated,
         "counted as nothing" if graph is None else "energy estimated, latency left out",
     )
-    unknown_process = beyond(scaled.process)
+    unknown_process = describe_range(scaled.process)
     if scaled.scaling != "none" and unknown_process:
         notes.append(f"{unknown_process}: scaled by the rule of {scaled.scaling} alone")
     return EnergyAnswer(
@@ -243,9 +248,16 @@ def _energy_answer(
 def _estimate_uncovered(graph: Graph, estimated: Estimate, scaled: _ScaledChips) -> EstimatedEnergy:
     """Return the energy of the ops that no accelerator runs, from their operations."""
     names = {layer.name for layer in estimated.not_covered}
-    table = estimated_energy(graph, names, scaled.as_texts())
-    rows = tuple(OpEnergyRow(**row) for row in table.pop("ops"))
-    return EstimatedEnergy(rows=rows, **table)
+    ops = estimate_ops(graph, names, scaled.process, scaled.scaling)
+    total = sum_energy(ops)
+    return EstimatedEnergy(
+        dtype=ESTIMATED_DTYPE,
+        hierarchy=ESTIMATED_HIERARCHY,
+        energy_j=total.total_j,
+        energy_low_j=total.low_j,
+        energy_high_j=total.high_j,
+        rows=tuple(OpEnergyRow(name=op.name, energy_j=op.total_j) for op in ops),
+    )
 
 
 def _describe_limits(estimated: Estimate, treatment: str) -> list[str]:
