@@ -219,8 +219,6 @@ def test_the_example_of_stillmaker_and_baas():
     """The authors' corrigendum of their section 4.2.1: 1 pJ at 65 nm, 1.3 V, in 32 nm at 0.9 V."""
     old, new = read_process("65nm@1.3V"), read_process("32nm-hp@0.9V")
     found = scale_factors("stillmaker-baas", old, new)
-        "stillmaker-baas", read_process("65nm@1.3V"), read_process("32nm-hp@0.9V")
-    )
     assert found.energy == pytest.approx(0.1755, rel=1e-3)
 
 
