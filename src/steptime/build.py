@@ -1,4 +1,4 @@
-"""From what a user says to a workload, and from a workload to its graph."""
+"""Parse what a user types into a workload, and build the graph of a workload."""
 
 import json
 import os

@@ -985,7 +985,7 @@ MADE = (
     "reliability.md",
 )  # by scripts/make-api, by python -m attack --write
 NOT_PROSE = (
-    r"^<!-- [^\n]* (?:writes from here|by scripts/draw-architecture) -->\n.*?^<!-- [^\n]* -->\n",  # made
+    r"^<!-- [^\n]* (?:writes from here|by scripts/[\w-]+) -->\n.*?^<!-- [^\n]* -->\n",  # made
     r"^```.*?^```\n",  # commands, their output, files
     r"^\|.*?\n",  # rows of tables: most are held against the code, row by row
     r"^Keys\b.*?(?:\n\n|\Z)",  # of JSON, held against the answers

@@ -1,1 +1,1 @@
-"""From records to tables: summaries, intervals, comparisons; predictions come here as records."""
+"""Analyses of records: frame in, answer out."""

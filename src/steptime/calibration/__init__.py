@@ -1,1 +1,1 @@
-"""From rows that were measured to constants, and how far predictions are off."""
+"""Fit constants to measured rows, and evaluate predictions on them."""

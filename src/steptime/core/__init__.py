@@ -1,1 +1,1 @@
-"""Ground: types, units and tables. Of packages msgspec alone."""
+"""Types, units, values that users type, tables and errors; knows nothing of networks."""

@@ -1,1 +1,1 @@
-"""What operations, systolic arrays and published chips cost; nothing here knows a step."""
+"""Energy and latency of published accelerators, systolic arrays and single operations."""

@@ -1,4 +1,4 @@
-"""Networks from files of other tools: a table of formats, each of which makes a file a `Family`."""
+"""Read networks from files of other tools: a table of formats, one reader each."""
 
 import hashlib
 import json

@@ -1,1 +1,1 @@
-"""Devices, links, machines, software stacks, prices: what text files say of them."""
+"""Devices, links, machines, software stacks and prices, read from text files."""

@@ -1,1 +1,1 @@
-"""Know this machine and measure on it. Frameworks are imported only inside the worker process."""
+"""Measure on this machine; frameworks are imported only in worker processes."""

@@ -1,1 +1,1 @@
-"""A network as data: kinds of ops, layers, families, and what a step of one costs."""
+"""Networks as data: kinds of ops, layers, families, and counts of a step."""

@@ -1,4 +1,4 @@
-"""Plans: how long a step of a language model takes that is split over many devices, and where.
+"""Parallel plans: step time, memory and search for training split over many devices.
 
 One rank's graph (`network.ops.builder`) is priced part by part by a method of prediction
 (`pieces`); a step is arithmetic over the parts (`step`), its pipeline a graph of stages,

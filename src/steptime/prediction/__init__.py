@@ -1,4 +1,4 @@
-"""Cost models: graph, workload and cluster -> records. Blind to every measurement.
+"""Cost models: lower a graph to kernels, price them on a device, schedule the step.
 
 The first record is of the whole step; one for each forward op follows, in the order of the graph.
 """

@@ -1,1 +1,1 @@
-"""What people ask of predictions: predict, fit, choose, scale, why; a file each."""
+"""The questions that people ask (predict, fit, choose, serve, ...): one function each."""

@@ -1,4 +1,4 @@
-"""Records: what was measured, predicted or published, and folders of them as frames."""
+"""Records of measured, predicted and published steps, and folders of them as frames."""
 
 from __future__ import annotations
 

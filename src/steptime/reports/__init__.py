@@ -1,4 +1,4 @@
-"""One offline page of a folder of records: what was found, how close to the limit, and how."""
+"""Charts, and one offline page of a folder of records."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Inference of language models: prefill and decode, memory, and what serving takes.
+"""Inference servers of language models: prefill, decode, memory, load, search.
 
 A phase is the kernels of one rank, priced as those of every other prediction.
 """

@@ -1,1 +1,1 @@
-"""From an experiment file to the cells that are missing, and from cells to records."""
+"""Experiments: the cells of an experiment file, and the runs that turn them into records."""
