@@ -1,4 +1,4 @@
-"""What clouds ask for a device and an hour, by dated files, and what a training costs by that."""
+"""Prices of devices per hour, from dated files, and the cost of a training."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -40,7 +40,7 @@ class _PriceFile(Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Offer:
-    """The price of a device for an hour, in `currency`, on a date; where it is from.
+    """The price of a device for an hour, in `currency`, on a date, with its source.
 
     `billing` is the smallest time that is paid. `verified` is False for a price that should be
     checked.
@@ -53,13 +53,14 @@ class Offer:
     name: str
     date: str
     verified: bool
+    source: str
 
 
 NO_PRICE = "no price is known (--prices FILE)"
 
 
 def by_offer(offer: str | None, date: str | None) -> str:
-    """Return by which offer of which date something costs what it does, or that none is known."""
+    """Return the offer and its date, or that no price is known: `aws g5.xlarge, 2026-06-17`."""
     return NO_PRICE if offer is None else f"{offer}, {date}"
 
 
@@ -69,38 +70,46 @@ def offers(path: Path | None = None) -> list[Offer]:
     Raises `InputError` for a file that holds no prices, and for an unknown device.
     """
     paths = sorted(_SHIPPED.glob("*.toml")) if path is None else [path]
-    return [offer for one in paths for offer in fresh(one, offers_of)]
+    return [offer for price_path in paths for offer in fresh(price_path, offers_of)]
 
 
 def cheapest(of: Iterable[Offer]) -> Mapping[str, Offer]:
     """Return the offer of the lowest price by device."""
-    found: dict[str, Offer] = {}
+    by_device: dict[str, Offer] = {}
     for offer in of:
-        if offer.device not in found or offer.price < found[offer.device].price:
-            found[offer.device] = offer
-    return found
+        if offer.device not in by_device or offer.price < by_device[offer.device].price:
+            by_device[offer.device] = offer
+    return by_device
 
 
-def offers_of(table: Mapping[str, Any], where: str) -> list[Offer]:
-    """Return the offers that a table of prices holds; `where` is named in errors.
+def offers_of(table: Mapping[str, Any], source_name: str) -> list[Offer]:
+    """Return the offers of a table of prices; `source_name` is the file's name in errors.
 
     Raises `InputError` for an unknown key, a missing one, and an unknown device.
     """
-    file = typed(table, _PriceFile, where)
-    found = []
-    for number, one in enumerate(file.offers, start=1):
-        place = f"{where}: offer {number}"
-        if not one.number or not one.devices:
-            raise InputError(f"{place} ({shorten(one.name)}) has no device")
+    file = typed(table, _PriceFile, source_name)
+    device_offers = []
+    for number, row in enumerate(file.offers, start=1):
+        place = f"{source_name}: offer {number}"
+        if not row.number or not row.devices:
+            raise InputError(f"{place} ({shorten(row.name)}) has no device")
         try:
-            devices = [catalog.device(word).name for word in one.devices]
+            devices = [catalog.device(word).name for word in row.devices]
         except InputError as error:
             raise InputError(f"{place}: {error}") from None
-        told = file.currency, file.billing, f"{file.name} {one.name}", file.date
-        sure = one.name not in file.unverified and "date" not in file.unverified
-        price = one.per_hour / one.number
-        found += [Offer(device, price, *told, sure) for device in devices]
-    return found
+        for device in devices:
+            offer = Offer(
+                device=device,
+                price=row.per_hour / row.number,
+                currency=file.currency,
+                billing=file.billing,
+                name=f"{file.name} {row.name}",
+                date=file.date,
+                verified=row.name not in file.unverified and "date" not in file.unverified,
+                source=file.source,
+            )
+            device_offers.append(offer)
+    return device_offers
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from steptime.core.progress import note
 from steptime.core.units import QUANTITIES
 from steptime.hardware import catalog
 from steptime.questions.list.item import FOLLOWS, DeviceAnswer, LinkAnswer, NetworkAnswer, find_item
+from steptime.questions.list.prices import PriceRow, PricesAnswer, read_prices
 from steptime.questions.list.stacks import StacksAnswer, read_stacks
 from steptime.questions.list.topics import (
     AcceleratorRow,
@@ -45,6 +46,7 @@ ListAnswer = (
     | OpsAnswer
     | QuantitiesAnswer
     | AcceleratorsAnswer
+    | PricesAnswer
     | QuestionsAnswer
     | DeviceAnswer
     | LinkAnswer
@@ -65,9 +67,9 @@ def list_(
     """List models, devices, links and more, or show one of them.
 
     Args:
-        topic: models, devices, links, stacks, methods, ops, quantities, accelerators, questions; or
-            the name of one device, link or model, or a device's FILE.toml, to see each of its
-            numbers and their source.
+        topic: models, devices, links, stacks, methods, ops, quantities, accelerators, prices,
+            questions; or the name of one device, link or model, or a device's FILE.toml, to see
+            each of its numbers and their source.
         only: Only what has this in its name, or in a short name.
         sources: Show where the numbers come from, too.
 
@@ -93,7 +95,9 @@ def topic_names() -> list[str]:
 
 
 def _name_of(row: AnswerRow) -> str:
-    return row.kind if isinstance(row, OpRow) else str(getattr(row, "name", ""))
+    if isinstance(row, OpRow):
+        return row.kind
+    return row.device if isinstance(row, PriceRow) else str(getattr(row, "name", ""))
 
 
 def _has_text(row: AnswerRow, text: str) -> bool:
@@ -234,6 +238,7 @@ TOPICS: dict[str, tuple[Callable[..., ListAnswer], Callable[[], tuple[AnswerRow,
     "ops": (OpsAnswer, _read_ops),
     "quantities": (QuantitiesAnswer, _read_quantities),
     "accelerators": (AcceleratorsAnswer, _read_accelerators),
+    "prices": (PricesAnswer, read_prices),
     "questions": (QuestionsAnswer, _read_questions),
 }
 """The topics with their answers and the functions that read their rows."""
