@@ -24,7 +24,7 @@ from steptime.network.ops import OPS
 from steptime.network.ops.builder import Builder
 from steptime.paleo.explain import explain
 from steptime.paleo.method import CORRECTIONS, FAULTS, with_faults
-from steptime.paleo.price import added, longer
+from steptime.paleo.price import price_overlapped, price_sequential
 from steptime.paleo.rules import settings_of
 from steptime.prediction import cost_model
 from steptime.prediction.host import behind_host, issuing
@@ -84,13 +84,13 @@ def test_kernels_take_the_longer_of_computing_and_moving():
 
     assert three(in_all(roofline)) == (3.0, 4.0, 2.0 + 3.0)
     assert three(in_all(roofline, pipelined=True)) == (3.0, 4.0, 4.0)
-    assert three(in_all(added)) == (3.0, 4.0, 7.0)
+    assert three(in_all(price_sequential)) == (3.0, 4.0, 7.0)
     assert in_all(roofline, replace(device, launch_s=0.5)).value == 6.0
     assert (in_all(roofline).low, in_all(roofline).high) == (5.0, None)  # a bound from below
     slow = replace(device, clock_hz=1e3)
-    assert longer(kernel(0, 1.0, 0.0), slow).memory_s == 2e-3
-    assert longer(kernel(0, 1.0), slow).compute_s == 0.0
-    assert longer(kernel(1, 1.0), slow).compute_s == 1e-3
+    assert price_overlapped(kernel(0, 1.0, 0.0), slow).memory_s == 2e-3
+    assert price_overlapped(kernel(0, 1.0), slow).compute_s == 0.0
+    assert price_overlapped(kernel(1, 1.0), slow).compute_s == 1e-3
 
 
 def test_a_training_step_by_hand():
@@ -334,12 +334,11 @@ def test_explaining_leads_from_one_method_to_the_other():
         ppp = " ".join(one for one in options.split() if one.startswith("ppp"))
         first = times(graph, device, ppp, "paleo", dtype)
         last = times(graph, device, options, "analytic", dtype)
-        assert steps[0]["step_s"] == first.step_s
-        assert steps[-1]["step_s"] == last.step_s
-        assert (steps[-1]["forward_s"], steps[-1]["update_s"]) == (last.forward_s, last.update_s)
-        total = steps[0]["step_s"] + sum(step["change_s"] for step in steps)
-        assert total == pytest.approx(last.step_s, rel=1e-12)
-        names = [step["correction"] for step in steps]
+        corrected = steps[-1].timeline
+        assert steps[0].timeline.step_s == first.step_s
+        assert corrected.step_s == last.step_s
+        assert (corrected.forward_s, corrected.update_s) == (last.forward_s, last.update_s)
+        names = [step.correction for step in steps]
         assert names[0] == "paleo"
         assert ("backward" in names) == ("backward" not in options)
         assert ("fuse" in names) == ("fuse" in options)

@@ -1,7 +1,7 @@
-"""A network as Paleo sees it: a list of layers, shapes channels last.
+"""Networks as Paleo describes them: lists of layers with channels-last shapes.
 
-A network read from a file brings its layers along. Any other is seen op by op: convolutions,
-linear layers, pooling and dropout are layers that Paleo knows, everything else is not.
+The graph of a Paleo file carries the layers of the file. For any other graph each forward op is a
+layer: Paleo has rules for convolutions, linear layers, pooling and dropout, and for nothing else.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ INPUT = "data"
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of the file that a network was read from, as the file tells it.
+    """A layer, as the file of the network describes it.
 
     Shapes are the file's, channels last (`[n, h, w, c]` or `[n, k]`). `kind` is the word of the
     rules (`rules.RULES`), `type` the file's own. `kernel` and `strides`
@@ -44,8 +44,8 @@ class Layer:
 
 
 def layers_in(graph: Graph) -> tuple[Layer, ...]:
-    """Return the layers of the file of Paleo that `graph` was read from; () of another one."""
-    return tuple(one for one in graph.source if isinstance(one, Layer))
+    """Return the layers of the Paleo file that `graph` was read from; () for other graphs."""
+    return tuple(layer for layer in graph.source if isinstance(layer, Layer))
 
 
 def layers_of(graph: Graph) -> tuple[Layer, ...]:
@@ -53,15 +53,16 @@ def layers_of(graph: Graph) -> tuple[Layer, ...]:
 
     Raises `InputError`, naming the op, for a dilated convolution, which Paleo does not know.
     """
-    if of_file := layers_in(graph):
-        return of_file
+    file_layers = layers_in(graph)
+    if file_layers:
+        return file_layers
     maker = dict.fromkeys(graph.inputs, INPUT)
     layers = []
     for op in graph.ops:
         if op.part != "forward":
             continue
         parents = tuple(maker[name] for name in op.inputs if name in maker)
-        layers.append(_layer(graph, op, parents or (INPUT,)))
+        layers.append(_layer_of_op(graph, op, parents or (INPUT,)))
         carries_input = parents == (INPUT,) and op.kind == "cast"
         maker.update(dict.fromkeys(op.outputs, INPUT if carries_input else op.name))
     return tuple(layers)
@@ -69,42 +70,43 @@ def layers_of(graph: Graph) -> tuple[Layer, ...]:
 
 def unknown_work(graph: Graph) -> tuple[str, ...]:
     """Return the kinds of ops with matrix work that Paleo has no layer for, sorted."""
-    known = {layer.op for layer in layers_of(graph) if layer.kind != "other"}
-    works = (op for op in graph.ops if op.part == "forward" and OPS[op.kind].work)
-    return tuple(sorted({op.kind for op in works if op.name not in known}))
+    ruled_ops = {layer.op for layer in layers_of(graph) if layer.kind != "other"}
+    product_ops = [op for op in graph.ops if op.part == "forward" and OPS[op.kind].work]
+    return tuple(sorted({op.kind for op in product_ops if op.name not in ruled_ops}))
 
 
-def _layer(graph: Graph, op: Op, parents: tuple[str, ...]) -> Layer:
+def _layer_of_op(graph: Graph, op: Op, parents: tuple[str, ...]) -> Layer:
     shapes = [graph.tensors[name].shape for name in (*op.inputs, op.outputs[0])]
-    kind, read = _KINDS.get(op.kind, ("other", _as_it_is))
-    x, y, more = read(op, op.attrs, shapes)
-    return Layer(op.name, kind, op.kind, parents, _last(x), _last(y), op=op.name, **more)
+    kind, read_op = _KINDS.get(op.kind, ("other", _read_plain))
+    x, y, fields = read_op(op, op.attrs, shapes)
+    inputs, outputs = _channels_last(x), _channels_last(y)
+    return Layer(op.name, kind, op.kind, parents, inputs, outputs, op=op.name, **fields)
 
 
 Shape = tuple[int, ...]
-Read = tuple[Shape, Shape, dict[str, Any]]  # shapes of input and output, and what else is known
+OpShapes = tuple[Shape, Shape, Mapping[str, Any]]  # of input and output, and fields of `Layer`
 
 
-def _as_it_is(_: Op, __: Mapping[str, Any], shapes: list[Shape]) -> Read:
+def _read_plain(_: Op, __: Mapping[str, Any], shapes: list[Shape]) -> OpShapes:
     return shapes[0], shapes[-1], {}
 
 
-def _linear(_: Op, __: Mapping[str, Any], shapes: list[Shape]) -> Read:
+def _read_linear(_: Op, __: Mapping[str, Any], shapes: list[Shape]) -> OpShapes:
     x, y = ((prod(shape[:-1]), shape[-1]) for shape in (shapes[0], shapes[-1]))
     return x, y, {"parameters": x[1] * y[1] + y[1]}
 
 
-def _pool(_: Op, attrs: Mapping[str, Any], shapes: list[Shape]) -> Read:
+def _read_pool(_: Op, attrs: Mapping[str, Any], shapes: list[Shape]) -> OpShapes:
     top, _, left, _ = attrs.get("padding", (0, 0, 0, 0))
     window = {"kernel": attrs["kernel"], "strides": attrs["stride"], "padding": (top, left)}
     return shapes[0], shapes[-1], window
 
 
-def _global_pool(_: Op, __: Mapping[str, Any], shapes: list[Shape]) -> Read:
+def _read_global_pool(_: Op, __: Mapping[str, Any], shapes: list[Shape]) -> OpShapes:
     return shapes[0], (*shapes[-1], 1, 1), {"kernel": shapes[0][2:]}
 
 
-def _convolution(op: Op, attrs: Mapping[str, Any], shapes: list[Shape]) -> Read:
+def _read_convolution(op: Op, attrs: Mapping[str, Any], shapes: list[Shape]) -> OpShapes:
     if max(attrs.get("dilation", (1, 1))) > 1:
         raise InputError(f"paleo: '{op.name}' is a dilated convolution, which Paleo does not know")
     weights = shapes[1]
@@ -119,17 +121,17 @@ def _convolution(op: Op, attrs: Mapping[str, Any], shapes: list[Shape]) -> Read:
     return shapes[0], shapes[-1], sizes
 
 
-_KINDS = {  # kind of op: Paleo's kind of layer, and how it is read
-    "conv2d": ("conv", _convolution),
-    "conv_transpose2d": ("deconv", _convolution),
-    "linear": ("inner_product", _linear),
-    "max_pool2d": ("pool", _pool),
-    "avg_pool2d": ("pool", _pool),
-    "global_avg_pool": ("pool", _global_pool),
-    "dropout": ("dropout", _as_it_is),
+_KINDS = {  # kind of op: Paleo's kind of layer, and the function that reads it
+    "conv2d": ("conv", _read_convolution),
+    "conv_transpose2d": ("deconv", _read_convolution),
+    "linear": ("inner_product", _read_linear),
+    "max_pool2d": ("pool", _read_pool),
+    "avg_pool2d": ("pool", _read_pool),
+    "global_avg_pool": ("pool", _read_global_pool),
+    "dropout": ("dropout", _read_plain),
 }
 
 
-def _last(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return a shape of images with the channels last."""
     return (shape[0], *shape[2:], shape[1]) if len(shape) == 4 else shape

@@ -1,6 +1,8 @@
-"""The kernels of a step under Paleo's rules, or under those of them that are kept."""
+"""Kernels of a step under Paleo's rules, or under those of its faults that are kept."""
 
-from collections.abc import Iterable, Iterator
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -23,40 +25,47 @@ from steptime.prediction.kernel import Kernel, Settings, Unit
 from steptime.prediction.lower import Lowered, Row, gradient_bytes, input_bytes
 from steptime.prediction.lower import lower as lower_ops
 
-# the passes of which a rule says what the products are
-_RULED = {"padding": {"forward"}, "first": {"forward", "backward"}, "backward": {"backward"}}
+# fault: the passes whose products follow Paleo's rule
+_RULED_PASSES: Mapping[str, Collection[Part]] = {
+    "padding": {"forward"},
+    "first": {"forward", "backward"},
+    "backward": {"backward"},
+}
 
 
 def lower(graph: Graph, dtype: str, settings: Settings) -> Lowered:
-    """Return the kernels of the step that `graph` is, with the faults that settings keep.
+    """Return the kernels of a step, with the faults of Paleo that the settings keep.
 
-    Without faults these are the kernels of the ops alone. Raises `InputError` where a rule is kept
-    that does not know a layer.
+    Without faults these are the kernels of the ops alone.
+
+    Raises:
+        InputError: if a rule is kept that does not cover a layer.
     """
-    how = settings_of(settings)
-    if "ops" in how.faults:
-        return _by_layer(graph, dtype, how)
-    if "dtype" in how.faults and precision(dtype).compute != "float32":
+    paleo_settings = settings_of(settings)
+    faults = paleo_settings.faults
+    if "ops" in faults:
+        return _lower_layers(graph, dtype, paleo_settings)
+    if "dtype" in faults and precision(dtype).compute != "float32":
         raise InputError(
             f"option dtype=paleo counts elements of 4 bytes, but the ops are of {dtype}; "
             "add --option ops=paleo, or take --dtype float32"
         )
-    return _by_op(graph, dtype, how)
+    return _lower_ops(graph, dtype, paleo_settings)
 
 
 def update_kernel(parameters: int, dtype: str = "float32") -> Kernel:
-    """Return Paleo's update of parameters, of no row in particular."""
+    """Return the kernel of Paleo's update of parameters; it belongs to no row."""
     return _kernel("", "update", "update", dtype, update(parameters))
 
 
-def _by_layer(graph: Graph, dtype: str, settings: PaleoSettings) -> Lowered:
-    """Return the kernels of the layers, and nothing of the ops beside them."""
+def _lower_layers(graph: Graph, dtype: str, settings: PaleoSettings) -> Lowered:
+    """Return the kernels of the layers alone; ops that are no layer of Paleo's cost nothing."""
     faults = settings.faults
     compute = precision(dtype).compute
-    size = FLOAT_BYTES if "dtype" in faults else SIZE_BYTES[compute]
-    shown = "float32" if "dtype" in faults else compute
+    element_bytes = FLOAT_BYTES if "dtype" in faults else SIZE_BYTES[compute]
+    kernel_dtype = "float32" if "dtype" in faults else compute
     layers = layers_of(graph)
-    ruled, trains = _Ruled(layers, settings, size, shown), _trains(graph)
+    rules, trains = _LayerRules(layers, settings, element_bytes, kernel_dtype), _trains(graph)
     start = {layer.name for layer in layers if layer.kind == "input"} | {INPUT}
     rows = tuple(
         Row(
@@ -69,49 +78,67 @@ def _by_layer(graph: Graph, dtype: str, settings: PaleoSettings) -> Lowered:
         )
         for layer in layers
     )
-    found = [kernel for layer in layers for kernel in ruled.kernels(layer, layer.name, trains)]
+    kernels = [kernel for layer in layers for kernel in rules.kernels(layer, layer.name, trains)]
     parameters = sum(row.parameters for row in rows)
     if trains and "update" in faults:
-        found.append(update_kernel(parameters, shown))
+        kernels.append(update_kernel(parameters, kernel_dtype))
     elif trains:
-        of_ops = lower_ops(graph, dtype, settings).kernels
-        found += [one._replace(op="", dtype=shown) for one in of_ops if one.pass_ == "update"]
+        kernels += [
+            kernel._replace(op="", dtype=kernel_dtype)
+            for kernel in lower_ops(graph, dtype, settings).kernels
+            if kernel.pass_ == "update"
+        ]
     exchanged = FLOAT_BYTES * parameters if "update" in faults else gradient_bytes(graph)
-    return Lowered(rows, tuple(found), input_bytes(graph), exchanged, by_layer=True)
+    return Lowered(rows, tuple(kernels), input_bytes(graph), exchanged, by_layer=True)
 
 
-def _by_op(graph: Graph, dtype: str, settings: PaleoSettings) -> Lowered:
-    """Return the kernels of every op; where a rule is kept, a layer's products are the rule's."""
+def _lower_ops(graph: Graph, dtype: str, settings: PaleoSettings) -> Lowered:
+    """Return the kernels of every op; a rule that is kept replaces the products of its layers."""
     faults = settings.faults
-    of_ops = lower_ops(graph, dtype, settings)
-    found = list(of_ops.kernels)
+    lowered = lower_ops(graph, dtype, settings)
+    kernels = list(lowered.kernels)
     compute = precision(dtype).compute
-    layers = layers_of(graph) if faults & {"update", *_RULED} else ()
-    passes = {pass_ for name in faults & _RULED.keys() for pass_ in _RULED[name]}
+    layers = layers_of(graph) if faults & {"update", *_RULED_PASSES} else ()
+    passes = {pass_ for fault in faults & _RULED_PASSES.keys() for pass_ in _RULED_PASSES[fault]}
     if passes:
-        ruled = _Ruled(layers, settings, SIZE_BYTES[compute], compute)
-        by_rule = {one.op: one for one in layers if one.op and rule_of(one).exact(one)}
-        trains, pairs = _trains(graph), by_rule.items()
-        of_rules = (k for op, layer in pairs for k in ruled.kernels(layer, op, trains))
-        by_op = found
-        found = [kernel for kernel in of_rules if kernel.pass_ in passes]
-        for kernel in by_op:
-            if kernel.op in by_rule and kernel.pass_ in passes and OPS[kernel.kind].work:
-                found += ruled.beside(kernel, by_rule[kernel.op])
-            else:
-                found.append(kernel)
-    exchanged = of_ops.gradient_bytes
+        rules = _LayerRules(layers, settings, SIZE_BYTES[compute], compute)
+        kernels = _replace_products(kernels, rules, layers, passes, _trains(graph))
+    exchanged = lowered.gradient_bytes
     if "update" in faults:
         parameters = sum(layer.parameters for layer in layers)
         exchanged = FLOAT_BYTES * sum(parameters_of(graph).values())
-        found = [kernel for kernel in found if kernel.pass_ != "update"]
+        kernels = [kernel for kernel in kernels if kernel.pass_ != "update"]
         if _trains(graph):
-            found.append(update_kernel(parameters, compute))
-    return replace(of_ops, kernels=tuple(found), gradient_bytes=exchanged)
+            kernels.append(update_kernel(parameters, compute))
+    return replace(lowered, kernels=tuple(kernels), gradient_bytes=exchanged)
 
 
-class _Ruled:
-    """The rules for the layers of a network: which of them are kept, and for what elements."""
+def _replace_products(
+    kernels: Iterable[Kernel],
+    rules: _LayerRules,
+    layers: Iterable[Layer],
+    passes: Collection[Part],
+    trains: bool,
+) -> list[Kernel]:
+    """Replace the product kernels of the given passes by those of Paleo's rules."""
+    ruled_layers = {layer.op: layer for layer in layers if layer.op and rule_of(layer).exact(layer)}
+    replaced = [
+        kernel
+        for op, layer in ruled_layers.items()
+        for kernel in rules.kernels(layer, op, trains)
+        if kernel.pass_ in passes
+    ]
+    for kernel in kernels:
+        layer = ruled_layers.get(kernel.op)
+        if layer is not None and kernel.pass_ in passes and OPS[kernel.kind].work:
+            replaced += rules.bias_kernels(kernel, layer)
+        else:
+            replaced.append(kernel)
+    return replaced
+
+
+class _LayerRules:
+    """Paleo's rules for the layers of a network: the faults that are kept, and the elements."""
 
     def __init__(
         self, layers: Iterable[Layer], settings: PaleoSettings, element_bytes: float, dtype: str
@@ -119,10 +146,10 @@ class _Ruled:
         self.faults, self.algorithm = settings.faults, settings.algorithm
         self.factor = element_bytes / FLOAT_BYTES
         self.dtype = dtype
-        self.wanted = _wants_gradient(layers)
+        self.with_data_gradient = _layers_with_data_gradient(layers)
 
     def kernels(self, layer: Layer, row: str, trains: bool) -> Iterator[Kernel]:
-        """Yield the kernels of a layer, for the row of its name or of its op."""
+        """Yield the kernels of a layer; `row` names the layer or its op."""
         parts: dict[Part, Costs] = {"forward": self._forward(layer)}
         parts |= {"backward": self._backward(layer)} if trains else {}
         for pass_, costs in parts.items():
@@ -130,8 +157,8 @@ class _Ruled:
                 sizes = tensors if self.factor == 1 else tuple([n * self.factor for n in tensors])
                 yield _kernel(row, layer.kind, pass_, self.dtype, Cost(flop, sizes))
 
-    def beside(self, kernel: Kernel, layer: Layer) -> Iterator[Kernel]:
-        """Yield what the kernel of a layer's product does beside that: it adds a bias."""
+    def bias_kernels(self, kernel: Kernel, layer: Layer) -> Iterator[Kernel]:
+        """Yield a kernel for the work of a layer's kernel that exceeds its product: the bias."""
         cost = rule_of(layer).exact(layer)
         if cost is None or kernel.pass_ != "forward":
             return
@@ -150,19 +177,19 @@ class _Ruled:
         return rule.forward(layer, self.algorithm)
 
     def _backward(self, layer: Layer) -> Costs:
-        """Return the gradients of a layer's input, if that wants one, and of its weights."""
-        rule, data = rule_of(layer), layer.name in self.wanted
+        """Return the gradients of a layer's input, if one is needed, and of its weights."""
+        rule, data = rule_of(layer), layer.name in self.with_data_gradient
         if "first" in self.faults:
             data = _skipped(layer) != "backward"
         if "backward" not in self.faults and (cost := rule.exact(layer)):
             return (cost,) * (2 if data else 1)
-        of_input = rule.data_gradient(layer, self.algorithm)
-        of_weights = rule.weight_gradient(layer, self.algorithm)
-        return (*of_input, *of_weights) if data else of_weights
+        data_costs = rule.data_gradient(layer, self.algorithm)
+        weight_costs = rule.weight_gradient(layer, self.algorithm)
+        return (*data_costs, *weight_costs) if data else weight_costs
 
 
 def _skipped(layer: Layer) -> Part | None:
-    """Return the pass that Paleo leaves out for a layer whose only parent is the input."""
+    """Return the pass that Paleo omits for a layer whose only parent is the input."""
     return rule_of(layer).skipped_on_data if layer.parents == (INPUT,) else None
 
 
@@ -177,13 +204,13 @@ def _trains(graph: Graph) -> bool:
     return graph.tensors[graph.outputs[0]].shape == ()
 
 
-def _wants_gradient(layers: Iterable[Layer]) -> frozenset[str]:
-    """Return the layers whose input hangs on a weight."""
-    trained: set[str] = set()
-    wanted: set[str] = set()
+def _layers_with_data_gradient(layers: Iterable[Layer]) -> frozenset[str]:
+    """Return the layers whose input depends on a weight, so that it needs a gradient."""
+    depends_on_weights: set[str] = set()
+    with_data_gradient: set[str] = set()
     for layer in layers:
-        if trained.intersection(layer.parents):
-            wanted.add(layer.name)
-        if layer.name in wanted or layer.parameters:
-            trained.add(layer.name)
-    return frozenset(wanted)
+        if depends_on_weights.intersection(layer.parents):
+            with_data_gradient.add(layer.name)
+        if layer.name in with_data_gradient or layer.parameters:
+            depends_on_weights.add(layer.name)
+    return frozenset(with_data_gradient)

@@ -14,13 +14,13 @@ from steptime.core.graph import Graph
 from steptime.hardware.device import Device, Link
 from steptime.paleo.layers import unknown_work
 from steptime.paleo.lower import lower
-from steptime.paleo.price import added, longer, seen
+from steptime.paleo.price import apply_figures, price_overlapped, price_sequential
 from steptime.paleo.rules import ALGORITHMS, settings_of
 from steptime.prediction.collectives import COLLECTIVES, Collective, Fabric, rounds
 from steptime.prediction.kernel import Settings
 from steptime.prediction.method import EFFICIENCIES, Method, Option, choice
 
-FAULTS = {  # name: what is right; as a fault, it is as in Paleo. In the order of `explain`
+FAULTS = {  # fault of Paleo: what is right. In the order of `explain`
     "gigabyte": "a GB/s of memory is 1e9 bytes a second, not 2^30",
     "cycle": "a kernel may take less than one clock cycle for each of its terms",
     "padding": "a convolution does not read its padding",
@@ -35,47 +35,49 @@ FAULTS = {  # name: what is right; as a fault, it is as in Paleo. In the order o
 EXACT, PALEO = "exact", "paleo"
 
 
-def _whole_s(size_bytes: float, fabric: Fabric) -> float:
+def _gradient_s(size_bytes: float, fabric: Fabric) -> float:
     """Return the seconds of a whole gradient over the link."""
     return size_bytes / fabric.between.bytes_per_s / fabric.efficiency
 
 
 PUBLISHED: Mapping[str, Collective] = {  # the four closed forms
-    "one-to-all": lambda size, n, fabric: 2 * (n - 1) * _whole_s(size, fabric),
-    "tree": lambda size, n, fabric: 2 * rounds(n) * _whole_s(size, fabric),
-    "butterfly": lambda size, n, fabric: rounds(n) * _whole_s(size, fabric),
-    "butterfly-mixing": lambda size, n, fabric: _whole_s(size, fabric),  # of one replica, too
+    "one-to-all": lambda size, n, fabric: 2 * (n - 1) * _gradient_s(size, fabric),
+    "tree": lambda size, n, fabric: 2 * rounds(n) * _gradient_s(size, fabric),
+    "butterfly": lambda size, n, fabric: rounds(n) * _gradient_s(size, fabric),
+    "butterfly-mixing": lambda size, n, fabric: _gradient_s(size, fabric),  # of one replica, too
 }
 EXCHANGES: Mapping[str, Collective] = {**COLLECTIVES, **PUBLISHED}
 
 
 def without_latency(fabric: Fabric) -> Fabric:
-    """Return what joins devices as Paleo has it: no latency, and adding up takes no time."""
+    """Remove latencies from a fabric, and the time of adding up, as Paleo does."""
     inside = replace(fabric.inside, latency_s=None) if isinstance(fabric.inside, Link) else None
     between = replace(fabric.between, latency_s=None)
     return replace(fabric, between=between, inside=inside, memory_bytes_per_s=None)
 
 
 def with_faults(method: Method, faults: Collection[str]) -> Method:
-    """Return a method with these of Paleo's faults, in place of those that it has."""
+    """Return a method with exactly these faults of Paleo."""
     host: Any = "no" if "dispatch" in faults else "ahead"
     settings = replace(settings_of(method.settings), faults=frozenset(faults), host=host)
-    price = added if "overlap" in faults else longer
-    return replace(method, lower=lower, price=price, sees=seen, notes=notes, settings=settings)
+    price = price_sequential if "overlap" in faults else price_overlapped
+    return replace(
+        method, lower=lower, price=price, sees=apply_figures, notes=notes, settings=settings
+    )
 
 
 def notes(graph: Graph, dtype: str, device: Device, settings: Settings) -> tuple[str, ...]:
-    """Return what Paleo's rules, where they are kept, leave out or ignore."""
-    faults, found = settings_of(settings).faults, []
+    """Return remarks on the work that the rules of Paleo that are kept leave out or ignore."""
+    faults, remarks = settings_of(settings).faults, []
     if "dtype" in faults and precision(dtype).compute != "float32":
-        found.append(f"Paleo counts elements of 4 bytes at the float32 peak, not {dtype}")
+        remarks.append(f"Paleo counts elements of 4 bytes at the float32 peak, not {dtype}")
     if "update" in faults and any(op.part == "update" and op.kind != "sgd" for op in graph.ops):
-        found.append("Paleo updates by plain SGD, whatever the optimizer")
+        remarks.append("Paleo updates by plain SGD, whatever the optimizer")
     if "ops" in faults and (kinds := unknown_work(graph)):
-        found.append(f"Paleo knows no {', '.join(kinds)}: they count nothing")
+        remarks.append(f"Paleo knows no {', '.join(kinds)}: they count nothing")
     if "cycle" in faults and device.clock_hz is None:
-        found.append(f"{device.name}: no clock is known, so no kernel takes at least a cycle")
-    return tuple(found)
+        remarks.append(f"{device.name}: no clock is known, so no kernel takes at least a cycle")
+    return tuple(remarks)
 
 
 def _correction(name: str) -> Option:

@@ -1,17 +1,18 @@
 """Model parallelism and hybrid parallelism ("one weird trick"), for files with split layers.
 
-Layers `name@k` run on device k, all others on device 0; what a layer reads from another device is
-fetched first. Source: Qi, Sparks, Talwalkar, ICLR 2017; Krizhevsky 2014. Method `paleo` keeps
-faults of the original, which every other method mends:
+Layers `name@k` run on device k, all others on device 0. A layer first fetches its inputs from
+other devices. Source: Qi, Sparks, Talwalkar, ICLR 2017; Krizhevsky 2014. Method `paleo` keeps
+faults of the original, which the other methods correct:
 
-* device 0 fetches from itself, because a split's device is a text and any other's a number;
-* among a layer's parents each one in another group of four devices halves the rate once more, for
-  all that follow (mended: half the rate for just that one); and in model mode fetches run at the
-  rate of the device's memory, and no group counts (mended: the link);
-* the time saved by fetching for one batch while computing another counts elements, a device less
-  one times, at the link's full rate (mended: the fetch itself, hidden as far as the work lasts);
-* each device updates the parameters of all splits (mended: its own);
-* chains run at the same time on one device too (mended: one after the other).
+* Device 0 fetches from itself, because the device of a split is a text and that of other layers a
+  number.
+* Each parent in another group of four devices halves the rate once more for all parents after it
+  (corrected: half the rate for that parent alone). In model mode, fetches run at the bandwidth of
+  the device's memory, and groups do not count (corrected: the link).
+* The fetch time that hides behind the work on another batch is computed from elements, devices
+  less one, and the link's full rate (corrected: the fetch itself, as long as the work lasts).
+* Each device updates the parameters of all splits (corrected: its own).
+* Chains run at the same time even on one device (corrected: one after the other).
 """
 
 from collections.abc import Callable, Sequence
@@ -60,44 +61,60 @@ PASSES: tuple[Pass, ...] = attrgetter("forward"), attrgetter("backward")
 
 
 def splits_of(model: StepModel) -> int:
-    """Return the number of splits of a network's file, 1 where none of its layers is split."""
+    """Return the number of splits of a network's file, 1 if none of its layers is split."""
     layers = layers_in(model.graph(model.workload.batch_per_replica))
     return 1 + max((device_of(layer) for layer in layers), default=0)
 
 
 def model_parallel(model: StepModel, batch: int, replicas: int | None = None) -> ScalingRow:
-    """Return the row of one batch that runs through devices which hold a split each.
+    """Return the row of one batch that runs through devices, each of which holds a split.
 
-    The lower bounds count a group of chains as its slowest, the upper bounds add up everything;
-    the step is that of the lower bounds, and of the update, which Paleo leaves out here. The
-    speed-up is over one device that does everything. Raises `InputError` for a number that is not
-    the file's splits.
+    In the lower bounds a group of chains takes as long as its slowest chain; the upper bounds add
+    up all layers. The step is that of the lower bounds, plus the update, which Paleo omits here.
+    The speed-up is over one device that does everything.
+
+    Raises:
+        InputError: if `replicas` is not the number of the file's splits.
     """
-    count = _checked(model, replicas)
-    every = nodes(model, batch, "model")
-    items = nested([node.layer for node in every])
-    forks = count == 1 and any(isinstance(item, Fork) for item in items)
-    crosses = crosses_groups([node.layer for node in every])
-    said = {NESTED_NOTE: has_nested_forks(items), FORK_NOTE: forks, MEMORY_NOTE: crosses}
-    notes = [note for note, holds in said.items() if holds and as_published(model)]
-    upper = [sum(part(node).total_s for node in every) for part in PASSES]
-    fetched = sum(node.fetch_s for node in every)
-    update, of_all = 0.0, 0.0
+    count = _device_count(model, replicas)
+    layers = nodes(model, batch, "model")
+    items = nested([node.layer for node in layers])
+    devices = _group_by_device(layers, count)
+    upper = [sum(part(node).total_s for node in layers) for part in PASSES]
+    fetch_s = sum(node.fetch_s for node in layers)
+    update, single_update = 0.0, 0.0
     if not as_published(model):
-        update = max(_update_s(model, own) for own in _by_device(every, count))
-        of_all = _update_s(model, every)
-    forward, backward = (_lower(model, items, every, part) for part in PASSES)
-    parts = _slowest(model, _by_device(every, count), (forward, backward, update), 1)
-    shown = {
+        update = max(_update_s(model, device_layers) for device_layers in devices)
+        single_update = _update_s(model, layers)
+    forward, backward = (_lower_bound_s(model, items, layers, part) for part in PASSES)
+    parts = _slowest(model, devices, (forward, backward, update), 1)
+    bounds = {
         "forward_lower_s": parts[0],
         "forward_upper_s": max(parts[0], upper[0]),
         "backward_lower_s": parts[1],
         "backward_upper_s": max(parts[1], upper[1]),
     }
-    alone = _issued(model, every, (upper[0] - fetched, upper[1] - fetched, of_all), 1)
-    alone_per_s = throughput(model, batch, sum(alone))
+    single_parts = upper[0] - fetch_s, upper[1] - fetch_s, single_update
+    single_step = _add_host_waits(model, layers, single_parts, 1)
+    single_per_s = throughput(model, batch, sum(single_step))
     sizes = ReplicaSizes(count, batch, batch)
-    return scaling_row(model, sizes, parts, {}, 0.0, 0.0, alone_per_s, "; ".join(notes), shown)
+    note = "; ".join(_model_parallel_notes(model, layers, items, count))
+    return scaling_row(model, sizes, parts, {}, 0.0, 0.0, single_per_s, note, bounds)
+
+
+def _model_parallel_notes(
+    model: StepModel, layers: Sequence[LayerTimes], items: Nested, device_count: int
+) -> list[str]:
+    """Return remarks on the places where the original stops or misleads."""
+    if not as_published(model):
+        return []
+    has_fork = any(isinstance(item, Fork) for item in items)
+    conditions = {
+        NESTED_NOTE: has_nested_forks(items),
+        FORK_NOTE: device_count == 1 and has_fork,
+        MEMORY_NOTE: crosses_groups([node.layer for node in layers]),
+    }
+    return [note for note, applies in conditions.items() if applies]
 
 
 def hybrid(
@@ -107,101 +124,138 @@ def hybrid(
     scaling: str = "weak",
     exchange: Sync | None = None,
 ) -> ScalingRow:
-    """Return the row of one weird trick: layers that are not split data parallel, split ones not.
+    """Return the row of "one weird trick": split layers model parallel, the others data parallel.
 
-    Every device has `batch` examples (weak) or its share of them (strong). In turn each device's
-    examples run through the split layers on all devices. With F seconds for one device's examples,
-    t of which fetch, n devices take (F - t) n + t: the other fetches hide behind the work. Raises
-    `InputError` for a number that is not the file's splits.
+    Every device has `batch` examples (weak) or its share of them (strong). The examples of each
+    device run, one device after another, through the split layers on all devices. If the examples
+    of one device take F seconds, t of which are fetches, those of n devices take (F - t) n + t: the
+    other fetches hide behind the work.
+
+    Raises:
+        InputError: if `replicas` is not the number of the file's splits.
     """
-    count = _checked(model, replicas)
-    how = exchange or Sync()
-    if how.overlap:
+    count = _device_count(model, replicas)
+    sync = exchange or Sync()
+    if sync.overlap:
         raise InputError("overlap of communication is for data parallelism, not hybrid")
     share, note = batch_share(model, count, batch, scaling)
     notes = [note] if note else []
-    every = nodes(model, share, "hybrid")
-    items = nested([node.layer for node in every])
+    layers = nodes(model, share, "hybrid")
+    items = nested([node.layer for node in layers])
     if as_published(model) and has_nested_forks(items):
         notes.append(NESTED_NOTE)
-    whole = [node for node in every if node.layer.split is None]
-    split = [node for node in every if node.layer.split is not None]
-
-    forward, backward = (sum(part(node).bound_s for node in whole) for part in PASSES)
-    data = _issued(model, whole, (forward, backward, _update_s(model, whole)), 1)
-    hidden = _hidden_s(model, every, count)
-    once = [_lower(model, items, split, part) for part in PASSES]
-    devices = _by_device(split, count)
-    if as_published(model):
-        forward, backward = ((seconds - hidden) * count + hidden for seconds in once)
-        update = _update_s(model, split, in_turn=True)
-    else:
-        forward, backward = (s + (count - 1) * max(s - hidden, hidden) for s in once)
-        update = max(_update_s(model, own) for own in devices)
-    of_split = _slowest(model, devices, (forward, backward, update), count)
-
-    communication_s = exchange_s(model, _gradient_bytes(model, every) / how.compression, count)
-    sync = communication_s[model.collective(how.collective)]
-    parts = (data[0] + of_split[0], data[1] + of_split[1], data[2] + of_split[2])
-    shown = {
-        "data": {**dict(zip(PARTS, data, strict=True)), "sync_s": sync},
-        "model": dict(zip(PARTS, of_split, strict=True)),
+    data_parts = _data_parallel_parts(model, [node for node in layers if node.layer.split is None])
+    model_parts = _split_parts(model, layers, items, count)
+    gradient_bytes = _gradient_bytes(model, layers) / sync.compression
+    communication_s = exchange_s(model, gradient_bytes, count)
+    sync_s = communication_s[model.collective(sync.collective)]
+    parts = (
+        data_parts[0] + model_parts[0],
+        data_parts[1] + model_parts[1],
+        data_parts[2] + model_parts[2],
+    )
+    details = {
+        "data": {**dict(zip(PARTS, data_parts, strict=True)), "sync_s": sync_s},
+        "model": dict(zip(PARTS, model_parts, strict=True)),
     }
-    total = share * count if scaling == "weak" else batch
-    alone = throughput(model, batch, model.timeline(batch).step_s)
-    sizes = ReplicaSizes(count, total, share)
+    global_batch = share * count if scaling == "weak" else batch
+    single_per_s = throughput(model, batch, model.timeline(batch).step_s)
+    sizes = ReplicaSizes(count, global_batch, share)
     return scaling_row(
-        model, sizes, parts, communication_s, sync, sync, alone, "; ".join(notes), shown
+        model,
+        sizes,
+        parts,
+        communication_s,
+        sync_s,
+        sync_s,
+        single_per_s,
+        "; ".join(notes),
+        details,
     )
 
 
-def _by_device(every: Sequence[LayerTimes], replicas: int) -> list[list[LayerTimes]]:
-    devices: list[list[LayerTimes]] = [[] for _ in range(replicas)]
-    for node in every:
+def _data_parallel_parts(model: StepModel, layers: Sequence[LayerTimes]) -> Seconds3:
+    """Return the parts of a step of the layers that are not split, on one device."""
+    forward, backward = (sum(part(node).bound_s for node in layers) for part in PASSES)
+    return _add_host_waits(model, layers, (forward, backward, _update_s(model, layers)), 1)
+
+
+def _split_parts(
+    model: StepModel, layers: Sequence[LayerTimes], items: Nested, device_count: int
+) -> Seconds3:
+    """Return the parts of a step of the split layers, for the examples of all devices."""
+    split_layers = [node for node in layers if node.layer.split is not None]
+    devices = _group_by_device(split_layers, device_count)
+    hidden_s = _hidden_fetch_s(model, layers, device_count)
+    single_batch = [_lower_bound_s(model, items, split_layers, part) for part in PASSES]
+    if as_published(model):
+        forward, backward = (
+            (pass_s - hidden_s) * device_count + hidden_s for pass_s in single_batch
+        )
+        update = _update_s(model, split_layers, is_sequential=True)
+    else:
+        forward, backward = (
+            pass_s + (device_count - 1) * max(pass_s - hidden_s, hidden_s)
+            for pass_s in single_batch
+        )
+        update = max(_update_s(model, device_layers) for device_layers in devices)
+    return _slowest(model, devices, (forward, backward, update), device_count)
+
+
+def _group_by_device(layers: Sequence[LayerTimes], device_count: int) -> list[list[LayerTimes]]:
+    devices: list[list[LayerTimes]] = [[] for _ in range(device_count)]
+    for node in layers:
         devices[device_of(node.layer)].append(node)
     return devices
 
 
-def _lower(model: StepModel, items: Nested, counted: Sequence[LayerTimes], part: Pass) -> float:
-    """Return the lower bound of a pass over the nested list, some of its layers `counted`."""
-    seconds = {node.layer.name: part(node).total_s for node in counted}
-    device = {node.layer.name: device_of(node.layer) for node in counted}
-    on = None if as_published(model) else lambda name: device.get(name, 0)
-    return lower_bound(items, lambda name: seconds.get(name, 0.0), on)
+def _lower_bound_s(
+    model: StepModel, items: Nested, layers: Sequence[LayerTimes], part: Pass
+) -> float:
+    """Return the lower bound of a pass over the nested list; only `layers` take time."""
+    seconds = {node.layer.name: part(node).total_s for node in layers}
+    devices = {node.layer.name: device_of(node.layer) for node in layers}
+    device = None if as_published(model) else lambda name: devices.get(name, 0)
+    return lower_bound(items, lambda name: seconds.get(name, 0.0), device)
 
 
-def _hidden_s(model: StepModel, every: Sequence[LayerTimes], replicas: int) -> float:
+def _hidden_fetch_s(model: StepModel, layers: Sequence[LayerTimes], device_count: int) -> float:
     """Return the time of a fetch by split layers that hides behind work on another batch."""
-    unsplit = {node.layer.name: node.layer for node in every if node.layer.split is None}
-    split = (node for node in every if node.layer.split is not None)
-    fed = [node for node in split if unsplit.keys() & set(node.layer.parents)]
+    unsplit = {node.layer.name: node.layer for node in layers if node.layer.split is None}
+    fetching = [
+        node
+        for node in layers
+        if node.layer.split is not None and unsplit.keys() & set(node.layer.parents)
+    ]
     if not as_published(model):
-        return max((node.fetch_s for node in fed), default=0.0)
+        return max((node.fetch_s for node in fetching), default=0.0)
     if model.fabric is None:
         return 0.0
-    feeders = {name for node in fed for name in node.layer.parents if name in unsplit}
-    elements = sum(prod(unsplit[name].outputs) for name in feeders)
-    return elements / GIB / (model.fabric.between.bytes_per_s / GB) * (replicas - 1)
+    parents = {name for node in fetching for name in node.layer.parents if name in unsplit}
+    elements = sum(prod(unsplit[name].outputs) for name in parents)
+    return elements / GIB / (model.fabric.between.bytes_per_s / GB) * (device_count - 1)
 
 
-def _update_s(model: StepModel, every: Sequence[LayerTimes], in_turn: bool = False) -> float:
+def _update_s(model: StepModel, layers: Sequence[LayerTimes], is_sequential: bool = False) -> float:
     """Return the seconds in which one device updates the weights of some layers.
 
-    `in_turn` adds arithmetic and traffic even where the method overlaps those of a layer.
+    `is_sequential` adds arithmetic and traffic even if the method overlaps those of a layer.
     """
     if "update" not in settings_of(model.settings).faults:
-        return sum(node.update_s for node in every)
-    parameters = sum(node.layer.parameters for node in every)
+        return sum(node.update_s for node in layers)
+    parameters = sum(node.layer.parameters for node in layers)
     times = model.price(update_kernel(parameters, next(iter(model.seen.peak_flop_per_s))))
-    return overlapped(times) if model.settings.pipelined and not in_turn else times.value
+    return times.value if is_sequential or not model.settings.pipelined else overlapped(times)
 
 
-def _issued(model: StepModel, every: Sequence[LayerTimes], parts: Seconds3, times: int) -> Seconds3:
-    """Return the parts of a step, longer where a device waits for its host.
+def _add_host_waits(
+    model: StepModel, layers: Sequence[LayerTimes], parts: Seconds3, times: int
+) -> Seconds3:
+    """Return the parts of a step, longer if the device waits for its host.
 
-    The passes of some layers are issued `times` times, their update once.
+    The host issues the passes of `layers` `times` times, and their update once.
     """
-    forward, backward, update = (sum(node.kernels[i] for node in every) for i in range(3))
+    forward, backward, update = (sum(node.kernels[i] for node in layers) for i in range(3))
     counts = [forward * times, backward * times, update]
     return behind_host(parts, issuing(counts, model.issue_s))
 
@@ -210,23 +264,29 @@ def _slowest(
     model: StepModel, devices: Sequence[Sequence[LayerTimes]], parts: Seconds3, times: int
 ) -> Seconds3:
     """Return the parts of a step on the device whose host takes longest."""
-    return max((_issued(model, own, parts, times) for own in devices), key=sum)
+    steps = [_add_host_waits(model, device_layers, parts, times) for device_layers in devices]
+    return max(steps, key=sum)
 
 
-def _gradient_bytes(model: StepModel, every: Sequence[LayerTimes]) -> float:
+def _gradient_bytes(model: StepModel, layers: Sequence[LayerTimes]) -> float:
     """Return the bytes of the gradients of the layers that are not split."""
-    unsplit = {node.layer.name for node in every if node.layer.split is None}
+    unsplit = {node.layer.name for node in layers if node.layer.split is None}
     if "update" in settings_of(model.settings).faults:
-        parameters = sum(n.layer.parameters for n in every if n.layer.name in unsplit)
+        parameters = sum(n.layer.parameters for n in layers if n.layer.name in unsplit)
         return float(FLOAT_BYTES * parameters)
-    names = {node.layer.name: node for node in every}
-    last = every[-1].layer.name
-    gradients = model.gradients.items()
-    return float(sum(size for op, size in gradients if layer_name(op, names, last) in unsplit))
+    names = {node.layer.name: node for node in layers}
+    last_layer = layers[-1].layer.name
+    return float(
+        sum(
+            size
+            for op, size in model.gradients.items()
+            if layer_name(op, names, last_layer) in unsplit
+        )
+    )
 
 
-def _checked(model: StepModel, replicas: int | None) -> int:
-    """Return the number of devices, that of the file's splits."""
+def _device_count(model: StepModel, replicas: int | None) -> int:
+    """Return the number of devices, which is that of the file's splits."""
     splits = splits_of(model)
     if replicas is not None and replicas != splits:
         has = f"has {splits} splits" if splits > 1 else "has no split layers"

@@ -1,4 +1,4 @@
-"""A network as a list of layers and of groups of parallel chains, and how long that takes."""
+"""Networks as nested lists of layers and of groups of parallel chains, and their lower bound."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from steptime.core.errors import InputError
 from steptime.paleo.layers import Layer
 
-MOST_FORKS = 200  # one inside the other
+MAX_NESTED_FORKS = 200
 
 
 @dataclass(frozen=True)
@@ -21,44 +21,48 @@ class Fork:
 Item = str | Fork
 Nested = tuple[Item, ...]
 Counts = dict[str, int]
-Way = tuple[Counts, dict[str, dict[str, None]]]  # parents of each layer, and its children
+Edges = tuple[Counts, dict[str, dict[str, None]]]  # number of parents, and the children
 
 
 def nested(layers: Sequence[Layer]) -> Nested:
-    """Return the nested list of a network's layers, by name.
+    """Return the nested list of the names of a network's layers.
 
-    Where layers fork, each branch is a chain up to a layer with several parents; a branch without
-    a layer of its own is none. Of the layers that are ready then, one goes on the list itself,
-    several start the chains of the next group. Paleo stops at a fork inside a chain; here the chain
-    is a list with groups of its own. Layers a -> b, c; b -> d; b, c, d -> e are the list
-    a, {b d | c}, e. Raises `InputError` for forks nested more than `MOST_FORKS` deep.
+    At a fork, each branch is a chain up to a layer with several parents; a branch without a layer
+    is dropped. If one layer is ready then, it continues the list; several start the chains of the
+    next group. Paleo stops at a fork inside a chain; here the chain is a list with groups of its
+    own. Layers a -> b, c; b -> d; b, c, d -> e are the list a, {b d | c}, e.
+
+    Raises:
+        InputError: if forks are nested more than `MAX_NESTED_FORKS` deep.
     """
-    names = {layer.name for layer in layers}
-    parents = {layer.name: names.intersection(layer.parents) for layer in layers}
+    layer_names = {layer.name for layer in layers}
+    parents = {layer.name: layer_names.intersection(layer.parents) for layer in layers}
     children: dict[str, dict[str, None]] = {layer.name: {} for layer in layers}
     for layer in layers:
         for parent in parents[layer.name]:
             children[parent][layer.name] = None
-    count = {name: len(found) for name, found in parents.items()}
-    roots = [name for name, found in parents.items() if not found]
+    count = {name: len(names) for name, names in parents.items()}
+    roots = [name for name, names in parents.items() if not names]
     return _chain((count, children), roots, len(roots) > 1)[0]
 
 
-def _chain(way: Way, heads: list[str], forks: bool, depth: int = 0) -> tuple[Nested, Counts]:
-    """Return the chain that begins with `heads`, several where it `forks` at once.
+def _chain(edges: Edges, heads: list[str], forks: bool, depth: int = 0) -> tuple[Nested, Counts]:
+    """Return the chain that begins with `heads`, several if it `forks` at once.
 
-    It runs on until layers remain that wait for parents outside it: the second are how many parents
-    it has met of each of these.
+    It ends if every remaining layer waits for parents outside of the chain. The second value
+    counts, for each of these layers, the parents that the chain contains.
     """
-    parents, children = way
-    if depth > MOST_FORKS:
-        raise InputError(f"layer '{heads[0]}': more than {MOST_FORKS} forks within each other")
+    parents, children = edges
+    if depth > MAX_NESTED_FORKS:
+        raise InputError(
+            f"layer '{heads[0]}': more than {MAX_NESTED_FORKS} forks within each other"
+        )
     items: list[Item] = []
     met: Counts = {}
     ready: list[str] = []
     while heads:
         if forks:
-            chains = [_chain(way, [head], False, depth + 1) for head in heads]
+            chains = [_chain(edges, [head], False, depth + 1) for head in heads]
             items.append(Fork(tuple(chain for chain, _ in chains)))
             passed = [pair for _, counts in chains for pair in counts.items()]
             alone, below = [], list[str]()
@@ -73,7 +77,7 @@ def _chain(way: Way, heads: list[str], forks: bool, depth: int = 0) -> tuple[Nes
             if met[name] == parents[name]:
                 del met[name]
                 ready.append(name)
-        # layers of one parent go on at once; what is ready waits for the end of them
+        # layers of one parent go device_number at once; what is ready waits for the end of them
         if alone:
             heads, forks = alone, len(below) > 1
         else:
@@ -86,9 +90,10 @@ def lower_bound(
     seconds: Callable[[str], float],
     device: Callable[[str], int] | None = None,
 ) -> float:
-    """Return the seconds of a nested list whose groups take as long as their slowest chain.
+    """Return the seconds of a nested list in which each group takes as long as its slowest chain.
 
-    With `device`, of a layer, the chains of a group that begin on one device follow one another.
+    With `device`, which gives the device of a layer, chains of a group that begin on the
+    same device run one after another.
     """
     total = 0.0
     for item in items:
@@ -97,8 +102,8 @@ def lower_bound(
             continue
         busy: dict[int, float] = {}
         for place, chain in enumerate(item.chains):
-            on = place if device is None else device(_first(chain))
-            busy[on] = busy.get(on, 0.0) + lower_bound(chain, seconds, device)
+            device_number = place if device is None else device(_first(chain))
+            busy[device_number] = busy.get(device_number, 0.0) + lower_bound(chain, seconds, device)
         total += max(busy.values())
     return total
 

@@ -1,4 +1,4 @@
-"""How long a kernel takes in Paleo, and what Paleo makes of a device's figures."""
+"""Prices of kernels in Paleo, and the figures of a device as Paleo reads them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -17,47 +17,50 @@ from steptime.prediction.kernels import Rows
 
 @dataclass(frozen=True)
 class PaleoDevice(Device):
-    """A device whose updates run at its full rates, whatever share of them other passes reach.
+    """A device whose updates run at full rates, whatever share other passes reach.
 
-    The rates have fields of their own: a device with `constants` is one whose software stack
-    speaks, and its gradients are those of the stack and not Paleo's.
+    These rates have fields of their own, because a device with `constants` would be priced by its
+    software stack and not by Paleo.
     """
 
     update_peak_flop_per_s: Mapping[str, float] = field(default_factory=dict)
     update_bytes_per_s: float = 0.0
 
 
-def seen(device: Device, dtype: str, settings: Settings) -> Device:
-    """Return the device as kernels find it: a GB/s as 2^30 bytes, and a clock if cycles count."""
+def apply_figures(device: Device, dtype: str, settings: Settings) -> Device:
+    """Return the device as Paleo reads it: a GB/s is 2^30 bytes, and the clock counts if asked."""
     faults = settings_of(settings).faults
     peak_dtype = "float32" if "dtype" in faults else dtype
     gigabyte = GIB / GB if "gigabyte" in faults else 1.0
     clock_hz = device.clock_hz if "cycle" in faults else None
     bytes_per_s = device.memory_bytes_per_s * gigabyte
     published = replace(device, memory_bytes_per_s=bytes_per_s, clock_hz=clock_hz)
-    reached = price.seen(published, peak_dtype, settings)
+    efficient = price.seen(published, peak_dtype, settings)
     if "update" not in faults or settings.compute_efficiency == 1:
-        return reached
+        return efficient
     full = price.seen(published, peak_dtype, replace(settings, compute_efficiency=1.0))
     return PaleoDevice(
-        **{item.name: getattr(reached, item.name) for item in fields(Device)},
+        **{item.name: getattr(efficient, item.name) for item in fields(Device)},
         update_peak_flop_per_s=full.peak_flop_per_s,
         update_bytes_per_s=full.memory_bytes_per_s,
     )
 
 
 def _device_of_pass(device: Device, pass_: str) -> Device:
-    """Return the device as kernels of a pass find it: updates run at its full rates."""
+    """Return the device with the rates of a pass: updates run at full rates."""
     if pass_ != "update" or not isinstance(device, PaleoDevice):
         return device
     peaks = {name: device.update_peak_flop_per_s[name] for name in device.peak_flop_per_s}
     return replace(device, peak_flop_per_s=peaks, memory_bytes_per_s=device.update_bytes_per_s)
 
 
-def added(kernels: Rows, device: Device, join: Callable[[Any, Any], Any] = add) -> Interval:
-    """Return arithmetic and traffic of each tensor, added or joined otherwise.
+def price_sequential(
+    kernels: Rows, device: Device, join: Callable[[Any, Any], Any] = add
+) -> Interval:
+    """Return the time of arithmetic plus the traffic of each tensor.
 
-    Each of these terms takes at least a clock cycle, where that is known; no arithmetic is none.
+    Each term takes at least a clock cycle if the clock is known; no arithmetic takes no time.
+    `join` combines the two terms (default: their sum).
     """
     device = _device_of_pass(device, kernels.pass_)
     compute_s, memory_s = price.at_peak(kernels, device)
@@ -70,4 +73,4 @@ def added(kernels: Rows, device: Device, join: Callable[[Any, Any], Any] = add) 
     return Interval(value, value, None, False, compute_s, memory_s)
 
 
-longer = partial(added, join=np.maximum)
+price_overlapped = partial(price_sequential, join=np.maximum)

@@ -1,8 +1,8 @@
-"""What Paleo counts for each layer: FLOP and bytes of the forward pass and of the gradients.
+"""Paleo's rules: FLOP and bytes of each layer in the forward pass and in the gradients.
 
 Source: Qi, Sparks, Talwalkar, ICLR 2017, and the behaviour of its public code, faults included:
-a gradient of a convolution is the convolution of a spread-out tensor, whose holes save FLOP
-only in the filter gradient. Elements have 4 bytes unless said otherwise; shapes are channels last.
+a gradient of a convolution is the convolution of a dilated tensor, whose holes save FLOP only in
+the filter gradient. Elements have 4 bytes; shapes are channels last.
 """
 
 import math
@@ -25,14 +25,14 @@ COMPLEX_BYTES = 2 * FLOAT_BYTES
 
 @dataclass(frozen=True)
 class PaleoSettings(Settings):
-    """Settings, and what is as published: `faults`, and the `algorithm` of convolutions."""
+    """Settings with the `faults` of Paleo that are kept, and the `algorithm` of convolutions."""
 
     faults: frozenset[str] = frozenset()
     algorithm: str = "gemm"
 
 
 def settings_of(settings: Settings) -> PaleoSettings:
-    """Return the settings with what is as published, nothing in those of other methods."""
+    """Return settings with Paleo's fields; those of other methods keep no fault."""
     return settings if isinstance(settings, PaleoSettings) else PaleoSettings(**vars(settings))
 
 
@@ -50,7 +50,7 @@ Costs = tuple[Cost, ...]
 class Convolution:
     """A convolution `[n, h, w, c]`, filter `[kh, kw, c_filter, c_out]`, padding a side.
 
-    `holes_in` and `holes_filter` are the shares of zeros that spreading put into the two.
+    `holes_in` and `holes_filter` are the shares of zeros that dilation put into input and filter.
     """
 
     images: int
@@ -88,21 +88,23 @@ def _conv(layer: Layer, algorithm: str) -> Costs:
 
 
 def _conv_data(layer: Layer, algorithm: str) -> Costs:
-    shown = _convolution(layer)
-    return _kernels(_data_gradient(shown, _narrow(layer), layer), shown.size, layer, algorithm)
+    convolution = _convolution(layer)
+    return _kernels(
+        _data_gradient(convolution, _narrow(layer), layer), convolution.size, layer, algorithm
+    )
 
 
 def _conv_weights(layer: Layer, algorithm: str) -> Costs:
-    shown = _convolution(layer)
-    weights = _filter_gradient(shown, _narrow(layer), layer)
-    return _kernels(weights, shown.kernel, layer, algorithm)
+    convolution = _convolution(layer)
+    weights = _filter_gradient(convolution, _narrow(layer), layer)
+    return _kernels(weights, convolution.kernel, layer, algorithm)
 
 
 def _deconv_weights(layer: Layer, algorithm: str) -> Costs:
-    shown = _convolution(layer)
-    spread = _data_gradient(shown, _narrow(layer), layer)
-    weights = _filter_gradient(spread, shown.size, layer, spread.holes_in)
-    return _kernels(weights, shown.kernel, layer, algorithm)
+    convolution = _convolution(layer)
+    spread = _data_gradient(convolution, _narrow(layer), layer)
+    weights = _filter_gradient(spread, convolution.size, layer, spread.holes_in)
+    return _kernels(weights, convolution.kernel, layer, algorithm)
 
 
 def _true_conv(layer: Layer) -> Cost:
@@ -110,9 +112,9 @@ def _true_conv(layer: Layer) -> Cost:
 
 
 def _narrow(layer: Layer) -> Pair:
-    """Return the size of what a convolution makes, of a deconvolution what it reads."""
-    _, high, wide, _ = layer.inputs if layer.kind == "deconv" else layer.outputs
-    return high, wide
+    """Return the output size of a convolution, of a deconvolution the input size."""
+    _, height, width, _ = layer.inputs if layer.kind == "deconv" else layer.outputs
+    return height, width
 
 
 def _inner(layer: Layer, _: str) -> Costs:
@@ -126,7 +128,7 @@ def _product(layer: Layer) -> Cost:
 
 
 def _convolution(layer: Layer) -> Convolution:
-    """Return the convolution that a layer is; of a deconvolution the one whose transpose it is."""
+    """Return the convolution of a layer; for a deconvolution, the one that it transposes."""
     wide, narrow = layer.inputs, layer.outputs
     if layer.kind == "deconv":
         wide, narrow = narrow, wide
@@ -141,83 +143,109 @@ def _padding(padding: str | Pair, size: Pair, output: tuple[int, ...], layer: La
         return padding
     if padding == "VALID":
         return (0, 0)
-    each = zip(output, layer.strides, layer.kernel, size, strict=True)
-    high, wide = (((out - 1) * step + kernel - length) // 2 for out, step, kernel, length in each)
-    return high, wide
+    sides = zip(output, layer.strides, layer.kernel, size, strict=True)
+    vertical, horizontal = (
+        ((positions - 1) * stride + kernel - length) // 2
+        for positions, stride, kernel, length in sides
+    )
+    return vertical, horizontal
 
 
-def _spread(shown: Convolution, at: Pair) -> tuple[Pair, Pair]:
-    """Return the size of the spread-out output gradient and the padding of its convolution."""
+def _dilate(convolution: Convolution, output_size: Pair) -> tuple[Pair, Pair]:
+    """Return the size of the dilated output gradient and the padding of its convolution."""
     sizes, pads = [], []
     for i in (0, 1):
-        size = (at[i] - 1) * shown.strides[i] + 1
-        before = shown.kernel[i] - 1 - shown.padding[i]
-        after = (shown.size[i] + shown.kernel[i] - 1) - size - before
+        size = (output_size[i] - 1) * convolution.strides[i] + 1
+        before = convolution.kernel[i] - 1 - convolution.padding[i]
+        after = (convolution.size[i] + convolution.kernel[i] - 1) - size - before
         sizes.append(size + 1 if abs(before - after) == 1 else size)
         pads.append(min(before, after))
     return (sizes[0], sizes[1]), (pads[0], pads[1])
 
 
-def _holes(size: Pair, at: Pair) -> float:
-    return (prod(size) - prod(at)) / prod(size)
+def _holes(size: Pair, output_size: Pair) -> float:
+    return (prod(size) - prod(output_size)) / prod(size)
 
 
-def _data_gradient(shown: Convolution, at: Pair, layer: Layer) -> Convolution:
-    """Return the convolution of the spread-out output gradient that makes the input's gradient."""
-    size, padding = _spread(shown, at)
-    channels = shown.filters * shown.filter_channels // shown.channels
-    sizes = shown.images, size, shown.filters, shown.kernel, channels, shown.channels
-    found = Convolution(*sizes, (1, 1), padding, holes_in=_holes(size, at))
-    return _checked(found, shown.size, "data", layer)
+def _data_gradient(convolution: Convolution, output_size: Pair, layer: Layer) -> Convolution:
+    """Return the convolution of the dilated output gradient that makes the input's gradient."""
+    size, padding = _dilate(convolution, output_size)
+    channels = convolution.filters * convolution.filter_channels // convolution.channels
+    sizes = (
+        convolution.images,
+        size,
+        convolution.filters,
+        convolution.kernel,
+        channels,
+        convolution.channels,
+    )
+    gradient = Convolution(*sizes, (1, 1), padding, holes_in=_holes(size, output_size))
+    return _check_output(gradient, convolution.size, "data", layer)
 
 
 def _filter_gradient(
-    shown: Convolution, at: Pair, layer: Layer, holes: float | None = None
+    convolution: Convolution, output_size: Pair, layer: Layer, holes: float | None = None
 ) -> Convolution:
-    """Return the convolution of the input with the spread-out output gradient as its filter."""
-    size, padding = _spread(shown, at)
+    """Return the convolution of the input with the dilated output gradient as its filter."""
+    size, padding = _dilate(convolution, output_size)
     if layer.kind == "conv" and layer.padding == "VALID":
         padding = (0, 0)
-    holes = _holes(size, at) if holes is None else holes
-    sizes = shown.filter_channels, shown.size, shown.images, size, shown.images, shown.filters
-    found = Convolution(*sizes, (1, 1), padding, holes_filter=holes)
-    return _checked(found, shown.kernel, "filter", layer)
+    holes = _holes(size, output_size) if holes is None else holes
+    sizes = (
+        convolution.filter_channels,
+        convolution.size,
+        convolution.images,
+        size,
+        convolution.images,
+        convolution.filters,
+    )
+    gradient = Convolution(*sizes, (1, 1), padding, holes_filter=holes)
+    return _check_output(gradient, convolution.kernel, "filter", layer)
 
 
-def _checked(found: Convolution, wanted: Pair, what: str, layer: Layer) -> Convolution:
-    each = zip(found.size, found.padding, found.kernel, found.strides, strict=True)
-    output = [(size + 2 * pad - kernel) // step + 1 for size, pad, kernel, step in each]
-    if output != [*wanted]:
+def _check_output(
+    gradient: Convolution, expected_size: Pair, label: str, layer: Layer
+) -> Convolution:
+    """Return the convolution of a gradient; raises `InputError` if its output has another size."""
+    sides = zip(gradient.size, gradient.padding, gradient.kernel, gradient.strides, strict=True)
+    output = [(size + 2 * pad - kernel) // stride + 1 for size, pad, kernel, stride in sides]
+    if output != [*expected_size]:
         raise InputError(
-            f"paleo: layer '{layer.name}': its {what} gradient comes out {output}, "
-            f"not {list(wanted)}; the original stops here too, method analytic does not"
+            f"paleo: layer '{layer.name}': its {label} gradient comes out {output}, "
+            f"not {list(expected_size)}; the original stops here too, method analytic does not"
         )
-    return found
+    return gradient
 
 
-def _kernels(shown: Convolution, at: Pair, layer: Layer, algorithm: str) -> Costs:
-    """Return a convolution by the algorithm asked for; a 1x1 filter is always a matrix product."""
+def _kernels(convolution: Convolution, output_size: Pair, layer: Layer, algorithm: str) -> Costs:
+    """Return the kernels of a convolution by an algorithm; a 1x1 filter is a matrix product."""
     if algorithm == "gemm" or layer.kernel == (1, 1):
-        return (_gemm(shown, at),)
-    return _fourier(shown, at, tiled=algorithm == "fft-tiling")
+        return (_gemm(convolution, output_size),)
+    return _fourier(convolution, output_size, tiled=algorithm == "fft-tiling")
 
 
-def _gemm(shown: Convolution, at: Pair) -> Cost:
+def _gemm(convolution: Convolution, output_size: Pair) -> Cost:
     """Return the kernel of a convolution as a matrix product."""
-    dense = 1.0 - shown.holes_filter
-    flop = 2.0 * prod(shown.kernel) * shown.filter_channels * prod(at) * shown.filters
-    flop *= shown.images * dense
-    if shown.holes_in > 0:
-        elements = shown.images * prod(shown.size) * shown.channels
-        flop += 2.0 * elements * (1.0 - shown.holes_in)
-    (height, width), (ph, pw) = shown.size, shown.padding
-    read = shown.images * (height + 2 * ph) * (width + 2 * pw) * shown.channels
-    weights = prod(shown.kernel) * shown.filter_channels * shown.filters * dense
-    written = shown.images * prod(at) * shown.filters
-    return Cost(flop, (FLOAT_BYTES * read, FLOAT_BYTES * weights, FLOAT_BYTES * written))
+    dense = 1.0 - convolution.holes_filter
+    flop = (
+        2.0
+        * prod(convolution.kernel)
+        * convolution.filter_channels
+        * prod(output_size)
+        * convolution.filters
+    )
+    flop *= convolution.images * dense
+    if convolution.holes_in > 0:
+        elements = convolution.images * prod(convolution.size) * convolution.channels
+        flop += 2.0 * elements * (1.0 - convolution.holes_in)
+    (height, width), (ph, pw) = convolution.size, convolution.padding
+    read = convolution.images * (height + 2 * ph) * (width + 2 * pw) * convolution.channels
+    weights = prod(convolution.kernel) * convolution.filter_channels * convolution.filters * dense
+    output = convolution.images * prod(output_size) * convolution.filters
+    return Cost(flop, (FLOAT_BYTES * read, FLOAT_BYTES * weights, FLOAT_BYTES * output))
 
 
-def _fourier(shown: Convolution, at: Pair, tiled: bool) -> Costs:
+def _fourier(convolution: Convolution, output_size: Pair, tiled: bool) -> Costs:
     """Return the kernels of a convolution by Fourier transforms of the maps, or of 32x32 tiles.
 
     Paleo's count (after Mathieu, Henaff, LeCun 2013): transform inputs, transform filters, multiply
@@ -225,27 +253,29 @@ def _fourier(shown: Convolution, at: Pair, tiled: bool) -> Costs:
     """
     if tiled:
         size, side = TILE * TILE, TILE
-        tiles = -(-shown.size[0] // TILE) * -(-shown.size[1] // TILE)
+        tiles = -(-convolution.size[0] // TILE) * -(-convolution.size[1] // TILE)
     else:
         padded = [
             max(length + 2 * pad, kernel)
-            for length, pad, kernel in zip(shown.size, shown.padding, shown.kernel, strict=True)
+            for length, pad, kernel in zip(
+                convolution.size, convolution.padding, convolution.kernel, strict=True
+            )
         ]
         size, side, tiles = prod(padded), max(padded), 1
-    flat = 1 in shown.kernel
-    one = _transform_flop(size) / (2 if flat else 1)
-    inputs = shown.images * shown.channels
-    filters = shown.filter_channels * shown.filters
-    outputs = shown.images * shown.filters
+    flat = 1 in convolution.kernel
+    transform_flop = _transform_flop(size) / (2 if flat else 1)
+    inputs = convolution.images * convolution.channels
+    filters = convolution.filter_channels * convolution.filters
+    outputs = convolution.images * convolution.filters
     spectrum = COMPLEX_BYTES * filters * (side if flat else size)
     return (
         Cost(
-            tiles * inputs * one / 2,
+            tiles * inputs * transform_flop / 2,
             (FLOAT_BYTES * tiles * inputs * size, COMPLEX_BYTES * tiles * inputs * size),
         ),
-        Cost(filters * one / 2, (FLOAT_BYTES * filters * size, spectrum)),
+        Cost(filters * transform_flop / 2, (FLOAT_BYTES * filters * size, spectrum)),
         Cost(
-            tiles * 4 * inputs * shown.filters * size,
+            tiles * 4 * inputs * convolution.filters * size,
             (
                 COMPLEX_BYTES * tiles * inputs * size,
                 tiles * spectrum,
@@ -253,8 +283,8 @@ def _fourier(shown: Convolution, at: Pair, tiled: bool) -> Costs:
             ),
         ),
         Cost(
-            tiles * outputs * one,
-            (COMPLEX_BYTES * outputs * size, FLOAT_BYTES * outputs * prod(at)),
+            tiles * outputs * transform_flop,
+            (COMPLEX_BYTES * outputs * size, FLOAT_BYTES * outputs * prod(output_size)),
         ),
     )
 
@@ -267,13 +297,13 @@ def _transform_flop(size: float) -> float:
 
 @dataclass(frozen=True)
 class Rule:
-    """What Paleo counts for a kind of layer, by an algorithm of convolutions; nothing by default.
+    """Costs of a kind of layer, by an algorithm of convolutions; none by default.
 
-    `data_gradient` is that of the layer's input, `weight_gradient` that of its weights. They raise
-    `InputError` where the gradient's convolution does not give back the shape of the input, or of
-    the filter: the original stops there. `exact` is the true FLOP of the layer's product and its
-    three tensors, without padding; a gradient does as much on the same three. `skipped_on_data` is
-    the pass that Paleo leaves out if the only parent is the input.
+    `data_gradient` is the gradient of the layer's input, `weight_gradient` that of its weights.
+    They raise `InputError` if the gradient's convolution does not have the shape of the input, or
+    of the filter: the original stops there. `exact` is the true FLOP of the layer's product with
+    its three tensors, without padding; each gradient has the same FLOP and tensors.
+    `skipped_on_data` is the pass that Paleo omits if the only parent is the input.
     """
 
     forward: Callable[[Layer, str], Costs] = lambda *_: ()
@@ -284,7 +314,7 @@ class Rule:
 
 
 NO_RULE = Rule()
-RULES = {  # a deconvolution goes forward as the data gradient of the convolution it transposes
+RULES = {  # forward, a deconvolution is the data gradient of the convolution that it transposes
     "conv": Rule(_conv, _conv_data, _conv_weights, _true_conv, "backward"),
     "deconv": Rule(_conv_data, _conv, _deconv_weights, _true_conv, "forward"),
     "inner_product": Rule(_inner, _inner, _inner, _product),
@@ -294,5 +324,5 @@ RULES = {  # a deconvolution goes forward as the data gradient of the convolutio
 
 
 def rule_of(layer: Layer) -> Rule:
-    """Return the rule of a layer's kind; one of no cost for kinds that cost Paleo nothing."""
+    """Return the rule of a layer's kind; kinds without a rule cost nothing."""
     return RULES.get(layer.kind, NO_RULE)

@@ -1,4 +1,4 @@
-"""One layer of a Paleo file that is being built: its keys, checked, and what its parents made."""
+"""Build one layer of a Paleo file from its checked keys and the tensors of its parents."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -31,16 +31,22 @@ def channels_last(shape: Sequence[int]) -> Shape:
 
 
 @dataclass(frozen=True)
-class At:
-    """A layer being built; `is_loss` says that a softmax is part of the loss.
+class LayerBuilder:
+    """A layer being built.
 
-    `shapes` are those of its parents by the file's rules, `x` the tensors that they made. `batch`
-    takes the place of that which the file names, `own_batch`.
+    Attributes:
+        b: the builder of the graph.
+        entry: the layer's keys.
+        file_batch: the batch that the file states.
+        batch: the batch to build, in place of `file_batch`.
+        shapes: output shapes of the parents, by the file's rules.
+        x: output tensors of the parents.
+        is_loss: whether a softmax is part of the loss.
     """
 
     b: Builder
     entry: Entry
-    own_batch: int
+    file_batch: int
     batch: int
     shapes: Sequence[Shape]
     x: Sequence[str]
@@ -62,28 +68,28 @@ class At:
             raise self.fault(f"needs [n, h, w, c], but its parent gives {list(self.shapes[0])}")
         return self.shapes[0]
 
-    def size(self, what: str, value: Any, least: int = 1) -> int:
-        """Return a whole number."""
-        if type(value) is not int or not least <= value <= MAX_COUNT:
+    def size(self, key: str, value: Any, minimum: int = 1) -> int:
+        """Return a checked whole number of a key."""
+        if type(value) is not int or not minimum <= value <= MAX_COUNT:
             raise self.fault(
-                f"{what} must be whole numbers from {least} to 2^53, not {shorten(value)}"
+                f"{key} must be whole numbers from {minimum} to 2^53, not {shorten(value)}"
             )
         return value
 
     def sizes(self, name: str, *ranks: int) -> Shape:
-        """Return a list of so many whole numbers."""
+        """Return a list of whole numbers, of one of the given lengths."""
         value = self.entry.key(name)
         if not isinstance(value, list) or len(value) not in ranks:
             count = " or ".join(str(rank) for rank in ranks)
             raise self.fault(f"{name} must be a list of {count} numbers, not {shorten(value)}")
         return tuple(self.size(name, size) for size in value)
 
-    def over(self, name: str) -> Pair:
+    def image_sides(self, name: str) -> Pair:
         """Return (height, width) of `[1, height, width, 1]`."""
         first, height, width, last = self.sizes(name, 4)
         if (first, last) != (1, 1):
-            said = shorten(self.entry.keys[name])
-            raise self.fault(f"{name} must be [1, height, width, 1], not {said}")
+            value = shorten(self.entry.keys[name])
+            raise self.fault(f"{name} must be [1, height, width, 1], not {value}")
         return height, width
 
     def filter(self) -> tuple[Pair, int, int]:
@@ -96,16 +102,16 @@ class At:
         third = -1 if type(third) is int and third == -1 else self.size("filter", third)
         return kernel, third, self.size("filter", fourth)
 
-    def divided(self, filters: int) -> int:
+    def filters_per_split(self, filters: int) -> int:
         """Return the filters of one part of a model-parallel block."""
         splits = self.entry.splits
         if filters < splits:
             raise self.fault(f"{filters} filters cannot be divided by {splits} splits")
         return filters // splits
 
-    def window(self, kernel: Pair) -> dict[str, Any]:
-        """Return a window's kernel, strides and padding as the file says them."""
-        strides, padding = self.over("strides"), self.entry.key("padding")
+    def window(self, kernel: Pair) -> Mapping[str, Any]:
+        """Return kernel, strides and padding of a window as the file states them."""
+        strides, padding = self.image_sides("strides"), self.entry.key("padding")
         if isinstance(padding, list) and len(padding) == 2:
             padding = tuple(self.size("padding", side, 0) for side in padding)
         elif padding not in ("VALID", "SAME"):
@@ -114,16 +120,17 @@ class At:
             )
         return {"kernel": kernel, "strides": strides, "padding": padding}
 
-    def slid(self, shape: Shape, window: Mapping[str, Any]) -> tuple[Pair, dict[str, Any]]:
-        """Return height and width of a window's positions, and what an op is told of it.
+    def slide(self, shape: Shape, window: Mapping[str, Any]) -> tuple[Pair, Mapping[str, Any]]:
+        """Return the output height and width of a sliding window, and the settings of its op.
 
-        Raises `InputError` where it fits nowhere.
+        Raises:
+            InputError: if the window does not fit.
         """
         kernel, strides, padding = window.values()
         size = shape[1:3]
-        high, wide = (0, 0) if isinstance(padding, str) else padding
-        said = "same" if padding == "SAME" else (high, high, wide, wide)
-        sides = sides_of(said, size, kernel, strides, (1, 1))
+        vertical, horizontal = (0, 0) if isinstance(padding, str) else padding
+        four_sides = (vertical, vertical, horizontal, horizontal)
+        sides = sides_of("same" if padding == "SAME" else four_sides, size, kernel, strides, (1, 1))
         height, width = (
             positions(size[i], kernel[i], strides[i], (sides[2 * i], sides[2 * i + 1]))
             for i in (0, 1)
@@ -132,10 +139,10 @@ class At:
             raise self.fault(f"a window {list(kernel)} does not fit into {list(shape)}")
         return (height, width), {"stride": strides, "padding": tuple(sides)}
 
-    def checked(self, shape: Sequence[int], what: str) -> Shape:
-        """Return `shape` if it has at most 2^53 elements."""
+    def check_elements(self, shape: Sequence[int], label: str) -> Shape:
+        """Return `shape`; raises `InputError` if it has more than 2^53 elements."""
         if math.prod(shape) > MAX_COUNT:
-            raise self.fault(f"{what} {shorten(list(shape))} has more than 2^53 elements")
+            raise self.fault(f"{label} {shorten(list(shape))} has more than 2^53 elements")
         return tuple(shape)
 
     def layer(
@@ -147,50 +154,57 @@ class At:
         biases: int = 0,
         **window: Any,
     ) -> Layer:
-        """Return the layer as the file tells it; without `inputs` these are the parent's shape."""
-        what = "weights" if len(weights) == 2 else "filter"
-        parameters = math.prod(self.checked(weights, what)) + biases if weights else 0
-        e, new = self.entry, self.checked(outputs, "output")
-        given = inputs or self.shapes[0]
-        more: dict[str, Any] = {"parameters": parameters, "split": e.split, **window}
-        return Layer(e.name, kind, e.type, e.parents, given, new, **more)
+        """Return the layer as the file describes it; `inputs` defaults to the parent's shape."""
+        label = "weights" if len(weights) == 2 else "filter"
+        parameters = math.prod(self.check_elements(weights, label)) + biases if weights else 0
+        return Layer(
+            name=self.entry.name,
+            kind=kind,
+            type=self.entry.type,
+            parents=self.entry.parents,
+            inputs=inputs or self.shapes[0],
+            outputs=self.check_elements(outputs, "output"),
+            parameters=parameters,
+            split=self.entry.split,
+            **window,
+        )
 
-    def word(self, name: str, known: Sequence[str]) -> str:
+    def word(self, name: str, choices: Sequence[str]) -> str:
         """Return the activation or normaliser of a layer, "" for none."""
         value = self.entry.keys.get(name)
         if value is None:
             return ""
-        if value not in known:
-            raise unknown(name, value, known, f"layer {shorten(self.name)}")
+        if value not in choices:
+            raise unknown(name, value, choices, f"layer {shorten(self.name)}")
         return str(value)
 
     def has_bias(self, width: int) -> bool:
-        """Whether a layer adds a bias: unless its `bias` is false or null.
+        """Return whether a layer adds a bias: unless its `bias` is false or null.
 
         A list is the bias's shape, `[filters]`, as in Paleo's Overfeat.
         """
         value = self.entry.keys.get("bias", True)
         if value is None or isinstance(value, bool):
             return bool(value)
-        whole = isinstance(value, list) and all(type(n) is int for n in value)
-        if not whole or [n // self.entry.splits for n in value] != [width]:
+        is_shape = isinstance(value, list) and all(type(n) is int for n in value)
+        if not is_shape or [n // self.entry.splits for n in value] != [width]:
             raise self.fault(f"bias must be true, false or [filters], not {shorten(value)}")
         return True
 
-    def op(self, kind: str, *inputs: str, at: str = "", **attrs: Any) -> str:
-        """Append an op of the layer's name and `at`."""
-        return self.b.op(kind, *inputs, name=f"{self.name}{at}", **attrs)
+    def op(self, kind: str, *inputs: str, suffix: str = "", **attrs: Any) -> str:
+        """Append an op named by the layer and a suffix, and return its output."""
+        return self.b.op(kind, *inputs, name=f"{self.name}{suffix}", **attrs)
 
-    def biased(self, x: str) -> str:
-        """Return `x` and a bias of each channel."""
+    def add_bias(self, x: str) -> str:
+        """Append the addition of a bias per channel."""
         w = self.b.weight(f"{self.name}/b", (self.b.shape(x)[1],))
-        return self.op("bias", x, w, at="/bias", axis=1)
+        return self.op("bias", x, w, suffix="/bias", axis=1)
 
-    def ended(self, x: str) -> str:
-        """Return what follows a product: batch norm or bias, then the activation."""
+    def finish_product(self, x: str) -> str:
+        """Append the ops that follow a product: batch norm or bias, then the activation."""
         if self.word("normalizer_fn", ("batch_norm",)):
             x = image.batch_norm(self.b, x, f"{self.name}/batch_norm", f"{self.name}/batch_norm")
         elif self.has_bias(self.b.shape(x)[1]):
-            x = self.biased(x)
+            x = self.add_bias(x)
         activation = self.word("activation_fn", ACTIVATIONS)
-        return self.op(activation, x, at=f"/{activation}") if activation else x
+        return self.op(activation, x, suffix=f"/{activation}") if activation else x

@@ -13,191 +13,204 @@ from typing import Any
 
 from steptime.core.errors import shorten
 from steptime.network.layers import dense, image
-from steptime.paleo.files.layer import At, channels_first, channels_last
+from steptime.paleo.files.layer import LayerBuilder, channels_first, channels_last
 from steptime.paleo.layers import Layer
 
 Built = tuple[Layer, str]
-Lower = Callable[[At], Built]
+Lower = Callable[[LayerBuilder], Built]
 
 
-def _input(at: At) -> Built:
+def _input(layer: LayerBuilder) -> Built:
     """`tensor [n, ...]`, the asked batch in the place of n."""
-    shape = (at.batch, *at.sizes("tensor", 2, 3, 4)[1:])
-    layer = at.layer("input", shape, inputs=shape)
-    return layer, at.b.input(at.name, channels_first(shape))
+    shape = (layer.batch, *layer.sizes("tensor", 2, 3, 4)[1:])
+    record = layer.layer("input", shape, inputs=shape)
+    return record, layer.b.input(layer.name, channels_first(shape))
 
 
-def _convolution(at: At) -> Built:
+def _convolution(layer: LayerBuilder) -> Built:
     """`filter [kh, kw, c_in, c_out], strides, padding`; kh*kw*c_in*c_out + c_out parameters."""
-    n, _, _, channels = at.image
-    kernel, c_in, c_out = at.filter()
+    n, _, _, channels = layer.image
+    kernel, c_in, c_out = layer.filter()
     if c_in not in (-1, channels):
-        raise at.fault(f"its filter takes {c_in} channels, its parent gives {channels}")
-    c_out, window = at.divided(c_out), at.window(kernel)
-    size, how = at.slid(at.image, window)
+        raise layer.fault(f"its filter takes {c_in} channels, its parent gives {channels}")
+    c_out, window = layer.filters_per_split(c_out), layer.window(kernel)
+    size, settings = layer.slide(layer.image, window)
     weights = (*kernel, channels, c_out)
-    layer = at.layer("conv", (n, *size, c_out), weights=weights, biases=c_out, **window)
-    w = at.b.weight(f"{at.name}/w", (c_out, channels, *kernel))
-    return layer, at.ended(at.op("conv2d", at.x[0], w, **how))
+    record = layer.layer("conv", (n, *size, c_out), weights=weights, biases=c_out, **window)
+    w = layer.b.weight(f"{layer.name}/w", (c_out, channels, *kernel))
+    return record, layer.finish_product(layer.op("conv2d", layer.x[0], w, **settings))
 
 
-def _deconvolution(at: At) -> Built:
+def _deconvolution(layer: LayerBuilder) -> Built:
     """Read the transpose of a convolution that leads from `output_shape` to the input.
 
     `filter [kh, kw, c_O, c_I]`; kh*kw*c_O*c_I + c_I parameters: the bias is the convolution's.
     """
-    batch, *inner, width = at.image
-    n, *size, channels = at.sizes("output_shape", 4)
-    if at.batch == at.own_batch and n != batch:
-        raise at.fault(f"output_shape has batch {n}, its parent has {batch}")
-    kernel, c_out, c_in = at.filter()
+    batch, *inner, width = layer.image
+    n, *size, channels = layer.sizes("output_shape", 4)
+    if layer.batch == layer.file_batch and n != batch:
+        raise layer.fault(f"output_shape has batch {n}, its parent has {batch}")
+    kernel, c_out, c_in = layer.filter()
     if c_out not in (-1, channels):
-        raise at.fault(f"its filter gives {c_out} channels, output_shape has {channels}")
+        raise layer.fault(f"its filter gives {c_out} channels, output_shape has {channels}")
     if c_in != width:
-        raise at.fault(f"its filter takes {c_in} channels, its parent gives {width}")
-    outputs = (batch, *size, at.divided(channels))
-    window = at.window(kernel)
-    back, how = at.slid(outputs, window)
+        raise layer.fault(f"its filter takes {c_in} channels, its parent gives {width}")
+    outputs = (batch, *size, layer.filters_per_split(channels))
+    window = layer.window(kernel)
+    back, settings = layer.slide(outputs, window)
     if [*back] != inner:
-        raise at.fault(
+        raise layer.fault(
             f"its convolution leads from {list(outputs)} to {list(back)}, "
             f"not to the {inner} of its parent"
         )
     weights = (*kernel, outputs[3], c_in)
-    layer = at.layer("deconv", outputs, weights=weights, biases=c_in, **window)
-    w = at.b.weight(f"{at.name}/w", (c_in, outputs[3], *kernel))
-    y = at.op("conv_transpose2d", at.x[0], w, output_size=outputs[1:3], **how)
-    return layer, at.ended(y)
+    record = layer.layer("deconv", outputs, weights=weights, biases=c_in, **window)
+    w = layer.b.weight(f"{layer.name}/w", (c_in, outputs[3], *kernel))
+    y = layer.op("conv_transpose2d", layer.x[0], w, output_size=outputs[1:3], **settings)
+    return record, layer.finish_product(y)
 
 
-def _flat(at: At, x: str) -> str:
-    return at.op("flatten", x, at="/flatten") if len(at.b.shape(x)) > 2 else x
+def _flat(layer: LayerBuilder, x: str) -> str:
+    return layer.op("flatten", x, suffix="/flatten") if len(layer.b.shape(x)) > 2 else x
 
 
-def _inner_product(at: At) -> Built:
+def _inner_product(layer: LayerBuilder) -> Built:
     """`num_outputs` m: the input seen as `[n, k]` `-> [n, m]`; k*m + m parameters.
 
     The elements are flattened channels first: other places of the weights, the same work.
     """
-    width = at.divided(at.size("num_outputs", at.entry.key("num_outputs")))
-    n, inputs = at.shapes[0][0], math.prod(at.shapes[0][1:])
-    sizes: dict[str, Any] = {"inputs": (n, inputs), "weights": (inputs, width), "biases": width}
-    layer = at.layer("inner_product", (n, width), **sizes)
-    y = _flat(at, at.x[0])
-    w = at.b.weight(f"{at.name}/w", (width, at.b.shape(y)[1]))
-    return layer, at.ended(at.op("linear", y, w))
+    width = layer.filters_per_split(layer.size("num_outputs", layer.entry.key("num_outputs")))
+    n, inputs = layer.shapes[0][0], math.prod(layer.shapes[0][1:])
+    record = layer.layer(
+        "inner_product",
+        (n, width),
+        inputs=(n, inputs),
+        weights=(inputs, width),
+        biases=width,
+    )
+    y = _flat(layer, layer.x[0])
+    w = layer.b.weight(f"{layer.name}/w", (width, layer.b.shape(y)[1]))
+    return record, layer.finish_product(layer.op("linear", y, w))
 
 
-def _pooling(kind: str, at: At) -> Built:
+def _pooling(kind: str, layer: LayerBuilder) -> Built:
     """`ksize, strides, padding`; padding of an average counts as zeros, unlike TensorFlow's."""
-    n, _, _, channels = at.image
-    window = at.window(at.over("ksize"))
-    size, how = at.slid(at.image, window)
-    layer = at.layer("pool", (n, *size, channels), **window)
-    return layer, at.op(kind, at.x[0], kernel=layer.kernel, **how)
+    n, _, _, channels = layer.image
+    window = layer.window(layer.image_sides("ksize"))
+    size, settings = layer.slide(layer.image, window)
+    record = layer.layer("pool", (n, *size, channels), **window)
+    return record, layer.op(kind, layer.x[0], kernel=record.kernel, **settings)
 
 
-def _dropout(at: At) -> Built:
+def _dropout(layer: LayerBuilder) -> Built:
     """`dropout_keep_prob`, the share of elements that is kept."""
-    keep = at.entry.key("dropout_keep_prob")
+    keep = layer.entry.key("dropout_keep_prob")
     if type(keep) not in (int, float) or not 0 < keep <= 1:
-        raise at.fault(f"dropout_keep_prob must be above 0 and at most 1, not {shorten(keep)}")
-    y = dense.dropout(at.b, at.x[0], 1.0 - keep, at.name)
-    return at.layer("dropout", at.shapes[0]), y
+        raise layer.fault(
+            f"dropout_keep_prob must be above 0 and at most 1, not {shorten(keep)}"
+        )
+    y = dense.dropout(layer.b, layer.x[0], 1.0 - keep, layer.name)
+    return layer.layer("dropout", layer.shapes[0]), y
 
 
-def _concatenate(at: At) -> Built:
+def _concatenate(layer: LayerBuilder) -> Built:
     """`dim`, the axis along which the parents' sizes add up."""
-    first, dim = at.shapes[0], at.entry.key("dim")
+    first, dim = layer.shapes[0], layer.entry.key("dim")
     rank = len(first)
     if type(dim) is not int or not -rank <= dim < rank:
-        raise at.fault(f"dim must be an axis of {list(first)}, not {shorten(dim)}")
+        raise layer.fault(f"dim must be an axis of {list(first)}, not {shorten(dim)}")
     dim %= rank
-    for name, shape in zip(at.entry.parents, at.shapes, strict=True):
+    for name, shape in zip(layer.entry.parents, layer.shapes, strict=True):
         if (*shape[:dim], *shape[dim + 1 :]) != (*first[:dim], *first[dim + 1 :]):
-            said = f"{list(shape)} of {shorten(name)} does not fit to {list(first)}"
-            raise at.fault(f"{said} along axis {dim}")
-    joined = sum(shape[dim] for shape in at.shapes)
-    layer = at.layer("other", (*first[:dim], joined, *first[dim + 1 :]))
-    return layer, at.op("concat", *at.x, axis=channels_first(range(rank)).index(dim))
+            mismatch = f"{list(shape)} of {shorten(name)} does not fit to {list(first)}"
+            raise layer.fault(f"{mismatch} along axis {dim}")
+    total = sum(shape[dim] for shape in layer.shapes)
+    record = layer.layer("other", (*first[:dim], total, *first[dim + 1 :]))
+    return record, layer.op("concat", *layer.x, axis=channels_first(range(rank)).index(dim))
 
 
-def _reshape(at: At) -> Built:
+def _reshape(layer: LayerBuilder) -> Built:
     """`output_shape` of as many elements; one -1 is filled in, and the file's batch replaced.
 
     The elements are in another order than channels last.
     """
-    value = at.entry.key("output_shape")
+    value = layer.entry.key("output_shape")
     if not isinstance(value, list) or len(value) not in (2, 3, 4):
-        raise at.fault(f"output_shape must be 2 to 4 numbers, not {shorten(value)}")
-    sizes = [-1 if type(n) is int and n == -1 else at.size("output_shape", n) for n in value]
-    if sizes[0] == at.own_batch:
-        sizes[0] = at.batch
-    size, known = math.prod(at.shapes[0]), math.prod(n for n in sizes if n != -1)
-    if sizes.count(-1) == 1 and size % known == 0:
-        sizes[sizes.index(-1)] = size // known
+        raise layer.fault(f"output_shape must be 2 to 4 numbers, not {shorten(value)}")
+    sizes = [-1 if type(n) is int and n == -1 else layer.size("output_shape", n) for n in value]
+    if sizes[0] == layer.file_batch:
+        sizes[0] = layer.batch
+    size = math.prod(layer.shapes[0])
+    stated = math.prod(n for n in sizes if n != -1)
+    if sizes.count(-1) == 1 and size % stated == 0:
+        sizes[sizes.index(-1)] = size // stated
     if -1 in sizes or math.prod(sizes) != size:
-        raise at.fault(f"{list(at.shapes[0])} cannot be seen as {shorten(value)}")
-    return at.layer("other", sizes), at.op("reshape", at.x[0], shape=channels_first(sizes))
+        raise layer.fault(f"{list(layer.shapes[0])} cannot be seen as {shorten(value)}")
+    return layer.layer("other", sizes), layer.op("reshape", layer.x[0], shape=channels_first(sizes))
 
 
-def _upsampling(at: At) -> Built:
+def _upsampling(layer: LayerBuilder) -> Built:
     """`ksize`, by which height and width are multiplied: `[1, h, w, 1]`, `[h, w]` or a number."""
-    n, h, w, c = at.image
-    value = at.entry.key("ksize")
+    n, h, w, c = layer.image
+    value = layer.entry.key("ksize")
     if isinstance(value, list):
-        scale = at.over("ksize") if len(value) == 4 else at.sizes("ksize", 2, 4)
+        scale = layer.image_sides("ksize") if len(value) == 4 else layer.sizes("ksize", 2, 4)
     else:
-        scale = (at.size("ksize", value),) * 2
-    layer = at.layer("other", (n, h * scale[0], w * scale[1], c), kernel=scale)
-    return layer, at.op("resize2d", at.x[0], size=(h * scale[0], w * scale[1]), mode="nearest")
+        scale = (layer.size("ksize", value),) * 2
+    record = layer.layer("other", (n, h * scale[0], w * scale[1], c), kernel=scale)
+    return record, layer.op(
+        "resize2d", layer.x[0], size=(h * scale[0], w * scale[1]), mode="nearest"
+    )
 
 
-def _softmax(at: At) -> Built:
+def _softmax(layer: LayerBuilder) -> Built:
     """`[n, num_classes]`; without `num_classes` the last size of the input."""
-    classes = at.entry.keys.get("num_classes")
-    width = at.shapes[0][-1] if classes is None else at.size("num_classes", classes)
-    layer = at.layer("other", (at.shapes[0][0], width))
-    if at.is_loss:
-        return layer, at.x[0]
-    return layer, at.op("softmax", classes_last(at, at.x[0]))
+    classes = layer.entry.keys.get("num_classes")
+    width = layer.shapes[0][-1] if classes is None else layer.size("num_classes", classes)
+    record = layer.layer("other", (layer.shapes[0][0], width))
+    if layer.is_loss:
+        return record, layer.x[0]
+    return record, layer.op("softmax", classes_last(layer, layer.x[0]))
 
 
-def classes_last(at: At, x: str) -> str:
+def classes_last(layer: LayerBuilder, x: str) -> str:
     """Return `[n, c, 1, 1]` as `[n, c]`, `[n, c, h, w]` as `[n, h, w, c]`."""
-    shape = at.b.shape(x)
+    shape = layer.b.shape(x)
     if len(shape) == 2 or set(shape[2:]) == {1}:
-        return _flat(at, x)
-    return at.op("transpose", x, at="/transpose", order=(0, *range(2, len(shape)), 1))
+        return _flat(layer, x)
+    return layer.op("transpose", x, suffix="/transpose", order=(0, *range(2, len(shape)), 1))
 
 
-def _passing(at: At, lower: Callable[[At], str] = lambda at: at.x[0]) -> Built:
+def _passing(
+    layer: LayerBuilder, lower: Callable[[LayerBuilder], str] = lambda layer: layer.x[0]
+) -> Built:
     """Pass on the first parent's shape."""
-    return at.layer("other", at.shapes[0]), lower(at)
+    return layer.layer("other", layer.shapes[0]), lower(layer)
 
 
-def _sum(at: At) -> str:
+def _sum(layer: LayerBuilder) -> str:
     """Return a sum, one op for each parent but the first; the last has the layer's name."""
-    y = at.x[0]
-    for name, tensor in zip(at.entry.parents, at.x, strict=True):
-        pair = [list(channels_last(at.b.shape(one))) for one in (tensor, y)]
-        if pair[0] != pair[1]:
-            raise at.fault(f"{pair[0]} of {shorten(name)} is not the shape {pair[1]}")
-    for i, other in enumerate(at.x[1:], 1):
-        y = at.op("add", y, other, at="" if i == len(at.x) - 1 else f"/{i}")
+    y = layer.x[0]
+    for name, tensor in zip(layer.entry.parents, layer.x, strict=True):
+        shape = list(channels_last(layer.b.shape(tensor)))
+        sum_shape = list(channels_last(layer.b.shape(y)))
+        if shape != sum_shape:
+            raise layer.fault(f"{shape} of {shorten(name)} is not the shape {sum_shape}")
+    for i, addend in enumerate(layer.x[1:], 1):
+        y = layer.op("add", y, addend, suffix="" if i == len(layer.x) - 1 else f"/{i}")
     return y
 
 
-def _scale(at: At) -> str:
+def _scale(layer: LayerBuilder) -> str:
     """Return a factor and a shift a channel: a convolution of each channel by itself.
 
     After a batch norm, which has them already, it passes its input on.
     """
-    if f"{at.x[0]}/running_mean" in at.b.tensors:
-        return at.x[0]
-    channels = at.image[3]
-    w = at.b.weight(f"{at.name}/w", (channels, 1, 1, 1))
-    return at.biased(at.op("conv2d", at.x[0], w, groups=channels))
+    if f"{layer.x[0]}/running_mean" in layer.b.tensors:
+        return layer.x[0]
+    channels = layer.image[3]
+    w = layer.b.weight(f"{layer.name}/w", (channels, 1, 1, 1))
+    return layer.add_bias(layer.op("conv2d", layer.x[0], w, groups=channels))
 
 
 LRN: Mapping[str, Any] = {"size": 5, "alpha": 1.0, "beta": 0.75, "k": 1.0}  # Caffe's
@@ -214,15 +227,17 @@ TYPES: Mapping[str, Lower] = {
     "Elementwise": partial(_passing, lower=_sum),
     "Reshape": _reshape,
     "Softmax": _softmax,
-    "Sigmoid": lambda at: (  # [n, 1], whatever the input: the file's rule
-        (at.layer("other", (at.shapes[0][0], 1)), at.op("sigmoid", at.x[0]))
+    "Sigmoid": lambda layer: (  # [n, 1], whatever the input: the file's rule
+        (layer.layer("other", (layer.shapes[0][0], 1)), layer.op("sigmoid", layer.x[0]))
     ),
-    "ReLU": partial(_passing, lower=lambda at: at.op("relu", at.x[0])),
+    "ReLU": partial(_passing, lower=lambda layer: layer.op("relu", layer.x[0])),
     "BatchNorm": partial(
-        _passing, lower=lambda at: image.batch_norm(at.b, at.x[0], at.name, at.name)
+        _passing, lower=lambda layer: image.batch_norm(layer.b, layer.x[0], layer.name, layer.name)
     ),
     "Scale": partial(_passing, lower=_scale),
-    "LRN": partial(_passing, lower=lambda at: at.op("local_response_norm", at.x[0], **LRN)),
+    "LRN": partial(
+        _passing, lower=lambda layer: layer.op("local_response_norm", layer.x[0], **LRN)
+    ),
     "Accuracy": _passing,
 }
 UNKNOWN: Lower = _passing

@@ -11,7 +11,7 @@ from steptime.core.table import Column, Table
 from steptime.core.units import seconds
 from steptime.core.workload import Workload
 from steptime.hardware.device import Device
-from steptime.paleo.explain import explain
+from steptime.paleo.explain import CorrectedStep, explain
 from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.assumed import assumed_of
 from steptime.prediction.schedule import Timeline
@@ -164,6 +164,28 @@ def _format_change(change_s: float) -> str:
     return f"{'-' if change_s < 0 else '+'}{seconds(abs(change_s))}"
 
 
+def _correction_rows(steps: Sequence[CorrectedStep]) -> tuple[Correction, ...]:
+    """Return the rows of the corrected steps, each with its change from the step before."""
+    rows = []
+    previous_s = steps[0].timeline.step_s
+    for name, meaning, timeline in steps:
+        rows.append(
+            Correction(
+                correction=name,
+                meaning=meaning,
+                step_s=timeline.step_s,
+                low_s=timeline.low_s,
+                high_s=timeline.high_s,
+                change_s=timeline.step_s - previous_s,
+                forward_s=timeline.forward_s,
+                backward_s=timeline.backward_s,
+                update_s=timeline.update_s,
+            )
+        )
+        previous_s = timeline.step_s
+    return tuple(rows)
+
+
 def explain_corrections(
     workload: Workload, device: Device, options: Mapping[str, str], out: Path | None
 ) -> CorrectionsAnswer:
@@ -179,7 +201,7 @@ def explain_corrections(
         InputError: as either method does, and where the file cannot be written.
     """
     graph = build_step(workload)
-    corrections = tuple(Correction(**row) for row in explain(workload, graph, device, options))
+    corrections = _correction_rows(explain(workload, graph, device, options))
     calibrated_options = {
         name: text for name, text in options.items() if name in cost_model(DEFAULT).options
     }
