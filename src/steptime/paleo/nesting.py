@@ -77,7 +77,7 @@ def _chain(edges: Edges, heads: list[str], forks: bool, depth: int = 0) -> tuple
             if met[name] == parents[name]:
                 del met[name]
                 ready.append(name)
-        # layers of one parent go device_number at once; what is ready waits for the end of them
+        # layers of one parent continue at once; layers that are ready wait until these end
         if alone:
             heads, forks = alone, len(below) > 1
         else:
