@@ -118,3 +118,15 @@ def test_errors_name_the_first_of_the_farthest_in_whatever_order(tmp_path):
     assert row["farthest_ratio"] == 2.0
     assert row["pairs"] == 9
     assert row["median_error_share"] == pytest.approx(0.5)
+
+
+def test_records_without_hyperparameters_have_results(tmp_path, monkeypatch, capsys):
+    from steptime.cli.main import run
+
+    monkeypatch.chdir(tmp_path)
+    assert run("predict resnet18 --grid --device t4 --batch 1,2 --out r".split()) == 0
+    for command in ("analyse results r --json", "analyse roofline r --json", "report r -o r.html"):
+        capsys.readouterr()
+        assert run(command.split()) == 0
+    assert run("analyse results r --format csv".split()) == 0
+    assert len(capsys.readouterr().out.splitlines()) >= 1 + 2

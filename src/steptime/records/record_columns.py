@@ -57,6 +57,4 @@ def _setting_expressions(data: Folders) -> dict[str, pl.Expr]:
         return {}
     texts = data.scan().select(pl.col("params").unique(maintain_order=True)).collect().to_series()
     typed = typed_settings(texts, data.setting_columns, data.setting_kinds)
-    return {
-        column: pl.col("params").replace_strict(texts, typed[column]) for column in typed.columns
-    }
+    return {column.name: pl.col("params").replace_strict(texts, column) for column in typed}

@@ -135,7 +135,7 @@ def make_results(data: Folders) -> pl.DataFrame:
         name: column for name, column in data.setting_columns.items() if column.lower() not in fixed
     }
     typed = typed_settings(rows["params"], settings, data.setting_kinds)
-    return typed.hstack(rows.select(columns))
+    return pl.DataFrame([*typed, *rows.select(columns)])
 
 
 def _pair_columns(data: Folders, groups: RecordGroups) -> pl.DataFrame:

@@ -15,7 +15,7 @@ TYPES: Mapping[str, pl.DataType] = {"bool": pl.Boolean(), "int": COUNT, "float":
 
 def typed_settings(
     params: pl.Series, columns: Mapping[str, str], kinds: Mapping[str, Sequence[str]]
-) -> pl.DataFrame:
+) -> list[pl.Series]:
     """Return the hyperparameters of rows, a column each, null where a network has none.
 
     Args:
@@ -29,8 +29,8 @@ def typed_settings(
         _typed_column(column, [setting.get(name) for setting in settings], kinds[name])
         for name, column in columns.items()
     ]
-    places = pl.Series(range(len(texts)), dtype=COUNT)
-    return pl.DataFrame(typed)[params.replace_strict(texts, places)]
+    places = params.replace_strict(texts, pl.Series(range(len(texts)), dtype=COUNT))
+    return [column.gather(places) for column in typed]
 
 
 def _typed_column(name: str, values: Sequence[Any], kinds: Sequence[str]) -> pl.Series:

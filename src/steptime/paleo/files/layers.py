@@ -106,9 +106,7 @@ def _dropout(layer: LayerBuilder) -> Built:
     """`dropout_keep_prob`, the share of elements that is kept."""
     keep = layer.entry.key("dropout_keep_prob")
     if type(keep) not in (int, float) or not 0 < keep <= 1:
-        raise layer.fault(
-            f"dropout_keep_prob must be above 0 and at most 1, not {shorten(keep)}"
-        )
+        raise layer.fault(f"dropout_keep_prob must be above 0 and at most 1, not {shorten(keep)}")
     y = dense.dropout(layer.b, layer.x[0], 1.0 - keep, layer.name)
     return layer.layer("dropout", layer.shapes[0]), y
 

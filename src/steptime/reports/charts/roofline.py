@@ -1,7 +1,8 @@
 """Roofline (Williams, Waterman, Patterson 2009): speed over intensity, below the ceilings."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 
 from steptime.analysis.ceilings import compute_dtype
@@ -10,13 +11,14 @@ from steptime.core.units import first_of, si
 from steptime.records.row import grouped
 from steptime.reports.charts import style
 
-LESS, MORE = 6.0, 25.0  # of the axis before and beyond the points, as factors: room for names
-MOST_JOINED = 60  # whose prediction and measurement a line joins
-MOST_LINES = 12
+LEFT_ROOM, RIGHT_ROOM = 6.0, 25.0  # factors on the x axis beyond the points: room for names
+MAX_CONNECTED_POINTS = 60  # with more, no line connects a prediction and its measurement
+MAX_LINES = 12
 MAX_TITLE_PLATFORMS = 3
-MOST_LABELS = 12  # of ceilings in one picture; with more each platform has a panel
+MAX_LABELS = 12  # of ceilings in one picture; with more each platform has a panel
 Box = tuple[float, float, float, float]
 PANEL = {"width": 400, "height": 290}
+NUMBER_SUFFIXES = ("_per_s", "_fraction")
 X, MEASURED, PREDICTED = "intensity", "flop_per_s", "predicted_flop_per_s"
 TOOLTIP = (
     Column("name"),
@@ -32,174 +34,294 @@ TOOLTIP = (
 )
 
 
+@dataclass(frozen=True)
+class _Layout:
+    """How platforms are told apart.
+
+    Each platform has a panel if `has_panels`; else they share a picture, and ceilings are coloured
+    by platform. `color` is the property that colours the points, None for a single colour.
+    """
+
+    platforms: Sequence[str]
+    has_panels: bool
+    color: str | None
+
+    @property
+    def size(self) -> style.Spec:
+        """Width and height of a panel in pixels."""
+        return PANEL if self.has_panels else {"width": style.WIDTH, "height": style.HEIGHT}
+
+    @property
+    def colours_ceilings(self) -> bool:
+        """Whether ceilings are coloured by platform."""
+        return not self.has_panels and len(self.platforms) > 1
+
+    def names_platforms(self, has_legend: bool) -> bool:
+        """Return whether names of ceilings must say their platform."""
+        is_in_legend = self.color == "platform" and len(self.platforms) <= len(style.COLOURS)
+        return self.colours_ceilings and not (has_legend and is_in_legend)
+
+
 def chart(table: Table) -> style.Spec:
     """Return the points of a table of `analysis.roofline` under their ceilings.
 
-    Platforms share a picture, each in its colour; where colours tell something else, or the
-    ceilings are many, each has a panel.
+    Platforms share a picture, each in its colour. Each has a panel if colours show something else,
+    or if there are many ceilings.
     """
-    said = table.summary
-    every: list[style.Row] = [dict(r) for r in table.rows] if said["platforms"] else []
-    tops = _tops(said["ceilings"], said["platforms"])
-    names = list(dict.fromkeys(row["platform"] for row in (*every, *tops)))
-    asked = said.get("color")
-    apart = len(names) > 1 and (asked not in (None, "platform") or len(tops) > MOST_LABELS)
-    told_apart = ("family", "dtype") if apart else ("platform", "family", "dtype")
-    color = asked or next((n for n in told_apart if len({r.get(n) for r in every}) > 1), None)
-    size = PANEL if apart else {"width": style.WIDTH, "height": style.HEIGHT}
-    rows, caption = _points(every, color, said.get("line"))
-    ends = box(tops, [row[X] for row in every], [s for r in every for s in _speeds(r)])
-    each = names if apart else [""]
-    told = (
-        style.encode_categories(f"of_{color}", rows, color.replace("_", " "))
-        if color and rows
-        else {}
+    summary = table.summary
+    points: list[style.Row] = [dict(row) for row in table.rows] if summary["platforms"] else []
+    ceilings = _select_ceilings(summary["ceilings"], summary["platforms"])
+    layout = _choose_layout(points, ceilings, summary.get("color"))
+    point_rows, caption = _draw_points(points, layout.color, summary.get("line"))
+    encoding = _encode_color(layout.color, point_rows)
+    speeds = [speed for row in points for speed in _speeds(row)]
+    ends = box(ceilings, [row[X] for row in points], speeds)
+    names_platforms = layout.names_platforms(has_legend=bool(encoding))
+    ceiling_rows = [
+        row
+        for platform in (layout.platforms if layout.has_panels else [""])
+        for row in roofs(ceilings, ends, layout.size, platform, names_platforms)
+    ]
+    position = axes(ends)
+    ink = _ceiling_color(layout, encoding)
+    line, halo, text, side_halo, side_text = roof_layers(
+        position, ink, "child_" if layout.has_panels else ""
     )
-    in_legend = color == "platform" and told and len(names) <= len(style.COLOURS)
-    tell = not apart and len(names) > 1 and not in_legend
-    lines = [row for one in each for row in roofs(tops, ends, size, one, tell=tell)]
-    place = axes(ends)
-    shared = style.name("platform", scale={"domain": names}, legend=None)
-    if color == "platform" and told:  # or the legends of lines and points would conflict
-        shared = {**told["color"], "field": "platform"}
-    ink: style.Spec = {} if apart or len(names) == 1 else {"color": shared}
-    line, halo, text, other_halo, other_text = roof_layers(place, ink, "child_" if apart else "")
-    points = _point_layers(place, told, len(every))
-    layers = [line, halo, other_halo, *points, text, other_text]  # no name hides a point
-    drawn = [row | {"panel": row["platform"] if apart else ""} for row in [*lines, *rows]]
-    height = {} if apart else {"height": size["height"]}
-    panels, view = style.facet_panels(drawn, "panel", {"layer": layers, **height}, 2, **size)
-    title = _title(names, "Ops" if said.get("ops") else "Networks" if every else "")
-    return style.finish(title, [*caption, table.source], panels, **view)
+    point_layers = _point_layers(position, encoding, len(points))
+    layers = [line, halo, side_halo, *point_layers, text, side_text]  # no name hides a point
+    rows = [
+        row | {"panel": row["platform"] if layout.has_panels else ""}
+        for row in [*ceiling_rows, *point_rows]
+    ]
+    height = {} if layout.has_panels else {"height": layout.size["height"]}
+    panel = {"layer": layers, **height}
+    panels, view = style.facet_panels(rows, "panel", panel, 2, **layout.size)
+    noun = "Ops" if summary.get("ops") else "Networks" if points else ""
+    return style.finish(_title(layout.platforms, noun), [*caption, table.source], panels, **view)
+
+
+def _choose_layout(
+    points: Sequence[style.Row], ceilings: Sequence[style.Row], color: str | None
+) -> _Layout:
+    platforms = list(dict.fromkeys(row["platform"] for row in (*points, *ceilings)))
+    is_crowded = color not in (None, "platform") or len(ceilings) > MAX_LABELS
+    has_panels = len(platforms) > 1 and is_crowded
+    return _Layout(platforms, has_panels, color or _choose_color(points, has_panels))
+
+
+def _encode_color(color: str | None, rows: Sequence[style.Row]) -> style.Spec:
+    """Return the encoding of points by their colour; empty without points or colour."""
+    if not color or not rows:
+        return {}
+    return style.encode_categories(f"of_{color}", rows, color.replace("_", " "))
+
+
+def _choose_color(points: Sequence[style.Row], has_panels: bool) -> str | None:
+    """Return the first property in which points differ; panels tell platforms apart already."""
+    names = ("family", "dtype") if has_panels else ("platform", "family", "dtype")
+    return next((name for name in names if len({row.get(name) for row in points}) > 1), None)
+
+
+def _ceiling_color(layout: _Layout, encoding: style.Spec) -> style.Spec:
+    """Return the colour of ceilings by platform, in agreement with that of the points."""
+    if not layout.colours_ceilings:
+        return {}
+    if encoding and layout.color == "platform":  # or the legends of lines and points conflict
+        return {"color": {**encoding["color"], "field": "platform"}}
+    return {"color": style.name("platform", scale={"domain": layout.platforms}, legend=None)}
 
 
 def _title(platforms: Sequence[str], points: str) -> str:
-    """Return the title: "Networks under the roofline", or "Roofline of t4" without points.
-
-    The picture itself names platforms only where they are several.
-    """
+    """Return the title: `Networks under the roofline of t4`, or `Roofline of t4`."""
+    names = first_of(platforms, MAX_TITLE_PLATFORMS)
     if points:
-        return f"{points} under the roofline"
-    noun = "Roofline" if len(platforms) == 1 else "Rooflines"
-    return f"{noun} of {first_of(platforms, MAX_TITLE_PLATFORMS)}"
+        return f"{points} under the roofline of {names}"
+    return f"{'Roofline' if len(platforms) == 1 else 'Rooflines'} of {names}"
 
 
 def _speeds(row: style.Row) -> list[float]:
     return [row[name] for name in (MEASURED, PREDICTED) if row[name]]
 
 
-def _points(
-    every: Sequence[style.Row], color: str | None, line: str | None
+def _draw_points(
+    points: Sequence[style.Row], color: str | None, line: str | None
 ) -> tuple[list[style.Row], list[str]]:
-    """Return the points as they are drawn, some of many, and what the caption says of them."""
-    lines = _lines(every, line) if line else {}
-    some, thinned = style.sample_items(every, "point")  # the fastest comes first
-    kept = [*some, *(row for row in every if thinned and id(row) in lines)]
-    numbers = {name: f"of_{name}" for name in (color, line) if name}
+    """Return the rows of the points that are drawn, a sample if there are many, and a caption."""
+    line_ends = _find_lines(points, line) if line else {}
+    sample, sample_remarks = style.sample_items(points, "point")  # the fastest comes first
+    on_lines = (row for row in points if sample_remarks and id(row) in line_ends)
+    categories = {name: f"of_{name}" for name in (color, line) if name}
     rows = []
-    for row in kept:
-        more = {to: row[name] for name, to in numbers.items()} | lines.get(id(row), {})
-        more |= {"edge": row[MEASURED]} if row[X] is None else {}
-        rows.append(style.point(row, f"platform {X} {MEASURED} {PREDICTED}", TOOLTIP) | more)
-    filled, hollow = (any(row[side] for row in every) for side in (MEASURED, PREDICTED))
-    signs = "Filled: measured or published. Hollow: predicted."
-    caption = []
-    if hollow:
-        caption.append(signs if filled else "Hollow: predicted; nothing is measured here.")
-    if without := sum(row[X] is None for row in every):
-        caption.append(f"At the left edge: {without:,} whose FLOP per byte are not known.")
-    caption += thinned
+    for row in [*sample, *on_lines]:
+        fields = {field: row[name] for name, field in categories.items()}
+        fields |= line_ends.get(id(row), {})
+        if row[X] is None:
+            fields["edge"] = row[MEASURED]
+        rows.append(style.point(row, f"platform {X} {MEASURED} {PREDICTED}", TOOLTIP) | fields)
+    caption = _describe_signs(points) + sample_remarks
     if line:
-        number = len({on["line"] for on in lines.values()})
-        caption.append(f"A line follows {line}, all else equal: the {number} longest lines.")
+        line_count = len({ends["line"] for ends in line_ends.values()})
+        caption.append(f"A line follows {line}, all else equal: the {line_count} longest lines.")
     return rows, caption
 
 
-def _lines(every: Sequence[style.Row], line: str) -> dict[int, style.Row]:
-    """Return the `line` of each point that is on one, by its `id`, and what its `end` says."""
-    numbers = {"name", "model", line, "bound", *(one.key for one in TOOLTIP)}
-    numbers -= {"platform", "dtype", "origin"}
-    numbers |= {name for row in every[:1] for name in row if name.endswith(("_per_s", "_fraction"))}
-    known = [row for row in every if row[X] and _speeds(row) and row.get(line) is not None]
-    along = grouped(known, lambda r: tuple(v for n, v in r.items() if n not in numbers))
-    found: dict[int, style.Row] = {}
-    longest = sorted(along.values(), key=lambda one: -len({row[line] for row in one}))
-    for at, one in enumerate(one for one in longest[:MOST_LINES] if len(one) > 1):
-        one.sort(key=lambda row: row[line])
-        for row in one:
-            end = f"{line} {row[line]}" if at == 0 and row in (one[0], one[-1]) else None
-            found[id(row)] = {"line": at, "end": end}
-    return found
+def _describe_signs(points: Sequence[style.Row]) -> list[str]:
+    """Return the caption of filled and hollow points, and of points at the left edge."""
+    caption = []
+    if any(row[PREDICTED] for row in points):
+        caption.append(
+            "Filled: measured or published. Hollow: predicted."
+            if any(row[MEASURED] for row in points)
+            else "Hollow: predicted; nothing is measured here."
+        )
+    edge_count = sum(row[X] is None for row in points)
+    if edge_count:
+        caption.append(f"At the left edge: {edge_count:,} whose FLOP per byte are not known.")
+    return caption
 
 
-def _tops(ceilings: Sequence[style.Row], groups: Sequence[style.Row]) -> list[style.Row]:
-    """Return the ceilings that are drawn: where there are points, those of their dtypes.
+def _find_lines(points: Sequence[style.Row], line: str) -> dict[int, style.Row]:
+    """Return the number of the `line` of each point on a line, by the `id` of its row.
 
-    Where a point is above its ceiling, the highest of its platform, too.
+    Points are on a line if they differ in `line` and in measured or predicted numbers alone. The
+    two ends of the longest line carry a text, `end`.
     """
-    used = {(one["platform"], compute_dtype(one["dtype"])) for one in groups}
-    used |= {(one["platform"], one["highest_peak_dtype"]) for one in groups if one["above_peak"]}
-    seen = {platform for platform, _ in used}
+    numbers = {"name", "model", line, "bound", *(column.key for column in TOOLTIP)}
+    numbers -= {"platform", "dtype", "origin"}
+    numbers |= {name for row in points[:1] for name in row if name.endswith(NUMBER_SUFFIXES)}
+    placed = [row for row in points if row[X] and _speeds(row) and row.get(line) is not None]
+    by_settings = grouped(
+        placed, lambda row: tuple(value for name, value in row.items() if name not in numbers)
+    )
+    lines = [group for group in by_settings.values() if len(group) > 1]
+    lines.sort(key=lambda group: -len({row[line] for row in group}))
+    line_ends: dict[int, style.Row] = {}
+    for number, group in enumerate(lines[:MAX_LINES]):
+        group.sort(key=lambda row: row[line])
+        for row in group:
+            is_end = number == 0 and row in (group[0], group[-1])
+            line_ends[id(row)] = {"line": number, "end": f"{line} {row[line]}" if is_end else None}
+    return line_ends
+
+
+def _select_ceilings(ceilings: Sequence[style.Row], groups: Sequence[style.Row]) -> list[style.Row]:
+    """Return the ceilings to draw: all of a platform without points, else those of its dtypes.
+
+    If a point is above its ceiling, the highest ceiling of its platform is drawn, too.
+    """
+    used = {(group["platform"], compute_dtype(group["dtype"])) for group in groups}
+    used |= {
+        (group["platform"], group["highest_peak_dtype"]) for group in groups if group["above_peak"]
+    }
+    platforms_with_points = {platform for platform, _ in used}
     return [
-        dict(one)
-        for one in ceilings
-        if one["platform"] not in seen or one["level"] or (one["platform"], one["dtype"]) in used
+        dict(ceiling)
+        for ceiling in ceilings
+        if ceiling["platform"] not in platforms_with_points
+        or ceiling["level"]
+        or (ceiling["platform"], ceiling["dtype"]) in used
     ]
 
 
 def box(
-    tops: Sequence[style.Row], intensities: Iterable[float | None], speeds: Sequence[float]
+    ceilings: Sequence[style.Row], intensities: Iterable[float | None], speeds: Sequence[float]
 ) -> Box:
     """Return the ends of both axes, which show all points and every ridge."""
-    peaks = [row["flop_per_s"] for row in tops if row["flop_per_s"]]
-    rates = [row["bytes_per_s"] for row in tops if row["bytes_per_s"]]
-    across = [x for x in intensities if x] + [peak / rate for peak in peaks for rate in rates]
-    left, right = min(across, default=1.0) / LESS, max(across, default=1.0) * MORE
-    up = [*speeds, *peaks, *(left * rate for rate in rates)]
-    return left, right, min(up) / 3, max(up) * 3
+    peaks = [row["flop_per_s"] for row in ceilings if row["flop_per_s"]]
+    rates = [row["bytes_per_s"] for row in ceilings if row["bytes_per_s"]]
+    ridges = [peak / rate for peak in peaks for rate in rates]
+    xs = [intensity for intensity in intensities if intensity] + ridges
+    left, right = min(xs, default=1.0) / LEFT_ROOM, max(xs, default=1.0) * RIGHT_ROOM
+    ys = [*speeds, *peaks, *(left * rate for rate in rates)]
+    return left, right, min(ys) / 3, max(ys) * 3
 
 
 def roofs(
-    tops: Sequence[style.Row], ends: Box, size: style.Spec, platform: str = "", tell: bool = False
+    ceilings: Sequence[style.Row],
+    ends: Box,
+    size: style.Spec,
+    platform: str = "",
+    names_platform: bool = False,
 ) -> list[style.Row]:
-    """Return the ceilings of a panel as lines from corner to corner, and their names.
+    """Return the ceilings of a panel as lines from corner to corner, with their names.
 
-    All, or those of one platform; names `tell` it where asked. Names keep apart: one that would lie
-    upon its neighbour moves away from the lines.
+    Args:
+        ceilings: the ceilings of all panels.
+        ends: the ends of the axes.
+        size: width and height of the panel in pixels.
+        platform: the platform of the panel, "" for all.
+        names_platform: whether names say the platform.
     """
-    left, right, low, high = ends
-    mine = [row for row in tops if not platform or row["platform"] == platform]
     rows: list[style.Row] = []
-
-    def most(where: str, key: str) -> float:
-        return max((r[key] or 0 for r in mine if r["platform"] == where), default=0)
-
-    for (where, rate), level in grouped(mine, itemgetter("platform", "bytes_per_s")).items():
-        if rate:
-            best = most(where, "flop_per_s")
-            end = best / rate if best else right
-            text = f"{where + ' ' if tell else ''}{level[0]['level']} {si(rate, 'B/s', 3)}"
-            line = {"from": left, "roof": left * rate, "to": end, "top": end * rate}
-            dash = level[0]["level"] != "DRAM"
-            rows.append({"platform": where, **line, "side": text, "dash": dash})
-    for (where, peak), same in grouped(mine, itemgetter("platform", "flop_per_s")).items():
-        if peak:
-            units = {unit: ", ".join(r["dtype"] for r in of)
-                     for unit, of in grouped(same, itemgetter("unit")).items()}  # fmt: skip
-            words = [f"{', '.join(unit for unit in units if units[unit] == types)} {types}"
-                     for types in dict.fromkeys(units.values())]  # fmt: skip
-            text = f"{where + ' ' if tell else ''}{'; '.join(words)} {si(peak, 'FLOP/s', 3)}"
-            fast = most(where, "bytes_per_s")
-            line = {"from": max(left, peak / fast) if fast else left, "roof": peak}
-            line |= {"to": right, "top": peak}
-            rows.append({"platform": where, **line, "peak": text, "dash": "matrix" not in units})
-    for kind, sign, pixels in (("peak", 1, 15), ("side", -1, 24)):
-        gap = pixels / size["height"] * math.log10(high / low)
-        last = -math.inf
-        for row in sorted((r for r in rows if kind in r), key=lambda r: sign * r["roof"]):
-            last = max(sign * math.log10(row["roof"]), last + gap)
-            row["at"] = 10 ** (sign * last)
+    for name, group in grouped(ceilings, itemgetter("platform")).items():
+        if platform in ("", name):
+            prefix = f"{name} " if names_platform else ""
+            rows += _slopes(name, group, ends, prefix)
+            rows += _plateaus(name, group, ends, prefix)
+    _spread_labels(rows, ends, size)
     return rows
+
+
+def _slopes(
+    platform: str, ceilings: Sequence[style.Row], ends: Box, prefix: str
+) -> Iterator[style.Row]:
+    """Yield the lines of bandwidth of a platform, each up to the highest peak."""
+    left, right, _, _ = ends
+    highest_peak = max((row["flop_per_s"] or 0 for row in ceilings), default=0)
+    for rate, levels in grouped(ceilings, itemgetter("bytes_per_s")).items():
+        if rate:
+            end = highest_peak / rate if highest_peak else right
+            yield {
+                "platform": platform,
+                "from": left,
+                "roof": left * rate,
+                "to": end,
+                "top": end * rate,
+                "side": f"{prefix}{levels[0]['level']} {si(rate, 'B/s', 3)}",
+                "dash": levels[0]["level"] != "DRAM",
+            }
+
+
+def _plateaus(
+    platform: str, ceilings: Sequence[style.Row], ends: Box, prefix: str
+) -> Iterator[style.Row]:
+    """Yield the lines of the peaks of a platform, each from its ridge with the fastest memory."""
+    left, right, _, _ = ends
+    highest_rate = max((row["bytes_per_s"] or 0 for row in ceilings), default=0)
+    for peak, group in grouped(ceilings, itemgetter("flop_per_s")).items():
+        if peak:
+            yield {
+                "platform": platform,
+                "from": max(left, peak / highest_rate) if highest_rate else left,
+                "roof": peak,
+                "to": right,
+                "top": peak,
+                "peak": f"{prefix}{_describe_units(group)} {si(peak, 'FLOP/s', 3)}",
+                "dash": all(row["unit"] != "matrix" for row in group),
+            }
+
+
+def _describe_units(ceilings: Sequence[style.Row]) -> str:
+    """Return the units and dtypes of ceilings of one height: `matrix, vector float32`."""
+    dtypes_by_unit = {
+        unit: ", ".join(row["dtype"] for row in rows)
+        for unit, rows in grouped(ceilings, itemgetter("unit")).items()
+    }
+    units_by_dtypes = grouped(dtypes_by_unit, dtypes_by_unit.__getitem__)
+    return "; ".join(f"{', '.join(units)} {dtypes}" for dtypes, units in units_by_dtypes.items())
+
+
+def _spread_labels(rows: Sequence[style.Row], ends: Box, size: style.Spec) -> None:
+    """Set `at`, the height of each name: a name that would cover another moves away."""
+    _, _, low, high = ends
+    decades_per_pixel = math.log10(high / low) / size["height"]
+    for kind, direction, pixels in (("peak", 1, 15), ("side", -1, 24)):
+        previous = -math.inf
+        labelled = [row for row in rows if kind in row]
+        for row in sorted(labelled, key=lambda row: direction * row["roof"]):
+            height = direction * math.log10(row["roof"])
+            previous = max(height, previous + pixels * decades_per_pixel)
+            row["at"] = 10 ** (direction * previous)
 
 
 def axes(ends: Box) -> style.Spec:
@@ -212,52 +334,55 @@ def axes(ends: Box) -> style.Spec:
     return {"x": x, "y": y}
 
 
-def at(place: style.Spec, x: str, y: str) -> style.Spec:
-    """Return the encodings of a place of these fields."""
-    return {"x": {**place["x"], "field": x}, "y": {**place["y"], "field": y}}
+def _position(axes: style.Spec, x: str, y: str) -> style.Spec:
+    """Return the encodings of a position by the fields `x` and `y`."""
+    return {"x": {**axes["x"], "field": x}, "y": {**axes["y"], "field": y}}
 
 
-def roof_layers(place: style.Spec, ink: style.Spec, panel: str = "") -> list[style.Spec]:
+def roof_layers(axes: style.Spec, ink: style.Spec, panel: str = "") -> list[style.Spec]:
     """Return the layers of the ceilings and of their names, in the colours of `ink` if any.
 
-    A name lies along its line, upon a peak and below a slope; `panel` stands before the signals of
-    a panel's size.
+    A name lies along its line, above a peak and below a slope; `panel` is a prefix of the signals
+    that hold a panel's size.
     """
-    (left, right), (low, high) = (place[one]["scale"]["domain"] for one in "xy")
+    (left, right), (low, high) = (axes[side]["scale"]["domain"] for side in "xy")
     slope = f"{panel}height / {panel}width * {math.log(right / left) / math.log(high / low)}"
-    below: style.Spec = {"align": "left", "baseline": "top", "dx": 9, "dy": 5}
-    below["angle"] = {"expr": f"-180 / PI * atan({slope})"}
+    angle = {"expr": f"-180 / PI * atan({slope})"}
+    above = {"align": "right", "baseline": "bottom", "dx": -4, "dy": -5}
+    below = {"align": "left", "baseline": "top", "dx": 9, "dy": 5, "angle": angle}
     dash = {"condition": {"test": "datum.dash", "value": [5, 4]}, "value": [1, 0]}
-    line = {**at(place, "from", "roof"), "x2": {"field": "to"}, "y2": {"field": "top"}, **ink}
+    line = {**_position(axes, "from", "roof"), "x2": {"field": "to"}, "y2": {"field": "top"}, **ink}
     mark: style.Spec = {"strokeWidth": 1.6} | ({} if ink else {"style": "ink"})
     layers = [style.layer("rule", {**line, "strokeDash": dash}, "roof", **mark)]
-    for kind, x, more in (
-        ("peak", "to", {"align": "right", "baseline": "bottom", "dx": -4, "dy": -5}),
-        ("side", "from", below),
-    ):
-        text = {**at(place, x, "at"), "text": {"field": kind}}
-        layers.append(style.layer("text", text, kind, style="halo", **more))
-        layers.append(style.layer("text", text | ink, kind, **more))
+    for kind, x, look in (("peak", "to", above), ("side", "from", below)):
+        text = {**_position(axes, x, "at"), "text": {"field": kind}}
+        layers.append(style.layer("text", text, kind, style="halo", **look))
+        layers.append(style.layer("text", text | ink, kind, **look))
     return layers
 
 
-def _point_layers(place: style.Spec, told: style.Spec, number: int) -> list[style.Spec]:
-    tip = style.tooltip(TOOLTIP)
-    gap = {**at(place, X, MEASURED), "y2": {"field": PREDICTED}}
-    along = {**at(place, X, MEASURED), "detail": {"field": "line"}, "order": {"field": X}}
-    edge = {"x": {"value": 5}, "y": {**place["y"], "field": "edge"}, **told, "tooltip": tip}
-    few = number <= MOST_JOINED
-    joined = [style.layer("rule", gap, MEASURED, PREDICTED, X, style="quiet", opacity=0.45)]
-    ends = {**at(place, X, MEASURED), "text": {"field": "end"}}
+def _point_layers(axes: style.Spec, encoding: style.Spec, point_count: int) -> list[style.Spec]:
+    """Return the layers of the points, of their lines, and of those at the left edge."""
+    tooltip = style.tooltip(TOOLTIP)
+    is_sparse = point_count <= MAX_CONNECTED_POINTS
+    gap = {**_position(axes, X, MEASURED), "y2": {"field": PREDICTED}}
+    path = {**_position(axes, X, MEASURED), "detail": {"field": "line"}, "order": {"field": X}}
+    edge_position = {"x": {"value": 5}, "y": {**axes["y"], "field": "edge"}}
+    edge = {**edge_position, **encoding, "tooltip": tooltip}
     edge.pop("shape", None)
-    layers = [
-        *(joined if few else []),
-        style.layer("line", along, "line", MEASURED, style="quiet", fill=None, strokeWidth=1.2),
+    end_text = {**_position(axes, X, MEASURED), "text": {"field": "end"}}
+    layers = []
+    if is_sparse:
+        layers.append(style.layer("rule", gap, MEASURED, PREDICTED, X, style="quiet", opacity=0.45))
+    layers += [
+        style.layer("line", path, "line", MEASURED, style="quiet", fill=None, strokeWidth=1.2),
         style.layer("tick", edge, "edge", thickness=1.5, orient="horizontal", size=10),
     ]
-    for side, full in ((PREDICTED, False), (MEASURED, True)):
-        dots = {**at(place, X, side), **told, "tooltip": tip}
-        look = {"size": 65 if few else 25, "opacity": 0.9 if few else 0.7 if full else 0.3}
-        layers.append(style.layer("point", dots, side, X, filled=full, **look))
-    more = {"align": "center", "dy": -12, "fontWeight": "bold"}
-    return [*layers, style.layer("text", ends, "end", MEASURED, **more)]
+    for field, is_filled, crowded_opacity in ((PREDICTED, False, 0.3), (MEASURED, True, 0.7)):
+        dots = {**_position(axes, X, field), **encoding, "tooltip": tooltip}
+        size, opacity = (65, 0.9) if is_sparse else (25, crowded_opacity)
+        layers.append(
+            style.layer("point", dots, field, X, filled=is_filled, size=size, opacity=opacity)
+        )
+    bold = {"align": "center", "dy": -12, "fontWeight": "bold"}
+    return [*layers, style.layer("text", end_text, "end", MEASURED, **bold)]
