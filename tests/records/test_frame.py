@@ -124,10 +124,8 @@ def test_records_without_hyperparameters_have_results(tmp_path, monkeypatch, cap
     from steptime.cli.main import run
 
     monkeypatch.chdir(tmp_path)
-    assert (
-        run(["predict", "resnet18", "--grid", "--device", "t4", "--batch", "1,2", "--out", "r"])
-        == 0
-    )
+    predict = "predict resnet18 --grid --device t4 --batch 1,2 --out r"
+    assert run(predict.split()) == 0
     for command in ("analyse results r --json", "analyse roofline r --json", "report r -o r.html"):
         capsys.readouterr()
         assert run(command.split()) == 0
