@@ -20,7 +20,8 @@ import pytest
 import synthetic
 from record_cases import EACH, edited
 from reference_rows import reference_row
-from steptime.analysis.headline import make_results_table, summarise_results
+from steptime.analysis.headline import summarise_results
+from steptime.analysis.results_table import make_results_table
 from steptime.analysis.query import query
 from steptime.core.copying import replace
 from steptime.core.errors import InputError

@@ -8,7 +8,7 @@ import math
 import pytest
 
 import synthetic
-from steptime.analysis.headline import make_results_table
+from steptime.analysis.results_table import make_results_table
 from steptime.calibration import from_rows
 from steptime.cli.main import run
 from steptime.core.copying import replace

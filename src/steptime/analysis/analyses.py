@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ANALYSES = {
     "table": "steptime.analysis.devices_table:ANALYSIS",
-    "results": "steptime.analysis.headline:ANALYSIS",
+    "results": "steptime.analysis.results_table:ANALYSIS",
     "errors": "steptime.analysis.errors:ANALYSIS",
     "roofline": "steptime.analysis.roofline:ANALYSIS",
     "heatmap": "steptime.analysis.heatmap:ANALYSIS",

@@ -16,12 +16,12 @@ from typing import Annotated, Any
 from steptime.analysis.analyses import PLOTS, Analysis, Setting
 from steptime.analysis.analyses import analysis as find_analysis
 from steptime.core import registry
-from steptime.core.answer import Answer
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import InputError, check_choice, unknown
 from steptime.core.kinds import Kind, paths_of, setting_texts, text_of
 from steptime.core.progress import note
 from steptime.core.signature import REQUIRED, option_name
-from steptime.core.table import CANNOT_JUDGE, UNSUCCESSFUL, JsonRows, Table
+from steptime.core.table import CANNOT_JUDGE, UNSUCCESSFUL, LazySequence, Table
 from steptime.core.values import MAX_COUNT, parse_count, parse_number
 from steptime.questions import kinds
 
@@ -37,14 +37,14 @@ class AnalysisAnswer(Answer, frozen=True, kw_only=True):
 
     Attributes:
         summary: numbers that hold for all rows together; empty if there are none.
-        rows: one mapping from columns to values a row.
+        rows: the rows as structs; each analysis has its own.
         path: the picture that was drawn; None without one.
         headline: the answer in sentences.
         notes: remarks on records that failed.
     """
 
     summary: Mapping[str, Any]
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[AnswerRow]
     path: str | None
     headline: tuple[str, ...]
     notes: tuple[str, ...]
@@ -67,6 +67,10 @@ class AnalysisAnswer(Answer, frozen=True, kw_only=True):
             return []
         return [table if table.max_rows else replace(table, max_rows=MAX_PRINTED_ROWS)]
 
+    def csv_rows(self) -> Sequence[AnswerRow]:
+        """Return no structs: `--format csv` has the columns of the table."""
+        return ()
+
     def chart(self) -> Mapping[str, object]:
         """Return the picture in Vega-Lite.
 
@@ -81,7 +85,7 @@ class AnalysisAnswer(Answer, frozen=True, kw_only=True):
         from steptime.core.printers import html
 
         paragraphs = "".join(f"<p>{escape(line)}</p>\n" for line in self.headline)
-        table = html(replace(self._table, rows=self.rows[:MAX_NOTEBOOK_ROWS]))
+        table = html(replace(self._table, rows=self._table.rows[:MAX_NOTEBOOK_ROWS]))
         hidden_count = len(self.rows) - MAX_NOTEBOOK_ROWS
         if hidden_count > 0:
             table += f"<p>and {hidden_count} more rows in <code>.rows</code></p>\n"
@@ -248,7 +252,7 @@ def _answer_analysis(
     failing = analysis.fails[fail_on] if fail_on else ()
     return AnalysisAnswer(
         summary=table.summary,
-        rows=table.rows if isinstance(table.rows, JsonRows) else tuple(table.rows),
+        rows=table.structs if isinstance(table.structs, LazySequence) else tuple(table.structs),
         path=None if picture is None else str(picture),
         headline=(*headline, *([f"picture: {picture}"] if picture is not None else [])),
         notes=(failure,) if failure else (),
