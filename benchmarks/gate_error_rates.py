@@ -125,7 +125,7 @@ def draw_alarms(
             b,
             ratio=np.exp(b.mean(axis=1) - a.mean(axis=1)),
             drift=np.zeros(len(a)),
-            is_whole=np.ones(len(a), bool),
+            is_step=np.ones(len(a), bool),
             quantity="step_s",
             margin=margin,
             comparisons=count,

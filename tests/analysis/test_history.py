@@ -118,7 +118,7 @@ def test_a_change_is_told_with_how_many_share_it_and_what_else_changed():
     assert found["folders"][0] == "night-00"  # by date, whatever the order of the arguments
     (event,) = found["events"]
     assert (event["before"], event["after"]) == ("night-09", "night-10")
-    assert (event["changed"], event["networks"], event["what"]) == (12, 24, "slower")
+    assert (event["changed"], event["networks"], event["verdict"]) == (12, 24, "slower")
     assert event["changed_fraction"] == pytest.approx(0.06, abs=0.01)
     assert event["differ"] == ["framework torch 2.9 -> torch 2.10"]
     assert {row["family"] for row in found["changes"]} == {"rnn", "cnn"}

@@ -278,7 +278,7 @@ def _events(
                 HistoryEvent(
                     before=before,
                     after=after,
-                    what=word,
+                    verdict=word,
                     changed=len(sizes),
                     networks=networks,
                     changed_fraction=float(np.median(sizes)),
@@ -294,8 +294,9 @@ def describe_history(table: Table) -> list[str]:
     folders = summary["folders"]
     lines = [
         f"{event['changed']} of {counted(event['networks'], 'network')} became "
-        f"{percent(abs(event['changed_fraction']))} {event['what']} between {event['before']} and "
-        f"{event['after']}" + (f": {', '.join(event['differ'])}" if event["differ"] else "")
+        f"{percent(abs(event['changed_fraction']))} {event['verdict']} "
+        f"between {event['before']} and {event['after']}"
+        + (f": {', '.join(event['differ'])}" if event["differ"] else "")
         for event in summary["events"]
     ]
     if summary["slower"]:

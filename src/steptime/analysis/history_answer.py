@@ -54,7 +54,7 @@ class HistoryEvent(AnswerRow, frozen=True, kw_only=True):
     Attributes:
         before: the folder before the change.
         after: the folder after the change.
-        what: slower or faster.
+        verdict: slower or faster.
         changed: number of networks that changed.
         networks: number of all networks.
         changed_fraction: the median of their changes.
@@ -63,7 +63,7 @@ class HistoryEvent(AnswerRow, frozen=True, kw_only=True):
 
     before: str
     after: str
-    what: str
+    verdict: str
     changed: int
     networks: int
     changed_fraction: float

@@ -32,8 +32,8 @@ def make_results_table(data: Data) -> Table:
 
     def make_struct(row: Row) -> ResultRow:
         values = {name: row.pop(name) for name in hyperparameters}
-        known_values = {name: value for name, value in values.items() if value is not None}
-        return ResultRow(hyperparameters=known_values, **row)
+        settings = {name: value for name, value in values.items() if value is not None}
+        return ResultRow(hyperparameters=settings, **row)
 
     rows = read_rows(results, count, dict)
     return Table(
