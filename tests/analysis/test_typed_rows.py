@@ -10,9 +10,9 @@ from steptime.analysis.analyses import ANALYSES
 from steptime.analysis.result_row import RESULT_FIELDS
 from steptime.cli.main import run
 from steptime.core.answer import AnswerRow, field_texts, public_fields
+from steptime.core.copying import replace
+from steptime.core.workload import Workload
 from steptime.records import store
-
-MANY_FOLDERS = {"history"}
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +24,6 @@ def folder(tmp_path_factory):
 
 
 def _on_another_platform():
-    from steptime.core.copying import replace
-
     measured = [record for record in synthetic.sweep() if record.origin == "measured"]
     return [replace(record, platform="cpu-b") for record in measured]
 
@@ -63,3 +61,12 @@ def test_json_rows_are_sorted_by_a_free_column_as_the_table_is(folder, kind, key
     known = [value for value in nodes if value is not None]
     assert known == sorted(known, reverse=True)
     assert nodes[len(known) :] == [None] * (len(nodes) - len(known))
+
+
+def test_networks_without_hyperparameters_have_results(tmp_path):
+    with store.open_writer(tmp_path) as writer:
+        record = synthetic.measured(Workload("fc", {"layers": 4}, 64))
+        writer.append_all([replace(record, workload=Workload("resnet50", {}, 64))])
+    (row,) = steptime.analyse("results", tmp_path).rows
+    assert row.model == "resnet50"
+    assert row.hyperparameters == {}

@@ -134,8 +134,10 @@ def make_results(data: Folders) -> pl.DataFrame:
     settings = {
         name: column for name, column in data.setting_columns.items() if column.lower() not in fixed
     }
-    typed = typed_settings(rows["params"], settings, data.setting_kinds)
-    return typed.hstack(rows.select(columns))
+    results = rows.select(columns)
+    if not settings:
+        return results
+    return typed_settings(rows["params"], settings, data.setting_kinds).hstack(results)
 
 
 def _pair_columns(data: Folders, groups: RecordGroups) -> pl.DataFrame:
