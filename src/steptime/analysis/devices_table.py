@@ -11,7 +11,7 @@ import polars as pl
 
 from steptime.analysis.analyses import Analysis
 from steptime.analysis.device_row import DEVICE_COLUMNS, DeviceRow
-from steptime.analysis.frame_rows import read_rows
+from steptime.analysis.frame_rows import map_rows, read_rows
 from steptime.core.table import Column, Table, describe_hidden_rows
 from steptime.core.units import counted
 from steptime.records.data import Data
@@ -84,21 +84,23 @@ def device_table(data: Data) -> Table:
     devices, strategy, batch and staging; among equal rows the first recorded comes first. People
     see a setting of `IF_DIFFERENT` only where it tells rows apart, and the first rows of very many.
     """
-    steps = step_rows(data).select(*DEVICE_COLUMNS, "seq").collect()
-    counts = steps.select(pl.col(IF_DIFFERENT).cast(pl.String).fill_null("").n_unique())
-    differing = [name for name in IF_DIFFERENT if counts[name].sum() > 1]
-    ordered = steps.sort(*ORDER, "seq", nulls_last=False).select(DEVICE_COLUMNS).lazy()
-    total = len(steps)
+    steps = step_rows(data)
+    values = [pl.col(name).cast(pl.String).fill_null("") for name in IF_DIFFERENT]
+    counts = steps.select(pl.len().alias("rows"), *(value.n_unique() for value in values)).collect()
+    differing = [name for name in IF_DIFFERENT if counts[name].item() > 1]
+    ordered = steps.sort(*ORDER, "seq", nulls_last=False).select(DEVICE_COLUMNS)
+    total = counts["rows"].item()
     count = total if data.max_rows is None else min(total, data.max_rows)
     main_columns = (name for name in MAIN if name not in IF_DIFFERENT)
+    rows = read_rows(ordered, count)
     return Table(
         tuple(map(Column, (*main_columns, *BEHIND, *differing))),
-        read_rows(ordered, count, dict),
+        rows,
         footnotes=describe_hidden_rows(total - count),
         has_units=False,
         csv_columns=tuple(map(Column, DEVICE_COLUMNS)),
         summary={"rows": total} if total > count else {},
-        structs=read_rows(ordered, count, lambda row: msgspec.convert(row, DeviceRow)),
+        structs=map_rows(lambda row: msgspec.convert(row, DeviceRow), rows),
     )
 
 

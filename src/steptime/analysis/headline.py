@@ -9,7 +9,7 @@ import polars as pl
 
 from steptime.core.answer import AnswerRow
 from steptime.core.units import counted, percent, seconds, si
-from steptime.records.ratios import accuracy, relative_errors
+from steptime.records.ratios import accuracy, farthest, relative_errors
 
 LARGE_ERROR = 0.2  # of a prediction, that a reader wants explained
 MIN_DISTURBED_SHARE = 0.5  # of samples, from which on a measurement counts as disturbed
@@ -196,16 +196,16 @@ def _find_best(local: pl.DataFrame) -> BestResult | None:
     results = local.filter(pl.col("peak_fraction").is_not_null())
     if results.is_empty():
         return None
-    best = results.sort("peak_fraction", descending=True, maintain_order=True)
-    return msgspec.convert(best.row(0, named=True), BestResult)
+    place = int(np.argmax(results["peak_fraction"].to_numpy()))
+    return msgspec.convert(results.row(place, named=True), BestResult)
 
 
 def _measure_errors(pairs: pl.DataFrame) -> PredictionErrors:
     """Return the errors of the predictions of pairs, the first of equally far ones first."""
-    distance = pl.col("ratio").log().abs()
-    farthest = pairs.sort(distance, descending=True, maintain_order=True).head(FARTHEST_COUNT)
-    worst = [msgspec.convert(row, FarResult) for row in farthest.iter_rows(named=True)]
-    return PredictionErrors(**accuracy(pairs["ratio"].to_numpy()), worst=worst)
+    ratios = pairs["ratio"].to_numpy()
+    far_pairs = pairs[farthest(ratios, FARTHEST_COUNT)]
+    worst = [msgspec.convert(row, FarResult) for row in far_pairs.iter_rows(named=True)]
+    return PredictionErrors(**accuracy(ratios), worst=worst)
 
 
 def _count_large_errors(pairs: pl.DataFrame) -> LargeErrors:

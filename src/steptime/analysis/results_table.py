@@ -6,7 +6,7 @@ import msgspec
 import polars as pl
 
 from steptime.analysis.analyses import Analysis
-from steptime.analysis.frame_rows import read_rows
+from steptime.analysis.frame_rows import map_rows, read_rows
 from steptime.analysis.headline import ResultsSummary, describe_results, summarise_results
 from steptime.analysis.result_row import RESULT_FIELDS, ResultRow
 from steptime.core.table import Column, Table, describe_hidden_rows
@@ -31,18 +31,18 @@ def make_results_table(data: Data) -> Table:
     ]
 
     def make_struct(row: Row) -> ResultRow:
-        values = {name: row.pop(name) for name in hyperparameters}
-        settings = {name: value for name, value in values.items() if value is not None}
-        return ResultRow(hyperparameters=settings, **row)
+        settings = {name: row[name] for name in hyperparameters if row[name] is not None}
+        fields = {name: row[name] for name in RESULT_FIELDS}
+        return ResultRow(hyperparameters=settings, **fields)
 
-    rows = read_rows(results, count, dict)
+    rows = read_rows(results, count)
     return Table(
         _list_columns(results.head(count)),
         rows,
         footnotes=describe_hidden_rows(total - count),
         csv_columns=tuple(map(Column, ("name", *hyperparameters, *RESULT_FIELDS[1:]))),
         chart_rows=[summarise_results(data.scan_results()).to_dict()],
-        structs=read_rows(results, count, make_struct),
+        structs=map_rows(make_struct, rows),
     )
 
 
