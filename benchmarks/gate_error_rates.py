@@ -125,7 +125,7 @@ def draw_alarms(
             b,
             ratio=np.exp(b.mean(axis=1) - a.mean(axis=1)),
             drift=np.zeros(len(a)),
-            is_whole=np.ones(len(a), bool),
+            is_step=np.ones(len(a), bool),
             quantity="step_s",
             margin=margin,
             comparisons=count,
@@ -174,7 +174,7 @@ def draw_history(
         if newest:
             logs[-newest:] += math.log(slower)
         changes = change_points([*logs], [0.0] * folders, 0, math.log1p(MARGIN))
-        places = [change.at for change in changes if change.size > 0 or not newest]
+        places = [change.place for change in changes if change.size > 0 or not newest]
         near = [at for at in places if not newest or abs(at - (folders - newest)) <= 1]
         found += bool(near)
     return found / draws

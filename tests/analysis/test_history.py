@@ -64,7 +64,7 @@ def test_a_change_is_found_where_it_was(folders, at, share):
     for _ in range(SERIES // 2):
         logs = rng.normal(0, 0.01, folders)
         logs[at:] += math.log1p(0.06)
-        places = [change.at for change in change_points([*logs], [0.0] * folders, 0, 0.03)]
+        places = [change.place for change in change_points([*logs], [0.0] * folders, 0, 0.03)]
         found.append(len(places) == 1 and abs(places[0] - at) <= 1)
     assert np.mean(found) >= share
 
@@ -73,14 +73,14 @@ def test_few_folders_show_only_large_changes():
     errors = [0.01, 0.01, 0.01]
     assert change_points([0.0, 0.0, 0.1], errors, 12) == []
     (change,) = change_points([0.0, 0.0, 0.4], errors, 12)
-    assert change.at == 2
+    assert change.place == 2
     assert change_points([0.0, 0.4], [0.0, 0.0], 0) == []  # single runs
 
 
 def test_several_changes_by_hand():
     logs = [0.0] * 6 + [0.1] * 6 + [0.02] * 6
     up, down = change_points(logs, [1e-4] * 18, 0)
-    assert (up.at, down.at) == (6, 12)
+    assert (up.place, down.place) == (6, 12)
     assert (up.size, down.size) == (pytest.approx(0.1), pytest.approx(-0.08))
     assert up.low < 0.1 < up.high
     assert change_points(logs, [1e-4] * 18, 0, margin=0.2) == []
@@ -118,7 +118,7 @@ def test_a_change_is_told_with_how_many_share_it_and_what_else_changed():
     assert found["folders"][0] == "night-00"  # by date, whatever the order of the arguments
     (event,) = found["events"]
     assert (event["before"], event["after"]) == ("night-09", "night-10")
-    assert (event["changed"], event["networks"], event["what"]) == (12, 24, "slower")
+    assert (event["changed"], event["networks"], event["verdict"]) == (12, 24, "slower")
     assert event["changed_fraction"] == pytest.approx(0.06, abs=0.01)
     assert event["differ"] == ["framework torch 2.9 -> torch 2.10"]
     assert {row["family"] for row in found["changes"]} == {"rnn", "cnn"}

@@ -12,7 +12,7 @@ import pytest
 import steptime
 import synthetic
 from steptime.analysis import pair_rows
-from steptime.analysis.errors import error_table
+from steptime.analysis.errors import make_error_table
 from steptime.cli.main import run
 from steptime.core.copying import replace
 from steptime.core.errors import InputError
@@ -68,7 +68,7 @@ def test_errors_by_family_by_hand(tmp_path, capsys):
             replace(a_prediction(predicted), workload=workload),
             a_measurement(measured, workload=workload),
         ]
-    (row,) = error_table(Data.of(records)).rows
+    (row,) = make_error_table(Data.of(records)).rows
     # predicted / measured - 1: -0.5, -0.75, 0.5; the ratios 2, 4 and 2/3
     assert (row["family"], row["pairs"], row["median_error_share"]) == ("fc", 3, 0.5)
     assert row["geometric_mean_ratio"] == pytest.approx((2 * 4 * 2 / 3) ** (1 / 3))
@@ -371,7 +371,7 @@ def test_more_rows_than_are_held_are_written_as_few_are(command, tmp_path, capsy
 
     few = answers()
     monkeypatch.setattr(pair_rows, "MAX_ROWS_IN_MEMORY", 0)
-    monkeypatch.setattr(pair_rows, "ROWS_OF_PART", 2)
+    monkeypatch.setattr(pair_rows, "CHUNK_ROWS", 2)
     many = answers()
     assert json.loads(few[0]) == json.loads(many[0])
     assert few[1] == many[1]
@@ -389,7 +389,7 @@ def test_many_pairs_are_made_anew_on_each_pass(tmp_path, monkeypatch):
     few = steptime.compare(tmp_path, by="batch")
     assert len(few.rows) > 3
     monkeypatch.setattr(pair_rows, "MAX_ROWS_IN_MEMORY", 2)
-    monkeypatch.setattr(pair_rows, "ROWS_OF_PART", 3)
+    monkeypatch.setattr(pair_rows, "CHUNK_ROWS", 3)
     monkeypatch.setattr(compare_answer, "MAX_PRINTED_PAIRS", 3)
     many = steptime.compare(tmp_path, by="batch")
     assert isinstance(few.rows, tuple)

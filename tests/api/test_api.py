@@ -286,7 +286,7 @@ def test_an_analysis_is_asked_as_its_command_is(tmp_path):
         writer.append_all(synthetic.sweep())
     found = steptime.analyse("errors", tmp_path)
     assert found.headline[0].startswith("The largest median error is ")
-    assert {row["family"] for row in found.rows} == {"fc", "cnn", "rnn", "transformer"}
+    assert {row.family for row in found.rows} == {"fc", "cnn", "rnn", "transformer"}
     assert len(found.to_pandas()) == len(found.rows)
     assert found._repr_html_().startswith("<p>The largest median error")
     drawn = steptime.analyse("roofline", tmp_path)

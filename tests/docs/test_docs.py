@@ -676,11 +676,11 @@ def test_keys_of_json(command, place, capsys):
 
 
 def test_columns_of_the_table(place, capsys):
-    from steptime.analysis.devices_table import COLUMNS
+    from steptime.analysis.device_row import DEVICE_COLUMNS
 
     assert run(["analyse", "table", "results", "--format", "json"]) == 0
-    assert list(json.loads(capsys.readouterr().out)["rows"][0]) == list(COLUMNS)
-    assert set(_first_names(_section("docs/importing.md", "The table"))) == set(COLUMNS)
+    assert list(json.loads(capsys.readouterr().out)["rows"][0]) == list(DEVICE_COLUMNS)
+    assert set(_first_names(_section("docs/importing.md", "The table"))) == set(DEVICE_COLUMNS)
 
 
 def test_formats_and_keys_of_importing():

@@ -8,7 +8,7 @@ import json
 import pytest
 
 import synthetic
-from steptime import compare
+from steptime import analyse, compare
 from steptime.cli.main import run
 from steptime.core.errors import InputError
 from steptime.records import store
@@ -107,6 +107,34 @@ def test_a_file_of_records_is_analysed_and_reported(files, capsys, name):
     assert run(["report", name]) == 0
     assert (files / "report.html").exists()
     assert store.load(files / name, print) == store.load(files / "folder", print)
+
+
+def test_a_table_with_a_mapping_is_analysed_reported_and_drawn(tables, capsys):
+    assert run(["import", "a.csv", "--map", "m.toml", "--out", "folder"]) == 0
+    capsys.readouterr()
+    answers = []
+    for words in (["a.csv", "--map", "m.toml"], ["folder"]):
+        assert run(["analyse", "results", *words, "--json"]) == 0
+        answers.append(json.loads(capsys.readouterr().out)["rows"])
+    assert answers[0] == answers[1]
+    assert answers[0][0]["measured_s"] == pytest.approx(0.010)
+    assert run(["analyse", "throughput", "a.csv", "--map", "m.toml", "-o", "a.svg"]) == 0
+    assert run(["report", "a.csv", "--map", "m.toml"]) == 0
+    assert (
+        "steptime report a.csv --map m.toml -o report.html" in (tables / "report.html").read_text()
+    )
+
+
+def test_tables_with_a_mapping_have_a_history(tables):
+    answer = analyse("history", "a.csv", "b.csv", mapping="m.toml")
+    assert [row.folder for row in answer.rows] == ["a.csv", "b.csv"]
+    assert answer.rows[1].first_ratio == pytest.approx(10)
+
+
+def test_a_picture_of_an_unknown_model_names_those_of_the_table(tables, capsys):
+    words = ["analyse", "memory", "a.csv", "--map", "m.toml", "--model", "vgg", "-o", "a.svg"]
+    assert run(words) == 2
+    assert "unknown model 'vgg'; known: fc:layers=4" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,9 @@ import pytest
 import synthetic
 from record_cases import EACH, edited
 from reference_rows import reference_row
-from steptime.analysis.headline import make_results_table, summarise_results
+from steptime.analysis.headline import summarise_results
 from steptime.analysis.query import query
+from steptime.analysis.results_table import make_results_table
 from steptime.core.copying import replace
 from steptime.core.errors import InputError
 from steptime.core.workload import Plan

@@ -8,7 +8,7 @@ import math
 import pytest
 
 import synthetic
-from steptime.analysis.headline import make_results_table
+from steptime.analysis.results_table import make_results_table
 from steptime.calibration import from_rows
 from steptime.cli.main import run
 from steptime.core.copying import replace
@@ -17,8 +17,6 @@ from steptime.core.workload import Workload
 from steptime.records import store
 from steptime.records.data import Data
 from steptime.records.record import Quantity, Record
-from steptime.records.repeats import RepeatRow, pool_repeats, stated_step_key
-from steptime.records.row import headline
 
 TIMES_S = (0.010, 0.0101, 0.0099, 0.010, 0.100)
 STUDENT_T = 2.776  # of 95 % and 4 degrees of freedom
@@ -82,15 +80,6 @@ def test_repeats_in_two_folders_are_compared_with_an_interval(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "1.2 [" in out
     assert "slower" in out
-
-
-def test_records_that_are_repeats_become_one_case():
-    other = _published(0.5, layers=5)
-    sampled = synthetic.measured(Workload("fc", {"layers": 4}, 64))
-    rows = map(RepeatRow, [*REPEATS, other, sampled, sampled])
-    pooled = pool_repeats(rows, stated_step_key)
-    assert [headline(record.quantities["step_s"]) for record in pooled[:2]] == [0.01, 0.5]
-    assert pooled[2:] == [sampled, sampled]
 
 
 TABLE = """gpu,layers,nodes,batch,time_ms

@@ -44,8 +44,8 @@ def folder(tmp_path_factory) -> Path:
 
 def test_there_is_no_speed(folder):
     rows = steptime.analyse("table", folder).rows
-    assert [(row["batch"], row["mean_speed"]) for row in rows] == [(None, None)] * 2
-    assert {row["examples_per_s"] for row in steptime.analyse("results", folder).rows} == {None}
+    assert [(row.batch, row.mean_speed) for row in rows] == [(None, None)] * 2
+    assert {row.examples_per_s for row in steptime.analyse("results", folder).rows} == {None}
 
 
 @pytest.mark.parametrize("kind", [kind for kind in kinds() if kind not in SPEEDS])

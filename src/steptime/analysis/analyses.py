@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from steptime.core import registry
 from steptime.core.errors import InputError, check_choice
+from steptime.core.json_types import JsonObject
 from steptime.core.table import Table
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 ANALYSES = {
     "table": "steptime.analysis.devices_table:ANALYSIS",
-    "results": "steptime.analysis.headline:ANALYSIS",
+    "results": "steptime.analysis.results_table:ANALYSIS",
     "errors": "steptime.analysis.errors:ANALYSIS",
     "roofline": "steptime.analysis.roofline:ANALYSIS",
     "heatmap": "steptime.analysis.heatmap:ANALYSIS",
@@ -98,7 +99,7 @@ class Analysis:
         table = self.table(data, **defaults | settings)
         return replace(table, source=table.source or data.source)
 
-    def draw(self, table: Table) -> dict[str, Any]:
+    def draw(self, table: Table) -> JsonObject:
         """Return the Vega-Lite of a table.
 
         Raises:
@@ -106,7 +107,7 @@ class Analysis:
         """
         if not table.rows:
             raise InputError("; ".join(["nothing to draw", *self.says(table)[:1]]))
-        spec: dict[str, Any] = registry.load(self.chart)(table)
+        spec: JsonObject = registry.load(self.chart)(table)
         return spec
 
 

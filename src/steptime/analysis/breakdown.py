@@ -318,6 +318,7 @@ def breakdown_table(data: Data, by: str, model: str | None, by_network: bool) ->
         csv_columns=tuple(map(Column, rows[0] if rows else ())),
         summary=answer.summary.to_dict(),
         chart_rows=_list_chart_rows(data, kind_cells),
+        structs=answer.rows,
     )
 
 

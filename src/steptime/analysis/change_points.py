@@ -37,9 +37,16 @@ MIN_NOISE = 1e-9
 
 
 class LevelChange(NamedTuple):
-    """A change of level before the item `at`: logarithms of its size and ends (95 %)."""
+    """A change of level in a series.
 
-    at: int
+    Attributes:
+        place: index of the first value of the new level.
+        size: logarithm of the change.
+        low: low end of its 95 % interval.
+        high: high end of its 95 % interval.
+    """
+
+    place: int
     size: float
     low: float
     high: float
@@ -75,7 +82,7 @@ def change_points(
     margin: float = 0.0,
     family: SeriesGroup = SINGLE_SERIES,
 ) -> list[LevelChange]:
-    """Return where the level of a series changes by more than `margin`.
+    """Find the changes of the level of a series that are larger than `margin`.
 
     Args:
         logs: logarithms of the values, in the order of time.
@@ -85,12 +92,12 @@ def change_points(
         family: the series that are judged together.
     """
     values = np.asarray(logs, float)
-    own = _root_mean_square(errors)
+    value_noise = _root_mean_square(errors)  # of each value by itself
     if len(values) < MIN_VALUES:
-        places = _split_few(values, own, freedom, max(FEW_CHANGE, margin), family)
+        places = _split_few(values, value_noise, freedom, max(FEW_CHANGE, margin), family)
     else:
-        places = _split_many(values, own, margin, family)
-    return _describe_changes(values, places, own, freedom)
+        places = _split_many(values, value_noise, margin, family)
+    return _describe_changes(values, places, value_noise, freedom)
 
 
 def find_levels(
@@ -98,8 +105,8 @@ def find_levels(
 ) -> list[SeriesLevel]:
     """Return the levels between changes at `places`."""
     values = np.asarray(logs, float)
-    own = _root_mean_square(errors)
-    noise, _ = _noise_about(values, places, own, freedom)
+    value_noise = _root_mean_square(errors)
+    noise, _ = _noise_about(values, places, value_noise, freedom)
     return [
         SeriesLevel(float(part.mean()), noise / math.sqrt(len(part)))
         for part in _parts(values, places)
@@ -121,8 +128,8 @@ def smallest_change(
     """
     values = np.asarray(logs, float)
     n = len(values)
-    own = _root_mean_square(errors)
-    noise, _ = _noise_about(values, places, own, freedom)
+    value_noise = _root_mean_square(errors)
+    noise, _ = _noise_about(values, places, value_noise, freedom)
     degrees = n - 2 + freedom  # as in `_split_few`
     if n < 2 or degrees < 1:
         return None
@@ -139,7 +146,7 @@ def smallest_change(
 
 
 def find_family(all_logs: Sequence[Sequence[float]]) -> SeriesGroup:
-    """Return what the series have in common that are judged together."""
+    """Return the size of a group of series, and the farthest value before their newest ones."""
     farthest = 0.0
     for logs in all_logs:
         if len(logs) >= MIN_FOR_NEWEST:
@@ -155,33 +162,35 @@ def _root_mean_square(errors: Sequence[float]) -> float:
 
 
 def _split_few(
-    values: Floats, own: float, freedom: int, min_change: float, family: SeriesGroup
+    values: Floats, value_noise: float, freedom: int, min_change: float, family: SeriesGroup
 ) -> list[int]:
     """Return the best split if a t-test believes it and it is larger than two speeds can be."""
     n = len(values)
     if n < 2 or n - 2 + freedom < 1:
         return []
-    at = np.arange(1, n)
+    splits = np.arange(1, n)
     sums = np.cumsum(values)[:-1]
-    sizes = (values.sum() - sums) / (n - at) - sums / at
-    gains = sizes**2 * at * (n - at) / n
+    sizes = (values.sum() - sums) / (n - splits) - sums / splits
+    gains = sizes**2 * splits * (n - splits) / n
     best = int(np.argmax(gains))
     scatter = max(0.0, float(((values - values.mean()) ** 2).sum() - gains[best]))
-    noise = max(math.sqrt(scatter / (n - 2)) if n > 2 else 0.0, own, MIN_NOISE)
+    noise = max(math.sqrt(scatter / (n - 2)) if n > 2 else 0.0, value_noise, MIN_NOISE)
     t = two_sided_t(FEW_ALARMS / (n - 1) / family.size, n - 2 + freedom)
     is_change = math.sqrt(gains[best]) > t * noise
     return [best + 1] if is_change and abs(sizes[best]) > min_change else []
 
 
-def _split_many(values: Floats, own: float, margin: float, family: SeriesGroup) -> list[int]:
-    """Return the places of the changes of a series that shows its own noise."""
+def _split_many(
+    values: Floats, value_noise: float, margin: float, family: SeriesGroup
+) -> list[int]:
+    """Return the places of the changes of a series that shows its value_noise noise."""
     clipped = _clip_outliers(values)
     n = len(values)
-    squares_without = max(_autoregressive_squares(clipped), own**2 * n, MIN_NOISE**2 * n)
+    squares_without = max(_autoregressive_squares(clipped), value_noise**2 * n, MIN_NOISE**2 * n)
     needed = _needed_gain(n, family.size)
     places: list[int] = []
-    chosen: list[int] = []
-    largest = 0.0
+    best_places: list[int] = []
+    largest_gain = 0.0
     for number in range(1, n // VALUES_PER_CHANGE + 1):
         place = _best_split(clipped, places)
         if place is None:
@@ -189,15 +198,16 @@ def _split_many(values: Floats, own: float, margin: float, family: SeriesGroup) 
         places = sorted([*places, place])
         parts = _parts(clipped, places)
         squares = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
-        squares = max(squares, own**2 * n, MIN_NOISE**2 * n)
+        squares = max(squares, value_noise**2 * n, MIN_NOISE**2 * n)
         gain = n / 2 * math.log(squares_without / squares) - number * needed
-        if gain > largest:
-            largest, chosen = gain, places
-    chosen = _drop_small(values, chosen, margin)
-    start = chosen[-1] if chosen else 0
-    if _is_newest_changed(values[start:], own, margin, family.farthest):
-        chosen = [*chosen, n - 1]
-    return chosen
+        if gain > largest_gain:
+            largest_gain = gain
+            best_places = places
+    large_places = _drop_small(values, best_places, margin)
+    start = large_places[-1] if large_places else 0
+    if _is_newest_changed(values[start:], value_noise, margin, family.farthest):
+        return [*large_places, n - 1]
+    return large_places
 
 
 def _clip_outliers(values: Floats) -> Floats:
@@ -245,21 +255,25 @@ def _needed_gain(values: int, networks: int) -> float:
 
 def _best_split(values: Floats, places: Sequence[int]) -> int | None:
     """Return the split that explains most, with levels that are long enough."""
-    inner = max((least for n, least in MIN_INNER_LEVELS.items() if len(values) >= n), default=0)
-    inner = max(inner, MIN_LEVEL)
-    best, best_gain = None, 0.0
+    min_lengths = [length for count, length in MIN_INNER_LEVELS.items() if len(values) >= count]
+    min_inner = max([MIN_LEVEL, *min_lengths])
+    best_place = None
+    best_gain = 0.0
     for start, stop in pairwise([0, *places, len(values)]):
         part = values[start:stop]
         n = stop - start
-        at = np.arange(inner, n - (MIN_LEVEL if stop == len(values) else inner) + 1)
-        if not len(at):
+        min_last = MIN_LEVEL if stop == len(values) else min_inner
+        splits = np.arange(min_inner, n - min_last + 1)
+        if not len(splits):
             continue
-        sums = np.cumsum(part)[at - 1]
-        gains = ((part.sum() - sums) / (n - at) - sums / at) ** 2 * at * (n - at) / n
-        place = int(np.argmax(gains))
-        if gains[place] > best_gain:
-            best, best_gain = start + int(at[place]), float(gains[place])
-    return best
+        sums = np.cumsum(part)[splits - 1]
+        differences = (part.sum() - sums) / (n - splits) - sums / splits
+        gains = differences**2 * splits * (n - splits) / n
+        index = int(np.argmax(gains))
+        if gains[index] > best_gain:
+            best_place = start + int(splits[index])
+            best_gain = float(gains[index])
+    return best_place
 
 
 def _drop_small(values: Floats, places: list[int], margin: float) -> list[int]:
@@ -274,42 +288,44 @@ def _drop_small(values: Floats, places: list[int], margin: float) -> list[int]:
     return places
 
 
-def _is_newest_changed(level: Floats, own: float, margin: float, family_farthest: float) -> bool:
+def _is_newest_changed(
+    level: Floats, value_noise: float, margin: float, family_farthest: float
+) -> bool:
     """Whether the newest value is the farthest of its level, and beyond noise and margin."""
     if len(level) < MIN_FOR_NEWEST:
         return False
     before = level[:-1]
     residuals = before - np.median(before)
     far = abs(float(level[-1] - np.median(before)))
-    noise = max(_robust_noise(residuals), own, MIN_NOISE)
+    noise = max(_robust_noise(residuals), value_noise, MIN_NOISE)
     farthest = max(float(np.abs(residuals).max()), family_farthest * noise)
     return far > max(NEWEST_FAR * noise, NEWEST_FARTHEST * farthest, margin)
 
 
 def _describe_changes(
-    values: Floats, places: Sequence[int], own: float, freedom: int
+    values: Floats, places: Sequence[int], value_noise: float, freedom: int
 ) -> list[LevelChange]:
     """Return the size of each change with its 95 % interval."""
-    noise, degrees = _noise_about(values, places, own, freedom)
+    noise, degrees = _noise_about(values, places, value_noise, freedom)
     parts = _parts(values, places)
     changes = []
-    for at, (before, after) in zip(places, pairwise(parts), strict=True):
+    for place, (before, after) in zip(places, pairwise(parts), strict=True):
         size = float(after.mean() - before.mean())
         error = noise * math.sqrt(1 / len(before) + 1 / len(after))
         reach = two_sided_t(MISS, max(1, degrees)) * error
-        changes.append(LevelChange(at, size, size - reach, size + reach))
+        changes.append(LevelChange(place, size, size - reach, size + reach))
     return changes
 
 
 def _noise_about(
-    values: Floats, places: Sequence[int], own: float, freedom: int
+    values: Floats, places: Sequence[int], value_noise: float, freedom: int
 ) -> tuple[float, int]:
     """Return the noise about the levels, and its degrees of freedom."""
     parts = _parts(values, places)
     spare = len(values) - len(parts)
     squares = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
     scatter = math.sqrt(squares / spare) if spare > 0 else 0.0
-    return max(scatter, own, MIN_NOISE), spare + freedom
+    return max(scatter, value_noise, MIN_NOISE), spare + freedom
 
 
 def _parts(values: Floats, places: Sequence[int]) -> list[Floats]:

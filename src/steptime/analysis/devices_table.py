@@ -6,9 +6,12 @@ from their samples by the same formulas (`records.frame_builder`).
 
 import json
 
+import msgspec
 import polars as pl
 
 from steptime.analysis.analyses import Analysis
+from steptime.analysis.device_row import DEVICE_COLUMNS, DeviceRow
+from steptime.analysis.frame_rows import map_rows, read_rows
 from steptime.core.table import Column, Table, describe_hidden_rows
 from steptime.core.units import counted
 from steptime.records.data import Data
@@ -20,16 +23,11 @@ MAIN = (
     *("gpu_type", "num_gpu", "staged_from", "batch", "strategy"),
     *("dtype", "phase", "optimizer", "input", "loaders", "status", "mean_speed_corrected"),
 )
-COLUMNS = (
-    *MAIN,
-    *("global_batch", "replicas", "accuracy", "model", "platform", "cause"),
-    *("origin", "method", "batch_source", "date", "source_file", "duplicate_of"),
-    *("prefetch", "threads", "host"),
-)
 BEHIND = ("model", "cause")  # for people; csv and json have all
 IF_DIFFERENT = ("phase", "optimizer", "method", "input", "loaders", "prefetch", "threads", "host")
-TOLD_BY_PLACE = ("strategy", "batch", "num_gpu", "replicas", "staged_from")  # in plots
-SHOWN_OPTIONS = ("gpu", "device_count", "staging", "strategy", "runs")  # elsewhere, or not at all
+PLACE_SETTINGS = ("strategy", "batch", "num_gpu", "replicas", "staged_from")  # the axis of a plot
+SILENT_OPTIONS = ("gpu", "device_count", "staging", "strategy", "runs")  # of a bar
+MAX_MODELS = 60  # of a plot
 ORDER = (
     *("model", "gpu_type", "platform", "num_gpu", "strategy", "batch"),
     *("staged_from", "dtype", "phase", "optimizer", "input", "loaders", "prefetch"),
@@ -44,7 +42,7 @@ FURTHER_COLUMNS = ("seq", "method_options", "estimate", "family", "params")
 
 
 def step_rows(data: Data) -> pl.LazyFrame:
-    """Return `COLUMNS` and `FURTHER_COLUMNS` of each measured or published whole step."""
+    """Return `DEVICE_COLUMNS` and `FURTHER_COLUMNS` of each measured or published whole step."""
     has_samples = pl.col("samples_n") > 0
     is_step = (pl.col("origin") != "predicted") & (pl.col("scope") == "")
     has_outcome = (pl.col("status") != "ok") | pl.col("step_s").is_not_null()
@@ -70,7 +68,7 @@ def step_rows(data: Data) -> pl.LazyFrame:
         data.scan()
         .filter(is_step & has_outcome)
         .select(
-            *(columns.get(name, pl.col(name)).alias(name) for name in COLUMNS),
+            *(columns.get(name, pl.col(name)).alias(name) for name in DEVICE_COLUMNS),
             *FURTHER_COLUMNS,
         )
     )
@@ -83,36 +81,37 @@ def device_table(data: Data) -> Table:
     `mean_speed_corrected` is the batch of all `replicas` over the mean time of a step, which
     differs where a program divided by the batch of one replica only. `num_gpu` counts the devices
     that the job had, `replicas` those that worked. Rows stand by model, device and number of
-    devices, strategy, batch and staging; of equal ones the first recorded comes first. People see
-    one of `IF_DIFFERENT` only where it tells rows apart, and the first rows of very many.
+    devices, strategy, batch and staging; among equal rows the first recorded comes first. People
+    see a setting of `IF_DIFFERENT` only where it tells rows apart, and the first rows of very many.
     """
-    steps = step_rows(data).select(*COLUMNS, "seq").collect()
-    counts = steps.select(pl.col(IF_DIFFERENT).cast(pl.String).fill_null("").n_unique())
-    differ = [name for name in IF_DIFFERENT if counts[name].sum() > 1]
-    ordered = steps.sort(*ORDER, "seq", nulls_last=False)
-    shown_steps = ordered if data.max_rows is None else ordered.head(data.max_rows)
-    rows = shown_steps.select(COLUMNS).to_dicts()
-    total = len(steps)
-    always = (name for name in MAIN if name not in IF_DIFFERENT)
-    shown = tuple(map(Column, (*always, *BEHIND, *differ)))
+    steps = step_rows(data)
+    values = [pl.col(name).cast(pl.String).fill_null("") for name in IF_DIFFERENT]
+    counts = steps.select(pl.len().alias("rows"), *(value.n_unique() for value in values)).collect()
+    differing = [name for name in IF_DIFFERENT if counts[name].item() > 1]
+    ordered = steps.sort(*ORDER, "seq", nulls_last=False).select(DEVICE_COLUMNS)
+    total = counts["rows"].item()
+    count = total if data.max_rows is None else min(total, data.max_rows)
+    main_columns = (name for name in MAIN if name not in IF_DIFFERENT)
+    rows = read_rows(ordered, count)
     return Table(
-        shown,
+        tuple(map(Column, (*main_columns, *BEHIND, *differing))),
         rows,
-        footnotes=describe_hidden_rows(total - len(rows)),
+        footnotes=describe_hidden_rows(total - count),
         has_units=False,
-        csv_columns=tuple(map(Column, COLUMNS)),
-        summary={"rows": total} if total > len(rows) else {},
+        csv_columns=tuple(map(Column, DEVICE_COLUMNS)),
+        summary={"rows": total} if total > count else {},
+        structs=map_rows(lambda row: msgspec.convert(row, DeviceRow), rows),
     )
 
 
-def device_bars(data: Data, most: int = 60) -> list[Row]:
-    """Return the speed of each step that was measured or published, with its error, for bars.
+def device_bars(data: Data, max_models: int = MAX_MODELS) -> list[Row]:
+    """Return the speed of each measured or published step, with its error, for bars.
 
     `speed` [examples/s] counts all replicas. `low` and `high` are the 95 % interval of a
     measurement; of a published number one sigma to each side, as published (`interval` says which).
-    `settings` has all that may tell this step from others of its network. What only has the content
-    of another file is left out. Of more than `most` models those come first that ran in several
-    places; `models` says how many there are.
+    `settings` has all that may tell this step from others of its network. A step whose file
+    is a copy of another file is left out. Of more than `max_models` models those come first that
+    ran in several places; `models` is their number.
     """
     is_bar = (
         (pl.col("status") == "ok")
@@ -126,34 +125,36 @@ def device_bars(data: Data, most: int = 60) -> list[Row]:
         .agg((place_count == 1).alias("is_single"), pl.col("seq").min())
         .sort("is_single", "seq")
     )
-    model_names = models["model"].head(most).to_list()
+    model_names = models["model"].head(max_models).to_list()
     rows = bars.filter(pl.col("model").is_in(model_names)).sort("seq").drop("seq").to_dicts()
     return [row | _bar(row) | {"settings": _settings(row), "models": len(models)} for row in rows]
 
 
 def _settings(row: Row) -> Row:
-    """Return the settings of a step in the order in which they are told; what repeats is none."""
+    """Return the settings of a step in the order of a bar's label, each of them once."""
     options = json.loads(row["method_options"])
     return {
         **{name: row[name] for name in ("phase", "optimizer", "dtype", "method")},
-        **{name: row[name] for name in TOLD_BY_PLACE},
-        **{k: v for k, v in options.items() if k not in SHOWN_OPTIONS},
+        **{name: row[name] for name in PLACE_SETTINGS},
+        **{k: v for k, v in options.items() if k not in SILENT_OPTIONS},
     }
 
 
 def _bar(row: Row) -> Row:
-    speed, low, high = row["mean_speed_corrected"], None, None
-    found = row["estimate"]
-    if found and found["value"]:
-        steady, low, high = (
-            end and row["global_batch"] / end for end in map(found.get, ("value", "high", "low"))
+    """Return the speed of a step with its ends, and the kind of the interval."""
+    estimate = row["estimate"]
+    if estimate and estimate["value"]:
+        speed, low, high = (
+            step_s and row["global_batch"] / step_s
+            for step_s in (estimate["value"], estimate["high"], estimate["low"])
         )
-        return {"speed": steady, "low": low, "high": high, "interval": "95 %"}
+        return {"speed": speed, "low": low, "high": high, "interval": "95 %"}
+    speed = row["mean_speed_corrected"]
     sigma = row["speed_uncertainty"]
-    if sigma is not None:
-        sigma *= speed / (row["mean_speed"] or speed)  # of the batch that the speed counts
-        low, high = speed - sigma, speed + sigma
-    return {"speed": speed, "low": low, "high": high, "interval": "1 sigma"}
+    if sigma is None:
+        return {"speed": speed, "low": None, "high": None, "interval": "1 sigma"}
+    sigma *= speed / (row["mean_speed"] or speed)  # of the batch that the speed counts
+    return {"speed": speed, "low": speed - sigma, "high": speed + sigma, "interval": "1 sigma"}
 
 
 ANALYSIS = Analysis(

@@ -1,20 +1,47 @@
 """How far predictions are from measurements, by method, platform and family of networks."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import polars as pl
 
 from steptime.analysis.analyses import Analysis
+from steptime.core.answer import AnswerRow
 from steptime.core.table import Column, Table
 from steptime.core.units import counted, percent
 from steptime.records.data import Data
 from steptime.records.ratios import accuracy
-from steptime.records.row import Row
 
 GROUP = ("predicted_by", "platform", "family")
-SHARES = ("median_error", "within_factor_2")  # named so where a name says its unit
 
 
-def error_table(data: Data) -> Table:
+class FamilyErrors(AnswerRow, frozen=True, kw_only=True):
+    """The errors of one method on one platform, for one family of networks.
+
+    Attributes:
+        predicted_by: the method of the predictions.
+        platform: the platform.
+        family: the family of networks.
+        pairs: number of predictions with a measurement.
+        median_error_share: median of |predicted / measured - 1|.
+        geometric_mean_ratio: geometric mean of measured / predicted.
+        within_factor_2_share: share of the pairs that lie within a factor of 2.
+        farthest: name of the network whose ratio is farthest from 1.
+        farthest_ratio: its ratio.
+    """
+
+    predicted_by: str
+    platform: str
+    family: str | None
+    pairs: int
+    median_error_share: float
+    geometric_mean_ratio: float
+    within_factor_2_share: float
+    farthest: str
+    farthest_ratio: float
+
+
+def measure_errors(data: Data) -> list[FamilyErrors]:
     """Return the errors of the predictions by method, platform and family; most pairs first."""
     results = data.results_frame([*GROUP, "name", "ratio"]).filter(pl.col("ratio") > 0)
     farthest = pl.col("ratio").log().abs().arg_max()
@@ -28,7 +55,34 @@ def error_table(data: Data) -> Table:
         )
         .sort("predicted_by", "platform", -pl.col("pairs").cast(pl.Int64), "family")
     )
-    rows = [_row(**group) for group in groups.drop("pairs").iter_rows(named=True)]
+    return [_measure_group(**group) for group in groups.drop("pairs").iter_rows(named=True)]
+
+
+def _measure_group(
+    ratios: Sequence[float],
+    farthest: str,
+    farthest_ratio: float,
+    predicted_by: str,
+    platform: str,
+    family: str | None,
+) -> FamilyErrors:
+    errors = accuracy(np.array(ratios))
+    return FamilyErrors(
+        predicted_by=predicted_by,
+        platform=platform,
+        family=family,
+        pairs=errors["pairs"],
+        median_error_share=errors["median_error"],
+        geometric_mean_ratio=errors["geometric_mean_ratio"],
+        within_factor_2_share=errors["within_factor_2"],
+        farthest=farthest,
+        farthest_ratio=farthest_ratio,
+    )
+
+
+def make_error_table(data: Data) -> Table:
+    """Return the table of `measure_errors`."""
+    groups = measure_errors(data)
     return Table(
         (
             Column("predicted_by", "predicted by"),
@@ -41,24 +95,20 @@ def error_table(data: Data) -> Table:
             Column("farthest", is_spare=True),
             Column("farthest_ratio", "its ratio", is_spare=True),
         ),
-        rows,
+        [group.to_dict() for group in groups],
+        structs=groups,
     )
 
 
-def _row(ratios: list[float], farthest: str, farthest_ratio: float, **group: str) -> Row:
-    off = accuracy(np.array(ratios))
-    told = {f"{name}_share" if name in SHARES else name: value for name, value in off.items()}
-    return {**group, **told, "farthest": farthest, "farthest_ratio": farthest_ratio}
-
-
-def _says(table: Table) -> list[str]:
+def _describe_errors(table: Table) -> list[str]:
+    """Return the group with the largest median error: "The largest median error is 9 %, ..."."""
     if not table.rows:
         hint = "steptime predict --in DIR predicts every step in a folder"
         return [f"nothing here is both measured and predicted; {hint}"]
-    worst = max(table.rows, key=lambda row: float(row["median_error_share"]))
-    what = f"{worst['predicted_by']} for {worst['family']} on {worst['platform']}"
-    error = f"The largest median error is {percent(worst['median_error_share'])}"
-    return [f"{error}, of {what} ({counted(worst['pairs'], 'pair')})."]
+    worst: FamilyErrors = max(table.structs, key=lambda group: float(group.median_error_share))
+    group = f"{worst.predicted_by} for {worst.family} on {worst.platform}"
+    error = f"The largest median error is {percent(worst.median_error_share)}"
+    return [f"{error}, of {group} ({counted(worst.pairs, 'pair')})."]
 
 
 ANALYSIS = Analysis(
@@ -67,7 +117,7 @@ ANALYSIS = Analysis(
     The error of a pair is |predicted / measured - 1|. The ratio is the
     geometric mean of measured / predicted.
     """,
-    error_table,
-    _says,
+    make_error_table,
+    _describe_errors,
     section="How far predictions are from measurements",
 )

@@ -19,7 +19,7 @@ Flags = NDArray[np.bool_]
 FALSE_ALARMS = 0.034  # of a whole comparison in the formula; below 5 % in every measured cell
 FALSE_ALARMS_FEW = 0.12  # the same where `FEW_FREEDOM` holds: `FEW_CHANGE` does the work there
 POWER = 0.9  # with which `smallest_change` is found
-DRAWN_POWER = 0.94  # of a pair as loud as the others: louder draws have a higher limit
+PAIR_POWER = 0.94  # of a pair as loud as the others: louder draws have a higher limit
 MIN_RUNS = 2  # on each side, of a pair that can be judged
 FEW_FREEDOM = 4  # spare runs: so few, with 2 runs a side, can all have met one of two speeds
 FEW_CHANGE = math.log(1.25)  # two speeds of one machine are not farther apart
@@ -29,7 +29,9 @@ TAIL = 0.95  # quantile of the residuals that sets the noise of long tails
 NORMAL_TAIL = 1.959964  # the same quantile of |z|
 NORMAL_MEDIAN = 0.674490  # median of |z|
 CLIP = 3.0  # noise, beyond which a run no longer pulls a mean
-OWN_NOISE = 0.2  # chance that a network's own noise exceeds what is allowed to the pooled noise
+EXCESS_NOISE = (
+    0.2  # chance that the noise of a single pair is above the noise that it is judged with
+)
 LOUD_NOISE = 0.02  # chance that a network counts as louder than the others
 MIN_NOISE = 1e-9
 MAX_SMALLEST = 20.0  # logarithm of a factor that no longer means anything, and is a number still
@@ -45,13 +47,13 @@ class Noise(NamedTuple):
         of_pairs: standard deviation for each pair, at least the one pooled over its comparison.
         freedom: number of spare runs of the comparison: runs less one, over all sides.
         is_loud: pairs with more noise than the others.
-        own: standard deviation of each pair by itself.
+        single: standard deviation of each pair by itself.
     """
 
     of_pairs: Floats
     freedom: NDArray[np.int64]
     is_loud: Flags
-    own: Floats
+    single: Floats
 
 
 class Judgement(NamedTuple):
@@ -83,7 +85,7 @@ def judge_runs(
     false_alarms: float = FALSE_ALARMS,
     comparisons: int = 1,
 ) -> Judgement:
-    """Return which pairs changed by more than `margin`, at most 5 % false alarms over all pairs.
+    """Find the pairs that changed by more than `margin`, at most 5 % false alarms over all pairs.
 
     The noise is pooled over the runs of all pairs. A change has to be beyond it as the difference
     of the clipped means and as the difference of single runs, so that no outlying run decides:
@@ -151,14 +153,14 @@ def pool_noise(a: Floats, b: Floats, comparisons: int = 1) -> Noise:
     root = np.sqrt(np.nansum(clipped**2, axis=1) / np.isfinite(residuals).sum(axis=1))
     pooled = np.repeat(np.maximum(np.maximum(tail, root), MIN_NOISE), pairs)
     freedom = _count_runs(a) + _count_runs(b) - 2
-    own = np.sqrt((_squares(a) + _squares(b)) / freedom)
-    allowed = np.sqrt(chdtri(freedom, OWN_NOISE) / freedom)
+    single = np.sqrt((_squares(a) + _squares(b)) / freedom)
+    allowed = np.sqrt(chdtri(freedom, EXCESS_NOISE) / freedom)
     loud = np.sqrt(chdtri(freedom, LOUD_NOISE) / freedom)
     return Noise(
-        of_pairs=np.maximum(pooled, own / allowed),
+        of_pairs=np.maximum(pooled, single / allowed),
         freedom=np.repeat(freedom.reshape(comparisons, -1).sum(axis=1), pairs),
-        is_loud=(own > loud * pooled) & (pairs > 1),
-        own=own,
+        is_loud=(single > loud * pooled) & (pairs > 1),
+        single=single,
     )
 
 
@@ -182,7 +184,7 @@ def _find_smallest(limit: Any, loss: Any, error: Any, freedom: Any, margin: floa
 
     Both the evidence and the noise, and with it the limit, differ from draw to draw.
     """
-    sigmas = _normal_quantile(DRAWN_POWER)
+    sigmas = _normal_quantile(PAIR_POWER)
     of_limit = sigmas * limit / np.sqrt(2 * freedom)
     smallest = np.maximum(limit + np.hypot(loss, of_limit), margin + sigmas * error)
     return np.minimum(smallest, MAX_SMALLEST)
@@ -198,7 +200,7 @@ def _expected_spread(runs: int, pairs: int) -> float:
 def _find_limit(
     a: Floats, b: Floats, noise: Noise, false_alarms: float, comparisons: int
 ) -> Floats:
-    """Return what the evidence for a change of each pair must exceed.
+    """Return the limit that the evidence for a change of each pair must exceed.
 
     Bonferroni over the pairs, and over the loud pairs, which have their own noise alone. Where few
     runs are pooled, two speeds of a machine look like a change, so that a change must also be
@@ -212,20 +214,20 @@ def _find_limit(
         return np.asarray(np.repeat(combine(column.reshape(comparisons, -1), axis=1), pairs))
 
     runs_a, runs_b = _count_runs(a), _count_runs(b)
-    least_runs = np.minimum(runs_a, runs_b)
-    has_two = over_comparison(least_runs, np.min) == MIN_RUNS
+    min_runs = np.minimum(runs_a, runs_b)
+    has_two = over_comparison(min_runs, np.min) == MIN_RUNS
     is_few = (noise.freedom <= FEW_FREEDOM) & has_two
     share = np.where(is_few, max(false_alarms, FALSE_ALARMS_FEW), false_alarms)
     loud_share = share / np.maximum(1, 2 * over_comparison(noise.is_loud, np.sum))
     limit = -stdtrit(noise.freedom, share / pairs / 2) * noise.of_pairs
-    own_limit = -stdtrit(runs_a + runs_b - 2, loud_share / 2) * noise.own
-    limit = np.where(noise.is_loud, np.maximum(limit, own_limit), limit)
+    single_limit = -stdtrit(runs_a + runs_b - 2, loud_share / 2) * noise.single
+    limit = np.where(noise.is_loud, np.maximum(limit, single_limit), limit)
     limit = limit * _error_factor(runs_a, runs_b)
     limit = np.where(is_few, np.maximum(limit, FEW_CHANGE), limit)
     spread = over_comparison(np.maximum(_ranges(a), _ranges(b)), np.max)
     is_alone_with_two = is_few & (pairs == 1)
     shows_spread = (noise.freedom <= SPREAD_FREEDOM) & ~is_alone_with_two
-    needs_spread = shows_spread & (least_runs <= SPREAD_RUNS)
+    needs_spread = shows_spread & (min_runs <= SPREAD_RUNS)
     return np.asarray(np.where(needs_spread, np.maximum(limit, spread), limit))
 
 
@@ -280,7 +282,7 @@ def _count_runs(side: Floats) -> NDArray[np.int64]:
 
 
 def _residuals(side: Floats) -> Floats:
-    """Return what runs are off their mean, scaled to the standard deviation of single runs."""
+    """Return the residuals of runs about their mean, scaled to the spread of single runs."""
     runs = _count_runs(side)
     return np.asarray(_deviations(side) * np.sqrt(runs / (runs - 1))[:, None])
 
@@ -304,13 +306,13 @@ def _error_factor(runs_a: NDArray[np.int64], runs_b: NDArray[np.int64]) -> Float
 
 def _power_losses(runs_a: NDArray[np.int64], runs_b: NDArray[np.int64]) -> Floats:
     kinds, kind = np.unique(np.stack([runs_a, runs_b]), axis=1, return_inverse=True)
-    losses = [_power_loss(int(one), int(other)) for one, other in kinds.T]
+    losses = [_power_loss(int(count_a), int(count_b)) for count_a, count_b in kinds.T]
     return np.array(losses)[np.ravel(kind)]
 
 
 @lru_cache(1024)
 def _power_loss(runs_a: int, runs_b: int) -> float:
-    """Return how far the evidence stays below the true change in 6 % of draws.
+    """Return the distance by which evidence stays below the true change in 6 % of draws.
 
     In units of the noise, for normal noise; by simulation from a fixed seed.
     """
@@ -321,7 +323,7 @@ def _power_loss(runs_a: int, runs_b: int) -> float:
     no_clipping = np.full(DRAWS, far)
     change = _clipped_mean(b, no_clipping) - _clipped_mean(a, no_clipping)
     evidence = _weigh_evidence(a, b, change)
-    return float(far - np.quantile(evidence, 1 - DRAWN_POWER))
+    return float(far - np.quantile(evidence, 1 - PAIR_POWER))
 
 
 def _normal_quantile(share: float) -> float:

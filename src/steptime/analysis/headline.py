@@ -1,25 +1,19 @@
-"""The table of results, measured beside predicted, and the answer in sentences.
+"""The numbers of all results together, and the same in sentences.
 
-The sentences stand at the top of a report, too.
+They stand below the table of results and at the top of a report.
 """
 
 import msgspec
 import numpy as np
 import polars as pl
 
-from steptime.analysis.analyses import Analysis
 from steptime.core.answer import AnswerRow
-from steptime.core.table import Column, Table, describe_hidden_rows
 from steptime.core.units import counted, percent, seconds, si
-from steptime.records.data import Data, result_rows
-from steptime.records.ratios import accuracy, relative_errors
-from steptime.records.results import ALL_COLUMNS, RECORD_PLACES
+from steptime.records.ratios import accuracy, farthest, relative_errors
 
-HIDDEN_COLUMNS = ("folder", "label", "interval_95", *RECORD_PLACES)  # for other readers
 LARGE_ERROR = 0.2  # of a prediction, that a reader wants explained
 MIN_DISTURBED_SHARE = 0.5  # of samples, from which on a measurement counts as disturbed
 FARTHEST_COUNT = 3  # predictions that are listed
-SETTINGS = ("platform", "gpu", "host", "dtype", "phase", "optimizer", "method", "predicted_by")
 IS_PUBLISHED = pl.col("origin").fill_null("") == "published"
 IS_PUBLISHED_ALONE = IS_PUBLISHED & pl.col("predicted_s").is_null()  # no prediction here
 
@@ -202,16 +196,16 @@ def _find_best(local: pl.DataFrame) -> BestResult | None:
     results = local.filter(pl.col("peak_fraction").is_not_null())
     if results.is_empty():
         return None
-    best = results.sort("peak_fraction", descending=True, maintain_order=True)
-    return msgspec.convert(best.row(0, named=True), BestResult)
+    place = int(np.argmax(results["peak_fraction"].to_numpy()))
+    return msgspec.convert(results.row(place, named=True), BestResult)
 
 
 def _measure_errors(pairs: pl.DataFrame) -> PredictionErrors:
     """Return the errors of the predictions of pairs, the first of equally far ones first."""
-    distance = pl.col("ratio").log().abs()
-    farthest = pairs.sort(distance, descending=True, maintain_order=True).head(FARTHEST_COUNT)
-    worst = [msgspec.convert(row, FarResult) for row in farthest.iter_rows(named=True)]
-    return PredictionErrors(**accuracy(pairs["ratio"].to_numpy()), worst=worst)
+    ratios = pairs["ratio"].to_numpy()
+    far_pairs = pairs[farthest(ratios, FARTHEST_COUNT)]
+    worst = [msgspec.convert(row, FarResult) for row in far_pairs.iter_rows(named=True)]
+    return PredictionErrors(**accuracy(ratios), worst=worst)
 
 
 def _count_large_errors(pairs: pl.DataFrame) -> LargeErrors:
@@ -221,46 +215,6 @@ def _count_large_errors(pairs: pl.DataFrame) -> LargeErrors:
     has_shares = bool(np.isfinite(disturbed_share).any())
     disturbed = int((disturbed_share > MIN_DISTURBED_SHARE).sum())
     return LargeErrors(number=len(disturbed_share), disturbed=disturbed if has_shares else None)
-
-
-def make_results_table(data: Data) -> Table:
-    """Return the table of results; people see those settings in which rows differ.
-
-    If only people read it, it holds only the rows that they see. `chart_rows` is the summary.
-    """
-    results = data.scan_results().select(ALL_COLUMNS)
-    total = data.count_results()
-    printed = results if data.max_rows is None else results.head(data.max_rows)
-    rows = [
-        {name: value for name, value in row.items() if name not in HIDDEN_COLUMNS}
-        for row in result_rows(printed.collect())
-    ]
-    differing = [name for name in SETTINGS if len({row[name] for row in rows} - {None}) > 1]
-    has_repeats = any(row["origin"] == "published" and row["runs"] for row in rows)
-    columns = (
-        Column("name", "network"),
-        *(Column(name, name.replace("_", " "), is_spare=True) for name in differing),
-        Column("status"),
-        Column("measured_s", "measured step"),
-        *([Column("runs", is_spare=True)] if has_repeats else []),
-        Column("predicted_s", "predicted step"),
-        Column("ratio", "measured / predicted"),
-        Column("flop_per_s", "speed", is_spare=True),
-        Column("peak_fraction", "of peak", is_spare=True),
-        Column("measured_memory_bytes", "peak memory", is_spare=True),
-    )
-    return Table(
-        columns,
-        rows,
-        footnotes=describe_hidden_rows(total - len(rows)),
-        csv_columns=tuple(map(Column, rows[0] if rows else ("name",))),
-        chart_rows=[summarise_results(data.scan_results()).to_dict()],
-    )
-
-
-def describe_table(table: Table) -> list[str]:
-    """Return the sentences on a table of results."""
-    return describe_results(msgspec.convert(table.chart_rows[0], ResultsSummary))
 
 
 def describe_results(summary: ResultsSummary) -> list[str]:
@@ -361,15 +315,3 @@ def _describe_times(fastest_s: float | None, slowest_s: float | None) -> str:
 
 def _on(platform_count: int) -> str:
     return f" on {platform_count} platforms" if platform_count > 1 else ""
-
-
-ANALYSIS = Analysis(
-    """Print what was measured beside what was predicted.
-
-    A row is a network on a platform by one way of measuring and one method of
-    prediction. Times are medians; the speed is the predicted FLOP over the
-    measured time.
-    """,
-    make_results_table,
-    describe_table,
-)

@@ -56,6 +56,7 @@ def heatmap(
         max_rows=MAX_PRINTED_CELLS,
         csv_columns=[Column(key, key) for key in (rows[0] if rows else ("x", "y"))],
         summary=answer.summary.to_dict(),
+        structs=answer.rows,
         source=data.source_of(*ORIGINS, on=answer.platforms) if has_axes else "",
     )
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from steptime.analysis.change_points import (
     find_levels,
     smallest_change,
 )
+from steptime.analysis.history_answer import HistoryChange, HistoryEvent, HistoryRow
 from steptime.core.table import Column, Table, describe_hidden_rows
 from steptime.core.units import counted, first_of, percent
 from steptime.core.values import parse_share
@@ -30,6 +31,7 @@ from steptime.records.row import Row, grouped
 from steptime.records.statistics import two_sided_t
 
 SIGMAS = 1.96  # of the difference of two levels, beyond which the newest is another one
+MAX_PRINTED_ROWS = 40
 NORMAL_FREEDOM = 1000  # of a single run, whose interval is a bootstrap's
 FACTS = ("host", "framework", "steptime", "python", "os", "kernel", "threads")
 SERIES = (
@@ -75,12 +77,12 @@ def history_table(data: Data, margin: str) -> Table:
     family = find_family([_logs(network) for network in networks])
     all_series = [_judge_series(network, min_change, family) for network in networks]
     all_series.sort(key=lambda series: series.cells[0]["order"])
-    rows: list[Row] = []
-    changes: list[Row] = []
+    rows: list[HistoryRow] = []
+    changes: list[HistoryChange] = []
     for series in all_series:
         if not series.changes and data.max_rows is not None and len(rows) >= data.max_rows:
             continue
-        series_rows = [*_series_rows(series, folder_rows)]
+        series_rows = _series_rows(series, folder_rows)
         rows += series_rows
         changes += _change_rows(series, series_rows)
     table_columns = (
@@ -94,10 +96,11 @@ def history_table(data: Data, margin: str) -> Table:
     )
     return Table(
         table_columns,
-        rows,
-        max_rows=40,
+        [row.to_dict() for row in rows],
+        max_rows=MAX_PRINTED_ROWS,
         footnotes=describe_hidden_rows(len(cells) - len(rows)),
         summary=_summarise(folders, folder_rows, all_series, changes, min_change),
+        structs=rows,
     )
 
 
@@ -116,7 +119,7 @@ def _judge_series(cells: Sequence[Row], min_change: float, family: SeriesGroup) 
     logs = _logs(cells)
     errors, freedom = _errors(cells)
     changes = change_points(logs, errors, freedom, min_change, family) if len(cells) > 1 else []
-    places = [change.at for change in changes]
+    places = [change.place for change in changes]
     levels = find_levels(logs, errors, freedom, places)
     newest = levels[-1]
 
@@ -134,39 +137,44 @@ def _judge_series(cells: Sequence[Row], min_change: float, family: SeriesGroup) 
     )
 
 
-def _series_rows(series: _Series, folder_rows: Mapping[str, Row]) -> Iterator[Row]:
-    """Yield the rows of a network, one a folder."""
-    change_sizes = {change.at: math.expm1(change.size) for change in series.changes}
+def _series_rows(series: _Series, folder_rows: Mapping[str, Row]) -> list[HistoryRow]:
+    """Return the rows of a network, one a folder."""
+    change_sizes = {change.place: math.expm1(change.size) for change in series.changes}
     first_s = series.cells[0]["step_s"]
-    for number, cell in enumerate(series.cells):
-        yield {
-            **{name: cell[name] for name in ("name", "family", "platform", "folder")},
-            "taken_at": folder_rows[cell["folder"]]["taken_at"],
-            "step_s": cell["step_s"],
-            "step_s_low": cell["low"],
-            "step_s_high": cell["high"],
-            "first_ratio": cell["step_s"] / first_s,
-            "changed_fraction": change_sizes.get(number),
-        }
+    return [
+        HistoryRow(
+            name=cell["name"],
+            family=cell["family"],
+            platform=cell["platform"],
+            folder=cell["folder"],
+            taken_at=folder_rows[cell["folder"]]["taken_at"],
+            step_s=cell["step_s"],
+            step_s_low=cell["low"],
+            step_s_high=cell["high"],
+            first_ratio=cell["step_s"] / first_s,
+            changed_fraction=change_sizes.get(number),
+        )
+        for number, cell in enumerate(series.cells)
+    ]
 
 
-def _change_rows(series: _Series, rows: Sequence[Row]) -> Iterator[Row]:
+def _change_rows(series: _Series, rows: Sequence[HistoryRow]) -> Iterator[HistoryChange]:
     """Yield the rows of the folders where a network changed, with the folders on both sides."""
     for change in series.changes:
-        yield {
-            **rows[change.at],
-            "low_fraction": math.expm1(change.low),
-            "high_fraction": math.expm1(change.high),
-            "before": rows[change.at - 1]["folder"],
-            "after": rows[change.at]["folder"],
-        }
+        yield HistoryChange(
+            **rows[change.place].to_dict(),
+            low_fraction=math.expm1(change.low),
+            high_fraction=math.expm1(change.high),
+            before=rows[change.place - 1].folder,
+            after=rows[change.place].folder,
+        )
 
 
 def _summarise(
     folders: Sequence[str],
     folder_rows: Mapping[str, Row],
     all_series: Sequence[_Series],
-    changes: Sequence[Row],
+    changes: Sequence[HistoryChange],
     min_change: float,
 ) -> Row:
     """Return the summary of all networks together."""
@@ -185,11 +193,11 @@ def _summarise(
         "folders": folders,
         "networks": len(all_series),
         "margin_fraction": math.expm1(min_change),
-        "changes": changes,
+        "changes": [change.to_dict() for change in changes],
         "slower": sorted(series.cells[0]["name"] for series in present if series.is_slower),
         "faster": sorted(series.cells[0]["name"] for series in present if series.is_faster),
         "vanished": sorted(vanished),
-        "events": _events(changes, len(all_series), folder_rows),
+        "events": [event.to_dict() for event in _events(changes, len(all_series), folder_rows)],
         "is_judged": bool(smallest),
         "smallest_slowdown": float(np.median(smallest)) if smallest else None,
     }
@@ -253,28 +261,31 @@ def _errors(cells: Sequence[Row]) -> tuple[list[float], int]:
     return errors, sum(runs) - len(runs)
 
 
-def _events(changes: Sequence[Row], networks: int, folder_rows: Mapping[str, Row]) -> list[Row]:
+def _events(
+    changes: Sequence[HistoryChange], networks: int, folder_rows: Mapping[str, Row]
+) -> list[HistoryEvent]:
     """Return the changes between two folders, how many networks share each, and what differs."""
     events = []
-    for (before, after), rows in grouped(changes, itemgetter("before", "after")).items():
+    for (before, after), rows in grouped(changes, attrgetter("before", "after")).items():
+        all_sizes = [row.changed_fraction or 0.0 for row in rows]
         for word, sign in (("slower", 1), ("faster", -1)):
-            sizes = [row["changed_fraction"] for row in rows if row["changed_fraction"] * sign > 0]
+            sizes = [size for size in all_sizes if size * sign > 0]
             if not sizes:
                 continue
             a, b = folder_rows[before], folder_rows[after]
             different = [fact for fact in FACTS if a[fact] != b[fact]]
             events.append(
-                {
-                    "before": before,
-                    "after": after,
-                    "what": word,
-                    "changed": len(sizes),
-                    "networks": networks,
-                    "changed_fraction": float(np.median(sizes)),
-                    "differ": [f"{fact} {a[fact]} -> {b[fact]}" for fact in different],
-                }
+                HistoryEvent(
+                    before=before,
+                    after=after,
+                    verdict=word,
+                    changed=len(sizes),
+                    networks=networks,
+                    changed_fraction=float(np.median(sizes)),
+                    differ=[f"{fact} {a[fact]} -> {b[fact]}" for fact in different],
+                )
             )
-    return sorted(events, key=lambda row: -row["changed"])
+    return sorted(events, key=lambda event: -event.changed)
 
 
 def describe_history(table: Table) -> list[str]:
@@ -283,8 +294,9 @@ def describe_history(table: Table) -> list[str]:
     folders = summary["folders"]
     lines = [
         f"{event['changed']} of {counted(event['networks'], 'network')} became "
-        f"{percent(abs(event['changed_fraction']))} {event['what']} between {event['before']} and "
-        f"{event['after']}" + (f": {', '.join(event['differ'])}" if event["differ"] else "")
+        f"{percent(abs(event['changed_fraction']))} {event['verdict']} "
+        f"between {event['before']} and {event['after']}"
+        + (f": {', '.join(event['differ'])}" if event["differ"] else "")
         for event in summary["events"]
     ]
     if summary["slower"]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -286,17 +287,16 @@ def node_table(data: Data, margin: str, threshold: str) -> Table:
         _list_columns(answer.kinds),
         [row.to_dict() for row in answer.rows],
         summary=answer.summary.to_dict(),
+        structs=answer.rows,
     )
     fractions = [row.slower_fraction or 0.0 for row in answer.rows if row.verdict == REGULAR]
     if len(fractions) <= MAX_REGULAR_ROWS:
         return table
     ends = f"{percent(fractions[-1], '+')} to {percent(fractions[0], '+')}"
-    return Table(
-        table.columns,
-        table.rows,
-        f"{counted(len(fractions), 'node')} {REGULAR}: {ends}",
+    return replace(
+        table,
+        title=f"{counted(len(fractions), 'node')} {REGULAR}: {ends}",
         max_rows=max(1, len(answer.rows) - len(fractions)),
-        summary=table.summary,
     )
 
 

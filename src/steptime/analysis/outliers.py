@@ -1,6 +1,7 @@
-"""Which of many like things differ from the others beyond noise, the noise estimated from them.
+"""Find the columns of a matrix that differ from the others beyond noise: the slow nodes.
 
-Everything here is a logarithm: 0.04 is 4 % slower.
+The noise is estimated from the columns themselves. Everything here is a natural logarithm of a
+time: 0.04 is 4 % slower.
 """
 
 import math
@@ -11,7 +12,7 @@ import numpy as np
 from steptime.records.statistics import MISS, two_sided_t
 from steptime.records.warmup import Floats
 
-FALSE_ALARMS = 0.025  # that any is called slow where all are alike; as many, that any is fast
+FALSE_ALARMS = 0.025  # chance of any slow column where all are equal, and of any fast one
 THRESHOLD = 3.5  # of a robust z, beyond which a value is an outlier (Iglewicz and Hoaglin 1993)
 NORMAL = 0.6745  # median absolute deviation of a normal distribution, in standard deviations
 NORMAL_MEAN = 1.253314  # standard deviation of one, in mean absolute deviations
@@ -21,9 +22,15 @@ CLIP = 3.0  # noise of a cell, beyond which one cell no longer pulls its node
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far each thing is from the others: `value` between `low` and `high` (95 %).
+    """The deviation of each column from the others.
 
-    NaN where a thing was not measured. `slow` and `fast` are those beyond noise.
+    Attributes:
+        value: logarithm of the deviation; NaN where a column was not measured.
+        low: low end of its 95 % interval.
+        high: high end of its 95 % interval.
+        slow: columns that are above the others beyond noise.
+        fast: columns that are below the others beyond noise.
+        noise: standard deviation of a column that is like the others.
     """
 
     value: Floats
@@ -35,87 +42,105 @@ class Deviation:
 
 
 def deviations(logs: Floats, miss: float = FALSE_ALARMS, threshold: float = THRESHOLD) -> Deviation:
-    """Return how far the columns of `logs` (a row a cell, NaN where not measured) are off.
+    """Return the deviation of each column of a matrix from the other columns.
 
-    Of each cell the median over columns is taken off. What is left is combined by column, cells
-    weighted by the inverse of their variance (robust: of the median absolute deviation), a cell
-    that is far from the others of its column clipped. A column is beyond noise where its robust z
-    among the columns is above `threshold`, and above what their number makes likely: a spread of
-    few is itself unsure, and of many the farthest is far (`limit`).
+    The median of each row is subtracted. The residuals of a column are averaged, rows weighted by
+    the inverse of their robust variance, a cell far from the others of its column clipped. A column
+    is beyond noise if its robust z among the columns exceeds `threshold` and `limit`, which counts
+    that the spread of few columns is uncertain, and that the farthest of many is far.
+
+    Args:
+        logs: a row for each cell, a column for each node; NaN where a node did not measure a cell.
+        miss: chance that any column is called slow where all are equal.
+        threshold: the smallest robust z of an outlier.
     """
-    known = np.flatnonzero(np.isfinite(logs).any(axis=0))
-    left = logs[:, known] - _medians(logs[:, known])[:, None]
-    noise = _noise(left)
-    seen = np.isfinite(left)
-    value = _centre(left, seen / noise[:, None] ** 2, noise)
-    own = _noise(left - value) if len(left) > 1 else noise
-    weights = seen / own[:, None] ** 2
-    value = _centre(left, weights, own)
-    variance = 1 / weights.sum(axis=0)
-    among = float(_noise(value[None, :])[0] ** 2)
-    common = max(0.0, among - float(np.median(variance))) if len(left) > 1 else 0.0
-    reach = np.sqrt(common + variance)
-    score = value / reach
+    columns = np.flatnonzero(np.isfinite(logs).any(axis=0))
+    residuals = logs[:, columns] - _medians(logs[:, columns])[:, None]
+    is_measured = np.isfinite(residuals)
+    row_noise = _noise(residuals)
+    means = _weighted_means(residuals, is_measured / row_noise[:, None] ** 2, row_noise)
+    if len(residuals) > 1:
+        row_noise = _noise(residuals - means)
+    weights = is_measured / row_noise[:, None] ** 2
+    means = _weighted_means(residuals, weights, row_noise)
+    errors = _column_errors(means, weights)
+    score = means / errors
     centre, spread = middle_and_spread(score)
-    far = two_sided_t(MISS, freedom(len(known))) * spread * reach
-    value = value - centre * reach
-    z = (score - centre) / spread if spread else np.zeros(len(known))
-    at_least = max(threshold, limit(len(known), miss))
+    value = means - centre * errors
+    reach = two_sided_t(MISS, freedom(len(columns))) * spread * errors
+    z = (score - centre) / spread if spread else np.zeros(len(columns))
+    min_z = max(threshold, limit(len(columns), miss))
 
-    def every(values: np.ndarray, missing: float) -> np.ndarray:
-        full = np.full(logs.shape[1], missing, dtype=values.dtype)
-        full[known] = values
-        return full
+    def to_all_columns(values: np.ndarray, missing: float) -> np.ndarray:
+        all_values = np.full(logs.shape[1], missing, dtype=values.dtype)
+        all_values[columns] = values
+        return all_values
 
     return Deviation(
-        value=every(value, math.nan),
-        low=every(value - far, math.nan),
-        high=every(value + far, math.nan),
-        slow=every(z > at_least, False),
-        fast=every(z < -at_least, False),
-        noise=spread * float(np.median(reach)),
+        value=to_all_columns(value, math.nan),
+        low=to_all_columns(value - reach, math.nan),
+        high=to_all_columns(value + reach, math.nan),
+        slow=to_all_columns(z > min_z, missing=False),
+        fast=to_all_columns(z < -min_z, missing=False),
+        noise=spread * float(np.median(errors)),
     )
 
 
-def middle_and_spread(score: Floats) -> tuple[float, float]:
-    """Return the median, and the standard deviation that the median absolute deviation tells.
+def _column_errors(means: Floats, weights: Floats) -> Floats:
+    """Return the standard error of each column's mean.
 
-    Where that is 0, as more than half are equal, the mean absolute deviation tells it (Iglewicz and
-    Hoaglin 1993). 0.6745 (x - median) / MAD is (x - median) over this spread.
+    It has two parts: the noise of the cells, and of several rows the scatter of the columns that
+    the noise of the cells does not explain.
+    """
+    variance = 1 / weights.sum(axis=0)
+    if len(weights) == 1:
+        return np.asarray(np.sqrt(variance))
+    scatter = float(_noise(means[None, :])[0] ** 2)
+    common_variance = max(0.0, scatter - float(np.median(variance)))
+    return np.asarray(np.sqrt(common_variance + variance))
+
+
+def middle_and_spread(score: Floats) -> tuple[float, float]:
+    """Return the median, and the standard deviation from the median absolute deviation (MAD).
+
+    A MAD of 0, where more than half are equal, is replaced by the mean absolute deviation.
+
+    Source: Iglewicz and Hoaglin 1993, whose robust z, 0.6745 (x - median) / MAD, is (x - median)
+    over this spread.
     """
     middle = float(np.median(score))
-    off = np.abs(score - middle)
-    median = float(np.median(off))
-    return middle, median / NORMAL if median else NORMAL_MEAN * float(off.mean())
+    distances = np.abs(score - middle)
+    median = float(np.median(distances))
+    return middle, median / NORMAL if median else NORMAL_MEAN * float(distances.mean())
 
 
 def limit(number: int, miss: float) -> float:
-    """Return what the largest robust z of so many alike exceeds with probability `miss` at most."""
+    """Return the bound that the largest robust z of `number` equal columns exceeds in `miss`."""
     return two_sided_t(2 * miss / number, freedom(number))
 
 
 def freedom(number: int) -> float:
-    """Return the degrees of freedom of a median absolute deviation of so many."""
+    """Return the degrees of freedom of a median absolute deviation of `number` values."""
     return max(1.0, EFFICIENCY * (number - 1))
 
 
-def _noise(left: Floats) -> Floats:
-    """Return the spread of each row, robust; one that is 0 or tiny counts as a third of most."""
-    spread = _medians(np.abs(left - _medians(left)[:, None])) / NORMAL
+def _noise(residuals: Floats) -> Floats:
+    """Return the robust spread of each row, at least a third of the median spread."""
+    spread = _medians(np.abs(residuals - _medians(residuals)[:, None])) / NORMAL
     return np.asarray(np.maximum(spread, max(float(np.median(spread)) / 3, 1e-9)))
 
 
-def _centre(left: Floats, weights: Floats, noise: Floats) -> Floats:
-    """Return the mean of each column, cells clipped that are far from its median."""
+def _weighted_means(residuals: Floats, weights: Floats, row_noise: Floats) -> Floats:
+    """Return the weighted mean of each column, cells clipped that are far from its median."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        middle = _medians(np.where(weights > 0, left, np.nan).T)
-        reach = CLIP * noise[:, None]
-        clipped = np.clip(np.nan_to_num(left), middle - reach, middle + reach)
+        middle = _medians(np.where(weights > 0, residuals, np.nan).T)
+        reach = CLIP * row_noise[:, None]
+        clipped = np.clip(np.nan_to_num(residuals), middle - reach, middle + reach)
         return np.asarray((weights * clipped).sum(axis=0) / weights.sum(axis=0))
 
 
 def _medians(rows: Floats) -> Floats:
-    """Return the median of each row without its NaN, as `np.nanmedian` in eight times the time."""
+    """Return the median of each row without its NaN, eight times as fast as `np.nanmedian`."""
     ordered = np.sort(rows, axis=1)
     counts = np.isfinite(rows).sum(axis=1)  # NaN come last
     middle = np.stack(((counts - 1) // 2, counts // 2), axis=1)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
 import polars as pl
 
-from steptime.core.table import JsonRows
+from steptime.analysis.frame_rows import CHUNK_ROWS, MAX_ROWS_IN_MEMORY
+from steptime.core.table import JsonRows, LazySequence
 from steptime.core.units import format_value
 from steptime.records.group_members import Ids
 from steptime.records.pair_keys import PLATFORM_OPTIONS, STACK_OPTIONS
@@ -32,8 +33,7 @@ GOOD_STEP_S = pl.coalesce("good_s", pl.when(pl.col("status") == "ok").then(pl.co
 CELLS_OF_A: Cells = {name: name for name in (*SIDE_COLUMNS, *ROOF_COLUMNS)}
 CELLS_OF_B: Cells = {**{name: name for name in (*ABOUT, *SIDE_COLUMNS)}, "good_s": GOOD_STEP_S}
 CELLS_OF_UNPAIRED: Cells = {name: name for name in (*ABOUT, "status", "cause")}
-MAX_ROWS_IN_MEMORY = 1000
-ROWS_OF_PART = 20_000  # in memory while they are written
+Item = TypeVar("Item")
 
 
 def pair_rows(pairing: Pairing, places: Ids) -> list[Row]:
@@ -190,8 +190,8 @@ def rows_on_demand(places: Ids, make: Callable[[Ids], list[Row]]) -> Sequence[Ro
     """Return rows of these places: made at once if they are few, else on each pass."""
     if len(places) <= MAX_ROWS_IN_MEMORY:
         return make(places) if len(places) else []
-    first_rows = MAX_ROWS_IN_MEMORY or ROWS_OF_PART  # people read these alone
-    parts = np.split(places, [*range(first_rows, len(places), ROWS_OF_PART)])
+    first_rows = MAX_ROWS_IN_MEMORY or CHUNK_ROWS  # people read these alone
+    parts = np.split(places, [*range(first_rows, len(places), CHUNK_ROWS)])
 
     def texts(part: Ids) -> list[str]:
         with no_collection():
@@ -201,6 +201,20 @@ def rows_on_demand(places: Ids, make: Callable[[Ids], list[Row]]) -> Sequence[Ro
         return map(texts, parts)
 
     return JsonRows(len(places), all_texts)
+
+
+def structs_on_demand(places: Ids, make: Callable[[Ids], list[Item]]) -> Sequence[Item]:
+    """Return structs of these places: made at once if they are few, else on each pass."""
+    first_places = places[:MAX_ROWS_IN_MEMORY]
+    first_items = make(first_places) if len(first_places) else []
+    if len(places) <= MAX_ROWS_IN_MEMORY:
+        return first_items
+
+    def make_items() -> Iterator[Item]:
+        for start in range(0, len(places), CHUNK_ROWS):
+            yield from make(places[start : start + CHUNK_ROWS])
+
+    return LazySequence(len(places), make_items, first_items)
 
 
 def _text(row: Mapping[str, Any]) -> str:

@@ -184,7 +184,7 @@ class Pairing:
             self._run_logs(b),
             ratio,
             drift=drift[a] + drift[b],
-            is_whole=self.groups.columns.is_step[b],
+            is_step=self.groups.columns.is_step[b],
             quantity=self.quantity,
             margin=self.margin,
         )

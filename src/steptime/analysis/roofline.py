@@ -280,13 +280,15 @@ def roofline_table(
         max_rows=MAX_PRINTED_ROWS,
         csv_columns=tuple(map(Column, rows[0] if rows else ())),
         summary={**answer.summary.to_dict(), "ops": ops, "color": color, "line": line},
+        structs=answer.rows,
     )
 
 
 def _make_device_table(devices: Sequence[Device]) -> Table:
     """Return the ridge points of devices, for which there are no points."""
     ceilings = [ceiling for device in devices for ceiling in list_ceilings(device)]
-    rows = [ridge.to_dict() for ridge in list_ridges(ceilings)]
+    ridges = list_ridges(ceilings)
+    rows = [ridge.to_dict() for ridge in ridges]
     columns = (
         Column("platform"),
         Column("unit"),
@@ -302,7 +304,7 @@ def _make_device_table(devices: Sequence[Device]) -> Table:
         "ceilings": [ceiling.to_dict() for ceiling in ceilings],
         "ridges": rows,
     }
-    return Table(columns, rows, summary=summary)
+    return Table(columns, rows, summary=summary, structs=ridges)
 
 
 SETTINGS = (

@@ -126,6 +126,7 @@ def sensitivity_table(
         ),
         [row.to_dict() for row in answer.rows],
         summary=_summarise(answer),
+        structs=answer.rows,
     )
 
 

@@ -12,8 +12,9 @@ import numpy as np
 import polars as pl
 
 from steptime.analysis.analyses import Analysis, Setting
-from steptime.analysis.pair_rows import rows_on_demand
-from steptime.analysis.speedup_answer import LevelSpeedups, SpeedupAnswer
+from steptime.analysis.frame_rows import MAX_ROWS_IN_MEMORY
+from steptime.analysis.pair_rows import structs_on_demand
+from steptime.analysis.speedup_answer import LevelSpeedups, SpeedupAnswer, SpeedupRow
 from steptime.analysis.speedup_words import describe_speedups
 from steptime.analysis.speedups import (
     OUTCOMES,
@@ -25,7 +26,7 @@ from steptime.analysis.speedups import (
     summarise_distribution,
 )
 from steptime.core.errors import check_choice, unknown
-from steptime.core.table import Column, Table, describe_hidden_rows
+from steptime.core.table import Column, LazySequence, Table, describe_hidden_rows
 from steptime.records.data import Data
 from steptime.records.group_members import Grouping, Ids
 from steptime.records.pair_keys import (
@@ -191,9 +192,16 @@ def _make_table(data: Data, answer: SpeedupAnswer, speedups: Speedups) -> Table:
     order = np.argsort(speedups.ratio, kind="stable")
     places = _order_ends_first(order)[: data.max_rows]
     count = min(EXTREME_COUNT, len(order))
-    make_rows = partial(_make_rows, speedups)
-    low, high, rows = (
-        rows_on_demand(part, make_rows) for part in (order[:count], order[::-1][:count], places)
+    make_structs = partial(_make_rows, speedups)
+    structs = structs_on_demand(places, make_structs)
+    rows = LazySequence(
+        len(structs),
+        lambda: (row.to_columns() for row in structs),
+        [row.to_columns() for row in structs[:MAX_ROWS_IN_MEMORY]],
+    )
+    low, high = (
+        [row.to_columns() for row in make_structs(part)]
+        for part in (order[:count], order[::-1][:count])
     )
     extreme_columns = (*EXTREME_COLUMNS, f"against_{answer.quantity}", answer.quantity)
     extremes = {
@@ -219,6 +227,7 @@ def _make_table(data: Data, answer: SpeedupAnswer, speedups: Speedups) -> Table:
         max_rows=MAX_PRINTED_PAIRS,
         summary={**answer.summary(), "extremes": extremes},
         chart_rows=_list_chart_rows(speedups, answer.x, answer.color),
+        structs=structs,
     )
 
 
@@ -237,27 +246,30 @@ def _describe_differences(speedups: Speedups, places: Ids) -> list[str]:
     return [", ".join(ways[number]["differ"]) for number in way.tolist()]
 
 
-def _make_rows(speedups: Speedups, places: Ids) -> list[Row]:
+def _make_rows(speedups: Speedups, places: Ids) -> list[SpeedupRow]:
     """Return pairs as rows: name, speed-up, both sides, features, and in what they differ."""
     groups = speedups.groups
     a, b = speedups.a[places], speedups.b[places]
-    columns = _point_columns(speedups, places)
     hosts = groups.facts(np.r_[a, b], {"host": pl.col("host").replace("", None)})
+    names = speedups.features.columns
+    features = _transpose({name: plain_values(speedups.cells(name, b)) for name in names})
+    run_options = [name for name in RUN_OPTIONS if name in names]
+    options = _transpose({name: plain_values(speedups.cells(name, a)) for name in run_options})
+    columns: dict[str, Sequence[Any]] = {
+        **_point_columns(speedups, places),
+        "outcome": [OUTCOMES[outcome] for outcome in speedups.outcomes[places]],
+        "differ": _describe_differences(speedups, places),
+        "features": features or [{}] * len(places),
+        "against_options": options or [{}] * len(places),
+    }
     for side, ids in (("", b), ("against_", a)):
-        columns[f"{side}low"] = finite_cells(groups.columns.low[ids])
-        columns[f"{side}high"] = finite_cells(groups.columns.high[ids])
+        for name in ("value", "low", "high"):
+            columns[f"{side}{name}"] = finite_cells(getattr(groups.columns, name)[ids])
         columns[f"{side}host"] = [hosts[group]["host"] for group in ids.tolist()]
-    for name in RUN_OPTIONS:
-        if name in speedups.features.columns:
-            columns[f"against_{name}"] = plain_values(speedups.cells(name, a))
-    for name in speedups.features.columns:
-        columns[name] = plain_values(speedups.cells(name, b))
-    columns["against"] = [speedups.pairing.against] * len(places)
-    columns["differ"] = _describe_differences(speedups, places)
-    columns[f"against_{groups.quantity}"] = finite_cells(groups.columns.value[a])
-    columns[groups.quantity] = finite_cells(groups.columns.value[b])
-    columns["outcome"] = [OUTCOMES[outcome] for outcome in speedups.outcomes[places]]
-    return _transpose(columns)
+    against = speedups.pairing.against
+    return [
+        SpeedupRow(quantity=groups.quantity, against=against, **row) for row in _transpose(columns)
+    ]
 
 
 def _point_columns(speedups: Speedups, places: Ids) -> dict[str, Sequence[Any]]:

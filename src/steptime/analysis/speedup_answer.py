@@ -1,9 +1,68 @@
 """The answer on speed-ups: their distribution, by level and by hyperparameter."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from steptime.core.answer import AnswerRow
-from steptime.core.json_types import JsonObject
+from steptime.core.json_types import JsonObject, Scalar
+
+
+class SpeedupRow(AnswerRow, frozen=True, kw_only=True):
+    """A network at two levels.
+
+    Attributes:
+        name: the network, with the features that tell it from the others.
+        level: the level.
+        against: the level that it is compared with.
+        speedup: how many times better `level` is.
+        verdict: faster, slower, same or unsure; None without samples.
+        outcome: won, lost, same or unsure; a difference within the margin is the same, if there are
+            no samples.
+        quantity: the quantity that is compared.
+        value: its value at `level`.
+        low: low end of the 95 % interval of `value`.
+        high: high end of the 95 % interval of `value`.
+        host: host of the measurement.
+        against_value: its value at `against`.
+        against_low: low end of the 95 % interval of `against_value`.
+        against_high: high end of the 95 % interval of `against_value`.
+        against_host: host of the measurement at `against`.
+        differ: the options in which the two differ, in words.
+        features: hyperparameters, settings and options of the run at `level`, by name.
+        against_options: options of the run at `against`, by name.
+    """
+
+    name: str
+    level: str
+    against: str
+    speedup: float
+    verdict: str | None
+    outcome: str
+    quantity: str
+    value: float | None
+    low: float | None
+    high: float | None
+    host: str | None
+    against_value: float | None
+    against_low: float | None
+    against_high: float | None
+    against_host: str | None
+    differ: str
+    features: Mapping[str, Scalar]
+    against_options: Mapping[str, Scalar]
+
+    def to_columns(self) -> dict[str, Scalar]:
+        """Return the row as the columns of a table; keys of values carry their unit."""
+        row = self.to_dict()
+        features: dict[str, Scalar] = row.pop("features")
+        options: dict[str, Scalar] = row.pop("against_options")
+        values = {
+            f"against_{self.quantity}": row.pop("against_value"),
+            row.pop("quantity"): row.pop("value"),
+        }
+        against = {f"against_{name}": value for name, value in options.items()}
+        return {**row, **against, **features, **values}
 
 
 class Distribution(AnswerRow, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ Flags = NDArray[np.bool_]
 
 
 def screen_words(quantity: str) -> dict[str, str]:
-    """Return how "faster" and "slower" are said of a quantity: accuracy gets better or worse."""
+    """Return the words for "faster" and "slower" on the screen: "better", "worse" for accuracy."""
     if quantity.endswith("_s"):
         return {"faster": "faster", "slower": "slower"}
     return {"faster": "better", "slower": "worse"}
@@ -37,12 +37,12 @@ def judge_folders(
     b: Floats,
     ratio: Floats,
     drift: Floats,
-    is_whole: Flags,
+    is_step: Flags,
     quantity: str,
     margin: float,
     comparisons: int = 1,
 ) -> dict[str, NDArray[Any]]:
-    """Return ratio, `low`, `high`, `p_value`, `verdict`, ... of the pairs of two folders.
+    """Return `ratio`, `low`, `high`, `p_value`, `verdict`, ... of the pairs of two folders.
 
     Steps and ops are two families, each with half of the false alarms, as they differ in noise.
 
@@ -51,7 +51,7 @@ def judge_folders(
         b: the same of the second folder.
         ratio: second / first, of the medians of all samples.
         drift: what both sides still changed by at the end of their runs, as a logarithm.
-        is_whole: which pairs are of whole steps.
+        is_step: whether each pair is of whole steps; else it is of an op.
         quantity: the quantity, which says what is worse.
         margin: share below which a change counts as none.
         comparisons: so many comparisons of equal size, one behind the other (`judge_runs`).
@@ -62,7 +62,7 @@ def judge_folders(
         `noise` is the standard deviation from run to run that the pair was judged with.
     """
     columns = {name: np.full(len(ratio), np.nan) for name in Judgement._fields}
-    families = [family for family in (is_whole, ~is_whole) if family.any()]
+    families = [family for family in (is_step, ~is_step) if family.any()]
     for family in families:
         share = FALSE_ALARMS / len(families)
         judged = judge_runs(a[family], b[family], math.log1p(margin), share, comparisons)
@@ -90,14 +90,21 @@ def judge_folders(
 def compare_sides(
     a: Side, b: Side, ratio: Floats | None = None, quantity: str = "step_s"
 ) -> dict[str, NDArray[Any]]:
-    """Return of many A and B the ratio B / A of a quantity, `low`, `high`, `p_value`, `verdict`.
+    """Return `ratio` (B / A), `low`, `high`, `p_value` and `verdict` of pairs, a column each.
 
     "same" means that the whole interval lies between 1 / (1 + `MARGIN`) and 1 + `MARGIN`; "faster"
-    and "slower" that it leaves out 1, and that the false discovery rate over all allows it.
-    Several runs on both sides: Welch's interval over the logarithms of the medians of the runs. A
-    single run on a side: the interval is recovered from those of the sides (MOVER, Donner and Zou
-    2012). With `ratio`, those of plain medians, the intervals are widened to hold them. Where a
-    side has no interval there is none, and the verdict is "unsure"; without a value it is None.
+    and "slower" that it leaves out 1, and that the false discovery rate over all allows it. If both
+    sides have several runs, the interval is Welch's, over the logarithms of the medians of the
+    runs. With a single run on a side it is recovered from the intervals of the sides. If a side
+    has no interval, there is none and the verdict is "unsure"; without a value it is None.
+
+    Args:
+        a: the columns of the sides A.
+        b: the columns of the sides B.
+        ratio: the ratios of plain medians, which the intervals are widened to hold.
+        quantity: the quantity, which says whether a larger value is better.
+
+    Source: MOVER, Donner and Zou 2012.
     """
     from scipy.special import ndtr, stdtr, stdtrit
 
@@ -140,7 +147,7 @@ def verdicts(
 
 
 def control_false_discovery(p_values: Sequence[float] | Floats) -> Flags:
-    """Return which of many differences to believe: at most a share `MISS` of those is false.
+    """Return the differences to believe, of which at most a share `MISS` is false.
 
     Source: Benjamini and Hochberg 1995.
     """
@@ -155,17 +162,15 @@ def _choose_words(
 ) -> NDArray[Any]:
     """Return the word on each pair: "same" only where the interval lies within the margin."""
     words = np.full(len(change), "unsure", object)
-    word_of_less, word_of_more = "faster", "slower"
-    if is_higher_better(quantity):
-        word_of_less, word_of_more = "slower", "faster"
-    words[(change < 0) & (high < 1) & is_changed] = word_of_less
-    words[(change > 0) & (low > 1) & is_changed] = word_of_more
+    is_rate = is_higher_better(quantity)
+    words[(change < 0) & (high < 1) & is_changed] = "slower" if is_rate else "faster"
+    words[(change > 0) & (low > 1) & is_changed] = "faster" if is_rate else "slower"
     words[(low >= 1 / (1 + margin)) & (high <= 1 + margin)] = "same"
     return words
 
 
 def _reach(side: Side, end: str) -> Floats:
-    """Return how far an end of an interval is from its value, as logarithms, without the drift."""
+    """Return the distance of an interval's end from its value, as a logarithm without the drift."""
     return np.asarray(np.abs(np.log(side[end] / side["value"])) - side["drift"])
 
 

@@ -71,7 +71,7 @@ class VerdictCounts(AnswerRow, frozen=True, kw_only=True):
     Attributes:
         slower: worse beyond the margin and noise.
         faster: better beyond the margin and noise.
-        same: certainly within the margin.
+        equal: certainly within the margin; the key is `same`.
         unsure: neither.
         failed: steps that ran in the first folder and failed in the second.
         vanished: steps that only the first folder has.
@@ -80,7 +80,7 @@ class VerdictCounts(AnswerRow, frozen=True, kw_only=True):
 
     slower: int
     faster: int
-    same: int
+    equal: int = msgspec.field(name="same")
     unsure: int
     failed: int
     vanished: int
@@ -155,7 +155,7 @@ def find_changes(pairing: Pairing) -> FolderChanges:
         verdicts=VerdictCounts(
             slower=_count(sampled_verdicts, "slower"),
             faster=_count(sampled_verdicts, "faster"),
-            same=_count(sampled_verdicts, "same"),
+            equal=_count(sampled_verdicts, "same"),
             unsure=_count(sampled_verdicts, "unsure"),
             failed=len(failed),
             vanished=len(vanished),

@@ -6,7 +6,7 @@ device and seconds do.
 
 import random
 import warnings
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import isnan
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime.calibration.cases import PRICED, Case, Unasked, leave_out, op_kernels, step_kernels
+from steptime.calibration.record_cases import SEVERAL_REPLICAS, list_record_cases
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.formula import filled, formula
@@ -25,21 +26,15 @@ from steptime.hardware.device import Device
 from steptime.network.ops.table import ShapeError
 from steptime.prediction.kernel import Kernel
 from steptime.prediction.method import stack_option
-from steptime.prediction.records import options_of
-from steptime.records import store
 from steptime.records.readers import NO_FORMAT, describe_source
 from steptime.records.readers.mapped_row import MappedRow, size_of
 from steptime.records.readers.mapping import ROW_KEYS, TableMapping, keys_of, read_mapping
 from steptime.records.readers.mapping_keys import OpOf, PartsTable, RowKeys
 from steptime.records.readers.sources import RecordSource, Unread, list_sources
-from steptime.records.record import Record
-from steptime.records.repeats import RepeatRow, pool_repeats, stated_step_key
-from steptime.records.row import grouped, headline
-from steptime.records.stacks import stack_of
+from steptime.records.row import grouped
 
 Row = Mapping[str, Any]
 Table = Path | RecordSource | Iterable[Row]
-SEVERAL = "steps of several replicas are not evaluated"
 
 
 def cases(
@@ -63,7 +58,7 @@ def cases(
     if most is not None:
         raise InputError("rows are drawn from tables with a mapping: --map MAP.toml")
     if isinstance(table, Path) and table.is_dir():
-        return _of_records(store.load(table, warn), warn, unasked)
+        return list_record_cases(table, warn, unasked)
     if not isinstance(table, Path):
         return _listed(((f"row {i}", row) for i, row in enumerate(table)), device, unasked)
     plain = list(_plain_rows(table, unasked))
@@ -90,46 +85,6 @@ def _framed(rows: Any) -> Iterable[Row]:
             for row in map(dict.items, rows.to_dict("records"))
         ]
     return every
-
-
-def _of_records(
-    records: Iterable[Record], warn: Callable[[str], object], unasked: Unasked | None = None
-) -> list[Case]:
-    """Return the measured and published steps of one device as cases.
-
-    What cannot be predicted (a platform that no device file describes, several replicas) goes to
-    the list `unasked`; without one it is told to `warn`, once for each reason. Repeats are one case
-    of their median.
-    """
-    found: list[Case] = []
-    left_out: Unasked = [] if unasked is None else unasked
-    for record in pool_repeats(map(RepeatRow, records), stated_step_key):
-        quantity = record.quantities.get("step_s")
-        if record.origin == "predicted" or record.scope or record.status != "ok" or not quantity:
-            continue
-        of = record.workload
-        stack = stack_of(record)
-        stack = "" if stack == catalog.DEFAULT_STACK else stack
-        seconds = headline(quantity)
-        at = f"{of.label}, batch {of.batch_per_replica}"
-        alone = of.plan.data == 1 == record.method.options.get("device_count", 1)
-        try:
-            device = catalog.device(catalog.platform_of(record.platform) or record.platform)
-            if not alone:
-                left_out.append((at, SEVERAL))
-            elif seconds:
-                said = options_of(record, device)
-                kernels = step_kernels(of, said)
-                more = (of.label, of, stack)
-                asked = {name: text for name, text in said.items() if name != "stack"}
-                found.append(
-                    Case(kernels, device, seconds, of.model, "step", *more, place=at, asked=asked)
-                )
-        except InputError as error:
-            left_out.append((at, str(error)))
-    for reason, count in Counter(cause for _, cause in left_out if unasked is None).items():
-        warn(f"{count:,} records left out: {reason}")
-    return found
 
 
 def _listed(
@@ -287,7 +242,7 @@ def _case(
     if keys.model:
         workload, of_row = row.workload, row.options
         if workload.plan.data > 1 or of_row.get("device_count", 1) != 1:
-            raise InputError(SEVERAL)
+            raise InputError(SEVERAL_REPLICAS)
         stack = stack or str(of_row.get("stack", ""))
         kernels = step_kernels(workload, stack_option(stack) | asked)
         family = family or (workload.label if keys.quantities else "")

@@ -80,15 +80,37 @@ def _document(answer: Printout, name: str, arrange: Arrange) -> Any:
     headings = _headings(answer.tables) if name else {}
     fields = document if isinstance(document, Mapping) else {"rows": document}
     row_lists = {key: [*fields[key]] for key in ROWS if _is_rows(fields.get(key))}
-    keys = {key: dict.fromkeys(rows[0]) if rows else {} for key, rows in row_lists.items()}
+    keys = {key: _document_keys(rows) for key, rows in row_lists.items()}
     names = {
-        rows_key: {heading: key for heading, key in headings.items() if key in row_keys}
-        | {key: key for key in row_keys}
+        rows_key: {head: row_keys[key] for head, key in headings.items() if key in row_keys}
+        | row_keys
         for rows_key, row_keys in keys.items()
     }
     _check(name, [*names.values()])
     sorted_lists = {key: arrange(rows, _key(names[key], name)) for key, rows in row_lists.items()}
     return {**fields, **sorted_lists} if isinstance(document, Mapping) else sorted_lists["rows"]
+
+
+def _document_keys(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the keys by which rows of a document are sorted, by name.
+
+    A key within a table is its path: `nodes` is `hyperparameters.nodes`.
+    """
+    first: Row = rows[0] if rows else {}
+    inner_keys = {
+        name: f"{key}.{name}"
+        for key, value in first.items()
+        if isinstance(value, Mapping)
+        for name in value
+    }
+    return inner_keys | {key: key for key in first}
+
+
+def _value(row: Row, key: str) -> Any:
+    """Return the value of a row at a key or a path of two keys, None where there is none."""
+    outer, _, inner = key.partition(".")
+    table = row.get(outer) if inner and key not in row else None
+    return table.get(inner) if isinstance(table, Mapping) else row.get(key)
 
 
 def _headings(tables: Iterable[Table]) -> dict[str, str]:
@@ -110,8 +132,8 @@ def _sorted(rows: Iterable[Row], key: str, falling: bool) -> Iterable[Row]:
     valued_rows: list[Row] = []
     empty_rows: list[Row] = []
     for row in rows:
-        (empty_rows if row.get(key) is None else valued_rows).append(row)
-    ordered = sorted(valued_rows, key=lambda row: _order(row[key]), reverse=falling)
+        (empty_rows if _value(row, key) is None else valued_rows).append(row)
+    ordered = sorted(valued_rows, key=lambda row: _order(_value(row, key)), reverse=falling)
     return [*ordered, *empty_rows]
 
 

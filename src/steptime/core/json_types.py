@@ -9,3 +9,5 @@ It is not narrowed, since readers know the fields of the documents that they rea
 """
 JsonObject = dict[str, JsonValue]
 """A JSON object, or a TOML table: values by name."""
+Scalar = bool | int | float | str | None
+"""A value of a hyperparameter or an option in a row."""

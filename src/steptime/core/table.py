@@ -149,6 +149,7 @@ class Table:
         source: one line on the origin of the rows.
         chart_rows: the rows that the chart of this table draws, if they differ.
         is_detail: whether people see it with `--details` alone.
+        structs: the same rows as structs, for programs; empty where only a table was asked for.
     """
 
     columns: Sequence[Column]
@@ -162,6 +163,7 @@ class Table:
     source: str = ""
     chart_rows: Sequence[Row] = ()
     is_detail: bool = False
+    structs: Sequence[Any] = ()
 
 
 @dataclass(frozen=True)

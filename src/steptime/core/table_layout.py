@@ -128,11 +128,13 @@ def _likely_delimiter(line: str) -> str:
 
 
 def _column_names(line: str, delimiter: str) -> tuple[str, ...]:
+    """Return the names on a line; a `#` in front of the first, as numpy writes it, is no part."""
     try:
         cells = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])
     except csv.Error:
         cells = line.split(delimiter)
     names = [cell.strip() for cell in cells]
+    names[:1] = [re.sub(r"^#+\s*(?=\w)", "", name) for name in names[:1]]
     return tuple(name or f"Unnamed: {place}" for place, name in enumerate(names))
 
 

@@ -1,6 +1,7 @@
 """Validation of users' files by pydantic models, with the place of each fault in a message."""
 
 import re
+from ast import literal_eval
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from steptime.core.errors import InputError, shorten, unknown
@@ -52,18 +53,26 @@ def _describe_fault(fault: Any, model: Any) -> str:
     text = str(fault["msg"]).removeprefix("Value error, ")
     value = fault.get("input")
     text = _REQUIREMENTS.get(fault["type"], text.replace("Input should be", "must be"))
-    *path, last = [key for key in fault["loc"] if isinstance(key, str)] or [""]
+    keys = [key for key in fault["loc"] if isinstance(key, str)]
+    if not keys:  # of the table as a whole
+        return text
+    *path, last = keys
     if fault["type"] == "extra_forbidden":
         for name in path:
             if name in model.model_fields:
                 kind = model.model_fields[name].annotation
                 model = (kind, *get_args(kind))[-1]
-        keys = [field.alias or name for name, field in model.model_fields.items()]
-        return str(unknown("key", last, keys, ".".join(path)))
+        known_keys = [field.alias or name for name, field in model.model_fields.items()]
+        return str(unknown("key", last, known_keys, ".".join(path)))
     if fault["type"] == "literal_error":
-        names = re.findall(r"'([^']*)'", fault["ctx"]["expected"])
-        return str(unknown(last, value, names, ".".join(path)))
+        return str(unknown(last, value, _literal_texts(fault["ctx"]["expected"]), ".".join(path)))
     is_simple = isinstance(value, str | int | float | bool)
     text += f", not {shorten(value)}" if is_simple and not _QUOTES.search(text) else ""
     place = "" if text.startswith(f"unknown {last}") else f"{'.'.join((*path, last))}: "
     return place + text
+
+
+def _literal_texts(expected: str) -> list[str]:
+    """Return the texts that pydantic expects; single marks stand in quotes: `','`."""
+    texts = [str(literal_eval(text)) for text in re.findall(r"'[^']*'|\"[^\"]*\"", expected)]
+    return [text if text.isalnum() or len(text) > 1 else repr(text) for text in texts if text]

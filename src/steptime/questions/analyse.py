@@ -8,7 +8,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,18 +16,20 @@ from typing import Annotated, Any
 from steptime.analysis.analyses import PLOTS, Analysis, Setting
 from steptime.analysis.analyses import analysis as find_analysis
 from steptime.core import registry
-from steptime.core.answer import Answer
+from steptime.core.answer import Answer, AnswerRow
 from steptime.core.errors import InputError, check_choice, unknown
 from steptime.core.kinds import Kind, paths_of, setting_texts, text_of
 from steptime.core.progress import note
 from steptime.core.signature import REQUIRED, option_name
-from steptime.core.table import CANNOT_JUDGE, UNSUCCESSFUL, JsonRows, Table
+from steptime.core.table import CANNOT_JUDGE, UNSUCCESSFUL, LazySequence, Table
 from steptime.core.values import MAX_COUNT, parse_count, parse_number
 from steptime.questions import kinds
+from steptime.questions.record_sources import load_records
 
 MAX_PRINTED_ROWS = 1000
-FOLDER_TEXT = "Folder of records, or a .jsonl file of records."
-FOLDERS_TEXT = "Folders of records, or .jsonl files of records."
+FOLDER_TEXT = "Folder of records, .jsonl file of records, or a file that import reads."
+FOLDERS_TEXT = "Folders of records, .jsonl files of records, or files that import reads."
+MAPPING_TEXT = "For tables in place of folders: what their columns mean."
 MAX_NOTEBOOK_ROWS = 10
 _Parameters = list[tuple[inspect.Parameter, str]]  # with their texts
 
@@ -37,14 +39,14 @@ class AnalysisAnswer(Answer, frozen=True, kw_only=True):
 
     Attributes:
         summary: numbers that hold for all rows together; empty if there are none.
-        rows: one mapping from columns to values a row.
+        rows: the rows as structs; each analysis has its own.
         path: the picture that was drawn; None without one.
         headline: the answer in sentences.
         notes: remarks on records that failed.
     """
 
     summary: Mapping[str, Any]
-    rows: Sequence[Mapping[str, Any]]
+    rows: Sequence[AnswerRow]
     path: str | None
     headline: tuple[str, ...]
     notes: tuple[str, ...]
@@ -67,6 +69,10 @@ class AnalysisAnswer(Answer, frozen=True, kw_only=True):
             return []
         return [table if table.max_rows else replace(table, max_rows=MAX_PRINTED_ROWS)]
 
+    def csv_rows(self) -> Sequence[AnswerRow]:
+        """Return no structs: `--format csv` has the columns of the table."""
+        return ()
+
     def chart(self) -> Mapping[str, object]:
         """Return the picture in Vega-Lite.
 
@@ -81,7 +87,7 @@ class AnalysisAnswer(Answer, frozen=True, kw_only=True):
         from steptime.core.printers import html
 
         paragraphs = "".join(f"<p>{escape(line)}</p>\n" for line in self.headline)
-        table = html(replace(self._table, rows=self.rows[:MAX_NOTEBOOK_ROWS]))
+        table = html(replace(self._table, rows=self._table.rows[:MAX_NOTEBOOK_ROWS]))
         hidden_count = len(self.rows) - MAX_NOTEBOOK_ROWS
         if hidden_count > 0:
             table += f"<p>and {hidden_count} more rows in <code>.rows</code></p>\n"
@@ -113,6 +119,7 @@ def analyse(
     *folders: str | Path,
     out: kinds.OutFile | None = None,
     fail_on: str | None = None,
+    mapping: kinds.MappingFile | None = None,
     **settings: object,
 ) -> AnalysisAnswer | PictureAnswer:
     """Answer one question on records: `analyse("results", "out")`.
@@ -121,9 +128,10 @@ def analyse(
 
     Args:
         kind: An analysis or a picture, such as results.
-        *folders: Folders of records.
+        *folders: Folders of records, .jsonl files of records, or files that import reads.
         out: Draw it, too: .png, .svg, .pdf or .html.
         fail_on: The exit code is 3 on this, for analyses that know it.
+        mapping: For tables in place of folders: what their columns mean.
         **settings: Options of the kind's command.
 
     Raises:
@@ -132,8 +140,9 @@ def analyse(
     if kind in registry.names(PLOTS, "plots"):
         for name in settings:
             check_choice("setting", name, ["model"])
-        return _draw_picture(kind, folders, out, str(settings.get("model", "")))
-    return _answer_analysis(kind, find_analysis(kind), folders, out, fail_on, settings)
+        return _draw_picture(kind, folders, out, mapping, str(settings.get("model", "")))
+    request = _AnalysisRequest(kind, folders, out, fail_on, mapping, settings)
+    return _answer_analysis(find_analysis(kind), request)
 
 
 def analysis_question(analysis: Analysis) -> Callable[..., AnalysisAnswer]:
@@ -143,9 +152,11 @@ def analysis_question(analysis: Analysis) -> Callable[..., AnalysisAnswer]:
         folders: kinds.RecordPaths | None = None,
         out: kinds.OutFile | None = None,
         fail_on: str | None = None,
+        mapping: kinds.MappingFile | None = None,
         **settings: object,
     ) -> AnalysisAnswer:
-        return _answer_analysis("analyse", analysis, folders or (), out, fail_on, settings)
+        request = _AnalysisRequest("analyse", folders or (), out, fail_on, mapping, settings)
+        return _answer_analysis(analysis, request)
 
     return _describe_question(ask, analysis.about, list(_analysis_parameters(analysis)))
 
@@ -153,8 +164,13 @@ def analysis_question(analysis: Analysis) -> Callable[..., AnalysisAnswer]:
 def picture_question(kind: str) -> Callable[..., PictureAnswer]:
     """Return the question that draws one kind of picture."""
 
-    def ask(folder: kinds.RecordPath, out: kinds.OutFile, model: str = "") -> PictureAnswer:
-        return _draw_picture(kind, [folder], out, model)
+    def ask(
+        folder: kinds.RecordPath,
+        out: kinds.OutFile,
+        model: str = "",
+        mapping: kinds.MappingFile | None = None,
+    ) -> PictureAnswer:
+        return _draw_picture(kind, [folder], out, mapping, model)
 
     about = "Draw a picture of the records"
     if kind in PLOTS:
@@ -163,6 +179,7 @@ def picture_question(kind: str) -> Callable[..., PictureAnswer]:
         _parameter("folder", kinds.RecordPath, REQUIRED, FOLDER_TEXT),
         _parameter("out", kinds.OutFile, REQUIRED, "A .png, .svg, .pdf or .html file."),
         _parameter("model", kinds.Name, "", "Only models that begin with this."),
+        _parameter("mapping", kinds.MappingFile | None, None, MAPPING_TEXT),
     ]
     return _describe_question(ask, f"{about}.", parameters)
 
@@ -206,6 +223,7 @@ def _analysis_parameters(analysis: Analysis) -> Iterator[tuple[inspect.Parameter
         yield _parameter(
             "fail_on", annotation, None, f"Exit with 3 on {', '.join(analysis.fails)}."
         )
+    yield _parameter("mapping", kinds.MappingFile | None, None, MAPPING_TEXT)
 
 
 def _annotation(setting: Setting) -> Any:
@@ -219,36 +237,50 @@ def _annotation(setting: Setting) -> Any:
     return annotation if setting.default is not None else annotation | None
 
 
-def _answer_analysis(
-    name: str,
-    analysis: Analysis,
-    folders: kinds.RecordPaths,
-    out: kinds.OutFile | None,
-    fail_on: str | None,
-    settings: Mapping[str, object],
-) -> AnalysisAnswer:
+@dataclass(frozen=True)
+class _AnalysisRequest:
+    """A question to an analysis.
+
+    Attributes:
+        name: the name of the question, for messages.
+        folders: the folders and files of records.
+        out: the file of the picture, or None.
+        fail_on: a key of the analysis's `fails`, or None.
+        mapping: what the columns of tables mean, or None.
+        settings: the settings of the analysis.
+    """
+
+    name: str
+    folders: kinds.RecordPaths
+    out: kinds.OutFile | None
+    fail_on: str | None
+    mapping: kinds.MappingFile | None
+    settings: Mapping[str, object]
+
+
+def _answer_analysis(analysis: Analysis, request: _AnalysisRequest) -> AnalysisAnswer:
     """Return the answer of an analysis, and draw its picture where it has a file."""
-    from steptime.records.data import Data
     from steptime.reports.files import check_path
 
-    paths = paths_of(folders)
+    paths = paths_of(request.folders)
     if len(paths) > analysis.folders:
-        raise InputError(f"{name}: at most {analysis.folders} folders, not {len(paths)}")
-    if fail_on is not None:
-        check_choice("--fail-on", fail_on, analysis.fails)
-    picture = None if out is None else Path(out)
+        limit = analysis.folders
+        raise InputError(f"{request.name}: at most {limit} folders, not {len(paths)}")
+    if request.fail_on is not None:
+        check_choice("--fail-on", request.fail_on, analysis.fails)
+    picture = None if request.out is None else Path(request.out)
     if picture is not None:
         check_path(picture)
-    data = Data.load(paths, note)
-    table = analysis.answer(data, **_read_settings(analysis, settings))
+    data = load_records(paths, _mapping_path(request.mapping), note)
+    table = analysis.answer(data, **_read_settings(analysis, request.settings))
     failure = data.failed if paths else ""
     if picture is not None:
         _draw_table(analysis, table, failure, picture)
     headline = analysis.says(table) if table.rows or not failure else []
-    failing = analysis.fails[fail_on] if fail_on else ()
+    failing = analysis.fails[request.fail_on] if request.fail_on else ()
     return AnalysisAnswer(
         summary=table.summary,
-        rows=table.rows if isinstance(table.rows, JsonRows) else tuple(table.rows),
+        rows=table.structs if isinstance(table.structs, LazySequence) else tuple(table.structs),
         path=None if picture is None else str(picture),
         headline=(*headline, *([f"picture: {picture}"] if picture is not None else [])),
         notes=(failure,) if failure else (),
@@ -298,11 +330,18 @@ def _read_setting(setting: Setting, value: Any) -> object:
     return text_of(value)
 
 
+def _mapping_path(mapping: kinds.MappingFile | None) -> Path | None:
+    return None if mapping is None else Path(mapping)
+
+
 def _draw_picture(
-    kind: str, folders: kinds.RecordPaths, out: kinds.OutFile | None, model: str
+    kind: str,
+    folders: kinds.RecordPaths,
+    out: kinds.OutFile | None,
+    mapping: kinds.MappingFile | None,
+    model: str,
 ) -> PictureAnswer:
     """Draw the records of the networks whose name begins with `model`."""
-    from steptime.records.data import Data
     from steptime.reports.charts import draw
     from steptime.reports.files import check_path, save
 
@@ -311,11 +350,12 @@ def _draw_picture(
         raise InputError(f"{kind}: takes one folder of records and --out FILE")
     (folder,), path = paths, Path(out)
     check_path(path)
-    data = Data.load([folder], note, model)
+    data = load_records([folder], _mapping_path(mapping), note, model)
     data.max_rows = MAX_PRINTED_ROWS  # of a table; the picture asks for the rows that it draws
     record_count = data.count_records()
     if not record_count:
-        raise unknown("model", model, Data.load([folder], note).model_names(), str(folder))
+        all_records = load_records([folder], _mapping_path(mapping), note)
+        raise unknown("model", model, all_records.model_names(), str(folder))
     save(draw(kind, data), path)
     return PictureAnswer(
         plot=kind, path=str(path), records=record_count, headline=(f"{kind}: {path}",)

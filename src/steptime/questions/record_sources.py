@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 MAX_PRINTED_REASONS = 3  # why entries of a file are no records
 
 
-def load_records(paths: Sequence[Path], mapping: Path | None, warn: Callable[[str], None]) -> Data:
+def load_records(
+    paths: Sequence[Path], mapping: Path | None, warn: Callable[[str], None], model: str = ""
+) -> Data:
     """Return the records of folders and files.
 
     Args:
         paths: folders of records, .jsonl files of records, and files that `import` reads.
         mapping: what the columns of tables mean.
         warn: gets remarks on lines and entries that are no records.
+        model: how the names of models begin; "" for all.
 
     Raises:
         InputError: for a path without records, and for a mapping that no path needs.
@@ -34,7 +37,7 @@ def load_records(paths: Sequence[Path], mapping: Path | None, warn: Callable[[st
     if mapping and not tables:
         raise InputError("--map: says what columns of tables mean, and no table is given")
     if not tables:
-        return Data.load(paths, warn)
+        return Data.load(paths, warn, model)
     for path in paths:
         if path not in tables:
             Data.load([path], warn)  # refuses a path without records
@@ -47,7 +50,7 @@ def load_records(paths: Sequence[Path], mapping: Path | None, warn: Callable[[st
         )
         for path in paths
     ]
-    return Data(*sources, warn=warn)
+    return Data(*sources, warn=warn, model=model)
 
 
 def _is_imported(path: Path, has_mapping: bool) -> bool:

@@ -1,5 +1,6 @@
 """Write one offline page on a folder of records."""
 
+import shlex
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,7 @@ from steptime.core.table import Table, make_facts_table
 from steptime.core.units import counted, percent, seconds
 from steptime.questions import kinds
 from steptime.questions.evaluate.accuracy import Accuracy
+from steptime.questions.record_sources import load_records
 
 
 class BestNetwork(AnswerRow, frozen=True, kw_only=True):
@@ -118,23 +120,33 @@ class ReportAnswer(Answer, frozen=True, kw_only=True):
         return [make_facts_table("", "", rows)]
 
 
-def report(folder: kinds.RecordPath, out: kinds.OutFile | None = None) -> ReportAnswer:
+def report(
+    folder: kinds.RecordPath,
+    out: kinds.OutFile | None = None,
+    mapping: kinds.MappingFile | None = None,
+) -> ReportAnswer:
     """Write one offline page, HTML or Markdown, of all results.
 
     Args:
-        folder: Folder of records, or a .jsonl file of records.
+        folder: Folder of records, .jsonl file of records, or a file that import reads.
         out: A .html or .md file. Default: report.html in the folder.
+        mapping: For a table in place of a folder: what its columns mean.
 
     Raises:
         InputError: if there are no records or no place for the file.
         OutsideError: if the disk does not take the file.
     """
-    from steptime.reports import write_report
+    from steptime.reports import check_report_path, write_page
 
-    records_folder = Path(folder)
-    default_folder = records_folder.parent if records_folder.is_file() else records_folder
+    source = Path(folder)
+    default_folder = source.parent if source.is_file() else source
     path = Path(out) if out else default_folder / "report.html"
-    numbers = dict(write_report(records_folder, path, note))
+    if out:
+        check_report_path(path)
+    data = load_records([source], None if mapping is None else Path(mapping), note)
+    options = [] if mapping is None else ["--map", str(mapping)]
+    command = shlex.join(["steptime", "report", str(source), *options, "-o", str(path)])
+    numbers = write_page(data, source.resolve().name, path, command)
     unsuccessful = numbers.pop("unsuccessful").items()
     headline = counted(numbers["networks"], "network")
     if numbers["published"]:

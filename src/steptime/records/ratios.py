@@ -26,8 +26,15 @@ def farness(ratio: Any) -> Any:
 
 
 def farthest(ratios: Floats, limit: int | None = None) -> NDArray[np.int64]:
-    """Return the places of at most `limit` ratios, the farthest from 1 first."""
-    return np.argsort(-farness(ratios), kind="stable")[:limit]
+    """Return the places of at most `limit` ratios, the farthest from 1 first.
+
+    Of equally far ratios the first comes first.
+    """
+    distances = farness(ratios)
+    places = np.arange(len(ratios))
+    if limit is not None and 0 < limit < len(ratios):
+        places = np.flatnonzero(distances >= np.partition(distances, -limit)[-limit])
+    return places[np.argsort(-distances[places], kind="stable")][:limit]
 
 
 def accuracy(ratios: Floats) -> Row:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from steptime.core.copying import replace
-from steptime.records.record import Quantity, Record, method_to_json, record_to_json
+from steptime.records.record import Quantity, Record, record_to_json
 
 ENTRY_FACTS = ("source_entry", "date")  # of an environment, which repeats of one run may differ in
 
@@ -40,26 +40,6 @@ def repeat_key(row: RepeatRow) -> str | None:
     if row.run is not None:
         table["taken_at"] = ""
     return json.dumps(table, sort_keys=True, default=str)
-
-
-def stated_step_key(row: RepeatRow) -> str | None:
-    """Return a text that is equal for stated times of one step, whatever file they are from.
-
-    None for records with samples, for predictions, and for steps without a number.
-    """
-    record = row.record
-    step = record.quantities.get("step_s")
-    is_stated = step is not None and not step.samples and step.value is not None
-    if not is_stated or record.origin == "predicted" or record.status != "ok":
-        return None
-    identity = [
-        record.origin,
-        record.workload.key,
-        record.platform,
-        method_to_json(record.method),
-        record.scope,
-    ]
-    return json.dumps(identity, sort_keys=True, default=str)
 
 
 def pool_repeats(

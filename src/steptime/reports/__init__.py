@@ -1,32 +1,69 @@
 """Charts, and one offline page of a folder of records."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
+from steptime.core.json_types import JsonObject
 from steptime.core.progress import note
 
+if TYPE_CHECKING:
+    from steptime.records.data import Data
 
-def write_report(folder: Path, path: Path, warn: Callable[[str], None] = note) -> dict[str, Any]:
-    """Write the report on the records of `folder` to `path`, and return what it says in numbers.
 
-    It is what the ending of `path` says: one HTML page (.html), or Markdown (.md). Raises
-    `InputError` for what is no folder of records or no place for a file, `OutsideError` where
-    the disk does not take it.
+def write_report(folder: Path, path: Path, warn: Callable[[str], None] = note) -> JsonObject:
+    """Write the report on the records of a folder, and return its numbers.
+
+    Args:
+        folder: the folder of records, or a .jsonl file of records.
+        path: the file of the report: one HTML page (.html), or Markdown (.md).
+        warn: gets remarks on lines that are no records.
+
+    Raises:
+        InputError: for a path without records, and if there is no place for the file.
+        OutsideError: if the disk does not take the file.
     """
     import shlex
 
-    from steptime.core.files import check_ending, write_atomically
-    from steptime.records import store
     from steptime.records.data import Data
+
+    check_report_path(path)
+    data = Data.load([folder], warn)
+    command = shlex.join(["steptime", "report", str(folder), "-o", str(path)])
+    return write_page(data, folder.resolve().name, path, command)
+
+
+def check_report_path(path: Path) -> str:
+    """Return the ending of a report's file.
+
+    Raises:
+        InputError: for an ending of no form of reports.
+    """
+    from steptime.core.files import check_ending
+
+    return check_ending(path, (".html", ".md"), "report format")
+
+
+def write_page(data: Data, name: str, path: Path, command: str) -> JsonObject:
+    """Write the report on records, and return its numbers.
+
+    Args:
+        data: the records.
+        name: the heading: the name of their folder or file.
+        path: the file of the report, .html or .md.
+        command: the command line that writes the report, as the page shows it.
+
+    Raises:
+        InputError: if there are no records, and if there is no place for the file.
+        OutsideError: if the disk does not take the file.
+    """
+    from steptime.core.files import write_atomically
     from steptime.reports.markdown import markdown_page
     from steptime.reports.page import page
 
-    written = {".html": page, ".md": markdown_page}
-    store.paths(folder)  # there is nothing to report of a folder that is not there
-    ending = check_ending(path, written, "report format")
-    data = Data.load([folder], warn)
-    command = shlex.join(["steptime", "report", str(folder), "-o", str(path)])
-    text, document = written[ending](data, folder.resolve().name, command)
+    write = page if check_report_path(path) == ".html" else markdown_page
+    text, document = write(data, name, command)
     write_atomically(path, text)
     return {"path": str(path), **document}

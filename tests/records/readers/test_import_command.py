@@ -14,7 +14,7 @@ import pytest
 
 import synthetic
 from psc_log_text import psc_log
-from steptime.analysis.devices_table import COLUMNS
+from steptime.analysis.device_row import DEVICE_COLUMNS
 from steptime.build import make_workload, read_model
 from steptime.cli.main import run
 from steptime.core.copying import replace
@@ -136,10 +136,10 @@ def test_forms_of_the_table(logs, tmp_path, capsys):
     capsys.readouterr()
     rows = _json(capsys, "analyse", "table", out, "--format", "json")["rows"]
     assert [row["status"] for row in rows] == ["ok", "ok", "failed"]
-    assert list(rows[0]) == list(COLUMNS)
+    assert list(rows[0]) == list(DEVICE_COLUMNS)
     assert run(["analyse", "table", out, "--format", "csv"]) == 0
     read = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert list(read[0]) == list(COLUMNS)
+    assert list(read[0]) == list(DEVICE_COLUMNS)
     assert [row["mean_speed"] for row in read] == ["5000.0", "5000.0", ""]
     assert read[0]["staged_from"] == "$LOCAL"
     for form, start in (("markdown", "| mean_speed | "), ("text", " mean_speed")):

@@ -124,6 +124,9 @@ def test_forms_of_a_table(tmp_path, content, keys):
         ("1,234.5", {"thousands": ","}, 1.2345),
         ("1\u2009234.5", {"thousands": " "}, 1.2345),
         ("1'234.5", {"thousands": "'"}, 1.2345),
+        ("1\u2009234.5", {"thousands": "\u2009"}, 1.2345),
+        ("1\u2019234.5", {"thousands": "\u2019"}, 1.2345),
+        ("1_234.5", {"thousands": "_"}, 1.2345),
         ("00:01:12.5", {}, 72.5),
         ("1h 23m 45s", {}, 5025.0),
         ("2 min", {}, 120.0),
@@ -147,6 +150,8 @@ def test_marks_of_numbers(tmp_path, cell, keys, seconds):
         (TABLE + "\0" * 40, 4, "nothing but zeros"),
         (TABLE.replace("30.1", '"1,234.5"'), 3, "thousands = ','"),
         (TABLE.replace("30.1", '"30,1"'), 3, "decimal = ','"),
+        (TABLE.replace("30.1", "1\u2009234.5"), 3, 'thousands = " " in the mapping reads it'),
+        (TABLE.replace("30.1", "1'234.5"), 3, 'thousands = "\'" in the mapping reads it'),
         (TABLE.replace("30.1", "30.1 W"), 3, "'30.1 W' is in W, not in s"),
         (TABLE.replace("30.1", "1.9 it/s"), 3, "1 / number(COLUMN) is its time"),
         (TABLE.replace("30.1", "True"), 3, "must be above 0, not 'True'"),
@@ -196,7 +201,9 @@ def test_a_comma_of_decimals_leaves_other_texts_and_refuses_dots(tmp_path):
     reading = _read(tmp_path, table, {"decimal": ",", "thousands": ".", "version": "{version}"})
     assert reading.records[0].workload.params["nodes"] == 1024
     assert reading.records[0].method.version == "2.1"
-    with pytest.raises(InputError, match="thousands and decimal are both ','"):
+    with pytest.raises(InputError, match=r"^[^:]*: unknown thousands '~'; known: ',', '\.', "):
+        mapping_of({**KEYS, "thousands": "~"})
+    with pytest.raises(InputError, match=r"^[^:]*: thousands and decimal are both ','; is "):
         mapping_of({**KEYS, "decimal": ",", "thousands": ","})
 
 

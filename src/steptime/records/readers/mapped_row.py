@@ -1,5 +1,6 @@
 """A row of a table as a mapping reads it: its network, its device and its measured numbers."""
 
+import json
 import re
 from collections.abc import Mapping
 from functools import cached_property
@@ -280,8 +281,10 @@ def _hint(value: object) -> str:
         return "; thousands = ',' in the mapping reads groups of digits, decimal = ',' decimals"
     if re.fullmatch(r"[-+]?[\d.\s]*,\d+([eE][-+]?\d+)?(\s*\D+)?", text):
         return "; decimal = ',' in the mapping reads it"
-    if re.fullmatch(r"[-+]?\d{1,3}([\s'\u2019]\d{3})+(\.\d+)?", text):
-        return "; thousands in the mapping says what stands between groups of digits"
+    groups = re.fullmatch(r"[-+]?\d{1,3}(?:([\s'\u2019_])\d{3})+(\.\d+)?", text)
+    if groups:
+        mark = " " if groups[1].isspace() else groups[1].replace("\u2019", "'")
+        return f"; thousands = {json.dumps(mark)} in the mapping reads it"
     return "; number(COLUMN) reads a number with its unit" if parse_amount(text) else ""
 
 

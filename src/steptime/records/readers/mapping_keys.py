@@ -29,6 +29,13 @@ UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 MAX_PATTERN_CHARACTERS = 500
 
 
+def _plain_thousands_mark(value: object) -> object:
+    """Return a mark between groups of digits as it is typed: any blank as " ", any apostrophe."""
+    if isinstance(value, str) and value.isspace():
+        return " "
+    return "'" if value == "\u2019" else value
+
+
 def _number_as_text(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
@@ -197,7 +204,9 @@ class Keys(RowKeys):
     skip: int = Field(default=0, ge=0, le=1_000_000)
     comment: str = Field(default="", max_length=10)
     decimal: Literal[".", ","] = "."
-    thousands: Literal["", ",", ".", " ", "'"] = ""
+    thousands: Annotated[
+        Literal["", ",", ".", " ", "'", "_"], BeforeValidator(_plain_thousands_mark)
+    ] = ""
     rows_path: str = Field(default="", alias="rows_at")
     prefix: str = ""
     facts: Annotated[tuple[str, ...], Field(max_length=2)] = ()
@@ -212,7 +221,10 @@ class Keys(RowKeys):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.thousands == self.decimal:
-            raise ValueError(f"thousands and decimal are both {self.decimal!r}")
+            other = "," if self.decimal == "." else "."
+            raise ValueError(
+                f"thousands and decimal are both {self.decimal!r}; is decimal = {other!r}?"
+            )
         if len(self.facts) == 1:
             raise ValueError("facts are two keys: of the name and of the value")
         return self

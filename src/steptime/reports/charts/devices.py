@@ -6,7 +6,7 @@ from operator import itemgetter
 from statistics import median
 from typing import Any
 
-from steptime.analysis.devices_table import TOLD_BY_PLACE, device_bars
+from steptime.analysis.devices_table import PLACE_SETTINGS, device_bars
 from steptime.core.units import format_value
 from steptime.core.workload import NO_OPTIMIZER
 from steptime.records.data import Data
@@ -133,7 +133,7 @@ def _told_apart(bars: Sequence[style.Row]) -> Iterator[style.Row]:
         telling = telling_of(columns_of([one["settings"] for one in held]))
         for together in grouped(held, itemgetter("strategy", "working", "batch")).values():
             alone = len({one["method"] for one in together}) == 1
-            untold = {*TOLD_BY_PLACE, *(["method"] if alone else [])}
+            untold = {*PLACE_SETTINGS, *(["method"] if alone else [])}
             for bar in together:
                 known = [
                     (name, bar["settings"].get(name)) for name in telling if name not in untold

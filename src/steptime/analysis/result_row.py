@@ -1,0 +1,131 @@
+"""One row of `analyse results`: a measured step beside its prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from steptime.core.answer import AnswerRow
+from steptime.core.json_types import Scalar
+
+
+class ResultRow(AnswerRow, frozen=True, kw_only=True):
+    """A step of a network on a platform, measured by one method and predicted by one method.
+
+    Numbers are in SI; None is unknown.
+
+    Attributes:
+        name: name of the network, with the settings that tell it from the others.
+        hyperparameters: the hyperparameters of the network, by name.
+        model: the network as text.
+        family: its family.
+        batch: examples of one replica in a step.
+        replicas: data-parallel copies.
+        strategy: the strategy that exchanges gradients; None for one replica.
+        overlap: whether the exchange overlaps the backward pass.
+        dtype: data type.
+        phase: train or infer.
+        optimizer: the optimizer.
+        platform: the device or machine.
+        workload_key: key of the workload: equal for equal steps.
+        method: the software that ran the step.
+        status: ok, or why there is no measured time; None if nothing was run.
+        cause: the kind of failure.
+        note: the failure in words.
+        gpu: the GPU that was asked for.
+        input: the place that examples come from.
+        staging: the disk that a data set was copied to.
+        loaders: processes that load examples.
+        prefetch: batches that a loader prepares in advance.
+        threads: threads of the step.
+        origin: measured, published or predicted.
+        host: the host that ran the step.
+        predicted_by: the method of the prediction.
+        stack: the software stack of the prediction.
+        measured_s: median time of a step.
+        measured_low_s: low end of its 95 % interval.
+        measured_high_s: high end of its 95 % interval.
+        measured_min_s: the shortest time of a step.
+        interval: the repeats that the interval is over: runs, or steps within one run.
+        examples_per_s: examples of all replicas in a second.
+        steady: whether the samples reached a steady state.
+        runs: number of runs; 0 if nothing was run.
+        samples_n: number of samples.
+        disturbed_share: share of the samples that other work disturbed.
+        measured_memory_bytes: measured peak of the memory.
+        predicted_s: predicted time of a step.
+        predicted_low_s: low end of its interval.
+        predicted_high_s: high end of its interval.
+        flop: predicted FLOP of a replica's step.
+        traffic_bytes: predicted memory traffic of a replica's step.
+        predicted_memory_bytes: predicted peak of the memory.
+        peak_flop_per_s: peak of the device in this data type.
+        memory_bytes_per_s: bandwidth of its memory.
+        ratio: measured / predicted time.
+        ratio_low: low end of the ratio's interval.
+        ratio_high: high end of the ratio's interval.
+        intensity: FLOP per byte of traffic.
+        flop_per_s: predicted FLOP over measured time.
+        predicted_flop_per_s: predicted FLOP over predicted time.
+        roof_flop_per_s: the lower of peak and intensity times bandwidth.
+        peak_fraction: share of the peak that is reached.
+        roof_fraction: share of the roof that is reached.
+    """
+
+    name: str
+    hyperparameters: Mapping[str, Scalar]
+    model: str | None
+    family: str | None
+    batch: int | None
+    replicas: int | None
+    strategy: str | None
+    overlap: bool | None
+    dtype: str | None
+    phase: str | None
+    optimizer: str | None
+    platform: str | None
+    workload_key: str
+    method: str | None
+    status: str | None
+    cause: str | None
+    note: str | None
+    gpu: str | None
+    input: str | None
+    staging: str | None
+    loaders: int | None
+    prefetch: int | None
+    threads: int | None
+    origin: str | None
+    host: str | None
+    predicted_by: str | None
+    stack: str | None
+    measured_s: float | None
+    measured_low_s: float | None
+    measured_high_s: float | None
+    measured_min_s: float | None
+    interval: str | None
+    examples_per_s: float | None
+    steady: bool | None
+    runs: int | None
+    samples_n: int | None
+    disturbed_share: float | None
+    measured_memory_bytes: float | None
+    predicted_s: float | None
+    predicted_low_s: float | None
+    predicted_high_s: float | None
+    flop: float | None
+    traffic_bytes: float | None
+    predicted_memory_bytes: float | None
+    peak_flop_per_s: float | None
+    memory_bytes_per_s: float | None
+    ratio: float | None
+    ratio_low: float | None
+    ratio_high: float | None
+    intensity: float | None
+    flop_per_s: float | None
+    predicted_flop_per_s: float | None
+    roof_flop_per_s: float | None
+    peak_fraction: float | None
+    roof_fraction: float | None
+
+
+RESULT_FIELDS = tuple(name for name in ResultRow.__struct_fields__ if name != "hyperparameters")

@@ -1,0 +1,92 @@
+"""Measured steps of a folder of records as cases of an evaluation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from steptime.calibration.cases import Case, Unasked, step_kernels
+from steptime.core.errors import InputError
+from steptime.hardware import catalog
+from steptime.prediction.records import options_of
+from steptime.records import store
+from steptime.records.data import Data
+from steptime.records.pooled_step import IS_STEP
+from steptime.records.record import Record
+from steptime.records.results import MEASURED, group_predicted_and_measured
+from steptime.records.stacks import stack_of
+
+SEVERAL_REPLICAS = "steps of several replicas are not evaluated"
+
+
+def list_record_cases(
+    folder: Path, warn: Callable[[str], None], unasked: Unasked | None = None
+) -> list[Case]:
+    """Return the measured steps of one device as cases, one for each step of `analyse results`.
+
+    All runs of a step are one case of their pooled time; a published number counts if there is no
+    measurement of that step (`results.group_predicted_and_measured`).
+
+    Args:
+        folder: the folder of records.
+        warn: gets remarks on lines that are no records, and without `unasked` a line for each
+            reason why steps are left out.
+        unasked: gets the steps that no prediction can be asked for, with the reasons.
+    """
+    left_out: Unasked = [] if unasked is None else unasked
+    cases = []
+    for record, step_s in _measured_steps(folder, warn):
+        place = f"{record.workload.label}, batch {record.workload.batch_per_replica}"
+        try:
+            cases.append(_make_case(record, step_s, place))
+        except InputError as error:
+            left_out.append((place, str(error)))
+    if unasked is None:
+        for reason, count in Counter(cause for _, cause in left_out).items():
+            warn(f"{count:,} records left out: {reason}")
+    return cases
+
+
+def _measured_steps(folder: Path, warn: Callable[[str], None]) -> Iterator[tuple[Record, float]]:
+    """Yield the last good record of each measured step, and the pooled time of all its records."""
+    with store.readable(folder):
+        data = Data.load([folder], warn)
+    groups = group_predicted_and_measured(data, takes_part=IS_STEP)
+    columns = groups.columns
+    is_measured = columns.level == groups.place(MEASURED)
+    ids = np.flatnonzero(is_measured & (columns.value > 0))
+    seqs = columns.best[ids]
+    places = dict(data.take_records(seqs, ["place"]).iter_rows())
+    records = data.read_records(0, sorted(places.values()))
+    for seq, step_s in zip(seqs.tolist(), columns.value[ids].tolist(), strict=True):
+        yield records[places[seq]], step_s
+
+
+def _make_case(record: Record, step_s: float, place: str) -> Case:
+    """Return the case of a step.
+
+    Raises:
+        InputError: for a platform that no device file describes, and for several replicas.
+    """
+    workload = record.workload
+    device = catalog.device(catalog.platform_of(record.platform) or record.platform)
+    devices = record.method.options.get("device_count", 1)
+    if workload.plan.data > 1 or devices != 1:
+        raise InputError(SEVERAL_REPLICAS)
+    options = options_of(record, device)
+    stack = stack_of(record)
+    return Case(
+        step_kernels(workload, options),
+        device,
+        step_s,
+        workload.model,
+        "step",
+        family=workload.label,
+        workload=workload,
+        stack="" if stack == catalog.DEFAULT_STACK else stack,
+        place=place,
+        asked={name: text for name, text in options.items() if name != "stack"},
+    )
