@@ -19,6 +19,7 @@ from statistics import median
 from time import perf_counter
 
 COMMANDS = {
+    "help": ["-m", "steptime", "--help"],
     "import": ["-c", "import steptime"],
     "count": ["-m", "steptime", "count", "resnet50", "--batch", "32", "--json"],
     "predict": ["-m", "steptime", "predict", "resnet50", "--device", "h100", "--json"],
