@@ -8,22 +8,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, get_type_hints
 
 import fake_slurm
 import pytest
 
 import steptime
-import synthetic
 from command_lines import command_line_name, command_lines
+from own_files import write_files
 from places import ROOT
 from steptime import api
 from steptime.analysis.analyses import ANALYSES, PLOTS
 from steptime.cli.main import run
 from steptime.core.answer import Answer, answer_kinds, public_keys, structs_of
 from steptime.core.registry import load
-from steptime.records.store import open_writer
 from steptime.sweeps.cluster import commands
 
 FC = "fc:layers=1,nodes=8,inputs=8,outputs=4"
@@ -89,39 +87,7 @@ LINES = (
     *(f"analyse {kind} records" for kind in ANALYSES),
     "analyse throughput records --out picture.svg",
 )
-EXPERIMENT = """
-name = "e"
-backend = "null"
-threads = 1
-budget_s = 0.02
-[[networks]]
-family = "fc"
-layers = 1
-nodes = 8
-"""
-COLUMNS = """
-model = "{network}"
-device = "{gpu}"
-batch = "{batch}"
-[quantities]
-step_s = { column = "took_ms", scale = 0.001 }
-"""
-CELLS = "network,gpu,batch,took_ms\nresnet18,T4,8,50\nresnet18,T4,16,100\n"
 FREE_ROWS = ("analyse", "query")  # columns are those of records, or of the user's SQL
-
-
-def _write_files(folder: Path) -> None:
-    (folder / "experiment.toml").write_text(EXPERIMENT, "utf-8")
-    (folder / "columns.toml").write_text(COLUMNS, "utf-8")
-    (folder / "rows.csv").write_text(CELLS, "utf-8")
-    rows = [
-        {"kind": "linear", "shapes": [[8 * k, 256], [256, 256], [256]], "dtype": "float32",
-         "device": "t4", "seconds": (20 + k) * 1e-6}
-        for k in (1, 8, 64, 256)
-    ]  # fmt: skip
-    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
-    with open_writer(folder / "records") as writer:
-        writer.append_all(synthetic.sweep())
 
 
 def _vocabulary() -> dict[str, str]:
@@ -150,7 +116,7 @@ def test_every_key_of_every_command_in_every_mode_is_in_the_vocabulary(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(commands, "execute", fake_slurm.execute)
     fake_slurm.reset()
-    _write_files(tmp_path)
+    write_files(tmp_path)
     types, faults = _vocabulary(), []
     for line in LINES:
         words = [word.replace("~", " ") for word in line.split()]
