@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Unpack
 
 from steptime.core.answer import Answer
+from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.errors import InputError
 from steptime.core.files import check_folder, write_atomically
 from steptime.core.graph import PASSES
@@ -62,7 +63,8 @@ class StepsOfStacks(Answer, frozen=True, kw_only=True):
             *(Column(f"{name}_s", name) for name in PASSES),
             Column("peak_bytes", "peak memory"),
         )
-        return [Table(heads, [row.to_dict() for row in self.rows], self.rows[0].title)]
+        below = assumed_line([(row.stack, assumed_text(row.assumed)) for row in self.rows])
+        return [Table(heads, [row.to_dict() for row in self.rows], self.rows[0].title, below)]
 
 
 @dataclass(frozen=True)
