@@ -138,7 +138,7 @@ def plan(question: Question) -> Row:
     try:
         made = dict(steptime.plan(question.model, question.device, **how).to_dict())
     except InputError as error:
-        if "that of language models is adam or adamw" in str(error):
+        if "language models are planned with adam or adamw" in str(error):
             return {}
         raise
     memory = made["memory"]
