@@ -1,4 +1,4 @@
-"""Time `import steptime`, `steptime count` and `steptime predict` from a cold process.
+"""Time `import steptime`, `steptime --help`, `count` and `predict` from a cold process.
 
 Prints one JSON document: least and median seconds of each command, wall and CPU, the commands taken
 in turns. With `--against` the `src` of another checkout takes turns, too; `ratio` is the median of
@@ -15,14 +15,20 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
 from statistics import median
 from time import perf_counter
 
 COMMANDS = {
+    "help": ["-m", "steptime", "--help"],
     "import": ["-c", "import steptime"],
     "count": ["-m", "steptime", "count", "resnet50", "--batch", "32", "--json"],
     "predict": ["-m", "steptime", "predict", "resnet50", "--device", "h100", "--json"],
     "predict llama_7b": ["-m", "steptime", "predict", "llama_7b", "--device", "H100", "--json"],
+    "the same defaults": [  # 0.15.0 took these for every network
+        *("-m", "steptime", "predict", "llama_7b", "--device", "H100", "--json"),
+        *("--dtype", "float32", "--optimizer", "sgd"),
+    ],
     "python alone": ["-c", ""],
 }
 HERE = Path(__file__).resolve().parents[1] / "src"
@@ -32,12 +38,11 @@ def seconds(arguments: list[str], source: Path) -> tuple[float, float]:
     """Return the wall and CPU seconds of one process."""
     known = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment = {**known, "PYTHONPATH": str(source)}
-    before, start = os.times(), perf_counter()
+    before, start = getrusage(RUSAGE_CHILDREN), perf_counter()
     command = [sys.executable, *arguments]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
-    wall, after = perf_counter() - start, os.times()
-    user = after.children_user - before.children_user
-    return wall, user + after.children_system - before.children_system
+    wall, after = perf_counter() - start, getrusage(RUSAGE_CHILDREN)
+    return wall, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ and the prefill of `serve`. A key that an answer lacks is not compared:
 * `choose`: no passes, no status of the single step (it accumulates what does not fit);
 * `scale`: no `status`, no `is_extrapolated`; its notes are of all of its rows;
 * `fit`: passes and `is_extrapolated` are not in it; it has further notes;
-* `why`: no notes, no status and no passes;
+* `why`: no status and no passes;
 * `plan`: no passes (it has other parts), no `is_extrapolated`, no `peak_bytes`; its interval is
   that of `predict`, as one device assumes one stack; it has further notes;
 * `serve`: its prefill has the seconds of `predict`, but for parts that it names; the interval and
@@ -138,7 +138,7 @@ def plan(question: Question) -> Row:
     try:
         made = dict(steptime.plan(question.model, question.device, **how).to_dict())
     except InputError as error:
-        if "that of language models is adam or adamw" in str(error):
+        if "language models are planned with adam or adamw" in str(error):
             return {}
         raise
     memory = made["memory"]
@@ -157,9 +157,10 @@ KEYS: dict[Way, tuple[str, ...]] = {
     choose: (*SECONDS, *BYTES, "is_extrapolated", "notes", "assumed"),
     scale: (*SECONDS, *PASSES, *BYTES[:2], "notes", "assumed"),
     fit: (*SECONDS, *BYTES, "status", "notes", "assumed"),
-    why: (*SECONDS, *BYTES[:2], "assumed"),
+    why: (*SECONDS, *BYTES[:2], "notes", "assumed"),
     plan: (*SECONDS, *BYTES[1:], "status", "energy_j", "notes"),
 }
+OF_ALL_ROWS = (scale, fit, plan)  # whose notes say more than those of one step
 
 
 @cache
@@ -190,10 +191,8 @@ def hold(way: Way, questions: Sequence[Question]) -> None:
         expected, row = predict(question), way(question)
         answered += bool(row)
         for name in KEYS[way] if row else ():
-            if name == "notes":
+            if name == "notes" and way in OF_ALL_ROWS:
                 assert {*expected["notes"]} <= {*row["notes"]}, question
-            elif name == "note":
-                assert row["note"] == "; ".join(expected["notes"]), question
             elif isinstance(expected[name], float):
                 assert row[name] == pytest.approx(expected[name], rel=1e-9), (question, name)
             else:
@@ -201,17 +200,22 @@ def hold(way: Way, questions: Sequence[Question]) -> None:
     assert answered >= len(questions) / 2
 
 
-def test_the_prefill_of_a_server_is_a_prediction():
+SERVERS = ("vllm-2025", "sglang-2025", "trt-llm-2025")
+SERVING_DEVICES = ("a100-sxm4-80gb", "h100-sxm5", "b200-sxm", "mi300x", "rtx-4090", "l4")
+
+
+@pytest.mark.parametrize("count", [4, pytest.param(30, marks=pytest.mark.slow)])
+def test_the_prefill_of_a_server_is_a_prediction(count):
     """Of one sequence, on one device, in 16 bits."""
     draws = random.Random(141)  # noqa: S311
-    for model in (DECODER, MODELS[-1]):
-        for device in draws.sample(("a100-sxm4-80gb", "h100-sxm5", "rtx-4090", "l4"), 2):
-            length = draws.choice((8, 60, 200))
-            served = model.replace("length=16,", "")
-            served += "" if "positions" in served else ",max_length=1024"
-            text = f"{served},length={length}"
-            how: dict[str, Any] = {"phase": "infer", "options": {"stack": "vllm-2025"}}
-            expected = steptime.predict(text, device, 1, dtype="bfloat16", **how)
-            made = steptime.serve(served, device, 1, length, 1, stack="vllm-2025")
-            prefill_s = made.ttft_s - sum(made.predict_difference.to_dict().values())
-            assert prefill_s == pytest.approx(expected.step_s, rel=1e-9), (text, device)
+    for _ in range(count):
+        model, device = draws.choice((DECODER, MODELS[-1])), draws.choice(SERVING_DEVICES)
+        length, stack = draws.choice((8, 60, 200)), draws.choice(SERVERS)
+        served = model.replace("length=16,", "")
+        served += "" if "positions" in served else ",max_length=1024"
+        text = f"{served},length={length}"
+        how: dict[str, Any] = {"phase": "infer", "options": {"stack": stack}}
+        expected = steptime.predict(text, device, 1, dtype="bfloat16", **how)
+        answer = steptime.serve(served, device, 1, length, 1, stack=stack)
+        prefill_s = answer.ttft_s - sum(answer.predict_difference.to_dict().values())
+        assert prefill_s == pytest.approx(expected.step_s, rel=1e-9), (text, device, stack)

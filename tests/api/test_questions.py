@@ -80,6 +80,24 @@ steptime.plan("gpt2", "h100", global_batch=object())
 steptime.serve("llama3_8b", "h100", concurrency=[2j])
 steptime.list(4)
 steptime.fit("fc", "t4", dtyp="float16")
+steptime.energy_("alexnet", accelerator=4)
+steptime.systolic("fc", rows=object())
+steptime.whatif("t4", set_=7)
+steptime.doctor("all")
+steptime.calibrate(of=3.5)
+steptime.run("fc", runs=[4])
+steptime.data_(5, out="new")
+steptime.sweep("experiment.toml", out=None)
+steptime.sweep_status(3)
+steptime.sweep_collect(None)
+steptime.sweep_cancel(["a", "b"])
+steptime.import_(3, out="new")
+steptime.report(["a", "b"])
+steptime.compare(3)
+steptime.analyse(3)
+steptime.evaluate(3)
+steptime.query("records", memory=None)
+steptime.convert("fc", out=3)
 """
 
 
@@ -90,7 +108,12 @@ def test_a_type_checker_names_each_wrong_argument(tmp_path):
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     wrong = {int(line) for line in re.findall(r"use\.py:(\d+): error", done.stdout)}
-    calls = [number for number, line in enumerate(USE.splitlines(), 1) if "steptime." in line]
+    calls = {
+        number: match[1]
+        for number, line in enumerate(USE.splitlines(), 1)
+        if (match := re.match(r"steptime\.(\w+)\(", line))
+    }
+    assert set(calls.values()) == set(FUNCTIONS)
     assert wrong == set(calls), done.stdout
 
 

@@ -86,11 +86,21 @@ OTHER_WORDS = {  # a backend says what it runs on: 'zzz' is not available to nul
 }
 
 
+NEEDED_WORDS = {  # what an option goes with, so that its own value is what is wrong
+    ("predict", "--link"): "--grid --replicas 1,2",
+    ("choose", "--link"): "--page page.html",
+    ("calibrate", "--of"): "--from records",
+}
+EXCLUSIVE = {("run", "--stack"): "--backend null"}  # words of the base line that it stands for
+MIN_NAME_LENGTH = 5  # below, one wrong letter may be another name
+
+
 class Mistake(NamedTuple):
-    """A command line that is wrong in one option."""
+    """A command line that is wrong in one option, and the name that its message must offer."""
 
     option: str
     words: list[str]
+    nearest: str = ""
 
 
 def _wrong_values(command: str, option: str, parameter: QuestionParameter) -> tuple[str, ...]:
@@ -105,9 +115,49 @@ def _wrong_values(command: str, option: str, parameter: QuestionParameter) -> tu
     return ("", "zzz") if kind.metavar in METAVARS_OF_NAMES else ("",)
 
 
-def _mistakes(command: str) -> Iterator[Mistake]:
+def _base_words(command: str) -> list[str]:
     parts = re.findall(r"'([^']*)'|([^\s']+)", BASES[command])
-    base = [quoted or bare for quoted, bare in parts]
+    return [quoted or bare for quoted, bare in parts]
+
+
+def _names_of(parameter: QuestionParameter) -> list[str]:
+    """Return the names that a parameter takes: its choices, or those that a shell offers."""
+    kind = parameter.kind
+    if kind.choices or not kind.completes:
+        return list(kind.choices)
+    names = load(kind.completes)
+    return list(map(str, names() if callable(names) else names))
+
+
+def _near_names(command: str) -> Iterator[Mistake]:
+    """Yield a name with a wrong last letter, and one near no name, for each option with names."""
+    for parameter in parameters_of(load(QUESTIONS[command].answer)):
+        option, kind = parameter.option, parameter.kind
+        names = [name for name in _names_of(parameter) if len(name) >= MIN_NAME_LENGTH]
+        if not names or parameter.is_flag or (command, option) in FREE_NAMES | OTHER_WORDS:
+            continue
+        name = names[0] if kind.choices else max(names, key=len)
+        line = " ".join(_base_words(command)).replace(EXCLUSIVE.get((command, option), ""), "")
+        words = [*line.split(), *NEEDED_WORDS.get((command, option), "").split()]
+        for wrong, nearest in ((f"{name[:-1]}_", name), ("zzzqqq", "")):
+            yield Mistake(option, _with_value(command, words, parameter, wrong), nearest)
+
+
+def _with_value(
+    command: str, words: list[str], parameter: QuestionParameter, value: str
+) -> list[str]:
+    """Return a command line with the value of one parameter, in place of what it had."""
+    if parameter.kind.is_argument:
+        at = len(command.split())
+        return [*words[:at], value, *words[at + 1 :]]
+    if parameter.option in words:
+        at = words.index(parameter.option)
+        words = words[:at] + words[at + 2 :]
+    return [*words, parameter.option, value]
+
+
+def _mistakes(command: str) -> Iterator[Mistake]:
+    base = _base_words(command)
     function = load(QUESTIONS[command].answer)
     for parameter in parameters_of(function):
         if parameter.kind.is_argument or parameter.is_flag:
@@ -163,6 +213,28 @@ def test_a_generated_mistake_is_one_line_with_the_option(command, folder, monkey
             faults.append(f"{' '.join(mistake.words)}: {code} {err}")
     assert not faults, "\n".join(faults)
     assert not (folder / "new").exists()
+
+
+@pytest.mark.parametrize("command", BASES)
+def test_a_name_with_a_wrong_letter_is_answered_by_the_nearest(
+    command, folder, monkeypatch, capsys
+):
+    """And one near no name by what there is, or by where it is listed."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("steptime.measure.launch.Worker.ask", _refuse_to_measure)
+    monkeypatch.setattr(command_module, "PATIENCE_S", inf)
+    faults = []
+    for mistake in _near_names(command):
+        code = run(mistake.words)
+        out, err = capsys.readouterr()
+        is_one_line = err.startswith("steptime: ") and len(err.splitlines()) == 1
+        has_names = mistake.nearest in err if mistake.nearest else OFFERS.search(err)
+        if (code, out) != (2, "") or not is_one_line or not has_names:
+            faults.append(f"{' '.join(mistake.words)}: {code} {err}")
+    assert not faults, "\n".join(faults)
+
+
+OFFERS = re.compile(r"known:|did you mean|steptime list|there is: ")
 
 
 def _is_right(command: str, mistake: Mistake, code: int, out: str, err: str) -> bool:

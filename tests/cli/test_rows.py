@@ -19,6 +19,7 @@ LINES = [  # and a column by its key
     ("predict fc --device t4 --by-op", "step_s"),
     ("scale fc --device t4 --link aws", "examples_per_s"),
     ("fit fc --device t4", "step_s"),
+    ("choose fc --device t4,v100,a100", "cost_total"),
     ("analyse errors {folder}", "median_error_share"),
     ("query 'SELECT * FROM records' --in {folder}", "step_s"),
     ("compare {folder}", "ratio"),

@@ -242,3 +242,16 @@ def test_a_stack_for_inference_alone_needs_no_host_of_a_training():
 def test_no_constant_is_next_to_nothing():
     for name in catalog.stack_names(own=False):
         assert NONE not in values(catalog.stack(name)).values(), name
+
+
+def test_the_month_of_a_stack_is_read_without_the_rest_of_its_files():
+    for name in catalog.stack_names():
+        assert catalog.stack_since(name) == catalog.stack(name).since, name
+
+
+def test_a_stack_without_the_month_of_its_base_has_none(own):
+    text = 'name = "mine"\nsource = "made up"\nlike = "fsdp-2022"\n'
+    (own / "mine.toml").write_text(text, "utf-8")
+    assert catalog.stack_since("mine") == catalog.stack("mine").since == "2022-10"
+    (own / "mine.toml").write_text(text + 'unlike = ["since"]\n', "utf-8")
+    assert catalog.stack_since("mine") == catalog.stack("mine").since == ""

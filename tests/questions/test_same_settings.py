@@ -2,17 +2,21 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 import steptime
 from every import every
+from steptime.api import QUESTIONS as QUESTIONS_BY_NAME
+from steptime.core.answer import answer_kinds, public_fields, structs_of
+from steptime.core.registry import load
 from steptime.core.signature import option_name
 from steptime.questions.whatif.answer import WhatIfAnswer
 
 CNN = {"model": "resnet18", "device": "a100", "batch": 8}
 OF_IMAGES = {"model": "resnet18", "batch": 8}
+LOAD = {"input": 64, "output": 4, "rate": 1, "count": 5, "tpot": 0.1}
 BANDWIDTH = ["memory_GB_per_s=x2"]
 QUESTIONS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
     ("predict", (), CNN),
@@ -53,6 +57,10 @@ QUESTIONS: tuple[tuple[str, tuple[str, ...], dict[str, Any]], ...] = (
     ("plan", ("rnn", "a100"), {"global_batch": 8}),
     ("serve", ("gpt2", "v100"), {"input": 512}),
     ("serve", ("llama3_8b", "h100"), {"stack": "vllm"}),
+    ("serve", ("gpt2", "h100"), LOAD),
+    ("serve", ("gpt2", "h100,l40s"), LOAD | {"search": True, "max_device_count": 1}),
+    ("predict", (), CNN | {"stack": "torch-eager,torch-compile"}),
+    ("plan", ("gpt2", "h100"), {"data": 2, "tensor": 6}),
     ("split", ("resnet18", "K40", "V100", "ethernet-10"), {}),
     ("split", ("gpt2", "v100", "a100", "ethernet-10"), {}),
     ("whatif", ("a100", BANDWIDTH), {"model": "gpt2", "batch": 2}),
@@ -121,6 +129,8 @@ def test_an_assumed_setting_is_an_option_and_its_printed_value_changes_no_number
     assert settings
     for place, key, value in settings:
         assert f"{option_name(key)} {value}" in text, text
+        if "," in str(options.get(key, "")):  # side by side
+            continue
         again = dict(_numbers(_document(_ask(name, values, {**options, key: value}))))
         changed = {
             where: (number, again.get(where))
@@ -129,6 +139,34 @@ def test_an_assumed_setting_is_an_option_and_its_printed_value_changes_no_number
             if not _is_of_other_stacks(key, where)
         }
         assert not changed, (key, value, changed)
+
+
+def test_every_command_that_assumes_settings_is_asked():
+    names = set()
+    for name, row in QUESTIONS_BY_NAME.items():
+        for kind in answer_kinds(get_type_hints(load(row.answer))["return"]):
+            if any("assumed" in public_fields(part) for part in (kind, *structs_of(kind))):
+                names.add(name)
+    assert names - {"run"} == {name for name, *_ in QUESTIONS}  # `run` has a test of its own
+
+
+def test_what_run_assumes_measures_the_same_step():
+    asked: dict[str, Any] = {"model": "rnn:length=4", "backend": "null", "budget": 0.01}
+    answer = steptime.run(**asked)
+    assert {*answer.assumed} == {"dtype", "optimizer"}
+    for key, value in answer.assumed.items():
+        assert f"{option_name(key)} {value}" in " ".join(str(answer).split())
+        again = steptime.run(**asked, **{key: value})
+        for name in (
+            "status",
+            "model",
+            "batch",
+            "dtype",
+            "optimizer",
+            "flop",
+            "planned_memory_bytes",
+        ):
+            assert getattr(again, name) == getattr(answer, name), (key, name)
 
 
 MIXED = ("resnet18", "gpt2")

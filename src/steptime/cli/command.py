@@ -3,7 +3,6 @@
 import inspect
 import os
 import re
-import shutil
 import signal
 import sys
 import threading
@@ -316,7 +315,9 @@ def show(answer: Printout, form: str) -> None:
 
 def terminal_width() -> int | None:
     """Return the columns of the terminal; None for a file or a pipe, which must not lose any."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    from shutil import get_terminal_size
+
+    return get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def has_colours() -> bool:

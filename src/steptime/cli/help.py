@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import textwrap
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -53,7 +52,9 @@ def write_names(console: Any, options: Any, panel: HelpPanel) -> None:  # of cyc
 
 
 def _width() -> int:
-    return shutil.get_terminal_size().columns
+    from shutil import get_terminal_size
+
+    return get_terminal_size().columns
 
 
 def _write(console: Any, *lines: str) -> None:

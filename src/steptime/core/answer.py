@@ -125,7 +125,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 def document_of(answer: Answer) -> JsonObject:
     """Return the public fields of an answer as plain values; lazy sequences stay lazy."""
-    return {name: _plain(getattr(answer, name)) for name in public_fields(type(answer))}
+    return {key: _plain(getattr(answer, name)) for name, key in public_keys(type(answer)).items()}
 
 
 def csv_table(structs: Sequence[Any]) -> Table | None:
@@ -138,19 +138,19 @@ def csv_table(structs: Sequence[Any]) -> Table | None:
     if not isinstance(first, msgspec.Struct):
         return None
     hints = get_type_hints(type(first))
-    names = [
-        name
-        for name in public_fields(type(first))
+    keys = {
+        name: key
+        for name, key in public_keys(type(first)).items()
         if not any(map(_is_struct, _members(hints[name])))
-    ]
-    item_names = [name for name in names if any(map(_holds_items, _members(hints[name])))]
+    }
+    item_keys = [key for name, key in keys.items() if any(map(_holds_items, _members(hints[name])))]
 
     def make_row(struct: Any) -> Row:
-        row = {name: getattr(struct, name, None) for name in names}
-        return row | {name: _join_items(row[name]) for name in item_names}
+        row = {key: getattr(struct, name, None) for name, key in keys.items()}
+        return row | {key: _join_items(row[key]) for key in item_keys}
 
     rows = LazySequence(len(structs), lambda: map(make_row, structs))
-    return Table([Column(name, name) for name in names], rows)
+    return Table([Column(key, key) for key in keys.values()], rows)
 
 
 def _is_struct(kind: Any) -> bool:
@@ -175,19 +175,26 @@ def _join_items(value: Any) -> Any:
 
 def public_fields(kind: type[msgspec.Struct]) -> list[str]:
     """Return the names of the fields of a struct that programs see."""
-    return [name for name in kind.__struct_fields__ if not name.startswith("_")]
+    return list(public_keys(kind))
+
+
+def public_keys(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """Return the keys of a struct in JSON by the names of its public fields: `pass` of `pass_`."""
+    fields = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
+    return {name: key for name, key in fields if not name.startswith("_")}
 
 
 def _plain(value: Any) -> Any:
+    """Return a field of an answer as plain values; only answers have private fields, not rows."""
     if isinstance(value, JsonRows):
         return value
+    if isinstance(value, Answer):
+        return document_of(value)
     if isinstance(value, LazySequence):
-        return LazySequence(len(value), lambda: _plain_items(value))
+        return LazySequence(len(value), lambda: map(_plain, value))
+    if isinstance(value, list | tuple) and any(isinstance(item, Answer) for item in value):
+        return [_plain(item) for item in value]
     return msgspec.to_builtins(value)
-
-
-def _plain_items(items: Sequence[Any]) -> Iterator[Any]:
-    return (msgspec.to_builtins(item) for item in items)
 
 
 @cache
@@ -232,12 +239,20 @@ def _struct_schema(kind: type[Answer]) -> Mapping[str, Any]:
     structs = {kind.__name__: kind} | {struct.__name__: struct for struct in structs_of(kind)}
     for name, table in {kind.__name__: schema, **components}.items():
         if name in structs:
-            texts = field_texts(structs[name])
-            table["description"] = summary(structs[name].__doc__ or "")
-            for field, field_schema in table.get("properties", {}).items():
-                if field in texts:
-                    field_schema["description"] = texts[field]
+            _describe_schema(table, structs[name])
     return schema
+
+
+def _describe_schema(schema: JsonObject, kind: type[msgspec.Struct]) -> None:
+    """Set the texts of a struct's schema and of its fields, and drop its private fields."""
+    schema["description"] = summary(kind.__doc__ or "")
+    keys, texts = public_keys(kind), field_texts(kind)
+    properties = schema.get("properties", {})
+    for key in [key for key in properties if key not in keys.values()]:
+        del properties[key]
+    for name, key in keys.items():
+        if name in texts and key in properties:
+            properties[key]["description"] = texts[name]
 
 
 def structs_of(kind: type) -> Iterator[type[msgspec.Struct]]:

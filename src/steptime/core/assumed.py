@@ -3,25 +3,29 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from steptime.core.signature import option_name
+
 MAX_DEVICE_NAMES = 3  # in the text of an assumption that devices share
-_OPTIONS = {
-    "stack": "--stack",
-    "channels_last": "--channels-last",
-    "tf32": "--tf32",
-    "host": "--host",
-    "dtype": "--dtype",
-    "optimizer": "--optimizer",
-    "inside": "--inside",
-    "per_node": "--per-node",
-    "link": "--link",
-    "links_per_node": "--links-per-node",
-}
+_FIRST = (
+    "stack",
+    "channels_last",
+    "tf32",
+    "host",
+    "dtype",
+    "optimizer",
+    "inside",
+    "per_node",
+    "link",
+    "links_per_node",
+)
+"""The settings that a line of assumptions begins with, in this order."""
 
 
 def assumed_text(assumed: Mapping[str, str]) -> str | None:
     """Return the options that say what is assumed: `--stack torch-eager, --tf32 auto`, or None."""
-    options = [f"{option} {assumed[name]}" for name, option in _OPTIONS.items() if name in assumed]
-    return ", ".join(options) or None
+    names = [name for name in _FIRST if name in assumed]
+    names += [name for name in assumed if name not in _FIRST]
+    return ", ".join(f"{option_name(name)} {assumed[name]}" for name in names) or None
 
 
 def assumed_row(assumed: Mapping[str, str]) -> list[tuple[str, Any]]:

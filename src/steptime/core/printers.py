@@ -6,8 +6,8 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from html import escape
 from itertools import chain, islice
+from json.encoder import encode_basestring_ascii
 from typing import Any, TextIO
 
 from steptime.core.errors import escape_controls
@@ -20,7 +20,7 @@ CSV_PART_ROWS = 1_000  # written at once: memory stays small, and writing takes 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a cell begins with that spreadsheets compute
 _QUOTE = '"'
 _NEEDS_QUOTES = re.compile(r'[,"\r\n]').search
-PLAIN = (str, float, int, bool, type(None))
+CONTAINERS = (dict, list, tuple)
 
 
 def markdown(table: Table) -> str:
@@ -101,27 +101,22 @@ def json_text(document: object) -> str:
 def json_parts(value: Any, end: str = "\n") -> Iterator[str]:
     """Yield the text of a JSON document in parts, without the last line end of `json_text`.
 
-    A list or a table of plain values goes to the encoder in C, which cannot indent but takes a
-    separator. The items of an iterator, a `JsonRows` or a `LazySequence` take one line each and are
-    written while they are computed.
+    The items of an iterator, a `JsonRows` or a `LazySequence` take one line each and are written
+    while they are computed, where the document is such a list or a table that holds one.
 
     Args:
         value: the document.
         end: the line end with the indentation of the document.
     """
-    if isinstance(value, Iterator | JsonRows | LazySequence):
+    if isinstance(value, LAZY):
         yield from _lazy_list_parts(value, end)
-        return
-    if not isinstance(value, Mapping | list | tuple) or not value:
-        yield json.dumps(finite(value), allow_nan=False)
-        return
-    if isinstance(value, Mapping) and {*map(type, value)} != {str}:
-        value = {str(key): item for key, item in value.items()}
-    items = value.values() if isinstance(value, Mapping) else value
-    if all(type(item) in PLAIN or not item for item in items):
-        yield _flat_text(value, end)
-    else:
+    elif isinstance(value, Mapping) and any(isinstance(item, LAZY) for item in value.values()):
         yield from _nested_parts(value, end)
+    else:
+        yield _json_value(value, end)
+
+
+LAZY = (Iterator, JsonRows, LazySequence)
 
 
 def _lazy_list_parts(value: Any, end: str) -> Iterator[str]:
@@ -137,24 +132,46 @@ def _lazy_list_parts(value: Any, end: str) -> Iterator[str]:
     yield f"{end}]"
 
 
-def _flat_text(value: Any, end: str) -> str:
-    """Return a list or a table of plain values as JSON, one line an item."""
-    text = _encode(value, f",{end}  ")
-    left, right = "{}" if isinstance(value, Mapping) else "[]"
-    return f"{left}{end}  {text[1:-1]}{end}{right}"
-
-
-def _nested_parts(value: Any, end: str) -> Iterator[str]:
-    """Yield the text of a list or a table that holds others."""
-    is_table = isinstance(value, Mapping)
-    left, right = "{}" if is_table else "[]"
+def _nested_parts(value: Mapping[Any, Any], end: str) -> Iterator[str]:
+    """Yield the text of a table that holds a lazy sequence."""
     before = f"{end}  "
-    yield left
-    for key, item in value.items() if is_table else enumerate(value):
-        yield f"{before}{json.dumps(key)}: " if is_table else before
+    yield "{"
+    for key, item in value.items():
+        yield f"{before}{_json_key(key)}: "
         yield from json_parts(item, f"{end}  ")
         before = f",{end}  "
-    yield end + right
+    yield f"{end}}}"
+
+
+def _json_value(value: Any, end: str) -> str:
+    """Return a value as JSON, each item of a list or a table on a line of its own."""
+    write = _SCALAR_WRITERS.get(type(value))
+    if write is not None:
+        return write(value)
+    if type(value) not in CONTAINERS and isinstance(value, LAZY):
+        return "".join(_lazy_list_parts(value, end))
+    if not isinstance(value, Mapping | list | tuple) or not value:
+        return json.dumps(finite(value), allow_nan=False)
+    inner = f"{end}  "
+    if isinstance(value, Mapping):
+        items = {_json_key(key): _json_value(item, inner) for key, item in value.items()}
+        body = f",{inner}".join([f"{key}: {text}" for key, text in items.items()])
+        return f"{{{inner}{body}{end}}}"
+    body = f",{inner}".join([_json_value(item, inner) for item in value])
+    return f"[{inner}{body}{end}]"
+
+
+def _json_key(key: object) -> str:
+    return encode_basestring_ascii(str(key))
+
+
+_SCALAR_WRITERS: Mapping[type, Callable[[Any], str]] = {
+    str: encode_basestring_ascii,
+    int: repr,
+    float: lambda value: repr(value) if math.isfinite(value) else "null",
+    bool: lambda value: "true" if value else "false",
+    type(None): lambda _: "null",
+}
 
 
 def _encode(value: Any, separator: str) -> str:
@@ -173,6 +190,8 @@ def _encoder(separator: str) -> Callable[[Any], str]:
 
 def html(table: Table) -> str:
     """Return the table as an HTML element; numbers carry the class `number`."""
+    from html import escape  # whose table of entities few commands need
+
     heads, *rows = make_cells(table, table.columns)
     numeric = [is_numeric([row[i] for row in rows]) for i in range(len(heads))]
     names = [' class="number"' if right else "" for right in numeric]

@@ -1,6 +1,5 @@
 """Read networks from files of other tools: a table of formats, one reader each."""
 
-import hashlib
 import json
 import mmap
 import stat
@@ -211,12 +210,14 @@ _MOST_SOURCES = 64
 
 def remembered(source: Source, row: Format) -> str:
     """Return 16 hexadecimal digits that stand for what says a network; `network` then has it."""
+    from hashlib import sha256  # which loads OpenSSL
+
     says = registry.load(row.identity)(source) if row.identity else source.content
-    sha256 = hashlib.sha256(says).hexdigest()[:16]
+    digest = sha256(says).hexdigest()[:16]
     while len(_SOURCES) >= _MOST_SOURCES:
         _SOURCES.pop(next(iter(_SOURCES)), None)
-    _SOURCES[source.path, sha256] = source
-    return sha256
+    _SOURCES[source.path, digest] = source
+    return digest
 
 
 def located(file: str, sha256: str) -> str:

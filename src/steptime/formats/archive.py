@@ -1,7 +1,6 @@
 """One member of a ZIP archive, its sizes checked before anything is unpacked."""
 
 import struct
-import zipfile
 import zlib
 from collections.abc import Callable
 
@@ -11,7 +10,7 @@ from steptime.formats import Source
 MOST_DIRECTORY_BYTES = 20_000_000  # some 200,000 members
 LARGEST_MEMBER_BYTES = 64_000_000
 _END, _END64, _COMMENT_BYTES = struct.Struct("<4s4H2LH"), struct.Struct("<4sQ2H2L4Q"), 1 << 16
-_WRONG = (zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError, ValueError)
+_WRONG = (zlib.error, struct.error, OSError, EOFError, ValueError)
 
 
 def _directory_bytes(source: Source) -> int:
@@ -29,11 +28,13 @@ def _directory_bytes(source: Source) -> int:
 
 def member(source: Source, wanted: Callable[[str], object], what: str) -> bytes:
     """Return the bytes of the only member whose name is `wanted`, `what` in errors."""
+    from zipfile import BadZipFile, ZipFile
+
     place = f"model {shorten(source.path)}"
     try:
         if _directory_bytes(source) > MOST_DIRECTORY_BYTES:
             raise InputError(f"{place}: its list of members is larger than {MOST_DIRECTORY_BYTES}")
-        with zipfile.ZipFile(source.path) as archive:
+        with ZipFile(source.path) as archive:
             found = [one for one in archive.infolist() if wanted(one.filename)]
             if len(found) != 1:
                 raise InputError(f"{place}: holds {'several' if found else 'no'} {what}")
@@ -42,6 +43,6 @@ def member(source: Source, wanted: Callable[[str], object], what: str) -> bytes:
                 raise InputError(f"{place}: {what} of {size} bytes, above {LARGEST_MEMBER_BYTES}")
             with archive.open(found[0]) as opened:
                 return opened.read(LARGEST_MEMBER_BYTES)
-    except (*_WRONG, NotImplementedError, RuntimeError) as error:
+    except (*_WRONG, BadZipFile, NotImplementedError, RuntimeError) as error:
         reason = shorten(str(error) or type(error).__name__)[1:-1]
         raise InputError(f"{place}: not a ZIP archive that can be read: {reason}") from None

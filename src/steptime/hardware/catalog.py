@@ -221,13 +221,39 @@ def stack_names(own: bool = True) -> list[str]:
 def stack(name: str = DEFAULT_STACK) -> Stack:
     """Return the software stack of a name or of a .toml file; raises `InputError` for another."""
     path = _STACKS.file(DEFAULT_STACK if name == "torch" else name)
-    return kept(path, lambda: (_with_bases(path), _STACKS.at(path)))
+
+    def read() -> tuple[list[Path], Stack]:
+        paths = _with_bases(path)
+        return paths, _read_stack(_stack_table(path), format_path(path))
+
+    return kept(path, read)
+
+
+def stack_since(name: str) -> str:
+    """Return the month since which a software stack is the newest, "" where its file says none.
+
+    Only this is read of the files, of the stack and of those that it is `like`.
+    """
+    for path in _with_bases(_STACKS.file(name)):
+        table = _stack_table(path)
+        if "since" in table or "since" in table.get("unlike", ()):
+            return str(table.get("since", ""))
+    return ""
+
+
+def _stack_table(path: Path) -> Mapping[str, Any]:
+    """Return the table of a stack's file, which is parsed once."""
+    return fresh(path, _table_of)
+
+
+def _table_of(table: Mapping[str, Any], _: str) -> Mapping[str, Any]:
+    return table
 
 
 def _with_bases(path: Path) -> list[Path]:
     """Return the file of a stack, that of the one that it is `like`, and so on."""
     found = [path]
-    while like := fresh(found[-1], _like):
+    while like := _like(_stack_table(found[-1]), ""):
         base = _STACKS.shipped().get(like) or _STACKS.path(like.lower())
         if base is None:
             raise unknown("stack", like, _STACKS.files(), f"{format_path(found[-1])}: like")

@@ -1,6 +1,5 @@
 """Devices, links and clusters, in SI units; one function converts from datasheet units."""
 
-import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -341,10 +340,12 @@ def device_hash(device: Device, reads: Iterable[str] = ()) -> str:
     `reads` are the fields that a method reads beyond those of all methods (`Method.reads`). So the
     hash of a record stays valid when a file tells more than the method of the record reads.
     """
+    from hashlib import sha256  # which loads OpenSSL
+
     said = asdict(device)
     keys = [key for key in (*_READ_BY_ALL, *reads) if said[key] is not None or key not in LATER]
     text = json.dumps({key: said[key] for key in keys}, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return sha256(text.encode()).hexdigest()[:12]
 
 
 def device_from_table(table: Mapping[str, Any], where: str) -> Device:

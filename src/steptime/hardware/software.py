@@ -15,7 +15,7 @@ from steptime.hardware.device import Device
 _OF_YEAR = re.compile(r"(.+)-(20\d\d)")
 _SERVER = 16  # devices of the largest server; a rack of more has several
 _table = cache(lambda: packaged("software.toml"))
-_months = cache(lambda: {n: catalog.stack(n).since for n in catalog.stack_names(own=False)})
+_months = cache(lambda: {n: catalog.stack_since(n) for n in catalog.stack_names(own=False)})
 _LEAST = 1 / 12  # years that the newest of a family counts for, however new
 _SPLITS = ("pipeline", "context", "expert")  # of a model, which FSDP does not do
 

@@ -68,6 +68,11 @@ def stack(name: str, where: str = "") -> Stack:
     return Stack(name, "", backend=name)
 
 
+def stack_names() -> list[str]:
+    """Return the names of the stacks that something here runs."""
+    return list(dict.fromkeys([*stacks.measured_labels(), *backends()]))
+
+
 def compiles(name: str, compiled: bool) -> bool:
     """Whether a backend can be told so; other packages' know for themselves."""
     unasked = not compiled or name not in BACKENDS

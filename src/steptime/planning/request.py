@@ -19,6 +19,7 @@ from steptime.hardware.defaults import SEQUENCE_MODEL, default_dtype
 from steptime.hardware.device import Cluster, Device, Level, Link
 from steptime.hardware.software import Software, defaults_for, year_of
 from steptime.network.families.family import Family, resolve
+from steptime.network.ops.loss import STATES as OPTIMIZERS
 from steptime.planning.faults import Asked, checked
 from steptime.planning.network import Network, NetworkPlanner, network_of
 from steptime.planning.planner import Planner
@@ -174,7 +175,11 @@ class Request:
         _, values = _values_of(choice, self.length)
         if _reads_words(values):
             if self.optimizer not in (None, "adam", "adamw", *STATES):
-                raise InputError("--optimizer: that of language models is adam or adamw")
+                check_choice("optimizer", self.optimizer, OPTIMIZERS)
+                name = shorten(self.optimizer)
+                raise InputError(
+                    f"--optimizer {name}: language models are planned with adam or adamw"
+                )
             return shape_of(self.model, self.length, self.trusted)
         if self.gradients is not None or self.tuning != FULL_TRAINING:
             words = (

@@ -96,7 +96,7 @@ CasePaths = Annotated[
 Groups = Annotated[str | Sequence[str], Kind("NAMES")]
 DrawCount = Annotated[int | str, Kind("K")]
 RowCount = Annotated[int | str, Kind("N", names=("--rows",))]
-RunStack = Annotated[str, Kind("NAME", completes="steptime.hardware.catalog:stack_names")]
+RunStack = Annotated[str, Kind("NAME", completes="steptime.measure.registry:stack_names")]
 DataFolder = Annotated[File, Kind("DIR")]
 Staging = Annotated[str, Kind("NAME", choices=tuple(STAGINGS))]
 Strategy = Annotated[str, Kind("NAME", choices=tuple(STRATEGIES))]

@@ -13,8 +13,7 @@ were measured (`hull.py`).
 """
 
 from collections.abc import Mapping, Sequence
-from math import hypot, log
-from statistics import NormalDist
+from math import erf, hypot, log, sqrt
 from typing import Any, NamedTuple
 
 from steptime.prediction.calibrated.form import Constants
@@ -25,8 +24,19 @@ E = 2.718281828459045
 NEIGHBOURS = ("product", "stream", "reduction", "convolution")  # forms of single kernels
 
 
-_TEN = NormalDist().inv_cdf((1 + LEVEL) / 2)  # half of an interval, in standard deviations
+_TEN = 1.2815515655446008  # half of an interval of 80 %, in standard deviations
 _HALVINGS = 60
+
+
+class _Normal(NamedTuple):
+    """A normal distribution; the one of `statistics` takes a hundredth of a short command."""
+
+    mean: float
+    deviation: float
+
+    def cdf(self, value: float) -> float:
+        """Return the share below a value."""
+        return 0.5 * (1.0 + erf((value - self.mean) / (self.deviation * sqrt(2.0))))
 
 
 def mixed(parts: Sequence[tuple[float, Interval]]) -> tuple[float, float]:
@@ -38,7 +48,7 @@ def mixed(parts: Sequence[tuple[float, Interval]]) -> tuple[float, float]:
     mixture = []
     for weight, (value, low, high, *_) in parts:
         widths = (log(value / (low or value)), log((high or value) / value))
-        normals = [NormalDist(log(value), max(width / _TEN, 1e-9)) for width in widths]
+        normals = [_Normal(log(value), max(width / _TEN, 1e-9)) for width in widths]
         mixture.append((weight, log(value), normals))
     total_weight, first = sum(weight for weight, *_ in mixture), parts[0][1].value
 
@@ -48,8 +58,8 @@ def mixed(parts: Sequence[tuple[float, Interval]]) -> tuple[float, float]:
 
     ends = []
     for share in ((1 - LEVEL) / 2, (1 + LEVEL) / 2):
-        low = min(middle - 6 * normals[0].stdev for _, middle, normals in mixture)
-        high = max(middle + 6 * normals[1].stdev for _, middle, normals in mixture)
+        low = min(middle - 6 * normals[0].deviation for _, middle, normals in mixture)
+        high = max(middle + 6 * normals[1].deviation for _, middle, normals in mixture)
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             low, high = (middle, high) if below(middle) < share else (low, middle)

@@ -132,7 +132,7 @@ class ChooseAnswer(Answer, frozen=True, kw_only=True):
         epochs: epochs of the training; null of a training in tokens.
         tokens: tokens of the training; null of a training in examples.
         currency: currency of costs; null without prices.
-        sort: the order of the rows: time, cost or energy.
+        sort: the order of the rows: time, cost, energy or another column; `-` for largest first.
         rows: the training on each device; devices that it does not fit are last.
         notes: dates of prices, and devices and prices that are in doubt.
     """

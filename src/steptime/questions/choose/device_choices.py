@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from operator import attrgetter
+from typing import Any
 
 from steptime.build import tokens_per_example
 from steptime.core.errors import InputError
@@ -16,10 +18,11 @@ from steptime.prediction.memory import Needs, memory_of
 from steptime.prediction.power import step_energy
 from steptime.prediction.schedule import Timeline
 from steptime.prediction.step_model import StepModel
-from steptime.questions.choose.answer import ChooseRow
+from steptime.questions.choose.answer import COLUMNS, ChooseRow
 from steptime.questions.training import tokens_per_s
 
 BATCHES = tuple(1 << exponent for exponent in range(17))  # for the best batch of a device
+UNSORTED_KEYS = ("assumed", "notes")
 PROGRESS_DEVICES = 10  # after so many the listener is told
 
 SORTS: Mapping[str, Callable[[ChooseRow], float | None]] = {
@@ -122,14 +125,34 @@ def compare_devices(
     return rows
 
 
+def sort_names() -> dict[str, str]:
+    """Return what rows are sorted by: the words of `SORTS`, keys of rows, and headings of columns.
+
+    Returns:
+        The word or the key by each name.
+    """
+    keys = {name: name for name in ChooseRow.__struct_fields__ if name not in UNSORTED_KEYS}
+    headings = {
+        column.label.lower(): column.key
+        for column in COLUMNS
+        if column.label and column.key in keys
+    }
+    return headings | keys | {word: word for word in SORTS}
+
+
 def sort_rows(rows: Sequence[ChooseRow], by: str) -> list[ChooseRow]:
-    """Return rows with the least of `by`, a name of `SORTS`, first; unknown last, unfit after."""
+    """Return rows with the least of `by` first; unknown ones last, unfit ones after.
 
-    def key(row: ChooseRow) -> tuple[bool, bool, float]:
-        value = SORTS[by](row)
-        return row.status != "ok", value is None, value or 0.0
-
-    return sorted(rows, key=key)
+    Args:
+        rows: the rows.
+        by: a name of `sort_names`; with a `-` before it the largest come first.
+    """
+    key = sort_names()[by.removeprefix("-")]
+    read: Callable[[ChooseRow], Any] = SORTS.get(key) or attrgetter(key)
+    valued_rows = [row for row in rows if row.status == "ok" and read(row) is not None]
+    valued_rows.sort(key=read, reverse=by.startswith("-"))
+    unvalued_rows = [row for row in rows if row.status == "ok" and read(row) is None]
+    return [*valued_rows, *unvalued_rows, *(row for row in rows if row.status != "ok")]
 
 
 def _make_row(step: _DeviceStep, training: Training, offer: Offer | None) -> ChooseRow:

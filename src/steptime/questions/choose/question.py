@@ -27,7 +27,7 @@ from steptime.hardware.device import KINDS, Device, Link
 from steptime.hardware.prices import Offer, Training, cheapest, offers
 from steptime.questions import kinds, options
 from steptime.questions.choose.answer import ChoicesPage, ChooseAnswer, list_notes
-from steptime.questions.choose.device_choices import SORTS, compare_devices, sort_rows
+from steptime.questions.choose.device_choices import compare_devices, sort_names, sort_rows
 from steptime.questions.step_options import StepKeywords, StepOptions
 from steptime.questions.training import training_fields, training_of_tokens
 
@@ -77,7 +77,7 @@ def choose(
     page: Annotated[File, Kind("FILE")] | None = None,
     link: kinds.Links | None = None,
     replicas: kinds.Counts | None = None,
-    sort: Annotated[str, Kind("NAME", choices=tuple(SORTS))] = "time",
+    sort: Annotated[str, Kind("COLUMN")] = "time",
     top: kinds.Count = MAX_DEVICES,
     tokens: kinds.Count | None = None,
     **step_options: Unpack[StepKeywords],
@@ -101,7 +101,7 @@ def choose(
         link: With --page: between replicas. Default: the devices' own, infiniband-ndr and
             ethernet-25.
         replicas: With --page: numbers of replicas. Default: 1,2,4,...,64.
-        sort: time, cost or energy.
+        sort: Devices by time, cost, energy or another column; -COLUMN: largest first.
         top: Devices that are shown, best first.
         **step_options: Which step it is, and how it is executed: `StepOptions`.
 
@@ -114,7 +114,7 @@ def choose(
     step = StepOptions.from_keywords(step_options, choose)
     training = _read_training(examples, epochs, tokens)
     row_count = parse_count(text_of(top), "--top")
-    check_choice("--sort", sort, SORTS)
+    check_choice("--sort", sort.removeprefix("-"), sort_names())
     price_file = None if prices is None else Path(prices)
     if page is not None:
         options.refuse({"--tokens": tokens}, "{} is of one network: leave out --page")

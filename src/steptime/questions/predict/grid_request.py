@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
-from steptime.build import build
+from steptime.build import build, make_workload, read_model, set_length
 from steptime.core.dtypes import find_dtype
 from steptime.core.errors import InputError
+from steptime.core.kinds import File
 from steptime.core.values import check_names, parse_counts, parse_devices, parse_models
 from steptime.core.workload import Workload
 from steptime.grids.grid import GridCell, grid
@@ -16,7 +17,9 @@ from steptime.hardware import catalog
 from steptime.hardware.device import Link
 from steptime.prediction.method import Method
 from steptime.questions.networks import networks
-from steptime.questions.predict.grid_training import GridTraining
+from steptime.questions.options import set_reading
+from steptime.questions.predict.grid_training import GridTraining, read_training
+from steptime.questions.step_options import StepOptions
 
 MAX_CELLS = 1_000_000  # of a grid; JSON of so many takes
 
@@ -117,3 +120,38 @@ class GridRequest:
             if workload.file:
                 layers += [f"{prefix}{layer}" for layer in build(workload).unmodelled]
         return tuple(layers)
+
+
+def request_grid(
+    step: StepOptions,
+    axes: Grid,
+    method: Method,
+    settings: Mapping[str, str],
+    tokens: float | str | None,
+    prices: File | None,
+) -> GridRequest:
+    """Return the grid of the axes, and of the training of `--tokens` where it is asked for.
+
+    Raises:
+        InputError: for a file of prices without a training, and for a network that reads no tokens.
+    """
+    make = _workload_maker(step)
+    workloads = (make(name, None) for name in axes.models)
+    return GridRequest(axes, make, method, settings, read_training(tokens, prices, workloads))
+
+
+def _workload_maker(step: StepOptions) -> WorkloadMaker:
+    """Return a function that makes the workload of a model at a batch, or at the model's own."""
+    read = cache(read_model)  # a file is read once
+    tuning = step.tuning
+
+    def make(name: Any, batch: int | None) -> Workload:
+        if isinstance(name, Workload):
+            return name
+        text = set_reading(name, step.strict, step.batch_axis)
+        choice = read(text, step.allow_unknown, trusted=True)
+        if step.sequence_length is not None:
+            choice = set_length(choice, step.sequence_length)
+        return make_workload(choice, batch, step.dtype, step.phase, step.optimizer, tuning=tuning)
+
+    return make

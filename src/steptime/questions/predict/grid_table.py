@@ -7,7 +7,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import check_folder, write_atomically
@@ -25,112 +24,13 @@ from steptime.core.units import size
 from steptime.grids.grid import GridCell
 from steptime.hardware.prices import HOUR_S
 from steptime.questions import options
+from steptime.questions.predict.grid_answer import GridAnswer, GridRow
 from steptime.questions.predict.grid_request import GridRequest
 from steptime.questions.predict.grid_training import TRAINING_FIELDS, GridTraining
 from steptime.questions.predict.written_predictions import WrittenPredictions, describe_predictions
 
 MAX_PRINTED_ROWS = 40  # of the table for people
 REPORT_CELLS = 10_000  # cells between two reports of progress
-
-
-class GridRow(AnswerRow, frozen=True, kw_only=True):
-    """A cell of a grid: the step of one network on one device, at a batch and a number of replicas.
-
-    Attributes:
-        model: the network.
-        device: the device.
-        dtype: data type of weights and activations.
-        optimizer: the optimizer.
-        batch: examples of one replica in a step.
-        replicas: number of replicas; each keeps the batch.
-        step_s: seconds of a step with its communication; null where it cannot be predicted.
-        low_s: lower end of the 80 % interval of `step_s`; null where the method has none.
-        high_s: upper end of the 80 % interval of `step_s`; null where the method has none.
-        forward_s: seconds of the forward pass.
-        backward_s: seconds of the backward pass.
-        update_s: seconds of the optimizer.
-        communication_s: seconds of the collectives of a step.
-        examples_per_s: throughput of all replicas.
-        tokens_per_s: throughput of all replicas in tokens that are text; null of a network that
-            reads none.
-        peak_bytes: size of all tensors at the worst moment.
-        needed_bytes: memory that the process needs; null where the step cannot be predicted.
-        status: ok, oom where the step does not fit, unsupported where the device has no peak for
-            the data type.
-        is_extrapolated: whether kernels lie beyond what was measured on a device of this kind.
-        train_s: seconds of the training of `--tokens`; null without it.
-        train_low_s: lower end of the 80 % interval of `train_s`; null where the method has none.
-        train_high_s: upper end of the 80 % interval of `train_s`; null where the method has none.
-        cost_total: cost of the whole training on all replicas; null without a price.
-        cost_per_hour: price of one device for an hour; null without an offer.
-        currency: currency of costs; null without prices.
-        offer: the cheapest offer of the device.
-        price_date: the date of the offer.
-        assumed: settings that decide the time, by the option that changes them.
-        notes: remarks that change how the cell is read.
-    """
-
-    model: str
-    device: str
-    dtype: str
-    optimizer: str
-    batch: int
-    replicas: int
-    step_s: float | None
-    low_s: float | None
-    high_s: float | None
-    forward_s: float | None
-    backward_s: float | None
-    update_s: float | None
-    communication_s: float | None
-    examples_per_s: float | None
-    tokens_per_s: float | None
-    peak_bytes: int
-    needed_bytes: int | None
-    status: str
-    is_extrapolated: bool | None
-    train_s: float | None
-    train_low_s: float | None
-    train_high_s: float | None
-    cost_total: float | None
-    cost_per_hour: float | None
-    currency: str | None
-    offer: str | None
-    price_date: str | None
-    assumed: dict[str, str]
-    notes: tuple[str, ...]
-
-
-class GridAnswer(Answer, frozen=True, kw_only=True):
-    """The steps of a grid: each model on each device, at each batch and number of replicas.
-
-    Attributes:
-        rows: the cells; replicas change fastest, then batches, devices and models.
-        unmodelled: names of layers of unknown type, which count nothing.
-        notes: remarks that change how the answer is read.
-    """
-
-    rows: Sequence[GridRow]
-    unmodelled: tuple[str, ...]
-    notes: tuple[str, ...]
-    _request: GridRequest
-    _has_file: bool = False
-
-    def tables(self) -> Sequence[Table]:
-        """Return the cells, the first of them for people; none where a file has them.
-
-        The table is computed when it is read: `--json` does without it.
-        """
-        if self._has_file:
-            return []
-        return LazySequence(1, lambda: [_cell_table(self.rows, self._request)])
-
-    def csv_table(self) -> Table:
-        """Return the cells as they are computed: 100,000 of them are no structs before."""
-        make_values = partial(_make_csv_values, self._request)
-        return Table(
-            CELL_COLUMNS, ValueRows(GridRow.__struct_fields__, len(self.rows), make_values)
-        )
 
 
 def predict_grid(request: GridRequest, out: str | None = None) -> GridAnswer | WrittenPredictions:
@@ -158,7 +58,8 @@ def predict_grid(request: GridRequest, out: str | None = None) -> GridAnswer | W
         rows=rows,
         unmodelled=unmodelled,
         notes=tuple(options.describe_unmodelled(unmodelled)),
-        _request=request,
+        _make_table=partial(_cell_table, request),
+        _make_csv_table=partial(_csv_table, request),
         _has_file=out is not None,
     )
 
@@ -226,7 +127,14 @@ FORMATS: dict[str, Callable[[GridRequest], Iterator[str]]] = {
 """The parts of the text of a file of cells, by its ending."""
 
 
-def _cell_table(rows: Sequence[GridRow], request: GridRequest) -> Table:
+def _csv_table(request: GridRequest) -> Table:
+    """Return the cells with plain values, which are made without a struct for each."""
+    make_values = partial(_make_csv_values, request)
+    rows = ValueRows(GridRow.__struct_fields__, request.axes.cells, make_values)
+    return Table(CELL_COLUMNS, rows)
+
+
+def _cell_table(request: GridRequest, rows: Sequence[GridRow]) -> Table:
     """Return the table of cells, of which people see the first."""
     phase = request.make_workload(request.axes.models[0], None).phase
     printed_rows = rows[:MAX_PRINTED_ROWS]

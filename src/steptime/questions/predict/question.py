@@ -3,11 +3,11 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Unpack
 
 from steptime.core.answer import Answer
+from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.errors import InputError
 from steptime.core.files import check_folder, write_atomically
 from steptime.core.graph import PASSES
@@ -15,16 +15,12 @@ from steptime.core.kinds import File, Kind, text_of
 from steptime.core.progress import note
 from steptime.core.table import Column, Table
 from steptime.core.values import parse_count, parse_devices, parse_names, parse_number
-from steptime.core.workload import Workload
 from steptime.hardware import catalog
 from steptime.prediction import cost_model
 from steptime.prediction.method import Method, priced_by
 from steptime.prediction.step_model import StepModel
 from steptime.questions import kinds, options
-from steptime.questions.predict import grid_table
-from steptime.questions.predict.grid_request import GridRequest, WorkloadMaker, read_axes
-from steptime.questions.predict.grid_table import GridAnswer
-from steptime.questions.predict.grid_training import read_training
+from steptime.questions.predict.grid_answer import GridAnswer
 from steptime.questions.predict.run_energy import EnergyRequest
 from steptime.questions.predict.step_time import StepTime, predict_step
 from steptime.questions.predict.written_predictions import WrittenPredictions, describe_predictions
@@ -62,7 +58,8 @@ class StepsOfStacks(Answer, frozen=True, kw_only=True):
             *(Column(f"{name}_s", name) for name in PASSES),
             Column("peak_bytes", "peak memory"),
         )
-        return [Table(heads, [row.to_dict() for row in self.rows], self.rows[0].title)]
+        below = assumed_line([(row.stack, assumed_text(row.assumed)) for row in self.rows])
+        return [Table(heads, [row.to_dict() for row in self.rows], self.rows[0].title, below)]
 
 
 @dataclass(frozen=True)
@@ -149,15 +146,14 @@ def predict(
     grid_options = {"--replicas": replicas, "--link": link, "--out": out}
     if all_cells:
         options.refuse(step_outputs, "{} is of one prediction; leave out --grid")
+        from steptime.questions.predict.grid_request import read_axes, request_grid
+        from steptime.questions.predict.grid_table import predict_grid
+
         axes = read_axes(
             text_of(model), text_of(device), text_of(batch), text_of(replicas), link, method.name
         )
-        make = _workload_maker(step)
-        workloads = (make(name, None) for name in axes.models)
-        request = GridRequest(
-            axes, make, method, settings, read_training(tokens, prices, workloads)
-        )
-        return grid_table.predict_grid(request, None if out is None else str(out))
+        request = request_grid(step, axes, method, settings, tokens, prices)
+        return predict_grid(request, None if out is None else str(out))
     options.refuse(grid_options, "{} needs --grid (for one network see also steptime scale)")
     workload = step.workload(model, batch)
     device_name = options.single_device(text_of(device))
@@ -191,25 +187,6 @@ def _read_run(steps: Any, kwh_price: Any, kwh_co2: Any) -> _Run:
         for name, value in (("--kwh-price", kwh_price), ("--kwh-co2", kwh_co2))
     )
     return _Run(parse_count(steps, "--steps"), price, co2_g)
-
-
-def _workload_maker(step: StepOptions) -> WorkloadMaker:
-    """Return a function that makes the workload of a model at a batch, or at the model's own."""
-    from steptime.build import make_workload, read_model, set_length
-
-    read = cache(read_model)  # a file is read once
-    tuning = step.tuning
-
-    def make(name: Any, batch: int | None) -> Workload:
-        if isinstance(name, Workload):
-            return name
-        text = options.set_reading(name, step.strict, step.batch_axis)
-        choice = read(text, step.allow_unknown, trusted=True)
-        if step.sequence_length is not None:
-            choice = set_length(choice, step.sequence_length)
-        return make_workload(choice, batch, step.dtype, step.phase, step.optimizer, tuning=tuning)
-
-    return make
 
 
 def _write_timeline(model: StepModel, path: File) -> None:

@@ -1,10 +1,15 @@
 """The answer of a question that writes predictions into a folder of records."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from steptime.core.answer import Answer, AnswerRow
 from steptime.core.units import counted
-from steptime.grids.folder import Predicted
+
+if TYPE_CHECKING:
+    from steptime.grids.folder import Predicted
 
 
 class RefusedSteps(AnswerRow, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from steptime.core.answer import AnswerRow
+from steptime.core.assumed import assumed_line, assumed_text
 from steptime.core.table import Column, Printout, Table
 from steptime.hardware.prices import NO_PRICE, by_offer
 from steptime.questions.launched.answer import LaunchedAnswer
@@ -289,11 +290,11 @@ def _describe_search(answer: SearchAnswer) -> str:
 
 
 def _lines_below(answer: SearchAnswer, best: Mapping[tuple[str, str], SearchRow]) -> list[str]:
-    """Return the sources of prices, the number of services, and the command of the first row."""
+    """Return what is assumed, the sources of prices, and the command of the first row."""
     prices = {
         row.device: by_offer(row.offer, row.price_date or "") for row in best.values() if row.offer
     }
-    lines = []
+    lines = assumed_line([(answer.model, assumed_text(answer.assumed))])
     if prices:
         texts = "; ".join(f"{device}: {offer}" for device, offer in prices.items())
         lines.append(f"prices: {texts}")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from steptime.core.signature import option_name
+from steptime.core.assumed import assumed_row
 from steptime.core.table import Column, Printout, Table, make_facts_table
 from steptime.core.units import interval, percent, seconds, size
 from steptime.hardware.prices import NO_PRICE, by_offer
@@ -179,7 +179,7 @@ class ServerAnswer(LaunchedAnswer, frozen=True, kw_only=True):
     def tables(self) -> list[Table]:
         """Return the server as a table, and its requests under load as another."""
         rows = [
-            *([("assumed", _describe_assumed(self))] if self.assumed else []),
+            *assumed_row(self.assumed),
             *_phase_rows(self),
             ("request", seconds(self.request_s)),
             ("tokens", _describe_throughput(self)),
@@ -212,11 +212,6 @@ def _describe_server(answer: ServerAnswer) -> str:
             token = seconds(other.tpot_s)
             lines.append(f"assumed {answer.stack}, with --stack {other.stack} {token} a token")
     return "\n".join(lines)
-
-
-def _describe_assumed(answer: ServerAnswer) -> str:
-    """Describe the assumed options: `--dtype bfloat16, --stack vllm-2026`."""
-    return ", ".join(f"{option_name(name)} {value}" for name, value in answer.assumed.items())
 
 
 def _describe_split(answer: ServerAnswer) -> str:
