@@ -11,9 +11,14 @@ import shutil
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from cyclopts import App
+    from cyclopts.argument import ArgumentCollection
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "reference"
 
@@ -92,6 +97,25 @@ def pytest_collection_finish() -> None:
 
 def pytest_sessionfinish() -> None:
     gc.unfreeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _read_options_once():
+    """Let cyclopts read the options of each command once, which is most of a wrong line's time."""
+    from cyclopts import App
+
+    read_options = App.assemble_argument_collection
+    options_of: dict[tuple[object, ...], ArgumentCollection] = {}
+
+    def copy_options(app: App, **settings: object) -> ArgumentCollection:
+        key = (app.default_command, *settings.items())
+        if key not in options_of:
+            options_of[key] = read_options(app, **settings)
+        return options_of[key].copy(reset_tokens=True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(App, "assemble_argument_collection", copy_options)
+        yield
 
 
 NUMBERS = itertools.count()
