@@ -130,6 +130,14 @@ def _own_home(tmp_path_factory):
     os.environ["STEPTIME_HOME"] = before
 
 
+@pytest.fixture
+def exported_here(monkeypatch):
+    """Let this process export code; `tests/cli/test_convert.py` holds the process of exports."""
+    from export_in_process import export_in_process
+
+    monkeypatch.setattr("steptime.formats.code._asked", export_in_process)
+
+
 @pytest.fixture(scope="session")
 def chromium():
     """Return the path of a Chromium binary."""
