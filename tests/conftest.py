@@ -11,9 +11,14 @@ import shutil
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from cyclopts import App
+    from cyclopts.argument import ArgumentCollection
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "reference"
 
@@ -94,6 +99,25 @@ def pytest_sessionfinish() -> None:
     gc.unfreeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _read_options_once():
+    """Let cyclopts read the options of each command once, which is most of a wrong line's time."""
+    from cyclopts import App
+
+    read_options = App.assemble_argument_collection
+    options_of: dict[tuple[object, ...], ArgumentCollection] = {}
+
+    def copy_options(app: App, **settings: object) -> ArgumentCollection:
+        key = (app.default_command, *settings.items())
+        if key not in options_of:
+            options_of[key] = read_options(app, **settings)
+        return options_of[key].copy(reset_tokens=True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(App, "assemble_argument_collection", copy_options)
+        yield
+
+
 NUMBERS = itertools.count()
 
 
@@ -104,6 +128,14 @@ def _own_home(tmp_path_factory):
     os.environ["STEPTIME_HOME"] = str(tmp_path_factory.getbasetemp() / home)
     yield
     os.environ["STEPTIME_HOME"] = before
+
+
+@pytest.fixture
+def exported_here(monkeypatch):
+    """Let this process export code; `tests/cli/test_convert.py` holds the process of exports."""
+    from export_in_process import export_in_process
+
+    monkeypatch.setattr("steptime.formats.code._asked", export_in_process)
 
 
 @pytest.fixture(scope="session")

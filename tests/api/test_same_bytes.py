@@ -21,14 +21,14 @@ PLANNED = ("fc", "cnn", "rnn")  # as what they are, not as language models
 
 
 def _make_marks(model: str, number: int) -> list[pytest.MarkDecorator]:
-    """Return the group of a case: a third are quick, a third slow, a third rare.
+    """Return the group of a case: a third are quick, a sixth slow, the others rare.
 
     Of the largest network a sixth are quick and a sixth slow. Each network, device and type is
     quick with two or more of the others.
     """
-    group_count = 6 if model == "llama3_8b" else 3
-    group_marks = {0: [], group_count // 3: [pytest.mark.slow]}
-    return group_marks.get(number % group_count, [pytest.mark.rare])
+    if number % (6 if model == "llama3_8b" else 3) == 0:
+        return []
+    return [pytest.mark.slow if number % 6 == 2 else pytest.mark.rare]
 
 
 CASES = [

@@ -6,19 +6,17 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from tempfile import gettempdir
-from typing import Any
 
 import pytest
 
 import steptime
 from every import every
+from export_in_process import export_in_process
 from places import ROOT
 from steptime.build import build, make_workload, read_model
 from steptime.cli.main import run
-from steptime.core.errors import InputError
 from steptime.hardware.catalog import user_folder
 from steptime.measure.contract import Options, UnsupportedError
 
@@ -30,22 +28,6 @@ def folder(tmp_path, monkeypatch):
     shutil.copy(ROOT / "examples/unet.py", tmp_path / "unet.py")
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def _export_in_this_process(request: Mapping[str, Any], _what: str) -> dict[str, Any]:
-    """Answer a request as the process of an export does, which takes seconds to start."""
-    from steptime.measure.backends.native import export
-
-    try:
-        return export._answer(json.loads(json.dumps(request)))
-    except InputError as error:
-        return {"refused": str(error)}
-
-
-@pytest.fixture
-def exported_here(monkeypatch):
-    """Let this process export code."""
-    monkeypatch.setattr("steptime.formats.code._asked", _export_in_this_process)
 
 
 def _answer(line: str, capsys: pytest.CaptureFixture[str], code: int = 0) -> dict[str, object]:
@@ -98,6 +80,7 @@ def test_what_code_is_given_is_remembered_when_the_code_changes(folder, capsys, 
 
 
 @pytest.mark.onnx
+@pytest.mark.usefixtures("exported_here")
 def test_a_network_is_written_in_other_forms(folder, capsys):
     _answer("convert unet.py:UNet --batch 4 -o net.json", capsys)
     own = _answer("count unet.py:UNet --batch 4", capsys)
@@ -152,7 +135,7 @@ def test_code_that_raises_an_error_is_one_line(capsys):
 )
 def test_code_that_cannot_be_exported_is_one_line(line, message, monkeypatch, failing_code, capsys):
     monkeypatch.chdir(failing_code)
-    monkeypatch.setattr("steptime.formats.code._asked", _export_in_this_process)
+    monkeypatch.setattr("steptime.formats.code._asked", export_in_process)
     _is_one_line(line, message, capsys)
 
 
@@ -167,6 +150,7 @@ def _pairs_by_its_old_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert _answer("predict --in old --device a100", capsys)["added"] == 1
 
 
+@pytest.mark.usefixtures("exported_here")
 def test_the_module_itself_is_measured_beside_its_graph(folder, capsys):
     for backend in ("torch", "native"):
         line = f"run unet.py:UNet --batch 2 --budget 0.1 --backend {backend} --out {backend}"

@@ -360,6 +360,7 @@ def test_a_measurement_runs_no_code_that_a_file_names(folder, capsys):
 
 @pytest.mark.slow
 @pytest.mark.framework
+@pytest.mark.usefixtures("exported_here")
 def test_code_runs_where_a_person_asks_for_it(folder, capsys):
     import steptime
 

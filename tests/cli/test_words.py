@@ -107,7 +107,7 @@ def test_no_page_has_a_word_of_the_house(path):
         "plan gpt2 --device a100-sxm4-80gb --inside nvlink-3 --device-count 2,4 --global-batch 32",
         "plan llama2_70b --device h100-sxm5",
         "serve llama3_8b --device h100 --rate 2 --count 50 --output 16 --ttft 0.5",
-        "serve llama3_8b --device h100,l4 --rate 1 --output 16 --tpot 0.05 --search",
+        "serve gpt2 --device h100,l4 --rate 1 --tpot 0.05 --max-device-count 2 --search",
         "why resnet50 --device v100 --replicas 8 --link ethernet-25",
         "whatif v100 --set memory_GB_per_s=x2 --model resnet50,gpt2",
     ],

@@ -99,6 +99,7 @@ def form_of(name: str, folder: Path) -> str:
     return str(path)
 
 
+@pytest.mark.usefixtures("exported_here")
 @pytest.mark.parametrize("name", make_cases(RARE))
 def test_a_network_goes_through_every_command_and_trains(name, tmp_path, capsys):
     from steptime.measure.backends.torch import backend
@@ -110,6 +111,7 @@ def test_a_network_goes_through_every_command_and_trains(name, tmp_path, capsys)
 
 
 @pytest.mark.jax
+@pytest.mark.usefixtures("exported_here")
 @pytest.mark.parametrize("name", make_cases({*RARE, *BUILT_IN_FAMILIES}))
 def test_a_network_trains_in_jax(name, tmp_path, capsys):
     from steptime.measure.backends.jax import backend

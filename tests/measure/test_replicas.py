@@ -295,6 +295,7 @@ def test_no_worker_outlives_a_parent_that_is_killed():
         assert gone(workers)
 
 
+@pytest.mark.rare
 def test_no_worker_outlives_ctrl_c():
     with long_run() as (process, workers):
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
@@ -357,7 +358,7 @@ def await_server(port: int, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("victim", ["worker", "command"])
+@pytest.mark.parametrize("victim", ["worker", pytest.param("command", marks=pytest.mark.rare)])
 def test_the_death_of_a_rank_of_a_launcher_ends_the_other(victim):
     words = [word for word in LONG if word not in {"--replicas", "2"}]
     running = [
@@ -428,10 +429,12 @@ def is_one_record(printed: str, out: Path, run_count: int) -> None:
     assert record.env["ranks"][0]["cpus"] != record.env["ranks"][1]["cpus"]
 
 
-def test_ranks_of_srun_make_one_record(tmp_path):
-    first, second = launched(srun_variables(free_port()), tmp_path / "out", "--runs", "2")
+@pytest.mark.parametrize("run_count", [1, pytest.param(2, marks=pytest.mark.rare)])
+def test_ranks_of_srun_make_one_record(run_count, tmp_path):
+    variables = srun_variables(free_port())
+    first, second = launched(variables, tmp_path / "out", "--runs", str(run_count))
     assert (first[0], second) == (0, (0, "", ""))
-    is_one_record(first[1], tmp_path / "out", run_count=2)
+    is_one_record(first[1], tmp_path / "out", run_count)
 
 
 @pytest.mark.rare

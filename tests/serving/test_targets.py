@@ -63,7 +63,11 @@ def cards(devices: int, ttft: float, tpot: float) -> dict[str, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("ttft", "tpot"),
-    [(0.2, 0.02), pytest.param(0.1, 0.011, marks=pytest.mark.rare), (0.5, 0.1)],
+    [
+        (0.2, 0.02),
+        pytest.param(0.1, 0.011, marks=pytest.mark.rare),
+        pytest.param(0.5, 0.1, marks=pytest.mark.rare),
+    ],
 )
 def test_the_fewest_devices_are_those_of_all_single_answers(ttft, tpot):
     told = searched(ttft, tpot)
