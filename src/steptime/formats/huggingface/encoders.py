@@ -159,7 +159,7 @@ def electra(config: Config) -> Settings:
     free=TWO_LENGTHS,
 )
 def t5(config: Config) -> Settings:
-    """Describe T5 and Flan-T5: relative positions, no biases, a head scaled where words are tied."""
+    """Describe T5 and Flan-T5: relative positions, no biases."""
     config.rename(
         hidden_size="d_model",
         num_attention_heads="num_heads",
