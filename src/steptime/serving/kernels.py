@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, Op, TensorSpec
+from steptime.network.layers.attention import INDEX_VALUES
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.execution import PLAIN
 from steptime.network.ops.state import STATE_BYTES
@@ -48,9 +49,20 @@ class Group(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The attention of a layer: heads, those of keys, widths of a key and a value, places seen.
+    """The attention of a layer, or a state in its place.
 
-    One of the `kind` delta_rule keeps a state in place of what it saw.
+    Attributes:
+        heads: heads of queries; of a state, heads of values.
+        kv_heads: heads of keys.
+        width: width of a key.
+        values: width of a value.
+        window: places seen, 0 for all.
+        kind: the kind of the op; `delta_rule` keeps a state in place of what it saw.
+        latent: numbers of a token that all heads share in the cache, 0 where heads have own ones.
+        keeps_all: the cache keeps tokens outside of the window, too, as an indexer may choose them.
+        is_cached: the layer has a cache of its own.
+        rule: how tokens change a state.
+        decays: numbers of a token by which a state decays.
     """
 
     heads: int
@@ -59,6 +71,11 @@ class Head(NamedTuple):
     values: int
     window: int
     kind: str = "attention"
+    latent: int = 0
+    keeps_all: bool = False
+    is_cached: bool = True
+    rule: str = "delta"
+    decays: int = 0
 
     @property
     def state_bytes(self) -> float:
@@ -66,9 +83,42 @@ class Head(NamedTuple):
         return float(STATE_BYTES * self.heads * self.width * self.values * (self.kind in STATEFUL))
 
     @property
+    def passing_numbers(self) -> int:
+        """Numbers of a token that pass through it: queries, keys and values."""
+        if self.kind in STATEFUL:
+            return 2 * self.kv_heads * self.width + self.heads * self.values
+        return self.heads * self.width + self.kv_heads * (self.width + self.values)
+
+    @property
     def token_numbers(self) -> int:
         """Numbers that are kept of each token."""
-        return self.kv_heads * (self.width + self.values) * (self.kind not in STATEFUL)
+        if self.kind in STATEFUL or not self.is_cached:
+            return 0
+        if self.latent:
+            return self.latent
+        cached_values = 0 if self.values == INDEX_VALUES else self.values
+        return self.kv_heads * (self.width + cached_values)
+
+
+def heads_of(graph: Graph, piece: str, latent: int) -> tuple[Head, ...]:
+    """Return the attention of a piece of a rank's graph, that of its indexer too.
+
+    Args:
+        graph: the graph of the rank.
+        piece: the name of the piece, such as `block1`.
+        latent: numbers of a token that latent attention keeps, 0 for other networks.
+    """
+    ops = [op for op in graph.ops if op.kind in ATTENDING and piece_of(op.name) == piece]
+    has_indexer = any("/indexer/" in op.name for op in graph.ops if piece_of(op.name) == piece)
+    heads = []
+    for op in ops:
+        head = head_of(graph, op)
+        if head.kind in STATEFUL or head.values == INDEX_VALUES:
+            heads.append(head)
+            continue
+        is_cached = piece_of(op.inputs[1]) == piece
+        heads.append(head._replace(latent=latent, keeps_all=has_indexer, is_cached=is_cached))
+    return tuple(heads)
 
 
 def head_of(graph: Graph, op: Op) -> Head:
@@ -76,8 +126,11 @@ def head_of(graph: Graph, op: Op) -> Head:
     q, v = (graph.tensors[op.inputs[i]].shape[2] for i in (0, 2))
     names = ("heads", "key_heads" if op.kind in STATEFUL else "kv_heads", "window")
     n, g, window = (int(str(op.attrs.get(name, 0))) for name in names)
-    of_q, of_v = (g, n) if op.kind in STATEFUL else (n, g)
-    return Head(n, g, q // of_q, v // of_v, window, op.kind)
+    if op.kind not in STATEFUL:
+        return Head(n, g, q // n, v // g, window, op.kind)
+    decays = graph.tensors[op.inputs[3]].shape[2]
+    rule = str(op.attrs.get("rule", "delta"))
+    return Head(n, g, q // g, v // n, window, op.kind, rule=rule, decays=decays)
 
 
 def attention(planner: Planner, head: Head, group: Group, kv: str) -> list[Kernel]:
@@ -89,10 +142,10 @@ def attention(planner: Planner, head: Head, group: Group, kv: str) -> list[Kerne
     sequences, tokens, past = group.sequences, group.tokens, round(group.past)
     if head.kind in STATEFUL:
         return _of_state(planner, head, group)
-    latent, turned = (int(planner.shape.one[name]) for name in ("latent_kv", "rotary_width"))
-    shared = bool(latent) and tokens == 1
+    shared = bool(head.latent) and tokens == 1
     if shared:
-        head = Head(head.heads, 1, latent + turned, latent, head.window)
+        values = int(planner.shape.one["latent_kv"])
+        head = head._replace(kv_heads=1, width=head.latent, values=values)
     past = min(past, head.window) if head.window else past
     b = Builder("attention", precision(planner.in_memory), training=False)
     keys = past + tokens
@@ -116,9 +169,10 @@ def _of_state(planner: Planner, head: Head, group: Group) -> list[Kernel]:
     """Return the kernels of a layer that reads and changes a state of each sequence."""
     b = Builder("attention", precision(planner.in_memory), training=False)
     keys, values = head.kv_heads * head.width, head.heads * head.values
-    sizes = {"q": keys, "k": keys, "v": values, "decay": head.heads, "share": head.heads}
+    sizes = {"q": keys, "k": keys, "v": values, "decay": head.decays, "share": head.heads}
     parts = [b.input(name, (group.sequences, group.tokens, n)) for name, n in sizes.items()]
-    y = b.op(head.kind, *parts, name=head.kind, heads=head.heads, key_heads=head.kv_heads)
+    how: dict[str, Any] = {"heads": head.heads, "key_heads": head.kv_heads, "rule": head.rule}
+    y = b.op(head.kind, *parts, name=head.kind, **how)
     return [*planner.step.of(b.graph(y), group.sequences).lowered().kernels]
 
 

@@ -15,6 +15,10 @@ MAY_BE_ZERO = frozenset(
         "n_shared_experts",
         "max_window_layers",
         "shared_intermediate_size",
+        "hidden_size_per_layer_input",
+        "num_kv_shared_layers",
+        "num_hash_layers",
+        "num_dense_layers",
     }
 )
 TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
@@ -100,6 +104,10 @@ class Config:
         if self.table.get(name, only) not in (only, None):
             value = shorten(self.table[name])
             raise InputError(f"{self.place}: {name}: {value} is not known, only {only}")
+
+    def replace(self, name: str, value: object) -> None:
+        """Read a field as another value, where a file names in its own words what is known."""
+        self._values[name] = value
 
     def remark(self, text: str) -> None:
         """Add a sentence that every answer on this network shows."""

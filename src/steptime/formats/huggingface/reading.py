@@ -19,7 +19,7 @@ from steptime.formats.huggingface.composed import (
 from steptime.formats.huggingface.config import Config, Settings, check_value
 from steptime.formats.huggingface.quantised import weights_format
 from steptime.formats.huggingface.remarks import describe_file
-from steptime.formats.huggingface.settings import finish_settings
+from steptime.formats.huggingface.settings import finish_settings, resolve_settings
 from steptime.formats.huggingface.types import UNLIKE, ModelType, all_types, types
 from steptime.network.families.family import Family, Parameter, resolve
 from steptime.network.ops.builder import Builder
@@ -67,7 +67,7 @@ def _describe_single(
     config = Config(table, place, head, count_labels(table, row, place))
     settings = finish_settings(config, row.describe(config))
     base: Family = registry.load(row.family)
-    fixed = resolve(base, settings, place)
+    fixed = resolve_settings(base, settings, place)
     free = {key: Parameter(fixed[key], base.parameters[key].meaning) for key in row.free}
     remarks = [*first_remarks, *head_remarks, *describe_file(table, config.read_fields)]
     remarks += config.remarks

@@ -2,9 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from steptime.core.errors import InputError, unknown
 from steptime.formats.huggingface.config import Config, Settings
+from steptime.network.families.family import Family, resolve
+from steptime.network.layers.designs import BlockDesign
 
 MAX_LAYERS = 2000  # of a file: some seconds, and a few hundred megabytes
 LAYER_LETTERS = {
@@ -41,10 +44,36 @@ def finish_settings(config: Config, settings: Settings) -> Settings:
     activation = resolve_activation(result["activation"], is_gated, config.place)
     result["activation"] = f"clamped_{activation}" if is_clamped else activation
     layer_types = config.table.get("layer_types")
-    if layer_types and "layer_types" in config.read_fields and "layer_settings" not in result:
+    if layer_types and "layer_types" in config.read_fields and "designs" not in result:
         result["windows"] = windows_of(layer_types, config.place)
     check_layers(result, config.place)
     return result
+
+
+def resolve_settings(base: Family, settings: Settings, place: str) -> Settings:
+    """Return every hyperparameter of a network, and the designs of its blocks where these differ.
+
+    Raises:
+        InputError: for sizes that do not fit, in the network or in one of its blocks.
+    """
+    usual = {key: value for key, value in settings.items() if key != "designs"}
+    fixed: Settings = resolve(base, usual, place)
+    designs: tuple[BlockDesign, ...] = settings.get("designs", ())
+    if not designs:
+        return fixed
+    if len(designs) != fixed["layers"]:
+        raise InputError(f"{place}: {len(designs)} blocks are described, not {fixed['layers']}")
+    resolved = {design: _resolve_design(base, usual, fixed, design, place) for design in designs}
+    return fixed | {"designs": tuple(resolved[design] for design in designs)}
+
+
+def _resolve_design(
+    base: Family, settings: Settings, fixed: Settings, design: BlockDesign, place: str
+) -> BlockDesign:
+    """Return a design whose changes are all hyperparameters that differ from the network's."""
+    block = resolve(base, settings | dict(design.changes), place)
+    changes = [(name, value) for name, value in block.items() if value != fixed[name]]
+    return replace(design, changes=tuple(sorted(changes)))
 
 
 def check_layers(settings: Mapping[str, object], place: str) -> None:

@@ -13,6 +13,9 @@ MODULES = (
     "further_decoders",
     "mixtures",
     "latent",
+    "hybrids",
+    "states",
+    "sparse",
     "encoders",
     "images",
 )  # of families, in the order of the docs
@@ -45,33 +48,14 @@ DECODER_HEADS = (
 )
 _STREAMS = "streams that predict each other, and layers that share keys and values"
 _LIGHTNING = "attention to a state that fades by a fixed rate, in blocks (lightning attention)"
-_INDEXER = "an indexer that chooses the tokens each attends to (sparse attention)"
-_MAMBA_2 = "blocks with a state of Mamba-2"
-_TWO_WIDTHS = "heads of two widths, keys that are values too, and experts beside a dense part"
 UNLIKE = {  # types that something decides which no op here has
     "gemma3n": _STREAMS,
     "gemma3n_text": _STREAMS,
     "minimax": _LIGHTNING,
     "minimax_m1": _LIGHTNING,
     "minimax_text_01": _LIGHTNING,
-    "deepseek_v32": _INDEXER,
-    "glm_moe_dsa": _INDEXER,
-    "deepseek_v4": "attention to compressed and chosen tokens, and several residual streams",
-    "gemma4": _TWO_WIDTHS,
-    "gemma4_text": _TWO_WIDTHS,
-    "minimax_m3": "attention to chosen blocks of tokens (sparse attention)",
-    "minimax_m3_vl_text": "attention to chosen blocks of tokens (sparse attention)",
-    "mimo_v2_flash": "more heads of keys, and sinks, in blocks with a window alone",
-    "nemotron_h": _MAMBA_2,
-    "falcon_h1": _MAMBA_2,
-    "granitemoehybrid": _MAMBA_2,
     "mamba": "blocks with a state of Mamba",
-    "mamba2": _MAMBA_2,
     "jamba": "blocks with a state of Mamba",
-    "lfm2": "blocks of a gated short convolution",
-    "lfm2_moe": "blocks of a gated short convolution",
-    "kimi_linear": "blocks with a state whose decay differs by feature (Kimi delta attention)",
-    "olmo": "norms without weights",
     "nanochat": "norms without weights",
 }
 Describe = Callable[[Config], Settings]

@@ -10,10 +10,16 @@ from steptime.network.layers.attention import Sight, attention
 from steptime.network.layers.blocks import (
     NORMS,
     Part,
+    activated,
     block,
     dense_beside_experts,
     feed_forward,
     mixture,
+)
+from steptime.network.layers.compressed import (
+    collapse_streams,
+    expand_streams,
+    through_streams,
 )
 from steptime.network.layers.dense import linear
 from steptime.network.layers.designs import block_parameters, design_of
@@ -21,6 +27,8 @@ from steptime.network.layers.mixers import delta_net
 from steptime.network.layers.norms import norm
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.sequence import GATED
+
+UNGATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "reglu": "relu"}
 
 
 def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
@@ -56,6 +64,10 @@ def blocks(
     if p["positions"] in ("relative", "alibi"):
         relative = _relative(b, p, length, f"{name}_relative")
     groups = p["block_groups"] or p["layers"]
+    first_design = design_of(block_parameters(p, 0))
+    own_tokens = _embeddings_of_blocks(b, x, p, first_design.token_width)
+    if first_design.streams:
+        x = expand_streams(b, x, first_design.streams)
     for i in b.repeat(p["layers"]):
         q = block_parameters(p, i)
         letter = p["windows"][i % len(p["windows"])]
@@ -65,11 +77,51 @@ def blocks(
         parts[:1] = [lambda x: delta_net(b, x, p, "attention")] if letter == "l" else parts[:1]
         first = -(-(i * groups // p["layers"]) * p["layers"] // groups)  # of the group
         with b.scope(f"{name}{i + 1}", f"{name}{first + 1}" if first != i else ""):
-            if design_of(q).dense_beside:
-                x = dense_beside_experts(b, block(b, x, q, parts), q)
-            else:
-                x = block(b, x, q, [*parts, *([_feeds(b, q, i)] if design_of(q).feeds else [])])
+            parts += [_feeds(b, q, i)] if design_of(q).feeds else []
+            x = _block_of_design(b, x, q, parts)
+            if own_tokens:
+                x = _add_own_tokens(b, x, q, own_tokens, i)
+    return collapse_streams(b, x, first_design.streams) if first_design.streams else x
+
+
+def _block_of_design(b: Builder, x: str, p: Mapping[str, Any], parts: Sequence[Part]) -> str:
+    """Return `x` after a block: a usual one, one of several streams, or with experts beside."""
+    design = design_of(p)
+    if design.dense_beside:
+        return dense_beside_experts(b, block(b, x, p, parts[:-1]), p)
+    if not design.streams:
+        return block(b, x, p, parts)
+    for number, part in enumerate(parts, 1):
+        x = through_streams(b, x, design.streams, part, f"part{number}", p["norm"])
     return x
+
+
+def _embeddings_of_blocks(b: Builder, x: str, p: Mapping[str, Any], width: int) -> str:
+    """Return embeddings of each token for each block, `[n, l, layers*width]` ("" for none)."""
+    if not width:
+        return ""
+    n, length, _ = b.shape(x)
+    layers = len(p["designs"])  # of the whole network, of which `p` may say the first blocks
+    whole = layers * width
+    with b.scope("embedding_of_blocks"):
+        table = b.weight("w", (b.words(p["vocabulary"]), whole))
+        y = b.summed(b.op("embedding", "tokens", table, name="embedding"), "sum")
+        z = linear(b, x, whole, "projection", bias=False)
+        z = b.op("reshape", z, name="blocks", shape=(n, length, layers, width))
+        z = b.op("reshape", norm(b, z, p["norm"], "norm"), name="all", shape=(n, length, whole))
+        return b.op("add", y, z, name="add")
+
+
+def _add_own_tokens(b: Builder, x: str, p: Mapping[str, Any], tokens: str, number: int) -> str:
+    """Return `x` with the embeddings of a block's own, which a gate of `x` weighs."""
+    width = design_of(p).token_width
+    with b.scope("own_tokens"):
+        start = number * width
+        own = b.op("slice", tokens, name="own", axis=-1, start=start, stop=start + width)
+        plain = UNGATED.get(p["activation"], p["activation"])
+        gate = activated(b, linear(b, x, width, "gate", bias=False), plain)
+        y = linear(b, b.op("mul", gate, own, name="gated"), p["width"], "out", bias=False)
+        return b.op("add", norm(b, y, p["norm"], "norm"), x, name="add")
 
 
 def _angles(b: Builder, p: Mapping[str, Any], length: int) -> str:

@@ -37,28 +37,6 @@ class Indexer:
 
 
 @dataclass(frozen=True)
-class Compression:
-    """Attention to compressed tokens beside those in a window (DeepSeek-V4, 2026).
-
-    Attributes:
-        ratio: tokens that make one compressed token.
-        overlap: compressed tokens of two ranges of tokens, each twice as long.
-        indexer: chooses compressed tokens; None where all are seen.
-    """
-
-    ratio: int
-    overlap: bool
-    indexer: Indexer | None = None
-
-
-@dataclass(frozen=True)
-class Streams:
-    """Residual streams beside each other that every part mixes (manifold hyper-connections)."""
-
-    count: int
-
-
-@dataclass(frozen=True)
 class BlockDesign:
     """One block of a network whose blocks differ.
 
@@ -69,7 +47,6 @@ class BlockDesign:
         feeds: False for a block that has no feed-forward part.
         beside: a mixer whose result is added to that of attention (Falcon-H1).
         indexer: chooses the tokens that attention sees.
-        compression: makes compressed tokens that attention sees, too.
         source: the number from 0 of an earlier block whose keys and values are read.
         keys_are_values: values are the keys before they are normed and turned.
         value_norm: values are normed, head by head, without weights.
@@ -77,7 +54,8 @@ class BlockDesign:
         expert_width: width that tokens are brought to before experts read them, 0 for the model's.
         expert_norm: what experts make together is normed before it is brought back.
         dense_beside: a dense feed-forward part stands beside the experts (Gemma 4).
-        streams: residual streams; None for one.
+        streams: residual streams beside each other that every part mixes, 0 for a plain residual.
+        token_width: width of an embedding of the block's own for each token, 0 for none (Gemma 4).
     """
 
     changes: tuple[tuple[str, Value], ...] = ()
@@ -86,7 +64,6 @@ class BlockDesign:
     feeds: bool = True
     beside: Mixer | None = None
     indexer: Indexer | None = None
-    compression: Compression | None = None
     source: int | None = None
     keys_are_values: bool = False
     value_norm: bool = False
@@ -94,7 +71,8 @@ class BlockDesign:
     expert_width: int = 0
     expert_norm: bool = False
     dense_beside: bool = False
-    streams: Streams | None = None
+    streams: int = 0
+    token_width: int = 0
 
 
 USUAL = BlockDesign()
