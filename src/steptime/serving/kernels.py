@@ -1,6 +1,6 @@
 """Kernels as stacks that serve run them: attention with a cache, products of one input as one."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -8,6 +8,8 @@ from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, Op, TensorSpec
 from steptime.network.layers.attention import INDEX_VALUES
+from steptime.network.layers.compressed import CompressedAttention
+from steptime.network.layers.designs import block_design
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.execution import PLAIN
 from steptime.network.ops.state import STATE_BYTES
@@ -63,6 +65,9 @@ class Head(NamedTuple):
         is_cached: the layer has a cache of its own.
         rule: how tokens change a state.
         decays: numbers of a token by which a state decays.
+        ratio: tokens that lie in the cache as one.
+        selected: keys that a token attends to at most, 0 for no limit.
+        values_are_keys: the cache keeps one vector for key and value.
     """
 
     heads: int
@@ -76,6 +81,9 @@ class Head(NamedTuple):
     is_cached: bool = True
     rule: str = "delta"
     decays: int = 0
+    ratio: int = 1
+    selected: int = 0
+    values_are_keys: bool = False
 
     @property
     def state_bytes(self) -> float:
@@ -90,35 +98,50 @@ class Head(NamedTuple):
         return self.heads * self.width + self.kv_heads * (self.width + self.values)
 
     @property
-    def token_numbers(self) -> int:
+    def token_numbers(self) -> float:
         """Numbers that are kept of each token."""
         if self.kind in STATEFUL or not self.is_cached:
             return 0
         if self.latent:
             return self.latent
-        cached_values = 0 if self.values == INDEX_VALUES else self.values
-        return self.kv_heads * (self.width + cached_values)
+        is_shared = self.values_are_keys or self.values == INDEX_VALUES
+        return self.kv_heads * (self.width + (0 if is_shared else self.values)) / self.ratio
 
 
-def heads_of(graph: Graph, piece: str, latent: int) -> tuple[Head, ...]:
+def heads_of(graph: Graph, piece: str, parameters: Mapping[str, Any]) -> tuple[Head, ...]:
     """Return the attention of a piece of a rank's graph, that of its indexer too.
 
     Args:
         graph: the graph of the rank.
         piece: the name of the piece, such as `block1`.
-        latent: numbers of a token that latent attention keeps, 0 for other networks.
+        parameters: the hyperparameters of the network.
     """
+    latent = parameters["latent_kv"]
+    latent += parameters["rotary_width"] if latent else 0
+    mixer = block_design(parameters, int(piece.removeprefix("block")) - 1).mixer
     ops = [op for op in graph.ops if op.kind in ATTENDING and piece_of(op.name) == piece]
     has_indexer = any("/indexer/" in op.name for op in graph.ops if piece_of(op.name) == piece)
     heads = []
     for op in ops:
         head = head_of(graph, op)
-        if head.kind in STATEFUL or head.values == INDEX_VALUES:
+        if isinstance(mixer, CompressedAttention):
+            heads.append(_compressed_head(head, mixer, op.name))
+        elif head.kind in STATEFUL or head.values == INDEX_VALUES:
             heads.append(head)
-            continue
-        is_cached = piece_of(op.inputs[1]) == piece
-        heads.append(head._replace(latent=latent, keeps_all=has_indexer, is_cached=is_cached))
+        else:
+            is_cached = piece_of(op.inputs[1]) == piece
+            heads.append(head._replace(latent=latent, keeps_all=has_indexer, is_cached=is_cached))
     return tuple(heads)
+
+
+def _compressed_head(head: Head, mixer: CompressedAttention, op_name: str) -> Head:
+    """Return the part of DeepSeek-V4's attention that an op is: a window, scores, or compressed."""
+    if op_name.endswith("/window"):
+        return head._replace(values_are_keys=True)
+    head = head._replace(ratio=mixer.ratio, values_are_keys=True)
+    if mixer.indexer and op_name.endswith("/compressed"):
+        return head._replace(selected=mixer.indexer.selected)
+    return head
 
 
 def head_of(graph: Graph, op: Op) -> Head:
@@ -148,18 +171,21 @@ def attention(planner: Planner, head: Head, group: Group, kv: str) -> list[Kerne
         head = head._replace(kv_heads=1, width=head.latent, values=values)
     past = min(past, head.window) if head.window else past
     b = Builder("attention", precision(planner.in_memory), training=False)
-    keys = past + tokens
+    keys = -(-(past + tokens) // head.ratio)
+    keys = min(keys, head.selected) if head.selected else keys
+    is_causal = tokens > 1 and head.ratio == 1
     q = b.input("q", (sequences, tokens, head.heads * head.width))
     k = b.input("k", (sequences, keys, head.kv_heads * head.width))
     v = b.input("v", (sequences, keys, head.kv_heads * head.values))
     how: dict[str, Any] = {"heads": head.heads, "kv_heads": head.kv_heads}
     how |= {"window": head.window} if head.window and tokens > 1 else {}
-    y = b.op("attention", q, k, v, name="attention", causal=tokens > 1, **how)
-    cached = b.tensors[k].size + (0 if shared else b.tensors[v].size)
+    y = b.op("attention", q, k, v, name="attention", causal=is_causal, **how)
+    is_single = shared or head.values_are_keys
+    cached = b.tensors[k].size + (0 if is_single else b.tensors[v].size)
     saved = HALF * (b.tensors[k].size + b.tensors[v].size) - FORMATS[kv] * cached
     first, *rest = planner.step.of(b.graph(y), sequences).lowered().kernels
     runs, flop = planner.stack.kinds.get("attention", PLAIN), first.flop
-    if tokens > 1 and not (head.window and runs.skips_window):
+    if is_causal and not (head.window and runs.skips_window):
         skips = 1 - runs.causal_flop  # by a mask, of keys among the new ones alone
         flop *= (1 - skips * tokens / keys) / (1 - skips)
     return [first._replace(bytes=first.bytes - saved, flop=flop), *rest]

@@ -331,9 +331,8 @@ class Phases:
     def heads(self) -> Mapping[str, tuple[Head, ...]]:
         """The attention of a rank's layers, by the name of their kind."""
         graph, one = self._graph(1), self.planner.shape.one
-        latent = one["latent_kv"] + one["rotary_width"] if one["latent_kv"] else 0
         pieces = dict.fromkeys(piece_of(op.name) for op in graph.ops if op.kind in ATTENDING)
-        return {piece: heads_of(graph, piece, latent) for piece in pieces}
+        return {piece: heads_of(graph, piece, one) for piece in pieces}
 
     @cached_property
     def weight_bytes(self) -> float:

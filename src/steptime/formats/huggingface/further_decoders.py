@@ -272,3 +272,11 @@ def nemotron(config: Config) -> Settings:
         hidden_act="relu2",
     )
     return llama(config) | {"norm": "layer", "gated": False}
+
+
+@model_type("olmo")
+def olmo(config: Config) -> Settings:
+    """Describe OLMo 1: layer norms without weights."""
+    config.set_defaults(vocab_size=50304, intermediate_size=11008)
+    config.require("clip_qkv", only=0.0)
+    return {**decoder(config), **attention_biases(config), "norm": "plain_layer"}

@@ -51,7 +51,9 @@ def mimo_v2_flash(config: Config) -> Settings:
     settings = decoder(config)
     layers, value_width = settings["layers"], config.get("v_head_dim", 128)
     pattern = list_of_layers(config, "hybrid_layer_pattern", layers, (0, 1))
-    is_windowed = [bool(flag) for flag in pattern] or [bool(i % 6) for i in range(layers)]
+    is_windowed = [bool(flag) for flag in pattern] or [
+        i > 0 and (i + 1) % 6 != 0 for i in range(layers)
+    ]
     frequencies = list_of_layers(config, "moe_layer_freq", layers, (0, 1))
     is_dense = [not flag for flag in frequencies] or [i == 0 for i in range(layers)]
     windowed = {
@@ -138,10 +140,12 @@ def nemotron_nas(config: Config) -> Settings:
     A `block_configs` entry says the heads in a group and the width of each block.
     """
     blocks: list[object] = config.get("block_configs", [])
-    config.set_defaults(num_hidden_layers=len(blocks), num_key_value_heads=0)
+    config.set_defaults(num_hidden_layers=len(blocks) or 32, num_key_value_heads=0)
     settings = decoder(config)
     config.get("attention_bias", False)
     config.get("mlp_bias", False)
+    if not blocks:
+        return settings
     if len(blocks) != settings["layers"]:
         raise config.error("block_configs", f"{len(blocks)} blocks of {settings['layers']} layers")
     return settings | {"designs": tuple(_nas_design(config, settings, block) for block in blocks)}

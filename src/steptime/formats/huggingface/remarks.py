@@ -21,7 +21,8 @@ HARMLESS = re.compile(  # fields that change neither shapes nor work
     |softcap|^output_|^return_|gradient_|penalty|beam|temperature|top_[kp]$|^max_length
     |^min_length|_act_fn$|swiglu_limit|swiglu_alpha|^attn_implementation|^router_|seq_aux
     |^use_mla|mtp|^attn_type_list$|^use_routing_bias$|^moe_norm_min$|^mamba_ssm_dtype$
-    |^attn_output_gate$|^(image|video|vision)_|^media_""",
+    |^attn_output_gate$|^time_step|^mamba_(ssm|hidden_act|chunk|proj_bias|norm_before)|residual|multiplier|^use_mamba|^hc_eps$|
+    ^index_(skip|share|topk_)|^(image|video|vision)_|^media_""",
     re.VERBOSE,
 )
 

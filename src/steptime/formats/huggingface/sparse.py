@@ -85,7 +85,7 @@ def _sparse_blocks(config: Config, layers: int) -> tuple[Indexer, list[bool]]:
         block, blocks = config.count("index_block_size", 128), config.count("index_topk_blocks", 16)
         heads, width = config.count("index_n_heads", 4), config.count("index_head_dim", 128)
         names = config.get("layer_types", [])
-        is_sparse = [name == "minimax_m3_sparse" for name in names] or [True] * layers
+        is_sparse = [name == "minimax_m3_sparse" for name in names] or [False] * layers
     selected = block * blocks
     return Indexer(heads, width, selected, has_weights=False, norms="both"), is_sparse
 
@@ -113,14 +113,20 @@ def minimax_m3(config: Config) -> Settings:
     settings = decoder(config)
     layers = settings["layers"]
     indexer, is_sparse = _sparse_blocks(config, layers)
-    first_dense = config.get("first_k_dense_replace", 3)
+    first_dense = config.get("first_k_dense_replace", 0)
     frequencies = list_of_layers(config, "moe_layer_freq", layers, (0, 1))
-    dense = [not flag for flag in frequencies] or [i < first_dense for i in range(layers)]
-    config.remark(SELECTED_REMARK)
+    kinds = list_of_layers(config, "mlp_layer_types", layers, ("dense", "sparse"))
+    dense = [not flag for flag in frequencies] or [kind == "dense" for kind in kinds]
+    dense = dense or [i < first_dense for i in range(layers)]
+    if any(is_sparse):
+        config.remark(SELECTED_REMARK)
     rotary_width = config.get("rotary_dim", 64)
     expert_width = config.get("moe_intermediate_size", 0) or settings["ffn"]
     config.get("n_shared_experts", 1)
     config.require("use_qk_norm", only=True)
+    config.require("qk_norm_type", only="per_head")
+    config.require("attention_output_gate", only=False)
+    config.get("use_gemma_norm", True)
     designs = [
         BlockDesign(
             changes(experts=0) if is_dense else (),

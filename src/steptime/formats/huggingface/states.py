@@ -15,7 +15,13 @@ from steptime.network.layers.mixers import KimiDelta, Mamba2, ShortConvolution
 NEMOTRON_LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 NEMOTRON_DEFAULT = ("mamba", "moe", "attention", "mlp")
 NEMOTRON_TYPES = {"linear_attention": "mamba", "full_attention": "attention", "sparse": "moe"}
-NEMOTRON_TYPES |= {"dense": "mlp", "mamba": "mamba", "attention": "attention", "moe": "moe"}
+NEMOTRON_TYPES |= {
+    "dense": "mlp",
+    "mlp": "mlp",
+    "mamba": "mamba",
+    "attention": "attention",
+    "moe": "moe",
+}
 
 
 def _nemotron_blocks(config: Config) -> list[str]:
@@ -102,6 +108,7 @@ def nemotron_h(config: Config) -> Settings:
     return decoder(config) | {
         "gated": False,
         "ffn_bias": mlp_bias,
+        "expert_bias": False,
         "positions": "none",
         "experts": config.get("n_routed_experts", 8) if has_experts else 0,
         "experts_per_token": config.get("num_experts_per_tok", 2),
@@ -206,6 +213,8 @@ def mamba2(config: Config) -> Settings:
     design = BlockDesign(mixer=mixer, feeds=False)
     return settings | {
         "positions": "none",
+        "heads": mixer.heads,
+        "kv_heads": mixer.groups,
         "head_width": mixer.head_width,
         "designs": (design,) * settings["layers"],
     }

@@ -154,7 +154,7 @@ def _mixing_parts(b: Builder, p: Mapping[str, Any], sights: Sequence[Sight]) -> 
         return []
     mixer, beside = design.mixer, design.beside
     if mixer is not None:
-        return [lambda x: mixer.build(b, x, p["width"], "mixer")]
+        return [lambda x: mixer.build(b, x, p["width"], "attention")]
     parts = [_attends(b, p, sight) for sight in sights]
     if beside is None:
         return parts

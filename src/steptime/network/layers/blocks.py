@@ -100,7 +100,7 @@ def mixture(b: Builder, x: str, p: Parameters, name: str) -> str:
         if design.expert_norm:
             y = norm(b, y, "rms", "latent_norm")
         if design.expert_width:
-            y = linear(b, y, p["width"], "latent_up", bias=False)
+            y = linear(b, y, p["width"], "latent_up", p["ffn_bias"])
         if not p["shared_ffn"]:
             return y
         shared = feed_forward(b, x, p["shared_ffn"], p["activation"], p["ffn_bias"], "shared")
@@ -126,7 +126,7 @@ def _routed_experts(b: Builder, x: str, p: Parameters, chooser: str = "") -> str
     every = p["experts"] + p["zero_experts"]
     logits = linear(b, chooser or whole, every, "router", p["router_bias"])
     if width != p["width"]:
-        whole = linear(b, whole, width, "latent_down", bias=False)
+        whole = linear(b, whole, width, "latent_down", p["ffn_bias"])
     if every > count:
         logits = b.op("slice", logits, name="own", axis=-1, start=0, stop=count)
     if ranks > 1:  # an own row for each of a token's experts, which go where these are

@@ -84,10 +84,14 @@ def design_of(parameters: Mapping[str, Any]) -> BlockDesign:
     return design if isinstance(design, BlockDesign) else USUAL
 
 
+def block_design(parameters: Mapping[str, Any], number: int) -> BlockDesign:
+    """Return the design of a block by its number from 0, the usual one where blocks are alike."""
+    designs = parameters.get("designs")
+    design = designs[number] if isinstance(designs, tuple) else USUAL
+    return design if isinstance(design, BlockDesign) else USUAL
+
+
 def block_parameters(parameters: Mapping[str, Any], number: int) -> Mapping[str, Any]:
     """Return the parameters of a block by its number from 0, with its design under `design`."""
-    designs = parameters.get("designs")
-    if not isinstance(designs, tuple):
-        return {**parameters}
-    design: BlockDesign = designs[number]
+    design = block_design(parameters, number)
     return {**parameters, **dict(design.changes), "design": design}

@@ -126,9 +126,7 @@ class Mamba2:
             mixed = linear(b, x, inner + 2 * keys, "mixed", self.bias)
             gate = linear(b, x, inner, "gate", self.bias)
             step = linear(b, x, heads, "step", self.bias)
-            step = b.op(
-                "bias", step, b.weight("step/bias", (heads,)), name="step/bias_add", axis=-1
-            )
+            step = b.op("bias", step, b.weight("step_bias/w", (heads,)), name="step_bias", axis=-1)
             mixed = causal_convolution(b, mixed, self.kernel, bias=self.convolution_bias)
             mixed = to_tokens(b, b.op("silu", mixed, name="silu"))
             sizes = (inner, keys, keys)
