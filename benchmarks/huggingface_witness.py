@@ -24,7 +24,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph
-from steptime.formats.huggingface import described, types
+from steptime.formats.huggingface.reading import describe_network
+from steptime.formats.huggingface.types import types
 from steptime.measure.backends.native.module import without_operators
 from steptime.network.families.family import resolve
 from steptime.network.ops import OPS, cost_of
@@ -131,7 +132,7 @@ def witnessed_flop(model: Any, inputs: dict[str, torch.Tensor]) -> int:
 
 def ours(table: dict[str, Any]) -> tuple[Graph, dict[str, int]]:
     """Return the graph of a config.json, in inference, and the tokens that come in."""
-    family = described(table, "config.json")
+    family = describe_network(table, "config.json")
     short = {
         key: min(SMALL[key], int(one.default))
         for key, one in family.parameters.items()

@@ -6,7 +6,7 @@ import pytest
 
 import steptime
 from every import every
-from steptime.formats.huggingface import weights_format
+from steptime.formats.huggingface.quantised import weights_format
 
 LLAMA = {
     "model_type": "llama",

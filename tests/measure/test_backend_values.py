@@ -351,6 +351,19 @@ CASES: dict[str, Network] = {
         heads=4,
         key_heads=2,
     ),
+    "delta_rule by feature": op(
+        "delta_rule",
+        *((2, 5, 6), (2, 5, 6), (2, 5, 4), (2, 5, 6), (2, 5, 2)),
+        heads=2,
+        key_heads=2,
+    ),
+    "delta_rule as a sum": op(
+        "delta_rule",
+        *((2, 5, 6), (2, 5, 6), (2, 5, 8), (2, 5, 4), (2, 5, 4)),
+        heads=4,
+        key_heads=2,
+        rule="sum",
+    ),
     "experts": op(
         "experts", (2, 3, 4), (2, 3, 5), (5, 6, 4), (5, 4, 6), per_token=2, activation="gelu"
     ),

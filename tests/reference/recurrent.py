@@ -95,64 +95,85 @@ def _layer_grad(cell: Callable[..., State], back: Callable[..., Any]) -> Run:
     return run
 
 
-def _turned(x: Array, heads: int, key_heads: int) -> tuple[Array, Array]:
-    """Return keys or queries of length 1 of each head, and what they are divided by."""
+def _turned(x: Array, heads: int, key_heads: int, rule: str) -> tuple[Array, Array]:
+    """Return keys or queries of each head, of length 1 by the rule `delta`, and their divisors."""
     x = x.reshape(*x.shape[:2], key_heads, -1).repeat(heads // key_heads, 2)
-    size = np.sqrt((x * x).sum(-1, keepdims=True))
+    size = np.sqrt((x * x).sum(-1, keepdims=True)) if rule == "delta" else np.ones(1)
     return x / size, size
 
 
 def _state_of(  # of each head [d, e], of one more time than there are tokens
-    k: Array, v: Array, kept: Array, share: Array
+    k: Array, v: Array, kept: Array, share: Array, rule: str
 ) -> list[Array]:
     states = [np.zeros((*k.shape[:1], *k.shape[2:], v.shape[-1]), v.dtype)]
     for t in range(k.shape[1]):
-        past = states[-1] * kept[:, t, :, None, None]
-        apart = v[:, t] - np.einsum("nhde,nhd->nhe", past, k[:, t])
-        states.append(past + np.einsum("nhd,nhe,nh->nhde", k[:, t], apart, share[:, t]))
+        past, change = states[-1] * kept[:, t, :, :, None], v[:, t]
+        if rule == "delta":
+            change = change - np.einsum("nhde,nhd->nhe", past, k[:, t])
+        states.append(past + np.einsum("nhd,nhe,nh->nhde", k[:, t], change, share[:, t]))
     return states
 
 
-def _delta(q: Array, k: Array, v: Array, decay: Array, share: Array, **heads: int) -> Array:
-    wide = v.reshape(*v.shape[:2], heads["heads"], -1)
-    (q, _), (k, _) = (_turned(x, **heads) for x in (q, k))
-    states = np.stack(_state_of(k, wide, np.exp(-decay), share)[1:], 1)
+def _delta(
+    q: Array,
+    k: Array,
+    v: Array,
+    decay: Array,
+    share: Array,
+    heads: int,
+    key_heads: int,
+    rule: str = "delta",
+) -> Array:
+    wide, kept = (x.reshape(*v.shape[:2], heads, -1) for x in (v, np.exp(-decay)))
+    (q, _), (k, _) = (_turned(x, heads, key_heads, rule) for x in (q, k))
+    states = np.stack(_state_of(k, wide, kept, share, rule)[1:], 1)
     return np.einsum("nthde,nthd->nthe", states, q).reshape(v.shape)
 
 
 def _delta_grad(
-    q: Array, k: Array, v: Array, decay: Array, share: Array, grad: Array, **heads: int
+    q: Array,
+    k: Array,
+    v: Array,
+    decay: Array,
+    share: Array,
+    grad: Array,
+    heads: int,
+    key_heads: int,
+    rule: str = "delta",
 ) -> tuple[Array, ...]:
-    wide, dy = (x.reshape(*v.shape[:2], heads["heads"], -1) for x in (v, grad))
-    (q1, q_size), (k1, k_size) = (_turned(x, **heads) for x in (q, k))
-    kept = np.exp(-decay)
-    states = _state_of(k1, wide, kept, share)
+    wide, dy, kept = (x.reshape(*v.shape[:2], heads, -1) for x in (v, grad, np.exp(-decay)))
+    (q1, q_size), (k1, k_size) = (_turned(x, heads, key_heads, rule) for x in (q, k))
+    states = _state_of(k1, wide, kept, share, rule)
     dq, dk, dv = (np.zeros_like(x) for x in (q1, k1, wide))
-    d_decay, d_share, ds = np.zeros_like(decay), np.zeros_like(share), np.zeros_like(states[0])
+    d_decay, d_share, ds = np.zeros_like(kept), np.zeros_like(share), np.zeros_like(states[0])
     for t in reversed(range(v.shape[1])):
         ds = ds + np.einsum("nhd,nhe->nhde", q1[:, t], dy[:, t])
         dq[:, t] = np.einsum("nhde,nhe->nhd", states[t + 1], dy[:, t])
-        past = states[t] * kept[:, t, :, None, None]
-        apart = wide[:, t] - np.einsum("nhde,nhd->nhe", past, k1[:, t])
+        past, change = states[t] * kept[:, t, :, :, None], wide[:, t]
+        if rule == "delta":
+            change = change - np.einsum("nhde,nhd->nhe", past, k1[:, t])
         by_key = np.einsum("nhde,nhd->nhe", ds, k1[:, t])
-        d_share[:, t] = (by_key * apart).sum(-1)
+        d_share[:, t] = (by_key * change).sum(-1)
         dv[:, t] = by_key * share[:, t, :, None]
-        dk[:, t] = np.einsum("nhde,nhe,nh->nhd", ds, apart, share[:, t])
-        dk[:, t] -= np.einsum("nhde,nhe->nhd", past, dv[:, t])
-        ds = ds - np.einsum("nhd,nhe->nhde", k1[:, t], dv[:, t])
-        d_decay[:, t] = -(ds * past).sum((-1, -2))
-        ds = ds * kept[:, t, :, None, None]
+        dk[:, t] = np.einsum("nhde,nhe,nh->nhd", ds, change, share[:, t])
+        if rule == "delta":
+            dk[:, t] -= np.einsum("nhde,nhe->nhd", past, dv[:, t])
+            ds = ds - np.einsum("nhd,nhe->nhde", k1[:, t], dv[:, t])
+        of_decay = -(ds * past).sum(-1)
+        d_decay[:, t] = of_decay.sum(-1, keepdims=True) if kept.shape[-1] == 1 else of_decay
+        ds = ds * kept[:, t, :, :, None]
 
     def back(dx: Array, unit: Array, size: Array) -> Array:
-        dx = (dx - unit * (dx * unit).sum(-1, keepdims=True)) / size
+        if rule == "delta":
+            dx = (dx - unit * (dx * unit).sum(-1, keepdims=True)) / size
         n, length, _, width = dx.shape
-        return dx.reshape(n, length, heads["key_heads"], -1, width).sum(3).reshape(q.shape)
+        return dx.reshape(n, length, key_heads, -1, width).sum(3).reshape(q.shape)
 
     return (
         back(dq, q1, q_size),
         back(dk, k1, k_size),
         dv.reshape(v.shape),
-        d_decay,
+        d_decay.reshape(decay.shape),
         d_share,
     )
 

@@ -88,7 +88,7 @@ FORMATS = (
     Format(".json", "steptime.formats.graph_file:read", lambda table: KEY in table),
     Format(
         ".json",
-        "steptime.formats.huggingface:read",
+        "steptime.formats.huggingface.reading:read",
         lambda table: "model_type" in table and not isinstance(table.get("layers"), dict),
     ),
     Format(

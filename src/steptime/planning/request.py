@@ -19,6 +19,8 @@ from steptime.hardware.defaults import SEQUENCE_MODEL, default_dtype
 from steptime.hardware.device import Cluster, Device, Level, Link
 from steptime.hardware.software import Software, defaults_for, year_of
 from steptime.network.families.family import Family, resolve
+from steptime.network.layers.designs import USUAL as USUAL_DESIGN
+from steptime.network.layers.designs import BlockDesign
 from steptime.network.ops.loss import STATES as OPTIMIZERS
 from steptime.planning.faults import Asked, checked
 from steptime.planning.network import Network, NetworkPlanner, network_of
@@ -60,17 +62,19 @@ def shape_of(model: str, length: int | None = None, trusted: bool = False) -> Sh
     if values["layers"] > MOST_LAYERS:
         raise InputError(f"{values['layers']:,} layers, at most {MOST_LAYERS:,}")
     dense = values["dense_layers"] if values["experts"] else 0
-    other = values["expert_every"] > 1 or values["window"] or values["dense_at"]
-    other = other or values["linear_heads"]
-    alike = 0 if other or dense >= values["layers"] else max(0, dense - 1)  # one of these is enough
-    first: dict[tuple[bool, str], int] = {}
+    designs: tuple[BlockDesign, ...] = values.get("designs") or ()
+    are_mixed = values["expert_every"] > 1 or values["window"] or values["dense_at"]
+    are_mixed = are_mixed or values["linear_heads"] or designs
+    alike = 0 if are_mixed or dense >= values["layers"] else max(0, dense - 1)  # one is enough
+    first: dict[tuple[bool, str, BlockDesign], int] = {}
     kinds = []
     for i in range(values["layers"]):
         routed = bool(values["experts"]) and i >= values["dense_layers"]
         routed = routed and (i + 1) % values["expert_every"] == 0
         window = values["windows"][i % len(values["windows"])]
         window = window if values["window"] or window == "l" else ""
-        kinds.append(f"block{first.setdefault((routed, window), max(0, i - alike)) + 1}")
+        kind = (routed, window, designs[i] if designs else USUAL_DESIGN)
+        kinds.append(f"block{first.setdefault(kind, max(0, i - alike)) + 1}")
     share = values["experts_per_token"] / values["experts"] if values["experts"] else 1.0
     tied = values["kind"] == "decoder" and bool(values["tied"])
     sizes = (values["length"], values["vocabulary"], tied, values["experts"], share)

@@ -34,7 +34,7 @@ from steptime.serving.kernels import (
     Group,
     Head,
     attention,
-    head_of,
+    heads_of,
     merged,
     stored_bytes,
 )
@@ -229,11 +229,15 @@ class Phases:
         """Return what a layer's attention takes for a group."""
         key = name, group._replace(past=round(group.past))
         if key not in self._attended:
-            kernels = attention(self.planner, self.heads[name], key[1], self.kv)
+            kernels = [
+                kernel
+                for head in self.heads[name]
+                for kernel in attention(self.planner, head, key[1], self.kv)
+            ]
             took = sum(self.planner.seconds(kernels, self.device))
             newer = has_trait(self.planner.device, "copied_tensors")
             took *= self.constant("attention") if newer and group.tokens > 1 else 1.0
-            joules = spent_j(Kernels(kernels[:1]), self.device)
+            joules = spent_j(Kernels(kernels[: len(self.heads[name])]), self.device)
             self._attended[key] = Spent(attention_s=took, joules=joules)
         return self._attended[key]
 
@@ -324,12 +328,11 @@ class Phases:
         return {FIRST: 1, **{name: kinds.count(name) for name in dict.fromkeys(kinds)}, LAST: 1}
 
     @cached_property
-    def heads(self) -> Mapping[str, Head]:
+    def heads(self) -> Mapping[str, tuple[Head, ...]]:
         """The attention of a rank's layers, by the name of their kind."""
-        graph, found = self._graph(1), {}
-        for op in (one for one in graph.ops if one.kind in ATTENDING):
-            found[piece_of(op.name)] = head_of(graph, op)
-        return found
+        graph, one = self._graph(1), self.planner.shape.one
+        pieces = dict.fromkeys(piece_of(op.name) for op in graph.ops if op.kind in ATTENDING)
+        return {piece: heads_of(graph, piece, one) for piece in pieces}
 
     @cached_property
     def weight_bytes(self) -> float:
@@ -353,14 +356,13 @@ class Phases:
 
     def kv_bytes(self, tokens: int) -> float:
         """Return the bytes of the cache of a sequence on a device; windows keep what they see."""
-        found, one = 0.0, self.planner.shape.one
-        for name, head in self.heads.items():
-            width = head.token_numbers
-            if one["latent_kv"]:
-                width = one["latent_kv"] + one["rotary_width"]
-            tokens_kept = min(tokens, head.window) if head.window else tokens
-            size = FORMATS[self.kv] * width * tokens_kept + head.state_bytes
-            found += self._times.get(name, 0) * size
+        found = 0.0
+        for name, heads in self.heads.items():
+            for head in heads:
+                is_cut = head.window and not head.keeps_all
+                kept_tokens = min(tokens, head.window) if is_cut else tokens
+                size = FORMATS[self.kv] * head.token_numbers * kept_tokens + head.state_bytes
+                found += self._times.get(name, 0) * size
         count = len(self.planner.shape.kinds)
         return found * ceil(count / self.plan.pipeline) / count
 
@@ -397,8 +399,7 @@ class Phases:
         read and written, and what each of them has whole.
         """
         one = self.planner.shape.one
-        head = next(iter(self.heads.values()))
-        shared = head.heads * head.width + head.kv_heads * (head.width + head.values)
+        shared = max(head.passing_numbers for heads in self.heads.values() for head in heads)
         inner = one["expert_ffn"] * one["experts_per_token"] if one["experts"] else one["ffn"]
         whole = 6.0 * int(one["width"])
         return HALF * tokens * (whole + 2.0 * (shared + int(inner) / self.plan.tensor))

@@ -8,9 +8,9 @@ from typing import Any
 from steptime.core.toml_files import packaged
 from steptime.network.families import cnn
 from steptime.network.families.family import Family, Parameter, setting
-from steptime.network.layers.blocks import norm
 from steptime.network.layers.dense import classify, dropout, linear
 from steptime.network.layers.image import avg_pool, batch_norm, conv2d, max_pool
+from steptime.network.layers.norms import norm
 from steptime.network.ops.builder import Builder
 
 _LAYER = re.compile(

@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from math import sqrt
 from typing import Any
 
-from steptime.network.layers.blocks import activated, norm
+from steptime.network.layers.blocks import activated
 from steptime.network.layers.dense import classify, dropout, linear, mean_loss
 from steptime.network.layers.image import conv2d
+from steptime.network.layers.norms import norm
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.table import ShapeError
 

@@ -8,9 +8,11 @@ from typing import Any
 
 from steptime.network.families import transformer
 from steptime.network.families.family import Family, parameters_of, resolve
-from steptime.network.layers.blocks import Sight, attention, block, feed_forward, norm
+from steptime.network.layers.attention import Sight, attention
+from steptime.network.layers.blocks import block, feed_forward
 from steptime.network.layers.dense import classify, linear, mean_loss
 from steptime.network.layers.image import conv2d
+from steptime.network.layers.norms import norm
 from steptime.network.ops.builder import Builder
 
 

@@ -1,24 +1,34 @@
 """Transformers: encoders as BERT, decoders as GPT-2 and Llama, are settings of one family."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from steptime.network.families.ends import HEADS, STEMS, words
 from steptime.network.families.family import Family, fault_of, parameters_of
+from steptime.network.layers.attention import Sight, attention
 from steptime.network.layers.blocks import (
     NORMS,
     Part,
-    Sight,
-    attention,
+    activated,
     block,
-    delta_net,
+    dense_beside_experts,
     feed_forward,
     mixture,
-    norm,
+)
+from steptime.network.layers.compressed import (
+    collapse_streams,
+    expand_streams,
+    through_streams,
 )
 from steptime.network.layers.dense import linear
+from steptime.network.layers.designs import block_parameters, design_of
+from steptime.network.layers.mixers import delta_net
+from steptime.network.layers.norms import norm
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.sequence import GATED
+
+UNGATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "reglu": "relu"}
 
 
 def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
@@ -49,23 +59,112 @@ def blocks(
 
     Between these a block attends to a `memory`.
     """
-    angles = relative = ""
     length = b.shape(x)[1] * (b.plan.tensor if b.plan.sequence else 1)
-    if p["positions"] == "rotary":
-        angles = b.buffer("angles", (length, p["rotary_width"]))
+    relative = ""
     if p["positions"] in ("relative", "alibi"):
         relative = _relative(b, p, length, f"{name}_relative")
     groups = p["block_groups"] or p["layers"]
+    first_design = design_of(block_parameters(p, 0))
+    own_tokens = _embeddings_of_blocks(b, x, p, first_design.token_width)
+    if first_design.streams:
+        x = expand_streams(b, x, first_design.streams)
     for i in b.repeat(p["layers"]):
+        q = block_parameters(p, i)
         letter = p["windows"][i % len(p["windows"])]
-        sights = [Sight(causal, p["window"] if letter == "w" else 0, angles, relative)]
-        sights += [Sight(memory=memory)] if memory else []
-        parts = [_attends(b, p, sight) for sight in sights]
+        sight = Sight(causal, q["window"] if letter == "w" else 0, _angles(b, q, length), relative)
+        sight = _with_shared_keys(b, sight, q, name)
+        parts = _mixing_parts(b, q, [sight] + ([Sight(memory=memory)] if memory else []))
         parts[:1] = [lambda x: delta_net(b, x, p, "attention")] if letter == "l" else parts[:1]
         first = -(-(i * groups // p["layers"]) * p["layers"] // groups)  # of the group
         with b.scope(f"{name}{i + 1}", f"{name}{first + 1}" if first != i else ""):
-            x = block(b, x, p, [*parts, _feeds(b, p, i)])
+            parts += [_feeds(b, q, i)] if design_of(q).feeds else []
+            x = _block_of_design(b, x, q, parts)
+            if own_tokens:
+                x = _add_own_tokens(b, x, q, own_tokens, i)
+    return collapse_streams(b, x, first_design.streams) if first_design.streams else x
+
+
+def _block_of_design(b: Builder, x: str, p: Mapping[str, Any], parts: Sequence[Part]) -> str:
+    """Return `x` after a block: a usual one, one of several streams, or with experts beside."""
+    design = design_of(p)
+    if design.dense_beside:
+        return dense_beside_experts(b, block(b, x, p, parts[:-1]), p)
+    if not design.streams:
+        return block(b, x, p, parts)
+    for number, part in enumerate(parts, 1):
+        x = through_streams(b, x, design.streams, part, f"part{number}", p["norm"])
     return x
+
+
+def _embeddings_of_blocks(b: Builder, x: str, p: Mapping[str, Any], width: int) -> str:
+    """Return embeddings of each token for each block, `[n, l, layers*width]` ("" for none)."""
+    if not width:
+        return ""
+    n, length, _ = b.shape(x)
+    layers = len(p["designs"])  # of the whole network, of which `p` may say the first blocks
+    whole = layers * width
+    with b.scope("embedding_of_blocks"):
+        table = b.weight("w", (b.words(p["vocabulary"]), whole))
+        y = b.summed(b.op("embedding", "tokens", table, name="embedding"), "sum")
+        z = linear(b, x, whole, "projection", bias=False)
+        z = b.op("reshape", z, name="blocks", shape=(n, length, layers, width))
+        z = b.op("reshape", norm(b, z, p["norm"], "norm"), name="all", shape=(n, length, whole))
+        return b.op("add", y, z, name="add")
+
+
+def _add_own_tokens(b: Builder, x: str, p: Mapping[str, Any], tokens: str, number: int) -> str:
+    """Return `x` with the embeddings of a block's own, which a gate of `x` weighs."""
+    width = design_of(p).token_width
+    with b.scope("own_tokens"):
+        start = number * width
+        own = b.op("slice", tokens, name="own", axis=-1, start=start, stop=start + width)
+        plain = UNGATED.get(p["activation"], p["activation"])
+        gate = activated(b, linear(b, x, width, "gate", bias=False), plain)
+        y = linear(b, b.op("mul", gate, own, name="gated"), p["width"], "out", bias=False)
+        return b.op("add", norm(b, y, p["norm"], "norm"), x, name="add")
+
+
+def _angles(b: Builder, p: Mapping[str, Any], length: int) -> str:
+    """Return the table of angles of this width, made once; "" where nothing is turned by place."""
+    if p["positions"] != "rotary":
+        return ""
+    width = p["rotary_width"]
+    names = [name for name in ("angles", f"angles_{width}") if name in b.tensors]
+    fitting = [name for name in names if b.shape(name) == (length, width)]
+    return (
+        fitting[0]
+        if fitting
+        else b.buffer(f"angles_{width}" if names else "angles", (length, width))
+    )
+
+
+def _with_shared_keys(b: Builder, sight: Sight, p: Mapping[str, Any], name: str) -> Sight:
+    """Return a sight with the keys and values of the earlier block that a design names."""
+    source = design_of(p).source
+    if source is None:
+        return sight
+    _, keys, values, *_ = b.made_by[f"{name}{source + 1}/attention/attention"].inputs
+    return replace(sight, keys=keys, values=values)
+
+
+def _mixing_parts(b: Builder, p: Mapping[str, Any], sights: Sequence[Sight]) -> list[Part]:
+    """Return the parts of a block that mix tokens: attention, or what a design has in its place."""
+    design = design_of(p)
+    if not design.mixes:
+        return []
+    mixer, beside = design.mixer, design.beside
+    if mixer is not None:
+        return [lambda x: mixer.build(b, x, p["width"], "attention")]
+    parts = [_attends(b, p, sight) for sight in sights]
+    if beside is None:
+        return parts
+    attends = parts[0]
+    return [
+        lambda x: b.op(
+            "add", attends(x), beside.build(b, x, p["width"], "mixer"), name="mixed_both"
+        ),
+        *parts[1:],
+    ]
 
 
 def _attends(b: Builder, p: Mapping[str, Any], sight: Sight) -> Part:

@@ -183,26 +183,35 @@ def rotary(x: Array, table: Array, head_width: int, inverse: bool = False) -> Ar
 
 
 def delta_rule(
-    q: Array, k: Array, v: Array, decay: Array, share: Array, heads: int, key_heads: int
+    q: Array,
+    k: Array,
+    v: Array,
+    decay: Array,
+    share: Array,
+    heads: int,
+    key_heads: int,
+    rule: str = "delta",
 ) -> Array:
-    """Return what a state makes of each token in turn, of keys and queries of length 1."""
+    """Return what a state makes of each token in turn; by the rule `delta` keys have length 1."""
 
     def step(state: Array, now: tuple[Array, ...]) -> tuple[Array, Array]:
         q, k, v, kept, share = now
-        state = state * kept[..., None, None]
-        apart = v - jnp.einsum("nhde,nhd->nhe", state, k)
-        state = state + jnp.einsum("nhd,nhe,nh->nhde", k, apart, share)
+        state = state * kept[..., None]
+        change = v - jnp.einsum("nhde,nhd->nhe", state, k) if rule == "delta" else v
+        state = state + jnp.einsum("nhd,nhe,nh->nhde", k, change, share)
         return state, jnp.einsum("nhde,nhd->nhe", state, q)
 
-    def turned(x: Array) -> Array:
+    def by_head(x: Array) -> Array:
         x = _wide(x).reshape(*x.shape[:2], key_heads, -1)
-        return jnp.repeat(x / jnp.linalg.norm(x, axis=-1, keepdims=True), heads // key_heads, 2)
+        size = jnp.linalg.norm(x, axis=-1, keepdims=True) if rule == "delta" else 1.0
+        return jnp.repeat(x / size, heads // key_heads, 2)
 
     values = _wide(v).reshape(*v.shape[:2], heads, -1)
-    parts = (turned(q), turned(k), values, jnp.exp(-_wide(decay)), _wide(share))
+    kept = jnp.exp(-_wide(decay)).reshape(*v.shape[:2], heads, -1)
+    parts = (by_head(q), by_head(k), values, kept, _wide(share))
     state = jnp.zeros((len(v), heads, parts[0].shape[-1], values.shape[-1]), values.dtype)
-    _, made = lax.scan(step, state, tuple(x.swapaxes(0, 1) for x in parts))
-    return made.swapaxes(0, 1).reshape(v.shape).astype(v.dtype)
+    _, outputs = lax.scan(step, state, tuple(x.swapaxes(0, 1) for x in parts))
+    return outputs.swapaxes(0, 1).reshape(v.shape).astype(v.dtype)
 
 
 def experts(

@@ -179,24 +179,31 @@ def rotary(x: Tensor, table: Tensor, head_width: int, inverse: bool = False) -> 
 
 
 def delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, share: Tensor, heads: int, key_heads: int
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor,
+    share: Tensor,
+    heads: int,
+    key_heads: int,
+    rule: str = "delta",
 ) -> Tensor:
-    """Return what a state makes of each token in turn, of keys and queries of length 1."""
+    """Return what a state makes of each token in turn; by the rule `delta` keys have length 1."""
     dtype, wide = v.dtype, torch.promote_types(v.dtype, torch.float32)
     q, k, v, decay, share = (x.to(wide) for x in (q, k, v, decay, share))
-    q, k = (
-        functional.normalize(x.unflatten(2, (key_heads, -1)), dim=-1, eps=0.0)
-        .repeat_interleave(heads // key_heads, 2)
-        for x in (q, k)
-    )  # fmt: skip
-    values, kept = v.unflatten(2, (heads, -1)), (-decay).exp()
-    state, made = q.new_zeros(len(q), heads, q.shape[-1], values.shape[-1]), []
+    q, k = (x.unflatten(2, (key_heads, -1)) for x in (q, k))
+    if rule == "delta":
+        q, k = (functional.normalize(x, dim=-1, eps=0.0) for x in (q, k))
+    q, k = (x.repeat_interleave(heads // key_heads, 2) for x in (q, k))
+    values, kept = v.unflatten(2, (heads, -1)), (-decay).exp().unflatten(2, (heads, -1))
+    state, outputs = q.new_zeros(len(q), heads, q.shape[-1], values.shape[-1]), []
     for t in range(q.shape[1]):
-        state = state * kept[:, t, :, None, None]
-        apart = values[:, t] - torch.einsum("nhde,nhd->nhe", state, k[:, t])
-        state = state + torch.einsum("nhd,nhe,nh->nhde", k[:, t], apart, share[:, t])
-        made.append(torch.einsum("nhde,nhd->nhe", state, q[:, t]))
-    return torch.stack(made, 1).flatten(2).to(dtype)
+        state, change = state * kept[:, t, :, :, None], values[:, t]
+        if rule == "delta":
+            change = change - torch.einsum("nhde,nhd->nhe", state, k[:, t])
+        state = state + torch.einsum("nhd,nhe,nh->nhde", k[:, t], change, share[:, t])
+        outputs.append(torch.einsum("nhde,nhd->nhe", state, q[:, t]))
+    return torch.stack(outputs, 1).flatten(2).to(dtype)
 
 
 def experts(

@@ -5,8 +5,10 @@ from typing import Any
 
 from steptime.network.families.ends import HEADS, vector
 from steptime.network.families.transformer import body
-from steptime.network.layers.blocks import Sight, attention, feed_forward, norm
+from steptime.network.layers.attention import Sight, attention
+from steptime.network.layers.blocks import feed_forward
 from steptime.network.layers.dense import classify, linear
+from steptime.network.layers.norms import norm
 from steptime.network.ops.builder import Builder
 
 Towers = Mapping[str, Mapping[str, Any]]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
+from steptime.formats.huggingface.types import ModelType
 
 NESTED_NAMES = ("text_config", "llm_config", "language_config")
 CLASS_UNCHECKED = "the name of its class is not checked"
@@ -24,7 +25,7 @@ def kinds_of(table: Mapping[str, Any]) -> list[str]:
 
 
 def text_part(
-    table: Mapping[str, Any], default: str, types: Mapping[str, Mapping[str, Any]], place: str
+    table: Mapping[str, Any], default: str, types: Mapping[str, ModelType], place: str
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the configuration of the decoder of words, and remarks on what is left out.
 
@@ -60,13 +61,8 @@ def text_part(
     return {**decoder, _TYPE: kind}, remarks
 
 
-def _check_decoder(kind: object, types: Mapping[str, Mapping[str, Any]], place: str) -> None:
+def _check_decoder(kind: object, types: Mapping[str, ModelType], place: str) -> None:
     """Raise `InputError` if a nested type is not that of a decoder of words."""
-    decoders = {name: row for name, row in types.items() if _is_decoder(row)}
+    decoders = {name: row for name, row in types.items() if row.is_decoder}
     if not isinstance(kind, str) or kind not in decoders:
         raise unknown(_TYPE, kind, decoders, place)
-
-
-def _is_decoder(row: Mapping[str, Any]) -> bool:
-    decoder: bool = row.get("settings", {}).get("kind") == "'decoder'"
-    return decoder and "ForCausalLM" in row["heads"]

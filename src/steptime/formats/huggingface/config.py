@@ -1,0 +1,149 @@
+"""The fields of a `config.json`, read one by one with the defaults of transformers' class."""
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any, TypeVar
+
+from steptime.core.errors import InputError, shorten
+from steptime.core.values import MAX_COUNT
+
+MAX_LIST_LENGTH = 10_000  # of a field: layers have one value at most
+MAY_BE_ZERO = frozenset(
+    {
+        "type_vocab_size",
+        "first_k_dense_replace",
+        "n_shared_experts",
+        "max_window_layers",
+        "shared_intermediate_size",
+        "hidden_size_per_layer_input",
+        "num_kv_shared_layers",
+        "num_hash_layers",
+        "num_dense_layers",
+    }
+)
+TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+Field = TypeVar("Field", int, float, bool, str, "list[Any]", "dict[str, Any]")
+Settings = dict[str, Any]  # hyperparameters of a family of networks, by name
+
+
+class Config:
+    """The values of a `config.json` and what the network ends with.
+
+    Attributes:
+        table: the values of the file.
+        place: the file, as messages begin.
+        head: the end of the network, such as `words` or `classes`.
+        labels: the number of classes.
+        remarks: sentences that the reader of an answer must know.
+        read_fields: names of all fields that were read.
+    """
+
+    def __init__(self, table: Mapping[str, Any], place: str, head: str, labels: int = 2) -> None:
+        self.table = table
+        self.place = place
+        self.head = head
+        self.labels = labels
+        self.remarks: list[str] = []
+        self.read_fields: set[str] = set()
+        rope = table.get("rope_parameters") or table.get("rope_scaling")
+        self._values = {**(rope if isinstance(rope, dict) else {}), **table}
+        self._defaults: dict[str, Any] = {}
+        self._spellings: dict[str, str] = {}
+
+    def set_defaults(self, **defaults: object) -> None:
+        """Set the defaults of fields; a family sets its own before those of the family it extends.
+
+        The first default of a field stays.
+        """
+        self._defaults = {**defaults, **self._defaults}
+
+    def rename(self, *, wins: bool = False, **spellings: str) -> None:
+        """Read fields by another spelling too: `rename(n_embd="hidden_size")`.
+
+        Args:
+            wins: a file that has both spellings means the other one, not the usual one.
+            **spellings: the usual name by the other spelling.
+        """
+        self.read_fields |= {*spellings, *spellings.values()}
+        for spelling, name in spellings.items():
+            is_free = name not in self._spellings and (wins or name not in self._values)
+            if spelling in self._values and is_free:
+                self._spellings[name] = spelling
+
+    def get(self, name: str, default: Field) -> Field:
+        """Return a field of the type of `default`; null is 0, false or "".
+
+        A list of one number, as often as there are layers, is that number.
+
+        Raises:
+            InputError: for a value of another type, or a 0 where no model has one.
+        """
+        self.read_fields.add(name)
+        usual: Any = self._defaults.get(name, default)
+        spelling = self._spellings.get(name, name)
+        if spelling not in self._values:
+            return usual  # type: ignore[no-any-return]
+        value = self._values[spelling]
+        place = f"{self.place}: {spelling}"
+        checked = check_value(value, usual, place)
+        if type(usual) is int and value == 0 and type(value) is int and name not in MAY_BE_ZERO:
+            raise InputError(f"{place}: must be at least 1, not 0")
+        return checked  # type: ignore[no-any-return]
+
+    def count(self, name: str, default: int) -> int:
+        """Return a whole number of at least 1, which null is not."""
+        value = self.get(name, default)
+        if not value:
+            spelling = self._spellings.get(name, name)
+            raise InputError(f"{self.place}: {spelling}: must be at least 1, not null")
+        return value
+
+    def require(self, name: str, only: object) -> None:
+        """Refuse a field that has another value than the one whose network is known."""
+        self.read_fields.add(name)
+        if self.table.get(name, only) not in (only, None):
+            value = shorten(self.table[name])
+            raise InputError(f"{self.place}: {name}: {value} is not known, only {only}")
+
+    def replace(self, name: str, value: object) -> None:
+        """Read a field as another value, where a file names in its own words what is known."""
+        self._values[name] = value
+
+    def remark(self, text: str) -> None:
+        """Add a sentence that every answer on this network shows."""
+        self.remarks.append(text)
+
+    def error(self, name: str, text: str) -> InputError:
+        """Make the error of a field whose value fits no model."""
+        return InputError(f"{self.place}: {self._spellings.get(name, name)}: {text}")
+
+
+def check_value(value: object, default: Any, place: str) -> Any:
+    """Return a value of a file if it has the type of the default; null is nothing of that type."""
+    if value is None:
+        return type(default)()
+    if type(default) is int and isinstance(value, list) and len({*map(repr, value)}) == 1:
+        value = value[0]
+    if isinstance(default, list):
+        fits = isinstance(value, list) and len(value) <= MAX_LIST_LENGTH
+    elif isinstance(default, float):
+        is_number = isinstance(value, int | float) and type(value) is not bool
+        fits = is_number and isfinite(value) and abs(value) <= MAX_COUNT  # type: ignore[arg-type]
+    elif type(default) is int:
+        fits = type(value) is int and 0 <= value <= MAX_COUNT
+    else:
+        fits = type(value) is type(default)
+    if not fits:
+        expected = TYPE_NAMES.get(type(default), "a table" if default == {} else "a list")
+        raise InputError(f"{place}: must be {expected}, not {shorten(value)}")
+    return value
+
+
+def join_numbers(values: Sequence[object]) -> str:
+    """Return a list as settings write it: [2, 2, 6] is `2-2-6`."""
+    return "-".join(map(str, values))
+
+
+def repeat_letter(letter: str, times: int, end: str = "") -> str:
+    """Return a pattern of layers: one letter up to 999 times, then an end."""
+    return letter * min(max(times, 0), 999) + end

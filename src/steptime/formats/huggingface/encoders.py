@@ -1,0 +1,290 @@
+"""Encoders of words, and encoders with a decoder of words (T5, BART, Whisper)."""
+
+from steptime.formats.huggingface.config import Config, Settings
+from steptime.formats.huggingface.types import model_type
+
+ENCODER_HEADS = (
+    "Model",
+    "ForMaskedLM",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+    "ForMultipleChoice",
+)
+PAIR_HEADS = (
+    "ForConditionalGeneration",
+    "Model",
+    "ForSequenceClassification",
+    "ForQuestionAnswering",
+)
+TWO_LENGTHS = ("length", "target_length")
+POOLED = ("none", "classes", "pair", "choices", "pretraining")  # ends that read a pooled token
+T5_ACTIVATIONS = {"gated-gelu": "gelu_new", "gated-silu": "silu", "gated-relu": "relu"}
+
+
+def encoder(config: Config) -> Settings:
+    """Describe an encoder like BERT: learned positions, norms after each part."""
+    config.require("is_decoder", only=False)
+    config.require("add_cross_attention", only=False)
+    head = config.head
+    is_tied = config.get("tie_word_embeddings", True)
+    max_length = config.get("max_position_embeddings", 512)
+    classes = config.labels
+    if head in ("pair", "pretraining"):
+        classes = 2
+    elif head in ("choices", "made"):
+        classes = 1
+    settings_head = {"pair": "classes", "choices": "classes", "made": "tokens"}.get(head, head)
+    return {
+        "kind": "encoder",
+        "width": config.count("hidden_size", 768),
+        "layers": config.get("num_hidden_layers", 12),
+        "vocabulary": config.get("vocab_size", 30522),
+        "tied": is_tied,
+        "length": max_length,
+        "max_length": max_length,
+        "segments": config.get("type_vocab_size", 2),
+        "heads": config.count("num_attention_heads", 12),
+        "ffn": config.get("intermediate_size", 3072),
+        "activation": config.get("hidden_act", "gelu"),
+        "head": settings_head,
+        "classes": classes,
+        "pooler": head in POOLED,
+        "masked_biases": 1 if is_tied else 2,
+    }
+
+
+@model_type(
+    "bert",
+    heads=(*ENCODER_HEADS, "LMHeadModel", "ForPreTraining", "ForNextSentencePrediction"),
+    ends={"LMHeadModel": "masked"},
+)
+def bert(config: Config) -> Settings:
+    """Describe BERT."""
+    return encoder(config)
+
+
+def roberta_of(config: Config) -> Settings:
+    """Describe RoBERTa and its relatives: positions from row 2."""
+    settings = encoder(config)
+    return settings | {
+        "length": settings["max_length"] - 2,
+        "first_position": 2,
+        "pooler": config.head in ("none", "choices"),
+        "class_layers": 2 if config.head == "classes" else 1,
+    }
+
+
+@model_type("roberta", heads=(*ENCODER_HEADS, "ForCausalLM"), ends={"ForCausalLM": "masked"})
+def roberta(config: Config) -> Settings:
+    """Describe RoBERTa."""
+    config.set_defaults(vocab_size=50265)
+    return roberta_of(config)
+
+
+@model_type(
+    "xlm-roberta",
+    "XLMRoberta",
+    (*ENCODER_HEADS, "ForCausalLM"),
+    {"ForCausalLM": "masked"},
+)
+@model_type("camembert", "Camembert", (*ENCODER_HEADS, "ForCausalLM"), {"ForCausalLM": "masked"})
+def xlm_roberta(config: Config) -> Settings:
+    """Describe XLM-RoBERTa and CamemBERT."""
+    return roberta_of(config)
+
+
+@model_type("distilbert", "DistilBert", ENCODER_HEADS)
+def distilbert(config: Config) -> Settings:
+    """Describe DistilBERT: half as many blocks, no segments, no pooling layer."""
+    config.rename(
+        dim="hidden_size",
+        hidden_dim="intermediate_size",
+        n_layers="num_hidden_layers",
+        n_heads="num_attention_heads",
+        activation="hidden_act",
+    )
+    config.set_defaults(num_hidden_layers=6, type_vocab_size=0)
+    return encoder(config) | {
+        "pooler": False,
+        "class_layers": 2 if config.head in ("classes", "choices") else 1,
+        "class_activation": "relu",
+        "masked_biases": 1,
+    }
+
+
+@model_type("albert", heads=(*ENCODER_HEADS, "ForPreTraining"))
+def albert(config: Config) -> Settings:
+    """Describe ALBERT: blocks share their weights, words have a width of their own."""
+    config.set_defaults(
+        vocab_size=30000,
+        hidden_size=4096,
+        intermediate_size=16384,
+        num_attention_heads=64,
+        hidden_act="gelu_new",
+    )
+    config.require("inner_group_num", only=1)
+    classes = {"pair": 2, "choices": 1}.get(config.head, config.labels)
+    return encoder(config) | {
+        "block_groups": config.get("num_hidden_groups", 1),
+        "embedding_width": config.get("embedding_size", 128),
+        "classes": classes,
+    }
+
+
+@model_type("electra", heads=(*ENCODER_HEADS, "ForPreTraining"), ends={"ForPreTraining": "made"})
+def electra(config: Config) -> Settings:
+    """Describe ELECTRA, whose pre-training tells words of a generator from the text's own."""
+    config.set_defaults(hidden_size=256, intermediate_size=1024, num_attention_heads=4)
+    return encoder(config) | {
+        "embedding_width": config.get("embedding_size", 128),
+        "pooler": False,
+        "class_layers": 1 if config.head in ("tokens", "spans") else 2,
+        "class_activation": "gelu",
+    }
+
+
+@model_type(
+    "t5",
+    "T5",
+    (
+        "ForConditionalGeneration",
+        "WithLMHeadModel",
+        "EncoderModel",
+        "Model",
+        "ForSequenceClassification",
+        "ForTokenClassification",
+        "ForQuestionAnswering",
+    ),
+    free=TWO_LENGTHS,
+)
+def t5(config: Config) -> Settings:
+    """Describe T5 and Flan-T5: relative positions, no biases."""
+    config.rename(
+        hidden_size="d_model",
+        num_attention_heads="num_heads",
+        num_hidden_layers="num_layers",
+        head_dim="d_kv",
+        wins=True,
+    )
+    activation = config.get("feed_forward_proj", "relu")
+    config.require("is_gated_act", only="gated" in activation)
+    is_tied = config.get("tie_word_embeddings", True)
+    if not is_tied:
+        config.remark("its output is counted as tied to the embedding, as transformers 5 has it")
+    layers, head = config.get("num_layers", 6), config.head
+    decoder_layers = config.get("num_decoder_layers", 0) or layers
+    return {
+        "kind": "encoder",
+        "width": config.count("d_model", 512),
+        "layers": layers,
+        "vocabulary": config.get("vocab_size", 32128),
+        "length": 512,
+        "target_length": 512,
+        "tied": True,
+        "positions": "relative",
+        "segments": 0,
+        "heads": config.count("num_heads", 8),
+        "head_width": config.get("d_kv", 64),
+        "buckets": config.get("relative_attention_num_buckets", 32),
+        "activation": T5_ACTIVATIONS.get(activation, activation),
+        "gated": "gated" in activation,
+        "ffn": config.get("d_ff", 2048),
+        "bias": False,
+        "norm": "rms",
+        "norms": "before",
+        "decoder_layers": 0 if head in ("encoder", "tokens") else decoder_layers,
+        "pooler": False,
+        "class_layers": 2 if head == "classes" else 1,
+        "classes": 2 if head == "spans" else config.labels,
+        "output_scaled": is_tied and head == "words",
+        "head": "none" if head == "encoder" else head,
+    }
+
+
+def pair(config: Config) -> Settings:
+    """Describe an encoder and a decoder like BART: learned positions, norms after each part."""
+    config.rename(
+        hidden_size="d_model",
+        num_attention_heads="encoder_attention_heads",
+        num_hidden_layers="encoder_layers",
+        wins=True,
+    )
+    max_length, head = config.get("max_position_embeddings", 1024), config.head
+    return {
+        "kind": "encoder",
+        "width": config.count("d_model", 1024),
+        "layers": config.get("encoder_layers", 12),
+        "vocabulary": config.get("vocab_size", 50265),
+        "tied": config.get("tie_word_embeddings", True),
+        "length": max_length,
+        "target_length": max_length,
+        "max_length": max_length + 2,
+        "first_position": 2,
+        "segments": 0,
+        "scaled": config.get("scale_embedding", False),
+        "heads": config.count("encoder_attention_heads", 16),
+        "ffn": config.get("encoder_ffn_dim", 4096),
+        "activation": config.get("activation_function", "gelu"),
+        "decoder_layers": config.get("decoder_layers", 12),
+        "decoder_heads": config.count("decoder_attention_heads", 16),
+        "decoder_ffn": config.get("decoder_ffn_dim", 4096),
+        "pooler": False,
+        "class_layers": 2 if head == "classes" else 1,
+        "classes": 2 if head == "spans" else config.labels,
+        "head": head,
+    }
+
+
+@model_type("bart", heads=PAIR_HEADS, labels=3, free=TWO_LENGTHS)
+def bart(config: Config) -> Settings:
+    """Describe BART."""
+    config.require("tie_word_embeddings", only=True)
+    return pair(config)
+
+
+@model_type("mbart", "MBart", PAIR_HEADS, free=TWO_LENGTHS)
+def mbart(config: Config) -> Settings:
+    """Describe mBART: norms before each part."""
+    config.require("tie_word_embeddings", only=True)
+    return pair(config) | {"norms": "before", "embedding_norm": True}
+
+
+@model_type(
+    "whisper",
+    heads=("ForConditionalGeneration", "Model", "ForAudioClassification"),
+    free=("target_length",),
+)
+def whisper(config: Config) -> Settings:
+    """Describe Whisper: an encoder of sound, a decoder of words."""
+    config.require("use_weighted_layer_sum", only=False)
+    config.set_defaults(
+        vocab_size=51865,
+        d_model=384,
+        encoder_layers=4,
+        encoder_ffn_dim=1536,
+        encoder_attention_heads=6,
+        decoder_layers=4,
+        decoder_ffn_dim=1536,
+        decoder_attention_heads=6,
+    )
+    source = config.get("max_source_positions", 1500)
+    target = config.get("max_target_positions", 448)
+    projection = config.get("classifier_proj_size", 256)
+    is_classifier = config.head == "sound"
+    settings = pair(config)
+    return settings | {
+        "stem": "sound",
+        "channels": config.get("num_mel_bins", 80),
+        "length": source,
+        "target_length": target,
+        "max_length": source,
+        "first_position": 0,
+        "key_bias": False,
+        "norms": "before",
+        "target_rows": target,
+        "decoder_layers": 0 if is_classifier else settings["decoder_layers"],
+        "projection": projection if is_classifier else 0,
+        "head": "mean" if is_classifier else config.head,
+        "classes": config.labels,
+    }

@@ -1,0 +1,240 @@
+"""Decoders of words whose blocks differ in their heads, windows and feed-forward parts."""
+
+from collections.abc import Sequence
+
+from steptime.core.errors import unknown
+from steptime.core.workload import Value
+from steptime.formats.huggingface.config import Config, Settings
+from steptime.formats.huggingface.decoders import attention_biases, decoder
+from steptime.formats.huggingface.types import model_type
+from steptime.network.layers.designs import BlockDesign
+
+NAS_MULTIPLE = 256  # of which the width of a feed-forward part is a multiple
+GEMMA4_TYPES = ("sliding_attention", "full_attention")
+
+
+def changes(**parameters: Value) -> tuple[tuple[str, Value], ...]:
+    """Return the hyperparameters that a block has in place of the network's."""
+    return tuple(sorted(parameters.items()))
+
+
+def list_of_layers(config: Config, name: str, layers: int, known: Sequence[object]) -> list[object]:
+    """Return a field with a value for each layer, [] where it is absent.
+
+    Raises:
+        InputError: for a list of another length, or a value that is none of the `known`.
+    """
+    values: list[object] = config.get(name, [])
+    if values and len(values) < layers:
+        raise config.error(name, f"has {len(values)} values, not one for each of {layers} layers")
+    for value in values[:layers]:
+        if value not in known:
+            known_texts = [str(one) for one in known]
+            raise unknown(name, value, known_texts, config.place)
+    return values[:layers]
+
+
+@model_type("mimo_v2_flash", "MiMoV2Flash")
+def mimo_v2_flash(config: Config) -> Settings:
+    """Describe MiMo-V2-Flash: blocks with a window have sinks and more heads of keys."""
+    config.set_defaults(
+        vocab_size=152576,
+        hidden_size=4096,
+        intermediate_size=16384,
+        num_hidden_layers=48,
+        max_position_embeddings=262144,
+        num_attention_heads=64,
+        num_key_value_heads=4,
+        head_dim=192,
+        partial_rotary_factor=0.334,
+    )
+    settings = decoder(config)
+    layers, value_width = settings["layers"], config.get("v_head_dim", 128)
+    pattern = list_of_layers(config, "hybrid_layer_pattern", layers, (0, 1))
+    is_windowed = [bool(flag) for flag in pattern] or [
+        i > 0 and (i + 1) % 6 != 0 for i in range(layers)
+    ]
+    frequencies = list_of_layers(config, "moe_layer_freq", layers, (0, 1))
+    is_dense = [not flag for flag in frequencies] or [i == 0 for i in range(layers)]
+    windowed = {
+        "window": config.get("sliding_window", 128),
+        "heads": config.get("swa_num_attention_heads", settings["heads"]),
+        "kv_heads": config.get("swa_num_key_value_heads", 2 * settings["kv_heads"]),
+        "head_width": config.get("swa_head_dim", settings["head_width"]),
+        "value_width": config.get("swa_v_head_dim", value_width),
+        "sinks": config.get("add_swa_attention_sink_bias", True),
+    }
+    config.require("add_full_attention_sink_bias", only=False)
+    config.get("sliding_window_size", 128)
+    config.get("attention_chunk_size", 128)
+    config.get("attention_bias", False)
+    config.get("n_shared_experts", 0)
+    designs = []
+    for number in range(layers):
+        own_changes = {**(windowed if is_windowed[number] else {})}
+        own_changes |= {"experts": 0} if is_dense[number] else {}
+        designs.append(BlockDesign(changes(**own_changes)))
+    turned = config.get("partial_rotary_factor", 0.334)
+    return settings | {
+        "rotary_width": int(settings["head_width"] * turned) // 2 * 2,
+        "value_width": value_width,
+        "experts": config.get("n_routed_experts", 256),
+        "experts_per_token": config.get("num_experts_per_tok", 8),
+        "expert_ffn": config.get("moe_intermediate_size", 2048),
+        "designs": tuple(designs),
+    }
+
+
+@model_type("step3p5", "Step3p5")
+@model_type("step3p7", "Step3p7Flash")
+def step3p5(config: Config) -> Settings:
+    """Describe Step 3.5 and 3.7 Flash: a gate of each head, more heads in blocks with a window."""
+    config.rename(
+        num_experts="n_routed_experts",
+        moe_num_experts="n_routed_experts",
+        moe_top_k="num_experts_per_tok",
+        num_attention_groups="num_key_value_heads",
+        share_expert_dims="share_expert_dim",
+    )
+    config.set_defaults(
+        vocab_size=128815,
+        hidden_size=4096,
+        intermediate_size=11264,
+        num_hidden_layers=45,
+        max_position_embeddings=128000,
+        num_attention_heads=64,
+        num_key_value_heads=8,
+        head_dim=128,
+    )
+    settings = decoder(config)
+    layers = settings["layers"]
+    kinds = config.get("layer_types", []) or ["full_attention"] * layers
+    if len(kinds) < layers:
+        raise config.error("layer_types", f"has {len(kinds)} values for {layers} layers")
+    first_dense = config.get("first_k_dense_replace", 3)
+    window, heads = config.get("sliding_window", 512), settings["heads"]
+    windowed_heads = config.get("num_sliding_attention_heads", heads)
+    config.get("n_shared_experts", 1)
+    config.get("use_moe_router_bias", True)
+    designs = []
+    for number in range(layers):
+        own_changes: dict[str, Value] = {"experts": 0} if number < first_dense else {}
+        if kinds[number] == "sliding_attention":
+            own_changes |= {"window": window, "heads": windowed_heads}
+        designs.append(BlockDesign(changes(**own_changes), gate_per_head=True))
+    return settings | {
+        "qk_norm": "head",
+        "attention_gate": True,
+        "experts": config.get("n_routed_experts", 288),
+        "experts_per_token": config.get("num_experts_per_tok", 8),
+        "expert_ffn": config.get("moe_intermediate_size", 1280),
+        "shared_ffn": config.get("share_expert_dim", 1280),
+        "designs": tuple(designs),
+    }
+
+
+@model_type("nemotron-nas", "DeciLM")
+def nemotron_nas(config: Config) -> Settings:
+    """Describe Nemotron Super and Ultra of Llama 3: some blocks have no attention.
+
+    A `block_configs` entry says the heads in a group and the width of each block.
+    """
+    blocks: list[object] = config.get("block_configs", [])
+    config.set_defaults(num_hidden_layers=len(blocks) or 32, num_key_value_heads=0)
+    settings = decoder(config)
+    config.get("attention_bias", False)
+    config.get("mlp_bias", False)
+    if not blocks:
+        return settings
+    if len(blocks) != settings["layers"]:
+        raise config.error("block_configs", f"{len(blocks)} blocks of {settings['layers']} layers")
+    return settings | {"designs": tuple(_nas_design(config, settings, block) for block in blocks)}
+
+
+def _nas_design(config: Config, settings: Settings, block: object) -> BlockDesign:
+    """Return the design of one entry of `block_configs`."""
+    table = block if isinstance(block, dict) else {}
+    attention, ffn = (
+        Config(part if isinstance(part, dict) else {}, f"{config.place}: block_configs", "")
+        for part in (table.get("attention"), table.get("ffn"))
+    )
+    for part in (attention, ffn):
+        part.require("replace_with_linear", only=False)
+    mixes, feeds = not attention.get("no_op", False), not ffn.get("no_op", False)
+    own_changes: dict[str, Value] = {}
+    if mixes:
+        own_changes["kv_heads"] = settings["heads"] // attention.count("n_heads_in_group", 1)
+        own_changes["window"] = attention.get("window_length", 0)
+    if feeds:
+        width = int(2 * ffn.get("ffn_mult", 2.625) * settings["width"] / 3)
+        own_changes["ffn"] = -(-width // NAS_MULTIPLE) * NAS_MULTIPLE
+    return BlockDesign(changes(**own_changes), mixes=mixes, feeds=feeds)
+
+
+@model_type("gemma4_text", "Gemma4")
+def gemma4_text(config: Config) -> Settings:
+    """Describe the decoder of Gemma 4: blocks that see all have wider heads."""
+    config.rename(hidden_activation="hidden_act", wins=True)
+    config.set_defaults(
+        vocab_size=262144,
+        hidden_size=2304,
+        intermediate_size=9216,
+        num_hidden_layers=30,
+        max_position_embeddings=131072,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=256,
+        hidden_act="gelu_pytorch_tanh",
+        tie_word_embeddings=True,
+    )
+    settings = {**decoder(config), **attention_biases(config)}
+    layers = settings["layers"]
+    kinds = list_of_layers(config, "layer_types", layers, GEMMA4_TYPES)
+    kinds = kinds or [GEMMA4_TYPES[(i + 1) % 6 == 0] for i in range(layers)]
+    if kinds and config.table.get("layer_types") is None:
+        kinds[-1] = GEMMA4_TYPES[1]
+    has_experts = config.get("enable_moe_block", False)
+    return settings | {
+        "norms": "both",
+        "qk_norm": "head",
+        "scaled": True,
+        "window": config.get("sliding_window", 512),
+        "experts": config.get("num_experts", 128) if has_experts else 0,
+        "experts_per_token": config.get("top_k_experts", 8) or 1,
+        "expert_ffn": config.get("moe_intermediate_size", 704) or settings["ffn"],
+        "designs": _gemma4_designs(config, settings, kinds, has_experts),
+    }
+
+
+def _gemma4_designs(
+    config: Config, settings: Settings, kinds: list[object], has_experts: bool
+) -> tuple[BlockDesign, ...]:
+    """Return the designs of Gemma 4's blocks; the last may read keys and values of earlier ones."""
+    token_width = config.get("hidden_size_per_layer_input", 256)
+    config.require("vocab_size_per_layer_input", only=settings["vocabulary"])
+    global_width = config.get("global_head_dim", 512)
+    whole: dict[str, Value] = {
+        "window": 0,
+        "head_width": global_width,
+        "rotary_width": global_width // 4,
+        "kv_heads": config.get("num_global_key_value_heads", 0) or settings["kv_heads"],
+    }
+    keys_are_values = config.get("attention_k_eq_v", False)
+    is_wide = config.get("use_double_wide_mlp", False)
+    first_shared = len(kinds) - config.get("num_kv_shared_layers", 0)
+    designs = []
+    for number, kind in enumerate(kinds):
+        is_shared = number >= first_shared > 0
+        is_global = kind == GEMMA4_TYPES[1]
+        sources = [i for i in range(first_shared) if kinds[i] == kind] if is_shared else []
+        wide = {"ffn": 2 * settings["ffn"]} if is_wide and is_shared else {}
+        design = BlockDesign(
+            changes(**(whole if is_global else {}), **wide),
+            source=sources[-1] if sources else None,
+            keys_are_values=keys_are_values and is_global,
+            value_norm=True,
+            dense_beside=has_experts,
+            token_width=token_width,
+        )
+        designs.append(design)
+    return tuple(designs)

@@ -1,0 +1,141 @@
+"""Networks of images, towers of networks of words and images, and the compositions themselves."""
+
+from steptime.formats.huggingface.config import Config, Settings, join_numbers
+from steptime.formats.huggingface.types import describe_nothing, model_type
+
+IMAGE_HEADS = ("ForImageClassification", "Model", "ForMaskedImageModeling")
+GENERATION = ("ForConditionalGeneration",)
+
+
+def patches(config: Config) -> Settings:
+    """Describe an encoder of an image that is cut into patches."""
+    return {
+        "kind": "encoder",
+        "width": config.count("hidden_size", 768),
+        "layers": config.get("num_hidden_layers", 12),
+        "stem": "patches",
+        "image": config.get("image_size", 224),
+        "patch": config.get("patch_size", 16),
+        "channels": config.get("num_channels", 3),
+        "heads": config.count("num_attention_heads", 12),
+        "ffn": config.get("intermediate_size", 3072),
+        "activation": config.get("hidden_act", "gelu"),
+        "norms": "before",
+    }
+
+
+@model_type("vit", "ViT", IMAGE_HEADS, free=())
+def vit(config: Config) -> Settings:
+    """Describe ViT."""
+    config.get("pooler_output_size", 0)
+    return patches(config) | {
+        "qkv_bias": config.get("qkv_bias", True),
+        "head": config.head,
+        "classes": config.labels,
+        "pooler": config.head == "none",
+    }
+
+
+@model_type("deit", "DeiT", (*IMAGE_HEADS, "ForImageClassificationWithTeacher"), free=())
+def deit(config: Config) -> Settings:
+    """Describe DeiT, with a second token that a teacher trains."""
+    return vit(config) | {"class_tokens": 2}
+
+
+@model_type("swin", heads=IMAGE_HEADS, free=(), family="steptime.network.families.swin:FAMILY")
+def swin(config: Config) -> Settings:
+    """Describe Swin: attention in windows that shift."""
+    config.require("use_absolute_embeddings", only=False)
+    stride = config.get("encoder_stride", 32)
+    return {
+        "width": config.count("embed_dim", 96),
+        "depths": join_numbers(config.get("depths", [2, 2, 6, 2])),
+        "image": config.get("image_size", 224),
+        "patch": config.get("patch_size", 4),
+        "channels": config.get("num_channels", 3),
+        "heads": join_numbers(config.get("num_heads", [3, 6, 12, 24])),
+        "window": config.get("window_size", 7),
+        "ffn_ratio": config.get("mlp_ratio", 4.0),
+        "activation": config.get("hidden_act", "gelu"),
+        "qkv_bias": config.get("qkv_bias", True),
+        "classes": config.labels if config.head == "classes" else 0,
+        "pixels": stride if config.head == "pixels" else 0,
+    }
+
+
+@model_type("clip_text_model", "CLIPText", ("Model", "ModelWithProjection"))
+def clip_text_model(config: Config) -> Settings:
+    """Describe the tower of words of CLIP."""
+    max_length = config.get("max_position_embeddings", 77)
+    return {
+        "kind": "decoder",
+        "width": config.count("hidden_size", 512),
+        "layers": config.get("num_hidden_layers", 12),
+        "vocabulary": config.get("vocab_size", 49408),
+        "length": max_length,
+        "max_length": max_length,
+        "heads": config.count("num_attention_heads", 8),
+        "ffn": config.get("intermediate_size", 2048),
+        "activation": config.get("hidden_act", "quick_gelu"),
+        "head": "vector" if config.head == "projected" else "none",
+        "projection": config.get("projection_dim", 512),
+    }
+
+
+@model_type("clip_vision_model", "CLIPVision", ("Model", "ModelWithProjection"), free=())
+def clip_vision_model(config: Config) -> Settings:
+    """Describe the tower of images of CLIP."""
+    config.set_defaults(patch_size=32, hidden_act="quick_gelu")
+    projection = config.get("projection_dim", 512)
+    return patches(config) | {
+        "patch_bias": False,
+        "final_norm": False,
+        "embedding_norm": True,
+        "pooler": False,
+        "head": "vector",
+        "projection": projection if config.head == "projected" else 0,
+    }
+
+
+@model_type(
+    "siglip_vision_model", heads=("Model",), free=(), is_part=True, passed=("vision_use_head",)
+)
+def siglip_vision_model(config: Config) -> Settings:
+    """Describe the tower of images of SigLIP."""
+    config.set_defaults(hidden_act="gelu_pytorch_tanh")
+    config.get("vision_use_head", True)
+    return patches(config) | {"class_tokens": 0, "pooler": False}
+
+
+@model_type(
+    "clip", "CLIP", ("Model",), towers={"text": "clip_text_model", "vision": "clip_vision_model"}
+)
+def clip(config: Config) -> Settings:
+    """Describe how CLIP joins its towers."""
+    return {"projection_dim": config.get("projection_dim", 512)}
+
+
+@model_type(
+    "gemma3",
+    heads=("ForConditionalGeneration", "Model"),
+    towers={"text": "gemma3_text", "vision": "siglip_vision_model"},
+)
+def gemma3(config: Config) -> Settings:
+    """Describe how Gemma 3 joins an image to its decoder of words."""
+    return {
+        "mm_tokens_per_image": config.get("mm_tokens_per_image", 256),
+        "vision_use_head": config.get("vision_use_head", True),
+        "tie_word_embeddings": config.get("tie_word_embeddings", True),
+    }
+
+
+for _name, _class_name, _text in (
+    ("kimi_k25", "KimiK25", "kimi_k2"),
+    ("qwen3_5", "Qwen3_5", "qwen3_5_text"),
+    ("qwen3_5_moe", "Qwen3_5Moe", "qwen3_5_moe_text"),
+    ("qwen2_vl", "Qwen2VL", "qwen2_vl_text"),
+    ("qwen2_5_vl", "Qwen2_5_VL", "qwen2_5_vl_text"),
+    ("minimax_m3_vl", "MiniMaxM3Sparse", "minimax_m3_vl_text"),
+    ("gemma4", "Gemma4", "gemma4_text"),
+):
+    model_type(_name, _class_name, GENERATION, text=_text)(describe_nothing)

@@ -1,0 +1,400 @@
+"""Decoders of words with mixtures of experts."""
+
+from collections.abc import Sequence
+
+from steptime.core.errors import shorten
+from steptime.formats.huggingface.config import (
+    Config,
+    Settings,
+    join_numbers,
+    repeat_letter,
+)
+from steptime.formats.huggingface.decoders import (
+    attention_biases,
+    decoder,
+    llama,
+    mistral,
+    qwen2,
+    qwen3,
+    windows_after,
+)
+from steptime.formats.huggingface.further_decoders import ernie4_5, olmo2
+from steptime.formats.huggingface.types import model_type
+
+
+def experts(config: Config, count: str, count_default: int, chosen_default: int) -> Settings:
+    """Describe how many experts there are and how many a token chooses.
+
+    Args:
+        config: the fields of the file.
+        count: the field that says the number of experts.
+        count_default: its default.
+        chosen_default: the default of `num_experts_per_tok`.
+    """
+    return {
+        "experts": config.get(count, count_default),
+        "experts_per_token": config.get("num_experts_per_tok", chosen_default),
+    }
+
+
+@model_type("mixtral")
+def mixtral(config: Config) -> Settings:
+    """Describe Mixtral: every block has experts, of the width of a dense part."""
+    config.rename(num_experts="num_local_experts", wins=True)
+    config.set_defaults(sliding_window=0)
+    return mistral(config) | experts(config, "num_local_experts", 8, 2)
+
+
+def sparse_steps(config: Config) -> Settings:
+    """Describe which blocks of Qwen's mixtures have experts, and of which width."""
+    dense_numbers = config.get("mlp_only_layers", [])
+    return {
+        "expert_ffn": config.get("moe_intermediate_size", 768),
+        "dense_at": join_numbers(dense_numbers),
+        "expert_every": config.get("decoder_sparse_step", 1),
+    }
+
+
+def shared_expert(config: Config, default: int) -> Settings:
+    """Describe the expert of all tokens in Qwen's mixtures, which a gate weighs."""
+    width = config.get("shared_expert_intermediate_size", default)
+    return {"shared_ffn": width, "shared_gate": True}
+
+
+@model_type("qwen2_moe")
+def qwen2_moe(config: Config) -> Settings:
+    """Describe Qwen 1.5 MoE and Qwen 2 57B-A14B."""
+    config.set_defaults(
+        hidden_size=2048,
+        intermediate_size=5632,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        num_key_value_heads=16,
+        moe_intermediate_size=1408,
+    )
+    settings = qwen2(config) | experts(config, "num_experts", 60, 4) | sparse_steps(config)
+    settings |= shared_expert(config, 5632)
+    return settings | {"qkv_bias": config.get("qkv_bias", True)}
+
+
+@model_type("qwen3_moe")
+def qwen3_moe(config: Config) -> Settings:
+    """Describe the mixtures of Qwen 3."""
+    config.rename(num_experts="num_local_experts")
+    config.set_defaults(
+        hidden_size=2048,
+        intermediate_size=6144,
+        num_hidden_layers=24,
+        num_key_value_heads=4,
+        head_dim=0,
+        max_window_layers=0,
+    )
+    settings = qwen3(config) | experts(config, "num_local_experts", 128, 8)
+    return settings | sparse_steps(config)
+
+
+@model_type("qwen3_vl_moe_text", "Qwen3VLMoe")
+def qwen3_vl_moe_text(config: Config) -> Settings:
+    """Describe the decoder of the mixtures of Qwen 3 VL."""
+    config.set_defaults(
+        intermediate_size=5632,
+        max_position_embeddings=128000,
+        num_key_value_heads=16,
+        num_attention_heads=16,
+        moe_intermediate_size=1408,
+        num_experts_per_tok=4,
+        num_local_experts=60,
+    )
+    return qwen3_moe(config)
+
+
+@model_type("qwen3_5_text", "Qwen3_5")
+def qwen3_5_text(config: Config) -> Settings:
+    """Describe the decoder of dense Qwen 3.5: three blocks in four keep a state (delta rule)."""
+    config.set_defaults(
+        vocab_size=248320,
+        intermediate_size=12288,
+        num_attention_heads=16,
+        num_key_value_heads=4,
+        head_dim=256,
+        partial_rotary_factor=0.25,
+    )
+    period = config.get("full_attention_interval", 4)
+    return qwen3(config) | {
+        "attention_gate": True,
+        "windows": repeat_letter("l", period - 1, "a"),
+        "linear_heads": config.get("linear_num_value_heads", 32),
+        "linear_key_heads": config.get("linear_num_key_heads", 16),
+        "linear_width": config.get("linear_key_head_dim", 128),
+        "linear_value_width": config.get("linear_value_head_dim", 128),
+        "linear_kernel": config.get("linear_conv_kernel_dim", 4),
+    }
+
+
+@model_type("qwen3_next", "Qwen3Next")
+def qwen3_next(config: Config) -> Settings:
+    """Describe Qwen3-Next: as Qwen 3.5, with experts in every block."""
+    config.set_defaults(
+        vocab_size=151936,
+        hidden_size=2048,
+        intermediate_size=5632,
+        num_hidden_layers=48,
+        num_key_value_heads=2,
+        moe_intermediate_size=512,
+    )
+    settings = qwen3_5_text(config) | experts(config, "num_experts", 512, 10)
+    return settings | sparse_steps(config) | shared_expert(config, 512)
+
+
+@model_type("qwen3_5_moe_text", "Qwen3_5Moe")
+def qwen3_5_moe_text(config: Config) -> Settings:
+    """Describe the decoder of the mixtures of Qwen 3.5."""
+    config.set_defaults(
+        vocab_size=248320, num_hidden_layers=40, num_experts_per_tok=8, num_experts=256
+    )
+    return qwen3_next(config)
+
+
+@model_type("gpt_oss")
+def gpt_oss(config: Config) -> Settings:
+    """Describe gpt-oss: sinks, a window in every second block, biases everywhere."""
+    config.rename(num_experts="num_local_experts", wins=True)
+    config.set_defaults(
+        vocab_size=201088,
+        hidden_size=2880,
+        intermediate_size=2880,
+        num_hidden_layers=36,
+        max_position_embeddings=131072,
+        num_attention_heads=64,
+        num_key_value_heads=8,
+        head_dim=64,
+        attention_bias=True,
+    )
+    settings = {**decoder(config), **attention_biases(config)}
+    return (
+        settings
+        | experts(config, "num_local_experts", 128, 4)
+        | {
+            "sinks": True,
+            "clamped": True,
+            "window": config.get("sliding_window", 128),
+            "windows": "wa",
+            "bias": True,
+            "router_bias": True,
+        }
+    )
+
+
+@model_type("glm4_moe")
+def glm4_moe(config: Config) -> Settings:
+    """Describe GLM 4.5 to 4.7."""
+    config.rename(num_local_experts="n_routed_experts")
+    config.set_defaults(
+        vocab_size=151552,
+        intermediate_size=10944,
+        num_hidden_layers=46,
+        max_position_embeddings=131072,
+        num_attention_heads=96,
+        num_key_value_heads=8,
+        head_dim=128,
+        partial_rotary_factor=0.5,
+    )
+    is_normed = config.get("use_qk_norm", False)
+    expert_width = config.get("moe_intermediate_size", 1408)
+    return (
+        decoder(config)
+        | experts(config, "n_routed_experts", 128, 8)
+        | {
+            "qkv_bias": config.get("attention_bias", False),
+            "qk_norm": "head" if is_normed else "none",
+            "expert_ffn": expert_width,
+            "shared_ffn": config.get("n_shared_experts", 1) * expert_width,
+            "dense_layers": config.get("first_k_dense_replace", 1),
+        }
+    )
+
+
+@model_type("glm4v_moe_text", "Glm4vMoe")
+def glm4v_moe_text(config: Config) -> Settings:
+    """Describe the decoder of GLM 4.5V."""
+    config.set_defaults(vocab_size=151424, attention_bias=True)
+    return glm4_moe(config)
+
+
+@model_type("dots1")
+def dots1(config: Config) -> Settings:
+    """Describe dots.llm1."""
+    config.set_defaults(
+        vocab_size=152064,
+        hidden_size=4608,
+        num_hidden_layers=62,
+        max_position_embeddings=2048,
+        num_attention_heads=32,
+        num_key_value_heads=32,
+        head_dim=0,
+        partial_rotary_factor=1.0,
+        max_window_layers=62,
+        n_shared_experts=2,
+        num_experts_per_tok=6,
+        first_k_dense_replace=0,
+    )
+    settings = glm4_moe(config)
+    return settings | {
+        "out_bias": settings["qkv_bias"],
+        "qk_norm": "head",
+        "window": config.get("sliding_window", 4096),
+        "windows": windows_after(config),
+    }
+
+
+@model_type("minimax_m2", "MiniMaxM2")
+def minimax_m2(config: Config) -> Settings:
+    """Describe MiniMax M2 to M2.7: all queries and keys are normed at once."""
+    config.set_defaults(
+        vocab_size=200064,
+        hidden_size=3072,
+        intermediate_size=1536,
+        num_hidden_layers=62,
+        max_position_embeddings=196608,
+        num_attention_heads=48,
+        head_dim=128,
+        num_local_experts=256,
+        num_experts_per_tok=8,
+    )
+    config.require("shared_intermediate_size", only=0)
+    config.require("qk_norm_type", only="per_layer")
+    settings = mixtral(config)
+    is_normed = config.get("use_qk_norm", True)
+    return settings | {
+        "rotary_width": config.get("rotary_dim", 0) or settings["rotary_width"],
+        "qk_norm": "all" if is_normed else "none",
+    }
+
+
+@model_type("hunyuan_v1_moe", "HunYuanMoEV1")
+def hunyuan_v1_moe(config: Config) -> Settings:
+    """Describe the mixtures of Hunyuan, with an expert of all tokens."""
+    config.set_defaults(vocab_size=290943, intermediate_size=11008, head_dim=128)
+    settings = {**decoder(config), **attention_biases(config)}
+    return settings | {
+        "qk_norm": "head",
+        "experts": config.get("num_experts", 1),
+        "experts_per_token": config.get("moe_topk", 1),
+        "shared_ffn": settings["ffn"],
+    }
+
+
+@model_type("ernie4_5_moe", "Ernie4_5_Moe")
+def ernie4_5_moe(config: Config) -> Settings:
+    """Describe the mixtures of ERNIE 4.5."""
+    config.rename(num_experts="moe_num_experts", num_experts_per_tok="moe_k")
+    config.set_defaults(
+        hidden_size=2560,
+        intermediate_size=12288,
+        num_hidden_layers=28,
+        num_attention_heads=20,
+        num_key_value_heads=4,
+        head_dim=0,
+    )
+    settings = ernie4_5(config)
+    config.require("moe_layer_end_index", only=settings["layers"] - 1)
+    expert_width = config.get("moe_intermediate_size", 1536)
+    return settings | {
+        "experts": config.get("moe_num_experts", 64),
+        "experts_per_token": config.get("moe_k", 6),
+        "expert_ffn": expert_width,
+        "shared_ffn": config.get("moe_num_shared_experts", 2) * expert_width,
+        "dense_layers": config.get("moe_layer_start_index", 1),
+        "expert_every": config.get("moe_layer_interval", 1),
+        "router_bias": True,
+    }
+
+
+@model_type("olmoe")
+def olmoe(config: Config) -> Settings:
+    """Describe OLMoE."""
+    config.rename(num_local_experts="num_experts")
+    config.set_defaults(
+        hidden_size=2048,
+        intermediate_size=2048,
+        num_hidden_layers=16,
+        max_position_embeddings=4096,
+        num_attention_heads=16,
+    )
+    config.require("clip_qkv", only=0.0)
+    return olmo2(config) | experts(config, "num_experts", 64, 8) | {"norms": "before"}
+
+
+@model_type("phimoe")
+def phimoe(config: Config) -> Settings:
+    """Describe Phi 3.5 MoE."""
+    config.rename(num_experts="num_local_experts")
+    config.set_defaults(vocab_size=32064, intermediate_size=6400, sliding_window=0)
+    settings = {**mistral(config), **attention_biases(config)}
+    return (
+        settings
+        | experts(config, "num_local_experts", 16, 2)
+        | {
+            "norm": "layer",
+            "head_bias": config.get("lm_head_bias", False),
+        }
+    )
+
+
+@model_type("granitemoe", "GraniteMoe")
+def granitemoe(config: Config) -> Settings:
+    """Describe the mixtures of Granite 3."""
+    return llama(config) | experts(config, "num_local_experts", 8, 2) | {"ffn_bias": False}
+
+
+@model_type("granitemoeshared", "GraniteMoeShared")
+def granitemoeshared(config: Config) -> Settings:
+    """Describe the mixtures of Granite 3 with an expert of all tokens."""
+    return granitemoe(config) | {"shared_ffn": config.get("shared_intermediate_size", 0)}
+
+
+def dense_numbers(config: Config, sparse: Sequence[object], layers: int) -> Settings:
+    """Describe which blocks have experts, by their numbers from 0."""
+    for number in sparse:
+        if type(number) is not int or not 0 <= number < layers:
+            raise config.error("moe_layers", f"{shorten(number)} is none of {layers} layers")
+    dense = [i for i in range(layers) if i not in {*sparse}]
+    return {"dense_at": join_numbers(dense), "expert_every": 1}
+
+
+@model_type("llama4_text", "Llama4")
+def llama4_text(config: Config) -> Settings:
+    """Describe the decoder of Llama 4: one expert a token beside one of all tokens."""
+    config.rename(no_rope_layers="chunked_at")
+    config.set_defaults(
+        vocab_size=202048,
+        hidden_size=5120,
+        intermediate_size=8192,
+        num_hidden_layers=48,
+        max_position_embeddings=131072,
+        num_attention_heads=40,
+        num_key_value_heads=8,
+        head_dim=128,
+    )
+    config.require("no_rope_layer_interval", only=4)
+    config.remark("blocks that see all places are counted as turned by place, as they are not")
+    window = config.get("attention_chunk_size", 8192)
+    if window:
+        config.remark(
+            "attention in chunks is counted as a window, which is the same up to its length"
+        )
+    if config.get("use_qk_norm", True):
+        config.remark("norms of queries and keys, which have no weights, are not counted")
+    chunked = config.get("chunked_at", [])
+    sparse = config.get("moe_layers", [])
+    settings = {**decoder(config), **attention_biases(config)}
+    settings |= {
+        "window": window,
+        "windows": "".join("w" if is_chunked else "a" for is_chunked in chunked) or "wwwa",
+        "expert_ffn": settings["ffn"],
+        "shared_ffn": settings["ffn"],
+        "ffn": config.get("intermediate_size_mlp", 16384),
+        "expert_every": config.get("interleave_moe_layer_step", 1),
+    }
+    settings |= experts(config, "num_local_experts", 16, 1)
+    return settings | (dense_numbers(config, sparse, settings["layers"]) if sparse else {})

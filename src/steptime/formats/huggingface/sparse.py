@@ -1,0 +1,214 @@
+"""Decoders of words whose attention chooses its tokens by an indexer."""
+
+from dataclasses import replace
+
+from steptime.formats.huggingface.config import Config, Settings
+from steptime.formats.huggingface.decoders import decoder
+from steptime.formats.huggingface.hybrids import changes, list_of_layers
+from steptime.formats.huggingface.latent import deepseek_v3
+from steptime.formats.huggingface.types import model_type
+from steptime.network.layers.compressed import CompressedAttention
+from steptime.network.layers.designs import BlockDesign, Indexer
+
+V4_SPARSE, V4_HEAVY = 4, 128  # tokens of a compressed one: of those chosen, and of those all seen
+V4_RATIOS = {
+    "sliding_attention": 0,
+    "compressed_sparse_attention": V4_SPARSE,
+    "heavily_compressed_attention": V4_HEAVY,
+}
+SELECTED_REMARK = (
+    "attention to chosen tokens is counted as a window of as many tokens; a cache keeps all"
+)
+
+
+def with_indexers(config: Config, settings: Settings) -> Settings:
+    """Describe DeepSeek Sparse Attention: each block has an indexer, or takes over a choice."""
+    indexer = Indexer(
+        config.count("index_n_heads", 64),
+        config.count("index_head_dim", 128),
+        config.count("index_topk", 2048),
+    )
+    layers = settings["layers"]
+    kinds = list_of_layers(config, "indexer_types", layers, ("full", "shared"))
+    config.remark(SELECTED_REMARK)
+    designs = []
+    for number in range(layers):
+        is_reused = bool(kinds) and kinds[number] == "shared"
+        is_dense = number < settings["dense_layers"]
+        own_changes = changes(experts=0) if is_dense else ()
+        design = BlockDesign(own_changes, indexer=replace(indexer, is_reused=is_reused))
+        designs.append(design)
+    return settings | {"dense_layers": 0, "designs": tuple(designs)}
+
+
+@model_type("deepseek_v32", "DeepseekV32")
+def deepseek_v32(config: Config) -> Settings:
+    """Describe DeepSeek-V3.2."""
+    return with_indexers(config, deepseek_v3(config))
+
+
+@model_type("glm_moe_dsa", "GlmMoeDsa")
+def glm_moe_dsa(config: Config) -> Settings:
+    """Describe GLM 5 to 5.3; of 5.2 and 5.3 most blocks take over an earlier choice of tokens."""
+    config.set_defaults(
+        vocab_size=154880,
+        hidden_size=6144,
+        intermediate_size=12288,
+        num_hidden_layers=78,
+        max_position_embeddings=202752,
+        num_attention_heads=64,
+        q_lora_rank=2048,
+        qk_nope_head_dim=192,
+        v_head_dim=256,
+        n_group=1,
+        topk_group=1,
+        index_n_heads=32,
+    )
+    config.get("mlp_layer_types", [])
+    config.get("qk_head_dim", 256)
+    return with_indexers(config, deepseek_v3(config))
+
+
+def _sparse_blocks(config: Config, layers: int) -> tuple[Indexer, list[bool]]:
+    """Return the indexer of MiniMax-M3 and which blocks have it, from either form of its file."""
+    nested = config.get("sparse_attention_config", {})
+    if nested:
+        inner = Config(nested, f"{config.place}: sparse_attention_config", config.head)
+        block, blocks = inner.count("sparse_block_size", 128), inner.count("sparse_topk_blocks", 16)
+        heads, width = (
+            inner.count("sparse_num_index_heads", 4),
+            inner.count("sparse_index_dim", 128),
+        )
+        flags = list_of_layers(inner, "sparse_attention_freq", layers, (0, 1))
+        is_sparse = [bool(flag) for flag in flags] or [True] * layers
+    else:
+        block, blocks = config.count("index_block_size", 128), config.count("index_topk_blocks", 16)
+        heads, width = config.count("index_n_heads", 4), config.count("index_head_dim", 128)
+        names = config.get("layer_types", [])
+        is_sparse = [name == "minimax_m3_sparse" for name in names] or [False] * layers
+    selected = block * blocks
+    return Indexer(heads, width, selected, has_weights=False, norms="both"), is_sparse
+
+
+@model_type("minimax_m3", "MiniMaxM3")
+@model_type("minimax_m3_vl_text", "MiniMaxM3VL")
+def minimax_m3(config: Config) -> Settings:
+    """Describe MiniMax-M3: an indexer chooses blocks of tokens."""
+    config.set_defaults(
+        vocab_size=200064,
+        hidden_size=6144,
+        intermediate_size=3072,
+        num_hidden_layers=60,
+        max_position_embeddings=1048576,
+        num_attention_heads=64,
+        num_key_value_heads=4,
+        head_dim=128,
+        hidden_act="silu",
+    )
+    config.rename(num_experts="num_local_experts")
+    if config.table.get("hidden_act") in ("swigluoai", "swiglu_oai"):
+        config.replace("hidden_act", "silu")
+    dense_width = config.get("dense_intermediate_size", 12288)
+    shared_width = config.get("shared_intermediate_size", 3072)
+    settings = decoder(config)
+    layers = settings["layers"]
+    indexer, is_sparse = _sparse_blocks(config, layers)
+    first_dense = config.get("first_k_dense_replace", 0)
+    frequencies = list_of_layers(config, "moe_layer_freq", layers, (0, 1))
+    kinds = list_of_layers(config, "mlp_layer_types", layers, ("dense", "sparse"))
+    dense = [not flag for flag in frequencies] or [kind == "dense" for kind in kinds]
+    dense = dense or [i < first_dense for i in range(layers)]
+    if any(is_sparse):
+        config.remark(SELECTED_REMARK)
+    rotary_width = config.get("rotary_dim", 64)
+    expert_width = config.get("moe_intermediate_size", 0) or settings["ffn"]
+    config.get("n_shared_experts", 1)
+    config.require("use_qk_norm", only=True)
+    config.require("qk_norm_type", only="per_head")
+    config.require("attention_output_gate", only=False)
+    config.get("use_gemma_norm", True)
+    designs = [
+        BlockDesign(
+            changes(experts=0) if is_dense else (),
+            indexer=indexer if is_chosen else None,
+        )
+        for is_dense, is_chosen in zip(dense, is_sparse, strict=True)
+    ]
+    return settings | {
+        "clamped": True,
+        "ffn": dense_width,
+        "rotary_width": rotary_width or settings["rotary_width"],
+        "qk_norm": "head",
+        "experts": config.get("num_local_experts", 128),
+        "experts_per_token": config.get("num_experts_per_tok", 4),
+        "expert_ffn": expert_width,
+        "shared_ffn": shared_width,
+        "designs": tuple(designs),
+    }
+
+
+@model_type("deepseek_v4", "DeepseekV4")
+@model_type("deepseek_ref", "DeepseekV4")
+def deepseek_v4(config: Config) -> Settings:
+    """Describe DeepSeek-V4: attention to compressed tokens, and residual streams."""
+    config.rename(num_local_experts="n_routed_experts")
+    config.set_defaults(
+        vocab_size=129280,
+        hidden_size=4096,
+        num_hidden_layers=43,
+        max_position_embeddings=1048576,
+        num_attention_heads=64,
+        num_key_value_heads=1,
+        head_dim=512,
+        moe_intermediate_size=2048,
+    )
+    settings = decoder(config)
+    config.get("attention_bias", False)
+    config.get("num_hash_layers", 3)
+    config.get("expert_dtype", "")
+    config.get("hc_sinkhorn_iters", 20)
+    config.require("mlp_bias", only=False)
+    streams, expert_width = config.count("hc_mult", 4), config.get("moe_intermediate_size", 2048)
+    config.remark(SELECTED_REMARK)
+    designs = [
+        BlockDesign(mixer=mixer, streams=streams) for mixer in _compressing_mixers(config, settings)
+    ]
+    return settings | {
+        "experts": config.get("n_routed_experts", 256),
+        "experts_per_token": config.get("num_experts_per_tok", 6),
+        "expert_ffn": expert_width,
+        "shared_ffn": config.get("n_shared_experts", 1) * expert_width,
+        "designs": tuple(designs),
+    }
+
+
+def _compressing_mixers(config: Config, settings: Settings) -> list[CompressedAttention]:
+    """Return the attention of each block of DeepSeek-V4, by the tokens of a compressed one."""
+    layers, head_width = settings["layers"], settings["head_width"]
+    ratios = config.get("compress_ratios", [])
+    kinds = config.get("layer_types", [])
+    if kinds:
+        ratios = [V4_RATIOS.get(kind, -1) for kind in kinds]
+    ratios = ratios or [V4_SPARSE if i > 1 and i % 2 else V4_HEAVY for i in range(layers)]
+    if len(ratios) < layers or not {*ratios} <= {*V4_RATIOS.values()}:
+        raise config.error("compress_ratios", f"must be one of 0, 4, 128 for {layers} layers")
+    indexer = Indexer(
+        config.count("index_n_heads", 64),
+        config.count("index_head_dim", 128),
+        config.count("index_topk", 512),
+    )
+    attention = CompressedAttention(
+        settings["heads"],
+        head_width,
+        config.count("qk_rope_head_dim", 64),
+        config.count("sliding_window", 128),
+        config.count("q_lora_rank", 1024),
+        config.count("o_groups", 8),
+        config.count("o_lora_rank", 1024),
+    )
+    by_ratio = {
+        0: attention,
+        V4_SPARSE: replace(attention, ratio=V4_SPARSE, overlaps=True, indexer=indexer),
+        V4_HEAVY: replace(attention, ratio=V4_HEAVY),
+    }
+    return [by_ratio[ratio] for ratio in ratios[:layers]]

@@ -1,0 +1,346 @@
+"""Decoders of words with states or short convolutions in place of attention, or beside it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from steptime.core.errors import unknown
+from steptime.formats.huggingface.config import Config, Settings
+from steptime.formats.huggingface.decoders import attention_biases, decoder
+from steptime.formats.huggingface.hybrids import changes, list_of_layers
+from steptime.formats.huggingface.latent import latent_attention
+from steptime.formats.huggingface.types import model_type
+from steptime.network.layers.designs import BlockDesign, Mixer
+from steptime.network.layers.mixers import KimiDelta, Mamba2, ShortConvolution
+
+NEMOTRON_LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+NEMOTRON_DEFAULT = ("mamba", "moe", "attention", "mlp")
+NEMOTRON_TYPES = {"linear_attention": "mamba", "full_attention": "attention", "sparse": "moe"}
+NEMOTRON_TYPES |= {
+    "dense": "mlp",
+    "mlp": "mlp",
+    "mamba": "mamba",
+    "attention": "attention",
+    "moe": "moe",
+}
+
+
+def _nemotron_blocks(config: Config) -> list[str]:
+    """Return what each block of Nemotron-H is: mamba, attention, mlp or moe."""
+    pattern = config.get("hybrid_override_pattern", "")
+    if pattern:
+        for letter in pattern:
+            if letter not in NEMOTRON_LETTERS:
+                place = f"{config.place}: hybrid_override_pattern"
+                raise unknown("layer", letter, NEMOTRON_LETTERS, place)
+        return [NEMOTRON_LETTERS[letter] for letter in pattern]
+    names = config.get("layers_block_type", []) or config.get("layer_types", [])
+    for name in names:
+        if name not in NEMOTRON_TYPES:
+            raise unknown("layer type", name, NEMOTRON_TYPES, config.place)
+    return [NEMOTRON_TYPES[name] for name in names or NEMOTRON_DEFAULT]
+
+
+def mamba2_of(config: Config, **defaults: int) -> Mamba2:
+    """Return the blocks of Mamba-2 that the fields with the names of Granite and Bamba say."""
+    width = config.count("hidden_size", 4096)
+    heads = config.count("mamba_n_heads", defaults.get("heads", 128))
+    inner = config.get("mamba_expand", 2) * width
+    stated_width = config.table.get("mamba_d_head")
+    config.read_fields.add("mamba_d_head")
+    head_width = stated_width if type(stated_width) is int else inner // heads
+    return Mamba2(
+        heads,
+        head_width,
+        config.count("mamba_n_groups", 1),
+        config.count("mamba_d_state", defaults.get("state", 256)),
+        config.count("mamba_d_conv", 4),
+        config.get("mamba_proj_bias", False),
+        config.get("mamba_conv_bias", True),
+    )
+
+
+@model_type("nemotron_h", "NemotronH")
+def nemotron_h(config: Config) -> Settings:
+    """Describe Nemotron-H and Nemotron 3: a block is Mamba-2, attention, dense, or experts."""
+    config.set_defaults(
+        vocab_size=131072,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+        intermediate_size=21504,
+        max_position_embeddings=4096,
+    )
+    config.rename(attention_head_dim="head_dim", mlp_hidden_act="hidden_act")
+    config.set_defaults(hidden_act="relu2")
+    blocks = _nemotron_blocks(config)
+    config.set_defaults(num_hidden_layers=len(blocks))
+    layers = config.get("num_hidden_layers", len(blocks))
+    if len(blocks) != layers:
+        raise config.error("num_hidden_layers", f"{layers}, but the pattern has {len(blocks)}")
+    bias, mlp_bias = config.get("use_bias", False), config.get("mlp_bias", False)
+    mixer = Mamba2(
+        config.count("mamba_num_heads", 128),
+        config.count("mamba_head_dim", 64),
+        config.count("n_groups", 8),
+        config.count("ssm_state_size", 128),
+        config.count("conv_kernel", 4),
+        bias,
+        config.get("use_conv_bias", True),
+    )
+    expert_width = config.get("moe_intermediate_size", 7688)
+    latent = config.get("moe_latent_size", 0)
+    shared = config.get("moe_shared_expert_intermediate_size", 7688)
+    config.get("n_shared_experts", 1)
+    config.get("mamba_proj_bias", False)
+    config.get("mamba_hidden_act", "silu")
+    config.get("expand", 2)
+    config.get("chunk_size", 128)
+    config.get("sliding_window", 0)
+    config.get("num_logits_to_keep", 1)
+    config.get("attention_bias", False)
+    designs = {
+        "mamba": BlockDesign(changes(experts=0), mixer, feeds=False),
+        "attention": BlockDesign(changes(experts=0), feeds=False),
+        "mlp": BlockDesign(changes(experts=0), mixes=False),
+        "moe": BlockDesign(mixes=False, expert_width=latent),
+    }
+    has_experts = "moe" in blocks
+    return decoder(config) | {
+        "gated": False,
+        "ffn_bias": mlp_bias,
+        "expert_bias": False,
+        "positions": "none",
+        "experts": config.get("n_routed_experts", 8) if has_experts else 0,
+        "experts_per_token": config.get("num_experts_per_tok", 2),
+        "expert_groups": config.get("n_group", 1) or 1,
+        "groups_per_token": config.get("topk_group", 1) or 1,
+        "expert_ffn": expert_width,
+        "shared_ffn": shared if has_experts else 0,
+        "designs": tuple(designs[block] for block in blocks),
+    }
+
+
+def designs_of(
+    mixers: Sequence[Mixer | None], dense: Sequence[bool] = ()
+) -> tuple[BlockDesign, ...]:
+    """Return designs of blocks by their mixers (None for attention), dense ones without experts."""
+    flags = dense or [False] * len(mixers)
+    return tuple(
+        BlockDesign(changes(experts=0) if is_dense else (), mixer)
+        for mixer, is_dense in zip(mixers, flags, strict=True)
+    )
+
+
+@model_type("granitemoehybrid", "GraniteMoeHybrid")
+def granitemoehybrid(config: Config) -> Settings:
+    """Describe Granite 4: Mamba-2 in most blocks, experts beside a part for all tokens."""
+    config.set_defaults(intermediate_size=11008)
+    settings = {**decoder(config), **attention_biases(config)}
+    layers, mixer = settings["layers"], mamba2_of(config)
+    names = ("mamba", "attention", "linear_attention", "full_attention")
+    kinds = list_of_layers(config, "layer_types", layers, names) or ["mamba"] * layers
+    experts = int(config.table.get("num_local_experts", 8) or 0)
+    config.read_fields |= {"num_local_experts", "position_embedding_type", "mamba_chunk_size"}
+    is_placed = config.table.get("position_embedding_type") == "rope"
+    shared_width = config.get("shared_intermediate_size", 1024)
+    mixers = [mixer if kind in ("mamba", "linear_attention") else None for kind in kinds]
+    return settings | {
+        "positions": "rotary" if is_placed else "none",
+        "ffn": settings["ffn"] if experts else shared_width,
+        "expert_ffn": settings["ffn"],
+        "experts": experts,
+        "experts_per_token": config.get("num_experts_per_tok", 2) if experts else 1,
+        "shared_ffn": shared_width if experts else 0,
+        "designs": designs_of(mixers),
+    }
+
+
+@model_type("bamba")
+def bamba(config: Config) -> Settings:
+    """Describe Bamba: Mamba-2 but for the blocks that `attn_layer_indices` names."""
+    config.set_defaults(
+        vocab_size=128000,
+        intermediate_size=14336,
+        num_key_value_heads=8,
+        max_position_embeddings=262144,
+        partial_rotary_factor=0.5,
+    )
+    settings = {**decoder(config), **attention_biases(config)}
+    mixer, attending = mamba2_of(config), config.get("attn_layer_indices", [])
+    mixers = [None if i in attending else mixer for i in range(settings["layers"])]
+    return settings | {"ffn_bias": config.get("mlp_bias", False), "designs": designs_of(mixers)}
+
+
+@model_type("falcon_h1", "FalconH1")
+def falcon_h1(config: Config) -> Settings:
+    """Describe Falcon-H1: attention and Mamba-2 read one input, and their outputs are added."""
+    config.set_defaults(
+        vocab_size=128000,
+        intermediate_size=14336,
+        num_key_value_heads=8,
+        max_position_embeddings=8192,
+    )
+    settings = {**decoder(config), **attention_biases(config)}
+    inner, mixer = config.get("mamba_d_ssm", 1024), mamba2_of(config)
+    head_width = inner // mixer.heads if inner else mixer.head_width
+    config.get("projectors_bias", False)
+    mixer = replace(mixer, head_width=head_width, is_normed=config.get("mamba_rms_norm", False))
+    design = BlockDesign(beside=mixer)
+    return settings | {
+        "ffn_bias": config.get("mlp_bias", False),
+        "designs": (design,) * settings["layers"],
+    }
+
+
+@model_type("mamba2", "Mamba2")
+def mamba2(config: Config) -> Settings:
+    """Describe Mamba-2: every block is a state alone."""
+    config.set_defaults(
+        vocab_size=32768, num_hidden_layers=64, num_attention_heads=1, max_position_embeddings=0
+    )
+    settings = decoder(config)
+    mixer = Mamba2(
+        config.count("num_heads", 128),
+        config.count("head_dim", 64),
+        config.count("n_groups", 8),
+        config.count("state_size", 128),
+        config.count("conv_kernel", 4),
+        config.get("use_bias", False),
+        config.get("use_conv_bias", True),
+    )
+    config.get("expand", 2)
+    config.get("chunk_size", 256)
+    design = BlockDesign(mixer=mixer, feeds=False)
+    return settings | {
+        "positions": "none",
+        "heads": mixer.heads,
+        "kv_heads": mixer.groups,
+        "head_width": mixer.head_width,
+        "designs": (design,) * settings["layers"],
+    }
+
+
+def _short_convolutions(config: Config, layers: int) -> list[Mixer | None]:
+    """Return the mixers of LFM2's blocks: short convolutions, and attention in some."""
+    mixer = ShortConvolution(config.count("conv_L_cache", 3), config.get("conv_bias", False))
+    attending = config.table.get("full_attn_idxs")
+    config.read_fields.add("full_attn_idxs")
+    kinds = list_of_layers(config, "layer_types", layers, ("full_attention", "conv"))
+    numbers = attending if isinstance(attending, list) else range(layers)
+    kinds = kinds or ["full_attention" if i in numbers else "conv" for i in range(layers)]
+    return [mixer if kind == "conv" else None for kind in kinds]
+
+
+@model_type("lfm2")
+def lfm2(config: Config) -> Settings:
+    """Describe LFM2: short convolutions between gates, attention in some blocks."""
+    config.rename(tie_embedding="tie_word_embeddings", block_ff_dim="intermediate_size", wins=True)
+    config.set_defaults(
+        vocab_size=65536,
+        hidden_size=2560,
+        intermediate_size=12288,
+        num_key_value_heads=8,
+        max_position_embeddings=128000,
+        tie_word_embeddings=True,
+    )
+    settings = decoder(config)
+    width = settings["ffn"]
+    multiple, factor = config.get("block_multiple_of", 256), config.table
+    config.read_fields.add("block_ffn_dim_multiplier")
+    if config.get("block_auto_adjust_ff_dim", True):
+        width = int(float(factor.get("block_ffn_dim_multiplier", 1.0) or 1) * int(2 * width / 3))
+        width = -(-width // multiple) * multiple
+    mixers = _short_convolutions(config, settings["layers"])
+    return settings | {"ffn": width, "qk_norm": "head", "designs": designs_of(mixers)}
+
+
+@model_type("lfm2_moe")
+def lfm2_moe(config: Config) -> Settings:
+    """Describe the mixtures of LFM2."""
+    config.rename(tie_embedding="tie_word_embeddings", wins=True)
+    config.set_defaults(
+        vocab_size=65536,
+        hidden_size=2048,
+        intermediate_size=7168,
+        num_key_value_heads=8,
+        max_position_embeddings=128000,
+        tie_word_embeddings=True,
+    )
+    settings = decoder(config)
+    layers, dense_layers = settings["layers"], config.get("num_dense_layers", 2)
+    mixers = _short_convolutions(config, layers)
+    config.get("use_expert_bias", True)
+    return settings | {
+        "qk_norm": "head",
+        "experts": config.get("num_experts", 32),
+        "experts_per_token": config.get("num_experts_per_tok", 4),
+        "expert_ffn": config.get("moe_intermediate_size", 1792),
+        "designs": designs_of(mixers, [i < dense_layers for i in range(layers)]),
+    }
+
+
+@model_type("kimi_linear", "KimiLinear")
+def kimi_linear(config: Config) -> Settings:
+    """Describe Kimi Linear and K3: Kimi Delta Attention, latent attention in every fourth block."""
+    config.rename(
+        num_experts="num_local_experts",
+        num_experts_per_token="num_experts_per_tok",  # noqa: S106  # the field of a file
+        num_shared_experts="n_shared_experts",
+        model_max_length="max_position_embeddings",
+    )
+    config.set_defaults(
+        vocab_size=163840,
+        hidden_size=2304,
+        intermediate_size=9216,
+        num_hidden_layers=27,
+        q_lora_rank=0,
+        max_position_embeddings=1048576,
+    )
+    if config.table.get("hidden_act") == "situ":
+        config.replace("hidden_act", "silu")
+        config.remark("its activation, SiTU, is counted as SwiGLU")
+    if config.table.get("attn_res_block_size"):
+        config.read_fields.add("attn_res_block_size")
+        config.remark("attention to the outputs of earlier blocks is not counted")
+    settings = latent_attention(config)
+    mixers = _kimi_mixers(config, settings["layers"])
+    first_dense = config.get("first_k_dense_replace", 1)
+    expert_width = config.get("moe_intermediate_size", 1024)
+    designs = designs_of(mixers, [i < first_dense for i in range(settings["layers"])])
+    latent, is_normed = (
+        config.get("routed_expert_hidden_size", 0),
+        config.get("latent_moe_use_norm", False),
+    )
+    designs = tuple(
+        replace(design, expert_width=latent, expert_norm=is_normed) for design in designs
+    )
+    return settings | {
+        "positions": "none",
+        "attention_gate": config.get("mla_use_output_gate", False),
+        "experts": config.get("num_local_experts", 256),
+        "experts_per_token": config.get("num_experts_per_tok", 8),
+        "expert_ffn": expert_width,
+        "shared_ffn": config.get("n_shared_experts", 1) * expert_width,
+        "designs": designs,
+    }
+
+
+def _kimi_mixers(config: Config, layers: int) -> list[Mixer | None]:
+    """Return the mixers of Kimi Linear's blocks, whose nested table counts blocks from 1."""
+    for field in ("mla_use_nope", "use_grouped_topk", "moe_renormalize", "num_expert_group"):
+        config.read_fields.add(field)
+    nested = config.get("linear_attn_config", {})
+    inner = Config(nested, f"{config.place}: linear_attn_config", config.head)
+    mixer = KimiDelta(
+        inner.count("num_heads", config.count("linear_num_heads", 32)),
+        inner.count("head_dim", config.count("linear_head_dim", 128)),
+        inner.count("short_conv_kernel_size", config.count("linear_conv_kernel_dim", 4)),
+        inner.get("use_full_rank_gate", False),
+    )
+    attending = {*inner.get("full_attn_layers", [])}
+    kinds = list_of_layers(config, "layer_types", layers, ("full_attention", "linear_attention"))
+    if not attending and kinds:
+        attending = {i + 1 for i, kind in enumerate(kinds) if kind == "full_attention"}
+    elif not attending:
+        attending = {i + 1 for i in range(4, layers, 4)}
+    return [None if i + 1 in attending else mixer for i in range(layers)]

@@ -1,0 +1,147 @@
+"""The table of `model_type`s: each is a function from the fields of a file to hyperparameters."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+
+from steptime.formats.huggingface.config import Config, Settings
+
+TRANSFORMER = "steptime.network.families.transformer:FAMILY"
+MODULES = (
+    "decoders",
+    "further_decoders",
+    "mixtures",
+    "latent",
+    "hybrids",
+    "states",
+    "sparse",
+    "encoders",
+    "images",
+)  # of families, in the order of the docs
+ENDS = {  # ends of the names of classes, and what their networks end with
+    "ForCausalLM": "words",
+    "Model": "none",
+    "ForSequenceClassification": "classes",
+    "ForTokenClassification": "tokens",
+    "ForQuestionAnswering": "spans",
+    "LMHeadModel": "words",
+    "ForMaskedLM": "masked",
+    "ForMultipleChoice": "choices",
+    "ForPreTraining": "pretraining",
+    "ForNextSentencePrediction": "pair",
+    "ForConditionalGeneration": "words",
+    "WithLMHeadModel": "words",
+    "EncoderModel": "encoder",
+    "ForAudioClassification": "sound",
+    "ForImageClassification": "classes",
+    "ForMaskedImageModeling": "pixels",
+    "ForImageClassificationWithTeacher": "teacher",
+    "ModelWithProjection": "projected",
+}
+DECODER_HEADS = (
+    "ForCausalLM",
+    "Model",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+)
+_STREAMS = "streams that predict each other, and layers that share keys and values"
+_LIGHTNING = "attention to a state that fades by a fixed rate, in blocks (lightning attention)"
+UNLIKE = {  # types that something decides which no op here has
+    "gemma3n": _STREAMS,
+    "gemma3n_text": _STREAMS,
+    "minimax": _LIGHTNING,
+    "minimax_m1": _LIGHTNING,
+    "minimax_text_01": _LIGHTNING,
+    "mamba": "blocks with a state of Mamba",
+    "jamba": "blocks with a state of Mamba",
+    "nanochat": "norms without weights",
+}
+Describe = Callable[[Config], Settings]
+
+
+@dataclass(frozen=True)
+class ModelType:
+    """One `model_type`.
+
+    Attributes:
+        name: the type as files say it.
+        describe: makes the hyperparameters of its network from the fields of a file.
+        class_name: the name of its class without its end.
+        heads: what a network ends with, by the end of the name of its class; the first is usual.
+        labels: classes where a file says none.
+        free: hyperparameters that a user may choose.
+        family: the family of networks whose hyperparameters these are.
+        text: the type of the decoder of words where a nested table names none; the decoder alone
+            is counted. "" for a type that is no composition of such a decoder and an encoder.
+        towers: the type of each tower, by the name of its nested table.
+        is_part: the type stands in nested tables only.
+        passed: fields of the nested table of such a type that the whole reads.
+    """
+
+    name: str
+    describe: Describe
+    class_name: str
+    heads: Mapping[str, str]
+    labels: int = 2
+    free: tuple[str, ...] = ("length",)
+    family: str = TRANSFORMER
+    text: str = ""
+    towers: Mapping[str, str] = field(default_factory=dict)
+    is_part: bool = False
+    passed: tuple[str, ...] = ()
+
+    @property
+    def is_decoder(self) -> bool:
+        """Whether it is a decoder of words, as compositions have one."""
+        return self.heads.get("ForCausalLM") == "words" and not self.text
+
+
+_TYPES: dict[str, ModelType] = {}
+
+
+def model_type(
+    name: str,
+    class_name: str = "",
+    heads: tuple[str, ...] = DECODER_HEADS,
+    ends: Mapping[str, str] | None = None,
+    **options: object,
+) -> Callable[[Describe], Describe]:
+    """Return a decorator that adds a function to the table of types.
+
+    Args:
+        name: the `model_type`.
+        class_name: the name of its class without its end; by default made from the type.
+        heads: ends of the names of its classes, the usual one first.
+        ends: what some of these end with, where that is not what `ENDS` says.
+        **options: further fields of `ModelType`.
+    """
+    known_ends = ENDS | dict(ends or {})
+    title = class_name or name.replace("_", " ").title().replace(" ", "")
+
+    def add(describe: Describe) -> Describe:
+        by_end = {end: known_ends[end] for end in heads}
+        _TYPES[name] = ModelType(name, describe, title, by_end, **options)  # type: ignore[arg-type]
+        return describe
+
+    return add
+
+
+def describe_nothing(_: Config) -> Settings:
+    """Make the hyperparameters of a composition of networks: it has none of its own."""
+    return {}
+
+
+@cache
+def all_types() -> Mapping[str, ModelType]:
+    """Return every type by its name, those of nested tables too."""
+    for module in MODULES:
+        import_module(f"steptime.formats.huggingface.{module}")
+    return _TYPES
+
+
+@cache
+def types() -> Mapping[str, ModelType]:
+    """Return the types that a whole file may have, by their names."""
+    return {name: row for name, row in sorted(all_types().items()) if not row.is_part}

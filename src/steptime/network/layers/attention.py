@@ -1,0 +1,198 @@
+"""Attention: linear layers around the attention op, and what chooses or makes its keys."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from steptime.network.layers.dense import linear
+from steptime.network.layers.designs import Indexer, design_of
+from steptime.network.layers.norms import norm
+from steptime.network.ops.builder import Builder
+
+Parameters = Mapping[str, Any]  # of the family `transformer`, where each is documented
+INDEX_VALUES = 1  # width of the values that an indexer's scores are summed with
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What an attention layer sees: itself, or a `memory [n, m, width]`; all, or what is before.
+
+    Attributes:
+        causal: a token sees those before it alone.
+        window: tokens that it sees, 0 for all.
+        angles: the table that turns queries and keys, "" for none.
+        relative: a tensor `[heads, l, m]` that is added to the scores, "" for none.
+        memory: the tensor that keys and values are made from, "" for the layer's own input.
+        keys: keys of an earlier block, "" for own ones.
+        values: values of an earlier block.
+    """
+
+    causal: bool = False
+    window: int = 0
+    angles: str = ""
+    relative: str = ""
+    memory: str = ""
+    keys: str = ""
+    values: str = ""
+
+
+def attention(b: Builder, x: str, p: Parameters, name: str, sight: Sight) -> str:
+    """Return attention of `x [n, l, width]`: linear layers around the attention op."""
+    heads = b.share(p["heads"], "heads")
+    kv_heads = b.share(p["kv_heads"], "heads of keys and values", least=1)
+    design, window = design_of(p), sight.window
+    with b.scope(name):
+        x = b.whole(x, "gather")
+        y, q, k, v = _queries_keys_values(b, x, p, sight, heads, kv_heads)
+        if design.indexer:
+            _score_tokens(b, x, y, design.indexer, sight.angles)
+            window = design.indexer.selected
+        more = [sight.relative] if sight.relative else []
+        more += [b.weight("sinks", (heads,))] if p["sinks"] else []
+        cut = b.plan.context if b.plan.context_method == "all-to-all" else 1
+        if cut > 1:
+            q = b.spread(q, "spread_q", heads)
+            k, v = b.spread(k, "spread_k", kv_heads), b.spread(v, "spread_v", kv_heads)
+            heads, kv_heads = heads // cut, max(1, kv_heads // cut)
+            if p["sinks"]:
+                more[-1] = b.op("slice", more[-1], name="own_sinks", axis=0, start=0, stop=heads)
+        else:
+            k, v = b.all_parts(k, "gather_k"), b.all_parts(v, "gather_v")
+        how: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads, "causal": sight.causal}
+        how |= {"window": window} if window else {}
+        z = b.op("attention", q, k, v, *more, name="attention", **how)
+        z = b.joined(z, "join_y") if cut > 1 else z
+        if p["attention_gate"]:
+            z = _gate_output(b, x, z, p, heads)
+        return b.summed(linear(b, z, p["width"], "out", p["out_bias"]), "sum")
+
+
+def _queries_keys_values(
+    b: Builder, x: str, p: Parameters, sight: Sight, heads: int, kv_heads: int
+) -> tuple[str, str, str, str]:
+    """Return what queries are made from, then queries, keys and values."""
+    head, y, bias = p["head_width"], x, p["qkv_bias"]
+    if p["latent_q"]:
+        y = norm(b, linear(b, x, p["latent_q"], "q_down", bias), p["norm"], "q_down_norm")
+    bias = bias and not p["latent_kv"]
+    merged = p["merged_qkv"] and not sight.memory
+    q, k, v = _cut_from_one(b, x, p, heads, kv_heads) if merged else ("", "", "")
+    q = _normed(b, q or linear(b, y, head * heads, "q", bias), p, heads, "q_norm")
+    if sight.keys:
+        k, v = sight.keys, sight.values
+    elif p["latent_kv"]:
+        k, v = _from_latent(b, x, p, heads, sight.angles)
+    else:
+        k, v = _keys_values(b, sight.memory or x, p, kv_heads, k, v)
+    if sight.angles:
+        q = b.op("rotary", q, sight.angles, name="rotary_q", head_width=head)
+        if not p["latent_kv"] and not sight.keys:
+            k = b.op("rotary", k, sight.angles, name="rotary_k", head_width=head)
+    return y, q, k, v
+
+
+def _keys_values(
+    b: Builder, x: str, p: Parameters, kv_heads: int, k: str, v: str
+) -> tuple[str, str]:
+    """Return keys and values of `x`, of which both may be made already."""
+    design = design_of(p)
+    k = k or linear(b, x, p["head_width"] * kv_heads, "k", p["key_bias"])
+    plain_keys = k
+    k = _normed(b, k, p, kv_heads, "k_norm")
+    if design.keys_are_values:
+        v = plain_keys
+    v = v or linear(b, x, p["value_width"] * kv_heads, "v", p["qkv_bias"])
+    if design.value_norm:
+        v = norm_heads(b, v, kv_heads, "plain_rms", "v_norm")
+    return k, v
+
+
+def _gate_output(b: Builder, x: str, y: str, p: Parameters, heads: int) -> str:
+    """Return what attention made, times a gate of each number or of each head."""
+    if not design_of(p).gate_per_head:
+        gate = linear(b, x, b.shape(y)[-1], "gate", p["qkv_bias"])
+        return b.op("mul", y, b.op("sigmoid", gate, name="gate_sigmoid"), name="gated")
+    gate = b.op("sigmoid", linear(b, x, heads, "gate", bias=False), name="gate_sigmoid")
+    n, length, width = b.shape(y)
+    y = b.op("reshape", y, name="gate/heads", shape=(n, length, heads, width // heads))
+    gate = b.op("reshape", gate, name="gate/one", shape=(n, length, heads, 1))
+    y = b.op("pointwise", y, gate, name="gated", function="mul")
+    return b.op("reshape", y, name="gate/whole", shape=(n, length, width))
+
+
+def _score_tokens(b: Builder, x: str, y: str, indexer: Indexer, angles: str) -> None:
+    """Add the ops that score tokens, from which attention chooses some.
+
+    The scores are counted as attention with one key for all heads, and values of width 1, which
+    stand for their weighted sum.
+    """
+    if indexer.is_reused:
+        return
+    with b.scope("indexer"):
+        q = linear(b, y, indexer.heads * indexer.width, "q", bias=False)
+        k = linear(b, x, indexer.width, "k", bias=False)
+        if indexer.norms == "both":
+            q = norm_heads(b, q, indexer.heads, "rms", "q_norm")
+        k = norm(b, k, "rms" if indexer.norms == "both" else "layer", "k_norm")
+        if angles and b.shape(angles)[-1] <= indexer.width:
+            q = b.op("rotary", q, angles, name="rotary_q", head_width=indexer.width)
+            k = b.op("rotary", k, angles, name="rotary_k", head_width=indexer.width)
+        if indexer.has_weights:
+            linear(b, x, indexer.heads, "weights", bias=False)
+        v = b.op("slice", k, name="one", axis=-1, start=0, stop=INDEX_VALUES)
+        how: dict[str, Any] = {"heads": indexer.heads, "kv_heads": 1, "causal": True}
+        b.op("attention", q, k, v, name="scores", **how)
+
+
+def _cut_from_one(
+    b: Builder, x: str, p: Parameters, heads: int, kv_heads: int
+) -> tuple[str, str, str]:
+    width = p["head_width"]
+    sizes = (width * heads, width * kv_heads, p["value_width"] * kv_heads)
+    x = linear(b, x, sum(sizes), "qkv", p["qkv_bias"])
+    q, k, v = b.append(b.named("parts"), "split", (x,), axis=-1, sizes=sizes)
+    return q, k, v
+
+
+def norm_heads(b: Builder, x: str, heads: int, kind: str, name: str) -> str:
+    """Return `x [n, l, heads*d]` with a norm of each head, whose weights all heads share."""
+    n, length, width = shape = b.shape(x)
+    x = b.op("reshape", x, name=f"{name}/heads", shape=(n, length, heads, width // heads))
+    return b.op("reshape", norm(b, x, kind, name), name=f"{name}/whole", shape=shape)
+
+
+def _normed(b: Builder, x: str, p: Parameters, heads: int, name: str) -> str:
+    """Return queries or keys, normed where the network norms them: by head, or all at once."""
+    if p["qk_norm"] == "none":
+        return x
+    if p["qk_norm"] == "head":
+        return norm_heads(b, x, heads, p["norm"], name)
+    y = norm(b, x, p["norm"], name)
+    return b.op("reshape", y, name=f"{name}/whole", shape=b.shape(x))
+
+
+def _from_latent(b: Builder, x: str, p: Parameters, heads: int, angles: str) -> tuple[str, str]:
+    """Return keys and values made from a narrow vector (DeepSeek-AI 2024, section 2.1).
+
+    The turned part of a key is the same in all heads.
+    """
+    latent, turned, values = p["latent_kv"], p["rotary_width"], p["value_width"]
+    plain, (n, length, _) = p["head_width"] - turned, b.shape(x)
+    both = linear(b, x, latent + turned, "kv_down", p["qkv_bias"])
+
+    def part(y: str, name: str, start: int, stop: int, *shape: int) -> str:
+        y = b.op("slice", y, name=f"{name}/part", axis=-1, start=start, stop=stop)
+        return b.op("reshape", y, name=name, shape=(n, length, *shape)) if shape else y
+
+    kv = norm(b, part(both, "latent", 0, latent), p["norm"], "kv_norm")
+    kv = linear(b, kv, heads * (plain + values), "kv", False)
+    kv = b.op("reshape", kv, name="kv/heads", shape=(n, length, heads, plain + values))
+    v = part(kv, "values", plain, plain + values, heads * values)
+    keys = b.op("slice", kv, name="keys/plain", axis=-1, start=0, stop=plain)
+    shared = part(both, "turned", latent, latent + turned)
+    if angles:
+        shared = b.op("rotary", shared, angles, name="rotary_k", head_width=turned)
+    shared = b.op("reshape", shared, name="turned/one", shape=(n, length, 1, turned))
+    shared = b.op("tile", shared, name="turned/all", times=(1, 1, heads, 1))
+    keys = b.op("concat", shared, keys, name="keys/both", axis=3)
+    return b.op("reshape", keys, name="keys", shape=(n, length, heads * p["head_width"])), v

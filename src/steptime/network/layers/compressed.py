@@ -1,0 +1,182 @@
+"""Attention to a window and to compressed tokens, and residual streams (DeepSeek-V4, 2026)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from steptime.network.layers.attention import INDEX_VALUES, norm_heads
+from steptime.network.layers.dense import linear
+from steptime.network.layers.designs import Indexer
+from steptime.network.layers.mixers import check_whole_sequence
+from steptime.network.layers.norms import norm
+from steptime.network.ops.builder import Builder
+
+
+@dataclass(frozen=True)
+class CompressedAttention:
+    """Attention whose one key of a token is its value, too, beside compressed tokens.
+
+    Attributes:
+        heads: heads of queries; all share one key.
+        head_width: width of a key.
+        rotary_width: features of a key that are turned by place.
+        window: tokens that are seen as they are.
+        latent_q: width of a vector that queries are made from.
+        groups: groups of heads whose outputs are brought to a narrow vector each.
+        group_width: width of these vectors.
+        ratio: tokens that make a compressed one, 0 for none.
+        overlaps: a compressed token reads twice as many tokens.
+        indexer: chooses compressed tokens; None where all are seen.
+    """
+
+    heads: int
+    head_width: int
+    rotary_width: int
+    window: int
+    latent_q: int
+    groups: int
+    group_width: int
+    ratio: int = 0
+    overlaps: bool = False
+    indexer: Indexer | None = None
+
+    def build(self, b: Builder, x: str, width: int, name: str) -> str:
+        """Return the mixed tokens of `x [n, l, width]`."""
+        check_whole_sequence(b)
+        heads = b.share(self.heads, "heads")
+        with b.scope(name):
+            x = b.whole(x, "gather")
+            angles = self._angles(b, x)
+            reduced = norm(b, linear(b, x, self.latent_q, "q_down", False), "rms", "q_down_norm")
+            q = linear(b, reduced, heads * self.head_width, "q", False)
+            q = norm_heads(b, q, heads, "plain_rms", "q_norm")
+            q = b.op("rotary", q, angles, name="rotary_q", head_width=self.head_width)
+            kv = norm(b, linear(b, x, self.head_width, "kv", False), "rms", "kv_norm")
+            kv = b.op("rotary", kv, angles, name="rotary_kv", head_width=self.head_width)
+            how: dict[str, Any] = {"heads": heads, "kv_heads": 1}
+            sinks = b.weight("sinks", (heads,))
+            y = b.op("attention", q, kv, kv, sinks, name="window", causal=True,
+                     window=self.window, **how)  # fmt: skip
+            if self.ratio:
+                other = self._attend_to_compressed(b, x, q, reduced, how)
+                y = b.op("add", y, other, name="both")
+            y = b.op(
+                "rotary", y, angles, name="rotary_back", head_width=self.head_width, inverse=True
+            )
+            return b.summed(self._project(b, y, width), "sum")
+
+    def _angles(self, b: Builder, x: str) -> str:
+        return b.buffer("angles", (b.shape(x)[1], self.rotary_width))
+
+    def _attend_to_compressed(
+        self, b: Builder, x: str, q: str, reduced: str, how: dict[str, Any]
+    ) -> str:
+        """Return attention of all queries to the compressed tokens, of which some are chosen."""
+        with b.scope("compressor"):
+            keys = self._compress(b, x, self.head_width)
+        indexer, selected = self.indexer, b.shape(keys)[1]
+        if indexer:
+            with b.scope("indexer"):
+                index_keys = self._compress(b, x, indexer.width)
+                index_q = linear(b, reduced, indexer.heads * indexer.width, "q", False)
+                linear(b, x, indexer.heads, "weights", False)
+                one: dict[str, Any] = {"axis": -1, "start": 0, "stop": INDEX_VALUES}
+                v = b.op("slice", index_keys, name="one", **one)
+                heads: dict[str, Any] = {"heads": indexer.heads, "kv_heads": 1}
+                b.op("attention", index_q, index_keys, v, name="scores", causal=False, **heads)
+            selected = min(selected, indexer.selected)
+            chosen: dict[str, Any] = {"axis": 1, "start": 0, "stop": selected}
+            keys = b.op("slice", keys, name="chosen", **chosen)
+        return b.op("attention", q, keys, keys, name="compressed", causal=False, **how)
+
+    def _compress(self, b: Builder, x: str, width: int) -> str:
+        """Return one token for each `ratio` tokens: a sum weighed by learned gates, normed."""
+        n, length, _ = b.shape(x)
+        size = min(self.ratio, length)
+        count, sides = length // size, 2 if self.overlaps else 1
+        values = linear(b, x, sides * width, "kv", False)
+        gates = linear(b, x, sides * width, "gate", False)
+        places = b.weight("places/w", (self.ratio, sides * width))
+        places = b.op("slice", places, name="places", axis=0, start=0, stop=size)
+        parts = []
+        for tensor, part in ((values, "values"), (gates, "gates")):
+            ranges = b.op("slice", tensor, name=part, axis=1, start=0, stop=count * size)
+            shape = (n, count, size, sides * width)
+            parts.append(b.op("reshape", ranges, name=f"{part}/ranges", shape=shape))
+        gates = b.op("pointwise", parts[1], places, name="placed", function="add")
+        gates = b.op("softmax", gates, name="shares", axis=2)
+        y = b.op("mul", parts[0], gates, name="weighed")
+        y = b.op("reduce", y, name="summed", function="sum", axes=(2,), keep=False)
+        if sides > 1:
+            y = b.op("reshape", y, name="sides", shape=(n, count, sides, width))
+            y = b.op("reduce", y, name="joined", function="sum", axes=(2,), keep=False)
+        return norm(b, y, "rms", "kv_norm")
+
+    def _project(self, b: Builder, y: str, width: int) -> str:
+        """Return the output: each group of heads to a narrow vector, and all of these together."""
+        n, length, inner = b.shape(y)
+        groups = b.share(self.groups, "groups of heads")
+        shape = (n * length, groups, inner // groups)
+        y = b.op("reshape", y, name="groups", shape=shape)
+        y = b.op("transpose", y, name="groups/first", order=(1, 0, 2))
+        w = b.weight("groups/w", (groups, inner // groups, self.group_width))
+        y = b.op("matmul", y, w, name="groups/product")
+        y = b.op("transpose", y, name="groups/last", order=(1, 0, 2))
+        y = b.op("reshape", y, name="groups/all", shape=(n, length, groups * self.group_width))
+        return linear(b, y, width, "out", False)
+
+
+def expand_streams(b: Builder, x: str, count: int) -> str:
+    """Return `x [n, l, width]` as so many equal residual streams, `[n, l, count*width]`."""
+    return b.op("tile", x, name="embedding_streams", times=(1, 1, count))
+
+
+def collapse_streams(b: Builder, x: str, count: int) -> str:
+    """Return the weighed sum of residual streams, as one of `[n, l, width]`."""
+    with b.scope("streams"):
+        shares = _coefficients(b, x, count, 1)
+        return _sum_of_streams(b, x, b.op("sigmoid", shares, name="shares"), count)
+
+
+def through_streams(
+    b: Builder, x: str, count: int, part: Callable[[str], str], name: str, kind: str
+) -> str:
+    """Return residual streams after a part that reads their weighed sum (hyper-connections).
+
+    The iterations that make the mixing matrix doubly stochastic are counted as one softmax.
+    """
+    n, length, whole = b.shape(x)
+    width = whole // count
+    with b.scope(f"{name}_streams"):
+        both = _coefficients(b, x, (2 + count) * count, 3)
+        sizes = (count, count, count * count)
+        before, after, mixing = b.append(b.named("parts"), "split", (both,), axis=-1, sizes=sizes)
+        summed = _sum_of_streams(b, x, b.op("sigmoid", before, name="before"), count)
+        mixing = b.op("reshape", mixing, name="matrix", shape=(n, length, count, count))
+        mixing = b.op("softmax", mixing, name="stochastic", axis=-1)
+        mixing = b.op("transpose", mixing, name="turned", order=(0, 1, 3, 2))
+        streams = b.op("reshape", x, name="old", shape=(n, length, count, width))
+        mixed = b.op("matmul", mixing, streams, name="mixed")
+        after = b.op("sigmoid", after, name="after")
+        after = b.op("reshape", after, name="after/one", shape=(n, length, count, 1))
+    y = part(norm(b, summed, kind, f"norm{name.removeprefix('part')}"))
+    with b.scope(f"{name}_sum"):
+        y = b.op("reshape", y, name="one", shape=(n, length, 1, width))
+        y = b.op("pointwise", after, y, name="spread", function="mul")
+        y = b.op("add", mixed, y, name="add")
+        return b.op("reshape", y, name="whole", shape=(n, length, whole))
+
+
+def _coefficients(b: Builder, x: str, width: int, scales: int) -> str:
+    """Return what streams are mixed by: a product of all streams, scaled, with a bias."""
+    y = linear(b, norm(b, x, "plain_rms", "norm"), width, "coefficients")
+    scale = b.op("slice", b.weight("scale/w", (scales,)), name="scale", axis=0, start=0, stop=1)
+    return b.op("pointwise", y, scale, name="scaled", function="mul")
+
+
+def _sum_of_streams(b: Builder, x: str, shares: str, count: int) -> str:
+    n, length, whole = b.shape(x)
+    streams = b.op("reshape", x, name="streams", shape=(n, length, count, whole // count))
+    shares = b.op("reshape", shares, name="shares/row", shape=(n, length, 1, count))
+    y = b.op("matmul", shares, streams, name="sum")
+    return b.op("reshape", y, name="sum/one", shape=(n, length, whole // count))

@@ -1,0 +1,217 @@
+"""Mixers of tokens in place of attention: short convolutions and states (Mamba-2, delta rules)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from steptime.network.layers.dense import linear
+from steptime.network.layers.norms import norm
+from steptime.network.ops.builder import Builder
+from steptime.network.ops.table import ShapeError
+
+Parameters = Mapping[str, Any]  # of the family `transformer`, where each is documented
+
+
+def causal_convolution(b: Builder, x: str, kernel: int, *, bias: bool = False) -> str:
+    """Return `x [n, l, channels]` after a convolution of each channel along the tokens before."""
+    x = b.op("transpose", x, name="channels", order=(0, 2, 1))
+    n, channels, length = b.shape(x)
+    x = b.op("reshape", x, name="channels/image", shape=(n, channels, length, 1))
+    w = b.weight("convolution/w", (channels, 1, kernel, 1))
+    how: dict[str, Any] = {
+        "stride": (1, 1),
+        "groups": channels,
+        "padding": (kernel - 1, 0, 0, 0),
+    }
+    x = b.op("conv2d", x, w, name="convolution", **how)
+    if bias:
+        weight = b.weight("convolution/b", (channels,))
+        x = b.op("bias", x, weight, name="convolution/bias", axis=1)
+    return x
+
+
+def to_tokens(b: Builder, x: str) -> str:
+    """Return `x [n, channels, l, 1]` as tokens, `[n, l, channels]`."""
+    n, channels, length, _ = b.shape(x)
+    x = b.op("reshape", x, name="tokens/channels", shape=(n, channels, length))
+    return b.op("transpose", x, name="tokens", order=(0, 2, 1))
+
+
+def check_whole_sequence(b: Builder) -> None:
+    """Refuse a plan that divides a sequence among ranks, which a state cannot follow."""
+    if b.plan.context > 1:
+        raise ShapeError("blocks with a state do not divide a sequence into context ranks")
+
+
+def apply_gate(b: Builder, x: str, gate: str, kind: str) -> str:
+    """Return `x` times an activation of a gate."""
+    return b.op("mul", x, b.op(kind, gate, name=f"gate_{kind}"), name="gated")
+
+
+def normalise_heads(b: Builder, x: str, heads: int) -> str:
+    """Return `x [n, l, heads*d]` with the RMS norm of each head, whose weights all heads share."""
+    n, length, width = b.shape(x)
+    y = b.op("reshape", x, name="norm/heads", shape=(n, length, heads, width // heads))
+    return b.op("reshape", norm(b, y, "rms", "norm"), name="norm/whole", shape=(n, length, width))
+
+
+def decay_of(b: Builder, x: str, heads: int) -> str:
+    """Return how much a state forgets at each token: `x` times a learned rate of each head."""
+    n, length, width = b.shape(x)
+    rate = b.op("pointwise", b.weight("rate/w", (heads,)), name="rate_exp", function="exp")
+    if width != heads:  # of each feature
+        x = b.op("reshape", x, name="decay/heads", shape=(n, length, heads, width // heads))
+        rate = b.op("reshape", rate, name="rate/heads", shape=(heads, 1))
+    x = b.op("pointwise", x, rate, name="decay_rate", function="mul")
+    return b.op("reshape", x, name="decay/whole", shape=(n, length, width)) if width != heads else x
+
+
+def delta_net(b: Builder, x: str, p: Parameters, name: str) -> str:
+    """Return a sequence after a state that each token changes (Yang et al. 2024, figure 1).
+
+    Queries, keys and values pass a short convolution; the output is normed, head by head.
+    """
+    check_whole_sequence(b)
+    heads, keys = (b.share(p[f"linear_{one}"], f"linear {one}") for one in ("heads", "key_heads"))
+    values, width = p["linear_value_width"], p["linear_width"] * keys
+    sizes, kernel = (width, width, values * heads), p["linear_kernel"]
+    with b.scope(name):
+        x = b.whole(x, "gather")
+        mixed = linear(b, x, sum(sizes), "qkv", bias=False)
+        gate = linear(b, x, values * heads, "gate", bias=False)
+        share = b.op("sigmoid", linear(b, x, heads, "share", bias=False), name="share_sigmoid")
+        decay = linear(b, x, heads, "decay")
+        decay = b.op("pointwise", decay, name="softplus", function="softplus")
+        decay = decay_of(b, decay, heads)
+        mixed = b.op("silu", causal_convolution(b, mixed, kernel), name="silu")
+        mixed = to_tokens(b, mixed)
+        parts = b.append(b.named("parts"), "split", (mixed,), axis=-1, sizes=sizes)
+        y = b.op("delta_rule", *parts, decay, share, name="delta_rule", heads=heads, key_heads=keys)
+        y = apply_gate(b, normalise_heads(b, y, heads), gate, "silu")
+        return b.summed(linear(b, y, p["width"], "out", bias=False), "sum")
+
+
+@dataclass(frozen=True)
+class Mamba2:
+    """A state that adds keys times values and decays (Dao and Gu 2024).
+
+    Attributes:
+        heads: heads of the state.
+        head_width: width of a head's values.
+        groups: groups of heads that share keys and queries.
+        state: width of a key.
+        kernel: tokens of the convolution before the state.
+        bias: products have biases.
+        convolution_bias: the convolution has one.
+        is_normed: the output is normed after its gate.
+    """
+
+    heads: int
+    head_width: int
+    groups: int
+    state: int
+    kernel: int = 4
+    bias: bool = False
+    convolution_bias: bool = True
+    is_normed: bool = True
+
+    def build(self, b: Builder, x: str, width: int, name: str) -> str:
+        """Return the mixed tokens of `x [n, l, width]`."""
+        check_whole_sequence(b)
+        heads = b.share(self.heads, "heads of a state")
+        groups = b.share(self.groups, "groups of a state", least=1)
+        inner, keys = heads * self.head_width, groups * self.state
+        with b.scope(name):
+            x = b.whole(x, "gather")
+            mixed = linear(b, x, inner + 2 * keys, "mixed", self.bias)
+            gate = linear(b, x, inner, "gate", self.bias)
+            step = linear(b, x, heads, "step", self.bias)
+            step = b.op("bias", step, b.weight("step_bias/w", (heads,)), name="step_bias", axis=-1)
+            mixed = causal_convolution(b, mixed, self.kernel, bias=self.convolution_bias)
+            mixed = to_tokens(b, b.op("silu", mixed, name="silu"))
+            sizes = (inner, keys, keys)
+            values, k, q = b.append(b.named("parts"), "split", (mixed,), axis=-1, sizes=sizes)
+            share = b.op("pointwise", step, name="softplus", function="softplus")
+            decay = decay_of(b, share, heads)
+            how: dict[str, Any] = {"heads": heads, "key_heads": groups, "rule": "sum"}
+            y = b.op("delta_rule", q, k, values, decay, share, name="state", **how)
+            y = b.op("add", y, self._passed(b, values, heads), name="add_passed")
+            y = apply_gate(b, y, gate, "silu")
+            y = norm(b, y, "rms", "norm") if self.is_normed else y
+            return b.summed(linear(b, y, width, "out", self.bias), "sum")
+
+    def _passed(self, b: Builder, values: str, heads: int) -> str:
+        """Return values times a learned number of each head."""
+        n, length, width = b.shape(values)
+        x = b.op("reshape", values, name="passed/heads", shape=(n, length, heads, width // heads))
+        share = b.op("reshape", b.weight("passed/w", (heads,)), name="passed/w_", shape=(heads, 1))
+        x = b.op("pointwise", x, share, name="passed", function="mul")
+        return b.op("reshape", x, name="passed/whole", shape=(n, length, width))
+
+
+@dataclass(frozen=True)
+class ShortConvolution:
+    """A convolution over a few tokens between two gates (LFM2)."""
+
+    kernel: int
+    bias: bool = False
+
+    def build(self, b: Builder, x: str, width: int, name: str) -> str:
+        """Return the mixed tokens of `x [n, l, width]`."""
+        check_whole_sequence(b)
+        inner = b.share(width, "channels of a convolution")
+        with b.scope(name):
+            x = b.whole(x, "gather")
+            both = linear(b, x, 3 * inner, "in", self.bias)
+            sizes = (inner,) * 3
+            before, after, x = b.append(b.named("parts"), "split", (both,), axis=-1, sizes=sizes)
+            x = b.op("mul", before, x, name="gated_before")
+            x = to_tokens(b, causal_convolution(b, x, self.kernel, bias=self.bias))
+            x = b.op("mul", after, x, name="gated_after")
+            return b.summed(linear(b, x, width, "out", self.bias), "sum")
+
+
+@dataclass(frozen=True)
+class KimiDelta:
+    """A delta rule whose decay differs by feature (Kimi Delta Attention, 2025).
+
+    Attributes:
+        heads: heads of the state.
+        head_width: width of a key and of a value.
+        kernel: tokens of the convolution before the state.
+        has_whole_gate: the gate of the output is one product, not two over a narrow vector.
+    """
+
+    heads: int
+    head_width: int
+    kernel: int = 4
+    has_whole_gate: bool = False
+
+    def build(self, b: Builder, x: str, width: int, name: str) -> str:
+        """Return the mixed tokens of `x [n, l, width]`."""
+        check_whole_sequence(b)
+        heads = b.share(self.heads, "heads of a state")
+        inner = heads * self.head_width
+        with b.scope(name):
+            x = b.whole(x, "gather")
+            mixed = linear(b, x, 3 * inner, "qkv", bias=False)
+            share = linear(b, x, heads, "share", bias=False)
+            share = b.op("sigmoid", share, name="share_sigmoid")
+            decay = linear(b, linear(b, x, self.head_width, "decay_down", False), inner, "decay")
+            decay = b.op("pointwise", decay, name="softplus", function="softplus")
+            decay = decay_of(b, decay, heads)
+            gate = self._gate(b, x, inner)
+            mixed = b.op("silu", causal_convolution(b, mixed, self.kernel), name="silu")
+            sizes = (inner,) * 3
+            parts = b.append(
+                b.named("parts"), "split", (to_tokens(b, mixed),), axis=-1, sizes=sizes
+            )
+            how: dict[str, Any] = {"heads": heads, "key_heads": heads}
+            y = b.op("delta_rule", *parts, decay, share, name="delta_rule", **how)
+            y = apply_gate(b, normalise_heads(b, y, heads), gate, "sigmoid")
+            return b.summed(linear(b, y, width, "out", bias=False), "sum")
+
+    def _gate(self, b: Builder, x: str, inner: int) -> str:
+        if self.has_whole_gate:
+            return linear(b, x, inner, "gate", bias=False)
+        return linear(b, linear(b, x, self.head_width, "gate_down", False), inner, "gate", False)

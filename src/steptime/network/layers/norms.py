@@ -1,0 +1,17 @@
+"""Norms over the last axis."""
+
+from steptime.network.ops.builder import Builder
+
+
+def norm(b: Builder, x: str, kind: str, name: str) -> str:
+    """Return layer norm (`layer`) or root-mean-square norm (`rms`) over the last axis.
+
+    `plain_layer` and `plain_rms` have no weights: they read a buffer of ones, or of ones and zeros.
+    """
+    width = (b.shape(x)[-1],)
+    weight = b.buffer if kind.startswith("plain_") else b.weight
+    with b.scope(name):
+        w = weight("w", width)
+        if kind.endswith("rms"):
+            return b.op("rms_norm", x, w, name="rms_norm")
+        return b.op("layer_norm", x, w, weight("b", width), name="layer_norm")
