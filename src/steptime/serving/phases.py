@@ -176,9 +176,16 @@ class Phases:
         size = float(HALF * rows * self.planner.shape.one["width"])  # that stages hand on
         sent_s = (stages - 1) * self.planner.exchange("send", size, pair).seconds
         found = found.plus(Spent(exchange_s=sent_s))
-        replayed = self.planner.flag("graphs") and all(one.tokens == 1 for one in groups)
-        late_s = 0.0 if replayed else max(0.0, self._issued_s([]) + found.issue_s - found.seconds)
+        late_s = max(0.0, self._issued_s([]) + found.issue_s - found.seconds)
+        late_s *= not self._is_replayed(groups)
         return found._replace(host_s=late_s + self._server_s(ends))
+
+    def _is_replayed(self, groups: Sequence[Group]) -> bool:
+        """Return whether a CUDA graph replays a step: one of decoding, or of few tokens."""
+        tokens = sum(one.sequences * one.tokens for one in groups)
+        is_decoding = all(one.tokens == 1 for one in groups)
+        is_small = tokens <= self.constant("graph_tokens")
+        return self.planner.flag("graphs") and (is_decoding or is_small)
 
     def beside_predict(self, tokens: int) -> dict[str, float]:
         """Return by what a prompt's prefill on one device is more than `predict`'s step [s].
