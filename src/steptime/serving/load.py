@@ -129,7 +129,9 @@ def make_pool(
     blocks = int(min(max(0.0, room_bytes * ranks / token_bytes), MAX_BLOCKS) // BLOCK_TOKENS)
     budget = int(phases.constant("chunk_tokens")) or Pool._field_defaults["budget"]
     mixes, ahead, reserves = map(phases.planner.flag, ("mixes", "ahead", "reserves"))
-    rules = ranks * budget, mixes, ahead, reserves, prefix, ranks, phases.constant("prompt_s")
+    tokens = round(fmean(load.inputs))
+    prompt_s = phases.prompt_s(tokens - cached_of(tokens, prefix))
+    rules = ranks * budget, mixes, ahead, reserves, prefix, ranks, prompt_s
     return Pool(pace, max_running, blocks, replicas, BLOCK_TOKENS, *rules)
 
 

@@ -218,8 +218,16 @@ class Phases:
             "last_token_s": one_s - all_s,
             "rows_s": remaining_s if abs(remaining_s) > ROUNDING * merged_s else 0.0,
             "host_s": whole.host_s - self._server_s(1) - max(0.0, issue_s - plain_s),
-            "server_s": self._server_s(1) + self.constant("prompt_s"),
+            "server_s": self._server_s(1) + self.prompt_s(tokens),
         }
+
+    def prompt_s(self, tokens: int) -> float:
+        """Return the seconds that a prompt takes beside its step until its first token.
+
+        Prompts of more tokens than CUDA graphs replay take longer (`long_prompt_s`).
+        """
+        is_long = tokens > self.constant("graph_tokens")
+        return self.constant("prompt_s") + is_long * self.constant("long_prompt_s")
 
     def _own(self, sequences: int) -> int:
         return -(-sequences // self.plan.data)

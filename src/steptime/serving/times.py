@@ -76,7 +76,7 @@ def predict_times(service: Service, phases: Phases, run: LoadRun | None) -> Requ
     tpot_s = decode.seconds
     if run is None:
         prefill = service.read(phases, service.running_sequences)
-        ttft_s = prefill.seconds + phases.constant("prompt_s")
+        ttft_s = prefill.seconds + phases.prompt_s(service.uncached_tokens)
         decoding_s = (service.output - 1) * tpot_s
         request_s = ttft_s + decoding_s
         exchange_s = prefill.exchange_s + decoding_s * decode.exchange_share
