@@ -187,7 +187,7 @@ def _generation(cells: Cells, model: str) -> BlindRow:
         "device": cells["device"],
         "dtype": "bfloat16",
         "weights": "",
-        "stack": "torch-eager",
+        "stack": "hf-2025",
     }
     numbers = {"batch": cells["batch"], "input": 1, "output": cells["length"]}
     return BlindRow("serve", texts, numbers, {"tpot_s": cells["seconds"]})

@@ -164,6 +164,8 @@ def _kernels(
             fresh=sum([fresh.get(op.name, 0.0) for op in ops]),
         )
         views = 0
+        if stack and (how := stack.kinds.get(head.kind)) and (how.calls > 1 or how.views):
+            one = one._replace(calls=how.calls, views=one.views + how.views)
         if stack and OPS[head.kind].work == "convolution":
             spread = max(cast("tuple[int, ...]", head.attrs.get("dilation", ())), default=1)
             figures = (float(spread),) if spread > 1 else ()

@@ -34,6 +34,7 @@ from steptime.serving.kernels import (
     Group,
     Head,
     attention,
+    concatenate_cache,
     head_of,
     merged,
     stored_bytes,
@@ -196,7 +197,7 @@ class Phases:
         """
         graph, plain = self._lowered(tokens)
         stored = [self._stored(graph, one) for one in plain]
-        joined = [*merged(graph, stored)]
+        joined = self._merged(graph, stored)
         cores = {op.name for op in graph.ops if op.kind in ATTENDING}
 
         def summed(kernels: Sequence[Kernel], seconds: Sequence[float]) -> float:
@@ -245,6 +246,10 @@ class Phases:
         key = name, group._replace(past=round(group.past))
         if key not in self._attended:
             kernels = attention(self.planner, self.heads[name], key[1], self.kv)
+            if self.planner.flag("concatenates"):
+                tokens = group.sequences * (key[1].past + group.tokens)
+                cached_bytes = FORMATS[self.kv] * self.heads[name].token_numbers * tokens
+                kernels.append(concatenate_cache(kernels[0], cached_bytes))
             took = sum(self.planner.seconds(kernels, self.device))
             newer = has_trait(self.planner.device, "copied_tensors")
             took *= self.constant("attention") if newer and group.tokens > 1 else 1.0
@@ -257,13 +262,17 @@ class Phases:
         if rows not in self._parts:
             graph, kernels = self._lowered(rows)
             by: dict[str, list[Kernel]] = {}
-            for kernel in merged(graph, [self._stored(graph, one) for one in kernels]):
+            for kernel in self._merged(graph, [self._stored(graph, one) for one in kernels]):
                 by.setdefault(piece_of(kernel.op), []).append(kernel)
             found = {name: self._priced(graph, some) for name, some in by.items()}
             logits = float(HALF * rows * self.planner.shape.vocabulary)  # that ranks share out
             took = self.planner.exchange("all_gather", logits, range(self.plan.tensor)).seconds
             self._parts[rows] = found | {LAST: found[LAST].plus(Spent(exchange_s=took))}
         return self._parts[rows]
+
+    def _merged(self, graph: Graph, kernels: Sequence[Kernel]) -> list[Kernel]:
+        """Return kernels, those of products of one input as one where a stack keeps them so."""
+        return [*kernels] if self.planner.flag("separate") else [*merged(graph, kernels)]
 
     def _lowered(self, rows: int) -> tuple[Graph, Sequence[Kernel]]:
         """Return a rank's graph of a step of so many tokens, and its kernels."""
@@ -313,7 +322,11 @@ class Phases:
                 products += took + gap_s * kernel.launches
             else:
                 other += took * slower + gap_s * kernel.launches
-        issue_s = self._issued_s(kernels) - self._issued_s([])
+        issued = [*kernels]
+        if self.planner.flag("concatenates"):
+            cores = [one for one in kernels if ops[one.op].kind in ATTENDING]
+            issued += [concatenate_cache(one, 0.0) for one in cores]
+        issue_s = self._issued_s(issued) - self._issued_s([])
         joules = spent_j(Kernels(mine), self.device)
         return Spent(products, 0.0, other, exchange, 0.0, joules, issue_s)
 
