@@ -65,7 +65,7 @@ def read_automodel(cells: Cells) -> BlindRow:
         "model": names[cells["model"]],
         "device": cells["device"],
         "dtype": "bfloat16",
-        "stack": "fsdp-2025",
+        "stack": "automodel-2025",
         **({"lora": "r=8,on=all", "weights": "", "optimizer": "adam"} if is_lora else {}),
     }
     tensor = float(plan.get("tp", 1))
