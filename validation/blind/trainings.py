@@ -72,7 +72,8 @@ def read_automodel(cells: Cells) -> BlindRow:
     numbers = {
         "device_count": cells["devices"],
         "tensor": tensor,
-        "expert": float(plan.get("ep", 1)),
+        # DeepEP joins the experts of all devices where the page prints no `ep`
+        "expert": float(plan.get("ep", cells["devices"] if "DeepEP" in cells["plan"] else 1)),
         "data": cells["devices"] / tensor,
         "microbatch": float(plan["micro_batch"]),
         "global_batch": float(plan["global_batch"]),
