@@ -61,6 +61,7 @@ SOFTWARE = {
 }
 FEW = 8  # requests in flight up to which a page shows no queue
 CHAT_TOKENS = 200  # of a prompt of a chat: the source does not say it
+SHAREGPT_MEANS = ((213.0, 235.0),)  # tokens of a prompt, by the tokeniser of each model
 CACHE_BLOCK = 16  # tokens: vLLM's, of which the last of a prompt is computed again
 STATIC_MOST = 64  # sequences of a static batch that servers run at once
 
@@ -111,11 +112,18 @@ def read_gpustack(cells: Cells) -> BlindRow:
         "concurrency": requests if is_burst else float(plan["max_concurrency"]),
         "requests": requests,
     }
+    if is_burst and is_chat(input_tokens):
+        texts["lengths"] = "sharegpt"
     quantity = {"run": "burst_s", "token": "tpot_s", "first_token": "ttft_s"}[what]
     if what == "run" and not is_burst:
         raise InputError("a whole run of few users says what its tokens say")
     kind = "burst" if is_burst else "serve"
     return BlindRow(kind, texts, numbers, {quantity: cells["seconds"]})
+
+
+def is_chat(input_tokens: float) -> bool:
+    """Whether requests of a page are ShareGPT's: random ones have the mean of a round length."""
+    return any(low <= input_tokens <= high for low, high in SHAREGPT_MEANS)
 
 
 def read_blis(cells: Cells) -> BlindRow:

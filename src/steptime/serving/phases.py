@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from math import ceil
+from math import ceil, inf
 from typing import NamedTuple
 
 from steptime.core.dtypes import precision
@@ -40,6 +40,7 @@ from steptime.serving.kernels import (
     stored_bytes,
 )
 
+SMALL_BYTES = 70 * 1024**3  # of memory: devices with less are small
 NO_BUDGET = 1e8  # tokens of a step, from which on all prompts are read in one
 ROUNDING = 1e-12  # of a sum of seconds: a difference of two that is less is none
 
@@ -229,6 +230,16 @@ class Phases:
         """
         is_long = tokens > self.constant("graph_tokens")
         return self.constant("prompt_s") + is_long * self.constant("long_prompt_s")
+
+    def limit(self, name: str) -> float:
+        """Return a limit of the software, that for small devices where it has one.
+
+        vLLM's `EngineArgs` take devices below 70 GiB, and the A100, for small.
+        """
+        memory_bytes = self.planner.device.memory_bytes or inf
+        is_small = memory_bytes < SMALL_BYTES or self.planner.device.name.startswith("a100")
+        small = self.constant(f"small_{name}") if is_small else 0.0
+        return small or self.constant(name)
 
     def _own(self, sequences: int) -> int:
         return -(-sequences // self.plan.data)

@@ -206,8 +206,11 @@ def _assumed(server: _Server, options: ServeOptions) -> dict[str, str]:
         values["count"] = str(len(load.inputs))
         if demand.rate:
             values["seed"] = str(demand.seed)
+        if not demand.requests:
+            values["lengths"] = "constant"
         if not demand.prefill_replicas:
-            limit = default_max_running(demand, load, service.replicas)
+            software_max = int(server.phases.limit("max_sequences"))
+            limit = default_max_running(demand, load, service.replicas, software_max)
             values["max_running_sequences"] = str(limit)
     return options.without_default(values)
 
