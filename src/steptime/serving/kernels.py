@@ -128,7 +128,9 @@ def concatenate_cache(first: Kernel, cached_bytes: float) -> Kernel:
     Both tensors of the cache are read and written, each by an op (transformers, `DynamicCache`).
     """
     moved = 2 * cached_bytes
-    return Kernel(first.op, "concat", "forward", first.dtype, "vector", 0, moved, launches=2, calls=2)
+    return Kernel(
+        first.op, "concat", "forward", first.dtype, "vector", 0, moved, launches=2, calls=2
+    )
 
 
 def merged(graph: Graph, kernels: Sequence[Kernel]) -> Iterator[Kernel]:
