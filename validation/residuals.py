@@ -118,7 +118,9 @@ def read_blind(data: Path) -> Iterator[Residual]:
     """Yield residuals of the blind tables."""
     for table in TABLES:
         for row in _answer(replies(table.read(data), METHOD)):
-            yield from residuals_of(row, table.added)
+            for residual in residuals_of(row, table.added):
+                is_fitted = residual.quantity in table.fitted_quantities
+                yield residual._replace(added="") if is_fitted else residual
     for row in read_products(data, METHOD):
         yield from residuals_of(row, ADDED)
 

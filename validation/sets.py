@@ -17,6 +17,8 @@ from validation.layouts import layouts
 
 OWNERS = ("gpu", "cpu", "host", "link")  # files of priors
 ELSEWHERE = {  # sets that no layout reads
+    "aiconfigurator_attention": "watts of attention while it decodes, of AIConfigurator's kernels",
+    "blis": "first tokens of the blind table of BLIS, which are not blind for that",
     "timm": "networks of timm, whose graphs `validation/fitting/export_timm.py` writes",
     "zeus": "epochs under limits of power, of which ratios tell",
     "unseen_classes": "figures of tests/prediction/test_unseen_classes.py",

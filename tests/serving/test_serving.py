@@ -238,7 +238,7 @@ def test_energy_of_a_token():
     told = answered(Service("llama3_8b", H100, 16))
     watts = told.device_w
     assert 150 < watts < 700
-    request_s = told.request_s - phases().constant("prompt_s")
+    request_s = told.request_s - phases().prompt_s(1024)
     assert told.energy_per_token_j == pytest.approx(watts * request_s / (16 * 128))
 
 
@@ -364,3 +364,12 @@ def test_an_answer_says_whether_targets_hold():
     assert server.headline == ("misses TTFT 1 s and TPOT 1 ms",)
     loaded = steptime.serve("llama3_8b", "h100", output=8, rate=2.0, count=20, ttft="1s")
     assert (loaded.holds_targets, loaded.headline) == (True, ("100 % of requests hold TTFT 1 s",))
+
+
+def test_graphs_replay_steps_of_few_tokens():
+    """vLLM's graphs hold steps with prompts up to 512 tokens: there nobody waits for the host."""
+    server = phases("llama3_8b")
+    waiting_s = [server.prefill(1, tokens).host_s for tokens in (512, 520)]
+    assert waiting_s[0] == pytest.approx(server.decode(1, 512).host_s)
+    assert waiting_s[1] > 2 * waiting_s[0]
+    assert server.prompt_s(520) > server.prompt_s(512)

@@ -236,7 +236,7 @@ def test_prompts_that_the_cache_has_in_part():
         steptime.serve("llama3_8b", **H100, input=1000, output=8, concurrency=1, prefix=share)
         for share in (0.0, 0.6, 1.0)
     ]
-    assert loaded[1].ttft_s == pytest.approx(told.ttft_s, rel=1e-9)
+    assert loaded[1].ttft_s == pytest.approx(told.ttft_s, rel=1e-3)
     assert loaded[0].ttft_s > loaded[1].ttft_s > loaded[2].ttft_s > server_s
 
 

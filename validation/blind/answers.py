@@ -43,9 +43,11 @@ def predict_network(question: Question, method: str | Method) -> Reply:
 def predict_burst(question: Question, method: str | Method) -> Reply:
     """Return the time of requests that all come at once: `burst_s`."""
     count = whole(question, "requests")
-    service = _service(question, method, Demand(concurrency=count, count=count))
+    lengths = question.texts.get("lengths", "")
+    demand = Demand(concurrency=count, count=count, lengths=lengths)
+    service = _service(question, method, demand)
     phases = service.phases()
-    load = Load([service.input] * count, [service.output] * count, (), count)
+    load = demand.load(service.input, service.output)
     run = run_service(service, load, phases)
     return _loaded(phases, run, {"burst_s": phases.within(run.duration_s, FIRST_TOKENS)})
 

@@ -61,6 +61,8 @@ SOFTWARE = {
 }
 FEW = 8  # requests in flight up to which a page shows no queue
 CHAT_TOKENS = 200  # of a prompt of a chat: the source does not say it
+SHAREGPT_MEANS = ((213.0, 235.0),)  # tokens of a prompt, by the tokeniser of each model
+CACHE_BLOCK = 16  # tokens: vLLM's, of which the last of a prompt is computed again
 STATIC_MOST = 64  # sequences of a static batch that servers run at once
 
 
@@ -110,11 +112,18 @@ def read_gpustack(cells: Cells) -> BlindRow:
         "concurrency": requests if is_burst else float(plan["max_concurrency"]),
         "requests": requests,
     }
+    if is_burst and is_chat(input_tokens):
+        texts["lengths"] = "sharegpt"
     quantity = {"run": "burst_s", "token": "tpot_s", "first_token": "ttft_s"}[what]
     if what == "run" and not is_burst:
         raise InputError("a whole run of few users says what its tokens say")
     kind = "burst" if is_burst else "serve"
     return BlindRow(kind, texts, numbers, {quantity: cells["seconds"]})
+
+
+def is_chat(input_tokens: float) -> bool:
+    """Whether requests of a page are ShareGPT's: random ones have the mean of a round length."""
+    return any(low <= input_tokens <= high for low, high in SHAREGPT_MEANS)
 
 
 def read_blis(cells: Cells) -> BlindRow:
@@ -125,14 +134,14 @@ def read_blis(cells: Cells) -> BlindRow:
         **find_formats(str(cells["dtype"])),
         "stack": stack_at("vllm", "2026-01"),
     }
-    prefix = parse_number(cells["prefix_tokens"])
+    input_tokens = round(cells["mean_input_tokens"])
     numbers = {
         "tensor": cells["tp"],
         "rate": cells["rate_per_s"],
         "requests": cells["requests"] or cells["rate_per_s"] * cells["stage_s"],
-        "input": round(cells["mean_input_tokens"]),
+        "input": input_tokens,
         "output": max(1, round(cells["mean_output_tokens"])),
-        "prefix": min(prefix, round(cells["mean_input_tokens"]) - 1),
+        "prefix": max(0, input_tokens - CACHE_BLOCK),  # users repeat one question (README)
         "max_batch": cells["max_num_seqs"] or 0,
     }
     measured = {
@@ -154,7 +163,7 @@ def read_ml_energy(cells: Cells) -> BlindRow:
         "stack": stack_at("vllm", "2025-12"),
     }
     numbers = {
-        "tensor": cells["tp"],
+        "tensor": cells["gpus"] / cells["dp"],  # vLLM's experts lie on tensor x data ranks
         "data": cells["dp"],
         "expert": cells["ep"] if cells["dp"] > 1 else 1,
         "batch": max(1, round(cells["avg_batch_size"])),

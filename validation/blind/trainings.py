@@ -65,14 +65,15 @@ def read_automodel(cells: Cells) -> BlindRow:
         "model": names[cells["model"]],
         "device": cells["device"],
         "dtype": "bfloat16",
-        "stack": "fsdp-2025",
+        "stack": "automodel-2025",
         **({"lora": "r=8,on=all", "weights": "", "optimizer": "adam"} if is_lora else {}),
     }
     tensor = float(plan.get("tp", 1))
     numbers = {
         "device_count": cells["devices"],
         "tensor": tensor,
-        "expert": float(plan.get("ep", 1)),
+        # DeepEP joins the experts of all devices where the page prints no `ep`
+        "expert": float(plan.get("ep", cells["devices"] if "DeepEP" in cells["plan"] else 1)),
         "data": cells["devices"] / tensor,
         "microbatch": float(plan["micro_batch"]),
         "global_batch": float(plan["global_batch"]),
@@ -187,7 +188,7 @@ def _generation(cells: Cells, model: str) -> BlindRow:
         "device": cells["device"],
         "dtype": "bfloat16",
         "weights": "",
-        "stack": "torch-eager",
+        "stack": "hf-2025",
     }
     numbers = {"batch": cells["batch"], "input": 1, "output": cells["length"]}
     return BlindRow("serve", texts, numbers, {"tpot_s": cells["seconds"]})
@@ -249,7 +250,8 @@ def read_lambda(cells: Cells) -> BlindRow:
         "model": model,
         "device": cells["device"],
         "dtype": "float16-mixed" if "amp" in cells["dtype"] else "float32",
-        "stack": "torch-eager",
+        # NVIDIA's BERT of these containers computes attention in ops of its own, scores in memory
+        "stack": "torch-eager" if method == "resnet50" else "torch-eager-1",
         "phase": "train",
         "optimizer": "sgd" if method == "resnet50" else "adam",
         "tf32": "on",

@@ -29,7 +29,8 @@ class Execution(NamedTuple):
     is executed FLOP per counted one, multiplied by `causal_flop` under a causal mask; one that
     `skips_window` executes of attention in a window the scores that lie in it. Attention in
     several kernels moves the matrix of its `scores` that often between its products (0: it is one
-    kernel), by `kernels` beside these. An op `keeps` so many sizes of its first input for its
+    kernel), by `kernels` beside these. The host calls
+    `calls` ops of the framework for an op, and makes `views`; these launch further kernels. An op `keeps` so many sizes of its first input for its
     gradient beside what the op table says. One in `chunks` makes one of them at a time. Weights of
     a recurrent layer may stay in registers up to a state as wide as `kept` (None: any), in float16
     as `kept_half` where blocks of 128 fill it. All of this holds for ops whose attribute `when` is
@@ -40,6 +41,8 @@ class Execution(NamedTuple):
     each_step: NonNegativeInts = ()
     passes: Above0 = 0.0
     kernels: NonNegativeInt = 1
+    calls: NonNegativeInt = 1
+    views: NonNegativeInt = 0
     temporaries: NonNegativeInt | None = None
     together: bool = False
     flop: Above0 = 1.0

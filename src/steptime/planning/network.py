@@ -36,6 +36,7 @@ CONSTANTS = (  # of a stack's training
     "send_hidden",
     "step_s",
     "exchange_s",
+    "send_s",
     "exchange_slow",
     "exchange_large_s",
 )

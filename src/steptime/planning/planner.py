@@ -368,6 +368,8 @@ class Planner:
             ways: Mapping[str, Collective] = {"all_reduce": all_reduce, "once": once, **EXCHANGES}
             moved_s = ways[kind](size_bytes, len(group), fabric)
             start = Startup(*(self.constant(f"exchange_{name}") for name in Startup._fields))
+            if kind == "send":
+                start = start._replace(s=min(start.s, self.constant("send_s")))
             self._exchanged[key] = Exchanged(start.after(moved_s, fabric), link)
         return self._exchanged[key]
 

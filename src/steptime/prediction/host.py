@@ -70,16 +70,16 @@ class Calls(NamedTuple):
 def calls_of(kernels: Iterable[Kernel]) -> dict[tuple[str, str], Calls]:
     """Return what the host calls, by pass and kind of the kernels.
 
-    Every kernel is one op of a framework, whatever it launches beyond the first; in an update each
-    launch is an op, as loops and lists of an optimizer call them. Exchanges are not counted.
+    Every kernel is one op of a framework, or as many as a stack `calls` for it, whatever these
+    launch beyond the first; in an update each launch is an op, as loops and lists of an optimizer call them. Exchanges are not counted.
     """
     found: dict[tuple[str, str], Calls] = {}
     for one in kernels:
         if one.exchange is None:
             key = one.pass_, one.kind
             ops, launches, views = found.get(key, (0, 0, 0))
-            more = max(one.launches - 1, 0)
-            each = (1 + more, 0) if one.pass_ == "update" else (1, more)
+            more = max(one.launches - one.calls, 0)
+            each = (one.calls + more, 0) if one.pass_ == "update" else (one.calls, more)
             found[key] = Calls(ops + each[0], launches + each[1], views + one.views)
     return found
 

@@ -63,7 +63,8 @@ class Kernel(NamedTuple):
     are the bytes of new pages that its output takes on a CPU (`count.fresh_bytes`). A convolution
     knows whether its images are laid out `channels_last`, every product whether float32 may run as
     `tf32` (`computed_as`) and whether its first operand is `transposed`, as in the gradient of a
-    weight: then no row of an operand or of the result runs along the contraction.
+    weight: then no row of an operand or of the result runs along the contraction. The host calls
+    `calls` ops of a framework for it.
     """
 
     op: str
@@ -86,6 +87,7 @@ class Kernel(NamedTuple):
     channels_last: bool = False
     tf32: bool = False
     transposed: bool = False
+    calls: int = 1
 
 
 class Interval(NamedTuple):

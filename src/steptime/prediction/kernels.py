@@ -56,7 +56,7 @@ def computed_as(kernel: Kernel | Rows, device: Device) -> str:
 
 _ALIKE = 7  # fields of `Rows` that are no numbers
 _kind_of = itemgetter(*[Kernel._fields.index(name) for name in Rows._fields[:_ALIKE]])
-_APART = ("op", "after", "views")  # what no price asks
+_APART = ("op", "after", "views", "calls")  # what no price asks
 _same_of = itemgetter(
     *[i for i, name in enumerate(Kernel._fields) if name not in (*_APART, "fresh")]
 )

@@ -145,6 +145,9 @@ def _kernels(
             views += 1
             continue
         head = ops[0]
+        if last and _copies_layout(head, stack):
+            image_bytes = graph.tensors[head.inputs[0]].size_bytes
+            moved, launched = moved + LAYOUT_PASSES * image_bytes, launched + LAYOUT_KERNELS
         case = graph.cases[head.name][:3]
         own = graph.tensors[head.outputs[0]].dtype  # in a mixed step not the same for all
         one = Kernel(
@@ -164,6 +167,8 @@ def _kernels(
             fresh=sum([fresh.get(op.name, 0.0) for op in ops]),
         )
         views = 0
+        if stack and (how := stack.kinds.get(head.kind)) and (how.calls > 1 or how.views):
+            one = one._replace(calls=how.calls, views=one.views + how.views)
         if stack and OPS[head.kind].work == "convolution":
             spread = max(cast("tuple[int, ...]", head.attrs.get("dilation", ())), default=1)
             figures = (float(spread),) if spread > 1 else ()
@@ -177,6 +182,15 @@ def _kernels(
             if (how := stack.kinds.get(head.kind)) and how.kept is not None:
                 one = one._replace(figures=(float(how.kept), float(how.kept_half)))
         yield _with_exchanges(one, graph, ops, awaited) if awaited else one
+
+
+def _copies_layout(head: Op, stack: Stack | None) -> bool:
+    """Return whether an op copies images that lie channels last, and another one copies them back.
+
+    PyTorch's group norm on CUDA makes its input contiguous and leaves a contiguous output
+    (aten/src/ATen/native/group_norm.cpp, native_group_norm). A compiler writes norms itself.
+    """
+    return stack is not None and not stack.compile and head.kind == "group_norm"
 
 
 def _padded(shape: Sequence[int]) -> tuple[int, int, int, int]:
@@ -215,6 +229,7 @@ def _lays_last(graph: Graph, stack: Stack) -> bool:
     return wide and not grouped and not fewer
 
 
+LAYOUT_PASSES, LAYOUT_KERNELS = 4, 2  # of two copies, each of which reads and writes an image
 _IN_PIECE = 8  # numbers of 16 bit in 16 bytes
 _SMALL = 64  # channels in and out, of which the layout does not matter
 _GROUPED = 0.33  # of FLOP: groups take 1.358 times as long channels last, most others 0.823

@@ -12,6 +12,7 @@ from steptime.core.errors import InputError, shorten
 from steptime.core.table_files import table_rows
 from steptime.core.toml_files import format_path
 from steptime.core.values import parse_count
+from steptime.serving.lengths import read_lengths
 from steptime.serving.queueing import Load
 
 MAX_REQUESTS = 200_000
@@ -46,6 +47,7 @@ class Demand:
         draft: a network that guesses tokens.
         speculate: tokens that it guesses for a step.
         accept: chance of each guess to be right.
+        lengths: how lengths of requests vary about their mean, or a file of them; "" for not.
     """
 
     concurrency: int = 0
@@ -63,6 +65,7 @@ class Demand:
     draft: str = ""
     speculate: int = 0
     accept: float = 0.0
+    lengths: str = ""
 
     @property
     def has_targets(self) -> bool:
@@ -87,7 +90,11 @@ class Demand:
         if count > MAX_REQUESTS:
             raise InputError(f"serve: {count:,} requests, at most {MAX_REQUESTS:,}: --count N")
         arrivals_s = poisson_arrivals(self.rate, count, self.seed) if self.rate else []
-        return Load([input_tokens] * count, [output_tokens] * count, arrivals_s, self.concurrency)
+        inputs, outputs = [input_tokens] * count, [output_tokens] * count
+        if self.lengths:
+            means = input_tokens, output_tokens
+            inputs, outputs = read_lengths(self.lengths, *means, count, self.seed)
+        return Load(inputs, outputs, arrivals_s, self.concurrency)
 
 
 def check_demand(demand: Demand, is_speculating: bool) -> None:
@@ -102,7 +109,9 @@ def check_demand(demand: Demand, is_speculating: bool) -> None:
     if is_speculating and not (is_complete and 0 < demand.accept <= 1):
         raise InputError("serve: --draft MODEL, --speculate Q (1..64), --accept W (0..1): all")
     has_arrivals = demand.rate or demand.has_targets
-    if demand.seed and (demand.requests or not has_arrivals):
+    if demand.lengths and demand.requests:
+        raise InputError("serve: --requests says its lengths; nearest: leave out --lengths")
+    if demand.seed and (demand.requests or not (has_arrivals or demand.lengths)):
         raise InputError("serve: --seed goes with --rate; nearest: leave out --seed")
     split = {
         "tensor": demand.prefill_tensor,

@@ -202,6 +202,17 @@ def _of_state(planner: Planner, head: Head, group: Group) -> list[Kernel]:
     return [*planner.step.of(b.graph(y), group.sequences).lowered().kernels]
 
 
+def concatenate_cache(first: Kernel, cached_bytes: float) -> Kernel:
+    """Return the kernels that append new keys and values to a cache that is copied whole.
+
+    Both tensors of the cache are read and written, each by an op (transformers, `DynamicCache`).
+    """
+    moved = 2 * cached_bytes
+    return Kernel(
+        first.op, "concat", "forward", first.dtype, "vector", 0, moved, launches=2, calls=2
+    )
+
+
 def merged(graph: Graph, kernels: Sequence[Kernel]) -> Iterator[Kernel]:
     """Yield kernels, products of one input made by one: queries, keys and values, gate and up.
 

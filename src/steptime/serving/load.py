@@ -124,18 +124,29 @@ def make_pool(
     exact = [*lengths] if len(lengths) <= MAX_EXACT_LENGTHS else []
     ranks = phases.plan.data
     pace = Paced(phases, exact, draft, demand.speculate, demand.accept, ranks)
-    max_running = default_max_running(demand, load, replicas)
+    max_running = default_max_running(demand, load, replicas, int(phases.limit("max_sequences")))
     room_bytes -= phases.kv_bytes(0) * -(-max_running // ranks)
     blocks = int(min(max(0.0, room_bytes * ranks / token_bytes), MAX_BLOCKS) // BLOCK_TOKENS)
-    budget = int(phases.constant("chunk_tokens")) or Pool._field_defaults["budget"]
+    budget = int(phases.limit("chunk_tokens")) or Pool._field_defaults["budget"]
     mixes, ahead, reserves = map(phases.planner.flag, ("mixes", "ahead", "reserves"))
-    rules = ranks * budget, mixes, ahead, reserves, prefix, ranks, phases.constant("prompt_s")
+    tokens = round(fmean(load.inputs))
+    prompt_s = phases.prompt_s(tokens - cached_of(tokens, prefix))
+    rules = ranks * budget, mixes, ahead, reserves, prefix, ranks, prompt_s
     return Pool(pace, max_running, blocks, replicas, BLOCK_TOKENS, *rules)
 
 
-def default_max_running(demand: Demand, load: Load, replicas: int) -> int:
-    """Return the sequences that a replica runs at once: those of the demand, its users, or 256."""
-    return demand.max_running_sequences or -(-load.concurrency // replicas) or MAX_RUNNING
+def default_max_running(demand: Demand, load: Load, replicas: int, software_max: int = 0) -> int:
+    """Return the sequences that a replica runs at once.
+
+    They are those of the demand; else its users, or 256, and no more than the software runs where
+    nobody says otherwise (`software_max`, 0 where it has no limit).
+    """
+    users = -(-load.concurrency // replicas)
+    if demand.max_running_sequences:
+        return demand.max_running_sequences
+    if not users:
+        return software_max or MAX_RUNNING
+    return min(users, software_max) if software_max else users
 
 
 def vary_outputs(load: Load) -> Load:
@@ -143,7 +154,9 @@ def vary_outputs(load: Load) -> Load:
 
     Without that, requests that begin in one step end in one step, and stay synchronised.
     """
-    width = LENGTH_SPREAD if load.concurrency > 1 else 0.0  # a single user waits for nobody
+    is_varied = len(set(load.outputs)) > 1
+    is_shared = load.concurrency > 1  # a single user waits for nobody
+    width = LENGTH_SPREAD if is_shared and not is_varied else 0.0
     factors = (
         1 + width * (k // 2 * GOLDEN_RATIO % 1 - 0.5) * (-1) ** k for k in range(len(load.outputs))
     )

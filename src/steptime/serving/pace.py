@@ -73,7 +73,7 @@ class Paced:
         self._ranks = ranks
         self._decode = _Surface(decode_s)
         self._prefill = _Surface(prefill_s, lengths)
-        self._after = _Surface(lambda n, past: prefill_s(1, n, past) - prefill_s(1, n))
+        self._after = _Surface(lambda n, past: prefill_s(1, n, past) - prefill_s(1, n), lengths)
         # what one step takes less than two: negative
         self._shared = [_Surface(partial(shared_s, context), lengths) for context in CONTEXTS]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from math import ceil
+from math import ceil, inf
 from typing import NamedTuple
 
 from steptime.core.dtypes import precision
@@ -34,11 +34,13 @@ from steptime.serving.kernels import (
     Group,
     Head,
     attention,
+    concatenate_cache,
     heads_of,
     merged,
     stored_bytes,
 )
 
+SMALL_BYTES = 70 * 1024**3  # of memory: devices with less are small
 NO_BUDGET = 1e8  # tokens of a step, from which on all prompts are read in one
 ROUNDING = 1e-12  # of a sum of seconds: a difference of two that is less is none
 
@@ -176,9 +178,16 @@ class Phases:
         size = float(HALF * rows * self.planner.shape.one["width"])  # that stages hand on
         sent_s = (stages - 1) * self.planner.exchange("send", size, pair).seconds
         found = found.plus(Spent(exchange_s=sent_s))
-        replayed = self.planner.flag("graphs") and all(one.tokens == 1 for one in groups)
-        late_s = 0.0 if replayed else max(0.0, self._issued_s([]) + found.issue_s - found.seconds)
+        late_s = max(0.0, self._issued_s([]) + found.issue_s - found.seconds)
+        late_s *= not self._is_replayed(groups)
         return found._replace(host_s=late_s + self._server_s(ends))
+
+    def _is_replayed(self, groups: Sequence[Group]) -> bool:
+        """Return whether a CUDA graph replays a step: one of decoding, or of few tokens."""
+        tokens = sum(one.sequences * one.tokens for one in groups)
+        is_decoding = all(one.tokens == 1 for one in groups)
+        is_small = tokens <= self.constant("graph_tokens")
+        return self.planner.flag("graphs") and (is_decoding or is_small)
 
     def beside_predict(self, tokens: int) -> dict[str, float]:
         """Return by what a prompt's prefill on one device is more than `predict`'s step [s].
@@ -189,7 +198,7 @@ class Phases:
         """
         graph, plain = self._lowered(tokens)
         stored = [self._stored(graph, one) for one in plain]
-        joined = [*merged(graph, stored)]
+        joined = self._merged(graph, stored)
         cores = {op.name for op in graph.ops if op.kind in ATTENDING}
 
         def summed(kernels: Sequence[Kernel], seconds: Sequence[float]) -> float:
@@ -211,8 +220,26 @@ class Phases:
             "last_token_s": one_s - all_s,
             "rows_s": remaining_s if abs(remaining_s) > ROUNDING * merged_s else 0.0,
             "host_s": whole.host_s - self._server_s(1) - max(0.0, issue_s - plain_s),
-            "server_s": self._server_s(1) + self.constant("prompt_s"),
+            "server_s": self._server_s(1) + self.prompt_s(tokens),
         }
+
+    def prompt_s(self, tokens: int) -> float:
+        """Return the seconds that a prompt takes beside its step until its first token.
+
+        Prompts of more tokens than CUDA graphs replay take longer (`long_prompt_s`).
+        """
+        is_long = tokens > self.constant("graph_tokens")
+        return self.constant("prompt_s") + is_long * self.constant("long_prompt_s")
+
+    def limit(self, name: str) -> float:
+        """Return a limit of the software, that for small devices where it has one.
+
+        vLLM's `EngineArgs` take devices below 70 GiB, and the A100, for small.
+        """
+        memory_bytes = self.planner.device.memory_bytes or inf
+        is_small = memory_bytes < SMALL_BYTES or self.planner.device.name.startswith("a100")
+        small = self.constant(f"small_{name}") if is_small else 0.0
+        return small or self.constant(name)
 
     def _own(self, sequences: int) -> int:
         return -(-sequences // self.plan.data)
@@ -229,11 +256,7 @@ class Phases:
         """Return what a layer's attention takes for a group."""
         key = name, group._replace(past=round(group.past))
         if key not in self._attended:
-            kernels = [
-                kernel
-                for head in self.heads[name]
-                for kernel in attention(self.planner, head, key[1], self.kv)
-            ]
+            kernels = self._attention_kernels(name, key[1])
             took = sum(self.planner.seconds(kernels, self.device))
             newer = has_trait(self.planner.device, "copied_tensors")
             took *= self.constant("attention") if newer and group.tokens > 1 else 1.0
@@ -241,18 +264,34 @@ class Phases:
             self._attended[key] = Spent(attention_s=took, joules=joules)
         return self._attended[key]
 
+    def _attention_kernels(self, name: str, group: Group) -> list[Kernel]:
+        """Return the kernels of a layer's attention for a group; the cache's copy comes last."""
+        heads = self.heads[name]
+        kernels = [
+            kernel for head in heads for kernel in attention(self.planner, head, group, self.kv)
+        ]
+        if self.planner.flag("concatenates"):
+            tokens = group.sequences * (group.past + group.tokens)
+            numbers = sum(head.token_numbers for head in heads) * tokens
+            kernels.append(concatenate_cache(kernels[0], FORMATS[self.kv] * numbers))
+        return kernels
+
     def _part(self, rows: int) -> dict[str, Spent]:
         """Return what each piece takes but for attention, and the host to issue it."""
         if rows not in self._parts:
             graph, kernels = self._lowered(rows)
             by: dict[str, list[Kernel]] = {}
-            for kernel in merged(graph, [self._stored(graph, one) for one in kernels]):
+            for kernel in self._merged(graph, [self._stored(graph, one) for one in kernels]):
                 by.setdefault(piece_of(kernel.op), []).append(kernel)
             found = {name: self._priced(graph, some) for name, some in by.items()}
             logits = float(HALF * rows * self.planner.shape.vocabulary)  # that ranks share out
             took = self.planner.exchange("all_gather", logits, range(self.plan.tensor)).seconds
             self._parts[rows] = found | {LAST: found[LAST].plus(Spent(exchange_s=took))}
         return self._parts[rows]
+
+    def _merged(self, graph: Graph, kernels: Sequence[Kernel]) -> list[Kernel]:
+        """Return kernels, those of products of one input as one where a stack keeps them so."""
+        return [*kernels] if self.planner.flag("separate") else [*merged(graph, kernels)]
 
     def _lowered(self, rows: int) -> tuple[Graph, Sequence[Kernel]]:
         """Return a rank's graph of a step of so many tokens, and its kernels."""
@@ -302,7 +341,11 @@ class Phases:
                 products += took + gap_s * kernel.launches
             else:
                 other += took * slower + gap_s * kernel.launches
-        issue_s = self._issued_s(kernels) - self._issued_s([])
+        issued = [*kernels]
+        if self.planner.flag("concatenates"):
+            cores = [one for one in kernels if ops[one.op].kind in ATTENDING]
+            issued += [concatenate_cache(one, 0.0) for one in cores]
+        issue_s = self._issued_s(issued) - self._issued_s([])
         joules = spent_j(Kernels(mine), self.device)
         return Spent(products, 0.0, other, exchange, 0.0, joules, issue_s)
 

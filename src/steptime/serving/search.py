@@ -198,7 +198,7 @@ class ServerSearch:
             output=max(1, round(fmean(self.load.outputs))),
         )
         shortest = replace(service, input=min(self.load.inputs))
-        ttft_s = shortest.read(phases, 1).seconds + phases.constant("prompt_s")
+        ttft_s = shortest.read(phases, 1).seconds + phases.prompt_s(shortest.uncached_tokens)
         tpot_s = phases.decode(1, shortest.input).seconds
         best_ttft_s, best_tpot_s = self.alone.get(name, (inf, inf))
         self.alone[name] = min(best_ttft_s, ttft_s), min(best_tpot_s, tpot_s)

@@ -126,6 +126,11 @@ class Service:
         cached = cached_of(self.input, self.prefix)
         return phases.prefill(sequences, self.input - cached, cached)
 
+    @property
+    def uncached_tokens(self) -> int:
+        """The tokens of a prompt that the cache has not."""
+        return self.input - cached_of(self.input, self.prefix)
+
     def readers(self) -> Service:
         """Return the service of replicas that read prompts, split as the demand has it."""
         demand = self.demand or Demand()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from steptime.core.errors import InputError
 from steptime.prediction.calibrated.interval import mixed
-from steptime.prediction.calibrated.power import drawn_of
+from steptime.prediction.calibrated.power import drawn_of, running_w
 from steptime.prediction.conformal import FIRST_TOKENS
 from steptime.prediction.kernel import Interval
 from steptime.serving.demand import Demand
@@ -76,7 +76,7 @@ def predict_times(service: Service, phases: Phases, run: LoadRun | None) -> Requ
     tpot_s = decode.seconds
     if run is None:
         prefill = service.read(phases, service.running_sequences)
-        ttft_s = prefill.seconds + phases.constant("prompt_s")
+        ttft_s = prefill.seconds + phases.prompt_s(service.uncached_tokens)
         decoding_s = (service.output - 1) * tpot_s
         request_s = ttft_s + decoding_s
         exchange_s = prefill.exchange_s + decoding_s * decode.exchange_share
@@ -224,7 +224,8 @@ def predict_energy(
     energy_j = duration_s = 0.0
     for step, count in ((prefill, 1), (decode, service.output - 1)):
         step_s = (step.seconds,) * 3
-        power = drawn_of(step.joules / service.pipeline, step_s, phases.device)
+        running_j = running_w(phases.device) * (step.seconds - step.host_s)
+        power = drawn_of(step.joules / service.pipeline + running_j, step_s, phases.device)
         if power is None:
             return None
         energy_j += count * power[0]

@@ -1,6 +1,9 @@
 """Attention as one kernel, which keeps its scores on the chip."""
 
+from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from steptime.core.dtypes import HALVES
 from steptime.hardware.architectures import has_trait
@@ -14,6 +17,20 @@ from steptime.prediction.calibrated.form import (
 )
 from steptime.prediction.calibrated.product import product
 from steptime.prediction.kernels import Rows
+
+
+WIDTHS = (32, 64, 96, 128, 160, 192, 224, 256)  # of heads that FlashAttention has kernels for
+
+
+def _padded_width(width: Any) -> Any:
+    """Return the width of heads with which the kernel runs: 64 for 40.
+
+    Source: flash-attention, csrc/flash_attn/src/static_switch.h, HEADDIM_SWITCH.
+    """
+    padded = width + 0.0
+    for smaller, wider in pairwise((0, *WIDTHS)):
+        padded = np.where((width > smaller) & (width < wider), wider, padded)
+    return padded
 
 
 def attention(kernels: Rows, device: Device, constants: Constants) -> Parts:
@@ -40,8 +57,9 @@ def attention(kernels: Rows, device: Device, constants: Constants) -> Parts:
     if kernels.kind == "attention_grad":
         keys, width = width, keys
         share = share * constants["attention.backward"]
+    padded = _padded_width(width)
     units = device.multiprocessors or MULTIPROCESSORS
     blocks = batch * ceil(length, constants["attention.queries"])
     idle = ceil(blocks, units) * units / blocks
-    work = kernels.flop * idle * (1 + constants["attention.softmax"] / width)
+    work = kernels.flop * idle * (padded + constants["attention.softmax"]) / width
     return Parts(work / (device.peak_flop_per_s[kernels.dtype] * share), memory, gap)

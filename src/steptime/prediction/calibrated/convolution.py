@@ -244,7 +244,9 @@ def _on_matrix_units(
 
     Images that are not are turned around on the way in and out, where the quickest kernel asks for
     it: on average `convolution.matrix_turned` of them. Those whose channels are no multiple of 8
-    are copied to one that is. Where tensors are copied to matrix units at once, kernels are those
+    are copied to one that is. In TF32 the forward pass reads and writes images as they lie (cuDNN's
+    kernels sm80_xmma_fprop_implicit_gemm_tf32f32_..._nhwckrsc_nchw); its gradients do not
+    (..._dgrad_..._nhwckrsc_nhwc, ..._wgrad_..._nhwc). Where tensors are copied to matrix units at once, kernels are those
     of devices before, and take no other layout (`new_share`, `new_turned`).
     """
     newer = copies(device) == "tensor"
@@ -258,7 +260,8 @@ def _on_matrix_units(
     if not kernels.channels_last:
         turning = _turning_s(layer, SIZE_BYTES[kernels.dtype], device, constants)
         often = "new_turned" if newer else "matrix_turned"
-        gap = gap + turning * constants[f"convolution.{often if forward else 'gradients_turned'}"]
+        turned = constants[f"convolution.{often if forward else 'gradients_turned'}"]
+        gap = gap + turning * (0.0 if forward and dtype == "tf32" else turned)
     else:
         copied = 2 * SIZE_BYTES[kernels.dtype] * _uneven(layer)
         gap = gap + streamed_s(copied, device, constants)

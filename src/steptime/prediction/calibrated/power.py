@@ -121,6 +121,14 @@ def waiting_share(device: Device, constants: Constants) -> float:
     return constants["power.waiting_hbm" if stacked else "power.waiting_gddr"]
 
 
+def running_w(device: Device) -> float:
+    """Return the watts that running kernels draw beyond waiting, whatever they compute and move.
+
+    Clocks and schedulers of all multiprocessors run. It is 0 where no limit is known.
+    """
+    return (device.peak_w or 0.0) * device.constants.get("power.running", 0.0)
+
+
 def joules_of(kernels: Kernels, device: Device) -> Floats:
     """Return the joules of each kernel that differs beyond those of a device that waits.
 

@@ -114,6 +114,7 @@ def tiled(kernels: Rows, device: Device, constants: Constants) -> tuple[Any, Any
     for shape in kernels.products:
         seconds, done = product_s(device, constants, dtype, shape, along)
         seconds = seconds / _aligned_share(kernels, shape, device, constants)
+        seconds = seconds / _across_share(kernels, dtype, device, constants)
         compute, flop = compute + seconds, flop + done
     return compute, flop
 
@@ -137,6 +138,19 @@ def _aligned_share(kernels: Rows, shape: Shape, device: Device, constants: Const
     uneven = (n % numbers > 0) | (first_row % numbers > 0)
     shares = [constants[f"product.{name}_{copies(device)}"] for name in ("odd", "uneven")]
     return np.where(odd, shares[0], np.where(uneven, shares[1], 1.0))
+
+
+def _across_share(kernels: Rows, dtype: str, device: Device, constants: Constants) -> float:
+    """Return the share of its rate that a product in TF32 has whose operands lie across.
+
+    Matrix units to which tensors are copied transpose operands of 16 bits alone (PTX ISA, wgmma:
+    imm-trans-a). TF32 operands have to lie along the contraction, as in the forward pass of a
+    linear layer; its gradients run on the instructions of devices before.
+    """
+    is_across = dtype == "tf32" and kernels.kind != "linear"
+    if is_across and is_nvidia(device) and copies(device) == "tensor":
+        return constants["product.across_tensor"]
+    return 1.0
 
 
 def copies(device: Device) -> str:

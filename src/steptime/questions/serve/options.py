@@ -67,6 +67,7 @@ class ServeKeywords(TypedDict, total=False):
     requests: kinds.Trace | None
     count: kinds.Count | None
     seed: kinds.Count | None
+    lengths: Annotated[str, Kind("NAME")] | None
     ttft: Latency | None
     tpot: Latency | None
     max_running_sequences: kinds.Count | None
@@ -110,6 +111,8 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         requests: Under load: a trace of requests, CSV or JSONL.
         count: Number of requests. Default: 10 a user, 1000, or a trace's.
         seed: Of the chance in which requests come. Default: 0.
+        lengths: Under load: how tokens vary about --input and --output: constant (default),
+            sharegpt, or a table of input_tokens and output_tokens.
         ttft: TTFT target: 0.5 or 500ms.
         tpot: TPOT target: 0.02 or 20ms.
         max_running_sequences: Sequences of a replica at once. Default: its users, or 256.
@@ -148,6 +151,7 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
     requests: File | None = None
     count: Count | None = None
     seed: Count | None = None
+    lengths: str | None = None
     ttft: Seconds | None = None
     tpot: Seconds | None = None
     max_running_sequences: Count | None = None
@@ -224,6 +228,7 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
             draft=self.draft or "",
             speculate=self._count("speculate") or 0,
             accept=self._share("accept"),
+            lengths=self.lengths or "",
         )
         if all(getattr(self, name) is None for name in _LOAD_OPTIONS):
             return None
@@ -292,6 +297,7 @@ _LOAD_OPTIONS = (
     "requests",
     "count",
     "seed",
+    "lengths",
     "max_running_sequences",
     "prefill_replicas",
     "prefill_tensor",

@@ -152,7 +152,7 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
         output_tokens_per_s=tokens_per_s,
         tokens_per_s_per_device=tokens_per_s / device_count,
         tokens_per_s_per_user=1 / server.times.tpot.value,
-        prefill=_phase_times(first, phases.constant("prompt_s")),
+        prefill=_phase_times(first, phases.prompt_s(server.service.uncached_tokens)),
         decode=_phase_times(decode),
         predict_difference=_predict_difference(server),
         energy_per_token_j=None if energy is None else energy.per_token_j,
@@ -206,8 +206,11 @@ def _assumed(server: _Server, options: ServeOptions) -> dict[str, str]:
         values["count"] = str(len(load.inputs))
         if demand.rate:
             values["seed"] = str(demand.seed)
+        if not demand.requests:
+            values["lengths"] = "constant"
         if not demand.prefill_replicas:
-            limit = default_max_running(demand, load, service.replicas)
+            software_max = int(server.phases.limit("max_sequences"))
+            limit = default_max_running(demand, load, service.replicas, software_max)
             values["max_running_sequences"] = str(limit)
     return options.without_default(values)
 

@@ -1,0 +1,78 @@
+"""Lengths of prompts and answers that vary as those of chats do, in the mean as they are given.
+
+The logarithm of a length is normal (quantiles in shuffled order, so that the mean is exact), as
+those of conversations are: of ShareGPT, as Sarathi-Serve samples it (Agrawal et al. 2024, table 2,
+openchat_sharegpt4), prompts have a median of 1,730 and a 90th percentile of 5,696 tokens, which is
+a standard deviation of 0.93.
+"""
+
+import random
+from collections.abc import Mapping
+from math import exp
+from pathlib import Path
+from statistics import NormalDist
+
+from steptime.core.errors import InputError, unknown
+from steptime.core.table_files import table_rows
+from steptime.core.toml_files import format_path
+from steptime.core.values import parse_count
+
+DISTRIBUTIONS: Mapping[str, float] = {"constant": 0.0, "sharegpt": 0.93}  # deviation of ln(tokens)
+COLUMNS = ("input_tokens", "output_tokens")
+LONGEST = 10.0  # times the mean: servers and benchmarks refuse longer ones
+MAX_TOKENS = 10_000_000
+ROUNDS = 20  # until the mean of lengths that are cut is as it should be
+
+
+def read_lengths(
+    text: str, input_tokens: int, output_tokens: int, count: int, seed: int
+) -> tuple[list[int], list[int]]:
+    """Return the tokens of prompts and of answers of so many requests.
+
+    Args:
+        text: a name of `DISTRIBUTIONS`, or a table with `COLUMNS`, whose rows are repeated.
+        input_tokens: mean of prompts; a file has its own.
+        output_tokens: mean of answers; a file has its own.
+        count: number of requests.
+        seed: of the order.
+
+    Raises:
+        InputError: for another name, and a file without such rows.
+    """
+    if text in DISTRIBUTIONS:
+        draw = random.Random(seed)  # noqa: S311  # no secret
+        deviation = DISTRIBUTIONS[text]
+        return (
+            _spread_lengths(input_tokens, count, deviation, draw),
+            _spread_lengths(output_tokens, count, deviation, draw),
+        )
+    path = Path(text)
+    if not path.is_file():
+        raise unknown("distribution of lengths", text, [*DISTRIBUTIONS], "--lengths")
+    rows = [_tokens_of(row, f"{format_path(path)}:{line}") for line, row in table_rows(path)]
+    if not rows:
+        raise InputError(f"--lengths: {format_path(path)}: holds no requests")
+    repeated = [rows[i % len(rows)] for i in range(count)]
+    return [tokens for tokens, _ in repeated], [tokens for _, tokens in repeated]
+
+
+def _tokens_of(row: Mapping[str, object], place: str) -> tuple[int, int]:
+    missing = [name for name in COLUMNS if name not in row]
+    if missing:
+        raise InputError(f"--lengths: {place}: a row has {', '.join(COLUMNS)}")
+    first, second = (parse_count(row[name], f"{place}: {name}", 1, MAX_TOKENS) for name in COLUMNS)
+    return first, second
+
+
+def _spread_lengths(mean: int, count: int, deviation: float, draw: random.Random) -> list[int]:
+    """Return lengths of a lognormal distribution, cut at `LONGEST` times their mean."""
+    if not deviation or count == 1:
+        return [mean] * count
+    normal = NormalDist()
+    shares = [exp(deviation * normal.inv_cdf((i + 0.5) / count)) for i in range(count)]
+    draw.shuffle(shares)
+    scale = count / sum(shares)
+    for _ in range(ROUNDS):
+        cut = [min(LONGEST, scale * share) for share in shares]
+        scale *= count / sum(cut)
+    return [max(1, round(mean * min(LONGEST, scale * share))) for share in shares]
