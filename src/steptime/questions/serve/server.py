@@ -119,9 +119,7 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
     change = find_fitting_change(service) if memory.over_bytes else None
     tokens_per_s, device_count = server.output_tokens_per_s, server.device_count
     headline = (
-        *_describe_capacity(server, memory, options),
-        *_describe_lack(memory, change),
-        *_describe_start(phases, memory),
+        *_describe_memory(server, memory, change, options),
         *_describe_host_bound(phases, decode),
         *_describe_targets(server, options),
     )
@@ -297,6 +295,14 @@ def _describe_lack(memory: ServerMemory, change: FittingChange | None) -> list[s
         return []
     remedy = "no change fits" if change is None else f"nearest that fits: {change.option}"
     return [f"out of memory by {size(memory.over_bytes)} per device; {remedy}"]
+
+
+def _describe_memory(
+    server: _Server, memory: ServerMemory, change: FittingChange | None, options: ServeOptions
+) -> list[str]:
+    """Describe the capacity of the memory, what it lacks, and whether an engine starts."""
+    capacity = _describe_capacity(server, memory, options)
+    return [*capacity, *_describe_lack(memory, change), *_describe_start(server.phases, memory)]
 
 
 def _describe_capacity(server: _Server, memory: ServerMemory, options: ServeOptions) -> list[str]:
