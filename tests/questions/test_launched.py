@@ -167,3 +167,28 @@ def test_what_is_emitted_stands_alone_on_stdout(capsys):
 def test_a_network_without_an_id_is_not_emitted():
     with pytest.raises(InputError, match="no id on the Hugging Face Hub is known for mpt_7b"):
         steptime.serve("mpt_7b", "h100", emit="vllm")
+
+
+UNKNOWN = "vllm serve nobody/strange-model-9B -tp 4 --max-model-len 4096 --port 80"
+
+
+def test_a_job_of_an_unknown_network_says_what_was_understood(capsys):
+    assert run(["serve", UNKNOWN, "--device", "h100", "--json"]) == 2
+    printed = capsys.readouterr()
+    assert len(printed.err.strip().splitlines()) == 1
+    assert "not among the networks" in printed.err
+    assert "understood: tool vllm, model nobody/strange-model-9B, tensor 4" in printed.err
+    document = json.loads(printed.out)
+    assert document["understood"]["max_model_len"] == 4096
+    assert document["not_used"] == ["--port 80"]
+    assert document["error"] in printed.err
+    assert run(["serve", UNKNOWN, "--device", "h100"]) == 2
+    assert capsys.readouterr().out == ""
+    with pytest.raises(InputError) as error:
+        steptime.serve(UNKNOWN, "h100")
+    assert error.value.details["understood"]["tensor"] == 4
+
+
+def test_a_job_without_a_network_says_what_was_understood(capsys):
+    assert run(["fit", "trl sft --bf16 --max_length 512", "--device", "h100", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["understood"]["length"] == 512

@@ -1,6 +1,7 @@
 """A question on the command line: `--json` and `--format`, and what is printed of its answer."""
 
 import inspect
+import json
 import os
 import re
 import signal
@@ -23,7 +24,13 @@ from steptime.cli.complete import completer_of
 from steptime.cli.panels import ARGUMENTS, MIN_GROUPED, PANEL_GROUPS, panel_of
 from steptime.core.answer import answer_kinds
 from steptime.core.docstrings import summary
-from steptime.core.errors import InputError, InterruptError, check_choice, escape_controls
+from steptime.core.errors import (
+    DetailedInputError,
+    InputError,
+    InterruptError,
+    check_choice,
+    escape_controls,
+)
 from steptime.core.kinds import Kind
 from steptime.core.printers import PRINTERS, json_parts, write_csv
 from steptime.core.progress import Progress, listening, note, status
@@ -147,7 +154,7 @@ def _answer_question(
     row_count = None if top is None else parse_count(top, "--top")
     with _interruptible():
         with listening(patience()), _sign_of_life(describe_work):
-            result = question(**values)
+            result = _ask(question, values, is_json=form == "json")
         answer: Printout = result.printout()
         if form == "csv" and (table := result.csv_table()) is not None:
             answer = replace(answer, tables=[table])
@@ -157,6 +164,20 @@ def _answer_question(
             answer = arranged(answer, sort, row_count, form == "json")
         show(answer, form)
     return answer.code
+
+
+def _ask(question: Callable[..., Any], values: Mapping[str, Any], *, is_json: bool) -> Any:
+    """Return the answer; of wrong input that was understood in part, print that part as JSON.
+
+    Raises:
+        InputError: as the question does.
+    """
+    try:
+        return question(**values)
+    except DetailedInputError as error:
+        if is_json:
+            _print(json.dumps({"error": str(error), **error.details}, indent=2) + "\n")
+        raise
 
 
 def _cyclopts_parameter(

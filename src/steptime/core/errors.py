@@ -1,6 +1,6 @@
 """Errors that a user can correct: one line with the fault, its place and the nearest valid name."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -15,6 +15,19 @@ Name = TypeVar("Name")
 
 class InputError(Exception):
     """Wrong input; its message is the one line that the user reads. The command exits with 2."""
+
+
+class DetailedInputError(InputError):
+    """Wrong input of which a part was understood.
+
+    Args:
+        line: the one line that the user reads.
+        details: what was understood, as JSON values; with `--json` the command prints them.
+    """
+
+    def __init__(self, line: str, details: Mapping[str, object]) -> None:
+        super().__init__(line)
+        self.details = details
 
 
 class OutsideError(Exception):

@@ -24,6 +24,7 @@ OPTIMIZER_WORDS = {  # of transformers' TrainingArguments
     "sgd": "sgd",
     "rmsprop": "rmsprop",
 }
+LLAMA_CACHES = {"int8": "q8_0", "float8": "q8_0", "int4": "q4_0", "float4": "q4_0"}
 FSDP_WORDS = {3: "full_shard auto_wrap", 2: "shard_grad_op auto_wrap"}
 DEGREES = names(
     "tensor pipeline context expert expert_tensor virtual zero shard stages schedule "
@@ -98,6 +99,8 @@ def _emit_vllm(model: str, facts: Facts) -> str:
         },
     )
     words += _options({"expert": _has_experts(facts)}, {"expert": "--enable-expert-parallel"})
+    if facts.get("chunked_prefill") is False:
+        words.append("--no-enable-chunked-prefill")
     return _command([*words, *_quantised(facts, "--quantization", "--kv-cache-dtype")])
 
 
@@ -107,11 +110,14 @@ def _has_experts(facts: Facts) -> bool:
     return isinstance(experts, int) and experts > 1
 
 
-def _quantised(facts: Facts, weights_option: str, cache_option: str) -> list[str]:
+def _quantised(
+    facts: Facts, weights_option: str, cache_option: str, cache_word: str = "fp8"
+) -> list[str]:
     """Return the options of weights that are quantised while they are loaded, and of the cache.
 
     Raises:
-        InputError: for weights that a checkpoint must hold already.
+        InputError: for weights that a checkpoint must hold already, and for a cache of another type
+            than 8 bits with an exponent.
     """
     weights, cache = facts.get("weights"), facts.get("kv_dtype")
     words = {"float8": "fp8", "mxfp4": "mxfp4", "nf4": "bitsandbytes"}
@@ -121,7 +127,9 @@ def _quantised(facts: Facts, weights_option: str, cache_option: str) -> list[str
             "its config.json; nearest: --weights float8"
         )
     options = [weights_option, words[str(weights)]] if weights is not None else []
-    return [*options, *([cache_option, "fp8"] if cache == "float8" else [])]
+    if cache not in {None, "float8", "bfloat16", "float16"}:
+        raise InputError(f"--emit: the tool keeps no cache as {cache}; nearest: --kv float8")
+    return [*options, *([cache_option, cache_word] if cache == "float8" else [])]
 
 
 def _emit_sglang(model: str, facts: Facts) -> str:
@@ -139,11 +147,11 @@ def _emit_sglang(model: str, facts: Facts) -> str:
             "mem_fraction_static": "--mem-fraction-static",
         },
     )
+    if facts.get("chunked_prefill") is False:
+        words += ["--chunked-prefill-size", "-1"]
     if _has_experts(facts):
         words += ["--ep-size", str(facts["expert"])]
-    if facts.get("kv_dtype") == "float8":
-        words += ["--kv-cache-dtype", "fp8_e4m3"]
-    return _command([*words, *_quantised({**facts, "kv_dtype": ""}, "--quantization", "")])
+    return _command([*words, *_quantised(facts, "--quantization", "--kv-cache-dtype", "fp8_e4m3")])
 
 
 def _emit_llama_server(model: str, facts: Facts) -> str:
@@ -155,6 +163,9 @@ def _emit_llama_server(model: str, facts: Facts) -> str:
     if isinstance(length, int):
         slots = sequences if isinstance(sequences, int) else 1
         words += ["--ctx-size", str(length * slots), "--parallel", str(slots)]
+    cache = LLAMA_CACHES.get(str(facts.get("kv_dtype")))
+    if cache is not None:
+        words += ["--cache-type-k", cache, "--cache-type-v", cache]
     return _command(words)
 
 

@@ -200,8 +200,14 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
         """The tokens of a sequence, None for the model's own; raises `InputError`."""
         return None if self.length is None else parse_count(text_of(self.length), "--length")
 
-    def workload(self, model: str | PathLike[str] | Workload, batch: Any) -> Workload:
-        """Return the workload of a network; raises `InputError`."""
+    def workload(
+        self, model: str | PathLike[str] | Workload, batch: Any, device: Device | None = None
+    ) -> Workload:
+        """Return the workload of a network, on a device of its own data types.
+
+        Raises:
+            InputError: for unknown names, and values that the options do not take.
+        """
         return options.workload_of(
             options.set_reading(model, self.strict, self.batch_axis),
             text_of(batch),
@@ -211,6 +217,7 @@ class StepOptions(ExecutionOptions, keywords=StepKeywords):
             self.allow_unknown,
             self.tuning,
             self.sequence_length,
+            device,
         )
 
     def on(self, model: str | PathLike[str] | Workload, batch: Any, device: Any) -> StepModel:

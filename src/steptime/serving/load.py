@@ -128,10 +128,10 @@ def make_pool(
     room_bytes -= phases.kv_bytes(0) * -(-max_running // ranks)
     blocks = int(min(max(0.0, room_bytes * ranks / token_bytes), MAX_BLOCKS) // BLOCK_TOKENS)
     budget = int(phases.limit("chunk_tokens")) or Pool._field_defaults["budget"]
-    mixes, ahead, reserves = map(phases.planner.flag, ("mixes", "ahead", "reserves"))
+    ahead, reserves = map(phases.planner.flag, ("ahead", "reserves"))
     tokens = round(fmean(load.inputs))
     prompt_s = phases.prompt_s(tokens - cached_of(tokens, prefix))
-    rules = ranks * budget, mixes, ahead, reserves, prefix, ranks, prompt_s
+    rules = ranks * budget, phases.mixes, ahead, reserves, prefix, ranks, prompt_s
     return Pool(pace, max_running, blocks, replicas, BLOCK_TOKENS, *rules)
 
 

@@ -6,6 +6,7 @@ from math import inf
 from steptime.serving.phases import Phases
 
 BLOCK = 16  # tokens of a page of the cache
+MAX_TOKENS = 2**40  # of a cache, finite where a token takes next to no memory
 MAX_SEQUENCES = 1e9  # finite where a sequence takes next to no memory
 
 
@@ -23,6 +24,10 @@ class ServerMemory:
         cache_bytes_per_token: keys and values of a token.
         largest_running_sequences: sequences that fit at their end; None where the memory is
             unknown.
+        cache_tokens: tokens that the cache of a replica has room for; None where the memory is
+            unknown.
+        longest_context: tokens of a sequence at most, with so many at once; None where the memory
+            is unknown.
     """
 
     weights_bytes: float
@@ -33,6 +38,8 @@ class ServerMemory:
     over_bytes: float | None
     cache_bytes_per_token: float
     largest_running_sequences: int | None
+    cache_tokens: int | None = None
+    longest_context: int | None = None
 
     @property
     def needed_bytes(self) -> float:
@@ -67,6 +74,41 @@ def largest_running_sequences(phases: Phases, length: int, prompt: int) -> int:
     return phases.plan.data * int(min(room_bytes / sequence_bytes, MAX_SEQUENCES))
 
 
+def cache_tokens(phases: Phases, length: int) -> int:
+    """Return the tokens that the cache of a replica has room for, in sequences of one length.
+
+    Layers with a window and states keep a part of a sequence, so the number depends on the length.
+    """
+    sequence_bytes = phases.kv_bytes(paged(length))
+    if phases.room_bytes <= 0:
+        return 0
+    tokens = phases.room_bytes / sequence_bytes * paged(length) if sequence_bytes else inf
+    pages = int(min(tokens, MAX_TOKENS)) // BLOCK
+    return phases.plan.data * pages * BLOCK
+
+
+def longest_context(phases: Phases, running_sequences: int) -> int:
+    """Return the tokens of a sequence at most, with so many at once on all ranks of a replica.
+
+    Bisection over pages: the memory of a sequence only grows with its length. A limit of the
+    engine counts, the length that the network was trained for does not.
+    """
+    sequences = max(1, -(-running_sequences // phases.plan.data))
+    is_fixed = phases.fixed["activations_bytes"]
+
+    def fits(pages: int) -> bool:
+        tokens = pages * BLOCK
+        prompts_bytes = 0 if is_fixed else phases.activation_bytes(sequences * tokens)
+        return sequences * phases.kv_bytes(tokens) + prompts_bytes <= phases.room_bytes
+
+    low, high = 0, MAX_TOKENS // BLOCK
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    limit = phases.engine.max_model_len
+    return low * BLOCK if limit is None else min(low * BLOCK, limit)
+
+
 def memory_of(phases: Phases, running_sequences: int, length: int, prompt: int) -> ServerMemory:
     """Return the memory of a device with so many sequences at their end.
 
@@ -95,4 +137,6 @@ def memory_of(phases: Phases, running_sequences: int, length: int, prompt: int) 
         memory,
         over_bytes=max(0.0, memory.needed_bytes - phases.usable_bytes),
         largest_running_sequences=largest_running_sequences(phases, length, prompt),
+        cache_tokens=cache_tokens(phases, phases.engine.max_model_len or length),
+        longest_context=longest_context(phases, running_sequences),
     )

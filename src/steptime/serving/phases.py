@@ -27,6 +27,7 @@ from steptime.prediction.host import calls_of, host_of
 from steptime.prediction.kernel import Interval, Kernel
 from steptime.prediction.kernels import Kernels
 from steptime.prediction.training import FIRST, LAST, LOW_KINDS, piece_of
+from steptime.serving.engine import Engine
 from steptime.serving.kernels import (
     ATTENDING,
     FORMATS,
@@ -87,8 +88,17 @@ class Phases:
     `expert` groups, experts.
     """
 
-    def __init__(self, planner: Planner, plan: Plan, weights: str = "", kv: str = "") -> None:
+    def __init__(
+        self,
+        planner: Planner,
+        plan: Plan,
+        weights: str = "",
+        kv: str = "",
+        engine: Engine | None = None,
+    ) -> None:
         self.planner = planner
+        self.engine = engine or Engine()
+        self._engine_constants = self.engine.constants()
         self.plan = plan
         has_experts = bool(planner.shape.experts)
         self.kind = conformal.MIXTURE_SERVINGS if has_experts else conformal.SERVINGS
@@ -96,7 +106,6 @@ class Phases:
         four = "float4" in planner.device.peak_flop_per_s and planner.flag("cache_four")
         lower = planner.low and (four or planner.flag("cache_low"))
         self.kv = kv or ("float8" if lower else planner.in_memory)
-        self.constant = planner.constant
         self.device = planner.seen
         if planner.low:
             peaks = {**planner.seen.peak_flop_per_s}
@@ -104,6 +113,18 @@ class Phases:
             self.device = replace(planner.seen, peak_flop_per_s=peaks)
         self._parts: dict[int, dict[str, Spent]] = {}
         self._attended: dict[tuple[str, Group], Spent] = {}
+
+    def constant(self, name: str) -> float:
+        """Return a number of the stack, or what the settings of the engine put in its place."""
+        value = self._engine_constants.get(name)
+        return self.planner.constant(name) if value is None else value
+
+    @property
+    def mixes(self) -> bool:
+        """Whether a step reads prompts beside the tokens of others."""
+        if self.engine.chunked_prefill is None:
+            return self.planner.flag("mixes")
+        return self.engine.chunked_prefill
 
     @property
     def form(self) -> str:
@@ -234,8 +255,11 @@ class Phases:
     def limit(self, name: str) -> float:
         """Return a limit of the software, that for small devices where it has one.
 
-        vLLM's `EngineArgs` take devices below 70 GiB, and the A100, for small.
+        vLLM's `EngineArgs` take devices below 70 GiB, and the A100, for small. A setting of the
+        engine comes before both.
         """
+        if name in self._engine_constants:
+            return self._engine_constants[name]
         memory_bytes = self.planner.device.memory_bytes or inf
         is_small = memory_bytes < SMALL_BYTES or self.planner.device.name.startswith("a100")
         small = self.constant(f"small_{name}") if is_small else 0.0
@@ -425,8 +449,14 @@ class Phases:
 
     @cached_property
     def usable_bytes(self) -> float:
-        """Bytes of a device that are used: a share of all, or all but a share of what is left."""
+        """Bytes of a device that are used: a share of all, or all but a share of what is left.
+
+        A share that somebody set for SGLang is of weights and cache alone.
+        """
         whole, share = self.planner.room_bytes, self.constant("memory_share")
+        is_static = self.planner.method.settings.stack.startswith("sglang")
+        if is_static and self.engine.memory_share is not None:
+            return min(whole, share * whole + sum(self.fixed.values()) - self.weight_bytes)
         taken = sum(self.fixed.values()) if self.planner.flag("of_rest") else 0.0
         return whole if taken > whole else taken + share * (whole - taken)
 

@@ -19,6 +19,7 @@ from steptime.prediction import DEFAULT, cost_model
 from steptime.prediction.method import Method
 from steptime.prediction.training import LOW_BYTES
 from steptime.serving.demand import Demand
+from steptime.serving.engine import Engine
 from steptime.serving.kernels import FORMATS
 from steptime.serving.memory import largest_running_sequences, memory_of
 from steptime.serving.phases import Phases, Spent
@@ -52,6 +53,7 @@ class Service:
         demand: the requests under load; None where all come at once.
         prefix: share of each prompt that lies in the cache already.
         trusted: whether the model may be code.
+        engine: settings of the engine.
     """
 
     model: str
@@ -74,6 +76,7 @@ class Service:
     demand: Demand | None = None
     prefix: float = 0.0
     trusted: bool = False
+    engine: Engine = field(default_factory=Engine)
 
     @property
     def length(self) -> int:
@@ -119,7 +122,8 @@ class Service:
         weights = parse_format(self.weights, "--weights")
         kv = parse_format(self.kv, "--kv")
         planner = self._planner(shape, plan)
-        return Phases(planner, plan, weights or self.weights_only_type or shape.family.weights, kv)
+        weights = weights or self.weights_only_type or shape.family.weights
+        return Phases(planner, plan, weights, kv, self.engine)
 
     def read(self, phases: Phases, sequences: int) -> Spent:
         """Return the time to read so many prompts, but for the part that the cache has of them."""
@@ -143,6 +147,7 @@ class Service:
 
     def _shape(self) -> Shape:
         """Return the network at the length of a request; raises `InputError`."""
+        self.engine.check_length(self.input, self.output)
         shape = shape_of(self.model, trusted=self.trusted)
         if shape.one["kind"] != "decoder":
             raise InputError(f"serve: {shape.label} is no decoder: it has no next token")
@@ -190,14 +195,14 @@ class Service:
 
 
 def parse_format(word: str | None, option: str) -> str:
-    """Return the format that an option names, "" for None; keys and values have 8 bits or more.
+    """Return the format that an option names, "" for None: of weights, or of keys and values.
 
     Raises:
         InputError: for an unknown format.
     """
     if word is None:
         return ""
-    formats = [name for name, size in FORMATS.items() if size >= 1 or option != "--kv"]
+    formats = list(FORMATS)
     plain_word = ALIASES.get(word.lower(), word)
     name = find_quantised_type(plain_word, formats)
     if name is None:

@@ -36,13 +36,13 @@ class LaunchedAnswer(Answer, frozen=True, kw_only=True):
         """Return the understood facts and the unused options of a job, then the notes."""
         if self.understood is None:
             return super().remarks()
-        facts = ", ".join(f"{name} {_text(value)}" for name, value in self.understood.items())
+        facts = ", ".join(f"{name} {format_fact(value)}" for name, value in self.understood.items())
         unused = [f"not used: {'; '.join(self.not_used)}"] if self.not_used else []
         return [f"understood: {facts}", *unused, *super().remarks()]
 
 
-def _text(value: FactValue) -> str:
-    """Return a fact as text."""
+def format_fact(value: FactValue) -> str:
+    """Format a fact: `8`, `true`, `q_proj+v_proj`."""
     return (
         "+".join(value)
         if isinstance(value, list)

@@ -87,4 +87,7 @@ def emit_server(tool: str, model: str, facts: Facts, tokens: int, room: int | No
         "max_model_len": -(-tokens // SEQUENCE_STEP) * SEQUENCE_STEP,
         "max_num_seqs": max(1, min(MAX_SEQUENCES, MAX_SEQUENCES if room is None else room)),
     }
-    return emit_job(tool, SERVING, hub_id(model), {**facts, **limits})
+    limits |= facts
+    if tool == "sglang" and "gpu_memory_utilization" in limits:
+        limits["mem_fraction_static"] = limits.pop("gpu_memory_utilization")
+    return emit_job(tool, SERVING, hub_id(model), limits)

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from steptime.core.errors import InputError
+from steptime.core.errors import DetailedInputError, InputError
 from steptime.core.files import path_exists
 from steptime.launch.job import SERVING, LaunchJob
-from steptime.questions.launched.answer import FactValue, LaunchedAnswer
+from steptime.questions.launched.answer import FactValue, LaunchedAnswer, format_fact
 
 AnswerType = TypeVar("AnswerType", bound=LaunchedAnswer)
 
@@ -72,8 +72,28 @@ def read_launched(
         raise InputError(f"{name}: is not asked of this {job.tool} job; nearest: {nearest}")
     if job_file is None:
         is_line = is_command_line(str(text))
-        model = find_model(job, Path() if is_line else Path(text).resolve().parent)
+        folder = Path() if is_line else Path(text).resolve().parent
+        try:
+            model = find_model(job, folder)
+        except InputError as error:
+            raise _unknown_model(job, error) from None
     return LaunchedQuestion(name, job, model)
+
+
+def _unknown_model(job: LaunchJob, error: InputError) -> DetailedInputError:
+    """Return the error of a job whose network is not known, with all that was understood."""
+    understood = understood_facts(job)
+    text = ", ".join(f"{name} {format_fact(value)}" for name, value in understood.items())
+    details = {"understood": understood, "not_used": list(job.not_used), "notes": list(job.notes)}
+    return DetailedInputError(f"{error}; understood: {text}", details)
+
+
+def understood_facts(job: LaunchJob) -> dict[str, FactValue]:
+    """Return the facts of a job with its tool and the network that it names."""
+    understood: dict[str, FactValue] = {"tool": job.tool}
+    if job.model is not None:
+        understood["model"] = job.model
+    return understood | job.facts
 
 
 def answer_launched(
@@ -101,12 +121,9 @@ def answer_launched(
     notes = [*getattr(answer, "notes", ()), *job.notes, *settings.notes]
     if job.defaults:
         notes.append(f"{job.tool}'s defaults, not in the job: {', '.join(job.defaults)}")
-    understood: dict[str, FactValue] = {"tool": job.tool}
-    if job.model is not None:
-        understood["model"] = job.model
     return msgspec.structs.replace(
         answer,
-        understood=understood | job.facts,
+        understood=understood_facts(job),
         not_used=job.not_used,
         notes=tuple(dict.fromkeys(notes)),
     )

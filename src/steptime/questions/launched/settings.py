@@ -26,8 +26,19 @@ PRODUCTS = {  # what LoRA adapts, by several tools' names of a layer
     "linear_fc2": "down",
 }
 SERVED_TYPES = {"float8", "int8", "int4", "float4", "mxfp4"}  # of weights
-CACHE_TYPES = {"float8", "int8"}
-LOAD_OPTIONS = {"concurrency", "rate", "requests", "search"}
+CACHE_TYPES = SERVED_TYPES
+ENGINE_OPTIONS = {
+    "max_num_seqs": "max_running_sequences",
+    "max_model_len": "max_model_len",
+    "context_total": "max_model_len",
+    "max_num_batched_tokens": "max_num_batched_tokens",
+    "chunked_prefill": "chunked_prefill",
+    "gpu_memory_utilization": "gpu_memory_utilization",
+    "mem_fraction_static": "gpu_memory_utilization",
+    "kv_free_fraction": "gpu_memory_utilization",
+}
+USUAL_TOKENS = 1024 + 128  # of a request, without options
+SHORTEST_ANSWER = 9  # parts of a short sequence, of which the answer is one: as 1024 and 128
 SERVING_STACKS = {"vllm": "vllm", "sglang": "sglang", "trtllm": "trt-llm"}
 FRAMEWORK_STACKS = {"megatron": "megatron"}
 
@@ -184,31 +195,38 @@ def serve_settings(job: LaunchJob, user_options: Mapping[str, Any]) -> QuestionS
     settings.remark(
         facts,
         {
-            "max_model_len": "the longest sequence; --input and --output say the priced one",
-            "max_num_batched_tokens": "the stack's own number of tokens a step is priced",
-            "gpu_memory_utilization": "the memory that a process may use is counted instead",
-            "mem_fraction_static": "the memory that a process may use is counted instead",
-            "kv_free_fraction": "the memory that a process may use is counted instead",
             "kv_tokens": "the cache that fits is counted instead",
             "speculative": "--draft, --speculate and --accept price guessed tokens",
             "concurrency": "--concurrency prices so many users",
             "context": "sequences that devices share out are not priced",
-            "context_total": "the longest sequences; --input and --output say the priced ones",
             "experts_on_cpu": "experts on the host are not priced",
             "n_cpu_moe": "experts on the host are not priced",
             "ubatch": "the stack's own number of tokens a step is priced",
         },
     )
-    if LOAD_OPTIONS & set(user_options):
-        settings.take(facts, {"max_num_seqs": "max_running_sequences"})
-    else:
-        settings.remark(
-            facts, {"max_num_seqs": "limits a load; --rate or --concurrency asks for one"}
-        )
+    settings.take(facts, ENGINE_OPTIONS)
+    slots, total = facts.get("max_num_seqs"), facts.get("context_total")
+    if isinstance(slots, int) and isinstance(total, int):  # llama.cpp shares it out
+        settings.options["max_model_len"] = max(1, total // slots)
+    _shorten_requests(settings, user_options)
     layers = facts.get("gpu_layers")
     if layers not in {None, "all"}:
         settings.notes.append(f"gpu_layers {layers}: layers on the host are not priced")
     return settings
+
+
+def _shorten_requests(settings: QuestionSettings, user_options: Mapping[str, Any]) -> None:
+    """Set requests that an engine of short sequences accepts, where the user names none."""
+    longest = settings.options.get("max_model_len")
+    is_open = not {"input", "output", "requests"} & set(user_options)
+    if not isinstance(longest, int) or not is_open or longest >= USUAL_TOKENS:
+        return
+    output = max(1, longest // SHORTEST_ANSWER)
+    settings.options.update(input=max(1, longest - output), output=output)
+    settings.notes.append(
+        f"max_model_len {longest}: requests of {longest - output} and {output} tokens are priced; "
+        "--input and --output name others"
+    )
 
 
 def _take_ranks(settings: QuestionSettings, facts: Facts) -> None:

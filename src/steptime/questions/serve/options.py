@@ -8,7 +8,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from steptime.core.errors import InputError
+from steptime.core.errors import InputError, check_choice
 from steptime.core.kinds import File, Kind, Settings, setting_texts, text_of
 from steptime.core.signature import OptionGroup, option_name
 from steptime.core.values import (
@@ -27,6 +27,7 @@ from steptime.questions import kinds, options
 from steptime.questions.pictures import check_picture
 from steptime.questions.step_options import Method
 from steptime.serving.demand import Demand, check_demand
+from steptime.serving.engine import Engine
 from steptime.serving.search import DEFAULT_MAX_DEVICES, MAX_SEARCHED_DEVICES
 from steptime.serving.service import Service
 
@@ -39,6 +40,10 @@ LanguageModel = Annotated[
     Kind("MODEL", is_argument=True, completes="steptime.network.families:names"),
 ]
 ShareValue = Annotated[Share, Kind("W")]
+YES_NO = ("yes", "no")
+MaxSequences = Annotated[
+    Count, Kind("N", names=("--max-running-sequences", "--max-num-seqs"), panel="Engine")
+]
 Latency = Annotated[Seconds, Kind("S")]
 
 
@@ -70,7 +75,13 @@ class ServeKeywords(TypedDict, total=False):
     lengths: Annotated[str, Kind("NAME")] | None
     ttft: Latency | None
     tpot: Latency | None
-    max_running_sequences: kinds.Count | None
+    max_running_sequences: MaxSequences | None
+    gpu_memory_utilization: Annotated[Share, Kind("W", panel="Engine")] | None
+    max_model_len: Annotated[Count, Kind("N", panel="Engine")] | None
+    max_num_batched_tokens: Annotated[Count, Kind("N", panel="Engine")] | None
+    chunked_prefill: Annotated[str | bool, Kind("yes|no", choices=YES_NO, panel="Engine")] | None
+    max_context: Annotated[bool, Kind(panel="Engine")]
+    max_users: Annotated[bool, Kind(panel="Engine")]
     prefill_replicas: kinds.Count | None
     prefill_tensor: Annotated[Count, Kind("T")] | None
     prefill_data: kinds.Count | None
@@ -95,7 +106,7 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         replicas: Copies of all that, each with its running sequences.
         dtype: bfloat16 (default), float16; float8 or float4 for the layers' products.
         weights: How the layers' weights are kept: float8, int8, int4, float4, mxfp4.
-        kv: How keys and values are kept: float8 or int8.
+        kv: How keys and values are kept: float8, int8, int4, float4, mxfp4.
         prices: Prices of devices. Default: the shipped ones, of their dates.
         prefix: Share of each prompt that the cache has already, such as 0.3.
         stack: The software: a name or a family (vllm, sglang, trt-llm: its newest). Default: vllm;
@@ -116,6 +127,12 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         ttft: TTFT target: 0.5 or 500ms.
         tpot: TPOT target: 0.02 or 20ms.
         max_running_sequences: Sequences of a replica at once. Default: its users, or 256.
+        gpu_memory_utilization: Share of the memory that the engine uses. Default: its own.
+        max_model_len: Tokens of the longest sequence that the engine accepts.
+        max_num_batched_tokens: Tokens of a step at most. Default: the engine's.
+        chunked_prefill: Whether prompts are read in parts, beside the tokens of others.
+        max_context: Say first how long sequences can be, with so many at once.
+        max_users: Say first how many users have room, each with --input and --output tokens.
         prefill_replicas: Further replicas that read prompts; the others decode.
         prefill_tensor: Devices that share each product in these. Default: --tensor.
         prefill_data: Ranks that share out sequences in these. Default: --data.
@@ -155,6 +172,12 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
     ttft: Seconds | None = None
     tpot: Seconds | None = None
     max_running_sequences: Count | None = None
+    gpu_memory_utilization: Share | None = None
+    max_model_len: Count | None = None
+    max_num_batched_tokens: Count | None = None
+    chunked_prefill: str | bool | None = None
+    max_context: bool = False
+    max_users: bool = False
     prefill_replicas: Count | None = None
     prefill_tensor: Count | None = None
     prefill_data: Count | None = None
@@ -208,6 +231,26 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
             demand=self.demand(),
             prefix=self._share("prefix"),
             trusted=True,
+            engine=self.engine(),
+        )
+
+    def engine(self) -> Engine:
+        """Return the settings of the engine; raises `InputError`."""
+        chunks = self.chunked_prefill
+        if isinstance(chunks, str):
+            check_choice("--chunked-prefill", chunks, YES_NO)
+            chunks = chunks == "yes"
+        share = None
+        if self.gpu_memory_utilization is not None:
+            share = self._share("gpu_memory_utilization")
+            if share <= 0:
+                raise InputError("--gpu-memory-utilization: is a share above 0, such as 0.9")
+        return Engine(
+            memory_share=share,
+            max_model_len=self._count("max_model_len"),
+            step_tokens=self._count("max_num_batched_tokens"),
+            max_sequences=self._count("max_running_sequences"),
+            chunked_prefill=chunks,
         )
 
     def demand(self) -> Demand | None:
@@ -298,7 +341,6 @@ _LOAD_OPTIONS = (
     "count",
     "seed",
     "lengths",
-    "max_running_sequences",
     "prefill_replicas",
     "prefill_tensor",
     "prefill_data",

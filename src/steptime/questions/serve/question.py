@@ -99,5 +99,14 @@ def _facts_of(server: ServerAnswer | SearchRow, service: Service) -> Facts:
         for name in ("tensor", "pipeline", "data", "expert")
         if getattr(server, name) > 1
     }
+    engine = service.engine
+    limits = {
+        "gpu_memory_utilization": engine.memory_share,
+        "max_model_len": engine.max_model_len,
+        "max_num_seqs": engine.max_sequences,
+        "max_num_batched_tokens": engine.step_tokens,
+        "chunked_prefill": engine.chunked_prefill,
+    }
+    facts |= {name: value for name, value in limits.items() if value is not None}
     types = {"weights": service.weights, "kv_dtype": service.kv, "dtype": service.dtype}
     return facts | {name: str(value) for name, value in types.items() if value}

@@ -19,6 +19,7 @@ from steptime.planning.answer import fitted_notes
 from steptime.planning.request import Site
 from steptime.prediction.kernel import Interval
 from steptime.questions.serve.options import ServeOptions
+from steptime.questions.serve.relaxed_limits import describe_limits, make_limit
 from steptime.questions.serve.search_answer import (
     FrontPoint,
     SearchAnswer,
@@ -31,6 +32,7 @@ from steptime.questions.serve.server_fields import interval_fields, price_tokens
 from steptime.serving.demand import Demand
 from steptime.serving.load import TimeSpread, run_requests
 from steptime.serving.queueing import Load
+from steptime.serving.relaxation import find_relaxations
 from steptime.serving.search import DOES_NOT_FIT, Candidate, ServerSearch, ServiceKind
 from steptime.serving.service import Service
 from steptime.serving.times import (
@@ -61,14 +63,18 @@ def answer_search(
     rows: list[SearchRow] = []
     points: list[FrontPoint] = []
     notes: list[str] = []
+    all_kinds: list[ServiceKind] = []
     for site in search.placed:
         kinds = search.kinds(site)
+        all_kinds += kinds
         candidates = [*search.find_together(kinds), *search.find_disaggregated(kinds)]
         rows += [_make_row(search, candidate) for candidate in candidates]
         points += _front_points(search, _front_kinds(kinds, candidates))
         notes += fitted_notes(kinds[0].phases.planner) if kinds else []
     rows.sort(key=lambda row: (_cost(row), row.device_count))
     smallest = min(rows, key=_size_order, default=None)
+    relaxations = [] if rows else find_relaxations(search, all_kinds)
+    limits = tuple(make_limit(search, relaxation) for relaxation in relaxations)
     answer = SearchAnswer(
         model=service.model,
         requests_per_s=search.rate,
@@ -84,8 +90,9 @@ def answer_search(
         smallest=smallest,
         rows=tuple(rows),
         front=tuple(drop_dominated(points)),
+        relaxed_limits=limits,
         missing=tuple(_describe_missing(search, rows)),
-        headline=tuple(_describe_best(rows, smallest)),
+        headline=(*_describe_best(rows, smallest), *describe_limits(limits)),
         notes=tuple(dict.fromkeys(notes)),
     )
     if picture is not None:

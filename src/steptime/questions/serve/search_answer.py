@@ -178,6 +178,30 @@ class SearchRow(RequestSpreads, frozen=True, kw_only=True):
     command: str
 
 
+class RelaxedLimit(AnswerRow, frozen=True, kw_only=True):
+    """A limit of a search, changed so far that a server holds the others.
+
+    Attributes:
+        option: the option to change.
+        value: its value with which a server holds the targets; seconds, requests a second, or
+            devices.
+        factor: the value over the one that was asked for.
+        device: the device of that server.
+        device_count: devices of all its replicas.
+        servers: its replicas and their split.
+        is_joint: whether all limits of the answer must change together; else each by itself is
+            enough.
+    """
+
+    option: str
+    value: float
+    factor: float
+    device: str
+    device_count: int
+    servers: str
+    is_joint: bool
+
+
 class SearchAnswer(LaunchedAnswer, frozen=True, kw_only=True):
     """Servers that hold targets for 90 % of requests, the cheapest first.
 
@@ -197,6 +221,8 @@ class SearchAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         rows: the fewest replicas of each split that hold the targets, the cheapest first.
         front: servers with a number of users, which no other one of their device beats for the
             user and for the owner.
+        relaxed_limits: where no server holds the targets, for each limit the least change with
+            which one does; two together where no single change is enough.
         missing: for each device on which no server holds the targets, the reason.
         headline: the cheapest server, the smallest, and prompts and decoding together or apart.
         notes: remarks that change how the answer is read.
@@ -218,6 +244,7 @@ class SearchAnswer(LaunchedAnswer, frozen=True, kw_only=True):
     smallest: SearchRow | None
     rows: tuple[SearchRow, ...]
     front: tuple[FrontPoint, ...]
+    relaxed_limits: tuple[RelaxedLimit, ...]
     missing: tuple[str, ...]
     headline: tuple[str, ...]
     notes: tuple[str, ...]
@@ -241,7 +268,7 @@ def describe_servers(row: SearchRow) -> str:
         "data": row.prefill_data or 1,
         "expert": row.prefill_expert or 1,
     }
-    return f"{_format_split(row.prefill_replicas, prefill)} prefill, {describe_split(row)} decode"
+    return f"{format_split(row.prefill_replicas, prefill)} prefill, {describe_split(row)} decode"
 
 
 def describe_split(split: SearchRow | FrontPoint) -> str:
@@ -252,10 +279,11 @@ def describe_split(split: SearchRow | FrontPoint) -> str:
         "data": split.data,
         "expert": split.expert,
     }
-    return _format_split(split.replicas, ranks)
+    return format_split(split.replicas, ranks)
 
 
-def _format_split(replicas: int, ranks: Mapping[str, int]) -> str:
+def format_split(replicas: int, ranks: Mapping[str, int]) -> str:
+    """Format replicas and their ranks: `2 x tensor 4`, or `2 x 1 device`."""
     texts = [f"{name} {n}" for name, n in ranks.items() if n > 1]
     return f"{replicas} x {' '.join(texts) or NO_SPLIT}"
 

@@ -6,7 +6,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from steptime.core.errors import InputError
-from steptime.core.units import percent, seconds, size
+from steptime.core.units import counted, percent, seconds, size
 from steptime.hardware.software import defaults_for
 from steptime.planning.answer import fitted_notes, offer_of
 from steptime.planning.request import shape_of
@@ -119,7 +119,7 @@ def answer_server(service: Service, options: ServeOptions) -> ServerAnswer:
     change = find_fitting_change(service) if memory.over_bytes else None
     tokens_per_s, device_count = server.output_tokens_per_s, server.device_count
     headline = (
-        *_describe_lack(memory, change),
+        *_describe_memory(server, memory, change, options),
         *_describe_host_bound(phases, decode),
         *_describe_targets(server, options),
     )
@@ -298,6 +298,49 @@ def _describe_lack(memory: ServerMemory, change: FittingChange | None) -> list[s
         return []
     remedy = "no change fits" if change is None else f"nearest that fits: {change.option}"
     return [f"out of memory by {size(memory.over_bytes)} per device; {remedy}"]
+
+
+def _describe_memory(
+    server: _Server, memory: ServerMemory, change: FittingChange | None, options: ServeOptions
+) -> list[str]:
+    """Describe the capacity of the memory, what it lacks, and whether an engine starts."""
+    capacity = _describe_capacity(server, memory, options)
+    return [*capacity, *_describe_lack(memory, change), *_describe_start(server.phases, memory)]
+
+
+def _describe_capacity(server: _Server, memory: ServerMemory, options: ServeOptions) -> list[str]:
+    """Describe the longest context and the users that fit, where the options ask for them.
+
+    For example `longest context: 131,072 tokens, with 1 sequence at once`.
+    """
+    service, lines = server.service, []
+    if memory.longest_context is None and (options.max_context or options.max_users):
+        name = server.phases.planner.device.name
+        raise InputError(f"serve: the memory of {name} is unknown: --max-context, --max-users")
+    if options.max_context:
+        sequences = counted(service.running_sequences, "sequence")
+        longest = f"{memory.longest_context:,} tokens"
+        lines.append(f"longest context: {longest}, with {sequences} at once")
+    if options.max_users:
+        room = (memory.largest_running_sequences or 0) * service.replicas
+        limit = service.engine.max_sequences
+        users = room if limit is None else min(room, limit * service.replicas)
+        kind = f"{service.input:,} tokens in and {service.output:,} out"
+        capacity = f"the cache has room for {memory.cache_tokens:,} tokens"
+        lines.append(f"users at most: {users:,} with {kind}; {capacity}")
+    return lines
+
+
+def _describe_start(phases: Phases, memory: ServerMemory) -> list[str]:
+    """Describe a longest sequence that has no room, with which an engine does not start."""
+    longest = phases.engine.max_model_len
+    if longest is None or memory.cache_tokens is None or memory.over_bytes:
+        return []
+    room = memory.cache_tokens // phases.plan.data
+    if room >= longest:
+        return []
+    text = f"the cache has room for {room:,} tokens, --max-model-len is {longest:,}"
+    return [f"{text}: vLLM does not start; nearest: --max-model-len {room}"]
 
 
 def _describe_host_bound(phases: Phases, decode: Spent) -> list[str]:

@@ -92,6 +92,10 @@ class ServerAnswer(LaunchedAnswer, frozen=True, kw_only=True):
         context_bytes: size of the memory of the driver.
         cache_bytes_per_token: size of keys and values of a token.
         largest_running_sequences: sequences that fit a replica; null where the memory is unknown.
+        cache_tokens: tokens that the cache of a replica has room for; null where the memory is
+            unknown.
+        longest_context: tokens of a sequence at most, with so many at once; null where the memory
+            is unknown.
         fitting_change: the smallest change with which it fits, such as `--tensor 2`; null where
             it fits, and where none does.
         fitting_needed_bytes: memory that a device needs then; null without a change.
@@ -165,6 +169,8 @@ class ServerAnswer(LaunchedAnswer, frozen=True, kw_only=True):
     context_bytes: float
     cache_bytes_per_token: float
     largest_running_sequences: int | None
+    cache_tokens: int | None
+    longest_context: int | None
     fitting_change: str | None
     fitting_needed_bytes: float | None
     cost_per_hour: float | None
@@ -277,6 +283,8 @@ def _describe_memory(answer: ServerAnswer) -> str:
     room = ""
     if answer.fits and answer.largest_running_sequences is not None:
         room = f"; room for {answer.largest_running_sequences:,} sequences"
+        if answer.cache_tokens:
+            room += f", {answer.cache_tokens:,} tokens"
     return f"{size(answer.needed_bytes)}{capacity} ({texts}){lack}{room}"
 
 

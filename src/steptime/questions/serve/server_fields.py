@@ -50,6 +50,8 @@ class MemoryFields(TypedDict):
     context_bytes: float
     cache_bytes_per_token: float
     largest_running_sequences: int | None
+    cache_tokens: int | None
+    longest_context: int | None
 
 
 def price_tokens(offer: Offer | None, device_count: int, tokens_per_s: float) -> CostFields:
@@ -98,6 +100,8 @@ def memory_fields(memory: ServerMemory) -> MemoryFields:
         "context_bytes": memory.context_bytes,
         "cache_bytes_per_token": memory.cache_bytes_per_token,
         "largest_running_sequences": memory.largest_running_sequences,
+        "cache_tokens": memory.cache_tokens,
+        "longest_context": memory.longest_context,
     }
 
 

@@ -4,8 +4,9 @@ from steptime.core.answer import Answer, AnswerRow
 from steptime.core.assumed import assumed_row
 from steptime.core.printers import html
 from steptime.core.table import Column, Table, make_facts_table
-from steptime.core.units import interval, percent
+from steptime.core.units import interval, percent, seconds
 from steptime.questions.training import describe_speed
+from steptime.questions.why.causes import MAX_LISTED, Cause
 
 UNEXPLAINED = "unexplained"  # the share of a measured step above the interval of the model
 OPS_LINE = "The most expensive ops of the device's time:"
@@ -19,6 +20,12 @@ OP_COLUMNS = (
     Column("total_share", "device time"),
     Column("bound", "bottleneck"),
     Column("ceiling_share", "of its ceiling", is_spare=True),
+)
+CAUSE_COLUMNS = (
+    Column("cause"),
+    Column("weight"),
+    Column("range", "a step would take"),
+    Column("check", "how to check"),
 )
 IMPROVEMENT_COLUMNS = (Column("change"), Column("step_s", "step"), Column("speedup", "examples/s"))
 
@@ -144,6 +151,8 @@ class WhyAnswer(Answer, frozen=True, kw_only=True):
         ops: the most expensive ops.
         helps: changes that would help, the best first.
         evidence: numbers of the measurement; null of a prediction.
+        causes: what may make the measured step slow, the first to check first; only with
+            `--measured`.
         headline: the diagnosis in a few sentences.
         notes: remarks that change how the answer is read.
     """
@@ -170,6 +179,7 @@ class WhyAnswer(Answer, frozen=True, kw_only=True):
     evidence: Evidence | None
     headline: tuple[str, ...]
     notes: tuple[str, ...]
+    causes: tuple[Cause, ...] = ()
 
     def printed_headline(self) -> list[str]:
         """Return the lines of the headline that say more than the tables."""
@@ -192,6 +202,9 @@ class WhyAnswer(Answer, frozen=True, kw_only=True):
             make_facts_table(title, self.origin, rows),
             Table(OP_COLUMNS, ops, "most expensive ops, with those alike"),
         ]
+        if self.causes:
+            causes = [_cause_row(cause) for cause in self.causes[:MAX_LISTED]]
+            tables.insert(1, Table(CAUSE_COLUMNS, causes, "what to check, in this order"))
         if self.helps:
             helps = [improvement.to_dict() for improvement in self.helps]
             tables.append(Table(IMPROVEMENT_COLUMNS, helps, "what would help, by the model"))
@@ -200,3 +213,14 @@ class WhyAnswer(Answer, frozen=True, kw_only=True):
     def _repr_html_(self) -> str:
         lines = (f"<p>{line}</p>" for line in self.headline)
         return "".join([*lines, *map(html, self.tables())])
+
+
+def _cause_row(cause: Cause) -> dict[str, str]:
+    """Return the row of a cause in a table, with what a step would take under it."""
+    low, high = seconds(cause.low_s), seconds(cause.high_s)
+    return {
+        "cause": cause.cause,
+        "weight": percent(cause.weight),
+        "range": low if low == high else f"{low} to {high}",
+        "check": cause.check,
+    }

@@ -18,7 +18,7 @@ from steptime.prediction.step_model import StepModel
 from steptime.questions.bound import BOUNDS, Binding, Input, ceilings_s
 from steptime.questions.training import tokens_per_s
 from steptime.questions.why.answer import Evidence, ExpensiveOp, Shares, WhyAnswer
-from steptime.questions.why.improvements import Setup, find_improvements
+from steptime.questions.why.improvements import find_improvements
 from steptime.questions.why.measurement import MeasuredStep, read_measurement
 from steptime.questions.why.sentences import (
     SMALLEST_WAIT,
@@ -27,6 +27,7 @@ from steptime.questions.why.sentences import (
     describe_ops,
     describe_step,
 )
+from steptime.questions.why.setup import Setup
 from steptime.records.record import Record
 from steptime.records.record import stack_of as record_stack
 from steptime.records.row import grouped
@@ -63,12 +64,12 @@ def diagnose_step(
     period_s = workload.batch_per_replica * replicas / input_per_s if input_per_s else 0.0
     setup = Setup(workload, device, method, options or {}, link, replicas, Input(period_s))
     shares = Shares(**setup.path.shares)
-    answer = _make_answer(setup, "predicted", setup.path.step_s, shares, replicas)
+    answer = make_answer(setup, "predicted", setup.path.step_s, shares, replicas)
     needs = setup.model.needs()
     if not needs.fit(device):
         notes = (needs.too_large(device), *answer.notes)
         answer = msgspec.structs.replace(answer, notes=notes)
-    return _add_improvements(answer, setup)
+    return add_improvements(answer, setup)
 
 
 def diagnose_record(
@@ -103,7 +104,7 @@ def diagnose_record(
     shares["input"] = step.input_s / step.step_s
     shares["communication"] = (step.communication_s or 0.0) / step.step_s
     unexplained = (step.worked_s - explained_s) / step.step_s
-    answer = _make_answer(
+    answer = make_answer(
         setup,
         record.origin,
         step.step_s,
@@ -119,10 +120,11 @@ def diagnose_record(
     measured_setup = replace(
         setup,
         feed=Input(period_s, step.reads_ahead),
-        factor=step.worked_s / predicted.step_s if predicted.step_s else 1.0,
+        factor=explained_s / predicted.step_s if predicted.step_s else 1.0,
         communication_s=step.communication_s or 0.0,
+        unexplained_s=step.worked_s - explained_s,
     )
-    return _add_improvements(answer, measured_setup)
+    return add_improvements(answer, measured_setup)
 
 
 def diagnose_records(
@@ -204,7 +206,7 @@ def _compare(record: Record, step: MeasuredStep, setup: Setup) -> Evidence:
     )
 
 
-def _make_answer(
+def make_answer(
     setup: Setup,
     origin: str,
     step_s: float,
@@ -249,7 +251,7 @@ def _make_answer(
     return msgspec.structs.replace(answer, headline=tuple(headline))
 
 
-def _add_improvements(answer: WhyAnswer, setup: Setup) -> WhyAnswer:
+def add_improvements(answer: WhyAnswer, setup: Setup) -> WhyAnswer:
     """Return a diagnosis with the changes that would help."""
     improvements = find_improvements(setup)
     line = describe_improvements(improvements, answer.shares)

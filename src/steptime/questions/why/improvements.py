@@ -1,86 +1,20 @@
 """Changes that would help a step, and by how much: the model asked again with each of them."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 
 from steptime.core.dtypes import HALVES
-from steptime.core.workload import Workload
 from steptime.grids.batches import knee
-from steptime.hardware.device import Device, Link
-from steptime.prediction.step_model import StepModel
-from steptime.questions.bound import Input, Path, path
+from steptime.hardware.device import Device
+from steptime.questions.bound import Input
 from steptime.questions.whatif.changes import Change, change_device
 from steptime.questions.why.answer import Improvement
 from steptime.questions.why.sentences import WORTHWHILE_SPEEDUP
+from steptime.questions.why.setup import Setup
 
 DEVICE_GAP = "launch.gap_s"  # between two kernels: no host shortens it
 UNEVEN_ROWS = ("product.odd_", "product.uneven_")  # of rows that begin at no whole 16 bytes
 BATCH_FACTORS = (1, 2, 4, 8, 16)
-
-
-@dataclass(frozen=True)
-class Setup:
-    """A step that is diagnosed, on its device and under its settings.
-
-    Args:
-        workload: the step of one replica.
-        device: the device of one replica.
-        method: the cost model.
-        options: its options.
-        link: the link between replicas.
-        replicas: their number.
-        feed: the input that the step waits for.
-        factor: a measured step's time over the predicted one.
-        communication_s: measured seconds of communication, on top of the predicted ones.
-    """
-
-    workload: Workload
-    device: Device
-    method: str
-    options: Mapping[str, str] = field(default_factory=dict)
-    link: Link | None = None
-    replicas: int = 1
-    feed: Input = field(default_factory=Input)
-    factor: float = 1.0
-    communication_s: float = 0.0
-
-    @cached_property
-    def model(self) -> StepModel:
-        """The model of one replica's step."""
-        return StepModel(
-            self.workload, self.device, self.link, self.method, self.options, assumes=True
-        )
-
-    @cached_property
-    def path(self) -> Path:
-        """The critical path of the step, by the model alone."""
-        return path(self.model, None, self.replicas, self.feed)
-
-    @property
-    def step_s(self) -> float:
-        """The seconds of the step."""
-        seconds = self.path.seconds
-        communication_s = seconds["communication"] + self.communication_s
-        predicted_s = self.path.step_s - seconds["communication"] - seconds["input"]
-        busy_s = self.factor * predicted_s + communication_s
-        return busy_s + self.feed.wait_s(busy_s)
-
-    @property
-    def examples_per_s(self) -> float:
-        """The examples a second of all replicas."""
-        step_s = self.step_s
-        return self.workload.batch_per_replica * self.replicas / step_s if step_s else 0.0
-
-    def with_batch(self, batch: int) -> "Setup":
-        """Return the step at another batch, whose input takes as much longer."""
-        factor = batch / self.workload.batch_per_replica
-        feed = replace(self.feed, period_s=self.feed.period_s * factor)
-        return replace(self, workload=replace(self.workload, batch_per_replica=batch), feed=feed)
-
-    def with_options(self, **options: str) -> "Setup":
-        """Return the step under more options of the method."""
-        return replace(self, options={**self.options, **options})
 
 
 def find_improvements(setup: Setup) -> tuple[Improvement, ...]:

@@ -117,5 +117,5 @@ def describe_improvements(improvements: Sequence[Improvement], shares: Shares) -
     ]
     if not texts:
         return "Nothing that the model knows would make it 2 % faster."
-    caveat = ", were the unexplained to shrink alike" if is_mostly_unexplained(shares) else ""
+    caveat = ", the unexplained part left as it is" if is_mostly_unexplained(shares) else ""
     return f"{IMPROVEMENTS_LINE} the model{caveat}: {', '.join(texts[:MAX_IMPROVEMENTS])}."

@@ -1,0 +1,115 @@
+"""The diagnosis of a run by its stated speed: what the model explains, and what to check."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+import msgspec
+
+from steptime.core.units import percent, seconds
+from steptime.core.workload import Workload
+from steptime.hardware.device import Device, Link
+from steptime.prediction import DEFAULT
+from steptime.questions.bound import Input
+from steptime.questions.why.answer import Evidence, Shares, WhyAnswer
+from steptime.questions.why.causes import Cause, SlowRun, order_causes
+from steptime.questions.why.diagnose import add_improvements, make_answer
+from steptime.questions.why.measured_speed import read_speed
+from steptime.questions.why.setup import Setup
+from steptime.questions.why.suspicions import FINDERS
+
+FIRST_CAUSES = 3  # in a sentence
+
+
+def diagnose_speed(
+    measured: float | str,
+    workload: Workload,
+    device: Device,
+    method: str = DEFAULT,
+    options: Mapping[str, str] | None = None,
+    link: Link | None = None,
+    replicas: int = 1,
+    input_per_s: float | None = None,
+    user_options: Collection[str] = (),
+    busy: float | None = None,
+) -> WhyAnswer:
+    """Diagnose a step whose speed was measured: what is explained, what not, and what to check.
+
+    The model shares out the measured step up to the upper end of its interval; time above that is
+    unexplained, and no improvement shortens it.
+
+    Args:
+        measured: a speed such as `410ms` or `1450 examples/s`, or seconds of a step.
+        workload: the step of one replica.
+        device: the device of one replica.
+        method: the cost model.
+        options: its options.
+        link: the link between replicas.
+        replicas: their number.
+        input_per_s: examples a second that input brings for all replicas; None where a step never
+            waits for input.
+        user_options: parameters of the question whose values are no guess of ours.
+        busy: share of the time in which the device was busy; None where nobody says.
+
+    Raises:
+        InputError: as a prediction does, and for a text that is no speed.
+    """
+    period_s = workload.batch_per_replica * replicas / input_per_s if input_per_s else 0.0
+    setup = Setup(workload, device, method, options or {}, link, replicas, Input(period_s))
+    speed = read_speed(measured, setup)
+    predicted = setup.path
+    high_s = predicted.step_s if predicted.high_s is None else predicted.high_s
+    explained_s = min(speed.step_s, high_s)
+    shares = Shares(
+        **{name: share * explained_s / speed.step_s for name, share in predicted.shares.items()},
+        unexplained=1 - explained_s / speed.step_s,
+    )
+    evidence = _compare(setup, speed.step_s)
+    answer = make_answer(setup, "measured", speed.step_s, shares, replicas, evidence)
+    run = SlowRun(setup, speed, frozenset(user_options), busy)
+    is_faster = predicted.low_s is not None and speed.step_s < predicted.low_s
+    if not is_faster:
+        causes = order_causes(run, FINDERS)
+        headline = (*answer.headline, _describe_causes(answer, causes))
+        answer = msgspec.structs.replace(answer, causes=causes, headline=headline)
+    return add_improvements(answer, _explained_setup(setup, explained_s, speed.step_s))
+
+
+def _explained_setup(setup: Setup, explained_s: float, step_s: float) -> Setup:
+    """Return the measured step: its explained part scales with a change, the other part stays."""
+    predicted = setup.path
+    waits_s = predicted.seconds["communication"] + predicted.seconds["input"]
+    worked_s = predicted.step_s - waits_s
+    factor = max(0.0, explained_s - waits_s) / worked_s if worked_s else 1.0
+    return replace(setup, factor=factor, unexplained_s=step_s - explained_s)
+
+
+def _compare(setup: Setup, step_s: float) -> Evidence:
+    """Return the numbers of the measured step, and of the prediction beside it."""
+    predicted = setup.path
+    is_within = None
+    if predicted.low_s is not None and predicted.high_s is not None:
+        is_within = predicted.low_s <= step_s <= predicted.high_s
+    peak = next(iter(setup.model.seen.peak_flop_per_s.values()))
+    return Evidence(
+        stack=setup.model.stack.name,
+        predicted_s=predicted.step_s,
+        ratio=step_s / predicted.step_s if predicted.step_s else None,
+        is_within_interval=is_within,
+        input_share=None,
+        communication_s=None,
+        sample_count=None,
+        disturbed_sample_count=None,
+        low_s=None,
+        high_s=None,
+        peak_share=setup.model.lowered().executed_flop / step_s / peak,
+    )
+
+
+def _describe_causes(answer: WhyAnswer, causes: tuple[Cause, ...]) -> str:
+    """Describe what to check first: `1.41 s are unexplained; check first: loader, clocks.`."""
+    names = ", ".join(cause.cause for cause in causes[:FIRST_CAUSES])
+    unexplained = answer.shares.unexplained or 0.0
+    if unexplained <= 0:
+        return f"The model can explain all of it; if it should be faster, check first: {names}."
+    duration = seconds(unexplained * answer.step_s)
+    return f"{duration} ({percent(unexplained)}) are unexplained; check first: {names}."

@@ -1,0 +1,217 @@
+"""Which causes may stand behind a slow run, each with its prior and the steps that it explains."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from steptime.core.dtypes import HALVES
+from steptime.core.errors import InputError
+from steptime.grids.batches import knee
+from steptime.grids.replicas import exchange_s
+from steptime.questions.why.causes import FASTER_SHARE, Finder, SlowRun, Suspicion
+from steptime.questions.why.setup import Setup
+
+SLOWER_LINKS = (1.5, 100.0)  # TCP for RDMA, or the host's memory for NVLink
+SLOWER_CLOCKS = (1.15, 3.0)
+SLOWER_HOSTS = (1.5, 6.0)
+WAITING_FACTOR = 2.0  # of a step: stalls that people removed had made it 1.05 to 2 times as long
+LARGE_SHARE = 0.2  # of a step: so much of it the model explains by this cause itself
+LOADER_FACTORS = (1.1, 50.0)
+SPILL_FACTORS = (1.5, 100.0)
+ACCUMULATION_FACTORS = (2.0, 64.0)
+OFFLOAD_FACTORS = (1.5, 20.0)
+HOST_ARITHMETIC_FACTORS = (10.0, 300.0)
+BATCH_FACTORS = (1, 2, 4, 8)
+GAIN_OF_BATCH = 1.3  # examples a second at the best batch over those at this one
+NEARLY_FULL = 0.9  # share of the memory
+COOLED_BADLY = ("laptop", "max-q", "-gpu")  # in names of devices: laptops, and systems on a chip
+
+
+def suspect_input(run: SlowRun) -> Iterator[Suspicion]:
+    """Suspect the loader, which images need most."""
+    if run.setup.feed.period_s:
+        yield from _suspect_share("loader", "input", run)
+        return
+    prior = 0.3 if _reads_images(run.setup) else 0.06 if _reads_tokens(run.setup) else 0.15
+    if run.setup.workload.phase == "infer":
+        prior /= 2
+    yield _factors("loader", prior, run, LOADER_FACTORS)
+
+
+def suspect_links(run: SlowRun) -> Iterator[Suspicion]:
+    """Suspect the exchange of gradients by a slower way, and a throughput of one replica."""
+    setup = run.setup
+    if setup.replicas == 1:
+        return
+    seconds = exchange_s(setup.model, setup.model.gradient_bytes, setup.replicas)
+    longest_s = seconds[setup.model.collective()] if seconds else 0.0
+    alone_s = run.predicted_s - setup.path.seconds["communication"]
+    low_s, high_s = (alone_s + factor * longest_s for factor in SLOWER_LINKS)
+    if setup.path.shares["communication"] >= LARGE_SHARE:
+        yield from _suspect_share("communication", "communication", run)
+    else:
+        yield Suspicion("communication", 0.4, low_s, high_s)
+    if run.speed.is_throughput:
+        step_s = run.predicted_s * setup.replicas
+        yield Suspicion("one replica", 0.05, step_s, step_s)
+
+
+def suspect_types(run: SlowRun) -> Iterator[Suspicion]:
+    """Suspect float32 products: least where the question names a mixed type."""
+    setup = run.setup
+    peaks = setup.device.peak_flop_per_s
+    if setup.device.kind == "cpu" or not any(name in peaks for name in HALVES):
+        return
+    full = setup
+    if setup.workload.dtype != "float32":
+        full = _changed(setup, dtype="float32")
+    half = next(name for name in HALVES if name in peaks)
+    half_name = f"{half}-mixed" if setup.workload.phase == "train" else half
+    step_s = _step_s(full)
+    if step_s is None or (_step_s(_changed(setup, dtype=half_name)) or 0.0) > FASTER_SHARE * step_s:
+        return
+    is_explicit = "dtype" in run.options and full is not setup
+    yield Suspicion("precision", 0.08 if is_explicit else 0.2, step_s, step_s)
+
+
+def suspect_layouts(run: SlowRun) -> Iterator[Suspicion]:
+    """Suspect channels that do not lie last, where convolutions would be faster by them."""
+    setup = run.setup
+    if "channels_last" not in setup.model.method.options or not _reads_images(setup):
+        return
+    steps_s = [_step_s(setup.with_options(channels_last=text)) for text in ("no", "yes")]
+    if steps_s[0] is None or steps_s[1] is None or steps_s[1] > FASTER_SHARE * steps_s[0]:
+        return
+    prior = 0.05 if "channels_last" in run.options else 0.15
+    yield Suspicion("layout", prior, steps_s[0], steps_s[0])
+
+
+def suspect_hosts(run: SlowRun) -> Iterator[Suspicion]:
+    """Suspect a host that waits for the device, a slow host, and too small a batch."""
+    setup = run.setup
+    host = setup.model.host(setup.model.lowered())
+    if host is None or setup.device.kind == "cpu":
+        return
+    device_s, host_s = setup.path.device_s, host.issued_s[-1]
+    share = host_s / (host_s + device_s)
+    serial_s = device_s + host_s + setup.path.seconds["communication"]
+    longest_s = max(serial_s, WAITING_FACTOR * run.predicted_s)
+    yield Suspicion("synchronising", 0.05 + 0.1 * share, run.predicted_s, longest_s)
+    slow_s = [max(run.predicted_s, factor * host_s) for factor in SLOWER_HOSTS]
+    yield Suspicion("slow host", 0.02 + 0.15 * share**2, slow_s[0], slow_s[1])
+    batch = setup.workload.batch_per_replica
+    steps_s = [_step_s(setup.with_batch(factor * batch)) for factor in BATCH_FACTORS]
+    possible_s = [step_s for step_s in steps_s if step_s is not None]
+    batches = [factor * batch for factor in BATCH_FACTORS[: len(possible_s)]]
+    if not possible_s or knee(batches, possible_s) == batch:
+        return
+    best = max(size / step_s for size, step_s in zip(batches, possible_s, strict=True))
+    if best * possible_s[0] >= GAIN_OF_BATCH * batch:
+        yield Suspicion("small batch", 0.1, possible_s[0], possible_s[0])
+
+
+def suspect_devices(run: SlowRun) -> Iterator[Suspicion]:
+    """Suspect clocks, full memory, other work, old software, and arithmetic on the CPU."""
+    setup = run.setup
+    name = setup.device.name
+    if setup.device.kind != "cpu":
+        is_warm = any(word in name for word in COOLED_BADLY)
+        yield _factors("clocks", 0.16 if is_warm else 0.08, run, SLOWER_CLOCKS)
+        yield _factors("software", 0.05, run, (1.2, 4.0))
+        yield _factors("not on the device", 0.03, run, HOST_ARITHMETIC_FACTORS)
+    yield _factors("other work", 0.05, run, (1.2, 4.0))
+    needs, usable_bytes = setup.model.needs(), setup.device.usable_bytes
+    if usable_bytes is None:
+        return
+    is_nearly_full = needs.total_bytes > NEARLY_FULL * usable_bytes
+    prior = 0.15 if is_nearly_full else 0.02
+    if not needs.fit(setup.device):
+        prior = 0.8
+    yield _factors("memory", prior, run, SPILL_FACTORS)
+
+
+def suspect_loops(run: SlowRun) -> Iterator[Suspicion]:
+    """Suspect what an iteration holds beside one step, or counts as a token."""
+    reads_tokens, trains = _reads_tokens(run.setup), run.setup.workload.phase == "train"
+    yield _factors("first steps", 0.06, run, (1.05, 3.0))
+    if trains and run.speed.is_iteration:
+        yield _factors("accumulation", 0.15 if reads_tokens else 0.03, run, ACCUMULATION_FACTORS)
+    is_padded = bool(run.setup.workload.tuning.padded)
+    if reads_tokens and not is_padded and run.speed.unit in {"tokens", "mfu"}:
+        yield _factors("padding", 0.06, run, (1.1, 4.0))
+
+
+def suspect_training(run: SlowRun) -> Iterator[Suspicion]:
+    """Suspect settings of a training that the question leaves open, by what each would take."""
+    setup = run.setup
+    tuning = setup.workload.tuning
+    is_eager = setup.model.stack.name == "torch-eager"
+    if is_eager and "stack" not in run.options and "stack" in setup.model.method.options:
+        compiled_s = _step_s(setup.with_options(stack="torch-compile"))
+        if compiled_s is not None and compiled_s < FASTER_SHARE * run.predicted_s:
+            yield Suspicion("not compiled", 0.05, run.predicted_s, run.predicted_s)
+        if _reads_tokens(setup):
+            yield from _suspect_step("attention", 0.07, setup.with_options(stack="torch-eager-1"))
+    if setup.workload.phase != "train" or not _reads_tokens(setup):
+        return
+    if tuning.recompute == "none":
+        recomputed = replace(tuning, recompute="full")
+        workload = replace(setup.workload, tuning=recomputed)
+        yield from _suspect_step("recomputation", 0.08, replace(setup, workload=workload))
+    if "offload" not in run.options:
+        yield _factors("offload", 0.05, run, OFFLOAD_FACTORS)
+
+
+FINDERS: tuple[Finder, ...] = (
+    suspect_input,
+    suspect_links,
+    suspect_types,
+    suspect_layouts,
+    suspect_hosts,
+    suspect_devices,
+    suspect_loops,
+    suspect_training,
+)
+
+
+def _factors(cause: str, prior: float, run: SlowRun, factors: tuple[float, float]) -> Suspicion:
+    """Return a cause that makes a step so many times as long as predicted."""
+    low_s, high_s = (factor * run.predicted_s for factor in factors)
+    return Suspicion(cause, prior, low_s, high_s)
+
+
+def _suspect_share(cause: str, bound: str, run: SlowRun) -> Iterator[Suspicion]:
+    """Suspect what the model itself has the step wait for, as predicted or for longer."""
+    share = run.setup.path.shares[bound]
+    if share >= LARGE_SHARE:
+        high_s = run.predicted_s * (1 + share * LOADER_FACTORS[0])
+        yield Suspicion(cause, 0.4 + 0.4 * share, run.predicted_s, high_s)
+
+
+def _suspect_step(cause: str, prior: float, setup: Setup) -> Iterator[Suspicion]:
+    """Suspect that another step ran than was asked for."""
+    step_s = _step_s(setup)
+    if step_s is not None:
+        yield Suspicion(cause, prior, step_s, step_s)
+
+
+def _step_s(setup: Setup) -> float | None:
+    """Return the seconds of a step by the model, None where it has no answer."""
+    try:
+        return setup.path.step_s
+    except InputError:
+        return None
+
+
+def _changed(setup: Setup, dtype: str) -> Setup:
+    """Return the step in another data type."""
+    return replace(setup, workload=setup.workload.with_dtype(dtype))
+
+
+def _reads_images(setup: Setup) -> bool:
+    """Return whether the network convolves images."""
+    return any(op.kind.startswith("conv2d") for op in setup.model.graph().ops)
+
+
+def _reads_tokens(setup: Setup) -> bool:
+    """Return whether the network reads tokens."""
+    return setup.model.graph().tokens is not None
