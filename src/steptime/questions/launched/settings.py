@@ -9,6 +9,7 @@ from typing import Any
 from steptime.core.dtypes import find_quantised_type
 from steptime.core.workload import OPTIMIZERS
 from steptime.launch.job import Facts, LaunchJob
+from steptime.questions.launched.desktop_settings import DESKTOP_STACKS, desktop_options
 
 PRECISIONS = {
     "bfloat16": "bfloat16-mixed",
@@ -172,6 +173,10 @@ def serve_settings(job: LaunchJob, user_options: Mapping[str, Any]) -> QuestionS
     """
     settings = QuestionSettings()
     facts = job.facts
+    if job.tool in DESKTOP_STACKS:
+        settings.options.update(desktop_options(job.tool, facts, user_options))
+        settings.remark(facts, {"speculative": "guessed tokens are not priced"})
+        return settings
     settings.take(facts, {name: name for name in ("tensor", "pipeline", "data", "per_node")})
     _take_ranks(settings, facts)
     if facts.get("dtype") in {"bfloat16", "float16"}:
@@ -193,10 +198,6 @@ def serve_settings(job: LaunchJob, user_options: Mapping[str, Any]) -> QuestionS
             "speculative": "--draft, --speculate and --accept price guessed tokens",
             "concurrency": "--concurrency prices so many users",
             "context": "sequences that devices share out are not priced",
-            "context_total": "the longest sequences; --input and --output say the priced ones",
-            "experts_on_cpu": "experts on the host are not priced",
-            "n_cpu_moe": "experts on the host are not priced",
-            "ubatch": "the stack's own number of tokens a step is priced",
         },
     )
     if LOAD_OPTIONS & set(user_options):
@@ -205,9 +206,6 @@ def serve_settings(job: LaunchJob, user_options: Mapping[str, Any]) -> QuestionS
         settings.remark(
             facts, {"max_num_seqs": "limits a load; --rate or --concurrency asks for one"}
         )
-    layers = facts.get("gpu_layers")
-    if layers not in {None, "all"}:
-        settings.notes.append(f"gpu_layers {layers}: layers on the host are not priced")
     return settings
 
 
