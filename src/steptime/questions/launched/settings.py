@@ -31,6 +31,7 @@ CACHE_TYPES = {"float8", "int8"}
 LOAD_OPTIONS = {"concurrency", "rate", "requests", "search"}
 SERVING_STACKS = {"vllm": "vllm", "sglang": "sglang", "trtllm": "trt-llm"}
 FRAMEWORK_STACKS = {"megatron": "megatron"}
+CHUNKED_LOSS_STACKS = {"fit": "axolotl-2025", "plan": "fsdp-liger-2025"}  # by question
 
 
 @dataclass
@@ -77,6 +78,8 @@ def fit_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionSe
     if job.facts.get("recompute") == "selective":
         del settings.options["recompute"]
         settings.notes.append("recompute selective: fit knows full or none; none is counted")
+    if job.facts.get("loss") == "chunked":
+        settings.options["options"] = {"stack": CHUNKED_LOSS_STACKS["fit"]}
     if settings.options.get("offload") == "both":
         settings.options["offload"] = "optimizer"
     settings.remark(job.facts, {"offload_activations": "activations on the host are in plan alone"})
@@ -110,6 +113,9 @@ def plan_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionS
         settings.options.pop("sequence_parallel", None)
     if job.tool in FRAMEWORK_STACKS:
         settings.options["stack"] = FRAMEWORK_STACKS[job.tool]
+    if job.facts.get("loss") == "chunked":
+        is_sharded = job.facts.get("zero", 0) not in {0, 1}
+        settings.options["stack"] = CHUNKED_LOSS_STACKS["plan" if is_sharded else "fit"]
     return settings
 
 

@@ -123,7 +123,7 @@ def _check_options(options: ServeOptions) -> None:
         if getattr(options, name) not in (None, False, getattr(defaults, name)):
             option = option_name(name)
             text = f"serve: {option} is of servers of many requests, not of one's own machine"
-            raise InputError(f"{text}; nearest: leave out {option}")
+            raise InputError(f"{text}; nearest: --stack vllm, or leave out {option}")
     if options.tensor_count > 1 and options.pipeline_count > 1:
         raise InputError("serve: --tensor splits by rows, --pipeline by layers; nearest: one")
 
