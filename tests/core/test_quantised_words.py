@@ -11,7 +11,7 @@ from steptime.core.errors import InputError
     [
         ("awq", "int4"),
         ("GPTQ", "int4"),
-        ("q4_k_m", "int4"),
+        ("q4_k_m", "q4_k_m"),  # of llama.cpp
         ("4bit", "int4"),
         ("8bit", "int8"),
         ("fp8", "float8"),

@@ -120,6 +120,12 @@ FORMATS = (
         identity="steptime.formats.pytorch.read:identity",
         mapped=True,
     ),
+    Format(
+        ".gguf",
+        "steptime.formats.gguf.model:read",
+        identity="steptime.formats.gguf.header:identity",
+        mapped=True,
+    ),
 )
 ENDINGS = tuple(dict.fromkeys(row.ending for row in FORMATS))
 

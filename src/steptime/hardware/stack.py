@@ -29,9 +29,10 @@ class Execution(NamedTuple):
     is executed FLOP per counted one, multiplied by `causal_flop` under a causal mask; one that
     `skips_window` executes of attention in a window the scores that lie in it. Attention in
     several kernels moves the matrix of its `scores` that often between its products (0: it is one
-    kernel), by `kernels` beside these. The host calls
-    `calls` ops of the framework for an op, and makes `views`; these launch further kernels. An op `keeps` so many sizes of its first input for its
-    gradient beside what the op table says. One in `chunks` makes one of them at a time. Weights of
+    kernel), by `kernels` beside these. The host calls `calls` ops of the framework for an op, and
+    makes `views`; these launch further kernels. An op `keeps` so many sizes of its first input for
+    its gradient beside what the op table says. One in `chunks` makes one of them at a time. In the
+    backward pass the results of one `in_place` take the place of what it reads. Weights of
     a recurrent layer may stay in registers up to a state as wide as `kept` (None: any), in float16
     as `kept_half` where blocks of 128 fill it. All of this holds for ops whose attribute `when` is
     true ("": for all).
@@ -51,6 +52,7 @@ class Execution(NamedTuple):
     scores: Above0 = 0.0
     keeps: Above0 = 0.0
     chunks: NonNegativeInt = 1
+    in_place: bool = False
     kept: NonNegativeInt | None = None
     kept_half: NonNegativeInt = 0
     when: Text = ""
@@ -132,6 +134,7 @@ def label_of(backend: str, compiled: object) -> str:
 UNITS = ("vector", "matrix")
 TUNES = {
     "head": "the weight of the head is kept in few bits, too",
+    "experts": "the weights of experts are kept in few bits, too",
     "halves": "weights of few bits become float16, and then what products read",
     "keeps": "a product of such a weight keeps its input, whether it is needed or not",
     "former": "what these keep of the microbatch before, and its logits, live on in the next one",

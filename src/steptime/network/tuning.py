@@ -17,6 +17,7 @@ from steptime.core.graph import Attr, Graph, Op, TensorSpec
 from steptime.core.workload import FEW_BITS, Tuning
 from steptime.network.ops import OPS
 
+EXPERT_AXES = 3  # experts, rows, columns
 BLOCK = 64  # weights that share a float32 scale
 SCALES = 256  # of these that share another, where they are quantised, too
 BESIDE = ("/scale", "/scale_of_scales")  # names of what stands beside weights of few bits
@@ -113,7 +114,8 @@ class _Changed:
             read = {self._weight(op) for op in graph.ops if op.name != self.head}
             tied = {self._weight(op) for op in graph.ops if op.name == self.head}
             left = set() if "head" in tuning.methods else tied
-            self.few = (read | tied) & set(frozen) - left
+            experts = {name for op in graph.ops for name in self._expert_weights(op)}
+            self.few = (read | tied | experts) & set(frozen) - left
             for weight in sorted(self.few):
                 self._quantise(weight)
 
@@ -123,6 +125,13 @@ class _Changed:
         while weight in self.source:
             weight = self.source[weight]
         return weight
+
+    def _expert_weights(self, op: Op) -> list[str]:
+        """Return the matrices of experts that a stack keeps in few bits."""
+        if op.kind != "experts" or "experts" not in self.tuning.methods:
+            return []
+        names = [self.source.get(name, name) for name in op.inputs]
+        return [name for name in names if len(self.tensors[name].shape) == EXPERT_AXES]
 
     def _quantise(self, weight: str) -> None:
         spec = self.tensors[weight]
@@ -150,6 +159,11 @@ class _Changed:
                 inputs[1] = self._op(f"{op.name}/half", "cast", (weight,), half)
             wide = TensorSpec(shape, x.dtype)
             inputs[1] = self._op(f"{op.name}/wide", "cast", (inputs[1],), wide)
+        for name in self._expert_weights(op):
+            if name in self.few:
+                place = [self.source.get(text, text) for text in op.inputs].index(name)
+                wide = TensorSpec(self.tensors[name].shape, self.tensors[inputs[0]].dtype)
+                inputs[place] = self._op(f"{op.name}/wide{place}", "cast", (name,), wide)
         op = replace(op, inputs=tuple(inputs))
         if self.tuning.packed and op.kind == "attention":
             self._pack(op)

@@ -121,7 +121,11 @@ def _standing(one: Step, load: Load) -> Memory:
     if any(part.name == LAST for part, _ in load):
         head, shape = one.pieces[LAST].held, one.planner.shape
         words = one.microbatch * shape.length / plan.context * shape.vocabulary / plan.tensor
-        logits = head.kept + head.working + words * constant("logit_bytes")
+        chunks = constant("logit_chunks")
+        logits = head.kept + head.working
+        logits += words * constant("logit_bytes") / max(1.0, chunks)
+        if chunks > 1:  # what the head needs is gone before layers need theirs
+            logits = max(0.0, logits - working)
     weights, gradients, states = of_parameters(one.planner, plan, parameters_of(one, load))
     frozen = sum(one.pieces[part.name].frozen_bytes * count for part, count in load)
     return Memory(

@@ -59,6 +59,10 @@ def describe_lack(device: Device, needed_bytes: int) -> str:
     return f"{excess}: needs {size(needed_bytes)}, {device.name} has {size(capacity_bytes)}"
 
 
+LOGIT_CHUNKS = "training.logit_chunks"
+LOSS, LOSS_GRADIENTS = "cross_entropy", ("pick_grad", "log_softmax_grad")
+
+
 class ProcessMemory(NamedTuple):
     """Bytes that a process has on a device beside its tensors; None where nobody says.
 
@@ -165,9 +169,10 @@ def _taken(pools: list[int]) -> int:
 def kept_sizes(graph: Graph, stack: Stack) -> dict[str, int]:
     """Return the bytes of tensors that a stack holds otherwise than the op table has them.
 
-    Of some it keeps more for gradients, of others a chunk at a time.
+    Of some it keeps more for gradients, of others a chunk at a time. A loss that is fused with the
+    head (`training.logit_chunks`) has the logits, and their gradients, of a chunk of tokens alone.
     """
-    found: dict[str, int] = {}
+    found: dict[str, int] = _logit_sizes(graph, stack)
     for op in graph.ops:
         how = execution_of(op, stack)
         if how.keeps and len(op.outputs) > 1:
@@ -176,7 +181,24 @@ def kept_sizes(graph: Graph, stack: Stack) -> dict[str, int]:
             found[saved] = graph.tensors[saved].size_bytes + round(more)
         if how.chunks > 1:
             found[op.outputs[0]] = graph.tensors[op.outputs[0]].size_bytes // how.chunks
+        if how.in_place and op.part == "backward":
+            found[op.outputs[0]] = 0
     return found
+
+
+def _logit_sizes(graph: Graph, stack: Stack) -> dict[str, int]:
+    """Return the bytes of logits, of what the loss keeps of them, and of their gradients."""
+    constant = stack.training.get(LOGIT_CHUNKS)
+    chunks = int(constant.value) if constant is not None else 0
+    if chunks <= 1:
+        return {}
+    names: set[str] = set()
+    for op in graph.ops:
+        if op.kind == LOSS:
+            names |= {op.inputs[0], *op.outputs[1:]}
+        elif op.kind in LOSS_GRADIENTS:
+            names.add(op.outputs[0])
+    return {name: graph.tensors[name].size_bytes // chunks for name in names}
 
 
 class Moment(NamedTuple):

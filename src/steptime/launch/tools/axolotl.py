@@ -123,4 +123,4 @@ def _read_memory(job: JobBuilder, settings: ToolSettings) -> None:
         job.set("offload_activations", True)
     plugins = " ".join([*settings.texts("plugins"), *settings.values]).lower()
     if any(name in plugins for name in LOSS_PLUGINS):
-        job.notes.append("a loss without whole logits needs less memory than is counted")
+        job.set("loss", "chunked")

@@ -12,7 +12,6 @@ DEFAULT_LENGTH = 2048
 DEFAULT_RANK = 8
 UNPRICED = {
     **trainer.UNPRICED,
-    "enable_liger_kernel": "a loss without whole logits needs less memory than is counted",
     "use_galore": "GaLore's optimizer is not priced",
     "use_badam": "BAdam's optimizer is not priced",
     "use_apollo": "APOLLO's optimizer is not priced",
@@ -50,6 +49,8 @@ def read_llamafactory(settings: ToolSettings, launch: LaunchedProgram, files: Fi
     if keeps is not None:
         job.set("recompute", "none" if keeps else "full")
     job.set_default("recompute", "full")
+    if settings.flag("enable_liger_kernel"):
+        job.set("loss", "chunked")
     if settings.flag("packing", "neat_packing"):
         job.set("packed", True)
     stage = settings.text("stage") or "sft"

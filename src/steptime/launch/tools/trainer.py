@@ -43,7 +43,6 @@ FACTS = {
 }
 UNPRICED = {
     "torch_compile": "compiled kernels are priced by a stack, --stack torch-compile",
-    "use_liger_kernel": "a loss without whole logits needs less memory than is counted",
     "neftune_noise_alpha": "noise on embeddings is not priced",
     "use_vllm": "making answers by vLLM is not part of the step",
     "use_unsloth": "Unsloth's kernels are not priced",
@@ -70,6 +69,8 @@ def read_trainer(launch: LaunchedProgram, settings: ToolSettings, files: Files) 
     read_deepspeed(job, settings.text("deepspeed", "deepspeed_config"), files)
     read_fsdp(job, settings)
     _read_objective(job, launch, settings)
+    if settings.flag("use_liger_kernel"):
+        job.set("loss", "chunked")
     if launch.program == "swift":
         _read_swift(job, settings)
     job.set_default("micro_batch", DEFAULT_BATCH)

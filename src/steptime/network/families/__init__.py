@@ -22,12 +22,12 @@ ZOO = {
 
 SHORT: Mapping[str, str] = packaged("other_names.toml")
 
-_OTHER_FILES = (".py", ".pt", ".pth", ".pb", ".h5", ".safetensors", ".gguf", ".ckpt", ".tflite")
+_OTHER_FILES = (".py", ".pt", ".pth", ".pb", ".h5", ".safetensors", ".ckpt", ".tflite")
 BRING_YOUR_OWN = (
     "a network of your own is a PyTorch module (model.py:NAME, or a .pt2 of torch.export), a "
-    "config.json of Hugging Face, an ONNX file (.onnx), a .keras archive, a file of Caffe "
-    "(.prototxt), of Paleo or a native graph (.json), a family's settings (a .toml file), or a new "
-    "family (docs/cookbook.md)"
+    "config.json of Hugging Face, a GGUF file, an ONNX file (.onnx), a .keras archive, a file of "
+    "Caffe (.prototxt), of Paleo or a native graph (.json), a family's settings (a .toml file), or "
+    "a new family (docs/cookbook.md)"
 )
 
 

@@ -1,239 +1,29 @@
 """Whether a step fits a device, the largest batch that does, and the best."""
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import Annotated, Any, Unpack
 
 from steptime.build import tokens_per_example
-from steptime.core.answer import AnswerRow
-from steptime.core.assumed import assumed_row
-from steptime.core.kinds import text_of
-from steptime.core.table import Column, Table, head_step_columns, make_facts_table
-from steptime.core.units import percent, seconds, size
+from steptime.core.errors import InputError
+from steptime.core.kinds import Kind, text_of
+from steptime.core.units import percent
 from steptime.grids.batches import KNEE, MAX_BATCH, doubling, knee, largest_batch
 from steptime.launch.job import Facts
 from steptime.prediction.assumed import assumed_of
-from steptime.prediction.conformal import TOO_CLOSE, judge_memory
+from steptime.prediction.conformal import judge_memory
 from steptime.prediction.step_model import StepModel
 from steptime.questions import kinds
+from steptime.questions.fit.answer import FitAnswer, FitRow, Saving
 from steptime.questions.fit.commands import fitting_commands
+from steptime.questions.fit.desktop import (
+    DesktopFitAnswer,
+    answer_desktop_fit,
+    is_desktop_fit,
+)
 from steptime.questions.fit.memory_savings import list_savings
-from steptime.questions.launched.answer import LaunchedAnswer
 from steptime.questions.launched.question import answer_launched, read_launched
 from steptime.questions.step_options import StepKeywords, StepOptions
-from steptime.questions.training import TrainingTime, predict_training, tokens_per_s, training_rows
-
-COLUMNS = (
-    Column("batch"),
-    Column("step_s", "step", ends=("low_s", "high_s")),
-    Column("examples_per_s", "speed"),
-    Column("tokens_per_s", "tokens/s", is_spare=True),
-    Column("needed_bytes", "memory"),
-    Column("what", ""),
-)
-SMALLEST_SAVING = 0.01  # share of the needed memory from which on a saving is shown
-
-
-class FitRow(AnswerRow, frozen=True, kw_only=True):
-    """A step at one batch.
-
-    Attributes:
-        batch: examples of a step.
-        fits: whether the step fits the device by what it is predicted to need.
-        verdict: whether it fits with its interval: yes, no, too close to call, or unknown.
-        step_s: seconds of a step.
-        low_s: lower end of the 80 % interval of `step_s`; null where the method has none.
-        high_s: upper end of the 80 % interval of `step_s`; null where the method has none.
-        examples_per_s: throughput.
-        tokens_per_s: throughput in tokens that are text; null of a network that reads none.
-        peak_bytes: size of all tensors at the worst moment.
-        needed_bytes: memory that the process needs.
-        needed_low_bytes: lower end of the 80 % interval of `needed_bytes`.
-        needed_high_bytes: upper end of the same.
-    """
-
-    batch: int
-    fits: bool
-    verdict: str
-    step_s: float
-    low_s: float | None
-    high_s: float | None
-    examples_per_s: float | None
-    tokens_per_s: float | None
-    peak_bytes: int
-    needed_bytes: int
-    needed_low_bytes: int
-    needed_high_bytes: int
-
-
-class Saving(AnswerRow, frozen=True, kw_only=True):
-    """A change that saves memory at the worst moment.
-
-    Attributes:
-        change: the change, such as `full recompute`.
-        saves_bytes: by how much the changed step needs less.
-        fits: whether the changed step fits; null where the memory of the device is unknown.
-    """
-
-    change: str
-    saves_bytes: int
-    fits: bool | None
-
-
-class FitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
-    """Whether a step fits a device: what it needs, and which batches would fit.
-
-    Attributes:
-        model: the network.
-        device: the device.
-        method: the cost model.
-        phase: train or infer.
-        dtype: data type of weights and activations.
-        optimizer: the optimizer.
-        tuning: what of the network is trained; null where all is.
-        batch: examples of the step that was asked for.
-        assumed: settings that decide the answer, by the option that changes them.
-        fits: whether it fits by what it is predicted to need; null where the memory of the device
-            is unknown.
-        verdict: whether it fits with its interval: yes, no, too close to call, or unknown.
-        largest_batch: the largest batch that fits, 0 if none does; null where the memory of the
-            device is unknown, or the search ended at its cap.
-        capped_batch: the batch at the cap of the search, which fits; null where the search ended
-            before. Larger ones may fit.
-        best_batch: the smallest batch with 90 % of the best speed; null if none fits.
-        usable_bytes: memory that a process may use of the device; null where unknown.
-        peak_bytes: size of all tensors at the worst moment.
-        needed_bytes: memory that the process needs.
-        needed_low_bytes: lower end of the 80 % interval of `needed_bytes`, as far as measured runs
-            of others were from predictions.
-        needed_high_bytes: upper end of the same.
-        worst_moment: the op at which the tensors are largest.
-        parts: sizes of what is in memory at the worst moment, in bytes, by what it is.
-        helps: changes that save memory, the largest saving first.
-        weights_bytes: size of the weights at the worst moment.
-        state_bytes: size of the optimizer's states.
-        inputs_bytes: size of the inputs.
-        gradients_bytes: size of the gradients.
-        copies_bytes: size of copies of weights in another type.
-        activations_bytes: size of what the backward pass reads again.
-        temporaries_bytes: size of what one op makes and drops.
-        blocks_bytes: memory that the allocator holds beyond tensors; null where unknown.
-        workspace_bytes: memory of the library of matrix products; null where unknown.
-        context_bytes: memory of driver and kernels; null where unknown.
-        rows: the step at batches of powers of two up to the largest, and at the one asked for.
-        would_fit: of a step that does not fit, commands of changed ones that do, the cheapest
-            first.
-        training: the time and the cost of so many tokens; null without `--tokens`.
-        notes: remarks that change how the answer is read.
-    """
-
-    model: str
-    device: str
-    method: str
-    phase: str
-    dtype: str
-    optimizer: str
-    tuning: str | None
-    batch: int
-    assumed: dict[str, str]
-    fits: bool | None
-    verdict: str
-    largest_batch: int | None
-    capped_batch: int | None
-    best_batch: int | None
-    usable_bytes: float | None
-    peak_bytes: int
-    needed_bytes: int
-    needed_low_bytes: int
-    needed_high_bytes: int
-    worst_moment: str
-    parts: dict[str, int]
-    helps: tuple[Saving, ...]
-    weights_bytes: int
-    state_bytes: int
-    inputs_bytes: int
-    gradients_bytes: int
-    copies_bytes: int
-    activations_bytes: int
-    temporaries_bytes: int
-    blocks_bytes: int | None
-    workspace_bytes: int | None
-    context_bytes: int | None
-    rows: tuple[FitRow, ...]
-    would_fit: tuple[str, ...]
-    training: TrainingTime | None
-    notes: tuple[str, ...]
-
-    def remarks(self) -> list[str]:
-        """Return the notes beside the tables, which say themselves how much memory lacks."""
-        return [line for line in super().remarks() if not line.startswith("note: out of memory")]
-
-    def tables(self) -> list[Table]:
-        """Return the answer as a table, and batches as another."""
-        kind = (self.model, self.tuning, self.phase, self.dtype, self.optimizer)
-        title = f"{', '.join(filter(None, kind))} on {self.device} ({self.method})"
-        steps = {row.batch: row.step_s for row in self.rows}
-        best = self.best_batch
-        savings = _describe_savings(self)
-        lines = [
-            *assumed_row(self.assumed),
-            ("fits", _describe_verdict(self)),
-            ("  most", self.worst_moment),
-            ("  that is", ", ".join(f"{name} {size(value)}" for name, value in self.parts.items())),
-            *([("  what helps", savings)] if savings else []),
-            *(("would fit" if i == 0 else "", line) for i, line in enumerate(self.would_fit)),
-            *training_rows(self.training),
-            _largest_row(self),
-            ("best batch", None if best is None else f"{best:,}, a step of {seconds(steps[best])}"),
-        ]
-        rows = [{**row.to_dict(), "what": _describe_row(self, row)} for row in self.rows]
-        return [make_facts_table(title, "", lines), Table(head_step_columns(COLUMNS, rows), rows)]
-
-
-def _describe_verdict(answer: FitAnswer) -> str:
-    """Describe the verdict: `no: batch 64 needs 30 GB of 24 GB, out of memory by 6 GB`.
-
-    One that is too close to call says its interval in place of what lacks.
-    """
-    needs, usable = answer.needed_bytes, answer.usable_bytes
-    capacity = "" if usable is None else f" of {size(usable)}"
-    addition = f", out of memory by {size(needs - (usable or 0))}" if answer.verdict == "no" else ""
-    if answer.verdict == TOO_CLOSE:
-        addition = f" ({size(answer.needed_low_bytes)} to {size(answer.needed_high_bytes)})"
-    return f"{answer.verdict}: batch {answer.batch} needs {size(needs)}{capacity}{addition}"
-
-
-def _describe_savings(answer: FitAnswer) -> str:
-    """Describe what would save memory: `batch 32 saves 4 GB; full recompute saves 7 GB`."""
-    if answer.fits is not False:
-        return ""
-    smallest = SMALLEST_SAVING * answer.needed_bytes
-    large = (saving for saving in answer.helps if saving.saves_bytes >= smallest)
-    return "; ".join(f"{saving.change} saves {size(saving.saves_bytes)}" for saving in large)
-
-
-def _describe_row(answer: FitAnswer, row: FitRow) -> str:
-    """Describe a batch: `asked for, best`, or `does not fit`."""
-    if row.verdict == "no":
-        return "does not fit"
-    marks = (
-        (answer.batch, "asked for"),
-        (answer.best_batch, "best"),
-        (answer.largest_batch, "largest"),
-        (answer.capped_batch, "no larger one tried"),
-    )
-    words = [mark for batch, mark in marks if batch == row.batch]
-    if row.verdict == TOO_CLOSE:
-        words.append(TOO_CLOSE)
-    return ", ".join(words)
-
-
-def _largest_row(answer: FitAnswer) -> tuple[str, str | None]:
-    """Return the row of the largest batch, `1,024`, or of the batch at the cap of the search."""
-    if answer.capped_batch is not None:
-        return "fits at least", f"batch {answer.capped_batch:,}; no larger one was tried"
-    if answer.largest_batch is None:
-        return "largest batch", None
-    return "largest batch", f"{answer.largest_batch:,}" if answer.largest_batch else "none fits"
+from steptime.questions.training import TrainingTime, predict_training, tokens_per_s
 
 
 def fit(
@@ -244,9 +34,12 @@ def fit(
     prices: kinds.PriceFile | None = None,
     from_: kinds.LaunchFile | None = None,
     emit: kinds.EmittedTool | None = None,
+    max_context: Annotated[bool, Kind(panel="Memory")] = False,
     **step_options: Unpack[StepKeywords],
-) -> FitAnswer:
+) -> FitAnswer | DesktopFitAnswer:
     """Say whether a network fits a device, and with which batch.
+
+    With --weights of GGUF (q4_k_m, or all): which fit, the longest context, and the speed.
 
     Args:
         model: A family with its hyperparameters (fc:layers=4,nodes=1024), a named network
@@ -258,6 +51,7 @@ def fit(
         prices: With --tokens: prices of devices. Default: the shipped ones, of their dates.
         from_: A training command or recipe of another tool, which names no model.
         emit: Print the step as a command or recipe: axolotl, trl, deepspeed, accelerate, megatron.
+        max_context: Say first the longest context that fits (with --weights of GGUF).
         **step_options: Which step it is, and how it is executed: `StepOptions`.
 
     Raises:
@@ -268,7 +62,27 @@ def fit(
         options = {"batch": batch, "tokens": tokens, "prices": prices, "emit": emit, **step_options}
         return answer_launched(fit, launched, device, options)
     step = StepOptions.from_keywords(step_options, fit)
+    if is_desktop_fit(model, step):
+        return answer_desktop_fit(model, device, step, has_max_context=max_context)
+    if max_context:
+        raise InputError("fit: --max-context goes with weights of a server; nearest: serve")
     step_model = step.on(model, batch, text_of(device))
+    times = step_model.predict().times
+    step_interval = (times.step_s, times.low_s, times.high_s)
+    workload = step_model.workload
+    training = predict_training(tokens, prices, workload, step_model.device.name, step_interval)
+    emitted = _emit_step(emit, step_model)
+    return _answer_step(step_model, step, model, training, emitted)
+
+
+def _answer_step(
+    step_model: StepModel,
+    step: StepOptions,
+    model: kinds.Model,
+    training: TrainingTime | None,
+    emitted: str | None,
+) -> FitAnswer:
+    """Answer `fit` for a step on one device."""
     workload, usable_bytes = step_model.workload, step_model.device.usable_bytes
     prediction, needs = step_model.predict(), step_model.needs()
     largest = _largest_fitting(step_model)
@@ -279,7 +93,6 @@ def fit(
     )
     best = _best_batch([row for row in rows if row.batch in batches])
     worst, device = step_model.worst_moment(), step_model.device
-    step_interval = (prediction.times.step_s, prediction.times.low_s, prediction.times.high_s)
     process_parts = {
         "blocks": needs.blocks_bytes,
         "workspace": needs.workspace_bytes,
@@ -287,7 +100,7 @@ def fit(
     }
     sizes: Any = {f"{name}_bytes": value for name, value in worst.parts.items()}
     return FitAnswer(
-        emitted=_emit_step(emit, step_model),
+        emitted=emitted,
         model=workload.label,
         device=step_model.device.name,
         method=step_model.method.name,
@@ -320,7 +133,7 @@ def fit(
             if prediction.fits
             else tuple(fitting_commands(step_model, step, model, largest or 0))
         ),
-        training=predict_training(tokens, prices, workload, step_model.device.name, step_interval),
+        training=training,
         notes=tuple(_make_notes(step_model, largest, best)),
     )
 

@@ -31,6 +31,8 @@ def find_model(job: LaunchJob, folder: Path) -> str:
         return job.model
     if (folder / job.model / "config.json").is_file():
         return str(folder / job.model / "config.json")
+    if job.model.endswith(".gguf") and (folder / job.model).is_file():
+        return str(folder / job.model)
     models = set(names())
     for text in _shortened(job.model):
         if (name := named(text)) in models:
@@ -42,7 +44,16 @@ def find_model(job: LaunchJob, folder: Path) -> str:
 
 
 def _shortened(model: str) -> list[str]:
-    """Return a name without its organisation and ending, then without its last words."""
-    name = re.sub(r"\.gguf$|:.*$", "", model.rstrip("/").rpartition("/")[2])
-    words = re.split(r"[-_]", name)
-    return [name, *("-".join(words[:count]) for count in range(len(words), 0, -1))]
+    """Return a name without its organisation and ending, then without its last words.
+
+    The tag of Ollama that says a size is a part of the name: `llama3.1:8b-instruct-q8_0`.
+    """
+    last = model.rstrip("/").rpartition("/")[2]
+    names = [re.sub(r"\.gguf$|:.*$", "", last)]
+    if re.search(r":\d+(\.\d+)?[bm]\b", last, re.IGNORECASE):
+        names.insert(0, last.replace(":", "-"))
+    shortened = []
+    for name in names:
+        words = re.split(r"[-_]", name)
+        shortened += [name, *("-".join(words[:count]) for count in range(len(words), 1, -1))]
+    return [*shortened, re.split(r"[-_]", names[-1])[0]]

@@ -9,6 +9,7 @@ from typing import Any
 from steptime.core.dtypes import find_quantised_type
 from steptime.core.workload import OPTIMIZERS
 from steptime.launch.job import Facts, LaunchJob
+from steptime.questions.launched.desktop_settings import DESKTOP_STACKS, desktop_options
 
 PRECISIONS = {
     "bfloat16": "bfloat16-mixed",
@@ -30,7 +31,6 @@ CACHE_TYPES = SERVED_TYPES
 ENGINE_OPTIONS = {
     "max_num_seqs": "max_running_sequences",
     "max_model_len": "max_model_len",
-    "context_total": "max_model_len",
     "max_num_batched_tokens": "max_num_batched_tokens",
     "chunked_prefill": "chunked_prefill",
     "gpu_memory_utilization": "gpu_memory_utilization",
@@ -41,6 +41,7 @@ USUAL_TOKENS = 1024 + 128  # of a request, without options
 SHORTEST_ANSWER = 9  # parts of a short sequence, of which the answer is one: as 1024 and 128
 SERVING_STACKS = {"vllm": "vllm", "sglang": "sglang", "trtllm": "trt-llm"}
 FRAMEWORK_STACKS = {"megatron": "megatron"}
+CHUNKED_LOSS_STACKS = {"fit": "axolotl-2025", "plan": "fsdp-liger-2025"}  # by question
 
 
 @dataclass
@@ -87,6 +88,8 @@ def fit_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionSe
     if job.facts.get("recompute") == "selective":
         del settings.options["recompute"]
         settings.notes.append("recompute selective: fit knows full or none; none is counted")
+    if job.facts.get("loss") == "chunked":
+        settings.options["options"] = {"stack": CHUNKED_LOSS_STACKS["fit"]}
     if settings.options.get("offload") == "both":
         settings.options["offload"] = "optimizer"
     settings.remark(job.facts, {"offload_activations": "activations on the host are in plan alone"})
@@ -120,6 +123,9 @@ def plan_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionS
         settings.options.pop("sequence_parallel", None)
     if job.tool in FRAMEWORK_STACKS:
         settings.options["stack"] = FRAMEWORK_STACKS[job.tool]
+    if job.facts.get("loss") == "chunked":
+        is_sharded = job.facts.get("zero", 0) not in {0, 1}
+        settings.options["stack"] = CHUNKED_LOSS_STACKS["plan" if is_sharded else "fit"]
     return settings
 
 
@@ -183,6 +189,10 @@ def serve_settings(job: LaunchJob, user_options: Mapping[str, Any]) -> QuestionS
     """
     settings = QuestionSettings()
     facts = job.facts
+    if job.tool in DESKTOP_STACKS:
+        settings.options.update(desktop_options(job.tool, facts, user_options))
+        settings.remark(facts, {"speculative": "guessed tokens are not priced"})
+        return settings
     settings.take(facts, {name: name for name in ("tensor", "pipeline", "data", "per_node")})
     _take_ranks(settings, facts)
     if facts.get("dtype") in {"bfloat16", "float16"}:
@@ -199,19 +209,10 @@ def serve_settings(job: LaunchJob, user_options: Mapping[str, Any]) -> QuestionS
             "speculative": "--draft, --speculate and --accept price guessed tokens",
             "concurrency": "--concurrency prices so many users",
             "context": "sequences that devices share out are not priced",
-            "experts_on_cpu": "experts on the host are not priced",
-            "n_cpu_moe": "experts on the host are not priced",
-            "ubatch": "the stack's own number of tokens a step is priced",
         },
     )
     settings.take(facts, ENGINE_OPTIONS)
-    slots, total = facts.get("max_num_seqs"), facts.get("context_total")
-    if isinstance(slots, int) and isinstance(total, int):  # llama.cpp shares it out
-        settings.options["max_model_len"] = max(1, total // slots)
     _shorten_requests(settings, user_options)
-    layers = facts.get("gpu_layers")
-    if layers not in {None, "all"}:
-        settings.notes.append(f"gpu_layers {layers}: layers on the host are not priced")
     return settings
 
 

@@ -15,6 +15,7 @@ from steptime.core.values import (
     Count,
     Seconds,
     Share,
+    parse_bytes,
     parse_count,
     parse_devices,
     parse_latency_s,
@@ -92,6 +93,14 @@ class ServeKeywords(TypedDict, total=False):
     search: bool
     max_device_count: kinds.Count | None
     out: kinds.OutFile | None
+    max_context: Annotated[bool, Kind(panel="Memory")]
+    context: Annotated[Count, Kind("N", names=("--context", "--ctx-size"), panel="Memory")] | None
+    gpu_layers: Annotated[Count, Kind("N", names=("--gpu-layers", "-ngl"), panel="Memory")] | None
+    cpu_moe: Annotated[Count, Kind("N", names=("--cpu-moe", "--n-cpu-moe"), panel="Memory")] | None
+    memory: Annotated[kinds.Bytes, Kind("SIZE", panel="Memory")] | None
+    ubatch: Annotated[Count, Kind("N", panel="Software")] | None
+    no_flash_attention: Annotated[bool, Kind(panel="Software")]
+    host: Annotated[str, Kind("NAME", completes="steptime.cli.complete:device_names")] | None
 
 
 @dataclass(frozen=True)
@@ -105,12 +114,15 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         expert: Ranks of these that share out experts.
         replicas: Copies of all that, each with its running sequences.
         dtype: bfloat16 (default), float16; float8 or float4 for the layers' products.
-        weights: How the layers' weights are kept: float8, int8, int4, float4, mxfp4.
-        kv: How keys and values are kept: float8, int8, int4, float4, mxfp4.
+        weights: How the layers' weights are kept: float8, int8, int4, float4, mxfp4; a type of
+            GGUF (q4_k_m, iq3_xxs, q8_0, f16), MLX (mlx_4bit) or exllama (exl_4bpw).
+        kv: How keys and values are kept: float8, int8, int4, float4, mxfp4; of llama.cpp f16,
+            q8_0, q4_0.
         prices: Prices of devices. Default: the shipped ones, of their dates.
         prefix: Share of each prompt that the cache has already, such as 0.3.
-        stack: The software: a name or a family (vllm, sglang, trt-llm: its newest). Default: vllm;
-            the interval then holds the others.
+        stack: The software: a name or a family (vllm, sglang, trt-llm: its newest), or llama.cpp,
+            ollama, mlx, exllama. Default: vllm, and the interval holds the others; llama.cpp for
+            GGUF weights and on Apple's chips.
         method: The cost model (steptime list methods).
         options: An option of the method; repeatable.
         per_node: Devices of a node. Default: the maker's, else 8.
@@ -144,6 +156,15 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         max_device_count: Devices of a server of a search at most. Default: 64.
         out: Draw tokens/s of a device over those of a user, of a search: .png, .svg, .pdf or
             .html.
+        max_context: Say first the longest context that fits (of llama.cpp and the like).
+        context: Tokens that the cache has room for. Default: those in and out.
+        gpu_layers: Layers on devices, the head counted as one; the others stay on the host.
+            Default: all.
+        cpu_moe: Layers whose experts stay on the host. Default: 0.
+        memory: Memory of the device, such as 48GB. Default: its file's, the largest sold.
+        ubatch: Tokens that pass at once. Default: the stack's (llama.cpp: 512).
+        no_flash_attention: Attention in several kernels, which hold its scores.
+        host: The CPU beside the devices, for layers on the host. Default: ryzen-9-7950x.
     """
 
     tensor: Count = 1
@@ -188,13 +209,21 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
     search: bool = False
     max_device_count: Count | None = None
     out: File | None = None
+    max_context: bool = False
+    context: Count | None = None
+    gpu_layers: Count | None = None
+    cpu_moe: Count | None = None
+    memory: Any = None
+    ubatch: Count | None = None
+    no_flash_attention: bool = False
+    host: str | None = None
 
     def sites(self, devices: Any) -> list[Site]:
         """Return the devices and their links; raises `InputError`, for several without a search."""
         names = parse_devices(text_of(devices))
         if len(names) > 1 and not self.search:
             raise InputError("several devices (--device) go with --search")
-        per_node, links_per_node = self._count("per_node"), self._count("links_per_node")
+        per_node, links_per_node = self.count_of("per_node"), self.count_of("links_per_node")
         inside, link = _link_names(self.inside), _link_names(self.link)
         return sites(names, per_node, inside, link, links_per_node)
 
@@ -216,11 +245,11 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
             parse_count(text_of(running_sequences), "--running-sequences"),
             _count_or(input_tokens, "--input", DEFAULT_INPUT_TOKENS),
             _count_or(output_tokens, "--output", DEFAULT_OUTPUT_TOKENS),
-            tensor=self._count("tensor") or 1,
-            pipeline=self._count("pipeline") or 1,
-            data=self._count("data") or 1,
-            expert=self._count("expert") or 1,
-            replicas=self._count("replicas") or 1,
+            tensor=self.count_of("tensor") or 1,
+            pipeline=self.count_of("pipeline") or 1,
+            data=self.count_of("data") or 1,
+            expert=self.count_of("expert") or 1,
+            replicas=self.count_of("replicas") or 1,
             dtype=self.dtype,
             weights=self.weights,
             kv=self.kv,
@@ -247,29 +276,29 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
                 raise InputError("--gpu-memory-utilization: is a share above 0, such as 0.9")
         return Engine(
             memory_share=share,
-            max_model_len=self._count("max_model_len"),
-            step_tokens=self._count("max_num_batched_tokens"),
-            max_sequences=self._count("max_running_sequences"),
+            max_model_len=self.count_of("max_model_len"),
+            step_tokens=self.count_of("max_num_batched_tokens"),
+            max_sequences=self.count_of("max_running_sequences"),
             chunked_prefill=chunks,
         )
 
     def demand(self) -> Demand | None:
         """Return the demand, None where no option of a load is given; raises `InputError`."""
         demand = Demand(
-            concurrency=self._count("concurrency") or 0,
+            concurrency=self.count_of("concurrency") or 0,
             rate=0.0 if self.rate is None else parse_number(self.rate, "--rate"),
             requests=None if self.requests is None else Path(self.requests),
-            count=self._count("count") or 0,
-            seed=self._count("seed", at_least=0) or 0,
+            count=self.count_of("count") or 0,
+            seed=self.count_of("seed", at_least=0) or 0,
             ttft=self.target_s("ttft", MAX_BARE_TTFT_S),
             tpot=self.target_s("tpot", MAX_BARE_TPOT_S),
-            max_running_sequences=self._count("max_running_sequences") or 0,
-            prefill_replicas=self._count("prefill_replicas") or 0,
-            prefill_tensor=self._count("prefill_tensor") or 0,
-            prefill_data=self._count("prefill_data") or 0,
-            prefill_expert=self._count("prefill_expert") or 0,
+            max_running_sequences=self.count_of("max_running_sequences") or 0,
+            prefill_replicas=self.count_of("prefill_replicas") or 0,
+            prefill_tensor=self.count_of("prefill_tensor") or 0,
+            prefill_data=self.count_of("prefill_data") or 0,
+            prefill_expert=self.count_of("prefill_expert") or 0,
             draft=self.draft or "",
-            speculate=self._count("speculate") or 0,
+            speculate=self.count_of("speculate") or 0,
             accept=self._share("accept"),
             lengths=self.lengths or "",
         )
@@ -326,7 +355,22 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         value = getattr(self, name)
         return 0.0 if value is None else parse_share(value, option_name(name))
 
-    def _count(self, name: str, at_least: int = 1) -> int | None:
+    @property
+    def tensor_count(self) -> int:
+        """The devices that share each product; raises `InputError`."""
+        return self.count_of("tensor") or 1
+
+    @property
+    def pipeline_count(self) -> int:
+        """The stages of the pipeline; raises `InputError`."""
+        return self.count_of("pipeline") or 1
+
+    @property
+    def memory_bytes(self) -> float | None:
+        """The memory of the device, None for that of its file; raises `InputError`."""
+        return None if self.memory is None else parse_bytes(self.memory, "--memory")
+
+    def count_of(self, name: str, at_least: int = 1) -> int | None:
         """Return the whole number of an option, None without one; raises `InputError`."""
         value = getattr(self, name)
         if value is None:

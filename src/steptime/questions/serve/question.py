@@ -11,6 +11,12 @@ from steptime.launch.job import Facts
 from steptime.questions import kinds
 from steptime.questions.launched.emitted import emit_server
 from steptime.questions.launched.question import answer_launched, read_launched
+from steptime.questions.serve.desktop import (
+    answer_desktop,
+    check_server_options,
+    is_desktop_question,
+)
+from steptime.questions.serve.desktop_answer import DesktopAnswer
 from steptime.questions.serve.options import LanguageModel, ServeKeywords, ServeOptions
 from steptime.questions.serve.search import answer_search
 from steptime.questions.serve.search_answer import SearchAnswer, SearchRow
@@ -28,7 +34,7 @@ def serve(
     from_: kinds.LaunchFile | None = None,
     emit: kinds.EmittedTool | None = None,
     **options: Unpack[ServeKeywords],
-) -> ServerAnswer | SearchAnswer:
+) -> ServerAnswer | SearchAnswer | DesktopAnswer:
     """Predict a language model that answers prompts.
 
     TTFT, TPOT, tokens/s, memory, cost; with --search the servers that hold targets.
@@ -62,6 +68,9 @@ def serve(
     picture = serve_options.check_search()
     sites = serve_options.sites(device)
     service = serve_options.service(model, sites[0], running_sequences, input, output)
+    if is_desktop_question(service, serve_options):
+        return answer_desktop(service, serve_options)
+    check_server_options(serve_options)
     if serve_options.search:
         search = answer_search(service, sites, serve_options, picture)
         return search if emit is None else _emit_best(emit, search, service)

@@ -1,0 +1,1 @@
+"""GGUF: types of tensors and files, headers of files, and the networks that they hold."""

@@ -1,0 +1,213 @@
+"""The header of a GGUF file: its metadata and its tensors, read without the weights.
+
+Layout: docs/gguf.md of ggml-org/ggml, versions 2 and 3.
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from steptime.core.errors import InputError, shorten
+from steptime.formats import Source, opened
+from steptime.formats.gguf.types import TensorType, types_by_number
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+MAX_TENSORS = 100_000
+MAX_ENTRIES = 10_000
+MAX_AXES = 8
+MAX_VALUES = 64  # of an array that is read: longer ones are vocabularies
+SPLIT_NAME = "-{number:05}-of-{count:05}.gguf"
+_STRING, _ARRAY = 8, 9
+_NUMBERS = {
+    0: struct.Struct("<B"),
+    1: struct.Struct("<b"),
+    2: struct.Struct("<H"),
+    3: struct.Struct("<h"),
+    4: struct.Struct("<I"),
+    5: struct.Struct("<i"),
+    6: struct.Struct("<f"),
+    7: struct.Struct("<?"),
+    10: struct.Struct("<Q"),
+    11: struct.Struct("<q"),
+    12: struct.Struct("<d"),
+}
+_COUNT, _WORD = _NUMBERS[10], _NUMBERS[4]
+
+
+class LongArray(NamedTuple):
+    """An array of a file of which only the length is kept, such as a vocabulary."""
+
+    length: int
+
+
+class FileTensor(NamedTuple):
+    """A tensor of a file.
+
+    Args:
+        name: its name, such as `blk.0.attn_q.weight`.
+        shape: its axes, that of a row last.
+        type: its type.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    type: TensorType
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of its numbers."""
+        return self.type.tensor_bytes(self.shape)
+
+
+@dataclass(frozen=True)
+class Header:
+    """The header of a file, or of all parts of a split one.
+
+    Args:
+        metadata: the values by key; of long arrays the length.
+        tensors: the tensors.
+        end: the byte behind the header of the first part.
+    """
+
+    metadata: Mapping[str, Any]
+    tensors: tuple[FileTensor, ...]
+    end: int
+
+    @property
+    def architecture(self) -> str:
+        """The name of its architecture, "" without one."""
+        return str(self.metadata.get("general.architecture", ""))
+
+    @property
+    def weights_bytes(self) -> int:
+        """The bytes of all tensors."""
+        return sum(tensor.size_bytes for tensor in self.tensors)
+
+
+class _Reader:
+    """A position in the bytes of a file; raises `ValueError` for what cannot be."""
+
+    def __init__(self, content: Any) -> None:
+        self._content = content
+        self._size = len(content)
+        self.position = 0
+
+    def take(self, layout: struct.Struct) -> Any:
+        """Return the number at the position, and move behind it."""
+        start = self._move(layout.size)
+        return layout.unpack(self._content[start : start + layout.size])[0]
+
+    def text(self) -> str:
+        """Return the text at the position, and move behind it."""
+        length = self.take(_COUNT)
+        start = self._move(length)
+        return bytes(self._content[start : start + length]).decode("utf-8", "replace")
+
+    def value(self, number: int) -> Any:
+        """Return the value of a type at the position; of a long array its length."""
+        if number == _STRING:
+            return self.text()
+        if number == _ARRAY:
+            return self._array()
+        if number not in _NUMBERS:
+            raise ValueError(f"value type {number} is not known")
+        return self.take(_NUMBERS[number])
+
+    def _array(self) -> Any:
+        number, length = self.take(_WORD), self.take(_COUNT)
+        if length <= MAX_VALUES and number != _ARRAY:
+            return [self.value(number) for _ in range(length)]
+        if number in _NUMBERS:
+            self._move(length * _NUMBERS[number].size)
+            return LongArray(length)
+        if number != _STRING or length > self._size:
+            raise ValueError(f"an array of {length} values of type {number}")
+        for _ in range(length):
+            self._move(self.take(_COUNT))
+        return LongArray(length)
+
+    def _move(self, count: int) -> int:
+        """Move behind so many bytes, and return the position before."""
+        start = self.position
+        if count > self._size - start:
+            raise ValueError(f"ends at byte {self._size} inside of its header")
+        self.position = start + count
+        return start
+
+
+def read_header(source: Source) -> Header:
+    """Read the header of a file, and those of the other parts of a split file.
+
+    Raises:
+        InputError: for what is no GGUF file, and for a part that is absent.
+    """
+    header: Header = source.once(read_header, lambda: _read_parts(source))
+    return header
+
+
+def identity(source: Source) -> bytes:
+    """Return the bytes of a file that say its network: the header."""
+    return bytes(source.content[: read_header(source).end])
+
+
+def _read_parts(source: Source) -> Header:
+    """Read the headers of all parts of a file, which lie beside the first."""
+    header = _read_part(source)
+    count = header.metadata.get("split.count", 0)
+    first = SPLIT_NAME.format(number=1, count=count) if isinstance(count, int) else ""
+    if not isinstance(count, int) or count < 2:
+        return header
+    if not source.path.endswith(first):
+        raise InputError(f"model {shorten(source.path)}: a part of {count}; name ...{first}")
+    tensors = list(header.tensors)
+    for number in range(2, count + 1):
+        name = source.path.removesuffix(first) + SPLIT_NAME.format(number=number, count=count)
+        if not Path(name).is_file():
+            raise InputError(f"model {shorten(source.path)}: part {shorten(name)} is not there")
+        tensors += _read_part(opened(name)).tensors
+    return Header(header.metadata, tuple(tensors), header.end)
+
+
+def _read_part(source: Source) -> Header:
+    """Read the header of one file; raises `InputError`."""
+    place = f"model {shorten(source.path)}"
+    if bytes(source.content[:4]) != MAGIC:
+        raise InputError(f"{place}: no GGUF file: it does not begin with GGUF")
+    reader = _Reader(source.content)
+    reader.position = len(MAGIC)
+    try:
+        return _parse(reader)
+    except (ValueError, OverflowError, struct.error) as error:
+        raise InputError(f"{place}: not a GGUF file that can be read: {error}") from None
+
+
+def _parse(reader: _Reader) -> Header:
+    """Parse what stands behind the magic bytes; raises `ValueError`."""
+    version = reader.take(_WORD)
+    if version not in VERSIONS:
+        raise ValueError(f"version {version}, not 2 or 3")
+    tensor_count, entry_count = reader.take(_COUNT), reader.take(_COUNT)
+    if tensor_count > MAX_TENSORS or entry_count > MAX_ENTRIES:
+        raise ValueError(f"{tensor_count} tensors and {entry_count} values of metadata")
+    metadata = {}
+    for _ in range(entry_count):
+        key = reader.text()
+        metadata[key] = reader.value(reader.take(_WORD))
+    tensors = tuple(_parse_tensor(reader) for _ in range(tensor_count))
+    return Header(metadata, tensors, reader.position)
+
+
+def _parse_tensor(reader: _Reader) -> FileTensor:
+    """Parse the name, the axes and the type of a tensor; raises `ValueError`."""
+    name, axes = reader.text(), reader.take(_WORD)
+    if not 1 <= axes <= MAX_AXES:
+        raise ValueError(f"tensor {shorten(name)} has {axes} axes")
+    shape = tuple(reader.take(_COUNT) for _ in range(axes))
+    number, _ = reader.take(_WORD), reader.take(_COUNT)
+    tensor_type = types_by_number().get(number)
+    if tensor_type is None:
+        raise ValueError(f"tensor {shorten(name)}: type {number} is not known")
+    return FileTensor(name, shape[::-1], tensor_type)

@@ -1,0 +1,114 @@
+"""The network of a GGUF file, by what the metadata of its header says."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from steptime.core.errors import InputError, shorten
+from steptime.core.json_types import JsonObject
+from steptime.core.toml_files import packaged
+from steptime.formats import Source
+from steptime.formats.gguf.header import Header, LongArray, read_header
+from steptime.formats.gguf.types import file_types_by_number
+from steptime.formats.huggingface import described, types
+from steptime.network.families.family import Family
+
+OUTPUT = "output.weight"
+QUERY_BIAS = "blk.0.attn_q.bias"
+EMBEDDING = "token_embd.weight"
+TOKENS = "tokenizer.ggml.tokens"
+PLAIN_DECODER, PLAIN_MIXTURE = "llama", "qwen3moe"
+_LAYER = re.compile(r"blk\.(\d+)\.(.+)\.(weight|bias)")
+
+
+def read(source: Source, _allow_unknown: bool) -> Family:
+    """Return the network of a GGUF file.
+
+    Raises:
+        InputError: for a file that is no GGUF, and for one that holds no language model.
+    """
+    header, place = read_header(source), shorten(source.name)[1:-1]
+    config, remarks = config_of(header, place)
+    family = described(config, place, remarks)
+    return family_with_weights(family, header)
+
+
+def family_with_weights(family: Family, header: Header) -> Family:
+    """Return a network whose weights have the type that the file says."""
+    number = header.metadata.get("general.file_type")
+    name = file_types_by_number().get(number) if isinstance(number, int) else None
+    return replace(family, weights=name or "gguf")
+
+
+def config_of(header: Header, place: str) -> tuple[JsonObject, list[str]]:
+    """Return the values of a `config.json` for the network of a header, and remarks on it.
+
+    An architecture without a row of its own is taken as a decoder of the usual kind.
+
+    Raises:
+        InputError: for a header without a number of layers.
+    """
+    architecture = header.architecture
+    rows = packaged("gguf.toml")["architectures"]
+    metadata, remarks = header.metadata, []
+    experts = metadata.get(f"{architecture}.expert_count", 0)
+    row = rows.get(architecture)
+    if f"{architecture}.block_count" not in metadata:
+        raise InputError(f"{place}: no language model: {architecture or 'it'} has no block_count")
+    if row is None:
+        row = rows[PLAIN_MIXTURE if experts else PLAIN_DECODER]
+        remarks.append(f"architecture {shorten(architecture)[1:-1]} is taken as a usual decoder")
+    if experts and "mixture" in row:
+        row = rows[row["mixture"]]
+    fields = {**packaged("gguf.toml")["fields"], **row.get("fields", {})}
+    config: JsonObject = {
+        name: _plain_value(metadata[f"{architecture}.{key}"])
+        for name, key in fields.items()
+        if f"{architecture}.{key}" in metadata
+    }
+    config |= _vocabulary(header)
+    config |= _from_tensors(header, row["model_type"])
+    config["model_type"] = row["model_type"]
+    heads = types()[row["model_type"]]["heads"]
+    if "ForCausalLM" in heads:
+        name = types()[row["model_type"]].get("name", "")
+        stem = name or row["model_type"].replace("_", " ").title().replace(" ", "")
+        config["architectures"] = [f"{stem}ForCausalLM"]
+    return config, remarks
+
+
+def _plain_value(value: Any) -> Any:
+    """Return a value as a `config.json` has it: of a list with one value of all layers that."""
+    if isinstance(value, list) and value:
+        return max(value)
+    return value
+
+
+def _vocabulary(header: Header) -> dict[str, int]:
+    """Return the size of the vocabulary, from the table of embeddings or the tokens."""
+    for tensor in header.tensors:
+        if tensor.name == EMBEDDING:
+            return {"vocab_size": tensor.shape[0]}
+    tokens = header.metadata.get(TOKENS)
+    if isinstance(tokens, LongArray):
+        return {"vocab_size": tokens.length}
+    return {}
+
+
+def _from_tensors(header: Header, model_type: str) -> JsonObject:
+    """Return the settings that tensors show: a shared table, and biases of queries."""
+    names = {tensor.name for tensor in header.tensors}
+    values: JsonObject = {}
+    if names:
+        values["tie_word_embeddings"] = OUTPUT not in names
+    if names and "attention_bias" in types()[model_type]["fields"]:
+        values["attention_bias"] = QUERY_BIAS in names
+    return values
+
+
+def split_name(name: str) -> tuple[int | None, str]:
+    """Return the layer of a tensor, None without one, and its role: `blk.3.attn_q.weight`."""
+    match = _LAYER.fullmatch(name)
+    if match is None:
+        return None, name.rpartition(".")[0] or name
+    return int(match[1]), match[2]

@@ -1,0 +1,175 @@
+"""Types of GGUF tensors and files: bytes of a tensor, and the type of each tensor of a file.
+
+Both are tables of `data/gguf.toml`; a further type is one row there.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from math import prod
+from typing import Any, NamedTuple
+
+from steptime.core.toml_files import packaged
+
+DEFAULT_OUTPUT = "Q6_K"  # of the head, where a type of file has no rule for it
+PLAIN_TYPE = "F32"  # of norms, biases and routers, which no type of file quantises
+GROUPED_QUERIES = 4  # queries a key, from which on keys and values are cheap to keep in more bits
+LAYERS_OF_70B = 80  # layers of the networks that llama-quantize knows as 70B
+EIGHT_EXPERTS = 8
+BITS_PER_BYTE = 8
+NO_NUMBER = -1  # of a type of other files
+RAISED_TYPES = {"Q3_K": "Q5_K", "Q4_K": "Q5_K"}  # of attn_v in a network of 70B
+
+
+class TensorType(NamedTuple):
+    """A type of a GGUF tensor.
+
+    Args:
+        name: its name, such as `Q4_K`.
+        block: numbers of a block.
+        block_bytes: bytes of a block.
+        number: its number in files.
+        fallback: the type of a tensor whose rows are no multiple of the block; "" without one.
+        decode_flop: FLOP of float32 to unpack a number.
+    """
+
+    name: str
+    block: int
+    block_bytes: int
+    number: int
+    fallback: str
+    decode_flop: float
+
+    @property
+    def bits(self) -> float:
+        """Bits of a number."""
+        return BITS_PER_BYTE * self.block_bytes / self.block
+
+    def tensor_bytes(self, shape: Sequence[int]) -> int:
+        """Return the bytes of a tensor whose last axis is that of its rows."""
+        blocks = -(-shape[-1] // self.block)
+        return prod(shape[:-1]) * blocks * self.block_bytes
+
+
+class Placement(NamedTuple):
+    """The layer of a tensor, and what of the network decides its type.
+
+    Args:
+        layer: number of the layer, from 0.
+        layers: number of layers.
+        queries_per_key: heads of queries for each head of keys.
+        experts: number of experts, 0 without any.
+    """
+
+    layer: int
+    layers: int
+    queries_per_key: float
+    experts: int
+
+
+@cache
+def tensor_types() -> Mapping[str, TensorType]:
+    """Return the types of tensors by name."""
+    return {
+        name: TensorType(
+            name,
+            row["block"],
+            row["bytes"],
+            row.get("id", NO_NUMBER),
+            row.get("fallback", ""),
+            row.get("decode_flop", 0.0),
+        )
+        for name, row in packaged("gguf.toml")["types"].items()
+    }
+
+
+@cache
+def types_by_number() -> Mapping[int, TensorType]:
+    """Return the types of tensors by their number in files."""
+    return {row.number: row for row in tensor_types().values() if row.number != NO_NUMBER}
+
+
+@cache
+def file_types() -> Mapping[str, Mapping[str, Any]]:
+    """Return the types of files by name in lower case, such as `q4_k_m`, smallest numbers first."""
+    rows: Mapping[str, Mapping[str, Any]] = packaged("gguf.toml")["files"]
+    return {name.lower(): row for name, row in rows.items()}
+
+
+@cache
+def file_types_by_number() -> Mapping[int, str]:
+    """Return the names of types of files by their number in files."""
+    return {row["id"]: name for name, row in file_types().items() if "id" in row}
+
+
+def type_of_tensor(file_type: str, role: str, width: int, placement: Placement) -> TensorType:
+    """Return the type that llama-quantize gives to a matrix.
+
+    Args:
+        file_type: the type of the file, such as `q4_k_m`.
+        role: the name of the tensor in files, such as `attn_v` or `ffn_down_exps`.
+        width: numbers of a row.
+        placement: the layer, and what of the network decides the type.
+    """
+    row = file_types()[file_type]
+    name = _type_by_rules(row, role, placement)
+    return _type_for_width(tensor_types()[name], width)
+
+
+def _type_by_rules(row: Mapping[str, Any], role: str, placement: Placement) -> str:
+    """Return the type of a role by the rules of a type of file."""
+    base: str = row["base"]
+    is_plain = not tensor_types()[base].fallback
+    plain_role = role.removesuffix("_exps").removesuffix("_shexp")
+    rules = row.get(role, row.get(plain_role, ()))
+    for rule in rules:
+        if _does_apply(rule, placement):
+            return _raise_bits(row, role, str(rule["type"]), placement)
+    if role == "output":
+        return DEFAULT_OUTPUT
+    return base if is_plain else _raise_bits(row, role, base, placement)
+
+
+def _raise_bits(row: Mapping[str, Any], role: str, name: str, placement: Placement) -> str:
+    """Return the type of keys and values that few bytes keep in more bits: of 70B, of 8 experts."""
+    has_low_output = row.get("output", [{}])[0].get("type") == "Q5_K"
+    if has_low_output and row["base"] != "IQ3_XXS":  # types of one and two bits have own rules
+        return name
+    is_grouped = placement.queries_per_key > 1
+    if role == "attn_v" and placement.layers == LAYERS_OF_70B and is_grouped:
+        name = RAISED_TYPES.get(name, name)
+    if role in ("attn_k", "attn_v") and placement.experts == EIGHT_EXPERTS:
+        return "Q8_0"
+    return name
+
+
+def _does_apply(rule: Mapping[str, Any], placement: Placement) -> bool:
+    """Whether a rule is for the layer and the network of a tensor."""
+    if rule.get("eight_experts") and placement.experts != EIGHT_EXPERTS:
+        return False
+    has_many_queries = placement.queries_per_key >= GROUPED_QUERIES
+    if rule.get("grouped") and not (has_many_queries or placement.experts >= GROUPED_QUERIES):
+        return False
+    return _is_in_layers(rule.get("layers", "all"), placement.layer, placement.layers)
+
+
+def _is_in_layers(words: str, layer: int, layers: int) -> bool:
+    """Whether a layer is one of those of a rule."""
+    eighth = layers // 8
+    is_first, is_last = layer < eighth, layer >= 7 * layers // 8
+    choices = {
+        "all": True,
+        "first_2": layer < 2,
+        "first_4": layer < 4,
+        "first_sixteenth": layer < layers // 16,
+        "first_eighth": is_first,
+        "middle": not is_first and not is_last,
+        "more": is_first or is_last or (layer - eighth) % 3 == 2,
+    }
+    return choices[words]
+
+
+def _type_for_width(tensor_type: TensorType, width: int) -> TensorType:
+    """Return the type, or its fallback where the rows are no multiple of its block."""
+    while width % tensor_type.block and tensor_type.fallback:
+        tensor_type = tensor_types()[tensor_type.fallback]
+    return tensor_type

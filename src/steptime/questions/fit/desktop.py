@@ -1,0 +1,253 @@
+"""`fit` of weights for one's own machine: which type fits, how long a context, how fast."""
+
+from dataclasses import replace
+from typing import Any
+
+from steptime.core.answer import AnswerRow
+from steptime.core.errors import InputError
+from steptime.core.signature import option_name
+from steptime.core.table import Column, Printout, Table
+from steptime.core.units import size
+from steptime.questions.launched.answer import LaunchedAnswer
+from steptime.questions.step_options import StepOptions
+from steptime.serving.desktop.request import (
+    DesktopCase,
+    DesktopRequest,
+    names_desktop_weights,
+    types_of_stack,
+)
+from steptime.serving.desktop.stack import DEFAULT, find_stack, is_desktop_stack
+from steptime.serving.desktop.tensors import is_gguf
+
+ALL_WEIGHTS = "all"
+DEFAULT_CONTEXT = 4096  # tokens of a chat, and the default of Ollama
+ANSWER_TOKENS = 128
+PUBLISHED_TYPES = (  # of GGUF that people publish; others by their name
+    *("f16", "q8_0", "q6_k", "q5_k_m", "q5_k_s", "q4_k_m", "q4_k_s", "iq4_xs", "q3_k_l", "q3_k_m"),
+    *("q3_k_s", "iq3_m", "iq3_xxs", "q2_k", "iq2_m", "iq2_xxs", "iq1_m"),
+)
+TRAINING_OPTIONS = ("optimizer", "lora", "train", "recompute", "offload", "packed", "padded")
+COLUMNS = (
+    Column("weights"),
+    Column("bits_per_weight", "bits"),
+    Column("file_bytes", "file"),
+    Column("needed_bytes", "memory"),
+    Column("verdict", "fits"),
+    Column("longest_context", "longest context"),
+    Column("tokens_per_s_per_user", "tokens/s", ends=("tokens_per_s_low", "tokens_per_s_high")),
+    Column("prefill_tokens_per_s", "prefill/s"),
+)
+
+
+class DesktopFitRow(AnswerRow, frozen=True, kw_only=True):
+    """A type of weights on a device.
+
+    Attributes:
+        weights: the type.
+        bits_per_weight: bits of a weight in the mean.
+        file_bytes: size of the file of the weights.
+        needed_bytes: memory that the device needs.
+        fits: whether it fits; null where the memory of the device is unknown.
+        verdict: the same in a word: yes, no, or unknown.
+        longest_context: tokens of the longest context that fits, 0 if none does; null where the
+            memory is unknown.
+        tokens_per_s_per_user: tokens that are made a second.
+        tokens_per_s_low: lower end of the 80 % interval of the same.
+        tokens_per_s_high: upper end of the same.
+        prefill_tokens_per_s: tokens of a prompt that are read a second.
+        prefill_low_tokens_per_s: lower end of the 80 % interval of the same.
+        prefill_high_tokens_per_s: upper end of the same.
+    """
+
+    weights: str
+    bits_per_weight: float
+    file_bytes: int
+    needed_bytes: float
+    fits: bool | None
+    verdict: str
+    longest_context: int | None
+    tokens_per_s_per_user: float
+    tokens_per_s_low: float | None
+    tokens_per_s_high: float | None
+    prefill_tokens_per_s: float
+    prefill_low_tokens_per_s: float | None
+    prefill_high_tokens_per_s: float | None
+
+
+class DesktopFitAnswer(LaunchedAnswer, frozen=True, kw_only=True):
+    """Which weights of a language model fit a device, and how fast they run.
+
+    Attributes:
+        model: the network.
+        device: the device.
+        stack: the software.
+        kv: type of keys and values.
+        context_tokens: tokens that the cache has room for.
+        assumed: settings that decide the answer, by the option that changes them.
+        usable_bytes: memory that a process may use of the device; null where unknown.
+        fits: whether the weights that were asked for fit, of several whether one does; null where
+            the memory is unknown.
+        best_weights: the type of most bits that fits; null if none does, or where the memory is
+            unknown.
+        rows: the types, that of most bits first.
+        headline: facts that a reader needs first.
+        notes: remarks that change how the answer is read.
+    """
+
+    model: str
+    device: str
+    stack: str
+    kv: str
+    context_tokens: int
+    assumed: dict[str, str]
+    usable_bytes: float | None
+    fits: bool | None
+    best_weights: str | None
+    rows: tuple[DesktopFitRow, ...]
+    headline: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def tables(self) -> list[Table]:
+        """Return the types as a table."""
+        capacity = f" of {size(self.usable_bytes)}" if self.usable_bytes else ""
+        title = f"{self.model} on {self.device}{capacity}, a context of {self.context_tokens:,}"
+        lines = [*self.headline, f"{title} ({self.stack})"]
+        assumed = ", ".join(f"{option_name(name)} {text}" for name, text in self.assumed.items())
+        below = [f"assumed: {assumed}"] if assumed else []
+        return [Table(COLUMNS, [row.to_dict() for row in self.rows], "\n".join(lines), below)]
+
+    def printout(self) -> Printout:
+        """Return the answer as the command line prints it: the headline stands in the title."""
+        return replace(super().printout(), text="")
+
+
+def is_desktop_fit(model: Any, options: StepOptions) -> bool:
+    """Whether a question is about weights for one's own machine, and not about a training."""
+    stack = (options.options or {}).get("stack") if isinstance(options.options, dict) else None
+    if options.lora or options.train:
+        return False
+    has_type = options.weights == ALL_WEIGHTS or names_desktop_weights(options.weights)
+    return has_type or is_desktop_stack(stack) or (isinstance(model, str) and is_gguf(model))
+
+
+def answer_desktop_fit(
+    model: Any, device: Any, options: StepOptions, *, has_max_context: bool
+) -> DesktopFitAnswer:
+    """Answer `fit` for one's own machine.
+
+    Args:
+        model: the network, a text.
+        device: the device.
+        options: the options of the step; `weights` is a type, or `all`.
+        has_max_context: whether the longest context is what is asked for.
+
+    Raises:
+        InputError: for unknown names, and options of a training.
+    """
+    for name in TRAINING_OPTIONS:
+        if getattr(options, name) is not None:
+            option = option_name(name)
+            text = f"fit: {option} is of a training, --weights {options.weights} of a server"
+            raise InputError(f"{text}; nearest: --weights nf4")
+    settings = options.options if isinstance(options.options, dict) else {}
+    stack = find_stack(str(settings["stack"])) if "stack" in settings else None
+    context = DEFAULT_CONTEXT if options.length is None else int(options.length)
+    answer_tokens = min(ANSWER_TOKENS, context // 2)
+    request = DesktopRequest(
+        model=str(model),
+        device=device,
+        stack=stack.name if stack else "",
+        weights=None if options.weights == ALL_WEIGHTS else options.weights,
+        dtype=options.dtype,
+        input_tokens=context - answer_tokens,
+        output_tokens=answer_tokens,
+        context=context,
+    )
+    cases = _resolve_types(request, options.weights)
+    rows = tuple(_predict_row(case) for case in cases)
+    first = cases[0]
+    usable_bytes = first.machine.device.usable_bytes
+    best = next((row for row in rows if row.fits), None)
+    return DesktopFitAnswer(
+        model=str(model),
+        device=first.machine.device.name,
+        stack=first.machine.stack.name,
+        kv=first.demand.cache_type,
+        context_tokens=context,
+        assumed=_assumed(first, options, has_stack=stack is not None),
+        usable_bytes=usable_bytes,
+        fits=None if usable_bytes is None else best is not None,
+        best_weights=None if best is None else best.weights,
+        rows=rows,
+        headline=tuple(_headline(rows, best, usable_bytes, has_max_context=has_max_context)),
+        notes=(),
+    )
+
+
+def _resolve_types(request: DesktopRequest, weights: str | None) -> list[DesktopCase]:
+    """Return the cases of the types that are asked for, that of most bits first."""
+    if weights != ALL_WEIGHTS:
+        return [request.resolve()]
+    if is_gguf(request.model):
+        raise InputError("fit: --weights all, and the file has one type; nearest: leave it out")
+    stack = find_stack(request.stack or DEFAULT)
+    names = types_of_stack(stack)
+    if stack.weights == "gguf":
+        names = [name for name in names if name in PUBLISHED_TYPES]
+    cases = [replace(request, weights=name).resolve() for name in names]
+    return sorted(cases, key=lambda case: -case.weights.file_bytes)
+
+
+def _predict_row(case: DesktopCase) -> DesktopFitRow:
+    """Predict a type of weights."""
+    prediction = case.predict()
+    memory, tokens = prediction.memory, case.request.input_tokens
+    tpot, ttft = prediction.tpot, prediction.ttft
+    fits = None if memory.over_bytes is None else not memory.over_bytes
+    words = {None: "unknown", True: "yes", False: "no"}
+    return DesktopFitRow(
+        weights=case.weights.label,
+        bits_per_weight=case.weights.bits_per_weight,
+        file_bytes=case.weights.file_bytes,
+        needed_bytes=memory.needed_bytes,
+        fits=fits,
+        verdict=words[fits],
+        longest_context=prediction.longest_context,
+        tokens_per_s_per_user=1 / tpot.value,
+        tokens_per_s_low=1 / tpot.high if tpot.high else None,
+        tokens_per_s_high=1 / tpot.low if tpot.low else None,
+        prefill_tokens_per_s=tokens / ttft.value,
+        prefill_low_tokens_per_s=tokens / ttft.high if ttft.high else None,
+        prefill_high_tokens_per_s=tokens / ttft.low if ttft.low else None,
+    )
+
+
+def _assumed(case: DesktopCase, options: StepOptions, *, has_stack: bool) -> dict[str, str]:
+    """Return the values of options that were not given and decide the answer."""
+    values = {"kv": case.demand.cache_type}
+    if not has_stack:
+        values["stack"] = case.machine.stack.name
+    if options.length is None:
+        values["length"] = str(case.demand.context)
+    return values
+
+
+def _headline(
+    rows: tuple[DesktopFitRow, ...],
+    best: DesktopFitRow | None,
+    usable_bytes: float | None,
+    *,
+    has_max_context: bool,
+) -> list[str]:
+    """Describe the type of most bits that fits, and its longest context."""
+    if usable_bytes is None:
+        return ["the memory of the device is unknown"]
+    if best is None:
+        lack = size(rows[-1].needed_bytes - usable_bytes)
+        return [f"none fits: {rows[-1].weights} is out of memory by {lack}"]
+    speed = f"{best.tokens_per_s_per_user:,.0f} tokens/s"
+    if has_max_context:
+        return [f"{best.weights}: a context of {best.longest_context:,} tokens fits, {speed}"]
+    if len(rows) == 1:
+        return [f"{best.weights} fits, {speed}"]
+    return [f"the most bits that fit are {best.weights}, {speed}"]

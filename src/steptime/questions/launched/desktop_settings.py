@@ -1,0 +1,51 @@
+"""Facts of a job of llama.cpp or Ollama as options of `serve`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from steptime.launch.job import Facts
+
+DESKTOP_STACKS = {"llamacpp": "llama.cpp", "ollama": "ollama"}
+ALL_LAYERS_OF_EXPERTS = 1000  # of `--cpu-moe` without a number: more than any network has
+DEFAULT_WEIGHTS = "q4_k_m"  # of a download without a type (common/arg.cpp; Ollama's library)
+OPTIONS = {"ubatch": "ubatch", "n_cpu_moe": "cpu_moe", "max_model_len": "context"}
+
+
+def desktop_options(tool: str, facts: Facts, user_options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of `serve` for a job of one's own machine.
+
+    Args:
+        tool: the tool of the job.
+        facts: the facts of the job.
+        user_options: options that the user gives; a longer request widens the context.
+    """
+    options: dict[str, Any] = {"stack": DESKTOP_STACKS[tool]}
+    for fact, option in OPTIONS.items():
+        if fact in facts:
+            options[option] = facts[fact]
+    parallel, context = facts.get("max_num_seqs", 1), facts.get("context_total")
+    if isinstance(parallel, int) and parallel > 1:
+        options["running_sequences"] = parallel
+    if isinstance(context, int):
+        options["context"] = context // (parallel if isinstance(parallel, int) else 1)
+    if isinstance(facts.get("gpu_layers"), int):
+        options["gpu_layers"] = facts["gpu_layers"]
+    if facts.get("experts_on_cpu"):
+        options["cpu_moe"] = ALL_LAYERS_OF_EXPERTS
+    options["weights"] = facts.get("weights", DEFAULT_WEIGHTS)
+    cache_type = facts.get("kv_dtype", facts.get("kv_dtype_k"))
+    if cache_type:
+        options["kv"] = cache_type
+    if "context" in options:
+        _shorten_request(options, user_options)
+    return options
+
+
+def _shorten_request(options: dict[str, Any], user_options: Mapping[str, Any]) -> None:
+    """Set the tokens of a request that a context has room for, where the user gives none."""
+    context = int(options["context"])
+    if {"input", "output"} & set(user_options):
+        return
+    output = min(128, context // 2)
+    options["output"] = output
+    options["input"] = min(1024, context - output)

@@ -1,0 +1,1 @@
+"""Language models on one's own machine: llama.cpp and its relatives, their memory and speed."""

@@ -1,0 +1,95 @@
+"""The cache of keys and values of a language model on one's own machine, layer by layer."""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from steptime.core.dtypes import precision
+from steptime.core.errors import unknown
+from steptime.formats.gguf.types import tensor_types
+from steptime.network.ops.builder import Builder
+from steptime.planning.shape import Shape
+from steptime.prediction.training import piece_of
+from steptime.serving.desktop.tensors import ShapeKey
+from steptime.serving.kernels import ATTENDING, Head, head_of
+
+DEFAULT_TYPE = "f16"
+TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+OTHER_NAMES = {  # of --kv in other stacks
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "int8": "q8_0",
+    "float8": "q8_0",
+    "fp8": "q8_0",
+    "int4": "q4_0",
+}
+
+
+class LayerCache(NamedTuple):
+    """What a layer keeps of a sequence.
+
+    Args:
+        numbers: keys and values of a token.
+        window: tokens that it sees, 0 for all.
+        state_bytes: bytes that it keeps however long the sequence is.
+        query_numbers: numbers of the queries of a token.
+        heads: heads of queries.
+    """
+
+    numbers: int
+    window: int
+    state_bytes: float
+    query_numbers: int
+    heads: int
+
+    def cached_tokens(self, context: int, ubatch: int) -> int:
+        """Return the tokens that it has room for; layers with a window keep a microbatch beside."""
+        return min(context, self.window + ubatch) if self.window else context
+
+
+def parse_cache_type(word: str | None) -> str:
+    """Return the type of keys and values that `--kv` names, `f16` for None.
+
+    Raises:
+        InputError: for an unknown type.
+    """
+    if word is None:
+        return DEFAULT_TYPE
+    name = word.lower().replace("-", "_")
+    name = OTHER_NAMES.get(name, name)
+    if name not in TYPES:
+        raise unknown("--kv", word, TYPES)
+    return name
+
+
+def number_bytes(cache_type: str) -> float:
+    """Return the bytes of a number of a type of the cache."""
+    row = tensor_types()[cache_type.upper()]
+    return row.block_bytes / row.block
+
+
+def layer_caches(shape: Shape) -> tuple[LayerCache, ...]:
+    """Return the cache of each layer of a network."""
+    by_kind = _caches_by_kind(ShapeKey(shape))
+    return tuple(by_kind[kind] for kind in shape.kinds)
+
+
+@lru_cache(maxsize=64)
+def _caches_by_kind(key: ShapeKey) -> dict[str, LayerCache]:
+    shape = key.shape
+    builder = Builder(shape.family.name, precision("bfloat16"), training=False)
+    graph = builder.graph(shape.family.build(builder, {**shape.one, "length": 1}, 1))
+    return {
+        piece_of(op.name): _cache_of(shape, head_of(graph, op))
+        for op in graph.ops
+        if op.kind in ATTENDING
+    }
+
+
+def _cache_of(shape: Shape, head: Head) -> LayerCache:
+    """Return the cache of a layer with such an attention; latent ones keep one key of all heads."""
+    numbers = head.token_numbers
+    if shape.one["latent_kv"]:
+        numbers = int(shape.one["latent_kv"]) + int(shape.one["rotary_width"])
+    query_numbers = head.heads * head.width
+    return LayerCache(numbers, head.window, head.state_bytes, query_numbers, head.heads)

@@ -1,0 +1,236 @@
+"""A question about a language model on one's own machine, and its prediction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from steptime.core.errors import InputError, unknown
+from steptime.formats.gguf.types import file_types
+from steptime.hardware import catalog
+from steptime.hardware.device import Device
+from steptime.planning.request import shape_of
+from steptime.planning.shape import Shape
+from steptime.prediction.kernel import Interval
+from steptime.serving.desktop.caches import parse_cache_type
+from steptime.serving.desktop.machine import Machine, Placing
+from steptime.serving.desktop.memory import (
+    Demand,
+    DesktopMemory,
+    longest_context,
+    predict_memory,
+)
+from steptime.serving.desktop.speed import StepTimes, predict_decode, predict_prefill
+from steptime.serving.desktop.stack import DEFAULT, DesktopStack, find_stack
+from steptime.serving.desktop.tensors import Weights, is_gguf, weights_of
+
+DEFAULT_HOST = "ryzen-9-7950x"  # of a desktop: two channels of DDR5-5200
+STACK_OF_TYPE = {"gguf": DEFAULT, "mlx": "mlx", "exl": "exllama"}
+PLAIN_WEIGHTS = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+BY_BITS = {  # other words for weights, in the types of each kind of file
+    "gguf": {"int4": "q4_k_m", "int8": "q8_0", "float8": "q8_0", "float4": "q4_k_m"},
+    "mlx": {"int4": "mlx_4bit", "int8": "mlx_8bit", "float8": "mlx_8bit", "float4": "mlx_4bit"},
+    "exl": {"int4": "exl_4bpw", "int8": "exl_8bpw", "float8": "exl_8bpw", "float4": "exl_4bpw"},
+}
+OTHER_WORDS = {"4bit": "int4", "8bit": "int8", "fp8": "float8", "fp4": "float4", "awq": "int4"}
+OTHER_WORDS |= {"gptq": "int4", "f16": "float16", "bf16": "bfloat16", "fp16": "float16"}
+UNSPECIFIC_WORDS = {"mxfp4", "f16", "bf16", "f32"}  # which other stacks read as well
+
+
+@dataclass(frozen=True)
+class DesktopRequest:
+    """A language model on one's own machine.
+
+    Args:
+        model: the network, a text.
+        device: the device, or its name.
+        device_count: number of devices.
+        is_split_by_rows: whether devices share each product.
+        stack: the software; "" for that of the weights.
+        weights: the type of the weights; None for that of the file or of the data type.
+        dtype: data type of weights that are not quantised.
+        kv: the type of keys and values.
+        input_tokens: tokens of a prompt.
+        output_tokens: tokens that are made of it.
+        sequences: sequences at once.
+        context: tokens that the cache has room for; None for those of a sequence.
+        gpu_layers: layers on devices, the head counted as one; None for all.
+        cpu_moe: layers whose experts stay on the host.
+        ubatch: tokens that pass at once; None for the stack's.
+        has_flash_attention: whether attention is one fused kernel.
+        host: the CPU beside the devices, a name; None for a usual desktop.
+        memory_bytes: memory of the device; None for that of its file.
+    """
+
+    model: str
+    device: str | Path | Device
+    device_count: int = 1
+    is_split_by_rows: bool = False
+    stack: str = ""
+    weights: str | None = None
+    dtype: str | None = None
+    kv: str | None = None
+    input_tokens: int = 1024
+    output_tokens: int = 128
+    sequences: int = 1
+    context: int | None = None
+    gpu_layers: int | None = None
+    cpu_moe: int = 0
+    ubatch: int | None = None
+    has_flash_attention: bool = True
+    host: str | None = None
+    memory_bytes: float | None = None
+
+    def resolve(self) -> DesktopCase:
+        """Return the network, the machine and what is asked of it.
+
+        Raises:
+            InputError: for unknown names, and for options that do not go together.
+        """
+        shape = self._shape()
+        stack = find_stack(self.stack or self._usual_stack())
+        device = self._device()
+        file_type = self._file_type(stack, device)
+        weights = weights_of(shape, file_type)
+        host = device if device.kind == "cpu" else catalog.device(self.host or DEFAULT_HOST)
+        machine = Machine(device, self.device_count, host, stack, self.is_split_by_rows)
+        _ = machine.backend
+        placing = Placing(
+            weights,
+            self.device_count,
+            self.gpu_layers,
+            self.cpu_moe,
+            stack.memory.loads_embedding,
+            self.is_split_by_rows,
+        )
+        needed_context = self.input_tokens + self.output_tokens
+        demand = Demand(
+            context=self.context or max(needed_context, stack.default_context),
+            sequences=self.sequences,
+            cache_type=parse_cache_type(self.kv),
+            ubatch=self.ubatch or stack.memory.ubatch,
+            has_flash_attention=self.has_flash_attention,
+        )
+        if demand.context < needed_context:
+            text = f"{needed_context:,} tokens of a sequence"
+            raise InputError(f"--context {demand.context}: is less than {text}")
+        return DesktopCase(self, shape, machine, placing, demand)
+
+    def _shape(self) -> Shape:
+        """Return the network; raises `InputError` for what is no decoder."""
+        shape = shape_of(self.model, trusted=True)
+        if shape.one["kind"] != "decoder":
+            raise InputError(f"{shape.label} is no decoder: it has no next token")
+        return shape
+
+    def _device(self) -> Device:
+        """Return the device with the memory that the user names."""
+        device = catalog.device(self.device)
+        if self.memory_bytes is None:
+            return device
+        return replace(device, memory_bytes=self.memory_bytes)
+
+    def _usual_stack(self) -> str:
+        """Return the stack that runs the type of the weights."""
+        row = file_types().get(_plain_word(self.weights or ""), {})
+        return STACK_OF_TYPE[row.get("stack", "gguf")]
+
+    def _file_type(self, stack: DesktopStack, device: Device) -> str:
+        """Return the type of the file; "" for that of a GGUF file. Raises `InputError`."""
+        word = _plain_word(self.weights or "")
+        if not word and is_gguf(self.model):
+            return ""
+        if not word:
+            usual = "bfloat16" if "bfloat16" in device.peak_flop_per_s else "float16"
+            word = self.dtype or usual
+        word = OTHER_WORDS.get(word, word)
+        word = PLAIN_WEIGHTS.get(word, BY_BITS[stack.weights].get(word, word))
+        stack_types = types_of_stack(stack)
+        if word not in stack_types:
+            raise unknown("--weights", self.weights or word, stack_types, f"stack {stack.name}")
+        return word
+
+
+@dataclass(frozen=True)
+class DesktopCase:
+    """A network, a machine, and what is asked of it.
+
+    Args:
+        request: the question.
+        shape: the network.
+        machine: the machine.
+        placing: which layers lie where.
+        demand: what is asked.
+    """
+
+    request: DesktopRequest
+    shape: Shape
+    machine: Machine
+    placing: Placing
+    demand: Demand
+
+    @property
+    def weights(self) -> Weights:
+        """The weights of the network."""
+        return self.placing.weights
+
+    def predict(self) -> DesktopPrediction:
+        """Return the memory and the times."""
+        case = (self.shape, self.machine, self.placing, self.demand)
+        request, stack = self.request, self.machine.stack
+        memory = predict_memory(*case)
+        mean_context = request.input_tokens + request.output_tokens / 2
+        decode = predict_decode(*case, mean_context)
+        prefill = predict_prefill(*case, request.input_tokens)
+        limit = int(self.shape.whole["max_length"])
+        return DesktopPrediction(
+            memory=memory,
+            decode=decode,
+            prefill=prefill,
+            tpot=decode.within(stack.decode_spread),
+            ttft=prefill.within(stack.prefill_spread),
+            longest_context=longest_context(*case, max(limit, self.demand.context)),
+        )
+
+
+@dataclass(frozen=True)
+class DesktopPrediction:
+    """Memory and times of a language model on one's own machine.
+
+    Args:
+        memory: the memory of the fullest device.
+        decode: seconds of a token by what takes them.
+        prefill: seconds of the prompts by what takes them.
+        tpot: time of a token with its 80 % interval [s].
+        ttft: time of the prompts with their 80 % interval [s].
+        longest_context: tokens of the longest context that fits; None where memory is unknown.
+    """
+
+    memory: DesktopMemory
+    decode: StepTimes
+    prefill: StepTimes
+    tpot: Interval
+    ttft: Interval
+    longest_context: int | None
+
+
+def types_of_stack(stack: DesktopStack) -> list[str]:
+    """Return the types of weights that a stack runs, those of 16 bits first."""
+    plain = ["bf16", "f16", "f32"]
+    packed = [
+        name
+        for name, row in file_types().items()
+        if row.get("stack", "gguf") == stack.weights and name not in plain
+    ]
+    return [*plain, *packed]
+
+
+def names_desktop_weights(word: str | None) -> bool:
+    """Whether a word names weights that stacks of one's own machine alone run: `q4_k_m`."""
+    plain = _plain_word(word or "")
+    return plain in file_types() and plain not in UNSPECIFIC_WORDS
+
+
+def _plain_word(word: str) -> str:
+    """Return a word for weights as tables have it: `Q4-K-M` is `q4_k_m`."""
+    return word.strip().lower().replace("-", "_")

@@ -1,0 +1,247 @@
+"""Seconds of a prompt and of a token of a language model on one's own machine.
+
+A token takes the bytes of all weights and of the cache over the bandwidth that is reached, the work
+to unpack weights of few bits, and a time for each kernel; parts of a network on several devices
+follow each other. A prompt takes its products over the rate that they reach.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, hypot
+
+from steptime.hardware.device import Device
+from steptime.network.ops.sequence import experts_read
+from steptime.planning.shape import Shape
+from steptime.prediction.kernel import Interval
+from steptime.serving.desktop.caches import LayerCache, layer_caches, number_bytes
+from steptime.serving.desktop.machine import Machine, Placing
+from steptime.serving.desktop.memory import Demand
+from steptime.serving.desktop.stack import Backend
+from steptime.serving.desktop.tensors import WeightTensor
+
+LAYER_KERNELS = 8  # of a layer beside products and norms: rotations, cache, attention, sums
+ROUTED_KERNELS = 6  # of a layer with experts beside: softmax, the largest ones, their sum
+MATRIX_AXES = 2
+PACKED_BITS = 16  # numbers of fewer bits are unpacked
+ATTENTION_SHARE = 0.4  # of the rate of products that attention of a prompt reaches
+HOST_SPREAD = 0.3  # in ln: what memory a host has is not known
+PLAIN_TYPES = ("float16", "bfloat16", "float32")
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of a step by what takes them.
+
+    Args:
+        products_s: reading and multiplying weights on devices.
+        attention_s: reading the cache, and attention of a prompt.
+        kernels_s: kernels beside their bytes.
+        hops_s: from a device to the next.
+        host_s: layers on the host.
+    """
+
+    products_s: float
+    attention_s: float
+    kernels_s: float
+    hops_s: float
+    host_s: float
+
+    @property
+    def seconds(self) -> float:
+        """The sum."""
+        device_s = self.products_s + self.attention_s + self.kernels_s
+        return device_s + self.hops_s + self.host_s
+
+    def within(self, spread: float) -> Interval:
+        """Return the seconds with their 80 % interval, wider where the host has a part."""
+        step_s = self.seconds
+        host_share = self.host_s / step_s if step_s else 0.0
+        factor = exp(hypot(spread, HOST_SPREAD * host_share))
+        return Interval(step_s, step_s / factor, step_s * factor)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of a network on a device or on the host.
+
+    Args:
+        tensors: its weights that products read.
+        caches: what its layers keep of a sequence.
+        device: the device, or the CPU.
+        backend: how the stack runs on it.
+        bytes_per_s: the bandwidth of its memory.
+        shared_by: devices that share each product.
+    """
+
+    tensors: Sequence[WeightTensor]
+    caches: Sequence[LayerCache]
+    device: Device
+    backend: Backend
+    bytes_per_s: float
+    shared_by: int = 1
+
+    def weights_s(self, shape: Shape, tokens: int) -> float:
+        """Return the seconds of all products of so many tokens that pass at once."""
+        rate = self.product_flop_per_s()
+        vector_rate = self.device.vector_peak("float32") or rate
+        total_s = 0.0
+        for tensor in self.tensors:
+            if not tensor.is_matrix:
+                continue
+            read, used = _shares(shape, tensor, tokens)
+            read_s = read * tensor.size_bytes / self.weight_bytes_per_s
+            flop = tensor.type.decode_flop * self.backend.weight_flop_share
+            unpack_s = read * tensor.numbers * flop / vector_rate
+            compute_s = 2 * tokens * used * tensor.numbers / rate
+            total_s += max(read_s + unpack_s, compute_s)
+        return total_s / self.shared_by
+
+    @property
+    def weight_bytes_per_s(self) -> float:
+        """The bandwidth at which weights are read."""
+        is_stacked = (self.device.memory_type or "").startswith("HBM")
+        share = self.backend.hbm_share if is_stacked else self.backend.bandwidth_share
+        return share * self.bytes_per_s
+
+    def product_flop_per_s(self) -> float:
+        """Return the rate of products of many tokens."""
+        peaks = self.device.peak_flop_per_s
+        peak = max(peaks[name] for name in PLAIN_TYPES if name in peaks)
+        rate = self.backend.product_share * peak
+        is_packed = any(tensor.type.bits < PACKED_BITS for tensor in self.tensors)
+        vector_rate = self.device.vector_peak("float32")
+        if is_packed and vector_rate:
+            return min(rate, self.backend.vector_share * vector_rate)
+        return rate
+
+    def cache_s(self, sequences: int, context: float, byte_count: float) -> float:
+        """Return the seconds to read the cache of sequences with so many tokens in it."""
+        size_bytes = sum(
+            sequences
+            * (byte_count * cache.numbers * _attended_tokens(cache, context) + cache.state_bytes)
+            for cache in self.caches
+        )
+        return size_bytes / (self.bytes_per_s * self.backend.cache_share * self.shared_by)
+
+    def attention_s(self, tokens: int, past: float) -> float:
+        """Return the seconds of attention of a prompt's tokens behind `past` others."""
+        flop = sum(
+            4 * tokens * cache.query_numbers * _attended_tokens(cache, past + tokens / 2)
+            for cache in self.caches
+        )
+        return flop / (ATTENTION_SHARE * self.product_flop_per_s() * self.shared_by)
+
+    def kernel_count(self) -> int:
+        """Return the kernels of a step."""
+        products = sum(1 for tensor in self.tensors if tensor.is_matrix or _is_norm(tensor))
+        routed = sum(1 for tensor in self.tensors if tensor.role == "ffn_down_exps")
+        return products + LAYER_KERNELS * len(self.caches) + ROUTED_KERNELS * routed
+
+
+def predict_decode(
+    shape: Shape, machine: Machine, placing: Placing, demand: Demand, context: float
+) -> StepTimes:
+    """Return the seconds of a step that gives each sequence a token at a mean context."""
+    byte_count, sequences = number_bytes(demand.cache_type), demand.sequences
+    devices, host = _parts(shape, machine, placing)
+    hops = sum(1 for part in devices if part.caches) - 1
+    return StepTimes(
+        products_s=sum(part.weights_s(shape, sequences) for part in devices),
+        attention_s=sum(part.cache_s(sequences, context, byte_count) for part in devices),
+        kernels_s=sum(part.kernel_count() * part.backend.kernel_s for part in devices),
+        hops_s=_hops_s(machine, placing, max(0, hops)),
+        host_s=(
+            host.weights_s(shape, sequences)
+            + host.cache_s(sequences, context, byte_count)
+            + host.kernel_count() * host.backend.kernel_s
+        ),
+    )
+
+
+def predict_prefill(
+    shape: Shape, machine: Machine, placing: Placing, demand: Demand, tokens: int
+) -> StepTimes:
+    """Return the seconds until prompts of so many tokens are read, one for each sequence.
+
+    Layers of the host run on a device where there is one: their weights are copied there for each
+    microbatch.
+    """
+    devices, host = _parts(shape, machine, placing)
+    all_tokens = tokens * demand.sequences
+    chunk = min(demand.ubatch, all_tokens)
+    chunks = -(-all_tokens // chunk)
+    past = tokens / 2 * (1 - chunk / all_tokens)
+    copied_s = sum(tensor.size_bytes for tensor in host.tensors) / machine.host_link_bytes_per_s
+    host_s = host.weights_s(shape, chunk) + host.attention_s(chunk, past)
+    if placing.layers_on_device:
+        host_s = min(
+            host_s,
+            copied_s + _Part(host.tensors, host.caches, *_place(machine)).weights_s(shape, chunk),
+        )
+    return StepTimes(
+        products_s=chunks * sum(part.weights_s(shape, chunk) for part in devices),
+        attention_s=chunks * sum(part.attention_s(chunk, past) for part in devices),
+        kernels_s=chunks * sum(part.kernel_count() * part.backend.kernel_s for part in devices),
+        hops_s=chunks * _hops_s(machine, placing, max(0, len(devices) - 1)),
+        host_s=chunks * host_s,
+    )
+
+
+def _place(machine: Machine) -> tuple[Device, Backend, float]:
+    """Return a device, how the stack runs on it, and the bandwidth of its memory."""
+    return machine.device, machine.backend, machine.device.memory_bytes_per_s
+
+
+def _parts(shape: Shape, machine: Machine, placing: Placing) -> tuple[list[_Part], _Part]:
+    """Return the parts of a network on devices, and the part on the host."""
+    caches = layer_caches(shape)
+    place = _place(machine)
+    if placing.is_split_by_rows:
+        layers = [caches[layer] for layer in placing.device_layers[0]]
+        count = machine.device_count
+        devices = [_Part(placing.device_tensors(0), layers, *place, shared_by=count)]
+    else:
+        devices = [
+            _Part(placing.device_tensors(i), [caches[layer] for layer in layers], *place)
+            for i, layers in enumerate(placing.device_layers)
+        ]
+    host_caches = [caches[layer] for layer in placing.host_layers]
+    host = _Part(
+        placing.host_tensors,
+        host_caches,
+        machine.host,
+        machine.host_backend,
+        machine.host_bytes_per_s,
+    )
+    return devices, host
+
+
+def _hops_s(machine: Machine, placing: Placing, hops: int) -> float:
+    """Return the seconds between devices: once a boundary, by rows twice a layer."""
+    if placing.is_split_by_rows and machine.device_count > 1:
+        exchanges = 2 * placing.weights.layers
+        return exchanges * machine.backend.hop_s * (machine.device_count - 1) / ROWS_PER_HOP
+    return hops * machine.backend.hop_s
+
+
+ROWS_PER_HOP = 10  # exchanges of rows that take as long as a hop between layers: judged
+
+
+def _shares(shape: Shape, tensor: WeightTensor, tokens: int) -> tuple[float, float]:
+    """Return the shares of a tensor that tokens read, and that each of them multiplies."""
+    if not tensor.is_routed:
+        is_head = tensor.layer is None
+        return 1.0, 1.0 / tokens if is_head else 1.0
+    experts, per_token = tensor.shape[0], shape.per_token
+    read = experts_read(experts, per_token, tokens) / experts
+    return min(1.0, read), per_token / experts
+
+
+def _attended_tokens(cache: LayerCache, context: float) -> float:
+    """Return the tokens that a layer sees of a context."""
+    return min(context, cache.window) if cache.window else context
+
+
+def _is_norm(tensor: WeightTensor) -> bool:
+    """Whether a tensor is the weight of a norm, which is a kernel of its own."""
+    return len(tensor.shape) == 1 and not tensor.role.endswith("bias")
