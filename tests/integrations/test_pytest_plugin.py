@@ -307,7 +307,10 @@ def test_a_foreign_session_imports_nothing_of_it(session):
             ours = {name for name in sys.modules if name.startswith("steptime")}
             assert not heavy
             assert ours == {
-                "steptime", "steptime.integrations", "steptime.integrations.pytest_plugin"
+                "steptime",
+                "steptime.integrations",
+                "steptime.integrations.pytest_names",
+                "steptime.integrations.pytest_plugin",
             }
     """)
     result.assert_outcomes(passed=1)

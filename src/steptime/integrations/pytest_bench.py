@@ -27,7 +27,7 @@ from steptime.integrations.pytest_limits import (
     judge_time,
     read_limits,
 )
-from steptime.integrations.pytest_plugin import LINES_KEY, MARKER
+from steptime.integrations.pytest_names import LINES_KEY, MARKER
 
 if TYPE_CHECKING:
     from steptime.questions.compare.answer import CompareAnswer

@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from steptime.integrations.pytest_names import LINES_KEY, MARKER
+
 if TYPE_CHECKING:
     from steptime.integrations.pytest_bench import StepBench
 
-MARKER = "steptime"
 MARKER_TEXT = (
     "steptime(model=None, *, batch=None, fits=None, max_step=None, device=None, **step): limits of "
     'a step: fits="24GB" is predicted; max_step="15ms" or "1.2x predicted" is measured here. '
     "Without a model they hold for what the test gives steptime_bench."
 )
 SUMMARY_TITLE = "steptime"
-LINES_KEY = pytest.StashKey[list[str]]()
-"""The lines of the summary, one a benchmark."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
