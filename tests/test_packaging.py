@@ -27,7 +27,7 @@ PINS = {
 
 def _requirements() -> list[Requirement]:
     extras = PROJECT["project"]["optional-dependencies"]
-    own = (extras[name] for name in ("torch", "jax", "onnx", "onnxruntime", "dev"))
+    own = (extras[name] for name in ("torch", "jax", "onnx", "onnxruntime", "mcp", "dev"))
     texts = [text for some in (PROJECT["project"]["dependencies"], *own) for text in some]
     return [Requirement(text) for text in texts]
 
@@ -125,10 +125,13 @@ def _imported(tree: ast.AST) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
-def test_the_wheel_holds_the_package_alone_and_validation_goes_with_the_source():
+def test_the_wheel_holds_package_and_pages_and_validation_goes_with_the_source():
     targets = PROJECT["tool"]["hatch"]["build"]["targets"]
-    assert targets["wheel"] == {"packages": ["src/steptime"]}
-    assert {"/validation", "/attack"} <= {*targets["sdist"]["include"]}
+    assert targets["wheel"] == {
+        "packages": ["src/steptime"],
+        "shared-data": {"docs": "share/steptime/docs"},
+    }
+    assert {"/docs", "/validation", "/attack"} <= {*targets["sdist"]["include"]}
     assert (ROOT / "validation/__main__.py").is_file()
 
 

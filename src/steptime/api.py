@@ -55,6 +55,8 @@ QUESTIONS = {
     "query": QuestionRow("Look up and convert", "steptime.questions.query:query"),
     "convert": QuestionRow("Look up and convert", "steptime.questions.convert:convert"),
 }
+PROGRAMS = {"mcp": QuestionRow("Look up and convert", "steptime.integrations.mcp_command:mcp")}
+"""Commands that are no questions: they serve other programs."""
 RESERVED = ("import", "data", "energy")
 """Names that a function of `steptime` cannot have: a keyword, and the package's own folders."""
 

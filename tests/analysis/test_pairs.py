@@ -167,6 +167,22 @@ def test_two_folders_pair_equal_options_and_say_what_differs():
     assert len(two_folders(a[:1], [newer]).pairs) == 1
 
 
+def test_two_folders_pair_versions_of_a_file_if_asked():
+    def measure(sha256, *samples, model="nets.Net.pt2"):
+        workload = Workload(model, {"sha256": sha256}, 4)
+        return replace(a_measurement(*samples), workload=workload)
+
+    slow, fast = [0.2 + i * 1e-5 for i in range(20)], [0.1 + i * 1e-5 for i in range(20)]
+    other = measure("cc", *fast, model="nets.Other.pt2")
+    before, after = [measure("aa", *fast), other], [measure("bb", *slow), other]
+    plain = two_folders(before, after)
+    assert [pair["verdict"] for pair in plain.pairs] == ["same"]
+    assert len(plain.unpaired) == 2
+    versions = two_folders(before, after, "step_s", None, True)
+    assert sorted(pair["verdict"] for pair in versions.pairs) == ["same", "slower"]
+    assert not versions.unpaired
+
+
 def test_the_ratio_is_that_of_the_times_beside_it_and_its_interval_holds_it():
     # half of A's samples, those after a slow start, are fast: the steady step is not the median
     a = [2.4 - i * 1e-4 for i in range(11)] + [1.4 + i * 1e-4 for i in range(9)]

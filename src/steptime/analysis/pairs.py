@@ -26,6 +26,8 @@ from steptime.records.results import (
     group_predicted_and_measured,
 )
 
+CONTENT_SETTING = "sha256"  # the setting of a network that is the hash of its file
+
 
 def predicted_and_measured(data: Data, quantity: str = "step_s") -> Pairing:
     """Return every measurement (B) beside every prediction (A) of workload, platform and strategy.
@@ -47,22 +49,32 @@ def predicted_and_measured(data: Data, quantity: str = "step_s") -> Pairing:
     return Pairing(groups, PREDICTED, words, mismatch="not {} for this stack")
 
 
-def two_folders(data: Data, quantity: str = "step_s", margin: float | None = None) -> Pairing:
+def two_folders(
+    data: Data,
+    quantity: str = "step_s",
+    margin: float | None = None,
+    any_content: bool = False,
+) -> Pairing:
     """Return the records of the second folder beside those of the first, on the same platforms.
 
-    A difference below `margin`, a share, counts as none.
+    Args:
+        data: the records.
+        quantity: the quantity that is compared.
+        margin: a difference below this share counts as none.
+        any_content: pairs a network of a file or of code with other versions of the file.
 
     Raises:
         InputError: for a quantity that no record holds.
     """
     check_quantity(data, quantity)
+    free = (CONTENT_SETTING,) if any_content else ()
     grouping = Grouping(
         quantity=quantity,
         level=pl.col("folder_rank").cast(pl.String),
-        cell=cell_columns(data, "folder", ()),
+        cell=cell_columns(data, "folder", free),
     )
     words = {"0": "in the first folder", "1": "in the second folder"}
-    return Pairing(RecordGroups(data, grouping), "0", words, margin=margin)
+    return Pairing(RecordGroups(data, grouping), "0", words, free=free, margin=margin)
 
 
 def by_column(

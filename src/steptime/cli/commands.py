@@ -10,7 +10,7 @@ from cyclopts import App, Group, Parameter
 
 from steptime import __version__
 from steptime.analysis.analyses import ANALYSES, PLOTS, analysis
-from steptime.api import PANELS, QUESTIONS
+from steptime.api import PANELS, PROGRAMS, QUESTIONS
 from steptime.cli.help import PlainHelp, write_names
 from steptime.cli.panels import ARGUMENTS, PANEL_GROUPS
 from steptime.core import registry
@@ -18,7 +18,8 @@ from steptime.core.docstrings import summary
 from steptime.core.errors import InputError, check_choice
 from steptime.core.signature import REQUIRED, parameters_of
 
-COMMANDS = {name: row.answer for name, row in QUESTIONS.items()}
+ROWS = QUESTIONS | PROGRAMS
+COMMANDS = {name: row.answer for name, row in ROWS.items()}
 """The function that answers each command, as `module:function`."""
 ROOT_TEXT = "How long does a step take, how long would it take elsewhere, and why?"
 ANALYSE_TEXT = "Answer one question on records, as a table and a picture."
@@ -49,7 +50,7 @@ def kind_names() -> list[str]:
     return [*registry.names(ANALYSES, "analyses"), *registry.names(PLOTS, "plots")]
 
 
-def root_commands(names: Iterable[str] = QUESTIONS) -> list[str]:
+def root_commands(names: Iterable[str] = ROWS) -> list[str]:
     """Return the commands of one word, which the help of `steptime` lists."""
     return [name for name in names if " " not in name]
 
@@ -118,7 +119,7 @@ def _build_app(is_root_listed: bool, is_analyse_listed: bool, target: str) -> Ap
             f"{__name__}:{target}{name}",
             name=name,
             help=describe_command(name) if is_root_listed else None,
-            group=_COMMAND_GROUPS[QUESTIONS[name].panel if name in QUESTIONS else OTHER_PACKAGES],
+            group=_COMMAND_GROUPS[ROWS[name].panel if name in ROWS else OTHER_PACKAGES],
             sort_key=rank,
         )
     for flag in (*VERSION_FLAGS, *HELP_FLAGS):

@@ -52,6 +52,7 @@ class _CompareRequest:
         by: a column, or None.
         against: the level that the other levels face, or None.
         any_dtype: whether types may differ.
+        any_content: whether the content of a network's file may differ.
         quantity: the quantity.
         fail_on: a key of `watch.FAIL_ON`, or None.
         margin: share below which a difference counts as none, or None for the default.
@@ -62,6 +63,7 @@ class _CompareRequest:
     by: str | None
     against: str | None
     any_dtype: bool
+    any_content: bool
     quantity: str
     fail_on: str | None
     margin: float | None
@@ -78,6 +80,7 @@ def compare(
     by: Column | None = None,
     against: Level | None = None,
     any_dtype: bool = False,
+    any_content: bool = False,
     quantity: kinds.Name = "step_s",
     fail_on: FailOn | None = None,
     margin: Margin | None = None,
@@ -98,6 +101,7 @@ def compare(
         by: Each level of a column against the first: host, threads, ...
         against: With --by: the level the others face.
         any_dtype: With --platforms or --by: pair types with other types.
+        any_content: Of two folders: pair a network of a file or of code with its other versions.
         quantity: step_s, peak_bytes, ...
         fail_on: Of two folders: exit with 3 on slower, faster, changed or vanished.
         margin: Smaller changes count as none. Default: 5%.
@@ -113,6 +117,7 @@ def compare(
         by=by,
         against=text_of(against),
         any_dtype=any_dtype,
+        any_content=any_content,
         quantity=quantity,
         fail_on=None if fail_on is None else check_choice("--fail-on", fail_on, watch.FAIL_ON),
         margin=None if margin is None else parse_share(text_of(margin), "--margin"),
@@ -136,7 +141,11 @@ def _check(request: _CompareRequest) -> None:
         refuse({"--against": request.against}, "{} goes with --by COLUMN")
     if not request.has_two_folders:
         refuse(
-            {"--fail-on": request.fail_on, "--margin": request.margin},
+            {
+                "--any-content": request.any_content,
+                "--fail-on": request.fail_on,
+                "--margin": request.margin,
+            },
             "{} goes with two folders",
         )
 
@@ -154,7 +163,8 @@ def _pair(request: _CompareRequest, data: Data) -> tuple[str, str, Pairing]:
             parse_share(DEFAULT_MARGIN, "--margin") if request.margin is None else request.margin
         )
         first, second = request.folders
-        return str(first), str(second), pairs.two_folders(data, quantity, margin)
+        pairing = pairs.two_folders(data, quantity, margin, request.any_content)
+        return str(first), str(second), pairing
     if request.platforms:
         names = [name.strip() for name in request.platforms.split(",")]
         if len(names) != 2:

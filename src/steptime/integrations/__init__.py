@@ -1,0 +1,1 @@
+"""steptime inside of other programs: test suites, coding agents and training loops."""

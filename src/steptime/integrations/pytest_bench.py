@@ -1,0 +1,295 @@
+"""Benchmarks of steps inside of pytest: what `steptime_bench` measures and a marker checks."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+import pytest
+
+from steptime.core.errors import InputError, OutsideError
+from steptime.core.units import percent
+from steptime.core.values import parse_count, parse_share
+from steptime.integrations.pytest_limits import (
+    LIMIT_NAMES,
+    Limits,
+    Step,
+    Verdict,
+    describe_step,
+    judge_fit,
+    judge_time,
+    read_limits,
+)
+from steptime.integrations.pytest_names import LINES_KEY, MARKER
+
+if TYPE_CHECKING:
+    from steptime.questions.compare.answer import CompareAnswer
+    from steptime.questions.run.measured_step import RunAnswer
+
+MAX_ROUNDS = 100
+_OUTSIDE_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """A benchmark.
+
+    Attributes:
+        measured: the measured step, None where only a prediction was asked for.
+        comparison: the step against the baseline, None without a baseline of it.
+        verdict: faster, slower, same or unsure; `new` without a baseline, `fits` of a prediction.
+        folder: the records of the step, None where nothing was measured.
+    """
+
+    measured: RunAnswer | None
+    comparison: CompareAnswer | None
+    verdict: str
+    folder: Path | None
+
+
+class StepBench(Protocol):
+    """The function that the fixture `steptime_bench` is."""
+
+    def __call__(
+        self, model: Any, batch: int | None = None, *, rounds: int | None = None, **step: Any
+    ) -> BenchResult:
+        """Measure a step in fresh processes; fail where it is slower than its baseline.
+
+        Args:
+            model: a MODEL of `steptime run`, a class or function of a file that makes a module, or
+                a `torch.nn.Module` with `inputs=`.
+            batch: the batch size; None for the model's own.
+            rounds: fresh processes; None for `--steptime-rounds`.
+            **step: further options of `steptime run`, such as `device`, `dtype` or `threads`.
+        """
+
+
+class Bench:
+    """The benchmarks of one test, each with a folder of records of its own."""
+
+    def __init__(self, item: pytest.Item, scratch: Path) -> None:
+        """Read the options of pytest and the marker of the test.
+
+        Args:
+            item: the test.
+            scratch: holds the records where `--steptime-out` names no folder.
+        """
+        option = item.config.getoption
+        self._item = item
+        self._count = 0
+        self._out = Path(option("--steptime-out") or scratch)
+        baseline = option("--steptime-baseline")
+        self._baseline = None if baseline is None else Path(baseline)
+        self._budget = option("--steptime-budget")
+        self._margin = option("--steptime-margin")
+        with failing_on_wrong_input():
+            parse_share(self._margin, "--steptime-margin")
+            self._rounds = parse_count(
+                option("--steptime-rounds"), "--steptime-rounds", at_most=MAX_ROUNDS
+            )
+            marker = item.get_closest_marker(MARKER)
+            is_of_bench = marker is not None and not marker.args
+            self._limits = read_limits(marker.kwargs) if marker and is_of_bench else None
+
+    def __call__(
+        self, model: Any, batch: int | None = None, *, rounds: int | None = None, **step: Any
+    ) -> BenchResult:
+        """Measure a step and compare it with its baseline, as `StepBench` says."""
+        with failing_on_wrong_input():
+            inputs = step.pop("inputs", None)
+            return self.run(Step(_model_text(model, inputs), batch, step), self._limits, rounds)
+
+    def run(self, step: Step, limits: Limits | None, rounds: int | None = None) -> BenchResult:
+        """Check the limits of a step, measure it where they ask for it, and compare it.
+
+        Args:
+            step: the step.
+            limits: its limits; one of memory alone needs no measurement.
+            rounds: fresh processes; None for `--steptime-rounds`.
+        """
+        if limits is not None and limits.fits is not None:
+            self._hold(judge_fit(step, limits))
+            if limits.max_step is None:
+                return BenchResult(None, None, "fits", None)
+        folder = self._next_folder()
+        measured = self._measure(step, limits, rounds or self._rounds, folder)
+        if limits is not None and limits.max_step is not None:
+            self._hold(self._judge_time(step, limits, measured))
+        return self._compare(measured, folder)
+
+    def _next_folder(self) -> Path:
+        """Return the name of the folder of the next benchmark: that of the test, and a number."""
+        self._count += 1
+        suffix = "" if self._count == 1 else f"-{self._count}"
+        return Path(_OUTSIDE_NAME.sub("-", self._item.nodeid).strip("-.") + suffix)
+
+    def _measure(self, step: Step, limits: Limits | None, rounds: int, folder: Path) -> RunAnswer:
+        """Measure a step in fresh processes and keep its record; skip what cannot run here."""
+        from steptime.questions.run.measured_step import RunAnswer
+        from steptime.questions.run.question import run
+
+        options = {"budget": self._budget, **step.options}
+        if limits is not None and limits.device is not None:
+            options.setdefault("device", _place_of(limits.device))
+        out = self._out / folder
+        _refuse_records(out)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            answer = run(step.model, step.batch, runs=rounds, out=out, **options)
+        except InputError as error:
+            if "is not available here" in str(error):
+                self._skip(str(error))
+            raise
+        if not isinstance(answer, RunAnswer):
+            self._skip("rank 0 measures for all ranks")
+        if answer.status == "unsupported":
+            self._skip("; ".join(answer.headline))
+        if answer.step_s is None:
+            _fail("; ".join(answer.headline))
+        device = None if limits is None else limits.device
+        if device is not None and not _is_device(device, answer.platform):
+            self._skip(f"the device is {answer.platform}, not {device}")
+        return answer
+
+    def _judge_time(self, step: Step, limits: Limits, measured: RunAnswer) -> Verdict:
+        try:
+            return judge_time(step, limits, measured)
+        except InputError as error:
+            self._skip(f"no prediction of {measured.platform}: {error}")
+
+    def _hold(self, verdict: Verdict) -> None:
+        """Fail the test where a limit does not hold."""
+        self._add_line(verdict.line)
+        if verdict.word == "no":
+            _fail(verdict.line)
+        if verdict.word == "unsure":
+            self._fail_unsure(verdict.line)
+
+    def _compare(self, measured: RunAnswer, folder: Path) -> BenchResult:
+        """Return a benchmark beside its baseline; fail the test where it is slower."""
+        from steptime.questions.compare.question import compare
+
+        out = self._out / folder
+        step = describe_step(measured)
+        if self._baseline is None or not (self._baseline / folder).is_dir():
+            place = "" if self._baseline is None else f" in {self._baseline / folder}"
+            self._add_line(f"{step}; no baseline{place}")
+            return BenchResult(measured, None, "new", out)
+        comparison = compare(
+            [self._baseline / folder, out],
+            any_content=True,
+            fail_on="slower",
+            margin=self._margin,
+        )
+        verdict = (comparison.rows[0].verdict if comparison.rows else None) or "unsure"
+        line = f"{step}; {_describe_change(comparison)}"
+        self._add_line(line)
+        if verdict == "slower" and comparison.exit_code != 2:  # 2: another machine
+            _fail("\n".join([line, *comparison.headline]))
+        if verdict == "unsure" or not comparison.is_judged:
+            verdict = "unsure"
+            self._fail_unsure("\n".join([line, *comparison.notes]))
+        return BenchResult(measured, comparison, verdict, out)
+
+    def _fail_unsure(self, text: str) -> None:
+        if self._item.config.getoption("--steptime-fail-unsure"):
+            _fail(f"unsure: {text}")
+
+    def _skip(self, reason: str) -> NoReturn:
+        """Skip the test, with a line of the summary."""
+        self._add_line(f"{self._item.name}: skipped: {reason}")
+        pytest.skip(f"steptime: {reason}")
+
+    def _add_line(self, line: str) -> None:
+        self._item.config.stash[LINES_KEY].append(line)
+
+
+def check_marker(item: pytest.Function, marker: pytest.Mark) -> None:
+    """Hold the limits of a marker that names a model.
+
+    Args:
+        item: the test.
+        marker: its marker; one without a model is left to `steptime_bench`.
+    """
+    if not marker.args:
+        if "steptime_bench" not in item.fixturenames:
+            _fail(f"@pytest.mark.{MARKER}: name a model, or let the test take steptime_bench")
+        return
+    options = {name: value for name, value in marker.kwargs.items() if name not in LIMIT_NAMES}
+    batch, inputs = options.pop("batch", None), options.pop("inputs", None)
+    with TemporaryDirectory(prefix="steptime-") as scratch, failing_on_wrong_input():
+        step = Step(_model_text(marker.args[0], inputs), batch, options)
+        Bench(item, Path(scratch)).run(step, read_limits(marker.kwargs))
+
+
+@contextmanager
+def failing_on_wrong_input() -> Iterator[None]:
+    """Fail the test with the one line of a wrong input, without a traceback."""
+    try:
+        yield
+    except (InputError, OutsideError) as error:
+        _fail(str(error))
+
+
+def _fail(text: str) -> NoReturn:
+    pytest.fail(f"steptime: {text}", pytrace=False)
+
+
+def _model_text(model: Any, inputs: Any) -> str:
+    """Return the MODEL that a test names: a text, a path, a class or function of a file, a module.
+
+    Raises:
+        InputError: for a class or function that is not at the top of a file, and for a module
+            without `inputs`.
+    """
+    if isinstance(model, str | os.PathLike):
+        return os.fspath(model)
+    if inspect.isclass(model) or inspect.isfunction(model):
+        name = model.__qualname__
+        if not name.isidentifier():
+            raise InputError(f"{name}: give a class or function at the top of a file")
+        file = inspect.getsourcefile(model) or ""
+        return f"{os.path.relpath(file)}:{name}"
+    if inputs is None:
+        kind = type(model).__name__
+        raise InputError(f"a module {kind} needs inputs=, a list of tensors or (shape, type)")
+    from steptime.questions.module_file import from_module
+
+    return from_module(model, inputs)
+
+
+def _refuse_records(folder: Path) -> None:
+    """Raise `InputError` for a folder with records of an earlier session, which would be pooled."""
+    if folder.is_dir() and any(folder.iterdir()):
+        raise InputError(f"{folder}: holds records; name a new folder with --steptime-out")
+
+
+def _place_of(device: str) -> str:
+    """Return the place where a device runs steps: cuda of a GPU, else cpu."""
+    from steptime.hardware import catalog
+
+    return "cuda" if catalog.device(device).kind == "gpu" else "cpu"
+
+
+def _is_device(device: str, platform: str) -> bool:
+    from steptime.hardware import catalog
+
+    return catalog.platform_of(platform) == catalog.device(device).name
+
+
+def _describe_change(comparison: CompareAnswer) -> str:
+    """Return `12 % slower than the baseline (10 % to 14 %)`, `unsure ...`, or why there is none."""
+    if not comparison.rows:
+        return "; ".join(comparison.notes[:1]) or "not comparable with the baseline"
+    row = comparison.rows[0]
+    change = f"{percent(row.ratio - 1, '+')} against the baseline"
+    ends = [end for end in (row.ratio_low, row.ratio_high) if end is not None]
+    interval = " to ".join(percent(end - 1, "+") for end in ends)
+    return f"{row.verdict or 'unsure'}: {change} ({interval})" if ends else f"unsure: {change}"

@@ -1,0 +1,173 @@
+"""Limits of a step in a test: the memory that it is predicted to need, and its measured time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from steptime.core.errors import InputError, unknown
+from steptime.core.units import percent, seconds, size
+from steptime.core.values import parse_bytes, parse_number, parse_seconds
+
+if TYPE_CHECKING:
+    from steptime.questions.run.measured_step import RunAnswer, StepStatistics
+
+LIMIT_NAMES = ("fits", "max_step", "device")
+MEMORY_DEVICE = "rtx-4090"  # whose driver and libraries a need of memory counts, without `device`
+MAX_FACTOR = 1000.0  # of a predicted time
+RUN_ONLY = ("threads", "compile_", "budget", "limit", "backend")  # no options of a prediction
+_FACTOR = re.compile(r"(?P<number>[0-9.]+)\s*x\s+predicted")
+
+
+class Limits(NamedTuple):
+    """Limits of a step.
+
+    Attributes:
+        fits: memory that it must fit, `24GB` or the name of a device; None for no limit.
+        max_step: longest time, `15ms` or `1.2x predicted`; None for no limit.
+        device: the device of predictions, and the one that must be present to measure; None for
+            the one that is present.
+    """
+
+    fits: str | None
+    max_step: str | None
+    device: str | None
+
+
+class Verdict(NamedTuple):
+    """Whether a step keeps a limit.
+
+    Attributes:
+        word: yes, no or unsure.
+        line: the reason, in a sentence.
+    """
+
+    word: str
+    line: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step as a test names it.
+
+    Attributes:
+        model: the MODEL.
+        batch: the batch size; None for the model's own.
+        options: further options of `steptime run`.
+    """
+
+    model: str
+    batch: int | None
+    options: Mapping[str, Any]
+
+    @property
+    def predicted_options(self) -> Mapping[str, Any]:
+        """The options that a prediction has, too."""
+        return {name: value for name, value in self.options.items() if name not in RUN_ONLY}
+
+
+def read_limits(values: Mapping[str, Any]) -> Limits:
+    """Return the limits among the keywords of a marker.
+
+    Raises:
+        InputError: for a limit that cannot be read, and without any.
+    """
+    fits, max_step, device = (values.get(name) for name in LIMIT_NAMES)
+    limits = Limits(
+        None if fits is None else str(fits),
+        None if max_step is None else str(max_step),
+        None if device is None else str(device),
+    )
+    if limits.fits is None and limits.max_step is None:
+        raise InputError('a marker steptime needs a limit: fits="24GB" or max_step="15ms"')
+    if limits.fits is not None and _is_size(limits.fits):
+        parse_bytes(limits.fits, "fits")
+    if limits.max_step is not None:
+        _read_longest(limits.max_step)
+    return limits
+
+
+def judge_fit(step: Step, limits: Limits) -> Verdict:
+    """Return whether a step is predicted to fit the memory of a limit; nothing is measured.
+
+    Raises:
+        InputError: for a network or a device that is unknown.
+    """
+    from steptime.hardware import catalog
+    from steptime.prediction.conformal import TOO_CLOSE, judge_memory
+    from steptime.questions.fit.question import fit
+
+    text = limits.fits or ""
+    device = catalog.device(limits.device or (MEMORY_DEVICE if _is_size(text) else text))
+    usable_bytes = parse_bytes(text, "fits") if _is_size(text) else device.usable_bytes
+    answer = fit(step.model, device, step.batch, **step.predicted_options)
+    verdict = judge_memory(answer.needed_bytes, usable_bytes, device).verdict
+    word = "unsure" if verdict in (TOO_CLOSE, "unknown") else verdict
+    interval = f"{size(answer.needed_low_bytes)} to {size(answer.needed_high_bytes)}"
+    limit = "unknown memory" if usable_bytes is None else size(usable_bytes)
+    return Verdict(
+        word,
+        f"{answer.model}, batch {answer.batch}: needs {size(answer.needed_bytes)} ({interval}) "
+        f"of {limit} on {device.name}",
+    )
+
+
+def judge_time(step: Step, limits: Limits, measured: RunAnswer) -> Verdict:
+    """Return whether a measured step keeps the limit of its time.
+
+    It does not where the whole 95 % interval of its median lies above the limit.
+
+    Raises:
+        InputError: if the device that measured cannot be predicted.
+    """
+    from steptime.questions.predict.question import predict
+    from steptime.questions.predict.step_time import StepTime
+
+    step_s = measured.step_s
+    if step_s is None:
+        raise InputError("nothing was measured")
+    factor, longest_s = _read_longest(limits.max_step or "")
+    text = seconds(longest_s or 0.0)
+    if factor is not None:
+        prediction = predict(step.model, measured.platform, step.batch, **step.predicted_options)
+        if not isinstance(prediction, StepTime):
+            raise InputError("several stacks have no single predicted time")
+        longest_s = factor * prediction.step_s
+        text = f"{seconds(longest_s)}, {factor:g} times the predicted {seconds(prediction.step_s)}"
+    word = _compare_median(step_s, longest_s or 0.0)
+    over = step_s.median / (longest_s or 1.0) - 1
+    excess = f"; {percent(over)} above the limit" if over > 0 else ""
+    line = f"{describe_step(measured)} of at most {text} on {measured.platform}{excess}"
+    return Verdict(word, line)
+
+
+def describe_step(measured: RunAnswer) -> str:
+    """Describe a measured step: `fc:layers=2, batch 64: 1.2 ms`."""
+    median = "unknown" if measured.step_s is None else seconds(measured.step_s.median)
+    return f"{measured.model}, batch {measured.batch}: {median}"
+
+
+def _compare_median(step: StepStatistics, longest_s: float) -> str:
+    """Return yes, no, or unsure where the interval holds the limit or is unknown above it."""
+    low_s, high_s = step.low_s, step.high_s
+    if low_s is None or high_s is None:
+        return "yes" if step.median <= longest_s else "unsure"
+    if low_s > longest_s:
+        return "no"
+    return "yes" if high_s <= longest_s else "unsure"
+
+
+def _is_size(text: str) -> bool:
+    return text[:1].isdigit()
+
+
+def _read_longest(text: str) -> tuple[float | None, float | None]:
+    """Return the factor of `1.2x predicted`, or the seconds of `15ms`, and None for the other."""
+    match = _FACTOR.fullmatch(text.strip())
+    if match:
+        return parse_number(match["number"], "max_step", 0, MAX_FACTOR), None
+    if "predicted" in text:
+        raise unknown("limit", text, ["1.2x predicted", "15ms"], "max_step")
+    return None, parse_seconds(text, "max_step")

@@ -1,0 +1,28 @@
+"""SKILL.md and llms.txt are what the script makes of the commands, which run here."""
+
+from __future__ import annotations
+
+import re
+import runpy
+
+from places import ROOT
+from steptime.api import PROGRAMS, QUESTIONS
+
+MAKER = runpy.run_path(str(ROOT / "scripts/make-skill"))
+
+
+def test_the_skill_shows_what_its_examples_print():
+    written = (ROOT / "SKILL.md").read_text("utf-8")
+    assert written == MAKER["skill_page"](), "run scripts/make-skill"
+    assert all(f"* `steptime {name}`: " in written for name in QUESTIONS | PROGRAMS)
+
+
+def test_the_index_names_commands_and_pages_that_exist():
+    written = (ROOT / "llms.txt").read_text("utf-8")
+    assert written == MAKER["index_page"](), "run scripts/make-skill"
+    headings = (ROOT / "docs/commands.md").read_text("utf-8").lower()
+    for target in re.findall(r"\]\(([^)]*)\)", written):
+        path, _, anchor = target.partition("#")
+        assert (ROOT / path).is_file()
+        if anchor:
+            assert re.search(rf"^#+ `?(steptime )?{anchor.replace('-', '[ -]')}`?$", headings, re.M)
