@@ -25,4 +25,5 @@ def test_the_index_names_commands_and_pages_that_exist():
         path, _, anchor = target.partition("#")
         assert (ROOT / path).is_file()
         if anchor:
-            assert re.search(rf"^#+ `?(steptime )?{anchor.replace('-', '[ -]')}`?$", headings, re.M)
+            heading = anchor.replace("-", "[ -]")
+            assert re.search(rf"^#+ `?(steptime )?{heading}`?$", headings, re.MULTILINE)

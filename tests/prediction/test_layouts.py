@@ -3,10 +3,10 @@
 from steptime.calibration.cases import op_kernels
 from steptime.core.graph import Graph, Op, TensorSpec
 from steptime.hardware import catalog
+from steptime.hardware.constants import Constant
 from steptime.prediction.calibrated.attention import attention
 from steptime.prediction.kernel import Settings
 from steptime.prediction.lower import lower
-from steptime.hardware.constants import Constant
 
 
 def _constants() -> dict[str, float]:

@@ -23,7 +23,7 @@ def test_lengths_of_a_file_are_repeated(tmp_path):
     path = tmp_path / "lengths.csv"
     path.write_text("input_tokens,output_tokens\n10,20\n30,40\n", encoding="utf-8")
     assert read_lengths(str(path), 1, 1, 3, seed=0) == ([10, 30, 10], [20, 40, 20])
-    with pytest.raises(InputError, match="did you mean .sharegpt"):
+    with pytest.raises(InputError, match=r"did you mean .sharegpt"):
         read_lengths("sharegp", 1, 1, 3, seed=0)
 
 

@@ -97,12 +97,15 @@ def judge_fit(step: Step, limits: Limits) -> Verdict:
     """
     from steptime.hardware import catalog
     from steptime.prediction.conformal import TOO_CLOSE, judge_memory
+    from steptime.questions.fit.answer import FitAnswer
     from steptime.questions.fit.question import fit
 
     text = limits.fits or ""
     device = catalog.device(limits.device or (MEMORY_DEVICE if _is_size(text) else text))
     usable_bytes = parse_bytes(text, "fits") if _is_size(text) else device.usable_bytes
     answer = fit(step.model, device, step.batch, **step.predicted_options)
+    if not isinstance(answer, FitAnswer):
+        raise InputError("fits: quantised weights of a desktop server have no training step")
     verdict = judge_memory(answer.needed_bytes, usable_bytes, device).verdict
     word = "unsure" if verdict in (TOO_CLOSE, "unknown") else verdict
     interval = f"{size(answer.needed_low_bytes)} to {size(answer.needed_high_bytes)}"

@@ -71,7 +71,8 @@ def calls_of(kernels: Iterable[Kernel]) -> dict[tuple[str, str], Calls]:
     """Return what the host calls, by pass and kind of the kernels.
 
     Every kernel is one op of a framework, or as many as a stack `calls` for it, whatever these
-    launch beyond the first; in an update each launch is an op, as loops and lists of an optimizer call them. Exchanges are not counted.
+    launch beyond the first; in an update each launch is an op, as loops and lists of an optimizer
+    call them. Exchanges are not counted.
     """
     found: dict[tuple[str, str], Calls] = {}
     for one in kernels:

@@ -145,9 +145,10 @@ def _kernels(
             views += 1
             continue
         head = ops[0]
+        layout_bytes, layout_launches = 0.0, 0
         if last and _copies_layout(head, stack):
             image_bytes = graph.tensors[head.inputs[0]].size_bytes
-            moved, launched = moved + LAYOUT_PASSES * image_bytes, launched + LAYOUT_KERNELS
+            layout_bytes, layout_launches = LAYOUT_PASSES * image_bytes, LAYOUT_KERNELS
         case = graph.cases[head.name][:3]
         own = graph.tensors[head.outputs[0]].dtype  # in a mixed step not the same for all
         one = Kernel(
@@ -157,10 +158,10 @@ def _kernels(
             own if own in FLOATS else compute,
             "matrix" if products else "vector",
             flop,
-            moved,
+            moved + layout_bytes,
             products,
             serial,
-            launched * serial,
+            (launched + layout_launches) * serial,
             window=window_of(*case),
             row=row if runs_as else row_of(*case),
             views=views,

@@ -10,9 +10,11 @@ from steptime.core.toml_files import packaged
 from steptime.formats import Source
 from steptime.formats.gguf.header import Header, LongArray, read_header
 from steptime.formats.gguf.types import file_types_by_number
-from steptime.formats.huggingface import described, types
+from steptime.formats.huggingface.reading import describe_network, name_class
+from steptime.formats.huggingface.types import types
 from steptime.network.families.family import Family
 
+CAUSAL = "ForCausalLM"
 OUTPUT = "output.weight"
 QUERY_BIAS = "blk.0.attn_q.bias"
 EMBEDDING = "token_embd.weight"
@@ -29,7 +31,7 @@ def read(source: Source, _allow_unknown: bool) -> Family:
     """
     header, place = read_header(source), shorten(source.name)[1:-1]
     config, remarks = config_of(header, place)
-    family = described(config, place, remarks)
+    family = describe_network(config, place, remarks)
     return family_with_weights(family, header)
 
 
@@ -67,13 +69,11 @@ def config_of(header: Header, place: str) -> tuple[JsonObject, list[str]]:
         if f"{architecture}.{key}" in metadata
     }
     config |= _vocabulary(header)
-    config |= _from_tensors(header, row["model_type"])
+    config |= _from_tensors(header)
     config["model_type"] = row["model_type"]
-    heads = types()[row["model_type"]]["heads"]
-    if "ForCausalLM" in heads:
-        name = types()[row["model_type"]].get("name", "")
-        stem = name or row["model_type"].replace("_", " ").title().replace(" ", "")
-        config["architectures"] = [f"{stem}ForCausalLM"]
+    model_type = types()[row["model_type"]]
+    if CAUSAL in model_type.heads:
+        config["architectures"] = [name_class(model_type, CAUSAL)]
     return config, remarks
 
 
@@ -95,14 +95,14 @@ def _vocabulary(header: Header) -> dict[str, int]:
     return {}
 
 
-def _from_tensors(header: Header, model_type: str) -> JsonObject:
+def _from_tensors(header: Header) -> JsonObject:
     """Return the settings that tensors show: a shared table, and biases of queries."""
     names = {tensor.name for tensor in header.tensors}
     values: JsonObject = {}
     if names:
         values["tie_word_embeddings"] = OUTPUT not in names
-    if names and "attention_bias" in types()[model_type]["fields"]:
-        values["attention_bias"] = QUERY_BIAS in names
+    if QUERY_BIAS in names:
+        values["attention_bias"] = True
     return values
 
 

@@ -18,7 +18,6 @@ from steptime.prediction.calibrated.form import (
 from steptime.prediction.calibrated.product import product
 from steptime.prediction.kernels import Rows
 
-
 WIDTHS = (32, 64, 96, 128, 160, 192, 224, 256)  # of heads that FlashAttention has kernels for
 
 

@@ -246,8 +246,8 @@ def _on_matrix_units(
     it: on average `convolution.matrix_turned` of them. Those whose channels are no multiple of 8
     are copied to one that is. In TF32 the forward pass reads and writes images as they lie (cuDNN's
     kernels sm80_xmma_fprop_implicit_gemm_tf32f32_..._nhwckrsc_nchw); its gradients do not
-    (..._dgrad_..._nhwckrsc_nhwc, ..._wgrad_..._nhwc). Where tensors are copied to matrix units at once, kernels are those
-    of devices before, and take no other layout (`new_share`, `new_turned`).
+    (..._dgrad_..._nhwckrsc_nhwc, ..._wgrad_..._nhwc). Where tensors are copied to matrix units at
+    once, kernels are those of devices before, and take no other layout (`new_share`, `new_turned`).
     """
     newer = copies(device) == "tensor"
     shape = _padded(kernels.kind, layer)

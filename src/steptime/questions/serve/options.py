@@ -93,7 +93,6 @@ class ServeKeywords(TypedDict, total=False):
     search: bool
     max_device_count: kinds.Count | None
     out: kinds.OutFile | None
-    max_context: Annotated[bool, Kind(panel="Memory")]
     context: Annotated[Count, Kind("N", names=("--context", "--ctx-size"), panel="Memory")] | None
     gpu_layers: Annotated[Count, Kind("N", names=("--gpu-layers", "-ngl"), panel="Memory")] | None
     cpu_moe: Annotated[Count, Kind("N", names=("--cpu-moe", "--n-cpu-moe"), panel="Memory")] | None
@@ -156,7 +155,6 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
         max_device_count: Devices of a server of a search at most. Default: 64.
         out: Draw tokens/s of a device over those of a user, of a search: .png, .svg, .pdf or
             .html.
-        max_context: Say first the longest context that fits (of llama.cpp and the like).
         context: Tokens that the cache has room for. Default: those in and out.
         gpu_layers: Layers on devices, the head counted as one; the others stay on the host.
             Default: all.
@@ -209,7 +207,6 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
     search: bool = False
     max_device_count: Count | None = None
     out: File | None = None
-    max_context: bool = False
     context: Count | None = None
     gpu_layers: Count | None = None
     cpu_moe: Count | None = None

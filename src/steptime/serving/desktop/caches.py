@@ -92,4 +92,4 @@ def _cache_of(shape: Shape, head: Head) -> LayerCache:
     if shape.one["latent_kv"]:
         numbers = int(shape.one["latent_kv"]) + int(shape.one["rotary_width"])
     query_numbers = head.heads * head.width
-    return LayerCache(numbers, head.window, head.state_bytes, query_numbers, head.heads)
+    return LayerCache(int(numbers), head.window, head.state_bytes, query_numbers, head.heads)
