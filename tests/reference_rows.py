@@ -66,7 +66,7 @@ def reference_row(record: Record) -> Row:
     """Return the facts and the numbers of a record, in SI.
 
     `step_s` is the median of the samples, or the value; so is every other quantity.
-    `speed_per_s` counts the examples of all replicas.
+    `examples_per_s` counts the examples of all replicas.
     """
     table = facts(record)
     table |= {name: headline(quantity) for name, quantity in record.quantities.items()}
@@ -80,7 +80,7 @@ def reference_row(record: Record) -> Row:
         run = step.columns.get("run") or (0,) * len(step.samples)
         return table | summarize(by_run(step.samples, run), examples)
     speed = examples / step.value if step.value and table["batch"] else None
-    return table | {"step_s_low": step.low, "step_s_high": step.high, "speed_per_s": speed}
+    return table | {"step_s_low": step.low, "step_s_high": step.high, "examples_per_s": speed}
 
 
 def _infeed(record: Record) -> float | None:
@@ -109,7 +109,7 @@ def summarize(runs: Sequence[Sequence[float]], batch: int) -> dict[str, Any]:
         "steady": None if found["steady"] is None else bool(found["steady"]),
         "samples_n": len(times),
         "runs": len(runs),
-        "speed_per_s": float(batch / times.mean()),
-        "speed_uncertainty_per_s": float(speeds.std() / math.sqrt(len(times))),
-        "speed_jitter_per_s": 1.4826 * float(np.median(np.abs(speeds - np.median(speeds)))),
+        "examples_per_s": float(batch / times.mean()),
+        "examples_per_s_uncertainty": float(speeds.std() / math.sqrt(len(times))),
+        "examples_per_s_jitter": 1.4826 * float(np.median(np.abs(speeds - np.median(speeds)))),
     }

@@ -32,7 +32,7 @@ def fc(layers: int, nodes: int, batch: int) -> Workload:
 
 
 def speed(record: Record) -> float:
-    found: float = row_of(record)["speed_per_s"]
+    found: float = row_of(record)["examples_per_s"]
     return found
 
 
@@ -114,7 +114,7 @@ def test_axes_are_what_varies_most_and_words_stand_for_quantities():
     records = synthetic.sweep()
     table = answer(records)
     assert (table.summary["x"], table.summary["y"]) == ("batch", "layers")
-    assert table.summary["value"] == "speed_per_s"
+    assert table.summary["value"] == "examples_per_s"
     error = answer(records, x="family", y="batch", value="error").rows
     results = Data.of(records).results
     row = next(r for r in error if (r["x"], r["y"]) == ("transformer", 1))
@@ -179,10 +179,10 @@ def test_paradnn_s_failures_are_cells(shared, tmp_path, capsys):
 def test_nothing_known_is_said():
     one = replace(synthetic.measured(GRID[0]), quantities={})
     table = answer([one], x="nodes", y="batch")
-    assert HEATMAP.says(table) == ["no speed_per_s is known here over nodes and batch"]
+    assert HEATMAP.says(table) == ["no examples_per_s is known here over nodes and batch"]
     alone = answer([synthetic.measured(GRID[0])])
     assert HEATMAP.says(alone) == [
-        "no speed_per_s is known here over two hyperparameters that vary"
+        "no examples_per_s is known here over two hyperparameters that vary"
     ]
 
 

@@ -56,7 +56,7 @@ def test_numbers_of_a_measurement():
     assert row["step_s"] == pytest.approx(0.015)  # the middle of 0.01 and 0.02
     assert row["step_s_min"] == 0.01
     assert row["step_s_mean"] == pytest.approx(0.02)
-    assert row["speed_per_s"] == pytest.approx(2 * 10 / 0.02)  # two replicas of 10 in 20 ms
+    assert row["examples_per_s"] == pytest.approx(2 * 10 / 0.02)  # two replicas of 10 in 20 ms
     assert (row["samples_n"], row["samples_disturbed"], row["runs"]) == (4, 1, 1)
     assert row["step_s_low"] <= 0.015 <= row["step_s_high"]
     assert row["forward_s"] == 2.0
@@ -65,7 +65,7 @@ def test_numbers_of_a_measurement():
 
 def test_numbers_of_a_prediction_and_of_a_failure():
     predicted = next(row for row in ROWS if row["origin"] == "predicted")
-    assert predicted["speed_per_s"] == pytest.approx(predicted["batch"] / predicted["step_s"])
+    assert predicted["examples_per_s"] == pytest.approx(predicted["batch"] / predicted["step_s"])
     assert predicted["samples_n"] is None
     oom = next(row for row in ROWS if row["status"] == "oom")
     assert oom["step_s"] is None

@@ -98,12 +98,12 @@ def test_speed_ups_by_hand():
     assert turned["geometric_mean"] == pytest.approx(1 / found["geometric_mean"])
     # a rate is better where it is higher
     rates = [
-        replace(one, quantities={"published_speed_per_s": Quantity(value=1 / seconds)})
+        replace(one, quantities={"published_examples_per_s": Quantity(value=1 / seconds)})
         for one, seconds in zip(
             records, [*(a for a, _ in times.values()), *(b for _, b in times.values())], strict=True
         )
     ]
-    by_rate = speedup(*rates, quantity="published_speed_per_s").summary
+    by_rate = speedup(*rates, quantity="published_examples_per_s").summary
     assert by_rate["geometric_mean"] == pytest.approx(found["geometric_mean"])
 
 

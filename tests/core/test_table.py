@@ -181,7 +181,7 @@ def test_an_interval_is_one_text_in_the_unit_of_its_value():
     assert interval("step_s", 1.62, 0.95, 1.92) == "1.62 s [0.95-1.92]"
     assert interval("energy_j", 25.37, 21.51, 30.08) == "25.37 J [21.51-30.08]"
     assert interval("speedup", 12.39, 10.0, 14.0) == "12.39x [10-14]"
-    assert interval("speed_per_s", 4000.0, 3000.0, 5000.0) == "4,000 [3000-5000]"
+    assert interval("examples_per_s", 4000.0, 3000.0, 5000.0) == "4000 examples/s [3000-5000]"
     assert interval("step_s", 0.147, 0.147, None) == "at least 147 ms"
     assert interval("step_s", 0.147, None, None) == "147 ms"
     assert interval("step_s", 0.0, 0.0, 0.0) == "0 s [0-0]"

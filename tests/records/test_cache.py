@@ -73,7 +73,7 @@ def _records() -> list[Record]:
             quantities={
                 "step_s": Quantity(0.5, low=0.4, high=0.6),
                 "published_parameters": Quantity(12),
-                "published_speed_per_s": Quantity(3.5),
+                "published_examples_per_s": Quantity(3.5),
             },
         ),
     ]
@@ -109,7 +109,7 @@ def test_every_column_is_what_python_says_of_the_record():
         told["env"] = json.dumps(dict(record.env), sort_keys=True)
         assert row["record_id"].startswith(record.record_id)
         told["record_id"] = row["record_id"]
-        for name in (*COLUMNS, "published_parameters", "published_speed_per_s"):
+        for name in (*COLUMNS, "published_parameters", "published_examples_per_s"):
             value, expected = row[name], told.get(name)
             same = value == expected and type(value) in (type(expected), float)
             assert same or math.isclose(value, expected, rel_tol=1e-9), name

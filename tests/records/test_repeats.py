@@ -110,7 +110,7 @@ def imported(tmp_path):
 
 def test_every_command_says_the_median_of_imported_repeats(imported, capsys):
     capsys.readouterr()
-    sql = "SELECT step_s, runs, samples_n, speed_per_s FROM records WHERE layers = 4"
+    sql = "SELECT step_s, runs, samples_n, examples_per_s FROM records WHERE layers = 4"
     commands = {
         "results": ["analyse", "results", str(imported)],
         "query": ["query", sql, "--in", str(imported)],
@@ -122,7 +122,7 @@ def test_every_command_says_the_median_of_imported_repeats(imported, capsys):
     assert rows["results"]["measured_s"] == pytest.approx(0.010)
     assert (rows["results"]["runs"], rows["results"]["samples_n"]) == (5, 5)
     assert rows["results"]["examples_per_s"] == pytest.approx(6400)
-    assert rows["query"]["speed_per_s"] == pytest.approx(6400)
+    assert rows["query"]["examples_per_s"] == pytest.approx(6400)
     assert (rows["query"]["runs"], rows["query"]["step_s"]) == (5, pytest.approx(0.010))
     assert run(["report", str(imported), "-o", str(imported / "report.md")]) == 0
     assert "10 ms | 6400 examples/s" in (imported / "report.md").read_text()

@@ -56,12 +56,12 @@ def test_the_seeds_numbers_by_hand():
     assert summary["step_s_mean"] == pytest.approx(7 / 3)
     assert summary["step_s"] == 2.0
     assert summary["step_s_min"] == 1.0
-    assert summary["speed_per_s"] == pytest.approx(10 / (7 / 3))
+    assert summary["examples_per_s"] == pytest.approx(10 / (7 / 3))
     # mean speed 35/6; squares of deviations 625/36, 25/36, 400/36; a third of 1050/36 is 9.7222
-    assert summary["speed_uncertainty_per_s"] == pytest.approx(
+    assert summary["examples_per_s_uncertainty"] == pytest.approx(
         math.sqrt(1050 / 36 / 3) / math.sqrt(3)
     )
-    assert summary["speed_jitter_per_s"] == pytest.approx(1.4826 * 2.5)  # deviations 5, 0, 2.5
+    assert summary["examples_per_s_jitter"] == pytest.approx(1.4826 * 2.5)  # deviations 5, 0, 2.5
     assert (summary["runs"], summary["samples_n"]) == (1, 3)
 
 
@@ -104,7 +104,7 @@ def test_one_sample_has_no_interval():
     found = estimate([[2.0]])
     assert (found.value, found.low, found.high) == (2.0, None, None)
     summary = summarize([[2.0]], 8)
-    assert (summary["step_s_low"], summary["step_s_high"], summary["speed_per_s"]) == (
+    assert (summary["step_s_low"], summary["step_s_high"], summary["examples_per_s"]) == (
         None,
         None,
         4.0,

@@ -190,7 +190,7 @@ def test_what_others_published_is_a_row_of_the_networks_and_says_its_options_onc
                 record,
                 origin="published",
                 method=replace(record.method, options=options),
-                quantities={"step_s": Quantity(0.25), "published_speed_per_s": Quantity(10.0)},
+                quantities={"step_s": Quantity(0.25), "published_examples_per_s": Quantity(10.0)},
             )
         )
     copied = {**records[-1].env, "duplicate_of": "first.txt"}

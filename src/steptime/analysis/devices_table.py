@@ -34,9 +34,9 @@ ORDER = (
 )
 STAGED = {"local": "$LOCAL", "shared": "$SCRATCH"}  # our word: the seed's
 PUBLISHED = {  # numbers that others published, or that follow from samples
-    "mean_speed": "speed_per_s",
-    "speed_uncertainty": "speed_uncertainty_per_s",
-    "Speed_Jitter": "speed_jitter_per_s",
+    "mean_speed": "examples_per_s",
+    "speed_uncertainty": "examples_per_s_uncertainty",
+    "Speed_Jitter": "examples_per_s_jitter",
 }
 FURTHER_COLUMNS = ("seq", "method_options", "estimate", "family", "params")
 
@@ -58,7 +58,7 @@ def step_rows(data: Data) -> pl.LazyFrame:
         "Mean_Time_Per_Step": pl.when(has_samples)
         .then(pl.col("step_s_mean"))
         .otherwise(pl.col("step_s")),
-        "mean_speed_corrected": pl.col("speed_per_s"),
+        "mean_speed_corrected": pl.col("examples_per_s"),
         "global_batch": pl.when(pl.col("step_s").is_not_null()).then(pl.col("global_batch")),
         "gpu_type": pl.coalesce("gpu", "platform"),
         "num_gpu": pl.col("device_count"),

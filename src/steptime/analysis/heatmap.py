@@ -16,7 +16,7 @@ from steptime.records.record import ORIGINS
 from steptime.records.record_columns import record_columns
 
 VALUE_WORDS = {  # for the most frequent values
-    "speed": "speed_per_s",
+    "speed": "examples_per_s",
     "utilisation": "peak_fraction",
     "memory": "peak_bytes",
     "error": "error_fraction",

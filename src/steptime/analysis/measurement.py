@@ -25,9 +25,9 @@ COLUMNS = (
         "step_s_p95",
         "step_s_low",
         "step_s_high",
-        "speed_per_s",
-        "speed_uncertainty_per_s",
-        "speed_jitter_per_s",
+        "examples_per_s",
+        "examples_per_s_uncertainty",
+        "examples_per_s_jitter",
     ),
 )
 
@@ -85,9 +85,9 @@ def _step_numbers(record: Record, row: Row, flop: float, peaks: Mapping[str, flo
             "run_of_sample": list(step.columns.get("run", ())),
         },
         "speed": {
-            "mean": row["speed_per_s"],
-            "uncertainty": row["speed_uncertainty_per_s"],
-            "jitter": row["speed_jitter_per_s"],
+            "mean": row["examples_per_s"],
+            "uncertainty": row["examples_per_s_uncertainty"],
+            "jitter": row["examples_per_s_jitter"],
         },
         "parts": {name: row[name] for name in PARTS if row[name] is not None},
         **{name: row[name] for name in ("input_s", "infeed")},

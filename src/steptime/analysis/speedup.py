@@ -353,7 +353,7 @@ ANALYSIS = Analysis(
         Setting(
             "against", "The level that the others face; by default the slowest.", metavar="VALUE"
         ),
-        Setting("quantity", "step_s, published_speed_per_s, peak_bytes, ...", "step_s"),
+        Setting("quantity", "step_s, published_examples_per_s, peak_bytes, ...", "step_s"),
         Setting("x", "The hyperparameter along which medians are taken.", metavar="HYPERPARAMETER"),
         Setting("color", "The hyperparameter that colours the picture.", metavar="HYPERPARAMETER"),
         Setting("any_dtype", "Pair types with other types, even if some are equal.", False, bool),

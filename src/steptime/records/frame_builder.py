@@ -282,11 +282,11 @@ def _with_derived_columns(frame: pl.DataFrame) -> pl.DataFrame:
         .otherwise(pl.col("stack"))
         .alias("stack"),
         *(pl.col(f"spread_{name}").alias(f"step_s_{name}") for name in SPREAD[:5]),
-        pl.when(has_batch).then(speed).alias("speed_per_s"),
+        pl.when(has_batch).then(speed).alias("examples_per_s"),
         *(
             pl.when(has_batch)
             .then(examples * pl.col(f"spread_{name}"))
-            .alias(f"speed_{name}_per_s")
+            .alias(f"examples_per_s_{name}")
             for name in ("uncertainty", "jitter")
         ),
         pl.when(pl.col("estimate_value").is_not_null()).then(estimate).alias("estimate"),

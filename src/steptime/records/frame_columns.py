@@ -76,7 +76,9 @@ ESTIMATED = pl.Struct(dict.fromkeys(ESTIMATE, NUMBER))
 DERIVED = {
     "global_batch": COUNT,
     **{f"step_s_{name}": NUMBER for name in ("min", "max", "mean", "p5", "p95")},
-    **dict.fromkeys(("speed_per_s", "speed_uncertainty_per_s", "speed_jitter_per_s"), NUMBER),
+    **dict.fromkeys(
+        ("examples_per_s", "examples_per_s_uncertainty", "examples_per_s_jitter"), NUMBER
+    ),
     "estimate": ESTIMATED,
 }
 SCHEMA: Mapping[str, pl.DataType] = {

@@ -42,8 +42,8 @@ def quantity_value(quantity: str) -> pl.Expr:
     """Return the number of a quantity, null where a record has none."""
     if quantity in AMOUNTS:
         return pl.col(quantity)
-    if quantity == "speed_per_s":
-        return pl.coalesce("speed_per_s", other_number(quantity))
+    if quantity == "examples_per_s":
+        return pl.coalesce("examples_per_s", other_number(quantity))
     return other_number(quantity)
 
 

@@ -33,7 +33,9 @@ COLUMNS: Mapping[str, type] = {
     **dict.fromkeys(("step_s_min", "step_s_mean", "step_s_p5", "step_s_p95"), float),
     "steady": bool,
     **dict.fromkeys(("samples_n", "samples_disturbed", "runs"), int),
-    **dict.fromkeys(("speed_per_s", "speed_uncertainty_per_s", "speed_jitter_per_s"), float),
+    **dict.fromkeys(
+        ("examples_per_s", "examples_per_s_uncertainty", "examples_per_s_jitter"), float
+    ),
     "infeed": float,
     **{
         name: float

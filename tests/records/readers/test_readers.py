@@ -33,7 +33,7 @@ def test_speed_ups_of_the_tpu_are_the_published_ones(shared):
         for name in ("tpu_fc", "gpu_fc")
         for record in read_path(_paradnn(shared, name)).records
     ]
-    found = two_platforms(records, GPU, TPU, "published_speed_per_s", any_dtype=True)
+    found = two_platforms(records, GPU, TPU, "published_examples_per_s", any_dtype=True)
     ratios = [row["ratio"] for row in found.pairs]
     said = expected["speedup_tpu_over_gpu"]
     assert len(ratios) == said["n"] == 176

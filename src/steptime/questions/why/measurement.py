@@ -90,7 +90,7 @@ def _step_seconds(record: Record) -> float | None:
     step_s = _value_of(record, "step_s")
     if step_s:
         return step_s
-    examples_per_s = _value_of(record, "published_speed_per_s")
+    examples_per_s = _value_of(record, "published_examples_per_s")
     if not examples_per_s or record.env.get("batch_source") == UNKNOWN:
         return None
     return (record.workload.global_batch or 0) / examples_per_s

@@ -32,9 +32,9 @@ NODES = {("bridges", "RM"): "E5-2695 v3"}
 
 TIMES = (  # our quantities, and the fields that hold them; a log without a time has none of them
     ("step_s", "step_s"),
-    ("published_speed_per_s", "speed"),
-    ("published_speed_uncertainty_per_s", "uncertainty"),
-    ("published_speed_jitter_per_s", "jitter"),
+    ("published_examples_per_s", "speed"),
+    ("published_examples_per_s_uncertainty", "uncertainty"),
+    ("published_examples_per_s_jitter", "jitter"),
 )
 _NUMBER = r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)"
 # The text behind a result: a number that another line breaks into is none.

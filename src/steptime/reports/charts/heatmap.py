@@ -14,7 +14,6 @@ WIDTH, ROW = 560, 34  # pixels
 UNIT = re.compile(r"(.+?)(?:_((?:flop_|bytes_)?per_s|flop_per_byte|s|bytes|j|w))?")
 PANEL = {"width": 250, "height": 200}
 SIGNS = ("M-1,-1L1,1M-1,1L1,-1", *style.SHAPES)  # of what failed; the first is a cross
-SPEEDS = ("speed_per_s", "examples_per_s")
 LIGHT = 0.6  # share of the colours from which on words in a cell are dark
 
 
@@ -92,7 +91,7 @@ def grid(
 
 def said_of(name: str) -> str:
     """Return a quantity in words, its unit in brackets."""
-    if name in SPEEDS:
+    if name == "examples_per_s":
         return "speed (examples/s)"
     if name.endswith("flop_per_s"):
         return name.removesuffix("flop_per_s").replace("_", " ") + "speed (FLOP/s)"
