@@ -1,8 +1,9 @@
-"""Where the time of a step goes: one network as a flame-like picture, several as stacked bars."""
+"""The time of a step by op: an icicle chart of one network, stacked bars of several."""
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 
 from steptime.analysis.breakdown_cells import NO_OP_NAME
@@ -12,11 +13,12 @@ from steptime.core.units import percent, seconds
 from steptime.records.row import grouped
 from steptime.reports.charts import style
 
-MOST_KINDS = 7  # with colours of their own
-OTHERS = "others"
-GREY = (NO_OP_NAME, OTHERS, "")
-THINNEST = 0.001  # of the width, that is drawn
-GAP = 0.001
+MAX_COLOURED_KINDS = 7
+REMAINDER = "others"
+GREY = (NO_OP_NAME, REMAINDER, "")
+MIN_SHARE = 0.001  # of the width: thinner parts are drawn together
+GAP_SHARE = 0.001  # between neighbours
+Path = tuple[str, ...]  # a pass, layers within layers, an op
 AXIS = {"title": "share of the step", "format": "~%", "tickCount": 10}
 
 
@@ -30,73 +32,94 @@ def chart(table: Table) -> style.Spec:
         for side in ("measured", "predicted")
         if row[f"{side}_share"] is not None
     ]
-    tell = [name for name in ("platform", "side") if len({row[name] for row in rows}) > 1]
-    totals = grouped(rows, itemgetter("name"))
-    ranked = sorted(totals, key=lambda name: -sum(row["share"] for row in totals[name]))
-    own = [name for name in ranked if name != NO_OP_NAME][:MOST_KINDS]
-    drawn = []
-    for names, held in grouped(rows, itemgetter("network", *tell)).items():
-        at, bar = 0.0, ", ".join([names] if isinstance(names, str) else names)
-        shares = {row["name"]: row["share"] for row in held}
-        told = {name: shares.pop(name, 0.0) for name in own}
-        idle = max(0.0, shares.pop(NO_OP_NAME, 0.0))
-        for name, share in (told | {OTHERS: sum(shares.values()), NO_OP_NAME: idle}).items():
-            if share > 0:
-                place = {"bar": bar, "kind": name, "from": at, "to": at + share}
-                drawn.append(place | {"share": percent(share)})
-            at += share
-    bars = list(dict.fromkeys(row["bar"] for row in drawn))
+    distinguishing = [name for name in ("platform", "side") if len({row[name] for row in rows}) > 1]
+    kinds = _rank_by_share(rows, "name")
+    coloured = [kind for kind in kinds if kind != NO_OP_NAME][:MAX_COLOURED_KINDS]
+    segments = [
+        segment
+        for names, bar_rows in grouped(rows, itemgetter("network", *distinguishing)).items()
+        for segment in _bar_segments(names, bar_rows, coloured)
+    ]
+    bars = list(dict.fromkeys(segment["bar"] for segment in segments))
     place = {
         "x": style.number("from") | {"axis": AXIS},
         "x2": {"field": "to"},
         "y": style.name("bar", title=None, sort=bars, axis={"labelLimit": 300}),
         "tooltip": style.tooltip(("bar", "kind", "share")),
     }
-    grey = f"{OTHERS}, and {NO_OP_NAME}" if len(ranked) > 1 + len(own) else NO_OP_NAME
+    has_remainder = len(kinds) > 1 + len(coloured)
+    grey = f"{REMAINDER}, and {NO_OP_NAME}" if has_remainder else NO_OP_NAME
     mean = f"The mean of {table.summary['networks']} networks. " if not table.chart_rows else ""
     return style.finish(
         "Where the time of a step goes",
         [f"{mean}Grey: {grey}.", table.source],
-        drawn,
+        segments,
         height={"step": 26 if len(bars) < 15 else 17},
-        layer=_coloured("bar", place, drawn),
+        layer=_color_layers("bar", place, segments),
     )
 
 
-def _coloured(
-    mark: str, place: style.Spec, drawn: Sequence[style.Row], opacity: float = 0.85
+def _rank_by_share(rows: Sequence[style.Row], field: str) -> list[str]:
+    """Return the values of a field, the one with the largest total share first."""
+    groups = grouped(rows, itemgetter(field))
+    return sorted(groups, key=lambda value: -sum(row["share"] for row in groups[value]))
+
+
+def _bar_segments(
+    names: str | Sequence[str], rows: Sequence[style.Row], coloured: Sequence[str]
+) -> Iterator[style.Row]:
+    """Yield the segments of a bar: coloured kinds, the remaining kinds, time without an op."""
+    bar = names if isinstance(names, str) else ", ".join(names)
+    shares = {row["name"]: row["share"] for row in rows}
+    segments = {kind: shares.pop(kind, 0.0) for kind in coloured}
+    idle = max(0.0, shares.pop(NO_OP_NAME, 0.0))
+    segments |= {REMAINDER: sum(shares.values()), NO_OP_NAME: idle}
+    start = 0.0
+    for kind, share in segments.items():
+        if share > 0:
+            yield {
+                "bar": bar,
+                "kind": kind,
+                "from": start,
+                "to": start + share,
+                "share": percent(share),
+            }
+        start += share
+
+
+def _color_layers(
+    mark: str, place: style.Spec, rows: Sequence[style.Row], opacity: float = 0.85
 ) -> list[style.Spec]:
-    """Return a layer of the kinds with colours of their own, and grey ones of the others."""
-    kinds = list(dict.fromkeys(row["kind"] for row in drawn if row["kind"] not in GREY))
+    """Return a grey layer of the remaining kinds, and a layer of the coloured kinds."""
+    kinds = list(dict.fromkeys(row["kind"] for row in rows if row["kind"] not in GREY))
     legend = {"title": None, "orient": "bottom", "columns": 4, "symbolOpacity": opacity}
     colour = style.name("kind", scale={"domain": kinds}, legend=legend)
     plain = {"stroke": None, "cornerRadius": 0}
-    known = {"field": "kind", "oneOf": kinds}
+    is_coloured = {"field": "kind", "oneOf": kinds}
     grey = style.layer(mark, place, style="band", **plain)
-    told = style.layer(mark, {**place, "color": colour}, opacity=opacity, **plain)
+    coloured = style.layer(mark, {**place, "color": colour}, opacity=opacity, **plain)
     return [
-        grey | {"transform": [{"filter": {"not": known}}]},
-        told | {"transform": [{"filter": known}]},
+        grey | {"transform": [{"filter": {"not": is_coloured}}]},
+        coloured | {"transform": [{"filter": is_coloured}]},
     ]
 
 
 def _icicle(table: Table) -> style.Spec:
     rows = [dict(row) for row in table.chart_rows]
-    kinds = grouped(rows, itemgetter("op_kind"))
-    ranked = sorted(kinds, key=lambda kind: -sum(row["share"] for row in kinds[kind]))
-    own = set(ranked[:MOST_KINDS])
-    weight: dict[tuple[str, ...], float] = defaultdict(float)
+    coloured = frozenset(_rank_by_share(rows, "op_kind")[:MAX_COLOURED_KINDS])
+    path_shares: dict[Path, float] = defaultdict(float)
     for row in rows:
-        parts = _parts(row)
-        for i in range(len(parts)):
-            weight[parts[: i + 1]] += row["share"]
-    drawn: list[style.Row] = []
+        path = _scope_path(row)
+        for depth in range(1, len(path) + 1):
+            path_shares[path[:depth]] += row["share"]
+    boxes: list[style.Row] = []
     top = 0
     for side in ("measured", "predicted"):
-        held = [row for row in rows if row["side"] == side]
-        if held:
-            drawn += _flame(held, side, top, weight, own)
-            top = 1 + max(row["below"] for row in drawn)
+        side_rows = [row for row in rows if row["side"] == side]
+        if side_rows:
+            icicle = _Icicle(path_shares, coloured, any(row["time_s"] for row in side_rows), top)
+            boxes += icicle.draw(side, side_rows)
+            top = 1 + max(box["below"] for box in boxes)
     across = {"scale": {"domain": [0, 1], "nice": False}, "axis": AXIS | {"grid": False}}
     down = {"scale": {"reverse": True, "nice": False}, "axis": None}
     place = {
@@ -105,7 +128,7 @@ def _icicle(table: Table) -> style.Spec:
         "y": style.number("level") | down,
         "y2": {"field": "below"},
     }
-    told = {**place, "tooltip": style.tooltip(("op", "kind", "time", "share"))}
+    boxed = {**place, "tooltip": style.tooltip(("op", "kind", "time", "share"))}
     middle = {"expr": f"height / {top - 1} / 2"}
     words = {"x": place["x"], "y": place["y"], "text": {"field": "op"}}
     wide = {"expr": "max(0, (datum.to - datum.from) * width - 6)"}
@@ -120,64 +143,90 @@ def _icicle(table: Table) -> style.Spec:
             f"{levels} Empty on the right: {NO_OP_NAME}; grey: layers, and smaller ops.",
             table.source,
         ],
-        drawn,
+        boxes,
         height=24 * (top - 1),
-        layer=[*_coloured("rect", told, drawn, 0.6), texts],
+        layer=[*_color_layers("rect", boxed, boxes, 0.6), texts],
     )
 
 
-def _parts(row: style.Row) -> tuple[str, ...]:
+def _scope_path(row: style.Row) -> Path:
     return (row["pass"] or PASSES[0], *re.split(r"[/.]", row["scope"]))
 
 
-def _flame(
-    rows: Sequence[style.Row],
-    side: str,
-    top: int,
-    weight: dict[tuple[str, ...], float],
-    own: set[str],
-) -> list[style.Row]:
-    """Return the rectangles of a side, the widest first in both."""
-    known = [row["time_s"] for row in rows if row["time_s"]]
-    drawn: list[style.Row] = [_box(f"{side} step", "", 0.0, 1.0, top, None)]
+@dataclass(frozen=True)
+class _Icicle:
+    """The boxes of one side of an icicle chart: the step, its passes, their layers, their ops.
 
-    def put(held: Sequence[style.Row], depth: int, level: int, start: float) -> None:
-        """Draw what lies below the first `depth` parts of paths, on a level, from a place on."""
-        inner = grouped(held, lambda row: _parts(row)[: depth + 1])
-        order = sorted(
-            inner, key=lambda path: (depth == 0 and PASSES.index(path[0]), -weight[path])
-        )
-        thin = 0.0
-        for path in order:
-            rows, end = inner[path], depth + 1
-            ways = [_parts(row) for row in rows]
-            # what holds one thing alone joins it
-            while depth and min(map(len, ways)) > end and len({way[end] for way in ways}) == 1:
-                end += 1
-            share = sum(row["share"] for row in rows)
-            if share < THINNEST:
-                thin += share
+    Attributes:
+        path_shares: share of the step of each path, over both sides: wide boxes come first.
+        coloured: kinds of ops with a colour.
+        has_times: whether rows have seconds.
+        top: the level of the step's box.
+    """
+
+    path_shares: Mapping[Path, float]
+    coloured: frozenset[str]
+    has_times: bool
+    top: int
+
+    def draw(self, side: str, rows: Sequence[style.Row]) -> Iterator[style.Row]:
+        """Yield all boxes."""
+        yield _box(f"{side} step", "", 0.0, 1.0, self.top, None)
+        yield from self._draw_below(rows, 0, 1, 0.0)
+
+    def _draw_below(
+        self, rows: Sequence[style.Row], depth: int, level: int, start: float
+    ) -> Iterator[style.Row]:
+        """Yield the boxes of the parts below the first `depth` parts of paths, from `start` on."""
+        groups = grouped(rows, lambda row: _scope_path(row)[: depth + 1])
+        thin_share = 0.0
+        for path in sorted(groups, key=lambda path: self._sort_key(path, depth)):
+            group = groups[path]
+            share = sum(row["share"] for row in group)
+            if share < MIN_SHARE:
+                thin_share += share
                 continue
-            deeper = [row for row, way in zip(rows, ways, strict=True) if len(way) > end]
-            kind = "" if deeper else rows[0]["op_kind"]
-            time = sum(row["time_s"] for row in rows) if known else None
-            told = kind if kind in own or not kind else OTHERS
-            name = "/".join(ways[0][depth:end])
-            drawn.append(_box(name, told, start, start + share, top + level, time))
-            if deeper:
-                put(deeper, end, level + 1, start)
+            end = _shared_depth(group, depth)
+            inner = [row for row in group if len(_scope_path(row)) > end]
+            name = "/".join(_scope_path(group[0])[depth:end])
+            kind = "" if inner else self._colour_kind(group[0]["op_kind"])
+            time_s = sum(row["time_s"] for row in group) if self.has_times else None
+            yield _box(name, kind, start, start + share, self.top + level, time_s)
+            if inner:
+                yield from self._draw_below(inner, end, level + 1, start)
             start += share
-        if thin >= THINNEST:
-            drawn.append(_box("smaller ones", OTHERS, start, start + thin, top + level, None))
+        if thin_share >= MIN_SHARE:
+            end_share = start + thin_share
+            yield _box("smaller ones", REMAINDER, start, end_share, self.top + level, None)
 
-    put(rows, 0, 1, 0.0)
-    return drawn
+    def _sort_key(self, path: Path, depth: int) -> tuple[int, float]:
+        """Return the order of a path: passes in their order, all else by share."""
+        return (PASSES.index(path[0]) if depth == 0 else 0, -self.path_shares[path])
+
+    def _colour_kind(self, kind: str) -> str:
+        return kind if kind in self.coloured or not kind else REMAINDER
+
+
+def _shared_depth(rows: Sequence[style.Row], depth: int) -> int:
+    """Return the depth up to which all paths agree: a part that holds one part alone joins it."""
+    paths = [_scope_path(row) for row in rows]
+    end = depth + 1
+    while depth and min(map(len, paths)) > end and len({path[end] for path in paths}) == 1:
+        end += 1
+    return end
 
 
 def _box(
     name: str, kind: str, start: float, end: float, level: int, time_s: float | None
 ) -> style.Row:
-    """Return a rectangle, with a gap to the next one where it is wide enough."""
-    told = {"share": percent(end - start), "time": None if time_s is None else seconds(time_s)}
-    place = {"from": start, "to": end - min(GAP, (end - start) / 4), "level": level}
-    return {"op": name, "kind": kind, **place, "below": level + 1, **told}
+    """Return a rectangle, with a gap to the next one if it is wide enough."""
+    return {
+        "op": name,
+        "kind": kind,
+        "from": start,
+        "to": end - min(GAP_SHARE, (end - start) / 4),
+        "level": level,
+        "below": level + 1,
+        "share": percent(end - start),
+        "time": None if time_s is None else seconds(time_s),
+    }

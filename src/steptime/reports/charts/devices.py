@@ -1,4 +1,4 @@
-"""Examples a second by number of devices: a panel a network and setting, a colour a type."""
+"""Examples per second by number of devices: a panel per network and setting, a colour per type."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from steptime.records.short_names import EXCHANGE, name_networks
 from steptime.reports.charts import EmptyPlotError, style
 
 PANEL = 190  # pixels
-MOST_NAMES = 60
+MAX_NAMES = 60
 STAGED = {"$LOCAL": "local", "$SCRATCH": "shared", None: "no file, or not said"}
 SPEED = (
     "Speed: examples of all devices that worked over the time of a step; a line is the median of "
@@ -30,14 +30,14 @@ TOOLTIP = ("network", "how", "gpu_type", "devices", "staged", "examples_per_s", 
 
 def chart(data: Data) -> style.Spec:
     """Return the speed by number of devices, its runs and errors; raises `EmptyPlotError`."""
-    bars = device_bars(data, MOST_NAMES)
+    bars = device_bars(data, MAX_NAMES)
     if not bars:
         raise EmptyPlotError(
             "devices: no record here holds a measured or published speed "
             "(a step whose batch is unknown has none)"
         )
-    untold = bars[0]["models"] - len({bar["model"] for bar in bars})
-    points, x, left_out = _arranged(list(_points(bars)), untold)
+    omitted_models = bars[0]["models"] - len({bar["model"] for bar in bars})
+    points, x, omission = _arrange_points(list(_points(bars)), omitted_models)
     colour = style.encode_categories("gpu_type", points, "type of device")["color"]
     used = [text for text in STAGED.values() if any(p["staged"] == text for p in points)]
     place = {"x": x, "color": colour, "xOffset": {"field": "lane"}}
@@ -56,57 +56,53 @@ def chart(data: Data) -> style.Spec:
     view: style.Spec = {"layer": layers, "width": style.WIDTH}
     if x["field"] == "devices":
         points, view = style.facet_panels(points, "panel", view, 3, width=PANEL, height=110)
-    seen = {bar["interval"] for bar in bars if bar["low"] is not None}
-    errors = "; ".join(text for kind, text in ERRORS.items() if kind in seen)
-    said = f"Error bars: {errors or 'none, as no uncertainty is known'}."
-    caption = [SPEED, said, *left_out, data.source_of("measured", "published")]
+    intervals = {bar["interval"] for bar in bars if bar["low"] is not None}
+    errors = "; ".join(text for kind, text in ERRORS.items() if kind in intervals)
+    error_note = f"Error bars: {errors or 'none, as no uncertainty is known'}."
+    caption = [SPEED, error_note, *omission, data.source_of("measured", "published")]
     return style.finish("Speed by number of devices", caption, points, **view)
 
 
-def _arranged(
-    points: Sequence[style.Row], untold: int
+def _arrange_points(
+    points: Sequence[style.Row], omitted_models: int
 ) -> tuple[Sequence[style.Row], style.Spec, list[str]]:
-    """Return the points to draw, what is across, and what is left out, in words.
+    """Return the points to draw, the x axis, and a caption of the points that are left out.
 
-    A panel for each network and setting, first those with several numbers or types of devices or
-    places of input; where none has that, all networks side by side.
+    Each network and setting has a panel. Panels with several numbers or types of devices, or
+    several places of the input, come first; if there are none, all networks stand side by side.
     """
-    seen: dict[str, set[tuple[Any, ...]]] = {}
+    places: dict[str, set[tuple[Any, ...]]] = {}
     for point in points:
         place = (point["devices"], point["gpu_type"], point["staged"])
-        seen.setdefault(point["panel"], set()).add(place)
-    panels = sorted(seen, key=lambda panel: len(seen[panel]) == 1)
-    compared = len(seen[panels[0]]) > 1
-    kept = panels[: style.MAX_PANELS if compared else MOST_NAMES]
-    rows = [p | {"at": p["panel"].replace("|", ", ")} for p in points if p["panel"] in kept]
-    rows.sort(key=lambda row: kept.index(row["panel"]))
-    more = len(panels) - len(kept) + untold
+        places.setdefault(point["panel"], set()).add(place)
+    panels = sorted(places, key=lambda panel: len(places[panel]) == 1)
+    compares = len(places[panels[0]]) > 1
+    drawable = panels[: style.MAX_PANELS if compares else MAX_NAMES]
+    rows = [p | {"at": p["panel"].replace("|", ", ")} for p in points if p["panel"] in drawable]
+    rows.sort(key=lambda row: drawable.index(row["panel"]))
+    omitted = len(panels) - len(drawable) + omitted_models
     numbers = sorted({p["devices"] for p in points if p["devices"] != "?"})
     x = style.name("devices", sort=[*numbers, "?"], axis={"title": "devices", "labelAngle": 0})
-    if not compared:
+    if not compares:
         rows = [row | {"middle": None} for row in rows]  # no line joins networks
         x = style.name("at", axis={"title": None, "labelLimit": 290})
-    return rows, x, [f"Not shown: {more:,} more; --model chooses."] if more else []
+    return rows, x, [f"Not shown: {omitted:,} more; --model chooses."] if omitted else []
 
 
 def _points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
-    """Return one row a run, panel by panel."""
-    # networks that differ by what they are alone
+    """Yield one row per run, panel by panel."""
+    # labels name the networks; settings of the run are in the panel's name
     names = name_networks(
         [{**bar, "settings": bar["params"]} for bar in bars], (*EXCHANGE, "batch")
     )
     by_label = {bar["model"]: name for bar, name in zip(bars, names, strict=True)}
     several = len({by_label[bar["model"]] for bar in bars}) > 1
-    words = "{model}|{how}|{gpu_type}|{had}"
-    told = sorted(
-        _told_apart(bars),  # a batch of 64 before one of 128
-        key=lambda bar: re.sub("[0-9]+", lambda found: found[0].zfill(12), words.format(**bar)),
-    )
-    cells = grouped(told, itemgetter("model", "how", "gpu_type", "num_gpu", "staged_from"))
-    for (model, how, _, devices, staged_from), runs in cells.items():
+    described = sorted(_describe_settings(bars), key=_natural_key)
+    cells = grouped(described, itemgetter("model", "how", "gpu_type", "num_gpu", "staged_from"))
+    for (model, settings, _, devices, staged_from), runs in cells.items():
         network, staged = by_label[model], STAGED[staged_from]
-        lines = style.break_lines(how, PANEL)
-        middle = median(one["speed"] for one in runs)
+        lines = style.break_lines(settings, PANEL)
+        middle = median(run["speed"] for run in runs)
         for index, run in enumerate(runs, start=1):
             yield {
                 **{name: run[name] for name in ("how", "gpu_type", "speed", "low", "high")},
@@ -122,33 +118,48 @@ def _points(bars: Sequence[style.Row]) -> Iterator[style.Row]:
             }
 
 
-def _told_apart(bars: Sequence[style.Row]) -> Iterator[style.Row]:
-    """Return the bars with `how`, what the points of a panel have in common.
+def _natural_key(bar: style.Row) -> str:
+    """Return a sort key that puts a batch of 64 before one of 128."""
+    text = "{model}|{how}|{gpu_type}|{job_devices}".format(**bar)
+    return re.sub("[0-9]+", lambda match: match[0].zfill(12), text)
 
-    Strategy, devices that work, the settings that tell bars of one network apart, batch. The method
-    is told only where bars of several methods would lie together.
+
+def _describe_settings(bars: Sequence[style.Row]) -> Iterator[style.Row]:
+    """Yield the bars with `how`, the settings that the points of a panel have in common.
+
+    These are the strategy, the working devices, the settings in which bars of one network differ,
+    and the batch. The method is among them only if bars of several methods would coincide.
     """
-    placed = [bar | {"working": _working(bar), "had": bar["num_gpu"] or 0} for bar in bars]
-    for held in grouped(placed, itemgetter("gpu_type", "model")).values():
-        telling = telling_of(columns_of([one["settings"] for one in held]))
-        for together in grouped(held, itemgetter("strategy", "working", "batch")).values():
-            alone = len({one["method"] for one in together}) == 1
-            untold = {*PLACE_SETTINGS, *(["method"] if alone else [])}
-            for bar in together:
-                known = [
-                    (name, bar["settings"].get(name)) for name in telling if name not in untold
-                ]
-                words = (
-                    describe_value(*one) for one in known if one[1] not in (None, "", NO_OPTIMIZER)
-                )
-                batch = f"batch {bar['batch']}{' each' if bar['strategy'] else ''}"
-                how = (bar["strategy"], bar["working"], *words, batch)
-                yield bar | {"how": ", ".join(filter(None, how))}
+    placed = [
+        bar | {"working": _describe_working(bar), "job_devices": bar["num_gpu"] or 0}
+        for bar in bars
+    ]
+    for network_bars in grouped(placed, itemgetter("gpu_type", "model")).values():
+        distinguishing = telling_of(columns_of([bar["settings"] for bar in network_bars]))
+        cells = grouped(network_bars, itemgetter("strategy", "working", "batch"))
+        for cell_bars in cells.values():
+            has_single_method = len({bar["method"] for bar in cell_bars}) == 1
+            implied = {*PLACE_SETTINGS, *(["method"] if has_single_method else [])}
+            names = [name for name in distinguishing if name not in implied]
+            for bar in cell_bars:
+                yield bar | {"how": _join_settings(bar, names)}
 
 
-def _working(bar: style.Row) -> str:
-    """Return how many devices work, where these are not all that the job had."""
-    had, replicas = bar["num_gpu"] or 1, bar["replicas"]
-    if replicas >= had:
-        return f"{replicas} replicas" if replicas > had else ""
+def _join_settings(bar: style.Row, names: Sequence[str]) -> str:
+    """Return the settings of a bar in words: `mirrored, optimizer adam, batch 64 each`."""
+    values = {name: bar["settings"].get(name) for name in names}
+    words = [
+        describe_value(name, value)
+        for name, value in values.items()
+        if value not in (None, "", NO_OPTIMIZER)
+    ]
+    batch = f"batch {bar['batch']}{' each' if bar['strategy'] else ''}"
+    return ", ".join(filter(None, (bar["strategy"], bar["working"], *words, batch)))
+
+
+def _describe_working(bar: style.Row) -> str:
+    """Return the number of working devices if it differs from those of the job, else ""."""
+    job_devices, replicas = bar["num_gpu"] or 1, bar["replicas"]
+    if replicas >= job_devices:
+        return f"{replicas} replicas" if replicas > job_devices else ""
     return "one of them works" if replicas == 1 else f"{replicas} of them work"

@@ -1,4 +1,4 @@
-"""Predicted against measured, case by case, and how far off each size and kind is."""
+"""Predicted against measured times of cases, and the errors of each size and kind."""
 
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
@@ -16,14 +16,14 @@ SIZES = ("below 0.1 ms", "0.1 to 10 ms", "above 10 ms")
 
 
 def chart(rows: Sequence[Mapping[str, Any]], name: str) -> style.Spec:
-    """Return predicted over measured [s], and the middle 80 % of their ratio by size and kind.
+    """Return predicted over measured seconds, and the middle 80 % of their ratio by size and kind.
 
-    `rows` are those of an evaluation by the method `name`; of many some are drawn.
+    `rows` are those of an evaluation by the method `name`; a sample is drawn if there are many.
     """
-    drawn, thinned_ = style.sample_items(rows, "case")
-    points = [_point(row) for row in drawn]
+    sample, sample_remarks = style.sample_items(rows, "case")
+    points = [_point(row) for row in sample]
     ends = [point[side] for point in points for side in ("measured", "predicted")]
-    edges = [{"at": one, "even": one} for one in (min(ends), max(ends))]
+    corners = [{"at": end, "even": end} for end in (min(ends), max(ends))]
     x = style.log_number("measured", ends, "measured time (s)", "s")
     y = style.log_number("predicted", ends, "predicted time (s)", "s")
     tip = [{"field": field} for field in ("place", "kind", "device", "ratio")]
@@ -42,10 +42,10 @@ def chart(rows: Sequence[Mapping[str, Any]], name: str) -> style.Spec:
     spans = _spans(rows)
     reach = [span[end] for span in spans for end in ("low", "high")]
     ratio = style.log_number("low", [*reach, 1.0], "predicted / measured, middle 80 %")
-    where = style.name("kind", title=None)
+    kind_axis = style.name("kind", title=None)
     layers = [
-        style.layer("rule", {"x": ratio, "x2": {"field": "high"}, "y": where}, strokeWidth=3),
-        style.layer("point", {"x": {**ratio, "field": "middle"}, "y": where}, filled=True),
+        style.layer("rule", {"x": ratio, "x2": {"field": "high"}, "y": kind_axis}, strokeWidth=3),
+        style.layer("point", {"x": {**ratio, "field": "middle"}, "y": kind_axis}, filled=True),
         style.layer("rule", {"x": {**ratio, "field": "one"}}, style="quiet", strokeDash=[4, 3]),
     ]
     by_size = {
@@ -54,23 +54,30 @@ def chart(rows: Sequence[Mapping[str, Any]], name: str) -> style.Spec:
         "spec": {"width": SIDE, "layer": layers},
         "resolve": {"scale": {"y": "independent"}},
     }
-    caption = [f"{counted(len(rows), 'case')} by {name}; the line is equality.", *thinned_]
-    caption += ["At the right all of them count."] if thinned_ else []
-    every = [*edges, *points, *spans]
-    return style.finish("Predicted against measured", caption, every, hconcat=[scatter, by_size])
+    caption = [f"{counted(len(rows), 'case')} by {name}; the line is equality.", *sample_remarks]
+    if sample_remarks:
+        caption.append("At the right all of them count.")
+    data = [*corners, *points, *spans]
+    return style.finish("Predicted against measured", caption, data, hconcat=[scatter, by_size])
 
 
-def _point(row: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: row[name] for name in ("place", "kind", "device")}
-    times = {"measured": row["measured_s"], "predicted": row["predicted_s"]}
-    return found | times | {"ratio": f"{row['ratio']:.2f}"}
+def _point(row: Mapping[str, Any]) -> style.Row:
+    return {
+        "place": row["place"],
+        "kind": row["kind"],
+        "device": row["device"],
+        "measured": row["measured_s"],
+        "predicted": row["predicted_s"],
+        "ratio": f"{row['ratio']:.2f}",
+    }
 
 
-def _spans(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _spans(rows: Sequence[Mapping[str, Any]]) -> list[style.Row]:
     """Return the middle 80 % and the median of the ratios of each kind and size."""
-    found = []
-    for (size, kind), held in sorted(grouped(rows, itemgetter("regime", "kind")).items()):
-        ends = np.quantile([row["ratio"] for row in held], (0.1, 0.5, 0.9)).tolist()
-        told = dict(zip(("low", "middle", "high"), ends, strict=True))
-        found.append({"regime": size, "kind": kind, "one": 1.0, **told})
-    return found
+    spans = []
+    for (size, kind), cases in sorted(grouped(rows, itemgetter("regime", "kind")).items()):
+        low, middle, high = np.quantile([case["ratio"] for case in cases], (0.1, 0.5, 0.9)).tolist()
+        spans.append(
+            {"regime": size, "kind": kind, "one": 1.0, "low": low, "middle": middle, "high": high}
+        )
+    return spans

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from steptime.core.table import Table
@@ -17,19 +18,47 @@ SIGNS = ("M-1,-1L1,1M-1,1L1,-1", *style.SHAPES)  # of what failed; the first is 
 LIGHT = 0.6  # share of the colours from which on words in a cell are dark
 
 
+@dataclass(frozen=True)
+class _ColorScale:
+    """The colours of values from `low` to `high`."""
+
+    low: float
+    high: float
+
+    @property
+    def is_logarithmic(self) -> bool:
+        """Whether colours are logarithmic: over more than 2 decades."""
+        return self.low > 0 and self.high / self.low > style.WIDE_RATIO
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether values lie on both sides of zero."""
+        return self.low < 0 < self.high
+
+    def is_light(self, number: float) -> bool:
+        """Return whether the colour of a number is so light that words on it are dark."""
+        if self.is_signed:
+            return number / (self.low if number < 0 else self.high) < LIGHT
+        if self.high <= self.low:
+            return False
+        if self.is_logarithmic:
+            return math.log(number / self.low) / math.log(self.high / self.low) > LIGHT
+        return (number - self.low) / (self.high - self.low) > LIGHT
+
+
 def chart(table: Table) -> style.Spec:
     """Return the cells of a table of `analysis.heatmap`."""
-    said = table.summary
+    summary = table.summary
     caption = []
-    if said["max_networks"] > 1:
-        each = f"the median of up to {said['max_networks']} networks"
-        caption = [f"A cell is {each}; pointing at it tells their spread."]
-    if len(table.rows) > said["cells"] or any(row["failed"] for row in table.rows):
+    if summary["max_networks"] > 1:
+        networks = f"{summary['max_networks']} networks"
+        caption = [f"A cell is the median of up to {networks}; pointing at it tells their spread."]
+    if len(table.rows) > summary["cells"] or any(row["failed"] for row in table.rows):
         caption.append("Signs: no network of the cell succeeded. *: some of it did not.")
-    if said["binned"]:
-        caption.append(f"Steps of equal ratio: {', '.join(said['binned'])}.")
-    names = {key: said[key] for key in ("x", "y", "panel", "value")}
-    title = f"{said_of(said['value'])} by {said['x']} and {said['y']}"
+    if summary["binned"]:
+        caption.append(f"Steps of equal ratio: {', '.join(summary['binned'])}.")
+    names = {key: summary[key] for key in ("x", "y", "panel", "value")}
+    title = f"{describe_quantity(summary['value'])} by {summary['x']} and {summary['y']}"
     rows = [dict(row) for row in table.rows]
     return grid(title[0].upper() + title[1:], [*caption, table.source], rows, **names)
 
@@ -50,26 +79,27 @@ def grid(
     `low`, `high` and `failed` stand in tooltips. Colours are logarithmic over more than 2 decades,
     and have their middle at 0 where values lie on both sides of it.
     """
-    known = [row["value"] for row in rows if row.get("value") is not None]
-    low, high = min(known, default=0.0), max(known, default=1.0)
-    wide = low > 0 and high / low > style.WIDE_RATIO
-    drawn = [_cell(row, value, low, high, panel, wide) for row in rows]
-    axis: dict[str, Any] = {"labelAngle": 0, "grid": False}
+    values = [row["value"] for row in rows if row.get("value") is not None]
+    colors = _ColorScale(min(values, default=0.0), max(values, default=1.0))
+    cells = [_cell(row, value, colors, panel) for row in rows]
+    axis: style.Spec = {"labelAngle": 0, "grid": False}
     place = {
-        "x": style.name("x", sort=_order(rows, "x"), axis={**axis, "title": said_of(x)}),
-        "y": style.name("y", sort=_order(rows, "y")[::-1], axis={**axis, "title": said_of(y)}),
+        "x": style.name("x", sort=_order(rows, "x"), axis={**axis, "title": describe_quantity(x)}),
+        "y": style.name(
+            "y", sort=_order(rows, "y")[::-1], axis={**axis, "title": describe_quantity(y)}
+        ),
     }
-    tip = style.tooltip(key for key in drawn[0] if key in ("cell", "shown", "networks", "failed"))
-    scale: style.Spec = {"scheme": SCHEME, "type": "log" if wide else "linear"}
-    if low < 0 < high:
+    tip = style.tooltip(key for key in cells[0] if key in ("cell", "shown", "networks", "failed"))
+    scale: style.Spec = {"scheme": SCHEME, "type": "log" if colors.is_logarithmic else "linear"}
+    if colors.is_signed:
         scale = {"scheme": SIGNED, "domainMid": 0}
-    plain = ".3~s" if "(" in said_of(value) else ".3~g"  # 0.97 of no unit is not 970m
-    legend = {"title": said_of(value), "format": "~%" if _share(value) else plain}
+    plain = ".3~s" if "(" in describe_quantity(value) else ".3~g"  # 0.97 of no unit is not 970m
+    legend = {"title": describe_quantity(value), "format": "~%" if _share(value) else plain}
     color = {"field": "value", "type": "quantitative", "scale": scale, "legend": legend}
     ink = {"condition": {"test": "datum.light", "value": "black"}, "value": "white"}
     room = {"condition": {"test": "bandwidth('x') >= 40", "value": 1}, "value": 0}
     words = {**place, "text": {"field": "number"}, "color": ink, "opacity": room}
-    causes = style.encode_categories("failed_with", drawn)["shape"]
+    causes = style.encode_categories("failed_with", cells)["shape"]
     causes |= {"legend": {"title": "failed"}, "scale": causes["scale"] | {"range": SIGNS}}
     signs = {**place, "shape": causes, "tooltip": tip}
     layers = [
@@ -78,24 +108,27 @@ def grid(
         style.layer("point", signs, "failed_with", style="quiet", filled=False, size=45),
         style.layer("text", words, "number", fontSize=11),
     ]
-    several = len({row["panel"] for row in drawn}) > 1
+    several = len({cell["panel"] for cell in cells}) > 1
     height = max(80, min(ROW * len(place["y"]["sort"]), 620))
     size = PANEL if several else {"width": WIDTH, "height": height}
     view: style.Spec = {"layer": layers, **({} if several else size)}
-    kept, panels = style.facet_panels(drawn, "panel", view, 3, **PANEL)
-    left_out = len({row["panel"] for row in drawn}) - style.MAX_PANELS
+    panel_cells, panels = style.facet_panels(cells, "panel", view, 3, **PANEL)
+    left_out = len({cell["panel"] for cell in cells}) - style.MAX_PANELS
     if left_out > 0:
         caption = [*caption, f"Not shown: {counted(left_out, 'panel')} more."]
-    return style.finish(title, [line for line in caption if line], kept, **panels)
+    return style.finish(title, [line for line in caption if line], panel_cells, **panels)
 
 
-def said_of(name: str) -> str:
-    """Return a quantity in words, its unit in brackets."""
+def describe_quantity(name: str) -> str:
+    """Return a quantity in words with its unit in brackets: `speed (examples/s)`."""
     if name == "examples_per_s":
         return "speed (examples/s)"
     if name.endswith("flop_per_s"):
         return name.removesuffix("flop_per_s").replace("_", " ") + "speed (FLOP/s)"
-    stem, unit = UNIT.fullmatch(name.removesuffix("_fraction").removesuffix("_share")).groups()  # type: ignore[union-attr]
+    match = UNIT.fullmatch(name.removesuffix("_fraction").removesuffix("_share"))
+    if match is None:
+        return name.replace("_", " ")
+    stem, unit = match.groups()
     return stem.replace("_", " ") + (f" ({unit.replace('_', ' ')})" if unit else "")
 
 
@@ -109,28 +142,41 @@ def _order(rows: Sequence[style.Row], side: str) -> list[Any]:
     return [*sorted(numbers), *sorted({row[side] for row in rows} - numbers, key=str)]
 
 
-def _cell(
-    row: style.Row, value: str, low: float, high: float, panel: str | None, wide: bool
-) -> style.Row:
-    number, failed = row.get("value"), row.get("failed") or 0
-    found = {key: row[key] for key in ("x", "y")} | {"panel": "", "value": number}
-    if panel:
-        found["panel"] = f"{panel} {row['panel']}"
-    found["cell"] = f"{row['x']}, {row['y']}" + (f", {found['panel']}" if panel else "")
-    found["shown"] = "no value" if number is None else format_value(value, number)
-    if row.get("low") is not None:
-        found["shown"] += (
-            f" ({format_value(value, row['low'])} to {format_value(value, row['high'])})"
-        )
-    found |= {key: str(row[key]) for key in ("networks", "failed") if row.get(key)}
+def _cell(row: style.Row, value: str, colors: _ColorScale, panel: str | None) -> style.Row:
+    """Return a cell: its place, its tooltip, and its number or the cause of its failure."""
+    number = row.get("value")
+    panel_label = f"{panel} {row['panel']}" if panel else ""
+    cell = {
+        "x": row["x"],
+        "y": row["y"],
+        "panel": panel_label,
+        "value": number,
+        "cell": ", ".join(filter(None, (f"{row['x']}, {row['y']}", panel_label))),
+        "shown": _describe_value(row, value),
+    }
+    cell |= {key: str(row[key]) for key in ("networks", "failed") if row.get(key)}
     if number is None:
-        words = [row.get("status") or "failed", row.get("cause")]
-        found["failed_with"] = ": ".join(dict.fromkeys(str(w) for w in words if w))
-        return found
-    ends = [math.log(v) if wide else v for v in (low, number, high)]
-    share = (ends[1] - ends[0]) / (ends[2] - ends[0]) if high > low else 0.0
-    off = number / (low if number < 0 else high or 1.0)
-    found["light"] = off < LIGHT if low < 0 < high else share > LIGHT
-    text = f"{100 * number:.{2 if abs(number) < 1 else 3}g}%" if _share(value) else ""
-    found["number"] = (text or si(number, "", 3).replace(" ", "")) + ("*" if failed else "")
-    return found
+        reasons = [row.get("status") or "failed", row.get("cause")]
+        cell["failed_with"] = ": ".join(dict.fromkeys(str(reason) for reason in reasons if reason))
+        return cell
+    cell["light"] = colors.is_light(number)
+    mark = "*" if row.get("failed") else ""
+    cell["number"] = _short_number(number, value) + mark
+    return cell
+
+
+def _describe_value(row: style.Row, value: str) -> str:
+    """Return the value of a cell with its spread: `12.3 ms (10 ms to 20 ms)`."""
+    if row.get("value") is None:
+        return "no value"
+    text = format_value(value, row["value"])
+    if row.get("low") is None:
+        return text
+    return f"{text} ({format_value(value, row['low'])} to {format_value(value, row['high'])})"
+
+
+def _short_number(number: float, value: str) -> str:
+    """Return a number that fits into a cell: `45%`, `1.2k`."""
+    if _share(value):
+        return f"{100 * number:.{2 if abs(number) < 1 else 3}g}%"
+    return si(number, "", 3).replace(" ", "")

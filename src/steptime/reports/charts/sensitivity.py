@@ -3,7 +3,7 @@
 from steptime.core.table import Table
 from steptime.core.units import counted
 from steptime.reports.charts import EmptyPlotError, style
-from steptime.reports.charts.heatmap import said_of
+from steptime.reports.charts.heatmap import describe_quantity
 
 PLACE = ("family", "platform", "method")
 MAX_TERMS = 16  # of a panel, the largest
@@ -44,7 +44,7 @@ def chart(table: Table) -> style.Spec:
     views = [_weights(points, regression_encoding)]
     if curves:
         views.append(_curves(curves, regression_encoding))
-    quantity = said_of(head["quantity"])
+    quantity = describe_quantity(head["quantity"])
     if head["against"]:
         quantity += f", {head['platform']} over {head['against']}"
     constant = ", ".join(head["never_varies"])
