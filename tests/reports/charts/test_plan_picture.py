@@ -52,7 +52,7 @@ def test_thin_parts_are_shares_of_a_bars_height(devices, batch):
     assert found.flow is not None
     rows = drawn.bars(found)
     assert len(found.flow.events) == 2 * devices * batch
-    assert len(rows) <= 1.5 * drawn.MOST_BARS
+    assert len(rows) <= 1.5 * drawn.MAX_BARS
     area = {False: 0.0, True: 0.0}
     for row in rows:
         high = (row["lower"] - row["upper"]) / (2 * drawn.EDGE)
