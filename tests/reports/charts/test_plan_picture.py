@@ -55,7 +55,7 @@ def test_thin_parts_are_shares_of_a_bars_height(devices, batch):
     assert len(rows) <= 1.5 * drawn.MAX_BARS
     area = {False: 0.0, True: 0.0}
     for row in rows:
-        high = (row["lower"] - row["upper"]) / (2 * drawn.EDGE)
+        high = (row["lower"] - row["upper"]) / (2 * drawn.HALF_BAR)
         assert high <= 1 + 1e-9
         area[row["kind"] == "bubble"] += (row["to"] - row["from"]) * high
     assert area[True] / sum(area.values()) == pytest.approx(found.bubble, rel=1e-6)
