@@ -141,7 +141,7 @@ def test_padded_rows_are_as_single_predictions_and_few_batches_are_built(
         assert sum(part[place] for part in span.times) == pytest.approx(timeline.step_s, rel=1e-12)
         for ends, end in ((span.low_s, timeline.low_s), (span.high_s, timeline.high_s)):
             assert ends[place] == pytest.approx(end, rel=1e-12), batch
-        assert steps.peak_bytes[place] == peak_bytes(single.graph(batch))
+        assert steps.peak_bytes[place] == max(single.living(batch))
         needs = single.needs(batch)
         assert needed_bytes[place] == needs.total_bytes, batch
         if needs.fit(single.device):
