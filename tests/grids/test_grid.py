@@ -112,6 +112,55 @@ def _random_cells(text, method, batches, peak, rate, launch_s):
     check(model, found)
 
 
+PADDED = (  # network, device, data type and stack, which pads rows to multiples of 8
+    ("resnet18", "tpu-v4", "bfloat16", None),
+    ("fc:layers=2,nodes=64,inputs=64,outputs=64", "tpu-v3", "bfloat16", None),
+    ("bert_base:length=12", "tpu-v5e", "bfloat16-mixed", None),
+    ("resnet18", "a100", "bfloat16-mixed", "torch-compile"),
+)
+
+
+@pytest.mark.parametrize(("text", "device", "dtype", "stack"), PADDED)
+def test_padded_rows_are_as_single_predictions_and_few_batches_are_built(
+    text, device, dtype, stack, monkeypatch
+):
+    options = {"stack": stack} if stack else {}
+    workload = make_workload(read_model(text), 1, dtype)
+    model = StepModel(workload, catalog.device(device), options=options, assumes=True)
+    batches = [*range(1, 100), 128, 64, 200, 201, 203, 207, 2048, 2041, 4001]
+    built = _count_builds(model, monkeypatch)
+    steps = BatchSteps(model, batches)
+    assert steps.pieces
+    assert len(built) < 40  # three for each remainder, and the seven below 8
+    (span,) = steps.spans([model])
+    needed_bytes, notes = steps.needed_bytes(model), steps.remarks(model)
+    single = StepModel(workload, catalog.device(device), options=options, assumes=True)
+    for place in (0, 3, 6, 7, 8, 14, 40, 99, 100, 102, 103, 105, 106, 107):
+        batch = batches[place]
+        timeline = single.timeline(batch)
+        assert sum(part[place] for part in span.times) == pytest.approx(timeline.step_s, rel=1e-12)
+        for ends, end in ((span.low_s, timeline.low_s), (span.high_s, timeline.high_s)):
+            assert ends[place] == pytest.approx(end, rel=1e-12), batch
+        assert steps.peak_bytes[place] == max(single.living(batch))
+        needs = single.needs(batch)
+        assert needed_bytes[place] == needs.total_bytes, batch
+        if needs.fit(single.device):
+            assert notes[place] == tuple(single.remarks_on(single.graph(batch)))
+
+
+def _count_builds(model, monkeypatch):
+    """Return the list of batches that are built, which grows as they are."""
+    built = set()
+    graph = model.graph
+
+    def build(batch=None):
+        built.add(batch)
+        return graph(batch)
+
+    monkeypatch.setattr(model, "graph", build)
+    return built
+
+
 def test_few_batches_are_built_once(monkeypatch):
     from steptime.prediction import step_model
 

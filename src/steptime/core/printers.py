@@ -153,12 +153,18 @@ def _json_value(value: Any, end: str) -> str:
     if not isinstance(value, Mapping | list | tuple) or not value:
         return json.dumps(finite(value), allow_nan=False)
     inner = f"{end}  "
+    if type(value) is dict and _FLAT_TYPES.issuperset(map(type, value.values())):
+        text = _encode(value, f",{inner}")  # the encoder in C, which cannot indent
+        return f"{{{inner}{text[1:-1]}{end}}}"
     if isinstance(value, Mapping):
         items = {_json_key(key): _json_value(item, inner) for key, item in value.items()}
         body = f",{inner}".join([f"{key}: {text}" for key, text in items.items()])
         return f"{{{inner}{body}{end}}}"
     body = f",{inner}".join([_json_value(item, inner) for item in value])
     return f"[{inner}{body}{end}]"
+
+
+_FLAT_TYPES = {str, int, float, bool, type(None)}
 
 
 def _json_key(key: object) -> str:

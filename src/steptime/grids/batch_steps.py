@@ -1,25 +1,28 @@
 """The step of one network at many batches: its memory, its remarks and its times on any device.
 
 Three batches tell what a network runs at any other where that lies on lines (`prediction.lines`).
-A network for which it does not is built for each batch.
+Where software pads the sides of products to multiples of 8, batches with equal remainders do. A
+network for which none of this holds is built for each batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from steptime.core.graph import PASSES, Graph
 from steptime.prediction.lines import Lines, Span, lines_of, merging_batches, spans
+from steptime.prediction.lower import NUMBERS_IN_PIECE, stack_of
 from steptime.prediction.memory import describe_lack
 from steptime.prediction.remarks import RemarkKey, remark_key
 from steptime.prediction.states import may_leave
 from steptime.prediction.step_model import StepModel
 
 FEW = 3  # batches that are built one by one: lines take three
+MIN_SPLIT_BATCHES = (FEW + 1) * NUMBERS_IN_PIECE  # of fewer, few remainders would have lines
 MAX_LOWERED_BATCHES = 64  # batches whose kernels stay in memory from device to device
 
 
@@ -33,40 +36,92 @@ class BatchSteps:
         model: the network on some device.
         batches: the batches, in the order of the question.
         lines: the kernels as lines in the batch; None where they lie on none.
+        pieces: without lines, the steps at the batches of each remainder of 8, with the places of
+            these batches; none where that would not help.
         peak_bytes: size of all tensors at the worst moment, at each batch.
-        blocks_bytes: memory that the allocator holds beyond tensors, at each batch.
         graphs: the first graph of each remark key.
         remark_keys: what the remarks of each batch depend on, a single key on lines.
     """
 
-    def __init__(self, model: StepModel, batches: Sequence[int]) -> None:
+    def __init__(self, model: StepModel, batches: Sequence[int], may_split: bool = True) -> None:
+        """Find what the network needs at each batch.
+
+        Args:
+            model: the network on some device.
+            batches: the batches.
+            may_split: batches may be split by their remainder where they lie on no lines.
+        """
         self.model = model
         self.batches = batches
         distinct_batches = sorted(set(batches))
         has_lines = model.method.arrays and len(distinct_batches) > FEW
         self.lines: Lines | None = lines_of(model, distinct_batches) if has_lines else None
+        self.pieces: list[Piece] = []
+        if has_lines and self.lines is None and may_split and stack_of(model.settings).pads:
+            self.pieces = _split_by_remainder(model, batches)
         self._under = {_step_key(model): self}
         self.graphs: dict[RemarkKey, Graph] = {}
         self.remark_keys: list[RemarkKey] = []
-        self.peak_bytes, self.blocks_bytes = self._find_memory()
+        self._built_blocks: list[int] = []
+        self.peak_bytes = self._find_peaks()
 
-    def _find_memory(self) -> tuple[list[int], list[int]]:
-        """Return the bytes of tensors and of the allocator at each batch; keep the remark keys."""
+    def _find_peaks(self) -> list[int]:
+        """Return the bytes of tensors at each batch; keep remark keys, and blocks of what is built.
+
+        What is built is asked for its blocks while its graph is at hand.
+        """
         model, lines = self.model, self.lines
         if lines is not None:
             self._add_remark_key(model.graph(lines.low))
-            line_peaks = lines.highest(lines.memory, self.batches)
-            reserved = lines.blocks.reserved_bytes(lines.share(self.batches))
-            return line_peaks, (reserved - np.array(line_peaks)).tolist()
+            return lines.highest(lines.memory, self.batches)
+        if self.pieces:
+            for _, steps in self.pieces:
+                self.graphs |= steps.graphs
+            self.remark_keys = self.merge([steps.keys_of_batches() for _, steps in self.pieces])
+            return self.merge([steps.peak_bytes for _, steps in self.pieces])
         peaks: list[int] = []
-        blocks: list[int] = []
         for batch in self.batches:
             self._add_remark_key(model.graph(batch))
             peaks.append(max(model.living(batch)))
-            blocks.append(model.blocks(peaks[-1], batch))
+            self._built_blocks.append(model.blocks(peaks[-1], batch))
             if len(self.batches) <= MAX_LOWERED_BATCHES:  # while its graph is at hand
                 model.lowered(batch)
-        return peaks, blocks
+        return peaks
+
+    @cached_property
+    def blocks_bytes(self) -> list[int]:
+        """The memory that the allocator holds beyond tensors, at each batch."""
+        if self.lines is not None:
+            reserved = self.lines.blocks.reserved_bytes(self.lines.share(self.batches))
+            blocks: list[int] = (reserved - np.array(self.peak_bytes)).tolist()
+            return blocks
+        if self.pieces:
+            return self.merge([steps.blocks_bytes for _, steps in self.pieces])
+        return self._built_blocks
+
+    def keys_of_batches(self) -> list[RemarkKey]:
+        """Return the key of the remarks of each batch."""
+        return self.remark_keys * len(self.batches) if self.lines else self.remark_keys
+
+    def merge(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
+        """Return the values of all batches in their order, from those of each piece."""
+        merged: list[Any] = [None] * len(self.batches)
+        for (places, _), column in zip(self.pieces, columns, strict=True):
+            for place, value in zip(places, column, strict=True):
+                merged[place] = value
+        return merged
+
+    def _merge_spans(self, spans_of_pieces: Sequence[Span]) -> Span:
+        """Return the times of all batches, from those of each piece."""
+
+        def merge(columns: Sequence[Any]) -> Any:
+            return None if any(column is None for column in columns) else self.merge(columns)
+
+        times = [
+            self.merge(columns)
+            for columns in zip(*(span.times for span in spans_of_pieces), strict=True)
+        ]
+        return Span(times, *map(merge, zip(*(span[1:] for span in spans_of_pieces), strict=True)))
 
     def _add_remark_key(self, graph: Graph) -> None:
         key = remark_key(graph)
@@ -101,12 +156,13 @@ class BatchSteps:
         """Return the remarks of each batch on a model's device."""
         steps = self.under(model)
         remarks_of = {key: model.remarks_on(graph) for key, graph in steps.graphs.items()}
-        keys = steps.remark_keys * len(self.batches) if steps.lines else steps.remark_keys
         needed_bytes = self.needed_bytes(model)
         describe = partial(describe_lack, model.device)
         return [
             remarks_of[key] if fit else (describe(needed), *remarks_of[key])
-            for key, needed, fit in zip(keys, needed_bytes, self.fit(model), strict=True)
+            for key, needed, fit in zip(
+                steps.keys_of_batches(), needed_bytes, self.fit(model), strict=True
+            )
         ]
 
     def spans(self, models: Sequence[StepModel]) -> list[Span]:
@@ -122,7 +178,11 @@ class BatchSteps:
                 models_of.setdefault(steps, []).append(model)
             spans_of = {steps: iter(steps.spans(group)) for steps, group in models_of.items()}
             return [next(spans_of[steps]) for steps in steps_of_models]
-        if self.lines is None or any(map(_lies_on_no_line, models)):
+        is_on_lines = not any(map(_lies_on_no_line, models))
+        if self.pieces and is_on_lines:
+            spans_of_pieces = [steps.spans(models) for _, steps in self.pieces]
+            return [self._merge_spans(same) for same in zip(*spans_of_pieces, strict=True)]
+        if self.lines is None or not is_on_lines:
             return [_price_batches(model, self.batches) for model in models]
         single_batches = merging_batches(self.lines) & {*self.batches}
         places = [i for i, batch in enumerate(self.batches) if batch in single_batches]
@@ -131,6 +191,29 @@ class BatchSteps:
             _replace_batches(span, places, _price_batches(model, priced_batches))
             for span, model in zip(spans(self.lines, models, self.batches), models, strict=True)
         ]
+
+
+Piece = tuple[list[int], BatchSteps]
+"""Places of batches, and the steps at these batches."""
+
+
+def _split_by_remainder(model: StepModel, batches: Sequence[int]) -> list[Piece]:
+    """Return the steps at batches with equal remainders, each with the places of its batches.
+
+    A product with `c * batch` rows is padded to `ceil(c * batch / 8) * 8` of them, which is linear
+    in the batches with one remainder of 8. Fewer than 8 rows are not padded, so that batches below
+    8 are apart.
+    """
+    if len({*batches}) < MIN_SPLIT_BATCHES:
+        return []
+    places: dict[int, list[int]] = {}
+    for place, batch in enumerate(batches):
+        is_padded = batch >= NUMBERS_IN_PIECE
+        places.setdefault(batch % NUMBERS_IN_PIECE if is_padded else -1, []).append(place)
+    return [
+        (own, BatchSteps(model, [batches[place] for place in own], may_split=False))
+        for own in places.values()
+    ]
 
 
 def _step_key(model: StepModel) -> tuple[str, str]:

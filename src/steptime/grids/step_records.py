@@ -79,6 +79,8 @@ def _predict_devices(
 
 def _count_work(steps: BatchSteps) -> list[dict[str, float]]:
     """Return FLOP and traffic at each batch, between the ends of lines where it lies on these."""
+    if steps.pieces:
+        return steps.merge([_count_work(piece_steps) for _, piece_steps in steps.pieces])
     if steps.lines is None:
         return [costs(steps.model, batch) for batch in steps.batches]
     high = costs(steps.model, steps.lines.high)

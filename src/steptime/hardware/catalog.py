@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.core.files import write_atomically
 from steptime.core.spelling import VARIANT, digit_slips, key_of, model_tokens, tokens
-from steptime.core.toml_files import DATA, format_path, read_toml, toml_text
+from steptime.core.toml_files import DATA, format_path, read_toml, read_toml_head, toml_text
 from steptime.hardware import links
 from steptime.hardware.constants import Constant, constants_from_table
 from steptime.hardware.device import GB, Device, Link, device_from_table, link_from_table
@@ -221,39 +221,30 @@ def stack_names(own: bool = True) -> list[str]:
 def stack(name: str = DEFAULT_STACK) -> Stack:
     """Return the software stack of a name or of a .toml file; raises `InputError` for another."""
     path = _STACKS.file(DEFAULT_STACK if name == "torch" else name)
-
-    def read() -> tuple[list[Path], Stack]:
-        paths = _with_bases(path)
-        return paths, _read_stack(_stack_table(path), format_path(path))
-
-    return kept(path, read)
+    return kept(path, lambda: (_with_bases(path), _STACKS.at(path)))
 
 
 def stack_since(name: str) -> str:
     """Return the month since which a software stack is the newest, "" where its file says none.
 
-    Only this is read of the files, of the stack and of those that it is `like`.
+    Only the heads of the files are read, of the stack and of those that it is `like`.
     """
     for path in _with_bases(_STACKS.file(name)):
-        table = _stack_table(path)
-        if "since" in table or "since" in table.get("unlike", ()):
-            return str(table.get("since", ""))
+        head = _stack_head(path)
+        if "since" in head or "since" in head.get("unlike", ()):
+            return str(head.get("since", ""))
     return ""
 
 
-def _stack_table(path: Path) -> Mapping[str, Any]:
-    """Return the table of a stack's file, which is parsed once."""
-    return fresh(path, _table_of)
-
-
-def _table_of(table: Mapping[str, Any], _: str) -> Mapping[str, Any]:
-    return table
+def _stack_head(path: Path) -> Mapping[str, Any]:
+    """Return the values of a stack's file before its first table, anew where it was written."""
+    return kept(("head of a stack", path), lambda: ([path], read_toml_head(path)))
 
 
 def _with_bases(path: Path) -> list[Path]:
     """Return the file of a stack, that of the one that it is `like`, and so on."""
     found = [path]
-    while like := _like(_stack_table(found[-1]), ""):
+    while like := _like(_stack_head(found[-1]), ""):
         base = _STACKS.shipped().get(like) or _STACKS.path(like.lower())
         if base is None:
             raise unknown("stack", like, _STACKS.files(), f"{format_path(found[-1])}: like")

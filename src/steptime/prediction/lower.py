@@ -200,12 +200,12 @@ def _padded(shape: Sequence[int]) -> tuple[int, int, int, int]:
     Of one on its own all sides are padded, of a batch those that lie along a row.
     """
     batch, m, n, k = shape
-    m = m if batch > 1 or m < _IN_PIECE else _whole_pieces(m)
+    m = m if batch > 1 or m < NUMBERS_IN_PIECE else _whole_pieces(m)
     return batch, m, _whole_pieces(n), _whole_pieces(k)
 
 
 def _whole_pieces(size: int) -> int:
-    return size if size < _IN_PIECE else -(-size // _IN_PIECE) * _IN_PIECE
+    return size if size < NUMBERS_IN_PIECE else -(-size // NUMBERS_IN_PIECE) * NUMBERS_IN_PIECE
 
 
 def _lays_last(graph: Graph, stack: Stack) -> bool:
@@ -231,7 +231,7 @@ def _lays_last(graph: Graph, stack: Stack) -> bool:
 
 
 LAYOUT_PASSES, LAYOUT_KERNELS = 4, 2  # of two copies, each of which reads and writes an image
-_IN_PIECE = 8  # numbers of 16 bit in 16 bytes
+NUMBERS_IN_PIECE = 8  # numbers of 16 bit in 16 bytes
 _SMALL = 64  # channels in and out, of which the layout does not matter
 _GROUPED = 0.33  # of FLOP: groups take 1.358 times as long channels last, most others 0.823
 

@@ -39,7 +39,10 @@ def named(text: str) -> str:
     """
     if text.lower().endswith(_OTHER_FILES):
         raise InputError(f"unknown model {shorten(text)}; {BRING_YOUR_OWN}")
-    known = {_plain(name): name for name in (*language.rows(), *SHORT, *ZOO, *FAMILIES)}
+    plain_names = {_plain(name): name for name in (*SHORT, *ZOO, *FAMILIES)}
+    if name := plain_names.get(_plain(text)):  # the large table of language models is not read
+        return SHORT.get(name, name)
+    known = {_plain(name): name for name in language.rows()} | plain_names
     bare, dressed = text, ""
     while bare != dressed:
         if name := known.get(_plain(bare)):
