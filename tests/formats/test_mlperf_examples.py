@@ -10,7 +10,11 @@ import pytest
 from steptime.build import build, make_workload, read_model
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples/mlperf"
-pytestmark = [pytest.mark.framework, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.framework,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("exported_here"),
+]
 
 
 def linear(*widths: int) -> int:
