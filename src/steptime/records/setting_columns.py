@@ -30,7 +30,8 @@ def typed_settings(
         _typed_column(column, [setting.get(name) for setting in settings], kinds[name])
         for name, column in columns.items()
     ]
-    places = params.replace_strict(texts, pl.Series(range(len(texts)), dtype=COUNT))
+    numbers = pl.Series(range(len(texts)), dtype=COUNT)
+    places = params.replace_strict(texts, numbers, return_dtype=COUNT)
     return [column.gather(places) for column in typed]
 
 
