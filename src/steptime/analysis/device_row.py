@@ -5,7 +5,7 @@ import msgspec
 from steptime.core.answer import AnswerRow
 
 
-class DeviceRow(AnswerRow, frozen=True, kw_only=True):
+class DeviceTableRow(AnswerRow, frozen=True, kw_only=True):
     """A measured or published record of a whole step; None is unknown.
 
     Attributes:
@@ -75,4 +75,4 @@ class DeviceRow(AnswerRow, frozen=True, kw_only=True):
     host: str | None
 
 
-DEVICE_COLUMNS = DeviceRow.__struct_encode_fields__
+DEVICE_COLUMNS = DeviceTableRow.__struct_encode_fields__

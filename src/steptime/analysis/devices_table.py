@@ -10,7 +10,7 @@ import msgspec
 import polars as pl
 
 from steptime.analysis.analyses import Analysis
-from steptime.analysis.device_row import DEVICE_COLUMNS, DeviceRow
+from steptime.analysis.device_row import DEVICE_COLUMNS, DeviceTableRow
 from steptime.analysis.frame_rows import map_rows, read_rows
 from steptime.core.table import Column, Table, describe_hidden_rows
 from steptime.core.units import counted
@@ -100,7 +100,7 @@ def device_table(data: Data) -> Table:
         has_units=False,
         csv_columns=tuple(map(Column, DEVICE_COLUMNS)),
         summary={"rows": total} if total > count else {},
-        structs=map_rows(lambda row: msgspec.convert(row, DeviceRow), rows),
+        structs=map_rows(lambda row: msgspec.convert(row, DeviceTableRow), rows),
     )
 
 

@@ -126,14 +126,13 @@ def compare_nodes(records: pl.LazyFrame, margin: float, threshold: float) -> Nod
     """
     is_measured = ~IS_PREDICTED & IS_STEP & pl.col("host").is_not_null()
     measured = records.filter(is_measured)
-    steps = (
-        measured.group_by(*VISIT, "host", maintain_order=True)
-        .agg(pooled_step_s().alias("step_s"), pl.col("replicas", "gpu", "cause").last())
-        .collect()
-    )
+    steps = _pool_shared_steps(measured)
+    no_nodes = NodesAnswer(rows=(), kinds=(), summary=_summarise([], 0, margin, None))
+    if not (steps["step_s"] > 0).any():
+        return no_nodes
     visits = _find_visits(steps, _find_bounds(records))
     if not visits.hosts:
-        return NodesAnswer(rows=(), kinds=(), summary=_summarise([], 0, margin, None))
+        return no_nodes
     total, by_kind = _judge(visits, threshold)
     successful = measured.filter(IS_GOOD & (pl.col("step_s") > 0))
     gpus = dict(
@@ -147,14 +146,35 @@ def compare_nodes(records: pl.LazyFrame, margin: float, threshold: float) -> Nod
         for place, host in enumerate(visits.hosts)
     ]
     rows.sort(key=lambda row: -(row.slower_fraction or 0.0))
-    failures = {row["host"]: row for row in steps.iter_rows(named=True) if row["host"] not in gpus}
+    failures = (
+        measured.filter(~pl.col("host").is_in([*gpus]))
+        .group_by("host", maintain_order=True)
+        .agg(pl.col("gpu", "cause").last())
+        .collect()
+    )
     rows += [
-        NodeRow(host=host, verdict=NOT_MEASURED, gpu=row["gpu"], cells=0, cause=row["cause"])
-        for host, row in failures.items()
+        NodeRow(host=host, verdict=NOT_MEASURED, gpu=gpu, cells=0, cause=cause)
+        for host, gpu, cause in failures.iter_rows()
     ]
     rows.sort(key=lambda row: VERDICTS.index(row.verdict))
     summary = _summarise(rows, visits.cell_count, margin, math.expm1(total.noise))
     return NodesAnswer(rows=tuple(rows), kinds=tuple(by_kind), summary=summary)
+
+
+def _pool_shared_steps(measured: pl.LazyFrame) -> pl.DataFrame:
+    """Return the step of each node in each visit, of visits with records enough for `MIN_NODES`.
+
+    The records of visits are counted first, by a hash, since the samples of most are not needed.
+    """
+    visit_hash = pl.struct(*VISIT).hash()
+    counts = measured.select(visit_hash.alias("visit")).group_by("visit").len()
+    shared_visits = counts.filter(pl.col("len") >= MIN_NODES).select("visit").collect()
+    return (
+        measured.filter(visit_hash.is_in(shared_visits["visit"].implode()))
+        .group_by(*VISIT, "host", maintain_order=True)
+        .agg(pooled_step_s().alias("step_s"), pl.col("replicas").last())
+        .collect()
+    )
 
 
 def _find_bounds(records: pl.LazyFrame) -> pl.DataFrame:

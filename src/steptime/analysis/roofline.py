@@ -261,7 +261,7 @@ def roofline_table(
     answer = draw_roofline(points, devices, max_rows)
     if not answer.rows and devices:
         return _make_device_table(devices)
-    rows = [row.to_dict() for row in answer.rows]
+    rows = [row.to_columns() for row in answer.rows]
     columns = (
         (Column("name", "op") if ops else Column("name", "network")),
         Column("platform", is_spare=True),

@@ -52,10 +52,10 @@ class RooflinePoint(AnswerRow, frozen=True, kw_only=True):
     roof_fraction: float | None
     bound: str | None
 
-    def to_dict(self) -> JsonObject:
-        """Return the row as plain values, each setting under its own name."""
+    def to_columns(self) -> JsonObject:
+        """Return the row as the columns of a table, each setting under its own name."""
         row: JsonObject = {}
-        for name, value in msgspec.to_builtins(self).items():
+        for name, value in self.to_dict().items():
             row |= self.settings if name == "settings" else {name: value}
         return row
 

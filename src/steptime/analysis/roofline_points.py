@@ -8,7 +8,7 @@ from steptime.core.errors import unknown
 from steptime.records.data import Data
 from steptime.records.frame_columns import other_number
 from steptime.records.pooled_step import IS_PREDICTED, IS_STEP
-from steptime.records.record_columns import record_columns
+from steptime.records.record_columns import record_column_names, record_columns
 
 FACTS = ("model", "family", "platform", "dtype", "batch", "origin", "method")
 LINE_COLUMNS = ("replicas", "phase", "optimizer")  # and hyperparameters: equal along a line
@@ -41,7 +41,7 @@ def list_points(data: Data, names: Sequence[str], *, ops: bool) -> pl.DataFrame:
     Raises:
         InputError: for the name of no column.
     """
-    columns = record_columns(data)
+    columns = record_column_names(data)
     schema = data.scan_results().collect_schema()
     for name in names:
         if name not in {*columns, *schema}:
@@ -50,13 +50,12 @@ def list_points(data: Data, names: Sequence[str], *, ops: bool) -> pl.DataFrame:
     settings = [
         name for name in dict.fromkeys((*line_columns, *names)) if name not in ("name", *FACTS)
     ]
-    records = _select_records(data, columns, settings)
     if ops:
-        return _list_ops(records, settings)
-    points = [
-        _list_published(records, _list_costs(data), settings),
-        _list_results(data, settings),
-    ]
+        return _list_ops(_select_records(data, settings), settings)
+    points = [_list_results(data, settings)]
+    if "published" in data.origins:
+        records = _select_records(data, settings)
+        points.insert(0, _list_published(records, _list_costs(data), settings))
     return pl.concat(points, how="vertical_relaxed").collect()
 
 
@@ -71,9 +70,7 @@ def _setting_columns(columns: Mapping[str, pl.Expr], settings: Sequence[str]) ->
     return [columns.get(name, unknown_value).alias(setting(name)) for name in settings]
 
 
-def _select_records(
-    data: Data, columns: Mapping[str, pl.Expr], settings: Sequence[str]
-) -> pl.LazyFrame:
+def _select_records(data: Data, settings: Sequence[str]) -> pl.LazyFrame:
     """Return the records with the columns of points, and the published numbers that they state."""
     return data.scan().select(
         *FACTS,
@@ -82,7 +79,7 @@ def _select_records(
         pl.col("traffic_bytes").alias("op_traffic_bytes"),
         pl.col("peak_flop_per_s").alias("op_peak_flop_per_s"),
         pl.col("memory_bytes_per_s").alias("op_memory_bytes_per_s"),
-        *_setting_columns(columns, settings),
+        *_setting_columns(record_columns(data), settings),
         STATED_SPEED.alias("stated_speed"),
         STATED_FLOP.alias("stated_flop"),
         STATED_PEAK_SHARE.alias("peak_share"),

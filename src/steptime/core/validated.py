@@ -62,8 +62,8 @@ def _describe_fault(fault: Any, model: Any) -> str:
             if name in model.model_fields:
                 kind = model.model_fields[name].annotation
                 model = (kind, *get_args(kind))[-1]
-        known_keys = [field.alias or name for name, field in model.model_fields.items()]
-        return str(unknown("key", last, known_keys, ".".join(path)))
+        valid_keys = [field.alias or name for name, field in model.model_fields.items()]
+        return str(unknown("key", last, valid_keys, ".".join(path)))
     if fault["type"] == "literal_error":
         return str(unknown(last, value, _literal_texts(fault["ctx"]["expected"]), ".".join(path)))
     is_simple = isinstance(value, str | int | float | bool)

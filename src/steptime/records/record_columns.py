@@ -51,6 +51,12 @@ def record_columns(data: Folders) -> dict[str, pl.Expr]:
     return {name: column.alias(name) for name, column in columns.items()}
 
 
+def record_column_names(data: Folders) -> list[str]:
+    """Return the names of `record_columns`, which cost less than their values."""
+    quantities = name_quantities(data.quantity_kinds).values()
+    return [*dict.fromkeys((*COLUMNS, *quantities, *data.setting_columns.values(), "folder"))]
+
+
 def _setting_expressions(data: Folders) -> dict[str, pl.Expr]:
     """Return the value of each hyperparameter, looked up by the text of all of them."""
     if not data.setting_columns:

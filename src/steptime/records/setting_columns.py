@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import polars as pl
 
 from steptime.records.frame_columns import COUNT, NUMBER, STRING
@@ -24,12 +25,13 @@ def typed_settings(
         kinds: the names of the types that the values of each hyperparameter have.
     """
     texts = params.unique(maintain_order=True)
-    settings = [json.loads(text) for text in texts]
+    settings = msgspec.json.decode(f"[{','.join(texts)}]")
     typed = [
         _typed_column(column, [setting.get(name) for setting in settings], kinds[name])
         for name, column in columns.items()
     ]
-    places = params.replace_strict(texts, pl.Series(range(len(texts)), dtype=COUNT))
+    numbers = pl.Series(range(len(texts)), dtype=COUNT)
+    places = params.replace_strict(texts, numbers, return_dtype=COUNT)
     return [column.gather(places) for column in typed]
 
 
