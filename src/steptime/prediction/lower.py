@@ -145,31 +145,31 @@ def _kernels(
             views += 1
             continue
         head = ops[0]
-        layout_bytes, layout_launches = 0.0, 0
-        if last and _copies_layout(head, stack):
-            image_bytes = graph.tensors[head.inputs[0]].size_bytes
-            layout_bytes, layout_launches = LAYOUT_PASSES * image_bytes, LAYOUT_KERNELS
         case = graph.cases[head.name][:3]
         own = graph.tensors[head.outputs[0]].dtype  # in a mixed step not the same for all
-        one = Kernel(
-            head.of or head.name,
-            runs_as or head.kind,
-            head.part,
-            own if own in FLOATS else compute,
-            "matrix" if products else "vector",
-            flop,
-            moved + layout_bytes,
-            products,
-            serial,
-            (launched + layout_launches) * serial,
-            window=window_of(*case),
-            row=row if runs_as else row_of(*case),
-            views=views,
-            fresh=sum([fresh.get(op.name, 0.0) for op in ops]),
+        one = _add_calls(
+            head,
+            graph.tensors[head.outputs[0]].size_bytes,
+            stack,
+            last,
+            Kernel(
+                head.of or head.name,
+                runs_as or head.kind,
+                head.part,
+                own if own in FLOATS else compute,
+                "matrix" if products else "vector",
+                flop,
+                moved,
+                products,
+                serial,
+                launched * serial,
+                window=window_of(*case),
+                row=row if runs_as else row_of(*case),
+                views=views,
+                fresh=sum([fresh.get(op.name, 0.0) for op in ops]),
+            ),
         )
         views = 0
-        if stack and (how := stack.kinds.get(head.kind)) and (how.calls > 1 or how.views):
-            one = one._replace(calls=how.calls, views=one.views + how.views)
         if stack and OPS[head.kind].work == "convolution":
             spread = max(cast("tuple[int, ...]", head.attrs.get("dilation", ())), default=1)
             figures = (float(spread),) if spread > 1 else ()
@@ -185,13 +185,25 @@ def _kernels(
         yield _with_exchanges(one, graph, ops, awaited) if awaited else one
 
 
-def _copies_layout(head: Op, stack: Stack | None) -> bool:
-    """Return whether an op copies images that lie channels last, and another one copies them back.
+def _add_calls(
+    op: Op, image_bytes: float, stack: Stack | None, is_last: bool, kernel: Kernel
+) -> Kernel:
+    """Return the kernel of an op with what the host calls for it, and with copies of its images.
 
-    PyTorch's group norm on CUDA makes its input contiguous and leaves a contiguous output
-    (aten/src/ATen/native/group_norm.cpp, native_group_norm). A compiler writes norms itself.
+    PyTorch's group norm on CUDA makes its input contiguous, where images lie channels last, and
+    leaves a contiguous output (aten/src/ATen/native/group_norm.cpp, native_group_norm); the next
+    convolution copies it back. A compiler writes norms itself.
     """
-    return stack is not None and not stack.compile and head.kind == "group_norm"
+    if stack is None:
+        return kernel
+    if is_last and op.kind == "group_norm" and not stack.compile:
+        moved_bytes = kernel.bytes + LAYOUT_PASSES * image_bytes
+        kernel = kernel._replace(bytes=moved_bytes, launches=kernel.launches + LAYOUT_KERNELS)
+    execution = stack.kinds.get(op.kind)
+    if execution is not None and (execution.calls > 1 or execution.views):
+        views = kernel.views + execution.views
+        return kernel._replace(calls=execution.calls, views=views)
+    return kernel
 
 
 def _padded(shape: Sequence[int]) -> tuple[int, int, int, int]:

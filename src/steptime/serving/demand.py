@@ -47,7 +47,7 @@ class Demand:
         draft: a network that guesses tokens.
         speculate: tokens that it guesses for a step.
         accept: chance of each guess to be right.
-        lengths: how lengths of requests vary about their mean, or a file of them; "" for not.
+        lengths: how lengths of requests vary about their mean, or a file of them; None for not.
     """
 
     concurrency: int = 0
@@ -65,7 +65,7 @@ class Demand:
     draft: str = ""
     speculate: int = 0
     accept: float = 0.0
-    lengths: str = ""
+    lengths: str | None = None
 
     @property
     def has_targets(self) -> bool:

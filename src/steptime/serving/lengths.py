@@ -18,7 +18,7 @@ from steptime.core.toml_files import format_path
 from steptime.core.values import parse_count
 
 DISTRIBUTIONS: Mapping[str, float] = {"constant": 0.0, "sharegpt": 0.93}  # deviation of ln(tokens)
-COLUMNS = ("input_tokens", "output_tokens")
+LENGTH_COLUMNS = ("input_tokens", "output_tokens")
 LONGEST = 10.0  # times the mean: servers and benchmarks refuse longer ones
 MAX_TOKENS = 10_000_000
 ROUNDS = 20  # until the mean of lengths that are cut is as it should be
@@ -30,7 +30,7 @@ def read_lengths(
     """Return the tokens of prompts and of answers of so many requests.
 
     Args:
-        text: a name of `DISTRIBUTIONS`, or a table with `COLUMNS`, whose rows are repeated.
+        text: a name of `DISTRIBUTIONS`, or a table with `LENGTH_COLUMNS`, whose rows are repeated.
         input_tokens: mean of prompts; a file has its own.
         output_tokens: mean of answers; a file has its own.
         count: number of requests.
@@ -57,10 +57,12 @@ def read_lengths(
 
 
 def _tokens_of(row: Mapping[str, object], place: str) -> tuple[int, int]:
-    missing = [name for name in COLUMNS if name not in row]
+    missing = [name for name in LENGTH_COLUMNS if name not in row]
     if missing:
-        raise InputError(f"--lengths: {place}: a row has {', '.join(COLUMNS)}")
-    first, second = (parse_count(row[name], f"{place}: {name}", 1, MAX_TOKENS) for name in COLUMNS)
+        raise InputError(f"--lengths: {place}: a row has {', '.join(LENGTH_COLUMNS)}")
+    first, second = (
+        parse_count(row[name], f"{place}: {name}", 1, MAX_TOKENS) for name in LENGTH_COLUMNS
+    )
     return first, second
 
 

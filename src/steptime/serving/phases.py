@@ -205,8 +205,8 @@ class Phases:
 
     def _is_replayed(self, groups: Sequence[Group]) -> bool:
         """Return whether a CUDA graph replays a step: one of decoding, or of few tokens."""
-        tokens = sum(one.sequences * one.tokens for one in groups)
-        is_decoding = all(one.tokens == 1 for one in groups)
+        tokens = sum(group.sequences * group.tokens for group in groups)
+        is_decoding = all(group.tokens == 1 for group in groups)
         is_small = tokens <= self.constant("graph_tokens")
         return self.planner.flag("graphs") and (is_decoding or is_small)
 
@@ -367,8 +367,8 @@ class Phases:
                 other += took * slower + gap_s * kernel.launches
         issued = [*kernels]
         if self.planner.flag("concatenates"):
-            cores = [one for one in kernels if ops[one.op].kind in ATTENDING]
-            issued += [concatenate_cache(one, 0.0) for one in cores]
+            cores = [kernel for kernel in kernels if ops[kernel.op].kind in ATTENDING]
+            issued += [concatenate_cache(kernel, 0.0) for kernel in cores]
         issue_s = self._issued_s(issued) - self._issued_s([])
         joules = spent_j(Kernels(mine), self.device)
         return Spent(products, 0.0, other, exchange, 0.0, joules, issue_s)

@@ -297,7 +297,7 @@ class ServeOptions(OptionGroup, keywords=ServeKeywords):
             draft=self.draft or "",
             speculate=self.count_of("speculate") or 0,
             accept=self._share("accept"),
-            lengths=self.lengths or "",
+            lengths=self.lengths,
         )
         if all(getattr(self, name) is None for name in _LOAD_OPTIONS):
             return None
