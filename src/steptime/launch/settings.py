@@ -271,6 +271,9 @@ def quantised_type(text: str | None) -> str | None:
     return find_quantised_type(text, QUANTISED_TYPES) if text else None
 
 
+FactReader = Callable[[ToolSettings, str], FactValue | None]
+
+
 def set_optimizer(job: JobBuilder, text: str | None) -> None:
     """Set the optimizer from a tool's word; a paged one gets a note."""
     if not text:
@@ -284,7 +287,7 @@ def set_optimizer(job: JobBuilder, text: str | None) -> None:
 def take_facts(
     job: JobBuilder,
     settings: ToolSettings,
-    table: Mapping[str, tuple[str, Callable[[ToolSettings, str], FactValue | None]]],
+    table: Mapping[str, tuple[str, FactReader]],
 ) -> None:
     """Set the facts of a table from option names to a fact and the way to read it."""
     for name, (fact, read) in table.items():

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from steptime.launch.job import SERVING, JobBuilder, complete_serving
+from steptime.launch.engines import Engine
+from steptime.launch.job import JobBuilder
 from steptime.launch.settings import (
-    Files,
     ToolSettings,
     count,
-    float_type,
-    merge,
     names,
-    note_unpriced,
-    parse_mapping,
-    parse_words,
     quantised_type,
     share,
     storage_type,
-    take_facts,
 )
 
 READ_FROM = "SGLang 0.5"
@@ -54,20 +48,8 @@ UNPRICED = {
 }
 
 
-def read_sglang(words: list[str], files: Files) -> JobBuilder:
-    """Read the words behind `sglang.launch_server`.
-
-    Args:
-        words: arguments of the command.
-        files: files that the arguments name (`--config FILE.yaml`).
-    """
-    job = JobBuilder(tool="sglang", kind=SERVING)
-    settings = parse_words(words, FLAGS)
-    if path := settings.text("config"):
-        settings = merge(parse_mapping(files.mapping(path) or {}), settings)
-    job.model = settings.text("model_path", "model")
-    take_facts(job, settings, FACTS)
-    job.set("dtype", float_type(settings.text("dtype")))
+def _set_combinations(job: JobBuilder, settings: ToolSettings) -> None:
+    """Set what takes more than one option."""
     job.set("weights", quantised_type(settings.text("quantization")))
     _read_prefill(job, settings)
     _read_speculation(job, settings)
@@ -82,9 +64,6 @@ def read_sglang(words: list[str], files: Files) -> JobBuilder:
         job.set("expert", job.count("tensor") or 1)
     for name in ("pipeline", "data"):
         job.set_default(name, 1)
-    complete_serving(job)
-    note_unpriced(job, settings, UNPRICED)
-    return job
 
 
 def _read_prefill(job: JobBuilder, settings: ToolSettings) -> None:
@@ -110,3 +89,15 @@ def _read_speculation(job: JobBuilder, settings: ToolSettings) -> None:
     job.set("speculative", steps if is_chain and steps else (tree - 1 if tree else steps))
     draft = settings.text("speculative_draft_model_path", "speculative_draft_model")
     job.set("draft", draft or algorithm.lower())
+
+
+ENGINE = Engine(
+    name="sglang",
+    flags=FLAGS,
+    model_options=("model_path", "model"),
+    has_positional_model=False,
+    file_options=("config",),
+    facts=FACTS,
+    unpriced=UNPRICED,
+    set_combinations=_set_combinations,
+)

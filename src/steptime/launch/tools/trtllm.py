@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from steptime.launch.job import SERVING, JobBuilder, complete_serving
+from steptime.launch.engines import Engine
+from steptime.launch.job import JobBuilder
 from steptime.launch.settings import (
-    Files,
     ToolSettings,
     count,
     flag,
-    float_type,
-    merge,
-    note_unpriced,
-    parse_mapping,
-    parse_words,
+    names,
     share,
     storage_type,
-    take_facts,
 )
 
 READ_FROM = "TensorRT-LLM 1.0"
-SUBCOMMANDS = {"serve", "throughput", "latency", "build", "disaggregated"}
+SUBCOMMANDS = names("serve throughput latency build disaggregated")
 FLAGS = frozenset({"trust_remote_code", "streaming", "verbose", "enable_chunked_prefill"})
 FACTS = {
     **dict.fromkeys(("tp", "tp_size", "tensor_parallel_size"), ("tensor", count)),
@@ -46,30 +41,13 @@ UNPRICED = {
 }
 
 
-def read_trtllm(words: list[str], files: Files) -> JobBuilder:
-    """Read the words behind `trtllm-serve` or `trtllm-bench`.
-
-    Args:
-        words: arguments of the command.
-        files: files that the arguments name (`--config FILE.yaml`).
-    """
-    job = JobBuilder(tool="trtllm", kind=SERVING)
-    settings = parse_words([word for word in words if word not in SUBCOMMANDS], FLAGS)
-    path = settings.text("extra_llm_api_options", "config", "config_file")
-    if path:
-        settings = merge(settings, parse_mapping(files.mapping(path) or {}))
-    model = settings.text("model", "m", "model_path")
-    job.model = model or (settings.positional[0] if settings.positional else None)
-    take_facts(job, settings, FACTS)
-    job.set("dtype", float_type(settings.text("dtype")))
+def _set_combinations(job: JobBuilder, settings: ToolSettings) -> None:
+    """Set what takes more than one option."""
     if settings.flag("enable_attention_dp"):
         job.set("attention_data", True)
     _read_speculation(job, settings)
     for name in ("tensor", "pipeline"):
         job.set_default(name, 1)
-    complete_serving(job)
-    note_unpriced(job, settings, UNPRICED)
-    return job
 
 
 def _read_speculation(job: JobBuilder, settings: ToolSettings) -> None:
@@ -85,3 +63,17 @@ def _read_speculation(job: JobBuilder, settings: ToolSettings) -> None:
         "speculative_config.speculative_model_dir", "speculative_config.speculative_model"
     )
     job.set("draft", draft or (kind.lower() if kind else None))
+
+
+ENGINE = Engine(
+    name="trtllm",
+    flags=FLAGS,
+    model_options=("model", "m", "model_path"),
+    has_positional_model=True,
+    file_options=("extra_llm_api_options", "config", "config_file"),
+    is_file_stronger=True,
+    subcommands=SUBCOMMANDS,
+    facts=FACTS,
+    unpriced=UNPRICED,
+    set_combinations=_set_combinations,
+)

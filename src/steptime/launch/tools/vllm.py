@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import json
 
-from steptime.launch.job import SERVING, JobBuilder, complete_serving
+from steptime.launch.engines import Engine
+from steptime.launch.job import JobBuilder
 from steptime.launch.settings import (
-    Files,
     ToolSettings,
     count,
     flag,
-    float_type,
-    merge,
     names,
-    note_unpriced,
-    parse_mapping,
-    parse_words,
     quantised_type,
     share,
     storage_type,
-    take_facts,
 )
 
 READ_FROM = "vLLM 0.11"
@@ -64,21 +58,12 @@ UNPRICED = {
 }
 
 
-def read_vllm(words: list[str], files: Files) -> JobBuilder:
-    """Read the words behind `vllm serve`.
-
-    Args:
-        words: arguments of the command.
-        files: files that the arguments name (`--config FILE.yaml`).
-    """
-    job = JobBuilder(tool="vllm", kind=SERVING)
-    settings = parse_words(words, FLAGS)
-    if path := settings.text("config"):
-        settings = merge(parse_mapping(files.mapping(path) or {}), settings)
-    model = settings.text("model", "model_tag")
-    job.model = model or (settings.positional[0] if settings.positional else None)
-    take_facts(job, settings, FACTS)
-    _read_types(job, settings)
+def _set_combinations(job: JobBuilder, settings: ToolSettings) -> None:
+    """Set what takes more than one option, or an option and its opposite."""
+    method = settings.text("quantization", "q")
+    job.set("weights", quantised_type(method))
+    if method and quantised_type(method) is None:
+        job.notes.append(f"quantization {method}: its weights are read from the model's files")
     _read_speculation(job, settings)
     for name in ("no_enable_prefix_caching", "no_enable_chunked_prefill"):
         if settings.flag(name):
@@ -88,18 +73,6 @@ def read_vllm(words: list[str], files: Files) -> JobBuilder:
     if settings.flag("enable_expert_parallel", "ep"):
         job.set("expert", (job.count("tensor") or 1) * (job.count("data") or 1))
     job.set_default("gpu_memory_utilization", DEFAULT_MEMORY_SHARE)
-    complete_serving(job)
-    note_unpriced(job, settings, UNPRICED)
-    return job
-
-
-def _read_types(job: JobBuilder, settings: ToolSettings) -> None:
-    """Set the type of activations and how the weights are kept."""
-    job.set("dtype", float_type(settings.text("dtype")))
-    method = settings.text("quantization", "q")
-    job.set("weights", quantised_type(method))
-    if method and quantised_type(method) is None:
-        job.notes.append(f"quantization {method}: its weights are read from the model's files")
 
 
 def _read_speculation(job: JobBuilder, settings: ToolSettings) -> None:
@@ -117,3 +90,15 @@ def _read_speculation(job: JobBuilder, settings: ToolSettings) -> None:
         job.set("speculative", int(str(guessed)))
         draft = nested.get("model") or settings.text("speculative_model") or nested.get("method")
         job.set("draft", str(draft) if draft else None)
+
+
+ENGINE = Engine(
+    name="vllm",
+    flags=FLAGS,
+    model_options=("model", "model_tag"),
+    has_positional_model=True,
+    file_options=("config",),
+    facts=FACTS,
+    unpriced=UNPRICED,
+    set_combinations=_set_combinations,
+)

@@ -57,8 +57,7 @@ def read_launched(
     is_name = len(str(text).split()) < 2 and not path_exists(str(text))
     if is_name and job_file is None:
         return None  # before the readers of the tools are imported
-    from steptime.launch.reader import is_command_line, read_launch
-    from steptime.questions.launched.job_model import find_model
+    from steptime.launch.reader import read_launch
 
     job = read_launch(str(text), device_count=1 if name == "fit" else device_count)
     if job is None and job_file is not None and not path_exists(str(job_file)):
@@ -70,14 +69,18 @@ def read_launched(
     if (job.kind == SERVING) != (name == "serve"):
         nearest = "steptime serve" if job.kind == SERVING else "steptime fit, steptime plan"
         raise InputError(f"{name}: is not asked of this {job.tool} job; nearest: {nearest}")
-    if job_file is None:
-        is_line = is_command_line(str(text))
-        folder = Path() if is_line else Path(text).resolve().parent
-        try:
-            model = find_model(job, folder)
-        except InputError as error:
-            raise _unknown_model(job, error) from None
-    return LaunchedQuestion(name, job, model)
+    return LaunchedQuestion(name, job, model if job_file is not None else _find_network(job, text))
+
+
+def _find_network(job: LaunchJob, text: str | PathLike[str]) -> object:
+    """Return the network that a job names, relative to its file where it is one."""
+    from steptime.questions.launched.job_model import find_model
+
+    file = Path(text).expanduser()
+    try:
+        return find_model(job, file.resolve().parent if path_exists(str(file)) else Path())
+    except InputError as error:
+        raise _unknown_model(job, error) from None
 
 
 def _unknown_model(job: LaunchJob, error: InputError) -> DetailedInputError:
