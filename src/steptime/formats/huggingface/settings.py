@@ -86,14 +86,14 @@ def check_layers(settings: Mapping[str, object], place: str) -> None:
 
 def resolve_activation(name: str, is_gated: bool, place: str) -> str:
     """Return the activation of a feed-forward part by its name in transformers."""
-    known = {
+    activations = {
         spelling: activation
         for spelling, activation in ACTIVATIONS.items()
         if not is_gated or activation in GATED
     }
-    if name not in known:
-        raise unknown("activation", name, known, place)
-    return GATED[known[name]] if is_gated else known[name]
+    if name not in activations:
+        raise unknown("activation", name, activations, place)
+    return GATED[activations[name]] if is_gated else activations[name]
 
 
 def windows_of(names: Sequence[object], place: str) -> str:

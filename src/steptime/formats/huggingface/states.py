@@ -25,7 +25,7 @@ NEMOTRON_TYPES |= {
 
 
 def _nemotron_blocks(config: Config) -> list[str]:
-    """Return what each block of Nemotron-H is: mamba, attention, mlp or moe."""
+    """Return the kind of each block of Nemotron-H: mamba, attention, mlp or moe."""
     pattern = config.get("hybrid_override_pattern", "")
     if pattern:
         for letter in pattern:
@@ -185,7 +185,7 @@ def falcon_h1(config: Config) -> Settings:
     head_width = inner // mixer.heads if inner else mixer.head_width
     config.get("projectors_bias", False)
     mixer = replace(mixer, head_width=head_width, is_normed=config.get("mamba_rms_norm", False))
-    design = BlockDesign(beside=mixer)
+    design = BlockDesign(parallel=mixer)
     return settings | {
         "ffn_bias": config.get("mlp_bias", False),
         "designs": (design,) * settings["layers"],
