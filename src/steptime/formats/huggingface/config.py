@@ -22,9 +22,11 @@ MAY_BE_ZERO = frozenset(
     }
 )
 TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-Table = dict[str, Any]  # values of a file by their names
+JsonValue = Any
+Table = dict[str, JsonValue]  # values of a file by their names
 Field = TypeVar("Field", int, float, bool, str, "list[Any]", "Table")
-Settings = dict[str, Any]  # hyperparameters of a family of networks, by name
+Setting = Any  # a number, a text, a truth, or the designs of blocks
+Settings = dict[str, Setting]  # hyperparameters of a family of networks, by name
 
 
 class Config:
