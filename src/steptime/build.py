@@ -160,11 +160,14 @@ def is_path(text: str) -> bool:
 def _read_file(path: str, allow_unknown: bool) -> Choice:
     """Return the choice that a file says: a table with `family`, or a network of another tool.
 
-    A folder stands for the `config.json` in it, as models of Hugging Face are kept.
+    A folder stands for the `config.json` in it, as models of Hugging Face are kept, or for its
+    `adapter_config.json`.
     """
-    inner = str(Path(path) / "config.json")
-    if os.path.isfile(inner):  # noqa: PTH113  # False, whatever is wrong with the name
-        path = inner
+    for name in ("adapter_config.json", "config.json"):
+        inner = str(Path(path) / name)
+        if os.path.isfile(inner):  # noqa: PTH113  # False, whatever is wrong with the name
+            path = inner
+            break
     if not is_network_file(path):
         return choice_of(read_table(path, "model"), path)
     source = opened(path)

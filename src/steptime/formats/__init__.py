@@ -93,6 +93,11 @@ FORMATS = (
     ),
     Format(
         ".json",
+        "steptime.formats.huggingface.adapters:read",
+        lambda table: "peft_type" in table,
+    ),
+    Format(
+        ".json",
         "steptime.paleo.files.read:read",
         lambda table: "layers" in table and not {"family", "model"} & table.keys(),
     ),
