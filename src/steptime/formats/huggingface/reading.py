@@ -10,6 +10,7 @@ from typing import Any
 from steptime.core import registry
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.formats import Source
+from steptime.formats.huggingface.ahead import describe_ahead
 from steptime.formats.huggingface.composed import (
     CLASS_UNCHECKED,
     holds_words,
@@ -72,7 +73,7 @@ def _describe_single(
     fixed = resolve_settings(base, settings, place)
     free = {key: Parameter(fixed[key], base.parameters[key].meaning) for key in row.free}
     remarks = [*first_remarks, *head_remarks, *describe_file(table, config.read_fields)]
-    remarks += config.remarks
+    remarks += [*describe_ahead(table, base, fixed), *config.remarks]
 
     def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
         b.remarks.extend(f"{place}: {remark}" for remark in remarks)

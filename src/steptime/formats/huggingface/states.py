@@ -105,6 +105,7 @@ def nemotron_h(config: Config) -> Settings:
         "moe": BlockDesign(mixes=False, expert_width=latent),
     }
     has_experts = "moe" in blocks
+    ahead = config.get("mtp_hybrid_override_pattern", "*E")
     return decoder(config) | {
         "gated": False,
         "ffn_bias": mlp_bias,
@@ -117,6 +118,7 @@ def nemotron_h(config: Config) -> Settings:
         "expert_ffn": expert_width,
         "shared_ffn": shared if has_experts else 0,
         "designs": tuple(designs[block] for block in blocks),
+        "ahead_designs": tuple(designs[NEMOTRON_LETTERS.get(letter, "moe")] for letter in ahead),
     }
 
 
