@@ -17,6 +17,7 @@ MODULES = (
     "states",
     "sparse",
     "encoders",
+    "further_encoders",
     "images",
 )  # of families, in the order of the docs
 ENDS = {  # ends of the names of classes, and what their networks end with

@@ -28,8 +28,6 @@ from steptime.network.layers.norms import norm
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.sequence import GATED
 
-UNGATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "reglu": "relu"}
-
 
 def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
     """Return the output of a stem, its blocks, a decoder that reads them, and a head."""
@@ -59,7 +57,7 @@ def blocks(
     """
     length = b.shape(x)[1] * (b.plan.tensor if b.plan.sequence else 1)
     relative = ""
-    if p["positions"] in ("relative", "alibi"):
+    if p["positions"] in ("relative", "alibi") or p["relative_scores"]:
         relative = _relative(b, p, length, f"{name}_relative")
     groups = p["block_groups"] or p["layers"]
     first_design = design_of(block_parameters(p, 0))
@@ -120,7 +118,7 @@ def _add_block_embeddings(
     with b.scope("own_tokens"):
         start = number * width
         embedding = b.op("slice", tokens, name="own", axis=-1, start=start, stop=start + width)
-        plain = UNGATED.get(p["activation"], p["activation"])
+        plain = GATED.get(p["activation"], p["activation"])
         gate = activated(b, linear(b, x, width, "gate", bias=False), plain)
         y = linear(b, b.op("mul", gate, embedding, name="gated"), p["width"], "out", bias=False)
         return b.op("add", norm(b, y, p["norm"], "norm"), x, name="add")

@@ -166,6 +166,7 @@ Part = Callable[[str], str]
 
 NORMS: Mapping[str, tuple[str, ...]] = {  # where a part of a block is normed
     "before": ("before",),
+    "before_second": ("before_second",),
     "after": ("after",),
     "both": ("before", "output"),
     "output": ("output",),
@@ -190,9 +191,13 @@ def block(b: Builder, x: str, p: Parameters, parts: Sequence[Part]) -> str:
         return x
     places = NORMS[p["norms"]]
     for i, part in enumerate(parts, 1):
-        y = part(norm(b, x, p["norm"], f"norm{i}") if "before" in places else x)
+        is_before = "before" in places or ("before_second" in places and i > 1)
+        y = part(norm(b, x, p["norm"], f"norm{i}") if is_before else x)
         if "output" in places:
             y = norm(b, y, p["norm"], f"output_norm{i}")
+        if p.get("layer_scale"):
+            scale = b.weight(f"scale{i}/w", (b.shape(y)[-1],))
+            y = b.op("pointwise", y, scale, name=f"scale{i}", function="mul")
         x = residual(b, x, y, p["dropout"], f"add{i}")
         if "after" in places:
             x = norm(b, x, p["norm"], f"norm{i}")
