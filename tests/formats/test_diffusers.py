@@ -16,6 +16,12 @@ from steptime.network.ops import OPS
 FLUX = {"_class_name": "FluxTransformer2DModel"}
 SD3 = {"_class_name": "SD3Transformer2DModel", "num_attention_heads": 24}
 SD3 |= {"caption_projection_dim": 1536}
+UNET = {"_class_name": "UNet2DConditionModel"}
+SDXL = UNET | {"cross_attention_dim": 2048, "block_out_channels": [320, 640, 1280]}
+SDXL |= {"attention_head_dim": [5, 10, 20], "transformer_layers_per_block": [1, 2, 10]}
+SDXL |= {"addition_embed_type": "text_time", "projection_class_embeddings_input_dim": 2816}
+SDXL |= {"down_block_types": ["DownBlock2D", *["CrossAttnDownBlock2D"] * 2], "sample_size": 128}
+SDXL |= {"up_block_types": [*["CrossAttnUpBlock2D"] * 2, "UpBlock2D"]}
 PIXART = {"_class_name": "PixArtTransformer2DModel"}
 
 
@@ -36,6 +42,9 @@ def network(folder: Path, table: dict[str, Any], settings: str = "") -> Graph:
             548_254_144,
         ),
         (PIXART, 611_349_152),
+        (UNET | {"cross_attention_dim": 768}, 859_520_964),  # Stable Diffusion 1.5
+        (UNET | {"cross_attention_dim": 1024, "attention_head_dim": [5, 10, 20, 20]}, 865_910_724),
+        (SDXL, 2_567_463_684),
         (PIXART | {"sample_size": 64}, 610_856_096),
     ],
 )
@@ -64,6 +73,9 @@ def test_work_of_pixart_is_that_of_its_products(tmp_path):
         ({"_class_name": 3}, "unknown _class_name '3'"),
         (PIXART | {"attention_bias": False}, "attention_bias: 'False' is not known, only True"),
         (SD3 | {"caption_projection_dim": 64}, "caption_projection_dim: '64' is not known"),
+        (UNET | {"down_block_types": ["DownBlock2D"]}, "has 1 blocks for 4 widths"),
+        (UNET | {"class_embed_type": "timestep"}, "class_embed_type: 'timestep' is not known"),
+        (SDXL | {"attention_head_dim": [5, 10]}, "attention_head_dim: must be 3 whole numbers"),
         (FLUX | {"num_layers": "many"}, "num_layers: must be a whole number"),
     ],
 )

@@ -6,6 +6,7 @@ from typing import Any
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.formats import Source
 from steptime.formats.diffusers.transformers import build_flux, build_pixart, build_sd3
+from steptime.formats.diffusers.unet import build_unet
 from steptime.formats.huggingface.config import Config
 from steptime.formats.huggingface.config import Settings as Sizes
 from steptime.formats.huggingface.remarks import describe_unread
@@ -14,6 +15,35 @@ from steptime.network.ops.builder import Builder
 
 CLASS_FIELD = "_class_name"
 LATENT_SIDE = 8  # pixels of the image that make one of a latent
+UNET_BLOCKS = {
+    "down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D"),
+    "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D"),
+}
+UNET_ONLY: Mapping[str, object] = {  # fields, with the only value whose network is known
+    "mid_block_type": "UNetMidBlock2DCrossAttn",
+    "act_fn": "silu",
+    "only_cross_attention": False,
+    "dual_cross_attention": False,
+    "class_embed_type": None,
+    "encoder_hid_dim": None,
+    "time_embedding_type": "positional",
+    "num_attention_heads": None,
+    "conv_in_kernel": 3,
+    "conv_out_kernel": 3,
+    "resnet_time_scale_shift": "default",
+    "time_cond_proj_dim": None,
+}
+UNET_READ = {  # which change neither shapes nor work
+    "addition_embed_type",
+    "addition_time_embed_dim",
+    "center_input_sample",
+    "downsample_padding",
+    "flip_sin_to_cos",
+    "freq_shift",
+    "mid_block_scale_factor",
+    "use_linear_projection",
+    "upcast_attention",
+}
 Describe = Callable[[Config], Sizes]
 
 
@@ -90,11 +120,61 @@ def describe_pixart(config: Config) -> Sizes:
     }
 
 
+def describe_unet(config: Config) -> Sizes:
+    """Describe the UNets of Stable Diffusion 1 to XL."""
+    widths = config.get("block_out_channels", [320, 640, 1280, 1280])
+    attending = ["CrossAttnDownBlock2D"] * 3 + ["DownBlock2D"]
+    doubling = ["UpBlock2D"] + ["CrossAttnUpBlock2D"] * 3
+    blocks = {
+        "down_block_types": config.get("down_block_types", attending),
+        "up_block_types": config.get("up_block_types", doubling),
+    }
+    for field, names in blocks.items():
+        allowed = UNET_BLOCKS[field]
+        if len(names) != len(widths):
+            raise config.error(field, f"has {len(names)} blocks for {len(widths)} widths")
+        for block in names:
+            if block not in allowed:
+                raise unknown("block", block, allowed, config.place)
+    for field, value in UNET_ONLY.items():
+        config.require(field, only=value)
+    config.read_fields |= UNET_READ
+    has_conditions = config.table.get("addition_embed_type") == "text_time"
+    condition_width = config.get("projection_class_embeddings_input_dim", 0)
+    return blocks | {
+        "in_channels": config.count("in_channels", 4),
+        "out_channels": config.count("out_channels", 4),
+        "block_out_channels": widths,
+        "layers_per_block": config.count("layers_per_block", 2),
+        "cross_attention_dim": config.count("cross_attention_dim", 1280),
+        "norm_num_groups": config.count("norm_num_groups", 32),
+        "heads": spread_over_blocks(config, "attention_head_dim", 8, len(widths)),
+        "transformer_layers": spread_over_blocks(
+            config, "transformer_layers_per_block", 1, len(widths)
+        ),
+        "condition_width": condition_width if has_conditions else 0,
+        "image": LATENT_SIDE * config.count("sample_size", 64),
+        "length": 77,
+    }
+
+
+def spread_over_blocks(config: Config, name: str, default: int, count: int) -> list[int]:
+    """Return a field with a number for each block, which may be one number for all."""
+    value = config.table.get(name)
+    if isinstance(value, list):
+        numbers = config.get(name, [default])
+        if len(numbers) != count or not all(type(n) is int and n > 0 for n in numbers):
+            raise config.error(name, f"must be {count} whole numbers")
+        return numbers
+    return [config.count(name, default)] * count
+
+
 Build = Callable[[Builder, Mapping[str, Any], int], str]
 CLASSES: Mapping[str, tuple[Describe, Build]] = {
     "FluxTransformer2DModel": (describe_flux, build_flux),
     "SD3Transformer2DModel": (describe_sd3, build_sd3),
     "PixArtTransformer2DModel": (describe_pixart, build_pixart),
+    "UNet2DConditionModel": (describe_unet, build_unet),
 }
 
 
