@@ -1,7 +1,6 @@
 """Parse what a user types into a workload, and build the graph of a workload."""
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from steptime.core.workload import (
 )
 from steptime.formats import (
     ENDINGS,
+    file_in_folder,
     format_of,
     is_network_file,
     network,
@@ -160,11 +160,9 @@ def is_path(text: str) -> bool:
 def _read_file(path: str, allow_unknown: bool) -> Choice:
     """Return the choice that a file says: a table with `family`, or a network of another tool.
 
-    A folder stands for the `config.json` in it, as models of Hugging Face are kept.
+    A folder stands for the `config.json` or `adapter_config.json` in it, as Hugging Face has them.
     """
-    inner = str(Path(path) / "config.json")
-    if os.path.isfile(inner):  # noqa: PTH113  # False, whatever is wrong with the name
-        path = inner
+    path = file_in_folder(path)
     if not is_network_file(path):
         return choice_of(read_table(path, "model"), path)
     source = opened(path)

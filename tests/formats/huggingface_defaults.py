@@ -95,6 +95,12 @@ DEFAULTS = {  # parameters of an empty configuration of each type, as transforme
     "qwen2_5_vl": 72_706_203_648,
     # as transformers 5.24 counts them; those of words and images without what sees images
     "olmo": 6_888_095_744,
+    "mpnet": 109_484_928,
+    "nomic_bert": 136_731_648,
+    "modernbert": 149_014_272,
+    "mt5": 172_119_424,
+    "marian": 414_307_328,
+    "dinov2": 85_725_696,
     "bamba": 9_992_765_440,
     "deepseek_ref": 284_325_869_015,
     "deepseek_v32": 671_877_929_216,

@@ -22,6 +22,8 @@ SIZES = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, 
 SIZES |= {"vocab_size": 100, "intermediate_size": 96}
 ATTENTION = 64 * (4 + 2 * 2) * 16 + 4 * 16 * 64
 WORDS = 2 * 100 * 64 + 64  # two tables, and the last norm
+V3_ATTENTION = 7168 * (1536 + 576) + 1536 + 512 + 1536 * 128 * 192 + 512 * 128 * 256
+V3_ATTENTION += 128 * 128 * 7168
 MAMBA = {"mamba_num_heads": 4, "mamba_head_dim": 32, "n_groups": 2, "ssm_state_size": 16}
 NEMOTRON = {"model_type": "nemotron_h", **SIZES, **MAMBA, "hybrid_override_pattern": "M*-E"}
 NEMOTRON |= {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
@@ -173,3 +175,21 @@ def test_every_published_file_is_read():
     counted = {file.stem: network(str(file)).parameters for file in files}
     assert counted.keys() <= PARAMETERS.keys()
     assert {name: PARAMETERS[name] for name in counted} == counted
+
+
+@every(
+    ("table", "parameters"),
+    [
+        # DeepSeek-AI 2024, section 2.2: a block, a product of 2 x 7168, three norms; 256 experts
+        (
+            {"model_type": "deepseek_v3", "num_nextn_predict_layers": 1},
+            V3_ATTENTION + 257 * 3 * 7168 * 2048 + 256 * 7168 + 2 * 7168**2 + 5 * 7168,
+        ),
+        ({"model_type": "llama", "num_nextn_predict_layers": 2}, 2 * (202_383_360 + 33_566_720)),
+        (NEMOTRON | {"num_nextn_predict_layers": 1, "mtp_hybrid_override_pattern": "*"}, 0),
+    ],
+)
+def test_layers_that_predict_further_tokens_are_counted_apart(table, parameters, tmp_path):
+    graph = network(written(tmp_path, table))
+    count = parameters or ATTENTION + 64 + 2 * 64 * 64 + 3 * 64
+    assert any(f"counted apart: {count:,} parameters" in remark for remark in graph.remarks)

@@ -274,7 +274,15 @@ def _chosen(logits: Array, per_token: int) -> tuple[Ids, Array]:
 
 _ACTIVATIONS = {  # function and gradient
     "relu": (lambda x: np.maximum(x, 0), lambda x, grad: grad * (x > 0)),
+    "relu2": (
+        lambda x: np.maximum(x, 0) ** 2,
+        lambda x, grad: 2 * grad * np.maximum(x, 0),
+    ),
     "gelu": (gelu, gelu_grad),
+    "gelu_tanh": (
+        lambda x: gelu(x, tanh=True),
+        lambda x, grad: gelu_grad(x, grad, tanh=True),
+    ),
     "silu": (silu, silu_grad),
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import mmap
+import os
 import stat
 import tomllib
 from collections.abc import Callable
@@ -91,6 +92,12 @@ FORMATS = (
         "steptime.formats.huggingface.reading:read",
         lambda table: "model_type" in table and not isinstance(table.get("layers"), dict),
     ),
+    Format(".json", "steptime.formats.diffusers.read:read", lambda table: "_class_name" in table),
+    Format(
+        ".json",
+        "steptime.formats.huggingface.adapters:read",
+        lambda table: "peft_type" in table,
+    ),
     Format(
         ".json",
         "steptime.paleo.files.read:read",
@@ -127,7 +134,17 @@ FORMATS = (
         mapped=True,
     ),
 )
+FOLDER_FILES = ("adapter_config.json", "config.json")  # of a folder: the first that it has
 ENDINGS = tuple(dict.fromkeys(row.ending for row in FORMATS))
+
+
+def file_in_folder(path: str) -> str:
+    """Return the file that says the network of a folder of Hugging Face, else the path itself."""
+    for name in FOLDER_FILES:
+        file = str(Path(path) / name)
+        if os.path.isfile(file):  # noqa: PTH113  # False, whatever is wrong with the name
+            return file
+    return path
 
 
 def is_network_file(name: str) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from steptime.core.errors import InputError, shorten, unknown
+from steptime.formats.huggingface.config import Table
 from steptime.formats.huggingface.types import ModelType
 
 NESTED_NAMES = ("text_config", "llm_config", "language_config")
@@ -26,7 +27,7 @@ def kinds_of(table: Mapping[str, Any]) -> list[str]:
 
 def text_part(
     table: Mapping[str, Any], default: str, types: Mapping[str, ModelType], place: str
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[Table, list[str]]:
     """Return the configuration of the decoder of words, and remarks on what is left out.
 
     Args:

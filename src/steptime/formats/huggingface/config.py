@@ -22,8 +22,11 @@ MAY_BE_ZERO = frozenset(
     }
 )
 TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-Field = TypeVar("Field", int, float, bool, str, "list[Any]", "dict[str, Any]")
-Settings = dict[str, Any]  # hyperparameters of a family of networks, by name
+JsonValue = Any
+Table = dict[str, JsonValue]  # values of a file by their names
+Field = TypeVar("Field", int, float, bool, str, "list[Any]", "Table")
+Setting = Any  # a number, a text, a truth, or the designs of blocks
+Settings = dict[str, Setting]  # hyperparameters of a family of networks, by name
 
 
 class Config:
@@ -47,7 +50,7 @@ class Config:
         self.read_fields: set[str] = set()
         rope = table.get("rope_parameters") or table.get("rope_scaling")
         self._values = {**(rope if isinstance(rope, dict) else {}), **table}
-        self._defaults: dict[str, Any] = {}
+        self._defaults: Table = {}
         self._spellings: dict[str, str] = {}
 
     def set_defaults(self, **defaults: object) -> None:

@@ -14,7 +14,7 @@ GPT2_HEADS = (
     "ForQuestionAnswering",
     "ForCausalLM",
 )
-TURNED_EVERYWHERE = "all blocks are counted as turned by place, as those without a window are not"
+ROTARY_REMARK = "all blocks are counted as turned by place, as those without a window are not"
 
 
 def width_of_heads(config: Config) -> int:
@@ -49,7 +49,7 @@ def decoder(config: Config, head_width: int = 0) -> Settings:
     head_width = head_width or width_of_heads(config)
     config.get("layer_types", [])
     max_length = config.get("max_position_embeddings", 2048)
-    turned_share = config.get("partial_rotary_factor", 1.0) or 1
+    rotary_share = config.get("partial_rotary_factor", 1.0) or 1
     return {
         "kind": "decoder",
         "width": width,
@@ -61,7 +61,7 @@ def decoder(config: Config, head_width: int = 0) -> Settings:
         "heads": heads,
         "kv_heads": config.get("num_key_value_heads", 0) or heads,
         "head_width": head_width,
-        "rotary_width": floor(head_width * turned_share),
+        "rotary_width": floor(head_width * rotary_share),
         "ffn": config.get("intermediate_size", 0) or 4 * width,
         "activation": config.get("hidden_act", "silu"),
         "gated": True,
@@ -115,8 +115,8 @@ def ministral3(config: Config) -> Settings:
 def windows_after(config: Config) -> str:
     """Return a pattern of blocks: those before `max_window_layers` see all, the others a window."""
     layers, first = config.get("num_hidden_layers", 32), config.get("max_window_layers", 28)
-    all_seen = repeat_letter("a", min(first, layers, 500))
-    return all_seen + repeat_letter("w", min(layers - first, 500)) or "w"
+    full_blocks = repeat_letter("a", min(first, layers, 500))
+    return full_blocks + repeat_letter("w", min(layers - first, 500)) or "w"
 
 
 @model_type("qwen2")

@@ -2,7 +2,7 @@
 
 from steptime.formats.huggingface.config import Config, Settings
 from steptime.formats.huggingface.decoders import (
-    TURNED_EVERYWHERE,
+    ROTARY_REMARK,
     attention_biases,
     decoder,
     equal_width_of_heads,
@@ -193,7 +193,7 @@ def cohere2(config: Config) -> Settings:
     window = config.get("sliding_window", 4096)
     settings = cohere(config) | {"window": window, "windows": "wwwa"}
     if window:
-        config.remark(TURNED_EVERYWHERE)
+        config.remark(ROTARY_REMARK)
     return settings
 
 
@@ -204,7 +204,7 @@ def exaone4(config: Config) -> Settings:
     config.require("sliding_window_pattern", only="LLLG")
     window = config.get("sliding_window", 4096)
     if window:
-        config.remark(TURNED_EVERYWHERE)
+        config.remark(ROTARY_REMARK)
     return decoder(config) | {
         "norms": "output",
         "qk_norm": "head",

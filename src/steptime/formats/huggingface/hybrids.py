@@ -18,19 +18,21 @@ def changes(**parameters: Value) -> tuple[tuple[str, Value], ...]:
     return tuple(sorted(parameters.items()))
 
 
-def list_of_layers(config: Config, name: str, layers: int, known: Sequence[object]) -> list[object]:
+def list_of_layers(
+    config: Config, name: str, layers: int, allowed: Sequence[object]
+) -> list[object]:
     """Return a field with a value for each layer, [] where it is absent.
 
     Raises:
-        InputError: for a list of another length, or a value that is none of the `known`.
+        InputError: for a list of another length, or a value that is none of the `allowed`.
     """
     values: list[object] = config.get(name, [])
     if values and len(values) < layers:
         raise config.error(name, f"has {len(values)} values, not one for each of {layers} layers")
     for value in values[:layers]:
-        if value not in known:
-            known_texts = [str(one) for one in known]
-            raise unknown(name, value, known_texts, config.place)
+        if value not in allowed:
+            texts = [str(entry) for entry in allowed]
+            raise unknown(name, value, texts, config.place)
     return values[:layers]
 
 
@@ -71,12 +73,12 @@ def mimo_v2_flash(config: Config) -> Settings:
     config.get("n_shared_experts", 0)
     designs = []
     for number in range(layers):
-        own_changes = {**(windowed if is_windowed[number] else {})}
-        own_changes |= {"experts": 0} if is_dense[number] else {}
-        designs.append(BlockDesign(changes(**own_changes)))
-    turned = config.get("partial_rotary_factor", 0.334)
+        block_changes = {**(windowed if is_windowed[number] else {})}
+        block_changes |= {"experts": 0} if is_dense[number] else {}
+        designs.append(BlockDesign(changes(**block_changes)))
+    rotary_share = config.get("partial_rotary_factor", 0.334)
     return settings | {
-        "rotary_width": int(settings["head_width"] * turned) // 2 * 2,
+        "rotary_width": int(settings["head_width"] * rotary_share) // 2 * 2,
         "value_width": value_width,
         "experts": config.get("n_routed_experts", 256),
         "experts_per_token": config.get("num_experts_per_tok", 8),
@@ -118,10 +120,10 @@ def step3p5(config: Config) -> Settings:
     config.get("use_moe_router_bias", True)
     designs = []
     for number in range(layers):
-        own_changes: dict[str, Value] = {"experts": 0} if number < first_dense else {}
+        block_changes: dict[str, Value] = {"experts": 0} if number < first_dense else {}
         if kinds[number] == "sliding_attention":
-            own_changes |= {"window": window, "heads": windowed_heads}
-        designs.append(BlockDesign(changes(**own_changes), gate_per_head=True))
+            block_changes |= {"window": window, "heads": windowed_heads}
+        designs.append(BlockDesign(changes(**block_changes), gate_per_head=True))
     return settings | {
         "qk_norm": "head",
         "attention_gate": True,
@@ -161,14 +163,14 @@ def _nas_design(config: Config, settings: Settings, block: object) -> BlockDesig
     for part in (attention, ffn):
         part.require("replace_with_linear", only=False)
     mixes, feeds = not attention.get("no_op", False), not ffn.get("no_op", False)
-    own_changes: dict[str, Value] = {}
+    block_changes: dict[str, Value] = {}
     if mixes:
-        own_changes["kv_heads"] = settings["heads"] // attention.count("n_heads_in_group", 1)
-        own_changes["window"] = attention.get("window_length", 0)
+        block_changes["kv_heads"] = settings["heads"] // attention.count("n_heads_in_group", 1)
+        block_changes["window"] = attention.get("window_length", 0)
     if feeds:
         width = int(2 * ffn.get("ffn_mult", 2.625) * settings["width"] / 3)
-        own_changes["ffn"] = -(-width // NAS_MULTIPLE) * NAS_MULTIPLE
-    return BlockDesign(changes(**own_changes), mixes=mixes, feeds=feeds)
+        block_changes["ffn"] = -(-width // NAS_MULTIPLE) * NAS_MULTIPLE
+    return BlockDesign(changes(**block_changes), mixes=mixes, feeds=feeds)
 
 
 @model_type("gemma4_text", "Gemma4")
@@ -213,7 +215,7 @@ def _gemma4_designs(
     token_width = config.get("hidden_size_per_layer_input", 256)
     config.require("vocab_size_per_layer_input", only=settings["vocabulary"])
     global_width = config.get("global_head_dim", 512)
-    whole: dict[str, Value] = {
+    full: dict[str, Value] = {
         "window": 0,
         "head_width": global_width,
         "rotary_width": global_width // 4,
@@ -229,11 +231,11 @@ def _gemma4_designs(
         sources = [i for i in range(first_shared) if kinds[i] == kind] if is_shared else []
         wide = {"ffn": 2 * settings["ffn"]} if is_wide and is_shared else {}
         design = BlockDesign(
-            changes(**(whole if is_global else {}), **wide),
+            changes(**(full if is_global else {}), **wide),
             source=sources[-1] if sources else None,
             keys_are_values=keys_are_values and is_global,
             value_norm=True,
-            dense_beside=has_experts,
+            is_dense_with_experts=has_experts,
             token_width=token_width,
         )
         designs.append(design)

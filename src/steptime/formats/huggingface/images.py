@@ -36,6 +36,25 @@ def vit(config: Config) -> Settings:
     }
 
 
+@model_type("dinov2", "Dinov2", ("Model",), free=())
+def dinov2(config: Config) -> Settings:
+    """Describe DINOv2: ViT whose parts are scaled by learned numbers."""
+    config.set_defaults(patch_size=14)
+    config.require("use_swiglu_ffn", only=False)
+    ratio = config.count("mlp_ratio", 4)
+    settings = patches(config)
+    config.get("layerscale_value", 1.0)
+    return settings | {
+        "ffn": ratio * settings["width"],
+        "qkv_bias": config.get("qkv_bias", True),
+        "layer_scale": True,
+        "mask_token": config.get("use_mask_token", True),
+        "pooler": False,
+        "head": config.head,
+        "classes": config.labels,
+    }
+
+
 @model_type("deit", "DeiT", (*IMAGE_HEADS, "ForImageClassificationWithTeacher"), free=())
 def deit(config: Config) -> Settings:
     """Describe DeiT, with a second token that a teacher trains."""

@@ -7,15 +7,15 @@ from steptime.formats.huggingface.types import model_type
 
 def latent_attention(config: Config) -> Settings:
     """Describe attention whose keys and values come from a narrow vector (DeepSeek-V2)."""
-    turned_width = config.get("qk_rope_head_dim", 64)
-    head_width = config.get("qk_nope_head_dim", 128) + turned_width
+    rotary_width = config.get("qk_rope_head_dim", 64)
+    head_width = config.get("qk_nope_head_dim", 128) + rotary_width
     config.get("head_dim", 0)
     settings = decoder(config, head_width)
     return {
         **settings,
         **attention_biases(config),
         "kv_heads": settings["heads"],
-        "rotary_width": turned_width,
+        "rotary_width": rotary_width,
         "value_width": config.get("v_head_dim", 128),
         "latent_q": config.get("q_lora_rank", 1536),
         "latent_kv": config.get("kv_lora_rank", 512),

@@ -22,18 +22,18 @@ from steptime.formats.huggingface.further_decoders import ernie4_5, olmo2
 from steptime.formats.huggingface.types import model_type
 
 
-def experts(config: Config, count: str, count_default: int, chosen_default: int) -> Settings:
+def experts(config: Config, count: str, count_default: int, per_token_default: int) -> Settings:
     """Describe how many experts there are and how many a token chooses.
 
     Args:
         config: the fields of the file.
         count: the field that says the number of experts.
         count_default: its default.
-        chosen_default: the default of `num_experts_per_tok`.
+        per_token_default: the default of `num_experts_per_tok`.
     """
     return {
         "experts": config.get(count, count_default),
-        "experts_per_token": config.get("num_experts_per_tok", chosen_default),
+        "experts_per_token": config.get("num_experts_per_tok", per_token_default),
     }
 
 

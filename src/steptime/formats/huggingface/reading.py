@@ -10,13 +10,14 @@ from typing import Any
 from steptime.core import registry
 from steptime.core.errors import InputError, shorten, unknown
 from steptime.formats import Source
+from steptime.formats.huggingface.ahead import describe_ahead
 from steptime.formats.huggingface.composed import (
     CLASS_UNCHECKED,
     holds_words,
     kinds_of,
     text_part,
 )
-from steptime.formats.huggingface.config import Config, Settings, check_value
+from steptime.formats.huggingface.config import Config, Settings, Table, check_value
 from steptime.formats.huggingface.quantised import weights_format
 from steptime.formats.huggingface.remarks import describe_file
 from steptime.formats.huggingface.settings import finish_settings, resolve_settings
@@ -48,7 +49,9 @@ def describe_network(table: Mapping[str, Any], place: str, remarks: Sequence[str
     name = table[TYPE_FIELD]
     for kind in kinds_of(table):
         if reason := UNLIKE.get(kind):
-            raise InputError(f"{place}: {TYPE_FIELD} {shorten(kind)} is not known: it has {reason}")
+            raise InputError(
+                f"{place}: {TYPE_FIELD} {shorten(kind)} is not classes: it has {reason}"
+            )
     row = types().get(name) if isinstance(name, str) else None
     if row is None and not (isinstance(name, str) and holds_words(table)):
         raise unknown(TYPE_FIELD, name, types(), place)
@@ -70,7 +73,7 @@ def _describe_single(
     fixed = resolve_settings(base, settings, place)
     free = {key: Parameter(fixed[key], base.parameters[key].meaning) for key in row.free}
     remarks = [*first_remarks, *head_remarks, *describe_file(table, config.read_fields)]
-    remarks += config.remarks
+    remarks += [*describe_ahead(table, base, fixed), *config.remarks]
 
     def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
         b.remarks.extend(f"{place}: {remark}" for remark in remarks)
@@ -97,13 +100,13 @@ def _describe_words(table: Mapping[str, Any], row: ModelType | None, place: str)
     return describe_network(decoder, place, [*remarks, *text_remarks])
 
 
-def _nested_table(table: Mapping[str, Any], tower: str, kind: str, place: str) -> dict[str, Any]:
+def _nested_table(table: Mapping[str, Any], tower: str, kind: str, place: str) -> Table:
     """Return the nested configuration of a tower, {} for none.
 
     Raises:
         InputError: for a nested value that is no table, or is of another type.
     """
-    result: dict[str, Any] = {}
+    result: Table = {}
     for end in NESTED:
         name = f"{tower}_{end}"
         inner = table.get(name) or {}
@@ -120,7 +123,7 @@ def _describe_towers(table: Mapping[str, Any], row: ModelType, place: str) -> Fa
     join = registry.load("steptime.formats.huggingface.towers:TOWERS")[row.name]
     head, remarks = find_head(table, row, place)
     towers: dict[str, Settings] = {}
-    whole_table = {**table}
+    outer_table = {**table}
     base: Family = registry.load(row.family)
     for tower, kind in row.towers.items():
         inner = _nested_table(table, tower, kind, place)
@@ -129,20 +132,20 @@ def _describe_towers(table: Mapping[str, Any], row: ModelType, place: str) -> Fa
         config = Config(inner, tower_place, head if tower == "text" else "none")
         settings = finish_settings(config, inner_type.describe(config))
         towers[tower] = resolve(base, settings, tower_place)
-        whole_table |= {key: inner[key] for key in inner_type.passed if key in inner}
+        outer_table |= {key: inner[key] for key in inner_type.passed if key in inner}
         remarks += [*describe_file(inner, config.read_fields), *config.remarks]
-    whole = Config(whole_table, place, head)
-    whole.read_fields |= {f"{tower}_{end}" for tower in row.towers for end in NESTED}
-    joined, text = row.describe(whole), towers["text"]
-    remarks += [*describe_file(table, whole.read_fields), *whole.remarks]
+    outer = Config(outer_table, place, head)
+    outer.read_fields |= {f"{tower}_{end}" for tower in row.towers for end in NESTED}
+    join_settings, text = row.describe(outer), towers["text"]
+    remarks += [*describe_file(table, outer.read_fields), *outer.remarks]
 
     def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
         b.remarks.extend(f"{place}: {remark}" for remark in remarks)
-        output: str = join(b, {**towers, "text": {**text, **p}}, joined, batch)
+        output: str = join(b, {**towers, "text": {**text, **p}}, join_settings, batch)
         return output
 
     def check(p: Mapping[str, Any]) -> str | None:
-        image = joined.get("mm_tokens_per_image", 1)
+        image = join_settings.get("mm_tokens_per_image", 1)
         if not 1 <= image < max(p["length"], 2) or round(image**0.5) ** 2 != image:
             return f"length {p['length']} is not above the {image} tokens of an image, a square"
         return base.check({**text, **p})
@@ -169,9 +172,9 @@ def find_head(table: Mapping[str, Any], row: ModelType, place: str) -> tuple[str
     # other code behind a name that ends alike, as JinaBertForMaskedLM, is another network
     stem = re.sub(r"[^a-z0-9]", "", row.name.lower())
     stems = stem, stem.removesuffix("text"), stem.removesuffix("model")
-    known = {start + end.lower(): end for start in stems for end in heads}
-    known |= {name_class(row, end).lower(): end for end in heads}
-    end_name = known.get(names[0].lower())
+    classes = {start + end.lower(): end for start in stems for end in heads}
+    classes |= {name_class(row, end).lower(): end for end in heads}
+    end_name = classes.get(names[0].lower())
     if end_name is None:
         raise unknown("architecture", names[0], [name_class(row, end) for end in heads], place)
     return heads[end_name], []

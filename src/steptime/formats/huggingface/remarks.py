@@ -7,8 +7,7 @@ from typing import Any
 from steptime.core.errors import shorten
 from steptime.formats.huggingface.quantised import describe_quantisation
 
-MAX_FIELDS_SHOWN = 8
-AHEAD_FIELDS = ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers")
+MAX_FIELD_NAMES = 8
 HARMLESS = re.compile(  # fields that change neither shapes nor work
     r"""^_|^(name|architectures|auto_map|model_type|id2label|label2id|num_labels|problem_type
     |torch_dtype|dtype|quantization_config|is_encoder_decoder|is_decoder|finetuning_task
@@ -36,11 +35,6 @@ def describe_file(table: Mapping[str, Any], read_fields: Collection[str]) -> lis
     dtype = table.get("dtype") or table.get("torch_dtype")
     if isinstance(dtype, str) and dtype not in ("float32", "auto"):
         remarks.append(f"its weights are {shorten(dtype)[1:-1]}; --dtype says what is computed")
-    for field in AHEAD_FIELDS:
-        if type(table.get(field)) is int and table[field] > 0:
-            layers = table[field]
-            remarks.append(f"layers that guess further tokens (MTP) are not counted: {layers}")
-            break
     return [*remarks, *describe_unread(table, read_fields)]
 
 
@@ -49,5 +43,5 @@ def describe_unread(table: Mapping[str, Any], read_fields: Collection[str]) -> l
     unread = [key for key in table if key not in read_fields and not HARMLESS.search(key)]
     if not unread:
         return []
-    names = ", ".join(shorten(key)[1:-1] for key in unread[:MAX_FIELDS_SHOWN])
-    return [f"fields that are not read: {names}" + (", ..." if unread[MAX_FIELDS_SHOWN:] else "")]
+    names = ", ".join(shorten(key)[1:-1] for key in unread[:MAX_FIELD_NAMES])
+    return [f"fields that are not read: {names}" + (", ..." if unread[MAX_FIELD_NAMES:] else "")]

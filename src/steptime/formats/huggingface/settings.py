@@ -9,6 +9,7 @@ from steptime.formats.huggingface.config import Config, Settings
 from steptime.network.families.family import Family, resolve
 from steptime.network.layers.designs import BlockDesign
 
+DESIGN_FIELDS = ("designs", "ahead_designs")  # of all blocks, and of those that predict ahead
 MAX_LAYERS = 2000  # of a file: some seconds, and a few hundred megabytes
 LAYER_LETTERS = {
     "sliding_attention": "w",
@@ -56,15 +57,19 @@ def resolve_settings(base: Family, settings: Settings, place: str) -> Settings:
     Raises:
         InputError: for sizes that do not fit, in the network or in one of its blocks.
     """
-    usual = {key: value for key, value in settings.items() if key != "designs"}
+    usual = {key: value for key, value in settings.items() if key not in DESIGN_FIELDS}
     fixed: Settings = resolve(base, usual, place)
     designs: tuple[BlockDesign, ...] = settings.get("designs", ())
     if not designs:
         return fixed
     if len(designs) != fixed["layers"]:
         raise InputError(f"{place}: {len(designs)} blocks are described, not {fixed['layers']}")
-    resolved = {design: _resolve_design(base, usual, fixed, design, place) for design in designs}
-    return fixed | {"designs": tuple(resolved[design] for design in designs)}
+    fields = {name: settings[name] for name in DESIGN_FIELDS if name in settings}
+    distinct = {design for group in fields.values() for design in group}
+    resolved = {design: _resolve_design(base, usual, fixed, design, place) for design in distinct}
+    return fixed | {
+        name: tuple(resolved[design] for design in group) for name, group in fields.items()
+    }
 
 
 def _resolve_design(
@@ -86,14 +91,14 @@ def check_layers(settings: Mapping[str, object], place: str) -> None:
 
 def resolve_activation(name: str, is_gated: bool, place: str) -> str:
     """Return the activation of a feed-forward part by its name in transformers."""
-    known = {
+    activations = {
         spelling: activation
         for spelling, activation in ACTIVATIONS.items()
         if not is_gated or activation in GATED
     }
-    if name not in known:
-        raise unknown("activation", name, known, place)
-    return GATED[known[name]] if is_gated else known[name]
+    if name not in activations:
+        raise unknown("activation", name, activations, place)
+    return GATED[activations[name]] if is_gated else activations[name]
 
 
 def windows_of(names: Sequence[object], place: str) -> str:

@@ -35,8 +35,8 @@ def with_indexers(config: Config, settings: Settings) -> Settings:
     for number in range(layers):
         is_reused = bool(kinds) and kinds[number] == "shared"
         is_dense = number < settings["dense_layers"]
-        own_changes = changes(experts=0) if is_dense else ()
-        design = BlockDesign(own_changes, indexer=replace(indexer, is_reused=is_reused))
+        block_changes = changes(experts=0) if is_dense else ()
+        design = BlockDesign(block_changes, indexer=replace(indexer, is_reused=is_reused))
         designs.append(design)
     return settings | {"dense_layers": 0, "designs": tuple(designs)}
 
@@ -130,9 +130,9 @@ def minimax_m3(config: Config) -> Settings:
     designs = [
         BlockDesign(
             changes(experts=0) if is_dense else (),
-            indexer=indexer if is_chosen else None,
+            indexer=indexer if has_indexer else None,
         )
-        for is_dense, is_chosen in zip(dense, is_sparse, strict=True)
+        for is_dense, has_indexer in zip(dense, is_sparse, strict=True)
     ]
     return settings | {
         "clamped": True,

@@ -25,7 +25,7 @@ NEMOTRON_TYPES |= {
 
 
 def _nemotron_blocks(config: Config) -> list[str]:
-    """Return what each block of Nemotron-H is: mamba, attention, mlp or moe."""
+    """Return the kind of each block of Nemotron-H: mamba, attention, mlp or moe."""
     pattern = config.get("hybrid_override_pattern", "")
     if pattern:
         for letter in pattern:
@@ -105,6 +105,7 @@ def nemotron_h(config: Config) -> Settings:
         "moe": BlockDesign(mixes=False, expert_width=latent),
     }
     has_experts = "moe" in blocks
+    ahead = config.get("mtp_hybrid_override_pattern", "*E")
     return decoder(config) | {
         "gated": False,
         "ffn_bias": mlp_bias,
@@ -117,6 +118,7 @@ def nemotron_h(config: Config) -> Settings:
         "expert_ffn": expert_width,
         "shared_ffn": shared if has_experts else 0,
         "designs": tuple(designs[block] for block in blocks),
+        "ahead_designs": tuple(designs[NEMOTRON_LETTERS.get(letter, "moe")] for letter in ahead),
     }
 
 
@@ -185,7 +187,7 @@ def falcon_h1(config: Config) -> Settings:
     head_width = inner // mixer.heads if inner else mixer.head_width
     config.get("projectors_bias", False)
     mixer = replace(mixer, head_width=head_width, is_normed=config.get("mamba_rms_norm", False))
-    design = BlockDesign(beside=mixer)
+    design = BlockDesign(parallel=mixer)
     return settings | {
         "ffn_bias": config.get("mlp_bias", False),
         "designs": (design,) * settings["layers"],

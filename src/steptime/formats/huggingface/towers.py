@@ -1,4 +1,4 @@
-"""Networks of Hugging Face that see images beside words: two towers, each a transformer, joined."""
+"""Networks of Hugging Face that see images beside words: two towers, each a transformer, join."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,25 +9,25 @@ from steptime.network.layers.attention import Sight, attention
 from steptime.network.layers.blocks import feed_forward
 from steptime.network.layers.dense import classify, linear
 from steptime.network.layers.norms import norm
-from steptime.network.ops.builder import Builder
+from steptime.network.ops.builder import Attributes, Builder
 
 Towers = Mapping[str, Mapping[str, Any]]
 
 
 def clip(b: Builder, towers: Towers, values: Mapping[str, Any], batch: int) -> str:
-    """Return how alike texts and images are, each with each (Radford et al. 2021, figure 3)."""
-    made = []
+    """Return the similarity of each text with each image (Radford et al. 2021, figure 3)."""
+    vectors = []
     for name, tower in towers.items():
         with b.scope(name):
             x, _ = body(b, tower, batch)
             x = vector(b, x, {**tower, "projection": values["projection_dim"]})
             square = b.op("mul", x, x, name="square")
-            how: dict[str, Any] = {"function": "sum", "axes": (1,), "keep": True}
-            size = b.op("reduce", square, name="sum", **how)
+            attributes: Attributes = {"function": "sum", "axes": (1,), "keep": True}
+            size = b.op("reduce", square, name="sum", **attributes)
             size = b.op("pointwise", size, name="length", function="rsqrt")
-            made.append(b.op("pointwise", x, size, name="direction", function="mul"))
+            vectors.append(b.op("pointwise", x, size, name="direction", function="mul"))
     scale = b.op("pointwise", b.weight("scale/w", ()), name="scale", function="exp")
-    logits = b.op("linear", *made, name="alike")
+    logits = b.op("linear", *vectors, name="alike")
     return classify(b, b.op("pointwise", logits, scale, name="logits", function="mul"))
 
 
@@ -44,27 +44,27 @@ def gemma3(b: Builder, towers: Towers, values: Mapping[str, Any], batch: int) ->
         width = vision["width"]
         x = b.op("reshape", x, name="map", shape=(batch, side, side, width))
         x = b.op("transpose", x, name="channels", order=(0, 3, 1, 2))
-        how: dict[str, Any] = {
+        attributes: Attributes = {
             "kernel": (kernel,) * 2,
             "stride": (kernel,) * 2,
             "padding": (0,) * 4,
         }
-        x = b.op("avg_pool2d", x, name="pool", **how)
+        x = b.op("avg_pool2d", x, name="pool", **attributes)
         x = b.op("reshape", x, name="flat", shape=(batch, width, tokens))
         x = b.op("transpose", x, name="tokens", order=(0, 2, 1))
         image = linear(b, norm(b, x, "rms", "soft_norm"), text["width"], "projection", bias=False)
 
-    def joined(words: str) -> str:
-        at = {"axis": 1, "start": tokens, "stop": text["length"]}
-        rest = b.op("slice", words, name="words", **at)
-        return b.op("concat", image, rest, name="image_and_words", axis=1)
+    def join(words: str) -> str:
+        range_: Attributes = {"axis": 1, "start": tokens, "stop": text["length"]}
+        remainder = b.op("slice", words, name="words", **range_)
+        return b.op("concat", image, remainder, name="image_and_words", axis=1)
 
-    x, table = body(b, text, batch, joined)
+    x, table = body(b, text, batch, join)
     return HEADS[text["head"]](b, x, {**text, "tied": values["tie_word_embeddings"]}, table)
 
 
 def _pooled(b: Builder, x: str, p: Mapping[str, Any], batch: int) -> str:
-    """Return what a learned token reads of an image, which Gemma 3 makes and does not use."""
+    """Return the pooled token of an image, which Gemma 3 makes and does not use."""
     with b.scope("head"):
         shape = (batch, 1, p["width"])
         probe = b.op(

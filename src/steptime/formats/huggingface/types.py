@@ -17,6 +17,7 @@ MODULES = (
     "states",
     "sparse",
     "encoders",
+    "further_encoders",
     "images",
 )  # of families, in the order of the docs
 ENDS = {  # ends of the names of classes, and what their networks end with
@@ -117,11 +118,11 @@ def model_type(
         ends: what some of these end with, where that is not what `ENDS` says.
         **options: further fields of `ModelType`.
     """
-    known_ends = ENDS | dict(ends or {})
+    meanings = ENDS | dict(ends or {})
     title = class_name or name.replace("_", " ").title().replace(" ", "")
 
     def add(describe: Describe) -> Describe:
-        by_end = {end: known_ends[end] for end in heads}
+        by_end = {end: meanings[end] for end in heads}
         _TYPES[name] = ModelType(name, describe, title, by_end, **options)  # type: ignore[arg-type]
         return describe
 

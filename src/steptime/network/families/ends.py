@@ -9,6 +9,7 @@ from steptime.network.layers.dense import classify, dropout, linear, mean_loss
 from steptime.network.layers.image import conv2d
 from steptime.network.layers.norms import norm
 from steptime.network.ops.builder import Builder
+from steptime.network.ops.sequence import GATED
 from steptime.network.ops.table import ShapeError
 
 Parameters = Mapping[str, Any]
@@ -66,6 +67,8 @@ def _patches(b: Builder, p: Parameters, batch: int) -> tuple[str, str]:
     patch = {"stride": p["patch"], "bias": p["patch_bias"]}
     x = conv2d(b, x, p["width"], p["patch"], "patches", **patch)
     count = (p["image"] // p["patch"]) ** 2
+    if p["mask_token"]:
+        b.weight("mask/w", (1, p["width"]))
     x = b.op("reshape", x, name="patches/flat", shape=(batch, p["width"], count))
     x = b.op("transpose", x, name="patches/rows", order=(0, 2, 1))
     tokens = p["class_tokens"]
@@ -115,8 +118,10 @@ def _to_words(b: Builder, x: str, p: Parameters, table: str) -> str:
 def _to_masked(b: Builder, x: str, p: Parameters, table: str) -> str:
     """Return the loss of words that were masked: a layer, a norm, and the table of words."""
     with b.scope("masked"):
-        x = linear(b, x, p["embedding_width"], "dense")
-        x = norm(b, activated(b, x, p["activation"]), p["norm"], "norm")
+        x = linear(b, x, p["embedding_width"], "dense", p["masked_dense_bias"])
+        activation = str(p["activation"])
+        plain = GATED.get(activation, activation)
+        x = norm(b, activated(b, x, plain), p["norm"], "norm")
     for i in range(1, p["masked_biases"]):  # which transformers has where nothing is tied
         b.weight(f"masked/b{i}", (p["vocabulary"],))
     return _to_words(b, x, {**p, "head_bias": True}, table)

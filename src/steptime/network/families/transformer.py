@@ -11,8 +11,8 @@ from steptime.network.layers.blocks import (
     NORMS,
     Part,
     activated,
+    add_dense_and_experts,
     block,
-    dense_beside_experts,
     feed_forward,
     mixture,
 )
@@ -28,21 +28,17 @@ from steptime.network.layers.norms import norm
 from steptime.network.ops.builder import Builder
 from steptime.network.ops.sequence import GATED
 
-UNGATED = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh", "reglu": "relu"}
-
 
 def build(b: Builder, p: Mapping[str, Any], batch: int) -> str:
-    """Return what a stem, its blocks, those of a decoder that reads them, and a head make."""
+    """Return the output of a stem, its blocks, a decoder that reads them, and a head."""
     x, table = body(b, p, batch)
     return HEADS[p["head"]](b, b.whole(x, "final_gather"), p, table)
 
 
-def body(
-    b: Builder, p: Mapping[str, Any], batch: int, joined: Part = lambda x: x
-) -> tuple[str, str]:
-    """Return all but the head, and the table of words; what comes in may be `joined` with more."""
+def body(b: Builder, p: Mapping[str, Any], batch: int, join: Part = lambda x: x) -> tuple[str, str]:
+    """Return all but the head, and the table of words; what comes in may be `join` with more."""
     x, table = STEMS[p["stem"]](b, p, batch)
-    x = _normed(b, blocks(b, joined(x), p, p["kind"] == "decoder"), p, "final_norm")
+    x = _normed(b, blocks(b, join(x), p, p["kind"] == "decoder"), p, "final_norm")
     if p["projects_words"] and p["embedding_width"] != p["width"]:
         x = linear(b, x, p["embedding_width"], "output_in", bias=False)
     return _decoded(b, x, p, batch, table) if p["decoder_layers"] else (x, table)
@@ -61,11 +57,11 @@ def blocks(
     """
     length = b.shape(x)[1] * (b.plan.tensor if b.plan.sequence else 1)
     relative = ""
-    if p["positions"] in ("relative", "alibi"):
+    if p["positions"] in ("relative", "alibi") or p["relative_scores"]:
         relative = _relative(b, p, length, f"{name}_relative")
     groups = p["block_groups"] or p["layers"]
     first_design = design_of(block_parameters(p, 0))
-    own_tokens = _embeddings_of_blocks(b, x, p, first_design.token_width)
+    block_embeddings = _embeddings_of_blocks(b, x, p, first_design.token_width)
     if first_design.streams:
         x = expand_streams(b, x, first_design.streams)
     for i in b.repeat(p["layers"]):
@@ -79,16 +75,16 @@ def blocks(
         with b.scope(f"{name}{i + 1}", f"{name}{first + 1}" if first != i else ""):
             parts += [_feeds(b, q, i)] if design_of(q).feeds else []
             x = _block_of_design(b, x, q, parts)
-            if own_tokens:
-                x = _add_own_tokens(b, x, q, own_tokens, i)
+            if block_embeddings:
+                x = _add_block_embeddings(b, x, q, block_embeddings, i)
     return collapse_streams(b, x, first_design.streams) if first_design.streams else x
 
 
 def _block_of_design(b: Builder, x: str, p: Mapping[str, Any], parts: Sequence[Part]) -> str:
-    """Return `x` after a block: a usual one, one of several streams, or with experts beside."""
+    """Return `x` after a block: a usual one, one of several streams, or with experts parallel."""
     design = design_of(p)
-    if design.dense_beside:
-        return dense_beside_experts(b, block(b, x, p, parts[:-1]), p)
+    if design.is_dense_with_experts:
+        return add_dense_and_experts(b, block(b, x, p, parts[:-1]), p)
     if not design.streams:
         return block(b, x, p, parts)
     for number, part in enumerate(parts, 1):
@@ -101,26 +97,30 @@ def _embeddings_of_blocks(b: Builder, x: str, p: Mapping[str, Any], width: int) 
     if not width:
         return ""
     n, length, _ = b.shape(x)
-    layers = len(p["designs"])  # of the whole network, of which `p` may say the first blocks
-    whole = layers * width
+    layers = len(p["designs"])  # of the total_width network, of which `p` may say the first blocks
+    total_width = layers * width
     with b.scope("embedding_of_blocks"):
-        table = b.weight("w", (b.words(p["vocabulary"]), whole))
+        table = b.weight("w", (b.words(p["vocabulary"]), total_width))
         y = b.summed(b.op("embedding", "tokens", table, name="embedding"), "sum")
-        z = linear(b, x, whole, "projection", bias=False)
+        z = linear(b, x, total_width, "projection", bias=False)
         z = b.op("reshape", z, name="blocks", shape=(n, length, layers, width))
-        z = b.op("reshape", norm(b, z, p["norm"], "norm"), name="all", shape=(n, length, whole))
+        z = b.op(
+            "reshape", norm(b, z, p["norm"], "norm"), name="all", shape=(n, length, total_width)
+        )
         return b.op("add", y, z, name="add")
 
 
-def _add_own_tokens(b: Builder, x: str, p: Mapping[str, Any], tokens: str, number: int) -> str:
+def _add_block_embeddings(
+    b: Builder, x: str, p: Mapping[str, Any], tokens: str, number: int
+) -> str:
     """Return `x` with the embeddings of a block's own, which a gate of `x` weighs."""
     width = design_of(p).token_width
     with b.scope("own_tokens"):
         start = number * width
-        own = b.op("slice", tokens, name="own", axis=-1, start=start, stop=start + width)
-        plain = UNGATED.get(p["activation"], p["activation"])
+        embedding = b.op("slice", tokens, name="own", axis=-1, start=start, stop=start + width)
+        plain = GATED.get(p["activation"], p["activation"])
         gate = activated(b, linear(b, x, width, "gate", bias=False), plain)
-        y = linear(b, b.op("mul", gate, own, name="gated"), p["width"], "out", bias=False)
+        y = linear(b, b.op("mul", gate, embedding, name="gated"), p["width"], "out", bias=False)
         return b.op("add", norm(b, y, p["norm"], "norm"), x, name="add")
 
 
@@ -152,16 +152,16 @@ def _mixing_parts(b: Builder, p: Mapping[str, Any], sights: Sequence[Sight]) -> 
     design = design_of(p)
     if not design.mixes:
         return []
-    mixer, beside = design.mixer, design.beside
+    mixer, parallel = design.mixer, design.parallel
     if mixer is not None:
         return [lambda x: mixer.build(b, x, p["width"], "attention")]
     parts = [_attends(b, p, sight) for sight in sights]
-    if beside is None:
+    if parallel is None:
         return parts
     attends = parts[0]
     return [
         lambda x: b.op(
-            "add", attends(x), beside.build(b, x, p["width"], "mixer"), name="mixed_both"
+            "add", attends(x), parallel.build(b, x, p["width"], "mixer"), name="mixed_both"
         ),
         *parts[1:],
     ]
@@ -184,9 +184,9 @@ def _decoded(
 ) -> tuple[str, str]:
     """Return a decoder's blocks over words, which read what the encoder made, and their table."""
     heads = p["decoder_heads"]
-    own = heads == p["heads"]
-    q = {**p, "heads": heads, "kv_heads": p["kv_heads"] if own else heads}
-    q |= {} if own else dict.fromkeys(("head_width", "value_width"), p["width"] // heads)
+    is_same = heads == p["heads"]
+    q = {**p, "heads": heads, "kv_heads": p["kv_heads"] if is_same else heads}
+    q |= {} if is_same else dict.fromkeys(("head_width", "value_width"), p["width"] // heads)
     q |= {"layers": p["decoder_layers"], "ffn": p["decoder_ffn"], "segments": 0}
     q |= {"max_length": p["target_rows"], "length": p["target_length"]}
     x, table = words(b, q, batch, "target_", table)
@@ -195,14 +195,14 @@ def _decoded(
 
 
 def _relative(b: Builder, p: Mapping[str, Any], length: int, name: str) -> str:
-    """Return what is added to the scores of each head, by how far two places are apart."""
+    """Return a term of each head's scores that depends on how far two places are apart."""
     if p["positions"] == "alibi":  # fixed slopes
         return b.buffer(name, (p["heads"], length, length))
     with b.scope(name):
         places = b.buffer("places", (length, length), "int64")
         table = b.weight("w", (p["buckets"], p["heads"]))
-        found = b.op("embedding", places, table, name="embedding")
-        return b.op("transpose", found, name="by_head", order=(2, 0, 1))
+        by_distance = b.op("embedding", places, table, name="embedding")
+        return b.op("transpose", by_distance, name="by_head", order=(2, 0, 1))
 
 
 PLAIN = ("gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu", "xielu")

@@ -7,7 +7,7 @@ from typing import Any
 from steptime.network.layers.dense import linear
 from steptime.network.layers.designs import Indexer, design_of
 from steptime.network.layers.norms import norm
-from steptime.network.ops.builder import Builder
+from steptime.network.ops.builder import Attributes, Builder
 
 Parameters = Mapping[str, Any]  # of the family `transformer`, where each is documented
 INDEX_VALUES = 1  # width of the values that an indexer's scores are summed with
@@ -47,20 +47,20 @@ def attention(b: Builder, x: str, p: Parameters, name: str, sight: Sight) -> str
         if design.indexer:
             _score_tokens(b, x, y, design.indexer, sight.angles)
             window = design.indexer.selected
-        more = [sight.relative] if sight.relative else []
-        more += [b.weight("sinks", (heads,))] if p["sinks"] else []
+        extra = [sight.relative] if sight.relative else []
+        extra += [b.weight("sinks", (heads,))] if p["sinks"] else []
         cut = b.plan.context if b.plan.context_method == "all-to-all" else 1
         if cut > 1:
             q = b.spread(q, "spread_q", heads)
             k, v = b.spread(k, "spread_k", kv_heads), b.spread(v, "spread_v", kv_heads)
             heads, kv_heads = heads // cut, max(1, kv_heads // cut)
             if p["sinks"]:
-                more[-1] = b.op("slice", more[-1], name="own_sinks", axis=0, start=0, stop=heads)
+                extra[-1] = b.op("slice", extra[-1], name="own_sinks", axis=0, start=0, stop=heads)
         else:
             k, v = b.all_parts(k, "gather_k"), b.all_parts(v, "gather_v")
-        how: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads, "causal": sight.causal}
-        how |= {"window": window} if window else {}
-        z = b.op("attention", q, k, v, *more, name="attention", **how)
+        attributes: Attributes = {"heads": heads, "kv_heads": kv_heads, "causal": sight.causal}
+        attributes |= {"window": window} if window else {}
+        z = b.op("attention", q, k, v, *extra, name="attention", **attributes)
         z = b.joined(z, "join_y") if cut > 1 else z
         if p["attention_gate"]:
             z = _gate_output(b, x, z, p, heads)
@@ -70,13 +70,13 @@ def attention(b: Builder, x: str, p: Parameters, name: str, sight: Sight) -> str
 def _queries_keys_values(
     b: Builder, x: str, p: Parameters, sight: Sight, heads: int, kv_heads: int
 ) -> tuple[str, str, str, str]:
-    """Return what queries are made from, then queries, keys and values."""
+    """Return the input of queries, then queries, keys and values."""
     head, y, bias = p["head_width"], x, p["qkv_bias"]
     if p["latent_q"]:
         y = norm(b, linear(b, x, p["latent_q"], "q_down", bias), p["norm"], "q_down_norm")
     bias = bias and not p["latent_kv"]
     merged = p["merged_qkv"] and not sight.memory
-    q, k, v = _cut_from_one(b, x, p, heads, kv_heads) if merged else ("", "", "")
+    q, k, v = _split_merged(b, x, p, heads, kv_heads) if merged else ("", "", "")
     q = _normed(b, q or linear(b, y, head * heads, "q", bias), p, heads, "q_norm")
     if sight.keys:
         k, v = sight.keys, sight.values
@@ -108,7 +108,7 @@ def _keys_values(
 
 
 def _gate_output(b: Builder, x: str, y: str, p: Parameters, heads: int) -> str:
-    """Return what attention made, times a gate of each number or of each head."""
+    """Return the output of attention times a gate of each number or of each head."""
     if not design_of(p).gate_per_head:
         gate = linear(b, x, b.shape(y)[-1], "gate", p["qkv_bias"])
         return b.op("mul", y, b.op("sigmoid", gate, name="gate_sigmoid"), name="gated")
@@ -140,11 +140,11 @@ def _score_tokens(b: Builder, x: str, y: str, indexer: Indexer, angles: str) -> 
         if indexer.has_weights:
             linear(b, x, indexer.heads, "weights", bias=False)
         v = b.op("slice", k, name="one", axis=-1, start=0, stop=INDEX_VALUES)
-        how: dict[str, Any] = {"heads": indexer.heads, "kv_heads": 1, "causal": True}
-        b.op("attention", q, k, v, name="scores", **how)
+        attributes: Attributes = {"heads": indexer.heads, "kv_heads": 1, "causal": True}
+        b.op("attention", q, k, v, name="scores", **attributes)
 
 
-def _cut_from_one(
+def _split_merged(
     b: Builder, x: str, p: Parameters, heads: int, kv_heads: int
 ) -> tuple[str, str, str]:
     width = p["head_width"]
@@ -174,11 +174,11 @@ def _normed(b: Builder, x: str, p: Parameters, heads: int, name: str) -> str:
 def _from_latent(b: Builder, x: str, p: Parameters, heads: int, angles: str) -> tuple[str, str]:
     """Return keys and values made from a narrow vector (DeepSeek-AI 2024, section 2.1).
 
-    The turned part of a key is the same in all heads.
+    The rotary_width part of a key is the same in all heads.
     """
-    latent, turned, values = p["latent_kv"], p["rotary_width"], p["value_width"]
-    plain, (n, length, _) = p["head_width"] - turned, b.shape(x)
-    both = linear(b, x, latent + turned, "kv_down", p["qkv_bias"])
+    latent, rotary_width, values = p["latent_kv"], p["rotary_width"], p["value_width"]
+    plain, (n, length, _) = p["head_width"] - rotary_width, b.shape(x)
+    both = linear(b, x, latent + rotary_width, "kv_down", p["qkv_bias"])
 
     def part(y: str, name: str, start: int, stop: int, *shape: int) -> str:
         y = b.op("slice", y, name=f"{name}/part", axis=-1, start=start, stop=stop)
@@ -189,10 +189,10 @@ def _from_latent(b: Builder, x: str, p: Parameters, heads: int, angles: str) -> 
     kv = b.op("reshape", kv, name="kv/heads", shape=(n, length, heads, plain + values))
     v = part(kv, "values", plain, plain + values, heads * values)
     keys = b.op("slice", kv, name="keys/plain", axis=-1, start=0, stop=plain)
-    shared = part(both, "turned", latent, latent + turned)
+    shared = part(both, "turned", latent, latent + rotary_width)
     if angles:
-        shared = b.op("rotary", shared, angles, name="rotary_k", head_width=turned)
-    shared = b.op("reshape", shared, name="turned/one", shape=(n, length, 1, turned))
+        shared = b.op("rotary", shared, angles, name="rotary_k", head_width=rotary_width)
+    shared = b.op("reshape", shared, name="turned/one", shape=(n, length, 1, rotary_width))
     shared = b.op("tile", shared, name="turned/all", times=(1, 1, heads, 1))
     keys = b.op("concat", shared, keys, name="keys/both", axis=3)
     return b.op("reshape", keys, name="keys", shape=(n, length, heads * p["head_width"])), v

@@ -57,8 +57,8 @@ def activated(b: Builder, x: str, activation: str) -> str:
         return b.op("mul", x, x, name="square")
     if activation == "xielu":
         return _xielu(b, x)
-    kind, how = ACTIVATIONS.get(activation, (activation, {}))
-    return b.op(kind, x, name=kind, **how)
+    kind, attributes = ACTIVATIONS.get(activation, (activation, {}))
+    return b.op(kind, x, name=kind, **attributes)
 
 
 def _xielu(b: Builder, x: str) -> str:
@@ -111,39 +111,39 @@ def mixture(b: Builder, x: str, p: Parameters, name: str) -> str:
 
 
 def _routed_experts(b: Builder, x: str, p: Parameters, chooser: str = "") -> str:
-    """Return the sum of the chosen experts, in the width that experts read.
+    """Return the sum of the per_token experts, in the width that experts read.
 
     The router reads `chooser`, or `x` where that is "".
     """
-    ranks, chosen = b.plan.expert, p["experts_per_token"]
+    ranks, per_token = b.plan.expert, p["experts_per_token"]
     count, width = p["experts"] // ranks, design_of(p).expert_width or p["width"]
     if p["experts"] % ranks:
         raise ShapeError(f"{p['experts']} experts do not divide into expert {ranks}")
-    apart = b.plan.routes_per_rank
-    inner = p["expert_ffn"] if apart else b.share(p["expert_ffn"], "columns of an expert")
+    is_local = b.plan.routes_per_rank
+    inner = p["expert_ffn"] if is_local else b.share(p["expert_ffn"], "columns of an expert")
     rows = inner * (2 if p["activation"] in GATED else 1)
-    whole = x if apart else b.whole(x, "gather")
-    every = p["experts"] + p["zero_experts"]
-    logits = linear(b, chooser or whole, every, "router", p["router_bias"])
+    tokens = x if is_local else b.whole(x, "gather")
+    choices = p["experts"] + p["zero_experts"]
+    logits = linear(b, chooser or tokens, choices, "router", p["router_bias"])
     if width != p["width"]:
-        whole = linear(b, whole, width, "latent_down", p["ffn_bias"])
-    if every > count:
+        tokens = linear(b, tokens, width, "latent_down", p["ffn_bias"])
+    if choices > count:
         logits = b.op("slice", logits, name="own", axis=-1, start=0, stop=count)
     if ranks > 1:  # an own row for each of a token's experts, which go where these are
-        logits = b.op("concat", *[logits] * chosen, name="chosen", axis=1)
-        whole, chosen = b.routed(whole, "dispatch", copies=chosen), 1
+        logits = b.op("concat", *[logits] * per_token, name="chosen", axis=1)
+        tokens, per_token = b.routed(tokens, "dispatch", copies=per_token), 1
     up, down = (count, rows, width), (count, width, inner)
     weights = [b.weight("up/w", up), b.weight("down/w", down)]
     if p["expert_bias"]:
         weights += [b.weight("up/b", (count, rows)), b.weight("down/b", (count, width))]
-    how = {"per_token": chosen, "activation": p["activation"]}
-    y = b.op("experts", whole, logits, *weights, name="experts", **how)
+    attributes = {"per_token": per_token, "activation": p["activation"]}
+    y = b.op("experts", tokens, logits, *weights, name="experts", **attributes)
     if ranks > 1:
         y = b.routed(y, "combine", merged=p["experts_per_token"])
-    return y if apart else b.summed(y, "sum")
+    return y if is_local else b.summed(y, "sum")
 
 
-def dense_beside_experts(b: Builder, x: str, p: Parameters) -> str:
+def add_dense_and_experts(b: Builder, x: str, p: Parameters) -> str:
     """Return `x` after a dense part and experts that both read it, each normed (Gemma 4)."""
     kind = p["norm"]
     dense = norm(b, x, kind, "norm2")
@@ -166,6 +166,7 @@ Part = Callable[[str], str]
 
 NORMS: Mapping[str, tuple[str, ...]] = {  # where a part of a block is normed
     "before": ("before",),
+    "before_second": ("before_second",),
     "after": ("after",),
     "both": ("before", "output"),
     "output": ("output",),
@@ -190,9 +191,13 @@ def block(b: Builder, x: str, p: Parameters, parts: Sequence[Part]) -> str:
         return x
     places = NORMS[p["norms"]]
     for i, part in enumerate(parts, 1):
-        y = part(norm(b, x, p["norm"], f"norm{i}") if "before" in places else x)
+        is_before = "before" in places or ("before_second" in places and i > 1)
+        y = part(norm(b, x, p["norm"], f"norm{i}") if is_before else x)
         if "output" in places:
             y = norm(b, y, p["norm"], f"output_norm{i}")
+        if p.get("layer_scale"):
+            scale = b.weight(f"scale{i}/w", (b.shape(y)[-1],))
+            y = b.op("pointwise", y, scale, name=f"scale{i}", function="mul")
         x = residual(b, x, y, p["dropout"], f"add{i}")
         if "after" in places:
             x = norm(b, x, p["norm"], f"norm{i}")

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from steptime.network.layers.attention import INDEX_VALUES, norm_heads
 from steptime.network.layers.dense import linear
 from steptime.network.layers.designs import Indexer
-from steptime.network.layers.mixers import check_whole_sequence
+from steptime.network.layers.mixers import refuse_context_ranks
 from steptime.network.layers.norms import norm
-from steptime.network.ops.builder import Builder
+from steptime.network.ops.builder import Attributes, Builder
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class CompressedAttention:
 
     def build(self, b: Builder, x: str, width: int, name: str) -> str:
         """Return the mixed tokens of `x [n, l, width]`."""
-        check_whole_sequence(b)
+        refuse_context_ranks(b)
         heads = b.share(self.heads, "heads")
         with b.scope(name):
             x = b.whole(x, "gather")
@@ -53,13 +52,13 @@ class CompressedAttention:
             q = b.op("rotary", q, angles, name="rotary_q", head_width=self.head_width)
             kv = norm(b, linear(b, x, self.head_width, "kv", False), "rms", "kv_norm")
             kv = b.op("rotary", kv, angles, name="rotary_kv", head_width=self.head_width)
-            how: dict[str, Any] = {"heads": heads, "kv_heads": 1}
+            attributes: Attributes = {"heads": heads, "kv_heads": 1}
             sinks = b.weight("sinks", (heads,))
-            y = b.op("attention", q, kv, kv, sinks, name="window", causal=True,
-                     window=self.window, **how)  # fmt: skip
+            near: Attributes = {"causal": True, "window": self.window, **attributes}
+            y = b.op("attention", q, kv, kv, sinks, name="window", **near)
             if self.ratio:
-                other = self._attend_to_compressed(b, x, q, reduced, how)
-                y = b.op("add", y, other, name="both")
+                far = self._attend_to_compressed(b, x, q, reduced, attributes)
+                y = b.op("add", y, far, name="both")
             y = b.op(
                 "rotary", y, angles, name="rotary_back", head_width=self.head_width, inverse=True
             )
@@ -69,7 +68,7 @@ class CompressedAttention:
         return b.buffer("angles", (b.shape(x)[1], self.rotary_width))
 
     def _attend_to_compressed(
-        self, b: Builder, x: str, q: str, reduced: str, how: dict[str, Any]
+        self, b: Builder, x: str, q: str, reduced: str, attributes: Attributes
     ) -> str:
         """Return attention of all queries to the compressed tokens, of which some are chosen."""
         with b.scope("compressor"):
@@ -80,14 +79,14 @@ class CompressedAttention:
                 index_keys = self._compress(b, x, indexer.width)
                 index_q = linear(b, reduced, indexer.heads * indexer.width, "q", False)
                 linear(b, x, indexer.heads, "weights", False)
-                one: dict[str, Any] = {"axis": -1, "start": 0, "stop": INDEX_VALUES}
-                v = b.op("slice", index_keys, name="one", **one)
-                heads: dict[str, Any] = {"heads": indexer.heads, "kv_heads": 1}
-                b.op("attention", index_q, index_keys, v, name="scores", causal=False, **heads)
+                first: Attributes = {"axis": -1, "start": 0, "stop": INDEX_VALUES}
+                v = b.op("slice", index_keys, name="one", **first)
+                sizes: Attributes = {"heads": indexer.heads, "kv_heads": 1}
+                b.op("attention", index_q, index_keys, v, name="scores", causal=False, **sizes)
             selected = min(selected, indexer.selected)
-            chosen: dict[str, Any] = {"axis": 1, "start": 0, "stop": selected}
-            keys = b.op("slice", keys, name="chosen", **chosen)
-        return b.op("attention", q, keys, keys, name="compressed", causal=False, **how)
+            range_: Attributes = {"axis": 1, "start": 0, "stop": selected}
+            keys = b.op("slice", keys, name="chosen", **range_)
+        return b.op("attention", q, keys, keys, name="compressed", causal=False, **attributes)
 
     def _compress(self, b: Builder, x: str, width: int) -> str:
         """Return one token for each `ratio` tokens: a sum weighed by learned gates, normed."""
@@ -104,7 +103,9 @@ class CompressedAttention:
             shape = (n, count, size, sides * width)
             parts.append(b.op("reshape", ranges, name=f"{part}/ranges", shape=shape))
         gates = b.op("pointwise", parts[1], places, name="placed", function="add")
-        gates = b.op("softmax", gates, name="shares", axis=2)
+        gates = b.op("transpose", gates, name="gates/last", order=(0, 1, 3, 2))
+        gates = b.op("softmax", gates, name="shares")
+        gates = b.op("transpose", gates, name="shares/places", order=(0, 1, 3, 2))
         y = b.op("mul", parts[0], gates, name="weighed")
         y = b.op("reduce", y, name="summed", function="sum", axes=(2,), keep=False)
         if sides > 1:
@@ -145,15 +146,15 @@ def through_streams(
 
     The iterations that make the mixing matrix doubly stochastic are counted as one softmax.
     """
-    n, length, whole = b.shape(x)
-    width = whole // count
+    n, length, total_width = b.shape(x)
+    width = total_width // count
     with b.scope(f"{name}_streams"):
         both = _coefficients(b, x, (2 + count) * count, 3)
         sizes = (count, count, count * count)
         before, after, mixing = b.append(b.named("parts"), "split", (both,), axis=-1, sizes=sizes)
         summed = _sum_of_streams(b, x, b.op("sigmoid", before, name="before"), count)
         mixing = b.op("reshape", mixing, name="matrix", shape=(n, length, count, count))
-        mixing = b.op("softmax", mixing, name="stochastic", axis=-1)
+        mixing = b.op("softmax", mixing, name="stochastic")
         mixing = b.op("transpose", mixing, name="turned", order=(0, 1, 3, 2))
         streams = b.op("reshape", x, name="old", shape=(n, length, count, width))
         mixed = b.op("matmul", mixing, streams, name="mixed")
@@ -164,19 +165,19 @@ def through_streams(
         y = b.op("reshape", y, name="one", shape=(n, length, 1, width))
         y = b.op("pointwise", after, y, name="spread", function="mul")
         y = b.op("add", mixed, y, name="add")
-        return b.op("reshape", y, name="whole", shape=(n, length, whole))
+        return b.op("reshape", y, name="whole", shape=(n, length, total_width))
 
 
 def _coefficients(b: Builder, x: str, width: int, scales: int) -> str:
-    """Return what streams are mixed by: a product of all streams, scaled, with a bias."""
+    """Return the coefficients of a mix of streams: a scaled product of all of them."""
     y = linear(b, norm(b, x, "plain_rms", "norm"), width, "coefficients")
     scale = b.op("slice", b.weight("scale/w", (scales,)), name="scale", axis=0, start=0, stop=1)
     return b.op("pointwise", y, scale, name="scaled", function="mul")
 
 
 def _sum_of_streams(b: Builder, x: str, shares: str, count: int) -> str:
-    n, length, whole = b.shape(x)
-    streams = b.op("reshape", x, name="streams", shape=(n, length, count, whole // count))
+    n, length, total_width = b.shape(x)
+    streams = b.op("reshape", x, name="streams", shape=(n, length, count, total_width // count))
     shares = b.op("reshape", shares, name="shares/row", shape=(n, length, 1, count))
     y = b.op("matmul", shares, streams, name="sum")
-    return b.op("reshape", y, name="sum/one", shape=(n, length, whole // count))
+    return b.op("reshape", y, name="sum/one", shape=(n, length, total_width // count))

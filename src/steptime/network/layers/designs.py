@@ -45,7 +45,7 @@ class BlockDesign:
         mixer: what stands in place of attention; None for attention.
         mixes: False for a block that has a feed-forward part alone.
         feeds: False for a block that has no feed-forward part.
-        beside: a mixer whose result is added to that of attention (Falcon-H1).
+        parallel: a mixer whose result is added to that of attention (Falcon-H1).
         indexer: chooses the tokens that attention sees.
         source: the number from 0 of an earlier block whose keys and values are read.
         keys_are_values: values are the keys before they are normed and turned.
@@ -53,7 +53,7 @@ class BlockDesign:
         gate_per_head: one gate for each head of attention, where it is gated.
         expert_width: width that tokens are brought to before experts read them, 0 for the model's.
         expert_norm: what experts make together is normed before it is brought back.
-        dense_beside: a dense feed-forward part stands beside the experts (Gemma 4).
+        is_dense_with_experts: a dense feed-forward part stands beside the experts (Gemma 4).
         streams: residual streams beside each other that every part mixes, 0 for a plain residual.
         token_width: width of an embedding of the block's own for each token, 0 for none (Gemma 4).
     """
@@ -62,7 +62,7 @@ class BlockDesign:
     mixer: Mixer | None = None
     mixes: bool = True
     feeds: bool = True
-    beside: Mixer | None = None
+    parallel: Mixer | None = None
     indexer: Indexer | None = None
     source: int | None = None
     keys_are_values: bool = False
@@ -70,7 +70,7 @@ class BlockDesign:
     gate_per_head: bool = False
     expert_width: int = 0
     expert_norm: bool = False
-    dense_beside: bool = False
+    is_dense_with_experts: bool = False
     streams: int = 0
     token_width: int = 0
 

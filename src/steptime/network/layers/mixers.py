@@ -6,7 +6,7 @@ from typing import Any
 
 from steptime.network.layers.dense import linear
 from steptime.network.layers.norms import norm
-from steptime.network.ops.builder import Builder
+from steptime.network.ops.builder import Attributes, Builder
 from steptime.network.ops.table import ShapeError
 
 Parameters = Mapping[str, Any]  # of the family `transformer`, where each is documented
@@ -18,12 +18,12 @@ def causal_convolution(b: Builder, x: str, kernel: int, *, bias: bool = False) -
     n, channels, length = b.shape(x)
     x = b.op("reshape", x, name="channels/image", shape=(n, channels, length, 1))
     w = b.weight("convolution/w", (channels, 1, kernel, 1))
-    how: dict[str, Any] = {
+    attributes: Attributes = {
         "stride": (1, 1),
         "groups": channels,
         "padding": (kernel - 1, 0, 0, 0),
     }
-    x = b.op("conv2d", x, w, name="convolution", **how)
+    x = b.op("conv2d", x, w, name="convolution", **attributes)
     if bias:
         weight = b.weight("convolution/b", (channels,))
         x = b.op("bias", x, weight, name="convolution/bias", axis=1)
@@ -37,7 +37,7 @@ def to_tokens(b: Builder, x: str) -> str:
     return b.op("transpose", x, name="tokens", order=(0, 2, 1))
 
 
-def check_whole_sequence(b: Builder) -> None:
+def refuse_context_ranks(b: Builder) -> None:
     """Refuse a plan that divides a sequence among ranks, which a state cannot follow."""
     if b.plan.context > 1:
         raise ShapeError("blocks with a state do not divide a sequence into context ranks")
@@ -56,7 +56,7 @@ def normalise_heads(b: Builder, x: str, heads: int) -> str:
 
 
 def decay_of(b: Builder, x: str, heads: int) -> str:
-    """Return how much a state forgets at each token: `x` times a learned rate of each head."""
+    """Return the decay of a state at each token: `x` times a learned rate of each head."""
     n, length, width = b.shape(x)
     rate = b.op("pointwise", b.weight("rate/w", (heads,)), name="rate_exp", function="exp")
     if width != heads:  # of each feature
@@ -71,8 +71,10 @@ def delta_net(b: Builder, x: str, p: Parameters, name: str) -> str:
 
     Queries, keys and values pass a short convolution; the output is normed, head by head.
     """
-    check_whole_sequence(b)
-    heads, keys = (b.share(p[f"linear_{one}"], f"linear {one}") for one in ("heads", "key_heads"))
+    refuse_context_ranks(b)
+    heads, keys = (
+        b.share(p[f"linear_{count}"], f"linear {count}") for count in ("heads", "key_heads")
+    )
     values, width = p["linear_value_width"], p["linear_width"] * keys
     sizes, kernel = (width, width, values * heads), p["linear_kernel"]
     with b.scope(name):
@@ -117,7 +119,7 @@ class Mamba2:
 
     def build(self, b: Builder, x: str, width: int, name: str) -> str:
         """Return the mixed tokens of `x [n, l, width]`."""
-        check_whole_sequence(b)
+        refuse_context_ranks(b)
         heads = b.share(self.heads, "heads of a state")
         groups = b.share(self.groups, "groups of a state", least=1)
         inner, keys = heads * self.head_width, groups * self.state
@@ -133,8 +135,8 @@ class Mamba2:
             values, k, q = b.append(b.named("parts"), "split", (mixed,), axis=-1, sizes=sizes)
             share = b.op("pointwise", step, name="softplus", function="softplus")
             decay = decay_of(b, share, heads)
-            how: dict[str, Any] = {"heads": heads, "key_heads": groups, "rule": "sum"}
-            y = b.op("delta_rule", q, k, values, decay, share, name="state", **how)
+            attributes: Attributes = {"heads": heads, "key_heads": groups, "rule": "sum"}
+            y = b.op("delta_rule", q, k, values, decay, share, name="state", **attributes)
             y = b.op("add", y, self._passed(b, values, heads), name="add_passed")
             y = apply_gate(b, y, gate, "silu")
             y = norm(b, y, "rms", "norm") if self.is_normed else y
@@ -158,7 +160,7 @@ class ShortConvolution:
 
     def build(self, b: Builder, x: str, width: int, name: str) -> str:
         """Return the mixed tokens of `x [n, l, width]`."""
-        check_whole_sequence(b)
+        refuse_context_ranks(b)
         inner = b.share(width, "channels of a convolution")
         with b.scope(name):
             x = b.whole(x, "gather")
@@ -179,17 +181,17 @@ class KimiDelta:
         heads: heads of the state.
         head_width: width of a key and of a value.
         kernel: tokens of the convolution before the state.
-        has_whole_gate: the gate of the output is one product, not two over a narrow vector.
+        has_full_gate: the gate of the output is one product, not two over a narrow vector.
     """
 
     heads: int
     head_width: int
     kernel: int = 4
-    has_whole_gate: bool = False
+    has_full_gate: bool = False
 
     def build(self, b: Builder, x: str, width: int, name: str) -> str:
         """Return the mixed tokens of `x [n, l, width]`."""
-        check_whole_sequence(b)
+        refuse_context_ranks(b)
         heads = b.share(self.heads, "heads of a state")
         inner = heads * self.head_width
         with b.scope(name):
@@ -206,12 +208,12 @@ class KimiDelta:
             parts = b.append(
                 b.named("parts"), "split", (to_tokens(b, mixed),), axis=-1, sizes=sizes
             )
-            how: dict[str, Any] = {"heads": heads, "key_heads": heads}
-            y = b.op("delta_rule", *parts, decay, share, name="delta_rule", **how)
+            attributes: Attributes = {"heads": heads, "key_heads": heads}
+            y = b.op("delta_rule", *parts, decay, share, name="delta_rule", **attributes)
             y = apply_gate(b, normalise_heads(b, y, heads), gate, "sigmoid")
             return b.summed(linear(b, y, width, "out", bias=False), "sum")
 
     def _gate(self, b: Builder, x: str, inner: int) -> str:
-        if self.has_whole_gate:
+        if self.has_full_gate:
             return linear(b, x, inner, "gate", bias=False)
         return linear(b, linear(b, x, self.head_width, "gate_down", False), inner, "gate", False)

@@ -10,6 +10,7 @@ from steptime.core.workload import Plan
 from steptime.network.ops import kind_row, output_names, outputs_of
 from steptime.network.ops.table import ShapeError
 
+Attributes = dict[str, Any]  # of an op, by their names
 MOST_OPS = 1_000_000
 WHOLE = Plan()  # one device has all of it
 WORDS = 128  # by a multiple of which tensor-parallel ranks share a vocabulary, as Megatron-LM pads

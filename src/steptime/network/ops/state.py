@@ -53,7 +53,7 @@ def delta_outputs(
 def _chunks(
     q: TensorSpec, v: TensorSpec, heads: int, key_heads: int, rule: str
 ) -> tuple[int, int, int, int]:
-    """Return how many chunks a head has, tokens of one, widths of a key and a value."""
+    """Return the number of chunks of a head, tokens of one, widths of a key and a value."""
     n, length, width = q.shape
     size = min(CHUNKS[rule], length)
     return n * -(-length // size), size, width // key_heads, v.shape[2] // heads
@@ -72,8 +72,8 @@ def delta_products(
     chunks, size, d, e = _chunks(q, v, heads, key_heads, rule)
     count = chunks * heads
     if rule == "sum":  # heads of one key share how alike queries and keys are
-        alike = (chunks * key_heads, size, size, d)
-        return (alike, (count, size, e, size), (count, size, e, d), (count, d, e, size))
+        scores = (chunks * key_heads, size, size, d)
+        return (scores, (count, size, e, size), (count, size, e, d), (count, d, e, size))
     inside = [(count, size, size, d)] * 2 + [(count, size, d, size)] + [(count, size, e, size)] * 2
     return (*inside, *[(count, size, e, d)] * 2, (count, d, e, size))
 

@@ -1,0 +1,107 @@
+"""Parts of diffusion transformers: embeddings of time, modulated norms, joint attention."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from steptime.network.layers.attention import norm_heads
+from steptime.network.layers.blocks import activated
+from steptime.network.layers.dense import linear
+from steptime.network.layers.norms import norm
+from steptime.network.ops.builder import Attributes, Builder
+
+TIME_WIDTH = 256  # sines and cosines of a time step
+
+
+@dataclass(frozen=True)
+class Heads:
+    """The heads of an attention: their number and width, and whether queries and keys are normed.
+
+    `angles` is the table that turns queries and keys by place, "" for none.
+    """
+
+    count: int
+    width: int
+    is_normed: bool = False
+    angles: str = ""
+
+
+def embed(b: Builder, x: str, width: int, name: str, activation: str = "silu") -> str:
+    """Return `x` through two products with an activation between."""
+    with b.scope(name):
+        x = activated(b, linear(b, x, width, "first"), activation)
+        return linear(b, x, width, "second")
+
+
+def embed_time(b: Builder, batch: int, width: int, name: str) -> str:
+    """Return the embedding of a time step of each example, `[n, width]`."""
+    return embed(b, b.input(name, (batch, TIME_WIDTH)), width, f"{name}_embedding")
+
+
+def modulation(b: Builder, state: str, width: int, count: int, name: str) -> list[str]:
+    """Return so many vectors `[n, 1, width]` of each example, made from its embedding."""
+    with b.scope(name):
+        x = linear(b, b.op("silu", state, name="silu"), count * width, "linear")
+        sizes = (width,) * count
+        parts = b.append(b.named("parts"), "split", (x,), axis=-1, sizes=sizes)
+        shape = (b.shape(state)[0], 1, width)
+        return [b.op("reshape", part, name=f"part{i}", shape=shape) for i, part in enumerate(parts)]
+
+
+def modulate(b: Builder, x: str, shift: str, scale: str, name: str) -> str:
+    """Return the layer norm of `x` without weights, scaled and shifted by vectors of an example."""
+    with b.scope(name):
+        x = norm(b, x, "plain_layer", "norm")
+        scale = b.op("pointwise", scale, name="scale", function="add", scalar=1.0)
+        x = b.op("pointwise", x, scale, name="scaled", function="mul")
+        return b.op("pointwise", x, shift, name="shifted", function="add")
+
+
+def add_gated(b: Builder, x: str, branch: str, gate: str, name: str) -> str:
+    """Return `x` plus a branch that a vector of each example weighs."""
+    branch = b.op("pointwise", branch, gate, name=f"{name}/gated", function="mul")
+    return b.op("add", x, branch, name=name)
+
+
+def feed(b: Builder, x: str, name: str) -> str:
+    """Return a feed-forward part of four times the width, with GELU by its tanh form."""
+    width = b.shape(x)[-1]
+    with b.scope(name):
+        x = activated(b, linear(b, x, 4 * width, "up"), "gelu_tanh")
+        return linear(b, x, width, "down")
+
+
+def project(b: Builder, x: str, heads: Heads, name: str) -> tuple[str, str, str]:
+    """Return queries, keys and values of `x [n, l, width]`."""
+    inner = heads.count * heads.width
+    with b.scope(name):
+        q, k, v = (linear(b, x, inner, part) for part in ("q", "k", "v"))
+        if heads.is_normed:
+            q = norm_heads(b, q, heads.count, "rms", "q_norm")
+            k = norm_heads(b, k, heads.count, "rms", "k_norm")
+        return q, k, v
+
+
+def attend(b: Builder, parts: Sequence[tuple[str, str, str]], heads: Heads, name: str) -> str:
+    """Return attention among all tokens of sequences that stand one after the other."""
+    with b.scope(name):
+        q, k, v = (
+            b.op("concat", *group, name=f"all_{letter}", axis=1) if len(parts) > 1 else group[0]
+            for letter, group in zip("qkv", zip(*parts, strict=True), strict=True)
+        )
+        if heads.angles:
+            width = heads.width
+            q = b.op("rotary", q, heads.angles, name="rotary_q", head_width=width)
+            k = b.op("rotary", k, heads.angles, name="rotary_k", head_width=width)
+        attributes: Attributes = {"heads": heads.count, "kv_heads": heads.count, "causal": False}
+        return b.op("attention", q, k, v, name="attention", **attributes)
+
+
+def cut(b: Builder, x: str, first: int, name: str) -> tuple[str, str]:
+    """Return the first tokens of `x [n, l, width]`, and those after them."""
+    length = b.shape(x)[1]
+    ranges = ((0, first), (first, length))
+    texts, images = (
+        b.op("slice", x, name=f"{name}{i}", axis=1, start=start, stop=stop)
+        for i, (start, stop) in enumerate(ranges)
+    )
+    return texts, images

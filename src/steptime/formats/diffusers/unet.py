@@ -1,0 +1,133 @@
+"""The UNets of Stable Diffusion 1 to XL, op by op."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from steptime.formats.diffusers.parts import Heads, attend, embed
+from steptime.network.layers.blocks import feed_forward
+from steptime.network.layers.dense import linear, mean_loss
+from steptime.network.layers.image import conv2d
+from steptime.network.layers.norms import norm
+from steptime.network.ops.builder import Builder
+
+Sizes = Mapping[str, Any]  # fields of a `config.json`, with `image` and `length`
+LATENT = 8  # pixels of a side of the image that make one of a latent
+ATTENDING_BLOCKS = ("CrossAttnDownBlock2D", "CrossAttnUpBlock2D", "UNetMidBlock2DCrossAttn")
+
+
+def build_unet(b: Builder, sizes: Sizes, batch: int) -> str:
+    """Return the denoised latents: blocks that halve the sides, and blocks that double them."""
+    widths: list[int] = sizes["block_out_channels"]
+    side, state_width = sizes["image"] // LATENT, 4 * widths[0]
+    x = b.input("latents", (batch, sizes["in_channels"], side, side))
+    text = b.input("text", (batch, sizes["length"], sizes["cross_attention_dim"]))
+    state = embed(b, b.input("time", (batch, widths[0])), state_width, "time_embedding")
+    if sizes["condition_width"]:
+        conditions = b.input("conditions", (batch, sizes["condition_width"]))
+        conditions = embed(b, conditions, state_width, "condition_embedding")
+        state = b.op("add", state, conditions, name="state")
+    unet = _Unet(b, sizes, text, state)
+    x = conv2d(b, x, widths[0], 3, "in", padding=1, bias=True)
+    x, skips = unet.go_down(x)
+    with b.scope("middle"):
+        x = unet.residual(x, widths[-1], "residual1")
+        x = unet.transformer(x, len(widths) - 1, "transformer")
+        x = unet.residual(x, widths[-1], "residual2")
+    x = unet.go_up(x, skips)
+    x = b.op("silu", unet.group_norm(x, "last_norm"), name="last_silu")
+    return mean_loss(b, conv2d(b, x, sizes["out_channels"], 3, "out", padding=1, bias=True))
+
+
+class _Unet:
+    """The parts of a UNet, which all read the text and the embedding of the time step."""
+
+    def __init__(self, b: Builder, sizes: Sizes, text: str, state: str) -> None:
+        self.b = b
+        self.sizes = sizes
+        self.text = text
+        self.state = b.op("silu", state, name="state_silu")
+        self.widths: list[int] = sizes["block_out_channels"]
+
+    def go_down(self, x: str) -> tuple[str, list[str]]:
+        """Return the output of the blocks that halve the sides, and all that is read again."""
+        skips = [x]
+        for level, width in enumerate(self.widths):
+            has_attention = self.sizes["down_block_types"][level] in ATTENDING_BLOCKS
+            with self.b.scope(f"down{level + 1}"):
+                for i in range(1, self.sizes["layers_per_block"] + 1):
+                    x = self.residual(x, width, f"residual{i}")
+                    x = self.transformer(x, level, f"transformer{i}") if has_attention else x
+                    skips.append(x)
+                if level + 1 < len(self.widths):
+                    x = conv2d(self.b, x, width, 3, "half", stride=2, padding=1, bias=True)
+                    skips.append(x)
+        return x, skips
+
+    def go_up(self, x: str, skips: list[str]) -> str:
+        """Return the output of the blocks that double the sides and read earlier outputs."""
+        levels = list(reversed(range(len(self.widths))))
+        for number, level in enumerate(levels):
+            has_attention = self.sizes["up_block_types"][number] in ATTENDING_BLOCKS
+            with self.b.scope(f"up{number + 1}"):
+                for i in range(1, self.sizes["layers_per_block"] + 2):
+                    x = self.b.op("concat", x, skips.pop(), name=f"with_skip{i}", axis=1)
+                    x = self.residual(x, self.widths[level], f"residual{i}")
+                    x = self.transformer(x, level, f"transformer{i}") if has_attention else x
+                if level:
+                    _, channels, height, width = self.b.shape(x)
+                    size = (2 * height, 2 * width)
+                    x = self.b.op("resize2d", x, name="doubled", size=size, mode="nearest")
+                    x = conv2d(self.b, x, channels, 3, "double", padding=1, bias=True)
+        return x
+
+    def group_norm(self, x: str, name: str) -> str:
+        """Return the norm of `x [n, c, h, w]` in groups of channels."""
+        channels = self.b.shape(x)[1]
+        with self.b.scope(name):
+            w, bias = self.b.weight("w", (channels,)), self.b.weight("b", (channels,))
+            groups = self.sizes["norm_num_groups"]
+            return self.b.op("group_norm", x, w, bias, name="group_norm", groups=groups)
+
+    def residual(self, x: str, width: int, name: str) -> str:
+        """Return `x` plus two convolutions, between which the time step is added."""
+        b = self.b
+        with b.scope(name):
+            y = b.op("silu", self.group_norm(x, "norm1"), name="silu1")
+            y = conv2d(b, y, width, 3, "conv1", padding=1, bias=True)
+            state = linear(b, self.state, width, "state")
+            state = b.op("reshape", state, name="state/image", shape=(*b.shape(state), 1, 1))
+            y = b.op("pointwise", y, state, name="with_state", function="add")
+            y = b.op("silu", self.group_norm(y, "norm2"), name="silu2")
+            y = conv2d(b, y, width, 3, "conv2", padding=1, bias=True)
+            if b.shape(x)[1] != width:
+                x = conv2d(b, x, width, 1, "shortcut", bias=True)
+            return b.op("add", x, y, name="add")
+
+    def transformer(self, x: str, level: int, name: str) -> str:
+        """Return `x [n, c, h, w]` plus blocks that attend within the image, and to the text."""
+        b, (n, channels, height, width) = self.b, self.b.shape(x)
+        heads_count = self.sizes["heads"][level]
+        heads = Heads(heads_count, channels // heads_count)
+        with b.scope(name):
+            y = self.group_norm(x, "norm")
+            y = b.op("reshape", y, name="flat", shape=(n, channels, height * width))
+            y = linear(b, b.op("transpose", y, name="rows", order=(0, 2, 1)), channels, "in")
+            for i in range(1, self.sizes["transformer_layers"][level] + 1):
+                with b.scope(f"block{i}"):
+                    y = self._block(y, heads)
+            y = b.op("transpose", linear(b, y, channels, "out"), name="columns", order=(0, 2, 1))
+            y = b.op("reshape", y, name="image", shape=(n, channels, height, width))
+            return b.op("add", x, y, name="add")
+
+    def _block(self, x: str, heads: Heads) -> str:
+        b, width = self.b, self.b.shape(x)[-1]
+        for number, memory in ((1, ""), (2, self.text)):
+            y = norm(b, x, "layer", f"norm{number}")
+            source = memory or y
+            with b.scope(f"attention{number}"):
+                q = linear(b, y, width, "q", bias=False)
+                k, v = (linear(b, source, width, part, bias=False) for part in ("k", "v"))
+                y = linear(b, attend(b, [(q, k, v)], heads, "heads"), width, "out")
+            x = b.op("add", x, y, name=f"add{number}")
+        y = norm(b, x, "layer", "norm3")
+        return b.op("add", x, feed_forward(b, y, 4 * width, "geglu", True, "ffn"), name="add3")

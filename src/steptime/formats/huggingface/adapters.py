@@ -1,0 +1,58 @@
+"""Reads `adapter_config.json` of peft: the network of its base, and the options that train it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from steptime.core.errors import InputError, shorten
+from steptime.formats import Source, opened
+from steptime.formats.huggingface.config import Config, Table
+from steptime.formats.huggingface.reading import describe_network
+from steptime.network.families.family import Family
+
+ADAPTER_FILE = "adapter_config.json"
+BASE_FIELD = "base_model_name_or_path"
+
+
+def read(source: Source, _allow_unknown: bool) -> Family:
+    """Return the network of the base of an adapter, with a remark on the options that add it.
+
+    Raises:
+        InputError: for an adapter that is no LoRA, or whose base is no folder or file here.
+    """
+    table: Any = source.table
+    place = shorten(source.name)[1:-1]
+    config = Config(table, place, "")
+    config.require("peft_type", only="LORA")
+    base_path = find_base(Path(source.path).parent, table, place)
+    base_source = opened(str(base_path))
+    base_table = base_source.table
+    if not isinstance(base_table, dict) or "model_type" not in base_table:
+        raise InputError(f"{place}: {BASE_FIELD}: {base_path.name} has no model_type")
+    remark = f"its base alone is counted; the adapter is {describe_options(config)}"
+    family = describe_network(base_table, place, [remark])
+    return replace(family, source=f"an adapter of peft over {base_table['model_type']}")
+
+
+def find_base(folder: Path, table: Table, place: str) -> Path:
+    """Return the `config.json` of an adapter's base, beside the adapter or by its path."""
+    name = table.get(BASE_FIELD)
+    if not isinstance(name, str) or not name:
+        raise InputError(f"{place}: {BASE_FIELD}: must be the path of the base")
+    for candidate in (folder / name, Path(name)):
+        for path in (candidate / "config.json", candidate):
+            if path.is_file():
+                return path
+    options = describe_options(Config(table, place, ""))
+    advice = f"give the base's config.json and {options}; nothing is downloaded"
+    raise InputError(f"{place}: {BASE_FIELD}: {shorten(name)} is no folder here; {advice}")
+
+
+def describe_options(config: Config) -> str:
+    """Return the options that add an adapter: `--lora r=16,on=q_proj+v_proj`."""
+    rank = config.count("r", 8)
+    targets = config.table.get("target_modules")
+    names = sorted({str(name) for name in targets}) if isinstance(targets, list) else []
+    on = "+".join(names) or ("linear" if targets == "all-linear" else "attention")
+    dropout = config.get("lora_dropout", 0.0)
+    return f"--lora r={rank},on={on}" + (f",dropout={dropout:g}" if dropout else "")

@@ -1,0 +1,58 @@
+"""Layers that predict further tokens (multi-token prediction), which are counted apart."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from steptime.core.dtypes import precision
+from steptime.formats.huggingface.config import Settings
+from steptime.network.families.family import Family
+from steptime.network.layers.designs import BlockDesign, block_design
+from steptime.network.ops.builder import Builder
+
+AHEAD_FIELDS = ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers")
+NORM_COUNT = 3  # of the state, of the next token's embedding, and of the output
+LENGTH = 8  # tokens of the graphs whose weights are counted
+
+
+def describe_ahead(table: Mapping[str, Any], base: Family, settings: Settings) -> list[str]:
+    """Describe the layers of a file that predict further tokens, if it has any.
+
+    Each is the last block, a product that joins a state and an embedding, and three norms
+    (DeepSeek-AI 2024, section 2.2); words are shared with the network.
+    """
+    count = next((table[name] for name in AHEAD_FIELDS if is_count(table.get(name))), 0)
+    if not count:
+        return []
+    width = settings["width"]
+    parameters = count_block(base, settings) + 2 * width**2 + NORM_COUNT * width
+    layers = "1 layer" if count == 1 else f"{count} layers"
+    total = f"{count * parameters:,} parameters"
+    return [f"{layers} to predict further tokens (MTP), counted apart: {total}"]
+
+
+def is_count(value: object) -> bool:
+    """Whether a value is a whole number above 0."""
+    return type(value) is int and value > 0
+
+
+def count_block(base: Family, settings: Settings) -> int:
+    """Return the parameters of a network's last block, or of those that `ahead_designs` names."""
+    last = settings["layers"] - 1
+    windows = settings["windows"]
+    usual = settings | {"dense_layers": 0, "dense_at": "", "expert_every": 1}
+    usual |= {"windows": windows[last % len(windows)], "block_groups": 0}
+    usual["length"] = LENGTH
+    usual["max_length"] = max(LENGTH, settings["max_length"])
+    if "designs" not in settings:
+        return _count(base, usual | {"layers": 2}) - _count(base, usual | {"layers": 1})
+    designs: tuple[BlockDesign, ...] = settings.get("ahead_designs", ())
+    designs = designs or (replace(block_design(settings, last), source=None, token_width=0),)
+    twice = usual | {"layers": 2 * len(designs), "designs": 2 * designs}
+    return _count(base, twice) - _count(base, usual | {"layers": len(designs), "designs": designs})
+
+
+def _count(base: Family, settings: Settings) -> int:
+    b = Builder("ahead", precision("bfloat16"), training=False)
+    base.build(b, settings, 1)
+    return sum(b.tensors[name].size for name in b.weights)
