@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from steptime.core.dtypes import find_quantised_type
-from steptime.core.workload import OPTIMIZERS
+from steptime.core.workload import OPTIMIZERS, STATES
 from steptime.launch.job import Facts, LaunchJob
 from steptime.questions.launched.desktop_settings import DESKTOP_STACKS, desktop_options
 
@@ -156,7 +156,7 @@ def _take_step(settings: QuestionSettings, job: LaunchJob) -> None:
 def _take_optimizer(settings: QuestionSettings, facts: Facts) -> None:
     """Set the optimizer where it is one that is priced."""
     optimizer = facts.get("optimizer")
-    if optimizer in OPTIMIZERS:
+    if optimizer in OPTIMIZERS or optimizer in STATES:
         settings.options["optimizer"] = optimizer
     elif optimizer is not None:
         settings.notes.append(f"optimizer {optimizer}: is not priced; adam is taken")
