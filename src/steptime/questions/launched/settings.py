@@ -89,7 +89,7 @@ def fit_settings(job: LaunchJob, _user_options: Mapping[str, Any]) -> QuestionSe
         del settings.options["recompute"]
         settings.notes.append("recompute selective: fit knows full or none; none is counted")
     if job.facts.get("loss") == "chunked":
-        settings.options["options"] = {"stack": CHUNKED_LOSS_STACKS["fit"]}
+        settings.options["stack"] = CHUNKED_LOSS_STACKS["fit"]
     if settings.options.get("offload") == "both":
         settings.options["offload"] = "optimizer"
     settings.remark(job.facts, {"offload_activations": "activations on the host are in plan alone"})
