@@ -16,7 +16,6 @@ from steptime.build import build_step, make_workload, read_model
 from steptime.core.dtypes import precision
 from steptime.core.errors import InputError
 from steptime.core.graph import Graph, Op, TensorSpec
-from steptime.core.workload import OPTIMIZERS
 from steptime.hardware import catalog
 from steptime.hardware.stack import Execution, Stack, stack_from_table
 from steptime.network.count import count, peak_bytes

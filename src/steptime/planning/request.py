@@ -21,7 +21,7 @@ from steptime.hardware.software import Software, defaults_for, year_of
 from steptime.network.families.family import Family, resolve
 from steptime.network.layers.designs import USUAL as USUAL_DESIGN
 from steptime.network.layers.designs import BlockDesign
-from steptime.network.ops.loss import STATES as OPTIMIZERS
+from steptime.network.ops.optimizers import STATES as OPTIMIZERS
 from steptime.planning.faults import Asked, checked
 from steptime.planning.network import Network, NetworkPlanner, network_of
 from steptime.planning.planner import Planner
