@@ -30,12 +30,17 @@ UNPUBLISHED_TYPES = ("f32", "f16")  # of stacks whose files are in bf16
 TRAINING_OPTIONS = ("optimizer", "lora", "train", "recompute", "offload", "packed", "padded")
 COLUMNS = (
     Column("weights"),
-    Column("bits_per_weight", "bits"),
+    Column("bits_per_weight", "bits", form=".2f"),
     Column("file_bytes", "file"),
     Column("needed_bytes", "memory"),
     Column("verdict", "fits"),
     Column("longest_context", "longest context"),
-    Column("tokens_per_s_per_user", "tokens/s", ends=("tokens_per_s_low", "tokens_per_s_high")),
+    Column(
+        "tokens_per_s_per_user",
+        "tokens/s",
+        ends=("tokens_per_s_low", "tokens_per_s_high"),
+        form=".3g",
+    ),
     Column("prefill_tokens_per_s", "prefill/s"),
 )
 
@@ -181,7 +186,7 @@ def answer_desktop_fit(
         best_weights=None if best is None else best.weights,
         rows=rows,
         headline=tuple(_headline(rows, best, usable_bytes, has_max_context=has_max_context)),
-        notes=(),
+        notes=_notes(first, rows),
     )
 
 
@@ -223,6 +228,13 @@ def _predict_row(case: DesktopCase) -> DesktopFitRow:
         prefill_low_tokens_per_s=tokens / ttft.high if ttft.high else None,
         prefill_high_tokens_per_s=tokens / ttft.low if ttft.low else None,
     )
+
+
+def _notes(case: DesktopCase, rows: tuple[DesktopFitRow, ...]) -> tuple[str, ...]:
+    """Return the remark that the model, and not the memory, limits the context."""
+    if any(row.longest_context == case.trained_length for row in rows):
+        return (f"a context of {case.trained_length:,} tokens is the longest of the model",)
+    return ()
 
 
 def _assumed(case: DesktopCase, options: StepOptions, *, has_stack: bool) -> dict[str, str]:

@@ -174,6 +174,11 @@ class DesktopCase:
         """The weights of the network."""
         return self.placing.weights
 
+    @property
+    def trained_length(self) -> int:
+        """Tokens of the longest sequence that the network is made for."""
+        return int(self.shape.whole["max_length"])
+
     def predict(self) -> DesktopPrediction:
         """Return the memory and the times."""
         case = (self.shape, self.machine, self.placing, self.demand)
@@ -182,14 +187,13 @@ class DesktopCase:
         mean_context = request.input_tokens + request.output_tokens / 2
         decode = predict_decode(*case, mean_context)
         prefill = predict_prefill(*case, request.input_tokens)
-        limit = int(self.shape.whole["max_length"])
         return DesktopPrediction(
             memory=memory,
             decode=decode,
             prefill=prefill,
             tpot=decode.within(stack.decode_spread),
             ttft=prefill.within(stack.prefill_spread),
-            longest_context=longest_context(*case, max(limit, self.demand.context)),
+            longest_context=longest_context(*case, max(self.trained_length, self.demand.context)),
         )
 
 
