@@ -23,11 +23,8 @@ def desktop_options(tool: str, facts: Facts, user_options: Mapping[str, object])
     for fact, option in OPTIONS.items():
         if fact in facts:
             options[option] = facts[fact]
-    parallel, context = facts.get("max_num_seqs", 1), facts.get("context_total")
-    if isinstance(parallel, int) and parallel > 1:
-        options["running_sequences"] = parallel
-    if isinstance(context, int):
-        options["context"] = context // (parallel if isinstance(parallel, int) else 1)
+    if isinstance(facts.get("context_total"), int):
+        options["context"] = facts["context_total"]
     if isinstance(facts.get("gpu_layers"), int):
         options["gpu_layers"] = facts["gpu_layers"]
     if facts.get("experts_on_cpu"):

@@ -191,7 +191,9 @@ def serve_settings(job: LaunchJob, user_options: Mapping[str, Any]) -> QuestionS
     facts = job.facts
     if job.tool in DESKTOP_STACKS:
         settings.options.update(desktop_options(job.tool, facts, user_options))
-        settings.remark(facts, {"speculative": "guessed tokens are not priced"})
+        slots = "requests at once share the context; one of them is priced"
+        reasons = {"speculative": "guessed tokens are not priced", "max_num_seqs": slots}
+        settings.remark(facts, reasons)
         return settings
     settings.take(facts, {name: name for name in ("tensor", "pipeline", "data", "per_node")})
     _take_ranks(settings, facts)
