@@ -86,6 +86,13 @@ def test_options_that_do_not_go_together_are_refused(
         steptime.serve("llama3_8b", "RTX 4090", weights="q4_k_m", **options)
 
 
+def test_an_unknown_type_names_the_nearest() -> None:
+    """A slip in a type of GGUF gets the types of llama.cpp, not those of a training."""
+    for question in (steptime.fit, steptime.serve):
+        with pytest.raises(InputError, match="known: .*q4_k_m"):
+            question("llama3_8b", "RTX 3070", weights="q4_k_x")
+
+
 def test_options_of_llama_cpp_are_refused_beside_a_server() -> None:
     """vLLM has no layers on the host."""
     with pytest.raises(InputError, match=r"--gpu-layers goes with --stack llama\.cpp"):
